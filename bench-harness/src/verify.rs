@@ -76,7 +76,7 @@ pub enum Violation {
         found: String,
     },
     /// The node is not in the trace.
-    #[error("pod `{pod}` stands on `{node}`, which is no node of the trace")]
+    #[error("pod `{pod}` is placed on `{node}`, which is no node of the trace")]
     UnknownNode {
         /// The pod.
         pod: String,
@@ -132,7 +132,7 @@ pub enum Violation {
         gpus: usize,
     },
     /// The pod does not accept the model of the node.
-    #[error("pod `{pod}` accepts `{accepted}` and stands on node `{node}` of model `{model}`")]
+    #[error("pod `{pod}` accepts `{accepted}` and is placed on node `{node}` of model `{model}`")]
     WrongModel {
         /// The pod.
         pod: String,

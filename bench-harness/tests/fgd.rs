@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use wharf_bench::replay::{Decision, Replay, ReplayOptions, Silent, replay_in_process};
-use wharf_bench::trace::{Trace, beside, openb};
+use wharf_bench::trace::{Trace, openb, shared};
 use wharf_core::request::Policy;
 use wharf_ops::typical_pods;
 
@@ -19,7 +19,7 @@ struct Sequence {
 
 fn sequence() -> Option<Sequence> {
     let [nodes, pods, base] =
-        beside::for_test(["fgd_seed42_nodes.csv", "fgd_seed42_pods.csv", "openb_pod_list_default.csv"])?;
+        shared::for_test(["fgd_seed42_nodes.csv", "fgd_seed42_pods.csv", "openb_pod_list_default.csv"])?;
     let trace = openb::read(&nodes, &pods).unwrap();
     Some(Sequence { trace, base })
 }

@@ -49,8 +49,8 @@ fn what_is_copied_follows_the_changes_and_not_the_nodes() {
 #[test]
 fn who_keeps_a_view_keeps_it_once() {
     let mut bench = Bench::new(500, 2);
-    let few = bench.beside_a_keeper(20);
-    let many = bench.beside_a_keeper(2_000);
+    let few = bench.with_a_keeper(20);
+    let many = bench.with_a_keeper(2_000);
     assert!(many.chunks_live <= 2 * many.chunks && few.chunks_live <= 2 * few.chunks, "{few:?} {many:?}");
 }
 
@@ -59,6 +59,6 @@ fn who_keeps_a_view_keeps_it_once() {
 fn a_private_copy_and_an_index_in_the_view_find_the_same() {
     let mut bench = Bench::new(300, 3);
     bench.fill();
-    let row = bench.beside_planners(20);
+    let row = bench.with_planners(20);
     assert!(row.nodes == 300 && row.copy_bytes > 300 * 100, "{row:?}");
 }

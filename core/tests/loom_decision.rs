@@ -42,7 +42,7 @@ fn a_statement_is_decided_once_and_seen_alike() {
 
 /// A thread that only looks sees no decision, or the final one, with what its decider wrote before.
 #[test]
-fn what_is_seen_of_a_decision_stands() {
+fn a_decision_that_was_seen_stays() {
     loom::model(|| {
         let cell = Arc::new(DecisionCell::default());
         let written = Arc::new(AtomicU64::new(0));

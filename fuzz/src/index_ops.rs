@@ -337,7 +337,7 @@ impl Pair {
             return Err(format!("the index answers {answer:?}, the oracle {expected:?}"));
         }
         if self.state.next_fit.0 != self.oracle.cursor() {
-            return Err(format!("the cursor stands at {:?}, expected {}", self.state, self.oracle.cursor()));
+            return Err(format!("the cursor is at {:?}, expected {}", self.state, self.oracle.cursor()));
         }
         Ok(())
     }
@@ -390,7 +390,7 @@ impl Pair {
         for (slot, expected) in self.oracle.coordinates() {
             let stands = self.index.coordinate(slot).map(|at| steps_of(&at, dimensions));
             if stands.as_ref() != Some(&expected) {
-                return Err(format!("slot {slot} stands at {stands:?}, expected {expected:?}"));
+                return Err(format!("slot {slot} is at {stands:?}, expected {expected:?}"));
             }
         }
         for known in self.known.iter().filter(|known| known.standing) {

@@ -533,7 +533,7 @@ impl Pair {
                     self.step(Command::GoOn)?;
                     continue;
                 }
-                return match self.oracle.waits_in_vain() {
+                return match self.oracle.waits_and_would_fit() {
                     Some(token) => Err(format!("{token:?} waits although a node could take it")),
                     None => Ok(()),
                 };

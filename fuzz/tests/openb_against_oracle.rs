@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 use wharf_bench::replay::{Decision, ReplayOptions, Silent, replay_in_process};
-use wharf_bench::trace::{Trace, beside, openb};
+use wharf_bench::trace::{Trace, openb, shared};
 use wharf_bench::workload::sample;
 use wharf_core::ids::{Incarnation, NodeId, Ordinal, PartitionId};
 use wharf_core::index::Geometry;
@@ -42,7 +42,7 @@ fn compare(trace: &Trace) {
 }
 
 fn compare_openb(pods: &str) {
-    let Some([nodes, pods]) = beside::for_test(["openb_node_list_all_node.csv", pods]) else { return };
+    let Some([nodes, pods]) = shared::for_test(["openb_node_list_all_node.csv", pods]) else { return };
     compare(&openb::read(&nodes, &pods).unwrap());
 }
 

@@ -101,7 +101,10 @@ fn simulator_finds(bug: PlantedBug, by: &[&str]) {
 
 #[test]
 fn the_simulator_finds_bugs_in_a_shard() {
-    simulator_finds(PlantedBug::WakeUpForgotten, &["index_agrees_with_table", "nothing_waits_in_vain"]);
+    simulator_finds(
+        PlantedBug::WakeUpForgotten,
+        &["index_agrees_with_table", "nothing_waits_that_would_fit"],
+    );
     simulator_finds(
         PlantedBug::ReleaseRevivesUnhealthy,
         &["unhealthy_offers_nothing", "index_agrees_with_table", "panic"],
@@ -120,7 +123,7 @@ fn the_simulator_finds_bugs_between_threads() {
 #[test]
 fn the_simulator_finds_wake_ups_that_are_lost() {
     simulator_finds(PlantedBug::WokenPortNotRung, &["nobody_oversleeps"]);
-    simulator_finds(PlantedBug::WakeWhileBusyForgotten, &["nothing_waits_in_vain"]);
+    simulator_finds(PlantedBug::WakeWhileBusyForgotten, &["nothing_waits_that_would_fit"]);
 }
 
 #[test]
@@ -140,10 +143,13 @@ fn the_simulator_finds_bugs_of_statements() {
 
 #[test]
 fn the_simulator_finds_bugs_of_planners() {
-    simulator_finds(PlantedBug::ClaimKeptByLoser, &["no_fit_is_no_fit", "no_bundle_waits_in_vain", "panic"]);
+    simulator_finds(
+        PlantedBug::ClaimKeptByLoser,
+        &["no_fit_is_no_fit", "no_bundle_waits_that_would_fit", "panic"],
+    );
     simulator_finds(
         PlantedBug::LostBundleNotEnded,
-        &["bundles_are_of_groups", "everything_is_somebodys", "no_bundle_waits_in_vain"],
+        &["bundles_are_of_groups", "everything_is_somebodys", "no_bundle_waits_that_would_fit"],
     );
     simulator_finds(PlantedBug::RemovalForgetsBundle, &["groups_go_whole", "everything_is_somebodys"]);
     simulator_finds(PlantedBug::SpreadForgetsStanding, &["groups_keep_their_rules", "groups_are_as_asked"]);

@@ -5,7 +5,7 @@
 use wharf_fuzz::{ViewCellCounts, bytes_of_seed, run_view_cell};
 
 #[test]
-fn readers_beside_a_publisher_see_whole_versions_in_order() {
+fn readers_during_publication_see_whole_versions_in_order() {
     let mut counts = ViewCellCounts::default();
     for seed in 0..200 {
         let run = run_view_cell(&bytes_of_seed(seed, 300));

@@ -88,8 +88,8 @@ impl ReplayArgs {
         // Created before the replay, so that an output that cannot be written fails early. Created in the
         // same directory, so that an existing file is replaced only by a complete new one.
         let output = self.placements.as_ref().map(|path| {
-            let beside = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let file = NamedTempFile::new_in(beside.unwrap_or_else(|| Path::new(".")));
+            let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let file = NamedTempFile::new_in(folder.unwrap_or_else(|| Path::new(".")));
             file.with_context(|| format!("{}: give a file that can be written", path.display()))
         });
         let output = output.transpose()?;

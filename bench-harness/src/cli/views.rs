@@ -97,15 +97,15 @@ impl ViewsArgs {
             }
             if tables.contains(&Table::Readers) {
                 let limit = Duration::from_millis(self.millis);
-                rows.readers.extend(self.readers.iter().map(|&readers| bench.beside_readers(readers, limit)));
+                rows.readers.extend(self.readers.iter().map(|&readers| bench.with_readers(readers, limit)));
             }
             if tables.contains(&Table::Memory) {
                 let publications = [self.rounds.div_ceil(10), self.rounds];
-                rows.memory.extend(publications.map(|count| bench.beside_a_keeper(u64::from(count))));
+                rows.memory.extend(publications.map(|count| bench.with_a_keeper(u64::from(count))));
             }
             if tables.contains(&Table::Planners) {
                 bench.fill();
-                rows.planners.push(bench.beside_planners(self.rounds.div_ceil(10)));
+                rows.planners.push(bench.with_planners(self.rounds.div_ceil(10)));
             }
         }
         rows

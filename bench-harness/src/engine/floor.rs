@@ -276,7 +276,7 @@ impl Floor {
         while at != NONE {
             let node = self.nodes[at as usize];
             if (usize::from(node.free.cpu), usize::from(node.free.memory)) != (row, column) {
-                return Err(format!("node {at} with {:?} free stands at ({row}, {column})", node.free));
+                return Err(format!("node {at} with {:?} free is at ({row}, {column})", node.free));
             }
             if node.previous != previous {
                 return Err(format!("node {at} is linked wrongly"));

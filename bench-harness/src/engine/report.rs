@@ -216,7 +216,7 @@ impl Row {
             Target::Fragmentation => self.at_most("ns", 20_000.0, self.ns_per_op),
         }
         if self.is_small() {
-            self.leave("bytes per node", "tables of fixed size stand beside fewer than 1,000 nodes");
+            self.leave("bytes per node", "tables of fixed size dominate below 1,000 nodes");
         } else if let Some(bytes) = self.bytes_per_node {
             self.at_most("bytes per node", 1024.0, bytes);
         }

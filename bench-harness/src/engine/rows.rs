@@ -148,7 +148,7 @@ pub fn fallback(policy: Policy) -> &'static str {
             "a draw per 16 nodes (32 to 1,024; of named candidates 32), then those whose coordinate suffices are listed, and one of them is drawn"
         }
         "fgd" => {
-            "a short list that ran empty below its bound is made anew from all nodes, about once in as many placements as it is long"
+            "a short list that ran empty below its bound is built again from all nodes, about once in as many placements as it is long"
         }
         _ => "the policy's own",
     }

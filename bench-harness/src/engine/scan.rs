@@ -48,7 +48,7 @@ impl<'a> ScanDriver<'a> {
         }
         if scenario.requests[scenario.measured.start].policy.is_fragmentation_aware() {
             let measured = &scenario.requests[scenario.measured.clone()];
-            scan.compute_anew_after(measured.iter().cycle().take(LEARNT_FROM));
+            scan.recompute_after(measured.iter().cycle().take(LEARNT_FROM));
         }
         scan.go_on_from(engine.last_placed() as usize);
         Self { scenario, scan, rng: Rng::new(seed ^ 0x5CA7), live }

@@ -7,8 +7,8 @@ use wharf_core::node::{GPU_MODEL_LABEL, Labels, NodeSpec};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::rng::Rng;
 
-use crate::trace::beside::beside_the_repository;
 use crate::trace::openb;
+use crate::trace::shared::next_to_the_repository;
 use crate::workload::SyntheticCluster;
 
 /// The number of zones that nodes are spread over, by a label.
@@ -60,7 +60,7 @@ impl Shapes {
 }
 
 fn pod_list() -> Option<PathBuf> {
-    beside_the_repository([POD_LIST]).map(|[pods]| pods)
+    next_to_the_repository([POD_LIST]).map(|[pods]| pods)
 }
 
 /// A node size: the number of such nodes in openb, cores, GiB, and GPU model.

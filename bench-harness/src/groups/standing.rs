@@ -86,13 +86,13 @@ impl Standing {
                 |whole: u32, each: Amount| Amount::whole(whole).units() - i64::from(count) * each.units();
             let free = (left(NODE_CORES, bundle_cpu()), left(NODE_MEMORY, bundle_memory()));
             if node.allocations != count || (node.cpu_available, node.memory_available) != free {
-                let message = format!("{count} bundles stand on node n{}, which says {node:?}", node.id);
+                let message = format!("{count} bundles are placed on node n{}, which says {node:?}", node.id);
                 return Err(GroupsError::Wrong(message));
             }
         }
         if let Some((node, count)) = counts.into_iter().next() {
             return Err(GroupsError::Wrong(format!(
-                "{count} bundles stand on node n{node}, which is not listed"
+                "{count} bundles are placed on node n{node}, which is not listed"
             )));
         }
         let key = |group: &WireGroup| (group.incarnation, group.number);
@@ -101,7 +101,7 @@ impl Standing {
         known.sort_unstable();
         listed.sort_unstable();
         if known != listed {
-            let message = format!("{} groups stand, and the service lists {}", known.len(), listed.len());
+            let message = format!("{} groups exist, and the service lists {}", known.len(), listed.len());
             return Err(GroupsError::Wrong(message));
         }
         Ok(())

@@ -123,7 +123,7 @@ impl LinearScan {
 
     /// Lets the fragmentation-aware policies learn from `requests` as from arrivals. From then on every node
     /// is computed again for every request, so that the scan by definition can be timed.
-    pub fn compute_anew_after<'a>(&mut self, requests: impl Iterator<Item = &'a PlacementRequest>) {
+    pub fn recompute_after<'a>(&mut self, requests: impl Iterator<Item = &'a PlacementRequest>) {
         requests.for_each(|request| self.fragmentation.handle_arrival(request));
         self.fragmentation.forget();
     }

@@ -96,7 +96,7 @@ pub enum TargetError {
     #[error("the target has no room for another order: wait for replies first")]
     NoRoom,
     /// The thread of a shard has ended.
-    #[error("a shard stopped before it answered: its message stands above")]
+    #[error("a shard stopped before it answered: its message is above")]
     ShardStopped,
     /// A thread cannot be started.
     #[error("the thread of shard {shard} cannot be started")]

@@ -36,7 +36,7 @@ pub enum Fault {
     #[error("the name has {0} bytes: give at most {NAME_BYTES_MAX}")]
     LongName(usize),
     /// An earlier row has the same name.
-    #[error("`{name}` stands on line {first} already: give each name once")]
+    #[error("`{name}` is on line {first} already: give each name once")]
     Twice {
         /// The name.
         name: String,

@@ -5,8 +5,8 @@
 
 mod error;
 pub use error::{Fault, Place, TraceError};
-pub mod beside;
 pub mod openb;
+pub mod shared;
 
 use std::sync::Arc;
 

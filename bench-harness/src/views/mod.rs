@@ -206,7 +206,7 @@ impl Bench {
     }
 
     /// Measures the shard's rate with this number of readers.
-    pub fn beside_readers(&mut self, readers: u32, limit: Duration) -> ReadersRow {
+    pub fn with_readers(&mut self, readers: u32, limit: Duration) -> ReadersRow {
         let reader = self.shard.enable_views();
         let stop = AtomicBool::new(false);
         let mut ops = 0u64;
@@ -252,7 +252,7 @@ impl Bench {
     }
 
     /// Measures the live memory after this number of publications of 64 changes while one view is kept.
-    pub fn beside_a_keeper(&mut self, publications: u64) -> MemoryRow {
+    pub fn with_a_keeper(&mut self, publications: u64) -> MemoryRow {
         let held = self.view();
         for _ in 0..publications {
             (0..64).for_each(|_| self.change());

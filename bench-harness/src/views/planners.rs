@@ -49,7 +49,7 @@ impl Bench {
     ///
     /// # Panics
     /// When they find different first nodes.
-    pub fn beside_planners(&mut self, views: u32) -> PlannersRow {
+    pub fn with_planners(&mut self, views: u32) -> PlannersRow {
         let mut view = self.view();
         let mut copy = Shard::replica(config(self.seed));
         let mut inside = Inside::new(self.nodes + 1);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use wharf_bench::replay::{Replay, ReplayOptions, write_placements};
-use wharf_bench::trace::{Trace, beside, openb};
+use wharf_bench::trace::{Trace, openb, shared};
 use wharf_bench::verify::{Refusals, Verified, VerifyOptions, verify};
 use wharf_bench::workload::{SAMPLE_NODES, SAMPLE_PODS, sample};
 
@@ -19,7 +19,7 @@ pub(crate) struct Files {
 
 /// Returns the trace with this pod list; `None` if the data are absent.
 pub(crate) fn files(pods: &str) -> Option<Files> {
-    let [nodes, pods] = beside::for_test(["openb_node_list_all_node.csv", pods])?;
+    let [nodes, pods] = shared::for_test(["openb_node_list_all_node.csv", pods])?;
     let trace = openb::read(&nodes, &pods).unwrap();
     let text = |path: PathBuf| fs::read_to_string(path).unwrap();
     Some(Files { trace, nodes: text(nodes), pods: text(pods) })

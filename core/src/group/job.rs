@@ -113,7 +113,7 @@ pub struct GroupRefusal {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupRefusalReason {
     /// No node fits a bundle.
-    #[error("bundle {bundle} finds no node beside the {placed} that do")]
+    #[error("bundle {bundle} finds no node in addition to the {placed} that do")]
     Bundle {
         /// The index of the bundle.
         bundle: u32,
@@ -137,7 +137,7 @@ pub enum GroupRefusalReason {
         nodes: u32,
     },
     /// Some bundles can only use some of the nodes, and these nodes have too little capacity in total.
-    #[error("{bundles} bundles could stand on {nodes} nodes only, which together have too little {kind}")]
+    #[error("{bundles} bundles could be placed on {nodes} nodes only, which together have too little {kind}")]
     Confined {
         /// The number of such bundles.
         bundles: u32,
@@ -177,7 +177,7 @@ pub enum GroupRefusalReason {
         strategy: &'static str,
     },
     /// No node that takes new work and suits a bundle of the group has the label.
-    #[error("no node that takes work, and where one of the bundles may stand, has the label {key}")]
+    #[error("no node that takes work, and where one of the bundles may be placed, has the label {key}")]
     NoValue {
         /// The key of the label.
         key: Arc<str>,
@@ -219,7 +219,7 @@ pub enum GroupRefusalReason {
     /// No value of the label has room for all the bundles.
     #[error(
         "no value of {key} has room for {bundles} bundles: {key}={value} has the most, for {placed} of them, \
-         and none for bundle {bundle} beside these"
+         and none for bundle {bundle} in addition"
     )]
     Topology {
         /// The key of the label.

@@ -397,14 +397,14 @@ impl Geometry {
     #[inline]
     #[must_use]
     pub fn coordinate(&self, vector: &ResourceVector) -> Coordinate {
-        self.stand(vector).coordinate
+        self.coordinates(vector).coordinate
     }
 
     /// Returns the coordinate, and the dimensions in which it is larger than the exact quotient.
     #[inline]
-    pub(super) fn stand(&self, vector: &ResourceVector) -> Coordinates {
+    pub(super) fn coordinates(&self, vector: &ResourceVector) -> Coordinates {
         if self.is_wide {
-            return self.wide_stand(vector);
+            return self.wide_coordinates(vector);
         }
         // By index. Zero where no dimension's scale refers to the value.
         let mut values = [0; 8];
@@ -413,11 +413,11 @@ impl Geometry {
         values[2] = u64::from(vector.whole_gpus);
         values[3] = u64::from(vector.largest_gpu_part);
         debug_assert!(vector.cpu.units() >= 0 && vector.memory.units() >= 0, "amounts are not negative");
-        let mut stand = Coordinates::default();
+        let mut coordinates = Coordinates::default();
         for (d, scale) in self.scales[..4].iter().enumerate() {
-            stand.set(d, scale, values[usize::from(scale.value & 7)]);
+            coordinates.set(d, scale, values[usize::from(scale.value & 7)]);
         }
-        stand
+        coordinates
     }
 }
 

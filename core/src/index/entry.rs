@@ -25,7 +25,7 @@ pub(super) struct RankTag(u32);
 impl RankTag {
     #[inline]
     pub(super) fn new(rank: Rank, below: u8) -> Self {
-        debug_assert!((rank as usize) < RANKS_MAX, "ranks are given anew before they are so many");
+        debug_assert!((rank as usize) < RANKS_MAX, "ranks are given again before they are so many");
         Self(rank << BELOW_BITS | u32::from(below))
     }
 

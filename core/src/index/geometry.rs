@@ -126,15 +126,15 @@ impl Geometry {
         values
     }
 
-    /// The same as `stand`, for any dimensions.
+    /// The same as `coordinates`, for any dimensions.
     #[cold]
     #[inline(never)]
-    pub(super) fn wide_stand(&self, vector: &ResourceVector) -> Coordinates {
+    pub(super) fn wide_coordinates(&self, vector: &ResourceVector) -> Coordinates {
         let values = self.weighted(vector);
-        let mut stand = Coordinates::default();
+        let mut coordinates = Coordinates::default();
         for (d, scale) in self.scales[..self.dimensions.len()].iter().enumerate() {
-            stand.set(d, scale, values[usize::from(scale.value)]);
+            coordinates.set(d, scale, values[usize::from(scale.value)]);
         }
-        stand
+        coordinates
     }
 }

@@ -167,8 +167,8 @@ impl DistBuckets {
 
     /// Returns what the index knows of a node: ordinal, coordinates, marks.
     fn entry(&self, slot: Slot) -> Option<(Ordinal, Coordinates, Marks)> {
-        let stand = self.first_tree().stand(slot)?;
-        Some((self.ranks.ordinal(slot), stand, self.first_tree().marks(self.ranks.of(slot))))
+        let coordinates = self.first_tree().coordinates(slot)?;
+        Some((self.ranks.ordinal(slot), coordinates, self.first_tree().marks(self.ranks.of(slot))))
     }
 
     /// Returns the nodes in the index, in order of slot.
@@ -181,19 +181,19 @@ impl DistBuckets {
     /// # Panics
     /// When `slot` is already in the index.
     pub fn insert(&mut self, slot: Slot, ordinal: Ordinal, available: &ResourceVector, marks: Marks) {
-        let stand = self.geometry.stand(available);
+        let coordinates = self.geometry.coordinates(available);
         let many_left = self.ranks.len() > 2 * self.len + 1024;
         let rank = if many_left { None } else { self.ranks.give(slot, ordinal) };
         if rank.is_none() {
-            self.rank_anew(slot, ordinal);
+            self.renumber_ranks(slot, ordinal);
         }
         let rank = self.ranks.of(slot);
         self.len += 1;
         for tree in self.trees.iter_mut().flatten() {
-            tree.insert(slot, rank, &stand, marks);
+            tree.insert(slot, rank, &coordinates, marks);
         }
         if let Some(ordinals) = &mut self.ordinals
-            && !ordinals.insert(slot, ordinal, &stand.coordinate, marks)
+            && !ordinals.insert(slot, ordinal, &coordinates.coordinate, marks)
         {
             self.ordinals = None;
         }
@@ -202,7 +202,8 @@ impl DistBuckets {
     /// Replaces the geometry by one that differs only in granularity. `available` returns what a node has
     /// available. Costs O(nodes).
     pub fn regrain(&mut self, geometry: Geometry, available: impl Fn(Slot) -> ResourceVector) {
-        let moved = |(slot, (ordinal, _, marks))| (slot, (ordinal, geometry.stand(&available(slot)), marks));
+        let moved =
+            |(slot, (ordinal, _, marks))| (slot, (ordinal, geometry.coordinates(&available(slot)), marks));
         let entries: Vec<_> = self.entries().map(moved).collect();
         self.geometry = geometry;
         for (order, tree) in self.trees.iter_mut().enumerate() {
@@ -218,10 +219,10 @@ impl DistBuckets {
     ///
     /// Costs O(nodes). This happens when a node returns out of order, or when most ranks belong to removed
     /// nodes.
-    fn rank_anew(&mut self, slot: Slot, ordinal: Ordinal) {
+    fn renumber_ranks(&mut self, slot: Slot, ordinal: Ordinal) {
         let entries: Vec<_> = self.entries().collect();
         let standing = entries.iter().map(|&(slot, (ordinal, ..))| (ordinal, slot));
-        self.ranks.anew(standing.chain([(ordinal, slot)]).collect());
+        self.ranks.renumber(standing.chain([(ordinal, slot)]).collect());
         for (order, tree) in self.trees.iter_mut().enumerate() {
             if tree.is_some() {
                 *tree = Some(OrderTree::build(&self.geometry, order, &entries, &self.ranks));
@@ -249,19 +250,19 @@ impl DistBuckets {
     /// When `slot` is not in the index.
     #[inline]
     pub fn update(&mut self, slot: Slot, available: &ResourceVector) {
-        let stand = self.geometry.stand(available);
+        let coordinates = self.geometry.coordinates(available);
         let [Some(first), others @ ..] = &mut self.trees[..] else {
             panic!("the first tree is built with the index");
         };
-        let moves = first.update(slot, &stand, available);
+        let moves = first.update(slot, &coordinates, available);
         for tree in others.iter_mut().flatten() {
-            tree.update(slot, &stand, available);
+            tree.update(slot, &coordinates, available);
         }
         if !moves {
             return;
         }
         if let Some(ordinals) = &mut self.ordinals {
-            ordinals.update(slot, &stand.coordinate);
+            ordinals.update(slot, &coordinates.coordinate);
         }
     }
 
@@ -276,7 +277,7 @@ impl DistBuckets {
     /// # Panics
     /// When `slot` is not in the index.
     pub fn mark(&mut self, slot: Slot, marks: Marks) {
-        let known = self.marks(slot).unwrap_or_else(|| panic!("slot {slot} does not stand in the index"));
+        let known = self.marks(slot).unwrap_or_else(|| panic!("slot {slot} is not in the index"));
         if known == marks {
             return;
         }
@@ -351,7 +352,7 @@ impl DistBuckets {
             Candidates::Marked(mark) => Marks::only(mark),
             Candidates::All => Marks::NONE,
         };
-        let wanted = Wanted { stand: self.geometry.stand(asked), marks };
+        let wanted = Wanted { coordinates: self.geometry.coordinates(asked), marks };
         match policy {
             Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, shape, visits, &mut accept),
             // The index alone does not know the typical requests. Packing is the closest policy.
@@ -435,7 +436,7 @@ impl DistBuckets {
             Candidates::Marked(mark) => Marks::only(mark),
             Candidates::All => Marks::NONE,
         };
-        let wanted = Wanted { stand: self.geometry.stand(asked), marks };
+        let wanted = Wanted { coordinates: self.geometry.coordinates(asked), marks };
         self.first(0, Direction::Greatest, &wanted, None, visits, &mut |slot, _| accept(slot)).is_some()
     }
 
@@ -542,16 +543,16 @@ impl DistBuckets {
     /// # Errors
     /// Returns the inconsistency.
     pub(crate) fn check_slot(&self, slot: Slot) -> Result<(), String> {
-        let Some((_, stand, marks)) = self.entry(slot) else { return Ok(()) };
+        let Some((_, coordinates, marks)) = self.entry(slot) else { return Ok(()) };
         for (order, tree) in self.trees.iter().enumerate() {
             let Some(tree) = tree else { continue };
             let rank = self.ranks.of(slot);
-            if !tree.stands(slot, rank)
-                || tree.coordinate(slot) != Some(self.geometry.ordered(order, &stand.coordinate))
+            if !tree.has_entry(slot, rank)
+                || tree.coordinate(slot) != Some(self.geometry.ordered(order, &coordinates.coordinate))
                 || tree.marks(rank) != marks
                 || self.ranks.slot(rank) != slot
             {
-                return Err(format!("slot {slot} stands elsewhere in attribute order {order}"));
+                return Err(format!("slot {slot} is at another place in attribute order {order}"));
             }
         }
         Ok(())
@@ -568,7 +569,9 @@ impl DistBuckets {
         for (slot, _) in self.entries() {
             self.check_slot(slot)?;
         }
-        let known = |slot| self.entry(slot).map(|(ordinal, stand, marks)| (ordinal, stand.coordinate, marks));
+        let known = |slot| {
+            self.entry(slot).map(|(ordinal, coordinates, marks)| (ordinal, coordinates.coordinate, marks))
+        };
         self.ordinals.as_ref().map_or(Ok(()), |ordinals| ordinals.check(self.len, known))
     }
 }

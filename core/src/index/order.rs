@@ -53,29 +53,29 @@ impl OrderTree {
         ranks: &Ranks,
     ) -> Self {
         let mut tree = Self::new(geometry, order);
-        for (slot, (_, stand, marks)) in entries {
-            tree.insert(*slot, ranks.of(*slot), stand, *marks);
+        for (slot, (_, coordinates, marks)) in entries {
+            tree.insert(*slot, ranks.of(*slot), coordinates, *marks);
         }
         tree
     }
 
     /// Returns the key, and one bit per field whose value is not a whole number of steps.
     #[inline]
-    fn key<K: Key>(order: Option<&[u8; DIMENSIONS_MAX]>, stand: &Coordinates) -> (K, u8) {
+    fn key<K: Key>(order: Option<&[u8; DIMENSIONS_MAX]>, coordinates: &Coordinates) -> (K, u8) {
         match order {
-            None => (K::pack(&stand.coordinate), stand.below),
+            None => (K::pack(&coordinates.coordinate), coordinates.below),
             Some(places) => {
-                let fields = places.map(|place| stand.coordinate.0[usize::from(place)]);
-                let bits = (0..).zip(places).map(|(field, place)| (stand.below >> place & 1) << field);
+                let fields = places.map(|place| coordinates.coordinate.0[usize::from(place)]);
+                let bits = (0..).zip(places).map(|(field, place)| (coordinates.below >> place & 1) << field);
                 (K::pack(&Coordinate(fields)), bits.fold(0, |bits, bit| bits | bit))
             }
         }
     }
 
-    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, stand: &Coordinates, marks: Marks) {
+    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, coordinates: &Coordinates, marks: Marks) {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
-            let (key, below) = Self::key(order, stand);
+            let (key, below) = Self::key(order, coordinates);
             tree.insert(slot, key, RankTag::new(rank, below), marks, None);
         });
     }
@@ -86,12 +86,17 @@ impl OrderTree {
 
     /// Moves a node. Returns whether its coordinate changed.
     #[inline]
-    pub(super) fn update(&mut self, slot: Slot, stand: &Coordinates, available: &ResourceVector) -> bool {
+    pub(super) fn update(
+        &mut self,
+        slot: Slot,
+        coordinates: &Coordinates,
+        available: &ResourceVector,
+    ) -> bool {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
-            let (key, below) = Self::key(order, stand);
+            let (key, below) = Self::key(order, coordinates);
             let Some((known, tag)) = tree.entry(slot) else {
-                panic!("slot {slot} does not stand in the index")
+                panic!("slot {slot} is not in the index")
             };
             if (known, tag.below()) == (key, below) {
                 tree.touch(slot, available);
@@ -129,7 +134,7 @@ impl OrderTree {
     ) -> Option<Slot> {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
-            let (key, below) = Self::key(order, &wanted.stand);
+            let (key, below) = Self::key(order, &wanted.coordinates);
             let asked = UpperBounds::of(key, RankTag::new(0, below), wanted.marks);
             tree.first(direction, asked, shape, ranks, visits, accept)
         })
@@ -148,7 +153,7 @@ impl OrderTree {
     }
 
     /// The same as [`coordinate`](Self::coordinate), for the first order, with the bits of `below`.
-    pub(super) fn stand(&self, slot: Slot) -> Option<Coordinates> {
+    pub(super) fn coordinates(&self, slot: Slot) -> Option<Coordinates> {
         debug_assert!(self.order.is_none(), "the first order is that of the dimensions");
         each!(&self.tree, tree => tree.entry(slot).map(|(key, tag)| Coordinates {
             coordinate: key.coordinate(),
@@ -186,7 +191,7 @@ impl OrderTree {
     }
 
     /// Returns whether the node in `slot`, with this rank, is in the cell that its entry refers to.
-    pub(super) fn stands(&self, slot: Slot, rank: Rank) -> bool {
+    pub(super) fn has_entry(&self, slot: Slot, rank: Rank) -> bool {
         each!(&self.tree, tree => tree.is_placed(slot, rank))
     }
 

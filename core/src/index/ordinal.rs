@@ -337,10 +337,10 @@ impl OrdinalTree {
             let marks = self.marks[position];
             if slot == VACANT {
                 if (coordinate, marks) != (Coordinate::default(), Marks::NONE) {
-                    return Err(format!("vacant position {position} stands somewhere"));
+                    return Err(format!("vacant position {position} is in the tree"));
                 }
             } else if entry(slot) != Some((self.ordinals[position], coordinate, marks)) {
-                return Err(format!("slot {slot} stands elsewhere than the ordinal tree says"));
+                return Err(format!("slot {slot} is not where the ordinal tree says"));
             }
         }
         Ok(())

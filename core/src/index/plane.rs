@@ -154,7 +154,7 @@ impl<K: Key> Plane<K> {
         if !self.grid.covers(key) || self.grid.is_coarse_for(self.len) {
             self.lay_out(key, of);
         }
-        self.stand(key, tag, marks);
+        self.enter(key, tag, marks);
     }
 
     /// Lays out a grid that covers all entries and `key`.
@@ -167,12 +167,12 @@ impl<K: Key> Plane<K> {
         let highest = entries.iter().fold(key, |high, (key, _)| high.highest(*key)).leading();
         self.clear(Grid::over(highest, self.len));
         for (key, tag) in entries {
-            self.stand(key, tag, of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE));
+            self.enter(key, tag, of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE));
         }
     }
 
     #[inline]
-    fn stand(&mut self, key: K, tag: RankTag, marks: Marks) {
+    fn enter(&mut self, key: K, tag: RankTag, marks: Marks) {
         let cell = self.grid.cell(key);
         self.cells[cell].insert(key, tag, marks, self.room);
         self.raise(cell, key, UpperBounds::of(key, tag, marks));

@@ -66,7 +66,7 @@ impl Ranks {
     }
 
     /// Assigns new ranks to exactly these nodes.
-    pub(super) fn anew(&mut self, mut nodes: Vec<(Ordinal, Slot)>) {
+    pub(super) fn renumber(&mut self, mut nodes: Vec<(Ordinal, Slot)>) {
         nodes.sort_unstable();
         self.by_slot.fill(NONE);
         self.slots.clear();

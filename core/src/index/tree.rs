@@ -29,7 +29,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// The coordinates of the request.
-    pub(super) stand: Coordinates,
+    pub(super) coordinates: Coordinates,
     /// The marks that a node must have.
     pub(super) marks: Marks,
 }
@@ -37,7 +37,7 @@ pub struct Wanted {
 impl Wanted {
     /// Returns the coordinate of the request.
     pub(super) fn lower(&self) -> &Coordinate {
-        &self.stand.coordinate
+        &self.coordinates.coordinate
     }
 }
 
@@ -112,9 +112,9 @@ impl<K: Key> BucketTree<K> {
         if self.places.len() <= slot as usize {
             self.places.resize(slot as usize + 1, Place::NOWHERE);
         }
-        assert!(self.places[slot as usize].tag.is_none(), "slot {slot} stands in the index already");
+        assert!(self.places[slot as usize].tag.is_none(), "slot {slot} is in the index already");
         self.set_marks(tag.rank(), marks);
-        self.stand(slot, key, tag, marks, available);
+        self.enter(slot, key, tag, marks, available);
     }
 
     fn set_marks(&mut self, rank: Rank, marks: Marks) {
@@ -128,7 +128,7 @@ impl<K: Key> BucketTree<K> {
     }
 
     #[inline]
-    fn stand(&mut self, slot: Slot, key: K, tag: RankTag, marks: Marks, available: Option<Available>) {
+    fn enter(&mut self, slot: Slot, key: K, tag: RankTag, marks: Marks, available: Option<Available>) {
         self.plane.insert(key, tag, marks, &self.marks);
         self.places[slot as usize] = Place::at(key, tag);
         self.hints.note_arrival(key, tag.rank(), available);
@@ -155,8 +155,8 @@ impl<K: Key> BucketTree<K> {
 
     #[inline]
     fn leave(&mut self, slot: Slot) -> Rank {
-        let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} does not stand in the index") };
-        assert!(self.plane.remove(key, tag), "slot {slot} is not where it is said to stand");
+        let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} is not in the index") };
+        assert!(self.plane.remove(key, tag), "slot {slot} is not where it should be");
         tag.rank()
     }
 
@@ -164,12 +164,12 @@ impl<K: Key> BucketTree<K> {
     #[inline]
     pub(super) fn update(&mut self, slot: Slot, key: K, below: u8, available: &ResourceVector) {
         let rank = self.leave(slot);
-        self.stand(slot, key, RankTag::new(rank, below), self.marks(rank), Some(available.into()));
+        self.enter(slot, key, RankTag::new(rank, below), self.marks(rank), Some(available.into()));
     }
 
     /// Replaces the marks of a node.
     pub(super) fn mark(&mut self, slot: Slot, marks: Marks) {
-        let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} does not stand in the index") };
+        let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} is not in the index") };
         self.set_marks(tag.rank(), marks);
         self.plane.mark(key, tag, marks);
         self.hints.note_arrival(key, tag.rank(), None);
@@ -231,7 +231,7 @@ impl<K: Key> BucketTree<K> {
     }
 
     /// Returns whether an entry is in the cell of its key.
-    pub(super) fn stands(&self, key: K, tag: RankTag) -> bool {
+    pub(super) fn has_entry(&self, key: K, tag: RankTag) -> bool {
         self.plane.holds(key, tag)
     }
 }

@@ -41,7 +41,7 @@ impl<K: Key> BucketTree<K> {
     /// Returns whether the node in `slot`, with this rank, is in the cell that its entry refers to.
     pub(super) fn is_placed(&self, slot: Slot, rank: Rank) -> bool {
         let Some(place) = self.places.get(slot as usize) else { return false };
-        place.tag().is_some_and(|tag| tag.rank() == rank && self.stands(place.key, tag))
+        place.tag().is_some_and(|tag| tag.rank() == rank && self.has_entry(place.key, tag))
     }
 
     /// Checks the structure: the order of the nodes, the bounds of cells and groups, the cell of every node,
@@ -57,7 +57,7 @@ impl<K: Key> BucketTree<K> {
         }
         for (slot, place) in (0..).zip(&self.places) {
             if place.tag().is_some() && !self.is_placed(slot, ranks.of(slot)) {
-                return Err(format!("slot {slot} is not in the cell where it is said to stand"));
+                return Err(format!("slot {slot} is not in the cell where it should be"));
             }
         }
         if !self.nodes().is_sorted_by(|a, b| a < b) {

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_stands_once_per_effect() {
+    fn a_key_occurs_once_per_effect() {
         let both = vec![taint("a", "2", NoSchedule), taint("a", "1", PreferNoSchedule)];
         assert_eq!(Taints::new(both).unwrap().as_slice().len(), 2);
         let twice = vec![taint("a", "1", NoSchedule), taint("a", "2", NoSchedule)];

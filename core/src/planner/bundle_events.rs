@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn endings_of_others_are_looked_at_beside_own_ones() {
+    fn endings_of_others_are_seen_among_own_ones() {
         let mut endings = Endings::default();
         endings.begin(0);
         endings.follow(3, 1, vec![7, 8]);

@@ -25,8 +25,8 @@ pub enum Policy {
     /// Ray's spread strategy, round robin. Like NextFit, but starts after the node where the previous search
     /// stopped.
     Spread,
-    /// As FGD, but GPUs that a node's cpu no longer suffices for count as lost too, and growth is
-    /// compared exactly.
+    /// The default. Like FGD, but a GPU also counts as lost if its node has too little cpu left for it, and growth
+    /// is compared exactly.
     #[default]
     LeastStranded,
 }

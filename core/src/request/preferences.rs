@@ -169,7 +169,7 @@ const SUM_MAX: u16 = PREFERRED_SELECTORS_MAX as u16 * PREFERENCE_WEIGHT_MAX as u
 const _: () = assert!(SUM_MAX < 1 << SUM_BITS);
 const _: () = assert!(
     FALLBACK_SELECTORS_MAX < 15,
-    "alternatives, flags and sum fit a rank beside the two that exclude"
+    "alternatives, flags and sum fit a rank in addition to the two that exclude"
 );
 
 impl Rank {

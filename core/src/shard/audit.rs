@@ -219,14 +219,14 @@ impl Shard {
         let expected = self.nodes.takes_work(slot).then(|| self.index.geometry().coordinate(&available));
         if self.index.coordinate(slot) != expected {
             return Err(format!(
-                "node {} stands at {:?} in the index, expected {expected:?}",
+                "node {} is at {:?} in the index, expected {expected:?}",
                 hot.id,
                 self.index.coordinate(slot)
             ));
         }
         let capacity = self.capacities.geometry().coordinate(&self.nodes.capacity(slot));
         if self.capacities.coordinate(slot) != Some(capacity) {
-            return Err(format!("node {} stands elsewhere than its capacity", hot.id));
+            return Err(format!("node {} is not where its capacity says", hot.id));
         }
         for (mark, set) in self.selectors.marks_given() {
             for index in [&self.index, &self.capacities] {
@@ -339,7 +339,7 @@ fn check_book(
     }
     if !shortfall.is_zero() && !available.is_zero() {
         return Err(format!(
-            "node {}, {resource}: {available} available beside a shortfall of {shortfall}",
+            "node {}, {resource}: {available} available with a shortfall of {shortfall}",
             hot.id
         ));
     }

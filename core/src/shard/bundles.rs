@@ -207,7 +207,7 @@ impl Shard {
             return false;
         };
         let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
-        let books = there.books.as_mut().expect("what is inside stands in the books");
+        let books = there.books.as_mut().expect("what is inside is in the books");
         books.free.give(&demand, gpus, units.as_ref());
         books.inside.remove(&id);
         let slot = self.ledger.get(bundle).expect("a bundle is live").node;
@@ -253,7 +253,7 @@ impl Shard {
         let mut inside = 0;
         for (&id, bundle) in &self.bundles.live {
             let Some(allocation) = self.ledger.get(id) else {
-                return Err(format!("bundle {} stands on {id}, which is not live", bundle.id));
+                return Err(format!("bundle {} is on {id}, which is not live", bundle.id));
             };
             let Allocation { demand, gpus, units, .. } = &allocation;
             let mut free = FreeBooks::of_allocation(demand, *gpus, units.as_ref());

@@ -460,7 +460,7 @@ impl Shard {
             };
             if wrong(wanted.cpu, aside.cpu, visible.cpu) || wrong(wanted.memory, aside.memory, visible.memory)
             {
-                return Err(format!("node {node}: {aside:?} is set aside for claims beside {visible:?}"));
+                return Err(format!("node {node}: {aside:?} is withheld for claims with {visible:?}"));
             }
             for instance in 0..GPU_INSTANCES_MAX {
                 let wanted = wanted.gpus[instance];

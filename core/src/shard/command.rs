@@ -342,7 +342,7 @@ pub enum Rejection {
     #[error("bundle {0} is being released: place into another one")]
     BundleReleasing(AllocationId),
     /// The node of the bundle is lost.
-    #[error("bundle {bundle} stands on node {node}, which is lost: place into another one, or wait for it")]
+    #[error("bundle {bundle} is on node {node}, which is lost: place into another one, or wait for it")]
     BundleLost {
         /// The bundle.
         bundle: AllocationId,

@@ -102,7 +102,7 @@ impl HybridOrder {
         }
         let before = std::mem::replace(&mut self.places[slot as usize], place);
         if let Some(before) = before {
-            let (at, within) = self.find(&before).expect("it stands at its place");
+            let (at, within) = self.find(&before).expect("it is at its place");
             let chunk = &mut self.chunks[at];
             chunk.stale = true;
             if Some(before) == place {

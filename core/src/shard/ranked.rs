@@ -162,7 +162,7 @@ impl Shard {
         let expected = hybrid_place(&self.nodes, self.hybrid_settings, slot);
         match &self.hybrid {
             Some(order) if order.place(slot) != expected => Err(format!(
-                "slot {slot} stands at {:?} in the hybrid order, expected {expected:?}",
+                "slot {slot} is at {:?} in the hybrid order, expected {expected:?}",
                 order.place(slot)
             )),
             Some(order) if expected.is_some() && order.room(slot) != Some(*self.nodes.room(slot)) => {

@@ -131,7 +131,7 @@ impl Shard {
         while let Some(&(until, id)) = self.statements.releasing.deadlines.first()
             && until <= self.now
         {
-            self.end_with_reservations(id).expect("what is on its way out is live");
+            self.end_with_reservations(id).expect("what is releasing is live");
         }
     }
 
@@ -140,6 +140,6 @@ impl Shard {
         let Releasing { until, deadlines } = &self.statements.releasing;
         let agree = until.len() == deadlines.len()
             && until.iter().all(|(&id, &until)| self.is_live(id) && deadlines.contains(&(until, id)));
-        if agree { Ok(()) } else { Err("what is on its way out is not live, or has no end".to_owned()) }
+        if agree { Ok(()) } else { Err("what is releasing is not live, or has no end".to_owned()) }
     }
 }

@@ -398,9 +398,9 @@ impl Shard {
         if self.reservations.at(slot).is_none() {
             return;
         }
-        let beside = self.without_claims(slot);
+        let unclaimed = self.without_claims(slot);
         if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
-            reservation.aside = self.nodes.withhold(slot, &reservation.left, beside.as_ref());
+            reservation.aside = self.nodes.withhold(slot, &reservation.left, unclaimed.as_ref());
         }
     }
 
@@ -539,7 +539,7 @@ impl Shard {
         let available = reservations.available_to_owner(&self.nodes, slot);
         let expected = self.reserved_tree.geometry().coordinate(&available);
         if self.reserved_tree.coordinate(slot) != Some(expected) {
-            return Err(format!("node {} stands elsewhere among the reserved ones", hot.id));
+            return Err(format!("node {} is at another place among the reserved ones", hot.id));
         }
         let left = &reservation.left;
         let short = |reserved: Amount, aside: Amount, visible: Amount| aside < reserved && !visible.is_zero();
@@ -551,7 +551,7 @@ impl Shard {
             || short(left.memory, reservation.aside.memory, room.memory)
             || left.custom.iter().any(|&(id, amount)| reservation.aside.of(id) > amount)
         {
-            return Err(format!("node {}: {reservation:?} beside {room:?}", hot.id));
+            return Err(format!("node {}: {reservation:?} with {room:?}", hot.id));
         }
         let whole = usize::from(reservation.left.gpu.units() >= i64::from(GPU_UNIT));
         if whole > 0 && room.largest_gpu_part > reservation.aside.gpus.iter().copied().max().unwrap_or(0) {

@@ -75,7 +75,7 @@ impl Shard {
     /// must already be restored.
     fn adopt_statements(&mut self, state: PartitionState) {
         for record in state.releasing {
-            let allocation = self.ledger.get(record.allocation).expect("what is on its way out is live");
+            let allocation = self.ledger.get(record.allocation).expect("what is releasing is live");
             self.resume_release(&allocation, record.until);
         }
         state.bundles.iter().for_each(|record| self.resume_bundle(record));
@@ -95,13 +95,13 @@ impl Shard {
         let mut nodes = Vec::new();
         let mut allocations = Vec::new();
         let mut reservations = Vec::new();
-        let mut beside = Vec::new();
+        let mut with_statements = Vec::new();
         for mut partition in partitions {
             self.sequences.resume(partition.id, partition.sequence);
             nodes.append(&mut partition.nodes);
             allocations.append(&mut partition.allocations);
             reservations.append(&mut partition.reservations);
-            beside.push(partition);
+            with_statements.push(partition);
         }
         nodes.sort_unstable_by_key(|node| node.registration.ordinal);
         allocations.sort_unstable_by_key(|allocation| allocation.id);
@@ -143,7 +143,7 @@ impl Shard {
         for record in reservations {
             self.resume_reservation(record);
         }
-        beside.into_iter().for_each(|partition| self.adopt_statements(partition));
+        with_statements.into_iter().for_each(|partition| self.adopt_statements(partition));
     }
 
     /// Continues with the policy state of an earlier start.

@@ -71,13 +71,13 @@ impl Statements {
         self.next.unwrap_or(NEVER)
     }
 
-    /// Updates derived fields. Must be called after every change. `beside` says whether there are claims or
+    /// Updates derived fields. Must be called after every change. `has_others` says whether there are claims or
     /// bundles.
-    pub(super) fn follow(&mut self, beside: bool) {
+    pub(super) fn follow(&mut self, has_others: bool) {
         let first = |deadlines: &BTreeSet<(Time, StatementId)>| deadlines.first().map(|&(at, _)| at);
         let deadlines = [first(&self.deadlines), first(&self.kept_until), self.releasing.first()];
         self.next = deadlines.into_iter().flatten().min();
-        self.busy = beside || !self.evicting.is_empty() || !self.releasing.is_empty();
+        self.busy = has_others || !self.evicting.is_empty() || !self.releasing.is_empty();
     }
 
     /// Reports the bytes of each structure, without the boxed parts of demands.
@@ -288,8 +288,8 @@ impl Shard {
 
     /// Must be called after every change of statements, claims or bundles.
     pub(super) fn statements_changed(&mut self) {
-        let beside = self.reservations.claims.len() > 0 || !self.bundles.is_empty();
-        self.statements.follow(beside);
+        let has_others = self.reservations.claims.len() > 0 || !self.bundles.is_empty();
+        self.statements.follow(has_others);
     }
 
     /// Returns the statements whose deadline has passed since the last call. The caller asks their cells to

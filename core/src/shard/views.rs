@@ -232,7 +232,7 @@ impl Shard {
         let head = view.head();
         if !beyond.is_empty() || head.node_count != nodes || head.allocation_count != self.ledger.len() as u64
         {
-            return Err(format!("{nodes} nodes, the view shows {beyond:?} besides and says {head:?}"));
+            return Err(format!("{nodes} nodes, the view shows {beyond:?} in addition and says {head:?}"));
         }
         Ok(())
     }

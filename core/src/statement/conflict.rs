@@ -83,6 +83,6 @@ pub enum ConflictReason {
     #[error("it contradicts operation {0} of the same statement")]
     Contradicts(u16),
     /// The statement was prepared before.
-    #[error("the statement was prepared before: an id stands for one statement")]
+    #[error("the statement was prepared before: an id names one statement")]
     Repeated,
 }

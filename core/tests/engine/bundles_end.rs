@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use crate::by_hand::{ManualClock, ask, check_all, config, cores, export, node_spec, settle};
 use crate::group_bed::{
-    add_agent_node, ask_besides, create, engine, group_of, life, live_allocations, nodes_of, places, plan,
+    add_agent_node, ask_meanwhile, create, engine, group_of, life, live_allocations, nodes_of, places, plan,
     same, status, submit, with_nodes,
 };
 use wharf_core::engine::{Engine, EngineConfig};
@@ -57,7 +57,7 @@ fn allocation_of(group: &GroupView, index: u32) -> Option<AllocationId> {
 }
 
 /// Asserts that the bundle at `index` was placed again, and that all others are unchanged.
-fn assert_placed_anew(before: &GroupView, after: &GroupView, index: u32) {
+fn assert_placed_again(before: &GroupView, after: &GroupView, index: u32) {
     assert_eq!(after.state, GroupState::Placed, "{after:?}");
     assert_eq!(places(before).len(), places(after).len());
     for (old, new) in places(before).iter().zip(places(after)) {
@@ -81,7 +81,7 @@ fn a_bundle_that_its_caller_releases_is_placed_again_and_placed_into() {
         assert!(matches!(inside, PortReply::One(Outcome::Placed(_)) | PortReply::Placed(_)), "{inside:?}");
         release(&mut engine, gone);
         let after = status(&mut engine, before.id);
-        assert_placed_anew(&before, &after, 2);
+        assert_placed_again(&before, &after, 2);
         assert_eq!((nodes_of(&after).len(), live_allocations(&mut engine)), (4, 4));
         let late = place_into(&mut engine, gone);
         assert!(
@@ -110,7 +110,7 @@ fn a_bundle_that_a_statement_of_others_evicts_is_placed_again() {
             let gone = allocation_of(before, index).expect("placed");
             assert_eq!(evict(&mut engine, gone, 0), Granted::Ended(gone));
             settle(&mut engine);
-            assert_placed_anew(before, &status(&mut engine, before.id), index);
+            assert_placed_again(before, &status(&mut engine, before.id), index);
         }
         assert_eq!(live_allocations(&mut engine), 12);
         check_all(&engine);
@@ -118,7 +118,7 @@ fn a_bundle_that_a_statement_of_others_evicts_is_placed_again() {
 }
 
 #[test]
-fn a_bundle_that_is_evicted_with_grace_stands_until_that_ends() {
+fn a_bundle_that_is_evicted_with_grace_is_placed_until_that_ends() {
     let mut engine = engine(2, 1);
     with_nodes(&mut engine, 3, 16, 0);
     let before = create(&mut engine, group_of(cores(4), 3, Strategy::StrictSpread)).expect("it fits");
@@ -130,7 +130,7 @@ fn a_bundle_that_is_evicted_with_grace_stands_until_that_ends() {
     assert_eq!(places(&status(&mut engine, before.id)), places(&before));
     engine.now = until;
     settle(&mut engine);
-    assert_placed_anew(&before, &status(&mut engine, before.id), 1);
+    assert_placed_again(&before, &status(&mut engine, before.id), 1);
     assert_eq!(live_allocations(&mut engine), 3);
     check_all(&engine);
 }
@@ -157,7 +157,7 @@ fn a_group_below_its_minimum_is_degraded_until_room_comes() {
 }
 
 #[test]
-fn bundles_beyond_the_minimum_end_and_come_back_while_the_group_stands() {
+fn bundles_beyond_the_minimum_end_and_come_back_while_the_group_is_placed() {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 3, 16, 0);
     let spec = GroupSpec { min_members: 2, ..group_of(cores(16), 3, Strategy::Spread) };
@@ -167,7 +167,7 @@ fn bundles_beyond_the_minimum_end_and_come_back_while_the_group_stands() {
     let now = status(&mut engine, before.id);
     assert_eq!((now.state, places(&now).len()), (GroupState::Placed, 2));
     ask(&mut engine, PortRequest::Release(other));
-    assert_placed_anew(&before, &status(&mut engine, before.id), 0);
+    assert_placed_again(&before, &status(&mut engine, before.id), 0);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_bundle_that_ends_before_its_group_is_known_to_be_made_is_placed_again() {
 
 /// The allocation on a lost node ends with the step that places its bundle again, but it may end before.
 #[test]
-fn what_stood_on_a_lost_node_may_end_before_its_bundle_is_placed_again() {
+fn an_allocation_on_a_lost_node_may_end_before_its_bundle_is_placed_again() {
     let mut engine = engine(2, 1);
     let nodes: Vec<NodeId> = (0..2)
         .map(|number| {
@@ -336,7 +336,7 @@ fn what_stood_on_a_lost_node_may_end_before_its_bundle_is_placed_again() {
     spec.identity = Some("late".into());
     add_agent_node(&mut engine, spec);
     let after = status(&mut engine, group.id);
-    assert_placed_anew(&group, &after, index);
+    assert_placed_again(&group, &after, index);
     assert!(nodes.contains(&lost) && !nodes_of(&after).contains_key(&lost));
     assert_eq!(live_allocations(&mut engine), 2);
     check_all(&engine);
@@ -358,7 +358,7 @@ fn bundles_that_are_gone_at_a_start_are_placed_again() {
     let now = status(&mut engine, before.id);
     assert_eq!((now.state, allocation_of(&now, 0)), (GroupState::Degraded, None), "{now:?}");
     ask(&mut engine, PortRequest::Release(other));
-    assert_placed_anew(&before, &status(&mut engine, before.id), 0);
+    assert_placed_again(&before, &status(&mut engine, before.id), 0);
     check_all(&engine);
 }
 
@@ -369,7 +369,7 @@ fn a_group_that_waits_is_not_degraded() {
     with_nodes(&mut engine, 1, 16, 0);
     ask(&mut engine, PortRequest::Place(cores(16)));
     let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..group_of(cores(8), 1, Strategy::Pack) };
-    let waits = ask_besides(&mut engine, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
+    let waits = ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
     assert!(waits.is_empty(), "{waits:?}");
     let PlanReply::Groups(groups) = plan(&mut engine, PlanJob::ListGroups(None, 8)) else { panic!("a list") };
     assert_eq!(groups.iter().map(|group| group.state).collect::<Vec<_>>(), [GroupState::Waiting]);

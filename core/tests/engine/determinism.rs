@@ -233,7 +233,7 @@ fn a_whole_run_repeats_byte_for_byte() {
 }
 
 /// Returns the number of commands handled before that of port `quiet`, while all other ports flood their rings.
-fn wait_beside_floods(flooding: usize, quiet: usize) -> usize {
+fn wait_during_floods(flooding: usize, quiet: usize) -> usize {
     let mut engine = open(StoreState::create(1), 1, flooding + 1);
     by_hand::add_node(&mut engine, node_spec("n", 8, 0));
     let clock = ManualClock::new(engine.now);
@@ -260,14 +260,14 @@ fn wait_beside_floods(flooding: usize, quiet: usize) -> usize {
 
 #[test]
 fn a_flooding_port_delays_another_by_one_quantum() {
-    assert!(wait_beside_floods(1, 0) <= RING_QUANTUM);
-    assert!(wait_beside_floods(1, 1) <= RING_QUANTUM);
+    assert!(wait_during_floods(1, 0) <= RING_QUANTUM);
+    assert!(wait_during_floods(1, 1) <= RING_QUANTUM);
 }
 
 #[test]
 fn many_flooding_ports_delay_another_by_one_quantum_each() {
     for quiet in [0, 17, PORTS_MAX - 1] {
-        let ahead = wait_beside_floods(PORTS_MAX - 1, quiet);
+        let ahead = wait_during_floods(PORTS_MAX - 1, quiet);
         assert!(ahead <= (PORTS_MAX - 1) * RING_QUANTUM, "port {quiet} waits behind {ahead} commands");
     }
 }

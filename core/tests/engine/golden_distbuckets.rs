@@ -89,7 +89,7 @@ fn level_sizes(index: &DistBuckets) -> (usize, usize) {
 }
 
 #[test]
-fn seventeen_buckets_stand_at_granularity_one() {
+fn seventeen_buckets_exist_at_granularity_one() {
     let index = index(Theta(1, 1));
     index.check().unwrap();
     assert_eq!(index.bucket_count(), 17);

@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use crate::by_hand::{ManualClock, add_node, ask, check_all, config, cores, export, node_spec, settle};
 use crate::group_bed::{
-    add_agent_node, ask_besides, create, engine, group_of, labelled, life, live_allocations, nodes_of,
+    add_agent_node, ask_meanwhile, create, engine, group_of, labelled, life, live_allocations, nodes_of,
     places, plan, same, status, submit, with_nodes,
 };
 use wharf_core::engine::{Engine, EngineConfig};
@@ -107,7 +107,7 @@ fn what_does_not_fit_now_is_refused_whole_or_waits_for_room() {
     engine.ports[0].flush();
     assert!(settle(&mut engine).is_empty(), "it waits");
     for (at, &allocation) in live.iter().take(2).enumerate() {
-        let reply = ask_besides(&mut engine, PortRequest::Release(allocation));
+        let reply = ask_meanwhile(&mut engine, PortRequest::Release(allocation));
         assert_eq!(reply.iter().any(|(tag, _)| *tag == 9), at == 1, "{reply:?}");
     }
     assert_eq!(live_allocations(&mut engine), 4);
@@ -141,7 +141,7 @@ fn a_gang_is_placed_with_its_minimum_and_completed_when_room_comes() {
     assert_eq!((places(&gang).len(), gang.state), (3, GroupState::Placed));
     add_node(&mut engine, node_spec("late", 16, 0));
     let PlanReply::Group(gang) = plan(&mut engine, PlanJob::GroupStatus(gang.id)) else {
-        panic!("it stands")
+        panic!("it is placed")
     };
     assert_eq!(places(&gang).len(), 4);
     let spec = GroupSpec { min_members: 2, ..group_of(cores(10), 2, Strategy::Spread) };
@@ -324,7 +324,7 @@ fn a_group_grows_and_shrinks() {
 }
 
 #[test]
-fn a_group_that_stands_in_part_grows_by_what_fits() {
+fn a_partly_placed_group_grows_by_what_fits() {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 2, 4, 0);
     let spec = GroupSpec { min_members: 2, ..group_of(cores(3), 3, Strategy::Pack) };
@@ -449,7 +449,7 @@ fn what_contradicts_itself_is_no_group() {
 }
 
 #[test]
-fn groups_stand_after_a_start_with_other_numbers_of_shards_and_planners() {
+fn groups_survive_a_start_with_other_numbers_of_shards_and_planners() {
     let mut engine = engine(3, 2);
     with_nodes(&mut engine, 6, 16, 0);
     let spec = GroupSpec { min_members: 1, ..group_of(cores(4), 4, Strategy::StrictSpread) };
@@ -494,7 +494,7 @@ fn a_removal_waits_for_a_statement_that_holds_a_bundle() {
     let prepare = Command::Prepare(Box::new(Prepare { part, deadline, cell }));
     let held = ask(&mut engine, PortRequest::Partition(allocation.partition, prepare));
     assert!(matches!(held, PortReply::One(Outcome::Prepared(_))), "{held:?}");
-    let asked = ask_besides(&mut engine, PortRequest::Plan(PlanJob::RemoveGroup(group.id)));
+    let asked = ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::RemoveGroup(group.id)));
     assert!(asked.is_empty(), "it is held: {asked:?}");
     let sent = |engine: &Engine| engine.planners[0].planner().metrics().statements;
     let before = sent(&engine);

@@ -131,7 +131,7 @@ fn zoned(engine: &mut Engine, zones: &[(&str, u32)]) {
 }
 
 #[test]
-fn gangs_are_infeasible_when_not_even_their_minimum_could_stand() {
+fn gangs_are_infeasible_when_not_even_their_minimum_could_be_placed() {
     let mut engine = engine(2, 1);
     with_nodes(&mut engine, 3, 16, 2);
     let gang = |min_members, spec| GroupSpec { min_members, ..spec };

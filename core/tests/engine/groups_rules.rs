@@ -164,7 +164,7 @@ fn a_refusal_says_when_the_groups_own_bundles_are_in_the_way() {
     let topology = Some(TopologyRule { key: "rack".into(), spreading });
     let none = GroupSpec { topology, ..group_of(cores(1), 1, Strategy::Pack) };
     let none = create(&mut engine, none).expect_err("no such label");
-    let text = "no node that takes work, and where one of the bundles may stand, has the label rack";
+    let text = "no node that takes work, and where one of the bundles may be placed, has the label rack";
     assert_eq!((none.infeasible, &*none.reason.to_string()), (true, text));
     check_all(&engine);
 }

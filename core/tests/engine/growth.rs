@@ -71,7 +71,7 @@ fn what_a_group_grows_by_waits_until_there_is_room() {
         // Bundles that are not placed yet are not stored. The caller is told.
         let kept = engine.planners[0].planner().export();
         assert_eq!((kept[0].bundles.len(), kept[0].next_index), (2, 2));
-        let after = grown(answer(group_bed::ask_besides(&mut engine, PortRequest::Release(held))));
+        let after = grown(answer(group_bed::ask_meanwhile(&mut engine, PortRequest::Release(held))));
         assert_eq!((nodes_of(&after).len(), after.bundles.len()), (3, 3));
         check_all(&engine);
     }
@@ -102,13 +102,13 @@ fn it_ends_at_its_deadline_by_cancellation_and_with_its_group() {
 
     // The bundle's index in the group is assigned again.
     assert!(begin(&mut engine, group.id, 16, Time(u64::MAX)).is_empty());
-    let after = grown(answer(group_bed::ask_besides(&mut engine, PortRequest::Release(held))));
+    let after = grown(answer(group_bed::ask_meanwhile(&mut engine, PortRequest::Release(held))));
     assert_eq!(places(&after).iter().map(|place| place.0).collect::<Vec<_>>(), [0, 1, 2]);
 
     add_node(&mut engine, node_spec("late", 16, 0));
     place(&mut engine, 16);
     assert!(begin(&mut engine, group.id, 16, Time(u64::MAX)).is_empty());
-    let replies = group_bed::ask_besides(&mut engine, PortRequest::Plan(PlanJob::RemoveGroup(group.id)));
+    let replies = group_bed::ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::RemoveGroup(group.id)));
     let removed = replies.iter().find(|(tag, _)| *tag != TAG).map(|(_, reply)| reply);
     assert!(
         matches!(removed, Some(PortReply::Plan(reply)) if matches!(**reply, PlanReply::Removed(_, 3))),
@@ -131,7 +131,7 @@ fn bundles_that_are_lost_come_before_those_that_are_new() {
     // The caller of the growth is refused, and the lost bundle is the first to get freed capacity.
     let partition = engine.catalog.load().node_partition(lost).expect("registered");
     let command = Command::Life(lost, LifeEvent::Lose);
-    let replies = group_bed::ask_besides(&mut engine, PortRequest::Partition(partition, command));
+    let replies = group_bed::ask_meanwhile(&mut engine, PortRequest::Partition(partition, command));
     let reply = answer(replies);
     assert!(matches!(&reply, PlanReply::Refused(refusal) if !refusal.infeasible), "{reply:?}");
     ask(&mut engine, PortRequest::Release(held));

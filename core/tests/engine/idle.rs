@@ -102,7 +102,7 @@ fn group(port: &mut Port, job: PlanJob) -> GroupView {
     match ask(port, PortRequest::Plan(job)) {
         PortReply::Plan(reply) => match *reply {
             PlanReply::Group(view) => *view,
-            other => panic!("it stands: {other:?}"),
+            other => panic!("it is placed: {other:?}"),
         },
         other => panic!("a planner answers: {other:?}"),
     }

@@ -222,7 +222,7 @@ fn no_request_is_refused_while_any_node_could_hold_it() {
             refused += 1;
             let nodes = list(&mut engine);
             let could = nodes.iter().find(|node| could_take(node, &request.demand));
-            assert!(could.is_none(), "{request:?} was refused beside {could:?}");
+            assert!(could.is_none(), "{request:?} was refused, and {could:?} could hold it");
         }
     }
     assert!(refused > 50, "{refused} refusals");

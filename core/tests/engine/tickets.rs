@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::by_hand::{ManualClock, add_node, ask, check_all, cores, node_spec, settle};
 use crate::group_bed::{
-    add_agent_node, ask_besides, create, engine, group_of, hostile_round, labelled, life, live_allocations,
+    add_agent_node, ask_meanwhile, create, engine, group_of, hostile_round, labelled, life, live_allocations,
     nodes_of, places, plan, same, status, with_nodes,
 };
 use wharf_core::engine::Engine;
@@ -122,9 +122,9 @@ fn waiting(spec: GroupSpec) -> GroupSpec {
     GroupSpec { wait_until: Some(Time(u64::MAX)), ..spec }
 }
 
-/// Asserts that `besides` nodes are reserved in total, so tickets leave nothing reserved, and checks the
+/// Asserts that `others` nodes are reserved in total, so tickets leave nothing reserved, and checks the
 /// books.
-pub(crate) fn assert_nothing_reserved(engine: &mut Engine, besides: u32) {
+pub(crate) fn assert_nothing_reserved(engine: &mut Engine, others: u32) {
     let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Audit { number: 0 })) else {
         panic!("every shard answers")
     };
@@ -132,7 +132,7 @@ pub(crate) fn assert_nothing_reserved(engine: &mut Engine, besides: u32) {
         Outcome::Status(status) => status.nodes_reserved,
         other => panic!("a status: {other:?}"),
     });
-    assert_eq!(reserved.sum::<u32>(), besides);
+    assert_eq!(reserved.sum::<u32>(), others);
     check_all(engine);
 }
 
@@ -256,7 +256,7 @@ pub(crate) fn release_to_ones(
 }
 
 #[test]
-fn a_group_on_one_node_comes_to_its_end_also_where_it_stands_in_part() {
+fn a_group_on_one_node_is_placed_also_from_a_partial_placement() {
     for (shards, planners) in ENGINES {
         let mut engine = engine(shards, planners);
         with_nodes(&mut engine, 4, 16, 0);
@@ -406,7 +406,7 @@ fn a_ticket_ends_with_its_group() {
 /// Capacity that a ticket reserves may never be freed, because something there does not end. The next ticket
 /// tries other nodes.
 #[test]
-fn a_group_whose_ticket_was_in_vain_tries_other_nodes() {
+fn a_group_whose_ticket_did_not_help_tries_other_nodes() {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 3, 16, 0);
     // On two of the nodes, something stays.
@@ -454,7 +454,7 @@ fn what_a_lost_plan_had_taken_is_tried_for_at_once() {
         }
         engine.ports[0].flush();
         assert!(settle(&mut engine).is_empty(), "all wait");
-        let replies = ask_besides(&mut engine, PortRequest::Release(all.allocation));
+        let replies = ask_meanwhile(&mut engine, PortRequest::Release(all.allocation));
         let placed: Vec<u32> =
             replies.iter().filter(|(tag, _)| *tag >= 10).map(|(tag, _)| order[*tag as usize - 10]).collect();
         // If a group of four comes before that of six, the other group of four also fits once six cores are
@@ -566,7 +566,7 @@ fn a_group_that_nothing_makes_room_for_leaves_direct_traffic_most_of_the_time() 
     assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Placed(_)));
     let spec = group_of(cores(8), 4, Strategy::StrictSpread);
     let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..spec };
-    let waits = ask_besides(&mut engine, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
+    let waits = ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
     assert!(waits.is_empty(), "{waits:?}");
     let mut placed = 0;
     let mut reserved = 0;

@@ -329,7 +329,7 @@ fn settles(world: &mut World, is_settled: impl Fn(&World) -> bool) {
 /// Readers on their own threads see complete views in order. Each view is at least as new as what was
 /// published before they looked.
 #[test]
-fn readers_beside_a_publisher_see_whole_views_in_order() {
+fn readers_during_publication_see_whole_views_in_order() {
     let mut world = World::new(3, Geometry::default(), 200);
     let reader = world.shard.enable_views();
     let stop = std::sync::atomic::AtomicBool::new(false);

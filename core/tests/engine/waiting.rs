@@ -130,7 +130,7 @@ fn a_request_that_fits_is_placed_at_once_and_one_that_none_could_hold_by_a_new_n
 /// The load counts at the node where the request could run, whichever shard is asked first. A request that
 /// could run nowhere is still counted once.
 #[test]
-fn the_load_of_what_waits_stands_at_a_node_that_could_hold_it() {
+fn the_load_of_what_waits_counts_at_a_node_that_could_hold_it() {
     let mut engine = open(StoreState::create(16), SHARDS, 2);
     let node = add_node(&mut engine, node_spec("a", 4, 0));
     place(&mut engine, cores(4));
@@ -249,7 +249,7 @@ fn a_release_that_helps_nobody_looks_at_few() {
     shard.step([Command::Life(NodeId(2), LifeEvent::Drain)], Time(4), &mut Vec::new());
     shard.step([Command::Life(NodeId(2), LifeEvent::Undrain)], Time(5), &mut Vec::new());
     assert_eq!(shard.drain_woken().count(), 0);
-    shard.check_invariants().expect("nothing waits in vain");
+    shard.check_invariants().expect("nothing waits that would fit");
 }
 
 /// Thousands of requests exclude this zone, so a release does not examine all of them. The shard's thread

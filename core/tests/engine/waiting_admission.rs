@@ -38,7 +38,7 @@ fn park(shard: &mut Shard, request: PlacementRequest) {
 fn step(shard: &mut Shard, command: Command) -> Outcome {
     let mut outcomes = Vec::new();
     shard.step([command], Time(0), &mut outcomes);
-    shard.check_invariants().expect("nothing waits in vain");
+    shard.check_invariants().expect("nothing waits that would fit");
     outcomes.remove(0)
 }
 

@@ -79,7 +79,7 @@ pub fn choose<T: Clone>(policy: Policy, fitting: &[Fitting<T>], cursor: &mut u64
             }
             *cursor = chosen.ordinal;
         }
-        Policy::Hybrid => unreachable!("the hybrid policy goes by utilisation, which stands elsewhere"),
+        Policy::Hybrid => unreachable!("the hybrid policy uses utilisation, which another function handles"),
         Policy::Random => return Choice::AnyOf(fitting.iter().map(|f| f.node.clone()).collect()),
     }
     Choice::Only(chosen.node.clone())

@@ -49,7 +49,7 @@ impl LinearIndex {
     #[must_use]
     pub fn available(&self, slot: Slot) -> ResourceVector {
         let node = self.nodes.iter().find(|node| node.slot == slot);
-        node.expect("the node stands in the list").available
+        node.expect("the node is in the list").available
     }
 
     /// Inserts a node at its place in the order of registration.

@@ -123,7 +123,7 @@ impl LinearShard {
 
     /// Returns a waiting request that some node could take now.
     #[must_use]
-    pub fn waits_in_vain(&self) -> Option<WaitToken> {
+    pub fn waits_and_would_fit(&self) -> Option<WaitToken> {
         let mut parked = self.parked.iter();
         parked.find(|(_, request)| !self.fitting_places(request).is_empty()).map(|(&token, _)| token)
     }

@@ -128,7 +128,7 @@ impl Run {
             return Err(format!("replica {number} planned {planned:?}, the shard answered {outcome:?}"));
         }
         if self.replicas[number].policy_state() != self.pair.shard.policy_state() {
-            return Err(format!("replica {number} left its policies elsewhere than the shard"));
+            return Err(format!("replica {number} left its policies in another state than the shard"));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! its end everything is answered, no request waits that would fit, and released capacity is free.
 
 use super::checkers::rest::everything_is_answered;
-use super::checkers::waiting::nothing_waits_in_vain;
+use super::checkers::waiting::nothing_waits_that_would_fit;
 use super::checkers::{Verdict, named};
 use super::client::{Asked, Role};
 use super::network::Towards;
@@ -42,8 +42,8 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     world.check_owners()?;
     world.check_groups()?;
     world.settle_follower()?;
-    let waiting = nothing_waits_in_vain(world.server.waiting(), &world.facts);
-    named("nothing_waits_in_vain", waiting)?;
+    let waiting = nothing_waits_that_would_fit(world.server.waiting(), &world.facts);
+    named("nothing_waits_that_would_fit", waiting)?;
     end_waits(world)?;
     give_back(world)?;
     world.restart()?;

@@ -122,10 +122,7 @@ fn check_bundle(asked: &PlaceRequest) -> Result<(), Fault> {
         return Err(invalid("deadline", of_group));
     }
     if asked.count != 1 {
-        return Err(invalid(
-            "count",
-            "the number of equal bundles stands beside the request: leave this at 1",
-        ));
+        return Err(invalid("count", "the template has the number of equal bundles: leave this at 1"));
     }
     Ok(())
 }
@@ -507,7 +504,7 @@ pub fn place_into(
             )));
         }
         (Some(_), None, Some(_)) => {
-            let message = "a bundle that is named by its allocation has no place besides: leave it out";
+            let message = "a bundle that is named by its allocation has no index as well: leave it out";
             return Err(faulty(invalid("bundle", message)));
         }
         (Some(_), Some(_), _) => {

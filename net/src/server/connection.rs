@@ -460,7 +460,7 @@ async fn handle_frame(io: &Rc<Io>, state: &Rc<ConnectionState>, frame: &FrameRef
     };
     if header.kind == Kind::Hello.number() {
         let fault =
-            Fault::new(Reason::SecondHello, "this session is open already: go on with it, or connect anew");
+            Fault::new(Reason::SecondHello, "this session is open already: continue it, or connect again");
         return refuse(&fault);
     }
     {

@@ -52,7 +52,7 @@ fn with_wait() -> Session {
 }
 
 #[test]
-fn a_wait_stands_apart_while_the_window_moves_on() {
+fn a_wait_is_kept_apart_while_the_window_moves_on() {
     let mut session = with_wait();
     for sequence in 2..100_000 {
         session.acknowledge(sequence);

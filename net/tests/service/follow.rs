@@ -336,7 +336,7 @@ async fn one_request_waits_at_a_time_and_none_beyond_the_end_of_the_service() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_and_what_is_not_kept_begins_anew() {
+async fn what_cannot_be_is_refused_and_what_is_not_kept_begins_again() {
     let server = TestServer::start_planning(2, 1);
     let client = server.client().await;
     add(&client, (0..5).map(|i| node(&format!("n{i}"), 4, 64, 1)).collect()).await;
@@ -477,7 +477,7 @@ async fn a_follower_goes_on_after_a_lost_connection() {
 }
 
 #[tokio::test]
-async fn a_follower_that_is_too_slow_begins_anew_and_harms_nobody() {
+async fn a_follower_that_is_too_slow_begins_again_and_harms_nobody() {
     let server = TestServer::start_planning(1, 1);
     server.shared.set_follow_versions_max(50);
     let client = server.client().await;
@@ -505,7 +505,7 @@ async fn a_follower_that_is_too_slow_begins_anew_and_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_restarted_service_is_followed_anew_with_as_many_shards_as_it_has() {
+async fn a_restarted_service_is_followed_again_with_as_many_shards_as_it_has() {
     let first = TestServer::start_planning(3, 1);
     let client = first.client().await;
     add(&client, (0..9).map(|i| node(&format!("n{i}"), 4, 64, 1)).collect()).await;

@@ -133,7 +133,7 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
         (with(PlaceRequest { mode: MODE_WAIT_UNTIL, ..PlaceRequest::default() }), "bundles[1].mode", "group"),
         (with(PlaceRequest { priority: 1, ..PlaceRequest::default() }), "bundles[1].priority", "group"),
         (with(PlaceRequest { deadline: 1, ..PlaceRequest::default() }), "bundles[1].deadline", "group"),
-        (with(PlaceRequest { count: 2, ..PlaceRequest::default() }), "bundles[1].count", "beside"),
+        (with(PlaceRequest { count: 2, ..PlaceRequest::default() }), "bundles[1].count", "leave this at 1"),
         (of(vec![owned]), "bundles[0].owner", "2^63"),
         (
             with(PlaceRequest { candidates: (0..1025).collect(), ..PlaceRequest::default() }),

@@ -32,7 +32,7 @@ async fn create(client: &Client, request: &CreateGroupRequest) -> GroupReply {
 #[track_caller]
 fn stands(reply: GroupReply) -> GroupBody {
     assert!(reply.reason.is_done() && reply.refusal.is_none() && reply.fault.is_none(), "{reply:?}");
-    reply.group.expect("what is done says how it stands")
+    reply.group.expect("what is done tells its state")
 }
 
 /// Returns why a group was not placed.
@@ -292,7 +292,7 @@ async fn a_wait_ends_by_its_deadline_by_cancellation_and_by_removal() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_takes_its_waiting_group_back_and_a_resumed_one_asks_anew() {
+async fn a_lost_connection_takes_its_waiting_group_back_and_a_resumed_one_asks_again() {
     let server = TestServer::start_planning(2, 1);
     let client = server.client().await;
     add(&client, four()).await;

@@ -94,7 +94,7 @@ async fn only_the_token_of_a_known_session_resumes_it() {
 
 /// The client is back before the server knows that it was gone. The old connection is closed.
 #[tokio::test]
-async fn a_session_is_taken_away_from_a_connection_that_still_stands() {
+async fn a_session_is_taken_away_from_a_connection_that_still_exists() {
     let server = TestServer::start(2);
     let client = server.client().await;
     add(&client, vec![node("a", 1000, 1000, 0)]).await;

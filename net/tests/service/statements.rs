@@ -201,7 +201,7 @@ async fn an_incremental_statement_does_what_does_not_conflict() {
 }
 
 #[tokio::test]
-async fn what_an_incremental_statement_names_in_vain_is_that_operations_conflict() {
+async fn an_unknown_id_of_an_incremental_statement_is_that_operations_conflict() {
     let (server, client, nodes) = bed().await;
     let empty = standing(&client).await;
     let nowhere = WireAllocation { partition: 9999, incarnation: 1, sequence: 1 };

@@ -105,7 +105,7 @@ async fn it_is_cancelled_by_its_sequence() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_ends_its_waits_and_a_resumed_one_begins_them_anew() {
+async fn a_lost_connection_ends_its_waits_and_a_resumed_one_begins_them_again() {
     let server = TestServer::start(3);
     let client = server.client().await;
     add(&client, vec![node("n", 4, 4096, 0)]).await;

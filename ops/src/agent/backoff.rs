@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_within_their_bound_and_begin_anew() {
+    fn pauses_grow_within_their_bound_and_begin_again() {
         let mut backoff = Backoff::default();
         let mut upper = FIRST;
         for _ in 0..20 {

@@ -96,7 +96,9 @@ pub(super) struct ReleaseArgs {
 fn node_id(text: &str) -> Result<u64, String> {
     let number = text.strip_prefix('n').unwrap_or(text);
     number.parse().map_err(|_| {
-        format!("`{text}` is no node id: give one such as n7, as `wharf node list` prints it beside the name")
+        format!(
+            "`{text}` is no node id: give one such as n7, as `wharf node list` prints it next to the name"
+        )
     })
 }
 

@@ -98,7 +98,7 @@ impl Json {
 /// Formats the error that the value at `path` is not what is expected.
 fn wrong(path: &str, found: &Json, give: &str) -> String {
     let at = if path.is_empty() { String::new() } else { format!("{path}: ") };
-    format!("{at}{} stands here: give {give}", found.kind())
+    format!("{at}{} was found: give {give}", found.kind())
 }
 
 /// The fields of an object that have not been read yet.
@@ -288,8 +288,8 @@ fn operation(path: &str, value: Json) -> Result<(OperationBody, Option<String>),
     let named: Vec<String> = fields.iter().map(|(key, _)| format!("`{key}`")).collect();
     let Ok([(key, of_it)]) = <[_; 1]>::try_from(fields) else {
         return Err(match named.len() {
-            0 => format!("{path}: no key stands here: give {ONE}"),
-            _ => format!("{path}: {} stand here: give {ONE}; one operation for each", named.join(" and ")),
+            0 => format!("{path}: no key was found: give {ONE}"),
+            _ => format!("{path}: {} were found: give {ONE}; one operation for each", named.join(" and ")),
         });
     };
     let within = format!("{path}.{key}");
@@ -377,19 +377,19 @@ mod tests {
         for (text, expected) in [
             ("", "no JSON from line 1, column 0 on: give an object"),
             ("{\n\"operations\": [}", "line 2, column 16"),
-            ("[]", "a list stands here: give an object with the list `operations`"),
+            ("[]", "a list was found: give an object with the list `operations`"),
             ("{}", "operations: missing: give a list of operations"),
-            (r#"{"operations": {}}"#, "operations: an object stands here: give a list"),
+            (r#"{"operations": {}}"#, "operations: an object was found: give a list"),
             (r#"{"operation": []}"#, "operation: no such field: give operations, conflict_detection, mode"),
             (r#"{"operations": [], "operations": []}"#, "operations: given twice"),
             (
                 r#"{"operations": [], "mode": "some"}"#,
-                r#"mode: the text "some" stands here: give "all-or-nothing" or "incremental""#,
+                r#"mode: the text "some" was found: give "all-or-nothing" or "incremental""#,
             ),
-            (r#"{"operations": [], "mode": []}"#, "mode: a list stands here"),
+            (r#"{"operations": [], "mode": []}"#, "mode: a list was found"),
             (
                 r#"{"operations": [], "conflict_detection": 3}"#,
-                r#"conflict_detection: the number 3 stands here: give "fine" or "coarse""#,
+                r#"conflict_detection: the number 3 was found: give "fine" or "coarse""#,
             ),
         ] {
             says(text, expected);
@@ -403,49 +403,40 @@ mod tests {
                 r#"{"allocate": {"cpu": 1}}"#,
                 ".allocate.node: missing: give the node's id as a number, or its",
             ),
-            (r#"{"allocate": {"node": 0}}"#, ".allocate.node: the number 0 stands here"),
+            (r#"{"allocate": {"node": 0}}"#, ".allocate.node: the number 0 was found"),
             (
                 r#"{"allocate": {"node": "a", "cpus": 1}}"#,
                 ".allocate.cpus: no such field: give node, expected",
             ),
             (r#"{"allocate": {"node": "a", "cpu": 1, "cpu": 2}}"#, ".allocate.cpu: given twice"),
-            (r#"{"allocate": []}"#, ".allocate: a list stands here: give an object such as"),
+            (r#"{"allocate": []}"#, ".allocate: a list was found: give an object such as"),
             (r#"{"move": {}}"#, ": `move` is no operation: give an object with one key, `allocate`,"),
             (
                 r#"{"allocate": {}, "evict": {}}"#,
-                ": `allocate` and `evict` stand here: give an object with one",
+                ": `allocate` and `evict` were found: give an object with one",
             ),
-            ("{}", ": no key stands here: give an object"),
-            ("[]", ": a list stands here: give an object with one key"),
-            (r#""evict""#, r#": the text "evict" stands here: give an object with one key"#),
-            (r#"{"pipeline": {"node": []}}"#, ".pipeline.node: a list stands here: give the node's id"),
+            ("{}", ": no key was found: give an object"),
+            ("[]", ": a list was found: give an object with one key"),
+            (r#""evict""#, r#": the text "evict" was found: give an object with one key"#),
+            (r#"{"pipeline": {"node": []}}"#, ".pipeline.node: a list was found: give the node's id"),
             (r#"{"pipeline": {"node": "a", "gpus": [1]}}"#, ".pipeline.gpus: no such field"),
             (r#"{"allocate": {"node": "a", "cpu": "x"}}"#, ".allocate.cpu: "),
-            (
-                r#"{"allocate": {"node": "a", "cpu": true}}"#,
-                ".allocate.cpu: true stands here: give an amount",
-            ),
+            (r#"{"allocate": {"node": "a", "cpu": true}}"#, ".allocate.cpu: true was found: give an amount"),
             (
                 r#"{"allocate": {"node": "a", "resources": 2}}"#,
-                ".allocate.resources: the number 2 stands here: give an object of names and amounts",
+                ".allocate.resources: the number 2 was found: give an object of names and amounts",
             ),
             (r#"{"allocate": {"node": "a", "resources": {"npu": []}}}"#, ".allocate.resources.npu: a list"),
-            (r#"{"allocate": {"node": "a", "gpus": 1}}"#, ".allocate.gpus: the number 1 stands here: give a"),
+            (r#"{"allocate": {"node": "a", "gpus": 1}}"#, ".allocate.gpus: the number 1 was found: give a"),
             (r#"{"allocate": {"node": "a", "gpus": [0, 99]}}"#, ".allocate.gpus[1]: the number 99"),
-            (
-                r#"{"allocate": {"node": "a", "owner": -1}}"#,
-                ".allocate.owner: the number -1 stands here: give",
-            ),
+            (r#"{"allocate": {"node": "a", "owner": -1}}"#, ".allocate.owner: the number -1 was found: give"),
             (
                 r#"{"allocate": {"node": "a", "expected_version": "7"}}"#,
-                r#".allocate.expected_version: the text "7" stands here: give the node's version"#,
+                r#".allocate.expected_version: the text "7" was found: give the node's version"#,
             ),
             (r#"{"evict": {}}"#, ".evict.allocation: missing: give the id of an allocation"),
-            (r#"{"evict": {"allocation": 7}}"#, ".evict.allocation: the number 7 stands here: give the id"),
-            (
-                r#"{"evict": {"allocation": "a1-1-1", "grace": 30}}"#,
-                ".evict.grace: the number 30 stands here",
-            ),
+            (r#"{"evict": {"allocation": 7}}"#, ".evict.allocation: the number 7 was found: give the id"),
+            (r#"{"evict": {"allocation": "a1-1-1", "grace": 30}}"#, ".evict.grace: the number 30 was found"),
         ] {
             let fine = r#"{"evict": {"allocation": "a1-1-1"}}"#;
             says(&format!(r#"{{"operations": [{fine}, {operation}]}}"#), &format!("operations[1]{expected}"));

@@ -117,7 +117,7 @@ impl IndexSettings {
         let room = CUSTOM_DIMENSIONS_MAX.min(DIMENSIONS_MAX - all.len());
         if self.indexed_resources.len() > room {
             return Err(refused(format!(
-                "{} kinds are a dimension too many beside {} others: give at most {room}",
+                "{} kinds are a dimension too many in addition to {} others: give at most {room}",
                 self.indexed_resources.len(),
                 all.len()
             )));

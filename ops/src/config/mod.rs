@@ -205,10 +205,16 @@ impl Config {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
             (Some(_), None) => {
-                return Err(value("tls_key", "it is missing beside tls_certificate: give both or neither"));
+                return Err(value(
+                    "tls_key",
+                    "it is missing, and tls_certificate is given: give both or neither",
+                ));
             }
             (None, Some(_)) => {
-                return Err(value("tls_certificate", "it is missing beside tls_key: give both or neither"));
+                return Err(value(
+                    "tls_certificate",
+                    "it is missing, and tls_key is given: give both or neither",
+                ));
             }
         };
         let index = IndexSettings {
@@ -321,8 +327,7 @@ fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
         wharf_net::convert::check_custom_name("unit_instance_resources", name)
             .map_err(|fault| value("unit_instance_resources", format!("`{name}`: {}", fault.message)))?;
         if name.strip_suffix('*').unwrap_or(name).contains('*') {
-            let message =
-                "a star stands for the rest of a name: leave it at the end alone, or give each name";
+            let message = "a star matches the rest of a name: leave it at the end alone, or give each name";
             return Err(value("unit_instance_resources", format!("`{name}`: {message}")));
         }
     }

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn later_layers_stand_above_earlier_ones() {
+    fn later_layers_override_earlier_ones() {
         let toml = file("shards = 3\nseed = 7\npolicy = \"random\"\n[granularity]\ncpu = \"2\"\n");
         let overrides =
             Overrides { file: Some(toml.path().into()), settings: vec![("policy", "first-fit".into())] };

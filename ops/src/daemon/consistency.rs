@@ -35,7 +35,7 @@ pub(super) fn check_state(state: &StoreState) -> Result<(), String> {
     let mut kinds: Vec<_> = registrar.resources.iter().collect();
     kinds.sort_unstable();
     if kinds.len() > RESOURCE_KINDS_MAX || kinds.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err("its resource kinds are too many, or one stands twice".to_owned());
+        return Err("its resource kinds are too many, or one occurs twice".to_owned());
     }
     let nodes = || state.partitions.iter().flat_map(|partition| &partition.nodes);
     if nodes().count() > NODES_MAX {

@@ -21,7 +21,7 @@ pub(super) fn check_statements(
     let mut ids: BTreeSet<AllocationId> = allocations.keys().copied().collect();
     let mut enter = |id: AllocationId| match ids.insert(id) && id.incarnation <= incarnation {
         true => Ok(()),
-        false => Err(format!("allocation {id} stands twice, or is of a start that never was")),
+        false => Err(format!("allocation {id} occurs twice, or is of a start that never was")),
     };
     let mut place = |bundle: BundleId| match bundles.insert(bundle) {
         true => Ok(()),

@@ -28,7 +28,7 @@ fn units_and_adoptions_survive_a_restart_and_kinds_keep_their_nature() {
     service.stop();
 
     // Without the setting, the kind would become a plain resource.
-    let refused = site.serve_in_vain(&[]);
+    let refused = site.serve_and_fail(&[]);
     refused.says(&["`npu`", "unit_instance_resources"]);
     let service = site.serve(&["--shards", "1", "--config", &config]);
     assert_eq!(service.json(&["status", "--audit"])["books_hash"], hash);

@@ -16,6 +16,8 @@ use crate::harness::{Site, runtime, within};
 const GROUPS: u64 = wharf_net::server::WAITING_GROUPS_DEFAULT as u64;
 /// The number of rounds in which some groups end by their deadline and others by their cancel.
 const ROUNDS: usize = 6;
+/// Rounds after which the deadlines should long have met the cancels.
+const ROUNDS_MAX: usize = 60;
 /// The time from the start of the first round to the first deadline, in ns.
 const FIRST_LEAD_NS: u64 = 300_000_000;
 /// The time between the deadlines of two groups of a client, in ns.
@@ -90,8 +92,11 @@ fn groups_taken_back_at_their_deadlines_are_answered_once() {
         // The duration of a round depends on the machine. The deadlines are adjusted until they pass among
         // the cancels.
         let mut mixed = 0;
+        let mut rounds = 0;
         let mut lead_ns = FIRST_LEAD_NS;
         while mixed < ROUNDS {
+            rounds += 1;
+            assert!(rounds < ROUNDS_MAX, "{mixed} of {rounds} rounds had both ends");
             let [a, b, c, d] = &clients;
             let all =
                 tokio::join!(waits(a, lead_ns), waits(b, lead_ns), waits(c, lead_ns), waits(d, lead_ns));

@@ -98,27 +98,31 @@ fn without_a_connection_commands_end_with_3() {
 fn a_service_that_cannot_start_says_why() {
     let site = Site::new();
     let service = site.serve(&["--shards", "1"]);
-    site.serve_in_vain(&["--shards", "1"]).with(3).says(&["another service uses this data directory"]);
+    site.serve_and_fail(&["--shards", "1"]).with(3).says(&["another service uses this data directory"]);
     let elsewhere = Site::new();
     let address = service.address.to_string();
-    elsewhere.serve_in_vain(&["--listen", &address]).with(3).says(&[&address, "another service", "`listen`"]);
+    elsewhere.serve_and_fail(&["--listen", &address]).with(3).says(&[
+        &address,
+        "another service",
+        "`listen`",
+    ]);
     // Several I/O threads of one service share an address, but not with another service.
     let several = Site::new();
     let shared = several.serve(&["--io-threads", "2"]);
     let address = shared.address.to_string();
     for threads in ["1", "2"] {
         let arguments = ["--io-threads", threads, "--listen", &address];
-        elsewhere.serve_in_vain(&arguments).with(3).says(&[&address, "another service"]);
+        elsewhere.serve_and_fail(&arguments).with(3).says(&[&address, "another service"]);
     }
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = busy.local_addr().unwrap().to_string();
-    elsewhere.serve_in_vain(&["--metrics-listen", &busy]).with(3);
+    elsewhere.serve_and_fail(&["--metrics-listen", &busy]).with(3);
     let file = elsewhere.write("file", "");
-    elsewhere.serve_in_vain(&["--data-dir", &file]).with(3).says(&["`data_dir`"]);
+    elsewhere.serve_and_fail(&["--data-dir", &file]).with(3).says(&["`data_dir`"]);
     let lost = elsewhere.path("no-cert.pem");
     let settings = format!("tls_certificate = {lost:?}\ntls_key = {lost:?}\n");
     let settings = elsewhere.write("tls.toml", &settings);
-    elsewhere.serve_in_vain(&["--config", &settings]).with(3).says(&["no-cert.pem"]);
+    elsewhere.serve_and_fail(&["--config", &settings]).with(3).says(&["no-cert.pem"]);
 }
 
 #[test]
@@ -144,8 +148,8 @@ fn wrong_settings_end_with_2_and_name_the_source() {
         site.run(&["serve", "--config", &file]).with(2).says(says);
     }
     site.run(&["serve", "--config", "no/such.toml"]).with(2).says(&["no/such.toml"]);
-    site.serve_in_vain(&["--shards", "many"]).with(2).says(&["shards", "many"]);
-    site.serve_in_vain(&["--policy", "worst-fit"]).with(2).says(&["`policy`"]);
+    site.serve_and_fail(&["--shards", "many"]).with(2).says(&["shards", "many"]);
+    site.serve_and_fail(&["--policy", "worst-fit"]).with(2).says(&["`policy`"]);
     let with = |name: &str, value: &str| Ended::of(site.wharf(&["serve"]).env(name, value));
     with("WHARF_SHARD", "3").with(2).says(&["WHARF_SHARD", "WHARF_SHARDS", "WHARF_GRANULARITY__GPU_PART"]);
     with("WHARF_SHARDS", "no").with(2).says(&["shards"]);

@@ -201,7 +201,7 @@ fn a_statement_out_of_a_file_is_done_or_refused_with_the_facts() {
             json!({"operations": [{"move": {}}]}),
             ["operations[0]: `move`", "`allocate`, `pipeline` or `evict`"],
         ),
-        (json!([]), ["a list stands here", "give an object with the list `operations`"]),
+        (json!([]), ["a list was found", "give an object with the list `operations`"]),
         (json!({"operations": [allocate, {"evict": []}]}), ["operations[1].evict: a list", "give an object"]),
         (
             json!({"operations": [allocate, {"evict": {"allocation": 7}}]}),
@@ -354,5 +354,5 @@ fn a_service_without_planners_names_the_setting() {
     service.run(&["group", "list"]).with(1).says(&["not_served", "`planners`"]);
     service.stop();
     let config = site.write("wharf.toml", "planners = 33\n");
-    site.serve_in_vain(&["--config", &config]).says(&["planners", "0 to 32"]);
+    site.serve_and_fail(&["--config", &config]).says(&["planners", "0 to 32"]);
 }

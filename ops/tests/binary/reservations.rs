@@ -107,7 +107,7 @@ fn the_share_of_nodes_that_may_be_reserved_is_a_setting() {
     refused.with(1).says(&["limit_exceeded", "reserved_nodes_percent"]);
     service.stop();
     let config = site.write("wharf.toml", "reserved_nodes_percent = 101\n");
-    site.serve_in_vain(&["--config", &config]).says(&["reserved_nodes_percent", "0 to 100"]);
+    site.serve_and_fail(&["--config", &config]).says(&["reserved_nodes_percent", "0 to 100"]);
 }
 
 #[test]

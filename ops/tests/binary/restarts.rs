@@ -137,7 +137,7 @@ fn a_stop_under_load_loses_no_answer_and_the_next_start_any_number_of_shards_goe
 
     // A start that cannot serve loses nothing.
     let busy = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    site.serve_in_vain(&["--listen", &busy.local_addr().unwrap().to_string()]).with(3);
+    site.serve_and_fail(&["--listen", &busy.local_addr().unwrap().to_string()]).with(3);
 
     let service = site.serve(&["--shards", "2"]);
     let after = (service.json(&["node", "list"]), service.json(&["status", "--audit"]));

@@ -93,7 +93,7 @@ impl Site {
 
     /// Runs a daemon that fails to start.
     #[track_caller]
-    pub fn serve_in_vain(&self, more: &[&str]) -> Ended {
+    pub fn serve_and_fail(&self, more: &[&str]) -> Ended {
         Ended::of(&mut self.serve_command(more))
     }
 }

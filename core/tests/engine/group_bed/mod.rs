@@ -94,7 +94,7 @@ pub(crate) fn life(engine: &mut Engine, node: NodeId, event: LifeEvent) {
 }
 
 /// The same as `ask`, but other replies may arrive too.
-pub(crate) fn ask_besides(engine: &mut Engine, request: PortRequest) -> Vec<(u64, PortReply)> {
+pub(crate) fn ask_meanwhile(engine: &mut Engine, request: PortRequest) -> Vec<(u64, PortReply)> {
     engine.ports[0].submit(7, request, engine.now).expect("room");
     engine.ports[0].flush();
     settle(engine)
@@ -115,7 +115,7 @@ pub(crate) fn add_agent_node(engine: &mut Engine, spec: NodeSpec) -> NodeId {
 pub(crate) fn status(engine: &mut Engine, id: GroupId) -> GroupView {
     match plan(engine, PlanJob::GroupStatus(id)) {
         PlanReply::Group(view) => *view,
-        other => panic!("it stands: {other:?}"),
+        other => panic!("it is placed: {other:?}"),
     }
 }
 

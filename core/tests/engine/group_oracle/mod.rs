@@ -101,7 +101,7 @@ fn devices(free: &mut [u32], asked: u32, try_next: &mut dyn FnMut(&mut [u32]) ->
 }
 
 impl Case {
-    pub(crate) fn may_stand(&self, asked: &Asked, node: usize) -> bool {
+    pub(crate) fn may_be_placed(&self, asked: &Asked, node: usize) -> bool {
         let node = &self.nodes[node];
         let zone = match (&asked.zones, node.zone) {
             (None, _) => true,
@@ -116,7 +116,7 @@ impl Case {
         let all: Vec<&Asked> = self.bundles.iter().chain(self.standing.iter().map(|(a, _)| a)).collect();
         let open = |&zone: &usize| {
             let of_zone = (0..self.nodes.len()).filter(|&node| self.nodes[node].zone == Some(zone));
-            of_zone.clone().any(|node| all.iter().any(|asked| self.may_stand(asked, node)))
+            of_zone.clone().any(|node| all.iter().any(|asked| self.may_be_placed(asked, node)))
         };
         (0..ZONES.len()).filter(open).collect()
     }
@@ -131,8 +131,8 @@ impl Case {
             return Err(format!("{} of at least {} are placed", placed.len(), self.least));
         }
         for (asked, node) in self.bundles.iter().zip(places) {
-            if node.is_some_and(|node| !self.may_stand(asked, node)) {
-                return Err(format!("{asked:?} stands on {node:?}"));
+            if node.is_some_and(|node| !self.may_be_placed(asked, node)) {
+                return Err(format!("{asked:?} is placed on {node:?}"));
             }
         }
         let all: Vec<usize> = placed.iter().copied().chain(self.standing.iter().map(|&(_, n)| n)).collect();
@@ -185,7 +185,7 @@ impl Case {
         let before = at.checked_sub(1).filter(|&before| self.bundles[before] == *asked);
         let from = before.map_or(Some(0), |before| places[before]);
         for node in from.map_or(nodes.len(), |from| from)..nodes.len() {
-            if !self.may_stand(asked, node) {
+            if !self.may_be_placed(asked, node) {
                 continue;
             }
             let size = &asked.size;

@@ -14,7 +14,7 @@ use wharf_core::time::Time;
 
 use super::order::{NoRingStarves, replay_gives_the_same};
 use super::promises::{Grants, Promise, a_start_keeps_the_books, live, one_node_per_name, promises_are_kept};
-use super::waiting::{Standing, nothing_waits_in_vain};
+use super::waiting::{Standing, nothing_waits_that_would_fit};
 use super::{OF_A_STEP, check_step};
 use crate::sim::facts::{Facts, Step};
 
@@ -309,10 +309,10 @@ pub(super) fn a_refusal_while_a_node_offers_all_the_time() {
 }
 
 #[test]
-pub(super) fn a_wait_in_vain() {
+pub(super) fn a_wait_that_would_fit() {
     let facts = [placed().after];
-    assert!(nothing_waits_in_vain([&asks(5, 1)].into_iter(), &facts).is_err());
-    assert_eq!(nothing_waits_in_vain([&asks(6, 0), &asks(1, 2)].into_iter(), &facts), Ok(()));
+    assert!(nothing_waits_that_would_fit([&asks(5, 1)].into_iter(), &facts).is_err());
+    assert_eq!(nothing_waits_that_would_fit([&asks(6, 0), &asks(1, 2)].into_iter(), &facts), Ok(()));
 }
 
 /// The facts match what callers see.
@@ -327,5 +327,5 @@ fn facts_are_of_the_shard() {
 pub(super) fn two_nodes_of_one_name() {
     let facts = [Facts::of(&Bed::new(1).0), Facts::of(&Bed::new(2).0)];
     assert_eq!(one_node_per_name(&facts[1..]), Ok(()));
-    assert!(one_node_per_name(&facts).is_err(), "n1 stands on two shards");
+    assert!(one_node_per_name(&facts).is_err(), "n1 is on two shards");
 }

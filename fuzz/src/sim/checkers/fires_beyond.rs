@@ -16,7 +16,7 @@ use wharf_core::view::ViewVersion;
 
 use super::fires::{Bed, NODE, Was, asks};
 use super::statements::Statements;
-use super::views::{VersionsOnlyGrow, kept_views_stand, stated, views_are_true};
+use super::views::{VersionsOnlyGrow, kept_views_stay, stated, views_are_true};
 use crate::sim::facts::Facts;
 
 const STATEMENT: StatementId = StatementId { incarnation: Incarnation(1), planner: 0, number: 1 };
@@ -168,8 +168,8 @@ pub(super) fn a_view_of_a_state_that_never_was() {
     let mut lost = was.after;
     lost.partitions[0].nodes[1].state = NodeState::Draining;
     assert!(views_are_true(&after, &lost).is_err());
-    assert_eq!(kept_views_stand(&after, &after), Ok(()));
-    assert!(kept_views_stand(&after, &before).is_err());
+    assert_eq!(kept_views_stay(&after, &after), Ok(()));
+    assert!(kept_views_stay(&after, &before).is_err());
 }
 
 #[test]

@@ -21,11 +21,11 @@ use wharf_core::time::Time;
 use super::fires::{Bed, NODE, Was, asks};
 use super::groups::{
     Excused, a_start_keeps_the_groups, bundles_are_of_groups, every_group_is_settled, groups_are_as_asked,
-    groups_go_whole, groups_stand_in_the_books, no_bundle_waits_in_vain, planners_keep_what_callers_know,
-    who_may_wait_is_not_refused,
+    groups_are_in_the_books, groups_go_whole, no_bundle_waits_that_would_fit,
+    planners_keep_what_callers_know, who_may_wait_is_not_refused,
 };
 use super::refused::{infeasible_is_infeasible, no_fit_is_no_fit};
-use super::rest::inside_stands;
+use super::rest::inside_is_placed;
 use super::rules::{Placed, Placing, Requests, Round, groups_keep_their_rules};
 use super::submitted::statements_are_answered_fairly;
 use crate::sim::facts::Facts;
@@ -110,7 +110,7 @@ pub(super) fn a_bundle_that_is_not_in_the_books() {
     let facts = [was.after];
     let spec = spec(1, Strategy::Pack);
     let nobody = Excused { ended: &|_| false };
-    let check = |view: &GroupView, excused: &Excused<'_>| groups_stand_in_the_books(view, &facts, excused);
+    let check = |view: &GroupView, excused: &Excused<'_>| groups_are_in_the_books(view, &facts, excused);
     assert_eq!(check(&view(&spec, &[Some(1)], id), &nobody), Ok(()));
     assert!(check(&view(&spec, &[Some(2)], id), &nobody).is_err(), "on another node");
     let other = AllocationId { sequence: id.sequence + 9, ..id };
@@ -143,14 +143,14 @@ pub(super) fn a_bundle_that_outlives_its_group() {
 }
 
 #[test]
-pub(super) fn a_bundle_that_waits_in_vain() {
+pub(super) fn a_bundle_that_waits_and_would_fit() {
     let (was, id) = bundle(&mut Bed::new(2));
     let facts = [was.after];
     let spread = spec(2, Strategy::Spread);
-    assert!(no_bundle_waits_in_vain(&view(&spread, &[Some(1), None], id), &facts).is_err());
-    assert_eq!(no_bundle_waits_in_vain(&view(&spread, &[Some(1), Some(2)], id), &facts), Ok(()));
+    assert!(no_bundle_waits_that_would_fit(&view(&spread, &[Some(1), None], id), &facts).is_err());
+    assert_eq!(no_bundle_waits_that_would_fit(&view(&spread, &[Some(1), Some(2)], id), &facts), Ok(()));
     let large = GroupSpec::new(vec![Arc::new(asks(9, 0))], Strategy::Spread);
-    assert_eq!(no_bundle_waits_in_vain(&view(&large, &[None], id), &facts), Ok(()));
+    assert_eq!(no_bundle_waits_that_would_fit(&view(&large, &[None], id), &facts), Ok(()));
 }
 
 #[test]
@@ -350,9 +350,9 @@ pub(super) fn what_is_inside_a_bundle_and_does_not_belong_there() {
     let (was, bundle) = into();
     let id = was.after.partitions[0].inside[0].id;
     let inside = BTreeMap::from([(id, bundle)]);
-    assert_eq!(inside_stands(&inside, std::slice::from_ref(&was.after)), Ok(()));
-    assert!(inside_stands(&inside, std::slice::from_ref(&was.before)).is_err());
-    assert_eq!(inside_stands(&inside, &[Facts::default()]), Ok(()), "it goes with its bundle");
+    assert_eq!(inside_is_placed(&inside, std::slice::from_ref(&was.after)), Ok(()));
+    assert!(inside_is_placed(&inside, std::slice::from_ref(&was.before)).is_err());
+    assert_eq!(inside_is_placed(&inside, &[Facts::default()]), Ok(()), "it goes with its bundle");
 }
 
 #[test]

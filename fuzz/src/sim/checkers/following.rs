@@ -82,7 +82,7 @@ impl Mirror {
                 let there = self.nodes.remove(&node.id);
                 ensure(there.is_some(), || format!("{} is gone and was not there", node.id))?;
                 let left = self.allocations.iter().find(|(_, there)| there.0 == node.id);
-                ensure(left.is_none(), || format!("{} is gone, and {left:?} stands there", node.id))
+                ensure(left.is_none(), || format!("{} is gone, and {left:?} is left", node.id))
             }
             Change::Node { hot, cold, before } => {
                 let there = self.nodes.insert(hot.id, followed(hot, cold));

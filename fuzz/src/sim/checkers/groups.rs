@@ -52,7 +52,7 @@ pub struct Excused<'a> {
 ///
 /// # Errors
 /// Returns a bundle that is not.
-pub fn groups_stand_in_the_books(view: &GroupView, facts: &[Facts], excused: &Excused<'_>) -> Verdict {
+pub fn groups_are_in_the_books(view: &GroupView, facts: &[Facts], excused: &Excused<'_>) -> Verdict {
     let bundles: BTreeMap<AllocationId, BundleId> = bundles(facts).collect();
     for (index, node, allocation, gpus) in placed(view) {
         let there = facts.iter().flat_map(Facts::allocations).find(|record| record.id == allocation);
@@ -113,7 +113,7 @@ pub fn groups_go_whole(
 ///
 /// # Errors
 /// Returns the bundle and its group.
-pub fn no_bundle_waits_in_vain(view: &GroupView, facts: &[Facts]) -> Verdict {
+pub fn no_bundle_waits_that_would_fit(view: &GroupView, facts: &[Facts]) -> Verdict {
     let free =
         matches!(view.spec.strategy, Strategy::Pack | Strategy::Spread) && view.spec.topology.is_none();
     let open: Vec<_> = view.bundles.iter().zip(&view.requests).collect();

@@ -48,7 +48,7 @@ pub fn inside_is_of_its_bundle(step: &Step<'_>) -> Verdict {
     let mut taken: BTreeMap<AllocationId, ([i64; 3], BTreeMap<u8, u32>)> = BTreeMap::new();
     for record in after.values() {
         let bundle = live.get(&record.bundle).ok_or_else(|| format!("{record:?} is in nothing"))?;
-        ensure(within(&record.gpus, &bundle.gpus), || format!("{record:?} is beside {bundle:?}"))?;
+        ensure(within(&record.gpus, &bundle.gpus), || format!("{record:?} is not within {bundle:?}"))?;
         let (sum, gpus) = taken.entry(record.bundle).or_default();
         let demand = &record.demand;
         for (sum, part) in

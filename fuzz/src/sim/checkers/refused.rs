@@ -97,7 +97,7 @@ pub fn infeasible_is_infeasible(spec: &GroupSpec, round: &Round) -> Verdict {
     let mut chosen = Vec::new();
     let skips = spec.bundles.len() - spec.min_members as usize;
     let found = assign(spec, &mut rooms, skips, &mut chosen);
-    ensure(!found, || format!("{spec:?} is called infeasible, and could stand on {chosen:?}"))
+    ensure(!found, || format!("{spec:?} is called infeasible, and could be placed on {chosen:?}"))
 }
 
 /// Tries to assign the bundles from index `chosen.len()` on. Up to `skips` of them may be left out.

@@ -69,7 +69,7 @@ pub fn nobody_oversleeps(what: &str, number: usize, oversleeps: bool) -> Verdict
 ///
 /// # Errors
 /// Returns the missing allocation.
-pub fn inside_stands(inside: &BTreeMap<AllocationId, AllocationId>, facts: &[Facts]) -> Verdict {
+pub fn inside_is_placed(inside: &BTreeMap<AllocationId, AllocationId>, facts: &[Facts]) -> Verdict {
     let records = || facts.iter().flat_map(|facts| &facts.partitions).flat_map(|partition| &partition.inside);
     for (&id, &bundle) in inside {
         let stands = facts.iter().flat_map(Facts::allocations).any(|allocation| allocation.id == bundle);

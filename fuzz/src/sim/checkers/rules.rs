@@ -114,7 +114,7 @@ fn strategy_is_kept(strategy: Strategy, placing: &Placing) -> Verdict {
         Strategy::StrictSpread => different.len() == nodes.len(),
         Strategy::Pack | Strategy::Spread => true,
     };
-    ensure(kept, || format!("{strategy:?}, and the bundles stand on {nodes:?}"))
+    ensure(kept, || format!("{strategy:?}, and the bundles are on {nodes:?}"))
 }
 
 fn packed_by_label<'a>(placing: &Placing, value: impl Fn(NodeId) -> Option<&'a str>) -> Verdict {
@@ -149,7 +149,9 @@ fn spread_by_label<'a>(
     }
     let least = counts.values().copied().min().unwrap_or(0);
     let above = new.iter().find(|&&value| counts[value] > least + max_skew);
-    ensure(above.is_none(), || format!("a skew of {max_skew} is asked, and the bundles stand as {counts:?}"))
+    ensure(above.is_none(), || {
+        format!("a skew of {max_skew} is asked, and the bundles are spread as {counts:?}")
+    })
 }
 
 /// Records what planners' statements place, until the requests of their groups are known.

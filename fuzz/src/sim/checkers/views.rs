@@ -129,6 +129,6 @@ impl VersionsOnlyGrow {
 ///
 /// # Errors
 /// Returns an error if it does not.
-pub fn kept_views_stand(then: &BTreeMap<NodeId, Shown>, now: &BTreeMap<NodeId, Shown>) -> Verdict {
+pub fn kept_views_stay(then: &BTreeMap<NodeId, Shown>, now: &BTreeMap<NodeId, Shown>) -> Verdict {
     ensure(then == now, || "a view that is kept has changed".to_owned())
 }

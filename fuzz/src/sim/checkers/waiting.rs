@@ -51,7 +51,7 @@ fn offering(request: &PlacementRequest, facts: &Facts) -> Vec<NodeId> {
 ///
 /// # Errors
 /// Returns a request and the node that offers it.
-pub fn nothing_waits_in_vain<'a>(
+pub fn nothing_waits_that_would_fit<'a>(
     waiting: impl Iterator<Item = &'a PlacementRequest>,
     shards: &[Facts],
 ) -> Verdict {

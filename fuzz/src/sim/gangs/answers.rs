@@ -15,7 +15,7 @@ use wharf_core::time::Time;
 
 use super::{Asked, Gangs, Known, Waits};
 use crate::sim::checkers::groups::{
-    Excused, groups_are_as_asked, groups_stand_in_the_books, placed, who_may_wait_is_not_refused,
+    Excused, groups_are_as_asked, groups_are_in_the_books, placed, who_may_wait_is_not_refused,
 };
 use crate::sim::checkers::promises::Promise;
 use crate::sim::checkers::refused::{infeasible_is_infeasible, no_fit_is_no_fit};
@@ -210,8 +210,8 @@ impl Gangs {
         let goes = |asked: &Asked| matches!(asked, Asked::Remove(of) | Asked::Shrink(of, _) if *of == id);
         // Bundles that its own planner ends may have ended before the planner heard of it.
         if !self.asked.values().any(goes) {
-            let books = groups_stand_in_the_books(&view, bench.facts, &bench.excused);
-            named("groups_stand_in_the_books", books)?;
+            let books = groups_are_in_the_books(&view, bench.facts, &bench.excused);
+            named("groups_are_in_the_books", books)?;
         }
         known.view = view;
         let known = &self.groups[&id];

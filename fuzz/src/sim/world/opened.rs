@@ -143,9 +143,9 @@ pub(super) fn open(
     if small_budgets {
         engine.planners.iter_mut().for_each(|planner| planner.set_budget(budget(config.seed)));
     }
-    let beside = vec![Waker::noop().clone()];
+    let wakers_again = vec![Waker::noop().clone()];
     let config = EngineConfig { planners: 0, ..config };
-    let again = Engine::open(state.clone(), &config, beside).expect("numbers in range");
+    let again = Engine::open(state.clone(), &config, wakers_again).expect("numbers in range");
     again.stop.stop();
     let shards = again.runners.into_iter().map(|runner| runner.run(&At(Time(0)), &mut Unobserved));
     engine.runners.iter_mut().for_each(|runner| runner.set_pages(PAGES));

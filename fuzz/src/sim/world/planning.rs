@@ -10,8 +10,8 @@ use wharf_core::time::Time;
 use super::World;
 use super::opened::At;
 use crate::sim::checkers::groups::{
-    Excused, bundles_are_of_groups, every_group_is_settled, groups_stand_in_the_books,
-    no_bundle_waits_in_vain, planners_keep_what_callers_know,
+    Excused, bundles_are_of_groups, every_group_is_settled, groups_are_in_the_books,
+    no_bundle_waits_that_would_fit, planners_keep_what_callers_know,
 };
 use crate::sim::checkers::rest::{nobody_oversleeps, planners_sleep};
 use crate::sim::checkers::rules::Round;
@@ -128,10 +128,10 @@ impl World<'_> {
         // Views have shown the planners everything that ended, so nothing is excused.
         let excused = Excused { ended: &|_| false };
         for view in self.gangs.views() {
-            named("groups_stand_in_the_books", groups_stand_in_the_books(view, &self.facts, &excused))?;
+            named("groups_are_in_the_books", groups_are_in_the_books(view, &self.facts, &excused))?;
             // A bundle whose search was given up may fit.
             if !self.planners.iter().any(|planner| planner.planner().work().given_up > 0) {
-                named("no_bundle_waits_in_vain", no_bundle_waits_in_vain(view, &self.facts))?;
+                named("no_bundle_waits_that_would_fit", no_bundle_waits_that_would_fit(view, &self.facts))?;
             }
         }
         let lost = |id: AllocationId| self.were_lost.contains(&id);

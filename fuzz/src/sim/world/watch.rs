@@ -13,10 +13,10 @@ use crate::sim::checkers::costs::{audits_are_true, commands_cost_what_they_may};
 use crate::sim::checkers::groups::groups_go_whole;
 use crate::sim::checkers::order::replay_gives_the_same;
 use crate::sim::checkers::promises::{live, one_node_per_name, promises_are_kept};
-use crate::sim::checkers::rest::{inside_stands, nobody_oversleeps};
+use crate::sim::checkers::rest::{inside_is_placed, nobody_oversleeps};
 use crate::sim::checkers::rules::bundles;
 use crate::sim::checkers::statements::granted_and_ended;
-use crate::sim::checkers::views::{kept_views_stand, shown, views_are_true, views_come_before_answers};
+use crate::sim::checkers::views::{kept_views_stay, shown, views_are_true, views_come_before_answers};
 use crate::sim::checkers::{Verdict, check_step, named};
 use crate::sim::coordinator::COORDINATOR;
 use crate::sim::facts::{Facts, Step};
@@ -63,7 +63,7 @@ impl World<'_> {
         named("versions_only_grow", grown)?;
         named("views_are_true", views_are_true(&now, &self.facts[at]))?;
         if let Some((kept, then)) = &self.kept {
-            named("kept_views_stand", kept_views_stand(then, &shown(kept)))?;
+            named("kept_views_stay", kept_views_stay(then, &shown(kept)))?;
         }
         if self.choices.one_in(16) {
             self.kept = Some((view, now.clone()));
@@ -194,7 +194,7 @@ impl World<'_> {
         ] {
             named("promises_are_kept", promises_are_kept(promised, ended, &live, &self.grants))?;
         }
-        named("inside_stands", inside_stands(self.gangs.inside(), &self.facts))?;
+        named("inside_is_placed", inside_is_placed(self.gangs.inside(), &self.facts))?;
         let releasing = releasing(&self.facts);
         let whole = groups_go_whole(&self.gangs.ended, |id| live.contains_key(&id), |id| releasing(&id));
         named("groups_go_whole", whole)?;

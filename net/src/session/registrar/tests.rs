@@ -72,7 +72,7 @@ fn every_question_that_is_taken_finds_room() {
 /// The largest batch of node commands finds room while the maximum number of requests to every shard is in
 /// progress.
 #[test]
-fn a_whole_batch_finds_room_beside_questions_to_every_shard() {
+fn a_whole_batch_finds_room_during_requests_to_every_shard() {
     let mut bed = Bed::new(64, 64);
     let port = &mut bed.service.port;
     let every = || PortRequest::Every(Command::Status);

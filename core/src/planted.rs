@@ -63,6 +63,16 @@ pub enum PlantedBug {
     GroupNeverWaits,
     /// A session forgets one more outcome than was acknowledged (checked in wharf-net).
     OutcomeForgottenEarly,
+    /// A resumed session knows no outcome (checked in wharf-net).
+    ResumedSessionEmpty,
+    /// A connection executes requests without waiting for replies to be taken (checked in wharf-net).
+    CreditsIgnored,
+    /// The registrar's answer to a lost connection is dropped (checked in wharf-net).
+    AnswerToLostConnectionDropped,
+    /// The waits of a lost connection go on (checked in wharf-net).
+    WaitOfLostConnectionGoesOn,
+    /// A thread that sleeps is not told of a new deadline (checked in wharf-net).
+    NewDeadlineUntold,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
 }

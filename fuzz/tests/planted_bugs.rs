@@ -114,6 +114,15 @@ fn the_simulator_finds_bugs_in_a_shard() {
 }
 
 #[test]
+fn the_simulator_finds_bugs_in_sessions() {
+    simulator_finds(PlantedBug::ResumedSessionEmpty, &["one_outcome_per_request", "one_effect_per_request"]);
+    simulator_finds(PlantedBug::CreditsIgnored, &["credits_are_kept"]);
+    simulator_finds(PlantedBug::AnswerToLostConnectionDropped, &["everything_is_answered", "stops_empty"]);
+    simulator_finds(PlantedBug::WaitOfLostConnectionGoesOn, &["everything_is_answered", "stops_empty"]);
+    simulator_finds(PlantedBug::NewDeadlineUntold, &["nobody_oversleeps"]);
+}
+
+#[test]
 fn the_simulator_finds_bugs_between_threads() {
     simulator_finds(PlantedBug::SpillForgotten, &["no_refusal_while_a_node_offers"]);
     simulator_finds(PlantedBug::PublishedAfterAnswers, &["views_come_before_answers"]);

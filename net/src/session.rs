@@ -17,7 +17,9 @@
 //! This module does no I/O. A connection task owns one session at a time. [`DetachedSessions`] passes the
 //! session on to the next connection of the same client.
 
+pub mod connections;
 pub mod registrar;
+pub mod shared;
 pub(crate) mod tags;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -412,7 +414,11 @@ impl DetachedSessions {
             return None;
         }
         self.order.retain(|&kept| kept != id);
-        self.take(id)
+        let session = self.take(id)?;
+        if is_planted(PlantedBug::ResumedSessionEmpty) {
+            return Some(Session::new(id, session.token));
+        }
+        Some(session)
     }
 }
 

@@ -283,7 +283,7 @@ impl Snapshot {
     fn new(metrics: &Metrics, status: &StatusReply) -> Self {
         // Relaxed: statistics; no other memory depends on them.
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &metrics.shared.counters;
+        let counters = &metrics.shared.sessions.counters;
         let mut latencies = Vec::new();
         let mut observations = Vec::new();
         for stage in Stage::ALL {

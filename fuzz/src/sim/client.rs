@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use wharf_core::ids::{AllocationId, NodeId, SessionId};
 use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, encode_body};
 use wharf_net::protocol::{
-    BODY_VERSION, Fault, HeartbeatReply, Kind, PlaceReply, Reason, ReleaseReply, ReportReply, SessionToken,
+    BODY_VERSION, CancelReply, Fault, HeartbeatReply, Kind, PlaceReply, Reason, ReleaseReply, ReportReply,
+    SessionToken,
 };
 
 use super::checkers::Verdict;
@@ -56,11 +57,15 @@ pub(super) enum Role {
 pub(super) struct Client {
     pub(super) role: Role,
     session: Option<(SessionId, SessionToken)>,
+    /// The connection on which the client's hello is not answered yet.
+    pub(super) connecting: Option<u64>,
     pub(super) connection: Option<u64>,
     next: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
     /// The replies received, by sequence in this session.
     answered: BTreeMap<u64, Vec<u8>>,
+    /// Requests of this session whose wait had ended when the client was told that it was cancelled.
+    pub(super) cancelled: BTreeSet<u64>,
     pub(super) promised: BTreeMap<AllocationId, Promise>,
     /// Allocations that the client was told have ended.
     pub(super) ended: BTreeSet<AllocationId>,
@@ -79,10 +84,12 @@ impl Client {
         Self {
             role,
             session: None,
+            connecting: None,
             connection: None,
             next: 1,
             pending: BTreeMap::new(),
             answered: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
             promised: BTreeMap::new(),
             ended: BTreeSet::new(),
             released: BTreeMap::new(),
@@ -98,16 +105,19 @@ impl Client {
 
     /// Takes a connection. A new session starts with the first sequence.
     pub(super) fn connected(&mut self, connection: u64, session: (SessionId, SessionToken)) {
+        self.connecting = None;
         self.connection = Some(connection);
         if self.session != Some(session) {
             self.session = Some(session);
             (self.next, self.answered) = (1, BTreeMap::new());
+            self.cancelled.clear();
             assert!(self.pending.is_empty(), "nothing is under way in a new session");
         }
     }
 
     /// Drops the session because the service went away. Requests without a reply may have been done.
     pub(super) fn lose_session(&mut self) {
+        self.connecting = None;
         self.connection = None;
         let Some((session, _)) = self.session.take() else { return };
         for (sequence, pending) in std::mem::take(&mut self.pending) {
@@ -121,6 +131,28 @@ impl Client {
                 _ => {}
             }
         }
+    }
+
+    /// Ends the session. Everything that was asked is answered.
+    pub(super) fn leave(&mut self) {
+        assert!(self.pending.is_empty(), "a client leaves with all its replies");
+        self.session = None;
+        self.connection = None;
+    }
+
+    /// Gives up a connection that is lost, if it is the client's.
+    pub(super) fn forget(&mut self, connection: u64) {
+        for own in [&mut self.connection, &mut self.connecting] {
+            own.take_if(|own| *own == connection);
+        }
+    }
+
+    /// Returns the session and sequence of each request that waits.
+    pub(super) fn waits(&self) -> impl Iterator<Item = (SessionId, u64)> {
+        let waits = self.pending.iter().filter(|(_, pending)| pending.asked == Asked::Place { waits: true });
+        self.session
+            .into_iter()
+            .flat_map(move |(session, _)| waits.clone().map(move |(&at, _)| (session, at)))
     }
 
     /// Returns the sequence below which every request is answered.
@@ -210,7 +242,14 @@ impl Client {
                 }
                 Ok(())
             }
-            Asked::Cancel(_) | Asked::Operate => Ok(()),
+            Asked::Cancel(sequence) => {
+                let (reply, _) = decode_body::<CancelReply>(frame.payload).map_err(|e| e.to_string())?;
+                if reply.waited {
+                    self.cancelled.insert(sequence);
+                }
+                Ok(())
+            }
+            Asked::Operate => Ok(()),
         }
     }
 

@@ -12,7 +12,7 @@
 //! | [`facts`] | the data that checkers examine |
 //! | [`checkers`] | the invariants, each with its own checker |
 //! | `world` | the engine and everything around it, one step at a time |
-//! | `server` | connections: the state of production tasks, without sockets |
+//! | `server` | the I/O threads of production without sockets, and the oracle of their sessions |
 //! | `registrar` | the registrar of production |
 //! | `client`, `script` | clients: their requests, and the promises they received |
 //! | `coordinator` | statements over several shards, and coordinators that crash |

@@ -2,9 +2,10 @@
 //! its end everything is answered, no request waits that would fit, and released capacity is free.
 
 use super::checkers::rest::everything_is_answered;
+use super::checkers::sessions::cancels_are_kept;
 use super::checkers::waiting::nothing_waits_that_would_fit;
 use super::checkers::{Verdict, named};
-use super::client::{Asked, Role};
+use super::client::{Asked, Client, Role};
 use super::network::Towards;
 use super::script;
 use super::world::World;
@@ -33,6 +34,7 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
             *alive = true;
         }
     }
+    world.end_faults()?;
     answer_all(world)?;
     // Undecided holds reach their deadlines, and evicted allocations reach the end of their grace period.
     world.pass(GRACE);
@@ -42,8 +44,14 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     world.check_owners()?;
     world.check_groups()?;
     world.settle_follower()?;
-    let waiting = nothing_waits_that_would_fit(world.server.waiting(), &world.facts);
+    let waits = world.clients.iter().flat_map(Client::waits);
+    let waiting = waits.filter_map(|(session, sequence)| world.server.placing(session, sequence));
+    let waiting = nothing_waits_that_would_fit(waiting, &world.facts);
     named("nothing_waits_that_would_fit", waiting)?;
+    for client in &world.clients {
+        let waiting = client.waits().map(|(_, sequence)| sequence).collect();
+        named("cancels_are_kept", cancels_are_kept(&waiting, &client.cancelled))?;
+    }
     end_waits(world)?;
     give_back(world)?;
     world.restart()?;
@@ -76,7 +84,7 @@ fn answer_all(world: &mut World<'_>) -> Verdict {
         for at in 0..world.clients.len() {
             if world.clients[at].connection.is_none() {
                 let front = at % world.server.fronts.len();
-                world.connect(at, front);
+                world.connect(at, front)?;
             }
             let client = &world.clients[at];
             let (Some(connection), open) = (client.connection, client.pending.keys().copied()) else {

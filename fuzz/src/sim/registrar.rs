@@ -4,14 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use serde::de::DeserializeOwned;
 use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::router::Port;
 use wharf_core::state::{RegistrarState, ShardState};
 use wharf_core::time::Time;
-use wharf_net::codec::decode_body;
-use wharf_net::protocol::{Fault, Kind, StatusRequest};
-use wharf_net::session::registrar::{ReadBody, RegistrarReply, RegistrarRequest, RegistrarService};
+use wharf_net::protocol::StatusRequest;
+use wharf_net::session::connections::Asker;
+use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest, RegistrarService};
 
 use super::server::Question;
 
@@ -24,26 +23,15 @@ const REMOVE_AGAIN: u64 = 500;
 /// Turns of the registrar from one audit to the next.
 const TURNS_PER_AUDIT: u32 = 4;
 
-/// The connection, sequence and kind of a question.
-pub(super) type Asker = (u64, u64, Kind);
-
 /// The registrar and the questions that wait for it.
 pub(super) struct RegistrarThread {
     /// Nobody asks for the audits and the export of the world itself.
-    service: RegistrarService<Option<Asker>>,
+    service: RegistrarService<Option<(usize, Asker)>>,
     pub(super) questions: VecDeque<Question>,
     exported: Option<Vec<ShardState>>,
     /// Times that an audit might have begun.
     audit_turns: u32,
     is_auditing: bool,
-}
-
-struct Body<'a>(&'a [u8]);
-
-impl ReadBody for Body<'_> {
-    fn read<B: DeserializeOwned>(&self) -> Result<B, Fault> {
-        Ok(decode_body(self.0).expect("clients here send sound bodies").0)
-    }
 }
 
 impl RegistrarThread {
@@ -80,22 +68,19 @@ impl RegistrarThread {
     }
 
     /// Runs one turn of the thread, with at most one question; returns how much moved, and the answers.
-    pub(super) fn run(&mut self, now: Time) -> (usize, Vec<(Asker, RegistrarReply)>) {
+    pub(super) fn run(&mut self, now: Time) -> (usize, Vec<(usize, Asker, RegistrarReply)>) {
         let mut moved = self.service.poll(now);
         if self.service.has_room()
-            && let Some(question) = self.questions.pop_front()
+            && let Some((front, asker, request)) = self.questions.pop_front()
         {
-            let Question { connection, sequence, kind, payload } = question;
-            let request = RegistrarRequest::read(kind, &Body(&payload)).expect("a kind of the registrar");
-            let request = request.expect("it was read");
-            self.service.handle(request, Some((connection, sequence, kind)), now);
+            self.service.handle(request, Some((front, asker)), now);
             moved += 1;
         }
         self.service.proceed(now);
         let mut answers = Vec::new();
         for (asker, reply) in self.service.take_answers() {
             match (asker, reply) {
-                (Some(asker), reply) => answers.push((asker, reply)),
+                (Some((front, asker)), reply) => answers.push((front, asker, reply)),
                 (None, RegistrarReply::Exported(states)) => self.exported = Some(states),
                 (None, RegistrarReply::Status(_)) => self.is_auditing = false,
                 (None, other) => unreachable!("nobody asked for {other:?}"),

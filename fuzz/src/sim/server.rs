@@ -1,94 +1,136 @@
-//! The service's side of the clients: connections with their sessions, and the port of each I/O thread.
+//! The service's side of the clients: the production state machines of the I/O threads, and what they sent.
 //!
-//! The production tasks of `net/src/server/` hold sockets and a runtime, so a thin replacement carries the
-//! frames here. Everything that decides is production code: frames and bodies, conversion, the session table
-//! and ports.
+//! Bytes go in and out without sockets. The server's oracle records the first outcome of each request. Every
+//! later reply to the same request must be the same.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 
 use wharf_core::ids::{Incarnation, SessionId};
-use wharf_core::registrar::Catalog;
-use wharf_core::request::{Placement, PlacementRequest};
-use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd, WaitRequest};
-use wharf_core::shard::Outcome;
+use wharf_core::request::PlacementRequest;
+use wharf_core::router::Port;
 use wharf_core::time::Time;
-use wharf_net::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, decode_body, encode_body, encode_frame};
-use wharf_net::convert::{
-    PlacementDefaults, fault_reply, placed_reply, placement_request, refused_reply, rejection_fault,
-};
+use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
+use wharf_net::convert::{PlacementDefaults, placement_request};
 use wharf_net::protocol::{
-    BODY_VERSION, CancelReply, CancelRequest, Fault, Kind, MODE_WAIT_UNTIL, PlaceReply, PlaceRequest, Reason,
-    ReleaseReply, ReleaseRequest, SessionToken,
+    BODY_VERSION, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, PlaceReply, PlaceRequest, Reason, Resume,
+    SessionToken, VERSION_MAX, VERSION_MIN,
 };
-use wharf_net::session::{Admission, DetachedSessions, Session};
+use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, InputEnd, Unobserved};
+use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
+use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
+use super::checkers::sessions::{Outcomes, credits_are_kept, sessions_are_kept};
 use super::checkers::waiting::Standing;
 use super::facts::Facts;
 use super::network::{Network, Towards};
 
-/// A connection of a client.
-pub(super) struct Connection {
-    pub(super) front: usize,
-    pub(super) session: Session,
-    /// The port's tag of each waiting request, by sequence.
-    waits: BTreeMap<u64, Tag>,
-    /// Set when nobody receives the replies any more.
-    lost: bool,
+/// The number of questions that may wait for the registrar, as in the server.
+const QUESTIONS_MAX: usize = 64;
+
+/// Connections that the service asked to close, by number.
+#[derive(Clone, Default)]
+struct HungUp(Arc<Mutex<Vec<u64>>>);
+
+impl HungUp {
+    fn push(&self, number: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+    }
+
+    fn take(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
-/// A request in the engine.
-pub(super) struct Operation {
-    connection: u64,
-    sequence: u64,
-    kind: Kind,
-    /// The placement request, and the nodes that have offered it the whole time.
-    placing: Option<(PlacementRequest, Standing)>,
-    waits: bool,
+struct SimHangup {
+    number: u64,
+    hung_up: HungUp,
 }
 
-/// One I/O thread.
-pub(super) struct Front {
-    pub(super) port: Port,
-    operations: BTreeMap<Tag, Operation>,
-    last_tag: Tag,
+impl Hangup for SimHangup {
+    fn hang_up(&self, _code: u32, _reason: &'static [u8]) {
+        self.hung_up.push(self.number);
+    }
 }
 
-/// A frame for the registrar.
-pub(super) struct Question {
-    pub(super) connection: u64,
-    pub(super) sequence: u64,
-    pub(super) kind: Kind,
-    pub(super) payload: Vec<u8>,
+/// A connection as its I/O thread knows it.
+struct Link {
+    front: usize,
+    key: ConnectionKey,
+    session: Option<SessionId>,
+    /// Replies that were sent and that the peer has not taken: their number and bytes.
+    untaken: (u32, usize),
+    /// The service knows that nobody receives the replies any more.
+    is_lost: bool,
 }
 
-/// An event of one message or poll, for the oracle.
+/// An event of one input, for the world.
 pub(super) enum Event {
-    /// The engine granted a request of a session.
-    Granted(SessionId, u64, Placement),
-    /// A question for the registrar.
-    Question(Question),
-    /// A promise was broken.
-    Broken(String),
+    /// A connection got its session.
+    Welcome(u64, (SessionId, SessionToken)),
+    /// The service closed a connection, because its session continues on another one.
+    Closed(u64),
+    /// A request of a session was granted.
+    Granted(SessionId, u64, wharf_core::ids::AllocationId),
+    /// A promise was broken: the checker's name and its finding.
+    Broken(&'static str, String),
 }
 
-/// All fronts and connections.
+/// A question for the registrar, and the I/O thread that asks.
+pub(super) type Question = (usize, Asker, RegistrarRequest);
+
+/// All I/O threads and connections.
 pub(super) struct Server {
-    pub(super) fronts: Vec<Front>,
-    pub(super) connections: BTreeMap<u64, Connection>,
-    detached: DetachedSessions,
+    pub(super) fronts: Vec<ConnectionService>,
+    /// The time until which the thread of each front sleeps, if it sleeps and nothing has woken it.
+    asleep_until: Vec<Option<Time>>,
+    links: BTreeMap<u64, Link>,
     last_connection: u64,
+    hung_up: HungUp,
+    settings: Settings,
+    outcomes: Outcomes,
+    /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
+    placing: BTreeMap<(SessionId, u64), (PlacementRequest, Standing)>,
+    /// Peers take replies only when they are let.
+    pub(super) is_slow: bool,
+    pub(super) questions: Vec<Question>,
     pub(super) events: Vec<Event>,
 }
 
 impl Server {
-    pub(super) fn new(ports: Vec<Port>, incarnation: Incarnation, last_connection: u64) -> Self {
-        let front = |port| Front { port, operations: BTreeMap::new(), last_tag: 0 };
+    pub(super) fn new(
+        ports: Vec<Port>,
+        incarnation: Incarnation,
+        last_connection: u64,
+        in_flight_max: u32,
+    ) -> Self {
+        let settings = Settings { in_flight_max, ..Settings::default() };
+        let tokens = Mutex::new(0u64);
+        let make_token = move || {
+            let mut last = tokens.lock().unwrap_or_else(PoisonError::into_inner);
+            *last += 1;
+            let mut token = SessionToken::default();
+            token[..8].copy_from_slice(&last.to_le_bytes());
+            token
+        };
+        let shared =
+            Arc::new(SessionShared::new([7; 16], incarnation, settings.clone(), Box::new(make_token)));
+        let front = |port| {
+            let waker = Waker::noop().clone();
+            ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker)
+        };
         Self {
+            asleep_until: vec![None; ports.len()],
             fronts: ports.into_iter().map(front).collect(),
-            connections: BTreeMap::new(),
-            detached: DetachedSessions::new(incarnation),
+            links: BTreeMap::new(),
             last_connection,
+            hung_up: HungUp::default(),
+            settings,
+            outcomes: Outcomes::default(),
+            placing: BTreeMap::new(),
+            is_slow: false,
+            questions: Vec::new(),
             events: Vec::new(),
         }
     }
@@ -97,344 +139,288 @@ impl Server {
         self.last_connection
     }
 
-    /// Connects a client, with a new session or with its own. Returns `None` if its session cannot be resumed.
+    /// Connects a client, and says hello for it: with a new session, or with its own. Returns the connection.
     pub(super) fn connect(
         &mut self,
         front: usize,
         resume: Option<(SessionId, SessionToken)>,
-    ) -> Option<(u64, (SessionId, SessionToken))> {
-        let number = self.last_connection + 1;
-        let session = match resume {
-            None => {
-                let mut token = [0; 16];
-                token[..8].copy_from_slice(&number.to_le_bytes());
-                self.detached.open(token)
-            }
-            Some((id, token)) => self.detached.resume(id, &token)?,
-        };
-        self.last_connection = number;
-        let name = (session.id(), session.token());
-        let connection = Connection { front, session, waits: BTreeMap::new(), lost: false };
-        self.connections.insert(number, connection);
-        Some((number, name))
+        network: &mut Network,
+        now: Time,
+    ) -> u64 {
+        self.last_connection += 1;
+        let number = self.last_connection;
+        let hangup = Arc::new(SimHangup { number, hung_up: self.hung_up.clone() });
+        let key = self.fronts[front].open(hangup);
+        let link = Link { front, key, session: None, untaken: (0, 0), is_lost: false };
+        self.links.insert(number, link);
+        let resume = resume.map(|(session, token)| Resume { session: session.into(), token });
+        let hello =
+            Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: "sim".to_owned(), resume };
+        let header = Header { kind: Kind::Hello.number(), version: BODY_VERSION, ..Header::default() };
+        self.receive(number, &framed(header, &hello), network, now);
+        number
     }
 
-    /// Breaks a connection. Its waiting requests are cancelled, and the client asks again on the next
-    /// connection.
-    pub(super) fn disconnect(&mut self, number: u64, network: &mut Network, now: Time) {
-        let Some(connection) = self.connections.get_mut(&number) else { return };
-        connection.lost = true;
-        self.end_waits_of(number, WaitEnd::Cancelled, network, now);
-        self.detach_idle();
+    /// Gives the service bytes of a connection.
+    pub(super) fn receive(&mut self, number: u64, bytes: &[u8], network: &mut Network, now: Time) {
+        let Some(link) = self.links.get(&number).filter(|link| !link.is_lost) else { return };
+        self.fronts[link.front].receive(link.key, bytes, now);
+        self.pump(network, now);
+    }
+
+    /// Notes a placement whose frame is about to arrive, unless it was answered or is known.
+    pub(super) fn expect_placement(&mut self, number: u64, frame: &FrameRef<'_>, facts: &[Facts]) {
+        let sequence = frame.header.sequence;
+        let Some(link) = self.links.get(&number) else { return };
+        let Some(session) = link.session else { return };
+        let request = (session, sequence);
+        if self.outcomes.has(request) || self.placing.contains_key(&request) {
+            return;
+        }
+        let port = self.fronts[link.front].port_mut();
+        let defaults = PlacementDefaults {
+            policy: self.settings.default_policy,
+            avoid_gpu: self.settings.avoid_gpu_nodes,
+            orders: port.order_count() as u8,
+        };
+        let (wire, _) = decode_body::<PlaceRequest>(frame.payload).expect("our own body");
+        if let Ok(placement) = placement_request(wire, port.catalog(), defaults) {
+            let standing = Standing::new(&placement, facts.iter());
+            self.placing.insert(request, (placement, standing));
+        }
+    }
+
+    /// The service notices that a connection is lost.
+    pub(super) fn lose(&mut self, number: u64, network: &mut Network, now: Time) {
+        self.end(number, InputEnd::Lost, network, now);
+    }
+
+    /// The client of a connection ends its stream. It has all its replies.
+    pub(super) fn finish(&mut self, number: u64, network: &mut Network, now: Time) {
+        self.take_replies(number, network, now);
+        self.end(number, InputEnd::Finished, network, now);
     }
 
     /// Stops the service. Waiting requests end, and their clients are told.
     pub(super) fn stop(&mut self, network: &mut Network, now: Time) {
-        let numbers: Vec<u64> = self.connections.keys().copied().collect();
-        for number in numbers {
-            self.end_waits_of(number, WaitEnd::Stopped, network, now);
+        for number in self.numbers() {
+            self.end(number, InputEnd::Stopping, network, now);
         }
     }
 
-    fn end_waits_of(&mut self, number: u64, end: WaitEnd, network: &mut Network, now: Time) {
-        let Some(connection) = self.connections.get(&number) else { return };
-        let front = connection.front;
-        for tag in connection.waits.values().copied().collect::<Vec<_>>() {
-            self.end_wait(front, tag, end, network, now);
+    fn end(&mut self, number: u64, end: InputEnd, network: &mut Network, now: Time) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        let service = &mut self.fronts[link.front];
+        service.end_input(link.key, end, now);
+        if end == InputEnd::Lost && !link.is_lost {
+            link.is_lost = true;
+            let (replies, bytes) = std::mem::take(&mut link.untaken);
+            service.written(link.key, replies, bytes, true, now);
         }
+        self.pump(network, now);
     }
 
-    fn end_wait(&mut self, front: usize, tag: Tag, end: WaitEnd, network: &mut Network, now: Time) {
-        if let Some((tag, reply)) = self.fronts[front].port.end_wait(tag, end, now) {
-            self.handle_reply(front, tag, reply, network);
-        }
+    /// Returns the numbers of all connections.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.links.keys().copied().collect()
     }
 
-    /// Keeps sessions for their clients once the connection is lost and no request is in flight.
-    fn detach_idle(&mut self) {
-        let idle = self.connections.iter().filter(|(_, c)| c.lost && c.session.in_flight() == 0);
-        let idle: Vec<u64> = idle.map(|(&number, _)| number).collect();
-        for number in idle {
-            if let Some(connection) = self.connections.remove(&number) {
-                self.detached.detach(connection.session);
-            }
-        }
-    }
-
-    /// Handles a frame of a client.
-    pub(super) fn handle_frame(
-        &mut self,
-        number: u64,
-        frame: &FrameRef<'_>,
-        facts: &[Facts],
-        network: &mut Network,
-        now: Time,
-    ) {
-        let Some(connection) = self.connections.get_mut(&number).filter(|connection| !connection.lost) else {
-            return;
-        };
-        let Header { sequence, kind, lowest_unacknowledged, .. } = frame.header;
-        connection.session.acknowledge(lowest_unacknowledged);
-        let refused = match connection.session.admit(sequence) {
-            Admission::New => None,
-            Admission::UnderWay => return,
-            Admission::Answered(reply) => {
-                network.send(number, Towards::Client, reply.to_vec());
-                return;
-            }
-            Admission::Stale => Some(Reason::StaleSequence),
-            Admission::OutOfWindow => Some(Reason::SequenceOutOfWindow),
-        };
-        if let Some(reason) = refused {
-            let fault = Fault::new(reason, "not done again");
-            let flags = FLAG_REPLY | FLAG_ERROR;
-            let header = Header { kind, flags, version: BODY_VERSION, sequence, lowest_unacknowledged: 0 };
-            network.send(number, Towards::Client, framed(header, &fault));
-            return;
-        }
-        let kind = Kind::from_number(kind).expect("clients here send known kinds");
-        match kind {
-            Kind::Place => self.handle_place(number, sequence, frame.payload, facts, network, now),
-            Kind::Release => {
-                let (request, _) = decode_body::<ReleaseRequest>(frame.payload).expect("our own body");
-                let request = PortRequest::Release(request.allocation.into());
-                self.submit(number, sequence, kind, None, request, network, now);
-            }
-            Kind::CancelWait => {
-                let (request, _) = decode_body::<CancelRequest>(frame.payload).expect("our own body");
-                let connection = &self.connections[&number];
-                let front = connection.front;
-                let tag = connection.waits.get(&request.sequence).copied();
-                if let Some(tag) = tag {
-                    self.end_wait(front, tag, WaitEnd::Cancelled, network, now);
-                }
-                self.reply(number, sequence, kind, &CancelReply { waited: tag.is_some() }, network);
-            }
-            _ => {
-                let payload = frame.payload.to_vec();
-                self.events.push(Event::Question(Question { connection: number, sequence, kind, payload }));
-            }
-        }
-    }
-
-    fn handle_place(
-        &mut self,
-        number: u64,
-        sequence: u64,
-        payload: &[u8],
-        facts: &[Facts],
-        network: &mut Network,
-        now: Time,
-    ) {
-        let (wire, _) = decode_body::<PlaceRequest>(payload).expect("our own body");
-        let mode = wire.mode;
-        let until = wire.deadline;
-        let priority = wire.priority;
-        let connection = &self.connections[&number];
-        let port = &mut self.fronts[connection.front].port;
-        let defaults = PlacementDefaults { orders: port.order_count() as u8, ..PlacementDefaults::default() };
-        let request = match placement_request(wire, port.catalog(), defaults) {
-            Ok(request) => request,
-            Err(reply) => {
-                return self.reply(number, sequence, Kind::Place, &*reply, network);
-            }
-        };
-        let standing = Standing::new(&request, facts.iter());
-        let asked = if mode == MODE_WAIT_UNTIL {
-            let until = if until == 0 { Time(u64::MAX) } else { Time(until) };
-            PortRequest::Wait(Box::new(WaitRequest { request: request.clone(), priority, until }))
-        } else {
-            PortRequest::Place(request.clone())
-        };
-        self.submit(number, sequence, Kind::Place, Some((request, standing)), asked, network, now);
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "who asks, what, and where the answer goes")]
-    fn submit(
-        &mut self,
-        number: u64,
-        sequence: u64,
-        kind: Kind,
-        placing: Option<(PlacementRequest, Standing)>,
-        request: PortRequest,
-        network: &mut Network,
-        now: Time,
-    ) {
-        let connection = self.connections.get_mut(&number).expect("a frame came through it");
-        let at = connection.front;
-        let front = &mut self.fronts[at];
-        front.last_tag += 1;
-        let tag = front.last_tag;
-        let waits = matches!(request, PortRequest::Wait(_));
-        if waits {
-            connection.waits.insert(sequence, tag);
-            connection.session.wait(sequence);
-        }
-        front.operations.insert(tag, Operation { connection: number, sequence, kind, placing, waits });
-        let at_once = front.port.submit(tag, request, now).expect("few requests are under way");
-        front.port.flush();
-        if let Some(reply) = at_once {
-            self.handle_reply(at, tag, reply, network);
+    /// The peer of a connection takes the replies that were sent to it.
+    pub(super) fn take_replies(&mut self, number: u64, network: &mut Network, now: Time) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        let (replies, bytes) = std::mem::take(&mut link.untaken);
+        if replies > 0 {
+            self.fronts[link.front].written(link.key, replies, bytes, false, now);
+            self.pump(network, now);
         }
     }
 
     /// Returns whether the thread of a front sleeps although there is work for it. That means a wake-up was
     /// lost.
     pub(super) fn oversleeps(&mut self, at: usize) -> bool {
-        let port = &mut self.fronts[at].port;
-        port.bell().is_asleep() && !port.is_idle()
+        let front = &mut self.fronts[at];
+        let deadline = front.next_deadline().unwrap_or(Time(u64::MAX));
+        let port = front.port_mut();
+        let sleeps_past = self.asleep_until[at].is_some_and(|until| deadline < until);
+        port.bell().is_asleep() && (sleeps_past || !port.is_idle())
     }
 
     /// Runs the thread of a front: it looks at its rings and deadlines, and sleeps if there is nothing to do.
-    /// Returns the number of answers.
+    /// Returns the number of things that moved.
     pub(super) fn poll(&mut self, at: usize, network: &mut Network, now: Time) -> usize {
+        let is_due = self.fronts[at].next_deadline().is_some_and(|deadline| deadline <= now);
+        let has_moved = self.fronts[at].poll(now) || is_due;
+        let moved = usize::from(has_moved) + self.pump(network, now);
         let front = &mut self.fronts[at];
-        let mut replies = Vec::new();
-        let taken = front.port.poll(now, |tag, reply| replies.push((tag, reply)));
-        front.port.end_waits(now, |tag, reply| replies.push((tag, reply)));
-        front.port.flush();
-        let moved = taken + replies.len();
-        if moved == 0 {
-            let port = &mut front.port;
-            let bell = Arc::clone(port.bell());
-            let _asleep = bell.sleep_if(|| port.is_idle());
+        self.asleep_until[at] = None;
+        if moved == 0 && front.try_sleep() {
+            self.asleep_until[at] = Some(front.next_deadline().unwrap_or(Time(u64::MAX)));
         }
-        for (tag, reply) in replies {
-            self.handle_reply(at, tag, reply, network);
-        }
-        self.detach_idle();
         moved
     }
 
-    fn handle_reply(&mut self, at: usize, tag: Tag, reply: PortReply, network: &mut Network) {
-        let front = &mut self.fronts[at];
-        let operation = front.operations.remove(&tag).expect("a reply is to an operation under way");
-        let catalog = Arc::clone(front.port.catalog());
-        let Operation { connection, sequence, kind, placing, waits } = operation;
-        let session = self.connections[&connection].session.id();
-        if let PortReply::Placed(placement) = &reply {
-            self.events.push(Event::Granted(session, sequence, placement.clone()));
-        }
-        let refused = matches!(reply, PortReply::Refused(..) | PortReply::WaitEnded(WaitEnd::Expired, ..));
-        if let Some((request, standing)) = placing.as_ref().filter(|_| refused) {
-            self.events.extend(standing.check_refused(request).err().map(Event::Broken));
-        }
-        if kind == Kind::Release {
-            return self.reply(connection, sequence, kind, &release_reply(reply), network);
-        }
-        let reply = place_reply(reply, &catalog);
-        let connection_state = self.connections.get_mut(&connection).expect("it outlives its operations");
-        if waits {
-            connection_state.waits.remove(&sequence);
-            if connection_state.lost && reply.reason == Reason::Cancelled.into() {
-                connection_state.session.answer_unkept(sequence);
-                return self.detach_idle();
+    /// Gives the registrar's answer to the thread that asked.
+    pub(super) fn answer(
+        &mut self,
+        front: usize,
+        asker: Asker,
+        answer: RegistrarReply,
+        network: &mut Network,
+        now: Time,
+    ) {
+        self.fronts[front].handle_answer(asker, answer, now);
+        self.pump(network, now);
+    }
+
+    /// Carries everything that the services put out. Returns the number of things that moved.
+    fn pump(&mut self, network: &mut Network, now: Time) -> usize {
+        let mut moved = 0;
+        loop {
+            let before = moved;
+            for number in self.hung_up.take() {
+                if self.links.get(&number).is_some_and(|link| !link.is_lost) {
+                    moved += 1;
+                    self.events.push(Event::Closed(number));
+                    self.end(number, InputEnd::Lost, network, now);
+                }
+            }
+            for number in self.numbers() {
+                moved += self.carry(number, network, now);
+            }
+            for front in 0..self.fronts.len() {
+                self.fronts[front].take_touched(|_| {});
+                if self.fronts[front].take_new_deadline() {
+                    self.asleep_until[front] = None;
+                }
+                while self.questions.len() < QUESTIONS_MAX
+                    && let Some((asker, request)) = self.fronts[front].next_question(now)
+                {
+                    moved += 1;
+                    self.questions.push((front, asker, request));
+                }
+            }
+            if moved == before {
+                return moved;
             }
         }
-        self.reply(connection, sequence, kind, &reply, network);
     }
 
-    /// Keeps the answer, and sends it if the connection is not lost.
-    pub(super) fn reply<T: serde::Serialize>(
-        &mut self,
-        number: u64,
-        sequence: u64,
-        kind: Kind,
-        body: &T,
-        network: &mut Network,
-    ) {
-        self.reply_flagged(number, sequence, (kind, 0), body, network);
-    }
-
-    /// Replies with a fault.
-    pub(super) fn reply_fault(
-        &mut self,
-        number: u64,
-        sequence: u64,
-        kind: Kind,
-        fault: &Fault,
-        network: &mut Network,
-    ) {
-        self.reply_flagged(number, sequence, (kind, FLAG_ERROR), fault, network);
-    }
-
-    fn reply_flagged<T: serde::Serialize>(
-        &mut self,
-        number: u64,
-        sequence: u64,
-        (kind, flags): (Kind, u8),
-        body: &T,
-        network: &mut Network,
-    ) {
-        let connection = self.connections.get_mut(&number).expect("it outlives its operations");
-        let header = Header {
-            kind: kind.number(),
-            flags: flags | FLAG_REPLY,
-            version: BODY_VERSION,
-            sequence,
-            lowest_unacknowledged: 0,
-        };
-        let frame = framed(header, body);
-        connection.session.answer(sequence, &frame);
-        if !connection.lost {
-            network.send(number, Towards::Client, frame);
+    /// Carries the replies of one connection, and closes it if it has ended.
+    fn carry(&mut self, number: u64, network: &mut Network, now: Time) -> usize {
+        let Some(link) = self.links.get_mut(&number) else { return 0 };
+        let service = &mut self.fronts[link.front];
+        // What a lost connection had sent is executed without waiting for replies to be taken.
+        if !link.is_lost {
+            let limit = self.settings.in_flight_max as usize;
+            let kept = credits_are_kept(service.in_flight(link.key), limit);
+            self.events.extend(kept.err().map(|found| Event::Broken("credits_are_kept", found)));
         }
-        self.detach_idle();
+        let output = service.take_output(link.key);
+        let bytes = output.bytes.len();
+        if link.is_lost {
+            service.written(link.key, output.replies, bytes, true, now);
+        } else if self.is_slow {
+            link.untaken = (link.untaken.0 + output.replies, link.untaken.1 + bytes);
+        } else {
+            let (replies, before) = std::mem::take(&mut link.untaken);
+            service.written(link.key, output.replies + replies, bytes + before, false, now);
+        }
+        if bytes == 0 && service.is_settled(link.key) {
+            service.close(link.key, !link.is_lost, now);
+            self.links.remove(&number);
+            return 1;
+        }
+        let mut rest = &output.bytes[..];
+        while let Ok(Some(frame)) = decode_frame(rest, FRAME_BYTES_MAX) {
+            let (sent, left) = rest.split_at(frame.bytes);
+            rest = left;
+            self.handle_sent(number, &frame, sent, network);
+        }
+        assert!(rest.is_empty(), "the service sends whole frames");
+        output.replies as usize
+    }
+
+    /// Checks a frame that the service sends, and passes it on to the network.
+    fn handle_sent(&mut self, number: u64, frame: &FrameRef<'_>, bytes: &[u8], network: &mut Network) {
+        let Header { kind, flags, sequence, .. } = frame.header;
+        let link = self.links.get_mut(&number).expect("it sends");
+        if kind == Kind::Hello.number() {
+            return match decode_body::<HelloReply>(frame.payload) {
+                Ok((reply, _)) if flags & FLAG_ERROR == 0 => {
+                    let session = (reply.session.into(), reply.token);
+                    link.session = Some(session.0);
+                    self.events.push(Event::Welcome(number, session));
+                }
+                _ => {
+                    let (fault, _) = decode_body(frame.payload).expect("a hello has a reply or a fault");
+                    let kept = sessions_are_kept(&fault);
+                    self.events.extend(kept.err().map(|found| Event::Broken("sessions_are_kept", found)));
+                }
+            };
+        }
+        if !link.is_lost {
+            network.send(number, Towards::Client, bytes.to_vec());
+        }
+        let session = link.session.expect("replies follow the hello");
+        let known = Kind::from_number(kind).expect("clients here send known kinds");
+        if is_refused_frame(frame) || known.only_looks() {
+            return;
+        }
+        match self.outcomes.record((session, sequence), bytes) {
+            Err(found) => self.events.push(Event::Broken("one_outcome_per_request", found)),
+            Ok(true) if known == Kind::Place => self.handle_outcome(session, frame),
+            Ok(_) => {}
+        }
+    }
+
+    /// Handles the first outcome of a placement.
+    fn handle_outcome(&mut self, session: SessionId, frame: &FrameRef<'_>) {
+        let sequence = frame.header.sequence;
+        let placing = self.placing.remove(&(session, sequence));
+        let Ok((reply, _)) = decode_body::<PlaceReply>(frame.payload) else { return };
+        if let Some(placed) = reply.placed {
+            return self.events.push(Event::Granted(session, sequence, placed.allocation.into()));
+        }
+        let is_refused = [Reason::NoFitNow, Reason::Infeasible].iter().any(|&no| reply.reason == no.into());
+        if let Some((request, standing)) = placing.filter(|_| is_refused) {
+            let found = standing.check_refused(&request).err();
+            self.events.extend(found.map(|found| Event::Broken("no_refusal_while_a_node_offers", found)));
+        }
     }
 
     /// Records that a shard changed.
     pub(super) fn shard_changed(&mut self, before: &Facts, now: &Facts) {
-        for operation in self.fronts.iter_mut().flat_map(|front| front.operations.values_mut()) {
-            if let Some((request, standing)) = &mut operation.placing {
-                standing.shard_changed(request, before, now);
-            }
+        for (request, standing) in self.placing.values_mut() {
+            standing.shard_changed(request, before, now);
         }
     }
 
-    /// Returns the requests that wait at the ports.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &PlacementRequest> {
-        let operations = self.fronts.iter().flat_map(|front| front.operations.values());
-        let waiting = operations.filter(|operation| operation.waits);
-        waiting.filter_map(|operation| operation.placing.as_ref().map(|(request, _)| request))
+    /// Returns a placement that is not answered.
+    pub(super) fn placing(&self, session: SessionId, sequence: u64) -> Option<&PlacementRequest> {
+        self.placing.get(&(session, sequence)).map(|(request, _)| request)
     }
 
-    /// Returns the number of requests in flight that do not wait.
+    /// Returns the number of requests in the engine that do not wait.
     pub(super) fn under_way(&self) -> usize {
-        let operations = self.fronts.iter().flat_map(|front| front.operations.values());
-        operations.filter(|operation| !operation.waits).count()
+        self.fronts.iter().map(|front| front.in_engine().0).sum()
     }
+
+    /// Returns the number of requests that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.fronts.iter().map(|front| front.in_engine().1).sum()
+    }
+}
+
+/// Returns whether a frame says that a request was not executed because of its sequence.
+fn is_refused_frame(frame: &FrameRef<'_>) -> bool {
+    let of_sequences = [Reason::StaleSequence, Reason::SequenceOutOfWindow];
+    frame.header.flags & FLAG_ERROR != 0
+        && decode_body::<Fault>(frame.payload)
+            .is_ok_and(|(fault, _)| of_sequences.iter().any(|&reason| fault.reason == reason.into()))
 }
 
 pub(super) fn framed<T: serde::Serialize>(header: Header, body: &T) -> Vec<u8> {
     let mut frame = Vec::new();
     encode_frame(header, &[], &mut frame, |out| encode_body(body, out));
     frame
-}
-
-fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
-    match reply {
-        PortReply::Placed(placement) => placed_reply(&placement, catalog),
-        PortReply::Refused(verdict, refusal) | PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal) => {
-            refused_reply(verdict, &refusal, catalog)
-        }
-        PortReply::WaitEnded(WaitEnd::Cancelled, verdict, refusal) => {
-            let reply = refused_reply(verdict, &refusal, catalog);
-            PlaceReply { reason: Reason::Cancelled.into(), ..reply }
-        }
-        PortReply::WaitEnded(WaitEnd::Stopped, ..) => {
-            fault_reply(Fault::new(Reason::ShuttingDown, "the service stops: ask again"))
-        }
-        other => unreachable!("a placement is placed or refused, not {other:?}"),
-    }
-}
-
-fn release_reply(reply: PortReply) -> ReleaseReply {
-    match reply {
-        PortReply::One(Outcome::Released(_)) => ReleaseReply::default(),
-        PortReply::One(Outcome::Rejected(rejection)) => {
-            let fault = rejection_fault(&rejection);
-            ReleaseReply { reason: fault.reason, fault: Some(fault), inside_ended: None }
-        }
-        other => unreachable!("a release is done or rejected, not {other:?}"),
-    }
 }

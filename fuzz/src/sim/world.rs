@@ -37,7 +37,7 @@ use super::facts::Facts;
 use super::follower::Follower;
 use super::gangs::Gangs;
 use super::network::{Network, Towards};
-use super::registrar::{Asker, RegistrarThread};
+use super::registrar::RegistrarThread;
 use super::server::{Event, Server};
 use super::trace::Trace;
 use opened::{Opened, PARTITIONS, Twin, open};
@@ -81,6 +81,8 @@ pub(super) struct World<'a> {
     ended_by_others: BTreeSet<AllocationId>,
     were_lost: BTreeSet<AllocationId>,
     asks_for_groups: bool,
+    /// Frames and connections may be lost.
+    pub(super) is_faulty: bool,
     small_budgets: bool,
     /// The highest number of nodes at any moment so far.
     most_nodes: usize,
@@ -98,6 +100,7 @@ impl<'a> World<'a> {
             choices,
             trace: Trace::new(settings.keeps_text),
             asks_for_groups: settings.groups,
+            is_faulty: true,
             small_budgets: settings.small_budgets,
             most_nodes: 0,
             now: Time(1),
@@ -129,7 +132,7 @@ impl<'a> World<'a> {
     /// Adds some nodes before any fault occurs.
     pub(super) fn populate(&mut self) -> Verdict {
         self.pass(1);
-        self.connect(0, 0);
+        self.connect(0, 0)?;
         for _ in 0..NODES_FIRST {
             let frame = super::script::add_node(&mut self.clients[0], &mut self.choices);
             if let Some(connection) = self.clients[0].connection {
@@ -174,7 +177,8 @@ impl<'a> World<'a> {
             81..89 => self.move_gangs()?,
             89 | 90 => self.lose_message(),
             91 | 92 => self.double_message(),
-            93 | 94 => self.break_connection(),
+            93 => self.break_connection()?,
+            94 => self.take_replies()?,
             95..97 => {
                 self.move_registrar()?;
             }
@@ -239,14 +243,25 @@ impl<'a> World<'a> {
     }
 
     fn handle_events(&mut self) -> Verdict {
+        self.registrar.questions.extend(self.server.questions.drain(..));
         for event in std::mem::take(&mut self.server.events) {
             match event {
-                Event::Question(question) => self.registrar.questions.push_back(question),
-                Event::Broken(found) => return named("no_refusal_while_a_node_offers", Err(found)),
-                Event::Granted(session, sequence, placement) => {
-                    let granted =
-                        self.grants.one_effect_per_request((session, sequence), placement.allocation);
+                Event::Broken(checker, found) => return named(checker, Err(found)),
+                Event::Granted(session, sequence, allocation) => {
+                    let granted = self.grants.one_effect_per_request((session, sequence), allocation);
                     named("one_effect_per_request", granted)?;
+                }
+                Event::Closed(connection) => {
+                    self.trace.line(format_args!("connection {connection} is closed"));
+                    self.clients.iter_mut().for_each(|client| client.forget(connection));
+                }
+                Event::Welcome(connection, session) => {
+                    let mut clients = self.clients.iter_mut();
+                    // The client may have given the connection up meanwhile.
+                    if let Some(client) = clients.find(|client| client.connecting == Some(connection)) {
+                        self.trace.line(format_args!("{connection} has session {}", session.0));
+                        client.connected(connection, session);
+                    }
                 }
             }
         }
@@ -257,8 +272,12 @@ impl<'a> World<'a> {
     pub(super) fn move_registrar(&mut self) -> Result<usize, String> {
         named("nobody_oversleeps", nobody_oversleeps("registrar", 0, self.registrar.oversleeps()))?;
         let (moved, answers) = self.registrar.run(self.now);
-        for (asker, answer) in answers {
-            self.answer(asker, &answer);
+        for (front, asker, answer) in answers {
+            if let RegistrarReply::Nodes(reply) = &answer {
+                self.trace.line(format_args!("registrar: {:?}", reply.replies));
+            }
+            self.server.answer(front, asker, answer, &mut self.network, self.now);
+            self.handle_events()?;
         }
         Ok(moved)
     }
@@ -268,35 +287,12 @@ impl<'a> World<'a> {
         self.registrar.is_replacing()
     }
 
-    fn answer(&mut self, (connection, sequence, kind): Asker, answer: &RegistrarReply) {
-        let network = &mut self.network;
-        match answer {
-            RegistrarReply::Nodes(reply) => {
-                self.trace.line(format_args!("registrar: {kind:?} {:?}", reply.replies));
-                self.server.reply(connection, sequence, kind, reply, network);
-            }
-            RegistrarReply::Report(reply) => self.server.reply(connection, sequence, kind, reply, network),
-            RegistrarReply::Heartbeat(reply) => self.server.reply(connection, sequence, kind, reply, network),
-            RegistrarReply::Reserved(reply) => {
-                self.server.reply(connection, sequence, kind, &**reply, network);
-            }
-            RegistrarReply::Adopted(reply) => {
-                self.server.reply(connection, sequence, kind, &**reply, network);
-            }
-            RegistrarReply::Fault(fault) => {
-                self.server.reply_fault(connection, sequence, kind, fault, network);
-            }
-            other => unreachable!("no client here asks for {other:?}"),
-        }
-    }
-
     /// Lets a client connect or send a request.
     fn move_client(&mut self, at: usize) -> Verdict {
         let client = &mut self.clients[at];
         let Some(connection) = client.connection else {
             let front = self.choices.place(self.server.fronts.len());
-            self.connect(at, front);
-            return Ok(());
+            return self.connect(at, front);
         };
         if let Some(frame) = super::script::next_frame(client, &mut self.choices, self.now) {
             self.trace.line(format_args!("client {at} sends {} bytes", frame.len()));
@@ -305,12 +301,17 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    pub(super) fn connect(&mut self, at: usize, front: usize) {
+    /// Lets a client without a connection say hello at a front, unless it waits for the answer to its hello.
+    pub(super) fn connect(&mut self, at: usize, front: usize) -> Verdict {
         let client = &mut self.clients[at];
-        if let Some((connection, session)) = self.server.connect(front, client.session()) {
-            self.trace.line(format_args!("client {at} at front {front}: {connection}, {}", session.0));
-            client.connected(connection, session);
+        if client.connection.is_some() || client.connecting.is_some() {
+            return Ok(());
         }
+        let session = client.session();
+        let connection = self.server.connect(front, session, &mut self.network, self.now);
+        self.trace.line(format_args!("client {at} at front {front}: {connection}"));
+        client.connecting = Some(connection);
+        self.handle_events()
     }
 
     fn deliver(&mut self) -> Verdict {
@@ -334,16 +335,32 @@ impl<'a> World<'a> {
             kind, message.connection, message.towards, header.sequence, header.lowest_unacknowledged
         ));
         if message.towards == Towards::Server {
-            let server = &mut self.server;
-            let network = &mut self.network;
-            server.handle_frame(message.connection, &frame, &self.facts, network, self.now);
-            return self.handle_events();
+            return self.arrive(message.connection, &frame, &message.frame);
         }
         let connection = Some(message.connection);
         let Some(client) = self.clients.iter_mut().find(|client| client.connection == connection) else {
             return Ok(());
         };
         named("answers_stand", client.handle_reply(&frame, &message.frame))
+    }
+
+    /// Lets a frame arrive at the service, sometimes in two parts, of which the second may be lost with the
+    /// connection.
+    fn arrive(&mut self, connection: u64, frame: &FrameRef<'_>, bytes: &[u8]) -> Verdict {
+        let cut = if self.choices.one_in(8) { self.choices.place(bytes.len()) } else { 0 };
+        let (first, rest) = bytes.split_at(cut);
+        self.server.receive(connection, first, &mut self.network, self.now);
+        if cut > 0 && self.is_faulty && self.choices.one_in(8) {
+            self.trace.line(format_args!("connection {connection} breaks inside a frame"));
+            self.clients.iter_mut().for_each(|client| client.forget(connection));
+            self.server.lose(connection, &mut self.network, self.now);
+            return self.handle_events();
+        }
+        if frame.header.kind == Kind::Place.number() {
+            self.server.expect_placement(connection, frame, &self.facts);
+        }
+        self.server.receive(connection, rest, &mut self.network, self.now);
+        self.handle_events()
     }
 
     fn lose_message(&mut self) {
@@ -362,12 +379,52 @@ impl<'a> World<'a> {
         }
     }
 
-    fn break_connection(&mut self) {
+    fn break_connection(&mut self) -> Verdict {
         let at = self.choices.place(self.clients.len());
-        if let Some(connection) = self.clients[at].connection.take() {
-            self.trace.line(format_args!("connection {connection} breaks"));
-            self.server.disconnect(connection, &mut self.network, self.now);
+        let client = &mut self.clients[at];
+        let Some(connection) = client.connection.or(client.connecting) else { return Ok(()) };
+        if client.connection.is_some() && client.pending.is_empty() && self.choices.one_in(4) {
+            self.trace.line(format_args!("client {at} ends connection {connection}"));
+            client.leave();
+            self.server.finish(connection, &mut self.network, self.now);
+            return self.handle_events();
         }
+        client.forget(connection);
+        // The service may notice later than the client, or only when the client is back.
+        let is_noticed = self.choices.one_in(2);
+        self.trace.line(format_args!("connection {connection} breaks, noticed: {is_noticed}"));
+        if is_noticed {
+            self.server.lose(connection, &mut self.network, self.now);
+        }
+        self.handle_events()
+    }
+
+    /// Ends the phase of faults: peers take their replies, and the service notices the connections that its
+    /// clients gave up.
+    pub(super) fn end_faults(&mut self) -> Verdict {
+        self.is_faulty = false;
+        self.server.is_slow = false;
+        for number in self.server.numbers() {
+            self.server.take_replies(number, &mut self.network, self.now);
+            let mut clients = self.clients.iter();
+            if !clients.any(|client| client.connection == Some(number) || client.connecting == Some(number)) {
+                self.server.lose(number, &mut self.network, self.now);
+            }
+        }
+        self.handle_events()
+    }
+
+    /// Lets the peer of some connection take its replies, or changes whether peers take them at once.
+    fn take_replies(&mut self) -> Verdict {
+        if self.choices.one_in(8) {
+            self.server.is_slow = !self.server.is_slow;
+        }
+        let numbers = self.server.numbers();
+        if !numbers.is_empty() {
+            let number = *self.choices.pick(&numbers);
+            self.server.take_replies(number, &mut self.network, self.now);
+        }
+        self.handle_events()
     }
 
     fn change_agent(&mut self) {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::CONNECTIONS_MAX;
+use crate::session::shared::CONNECTIONS_MAX;
 
 /// Prefix length of an IPv6 network. Its hosts choose the other 64 bits freely (RFC 4291, section 2.5.1).
 const NETWORK_BITS: u32 = 64;

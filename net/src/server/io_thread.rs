@@ -1,37 +1,32 @@
-//! One I/O thread: accepts connections, submits their requests to its port, and returns the replies.
+//! One I/O thread: a socket and a runtime around a [`ConnectionService`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::task::Waker;
 use std::time::Duration;
 
 use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig, VarInt};
-use slab::Slab;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::warn;
-use wharf_core::group::PlanReply;
-use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
-use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
+use wharf_core::router::Port;
 use wharf_core::time::Time;
 
 use super::admission::{ConnectionRoom, Entry};
 use super::closing::Liftable;
 use super::connection::serve_connection;
-use super::follow::{self, Follow};
-use super::operation::{Operation, Parts};
-use super::{IoObserver, RegistrarHandle, ServerShared};
-use crate::protocol::{Kind, ReasonCode, SEND_WINDOW_BYTES};
-use crate::session::tags::{split_tag, tag};
+use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared};
+use crate::protocol::SEND_WINDOW_BYTES;
+use crate::session::connections::{ConnectionKey, ConnectionService};
+use crate::session::registrar::RegistrarReply;
+use crate::session::shared::Counters;
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
 
 /// Time that a stopping server gives its peers to receive their last replies.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
-
-/// Maximum number of planner jobs in progress at one I/O thread, without waiting groups.
-const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - PORT_GROUPS_WAITING_MAX;
 
 /// The parts of an I/O thread.
 pub struct IoThread {
@@ -64,29 +59,23 @@ pub enum IoError {
     Socket(#[from] std::io::Error),
 }
 
+/// Wakes the two tasks of a connection when the service has something for them.
+#[derive(Default)]
+pub(super) struct Signals {
+    pub(super) reader: Notify,
+    pub(super) writer: Notify,
+}
+
 /// The state that the tasks of one I/O thread share.
 pub(super) struct Io {
-    pub(super) port: RefCell<Port>,
-    pub(super) operations: RefCell<Slab<Operation>>,
-    /// Permits for requests that may still enter the port, granted in order of arrival.
-    pub(super) room: Semaphore,
-    /// Permits for planner jobs that may still enter the port.
-    pub(super) plan_room: Semaphore,
-    /// Permits for groups that may still wait.
-    pub(super) group_room: Semaphore,
+    service: RefCell<ConnectionService>,
+    signals: RefCell<BTreeMap<ConnectionKey, Rc<Signals>>>,
     pub(super) shared: Arc<ServerShared>,
-    pub(super) registrar: RegistrarHandle,
+    registrar: RegistrarHandle,
     pub(super) shutdown: watch::Receiver<bool>,
-    /// The connections that follow changes.
-    pub(super) followers: RefCell<Vec<Rc<Follow>>>,
-    observer: RefCell<Box<dyn IoObserver>>,
     wake: Arc<Notify>,
-    /// The port's spilled placements that are already counted.
-    spilled: Cell<u64>,
-    /// Candidates of the requests that wait at the port.
-    pub(super) candidates_waiting: Cell<usize>,
-    /// Buffer that is reused from poll to poll.
-    replies: RefCell<Vec<(Tag, PortReply)>>,
+    /// Notified when the service has a question for the registrar.
+    asking: Notify,
 }
 
 /// Runs until shutdown. Then drains: waits until every accepted request is answered and the peers have
@@ -107,37 +96,80 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
     thread.socket.set_nonblocking(true)?;
     let endpoint =
         Endpoint::new(EndpointConfig::default(), Some(config), thread.socket, Arc::new(TokioRuntime))?;
+    let waker = Waker::from(Arc::new(NotifyWaker(Arc::clone(&thread.wake))));
+    let sessions = Arc::clone(&thread.shared.sessions);
     let io = Rc::new(Io {
-        port: RefCell::new(thread.port),
-        operations: RefCell::new(Slab::new()),
-        room: Semaphore::new(PORT_IN_FLIGHT_MAX),
-        plan_room: Semaphore::new(PLAN_ROOM),
-        group_room: Semaphore::new(PORT_GROUPS_WAITING_MAX),
+        service: RefCell::new(ConnectionService::new(thread.port, sessions, thread.observer, waker)),
+        signals: RefCell::default(),
         shared: thread.shared,
         registrar: thread.registrar,
         shutdown: thread.shutdown,
-        followers: RefCell::new(Vec::new()),
-        observer: RefCell::new(thread.observer),
         wake: thread.wake,
-        spilled: Cell::new(0),
-        candidates_waiting: Cell::new(0),
-        replies: RefCell::new(Vec::new()),
+        asking: Notify::new(),
     });
     LocalSet::new().run_until(accept(io, endpoint)).await;
     Ok(())
 }
 
-async fn accept(io: Rc<Io>, endpoint: Endpoint) {
-    let mut answering = tokio::task::spawn_local(answer(Rc::clone(&io)));
-    tokio::select! {
-        biased;
-        () = serve(&io, &endpoint) => answering.abort(),
-        ended = &mut answering => resume_panic(ended),
+impl Io {
+    /// Gives the service an input, and wakes the tasks that its outputs concern.
+    pub(super) fn with<T>(&self, input: impl FnOnce(&mut ConnectionService, Time) -> T) -> T {
+        let mut service = self.service.borrow_mut();
+        let given = input(&mut service, self.shared.now());
+        let signals = self.signals.borrow();
+        service.take_touched(|key| {
+            if let Some(signals) = signals.get(&key) {
+                signals.reader.notify_one();
+                signals.writer.notify_one();
+            }
+        });
+        if service.has_question() {
+            self.asking.notify_one();
+        }
+        if service.take_new_deadline() {
+            self.wake.notify_one();
+        }
+        given
+    }
+
+    /// Looks at the service.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&ConnectionService) -> T) -> T {
+        look(&self.service.borrow())
+    }
+
+    /// Enters a connection, and returns its key and its signals.
+    pub(super) fn open(
+        &self,
+        open: impl FnOnce(&mut ConnectionService) -> ConnectionKey,
+    ) -> (ConnectionKey, Rc<Signals>) {
+        let key = open(&mut self.service.borrow_mut());
+        let signals = Rc::<Signals>::default();
+        self.signals.borrow_mut().insert(key, Rc::clone(&signals));
+        (key, signals)
+    }
+
+    /// Forgets the signals of a connection that was closed.
+    pub(super) fn forget(&self, key: ConnectionKey) {
+        self.signals.borrow_mut().remove(&key);
     }
 }
 
-/// Resumes the panic of a task. Connection tasks and the answering task do not panic because of a peer, so a
-/// panic is a bug and stops the process.
+async fn accept(io: Rc<Io>, endpoint: Endpoint) {
+    let mut answering = tokio::task::spawn_local(answer(Rc::clone(&io)));
+    let mut asking = tokio::task::spawn_local(ask(Rc::clone(&io)));
+    tokio::select! {
+        biased;
+        () = serve(&io, &endpoint) => {
+            answering.abort();
+            asking.abort();
+        }
+        ended = &mut answering => resume_panic(ended),
+        ended = &mut asking => resume_panic(ended),
+    }
+}
+
+/// Resumes the panic of a task. The tasks of this thread do not panic because of a peer, so a panic is a bug and
+/// stops the process.
 fn resume_panic<T>(ended: Result<T, tokio::task::JoinError>) {
     if let Err(error) = ended {
         std::panic::resume_unwind(error.into_panic())
@@ -184,168 +216,59 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
 /// Admits a connection if there is room for it. Others are answered with one packet and leave no state.
 fn admit(shared: &ServerShared, incoming: Incoming) -> Option<(Incoming, ConnectionRoom)> {
     let address = incoming.remote_address().ip();
-    let per_address_max = shared.settings.load().connections_per_address_max;
+    let per_address_max = shared.sessions.connections_per_address_max();
     match shared.connection_rooms.enter(address, incoming.remote_address_validated(), per_address_max) {
         Entry::Room(room) => return Some((incoming, room)),
         // An address that is not validated may always be asked to retry (quinn).
         Entry::Validate => incoming.retry().unwrap_or_else(|refused| refused.into_incoming().refuse()),
         Entry::Full => {
-            ServerShared::count(&shared.counters.connections_refused);
+            Counters::count(&shared.sessions.counters.connections_refused);
             incoming.refuse();
         }
     }
     None
 }
 
-/// Takes the engine's answers and hands the replies to their connections.
+/// Polls the service whenever the engine has something for it, and at its deadlines.
 async fn answer(io: Rc<Io>) {
     loop {
-        let told = follow::handle_news(&io);
-        if io.poll_port() > 0 || told {
-            // Deadlines must also fire while answers keep coming.
-            let now = io.shared.now();
-            let due = io.port.borrow().next_deadline().is_some_and(|deadline| deadline <= now);
-            if due {
-                io.end_waits(now);
-            }
+        if io.with(ConnectionService::poll) {
             // Let the writers of the connections run before the next poll.
             tokio::task::yield_now().await;
             continue;
         }
-        let asleep = {
-            let mut port = io.port.borrow_mut();
-            let bell = Arc::clone(port.bell());
-            bell.sleep_if(|| port.is_idle())
-        };
-        if asleep {
-            let deadline = io.port.borrow().next_deadline();
+        if io.service.borrow_mut().try_sleep() {
+            let deadline = io.look(ConnectionService::next_deadline);
             match deadline {
                 None => io.wake.notified().await,
                 Some(deadline) => {
                     let left = Duration::from_nanos(deadline.nanos_since(io.shared.now()));
-                    if tokio::time::timeout(left, io.wake.notified()).await.is_err() {
-                        io.end_waits(io.shared.now());
-                    }
+                    // The next poll ends what is due, whatever woke the thread.
+                    let _ = tokio::time::timeout(left, io.wake.notified()).await;
                 }
             }
         }
     }
 }
 
-/// Returns whether a waiting request was ended early and this is its answer. For a group that was removed
-/// meanwhile, the removal is the outcome instead.
-fn is_taken_back(reply: &PortReply) -> bool {
-    match reply {
-        PortReply::WaitEnded(WaitEnd::Cancelled, ..) => true,
-        PortReply::Plan(reply) => matches!(**reply, PlanReply::Cancelled),
-        _ => false,
-    }
-}
-
-impl Io {
-    /// Enters an operation. Its parts can be submitted afterwards.
-    pub(super) fn enter(&self, operation: Operation) -> usize {
-        let candidates = operation.parts.candidates();
-        let waits = matches!(operation.parts, Parts::Wait(..));
-        if candidates > 0 {
-            operation.connection.holds_candidates(candidates, waits);
-            let of_port = &self.candidates_waiting;
-            of_port.set(of_port.get() + if waits { candidates } else { 0 });
+/// Passes questions to the registrar, and its answers back.
+async fn ask(io: Rc<Io>) {
+    loop {
+        while io.look(ConnectionService::has_question) {
+            let room = io.registrar.room().await;
+            let Some((asker, request)) = io.with(ConnectionService::next_question) else { break };
+            let answer = room.map(|room| room.ask(request));
+            let io = Rc::clone(&io);
+            tokio::task::spawn_local(async move {
+                let answered = match answer {
+                    Some(answer) => answer.await.ok(),
+                    None => None,
+                };
+                let answer =
+                    answered.unwrap_or_else(|| RegistrarReply::Fault(ConnectionService::no_registrar()));
+                io.with(|service, now| service.handle_answer(asker, answer, now));
+            });
         }
-        self.operations.borrow_mut().insert(operation)
-    }
-
-    /// Submits one part. The caller has taken room for it.
-    pub(super) fn submit(&self, operation: usize, part: usize, request: PortRequest, now: Time) {
-        let at_once = self.port.borrow_mut().submit(tag(operation, part), request, now);
-        if let Some(reply) = at_once.expect("room was taken before") {
-            self.handle_reply(operation, part, reply, now)
-        }
-    }
-
-    fn poll_port(&self) -> usize {
-        let now = self.shared.now();
-        let mut replies = self.replies.take();
-        let taken = {
-            let mut port = self.port.borrow_mut();
-            let taken = port.poll(now, |tag, reply| replies.push((tag, reply)));
-            // Spilled requests went to the rings of other shards.
-            port.flush();
-            // All threads share the counter, so each adds only the growth of its own port.
-            let spilled = port.spilled();
-            let before = self.spilled.replace(spilled);
-            if spilled > before {
-                // Relaxed: a statistic; nothing depends on its order.
-                self.shared.counters.spilled.fetch_add(spilled - before, Ordering::Relaxed);
-            }
-            taken
-        };
-        for (tag, reply) in replies.drain(..) {
-            let (operation, part) = split_tag(tag);
-            self.handle_reply(operation, part, reply, now);
-        }
-        self.replies.replace(replies);
-        taken
-    }
-
-    /// Answers the waits whose deadline has passed.
-    fn end_waits(&self, now: Time) {
-        let mut ended = Vec::new();
-        self.port.borrow_mut().end_waits(now, |tag, reply| ended.push((tag, reply)));
-        for (tag, reply) in ended {
-            let (operation, part) = split_tag(tag);
-            self.handle_reply(operation, part, reply, now);
-        }
-    }
-
-    pub(super) fn handle_reply(&self, key: usize, part: usize, reply: PortReply, now: Time) {
-        let mut operations = self.operations.borrow_mut();
-        let operation = &mut operations[key];
-        let waited = operation.waits();
-        let kind = operation.kind();
-        let question = operation.is_question();
-        let is_taken_back = is_taken_back(&reply);
-        match operation.parts {
-            Parts::Wait(..) => {}
-            Parts::WaitGroup(..) => {
-                self.group_room.add_permits(1);
-                operation.connection.counts_group(false);
-            }
-            Parts::Plan(..) | Parts::AskPlan(_) => self.plan_room.add_permits(1),
-            _ => self.room.add_permits(1),
-        }
-        let complete = {
-            let mut port = self.port.borrow_mut();
-            operation.handle_part(part, reply, port.catalog())
-        };
-        if question {
-            operations.remove(key);
-        }
-        let Some(complete) = complete else { return };
-        let Operation { connection, sequence, started, parts } = operations.remove(key);
-        drop(operations);
-        let candidates = parts.candidates();
-        if candidates > 0 {
-            connection.drops_candidates(candidates, waited);
-            let of_port = &self.candidates_waiting;
-            of_port.set(of_port.get() - if waited { candidates } else { 0 });
-        }
-        if waited && connection.ends_wait(sequence, is_taken_back) {
-            return;
-        }
-        complete.answer(&connection, kind, sequence);
-        self.observe(kind, complete.reason(), now.nanos_since(started));
-        self.observe_parts(kind, complete.part_reasons().into_iter());
-    }
-
-    pub(super) fn observe_parts(&self, kind: Kind, reasons: impl Iterator<Item = ReasonCode>) {
-        let mut observer = self.observer.borrow_mut();
-        for reason in reasons {
-            observer.handle_part(kind, reason);
-        }
-    }
-
-    pub(super) fn observe(&self, kind: Kind, reason: ReasonCode, nanos: u64) {
-        self.observer.borrow_mut().handle_reply(kind, reason, nanos);
+        io.asking.notified().await;
     }
 }

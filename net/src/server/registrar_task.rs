@@ -9,7 +9,8 @@ use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::router::Port;
 
 use super::ServerShared;
-use crate::protocol::{Fault, Reason};
+use crate::protocol::Fault;
+use crate::session::connections::ConnectionService;
 use crate::session::registrar::{RegistrarReply, RegistrarRequest, RegistrarService};
 
 /// The number of requests that may wait for the registrar.
@@ -34,10 +35,25 @@ impl RegistrarHandle {
     /// # Errors
     /// When the task has ended.
     pub async fn ask(&self, request: RegistrarRequest) -> Result<oneshot::Receiver<RegistrarReply>, Fault> {
+        let room = self.room().await.ok_or_else(ConnectionService::no_registrar)?;
+        Ok(room.ask(request))
+    }
+
+    /// Waits for room for one question. Returns `None` if the task has ended.
+    pub(super) async fn room(&self) -> Option<QuestionRoom<'_>> {
+        self.0.reserve().await.ok().map(QuestionRoom)
+    }
+}
+
+/// Room for one question to the task.
+pub(super) struct QuestionRoom<'a>(mpsc::Permit<'a, Question>);
+
+impl QuestionRoom<'_> {
+    /// Asks a question, and returns the receiver of the answer.
+    pub(super) fn ask(self, request: RegistrarRequest) -> oneshot::Receiver<RegistrarReply> {
         let (reply, answer) = oneshot::channel();
-        let gone = |_| Fault::new(Reason::Unavailable, "the registrar is gone: the service is shutting down");
-        self.0.send((request, reply)).await.map_err(gone)?;
-        Ok(answer)
+        self.0.send((request, reply));
+        answer
     }
 }
 

@@ -258,7 +258,7 @@ async fn what_followers_are_told_is_what_there_is() {
         assert_eq!(content(&slows), content(&fresh(&traffic.client).await));
         assert_listed(&traffic.client, &slows).await;
     }
-    let counters = &server.shared.counters;
+    let counters = &server.shared.sessions.counters;
     assert_eq!(counters.followers.load(Ordering::Relaxed), 3);
     assert!(counters.follow_pages.load(Ordering::Relaxed) > 100);
     server.stop().await;
@@ -433,7 +433,7 @@ async fn a_service_without_views_says_so() {
 /// Waits until the server has noticed the end of all but `left` following connections.
 async fn followers_are(server: &TestServer, left: u64) {
     let gone = async {
-        while server.shared.counters.followers.load(Ordering::Relaxed) > left {
+        while server.shared.sessions.counters.followers.load(Ordering::Relaxed) > left {
             tokio::task::yield_now().await;
         }
     };
@@ -449,7 +449,8 @@ async fn a_follower_goes_on_after_a_lost_connection() {
     }
     let mut follower = server.client().await.follow(&[]).with_limit(2);
     let mut mirror = Mirror::default();
-    let resyncs = |server: &TestServer| server.shared.counters.follow_resyncs.load(Ordering::Relaxed);
+    let resyncs =
+        |server: &TestServer| server.shared.sessions.counters.follow_resyncs.load(Ordering::Relaxed);
     // Use a new connection for each page, also in the middle of a step.
     for _ in 0..40 {
         traffic.step().await;
@@ -479,7 +480,7 @@ async fn a_follower_goes_on_after_a_lost_connection() {
 #[tokio::test]
 async fn a_follower_that_is_too_slow_begins_again_and_harms_nobody() {
     let server = TestServer::start_planning(1, 1);
-    server.shared.set_follow_versions_max(50);
+    server.shared.sessions.set_follow_versions_max(50);
     let client = server.client().await;
     add(&client, (0..20).map(|i| node(&format!("n{i}"), 4, 64, 1)).collect()).await;
     let mut idle = client.follow(&[]);

@@ -19,7 +19,7 @@ use super::rest::{
 use super::submitted::NodeVersions;
 use super::views::views_come_before_answers;
 use super::work::rounds_are_bounded;
-use super::{BEYOND_A_STEP, OF_A_STEP, costs, fires, fires_beyond, fires_groups, named};
+use super::{BEYOND_A_STEP, OF_A_STEP, costs, fires, fires_beyond, fires_groups, named, sessions};
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::facts::Facts;
 use crate::sim::server::framed;
@@ -173,6 +173,8 @@ const FIRES: &[(&str, fn())] = &[
     ("bundles_are_of_groups", fires_groups::a_bundle_of_no_group),
     ("claims_become_what_they_claim", fires_groups::a_claim_that_comes_or_goes_by_itself),
     ("coarse_goes_by_versions", fires_groups::a_coarse_operation_on_another_version),
+    ("cancels_are_kept", sessions::tests::a_wait_that_outlives_its_cancellation),
+    ("credits_are_kept", sessions::tests::a_request_beyond_the_limit),
     ("comes_to_rest", an_engine_that_goes_on_for_ever),
     ("audits_are_true", costs::tests::an_audit_of_another_state),
     ("commands_cost_what_they_may", costs::tests::a_command_that_looks_at_too_much),
@@ -198,6 +200,8 @@ const FIRES: &[(&str, fn())] = &[
     ("no_ring_starves", fires::a_ring_that_is_passed_over),
     ("node_versions_only_grow", a_node_that_comes_back_with_a_version_that_it_has_had),
     ("nobody_oversleeps", a_thread_that_nobody_wakes),
+    ("one_outcome_per_request", sessions::tests::an_outcome_that_changes),
+    ("sessions_are_kept", sessions::tests::a_hello_that_is_refused),
     ("nobody_takes_what_is_reserved", fires::a_placement_out_of_what_is_reserved_for_another),
     ("nothing_waits_that_would_fit", fires::a_wait_that_would_fit),
     ("one_effect_per_request", fires::a_request_with_two_effects),

@@ -23,6 +23,7 @@ pub mod promises;
 pub mod refused;
 pub mod rest;
 pub mod rules;
+pub mod sessions;
 pub mod statements;
 pub mod submitted;
 pub mod views;
@@ -62,7 +63,9 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "answers_stand",
     "audits_are_true",
     "bundles_are_of_groups",
+    "cancels_are_kept",
     "comes_to_rest",
+    "credits_are_kept",
     "commands_cost_what_they_may",
     "every_group_is_settled",
     "everything_is_answered",
@@ -86,12 +89,14 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "nothing_waits_that_would_fit",
     "one_effect_per_request",
     "one_node_per_name",
+    "one_outcome_per_request",
     "only_what_is_evicted_ends_by_itself",
     "planners_keep_what_callers_know",
     "planners_sleep",
     "promises_are_kept",
     "replay_gives_the_same",
     "rounds_are_bounded",
+    "sessions_are_kept",
     "statements",
     "statements_are_answered_fairly",
     "stops_empty",

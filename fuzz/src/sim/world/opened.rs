@@ -13,6 +13,7 @@ use wharf_core::shard::{Command, Outcome, Pages, Shard};
 use wharf_core::state::{GroupRecord, StoreState};
 use wharf_core::time::Time;
 use wharf_core::view::{ViewReader, ViewVersion};
+use wharf_net::protocol::IN_FLIGHT_DEFAULT;
 
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::views::{Shown, VersionsOnlyGrow};
@@ -138,6 +139,7 @@ pub(super) fn open(
         ..EngineConfig::default()
     };
     let fronts = choices.place(2) + 1;
+    let in_flight_max = *choices.pick(&[1, 2, 4, IN_FLIGHT_DEFAULT]);
     let wakers = vec![Waker::noop().clone(); fronts + 4];
     let mut engine = Engine::open(state.clone(), &config, wakers).expect("numbers in range");
     if small_budgets {
@@ -169,7 +171,7 @@ pub(super) fn open(
         runners: engine.runners,
         facts: twins.iter().map(|twin| Facts::of(&twin.shard)).collect(),
         twins,
-        server: Server::new(engine.ports, engine.incarnation, last_connection),
+        server: Server::new(engine.ports, engine.incarnation, last_connection, in_flight_max),
         registrar: RegistrarThread::new(engine.registrar, of_registrar, engine.catalog, engine.now),
         planners: engine.planners,
         unkept: engine.groups,

@@ -19,6 +19,7 @@ impl World<'_> {
     /// Stops the service cleanly and starts it again, possibly with another number of shards.
     pub(in crate::sim) fn restart(&mut self) -> Verdict {
         self.trace.line(format_args!("the service stops"));
+        self.server.is_slow = false;
         self.server.stop(&mut self.network, self.now);
         self.handle_events()?;
         let settles = self.choices.below(2) == 1;
@@ -27,7 +28,7 @@ impl World<'_> {
             planning: self.is_planning(),
             registrar: !self.registrar.is_idle(),
             requests: self.server.under_way(),
-            waiting: self.server.waiting().count(),
+            waiting: self.server.waiting(),
         };
         named("stops_empty", stops_empty(left))?;
         self.registrar.stop(self.now);

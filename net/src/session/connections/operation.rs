@@ -1,18 +1,18 @@
 //! Operations in progress: they collect the engine's replies and build the reply to the client.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use wharf_core::ids::NodeId;
 use wharf_core::registrar::Catalog;
 use wharf_core::router::{PortReply, WaitEnd};
 use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
 
-use super::connection::ConnectionState;
-use super::planning::{PlanComplete, into_reply};
-use super::wait::wait_reply;
+use super::ConnectionKey;
+use super::connection::Connection;
+use super::into_group::{IntoGroup, into_reply};
+use super::planning::PlanComplete;
+use super::waits::wait_reply;
 use crate::convert::{explain_candidates, placed_reply, refused_reply, rejection_fault};
 use crate::protocol::{
     FRAME_BYTES_MAX, Kind, PlaceBatchReply, PlaceReply, PlacedBody, ReasonCode, ReleaseBatchReply,
@@ -21,7 +21,7 @@ use crate::protocol::{
 
 /// A request whose parts were submitted to the engine.
 pub(super) struct Operation {
-    pub(super) connection: Rc<ConnectionState>,
+    pub(super) connection: ConnectionKey,
     pub(super) sequence: u64,
     pub(super) started: Time,
     pub(super) parts: Parts,
@@ -53,13 +53,27 @@ pub(super) enum Parts {
     WaitGroup(Kind, Option<WaitEnd>),
     /// A placement into a bundle.
     Into,
-    /// A shard's answer for a task that builds the reply.
-    Ask(Option<oneshot::Sender<PortReply>>),
-    /// A planner's answer for a task that builds the reply.
-    AskPlan(Option<oneshot::Sender<PortReply>>),
+    /// A placement into some bundle of a group.
+    IntoGroup(Box<IntoGroup>),
 }
 
 impl Parts {
+    pub(super) fn kind(&self) -> Kind {
+        match *self {
+            Self::Place(..) | Self::Wait(..) => Kind::Place,
+            Self::Release => Kind::Release,
+            Self::PlaceBatch { .. } => Kind::PlaceBatch,
+            Self::ReleaseBatch { .. } => Kind::ReleaseBatch,
+            Self::Plan(kind, _) | Self::WaitGroup(kind, _) => kind,
+            Self::Into | Self::IntoGroup(_) => Kind::PlaceInto,
+        }
+    }
+
+    /// Returns whether the operation must end when its connection is lost.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self, Self::Wait(..) | Self::WaitGroup(..))
+    }
+
     /// Returns the number of candidates that the requests name. They count toward the bounds in `limits`.
     pub(super) fn candidates(&self) -> usize {
         match self {
@@ -81,26 +95,9 @@ pub(super) enum Complete {
 }
 
 impl Operation {
-    pub(super) fn kind(&self) -> Kind {
-        match self.parts {
-            Parts::Place(..) | Parts::Wait(..) => Kind::Place,
-            Parts::Release => Kind::Release,
-            Parts::PlaceBatch { .. } => Kind::PlaceBatch,
-            Parts::ReleaseBatch { .. } => Kind::ReleaseBatch,
-            Parts::Plan(kind, _) => kind,
-            Parts::WaitGroup(kind, _) => kind,
-            Parts::Into | Parts::Ask(_) | Parts::AskPlan(_) => Kind::PlaceInto,
-        }
-    }
-
     /// Returns whether the operation must end when its connection is lost.
     pub(super) fn waits(&self) -> bool {
-        matches!(self.parts, Parts::Wait(..) | Parts::WaitGroup(..))
-    }
-
-    /// Returns whether a task builds the reply.
-    pub(super) fn is_question(&self) -> bool {
-        matches!(self.parts, Parts::Ask(_) | Parts::AskPlan(_))
+        self.parts.waits()
     }
 
     /// Records the engine's reply to one part. Returns the whole reply after the last part.
@@ -139,12 +136,7 @@ impl Operation {
             Parts::Plan(kind, size) => Some(Complete::plan(*kind, *size, reply, catalog)),
             &mut Parts::WaitGroup(_, end) => Some(Complete::waited_group(end, reply, catalog)),
             Parts::Into => Some(Complete::Place(into_reply(reply, catalog))),
-            Parts::Ask(asker) | Parts::AskPlan(asker) => {
-                let asker = asker.take().expect("a question is answered once");
-                // The asker may have stopped waiting.
-                drop(asker.send(reply));
-                None
-            }
+            Parts::IntoGroup(_) => unreachable!("its steps are handled by the service"),
         }
     }
 }
@@ -213,7 +205,7 @@ impl Complete {
     }
 
     /// Sends the reply to `sequence` of `connection`.
-    pub(super) fn answer(&self, connection: &ConnectionState, kind: Kind, sequence: u64) {
+    pub(super) fn answer(&self, connection: &mut Connection, kind: Kind, sequence: u64) {
         match self {
             Self::Place(reply) => connection.reply(kind, sequence, reply),
             Self::Release(reply) => connection.reply(kind, sequence, reply),

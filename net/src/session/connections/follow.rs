@@ -1,38 +1,33 @@
 //! Connections that follow changes.
 //!
-//! Each request is answered with one page. For each connection and shard, the server keeps at most two views:
+//! Each request is answered with one page. For each connection and shard, the service keeps at most two views:
 //! the one that the client named last, and the target of the current step. The client's cursor holds all
 //! other state of the step. The views are dropped with the connection. They are also dropped when the shard
 //! has published more than a reader may fall behind since the client's last request; the client then begins
 //! again. Views of ended connections are kept for a while, so that a returning client can continue.
 //!
-//! A request without any change waits. Its I/O thread asks the shards to announce their next views, looks
-//! once more, and sleeps until its port's bell wakes it.
+//! A request without any change waits. The service asks the shards to announce their next views and looks once
+//! more. The bell of its port wakes it when there are any.
 
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::time::Instant;
 use wharf_core::ids::ShardId;
 use wharf_core::limits::VIEW_BYTES_MAX;
 use wharf_core::registrar::Catalog;
-use wharf_core::router::PortViews;
+use wharf_core::router::{Port, PortViews};
 use wharf_core::time::Time;
 use wharf_core::view::{ChangeCursor, ChangeKinds, View, ViewVersion};
 
-use super::ServerShared;
-use super::connection::ConnectionState;
-use super::io_thread::Io;
+use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::convert::{follow_kinds, follow_limit, follow_page};
 use crate::protocol::{
     FOLLOW_WAIT_MS_MAX, Fault, FollowCursor, FollowPage, FollowReply, FollowRequest, Kind, Reason,
     ReasonCode, ShardVersion,
 };
+use crate::session::shared::{Counters, SessionShared};
 
 /// Maximum number of connections of a service that may follow changes.
 const FOLLOWERS_MAX: u64 = 256;
@@ -66,20 +61,27 @@ struct Kept {
     asked: (u64, u64),
 }
 
-/// A connection that follows changes.
+/// The follower state of a connection.
 pub(super) struct Follow {
-    kinds: Cell<ChangeKinds>,
-    kept: RefCell<Vec<Kept>>,
+    kinds: ChangeKinds,
+    /// The kept views, by shard.
+    kept: Vec<Kept>,
     /// The shard to look at first, so that all shards take turns.
-    turn: Cell<u16>,
-    /// Counts requests. A waiting request ends when a later one arrives.
-    requests: Cell<u64>,
-    /// True while a request waits.
-    waits: Cell<bool>,
-    wake: Notify,
+    turn: u16,
+    /// The request that waits for a change. It ends when a later one arrives.
+    waiting: Option<Followed>,
 }
 
-/// A checked request.
+/// A follow request that was checked.
+pub(super) struct Followed {
+    sequence: u64,
+    started: Time,
+    /// When it is answered without a change.
+    until: Time,
+    asked: Asked,
+}
+
+/// The content of a request.
 struct Asked {
     /// The client's versions, by shard.
     from: Vec<Option<ViewVersion>>,
@@ -91,31 +93,35 @@ struct Asked {
 
 /// The views of connections that ended.
 #[derive(Default)]
-pub(super) struct Departed(Mutex<VecDeque<Left>>);
+pub(in crate::session) struct Departed(Mutex<VecDeque<Left>>);
 
 struct Left {
-    until: Instant,
+    until: Time,
     shard: ShardId,
     kinds: ChangeKinds,
     known: Known,
 }
 
 impl Departed {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Left>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn put(&self, left: impl IntoIterator<Item = Left>) {
-        let mut views = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut views = self.lock();
         views.extend(left);
         let beyond = views.len().saturating_sub(DEPARTED_MAX);
         views.drain(..beyond);
     }
 
     fn find(&self, shard: ShardId, kinds: ChangeKinds, version: ViewVersion) -> Option<Known> {
-        let views = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let views = self.lock();
         let is_it = |left: &&Left| (left.shard, left.kinds, left.known.version) == (shard, kinds, version);
         views.iter().rev().find(is_it).map(|left| left.known.clone())
     }
 
-    fn let_go(&self, now: Instant) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|left| left.until > now);
+    fn let_go(&self, now: Time) {
+        self.lock().retain(|left| left.until > now);
     }
 }
 
@@ -152,7 +158,7 @@ impl Kept {
 
 /// The inputs of a look for changes of one shard.
 struct Look<'a> {
-    io: &'a Io,
+    shared: &'a SessionShared,
     catalog: &'a Catalog,
     asked: &'a Asked,
     shard: ShardId,
@@ -161,7 +167,7 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn find(&self, kept: &Kept, version: ViewVersion) -> Option<Known> {
-        let departed = || self.io.shared.departed.find(self.shard, self.asked.kinds, version);
+        let departed = || self.shared.departed.find(self.shard, self.asked.kinds, version);
         kept.find(version).cloned().or_else(departed)
     }
 
@@ -177,7 +183,7 @@ impl Look<'_> {
 
     /// Begins a step from the empty state to the current view.
     fn resync(&self, kept: &mut Kept, why: Reason) -> FollowPage {
-        ServerShared::count(&self.io.shared.counters.follow_resyncs);
+        Counters::count(&self.shared.counters.follow_resyncs);
         let to = Known::new(Arc::clone(&self.latest));
         let page = self.fill(None, &to, ChangeCursor::default());
         (kept.base, kept.to) = (None, Some(to));
@@ -251,82 +257,57 @@ impl Look<'_> {
 
 impl Follow {
     fn new(shards: u16, kinds: ChangeKinds) -> Self {
-        Self {
-            kinds: Cell::new(kinds),
-            kept: RefCell::new((0..shards).map(|_| Kept::default()).collect()),
-            turn: Cell::new(0),
-            requests: Cell::new(0),
-            waits: Cell::new(false),
-            wake: Notify::new(),
-        }
+        let kept = (0..shards).map(|_| Kept::default()).collect();
+        Self { kinds, kept, turn: 0, waiting: None }
     }
 
     /// Returns the page that answers a request, if anything changed.
-    fn page(&self, io: &Io, asked: &Asked) -> Option<FollowPage> {
-        let mut port = io.port.borrow_mut();
+    fn page(&mut self, port: &mut Port, shared: &SessionShared, asked: &Asked) -> Option<FollowPage> {
         let catalog = Arc::clone(port.catalog());
         let views = port.views();
-        let mut kept = self.kept.borrow_mut();
-        if self.kinds.replace(asked.kinds) != asked.kinds {
+        if std::mem::replace(&mut self.kinds, asked.kinds) != asked.kinds {
             // Kept views may be paired with versions in which other kinds differ.
-            kept.iter_mut().for_each(|kept| *kept = Kept::default());
+            self.kept.iter_mut().for_each(|kept| *kept = Kept::default());
         }
-        let look = |shard: ShardId| Look { io, catalog: &catalog, asked, shard, latest: views.latest(shard) };
-        let versions_max = io.shared.follow_versions_max();
+        let look =
+            |shard: ShardId| Look { shared, catalog: &catalog, asked, shard, latest: views.latest(shard) };
+        let versions_max = shared.follow_versions_max();
         let mut page = None;
         if let Some((shard, to, at)) = asked.at {
             let look = look(shard);
-            let kept = &mut kept[shard.index()];
+            let kept = &mut self.kept[shard.index()];
             kept.touch(&look.latest, versions_max);
             page = Some(look.go_on(kept, to, at));
             views.want_later(shard);
         } else {
             let count = views.shards();
-            let first = self.turn.get();
+            let first = self.turn;
             for shard in (first..count).chain(0..first).map(ShardId) {
                 let look = look(shard);
-                let kept = &mut kept[shard.index()];
+                let kept = &mut self.kept[shard.index()];
                 kept.touch(&look.latest, versions_max);
                 page = look.begin(kept, asked.from[shard.index()]);
                 views.want_later(shard);
                 if page.is_some() {
-                    self.turn.set((shard.0 + 1) % count);
+                    self.turn = (shard.0 + 1) % count;
                     break;
                 }
             }
         }
         if page.is_some() {
-            ServerShared::count(&io.shared.counters.follow_pages);
+            Counters::count(&shared.counters.follow_pages);
         }
         page
     }
 
-    /// Handles new publications of `shards`: drops views that are too old, and wakes the waiting request.
-    fn handle_news(&self, views: &PortViews, shards: &[ShardId], versions_max: u64) {
-        let mut all = self.kept.borrow_mut();
+    /// Drops views of `shards` that are too old.
+    fn drop_old(&mut self, views: &PortViews, shards: &[ShardId], versions_max: u64) {
         for &shard in shards {
-            if all[shard.index()].keeps(&views.latest(shard), versions_max) {
+            if self.kept[shard.index()].keeps(&views.latest(shard), versions_max) {
                 views.want_later(shard);
             }
         }
-        if self.waits.get() {
-            self.wake.notify_one();
-        }
     }
-}
-
-/// Handles the shards' announcements of new views. Returns whether there were any.
-pub(super) fn handle_news(io: &Io) -> bool {
-    let port = io.port.borrow();
-    let views = port.views();
-    if !views.has_news() {
-        return false;
-    }
-    let mut shards = Vec::new();
-    views.take_news(|shard| shards.push(shard));
-    let versions_max = io.shared.follow_versions_max();
-    io.followers.borrow().iter().for_each(|follow| follow.handle_news(views, &shards, versions_max));
-    true
 }
 
 /// Checks a request. `shards` is the number of shards of this start of the service.
@@ -376,120 +357,181 @@ fn check(request: &FollowRequest, shards: u16, now: ViewVersion) -> Result<Asked
     Ok(Asked { from, at, kinds, limit, wait })
 }
 
-/// Returns the connection's follower state, which the first request creates.
-fn follower(io: &Io, state: &ConnectionState, shards: u16, kinds: ChangeKinds) -> Result<Rc<Follow>, Fault> {
-    if let Some(follow) = &*state.follow.borrow() {
-        return Ok(Rc::clone(follow));
-    }
-    let followers = &io.shared.counters.followers;
-    // Relaxed: a bound and a statistic; nothing depends on its order.
-    if followers.fetch_add(1, Ordering::Relaxed) >= FOLLOWERS_MAX {
-        // Relaxed: see above.
-        followers.fetch_sub(1, Ordering::Relaxed);
-        let message = format!("{FOLLOWERS_MAX} connections follow changes already: ask again later");
-        return Err(Fault::new(Reason::LimitExceeded, message));
-    }
-    let follow = Rc::new(Follow::new(shards, kinds));
-    io.followers.borrow_mut().push(Rc::clone(&follow));
-    state.follow.replace(Some(Rc::clone(&follow)));
-    Ok(follow)
-}
-
-/// Executes a new follow request.
-pub(super) async fn handle_follow(
-    io: &Rc<Io>,
-    state: &Rc<ConnectionState>,
-    sequence: u64,
-    request: FollowRequest,
-    now: Time,
-) -> Result<(), Fault> {
-    let shards = io.port.borrow().views().shards();
-    if shards == 0 {
-        let message = "this service makes no views (`planners` is 0 and `follow` is false), so changes cannot \
-                       be followed: set `follow` to true";
-        return Err(Fault::new(Reason::NotServed, message));
-    }
-    let newest = io.port.borrow().views().latest(ShardId(0)).version();
-    let asked = check(&request, shards, newest)?;
-    state.has_written(io).await;
-    let follow = follower(io, state, shards, asked.kinds)?;
-    let number = follow.requests.get() + 1;
-    follow.requests.set(number);
-    if follow.waits.get() {
-        follow.wake.notify_one();
-    }
-    let page = follow.page(io, &asked);
-    if page.is_some() || asked.wait.is_zero() {
-        reply(io, state, sequence, FollowReply { shards, page }, now);
-        return Ok(());
-    }
-    let io = Rc::clone(io);
-    let state = Rc::clone(state);
-    tokio::task::spawn_local(async move {
-        let page = wait(&io, &follow, &asked, number).await;
-        reply(&io, &state, sequence, FollowReply { shards, page }, now);
-    });
-    Ok(())
-}
-
-fn reply(io: &Io, state: &ConnectionState, sequence: u64, reply: FollowReply, started: Time) {
-    state.reply(Kind::Follow, sequence, &reply);
-    io.observe(Kind::Follow, ReasonCode::default(), io.shared.now().nanos_since(started));
-}
-
-/// Waits for a change until the deadline, the shutdown of the service, or the client's next request.
-async fn wait(io: &Io, follow: &Follow, asked: &Asked, number: u64) -> Option<FollowPage> {
-    let deadline = Instant::now() + asked.wait;
-    let mut shutdown = io.shutdown.clone();
-    loop {
-        if follow.requests.get() != number || *shutdown.borrow() {
-            return None;
+impl ConnectionService {
+    /// Executes a new follow request.
+    pub(super) fn handle_follow(
+        &mut self,
+        key: ConnectionKey,
+        sequence: u64,
+        request: &FollowRequest,
+        now: Time,
+    ) -> Result<(), Fault> {
+        let views = self.port.views();
+        let shards = views.shards();
+        if shards == 0 {
+            let message = "this service makes no views (`planners` is 0 and `follow` is false), so changes cannot \
+                           be followed: set `follow` to true";
+            return Err(Fault::new(Reason::NotServed, message));
         }
-        {
-            let port = io.port.borrow();
-            (0..port.views().shards()).for_each(|shard| port.views().want_next(ShardId(shard)));
+        let asked = check(request, shards, views.latest(ShardId(0)).version())?;
+        let wait = u64::try_from(asked.wait.as_nanos()).expect("the longest wait is some minutes");
+        let followed = Followed { sequence, started: now, until: Time(now.0.saturating_add(wait)), asked };
+        if self.connections[key].has_unwritten() {
+            self.stall(key, Stalled::Follow(followed));
+            return Ok(());
         }
-        if let Some(page) = follow.page(io, asked) {
-            return Some(page);
+        self.follow(key, followed, now)
+    }
+
+    /// Goes on with a follow request once the peer has taken its replies.
+    pub(super) fn resume_follow(&mut self, key: ConnectionKey, now: Time) {
+        let connection = &mut self.connections[key];
+        if !matches!(connection.stalled, Some(Stalled::Follow(_))) || connection.has_unwritten() {
+            return;
         }
-        follow.waits.set(true);
-        let is_over = tokio::select! {
-            () = follow.wake.notified() => false,
-            () = tokio::time::sleep_until(deadline) => true,
-            _ = shutdown.wait_for(|&stop| stop) => true,
+        let Some(Stalled::Follow(followed)) = connection.stalled.take() else {
+            unreachable!("it was looked at")
         };
-        // If a later request waits too, the flag stays set for it; this one ends.
-        follow.waits.set(follow.requests.get() != number);
-        if is_over {
-            return None;
+        let sequence = followed.sequence;
+        if let Err(fault) = self.follow(key, followed, now) {
+            Counters::count(&self.shared.counters.frames_refused);
+            self.connections[key].reply_fault(Kind::Follow.number(), sequence, &fault);
+            self.observer.handle_reply(Kind::Follow, fault.reason, 0);
+            self.touch(key);
         }
     }
-}
 
-/// Ends the waiting request of a connection that is no longer read.
-pub(super) fn end(state: &ConnectionState) {
-    if let Some(follow) = &*state.follow.borrow() {
-        follow.requests.set(follow.requests.get() + 1);
-        follow.wake.notify_one();
+    fn follow(&mut self, key: ConnectionKey, followed: Followed, now: Time) -> Result<(), Fault> {
+        let earlier = self.begin_follow(key, followed.asked.kinds)?.waiting.take();
+        let page = self.look(key, &followed.asked);
+        if page.is_some() || followed.asked.wait.is_zero() {
+            self.answer_follow(key, &followed, page, now);
+        } else {
+            self.connections[key].follow.as_mut().expect("it has begun").waiting = Some(followed);
+            self.has_new_deadline = true;
+            self.look_again(key, now);
+        }
+        if let Some(earlier) = earlier {
+            self.answer_follow(key, &earlier, None, now);
+        }
+        Ok(())
     }
-}
 
-/// Handles the end of a connection. Its client's views are kept for a while.
-pub(super) fn depart(io: &Rc<Io>, state: &ConnectionState) {
-    let Some(follow) = state.follow.take() else { return };
-    io.followers.borrow_mut().retain(|other| !Rc::ptr_eq(other, &follow));
-    let until = Instant::now() + DEPARTED_FOR;
-    let kinds = follow.kinds.get();
-    let all = follow.kept.take();
-    let left = (0..).map(ShardId).zip(&all).flat_map(|(shard, kept)| {
-        kept.known().map(move |known| Left { until, shard, kinds, known: known.clone() })
-    });
-    io.shared.departed.put(left);
-    // Relaxed: a bound and a statistic; nothing depends on its order.
-    io.shared.counters.followers.fetch_sub(1, Ordering::Relaxed);
-    let io = Rc::clone(io);
-    tokio::task::spawn_local(async move {
-        tokio::time::sleep_until(until).await;
-        io.shared.departed.let_go(until);
-    });
+    /// Returns the follower state of a connection, which its first request creates.
+    fn begin_follow(&mut self, key: ConnectionKey, kinds: ChangeKinds) -> Result<&mut Follow, Fault> {
+        let follow = &mut self.connections[key].follow;
+        if follow.is_some() {
+            return Ok(follow.as_mut().expect("it was looked at"));
+        }
+        let followers = &self.shared.counters.followers;
+        // Relaxed: a bound and a statistic; nothing depends on its order.
+        if followers.fetch_add(1, Ordering::Relaxed) >= FOLLOWERS_MAX {
+            // Relaxed: see above.
+            followers.fetch_sub(1, Ordering::Relaxed);
+            let message = format!("{FOLLOWERS_MAX} connections follow changes already: ask again later");
+            return Err(Fault::new(Reason::LimitExceeded, message));
+        }
+        self.followers.push(key);
+        Ok(follow.insert(Follow::new(self.port.views().shards(), kinds)))
+    }
+
+    fn look(&mut self, key: ConnectionKey, asked: &Asked) -> Option<FollowPage> {
+        let follow = self.connections[key].follow.as_mut().expect("it follows");
+        follow.page(&mut self.port, &self.shared, asked)
+    }
+
+    /// Looks for a change for the waiting request of a connection.
+    fn look_again(&mut self, key: ConnectionKey, now: Time) {
+        let follow = self.connections[key].follow.as_mut().expect("it follows");
+        let Some(followed) = follow.waiting.take() else { return };
+        // The shards are asked first, so that no view is missed between the look and the sleep.
+        let views = self.port.views();
+        (0..views.shards()).for_each(|shard| views.want_next(ShardId(shard)));
+        match self.look(key, &followed.asked) {
+            Some(page) => self.answer_follow(key, &followed, Some(page), now),
+            None => self.connections[key].follow.as_mut().expect("it follows").waiting = Some(followed),
+        }
+    }
+
+    fn answer_follow(
+        &mut self,
+        key: ConnectionKey,
+        followed: &Followed,
+        page: Option<FollowPage>,
+        now: Time,
+    ) {
+        let reply = FollowReply { shards: self.port.views().shards(), page };
+        self.connections[key].reply(Kind::Follow, followed.sequence, &reply);
+        let nanos = now.nanos_since(followed.started);
+        self.observer.handle_reply(Kind::Follow, ReasonCode::default(), nanos);
+        self.touch(key);
+    }
+
+    /// Answers the waiting request of a connection without a change.
+    pub(super) fn end_follow(&mut self, key: ConnectionKey, now: Time) {
+        let waiting = self.connections[key].follow.as_mut().and_then(|follow| follow.waiting.take());
+        if let Some(followed) = waiting {
+            self.answer_follow(key, &followed, None, now);
+        }
+    }
+
+    /// Handles the shards' announcements of new views. Returns whether there were any.
+    pub(super) fn handle_news(&mut self, now: Time) -> bool {
+        let views = self.port.views();
+        if !views.has_news() {
+            return false;
+        }
+        let mut shards = Vec::new();
+        views.take_news(|shard| shards.push(shard));
+        let versions_max = self.shared.follow_versions_max();
+        for at in 0..self.followers.len() {
+            let key = self.followers[at];
+            let follow = self.connections[key].follow.as_mut().expect("followers follow");
+            follow.drop_old(self.port.views(), &shards, versions_max);
+            self.look_again(key, now);
+        }
+        true
+    }
+
+    /// Returns when the first waiting follow request must be answered.
+    pub(super) fn next_follow_deadline(&self) -> Option<Time> {
+        let follows = self.followers.iter().filter_map(|&key| self.connections[key].follow.as_ref());
+        follows.filter_map(|follow| follow.waiting.as_ref()).map(|followed| followed.until).min()
+    }
+
+    /// Answers the follow requests whose deadline has passed.
+    pub(super) fn expire_follows(&mut self, now: Time) {
+        for at in 0..self.followers.len() {
+            let key = self.followers[at];
+            let waiting = self.connections[key].follow.as_ref().and_then(|follow| follow.waiting.as_ref());
+            if waiting.is_some_and(|followed| followed.until <= now) {
+                self.end_follow(key, now);
+            }
+        }
+    }
+
+    /// Handles the end of a connection. Its client's views are kept for a while.
+    pub(super) fn depart(&mut self, key: ConnectionKey, now: Time) {
+        let Some(follow) = self.connections[key].follow.take() else { return };
+        self.followers.retain(|&other| other != key);
+        let nanos = u64::try_from(DEPARTED_FOR.as_nanos()).expect("half a minute");
+        let until = Time(now.0 + nanos);
+        let kinds = follow.kinds;
+        let left = (0..).map(ShardId).zip(&follow.kept).flat_map(|(shard, kept)| {
+            kept.known().map(move |known| Left { until, shard, kinds, known: known.clone() })
+        });
+        self.shared.departed.put(left);
+        self.departures.push_back(until);
+        self.has_new_deadline = true;
+        // Relaxed: a bound and a statistic; nothing depends on its order.
+        self.shared.counters.followers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Drops the views of connections that ended long ago.
+    pub(super) fn expire_departures(&mut self, now: Time) {
+        if self.departures.front().is_some_and(|&until| until <= now) {
+            self.departures.retain(|&until| until > now);
+            self.shared.departed.let_go(now);
+        }
+    }
 }

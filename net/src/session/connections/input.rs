@@ -1,10 +1,10 @@
-//! Reads frames from a stream, and builds the faults for frames that cannot be read.
+//! Bytes of a stream cut into frames, and the faults for frames that cannot be read.
 
 use std::cell::RefCell;
 
-use quinn::RecvStream;
 use serde::de::DeserializeOwned;
 
+use super::InputEnd;
 use crate::codec::{
     FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
     encode_frame, split_extensions,
@@ -31,55 +31,38 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Reads frames from a stream.
-pub(super) struct FrameReader {
-    recv: RecvStream,
+/// Received bytes.
+#[derive(Debug, Default)]
+pub(super) struct Input {
     buffer: Vec<u8>,
     /// Bytes of `buffer` that were consumed.
     taken: usize,
-    /// True if the peer ended the stream, in contrast to a lost connection.
-    pub(super) ended: bool,
 }
 
-impl FrameReader {
-    pub(super) fn new(recv: RecvStream) -> Self {
-        Self { recv, buffer: Vec::new(), taken: 0, ended: false }
-    }
-
-    /// Waits for more bytes. Returns false at the end of the stream, for any cause.
-    pub(super) async fn fill(&mut self) -> bool {
+impl Input {
+    pub(super) fn extend(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.taken);
         self.taken = 0;
-        match self.recv.read_chunk(usize::MAX, true).await {
-            Ok(Some(chunk)) => {
-                self.buffer.extend_from_slice(&chunk.bytes);
-                true
-            }
-            Ok(None) => {
-                self.ended = true;
-                false
-            }
-            Err(_) => false,
-        }
+        self.buffer.extend_from_slice(bytes);
     }
 
-    /// Checks, after the last byte, that the peer did not end the stream inside a frame.
-    pub(super) fn check_end(&self) -> Result<(), Fault> {
-        let left = self.buffer.len() - self.taken;
-        if !self.ended || left == 0 {
-            return Ok(());
-        }
-        let message = format!("the stream ended inside a frame, after {left} bytes of it: send whole frames");
-        Err(Fault::new(Reason::MalformedFrame, message))
-    }
-
-    /// Returns the next complete frame in the buffer, if any.
+    /// Returns the next complete frame, if any.
     pub(super) fn next(&mut self) -> Result<Option<FrameRef<'_>>, FrameError> {
         let frame = decode_frame(&self.buffer[self.taken..], FRAME_BYTES_MAX)?;
         if let Some(frame) = &frame {
             self.taken += frame.bytes;
         }
         Ok(frame)
+    }
+
+    /// Checks, after the last frame, that the peer did not end the stream inside a frame.
+    pub(super) fn check_end(&self, end: InputEnd) -> Option<Fault> {
+        let left = self.buffer.len() - self.taken;
+        if end != InputEnd::Finished || left == 0 {
+            return None;
+        }
+        let message = format!("the stream ended inside a frame, after {left} bytes of it: send whole frames");
+        Some(Fault::new(Reason::MalformedFrame, message))
     }
 }
 

@@ -1,0 +1,101 @@
+//! Sessions over lost connections: each request has one outcome, and no peer has more under way than it may.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wharf_core::ids::SessionId;
+use wharf_net::protocol::{Fault, Reason};
+
+use super::{Verdict, ensure};
+
+/// A request: its session and its sequence.
+type Request = (SessionId, u64);
+
+/// The first outcome of each request, as it was sent.
+#[derive(Default)]
+pub struct Outcomes(BTreeMap<Request, Vec<u8>>);
+
+impl Outcomes {
+    /// Returns whether `request` has an outcome.
+    pub fn has(&self, request: Request) -> bool {
+        self.0.contains_key(&request)
+    }
+
+    /// Records the frame of an outcome. Returns whether it is the first of its request.
+    ///
+    /// # Errors
+    /// Returns both frames if the request had another outcome before.
+    pub fn record(&mut self, request: Request, frame: &[u8]) -> Result<bool, String> {
+        match self.0.get(&request) {
+            None => {
+                self.0.insert(request, frame.to_vec());
+                Ok(true)
+            }
+            Some(first) => {
+                ensure(first == frame, || format!("{request:?} had the outcome {first:?}, and now {frame:?}"))
+                    .map(|()| false)
+            }
+        }
+    }
+}
+
+/// Checks that no more requests of a connection are in progress than its server's limit, without waits.
+///
+/// # Errors
+/// Returns both numbers.
+pub fn credits_are_kept(in_flight: usize, limit: usize) -> Verdict {
+    ensure(in_flight <= limit, || format!("{in_flight} requests are under way, and {limit} may be"))
+}
+
+/// Checks that a hello was refused only because the service stops. Sessions are kept for their clients.
+///
+/// # Errors
+/// Returns the fault.
+pub fn sessions_are_kept(fault: &Fault) -> Verdict {
+    let is_stopping = fault.reason == Reason::ShuttingDown.into();
+    ensure(is_stopping, || format!("a hello was refused: {fault}"))
+}
+
+/// Checks, at rest, that no request waits whose client was told that its wait has ended.
+///
+/// # Errors
+/// Returns a request that waits.
+pub fn cancels_are_kept(waiting: &BTreeSet<u64>, cancelled: &BTreeSet<u64>) -> Verdict {
+    let both = waiting.intersection(cancelled).next();
+    ensure(both.is_none(), || format!("request {both:?} waits, although its wait was cancelled"))
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use wharf_core::ids::Incarnation;
+
+    #[test]
+    pub fn a_hello_that_is_refused() {
+        assert_eq!(sessions_are_kept(&Fault::new(Reason::ShuttingDown, "later")), Ok(()));
+        assert!(sessions_are_kept(&Fault::new(Reason::UnknownSession, "forgotten")).is_err());
+    }
+
+    #[test]
+    pub fn an_outcome_that_changes() {
+        let session = SessionId { incarnation: Incarnation(1), number: 1 };
+        let mut outcomes = Outcomes::default();
+        assert_eq!(outcomes.record((session, 1), b"done"), Ok(true));
+        assert_eq!(outcomes.record((session, 1), b"done"), Ok(false));
+        assert_eq!(outcomes.record((session, 2), b"refused"), Ok(true));
+        assert!(outcomes.record((session, 1), b"refused").is_err());
+        assert!(outcomes.has((session, 2)) && !outcomes.has((session, 3)));
+    }
+
+    #[test]
+    pub fn a_wait_that_outlives_its_cancellation() {
+        let waiting = BTreeSet::from([1, 2]);
+        assert_eq!(cancels_are_kept(&waiting, &BTreeSet::from([3])), Ok(()));
+        assert!(cancels_are_kept(&waiting, &BTreeSet::from([2, 3])).is_err());
+    }
+
+    #[test]
+    pub fn a_request_beyond_the_limit() {
+        assert_eq!(credits_are_kept(4, 4), Ok(()));
+        assert!(credits_are_kept(5, 4).is_err());
+    }
+}

@@ -1,0 +1,515 @@
+//! The connections of one I/O thread without I/O: bytes in, bytes out, time as an argument.
+//!
+//! A [`ConnectionService`] owns the thread's port and everything that its connections and their requests need.
+//! The server's tasks (`net/src/server/`) carry bytes, questions for the registrar and wake-ups. The simulator
+//! runs the same service with faults.
+//!
+//! | input | method |
+//! |---|---|
+//! | a connection with its stream | [`open`](ConnectionService::open) |
+//! | bytes of the stream | [`receive`](ConnectionService::receive) |
+//! | the end of the stream | [`end_input`](ConnectionService::end_input) |
+//! | replies that the peer took | [`written`](ConnectionService::written) |
+//! | an answer of the registrar | [`handle_answer`](ConnectionService::handle_answer) |
+//! | a wake-up, or a deadline | [`poll`](ConnectionService::poll) |
+//!
+//! | output | method |
+//! |---|---|
+//! | replies | [`take_output`](ConnectionService::take_output) |
+//! | questions for the registrar | [`next_question`](ConnectionService::next_question) |
+//! | connections with a new state | [`take_touched`](ConnectionService::take_touched) |
+//! | the next deadline | [`next_deadline`](ConnectionService::next_deadline) |
+//!
+//! A request that finds no room at the port, at a planner or at the registrar stalls its connection: no later
+//! frame is executed before it. Stalled connections go on in order of arrival.
+
+mod connection;
+mod follow;
+mod hello;
+mod input;
+mod into_group;
+mod operation;
+mod placing;
+mod planning;
+mod questions;
+mod requests;
+mod room;
+mod waits;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+
+use slab::Slab;
+use wharf_core::group::PlanReply;
+use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
+use wharf_core::planted::{PlantedBug, is_planted};
+use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
+use wharf_core::time::Time;
+
+use super::shared::{Counters, Hangup, SessionShared};
+use super::tags::{split_tag, tag};
+use crate::protocol::{Fault, Kind, Reason, ReasonCode};
+use connection::{Connection, Stalled};
+pub use connection::{InputEnd, Output};
+pub(super) use follow::Departed;
+pub use hello::HELLO_PATIENCE;
+pub(crate) use hello::late_hello;
+use operation::{Operation, Parts};
+pub use questions::Asker;
+use room::{Room, Waiter};
+
+/// Identifies a connection at its service, until [`ConnectionService::close`].
+pub type ConnectionKey = usize;
+
+/// Maximum number of planner jobs in progress at one I/O thread, without waiting groups.
+const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - PORT_GROUPS_WAITING_MAX;
+
+/// Observes the replies of one I/O thread, on that thread.
+pub trait IoObserver {
+    /// Called when a request is answered, `nanos` nanoseconds after it was read. A reply with several parts
+    /// is `done` as a whole. [`handle_part`](Self::handle_part) reports each part.
+    fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64);
+
+    /// Called for each part of a batch or of a node command.
+    fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
+}
+
+/// An observer that does nothing.
+pub struct Unobserved;
+
+impl IoObserver for Unobserved {
+    fn handle_reply(&mut self, _kind: Kind, _reason: ReasonCode, _nanos: u64) {}
+}
+
+/// The connections of one I/O thread, and their requests.
+pub struct ConnectionService {
+    port: Port,
+    shared: Arc<SessionShared>,
+    observer: Box<dyn IoObserver>,
+    /// Wakes the thread.
+    waker: Waker,
+    connections: Slab<Connection>,
+    operations: Slab<Operation>,
+    /// Room for requests in the port.
+    port_room: Room,
+    /// Room for planner jobs in the port.
+    plan_room: Room,
+    /// Number of groups that may still wait.
+    group_room: usize,
+    /// Candidates of the requests that wait at the port.
+    candidates_waiting: usize,
+    /// Connections with a question for the registrar, in order of arrival.
+    asking: VecDeque<ConnectionKey>,
+    /// Connections that wait for room for a page of nodes.
+    listing: VecDeque<ConnectionKey>,
+    /// Connections whose session is still at another connection.
+    resuming: Vec<ConnectionKey>,
+    /// Connections that may continue with their input.
+    ready: VecDeque<ConnectionKey>,
+    /// Connections that follow changes.
+    followers: Vec<ConnectionKey>,
+    /// A deadline was added since the last [`take_new_deadline`](Self::take_new_deadline).
+    has_new_deadline: bool,
+    /// The times until which views of ended followers are kept.
+    departures: VecDeque<Time>,
+    /// Connections whose state changed since the last [`take_touched`](Self::take_touched).
+    touched: Vec<ConnectionKey>,
+    /// The port's spilled placements that are already counted.
+    spilled: u64,
+    /// Buffer that is reused from poll to poll.
+    replies: Vec<(Tag, PortReply)>,
+}
+
+impl ConnectionService {
+    /// Creates a service without connections. `waker` wakes its thread.
+    #[must_use]
+    pub fn new(port: Port, shared: Arc<SessionShared>, observer: Box<dyn IoObserver>, waker: Waker) -> Self {
+        Self {
+            port,
+            shared,
+            observer,
+            waker,
+            connections: Slab::new(),
+            operations: Slab::new(),
+            port_room: Room::new(PORT_IN_FLIGHT_MAX),
+            plan_room: Room::new(PLAN_ROOM),
+            group_room: PORT_GROUPS_WAITING_MAX,
+            candidates_waiting: 0,
+            asking: VecDeque::new(),
+            listing: VecDeque::new(),
+            resuming: Vec::new(),
+            ready: VecDeque::new(),
+            followers: Vec::new(),
+            has_new_deadline: false,
+            departures: VecDeque::new(),
+            touched: Vec::new(),
+            spilled: 0,
+            replies: Vec::new(),
+        }
+    }
+
+    /// Opens a connection whose peer is expected to say hello.
+    pub fn open(&mut self, hangup: Arc<dyn Hangup>) -> ConnectionKey {
+        self.connections.insert(Connection::new(hangup))
+    }
+
+    /// Handles bytes that the peer of `key` sent.
+    pub fn receive(&mut self, key: ConnectionKey, bytes: &[u8], now: Time) {
+        self.connections[key].input.extend(bytes);
+        self.go_on(key, now);
+        self.settle(now);
+    }
+
+    /// Handles the end of what the peer of `key` sends. Frames received before are still executed.
+    pub fn end_input(&mut self, key: ConnectionKey, end: InputEnd, now: Time) {
+        let connection = &mut self.connections[key];
+        let is_open = connection.session.is_some();
+        if is_open && end == InputEnd::Late {
+            return;
+        }
+        connection.input_end.get_or_insert(end);
+        if is_open {
+            self.go_on(key, now);
+        } else {
+            self.leave_before_hello(key, end);
+        }
+        self.settle(now);
+    }
+
+    /// Returns whether the service takes more bytes of `key` now.
+    #[must_use]
+    pub fn wants_input(&self, key: ConnectionKey) -> bool {
+        let connection = &self.connections[key];
+        connection.input_end.is_none() && connection.takes_frames()
+    }
+
+    /// Returns whether nothing more is read from the peer of `key`.
+    #[must_use]
+    pub fn is_input_over(&self, key: ConnectionKey) -> bool {
+        let connection = &self.connections[key];
+        connection.input_end.is_some() || connection.is_ending
+    }
+
+    /// Returns whether the peer of `key` has said hello and has its session.
+    #[must_use]
+    pub fn is_open(&self, key: ConnectionKey) -> bool {
+        self.connections[key].session.is_some()
+    }
+
+    /// Takes the replies to be sent to the peer of `key`. Report them with [`written`](Self::written).
+    pub fn take_output(&mut self, key: ConnectionKey) -> Output {
+        self.connections[key].take_output()
+    }
+
+    /// Handles that the peer of `key` took `replies` replies of `bytes` bytes, or takes no more if `failed`.
+    pub fn written(&mut self, key: ConnectionKey, replies: u32, bytes: usize, failed: bool, now: Time) {
+        self.connections[key].written(replies, bytes, failed);
+        self.resume_follow(key, now);
+        self.go_on(key, now);
+        self.touch(key);
+        self.settle(now);
+    }
+
+    /// Returns whether everything that `key` asked is answered and taken for output.
+    #[must_use]
+    pub fn is_done(&self, key: ConnectionKey) -> bool {
+        let connection = &self.connections[key];
+        connection.is_ending && connection.in_flight() == 0 && connection.out.is_empty()
+    }
+
+    /// Returns whether nothing of `key` is in progress any more, so that it can be closed.
+    #[must_use]
+    pub fn is_settled(&self, key: ConnectionKey) -> bool {
+        let connection = &self.connections[key];
+        connection.is_ending && connection.in_flight() == 0
+    }
+
+    /// Removes a connection. Its session is kept for the next connection of its client, unless the client ended
+    /// it and `took_all`. Returns the fault for which the connection ends.
+    ///
+    /// # Panics
+    /// Panics if something of the connection is still in progress.
+    pub fn close(&mut self, key: ConnectionKey, took_all: bool, now: Time) -> Option<Fault> {
+        assert!(self.is_settled(key), "a connection is closed with requests under way");
+        self.depart(key, now);
+        let connection = self.connections.remove(key);
+        self.touched.retain(|&touched| touched != key);
+        if let Some(session) = connection.session {
+            // The peer ended the stream and has every reply, so it will not return.
+            let returns =
+                connection.input_end != Some(InputEnd::Finished) || connection.fault.is_some() || !took_all;
+            if returns {
+                self.shared.sessions.detach(session);
+            } else {
+                self.shared.sessions.close(&session);
+            }
+        }
+        connection.fault
+    }
+
+    /// Moves the service on: takes replies of the engine, ends what is due, and resumes what can go on. Returns
+    /// whether anything moved.
+    pub fn poll(&mut self, now: Time) -> bool {
+        let told = self.handle_news(now);
+        let taken = self.poll_port(now);
+        if self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.expire(now);
+        }
+        if !self.resuming.is_empty() {
+            self.resume_sessions();
+        }
+        self.settle(now);
+        taken > 0 || told
+    }
+
+    /// Returns the time at which [`poll`](Self::poll) must be called at the latest.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let follow = self.next_follow_deadline();
+        let departure = self.departures.front().copied();
+        [self.port.next_deadline(), follow, departure].into_iter().flatten().min()
+    }
+
+    /// Returns whether an input has added a deadline. A thread that sleeps until an earlier answer of
+    /// [`next_deadline`](Self::next_deadline) must be woken.
+    pub fn take_new_deadline(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_deadline) && !is_planted(PlantedBug::NewDeadlineUntold)
+    }
+
+    /// Puts the thread to sleep if the port has nothing for it. Returns false if it must poll again.
+    pub fn try_sleep(&mut self) -> bool {
+        let bell = Arc::clone(self.port.bell());
+        bell.sleep_if(|| self.port.is_idle())
+    }
+
+    /// Returns the port.
+    #[must_use]
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Returns the port, for callers that look at it between two inputs.
+    pub fn port_mut(&mut self) -> &mut Port {
+        &mut self.port
+    }
+
+    /// Returns the number of requests in the engine: those that do not wait, and those that do.
+    #[must_use]
+    pub fn in_engine(&self) -> (usize, usize) {
+        let waiting = self.operations.iter().filter(|(_, operation)| operation.waits()).count();
+        (self.operations.len() - waiting, waiting)
+    }
+
+    /// Returns the number of requests of `key` in progress, without those that wait.
+    #[must_use]
+    pub fn in_flight(&self, key: ConnectionKey) -> usize {
+        let connection = &self.connections[key];
+        connection.in_flight() - connection.waits.len()
+    }
+
+    /// Calls `visit` for each connection whose state changed: it has output, takes input again, or ends.
+    pub fn take_touched(&mut self, mut visit: impl FnMut(ConnectionKey)) {
+        for key in self.touched.drain(..) {
+            self.connections[key].is_touched = false;
+            visit(key);
+        }
+    }
+
+    fn touch(&mut self, key: ConnectionKey) {
+        let connection = &mut self.connections[key];
+        if !connection.is_touched {
+            connection.is_touched = true;
+            self.touched.push(key);
+        }
+    }
+
+    /// Executes the frames of `key` that were received, until one stalls.
+    fn go_on(&mut self, key: ConnectionKey, now: Time) {
+        // The frames borrow from the input while the rest of the connection changes.
+        let mut input = std::mem::take(&mut self.connections[key].input);
+        let mut is_over = false;
+        while !is_over && self.connections[key].takes_frames() {
+            match input.next() {
+                Ok(Some(frame)) => self.handle_frame(key, &frame, now),
+                Ok(None) => {
+                    is_over = true;
+                    let connection = &self.connections[key];
+                    if connection.input_end.is_some() && connection.session.is_some() {
+                        let fault = connection.input_end.and_then(|end| input.check_end(end));
+                        self.end_reading(key, fault, now);
+                    }
+                }
+                Err(error) => {
+                    is_over = true;
+                    self.handle_unreadable(key, input::frame_fault(error), now);
+                }
+            }
+        }
+        self.connections[key].input = input;
+    }
+
+    /// Lets everything go on that has room now, until nothing more can.
+    fn settle(&mut self, now: Time) {
+        loop {
+            let waiter = self.port_room.next().or_else(|| self.plan_room.next());
+            match waiter {
+                Some(Waiter::Connection(key)) => self.submit_stalled(key, now),
+                Some(Waiter::Operation(operation)) => self.submit_next(operation, now),
+                None => match self.ready.pop_front() {
+                    Some(key) => {
+                        self.go_on(key, now);
+                        self.touch(key);
+                    }
+                    None => break,
+                },
+            }
+        }
+        self.resume_lists();
+        self.port.flush();
+    }
+
+    /// Ends the reading of a connection: its waits end, and the rest is still answered.
+    fn end_reading(&mut self, key: ConnectionKey, fault: Option<Fault>, now: Time) {
+        let connection = &mut self.connections[key];
+        if let Some(fault) = &fault {
+            connection.say(&input::fault_frame(0, 0, fault));
+        }
+        let is_stopping = connection.input_end == Some(InputEnd::Stopping);
+        connection.is_lost = !matches!(connection.input_end, Some(InputEnd::Finished | InputEnd::Stopping));
+        connection.fault = fault;
+        connection.is_ending = true;
+        let why = if is_stopping { WaitEnd::Stopped } else { WaitEnd::Cancelled };
+        if !(connection.is_lost && is_planted(PlantedBug::WaitOfLostConnectionGoesOn)) {
+            self.end_waits_of(key, why, now);
+        }
+        self.end_follow(key, now);
+        self.touch(key);
+    }
+
+    /// Handles bytes that are no frame: what follows cannot be told apart.
+    fn handle_unreadable(&mut self, key: ConnectionKey, fault: Fault, now: Time) {
+        if self.connections[key].session.is_none() {
+            self.refuse_hello(key, fault);
+        } else {
+            self.end_reading(key, Some(fault), now);
+        }
+    }
+
+    fn poll_port(&mut self, now: Time) -> usize {
+        let mut replies = std::mem::take(&mut self.replies);
+        let taken = self.port.poll(now, |tag, reply| replies.push((tag, reply)));
+        // All threads share the counter, so each adds only the growth of its own port.
+        let spilled = self.port.spilled();
+        if spilled > self.spilled {
+            // Relaxed: a statistic; nothing depends on its order.
+            self.shared.counters.spilled.fetch_add(spilled - self.spilled, Ordering::Relaxed);
+            self.spilled = spilled;
+        }
+        for (tag, reply) in replies.drain(..) {
+            let (operation, part) = split_tag(tag);
+            self.handle_reply(operation, part, reply, now);
+        }
+        self.replies = replies;
+        taken
+    }
+
+    /// Ends everything whose deadline has passed.
+    fn expire(&mut self, now: Time) {
+        let mut ended = Vec::new();
+        self.port.end_waits(now, |tag, reply| ended.push((tag, reply)));
+        for (tag, reply) in ended {
+            let (operation, part) = split_tag(tag);
+            self.handle_reply(operation, part, reply, now);
+        }
+        self.expire_follows(now);
+        self.expire_departures(now);
+    }
+
+    /// Enters an operation. Its parts can be submitted afterwards.
+    fn enter(&mut self, operation: Operation) -> usize {
+        let candidates = operation.parts.candidates();
+        if candidates > 0 {
+            let waits = matches!(operation.parts, Parts::Wait(..));
+            self.connections[operation.connection].candidates.add(candidates, waits);
+            self.candidates_waiting += if waits { candidates } else { 0 };
+        }
+        self.operations.insert(operation)
+    }
+
+    /// Submits one part. The caller has taken room for it.
+    fn submit(&mut self, operation: usize, part: usize, request: PortRequest, now: Time) {
+        let at_once = self.port.submit(tag(operation, part), request, now);
+        if let Some(reply) = at_once.expect("room was taken before") {
+            self.handle_reply(operation, part, reply, now);
+        }
+    }
+
+    /// Handles the engine's reply to one part of an operation.
+    fn handle_reply(&mut self, at: usize, part: usize, reply: PortReply, now: Time) {
+        let operation = &mut self.operations[at];
+        let key = operation.connection;
+        match operation.parts {
+            Parts::Wait(..) => {}
+            Parts::WaitGroup(..) => {
+                self.group_room += 1;
+                self.connections[key].groups_waiting -= 1;
+            }
+            Parts::Plan(..) => self.plan_room.give_back(1),
+            Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
+            _ => self.port_room.give_back(1),
+        }
+        if let Parts::IntoGroup(_) = operation.parts {
+            return self.step_into_group(at, reply, now);
+        }
+        let is_taken_back = is_taken_back(&reply);
+        let Some(complete) = operation.handle_part(part, reply, self.port.catalog()) else { return };
+        let Operation { sequence, started, parts, .. } = self.operations.remove(at);
+        let candidates = parts.candidates();
+        let waited = parts.waits();
+        if candidates > 0 {
+            self.connections[key].candidates.remove(candidates, waited);
+            self.candidates_waiting -= if waited { candidates } else { 0 };
+        }
+        self.touch(key);
+        if waited && self.connections[key].ends_wait(sequence, is_taken_back) {
+            return;
+        }
+        let kind = parts.kind();
+        complete.answer(&mut self.connections[key], kind, sequence);
+        self.observer.handle_reply(kind, complete.reason(), now.nanos_since(started));
+        for reason in complete.part_reasons() {
+            self.observer.handle_part(kind, reason);
+        }
+    }
+
+    /// Answers a request that is refused before its frame is executed.
+    fn refuse_frame(&mut self, key: ConnectionKey, kind: u16, sequence: u64, fault: &Fault) {
+        Counters::count(&self.shared.counters.frames_refused);
+        self.connections[key].say(&input::fault_frame(kind, sequence, fault));
+        self.touch(key);
+    }
+
+    /// Stalls `key` until what it waits for is there.
+    fn stall(&mut self, key: ConnectionKey, stalled: Stalled) {
+        let before = self.connections[key].stalled.replace(stalled);
+        assert!(before.is_none(), "a stalled connection executes no frame");
+    }
+}
+
+/// Returns whether a waiting request was ended early and this is its answer. For a group that was removed
+/// meanwhile, the removal is the outcome instead.
+fn is_taken_back(reply: &PortReply) -> bool {
+    match reply {
+        PortReply::WaitEnded(WaitEnd::Cancelled, ..) => true,
+        PortReply::Plan(reply) => matches!(**reply, PlanReply::Cancelled),
+        _ => false,
+    }
+}
+
+/// Returns the fault for waiting requests when the service stops.
+fn stopped() -> Fault {
+    let message = "the service stops, and what waits does not wait on: ask again once it is back";
+    Fault::new(Reason::ShuttingDown, message)
+}

@@ -1,0 +1,287 @@
+//! The state of one connection.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use wharf_core::group::ClientKey;
+use wharf_core::limits::CANDIDATES_IN_FLIGHT_MAX;
+use wharf_core::planted::{PlantedBug, is_planted};
+
+use super::follow::{Follow, Followed};
+use super::hello::Greeting;
+use super::input::Input;
+use super::placing::{Learning, Submission};
+use super::questions::Asker;
+use crate::codec::{FLAG_ERROR, FLAG_REPLY, Header, encode_body, encode_frame, try_encode_frame};
+use crate::protocol::{
+    BODY_VERSION, CONNECTION_HELD_BYTES_MAX, Fault, Kind, Reason, SESSION_WAITS_BYTES_MAX,
+};
+use crate::session::registrar::RegistrarRequest;
+use crate::session::shared::Hangup;
+use crate::session::{Session, Weight};
+
+/// From this number of unwritten replies on, the peer gets no page of changes.
+const LONG_REPLIES_MAX: u32 = 8;
+
+/// Why nothing more is read from a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputEnd {
+    /// The peer ended its stream. It does not return.
+    Finished,
+    /// The connection was lost. The peer may return.
+    Lost,
+    /// The service stops.
+    Stopping,
+    /// The time for the hello is over. A connection that is already open goes on.
+    Late,
+}
+
+/// Replies for a peer.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// The frames.
+    pub bytes: Vec<u8>,
+    /// The number of replies in them that were not taken before.
+    pub replies: u32,
+}
+
+/// A waiting request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitEntry {
+    /// Its operation.
+    pub(super) operation: usize,
+    /// The client has cancelled the wait. Cancellation remains the outcome even if the connection is lost
+    /// before the reply.
+    pub(super) is_cancelled: bool,
+}
+
+/// Number of candidates that requests in progress name.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    /// Of requests that do not wait.
+    pub(super) at_once: usize,
+    /// Of requests that wait.
+    pub(super) waiting: usize,
+}
+
+impl Candidates {
+    pub(super) fn add(&mut self, count: usize, waits: bool) {
+        *(if waits { &mut self.waiting } else { &mut self.at_once }) += count;
+    }
+
+    pub(super) fn remove(&mut self, count: usize, waits: bool) {
+        *(if waits { &mut self.waiting } else { &mut self.at_once }) -= count;
+    }
+}
+
+/// What a connection waits for before its next frame is executed.
+pub(super) enum Stalled {
+    /// Its session, which is still at another connection.
+    Resume(Greeting),
+    /// Room for the parts of a request.
+    Submit(Submission),
+    /// The registrar, to take [`Connection::question`].
+    Ask,
+    /// Room for a page of nodes.
+    List(Asker, RegistrarRequest),
+    /// The registrar's answer, after which a request that waits can begin.
+    Learn(Learning),
+    /// The peer, to take replies before it gets a page of changes.
+    Follow(Followed),
+}
+
+/// A connection.
+pub(super) struct Connection {
+    pub(super) hangup: Arc<dyn Hangup>,
+    /// The session, from the hello on.
+    pub(super) session: Option<Session>,
+    pub(super) input: Input,
+    pub(super) input_end: Option<InputEnd>,
+    /// Nothing more is read. The connection ends once everything is answered.
+    pub(super) is_ending: bool,
+    /// The fault of the peer for which the connection ends.
+    pub(super) fault: Option<Fault>,
+    /// The peer is gone without ending the stream, and may return.
+    pub(super) is_lost: bool,
+    /// The peer accepts no more replies.
+    is_broken: bool,
+    pub(super) stalled: Option<Stalled>,
+    /// A question that the registrar has not taken yet.
+    pub(super) question: Option<(Asker, RegistrarRequest)>,
+    /// Encoded replies.
+    pub(super) out: Vec<u8>,
+    /// Number of replies in `out`.
+    replies: u32,
+    /// Number of replies in `out` or being written.
+    unwritten: u32,
+    /// Bytes of those replies.
+    unwritten_bytes: usize,
+    /// Maximum number of unanswered requests.
+    pub(super) in_flight_max: u32,
+    /// Waiting requests, by sequence.
+    pub(super) waits: BTreeMap<u64, WaitEntry>,
+    pub(super) groups_waiting: u32,
+    pub(super) candidates: Candidates,
+    /// The follower state, if the connection follows changes.
+    pub(super) follow: Option<Follow>,
+    /// It is listed in the service's `touched`.
+    pub(super) is_touched: bool,
+}
+
+impl Connection {
+    pub(super) fn new(hangup: Arc<dyn Hangup>) -> Self {
+        Self {
+            hangup,
+            session: None,
+            input: Input::default(),
+            input_end: None,
+            is_ending: false,
+            fault: None,
+            is_lost: false,
+            is_broken: false,
+            stalled: None,
+            question: None,
+            out: Vec::new(),
+            replies: 0,
+            unwritten: 0,
+            unwritten_bytes: 0,
+            in_flight_max: 1,
+            waits: BTreeMap::new(),
+            groups_waiting: 0,
+            candidates: Candidates::default(),
+            follow: None,
+            is_touched: false,
+        }
+    }
+
+    /// Returns the session of an open connection.
+    pub(super) fn session(&mut self) -> &mut Session {
+        self.session.as_mut().expect("requests are executed after the hello")
+    }
+
+    /// Returns the key by which planners take turns between clients: the session, over all its connections.
+    pub(super) fn client(&mut self) -> ClientKey {
+        self.session().id().number
+    }
+
+    /// Returns the number of requests in progress.
+    pub(super) fn in_flight(&self) -> usize {
+        self.session.as_ref().map_or(0, Session::in_flight)
+    }
+
+    /// Answers `sequence` with `body`. Keeps the reply until it is acknowledged, unless the request is
+    /// read-only.
+    pub(super) fn reply<T: Serialize>(&mut self, kind: Kind, sequence: u64, body: &T) {
+        self.reply_flagged(kind.number(), 0, sequence, body);
+    }
+
+    pub(super) fn reply_fault(&mut self, kind: u16, sequence: u64, fault: &Fault) {
+        self.reply_flagged(kind, FLAG_ERROR, sequence, fault);
+    }
+
+    fn reply_flagged<T: Serialize>(&mut self, kind: u16, flags: u8, sequence: u64, body: &T) {
+        let flags = flags | FLAG_REPLY;
+        let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
+        let start = self.out.len();
+        let encoded = try_encode_frame(header, &[], &mut self.out, |out| encode_body(body, out));
+        if let Err(error) = encoded {
+            // Lists and batches are cut to fit. Any other reply that is too long becomes a fault instead of a
+            // panic.
+            let fault = Fault::new(Reason::LimitExceeded, format!("the reply does not fit: {error}"));
+            let header = Header { flags: header.flags | FLAG_ERROR, ..header };
+            encode_frame(header, &[], &mut self.out, |out| encode_body(&fault, out));
+        }
+        let session = self.session.as_mut().expect("requests are executed after the hello");
+        if Kind::from_number(kind).is_some_and(Kind::only_looks) {
+            session.answer_unkept(sequence);
+        } else {
+            session.answer(sequence, &self.out[start..]);
+        }
+        self.count_unwritten(self.out.len() - start);
+    }
+
+    /// Counts one more reply of `bytes` bytes to be written.
+    pub(super) fn count_unwritten(&mut self, bytes: usize) {
+        self.replies += 1;
+        self.unwritten += 1;
+        self.unwritten_bytes += bytes;
+    }
+
+    /// Sends a frame that is not the outcome of a request of the session, or that is sent again.
+    pub(super) fn say(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+        self.count_unwritten(bytes.len());
+    }
+
+    pub(super) fn take_output(&mut self) -> Output {
+        Output { bytes: std::mem::take(&mut self.out), replies: std::mem::take(&mut self.replies) }
+    }
+
+    /// Counts down what the peer took. Replies that it has not taken limit what it may ask.
+    pub(super) fn written(&mut self, replies: u32, bytes: usize, failed: bool) {
+        self.unwritten -= replies;
+        self.unwritten_bytes -= bytes;
+        self.is_broken |= failed;
+    }
+
+    /// Returns whether the peer has taken so few replies that it gets no long one yet.
+    pub(super) fn has_unwritten(&self) -> bool {
+        self.unwritten >= LONG_REPLIES_MAX && !self.is_broken
+    }
+
+    /// Returns whether the next frame may be executed.
+    pub(super) fn takes_frames(&self) -> bool {
+        self.stalled.is_none() && !self.is_ending && !self.is_busy()
+    }
+
+    /// Returns whether the peer has asked as much as it may without taking replies.
+    fn is_busy(&self) -> bool {
+        let Some(session) = &self.session else { return false };
+        let in_flight = session.in_flight() - self.waits.len();
+        let unanswered = in_flight + self.unwritten as usize;
+        let held = session.under_way_bytes() + self.unwritten_bytes;
+        let is_full = unanswered >= self.in_flight_max as usize
+            || self.candidates.at_once >= CANDIDATES_IN_FLIGHT_MAX
+            || held >= CONNECTION_HELD_BYTES_MAX
+            || session.is_full_of_promises();
+        !self.is_broken && is_full && !is_planted(PlantedBug::CreditsIgnored)
+    }
+
+    /// Records that a request waits from now on as `operation`.
+    pub(super) fn begins_wait(&mut self, sequence: u64, operation: usize) {
+        self.waits.insert(sequence, WaitEntry { operation, is_cancelled: false });
+        self.session().wait(sequence);
+    }
+
+    /// Ends the wait of a request. `is_taken_back` says that the wait was ended early and has no other
+    /// outcome. Returns whether no reply is sent: the lost connection ended the wait, and a returning peer
+    /// sends the request again. A wait that its client cancelled, or a group that was removed, gets that as
+    /// its outcome.
+    pub(super) fn ends_wait(&mut self, sequence: u64, is_taken_back: bool) -> bool {
+        let entry = self.waits.remove(&sequence);
+        let is_cancelled = entry.is_some_and(|entry| entry.is_cancelled);
+        let is_forgotten = self.is_lost && is_taken_back && !is_cancelled;
+        if is_forgotten {
+            self.session().answer_unkept(sequence);
+        }
+        is_forgotten
+    }
+
+    /// Weighs the request of `sequence` as one whose reply is the status of a group of `bundles` bundles.
+    pub(super) fn expects_group(&mut self, sequence: u64, weight: Weight, bundles: usize) {
+        self.session().weigh(sequence, weight.of_group(bundles));
+    }
+
+    /// Checks whether the session's waits leave room for the request of `sequence`.
+    pub(super) fn take_wait_room(&mut self, sequence: u64) -> Result<(), Fault> {
+        if self.session().can_wait(sequence) {
+            return Ok(());
+        }
+        let message = format!(
+            "what waits at this session, and the replies that were not acknowledged of what waited, may take \
+             {SESSION_WAITS_BYTES_MAX} bytes together: acknowledge replies, cancel some waits, or ask again later"
+        );
+        Err(Fault::of_field(Reason::LimitExceeded, "mode", message))
+    }
+}

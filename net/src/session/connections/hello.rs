@@ -1,0 +1,170 @@
+//! The hello: a new session, or one that continues here.
+
+use std::time::Duration;
+
+use tracing::info;
+use wharf_core::ids::SessionId;
+
+use super::input::{Asked, fault_frame, read_body};
+use super::{ConnectionKey, ConnectionService, InputEnd, Stalled};
+use crate::codec::{Extension, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame};
+use crate::protocol::{
+    Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, Fault, Hello, HelloReply, Kind, Reason, SessionToken,
+    VERSION_MAX, VERSION_MIN,
+};
+use crate::session::Session;
+use crate::session::shared::Resumed;
+
+/// Time that a peer has from its handshake to the end of its hello.
+pub const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A hello that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Greeting {
+    /// The version that both sides speak.
+    version: u8,
+    /// The peer acknowledges waits individually.
+    is_exact: bool,
+    /// The session to resume.
+    resume: Option<(SessionId, SessionToken)>,
+}
+
+/// Returns the fault for a peer that said no hello in time.
+pub(crate) fn late_hello() -> Fault {
+    let seconds = HELLO_PATIENCE.as_secs();
+    let message = format!("no hello came within {seconds} s: connect again and say hello (kind 1) first");
+    Fault::new(Reason::HelloExpected, message)
+}
+
+fn read_hello(frame: &FrameRef<'_>) -> Result<Greeting, Fault> {
+    if frame.header.kind != Kind::Hello.number() {
+        let message = format!("the first frame has kind {}: say hello (kind 1) first", frame.header.kind);
+        return Err(Fault::new(Reason::HelloExpected, message));
+    }
+    let asked = Asked::new(*frame);
+    let hello: Hello = read_body(&asked)?;
+    let version = hello.version_max.min(VERSION_MAX);
+    if version < hello.version_min.max(VERSION_MIN) {
+        let message = format!(
+            "the client speaks protocol versions {} to {}, this server {VERSION_MIN} to {VERSION_MAX}: use a client of its age",
+            hello.version_min, hello.version_max
+        );
+        return Err(Fault::of_field(Reason::NoCommonVersion, "version_max", message));
+    }
+    let is_exact = asked.acknowledged.take().is_some();
+    let resume = hello.resume.map(|resume| (resume.session.into(), resume.token));
+    Ok(Greeting { version, is_exact, resume })
+}
+
+impl ConnectionService {
+    /// Handles the first frame of a connection.
+    pub(super) fn handle_hello(&mut self, key: ConnectionKey, frame: &FrameRef<'_>) {
+        match read_hello(frame) {
+            Ok(greeting) => self.greet(key, greeting),
+            Err(fault) => self.refuse_hello(key, fault),
+        }
+    }
+
+    /// Opens or resumes the session, or waits until another connection has let it go.
+    fn greet(&mut self, key: ConnectionKey, greeting: Greeting) {
+        let hangup = &self.connections[key].hangup;
+        let sessions = &self.shared.sessions;
+        let session = match greeting.resume {
+            None => sessions.open(hangup),
+            Some((id, token)) => match sessions.resume(id, &token, hangup, &self.waker) {
+                Resumed::Session(session) => session,
+                Resumed::Elsewhere => {
+                    self.resuming.push(key);
+                    return self.stall(key, Stalled::Resume(greeting));
+                }
+                Resumed::Unknown => {
+                    let message = format!(
+                        "session {id} cannot be resumed here: it is unknown or forgotten, or the token is not its own; open a new one, and take requests without a reply as undecided"
+                    );
+                    let fault = Fault::of_field(Reason::UnknownSession, "resume", message);
+                    return self.refuse_hello(key, fault);
+                }
+            },
+        };
+        self.welcome(key, greeting, session);
+    }
+
+    fn welcome(&mut self, key: ConnectionKey, greeting: Greeting, mut session: Session) {
+        let limits = self.shared.limits();
+        let in_flight_max = limits.in_flight_max;
+        let reply = HelloReply {
+            version: greeting.version,
+            server: self.shared.identity(),
+            limits,
+            session: session.id().into(),
+            token: session.token(),
+            resumed: greeting.resume.is_some(),
+        };
+        info!(session = %session.id(), resumed = reply.resumed, "session opened");
+        let header = Header {
+            kind: Kind::Hello.number(),
+            flags: FLAG_REPLY,
+            version: BODY_VERSION,
+            ..Header::default()
+        };
+        let mut none = Vec::new();
+        let mut understood = None;
+        encode_body(&Acknowledged::default(), &mut none);
+        if greeting.is_exact {
+            session.acknowledges_exactly();
+            understood = Some(Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &none });
+        }
+        let mut frame = Vec::new();
+        encode_frame(header, understood.as_slice(), &mut frame, |out| encode_body(&reply, out));
+        let connection = &mut self.connections[key];
+        connection.session = Some(session);
+        connection.in_flight_max = in_flight_max;
+        connection.say(&frame);
+        self.touch(key);
+    }
+
+    /// Tells the peer why it gets no session, and ends the connection.
+    pub(super) fn refuse_hello(&mut self, key: ConnectionKey, fault: Fault) {
+        let connection = &mut self.connections[key];
+        connection.say(&fault_frame(Kind::Hello.number(), 0, &fault));
+        connection.fault = Some(fault);
+        connection.is_ending = true;
+        self.touch(key);
+    }
+
+    /// Handles the end of the input of a connection without a session.
+    pub(super) fn leave_before_hello(&mut self, key: ConnectionKey, end: InputEnd) {
+        let connection = &mut self.connections[key];
+        if connection.is_ending {
+            return;
+        }
+        connection.stalled = None;
+        self.resuming.retain(|&resuming| resuming != key);
+        let fault = match end {
+            InputEnd::Late => Some(late_hello()),
+            InputEnd::Stopping => {
+                let message = "the service is shutting down: connect again later";
+                Some(Fault::new(Reason::ShuttingDown, message))
+            }
+            InputEnd::Finished | InputEnd::Lost => connection.input.check_end(end),
+        };
+        match fault {
+            Some(fault) => self.refuse_hello(key, fault),
+            // The peer left. Nobody is there to be told.
+            None => {
+                connection.is_ending = true;
+                self.touch(key);
+            }
+        }
+    }
+
+    /// Tries again to resume the sessions that were at other connections.
+    pub(super) fn resume_sessions(&mut self) {
+        for key in std::mem::take(&mut self.resuming) {
+            if let Some(Stalled::Resume(greeting)) = self.connections[key].stalled.take() {
+                self.greet(key, greeting);
+                self.ready.push_back(key);
+            }
+        }
+    }
+}

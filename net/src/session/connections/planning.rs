@@ -1,0 +1,290 @@
+//! Groups and statements, which planners serve.
+
+use wharf_core::group::{PlanJob, PlanReply};
+use wharf_core::limits::GROUP_BUNDLES_MAX;
+use wharf_core::registrar::Catalog;
+use wharf_core::router::{PortReply, PortRequest, WaitEnd};
+use wharf_core::time::Time;
+
+use super::connection::Connection;
+use super::input::{Asked, read_body};
+use super::operation::{Complete, Operation, Parts, cut_units};
+use super::placing::{Learning, LearningRequest, Submission};
+use super::room::Waiter;
+use super::{ConnectionKey, ConnectionService, Stalled, stopped};
+use crate::convert::{
+    PlacementDefaults, bundles, group_fault, group_kinds_to_learn, group_reply, group_spec, groups_page,
+    page_limit, removed_group, statement, statement_fault, statement_reply, wait_until,
+};
+use crate::protocol::{
+    CreateGroupRequest, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsReply,
+    ListGroupsRequest, MODE_WAIT_UNTIL, Reason, ReasonCode, RemoveGroupReply, RemoveGroupRequest,
+    ShrinkGroupRequest, StatementReply, StatementRequest,
+};
+use crate::session::shared::WAITING_GROUPS_MAX;
+
+/// The reply to a planner's job.
+pub(super) enum PlanComplete {
+    Group(GroupReply),
+    Removed(RemoveGroupReply),
+    Groups(ListGroupsReply),
+    Statement(StatementReply),
+}
+
+impl PlanComplete {
+    pub(super) fn reason(&self) -> ReasonCode {
+        match self {
+            Self::Group(reply) => reply.reason,
+            Self::Removed(reply) => reply.reason,
+            Self::Groups(_) => ReasonCode::default(),
+            Self::Statement(reply) => reply.reason,
+        }
+    }
+
+    pub(super) fn answer(&self, connection: &mut Connection, kind: Kind, sequence: u64) {
+        match self {
+            Self::Group(reply) => connection.reply(kind, sequence, reply),
+            Self::Removed(reply) => connection.reply(kind, sequence, reply),
+            Self::Groups(reply) => connection.reply(kind, sequence, reply),
+            Self::Statement(reply) => connection.reply(kind, sequence, reply),
+        }
+    }
+}
+
+impl Complete {
+    /// Builds the reply to a job of `kind`. `size` is the number of a statement's operations, or the groups
+    /// per page.
+    pub(super) fn plan(kind: Kind, size: usize, reply: PortReply, catalog: &Catalog) -> Self {
+        let PortReply::Plan(reply) = reply else { unreachable!("a planner answers with a plan's reply") };
+        let complete = match kind {
+            Kind::RemoveGroup => PlanComplete::Removed(removed_group(&reply)),
+            Kind::ListGroups => PlanComplete::Groups(groups_page(&reply, size)),
+            Kind::SubmitStatement => {
+                let mut reply = statement_reply(&reply, size, catalog);
+                cut_units(reply.operations.iter_mut().filter_map(|operation| operation.placed.as_mut()));
+                PlanComplete::Statement(reply)
+            }
+            _ => PlanComplete::Group(group_reply(&reply, catalog)),
+        };
+        Self::Plan(Box::new(complete))
+    }
+}
+
+impl Complete {
+    /// Builds the reply to a waiting group that was ended early because of `end`.
+    pub(super) fn waited_group(end: Option<WaitEnd>, reply: PortReply, catalog: &Catalog) -> Self {
+        match (end, &reply) {
+            (Some(WaitEnd::Stopped), PortReply::Plan(reply)) if matches!(**reply, PlanReply::Cancelled) => {
+                Self::Plan(Box::new(PlanComplete::Group(group_fault(stopped()))))
+            }
+            _ => Self::plan(Kind::CreateGroup, 0, reply, catalog),
+        }
+    }
+}
+
+impl ConnectionService {
+    /// Executes a new request that a planner handles, or a placement into a bundle.
+    pub(super) fn handle_planning(
+        &mut self,
+        key: ConnectionKey,
+        kind: Kind,
+        asked: &Asked<'_>,
+        now: Time,
+    ) -> Result<(), Fault> {
+        let sequence = asked.frame.header.sequence;
+        if matches!(kind, Kind::GrowGroup | Kind::ShrinkGroup | Kind::GroupStatus) {
+            self.connections[key].expects_group(sequence, asked.weight(), GROUP_BUNDLES_MAX);
+        }
+        if self.port.planner_count() == 0 {
+            let message = "this service has no planners (setting `planners` is 0), and so no groups and no \
+                           statements: set it to 1 or more";
+            return Err(Fault::new(Reason::NotServed, message));
+        }
+        let (size, job) = match kind {
+            Kind::CreateGroup => {
+                let request: CreateGroupRequest = read_body(asked)?;
+                let counts = request.bundles.iter().map(|bundle| bundle.count as usize);
+                let bundles = counts.fold(0, usize::saturating_add);
+                self.connections[key].expects_group(sequence, asked.weight(), bundles);
+                self.handle_create(key, sequence, request, now);
+                return Ok(());
+            }
+            Kind::PlaceInto => {
+                self.handle_place_into(key, sequence, read_body(asked)?, now);
+                return Ok(());
+            }
+            Kind::GrowGroup => {
+                self.handle_grow(key, sequence, read_body(asked)?, now);
+                return Ok(());
+            }
+            Kind::SubmitStatement => {
+                self.handle_statement(key, sequence, read_body(asked)?, now);
+                return Ok(());
+            }
+            Kind::ShrinkGroup => {
+                let ShrinkGroupRequest { group, bundles } = read_body(asked)?;
+                (0, PlanJob::ShrinkGroup(group.into(), bundles))
+            }
+            Kind::RemoveGroup => {
+                (0, PlanJob::RemoveGroup(read_body::<RemoveGroupRequest>(asked)?.group.into()))
+            }
+            Kind::GroupStatus => {
+                (0, PlanJob::GroupStatus(read_body::<GroupStatusRequest>(asked)?.group.into()))
+            }
+            Kind::ListGroups => {
+                let ListGroupsRequest { after, limit } = read_body(asked)?;
+                let limit = page_limit(limit)?;
+                (usize::from(limit), PlanJob::ListGroups(after.map(Into::into), limit))
+            }
+            other => unreachable!("{other:?} is no planner's"),
+        };
+        self.submit_plan(key, sequence, Parts::Plan(kind, size), job, now);
+        Ok(())
+    }
+
+    fn answer_plan(&mut self, key: ConnectionKey, kind: Kind, sequence: u64, complete: &PlanComplete) {
+        complete.answer(&mut self.connections[key], kind, sequence);
+        self.observer.handle_reply(kind, complete.reason(), 0);
+        self.touch(key);
+    }
+
+    pub(super) fn answer_group_fault(&mut self, key: ConnectionKey, kind: Kind, sequence: u64, fault: Fault) {
+        self.answer_plan(key, kind, sequence, &PlanComplete::Group(group_fault(fault)));
+    }
+
+    fn handle_statement(&mut self, key: ConnectionKey, sequence: u64, request: StatementRequest, now: Time) {
+        let kind = Kind::SubmitStatement;
+        let size = request.operations.len();
+        match statement(request, self.port.catalog()) {
+            Ok(submit) => {
+                let job = PlanJob::Submit(Box::new(submit));
+                self.submit_plan(key, sequence, Parts::Plan(kind, size), job, now);
+            }
+            Err(fault) => {
+                self.answer_plan(key, kind, sequence, &PlanComplete::Statement(statement_fault(fault)));
+            }
+        }
+    }
+
+    fn handle_create(&mut self, key: ConnectionKey, sequence: u64, request: CreateGroupRequest, now: Time) {
+        let defaults = self.placement_defaults();
+        if request.mode != MODE_WAIT_UNTIL {
+            return self.create_group(key, sequence, request, defaults, now);
+        }
+        match group_kinds_to_learn(&request, self.port.catalog(), defaults) {
+            Err(reply) => {
+                self.answer_plan(key, Kind::CreateGroup, sequence, &PlanComplete::Group(*reply));
+            }
+            Ok(names) if names.is_empty() => self.create_group(key, sequence, request, defaults, now),
+            Ok(names) => {
+                let request = LearningRequest::CreateGroup(Box::new(request));
+                let learning = Learning { sequence, started: now, defaults, request };
+                self.stall(key, Stalled::Learn(learning));
+                self.ask_to_learn(key, (Kind::CreateGroup, sequence), names, now);
+            }
+        }
+    }
+
+    /// Creates a group whose resource kinds are known.
+    pub(super) fn create_group(
+        &mut self,
+        key: ConnectionKey,
+        sequence: u64,
+        request: CreateGroupRequest,
+        defaults: PlacementDefaults,
+        now: Time,
+    ) {
+        let kind = Kind::CreateGroup;
+        let waits = request.mode == MODE_WAIT_UNTIL;
+        match group_spec(request, self.port.catalog(), defaults) {
+            Ok(spec) => {
+                let job = PlanJob::CreateGroup(spec.into());
+                self.submit_group(key, sequence, kind, job, waits, now);
+            }
+            Err(reply) => self.answer_plan(key, kind, sequence, &PlanComplete::Group(*reply)),
+        }
+    }
+
+    fn handle_grow(&mut self, key: ConnectionKey, sequence: u64, request: GrowGroupRequest, now: Time) {
+        let GrowGroupRequest { group, bundles: wire, mode, deadline } = request;
+        let defaults = self.placement_defaults();
+        let until = wait_until(mode, deadline).map_err(|fault| Box::new(group_fault(fault)));
+        let made = until.and_then(|until| Ok((bundles(wire, self.port.catalog(), defaults)?, until)));
+        let kind = Kind::GrowGroup;
+        match made {
+            Ok((bundles, until)) => {
+                let job = PlanJob::GrowGroup(group.into(), bundles, until);
+                self.submit_group(key, sequence, kind, job, until.is_some(), now);
+            }
+            Err(reply) => self.answer_plan(key, kind, sequence, &PlanComplete::Group(*reply)),
+        }
+    }
+
+    /// Submits a job that may wait. A job that waits takes no room from jobs that are answered at once: waiting
+    /// groups have their own.
+    fn submit_group(
+        &mut self,
+        key: ConnectionKey,
+        sequence: u64,
+        kind: Kind,
+        job: PlanJob,
+        waits: bool,
+        now: Time,
+    ) {
+        if !waits {
+            return self.submit_plan(key, sequence, Parts::Plan(kind, 0), job, now);
+        }
+        let room = self.connections[key].take_wait_room(sequence);
+        if let Err(fault) = room.and_then(|()| self.take_group_room(key)) {
+            return self.answer_group_fault(key, kind, sequence, fault);
+        }
+        let parts = Parts::WaitGroup(kind, None);
+        let operation = self.enter(Operation { connection: key, sequence, started: now, parts });
+        let connection = &mut self.connections[key];
+        connection.begins_wait(sequence, operation);
+        let client = connection.client();
+        self.submit(operation, 0, PortRequest::PlanFor(client, job), now);
+    }
+
+    /// Takes room for one more waiting group, both at the connection and at the I/O thread. The limit per
+    /// connection keeps one client from taking all the room.
+    fn take_group_room(&mut self, key: ConnectionKey) -> Result<(), Fault> {
+        let limit = self.shared.settings.load().waiting_groups_max;
+        let full = |message: String| Err(Fault::of_field(Reason::LimitExceeded, "mode", message));
+        let connection = &mut self.connections[key];
+        if connection.groups_waiting >= limit {
+            return full(format!(
+                "{limit} groups wait at this connection, which is all that may (setting `waiting_groups_max`): cancel \
+                 some, ask again later, or without waiting"
+            ));
+        }
+        let Some(left) = self.group_room.checked_sub(1) else {
+            return full(format!(
+                "{WAITING_GROUPS_MAX} groups wait at this I/O thread of the service, which is all that can: ask \
+                 again later, or without waiting"
+            ));
+        };
+        self.group_room = left;
+        connection.groups_waiting += 1;
+        Ok(())
+    }
+
+    /// Submits a planner's job, or stalls the connection until the planner has room.
+    pub(super) fn submit_plan(
+        &mut self,
+        key: ConnectionKey,
+        sequence: u64,
+        parts: Parts,
+        job: PlanJob,
+        now: Time,
+    ) {
+        let request = PortRequest::PlanFor(self.connections[key].client(), job);
+        let operation = Operation { connection: key, sequence, started: now, parts };
+        if self.plan_room.take(Waiter::Connection(key), 1) {
+            let operation = self.enter(operation);
+            self.submit(operation, 0, request, now);
+        } else {
+            self.stall(key, Stalled::Submit(Submission { operation, requests: vec![(0, request)] }));
+        }
+    }
+}

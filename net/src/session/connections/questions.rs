@@ -1,0 +1,154 @@
+//! Questions for the registrar, and its answers.
+
+use wharf_core::planted::{PlantedBug, is_planted};
+use wharf_core::time::Time;
+
+use super::{ConnectionKey, ConnectionService, Stalled};
+use crate::protocol::{Fault, Kind, Reason, ReasonCode};
+use crate::session::registrar::{RegistrarReply, RegistrarRequest};
+
+/// The request behind a question for the registrar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    connection: ConnectionKey,
+    kind: Kind,
+    sequence: u64,
+    started: Time,
+    /// The registrar learns resource kinds, and the request begins afterwards.
+    learns: bool,
+}
+
+impl ConnectionService {
+    /// Asks the registrar. The reply follows when it has answered.
+    pub(super) fn ask_registrar(
+        &mut self,
+        key: ConnectionKey,
+        (kind, sequence): (Kind, u64),
+        request: RegistrarRequest,
+        now: Time,
+    ) {
+        let asker = Asker { connection: key, kind, sequence, started: now, learns: false };
+        // A page takes memory at every shard, at the registrar and here, so few are built at once.
+        if kind == Kind::ListNodes && !(self.listing.is_empty() && self.shared.lists.take(&self.waker)) {
+            self.listing.push_back(key);
+            return self.stall(key, Stalled::List(asker, request));
+        }
+        self.queue_question(asker, request);
+        self.stall(key, Stalled::Ask);
+    }
+
+    /// Asks the registrar to learn these kinds. The connection is stalled until it has.
+    pub(super) fn ask_to_learn(
+        &mut self,
+        key: ConnectionKey,
+        (kind, sequence): (Kind, u64),
+        names: Vec<String>,
+        now: Time,
+    ) {
+        let asker = Asker { connection: key, kind, sequence, started: now, learns: true };
+        self.queue_question(asker, RegistrarRequest::Learn(names));
+    }
+
+    fn queue_question(&mut self, asker: Asker, request: RegistrarRequest) {
+        let before = self.connections[asker.connection].question.replace((asker, request));
+        assert!(before.is_none(), "a connection asks one question at a time");
+        self.asking.push_back(asker.connection);
+    }
+
+    /// Returns whether there is a question for the registrar.
+    #[must_use]
+    pub fn has_question(&self) -> bool {
+        !self.asking.is_empty()
+    }
+
+    /// Takes the next question for the registrar. Its answer goes to [`handle_answer`](Self::handle_answer).
+    pub fn next_question(&mut self, now: Time) -> Option<(Asker, RegistrarRequest)> {
+        let key = self.asking.pop_front()?;
+        let connection = &mut self.connections[key];
+        let question = connection.question.take().expect("a connection that asks has a question");
+        if matches!(connection.stalled, Some(Stalled::Ask)) {
+            connection.stalled = None;
+            self.ready.push_back(key);
+            self.settle(now);
+        }
+        Some(question)
+    }
+
+    /// Handles the registrar's answer, or the fault that stands for it if the registrar is gone.
+    pub fn handle_answer(&mut self, asker: Asker, answer: RegistrarReply, now: Time) {
+        let is_lost = self.connections[asker.connection].is_lost;
+        if is_lost && is_planted(PlantedBug::AnswerToLostConnectionDropped) {
+            return;
+        }
+        if asker.learns {
+            self.handle_learnt(asker.connection, answer, now);
+        } else {
+            self.answer_with(asker, answer, now);
+        }
+        self.settle(now);
+    }
+
+    /// Returns the fault for questions to a registrar that has ended.
+    #[must_use]
+    pub fn no_registrar() -> Fault {
+        Fault::new(Reason::Unavailable, "the registrar is gone: the service is shutting down")
+    }
+
+    /// Sends the registrar's answer as the reply.
+    fn answer_with(&mut self, asker: Asker, answer: RegistrarReply, now: Time) {
+        let Asker { connection: key, kind, sequence, started, .. } = asker;
+        let connection = &mut self.connections[key];
+        let mut reason = ReasonCode::default();
+        match answer {
+            RegistrarReply::Nodes(reply) => {
+                connection.reply(kind, sequence, &reply);
+                reply.replies.iter().for_each(|reply| self.observer.handle_part(kind, reply.reason));
+            }
+            RegistrarReply::List(reply) => connection.reply(kind, sequence, &reply),
+            RegistrarReply::Status(reply) => connection.reply(kind, sequence, &*reply),
+            RegistrarReply::Report(reply) => {
+                connection.reply(kind, sequence, &reply);
+                reason = reply.reason;
+            }
+            RegistrarReply::Heartbeat(reply) => {
+                connection.reply(kind, sequence, &reply);
+                reason = reply.reason;
+            }
+            RegistrarReply::Books(reply) => connection.reply(kind, sequence, &*reply),
+            RegistrarReply::Reserved(reply) => {
+                connection.reply(kind, sequence, &*reply);
+                reason = reply.reason;
+            }
+            RegistrarReply::Adopted(reply) => {
+                connection.reply(kind, sequence, &*reply);
+                reason = reply.reason;
+            }
+            RegistrarReply::Fault(fault) => {
+                connection.reply_fault(kind.number(), sequence, &fault);
+                reason = fault.reason;
+            }
+            RegistrarReply::Learnt | RegistrarReply::Exported(_) => {
+                unreachable!("no connection asks for this alone")
+            }
+        }
+        if kind == Kind::ListNodes {
+            self.shared.lists.give_back();
+        }
+        self.observer.handle_reply(kind, reason, now.nanos_since(started));
+        self.touch(key);
+    }
+
+    /// Lets connections ask for pages of nodes while there is room for them.
+    pub(super) fn resume_lists(&mut self) {
+        while let Some(&key) = self.listing.front() {
+            if !self.shared.lists.take(&self.waker) {
+                return;
+            }
+            self.listing.pop_front();
+            match self.connections[key].stalled.replace(Stalled::Ask) {
+                Some(Stalled::List(asker, request)) => self.queue_question(asker, request),
+                _ => unreachable!("a connection in this queue waits for room for a page"),
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Admits the frames of a connection and dispatches its new requests.
+
+use wharf_core::router::WaitEnd;
+use wharf_core::time::Time;
+
+use super::input::{Asked, read_body};
+use super::{ConnectionKey, ConnectionService};
+use crate::codec::FrameRef;
+use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason, ReasonCode};
+use crate::session::registrar::RegistrarRequest;
+use crate::session::shared::Counters;
+use crate::session::{Admission, Weight};
+
+impl ConnectionService {
+    /// Handles one frame.
+    pub(super) fn handle_frame(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) {
+        if self.connections[key].session.is_none() {
+            return self.handle_hello(key, frame);
+        }
+        let header = frame.header;
+        if header.kind == Kind::Hello.number() {
+            let message = "this session is open already: continue it, or connect again";
+            let fault = Fault::new(Reason::SecondHello, message);
+            return self.refuse_frame(key, header.kind, header.sequence, &fault);
+        }
+        if let Err(fault) = self.admit(key, frame, now) {
+            self.refuse_frame(key, header.kind, header.sequence, &fault);
+        }
+    }
+
+    /// Executes a request unless it was executed before.
+    fn admit(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) -> Result<(), Fault> {
+        let header = frame.header;
+        let connection = &mut self.connections[key];
+        let session = connection.session.as_mut().expect("the hello came before");
+        session.acknowledge(header.lowest_unacknowledged);
+        match session.admit(header.sequence) {
+            Admission::New => session.weigh(header.sequence, Weight::of(header.kind, frame.bytes)),
+            Admission::UnderWay => return Ok(()),
+            Admission::Answered(reply) => {
+                let bytes = reply.len();
+                connection.out.extend_from_slice(reply);
+                connection.count_unwritten(bytes);
+                self.touch(key);
+                return Ok(());
+            }
+            Admission::Stale => {
+                let message = format!(
+                    "sequence {} was acknowledged (or is 0): it is not done again; sequences count from 1",
+                    header.sequence
+                );
+                return Err(Fault::new(Reason::StaleSequence, message));
+            }
+            Admission::OutOfWindow => {
+                let message = format!(
+                    "sequence {} is too far ahead of what is acknowledged, or the replies kept since are too long: acknowledge replies, then ask again",
+                    header.sequence
+                );
+                return Err(Fault::new(Reason::SequenceOutOfWindow, message));
+            }
+        }
+        self.execute(key, frame, now);
+        Ok(())
+    }
+
+    fn execute(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) {
+        let header = frame.header;
+        let asked = Asked::new(*frame);
+        let handled = self.handle_request(key, &asked, now);
+        for sequence in asked.acknowledged.take().iter().flat_map(|acknowledged| &acknowledged.sequences) {
+            self.connections[key].session().acknowledge_wait(*sequence);
+        }
+        if let Err(fault) = handled {
+            Counters::count(&self.shared.counters.frames_refused);
+            self.connections[key].reply_fault(header.kind, header.sequence, &fault);
+            self.touch(key);
+            if let Some(kind) = Kind::from_number(header.kind) {
+                self.observer.handle_reply(kind, fault.reason, 0);
+            }
+        }
+    }
+
+    /// Executes a new request. A returned fault is its reply.
+    fn handle_request(&mut self, key: ConnectionKey, asked: &Asked<'_>, now: Time) -> Result<(), Fault> {
+        let sequence = asked.frame.header.sequence;
+        let number = asked.frame.header.kind;
+        let kind = Kind::from_number(number).ok_or_else(|| {
+            Fault::new(Reason::UnknownKind, format!("message kind {number} is unknown to version 1"))
+        })?;
+        match kind {
+            Kind::Hello => unreachable!("a second hello was refused before"),
+            Kind::Place => self.handle_place(key, sequence, read_body(asked)?, now),
+            Kind::PlaceBatch => self.handle_place_batch(key, sequence, read_body(asked)?, now),
+            Kind::Release => self.handle_release(key, sequence, &read_body(asked)?, now),
+            Kind::ReleaseBatch => self.handle_release_batch(key, sequence, &read_body(asked)?, now),
+            Kind::CancelWait => {
+                let request: CancelRequest = read_body(asked)?;
+                let waited = self.cancel_wait(key, request.sequence, WaitEnd::Cancelled, now);
+                self.answer_at_once(key, kind, sequence, &CancelReply { waited }, ReasonCode::default());
+            }
+            Kind::CreateGroup
+            | Kind::GrowGroup
+            | Kind::ShrinkGroup
+            | Kind::RemoveGroup
+            | Kind::GroupStatus
+            | Kind::ListGroups
+            | Kind::PlaceInto
+            | Kind::SubmitStatement => return self.handle_planning(key, kind, asked, now),
+            Kind::Follow => return self.handle_follow(key, sequence, &read_body(asked)?, now),
+            _ => {
+                let request = RegistrarRequest::read(kind, asked);
+                self.ask_registrar(
+                    key,
+                    (kind, sequence),
+                    request.expect("all others are served above")?,
+                    now,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a request that needs nothing of the engine.
+    pub(super) fn answer_at_once<T: serde::Serialize>(
+        &mut self,
+        key: ConnectionKey,
+        kind: Kind,
+        sequence: u64,
+        body: &T,
+        reason: ReasonCode,
+    ) {
+        self.connections[key].reply(kind, sequence, body);
+        self.observer.handle_reply(kind, reason, 0);
+        self.touch(key);
+    }
+}

@@ -1,0 +1,110 @@
+//! Waiting placements: how they begin, end early, and are answered. Waiting groups end the same way.
+
+use wharf_core::limits::{CANDIDATES_WAITING_MAX, CONNECTION_WAITING_MAX, PORT_CANDIDATES_WAITING_MAX};
+use wharf_core::registrar::Catalog;
+use wharf_core::request::PlacementRequest;
+use wharf_core::router::{PortReply, PortRequest, WaitEnd, WaitRequest};
+use wharf_core::time::Time;
+
+use super::operation::{Operation, Parts, place_reply};
+use super::{ConnectionKey, ConnectionService, stopped};
+use crate::convert::{fault_reply, refused_reply};
+use crate::protocol::{Fault, PlaceReply, Reason};
+use crate::session::tags::tag;
+
+/// The priority and the deadline of a wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    /// Requests of higher priority go first.
+    pub(super) priority: i32,
+    /// In ns of service time. 0 means no deadline.
+    pub(super) deadline: u64,
+}
+
+impl ConnectionService {
+    /// Starts a wait. Waiting requests take no room from other requests, neither at the connection nor at the
+    /// port.
+    pub(super) fn begin_wait(
+        &mut self,
+        key: ConnectionKey,
+        sequence: u64,
+        request: PlacementRequest,
+        waits: Waits,
+        now: Time,
+    ) {
+        let named = request.candidates.as_ref().map_or(0, |ids| ids.len());
+        let room = self.check_wait_room(key, named);
+        if let Err(fault) = room.and_then(|()| self.connections[key].take_wait_room(sequence)) {
+            return self.answer_place(key, sequence, fault_reply(fault));
+        }
+        let until = if waits.deadline == 0 { Time(u64::MAX) } else { Time(waits.deadline) };
+        let parts = Parts::Wait(request.candidates.clone());
+        let operation = self.enter(Operation { connection: key, sequence, started: now, parts });
+        self.connections[key].begins_wait(sequence, operation);
+        self.has_new_deadline = true;
+        let wait = WaitRequest { request, priority: waits.priority, until };
+        self.submit(operation, 0, PortRequest::Wait(Box::new(wait)), now);
+    }
+
+    /// Checks whether another request that names `named` candidates may wait.
+    fn check_wait_room(&self, key: ConnectionKey, named: usize) -> Result<(), Fault> {
+        let connection = &self.connections[key];
+        let has_room_for_named = connection.candidates.waiting + named <= CANDIDATES_WAITING_MAX
+            && self.candidates_waiting + named <= PORT_CANDIDATES_WAITING_MAX;
+        let message = if connection.waits.len() >= CONNECTION_WAITING_MAX {
+            format!(
+                "{CONNECTION_WAITING_MAX} requests wait at this connection: cancel some, or ask again later"
+            )
+        } else if named > 0 && !has_room_for_named {
+            "as many candidates as can be held are named by requests that wait: name fewer, or ask again later, or without waiting".to_owned()
+        } else if !self.port.can_wait() {
+            "as many requests wait at this service as can: ask again later, or without waiting".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Fault::of_field(Reason::LimitExceeded, "mode", message))
+    }
+
+    /// Cancels the wait of one request. Returns whether it was still waiting.
+    pub(super) fn cancel_wait(&mut self, key: ConnectionKey, sequence: u64, why: WaitEnd, now: Time) -> bool {
+        let Some(entry) = self.connections[key].waits.get_mut(&sequence) else { return false };
+        entry.is_cancelled = true;
+        let operation = entry.operation;
+        self.end_wait(operation, why, now);
+        true
+    }
+
+    /// Ends all waits of a connection that is no longer read.
+    pub(super) fn end_waits_of(&mut self, key: ConnectionKey, why: WaitEnd, now: Time) {
+        let waits = &self.connections[key].waits;
+        let operations: Vec<usize> = waits.values().map(|entry| entry.operation).collect();
+        for operation in operations {
+            self.end_wait(operation, why, now);
+        }
+    }
+
+    fn end_wait(&mut self, operation: usize, why: WaitEnd, now: Time) {
+        if let Parts::WaitGroup(_, ended) = &mut self.operations[operation].parts {
+            // Tell the planner only once. It answers when it has taken the group back or placed it.
+            if ended.replace(why).is_none() {
+                self.port.cancel_plan(tag(operation, 0));
+            }
+            return;
+        }
+        if let Some((_, reply)) = self.port.end_wait(tag(operation, 0), why, now) {
+            self.handle_reply(operation, 0, reply, now);
+        }
+    }
+}
+
+/// Returns the reply to a placement that waited.
+pub(super) fn wait_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
+    match reply {
+        PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal) => refused_reply(verdict, &refusal, catalog),
+        PortReply::WaitEnded(WaitEnd::Cancelled, verdict, refusal) => {
+            PlaceReply { reason: Reason::Cancelled.into(), ..refused_reply(verdict, &refusal, catalog) }
+        }
+        PortReply::WaitEnded(WaitEnd::Stopped, ..) => fault_reply(stopped()),
+        other => place_reply(other, catalog),
+    }
+}

@@ -1,0 +1,317 @@
+//! What all connections of a server share: settings, sessions, counters, and views of followers that left.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use arc_swap::ArcSwap;
+use wharf_core::ids::{Incarnation, SessionId};
+use wharf_core::limits::{
+    NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX,
+    VIEW_VERSIONS_MAX,
+};
+use wharf_core::request::Policy;
+use wharf_core::router::Port;
+
+use super::connections::Departed;
+use super::{DetachedSessions, Session};
+use crate::convert::PlacementDefaults;
+use crate::protocol::{
+    FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, LISTS_UNDER_WAY_MAX, Limits, Reason, ServerIdentity, SessionToken,
+    UNACKNOWLEDGED_MAX,
+};
+
+/// Maximum number of connections of a server, including those in their handshake.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Default maximum number of connections from one address: a quarter of all.
+pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u32 = CONNECTIONS_MAX as u32 / 4;
+
+/// Maximum number of groups waiting at one I/O thread, over all clients.
+pub const WAITING_GROUPS_MAX: u32 = PORT_GROUPS_WAITING_MAX as u32;
+/// Default maximum number of groups waiting at one connection: a quarter of those of its I/O thread.
+pub const WAITING_GROUPS_DEFAULT: u32 = WAITING_GROUPS_MAX / 4;
+
+/// Settings that can change while the server runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The policy for requests that name none.
+    pub default_policy: Policy,
+    /// Maximum number of unanswered requests per connection. Applies to connections opened after a change.
+    pub in_flight_max: u32,
+    /// Maximum number of groups waiting at one connection.
+    pub waiting_groups_max: u32,
+    /// Maximum number of connections per address. Applies to new connections. An IPv6 /64 network counts as
+    /// one address.
+    pub connections_per_address_max: u32,
+    /// Requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
+    pub avoid_gpu_nodes: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            default_policy: Policy::default(),
+            in_flight_max: IN_FLIGHT_DEFAULT,
+            waiting_groups_max: WAITING_GROUPS_DEFAULT,
+            connections_per_address_max: CONNECTIONS_PER_ADDRESS_DEFAULT,
+            avoid_gpu_nodes: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Returns the values for fields that a placement leaves at their defaults.
+    pub(super) fn placement_defaults(&self, port: &Port) -> PlacementDefaults {
+        let orders = u8::try_from(port.order_count()).expect("few attribute orders are kept");
+        PlacementDefaults { policy: self.default_policy, avoid_gpu: self.avoid_gpu_nodes, orders }
+    }
+}
+
+/// Counters of the server, for metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Open connections.
+    pub connections: AtomicU64,
+    /// Connections since the start.
+    pub connections_total: AtomicU64,
+    /// Connections refused because the server or their address had too many.
+    pub connections_refused: AtomicU64,
+    /// Frames refused before their request was executed.
+    pub frames_refused: AtomicU64,
+    /// Placements that went on to another shard.
+    pub spilled: AtomicU64,
+    /// Connections that follow changes.
+    pub followers: AtomicU64,
+    /// Pages of changes sent to followers.
+    pub follow_pages: AtomicU64,
+    /// Follow steps that began from an empty state.
+    pub follow_resyncs: AtomicU64,
+}
+
+impl Counters {
+    /// Adds one to `counter`.
+    pub(crate) fn count(counter: &AtomicU64) {
+        // Relaxed: a statistic; nothing depends on its order.
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns the token of a new session.
+pub type MakeToken = Box<dyn Fn() -> SessionToken + Send + Sync>;
+
+/// The state that the [`ConnectionService`](super::connections::ConnectionService)s of a server share.
+pub struct SessionShared {
+    store: [u8; 16],
+    incarnation: Incarnation,
+    software: String,
+    pub(super) settings: ArcSwap<Settings>,
+    pub(super) sessions: Sessions,
+    pub(super) departed: Departed,
+    follow_versions_max: AtomicU64,
+    pub(super) lists: ListRoom,
+    /// Counters for metrics.
+    pub counters: Counters,
+}
+
+impl SessionShared {
+    /// Creates the shared state for this store and this start of the service.
+    #[must_use]
+    pub fn new(store: [u8; 16], incarnation: Incarnation, settings: Settings, make_token: MakeToken) -> Self {
+        Self {
+            store,
+            incarnation,
+            software: concat!("wharfinger ", env!("CARGO_PKG_VERSION")).to_owned(),
+            settings: ArcSwap::from_pointee(settings),
+            sessions: Sessions::new(incarnation, make_token),
+            departed: Departed::default(),
+            follow_versions_max: AtomicU64::new(VIEW_VERSIONS_MAX),
+            lists: ListRoom::new(LISTS_UNDER_WAY_MAX),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Replaces the settings.
+    pub fn set_settings(&self, settings: Settings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Returns the maximum number of connections per address.
+    pub(crate) fn connections_per_address_max(&self) -> u32 {
+        self.settings.load().connections_per_address_max
+    }
+
+    /// Sets the number of versions that a shard may publish while a follower is silent. A follower that is
+    /// further behind begins again. The default is a reader's bound, `VIEW_VERSIONS_MAX`.
+    pub fn set_follow_versions_max(&self, versions: u64) {
+        // Relaxed: a bound on memory; nothing depends on its order.
+        self.follow_versions_max.store(versions, Ordering::Relaxed);
+    }
+
+    pub(super) fn follow_versions_max(&self) -> u64 {
+        // Relaxed: see `set_follow_versions_max`.
+        self.follow_versions_max.load(Ordering::Relaxed)
+    }
+
+    /// Returns the identity of this server.
+    pub fn identity(&self) -> ServerIdentity {
+        ServerIdentity { store: self.store, incarnation: self.incarnation.0, software: self.software.clone() }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        // At most what the port can carry, so that one connection alone never waits for itself.
+        let in_flight_max = self.settings.load().in_flight_max.clamp(1, PORT_IN_FLIGHT_MAX as u32);
+        Limits {
+            frame_bytes_max: FRAME_BYTES_MAX,
+            in_flight_max,
+            unacknowledged_max: UNACKNOWLEDGED_MAX,
+            placements_per_message_max: PLACEMENTS_PER_MESSAGE_MAX as u32,
+            nodes_per_message_max: NODES_PER_MESSAGE_MAX as u32,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds `waker` to those that wait, unless it is one of them.
+fn add(waiting: &mut Vec<Waker>, waker: &Waker) {
+    if !waiting.iter().any(|other| other.will_wake(waker)) {
+        waiting.push(waker.clone());
+    }
+}
+
+/// Room for pages of nodes that are being built. A page takes memory at every shard, at the registrar and at
+/// the connection.
+pub(super) struct ListRoom(Mutex<FreeLists>);
+
+struct FreeLists {
+    free: usize,
+    waiting: Vec<Waker>,
+}
+
+impl ListRoom {
+    fn new(free: usize) -> Self {
+        Self(Mutex::new(FreeLists { free, waiting: Vec::new() }))
+    }
+
+    /// Takes room for one page. If there is none, `waker` is woken when some is given back.
+    pub(super) fn take(&self, waker: &Waker) -> bool {
+        let mut lists = lock(&self.0);
+        let Some(free) = lists.free.checked_sub(1) else {
+            add(&mut lists.waiting, waker);
+            return false;
+        };
+        lists.free = free;
+        true
+    }
+
+    pub(super) fn give_back(&self) {
+        let mut lists = lock(&self.0);
+        lists.free += 1;
+        lists.waiting.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// Closes a connection from any thread, because its session continues on another.
+pub trait Hangup: Send + Sync {
+    /// Closes the connection with this code and reason.
+    fn hang_up(&self, code: u32, reason: &'static [u8]);
+}
+
+struct Attached {
+    token: SessionToken,
+    connection: Arc<dyn Hangup>,
+}
+
+struct Registry {
+    detached: DetachedSessions,
+    attached: BTreeMap<SessionId, Attached>,
+    /// Woken when a session leaves its connection.
+    waiting: Vec<Waker>,
+}
+
+/// All sessions of a server. Each is attached to a connection, or kept until its client returns.
+///
+/// A client may return before the server notices that the old connection is gone, for example after a NAT
+/// timeout or a network change. The holder of the token is the client. The server closes the old connection,
+/// answers everything in progress there, and then continues the session on the new connection. Refusing it
+/// until a timeout would leave the client without its outcomes.
+pub(super) struct Sessions {
+    inner: Mutex<Registry>,
+    make_token: MakeToken,
+}
+
+/// The result of an attempt to resume a session.
+pub(super) enum Resumed {
+    /// The session, which is attached now.
+    Session(Session),
+    /// Another connection still has the session. It is told to end.
+    Elsewhere,
+    /// The session is unknown, or the token is wrong.
+    Unknown,
+}
+
+impl Sessions {
+    fn new(incarnation: Incarnation, make_token: MakeToken) -> Self {
+        let detached = DetachedSessions::new(incarnation);
+        let inner = Registry { detached, attached: BTreeMap::new(), waiting: Vec::new() };
+        Self { inner: Mutex::new(inner), make_token }
+    }
+
+    /// Opens a new session at `connection`.
+    pub(super) fn open(&self, connection: &Arc<dyn Hangup>) -> Session {
+        let token = (self.make_token)();
+        let mut inner = lock(&self.inner);
+        let session = inner.detached.open(token);
+        inner.attach(&session, connection);
+        session
+    }
+
+    /// Resumes a session at `connection`. If another connection has it, `waker` is woken when a session leaves
+    /// its connection.
+    pub(super) fn resume(
+        &self,
+        id: SessionId,
+        token: &SessionToken,
+        connection: &Arc<dyn Hangup>,
+        waker: &Waker,
+    ) -> Resumed {
+        let mut inner = lock(&self.inner);
+        if let Some(session) = inner.detached.resume(id, token) {
+            inner.attach(&session, connection);
+            return Resumed::Session(session);
+        }
+        let Some(attached) = inner.attached.get(&id).filter(|attached| attached.token == *token) else {
+            return Resumed::Unknown;
+        };
+        let code = u32::from(Reason::SessionResumed.number());
+        attached.connection.hang_up(code, b"the session was resumed on another connection");
+        add(&mut inner.waiting, waker);
+        Resumed::Elsewhere
+    }
+
+    /// Forgets a session that its client ended and whose replies the client has.
+    pub(super) fn close(&self, session: &Session) {
+        let mut inner = lock(&self.inner);
+        inner.attached.remove(&session.id());
+        inner.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Keeps a session whose connection is gone.
+    pub(super) fn detach(&self, session: Session) {
+        let mut inner = lock(&self.inner);
+        inner.attached.remove(&session.id());
+        inner.detached.detach(session);
+        inner.waiting.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl Registry {
+    fn attach(&mut self, session: &Session, connection: &Arc<dyn Hangup>) {
+        let attached = Attached { token: session.token(), connection: Arc::clone(connection) };
+        let before = self.attached.insert(session.id(), attached);
+        assert!(before.is_none(), "session {} is at two connections", session.id());
+    }
+}

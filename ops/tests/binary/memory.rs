@@ -15,7 +15,7 @@ use wharf_net::protocol::{
 use crate::harness::{Service, Site, runtime, within};
 
 /// The bound on the memory that a flood of one connection adds, in bytes. Without the bound on unread
-/// replies, the requests of [`a_peer_that_reads_nothing_costs_bounded_memory`] add a GiB.
+/// replies, the requests of one silent peer add a GiB.
 const FLOOD_BYTES_MAX: u64 = 64 << 20;
 
 /// The number of requests of the flood: the default bound on unanswered requests of a connection.
@@ -94,10 +94,11 @@ async fn resident_growth(service: &Service, client: &Client, before: u64) -> u64
     service.peak_bytes().saturating_sub(before)
 }
 
-#[test]
-fn a_peer_that_reads_nothing_costs_bounded_memory() {
+/// Lets `peers` peers ask for pages of nodes that they do not read, and checks that the memory of a service
+/// with `shards` shards grows by at most `bytes_max` bytes.
+fn flood(shards: &str, peers: usize, bytes_max: u64) {
     let site = Site::new();
-    let service = site.serve(&["--shards", "2", "--io-threads", "1"]);
+    let service = site.serve(&["--shards", shards, "--io-threads", "1"]);
     let config = service.client_config(&site.development_certificate());
     runtime().block_on(async {
         let client = service.client_trusting(&site.development_certificate()).await;
@@ -105,14 +106,21 @@ fn a_peer_that_reads_nothing_costs_bounded_memory() {
         add(&client, &labelled_nodes(150)).await;
         within(client.list_nodes(&ListRequest { after: 0, limit: 1024 })).await.expect("answered");
         let before = service.peak_bytes();
-        let mut peer = SilentReader::connect(&config).await;
         let questions =
             (1..=QUESTIONS).flat_map(|at| frame(Kind::ListNodes, at, &ListRequest { after: 0, limit: 1024 }));
-        peer.send(&questions.collect::<Vec<u8>>()).await;
-        for _ in 0..100 {
-            let growth = resident_growth(&service, &client, before).await;
-            assert!(growth < FLOOD_BYTES_MAX, "{growth} bytes more for one connection");
+        let questions: Vec<u8> = questions.collect();
+        let mut silent = Vec::new();
+        for _ in 0..peers {
+            let mut peer = SilentReader::connect(&config).await;
+            peer.send(&questions).await;
+            silent.push(peer);
         }
+        let mut growth = 0;
+        for _ in 0..100 {
+            growth = resident_growth(&service, &client, before).await;
+            assert!(growth < bytes_max, "{growth} bytes more for {peers} connections");
+        }
+        println!("{peers} silent peers and {shards} shards: {growth} bytes more");
         // Other clients are served meanwhile.
         let placed = within(client.place(&PlaceRequest {
             demand: DemandBody { cpu: 1, ..DemandBody::default() },
@@ -120,9 +128,24 @@ fn a_peer_that_reads_nothing_costs_bounded_memory() {
         }))
         .await;
         assert!(placed.expect("answered").placed.is_some());
-        drop(peer);
+        drop(silent);
     });
     service.stop();
+}
+
+#[test]
+fn a_peer_that_reads_nothing_costs_bounded_memory() {
+    flood("2", 1, FLOOD_BYTES_MAX);
+}
+
+#[test]
+fn a_peer_that_reads_nothing_costs_as_little_with_many_shards() {
+    flood("64", 1, FLOOD_BYTES_MAX);
+}
+
+#[test]
+fn peers_that_read_nothing_cost_bounded_memory_together() {
+    flood("2", 8, 4 * FLOOD_BYTES_MAX);
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn settle_groups(world: &mut World<'_>) -> Verdict {
 
 /// Runs rounds of everything until only waiting requests have no reply.
 fn answer_all(world: &mut World<'_>) -> Verdict {
-    for _ in 0..ROUNDS_MAX {
+    for round in 0..ROUNDS_MAX {
         for at in 0..world.clients.len() {
             if world.clients[at].connection.is_none() {
                 let front = at % world.server.fronts.len();
@@ -111,9 +111,26 @@ fn answer_all(world: &mut World<'_>) -> Verdict {
             // group whose ticket meets such a hold is answered afterwards.
             world.pass(REPLACING);
         }
+        if round == ROUNDS_MAX / 2
+            && let Some(due) = world.next_planning()
+        {
+            // Growth that may not wait can still be bound to a ticket. It is answered when the ticket ends.
+            world.pass(due.nanos_since(world.now) + 1);
+        }
     }
     let open: usize = world.clients.iter().map(|client| client.open()).sum();
-    named("everything_is_answered", everything_is_answered(open.max(1), "requests are without a reply"))
+    let connected = world.clients.iter().filter(|client| client.connection.is_some()).count();
+    let what = format!(
+        "requests are without a reply; {connected} of {} clients are connected, {} requests are in the engine; \
+         idle: coordinator {}, planners {}, callers {}",
+        world.clients.len(),
+        world.server.under_way(),
+        world.coordinator.is_idle(),
+        !world.is_planning(),
+        world.gangs.is_idle()
+    );
+    let what = format!("{what}; callers wait for {:?}", world.gangs.asked());
+    named("everything_is_answered", everything_is_answered(open.max(1), &what))
 }
 
 fn is_answered(world: &World<'_>) -> bool {

@@ -134,6 +134,11 @@ impl Gangs {
         self.inbox.is_empty() && self.asked.values().all(waits)
     }
 
+    /// Returns the jobs without an answer.
+    pub(super) fn asked(&self) -> impl std::fmt::Debug {
+        self.asked.values().collect::<Vec<_>>()
+    }
+
     /// Returns the number of jobs without an answer.
     pub(super) fn unanswered(&self) -> usize {
         self.asked.len() + self.inbox.len()

@@ -26,6 +26,7 @@ mod idle;
 mod marks;
 mod plan_rings;
 mod planner_fairness;
+mod planner_jobs;
 mod planner_rounds;
 mod preferences;
 mod refusals;

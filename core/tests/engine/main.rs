@@ -36,6 +36,7 @@ mod selector_costs;
 mod statement_bed;
 mod statements;
 mod tickets;
+mod tickets_pauses;
 mod tickets_removed;
 mod under_way;
 mod views;

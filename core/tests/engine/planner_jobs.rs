@@ -9,14 +9,15 @@ use crate::group_bed::{
     with_nodes,
 };
 use wharf_core::engine::{Engine, EngineConfig};
-use wharf_core::executor::Unobserved;
+use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::group::{
     ClientKey, GroupRefusalReason, GroupSpec, GroupView, PlanJob, PlanRejection, PlanReply, Spreading,
-    Strategy, TopologyRule,
+    Strategy, Submit, TopologyRule,
 };
 use wharf_core::ids::{AllocationId, GroupId, NodeId, PartitionId};
 use wharf_core::limits::{PLANNER_FLIGHTS_MAX, STATEMENT_OPERATIONS_MAX};
 use wharf_core::link::Clock;
+use wharf_core::planner::PlannerBudget;
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest, Tag};
@@ -272,4 +273,89 @@ fn a_stop_keeps_a_group_without_the_growth_that_waits() {
     let [record] = &records[..] else { panic!("a group that was not created is not kept: {records:?}") };
     assert_eq!((record.id, record.next_index), (group.id, 2));
     assert!(record.bundles.iter().map(|bundle| bundle.index).eq(0..2));
+}
+
+/// Each of these is left for the planner between a round and its look before it sleeps.
+#[test]
+fn a_planner_does_not_sleep_while_anything_is_left_for_it() {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 1, 4, 0);
+    let clock = ManualClock::new(engine.now);
+    submit_for(&mut engine, 1, 1, group_of(cores(2), 1, Strategy::Pack));
+    assert!(!engine.planners[0].fall_asleep(), "a job");
+    engine.planners[0].run_round(&clock);
+    engine.runners[0].run_batch(&clock, &mut Unobserved);
+    assert!(!engine.planners[0].fall_asleep(), "an answer");
+    engine.now = clock.now();
+    assert_eq!(placed(&settle(&mut engine)), [1]);
+    let PortReply::Placed(direct) = ask(&mut engine, PortRequest::Place(cores(2))) else { panic!("room") };
+    assert!(engine.planners[0].fall_asleep(), "nothing");
+    submit_for(&mut engine, 2, 1, waiting(group_of(cores(2), 1, Strategy::Pack)));
+    assert!(settle(&mut engine).is_empty(), "all is full");
+    assert!(engine.planners[0].fall_asleep(), "a group that waits");
+    let clock = ManualClock::new(engine.now);
+    engine.ports[0].submit(3, PortRequest::Release(direct.allocation), engine.now).expect("room");
+    engine.ports[0].flush();
+    engine.runners[0].run_batch(&clock, &mut Unobserved);
+    assert!(!engine.planners[0].fall_asleep(), "freed capacity");
+    engine.now = clock.now();
+    assert_eq!(placed(&settle(&mut engine)), [2]);
+    let clock = ManualClock::new(engine.now);
+    let budget = engine.planners[0].planner().budget();
+    engine.planners[0].set_budget(PlannerBudget { round: 1, ..budget });
+    for tag in 10..13 {
+        submit_for(&mut engine, tag, 1, group_of(cores(9), 1, Strategy::Pack));
+    }
+    engine.planners[0].run_round(&clock);
+    assert!(!engine.planners[0].fall_asleep(), "jobs of another round");
+    engine.now = clock.now();
+    assert_eq!(settle(&mut engine).len(), 3);
+    assert!(engine.planners[0].fall_asleep(), "nothing again");
+    check_all(&engine);
+}
+
+/// A statement over two shards is held by one of them, and the other one does not answer. What is held there
+/// may be counted twice, so a group without a place is tried again after each answer. It is refused in the end.
+#[test]
+fn a_group_without_a_place_is_refused_although_a_statement_stays_undecided() {
+    let mut engine = engine(2, 1);
+    let shard_of = |engine: &Engine, node: NodeId| {
+        let has = |runner: &ShardRunner| runner.shard().books().iter().any(|books| books.node == node);
+        engine.runners.iter().position(has).expect("a registered node")
+    };
+    let large = add_node(&mut engine, node_spec("large", 8, 0)).id;
+    let holder = shard_of(&engine, large);
+    let mut name = 0;
+    while (0..).zip(&engine.runners).any(|(at, runner)| at != holder && runner.shard().books().is_empty()) {
+        name += 1;
+        add_node(&mut engine, node_spec(&format!("small-{name}"), 3, 0));
+    }
+    let clock = ManualClock::new(engine.now);
+    let over_both = group_of(cores(3), engine.runners.len(), Strategy::StrictSpread);
+    let spec = GroupSpec { bundles: same(cores(3), name + 1), min_members: name as u32 + 1, ..over_both };
+    submit_for(&mut engine, 1, 1, spec);
+    engine.planners[0].run_round(&clock);
+    engine.runners[holder].run_batch(&clock, &mut Unobserved);
+    submit_for(&mut engine, 2, 1, group_of(cores(6), 1, Strategy::Pack));
+    let mut refused_in = None;
+    for round in 0..20 {
+        let job = Submit {
+            operations: vec![allocate(large, 0)],
+            conflict_detection: ConflictDetection::Fine,
+            mode: CommitMode::Incremental,
+        };
+        let job = PortRequest::PlanFor(2, PlanJob::Submit(Box::new(job)));
+        engine.ports[0].submit(100 + round, job, engine.now).expect("room");
+        engine.ports[0].flush();
+        engine.planners[0].run_round(&clock);
+        engine.runners[holder].run_batch(&clock, &mut Unobserved);
+        engine.ports[0]
+            .poll(engine.now, |tag, _| refused_in = refused_in.or_else(|| (tag == 2).then_some(round)));
+    }
+    // Several times it may only seem to have no place, and no more often.
+    assert_eq!(refused_in, Some(8));
+    engine.now = clock.now();
+    let replies = settle(&mut engine);
+    assert_eq!(placed(&replies), [1], "{replies:?}");
+    check_all(&engine);
 }

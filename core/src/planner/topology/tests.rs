@@ -195,3 +195,22 @@ fn requests_suit_the_same_nodes_unless_labels_names_preferences_or_devices_diffe
     assert!(same_nodes(&cores(1), &cores(5)));
     assert!(same_nodes(&others[3], &PlacementRequest { demand: devices, ..cores(1) }));
 }
+
+#[test]
+fn values_that_are_not_known_cost_a_unit_for_each_search_and_each_node_looked_at() {
+    let mut bed = Bed::new(2);
+    let nodes = zones(&mut bed, &[("a", &[4, 4]), ("b", &[4, 4]), ("c", &[4, 4])]);
+    let key: Arc<str> = "zone".into();
+    let mut cost = |request: PlacementRequest| {
+        let before = bed.replicas.meter.spent();
+        let wanted = wanted_of(Strategy::Pack, items_of([request]));
+        bed.replicas.values_of(&wanted, &key).expect("few");
+        bed.replicas.meter.spent() - before
+    };
+    // Two searches collect the labels of three nodes each. Then one node of each value and shard suits.
+    assert_eq!(cost(cores(1)), 2 + 6 + 6);
+    assert_eq!(cost(cores(2)), 0, "they are known");
+    let named = PlacementRequest { candidates: Some(nodes[..4].into()), ..cores(1) };
+    assert_eq!(cost(named.clone()), 2 + 4, "only the named nodes are looked at");
+    assert_eq!(cost(named), 0);
+}

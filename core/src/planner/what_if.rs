@@ -256,6 +256,7 @@ fn first_choice(wanted: &Wanted, own: &[Own]) -> usize {
 mod tests {
     use super::super::test_bed::{Bed, cores, items_of, node_of, wanted_of};
     use super::*;
+    use crate::shard::Outcome;
 
     #[test]
     fn a_plan_that_ignores_others_names_nodes_where_the_copies_have_them_and_no_claims() {
@@ -341,23 +342,24 @@ mod tests {
         );
     }
 
-    /// A later ticket does not choose the same nodes again: one of them may be in use for good.
+    /// A later ticket need not choose the same node again: it may be in use for good. It may choose any.
     #[test]
-    fn a_group_whose_ticket_failed_chooses_other_nodes() {
-        let mut bed = Bed::new(2);
-        for number in 0..8 {
-            bed.add(number % 2, node_of(8, &[]), false);
+    fn a_group_whose_ticket_failed_chooses_any_node() {
+        for count in [2, 8] {
+            let mut bed = Bed::new(2);
+            for number in 0..count {
+                bed.add(number % 2, node_of(8, &[]), false);
+            }
+            bed.sync();
+            let wanted = wanted_of(Strategy::Pack, items_of([cores(8)]));
+            let mut node = |turn| {
+                let planned = bed.replicas.plan_ignoring_others(&wanted, &[], turn, 1 << 20);
+                planned.expect("all are free")[0].node
+            };
+            assert_eq!([node(0), node(0)], [node(0); 2], "first, the one that comes first");
+            let any: BTreeSet<NodeId> = (1..=16 * count as u32).map(&mut node).collect();
+            assert_eq!(any.len(), count);
         }
-        bed.sync();
-        let wanted = wanted_of(Strategy::Pack, items_of([cores(8)]));
-        let mut node = |turn| {
-            let planned =
-                bed.replicas.plan_ignoring_others(&wanted, &[], turn, 1 << 20).expect("all are free");
-            planned[0].node
-        };
-        assert_eq!([node(0), node(0)], [node(0); 2], "first, the one that comes first");
-        let others: BTreeSet<NodeId> = (1..20).map(&mut node).collect();
-        assert!(others.len() > 4, "{others:?}");
     }
 
     #[test]
@@ -375,5 +377,36 @@ mod tests {
         assert_eq!(plan(&[], 1 << 20).map(|planned| planned.len()), Some(2));
         assert_eq!(plan(&[own(nodes[0], 5)], 1 << 20), Some(vec![nodes[1]; 2]));
         assert_eq!(plan(&[own(nodes[0], 5), own(nodes[1], 5)], 1 << 20), None);
+    }
+
+    #[test]
+    fn nodes_that_are_reserved_are_for_their_owner_and_tickets_keep_none_from_a_plan() {
+        let mut bed = Bed::new(1);
+        let nodes = [0, 1].map(|_| bed.add(0, node_of(8, &[]), false));
+        let owner = OwnerId::new(7).expect("an owner of callers");
+        let reserve = |bed: &mut Bed, node, owner, until| {
+            let reserve = Reserve { node, owner, demand: cores(8).demand, until };
+            let outcome = bed.step(0, Command::Reserve(Box::new(reserve)));
+            assert!(matches!(outcome, Outcome::Reserved(_)), "{outcome:?}");
+        };
+        reserve(&mut bed, nodes[0], owner, None);
+        reserve(&mut bed, nodes[1], OwnerId::ticket(3), Some(Time(9)));
+        bed.sync();
+        let slots = nodes.map(|node| bed.replicas.copies[0].shard().slot_of(node).expect("it is there"));
+        let copy = &mut bed.replicas.copies[0];
+        assert_eq!(slots.map(|slot| copy.reserved_for(slot)), [Some(owner), None]);
+        let of_owner = |owner| PlacementRequest { owner, ..cores(4) };
+        let other = OwnerId::new(8);
+        let can = [None, Some(owner), other].map(|owner| copy.could_hold(slots[0], &of_owner(owner)));
+        assert_eq!(can, [false, true, false]);
+        assert!(copy.could_hold(slots[1], &cores(8)) && !copy.could_hold(slots[1], &cores(9)));
+        let mut plan = |requests: Vec<PlacementRequest>| {
+            let wanted = wanted_of(Strategy::StrictSpread, items_of(requests));
+            let planned = bed.replicas.plan_ignoring_others(&wanted, &[], 0, 1 << 20)?;
+            Some(planned.iter().map(|taken| taken.node).collect::<BTreeSet<_>>())
+        };
+        assert_eq!(plan(vec![cores(8)]), Some([nodes[1]].into()));
+        assert_eq!(plan(vec![cores(8), cores(8)]), None);
+        assert_eq!(plan(vec![of_owner(Some(owner)), cores(8)]), Some(nodes.into()));
     }
 }

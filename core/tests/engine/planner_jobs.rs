@@ -194,6 +194,20 @@ fn every_port_is_woken_for_its_own_answers() {
         assert!(*answered == tag && matches!(**reply, PlanReply::Cancelled), "{reply:?}");
         assert!(engine.ports.iter().all(|port| port.pending() == 0));
     }
+    // A cancel that comes after the answer is taken, and that is all.
+    for port in [3, 0, 2, 1] {
+        let tag = 300 + port as Tag;
+        let job = PlanJob::CreateGroup(Arc::new(group_of(cores(9), 1, Strategy::Pack)));
+        engine.ports[port].submit(tag, PortRequest::Plan(job), engine.now).expect("room");
+        engine.ports[port].flush();
+        let clock = ManualClock::new(engine.now);
+        engine.planners.iter_mut().for_each(|planner| assert!(planner.run_round(&clock) <= 2));
+        engine.ports[port].cancel_plan(tag);
+        let replies = settle(&mut engine);
+        let [(answered, PortReply::Plan(reply))] = &replies[..] else { panic!("one: {replies:?}") };
+        assert!(*answered == tag && matches!(**reply, PlanReply::Refused(_)), "{reply:?}");
+        assert!(engine.ports.iter().all(|port| port.pending() == 0));
+    }
     check_all(&engine);
 }
 

@@ -469,33 +469,4 @@ fn too_much(kinds: usize, sinks: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::test_bed::{cores, items_of, node_of, wanted_of};
-    use super::*;
-
-    #[test]
-    fn a_judgement_is_charged_by_what_it_looks_at() {
-        let field_of = |kinds: u32| {
-            let mut field = Field::new(&wanted_of(Strategy::Pack, items_of((1..=kinds).map(cores))));
-            for value in ["a", "b", "c", "d", "e"] {
-                field.add_node(Some(value), u64::MAX, &Capacity::new(&node_of(64, &[]), &[]));
-            }
-            field
-        };
-        // Sixteen kinds of bundles are as much as the nodes themselves.
-        for (kinds, units) in [(1, 5), (15, 5), (16, 2 * 5), (40, 3 * 5)] {
-            assert_eq!(field_of(kinds).begin_judging(), units, "{kinds} kinds");
-        }
-    }
-
-    #[test]
-    fn a_flow_is_sought_while_the_square_of_its_edges_is_within_the_bound() {
-        let edges = PROOF_FLOW_MAX.isqrt();
-        for (kinds, sinks) in [(1, 1), (1, edges), (edges, 1), (2, edges / 2)] {
-            assert!(!too_much(kinds, sinks), "{kinds} kinds and {sinks} sinks");
-        }
-        for (kinds, sinks) in [(1, edges + 1), (edges + 1, 1), (2, edges), (1, usize::MAX)] {
-            assert!(too_much(kinds, sinks), "{kinds} kinds and {sinks} sinks");
-        }
-    }
-}
+mod tests;

@@ -227,4 +227,113 @@ mod tests {
         let count = |milli| capacity.count(&Demand { custom: custom(milli), ..Demand::default() }, 100);
         assert_eq!([count(2000), count(1000), count(250), count(300)], [1, 3, 12, 9]);
     }
+
+    fn kinds() -> (ResourceId, ResourceId) {
+        (ResourceId::new(0, false), ResourceId::new(1, true))
+    }
+
+    /// A demand of cores, memory, devices, an amount of a plain kind and of one with units, in thousandths.
+    fn demand(cpu: u32, memory: u32, gpu: GpuRequest, [nic, npu]: [u32; 2]) -> Demand {
+        let (plain, units) = kinds();
+        let custom = [(plain, Amount::from_milli(nic)), (units, Amount::from_milli(npu))];
+        let custom = custom.into_iter().filter(|(_, amount)| *amount > Amount::ZERO).collect();
+        let custom = Demand::canonical_custom(custom).expect("different kinds");
+        Demand { cpu: Amount::whole(cpu), memory: Amount::whole(memory), gpu, custom }
+    }
+
+    fn spec(gpus: u8) -> NodeSpec {
+        let Demand { cpu, memory, custom, .. } = demand(8, 12, GpuRequest::None, [5000, 4000]);
+        let spec = super::super::test_bed::node_of(0, &[]);
+        NodeSpec { cpu, memory, gpus, custom, ..spec }
+    }
+
+    /// Two placed bundles: one on the first device and one unit, the other on parts of the next ones.
+    fn standing() -> [(Demand, GpuAssignment); 2] {
+        let first = demand(3, 4, GpuRequest::Whole(1), [2000, 1000]);
+        let second = demand(0, 1, GpuRequest::Fraction(4000), [0, 500]);
+        let of = |mask, part| GpuAssignment { mask, part };
+        [(first, of(0b001, 10_000)), (second, of(0b010, 4000))]
+    }
+
+    #[test]
+    fn what_stands_on_a_node_takes_room_by_every_measure() {
+        let standing = standing();
+        let stands: Vec<Stands<'_>> =
+            standing.iter().map(|(demand, gpus)| Stands { demand, gpus: *gpus }).collect();
+        let (nic, npu) = kinds();
+        let spec = spec(3);
+        let node = Capacity::new(&spec, &stands);
+        let room = |kind, steps| Measure { kind, steps }.room(&node);
+        let unit = i128::from(UNIT);
+        assert_eq!([room(ResourceKind::Cpu, 0), room(ResourceKind::Memory, 0)], [5 * unit, 7 * unit]);
+        // Left are 0.6 of the second device and all of the third. By step functions 0.6 counts 1/1, 1/2, 2/3
+        // and, because five times 0.6 is whole, 0.6.
+        let gpu = [0, 1, 2, 3, 4].map(|steps| room(ResourceKind::Gpu, steps));
+        assert_eq!(gpu, [16_000, 2 * unit, 3 * unit, 5 * unit, 4 * 16_000]);
+        assert_eq!(room(ResourceKind::Custom(nic), 0), 3 * unit);
+        // One of four units is taken whole. Which units the half is on is not known here.
+        assert_eq!(
+            [0, 1, 3].map(|steps| room(ResourceKind::Custom(npu), steps)),
+            [25_000, 3 * unit, 9 * unit]
+        );
+        let cases = [
+            (demand(2, 0, GpuRequest::None, [0, 0]), 2),
+            (demand(0, 4, GpuRequest::None, [0, 0]), 1),
+            (demand(1, 2, GpuRequest::None, [0, 0]), 3),
+            (demand(0, 0, GpuRequest::Whole(1), [0, 0]), 1),
+            (demand(0, 0, GpuRequest::Whole(2), [0, 0]), 0),
+            (demand(0, 0, GpuRequest::Fraction(3000), [0, 0]), 2 + 3),
+            (demand(0, 0, GpuRequest::None, [2000, 0]), 1),
+            (demand(0, 0, GpuRequest::None, [0, 2000]), 1),
+            (demand(0, 0, GpuRequest::None, [0, 300]), 3 * 3),
+            (Demand::default(), 100),
+        ];
+        for (demand, count) in cases {
+            assert_eq!(node.count(&demand, 100), count, "{demand:?}");
+            assert_eq!(node.count(&demand, 1), count.min(1), "{demand:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_lost_devices_or_cores_since_has_none_of_them_and_no_less() {
+        let standing = standing();
+        let stands: Vec<Stands<'_>> =
+            standing.iter().map(|(demand, gpus)| Stands { demand, gpus: *gpus }).collect();
+        let spec = NodeSpec { cpu: Amount::whole(1), ..spec(1) };
+        let node = Capacity::new(&spec, &stands);
+        let room = |kind| Measure { kind, steps: 0 }.room(&node);
+        assert_eq!([room(ResourceKind::Cpu), room(ResourceKind::Gpu)], [0, 0]);
+        assert_eq!(node.count(&demand(1, 0, GpuRequest::None, [0, 0]), 9), 0);
+    }
+
+    #[test]
+    fn demands_are_measured_by_what_they_ask_and_parts_by_every_step() {
+        let (nic, npu) = kinds();
+        let plain = |kind| vec![Measure { kind, steps: 0 }];
+        let parts = |kind| (0..=STEPS_MAX).map(|steps| Measure { kind, steps }).collect::<Vec<_>>();
+        let none = GpuRequest::None;
+        let cases = [
+            (vec![Demand::default()], vec![]),
+            (vec![demand(1, 0, none, [0, 0])], plain(ResourceKind::Cpu)),
+            (vec![demand(0, 1, none, [0, 0]); 2], plain(ResourceKind::Memory)),
+            (vec![demand(0, 0, GpuRequest::Whole(1), [0, 0])], plain(ResourceKind::Gpu)),
+            (vec![demand(0, 0, GpuRequest::Fraction(1), [0, 0])], parts(ResourceKind::Gpu)),
+            (vec![demand(0, 0, none, [500, 0])], plain(ResourceKind::Custom(nic))),
+            (vec![demand(0, 0, none, [0, 1000])], plain(ResourceKind::Custom(npu))),
+            (vec![demand(0, 0, none, [0, 999])], parts(ResourceKind::Custom(npu))),
+        ];
+        for (demands, measures) in cases {
+            assert_eq!(Measure::all(demands.iter()), measures, "{demands:?}");
+        }
+        let asked = demand(3, 4, GpuRequest::Fraction(4000), [1500, 2000]);
+        let weight = |kind, steps| Measure { kind, steps }.weight(&asked);
+        assert_eq!([weight(ResourceKind::Cpu, 0), weight(ResourceKind::Memory, 0)], [30_000, 40_000]);
+        // Two parts of 0.4 fit on a device, and three do not: by two steps each is half a device.
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|steps| weight(ResourceKind::Gpu, steps)),
+            [4000, 0, 10_000, 10_000, 16_000]
+        );
+        assert_eq!(weight(ResourceKind::Custom(nic), 0), 15_000);
+        assert_eq!(weight(ResourceKind::Custom(npu), 3), 60_000);
+    }
 }

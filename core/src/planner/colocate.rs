@@ -196,8 +196,11 @@ impl Replicas {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_bed::{cores, items_of, node_of};
+    use super::super::test_bed::{Bed, cores, items_of, node_of};
     use super::*;
+    use crate::ids::OwnerId;
+    use crate::node::{Operator, Term};
+    use crate::request::Policy;
 
     #[test]
     fn units_are_reserved_whole_where_bundles_share_a_node() {
@@ -222,5 +225,126 @@ mod tests {
         assert_eq!(of(&items, 3).custom, custom_of([1200, 3000]));
         assert_eq!(of(&items, 5).cpu, Amount::whole(3));
         assert_eq!(of(&items[..1], 5), items[0].request.demand, "one alone is reserved for as it asks");
+    }
+
+    fn gpus(gpu: GpuRequest) -> PlacementRequest {
+        PlacementRequest::new(Demand { gpu, ..Demand::default() }, Policy::BestFit)
+    }
+
+    fn summed(requests: &[PlacementRequest]) -> Option<Demand> {
+        combined(&items_of(requests.iter().cloned())).map(|request| request.demand)
+    }
+
+    #[test]
+    fn a_sum_has_all_amounts_and_of_parts_the_largest() {
+        let memory = |amount| {
+            let demand = Demand { memory: Amount::whole(amount), ..cores(2).demand };
+            PlacementRequest::new(demand, Policy::BestFit)
+        };
+        let both = summed(&[cores(1), memory(3), memory(4)]).expect("few");
+        assert_eq!((both.cpu, both.memory), (Amount::whole(5), Amount::whole(7)));
+        let of = |requests: &[GpuRequest]| {
+            let requests: Vec<_> = requests.iter().map(|&gpu| gpus(gpu)).collect();
+            summed(&requests).map(|demand| demand.gpu)
+        };
+        use GpuRequest::{Fraction, None as Nothing, Whole};
+        assert_eq!(of(&[Nothing, Nothing]), Some(Nothing));
+        assert_eq!(of(&[Fraction(2000), Fraction(7000), Fraction(1)]), Some(Fraction(7000)));
+        assert_eq!(of(&[Whole(2), Fraction(7000), Whole(3)]), Some(Whole(5)));
+        assert_eq!(of(&[Whole(8), Whole(8)]), Some(Whole(16)));
+        assert_eq!(of(&[Whole(8), Whole(9)]), None, "no node has as many");
+        assert_eq!(of(&[Whole(16); 17]), None);
+    }
+
+    #[test]
+    fn what_all_bundles_of_a_node_must_suit_is_asked_of_it() {
+        let term = |key: &str| Term { key: key.to_owned(), operator: Operator::Exists, values: Vec::new() };
+        let selecting = |key: &str| PlacementRequest {
+            selector: Some(Arc::new(Selector::new(vec![term(key)]))),
+            ..cores(1)
+        };
+        let selector = |requests: &[PlacementRequest]| {
+            let request = combined(&items_of(requests.iter().cloned())).expect("few");
+            let keys =
+                |selector: &Selector| selector.terms().iter().map(|term| term.key.to_string()).collect();
+            request.selector.map_or_else(Vec::new, |selector| -> Vec<String> { keys(&selector) })
+        };
+        assert_eq!(selector(&[cores(1), cores(2)]), [""; 0]);
+        assert_eq!(selector(&[selecting("a"), cores(2), selecting("a")]), ["a"]);
+        assert_eq!(selector(&[cores(2), selecting("a")]), ["a"]);
+        assert_eq!(selector(&[selecting("a"), selecting("b")]), ["a", "b"]);
+        let naming = |ids: &[u64]| PlacementRequest {
+            candidates: Some(ids.iter().copied().map(NodeId).collect()),
+            ..cores(1)
+        };
+        let named = |requests: &[PlacementRequest]| {
+            let request = combined(&items_of(requests.iter().cloned())).expect("few");
+            request.candidates.map(|ids| ids.iter().map(|id| id.0).collect::<Vec<_>>())
+        };
+        assert_eq!(named(&[cores(1), cores(1)]), None);
+        assert_eq!(named(&[cores(1), naming(&[3, 5])]), Some(vec![3, 5]));
+        assert_eq!(named(&[naming(&[1, 3, 5, 8]), cores(1), naming(&[3, 4, 8])]), Some(vec![3, 8]));
+        let owned = |owner| PlacementRequest { owner, ..cores(1) };
+        let owner =
+            |requests: &[PlacementRequest]| combined(&items_of(requests.iter().cloned())).expect("few").owner;
+        let [one, other] = [1, 2].map(OwnerId::new);
+        assert_eq!(owner(&[owned(one), owned(one)]), one);
+        assert_eq!([owner(&[owned(one), owned(other)]), owner(&[owned(one), owned(None)])], [None; 2]);
+    }
+
+    #[test]
+    fn bundles_are_sorted_by_devices_then_kinds_then_memory_then_cores() {
+        let kind = ResourceId::new(0, false);
+        let custom = |milli| {
+            let custom = Demand::canonical_custom(vec![(kind, Amount::from_milli(milli))]).expect("one kind");
+            PlacementRequest::new(Demand { custom, ..Demand::default() }, Policy::BestFit)
+        };
+        let memory = Demand { memory: Amount::whole(1), ..Demand::default() };
+        let memory = PlacementRequest::new(memory, Policy::BestFit);
+        let sorted = [
+            gpus(GpuRequest::Whole(1)),
+            gpus(GpuRequest::Fraction(1)),
+            custom(2),
+            custom(1),
+            memory,
+            cores(9),
+            cores(8),
+            cores(8),
+        ];
+        let mut items = items_of(sorted.iter().cloned());
+        let given: Vec<u32> = items.iter().map(|item| item.bundle).collect();
+        items.reverse();
+        largest_first(&mut items);
+        // Equal ones keep the order of the group.
+        assert_eq!(items.iter().map(|item| item.bundle).collect::<Vec<_>>(), given);
+        assert!(alike(&items[6..]) && alike(&items[..1]) && !alike(&items[5..]) && !alike(&items[..2]));
+    }
+
+    /// The sum of the demands does not say whether the devices can be divided. Such a node is passed over, and
+    /// what was tried on it is given back.
+    #[test]
+    fn a_node_where_the_devices_do_not_suffice_is_passed_over() {
+        let mut bed = Bed::new(1);
+        let with = |cpu, gpus| NodeSpec { gpus, ..node_of(cpu, &[]) };
+        let small = bed.add(0, with(4, 1), false);
+        let large = bed.add(0, with(16, 2), false);
+        bed.sync();
+        let part = |part| PlacementRequest {
+            demand: Demand { gpu: GpuRequest::Fraction(part), ..cores(1).demand },
+            ..cores(1)
+        };
+        let items = items_of([part(6000), part(6000)]);
+        let mut draft = Draft::default();
+        assert!(bed.replicas.place_colocated(&mut draft, &items));
+        assert_eq!(
+            draft.taken.iter().map(|taken| (taken.bundle, taken.node)).collect::<Vec<_>>(),
+            [(0, large), (1, large)]
+        );
+        assert!(!bed.replicas.place_colocated(&mut draft, &items), "no other node has two devices");
+        assert_eq!(draft.taken.len(), 2);
+        let one = items_of([part(10_000 - 1)]);
+        assert!(bed.replicas.place_colocated(&mut draft, &one), "nothing of those is left on the small node");
+        assert_eq!(draft.taken[2].node, small);
+        assert!(!bed.replicas.place_colocated(&mut draft, &items_of([cores(9), cores(9)])), "no node has 18");
     }
 }

@@ -162,3 +162,83 @@ impl Replicas {
         self.copies.iter().enumerate().find_map(|(shard, copy)| Some((shard, copy.shard().slot_of(node)?)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_bed::{Bed, cores, node_of};
+    use super::*;
+    use crate::shard::Command;
+
+    #[test]
+    fn shards_are_searched_from_the_last_one_used_and_else_from_any() {
+        let mut bed = Bed::new(4);
+        let nodes = [0, 1, 2, 3].map(|shard| bed.add(shard, node_of(4, &[]), false));
+        bed.sync();
+        let replicas = &mut bed.replicas;
+        let empty = Draft::default();
+        let mut begun = [0; 4];
+        for _ in 0..100 {
+            let order: Vec<usize> = replicas.order(&empty).collect();
+            begun[order[0]] += 1;
+            assert!((0..4).all(|step| order[step] == (order[0] + step) % 4), "{order:?}");
+        }
+        assert!(begun.iter().all(|&count| count > 5), "{begun:?}");
+        let mut draft = Draft::default();
+        for at in [0, 2] {
+            let place = replicas.locate(nodes[at]).expect("it is there");
+            assert!(replicas.take_on(&mut draft, place, 0, &cores(1)));
+        }
+        assert_eq!(replicas.order(&draft).collect::<Vec<_>>(), [2, 3, 0, 1]);
+        replicas.search_only(Some([true, false, true, false].into()));
+        assert_eq!(replicas.order(&draft).collect::<Vec<_>>(), [2, 0]);
+        replicas.search_only(None);
+        assert_eq!(replicas.order(&draft).count(), 4);
+    }
+
+    #[test]
+    fn what_is_rolled_back_is_free_again_and_costs_a_unit_each() {
+        let mut bed = Bed::new(2);
+        let nodes = [0, 1].map(|shard| bed.add(shard, node_of(4, &[]), false));
+        bed.sync();
+        let replicas = &mut bed.replicas;
+        let places = nodes.map(|node| replicas.locate(node).expect("it is there"));
+        let mut draft = Draft::default();
+        assert!(replicas.take_on(&mut draft, places[0], 0, &cores(1)));
+        let savepoint = draft.savepoint();
+        let before = replicas.meter.spent();
+        for at in [0, 1, 0, 1] {
+            assert!(replicas.take_on(&mut draft, places[at], 0, &cores(1)));
+        }
+        assert!(!replicas.take_on(&mut draft, places[0], 0, &cores(2)), "one core is left");
+        assert_eq!(replicas.meter.spent() - before, 5, "each try costs a unit");
+        assert_eq!((draft.taken.len(), draft.taken_since(savepoint)), (5, 4));
+        replicas.roll_back(&mut draft, savepoint);
+        assert_eq!(replicas.meter.spent() - before, 5 + 4);
+        assert_eq!(draft.taken_since(savepoint), 0);
+        assert!(!replicas.take_on(&mut draft, places[0], 0, &cores(4)), "the first one stays taken");
+        assert!(replicas.take_on(&mut draft, places[0], 0, &cores(3)));
+        assert!(replicas.take_on(&mut draft, places[1], 0, &cores(4)));
+    }
+
+    #[test]
+    fn the_shape_changes_with_nodes_and_not_with_what_runs_there() {
+        let mut bed = Bed::new(2);
+        let mut last = bed.replicas.shape();
+        let mut changes = |bed: &mut Bed| {
+            bed.sync();
+            let before = std::mem::replace(&mut last, bed.replicas.shape());
+            before != last
+        };
+        assert!(changes(&mut bed), "of the first views nothing was known");
+        let node = bed.add(1, node_of(4, &[]), true);
+        assert!(changes(&mut bed));
+        bed.step(1, Command::Life(node, crate::node::LifeEvent::Beat));
+        assert!(changes(&mut bed));
+        bed.step(1, Command::Place(cores(1)));
+        assert!(!changes(&mut bed));
+        bed.step(1, Command::Life(node, crate::node::LifeEvent::Drain));
+        assert!(changes(&mut bed));
+        bed.step(1, Command::RemoveNode { node, force: true });
+        assert!(changes(&mut bed));
+    }
+}

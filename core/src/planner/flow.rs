@@ -123,6 +123,7 @@ impl Flow<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::Rng;
 
     #[test]
     fn kinds_make_room_for_each_other() {
@@ -139,5 +140,85 @@ mod tests {
         );
         assert_eq!(assign(&[2, 2], &edges, &[0, 2], &[1, 2], &Cell::new(0)).expect("it gets both").count, 3);
         assert_eq!(assign(&[5], &[vec![2, 1]], &[0, 0], &[9, 9], &Cell::new(0)).expect("no least").count, 3);
+    }
+
+    /// Tries all assignments of a few things. Returns the largest count, `None` if no assignment gives each
+    /// sink its minimum.
+    fn most_of_all(case: &Case, pair: usize, gone: &mut [[u32; 3]; 3]) -> Option<u32> {
+        let sinks = case.least.len();
+        let kinds = case.supply.len();
+        if pair == kinds * sinks {
+            let at_sink = |sink: usize| gone.iter().map(|of_kind| of_kind[sink]).sum::<u32>();
+            let suits = (0..sinks).all(|sink| (case.least[sink]..=case.most[sink]).contains(&at_sink(sink)));
+            return suits.then(|| (0..sinks).map(at_sink).sum());
+        }
+        let kind = pair / sinks;
+        let sink = pair % sinks;
+        let left = case.supply[kind] - gone[kind].iter().sum::<u32>();
+        let most = left.min(case.edges[kind][sink]);
+        let of = |sent: u32| {
+            let mut gone = *gone;
+            gone[kind][sink] = sent;
+            most_of_all(case, pair + 1, &mut gone)
+        };
+        (0..=most).filter_map(of).max()
+    }
+
+    #[derive(Debug)]
+    struct Case {
+        supply: Vec<u32>,
+        edges: Vec<Vec<u32>>,
+        least: Vec<u32>,
+        most: Vec<u32>,
+    }
+
+    impl Case {
+        fn random(rng: &mut Rng) -> Self {
+            let mut below = |bound: u64| rng.below(bound) as u32;
+            let kinds = 1 + below(3);
+            let sinks = 1 + below(3);
+            let supply = (0..kinds).map(|_| below(4)).collect();
+            let edges =
+                (0..kinds).map(|_| (0..sinks).map(|_| below(4).saturating_sub(1)).collect()).collect();
+            let least: Vec<u32> = (0..sinks).map(|_| below(4).saturating_sub(2)).collect();
+            let most = least.iter().map(|least| least + below(3)).collect();
+            Self { supply, edges, least, most }
+        }
+
+        /// Returns the capacity of the cut between what `assigned` calls near and the rest.
+        fn cut(&self, assigned: &Assigned) -> u32 {
+            let far_kinds = self.supply.iter().zip(&assigned.kinds).filter(|(_, near)| !**near);
+            let near_sinks = self.most.iter().zip(&assigned.sinks).filter(|(_, near)| **near);
+            let near_kinds = self.edges.iter().zip(&assigned.kinds).filter(|(_, near)| **near);
+            let across = near_kinds.flat_map(|(of_kind, _)| of_kind.iter().zip(&assigned.sinks));
+            let across = across.filter(|(_, near)| !**near).map(|(edge, _)| edge);
+            far_kinds.map(|(supply, _)| supply).chain(near_sinks.map(|(most, _)| most)).chain(across).sum()
+        }
+    }
+
+    #[test]
+    fn as_many_are_assigned_as_any_assignment_does_and_the_cut_proves_it() {
+        let mut rng = Rng::new(3);
+        let mut counts = [0; 2];
+        for _ in 0..4000 {
+            let case = Case::random(&mut rng);
+            let expected = most_of_all(&case, 0, &mut [[0; 3]; 3]);
+            let assigned = assign(&case.supply, &case.edges, &case.least, &case.most, &Cell::new(0));
+            assert_eq!(assigned.as_ref().map(|assigned| assigned.count), expected, "{case:?}");
+            counts[usize::from(expected.is_some())] += 1;
+            if let Some(assigned) = assigned {
+                assert_eq!(case.cut(&assigned), assigned.count, "{case:?}");
+            }
+        }
+        assert!(counts.iter().all(|&count| count > 500), "{counts:?}");
+    }
+
+    #[test]
+    fn each_pair_of_a_kind_and_a_sink_that_is_looked_at_counts() {
+        let looks = Cell::new(100);
+        // The kind looks at three sinks before each of the two assignments. With nothing left, it looks no more.
+        assign(&[2], &[vec![1, 1, 0]], &[0; 3], &[1; 3], &looks).expect("no sink asks for any");
+        let for_least = 3;
+        assert_eq!(looks.get(), 100 + for_least + 2 * 3);
     }
 }

@@ -156,3 +156,94 @@ fn hash_of(spec: &GroupSpec) -> u64 {
     }
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_bed::cores;
+    use super::*;
+    use crate::group::{Spreading, Strategy, TopologyRule};
+    use crate::ids::NodeId;
+    use crate::node::{Operator, Selector, Term};
+    use crate::time::Time;
+
+    const EPOCH: Epoch = Epoch { growth: 0, released: 0, nodes: 0 };
+
+    fn group(requests: impl IntoIterator<Item = PlacementRequest>) -> GroupSpec {
+        GroupSpec::new(requests.into_iter().map(Arc::new).collect(), Strategy::Pack)
+    }
+
+    fn keep(verdicts: &mut Verdicts, spec: &GroupSpec, bundle: u32) {
+        let spec = Arc::new(spec.clone());
+        verdicts.keep(Verdict { spec, epoch: EPOCH, no_place: NoPlace::of(bundle), told: None });
+    }
+
+    /// The bundle that a kept result names, which tells the results apart.
+    fn found(verdicts: &Verdicts, spec: &GroupSpec) -> Option<u32> {
+        verdicts.find(spec).map(|verdict| verdict.no_place.bundle)
+    }
+
+    #[test]
+    fn the_results_that_came_last_are_kept_each_once() {
+        let mut verdicts = Verdicts::default();
+        let specs: Vec<GroupSpec> = (0..=VERDICTS_KEPT_MAX as u32).map(|cpu| group([cores(cpu)])).collect();
+        let (last, first) = specs.split_last().expect("many");
+        (0..).zip(first).for_each(|(at, spec)| keep(&mut verdicts, spec, at));
+        assert!(
+            (0..).zip(first).all(|(at, spec)| found(&verdicts, spec) == Some(at)),
+            "there is room for all"
+        );
+        // A later result for an equal group takes the place of the earlier one.
+        (0..3).for_each(|_| keep(&mut verdicts, &specs[0], 7777));
+        assert_eq!((found(&verdicts, &specs[0]), found(&verdicts, &specs[1])), (Some(7777), Some(1)));
+        keep(&mut verdicts, last, 8888);
+        assert_eq!(found(&verdicts, &specs[0]), None, "it was kept first");
+        assert!((1..).zip(&first[1..]).all(|(at, spec)| found(&verdicts, spec) == Some(at)));
+        assert_eq!(found(&verdicts, last), Some(8888));
+        assert_eq!((verdicts.kept.len(), verdicts.order.len()), (VERDICTS_KEPT_MAX, VERDICTS_KEPT_MAX));
+    }
+
+    #[test]
+    fn a_result_serves_the_groups_that_ask_the_same_and_no_others() {
+        let base = group([cores(2), cores(1), cores(1)]);
+        let rule = |key: &str, max_skew| {
+            let spreading = Spreading::Spread { max_skew };
+            Some(TopologyRule { key: key.into(), spreading })
+        };
+        let term = Term { key: "zone".to_owned(), operator: Operator::Exists, values: Vec::new() };
+        let selector = Some(Arc::new(Selector::new(vec![term])));
+        let named = |ids: &[u64]| PlacementRequest {
+            candidates: Some(ids.iter().copied().map(NodeId).collect()),
+            ..cores(1)
+        };
+        let others = [
+            GroupSpec { strategy: Strategy::Spread, ..base.clone() },
+            GroupSpec { min_members: 2, ..base.clone() },
+            GroupSpec { topology: rule("zone", 1), ..base.clone() },
+            GroupSpec { topology: rule("zone", 2), ..base.clone() },
+            GroupSpec { topology: rule("rack", 1), ..base.clone() },
+            GroupSpec { min_members: 3, ..group([cores(2), cores(1), cores(1), cores(1)]) },
+            group([cores(1), cores(1), cores(2)]),
+            group([cores(2), cores(1), PlacementRequest { selector, ..cores(1) }]),
+            group([cores(2), cores(1), named(&[1, 2])]),
+            group([cores(2), cores(1), named(&[1])]),
+        ];
+        let mut verdicts = Verdicts::default();
+        keep(&mut verdicts, &base, 100);
+        for (at, other) in (0..).zip(&others) {
+            assert_eq!(found(&verdicts, other), None, "{other:?}");
+            keep(&mut verdicts, other, at);
+        }
+        // Each has a place of its own, so that equal groups of several kinds are recalled in turn.
+        assert!((0..).zip(&others).all(|(at, other)| found(&verdicts, other) == Some(at)));
+        let until = Some(Time(5));
+        let alike =
+            [GroupSpec { priority: 3, ..base.clone() }, GroupSpec { wait_until: until, ..base.clone() }];
+        for spec in alike {
+            assert_eq!(found(&verdicts, &spec), Some(100), "{spec:?}");
+        }
+        // A collision is no equality.
+        let collide = [group([cores(2), cores(2), cores(1)]), group([cores(2), cores(1), named(&[2])])];
+        assert_eq!(hash_of(&collide[0]), hash_of(&base));
+        assert!(collide.iter().all(|spec| found(&verdicts, spec).is_none()));
+    }
+}

@@ -402,4 +402,74 @@ mod tests {
             assert_eq!(free, Amount::whole(left).units(), "after {cpu} cores were placed");
         }
     }
+
+    #[test]
+    fn it_is_uncertain_while_a_node_with_a_claim_has_changed_and_the_claim_is_not_answered() {
+        let mut bed = Bed::new(1);
+        let node = bed.add(0, node_of(8, &[]), false);
+        let other = bed.add(0, node_of(2, &[]), false);
+        bed.sync();
+        let slot = bed.replicas.copies[0].shard().slot_of(node).expect("it is there");
+        let small = bed.replicas.copies[0].shard().slot_of(other).expect("it is there");
+        let (_, key) = bed.replicas.copies[0].take_on(slot, &cores(2).demand).expect("it is free");
+        bed.replicas.copies[0].follow(slot);
+        assert!(!bed.replicas.copies[0].is_uncertain());
+        // Two cores go on the smaller node, which has no claim.
+        bed.step(0, Command::Place(cores(2)));
+        bed.sync();
+        assert!(!bed.replicas.copies[0].is_uncertain(), "another node changed");
+        bed.step(0, Command::Place(cores(3)));
+        bed.sync();
+        let copy = &mut bed.replicas.copies[0];
+        assert!(copy.is_uncertain(), "what was placed there may be what is claimed");
+        copy.give_up(small, &[key]);
+        copy.give_up(slot, &[key + 1]);
+        assert!(copy.is_uncertain(), "neither node nor key are those of the claim");
+        copy.granted(slot, key, copy.sequence());
+        assert!(!copy.is_uncertain());
+        let [free, ..] = copy.shard().free_on(slot);
+        assert_eq!(free, Amount::whole(3).units());
+        // The next update looks at the node, although no newer view is there.
+        bed.sync();
+        let copy = &bed.replicas.copies[0];
+        let [free, ..] = copy.shard().free_on(slot);
+        assert_eq!(free, Amount::whole(5).units(), "the view shows the grant already");
+    }
+
+    #[test]
+    fn hidden_nodes_are_found_by_no_search_until_they_are_shown() {
+        let mut bed = Bed::new(1);
+        let nodes = [1, 2, 3].map(|_| bed.add(0, node_of(4, &[]), false));
+        let idle = bed.add(0, node_of(4, &[]), true);
+        bed.sync();
+        let slots = nodes.map(|node| bed.replicas.copies[0].shard().slot_of(node).expect("it is there"));
+        let waits = bed.replicas.copies[0].shard().slot_of(idle).expect("it is there");
+        let found = |bed: &mut Bed| {
+            let copy = &mut bed.replicas.copies[0];
+            let hidden = copy.hidden_count();
+            while let Some(slot) = copy.shard_mut().find_tentatively(&cores(3)) {
+                copy.hide(slot);
+            }
+            let count = copy.hidden_count() - hidden;
+            copy.unhide_from(hidden);
+            count
+        };
+        assert_eq!(found(&mut bed), 3, "a node that takes no work is found by none");
+        let copy = &mut bed.replicas.copies[0];
+        let (_, key) = copy.take_on(slots[0], &cores(1).demand).expect("it is free");
+        copy.follow(slots[0]);
+        for slot in [slots[0], slots[0], waits, slots[1]] {
+            copy.hide(slot);
+        }
+        assert_eq!(copy.hidden_count(), 3, "each is hidden once");
+        assert_eq!(found(&mut bed), 1);
+        let copy = &mut bed.replicas.copies[0];
+        copy.give_up(slots[0], &[key]);
+        assert_eq!(found(&mut bed), 1, "a node that is rebuilt stays hidden");
+        bed.replicas.copies[0].unhide_from(1);
+        assert_eq!((bed.replicas.copies[0].hidden_count(), found(&mut bed)), (1, 2));
+        bed.replicas.copies[0].show(slots[0]);
+        bed.replicas.copies[0].show(slots[0]);
+        assert_eq!((bed.replicas.copies[0].hidden_count(), found(&mut bed)), (0, 3));
+    }
 }

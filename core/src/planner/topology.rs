@@ -538,31 +538,4 @@ fn same_nodes(a: &PlacementRequest, b: &PlacementRequest) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::test_bed::{Bed, cores, node_of};
-    use super::*;
-
-    #[test]
-    fn nodes_of_a_value_are_named_as_far_as_that_is_allowed_and_else_selected() {
-        let mut bed = Bed::new(2);
-        let spec = node_of(1, &[("zone", "a")]);
-        let mut nodes: Vec<NodeId> =
-            (0..RULE_NODES_NAMED_MAX).map(|number| bed.add(number % 2, spec.clone(), false)).collect();
-        let confined = |bed: &mut Bed| {
-            bed.sync();
-            let mut values = Values::default();
-            values.add("a".into(), &mut bed.replicas.copies, "zone");
-            bed.replicas.within(&cores(1), ("zone", &values, 0))
-        };
-        nodes.sort_unstable();
-        let named = confined(&mut bed);
-        assert!(named.candidates.as_deref() == Some(&nodes[..]), "each of them is named");
-        assert_eq!(named.selector, None);
-        bed.add(0, spec, false);
-        let selected = confined(&mut bed);
-        let terms = selected.selector.as_ref().expect("too many to be named").terms();
-        assert!(selected.candidates.is_none(), "none is named");
-        assert_eq!(terms.len(), 1);
-        assert_eq!((&*terms[0].key, &terms[0].values[..]), ("zone", &["a".to_owned()][..]));
-    }
-}
+mod tests;

@@ -86,3 +86,56 @@ impl Replicas {
         placed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_bed::{Bed, cores, items_of, node_of};
+    use super::*;
+
+    #[test]
+    fn nodes_with_room_are_counted_up_to_what_is_enough_and_shown_again() {
+        let mut bed = Bed::new(2);
+        for number in 0..6 {
+            bed.add(number % 2, node_of(if number < 4 { 4 } else { 1 }, &[]), false);
+        }
+        bed.sync();
+        for (enough, count) in [(9, 4), (4, 4), (3, 3), (0, 0)] {
+            assert_eq!(bed.replicas.count_with_room(&cores(3), enough, 1 << 20), count);
+        }
+        assert_eq!(bed.replicas.count_with_room(&cores(3), 9, 1), 1, "with one unit, one search is made");
+        assert_eq!(
+            bed.replicas.meter.left(),
+            u64::MAX - bed.replicas.meter.spent(),
+            "later work is not bound"
+        );
+    }
+
+    #[test]
+    fn the_node_with_the_fewest_bundles_is_used_again_first_if_it_has_room() {
+        let mut bed = Bed::new(2);
+        let ids = [(0, 8), (1, 8), (0, 2)].map(|(shard, cpu)| bed.add(shard, node_of(cpu, &[]), false));
+        bed.sync();
+        let mut used = Used::default();
+        let place = |bed: &Bed, at: usize| bed.replicas.locate(ids[at]).expect("it is there");
+        for at in [0, 0, 0, 1, 1, 2] {
+            used.add(place(&bed, at));
+        }
+        for at in 0..3 {
+            let (shard, slot) = place(&bed, at);
+            bed.replicas.hide(shard, slot);
+        }
+        let mut draft = Draft::default();
+        let item = &items_of([cores(3)])[0];
+        // The third node has one bundle and too little room. The second has two, the first three.
+        for (at, taken) in [(1, true), (1, true), (0, true), (0, true), (0, false)] {
+            let before = draft.taken.len();
+            assert_eq!(bed.replicas.take_used(&mut draft, &used, 0, &item.request), taken);
+            assert_eq!(draft.taken[before..].iter().map(|t| t.node).next(), taken.then_some(ids[at]));
+        }
+        let none = Used::default();
+        assert!(!bed.replicas.take_used(&mut draft, &none, 0, &item.request));
+        bed.replicas.unhide_all();
+        assert!(!bed.replicas.take(&mut draft, 0, &item.request), "two cores are left on each");
+        assert!(bed.replicas.take(&mut draft, 0, &cores(2)));
+    }
+}

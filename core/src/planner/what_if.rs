@@ -256,6 +256,7 @@ fn first_choice(wanted: &Wanted, own: &[Own]) -> usize {
 mod tests {
     use super::super::test_bed::{Bed, cores, items_of, node_of, wanted_of};
     use super::*;
+    use crate::shard::Outcome;
 
     #[test]
     fn a_plan_that_ignores_others_names_nodes_where_the_copies_have_them_and_no_claims() {
@@ -277,5 +278,135 @@ mod tests {
             // Keys of claims begin with 1: what is lost or granted later is no claim of others.
             assert_eq!(taken.key, 0);
         }
+    }
+
+    /// Chooses the first `most` nodes per request. Returns their numbers in order, and whether any was left
+    /// out.
+    fn chosen(bed: &mut Bed, wanted: &Wanted, most: usize) -> (Vec<u64>, bool) {
+        let places = bed.replicas.most_free_first();
+        let requests = distinct(&wanted.items);
+        let (chosen, left_out) = bed.replicas.choose(&places, wanted, &requests, most);
+        let id = |&(shard, slot): &Place| bed.replicas.copies[shard].shard().node_at(slot).expect("a node").0;
+        (chosen.iter().map(id).collect(), left_out)
+    }
+
+    #[test]
+    fn the_nodes_with_the_most_free_are_chosen_for_each_request_and_value() {
+        let mut bed = Bed::new(2);
+        // Nodes 1 to 5. What runs decides the order.
+        for (number, (cpu, zone)) in
+            [(8, "a"), (8, "a"), (8, "b"), (2, "b"), (8, "b")].into_iter().enumerate()
+        {
+            bed.add(number % 2, node_of(cpu, &[("zone", zone)]), false);
+        }
+        let on = |node: u64, cpu| PlacementRequest { candidates: Some([NodeId(node)].into()), ..cores(cpu) };
+        for (node, cpu) in [(1, 3), (2, 2), (5, 1)] {
+            bed.step((node as usize + 1) % 2, Command::Place(on(node, cpu)));
+        }
+        bed.sync();
+        let wanted = wanted_of(Strategy::Pack, items_of([cores(4), cores(4)]));
+        assert_eq!(chosen(&mut bed, &wanted, 1), (vec![3], true));
+        assert_eq!(chosen(&mut bed, &wanted, 2), (vec![3, 5], true));
+        assert_eq!(chosen(&mut bed, &wanted, 3), (vec![3, 5, 2], true));
+        assert_eq!(chosen(&mut bed, &wanted, 4), (vec![3, 5, 2, 1], false), "the small node is none of them");
+        // Each request has its own nodes. The small one takes the first node too.
+        let both = wanted_of(Strategy::Pack, items_of([cores(4), on(4, 1)]));
+        assert_eq!(chosen(&mut bed, &both, 1), (vec![3, 4], true));
+        let spreading = Spreading::Spread { max_skew: 1 };
+        let topology = Some(TopologyRule { key: "zone".into(), spreading });
+        let ruled = Wanted { topology: topology.clone(), ..wanted };
+        assert_eq!(chosen(&mut bed, &ruled, 1), (vec![3, 2], true));
+        // A value without room counts too if a bundle suits it, with the node that has the most free.
+        let large = Wanted { topology, ..wanted_of(Strategy::Pack, items_of([cores(9)])) };
+        assert_eq!(chosen(&mut bed, &large, 1), (vec![3, 2], false));
+    }
+
+    #[test]
+    fn as_many_nodes_are_chosen_first_as_the_bundles_may_need() {
+        let own: Vec<Own> = (1..=2)
+            .map(|node| Own { node: NodeId(node), demand: Demand::default(), gpus: GpuAssignment::NONE })
+            .collect();
+        let items = || items_of([cores(1), cores(1), cores(2)]);
+        let of = |strategy, spreading: Option<Spreading>| {
+            let topology = spreading.map(|spreading| TopologyRule { key: "zone".into(), spreading });
+            first_choice(&Wanted { topology, ..wanted_of(strategy, items()) }, &own)
+        };
+        let soft = Some(Spreading::Pack { strict: false });
+        let strict = Some(Spreading::Pack { strict: true });
+        assert_eq!([of(Strategy::Pack, None), of(Strategy::StrictPack, None)], [1, 1]);
+        assert_eq!([of(Strategy::Pack, strict), of(Strategy::Pack, soft)], [1, 5]);
+        assert_eq!([of(Strategy::Spread, None), of(Strategy::StrictSpread, strict)], [5, 5]);
+        assert_eq!(
+            distinct(&items()).iter().map(|request| (**request).clone()).collect::<Vec<_>>(),
+            [cores(1), cores(2)]
+        );
+    }
+
+    /// A later ticket need not choose the same node again: it may be in use for good. It may choose any.
+    #[test]
+    fn a_group_whose_ticket_failed_chooses_any_node() {
+        for count in [2, 8] {
+            let mut bed = Bed::new(2);
+            for number in 0..count {
+                bed.add(number % 2, node_of(8, &[]), false);
+            }
+            bed.sync();
+            let wanted = wanted_of(Strategy::Pack, items_of([cores(8)]));
+            let mut node = |turn| {
+                let planned = bed.replicas.plan_ignoring_others(&wanted, &[], turn, 1 << 20);
+                planned.expect("all are free")[0].node
+            };
+            assert_eq!([node(0), node(0)], [node(0); 2], "first, the one that comes first");
+            let any: BTreeSet<NodeId> = (1..=16 * count as u32).map(&mut node).collect();
+            assert_eq!(any.len(), count);
+        }
+    }
+
+    #[test]
+    fn only_the_minimum_is_planned_and_nothing_where_the_own_bundles_leave_no_room() {
+        let mut bed = Bed::new(1);
+        let nodes = [0, 1].map(|_| bed.add(0, node_of(8, &[]), false));
+        bed.sync();
+        let items = items_of([cores(4), cores(4), cores(4)]);
+        let wanted = Wanted { least: 2, ..wanted_of(Strategy::Pack, items) };
+        let own = |node, cpu| Own { node, demand: cores(cpu).demand, gpus: GpuAssignment::NONE };
+        let mut plan = |own: &[Own], units| {
+            let planned = bed.replicas.plan_ignoring_others(&wanted, own, 0, units)?;
+            Some(planned.iter().map(|taken| taken.node).collect::<Vec<_>>())
+        };
+        assert_eq!(plan(&[], 1 << 20).map(|planned| planned.len()), Some(2));
+        assert_eq!(plan(&[own(nodes[0], 5)], 1 << 20), Some(vec![nodes[1]; 2]));
+        assert_eq!(plan(&[own(nodes[0], 5), own(nodes[1], 5)], 1 << 20), None);
+    }
+
+    #[test]
+    fn nodes_that_are_reserved_are_for_their_owner_and_tickets_keep_none_from_a_plan() {
+        let mut bed = Bed::new(1);
+        let nodes = [0, 1].map(|_| bed.add(0, node_of(8, &[]), false));
+        let owner = OwnerId::new(7).expect("an owner of callers");
+        let reserve = |bed: &mut Bed, node, owner, until| {
+            let reserve = Reserve { node, owner, demand: cores(8).demand, until };
+            let outcome = bed.step(0, Command::Reserve(Box::new(reserve)));
+            assert!(matches!(outcome, Outcome::Reserved(_)), "{outcome:?}");
+        };
+        reserve(&mut bed, nodes[0], owner, None);
+        reserve(&mut bed, nodes[1], OwnerId::ticket(3), Some(Time(9)));
+        bed.sync();
+        let slots = nodes.map(|node| bed.replicas.copies[0].shard().slot_of(node).expect("it is there"));
+        let copy = &mut bed.replicas.copies[0];
+        assert_eq!(slots.map(|slot| copy.reserved_for(slot)), [Some(owner), None]);
+        let of_owner = |owner| PlacementRequest { owner, ..cores(4) };
+        let other = OwnerId::new(8);
+        let can = [None, Some(owner), other].map(|owner| copy.could_hold(slots[0], &of_owner(owner)));
+        assert_eq!(can, [false, true, false]);
+        assert!(copy.could_hold(slots[1], &cores(8)) && !copy.could_hold(slots[1], &cores(9)));
+        let mut plan = |requests: Vec<PlacementRequest>| {
+            let wanted = wanted_of(Strategy::StrictSpread, items_of(requests));
+            let planned = bed.replicas.plan_ignoring_others(&wanted, &[], 0, 1 << 20)?;
+            Some(planned.iter().map(|taken| taken.node).collect::<BTreeSet<_>>())
+        };
+        assert_eq!(plan(vec![cores(8)]), Some([nodes[1]].into()));
+        assert_eq!(plan(vec![cores(8), cores(8)]), None);
+        assert_eq!(plan(vec![of_owner(Some(owner)), cores(8)]), Some(nodes.into()));
     }
 }

@@ -124,4 +124,21 @@ mod tests {
         let of_search = 3 * (100 + 8 * 10_000 + 2 * 1000);
         assert_eq!(budget.most_per_round(10_000, 1000), 1000 + 6 * (of_search + of_proof));
     }
+
+    #[test]
+    fn a_meter_knows_what_is_left_before_its_limit() {
+        let meter = Meter::default();
+        meter.charge(5);
+        assert_eq!((meter.spent(), meter.is_spent()), (5, false), "without a limit, nothing is too much");
+        meter.allow(3);
+        for left in [3, 2, 1] {
+            assert_eq!((meter.left(), meter.is_spent()), (left, false));
+            meter.charge(1);
+        }
+        assert_eq!((meter.left(), meter.is_spent()), (0, true));
+        meter.charge(10);
+        assert_eq!((meter.spent(), meter.left(), meter.is_spent()), (18, 0, true));
+        meter.allow(u64::MAX);
+        assert!(!meter.is_spent(), "a limit beyond all numbers is none");
+    }
 }

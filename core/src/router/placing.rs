@@ -96,3 +96,32 @@ impl Placing {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn a_set_of_shards_is_a_set() {
+        let mut set = ShardSet::default();
+        let mut model = BTreeSet::new();
+        let mut rng = Rng::new(1);
+        for _ in 0..5_000 {
+            let shard = rng.below(u64::from(SHARDS_MAX)) as u16;
+            if rng.below(2) == 0 {
+                set.insert(ShardId(shard));
+                model.insert(shard);
+            } else {
+                set.remove(ShardId(shard));
+                model.remove(&shard);
+            }
+            assert_eq!(set.len(), model.len());
+            let other = rng.below(u64::from(SHARDS_MAX)) as u16;
+            assert_eq!(set.contains(ShardId(other)), model.contains(&other));
+        }
+        assert!((0..SHARDS_MAX).all(|shard| set.contains(ShardId(shard)) == model.contains(&shard)));
+    }
+}

@@ -85,3 +85,21 @@ impl Shard {
         self.pages = pages;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_since_is_the_difference_of_each_counter() {
+        let of = |first: u64, step: u64| ShardWork {
+            nodes_looked_at: first,
+            allocations_looked_at: first + step,
+            waiting_looked_at: first + 2 * step,
+            waiting_homes_looked_at: first + 3 * step,
+            selector_nodes_looked_at: first + 4 * step,
+            selector_words_looked_at: first + 5 * step,
+        };
+        assert_eq!(of(100, 11).since(of(40, 1)), of(60, 10));
+    }
+}

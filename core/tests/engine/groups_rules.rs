@@ -159,7 +159,7 @@ fn a_refusal_says_when_the_groups_own_bundles_are_in_the_way() {
     assert_eq!(
         says(&mut engine, GroupSpec { topology, ..group_of(cores(5), 3, Strategy::Pack) }),
         "no value of zone has room for 3 bundles: zone=a has the most, for 2 of them, and none for bundle 2 \
-         beside these"
+         in addition"
     );
     let topology = Some(TopologyRule { key: "rack".into(), spreading });
     let none = GroupSpec { topology, ..group_of(cores(1), 1, Strategy::Pack) };

@@ -373,3 +373,34 @@ fn a_group_without_a_place_is_refused_although_a_statement_stays_undecided() {
     assert_eq!(placed(&replies), [1], "{replies:?}");
     check_all(&engine);
 }
+
+/// The port takes its answer and falls asleep before the planner takes the cancel. Until the port hears of the
+/// cancel, it keeps room for it.
+#[test]
+fn a_port_is_woken_for_a_cancel_that_came_too_late() {
+    let wakers = vec![Waker::noop().clone(); 3];
+    let config = EngineConfig { planners: 1, ..config(1) };
+    let mut engine = Engine::open(StoreState::create(8), &config, wakers).expect("numbers in range");
+    let clock = ManualClock::new(engine.now);
+    for at in [2, 0, 1] {
+        let port = &mut engine.ports[at];
+        let job = PlanJob::CreateGroup(Arc::new(group_of(cores(9), 1, Strategy::Pack)));
+        port.submit(1, PortRequest::Plan(job), engine.now).expect("room");
+        port.flush();
+        let mut answers = 0;
+        while answers == 0 {
+            engine.planners[0].run_round(&clock);
+            engine.runners.iter_mut().for_each(|runner| drop(runner.run_batch(&clock, &mut Unobserved)));
+            let port = &mut engine.ports[at];
+            port.cancel_plan(1);
+            port.flush();
+            port.poll(engine.now, |_, _| answers += 1);
+        }
+        let port = &mut engine.ports[at];
+        let bell = Arc::clone(port.bell());
+        assert!(bell.sleep_if(|| port.is_idle()), "port {at} has its answer");
+        engine.planners[0].run_round(&clock);
+        assert!(!bell.is_asleep(), "port {at} is not told that its cancel was taken");
+        engine.ports[at].poll(engine.now, |_, _| ());
+    }
+}

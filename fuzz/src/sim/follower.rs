@@ -1,5 +1,5 @@
 //! A client that follows changes, shard by shard and portion by portion, as the production task in
-//! `net/src/server/follow.rs` does. It looks when it is told of news, and starts over when its base is no
+//! `net/src/session/connections/follow.rs` does. It looks when it is told of news, and starts over when its base is no
 //! longer kept.
 
 use std::collections::BTreeSet;

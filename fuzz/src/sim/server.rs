@@ -366,10 +366,11 @@ impl Server {
         if is_refused_frame(frame) || known.only_looks() {
             return;
         }
-        match self.outcomes.record((session, sequence), bytes) {
-            Err(found) => self.events.push(Event::Broken("one_outcome_per_request", found)),
-            Ok(true) if known == Kind::Place => self.handle_outcome(session, frame),
-            Ok(_) => {}
+        let is_first = self.outcomes.record((session, sequence), bytes);
+        if let Err(found) = self.outcomes.check((session, sequence), bytes) {
+            self.events.push(Event::Broken("one_outcome_per_request", found));
+        } else if is_first && known == Kind::Place {
+            self.handle_outcome(session, frame);
         }
     }
 

@@ -21,20 +21,19 @@ impl Outcomes {
     }
 
     /// Records the frame of an outcome. Returns whether it is the first of its request.
+    pub fn record(&mut self, request: Request, frame: &[u8]) -> bool {
+        let is_first = !self.has(request);
+        self.0.entry(request).or_insert_with(|| frame.to_vec());
+        is_first
+    }
+
+    /// Checks that the frame of an outcome is the one that was recorded.
     ///
     /// # Errors
     /// Returns both frames if the request had another outcome before.
-    pub fn record(&mut self, request: Request, frame: &[u8]) -> Result<bool, String> {
-        match self.0.get(&request) {
-            None => {
-                self.0.insert(request, frame.to_vec());
-                Ok(true)
-            }
-            Some(first) => {
-                ensure(first == frame, || format!("{request:?} had the outcome {first:?}, and now {frame:?}"))
-                    .map(|()| false)
-            }
-        }
+    pub fn check(&self, request: Request, frame: &[u8]) -> Verdict {
+        let first = self.0.get(&request).map(Vec::as_slice);
+        ensure(first == Some(frame), || format!("{request:?} had the outcome {first:?}, and now {frame:?}"))
     }
 }
 
@@ -79,10 +78,11 @@ pub mod tests {
     pub fn an_outcome_that_changes() {
         let session = SessionId { incarnation: Incarnation(1), number: 1 };
         let mut outcomes = Outcomes::default();
-        assert_eq!(outcomes.record((session, 1), b"done"), Ok(true));
-        assert_eq!(outcomes.record((session, 1), b"done"), Ok(false));
-        assert_eq!(outcomes.record((session, 2), b"refused"), Ok(true));
-        assert!(outcomes.record((session, 1), b"refused").is_err());
+        assert!(outcomes.record((session, 1), b"done"));
+        assert!(!outcomes.record((session, 1), b"refused"));
+        assert!(outcomes.record((session, 2), b"refused"));
+        assert_eq!(outcomes.check((session, 1), b"done"), Ok(()));
+        assert!(outcomes.check((session, 1), b"refused").is_err());
         assert!(outcomes.has((session, 2)) && !outcomes.has((session, 3)));
     }
 

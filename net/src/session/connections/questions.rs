@@ -74,7 +74,7 @@ impl ConnectionService {
         Some(question)
     }
 
-    /// Handles the registrar's answer, or the fault that stands for it if the registrar is gone.
+    /// Handles the registrar's answer, or a fault if the registrar is gone.
     pub fn handle_answer(&mut self, asker: Asker, answer: RegistrarReply, now: Time) {
         let is_lost = self.connections[asker.connection].is_lost;
         if is_lost && is_planted(PlantedBug::AnswerToLostConnectionDropped) {

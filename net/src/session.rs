@@ -14,7 +14,7 @@
 //! Memory is bounded at all times. A request in progress counts with the largest reply that it may produce
 //! ([`Weight`]), so the kept outcomes never exceed their limit.
 //!
-//! This module does no I/O. A connection task owns one session at a time. [`DetachedSessions`] passes the
+//! This module does no I/O. A session belongs to one connection at a time. [`DetachedSessions`] passes the
 //! session on to the next connection of the same client.
 
 pub mod connections;

@@ -26,7 +26,7 @@ use super::checkers::waiting::Standing;
 use super::facts::Facts;
 use super::network::{Network, Towards};
 
-/// The number of questions that may wait for the registrar, as in the server.
+/// The number of questions that are passed on to the registrar at once.
 const QUESTIONS_MAX: usize = 64;
 
 /// Connections that the service asked to close, by number.
@@ -204,8 +204,14 @@ impl Server {
     /// Stops the service. Waiting requests end, and their clients are told.
     pub(super) fn stop(&mut self, network: &mut Network, now: Time) {
         for number in self.numbers() {
+            self.take_replies(number, network, now);
             self.end(number, InputEnd::Stopping, network, now);
         }
+    }
+
+    /// Returns the number of connections.
+    pub(super) fn connections(&self) -> usize {
+        self.links.len()
     }
 
     fn end(&mut self, number: u64, end: InputEnd, network: &mut Network, now: Time) {
@@ -214,8 +220,9 @@ impl Server {
         service.end_input(link.key, end, now);
         if end == InputEnd::Lost && !link.is_lost {
             link.is_lost = true;
+            // Replies are still taken, so that the oracle sees every outcome.
             let (replies, bytes) = std::mem::take(&mut link.untaken);
-            service.written(link.key, replies, bytes, true, now);
+            service.written(link.key, replies, bytes, false, now);
         }
         self.pump(network, now);
     }
@@ -284,11 +291,15 @@ impl Server {
                     self.end(number, InputEnd::Lost, network, now);
                 }
             }
-            for number in self.numbers() {
-                moved += self.carry(number, network, now);
-            }
             for front in 0..self.fronts.len() {
-                self.fronts[front].take_touched(|_| {});
+                let mut touched = Vec::new();
+                self.fronts[front].take_touched(|key| touched.push(key));
+                for key in touched {
+                    let mut links = self.links.iter();
+                    let link = links.find(|(_, link)| (link.front, link.key) == (front, key));
+                    let Some(number) = link.map(|(&number, _)| number) else { continue };
+                    moved += self.carry(number, network, now);
+                }
                 if self.fronts[front].take_new_deadline() {
                     self.asleep_until[front] = None;
                 }
@@ -317,13 +328,10 @@ impl Server {
         }
         let output = service.take_output(link.key);
         let bytes = output.bytes.len();
-        if link.is_lost {
-            service.written(link.key, output.replies, bytes, true, now);
-        } else if self.is_slow {
-            link.untaken = (link.untaken.0 + output.replies, link.untaken.1 + bytes);
-        } else {
-            let (replies, before) = std::mem::take(&mut link.untaken);
-            service.written(link.key, output.replies + replies, bytes + before, false, now);
+        link.untaken = (link.untaken.0 + output.replies, link.untaken.1 + bytes);
+        if link.untaken.0 > 0 && (link.is_lost || !self.is_slow) {
+            let (replies, bytes) = std::mem::take(&mut link.untaken);
+            service.written(link.key, replies, bytes, false, now);
         }
         if bytes == 0 && service.is_settled(link.key) {
             service.close(link.key, !link.is_lost, now);

@@ -1,5 +1,6 @@
 //! One connection: its bytes are carried to the [`ConnectionService`] and back, until either side ends it.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,6 +35,7 @@ struct Served {
     signals: Rc<Signals>,
     /// When the hello must be complete.
     hello_until: Instant,
+    peer: SocketAddr,
 }
 
 /// Serves a connection from its handshake to its end.
@@ -79,7 +81,8 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
     };
     let hangup = Arc::new(QuicHangup(connection.clone()));
     let (key, signals) = io.open(|service| service.open(hangup));
-    let served = Served { io: Rc::clone(io), key, signals, hello_until };
+    let peer = connection.remote_address();
+    let served = Served { io: Rc::clone(io), key, signals, hello_until, peer };
     let (took_all, ()) = tokio::join!(served.write(send), served.read(recv));
     // Replies still in progress when the peer is gone are kept for its next connection.
     while !io.look(|service| service.is_settled(key)) {
@@ -98,8 +101,14 @@ impl Served {
     /// Carries bytes to the service until either side ends the input.
     async fn read(&self, mut recv: RecvStream) {
         let mut shutdown = self.io.shutdown.clone();
+        let mut was_open = false;
         while !self.look(ConnectionService::is_input_over) {
             let is_open = self.look(ConnectionService::is_open);
+            if is_open && !was_open {
+                was_open = true;
+                let session = self.look(ConnectionService::session_id).expect("it is open");
+                info!(%session, peer = %self.peer, "session opened");
+            }
             let wants_input = self.look(ConnectionService::wants_input);
             let end = tokio::select! {
                 biased;
@@ -113,7 +122,7 @@ impl Served {
                     Ok(None) => Some(InputEnd::Finished),
                     Err(_) => Some(InputEnd::Lost),
                 },
-                () = self.signals.reader.notified(), if !wants_input => None,
+                () = self.signals.reader.notified() => None,
             };
             if let Some(end) = end {
                 self.io.with(|service, now| service.end_input(self.key, end, now));

@@ -21,7 +21,8 @@
 //! | the next deadline | [`next_deadline`](ConnectionService::next_deadline) |
 //!
 //! A request that finds no room at the port, at a planner or at the registrar stalls its connection: no later
-//! frame is executed before it. Stalled connections go on in order of arrival.
+//! frame is executed before it. Connections that wait for the same room go on in order of arrival. A placement into a
+//! group that tries one bundle after the other does not stall its connection.
 
 mod connection;
 mod follow;
@@ -43,6 +44,7 @@ use std::task::Waker;
 
 use slab::Slab;
 use wharf_core::group::PlanReply;
+use wharf_core::ids::SessionId;
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
@@ -106,6 +108,8 @@ pub struct ConnectionService {
     listing: VecDeque<ConnectionKey>,
     /// Connections whose session is still at another connection.
     resuming: Vec<ConnectionKey>,
+    /// The number of sessions that had left their connection when these were tried.
+    departures_seen: u64,
     /// Connections that may continue with their input.
     ready: VecDeque<ConnectionKey>,
     /// Connections that follow changes.
@@ -140,6 +144,7 @@ impl ConnectionService {
             asking: VecDeque::new(),
             listing: VecDeque::new(),
             resuming: Vec::new(),
+            departures_seen: 0,
             ready: VecDeque::new(),
             followers: Vec::new(),
             has_new_deadline: false,
@@ -162,7 +167,8 @@ impl ConnectionService {
         self.settle(now);
     }
 
-    /// Handles the end of what the peer of `key` sends. Frames received before are still executed.
+    /// Handles the end of what the peer of `key` sends. Frames received before are still executed if the peer has
+    /// its session.
     pub fn end_input(&mut self, key: ConnectionKey, end: InputEnd, now: Time) {
         let connection = &mut self.connections[key];
         let is_open = connection.session.is_some();
@@ -171,6 +177,10 @@ impl ConnectionService {
         }
         connection.input_end.get_or_insert(end);
         if is_open {
+            if end != InputEnd::Finished {
+                // It would keep the connection busy until its deadline.
+                self.end_follow(key, now);
+            }
             self.go_on(key, now);
         } else {
             self.leave_before_hello(key, end);
@@ -182,7 +192,7 @@ impl ConnectionService {
     #[must_use]
     pub fn wants_input(&self, key: ConnectionKey) -> bool {
         let connection = &self.connections[key];
-        connection.input_end.is_none() && connection.takes_frames()
+        connection.input_end.is_none() && !connection.has_frames && connection.takes_frames()
     }
 
     /// Returns whether nothing more is read from the peer of `key`.
@@ -203,9 +213,15 @@ impl ConnectionService {
         self.connections[key].take_output()
     }
 
-    /// Handles that the peer of `key` took `replies` replies of `bytes` bytes, or takes no more if `failed`.
+    /// Handles that the peer of `key` took `replies` replies of `bytes` bytes, or takes no more if `failed`. Nothing
+    /// more is read from a peer that takes no replies.
     pub fn written(&mut self, key: ConnectionKey, replies: u32, bytes: usize, failed: bool, now: Time) {
-        self.connections[key].written(replies, bytes, failed);
+        let connection = &mut self.connections[key];
+        connection.written(replies, bytes, failed);
+        if failed && connection.session.is_some() {
+            connection.input_end.get_or_insert(InputEnd::Lost);
+            self.end_follow(key, now);
+        }
         self.resume_follow(key, now);
         self.go_on(key, now);
         self.touch(key);
@@ -257,7 +273,7 @@ impl ConnectionService {
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.expire(now);
         }
-        if !self.resuming.is_empty() {
+        if !self.resuming.is_empty() && self.shared.sessions.departures() != self.departures_seen {
             self.resume_sessions();
         }
         self.settle(now);
@@ -300,6 +316,12 @@ impl ConnectionService {
     pub fn in_engine(&self) -> (usize, usize) {
         let waiting = self.operations.iter().filter(|(_, operation)| operation.waits()).count();
         (self.operations.len() - waiting, waiting)
+    }
+
+    /// Returns the session of `key`, once its peer has said hello.
+    #[must_use]
+    pub fn session_id(&self, key: ConnectionKey) -> Option<SessionId> {
+        self.connections[key].session.as_ref().map(super::Session::id)
     }
 
     /// Returns the number of requests of `key` in progress, without those that wait.
@@ -347,7 +369,9 @@ impl ConnectionService {
                 }
             }
         }
-        self.connections[key].input = input;
+        let connection = &mut self.connections[key];
+        connection.input = input;
+        connection.has_frames = !is_over;
     }
 
     /// Lets everything go on that has room now, until nothing more can.
@@ -473,6 +497,9 @@ impl ConnectionService {
             self.candidates_waiting -= if waited { candidates } else { 0 };
         }
         self.touch(key);
+        if self.connections[key].has_frames {
+            self.ready.push_back(key);
+        }
         if waited && self.connections[key].ends_wait(sequence, is_taken_back) {
             return;
         }

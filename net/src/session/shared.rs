@@ -1,6 +1,6 @@
 //! What all connections of a server share: settings, sessions, counters, and views of followers that left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -188,29 +188,44 @@ pub(super) struct ListRoom(Mutex<FreeLists>);
 
 struct FreeLists {
     free: usize,
-    waiting: Vec<Waker>,
+    /// The threads that wait, each once, in order of arrival.
+    waiting: VecDeque<Waker>,
+}
+
+impl FreeLists {
+    fn wake_first(&self) {
+        if let Some(first) = self.waiting.front().filter(|_| self.free > 0) {
+            first.wake_by_ref();
+        }
+    }
 }
 
 impl ListRoom {
     fn new(free: usize) -> Self {
-        Self(Mutex::new(FreeLists { free, waiting: Vec::new() }))
+        Self(Mutex::new(FreeLists { free, waiting: VecDeque::new() }))
     }
 
-    /// Takes room for one page. If there is none, `waker` is woken when some is given back.
+    /// Takes room for one page. If there is none, or other threads wait for it, `waker` is woken in its turn. Its
+    /// thread must then try again.
     pub(super) fn take(&self, waker: &Waker) -> bool {
         let mut lists = lock(&self.0);
-        let Some(free) = lists.free.checked_sub(1) else {
-            add(&mut lists.waiting, waker);
+        let is_first = lists.waiting.front().is_none_or(|first| first.will_wake(waker));
+        if lists.free == 0 || !is_first {
+            if !lists.waiting.iter().any(|other| other.will_wake(waker)) {
+                lists.waiting.push_back(waker.clone());
+            }
             return false;
-        };
-        lists.free = free;
+        }
+        lists.free -= 1;
+        lists.waiting.pop_front();
+        lists.wake_first();
         true
     }
 
     pub(super) fn give_back(&self) {
         let mut lists = lock(&self.0);
         lists.free += 1;
-        lists.waiting.drain(..).for_each(Waker::wake);
+        lists.wake_first();
     }
 }
 
@@ -240,6 +255,8 @@ struct Registry {
 /// until a timeout would leave the client without its outcomes.
 pub(super) struct Sessions {
     inner: Mutex<Registry>,
+    /// The number of sessions that have left their connection.
+    departures: AtomicU64,
     make_token: MakeToken,
 }
 
@@ -257,7 +274,20 @@ impl Sessions {
     fn new(incarnation: Incarnation, make_token: MakeToken) -> Self {
         let detached = DetachedSessions::new(incarnation);
         let inner = Registry { detached, attached: BTreeMap::new(), waiting: Vec::new() };
-        Self { inner: Mutex::new(inner), make_token }
+        Self { inner: Mutex::new(inner), departures: AtomicU64::new(0), make_token }
+    }
+
+    /// Returns the number of sessions that have left their connection.
+    pub(super) fn departures(&self) -> u64 {
+        // Acquire: pairs with the release in `leave`, so that a thread that sees the number finds the session.
+        self.departures.load(Ordering::Acquire)
+    }
+
+    /// Tells those that wait for a session that one has left its connection.
+    fn leave(&self, mut inner: MutexGuard<'_, Registry>) {
+        // Release: see `departures`.
+        self.departures.fetch_add(1, Ordering::Release);
+        inner.waiting.drain(..).for_each(Waker::wake);
     }
 
     /// Opens a new session at `connection`.
@@ -296,7 +326,7 @@ impl Sessions {
     pub(super) fn close(&self, session: &Session) {
         let mut inner = lock(&self.inner);
         inner.attached.remove(&session.id());
-        inner.waiting.drain(..).for_each(Waker::wake);
+        self.leave(inner);
     }
 
     /// Keeps a session whose connection is gone.
@@ -304,7 +334,7 @@ impl Sessions {
         let mut inner = lock(&self.inner);
         inner.attached.remove(&session.id());
         inner.detached.detach(session);
-        inner.waiting.drain(..).for_each(Waker::wake);
+        self.leave(inner);
     }
 }
 

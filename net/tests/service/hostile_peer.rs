@@ -458,6 +458,20 @@ async fn peers_that_say_nothing_or_leave_early_are_forgotten() {
     assert_unharmed(server, client, before).await;
 }
 
+/// Its replies would have to be kept for ever, and it would be served without any bound on them.
+#[tokio::test]
+async fn who_takes_no_more_replies_is_sent_away() {
+    let (server, client, before) = served().await;
+    let (mut peer, _) = Peer::open(&server).await;
+    peer.send(&request(Kind::Status, 1, &StatusRequest::default())).await;
+    peer.frame().await;
+    peer.stop_replies();
+    // The reply to this finds that nobody takes it.
+    peer.send(&request(Kind::Status, 2, &StatusRequest::default())).await;
+    assert_eq!(peer.closed().await, 0);
+    assert_unharmed(server, client, before).await;
+}
+
 /// Connections without a complete hello are closed in time. Otherwise a peer could hold them at no cost.
 #[tokio::test]
 async fn who_says_no_hello_in_time_is_sent_away() {

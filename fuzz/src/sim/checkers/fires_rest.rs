@@ -38,6 +38,7 @@ fn a_stop_with_something_under_way() {
         UnderWay { registrar: true, ..UnderWay::default() },
         UnderWay { requests: 1, ..UnderWay::default() },
         UnderWay { waiting: 1, ..UnderWay::default() },
+        UnderWay { connections: 1, ..UnderWay::default() },
     ] {
         assert!(stops_empty(left).is_err(), "{left:?}");
     }

@@ -28,6 +28,8 @@ pub struct UnderWay {
     pub requests: usize,
     /// Requests that wait at ports.
     pub waiting: usize,
+    /// Connections that have not ended.
+    pub connections: usize,
 }
 
 /// Checks that a stopped service has no work left.

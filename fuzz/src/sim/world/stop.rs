@@ -29,6 +29,8 @@ impl World<'_> {
             registrar: !self.registrar.is_idle(),
             requests: self.server.under_way(),
             waiting: self.server.waiting(),
+            // A report that waits for a hold to end keeps its connection until then.
+            connections: if self.is_replacing() { 0 } else { self.server.connections() },
         };
         named("stops_empty", stops_empty(left))?;
         self.registrar.stop(self.now);

@@ -19,7 +19,7 @@ use crate::protocol::{
 };
 use crate::session::registrar::RegistrarRequest;
 use crate::session::shared::Hangup;
-use crate::session::{Session, Weight};
+use crate::session::{Admission, Session, Weight};
 
 /// From this number of unwritten replies on, the peer gets no page of changes.
 const LONG_REPLIES_MAX: u32 = 8;
@@ -75,6 +75,18 @@ impl Candidates {
     }
 }
 
+/// The decision about a request frame.
+pub(super) enum Admitted {
+    /// It is new. Execute it.
+    New,
+    /// It is in progress, or its outcome was sent again.
+    Done,
+    /// Its outcome was acknowledged and dropped.
+    Stale,
+    /// It is too far ahead.
+    OutOfWindow,
+}
+
 /// What a connection waits for before its next frame is executed.
 pub(super) enum Stalled {
     /// Its session, which is still at another connection.
@@ -98,6 +110,8 @@ pub(super) struct Connection {
     pub(super) session: Option<Session>,
     pub(super) input: Input,
     pub(super) input_end: Option<InputEnd>,
+    /// `input` may have complete frames, which are executed before more is read.
+    pub(super) has_frames: bool,
     /// Nothing more is read. The connection ends once everything is answered.
     pub(super) is_ending: bool,
     /// The fault of the peer for which the connection ends.
@@ -136,6 +150,7 @@ impl Connection {
             session: None,
             input: Input::default(),
             input_end: None,
+            has_frames: false,
             is_ending: false,
             fault: None,
             is_lost: false,
@@ -198,20 +213,42 @@ impl Connection {
         } else {
             session.answer(sequence, &self.out[start..]);
         }
-        self.count_unwritten(self.out.len() - start);
+        self.count_unwritten(start);
     }
 
-    /// Counts one more reply of `bytes` bytes to be written.
-    pub(super) fn count_unwritten(&mut self, bytes: usize) {
+    /// Counts one more reply, which `out` has from `start` on. A peer that takes no replies gets none.
+    fn count_unwritten(&mut self, start: usize) {
+        if self.is_broken {
+            return self.out.truncate(start);
+        }
         self.replies += 1;
         self.unwritten += 1;
-        self.unwritten_bytes += bytes;
+        self.unwritten_bytes += self.out.len() - start;
     }
 
     /// Sends a frame that is not the outcome of a request of the session, or that is sent again.
     pub(super) fn say(&mut self, bytes: &[u8]) {
+        let start = self.out.len();
         self.out.extend_from_slice(bytes);
-        self.count_unwritten(bytes.len());
+        self.count_unwritten(start);
+    }
+
+    /// Sends the kept outcome of a request again, or decides what else to do with the request.
+    pub(super) fn admit(&mut self, sequence: u64, weight: Weight) -> Admitted {
+        let session = self.session.as_mut().expect("the hello came before");
+        match session.admit(sequence) {
+            Admission::New => session.weigh(sequence, weight),
+            Admission::UnderWay => return Admitted::Done,
+            Admission::Answered(reply) => {
+                let start = self.out.len();
+                self.out.extend_from_slice(reply);
+                self.count_unwritten(start);
+                return Admitted::Done;
+            }
+            Admission::Stale => return Admitted::Stale,
+            Admission::OutOfWindow => return Admitted::OutOfWindow,
+        }
+        Admitted::New
     }
 
     pub(super) fn take_output(&mut self) -> Output {

@@ -76,7 +76,7 @@ pub(super) struct Follow {
 pub(super) struct Followed {
     sequence: u64,
     started: Time,
-    /// When it is answered without a change.
+    /// When it is answered without a change: this long after it arrived.
     until: Time,
     asked: Asked,
 }
@@ -404,7 +404,8 @@ impl ConnectionService {
     fn follow(&mut self, key: ConnectionKey, followed: Followed, now: Time) -> Result<(), Fault> {
         let earlier = self.begin_follow(key, followed.asked.kinds)?.waiting.take();
         let page = self.look(key, &followed.asked);
-        if page.is_some() || followed.asked.wait.is_zero() {
+        let may_wait = !followed.asked.wait.is_zero() && self.connections[key].input_end.is_none();
+        if page.is_some() || !may_wait {
             self.answer_follow(key, &followed, page, now);
         } else {
             self.connections[key].follow.as_mut().expect("it has begun").waiting = Some(followed);

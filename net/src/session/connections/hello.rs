@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tracing::info;
 use wharf_core::ids::SessionId;
 
 use super::input::{Asked, fault_frame, read_body};
@@ -69,11 +68,15 @@ impl ConnectionService {
     fn greet(&mut self, key: ConnectionKey, greeting: Greeting) {
         let hangup = &self.connections[key].hangup;
         let sessions = &self.shared.sessions;
+        let departures = sessions.departures();
         let session = match greeting.resume {
             None => sessions.open(hangup),
             Some((id, token)) => match sessions.resume(id, &token, hangup, &self.waker) {
                 Resumed::Session(session) => session,
                 Resumed::Elsewhere => {
+                    if self.resuming.is_empty() {
+                        self.departures_seen = departures;
+                    }
                     self.resuming.push(key);
                     return self.stall(key, Stalled::Resume(greeting));
                 }
@@ -100,7 +103,6 @@ impl ConnectionService {
             token: session.token(),
             resumed: greeting.resume.is_some(),
         };
-        info!(session = %session.id(), resumed = reply.resumed, "session opened");
         let header = Header {
             kind: Kind::Hello.number(),
             flags: FLAG_REPLY,

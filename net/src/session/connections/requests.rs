@@ -3,13 +3,14 @@
 use wharf_core::router::WaitEnd;
 use wharf_core::time::Time;
 
+use super::connection::Admitted;
 use super::input::{Asked, read_body};
 use super::{ConnectionKey, ConnectionService};
 use crate::codec::FrameRef;
 use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason, ReasonCode};
+use crate::session::Weight;
 use crate::session::registrar::RegistrarRequest;
 use crate::session::shared::Counters;
-use crate::session::{Admission, Weight};
 
 impl ConnectionService {
     /// Handles one frame.
@@ -32,26 +33,18 @@ impl ConnectionService {
     fn admit(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) -> Result<(), Fault> {
         let header = frame.header;
         let connection = &mut self.connections[key];
-        let session = connection.session.as_mut().expect("the hello came before");
-        session.acknowledge(header.lowest_unacknowledged);
-        match session.admit(header.sequence) {
-            Admission::New => session.weigh(header.sequence, Weight::of(header.kind, frame.bytes)),
-            Admission::UnderWay => return Ok(()),
-            Admission::Answered(reply) => {
-                let bytes = reply.len();
-                connection.out.extend_from_slice(reply);
-                connection.count_unwritten(bytes);
-                self.touch(key);
-                return Ok(());
-            }
-            Admission::Stale => {
+        connection.session().acknowledge(header.lowest_unacknowledged);
+        match connection.admit(header.sequence, Weight::of(header.kind, frame.bytes)) {
+            Admitted::New => self.execute(key, frame, now),
+            Admitted::Done => self.touch(key),
+            Admitted::Stale => {
                 let message = format!(
                     "sequence {} was acknowledged (or is 0): it is not done again; sequences count from 1",
                     header.sequence
                 );
                 return Err(Fault::new(Reason::StaleSequence, message));
             }
-            Admission::OutOfWindow => {
+            Admitted::OutOfWindow => {
                 let message = format!(
                     "sequence {} is too far ahead of what is acknowledged, or the replies kept since are too long: acknowledge replies, then ask again",
                     header.sequence
@@ -59,7 +52,6 @@ impl ConnectionService {
                 return Err(Fault::new(Reason::SequenceOutOfWindow, message));
             }
         }
-        self.execute(key, frame, now);
         Ok(())
     }
 

@@ -134,6 +134,11 @@ impl Peer {
         (peer, reply)
     }
 
+    /// Tells the server that no more replies are taken.
+    pub fn stop_replies(&mut self) {
+        self.recv.stop(0u32.into()).expect("the stream is open");
+    }
+
     /// Sends bytes.
     pub async fn send(&mut self, bytes: &[u8]) {
         within(self.send.write_all(bytes)).await.expect("the server reads");

@@ -390,7 +390,9 @@ fn a_port_is_woken_for_a_cancel_that_came_too_late() {
         let mut answers = 0;
         while answers == 0 {
             engine.planners[0].run_round(&clock);
-            engine.runners.iter_mut().for_each(|runner| drop(runner.run_batch(&clock, &mut Unobserved)));
+            for runner in &mut engine.runners {
+                runner.run_batch(&clock, &mut Unobserved);
+            }
             let port = &mut engine.ports[at];
             port.cancel_plan(1);
             port.flush();

@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use wharf_core::planted::{PlantedBug, with_planted};
-use wharf_fuzz::sim::{Settings, run_seed};
+use wharf_fuzz::sim::{Settings, run_given, run_seed};
 use wharf_fuzz::{bytes_of_seed, run_codec, run_index_ops, run_shard_ops, run_statement_ops};
 
 /// The number of inputs within which a bug must be found. A target runs as many in a second.
@@ -120,6 +120,16 @@ fn the_simulator_finds_bugs_in_sessions() {
     simulator_finds(PlantedBug::AnswerToLostConnectionDropped, &["everything_is_answered", "stops_empty"]);
     simulator_finds(PlantedBug::WaitOfLostConnectionGoesOn, &["everything_is_answered", "stops_empty"]);
     simulator_finds(PlantedBug::NewDeadlineUntold, &["nobody_oversleeps"]);
+}
+
+/// The gate runs the fuzz target with this bug.
+#[test]
+fn inputs_of_the_fuzz_target_find_a_bug_of_the_simulator() {
+    let finds = |seed: &u64| {
+        let input = bytes_of_seed(*seed, 1500);
+        with_planted(PlantedBug::SpillForgotten, || run_given(&input, Settings::default())).found.is_some()
+    };
+    assert!((0..32).any(|seed| finds(&seed)));
 }
 
 #[test]

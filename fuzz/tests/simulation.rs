@@ -5,7 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use wharf_fuzz::sim::{Settings, replay_command, run_seed};
+use wharf_fuzz::bytes_of_seed;
+use wharf_fuzz::sim::{Settings, replay_command, run_given, run_seed};
 
 /// The number of seeds in an ordinary test run.
 const SEEDS: u64 = 300;
@@ -61,6 +62,17 @@ fn seeds_that_found_something_once_find_nothing() {
         let report = run_seed(seed, Settings { small_budgets: false, ..Settings::default() });
         assert_eq!(report.found, None, "seed {seed}, with the budgets of the service");
     }
+}
+
+/// The fuzz target begins with these inputs (`fuzz/examples/seeds.rs`). When an input is used up, every choice is
+/// the first one.
+#[test]
+fn inputs_of_the_fuzz_target_find_nothing() {
+    for seed in 0..32 {
+        let report = run_given(&bytes_of_seed(seed, 1500), Settings::default());
+        assert_eq!(report.found, None, "input {seed}");
+    }
+    assert_eq!(run_given(&[], Settings::default()).found, None, "no input");
 }
 
 #[test]

@@ -388,9 +388,9 @@ impl Pair {
             ));
         }
         for (slot, expected) in self.oracle.coordinates() {
-            let stands = self.index.coordinate(slot).map(|at| steps_of(&at, dimensions));
-            if stands.as_ref() != Some(&expected) {
-                return Err(format!("slot {slot} is at {stands:?}, expected {expected:?}"));
+            let actual = self.index.coordinate(slot).map(|at| steps_of(&at, dimensions));
+            if actual.as_ref() != Some(&expected) {
+                return Err(format!("slot {slot} is at {actual:?}, expected {expected:?}"));
             }
         }
         for known in self.known.iter().filter(|known| known.standing) {

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::capacity::{Capacity, Measure, Stands};
+use super::capacity::{Capacity, Measure, Occupant};
 use super::draft::Replicas;
 use super::flow::assign;
 use super::strategy::Wanted;
@@ -104,7 +104,7 @@ pub(super) struct Field {
 }
 
 /// The placed bundles of the group, by node.
-pub(super) type StandsBy<'a> = BTreeMap<(usize, Slot), Vec<Stands<'a>>>;
+pub(super) type OccupantsBy<'a> = BTreeMap<(usize, Slot), Vec<Occupant<'a>>>;
 
 impl Replicas {
     /// Adds the next nodes to a field, as if only the group's own placed bundles ran there. Stops when the
@@ -115,7 +115,7 @@ impl Replicas {
         field: &mut Field,
         wanted: &Wanted,
         key: Option<&str>,
-        stands: &StandsBy<'_>,
+        occupants: &OccupantsBy<'_>,
     ) -> bool {
         let pinned = wanted.standing.first().filter(|_| wanted.strategy == Strategy::StrictPack);
         let requests: Vec<Arc<PlacementRequest>> =
@@ -131,7 +131,7 @@ impl Replicas {
         let mut looked = 0;
         for (shard, copy) in self.copies.iter_mut().enumerate() {
             more |= copy.shard_mut().capable(&requests, slots.clone(), |slot, spec, held| {
-                let standing = stands.get(&(shard, slot)).map_or(&[][..], Vec::as_slice);
+                let standing = occupants.get(&(shard, slot)).map_or(&[][..], Vec::as_slice);
                 let excluded = pinned.is_some_and(|at| (at.shard, at.slot) != (shard, slot))
                     || wanted.strategy == Strategy::StrictSpread && !standing.is_empty();
                 let value = key.and_then(|key| spec.labels.get(key));

@@ -26,7 +26,7 @@ pub(super) struct Measure {
 
 /// A placed bundle of the group on a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stands<'a> {
+pub(super) struct Occupant<'a> {
     pub(super) demand: &'a Demand,
     pub(super) gpus: GpuAssignment,
 }
@@ -35,7 +35,7 @@ pub(super) struct Stands<'a> {
 pub(super) struct Capacity<'a> {
     spec: &'a NodeSpec,
     gpus: GpuBooks,
-    stands: &'a [Stands<'a>],
+    occupants: &'a [Occupant<'a>],
 }
 
 fn custom_of(demand: &Demand, id: ResourceId) -> i64 {
@@ -114,18 +114,18 @@ impl Measure {
 }
 
 impl<'a> Capacity<'a> {
-    pub(super) fn new(spec: &'a NodeSpec, stands: &'a [Stands<'a>]) -> Self {
+    pub(super) fn new(spec: &'a NodeSpec, occupants: &'a [Occupant<'a>]) -> Self {
         let mut gpus = GpuBooks::with_devices(spec.gpus);
-        for held in stands {
+        for held in occupants {
             for instance in held.gpus.instances().filter(|&instance| instance < spec.gpus) {
                 gpus.set_free(instance, gpus.free(instance).saturating_sub(held.gpus.part));
             }
         }
-        Self { spec, gpus, stands }
+        Self { spec, gpus, occupants }
     }
 
     fn left(&self, total: Amount, of: impl Fn(&Demand) -> i64) -> i64 {
-        (total.units() - self.stands.iter().map(|held| of(held.demand)).sum::<i64>()).max(0)
+        (total.units() - self.occupants.iter().map(|held| of(held.demand)).sum::<i64>()).max(0)
     }
 
     fn cpu(&self) -> i64 {
@@ -223,7 +223,7 @@ mod tests {
             labels: Labels::default(),
             taints: Taints::default(),
         };
-        let capacity = Capacity { spec: &spec, gpus: GpuBooks::default(), stands: &[] };
+        let capacity = Capacity { spec: &spec, gpus: GpuBooks::default(), occupants: &[] };
         let count = |milli| capacity.count(&Demand { custom: custom(milli), ..Demand::default() }, 100);
         assert_eq!([count(2000), count(1000), count(250), count(300)], [1, 3, 12, 9]);
     }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     /// Two placed bundles: one on the first device and one unit, the other on parts of the next ones.
-    fn standing() -> [(Demand, GpuAssignment); 2] {
+    fn placed() -> [(Demand, GpuAssignment); 2] {
         let first = demand(3, 4, GpuRequest::Whole(1), [2000, 1000]);
         let second = demand(0, 1, GpuRequest::Fraction(4000), [0, 500]);
         let of = |mask, part| GpuAssignment { mask, part };
@@ -257,12 +257,12 @@ mod tests {
 
     #[test]
     fn what_stands_on_a_node_takes_room_by_every_measure() {
-        let standing = standing();
-        let stands: Vec<Stands<'_>> =
-            standing.iter().map(|(demand, gpus)| Stands { demand, gpus: *gpus }).collect();
+        let placed = placed();
+        let occupants: Vec<Occupant<'_>> =
+            placed.iter().map(|(demand, gpus)| Occupant { demand, gpus: *gpus }).collect();
         let (nic, npu) = kinds();
         let spec = spec(3);
-        let node = Capacity::new(&spec, &stands);
+        let node = Capacity::new(&spec, &occupants);
         let room = |kind, steps| Measure { kind, steps }.room(&node);
         let unit = i128::from(UNIT);
         assert_eq!([room(ResourceKind::Cpu, 0), room(ResourceKind::Memory, 0)], [5 * unit, 7 * unit]);
@@ -296,11 +296,11 @@ mod tests {
 
     #[test]
     fn a_node_that_lost_devices_or_cores_since_has_none_of_them_and_no_less() {
-        let standing = standing();
-        let stands: Vec<Stands<'_>> =
-            standing.iter().map(|(demand, gpus)| Stands { demand, gpus: *gpus }).collect();
+        let placed = placed();
+        let occupants: Vec<Occupant<'_>> =
+            placed.iter().map(|(demand, gpus)| Occupant { demand, gpus: *gpus }).collect();
         let spec = NodeSpec { cpu: Amount::whole(1), ..spec(1) };
-        let node = Capacity::new(&spec, &stands);
+        let node = Capacity::new(&spec, &occupants);
         let room = |kind| Measure { kind, steps: 0 }.room(&node);
         assert_eq!([room(ResourceKind::Cpu), room(ResourceKind::Gpu)], [0, 0]);
         assert_eq!(node.count(&demand(1, 0, GpuRequest::None, [0, 0]), 9), 0);

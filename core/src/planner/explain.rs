@@ -5,8 +5,8 @@
 //! is then reported as unplaceable now.
 
 use super::Planner;
-use super::bounds::{Bound, Field, Limit, StandsBy, Value};
-use super::capacity::Stands;
+use super::bounds::{Bound, Field, Limit, OccupantsBy, Value};
+use super::capacity::Occupant;
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::topology::Values;
 use crate::group::{GroupRefusal, GroupRefusalReason, Spreading, Strategy, TopologyRule};
@@ -204,18 +204,18 @@ impl Planner {
         rule: Option<&Rule>,
         field: &mut Field,
     ) -> Option<Option<Infeasible>> {
-        let mut stands = StandsBy::new();
+        let mut occupants = OccupantsBy::new();
         for bundle in &self.groups[&id].bundles {
             if let Some(place) = bundle.place
                 && let Some(at) = self.replicas.locate(place.node)
             {
-                let held = Stands { demand: &bundle.request.demand, gpus: place.gpus };
-                stands.entry(at).or_default().push(held);
+                let held = Occupant { demand: &bundle.request.demand, gpus: place.gpus };
+                occupants.entry(at).or_default().push(held);
             }
         }
         let key = rule.map(|rule| &*rule.key);
         loop {
-            let more = self.replicas.extend(field, wanted, key, &stands);
+            let more = self.replicas.extend(field, wanted, key, &occupants);
             if field.is_due() || !more {
                 self.replicas.meter.charge(field.begin_judging());
                 let never = judge(field, wanted, rule);

@@ -107,10 +107,10 @@ impl Replica {
                     let cold = newest.cold(slot).filter(|_| there);
                     self.domains.follow(slot, cold.map(|cold| &cold.registration.spec.labels));
                 }
-                let Some(HotImage { id, state: Some(stood), .. }) = before.hot(slot) else { return };
-                let stands = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
-                if stands.is_none_or(|stands| stands != *stood && stands != NodeState::Ready) {
-                    news.stopped.push((*id, stands));
+                let Some(HotImage { id, state: Some(known), .. }) = before.hot(slot) else { return };
+                let state = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
+                if state.is_none_or(|state| state != *known && state != NodeState::Ready) {
+                    news.stopped.push((*id, state));
                 }
             });
         }

@@ -512,11 +512,11 @@ impl Port {
             // The shard grew, but its published facts still exclude the request. So the refusal is still
             // true.
             let facts = table.summary(*shard).read();
-            let stands = facts.growth == refusal.growth || !facts.highest.reaches(lower);
-            if !stands {
+            let is_final = facts.growth == refusal.growth || !facts.highest.reaches(lower);
+            if !is_final {
                 asked.remove(*shard);
             }
-            stands
+            is_final
         });
     }
 }

@@ -110,6 +110,7 @@ impl Served {
                 info!(%session, peer = %self.peer, "session opened");
             }
             let wants_input = self.look(ConnectionService::wants_input);
+            self.signals.is_paused.set(!wants_input);
             let end = tokio::select! {
                 biased;
                 _ = shutdown.wait_for(|&stop| stop) => Some(InputEnd::Stopping),
@@ -133,7 +134,7 @@ impl Served {
     /// Carries replies to the peer until everything is answered. Returns whether the peer took all of it.
     async fn write(&self, mut send: SendStream) -> bool {
         loop {
-            let output = self.io.with(|service, _| service.take_output(self.key));
+            let output = self.io.take_output(self.key);
             if output.bytes.is_empty() {
                 if self.look(ConnectionService::is_done) {
                     return finish(&mut send).await;

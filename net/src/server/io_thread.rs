@@ -1,6 +1,6 @@
 //! One I/O thread: a socket and a runtime around a [`ConnectionService`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use super::closing::Liftable;
 use super::connection::serve_connection;
 use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared};
 use crate::protocol::SEND_WINDOW_BYTES;
-use crate::session::connections::{ConnectionKey, ConnectionService};
+use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
 use crate::session::shared::Counters;
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
@@ -63,7 +63,21 @@ pub enum IoError {
 #[derive(Default)]
 pub(super) struct Signals {
     pub(super) reader: Notify,
+    /// The reader does not read, because the service took no input when it looked.
+    pub(super) is_paused: Cell<bool>,
     pub(super) writer: Notify,
+}
+
+impl Signals {
+    /// Wakes those tasks for which the new state of the connection has something to do.
+    fn tell(&self, service: &ConnectionService, key: ConnectionKey) {
+        if service.is_input_over(key) || self.is_paused.get() && service.wants_input(key) {
+            self.reader.notify_one();
+        }
+        if service.has_output(key) || service.is_settled(key) {
+            self.writer.notify_one();
+        }
+    }
 }
 
 /// The state that the tasks of one I/O thread share.
@@ -117,12 +131,11 @@ impl Io {
         let mut service = self.service.borrow_mut();
         let given = input(&mut service, self.shared.now());
         let signals = self.signals.borrow();
-        service.take_touched(|key| {
+        while let Some(key) = service.take_touched() {
             if let Some(signals) = signals.get(&key) {
-                signals.reader.notify_one();
-                signals.writer.notify_one();
+                signals.tell(&service, key);
             }
-        });
+        }
         if service.has_question() {
             self.asking.notify_one();
         }
@@ -135,6 +148,11 @@ impl Io {
     /// Looks at the service.
     pub(super) fn look<T>(&self, look: impl FnOnce(&ConnectionService) -> T) -> T {
         look(&self.service.borrow())
+    }
+
+    /// Takes the replies to be sent to the peer of `key`.
+    pub(super) fn take_output(&self, key: ConnectionKey) -> Output {
+        self.service.borrow_mut().take_output(key)
     }
 
     /// Enters a connection, and returns its key and its signals.

@@ -53,6 +53,7 @@ use wharf_core::time::Time;
 use super::shared::{Counters, Hangup, SessionShared};
 use super::tags::{split_tag, tag};
 use crate::protocol::{Fault, Kind, Reason, ReasonCode};
+use crate::session::registrar::RegistrarRequest;
 use connection::{Connection, Stalled};
 pub use connection::{InputEnd, Output};
 pub(super) use follow::Departed;
@@ -102,8 +103,8 @@ pub struct ConnectionService {
     group_room: usize,
     /// Candidates of the requests that wait at the port.
     candidates_waiting: usize,
-    /// Connections with a question for the registrar, in order of arrival.
-    asking: VecDeque<ConnectionKey>,
+    /// Questions that the registrar has not taken yet, in order of arrival.
+    asking: VecDeque<(Asker, RegistrarRequest)>,
     /// Connections that wait for room for a page of nodes.
     listing: VecDeque<ConnectionKey>,
     /// Connections whose session is still at another connection.
@@ -208,6 +209,12 @@ impl ConnectionService {
         self.connections[key].session.is_some()
     }
 
+    /// Returns whether there are replies to be sent to the peer of `key`.
+    #[must_use]
+    pub fn has_output(&self, key: ConnectionKey) -> bool {
+        !self.connections[key].out.is_empty()
+    }
+
     /// Takes the replies to be sent to the peer of `key`. Report them with [`written`](Self::written).
     pub fn take_output(&mut self, key: ConnectionKey) -> Output {
         self.connections[key].take_output()
@@ -231,8 +238,7 @@ impl ConnectionService {
     /// Returns whether everything that `key` asked is answered and taken for output.
     #[must_use]
     pub fn is_done(&self, key: ConnectionKey) -> bool {
-        let connection = &self.connections[key];
-        connection.is_ending && connection.in_flight() == 0 && connection.out.is_empty()
+        self.is_settled(key) && !self.has_output(key)
     }
 
     /// Returns whether nothing of `key` is in progress any more, so that it can be closed.
@@ -331,12 +337,11 @@ impl ConnectionService {
         connection.in_flight() - connection.waits.len()
     }
 
-    /// Calls `visit` for each connection whose state changed: it has output, takes input again, or ends.
-    pub fn take_touched(&mut self, mut visit: impl FnMut(ConnectionKey)) {
-        for key in self.touched.drain(..) {
-            self.connections[key].is_touched = false;
-            visit(key);
-        }
+    /// Takes a connection whose state changed: it has output, takes input again, or ends.
+    pub fn take_touched(&mut self) -> Option<ConnectionKey> {
+        let key = self.touched.pop()?;
+        self.connections[key].is_touched = false;
+        Some(key)
     }
 
     fn touch(&mut self, key: ConnectionKey) {
@@ -497,9 +502,6 @@ impl ConnectionService {
             self.candidates_waiting -= if waited { candidates } else { 0 };
         }
         self.touch(key);
-        if self.connections[key].has_frames {
-            self.ready.push_back(key);
-        }
         if waited && self.connections[key].ends_wait(sequence, is_taken_back) {
             return;
         }

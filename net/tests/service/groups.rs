@@ -30,7 +30,7 @@ async fn create(client: &Client, request: &CreateGroupRequest) -> GroupReply {
 }
 
 #[track_caller]
-fn stands(reply: GroupReply) -> GroupBody {
+fn placed_group(reply: GroupReply) -> GroupBody {
     assert!(reply.reason.is_done() && reply.refusal.is_none() && reply.fault.is_none(), "{reply:?}");
     reply.group.expect("what is done tells its state")
 }
@@ -63,7 +63,7 @@ async fn status(client: &Client, id: WireGroup) -> GroupReply {
 async fn until(client: &Client, id: WireGroup, is: impl Fn(&GroupBody) -> bool) -> GroupBody {
     within(async {
         loop {
-            let group = stands(client.group_status(id).await.expect("answered"));
+            let group = placed_group(client.group_status(id).await.expect("answered"));
             if is(&group) {
                 return group;
             }
@@ -102,7 +102,7 @@ async fn a_group_is_made_shown_listed_grown_shrunk_and_removed() {
     let client = server.client().await;
     add(&client, four()).await;
     let empty = standing(&client).await;
-    let made = stands(create(&client, &group(3, 2, STRATEGY_STRICT_SPREAD)).await);
+    let made = placed_group(create(&client, &group(3, 2, STRATEGY_STRICT_SPREAD)).await);
     assert_eq!((made.state, made.strategy, made.min_members), (GROUP_PLACED, STRATEGY_STRICT_SPREAD, 3));
     let mut nodes = names(&made);
     nodes.sort_unstable();
@@ -110,7 +110,7 @@ async fn a_group_is_made_shown_listed_grown_shrunk_and_removed() {
     assert_eq!(nodes.len(), 3, "{made:?}");
     assert!(made.bundles.iter().enumerate().all(|(at, b)| (b.index, b.cpu) == (at as u32, units(2))));
     assert_eq!(allocations(&client).await, 3);
-    assert_eq!(stands(status(&client, made.id).await).bundles, made.bundles);
+    assert_eq!(placed_group(status(&client, made.id).await).bundles, made.bundles);
 
     // One more node is free, then none.
     let one = |count| GrowGroupRequest {
@@ -118,20 +118,20 @@ async fn a_group_is_made_shown_listed_grown_shrunk_and_removed() {
         bundles: group(count, 1, STRATEGY_PACK).bundles,
         ..GrowGroupRequest::default()
     };
-    let grown = stands(within(client.grow_group(&one(1))).await.expect("answered"));
+    let grown = placed_group(within(client.grow_group(&one(1))).await.expect("answered"));
     assert_eq!((grown.bundles.len(), grown.bundles[3].index, grown.bundles[3].cpu), (4, 3, units(1)));
     let more = within(client.grow_group(&one(1))).await.expect("answered");
     assert_eq!(more.group, None, "{more:?}");
-    assert_eq!(stands(status(&client, made.id).await).bundles.len(), 4);
+    assert_eq!(placed_group(status(&client, made.id).await).bundles.len(), 4);
 
     let shrink = |bundles| ShrinkGroupRequest { group: made.id, bundles };
-    let shrunk = stands(within(client.shrink_group(&shrink(vec![1]))).await.expect("answered"));
+    let shrunk = placed_group(within(client.shrink_group(&shrink(vec![1]))).await.expect("answered"));
     assert_eq!(shrunk.bundles.iter().map(|bundle| bundle.index).collect::<Vec<_>>(), [0, 2, 3]);
     for (bundles, reason) in [(vec![1], Reason::UnknownBundle), (vec![0], Reason::BelowMinimum)] {
         let reply = within(client.shrink_group(&shrink(bundles))).await.expect("answered");
         assert_eq!(fault(&reply), (reason, "bundles".to_owned()));
     }
-    let other = stands(create(&client, &group(1, 1, STRATEGY_PACK)).await);
+    let other = placed_group(create(&client, &group(1, 1, STRATEGY_PACK)).await);
     let page = within(client.list_groups(&ListGroupsRequest::default())).await.expect("answered");
     let mut ids = [made.id, other.id];
     ids.sort_by_key(|id| id.number);
@@ -172,7 +172,7 @@ async fn every_strategy_and_topology_is_served() {
         (group(4, 1, STRATEGY_SPREAD), 4),
         (group(4, 1, STRATEGY_STRICT_SPREAD), 4),
     ] {
-        let made = stands(create(&client, &request).await);
+        let made = placed_group(create(&client, &request).await);
         assert_eq!(distinct(&made).len(), count, "{made:?}");
         assert!(within(client.remove_group(made.id)).await.expect("answered").reason.is_done());
     }
@@ -180,14 +180,15 @@ async fn every_strategy_and_topology_is_served() {
         topology: Some(TopologyBody { key: "zone".to_owned(), rule, max_skew }),
         ..request
     };
-    let packed = stands(create(&client, &by(TOPOLOGY_STRICT_PACK, 0, group(2, 3, STRATEGY_PACK))).await);
+    let packed =
+        placed_group(create(&client, &by(TOPOLOGY_STRICT_PACK, 0, group(2, 3, STRATEGY_PACK))).await);
     assert_eq!(packed.topology.as_ref().map(|rule| rule.rule), Some(TOPOLOGY_STRICT_PACK));
     let zones: Vec<char> = names(&packed).iter().filter_map(|name| name.chars().next()).collect();
     assert_eq!(zones[0], zones[1]);
     let reply = create(&client, &by(TOPOLOGY_STRICT_PACK, 0, group(3, 3, STRATEGY_PACK))).await;
     assert_eq!(reply.group, None, "{reply:?}");
     assert!(within(client.remove_group(packed.id)).await.expect("answered").reason.is_done());
-    let spread = stands(create(&client, &by(TOPOLOGY_SPREAD, 1, group(4, 1, STRATEGY_PACK))).await);
+    let spread = placed_group(create(&client, &by(TOPOLOGY_SPREAD, 1, group(4, 1, STRATEGY_PACK))).await);
     assert_eq!(names(&spread).iter().filter(|name| name.starts_with('a')).count(), 2, "{spread:?}");
     audit(&client).await;
     server.stop().await;
@@ -232,7 +233,7 @@ async fn at_least_the_minimum_is_placed_and_the_rest_follows() {
     add(&client, four()).await;
     let held = place(&client, &ask(4, 0, 0)).await.allocation;
     let gang = CreateGroupRequest { min_members: 2, ..group(4, 4, STRATEGY_SPREAD) };
-    let made = stands(create(&client, &gang).await);
+    let made = placed_group(create(&client, &gang).await);
     assert_eq!((made.state, made.bundles.iter().filter(|b| b.placed.is_some()).count()), (GROUP_PLACED, 3));
     within(client.release(held)).await.expect("answered");
     until(&client, made.id, |group| group.bundles.iter().all(|bundle| bundle.placed.is_some())).await;
@@ -256,7 +257,7 @@ async fn a_group_that_waits_is_woken_and_is_in_nobodys_way() {
         within(client.place_batch(&batch)).await.expect("answered");
     }
     within(client.release(held)).await.expect("answered");
-    let made = stands(within(reply).await.expect("answered"));
+    let made = placed_group(within(reply).await.expect("answered"));
     assert_eq!(made.state, GROUP_PLACED);
     audit(&client).await;
     server.stop().await;
@@ -308,9 +309,9 @@ async fn a_lost_connection_takes_its_waiting_group_back_and_a_resumed_one_asks_a
     peer.send(&request(Kind::CreateGroup, 1, &wide)).await;
     until_waiting(&client, 1).await;
     within(client.release(held)).await.expect("answered");
-    let made = stands(peer.frame().await.body::<GroupReply>());
+    let made = placed_group(peer.frame().await.body::<GroupReply>());
     // A repeated request gets the same answer and creates no second group.
-    assert_eq!(stands(peer.call(Kind::CreateGroup, 1, &wide).await.body::<GroupReply>()), made);
+    assert_eq!(placed_group(peer.call(Kind::CreateGroup, 1, &wide).await.body::<GroupReply>()), made);
     assert_eq!(allocations(&client).await, 4);
     server.stop().await;
 }
@@ -320,7 +321,7 @@ async fn what_a_group_grows_by_waits_as_a_group_does() {
     let server = TestServer::start_planning(2, 2);
     let client = server.client().await;
     add(&client, (0..2).map(|i| node(&format!("n{i}"), 4, 64, 0)).collect()).await;
-    let made = stands(create(&client, &group(1, 4, STRATEGY_PACK)).await);
+    let made = placed_group(create(&client, &group(1, 4, STRATEGY_PACK)).await);
     let held = place(&client, &ask(4, 0, 0)).await;
     let bundles = group(1, 4, STRATEGY_PACK).bundles;
     let request =
@@ -352,7 +353,7 @@ async fn what_a_group_grows_by_waits_as_a_group_does() {
     let (_, reply) = begin(request(MODE_WAIT_UNTIL, 0)).await;
     until(&client, made.id, |group| group.bundles.len() == 2).await;
     assert!(within(client.release(held.allocation)).await.expect("answered").reason.is_done());
-    let grown = stands(within(reply).await.expect("answered"));
+    let grown = placed_group(within(reply).await.expect("answered"));
     assert!(grown.state == GROUP_PLACED && grown.bundles.iter().all(|bundle| bundle.placed.is_some()));
     audit(&client).await;
     server.stop().await;
@@ -383,9 +384,9 @@ async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
     until_waiting(&client, 3).await;
     assert!(within(client.release(held.allocation)).await.expect("answered").reason.is_done());
     // There is room for all three. Clients take turns, so groups are not answered in order of request.
-    stands(within(second_reply).await.expect("answered"));
-    stands(within(others).await.expect("answered"));
-    stands(within(third_reply).await.expect("answered"));
+    placed_group(within(second_reply).await.expect("answered"));
+    placed_group(within(others).await.expect("answered"));
+    placed_group(within(third_reply).await.expect("answered"));
     server.stop().await;
 }
 
@@ -409,7 +410,7 @@ async fn bundles_of_a_node_that_goes_are_placed_again_and_only_those() {
     let server = TestServer::start_planning(2, 1);
     let client = server.client().await;
     add(&client, four()).await;
-    let made = stands(create(&client, &group(3, 4, STRATEGY_STRICT_SPREAD)).await);
+    let made = placed_group(create(&client, &group(3, 4, STRATEGY_STRICT_SPREAD)).await);
     let gone = made.bundles[1].placed.clone().expect("it is placed").node_name;
     let remove = RemoveRequest { names: vec![Name(gone.clone())], force: true };
     let reply = within(client.remove_nodes(&remove)).await.expect("answered");
@@ -456,7 +457,7 @@ async fn placements_go_into_bundles_and_end_with_them() {
         PlaceRequest { demand: DemandBody { gpu: units(1), ..ask(2, 1024, 0).demand }, ..ask(2, 1024, 0) };
     let bundles = vec![BundleTemplate { request: asks, count: 2 }];
     let request = CreateGroupRequest { bundles, strategy: STRATEGY_SPREAD, ..CreateGroupRequest::default() };
-    let made = stands(create(&client, &request).await);
+    let made = placed_group(create(&client, &request).await);
     let placed: Vec<_> = made.bundles.iter().map(|bundle| bundle.placed.clone().expect("placed")).collect();
     let with_group = standing(&client).await;
     let into = async |request: PlaceIntoRequest| within(client.place_into(&request)).await.expect("answered");

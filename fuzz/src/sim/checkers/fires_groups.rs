@@ -126,9 +126,9 @@ pub(super) fn a_bundle_of_no_group() {
     let (was, id) = bundle(&mut Bed::new(2));
     let facts = [was.after];
     let spec = spec(1, Strategy::Pack);
-    let stands = view(&spec, &[Some(1)], id);
+    let placed = view(&spec, &[Some(1)], id);
     let waits = view(&spec, &[None], id);
-    assert_eq!(bundles_are_of_groups(&facts, |_| Some(&stands), |_| false), Ok(()));
+    assert_eq!(bundles_are_of_groups(&facts, |_| Some(&placed), |_| false), Ok(()));
     assert!(bundles_are_of_groups(&facts, |_| None, |_| true).is_err());
     assert!(bundles_are_of_groups(&facts, |_| Some(&waits), |_| false).is_err());
     assert_eq!(bundles_are_of_groups(&facts, |_| Some(&waits), |_| true), Ok(()));

@@ -129,8 +129,8 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
                 let counted = step.before.partitions.iter().find(|partition| partition.id == id.partition);
                 let again = counted.is_some_and(|partition| partition.sequence >= id.sequence);
                 if again && !after.contains_key(&id) {
-                    let stood = expected.contains_key(&id);
-                    ensure(!stood, || format!("{id} ended as it was said again that it is granted"))?;
+                    let was_there = expected.contains_key(&id);
+                    ensure(!was_there, || format!("{id} ended as it was said again that it is granted"))?;
                     continue;
                 }
                 let new =

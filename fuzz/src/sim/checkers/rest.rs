@@ -74,9 +74,9 @@ pub fn nobody_oversleeps(what: &str, number: usize, oversleeps: bool) -> Verdict
 pub fn inside_is_placed(inside: &BTreeMap<AllocationId, AllocationId>, facts: &[Facts]) -> Verdict {
     let records = || facts.iter().flat_map(|facts| &facts.partitions).flat_map(|partition| &partition.inside);
     for (&id, &bundle) in inside {
-        let stands = facts.iter().flat_map(Facts::allocations).any(|allocation| allocation.id == bundle);
+        let is_live = facts.iter().flat_map(Facts::allocations).any(|allocation| allocation.id == bundle);
         let there = records().any(|record| (record.id, record.bundle) == (id, bundle));
-        ensure(!stands || there, || format!("{id} was placed into {bundle}, and is not there"))?;
+        ensure(!is_live || there, || format!("{id} was placed into {bundle}, and is not there"))?;
     }
     Ok(())
 }

@@ -125,9 +125,9 @@ fn operation(
         0 if !own.is_empty() => {
             let allocation = *choices.pick(own);
             let record = seen.iter().flat_map(Facts::allocations).find(|record| record.id == allocation);
-            let stands =
+            let found =
                 record.and_then(|record| nodes.iter().find(|node| node.registration.id == record.node));
-            let expected = stands.map(|node| node.version).filter(|_| coarse);
+            let expected = found.map(|node| node.version).filter(|_| coarse);
             let grace_ns = if choices.one_in(2) { 0 } else { choices.below(8_000) };
             Operation::Evict(Evict { allocation, expected, grace_ns })
         }

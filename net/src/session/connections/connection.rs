@@ -93,12 +93,12 @@ pub(super) enum Stalled {
     Resume(Greeting),
     /// Room for the parts of a request.
     Submit(Submission),
-    /// The registrar, to take [`Connection::question`].
+    /// The registrar, to take its question.
     Ask,
     /// Room for a page of nodes.
     List(Asker, RegistrarRequest),
     /// The registrar's answer, after which a request that waits can begin.
-    Learn(Learning),
+    Learn(Asker, Learning),
     /// The peer, to take replies before it gets a page of changes.
     Follow(Followed),
 }
@@ -121,8 +121,6 @@ pub(super) struct Connection {
     /// The peer accepts no more replies.
     is_broken: bool,
     pub(super) stalled: Option<Stalled>,
-    /// A question that the registrar has not taken yet.
-    pub(super) question: Option<(Asker, RegistrarRequest)>,
     /// Encoded replies.
     pub(super) out: Vec<u8>,
     /// Number of replies in `out`.
@@ -156,7 +154,6 @@ impl Connection {
             is_lost: false,
             is_broken: false,
             stalled: None,
-            question: None,
             out: Vec::new(),
             replies: 0,
             unwritten: 0,

@@ -8,6 +8,7 @@ use wharf_core::router::PortRequest;
 use wharf_core::time::Time;
 
 use super::operation::{Complete, Operation, Parts};
+use super::questions::Asker;
 use super::room::Waiter;
 use super::waits::Waits;
 use super::{ConnectionKey, ConnectionService, Stalled};
@@ -26,21 +27,15 @@ pub(super) struct Submission {
 }
 
 /// A request that begins when the registrar has learnt resource kinds that it names.
-pub(super) struct Learning {
-    pub(super) sequence: u64,
-    pub(super) started: Time,
-    pub(super) defaults: PlacementDefaults,
-    pub(super) request: LearningRequest,
-}
-
-/// The request of a [`Learning`].
-pub(super) enum LearningRequest {
+pub(super) enum Learning {
     Place(Box<PlaceRequest>),
     CreateGroup(Box<CreateGroupRequest>),
 }
 
 impl ConnectionService {
-    pub(super) fn placement_defaults(&self) -> PlacementDefaults {
+    /// Returns the values for fields that a placement leaves at their defaults.
+    #[must_use]
+    pub fn placement_defaults(&self) -> PlacementDefaults {
         self.shared.settings.load().placement_defaults(&self.port)
     }
 
@@ -55,12 +50,10 @@ impl ConnectionService {
         if request.mode == MODE_WAIT_UNTIL {
             return match kinds_to_learn(&request, self.port.catalog(), defaults) {
                 Err(reply) => self.answer_place(key, sequence, *reply),
-                Ok(names) if names.is_empty() => self.wait_for_place(key, sequence, request, defaults, now),
+                Ok(names) if names.is_empty() => self.wait_for_place(key, sequence, request, now),
                 Ok(names) => {
-                    let request = LearningRequest::Place(Box::new(request));
-                    let learning = Learning { sequence, started: now, defaults, request };
-                    self.stall(key, Stalled::Learn(learning));
-                    self.ask_to_learn(key, (Kind::Place, sequence), names, now);
+                    let asker = Asker { connection: key, kind: Kind::Place, sequence, started: now };
+                    self.ask_to_learn(asker, names, Learning::Place(Box::new(request)));
                 }
             };
         }
@@ -73,14 +66,8 @@ impl ConnectionService {
         }
     }
 
-    fn wait_for_place(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        request: PlaceRequest,
-        defaults: PlacementDefaults,
-        now: Time,
-    ) {
+    fn wait_for_place(&mut self, key: ConnectionKey, sequence: u64, request: PlaceRequest, now: Time) {
+        let defaults = self.placement_defaults();
         let waits = Waits { priority: request.priority, deadline: request.deadline };
         match placement_request(request, self.port.catalog(), defaults) {
             Ok(request) => self.begin_wait(key, sequence, request, waits, now),
@@ -89,30 +76,20 @@ impl ConnectionService {
     }
 
     /// Handles the registrar's answer about the kinds that it was asked to learn.
-    pub(super) fn handle_learnt(&mut self, key: ConnectionKey, answer: RegistrarReply, now: Time) {
-        let Some(Stalled::Learn(learning)) = self.connections[key].stalled.take() else {
-            unreachable!("the connection waits for this answer")
-        };
+    pub(super) fn handle_learnt(&mut self, asker: Asker, learning: Learning, answer: RegistrarReply) {
+        let Asker { connection: key, kind, sequence, started } = asker;
         let learnt = match answer {
             RegistrarReply::Learnt => Ok(()),
             RegistrarReply::Fault(fault) => Err(fault),
             other => unreachable!("no answer to what is to be learnt: {other:?}"),
         };
-        let Learning { sequence, started, defaults, request } = learning;
-        match (request, learnt) {
-            (LearningRequest::Place(request), Ok(())) => {
-                self.wait_for_place(key, sequence, *request, defaults, started);
-            }
-            (LearningRequest::Place(_), Err(fault)) => self.answer_place(key, sequence, fault_reply(fault)),
-            (LearningRequest::CreateGroup(request), Ok(())) => {
-                self.create_group(key, sequence, *request, defaults, started);
-            }
-            (LearningRequest::CreateGroup(_), Err(fault)) => {
-                self.answer_group_fault(key, Kind::CreateGroup, sequence, fault);
-            }
+        match (learning, learnt) {
+            (Learning::Place(request), Ok(())) => self.wait_for_place(key, sequence, *request, started),
+            (Learning::Place(_), Err(fault)) => self.answer_place(key, sequence, fault_reply(fault)),
+            (Learning::CreateGroup(request), Ok(())) => self.create_group(key, sequence, *request, started),
+            (Learning::CreateGroup(_), Err(fault)) => self.answer_group_fault(key, kind, sequence, fault),
         }
         self.ready.push_back(key);
-        self.settle(now);
     }
 
     pub(super) fn answer_place(&mut self, key: ConnectionKey, sequence: u64, reply: PlaceReply) {

@@ -9,12 +9,13 @@ use wharf_core::time::Time;
 use super::connection::Connection;
 use super::input::{Asked, read_body};
 use super::operation::{Complete, Operation, Parts, cut_units};
-use super::placing::{Learning, LearningRequest, Submission};
+use super::placing::{Learning, Submission};
+use super::questions::Asker;
 use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled, stopped};
 use crate::convert::{
-    PlacementDefaults, bundles, group_fault, group_kinds_to_learn, group_reply, group_spec, groups_page,
-    page_limit, removed_group, statement, statement_fault, statement_reply, wait_until,
+    bundles, group_fault, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit,
+    removed_group, statement, statement_fault, statement_reply, wait_until,
 };
 use crate::protocol::{
     CreateGroupRequest, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsReply,
@@ -167,20 +168,18 @@ impl ConnectionService {
     }
 
     fn handle_create(&mut self, key: ConnectionKey, sequence: u64, request: CreateGroupRequest, now: Time) {
-        let defaults = self.placement_defaults();
         if request.mode != MODE_WAIT_UNTIL {
-            return self.create_group(key, sequence, request, defaults, now);
+            return self.create_group(key, sequence, request, now);
         }
+        let defaults = self.placement_defaults();
         match group_kinds_to_learn(&request, self.port.catalog(), defaults) {
             Err(reply) => {
                 self.answer_plan(key, Kind::CreateGroup, sequence, &PlanComplete::Group(*reply));
             }
-            Ok(names) if names.is_empty() => self.create_group(key, sequence, request, defaults, now),
+            Ok(names) if names.is_empty() => self.create_group(key, sequence, request, now),
             Ok(names) => {
-                let request = LearningRequest::CreateGroup(Box::new(request));
-                let learning = Learning { sequence, started: now, defaults, request };
-                self.stall(key, Stalled::Learn(learning));
-                self.ask_to_learn(key, (Kind::CreateGroup, sequence), names, now);
+                let asker = Asker { connection: key, kind: Kind::CreateGroup, sequence, started: now };
+                self.ask_to_learn(asker, names, Learning::CreateGroup(Box::new(request)));
             }
         }
     }
@@ -191,9 +190,9 @@ impl ConnectionService {
         key: ConnectionKey,
         sequence: u64,
         request: CreateGroupRequest,
-        defaults: PlacementDefaults,
         now: Time,
     ) {
+        let defaults = self.placement_defaults();
         let kind = Kind::CreateGroup;
         let waits = request.mode == MODE_WAIT_UNTIL;
         match group_spec(request, self.port.catalog(), defaults) {

@@ -3,6 +3,7 @@
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::time::Time;
 
+use super::placing::Learning;
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::protocol::{Fault, Kind, Reason, ReasonCode};
 use crate::session::registrar::{RegistrarReply, RegistrarRequest};
@@ -10,49 +11,31 @@ use crate::session::registrar::{RegistrarReply, RegistrarRequest};
 /// The request behind a question for the registrar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
-    connection: ConnectionKey,
-    kind: Kind,
-    sequence: u64,
-    started: Time,
-    /// The registrar learns resource kinds, and the request begins afterwards.
-    learns: bool,
+    pub(super) connection: ConnectionKey,
+    pub(super) kind: Kind,
+    pub(super) sequence: u64,
+    pub(super) started: Time,
 }
 
 impl ConnectionService {
     /// Asks the registrar. The reply follows when it has answered.
-    pub(super) fn ask_registrar(
-        &mut self,
-        key: ConnectionKey,
-        (kind, sequence): (Kind, u64),
-        request: RegistrarRequest,
-        now: Time,
-    ) {
-        let asker = Asker { connection: key, kind, sequence, started: now, learns: false };
+    pub(super) fn ask_registrar(&mut self, asker: Asker, request: RegistrarRequest) {
+        let key = asker.connection;
         // A page takes memory at every shard, at the registrar and here, so few are built at once.
-        if kind == Kind::ListNodes && !(self.listing.is_empty() && self.shared.lists.take(&self.waker)) {
+        let is_list = asker.kind == Kind::ListNodes;
+        if is_list && !(self.listing.is_empty() && self.shared.lists.take(&self.waker)) {
             self.listing.push_back(key);
             return self.stall(key, Stalled::List(asker, request));
         }
-        self.queue_question(asker, request);
+        self.asking.push_back((asker, request));
         self.stall(key, Stalled::Ask);
     }
 
-    /// Asks the registrar to learn these kinds. The connection is stalled until it has.
-    pub(super) fn ask_to_learn(
-        &mut self,
-        key: ConnectionKey,
-        (kind, sequence): (Kind, u64),
-        names: Vec<String>,
-        now: Time,
-    ) {
-        let asker = Asker { connection: key, kind, sequence, started: now, learns: true };
-        self.queue_question(asker, RegistrarRequest::Learn(names));
-    }
-
-    fn queue_question(&mut self, asker: Asker, request: RegistrarRequest) {
-        let before = self.connections[asker.connection].question.replace((asker, request));
-        assert!(before.is_none(), "a connection asks one question at a time");
-        self.asking.push_back(asker.connection);
+    /// Asks the registrar to learn these kinds. The connection is stalled until it has, and then goes on with
+    /// `learning`.
+    pub(super) fn ask_to_learn(&mut self, asker: Asker, names: Vec<String>, learning: Learning) {
+        self.asking.push_back((asker, RegistrarRequest::Learn(names)));
+        self.stall(asker.connection, Stalled::Learn(asker, learning));
     }
 
     /// Returns whether there is a question for the registrar.
@@ -63,11 +46,10 @@ impl ConnectionService {
 
     /// Takes the next question for the registrar. Its answer goes to [`handle_answer`](Self::handle_answer).
     pub fn next_question(&mut self, now: Time) -> Option<(Asker, RegistrarRequest)> {
-        let key = self.asking.pop_front()?;
-        let connection = &mut self.connections[key];
-        let question = connection.question.take().expect("a connection that asks has a question");
-        if matches!(connection.stalled, Some(Stalled::Ask)) {
-            connection.stalled = None;
+        let question = self.asking.pop_front()?;
+        let key = question.0.connection;
+        let stalled = &mut self.connections[key].stalled;
+        if stalled.take_if(|stalled| matches!(stalled, Stalled::Ask)).is_some() {
             self.ready.push_back(key);
             self.settle(now);
         }
@@ -80,10 +62,10 @@ impl ConnectionService {
         if is_lost && is_planted(PlantedBug::AnswerToLostConnectionDropped) {
             return;
         }
-        if asker.learns {
-            self.handle_learnt(asker.connection, answer, now);
-        } else {
-            self.answer_with(asker, answer, now);
+        let stalled = &mut self.connections[asker.connection].stalled;
+        match stalled.take_if(|stalled| matches!(stalled, Stalled::Learn(of, _) if *of == asker)) {
+            Some(Stalled::Learn(_, learning)) => self.handle_learnt(asker, learning, answer),
+            _ => self.answer_with(asker, answer, now),
         }
         self.settle(now);
     }
@@ -96,7 +78,7 @@ impl ConnectionService {
 
     /// Sends the registrar's answer as the reply.
     fn answer_with(&mut self, asker: Asker, answer: RegistrarReply, now: Time) {
-        let Asker { connection: key, kind, sequence, started, .. } = asker;
+        let Asker { connection: key, kind, sequence, started } = asker;
         let connection = &mut self.connections[key];
         let mut reason = ReasonCode::default();
         match answer {
@@ -146,7 +128,7 @@ impl ConnectionService {
             }
             self.listing.pop_front();
             match self.connections[key].stalled.replace(Stalled::Ask) {
-                Some(Stalled::List(asker, request)) => self.queue_question(asker, request),
+                Some(Stalled::List(asker, request)) => self.asking.push_back((asker, request)),
                 _ => unreachable!("a connection in this queue waits for room for a page"),
             }
         }

@@ -1,10 +1,10 @@
 //! Admits the frames of a connection and dispatches its new requests.
 
-use wharf_core::router::WaitEnd;
 use wharf_core::time::Time;
 
 use super::connection::Admitted;
 use super::input::{Asked, read_body};
+use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService};
 use crate::codec::FrameRef;
 use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason, ReasonCode};
@@ -87,7 +87,7 @@ impl ConnectionService {
             Kind::ReleaseBatch => self.handle_release_batch(key, sequence, &read_body(asked)?, now),
             Kind::CancelWait => {
                 let request: CancelRequest = read_body(asked)?;
-                let waited = self.cancel_wait(key, request.sequence, WaitEnd::Cancelled, now);
+                let waited = self.cancel_wait(key, request.sequence, now);
                 self.answer_at_once(key, kind, sequence, &CancelReply { waited }, ReasonCode::default());
             }
             Kind::CreateGroup
@@ -100,13 +100,8 @@ impl ConnectionService {
             | Kind::SubmitStatement => return self.handle_planning(key, kind, asked, now),
             Kind::Follow => return self.handle_follow(key, sequence, &read_body(asked)?, now),
             _ => {
-                let request = RegistrarRequest::read(kind, asked);
-                self.ask_registrar(
-                    key,
-                    (kind, sequence),
-                    request.expect("all others are served above")?,
-                    now,
-                );
+                let request = RegistrarRequest::read(kind, asked).expect("all others are served above")?;
+                self.ask_registrar(Asker { connection: key, kind, sequence, started: now }, request);
             }
         }
         Ok(())

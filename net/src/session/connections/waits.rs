@@ -66,11 +66,11 @@ impl ConnectionService {
     }
 
     /// Cancels the wait of one request. Returns whether it was still waiting.
-    pub(super) fn cancel_wait(&mut self, key: ConnectionKey, sequence: u64, why: WaitEnd, now: Time) -> bool {
+    pub(super) fn cancel_wait(&mut self, key: ConnectionKey, sequence: u64, now: Time) -> bool {
         let Some(entry) = self.connections[key].waits.get_mut(&sequence) else { return false };
         entry.is_cancelled = true;
         let operation = entry.operation;
-        self.end_wait(operation, why, now);
+        self.end_wait(operation, WaitEnd::Cancelled, now);
         true
     }
 

@@ -408,9 +408,15 @@ impl DetachedSessions {
         Some(session)
     }
 
+    /// Returns whether a session is kept that can be resumed with `token`.
+    #[must_use]
+    pub fn has(&self, id: SessionId, token: &SessionToken) -> bool {
+        self.sessions.get(&id).is_some_and(|session| session.token == *token)
+    }
+
     /// Takes a session out to resume it. Returns `None` if it is not kept or the token is wrong.
     pub fn resume(&mut self, id: SessionId, token: &SessionToken) -> Option<Session> {
-        if self.sessions.get(&id)?.token != *token {
+        if !self.has(id, token) {
             return None;
         }
         self.order.retain(|&kept| kept != id);

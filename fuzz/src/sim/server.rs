@@ -12,7 +12,7 @@ use wharf_core::request::PlacementRequest;
 use wharf_core::router::Port;
 use wharf_core::time::Time;
 use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
-use wharf_net::convert::{PlacementDefaults, placement_request};
+use wharf_net::convert::placement_request;
 use wharf_net::protocol::{
     BODY_VERSION, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, PlaceReply, PlaceRequest, Reason, Resume,
     SessionToken, VERSION_MAX, VERSION_MIN,
@@ -21,7 +21,9 @@ use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, I
 use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
-use super::checkers::sessions::{Outcomes, credits_are_kept, sessions_are_kept};
+use super::checkers::sessions::{
+    Outcomes, credits_are_kept, newest_connection_is_welcome, sessions_are_kept,
+};
 use super::checkers::waiting::Standing;
 use super::facts::Facts;
 use super::network::{Network, Towards};
@@ -88,7 +90,9 @@ pub(super) struct Server {
     links: BTreeMap<u64, Link>,
     last_connection: u64,
     hung_up: HungUp,
-    settings: Settings,
+    /// The newest connection that asked for each session.
+    newest: BTreeMap<SessionId, u64>,
+    in_flight_max: usize,
     outcomes: Outcomes,
     /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
     placing: BTreeMap<(SessionId, u64), (PlacementRequest, Standing)>,
@@ -114,8 +118,7 @@ impl Server {
             token[..8].copy_from_slice(&last.to_le_bytes());
             token
         };
-        let shared =
-            Arc::new(SessionShared::new([7; 16], incarnation, settings.clone(), Box::new(make_token)));
+        let shared = Arc::new(SessionShared::new([7; 16], incarnation, settings, Box::new(make_token)));
         let front = |port| {
             let waker = Waker::noop().clone();
             ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker)
@@ -126,7 +129,8 @@ impl Server {
             links: BTreeMap::new(),
             last_connection,
             hung_up: HungUp::default(),
-            settings,
+            newest: BTreeMap::new(),
+            in_flight_max: in_flight_max as usize,
             outcomes: Outcomes::default(),
             placing: BTreeMap::new(),
             is_slow: false,
@@ -153,6 +157,7 @@ impl Server {
         let key = self.fronts[front].open(hangup);
         let link = Link { front, key, session: None, untaken: (0, 0), is_lost: false };
         self.links.insert(number, link);
+        self.newest.extend(resume.map(|(session, _)| (session, number)));
         let resume = resume.map(|(session, token)| Resume { session: session.into(), token });
         let hello =
             Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: "sim".to_owned(), resume };
@@ -177,12 +182,8 @@ impl Server {
         if self.outcomes.has(request) || self.placing.contains_key(&request) {
             return;
         }
+        let defaults = self.fronts[link.front].placement_defaults();
         let port = self.fronts[link.front].port_mut();
-        let defaults = PlacementDefaults {
-            policy: self.settings.default_policy,
-            avoid_gpu: self.settings.avoid_gpu_nodes,
-            orders: port.order_count() as u8,
-        };
         let (wire, _) = decode_body::<PlaceRequest>(frame.payload).expect("our own body");
         if let Ok(placement) = placement_request(wire, port.catalog(), defaults) {
             let standing = Standing::new(&placement, facts.iter());
@@ -292,9 +293,7 @@ impl Server {
                 }
             }
             for front in 0..self.fronts.len() {
-                let mut touched = Vec::new();
-                self.fronts[front].take_touched(|key| touched.push(key));
-                for key in touched {
+                while let Some(key) = self.fronts[front].take_touched() {
                     let mut links = self.links.iter();
                     let link = links.find(|(_, link)| (link.front, link.key) == (front, key));
                     let Some(number) = link.map(|(&number, _)| number) else { continue };
@@ -322,8 +321,7 @@ impl Server {
         let service = &mut self.fronts[link.front];
         // What a lost connection had sent is executed without waiting for replies to be taken.
         if !link.is_lost {
-            let limit = self.settings.in_flight_max as usize;
-            let kept = credits_are_kept(service.in_flight(link.key), limit);
+            let kept = credits_are_kept(service.in_flight(link.key), self.in_flight_max);
             self.events.extend(kept.err().map(|found| Event::Broken("credits_are_kept", found)));
         }
         let output = service.take_output(link.key);
@@ -357,6 +355,10 @@ impl Server {
                 Ok((reply, _)) if flags & FLAG_ERROR == 0 => {
                     let session = (reply.session.into(), reply.token);
                     link.session = Some(session.0);
+                    let newest = *self.newest.entry(session.0).or_insert(number);
+                    let kept = newest_connection_is_welcome(number, newest);
+                    self.events
+                        .extend(kept.err().map(|found| Event::Broken("newest_connection_is_welcome", found)));
                     self.events.push(Event::Welcome(number, session));
                 }
                 _ => {

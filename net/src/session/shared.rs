@@ -243,6 +243,8 @@ struct Attached {
 struct Registry {
     detached: DetachedSessions,
     attached: BTreeMap<SessionId, Attached>,
+    /// The newest connection that waits for each session.
+    claims: BTreeMap<SessionId, Arc<dyn Hangup>>,
     /// Woken when a session leaves its connection.
     waiting: Vec<Waker>,
 }
@@ -252,7 +254,8 @@ struct Registry {
 /// A client may return before the server notices that the old connection is gone, for example after a NAT
 /// timeout or a network change. The holder of the token is the client. The server closes the old connection,
 /// answers everything in progress there, and then continues the session on the new connection. Refusing it
-/// until a timeout would leave the client without its outcomes.
+/// until a timeout would leave the client without its outcomes. Of several connections that wait for a session,
+/// the newest gets it, and the others are closed.
 pub(super) struct Sessions {
     inner: Mutex<Registry>,
     /// The number of sessions that have left their connection.
@@ -266,6 +269,8 @@ pub(super) enum Resumed {
     Session(Session),
     /// Another connection still has the session. It is told to end.
     Elsewhere,
+    /// A newer connection resumes the session.
+    Superseded,
     /// The session is unknown, or the token is wrong.
     Unknown,
 }
@@ -273,7 +278,8 @@ pub(super) enum Resumed {
 impl Sessions {
     fn new(incarnation: Incarnation, make_token: MakeToken) -> Self {
         let detached = DetachedSessions::new(incarnation);
-        let inner = Registry { detached, attached: BTreeMap::new(), waiting: Vec::new() };
+        let inner =
+            Registry { detached, attached: BTreeMap::new(), claims: BTreeMap::new(), waiting: Vec::new() };
         Self { inner: Mutex::new(inner), departures: AtomicU64::new(0), make_token }
     }
 
@@ -299,8 +305,9 @@ impl Sessions {
         session
     }
 
-    /// Resumes a session at `connection`. If another connection has it, `waker` is woken when a session leaves
-    /// its connection.
+    /// Resumes a session at `connection`, which takes precedence over all older connections. If another connection
+    /// has the session, `waker` is woken when a session leaves its connection. The caller must then call
+    /// [`retry`](Self::retry).
     pub(super) fn resume(
         &self,
         id: SessionId,
@@ -309,17 +316,40 @@ impl Sessions {
         waker: &Waker,
     ) -> Resumed {
         let mut inner = lock(&self.inner);
-        if let Some(session) = inner.detached.resume(id, token) {
-            inner.attach(&session, connection);
-            return Resumed::Session(session);
-        }
-        let Some(attached) = inner.attached.get(&id).filter(|attached| attached.token == *token) else {
+        if !inner.knows(id, token) {
             return Resumed::Unknown;
-        };
-        let code = u32::from(Reason::SessionResumed.number());
-        attached.connection.hang_up(code, b"the session was resumed on another connection");
-        add(&mut inner.waiting, waker);
-        Resumed::Elsewhere
+        }
+        if let Some(attached) = inner.attached.get(&id) {
+            hang_up(&attached.connection);
+        }
+        if let Some(older) = inner.claims.insert(id, Arc::clone(connection)) {
+            hang_up(&older);
+        }
+        inner.take(id, token, connection, waker)
+    }
+
+    /// Tries again to resume a session that was at another connection.
+    pub(super) fn retry(
+        &self,
+        id: SessionId,
+        token: &SessionToken,
+        connection: &Arc<dyn Hangup>,
+        waker: &Waker,
+    ) -> Resumed {
+        let mut inner = lock(&self.inner);
+        if inner.is_claimed_by(id, connection) {
+            inner.take(id, token, connection, waker)
+        } else {
+            Resumed::Superseded
+        }
+    }
+
+    /// Ends the wait of `connection` for a session.
+    pub(super) fn withdraw(&self, id: SessionId, connection: &Arc<dyn Hangup>) {
+        let mut inner = lock(&self.inner);
+        if inner.is_claimed_by(id, connection) {
+            inner.claims.remove(&id);
+        }
     }
 
     /// Forgets a session that its client ended and whose replies the client has.
@@ -338,10 +368,154 @@ impl Sessions {
     }
 }
 
+fn hang_up(connection: &Arc<dyn Hangup>) {
+    let code = u32::from(Reason::SessionResumed.number());
+    connection.hang_up(code, b"the session was resumed on another connection");
+}
+
 impl Registry {
+    fn knows(&self, id: SessionId, token: &SessionToken) -> bool {
+        let is_attached = self.attached.get(&id).is_some_and(|attached| attached.token == *token);
+        is_attached || self.detached.has(id, token)
+    }
+
+    fn is_claimed_by(&self, id: SessionId, connection: &Arc<dyn Hangup>) -> bool {
+        self.claims.get(&id).is_some_and(|claimant| Arc::ptr_eq(claimant, connection))
+    }
+
+    /// Attaches a session to `connection`, which claims it, if no other connection has it.
+    fn take(
+        &mut self,
+        id: SessionId,
+        token: &SessionToken,
+        connection: &Arc<dyn Hangup>,
+        waker: &Waker,
+    ) -> Resumed {
+        if self.attached.contains_key(&id) {
+            add(&mut self.waiting, waker);
+            return Resumed::Elsewhere;
+        }
+        self.claims.remove(&id);
+        let Some(session) = self.detached.resume(id, token) else { return Resumed::Unknown };
+        self.attach(&session, connection);
+        Resumed::Session(session)
+    }
+
     fn attach(&mut self, session: &Session, connection: &Arc<dyn Hangup>) {
         let attached = Attached { token: session.token(), connection: Arc::clone(connection) };
         let before = self.attached.insert(session.id(), attached);
         assert!(before.is_none(), "session {} is at two connections", session.id());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wire {
+        is_closed: AtomicBool,
+    }
+
+    impl Hangup for Wire {
+        fn hang_up(&self, code: u32, _reason: &'static [u8]) {
+            assert_eq!(code, u32::from(Reason::SessionResumed.number()));
+            // Relaxed: one thread uses it.
+            self.is_closed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection, as the sessions know it, and as the test does.
+    struct Peer {
+        wire: Arc<Wire>,
+        hangup: Arc<dyn Hangup>,
+    }
+
+    impl Peer {
+        fn new() -> Self {
+            let wire = Arc::new(Wire::default());
+            Self { hangup: Arc::clone(&wire) as Arc<dyn Hangup>, wire }
+        }
+
+        fn is_closed(&self) -> bool {
+            // Relaxed: see `hang_up`.
+            self.wire.is_closed.load(Ordering::Relaxed)
+        }
+    }
+
+    fn sessions() -> Sessions {
+        Sessions::new(Incarnation(1), Box::new(|| [7; 16]))
+    }
+
+    #[test]
+    fn the_newest_connection_gets_the_session() {
+        let sessions = sessions();
+        let waker = Waker::noop();
+        let peers = [(); 3].map(|()| Peer::new());
+        let session = sessions.open(&peers[0].hangup);
+        let (id, token) = (session.id(), session.token());
+        let older = sessions.resume(id, &token, &peers[1].hangup, waker);
+        assert!(matches!(older, Resumed::Elsewhere) && peers[0].is_closed());
+        let newest = sessions.resume(id, &token, &peers[2].hangup, waker);
+        assert!(matches!(newest, Resumed::Elsewhere) && peers[1].is_closed());
+        let still = sessions.retry(id, &token, &peers[2].hangup, waker);
+        assert!(matches!(still, Resumed::Elsewhere));
+
+        sessions.detach(session);
+        let older = sessions.retry(id, &token, &peers[1].hangup, waker);
+        assert!(matches!(older, Resumed::Superseded));
+        let newest = sessions.retry(id, &token, &peers[2].hangup, waker);
+        assert!(matches!(newest, Resumed::Session(_)) && !peers[2].is_closed());
+        let older = sessions.retry(id, &token, &peers[1].hangup, waker);
+        assert!(matches!(older, Resumed::Superseded) && !peers[2].is_closed());
+    }
+
+    #[test]
+    fn a_connection_that_came_first_and_waits_is_closed_when_a_newer_one_resumes() {
+        let sessions = sessions();
+        let waker = Waker::noop();
+        let peers = [(); 3].map(|()| Peer::new());
+        let session = sessions.open(&peers[0].hangup);
+        let (id, token) = (session.id(), session.token());
+        assert!(matches!(sessions.resume(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
+        sessions.detach(session);
+        let newest = sessions.resume(id, &token, &peers[2].hangup, waker);
+        assert!(matches!(newest, Resumed::Session(_)) && peers[1].is_closed());
+        let older = sessions.retry(id, &token, &peers[1].hangup, waker);
+        assert!(matches!(older, Resumed::Superseded) && !peers[2].is_closed());
+    }
+
+    #[test]
+    fn a_connection_that_withdraws_is_not_closed_and_gets_nothing() {
+        let sessions = sessions();
+        let waker = Waker::noop();
+        let peers = [(); 3].map(|()| Peer::new());
+        let session = sessions.open(&peers[0].hangup);
+        let (id, token) = (session.id(), session.token());
+        assert!(matches!(sessions.resume(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
+        sessions.withdraw(id, &peers[2].hangup);
+        assert!(matches!(sessions.retry(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
+        sessions.withdraw(id, &peers[1].hangup);
+        assert!(matches!(sessions.retry(id, &token, &peers[1].hangup, waker), Resumed::Superseded));
+        sessions.detach(session);
+        assert!(matches!(sessions.resume(id, &token, &peers[2].hangup, waker), Resumed::Session(_)));
+        assert!(!peers[1].is_closed());
+    }
+
+    #[test]
+    fn a_session_that_its_client_ended_or_another_token_is_unknown() {
+        let sessions = sessions();
+        let waker = Waker::noop();
+        let peers = [(); 3].map(|()| Peer::new());
+        let session = sessions.open(&peers[0].hangup);
+        let (id, token) = (session.id(), session.token());
+        assert!(matches!(sessions.resume(id, &[8; 16], &peers[1].hangup, waker), Resumed::Unknown));
+        assert!(!peers[0].is_closed());
+        assert!(matches!(sessions.resume(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
+        sessions.close(&session);
+        assert!(matches!(sessions.retry(id, &token, &peers[1].hangup, waker), Resumed::Unknown));
+        assert!(matches!(sessions.resume(id, &token, &peers[2].hangup, waker), Resumed::Unknown));
     }
 }

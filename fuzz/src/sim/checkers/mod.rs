@@ -80,6 +80,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "infeasible_is_infeasible",
     "inside_is_placed",
     "kept_views_stay",
+    "newest_connection_is_welcome",
     "no_bundle_waits_that_would_fit",
     "no_fit_is_no_fit",
     "no_refusal_while_a_node_offers",

@@ -54,6 +54,16 @@ pub fn sessions_are_kept(fault: &Fault) -> Verdict {
     ensure(is_stopping, || format!("a hello was refused: {fault}"))
 }
 
+/// Checks that a session continues on the newest connection that its client opened for it.
+///
+/// # Errors
+/// Returns both connections.
+pub fn newest_connection_is_welcome(welcome: u64, newest: u64) -> Verdict {
+    ensure(welcome == newest, || {
+        format!("connection {welcome} got the session, although connection {newest} is newer")
+    })
+}
+
 /// Checks, at rest, that no request waits whose client was told that its wait has ended.
 ///
 /// # Errors
@@ -72,6 +82,12 @@ pub mod tests {
     pub fn a_hello_that_is_refused() {
         assert_eq!(sessions_are_kept(&Fault::new(Reason::ShuttingDown, "later")), Ok(()));
         assert!(sessions_are_kept(&Fault::new(Reason::UnknownSession, "forgotten")).is_err());
+    }
+
+    #[test]
+    pub fn a_session_that_goes_to_an_older_connection() {
+        assert_eq!(newest_connection_is_welcome(6, 6), Ok(()));
+        assert!(newest_connection_is_welcome(5, 6).is_err());
     }
 
     #[test]

@@ -69,27 +69,35 @@ impl ConnectionService {
         let hangup = &self.connections[key].hangup;
         let sessions = &self.shared.sessions;
         let departures = sessions.departures();
-        let session = match greeting.resume {
-            None => sessions.open(hangup),
-            Some((id, token)) => match sessions.resume(id, &token, hangup, &self.waker) {
-                Resumed::Session(session) => session,
-                Resumed::Elsewhere => {
-                    if self.resuming.is_empty() {
-                        self.departures_seen = departures;
-                    }
-                    self.resuming.push(key);
-                    return self.stall(key, Stalled::Resume(greeting));
-                }
-                Resumed::Unknown => {
-                    let message = format!(
-                        "session {id} cannot be resumed here: it is unknown or forgotten, or the token is not its own; open a new one, and take requests without a reply as undecided"
-                    );
-                    let fault = Fault::of_field(Reason::UnknownSession, "resume", message);
-                    return self.refuse_hello(key, fault);
-                }
-            },
+        let resumed = match greeting.resume {
+            None => Resumed::Session(sessions.open(hangup)),
+            Some((id, token)) => sessions.resume(id, &token, hangup, &self.waker),
         };
-        self.welcome(key, greeting, session);
+        if self.resuming.is_empty() {
+            self.departures_seen = departures;
+        }
+        self.handle_resumed(key, greeting, resumed);
+    }
+
+    fn handle_resumed(&mut self, key: ConnectionKey, greeting: Greeting, resumed: Resumed) {
+        let (reason, message) = match resumed {
+            Resumed::Session(session) => return self.welcome(key, greeting, session),
+            Resumed::Elsewhere => {
+                self.resuming.push(key);
+                return self.stall(key, Stalled::Resume(greeting));
+            }
+            Resumed::Superseded => {
+                (Reason::SessionResumed, "a newer connection resumes this session: go on there".to_owned())
+            }
+            Resumed::Unknown => {
+                let id = greeting.resume.map(|(id, _)| id.to_string()).unwrap_or_default();
+                let message = format!(
+                    "session {id} cannot be resumed here: it is unknown or forgotten, or the token is not its own; open a new one, and take requests without a reply as undecided"
+                );
+                (Reason::UnknownSession, message)
+            }
+        };
+        self.refuse_hello(key, Fault::of_field(reason, "resume", message));
     }
 
     fn welcome(&mut self, key: ConnectionKey, greeting: Greeting, mut session: Session) {
@@ -140,8 +148,12 @@ impl ConnectionService {
         if connection.is_ending {
             return;
         }
-        connection.stalled = None;
-        self.resuming.retain(|&resuming| resuming != key);
+        if let Some(Stalled::Resume(greeting)) = connection.stalled.take() {
+            if let Some((id, _)) = greeting.resume {
+                self.shared.sessions.withdraw(id, &connection.hangup);
+            }
+            self.resuming.retain(|&resuming| resuming != key);
+        }
         let fault = match end {
             InputEnd::Late => Some(late_hello()),
             InputEnd::Stopping => {
@@ -162,11 +174,14 @@ impl ConnectionService {
 
     /// Tries again to resume the sessions that were at other connections.
     pub(super) fn resume_sessions(&mut self) {
+        self.departures_seen = self.shared.sessions.departures();
         for key in std::mem::take(&mut self.resuming) {
-            if let Some(Stalled::Resume(greeting)) = self.connections[key].stalled.take() {
-                self.greet(key, greeting);
-                self.ready.push_back(key);
-            }
+            let connection = &mut self.connections[key];
+            let Some(Stalled::Resume(greeting)) = connection.stalled.take() else { continue };
+            let Some((id, token)) = greeting.resume else { continue };
+            let resumed = self.shared.sessions.retry(id, &token, &connection.hangup, &self.waker);
+            self.handle_resumed(key, greeting, resumed);
+            self.ready.push_back(key);
         }
     }
 }

@@ -455,7 +455,8 @@ mod tests {
         let waker = Waker::noop();
         let peers = [(); 3].map(|()| Peer::new());
         let session = sessions.open(&peers[0].hangup);
-        let (id, token) = (session.id(), session.token());
+        let id = session.id();
+        let token = session.token();
         let older = sessions.resume(id, &token, &peers[1].hangup, waker);
         assert!(matches!(older, Resumed::Elsewhere) && peers[0].is_closed());
         let newest = sessions.resume(id, &token, &peers[2].hangup, waker);
@@ -478,7 +479,8 @@ mod tests {
         let waker = Waker::noop();
         let peers = [(); 3].map(|()| Peer::new());
         let session = sessions.open(&peers[0].hangup);
-        let (id, token) = (session.id(), session.token());
+        let id = session.id();
+        let token = session.token();
         assert!(matches!(sessions.resume(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
         sessions.detach(session);
         let newest = sessions.resume(id, &token, &peers[2].hangup, waker);
@@ -493,7 +495,8 @@ mod tests {
         let waker = Waker::noop();
         let peers = [(); 3].map(|()| Peer::new());
         let session = sessions.open(&peers[0].hangup);
-        let (id, token) = (session.id(), session.token());
+        let id = session.id();
+        let token = session.token();
         assert!(matches!(sessions.resume(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
         sessions.withdraw(id, &peers[2].hangup);
         assert!(matches!(sessions.retry(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
@@ -510,7 +513,8 @@ mod tests {
         let waker = Waker::noop();
         let peers = [(); 3].map(|()| Peer::new());
         let session = sessions.open(&peers[0].hangup);
-        let (id, token) = (session.id(), session.token());
+        let id = session.id();
+        let token = session.token();
         assert!(matches!(sessions.resume(id, &[8; 16], &peers[1].hangup, waker), Resumed::Unknown));
         assert!(!peers[0].is_closed());
         assert!(matches!(sessions.resume(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));

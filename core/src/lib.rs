@@ -14,6 +14,7 @@
 //! | [`group`] | placement groups as callers see them |
 //! | [`state`] | the durable state as plain data |
 //! | [`books`] | parts of the books of one node |
+//! | [`broken`] | broken invariants, as checks report them |
 //! | [`shard`] | the state machine `step(batch, now) -> outcomes` and its books |
 //! | [`statement`] | atomic operations over several shards |
 //! | [`view`] | immutable snapshots of a shard, and how readers get them |
@@ -28,6 +29,7 @@
 #![warn(missing_docs, clippy::float_arithmetic)]
 
 pub mod books;
+pub mod broken;
 pub mod engine;
 pub mod executor;
 pub mod fragmentation;

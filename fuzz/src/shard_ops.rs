@@ -486,7 +486,7 @@ impl Pair {
                 self.now.0 += u64::from(time % 32);
                 self.shard.step([], self.now, &mut Vec::new());
                 self.oracle.set_now(self.now);
-                return self.shard.check_invariants();
+                return Ok(self.shard.check_invariants()?);
             }
         };
         self.step(command)

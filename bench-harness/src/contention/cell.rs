@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use wharf_core::broken::Broken;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
 use wharf_core::index::Geometry;
 use wharf_core::link::{Decision, DecisionCell};
@@ -241,7 +242,7 @@ impl Cell {
     ///
     /// # Errors
     /// When an invariant is violated. The text says which.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Broken> {
         self.shards.iter().try_for_each(Shard::check_invariants)
     }
 }

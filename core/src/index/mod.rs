@@ -37,6 +37,7 @@ mod walk;
 mod weights;
 pub use weights::Weights;
 
+use crate::broken::{Broken, broken};
 use crate::ids::Ordinal;
 use crate::limits::{DIMENSIONS_MAX, RANDOM_DRAWS_MAX, RANDOM_DRAWS_MIN, RANDOM_DRAWS_PART};
 use crate::planted::{PlantedBug, is_planted};
@@ -542,7 +543,7 @@ impl DistBuckets {
     ///
     /// # Errors
     /// Returns the inconsistency.
-    pub(crate) fn check_slot(&self, slot: Slot) -> Result<(), String> {
+    pub(crate) fn check_slot(&self, slot: Slot) -> Result<(), Broken> {
         let Some((_, coordinates, marks)) = self.entry(slot) else { return Ok(()) };
         for (order, tree) in self.trees.iter().enumerate() {
             let Some(tree) = tree else { continue };
@@ -552,7 +553,7 @@ impl DistBuckets {
                 || tree.marks(rank) != marks
                 || self.ranks.slot(rank) != slot
             {
-                return Err(format!("slot {slot} is at another place in attribute order {order}"));
+                return Err(broken!("slot {slot} is at another place in attribute order {order}"));
             }
         }
         Ok(())
@@ -562,7 +563,7 @@ impl DistBuckets {
     ///
     /// # Errors
     /// Returns the inconsistency.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Broken> {
         for tree in self.trees.iter().flatten() {
             tree.check(&self.ranks, self.len)?;
         }

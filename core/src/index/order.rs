@@ -7,6 +7,7 @@ use super::key::Key;
 use super::ranks::{Rank, Ranks};
 use super::tree::{BucketTree, Direction, Wanted};
 use super::{Coordinate, Mark, Marks, ResourceVector, Slot, Visits};
+use crate::broken::Broken;
 use crate::ids::Ordinal;
 use crate::limits::DIMENSIONS_MAX;
 
@@ -195,7 +196,7 @@ impl OrderTree {
         each!(&self.tree, tree => tree.is_placed(slot, rank))
     }
 
-    pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), String> {
+    pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), Broken> {
         each!(&self.tree, tree => tree.check(ranks, nodes))
     }
 }

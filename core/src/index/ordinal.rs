@@ -11,6 +11,7 @@
 
 use super::tree::Wanted;
 use super::{Coordinate, Mark, Marks, Slot, Visits};
+use crate::broken::{Broken, broken};
 use crate::ids::Ordinal;
 
 /// The number of positions per vertex of the lowest level, and of vertices per vertex of the next level.
@@ -319,17 +320,17 @@ impl OrdinalTree {
         &self,
         nodes: usize,
         entry: impl Fn(Slot) -> Option<(Ordinal, Coordinate, Marks)>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Broken> {
         if self.len() != nodes {
-            return Err(format!("the ordinal tree holds {} nodes, {nodes} expected", self.len()));
+            return Err(broken!("the ordinal tree holds {} nodes, {nodes} expected", self.len()));
         }
         let blocks = (0..self.levels[0].len()).map(|block| self.sum_of_block(block));
         if !blocks.eq(self.levels[0].iter().copied()) {
-            return Err("the lowest level of the ordinal tree is stale".to_owned());
+            return Err(Broken::new("the lowest level of the ordinal tree is stale"));
         }
         for (level, pair) in self.levels.windows(2).enumerate() {
             if !pair[0].chunks(FANOUT).map(sum).eq(pair[1].iter().copied()) {
-                return Err(format!("level {} of the ordinal tree is stale", level + 1));
+                return Err(broken!("level {} of the ordinal tree is stale", level + 1));
             }
         }
         for (position, &slot) in self.slots.iter().enumerate() {
@@ -337,10 +338,10 @@ impl OrdinalTree {
             let marks = self.marks[position];
             if slot == VACANT {
                 if (coordinate, marks) != (Coordinate::default(), Marks::NONE) {
-                    return Err(format!("vacant position {position} is in the tree"));
+                    return Err(broken!("vacant position {position} is in the tree"));
                 }
             } else if entry(slot) != Some((self.ordinals[position], coordinate, marks)) {
-                return Err(format!("slot {slot} is not where the ordinal tree says"));
+                return Err(broken!("slot {slot} is not where the ordinal tree says"));
             }
         }
         Ok(())

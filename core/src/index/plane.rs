@@ -19,6 +19,7 @@ use super::key::Key;
 use super::tree::Direction;
 use super::walk::{Found, Search};
 use super::{Marks, Slot, Visits};
+use crate::broken::{Broken, broken};
 use crate::planted::{PlantedBug, is_planted};
 
 /// A group's maxima are recomputed if more vertices than this were entered below it without success.
@@ -429,14 +430,14 @@ impl<K: Key> Plane<K> {
     ///
     /// # Errors
     /// Returns the inconsistency.
-    pub(super) fn check(&self, of: &[Marks]) -> Result<(), String> {
+    pub(super) fn check(&self, of: &[Marks]) -> Result<(), Broken> {
         for (at, cell) in self.cells.iter().enumerate() {
             let members = &self.levels[0].members[at / 64];
             let bit = 1 << (at % 64);
-            cell.check(of).map_err(|what| format!("{what} {at} is not so"))?;
+            cell.check(of).map_err(|what| broken!("{what} {at} is not so"))?;
             let unserved = |(key, _): &(K, RankTag)| members.serving(self.classifier.class(*key)) & bit == 0;
             if (members.live() & bit != 0) == cell.is_empty() || cell.all().iter().any(unserved) {
-                return Err(format!("what cell {at} is said to serve is not so"));
+                return Err(broken!("what cell {at} is said to serve is not so"));
             }
         }
         for level in 0..self.levels.len() {
@@ -445,16 +446,16 @@ impl<K: Key> Plane<K> {
                 let (said, sum, live) =
                     (here.said[group], self.sum_of(level, group), here.members[group].live());
                 if live != 0 && !said.may_hold(&sum) {
-                    return Err(format!("what is said of group {group} of level {level} is not so"));
+                    return Err(broken!("what is said of group {group} of level {level} is not so"));
                 }
                 let Some(above) = self.levels.get(level + 1) else { continue };
                 let bit = |class: usize| above.members[group / 64].serving(class) >> (group % 64) & 1 == 1;
                 let unseen = |class: &usize| here.members[group].serving(*class) != 0 && !bit(*class);
                 if bit(0) != (live != 0) || (0..super::classes::CLASSES).any(|class| unseen(&class)) {
-                    return Err(format!("what group {group} of level {level} is said to serve is not so"));
+                    return Err(broken!("what group {group} of level {level} is said to serve is not so"));
                 }
             }
         }
-        if self.entries().len() == self.len { Ok(()) } else { Err("the plane miscounts".to_owned()) }
+        if self.entries().len() == self.len { Ok(()) } else { Err(Broken::new("the plane miscounts")) }
     }
 }

@@ -5,6 +5,7 @@ use super::entry::RankTag;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
 use super::tree::{BucketTree, Direction};
+use crate::broken::{Broken, broken};
 
 impl<K: Key> BucketTree<K> {
     /// Returns all nodes in order of key, then of rank.
@@ -49,19 +50,19 @@ impl<K: Key> BucketTree<K> {
     ///
     /// # Errors
     /// Returns the inconsistency.
-    pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), String> {
+    pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), Broken> {
         let held = self.plane.len();
         let placed = self.places.iter().filter(|place| place.tag().is_some()).count();
         if held != nodes || placed != nodes {
-            return Err(format!("the tree holds {held} nodes, {placed} are placed, {nodes} expected"));
+            return Err(broken!("the tree holds {held} nodes, {placed} are placed, {nodes} expected"));
         }
         for (slot, place) in (0..).zip(&self.places) {
             if place.tag().is_some() && !self.is_placed(slot, ranks.of(slot)) {
-                return Err(format!("slot {slot} is not in the cell where it should be"));
+                return Err(broken!("slot {slot} is not in the cell where it should be"));
             }
         }
         if !self.nodes().is_sorted_by(|a, b| a < b) {
-            return Err("the nodes are out of order".to_owned());
+            return Err(Broken::new("the nodes are out of order"));
         }
         self.plane.check(&self.marks)
     }

@@ -189,7 +189,6 @@ impl Replicas {
             let gpus = tentative.gpus;
             draft.taken.push(PlannedBundle { bundle: item.bundle, shard, slot, node, gpus, key });
         }
-        copy.follow(slot);
         true
     }
 }

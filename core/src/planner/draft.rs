@@ -125,7 +125,6 @@ impl Replicas {
         let node = tentative.node;
         let gpus = tentative.gpus;
         draft.taken.push(PlannedBundle { bundle, shard, slot, node, gpus, key });
-        copy.follow(slot);
         true
     }
 

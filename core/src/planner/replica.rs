@@ -233,15 +233,10 @@ impl Replica {
         Some((tentative, self.enter(&tentative, &request.demand)))
     }
 
-    /// Takes `demand` on one node if it fits. Call [`follow`](Self::follow) afterwards to update the index.
+    /// Takes `demand` on one node if it fits.
     pub(super) fn take_on(&mut self, slot: Slot, demand: &Demand) -> Option<(Tentative, ClaimKey)> {
         let tentative = self.shard.take_on(slot, demand, None)?;
         Some((tentative, self.enter(&tentative, demand)))
-    }
-
-    /// Updates the index after [`take_on`](Self::take_on).
-    pub(super) fn follow(&mut self, slot: Slot) {
-        self.shard.follow_tentative(slot);
     }
 
     fn enter(&mut self, tentative: &Tentative, demand: &Demand) -> ClaimKey {
@@ -302,8 +297,6 @@ impl Replica {
         }
         if claims.is_empty() {
             self.claims.remove(&slot);
-        } else {
-            self.shard.follow_tentative(slot);
         }
         if self.hidden.contains(&slot) {
             self.shard.hide(slot);
@@ -392,7 +385,6 @@ mod tests {
         let copy = &mut bed.replicas.copies[0];
         let slot = copy.shard().slot_of(node).expect("it is there");
         let (_, key) = copy.take_on(slot, &cores(2).demand).expect("it is free");
-        copy.follow(slot);
         copy.granted(slot, key, copy.sequence() + 2);
         // The next view shows a placement of others there. The one after it shows the grant.
         for (cpu, left) in [(1, 8 - 1 - 2), (2, 8 - 1 - 2), (3, 8 - 1 - 2 - 3)] {
@@ -412,7 +404,6 @@ mod tests {
         let slot = bed.replicas.copies[0].shard().slot_of(node).expect("it is there");
         let small = bed.replicas.copies[0].shard().slot_of(other).expect("it is there");
         let (_, key) = bed.replicas.copies[0].take_on(slot, &cores(2).demand).expect("it is free");
-        bed.replicas.copies[0].follow(slot);
         assert!(!bed.replicas.copies[0].is_uncertain());
         // Two cores go on the smaller node, which has no claim.
         bed.step(0, Command::Place(cores(2)));
@@ -457,7 +448,6 @@ mod tests {
         assert_eq!(found(&mut bed), 3, "a node that takes no work is found by none");
         let copy = &mut bed.replicas.copies[0];
         let (_, key) = copy.take_on(slots[0], &cores(1).demand).expect("it is free");
-        copy.follow(slots[0]);
         for slot in [slots[0], slots[0], waits, slots[1]] {
             copy.hide(slot);
         }

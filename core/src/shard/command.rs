@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::state_hash::StateHashes;
 use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, ResourceId, ShardId, StatementId};
 use crate::limits::CUSTOM_RESOURCES_MAX;
 use crate::link::Decision;
 use crate::node::{AgentReport, IllegalChange, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::{Amount, Demand, GpuBooks, ResourceKind};
+use crate::shard::state_hash::StateHashes;
 use crate::shard::{NodeBooks, ReservationView, Reserve, WaitingShape};
 use crate::statement::{Applied, Part, Prepare, Prepared};
 use crate::time::Time;
@@ -75,7 +75,7 @@ pub enum Command {
     /// Stops a request from waiting.
     Unpark(WaitToken),
     /// Continues with a bounded part of the deferred work. Ports never send this command. The thread that runs
-    /// the shard sends it while [`Shard::is_behind`](super::Shard::is_behind).
+    /// the shard sends it while [`Shard::is_behind`](crate::shard::Shard::is_behind).
     GoOn,
     /// Reserves capacity of a node for an owner, or replaces the owner's reservation.
     Reserve(Box<Reserve>),

@@ -3,10 +3,11 @@
 //!
 //! The cost is what [`ShardWork`] counts: walks over nodes and allocations, not searches in the index.
 
-use super::command::Command;
-use super::work::{Pages, ShardWork};
+use crate::broken::{Broken, broken};
 use crate::limits::{CANDIDATES_MAX, EXPLAIN_SLOTS_PER_NODE, NODES_PER_MESSAGE_MAX};
 use crate::request::PlacementRequest;
+use crate::shard::command::Command;
+use crate::shard::work::{Pages, ShardWork};
 
 /// The maximum number of nodes or allocations that one command may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +89,7 @@ pub struct CostFacts {
 }
 
 impl Command {
-    /// Returns the command's name as in the table of [costs](super::COSTS).
+    /// Returns the command's name as in the table of [costs](crate::shard::COSTS).
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -196,7 +197,7 @@ impl Cost {
     ///
     /// # Errors
     /// The limit that was exceeded.
-    pub fn check(command: &Command, work: ShardWork, pages: Pages, facts: CostFacts) -> Result<(), String> {
+    pub fn check(command: &Command, work: ShardWork, pages: Pages, facts: CostFacts) -> Result<(), Broken> {
         let cost = Self::of(command);
         let counted = [
             ("nodes", work.nodes_looked_at, cost.nodes),
@@ -207,7 +208,7 @@ impl Cost {
                 && looked_at > bound
             {
                 let name = command.name();
-                return Err(format!(
+                return Err(broken!(
                     "{name} looked at {looked_at} {what}, and may look at {bound}: {most:?}"
                 ));
             }

@@ -1,7 +1,7 @@
 //! The memory used by a shard, per structure.
 
-use super::Shard;
 use crate::memory::{Per, StructureBytes, of_btree};
+use crate::shard::Shard;
 
 impl Shard {
     /// Returns the bytes of every structure that grows. O(nodes): not for the hot path.
@@ -12,29 +12,22 @@ impl Shard {
     pub fn memory(&self) -> Vec<StructureBytes> {
         let mut table = Vec::new();
         let mut add = |name, per, bytes| table.push(StructureBytes { name, bytes, per });
-        self.nodes.memory(|name, bytes| add(name, Per::Node, bytes));
-        add("nodes by order of registration", Per::Node, of_btree(self.by_ordinal.len(), 16));
-        add("index of what is free", Per::Node, self.index.bytes() as u64);
-        add("index of capacities", Per::Node, self.capacities.bytes() as u64);
-        self.ledger.memory(|name, bytes| add(name, Per::Allocation, bytes));
-        self.adopted.memory(|name, bytes| add(name, Per::Allocation, bytes));
-        self.waiting.memory(|name, bytes| add(name, Per::Waiting, bytes));
-        add("reservations", Per::Shard, self.reservation_bytes());
-        self.statements.memory(|name, bytes| add(name, Per::Shard, bytes));
-        add("claims", Per::Shard, self.reservations.claims.bytes());
-        add("bundles and what is in them", Per::Shard, self.bundles.bytes());
-        if self.views.is_some() {
+        let Self { books, choose, pending, statements, .. } = self;
+        books.nodes.memory(|name, bytes| add(name, Per::Node, bytes));
+        add("nodes by order of registration", Per::Node, of_btree(books.by_ordinal.len(), 16));
+        books.ledger.memory(|name, bytes| add(name, Per::Allocation, bytes));
+        books.adopted.memory(|name, bytes| add(name, Per::Allocation, bytes));
+        pending.memory(|name, bytes| add(name, Per::Waiting, bytes));
+        add("reservations", Per::Shard, books.reservation_bytes());
+        statements.memory(|name, bytes| add(name, Per::Shard, bytes));
+        add("releasing allocations", Per::Shard, books.releasing.bytes());
+        add("claims", Per::Shard, books.reservations.claims.bytes());
+        add("bundles and what is in them", Per::Shard, books.bundles.bytes());
+        if self.publish.has_views() {
             add("the published view", Per::Node, self.current_view().map_or(0, |view| view.extent().bytes));
             add("past views that are kept, at most", Per::Shard, self.retained_views().bytes);
         }
-        add("nodes by their labels", Per::Node, self.selectors.labels().memory());
-        add("candidate sets of selectors", Per::Shard, self.selectors.memory());
-        add("nodes by their taints and GPUs", Per::Node, self.rankings.traits_memory());
-        add("rankings of preferences", Per::Shard, self.rankings.memory());
-        if let Some(order) = &self.hybrid {
-            add("hybrid order", Per::Node, order.memory());
-        }
-        self.fragmentation.memory(add);
+        choose.memory(add);
         table
     }
 }

@@ -4,14 +4,11 @@
 //! into batches (`core/tests/engine/determinism.rs`). The thread that runs a shard is a thin loop around
 //! [`Shard::step`], in [`executor`](crate::executor).
 
-mod adoption;
 mod audit;
-mod audit_run;
 mod books;
-pub use books::{Book, InstanceBook, NodeBooks};
-mod bundles;
-mod claims;
-pub use claims::ClaimEvent;
+pub use books::{Book, ClaimEvent, InstanceBook, NodeBooks, ReservationView, Reserve};
+mod choose;
+pub use choose::{HYBRID_WHOLE, HybridSettings};
 mod command;
 pub use command::{
     Adoption, Audit, Command, Explain, Home, NodeView, Outcome, Park, Rejection, ResourceSum, ShardStatus,
@@ -19,87 +16,39 @@ pub use command::{
 };
 mod cost;
 pub use cost::{COSTS, Cost, CostFacts, Most};
-mod could_hold;
-mod explain;
-mod fragmented;
-mod granularity;
-mod health;
-mod holds;
-mod homes;
-mod hybrid;
-mod hybrid_order;
-pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
-mod label_index;
-mod ledger;
-mod life;
 mod memory;
-mod named;
-mod node_set;
-mod offer;
-mod order;
-mod places;
+mod node_commands;
+mod pending;
+pub use pending::WaitingShape;
 mod prefetch;
-mod put_off;
-mod rank_parts;
-mod ranked;
-mod rankings;
-mod releasing;
+mod publish;
 mod replica;
 pub use replica::Planned;
-mod reservations;
-pub use reservations::{ReservationView, Reserve};
-mod free_books;
-mod reserved_search;
-mod room;
-mod selectors;
-mod sequences;
-mod shapes;
 mod state;
 mod state_hash;
-mod withhold;
 pub use state_hash::StateHashes;
 mod statements;
 mod status;
-mod sums;
-mod table;
 mod tentative;
 pub(crate) use tentative::Tentative;
-mod totals;
-mod views;
-mod waiting;
-pub use waiting::WaitingShape;
 mod work;
 pub use work::{Pages, ShardWork};
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::fragmentation::Fragmentation;
-use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use crate::index::{Candidates, DistBuckets, Geometry, Marks, PolicyState, Slot, Visits};
+use crate::ids::{AllocationId, Incarnation, NodeId, OwnerId, PartitionId, ShardId};
+use crate::index::{Geometry, Slot, Visits};
+use crate::limits::{GO_ON_LOOKS_MAX, HOME_LOOKS_MAX};
 use crate::link::ShardFacts;
-use crate::node::{NodeRegistration, NodeSpec, NodeState};
-use crate::request::{Placement, PlacementRequest};
-use crate::rng::Rng;
+use crate::request::{PlacementRequest, Refusal};
 use crate::time::Time;
-use adoption::ExternalIds;
-use audit_run::Audits;
-use bundles::Bundles;
-use granularity::Granularity;
-use hybrid_order::HybridOrder;
-use ledger::{Allocation, Ledger};
-use named::hint_shape;
-use ranked::Eligibility;
-use rankings::Rankings;
+use audit::AuditState;
+use books::{Books, Dirty, Ended};
+use choose::{Choose, Eligibility, Page};
+use pending::Waiting;
+use publish::Publish;
 use replica::Replica;
-use reservations::Reservations;
-use selectors::{SelectorSets, SetId};
-use sequences::Sequences;
 use statements::Statements;
-use sums::Sums;
-use table::{NodeTable, Taken};
-use views::Views;
-use waiting::Waiting;
 
 /// The configuration of a shard.
 #[derive(Clone, Debug)]
@@ -119,43 +68,25 @@ pub struct ShardConfig {
 }
 
 /// A scheduler shard.
+///
+/// The books are the truth. Everything else is derived from them, or waits for them: after each change of the books,
+/// [`follow`](Self::follow) brings searches and waiting requests up to date, and the end of a batch publishes a view.
 pub struct Shard {
     id: ShardId,
     incarnation: Incarnation,
     now: Time,
-    nodes: NodeTable,
-    /// Every registered node in order of registration, for lists.
-    by_ordinal: BTreeMap<Ordinal, Slot>,
-    index: DistBuckets,
-    /// Every registered node at its capacity. Answers whether any node could ever hold a request.
-    capacities: DistBuckets,
-    ledger: Ledger,
-    adopted: ExternalIds,
-    selectors: SelectorSets,
-    rankings: Rankings,
-    /// Built when the policy is first used.
-    hybrid: Option<HybridOrder>,
-    hybrid_settings: HybridSettings,
-    policy_state: PolicyState,
-    sequences: Sequences,
-    sums: Sums,
-    waiting: Waiting,
-    reservations: Reservations,
+    /// What each node has, who holds it, and what is withheld.
+    books: Books,
+    /// The choice of a node.
+    choose: Choose,
+    /// Requests that wait for capacity.
+    pending: Waiting,
+    /// Statements that are not decided.
     statements: Statements,
-    bundles: Bundles,
-    /// Reserved nodes as their owners see them.
-    reserved_tree: DistBuckets,
-    growth: u64,
-    /// The number of nodes that were lost or removed.
-    losses: u64,
-    visits: Visits,
-    work: ShardWork,
-    pages: Pages,
-    audits: Audits,
-    fragmentation: Fragmentation,
-    granularity: Option<Box<Granularity>>,
-    /// Set if views are made.
-    views: Option<Box<Views>>,
+    /// What others see without asking.
+    publish: Publish,
+    /// Audits in progress, and the costs of commands.
+    audit: AuditState,
     /// Set if this is a replica of a shard.
     replica: Option<Box<Replica>>,
 }
@@ -164,38 +95,30 @@ impl Shard {
     /// Creates a shard without nodes.
     #[must_use]
     pub fn new(config: ShardConfig) -> Self {
+        let indexed = Arc::clone(config.geometry.custom());
         Self {
             id: config.shard,
             incarnation: config.incarnation,
             now: Time::default(),
-            nodes: NodeTable::new(Arc::clone(config.geometry.custom())),
-            by_ordinal: BTreeMap::new(),
-            granularity: Granularity::of(&config.geometry),
-            index: DistBuckets::new(config.geometry.clone()),
-            capacities: DistBuckets::new(config.geometry.clone()),
-            reserved_tree: DistBuckets::new(config.geometry),
-            reservations: Reservations::default(),
+            books: Books::new(config.incarnation, config.partitions, indexed),
+            choose: Choose::new(&config.geometry, config.hybrid, config.seed),
+            pending: Waiting::default(),
             statements: Statements::default(),
-            bundles: Bundles::default(),
-            ledger: Ledger::default(),
-            adopted: ExternalIds::default(),
-            selectors: SelectorSets::default(),
-            rankings: Rankings::default(),
-            hybrid: None,
-            hybrid_settings: config.hybrid,
-            policy_state: PolicyState { next_fit: Ordinal(0), rng: Rng::new(config.seed) },
-            sequences: Sequences::new(config.partitions),
-            sums: Sums::default(),
-            waiting: Waiting::default(),
-            growth: 0,
-            losses: 0,
-            visits: Visits::default(),
-            work: ShardWork::default(),
-            pages: Pages::default(),
-            audits: Audits::default(),
-            fragmentation: Fragmentation::default(),
-            views: None,
+            publish: Publish::default(),
+            audit: AuditState::default(),
             replica: None,
+        }
+    }
+
+    /// Brings searches and waiting requests up to date with a change of the books.
+    #[inline]
+    fn follow(&mut self, dirty: Dirty) {
+        self.choose.follow(&self.books, dirty);
+        if dirty.grew {
+            self.publish.growth += 1;
+            if !self.pending.is_empty() {
+                self.pending.wake_for(&self.books, dirty.slot, None);
+            }
         }
     }
 
@@ -217,14 +140,25 @@ impl Shard {
         assert!(self.replica.is_none(), "a replica carries out no commands");
         assert!(now >= self.now, "the clock went back from {:?} to {now:?}", self.now);
         self.now = now;
-        if self.reservations.next_deadline() <= now {
-            self.expire_reservations();
+        if self.books.reservations.next_deadline() <= now {
+            while let Some(dirty) = self.books.expire_reservation(now) {
+                self.follow(dirty);
+            }
             self.note_change(None);
         }
-        if self.statements.next_deadline() <= now {
+        if self.books.releasing.next_deadline().min(self.statements.next_deadline()) <= now {
+            self.end_grace();
             self.expire_statements();
             self.note_change(None);
         }
+    }
+
+    /// Returns the next time at which a step is due: something ends by itself, or a hold reaches its deadline.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let Self { books, statements, .. } = self;
+        let next = books.reservations.next_deadline().min(books.releasing.next_deadline());
+        Some(next.min(statements.next_deadline())).filter(|&next| next != Time(u64::MAX))
     }
 
     fn handle_command(&mut self, command: Command) -> Outcome {
@@ -246,7 +180,7 @@ impl Shard {
             Command::Explain(page) => return self.handle_explain(&page),
             Command::Adopt(adoption) => self.handle_adopt(*adoption),
             Command::SetResources(node, totals) => self.handle_set_resources(node, &totals),
-            Command::NodeBooks(node) => self.node_books(node).map(|books| Outcome::Books(Box::new(books))),
+            Command::NodeBooks(node) => self.handle_node_books(node),
             Command::Park(park) => return self.handle_park(*park),
             Command::Retry(token) => self.handle_retry(token),
             Command::Unpark(token) => self.handle_unpark(token),
@@ -263,288 +197,245 @@ impl Shard {
     }
 
     fn handle_place(&mut self, request: &PlacementRequest) -> Outcome {
-        if request.owner.is_some() || !self.reservations.is_empty() {
-            return self.handle_place_with_reservations(request);
-        }
-        let scope = self.scope(request);
-        match self.take_found(request, scope) {
-            Some((slot, taken, alternative)) => self.placed(request, slot, taken, alternative),
+        let scope = self.choose.eligibility(&self.books, request);
+        match self.choose.choose(&self.books, request, scope) {
+            Some(choice) => {
+                let (placement, dirty) = self.books.place(&request.demand, &choice);
+                self.follow(dirty);
+                Outcome::Placed(placement)
+            }
             None => self.refused(request, scope),
         }
     }
 
-    /// Takes what `request` asks from the node that its policy chooses. Also returns the number of the selector
-    /// that matches.
-    #[inline]
-    fn take_found(&mut self, request: &PlacementRequest, scope: Eligibility) -> Option<(Slot, Taken, u8)> {
-        match scope {
-            Eligibility::Plain(set) if request.policy.is_fragmentation_aware() => {
-                self.take_least_fragmented(request, set).map(|(slot, taken)| (slot, taken, 0))
-            }
-            Eligibility::Ranked(id) if request.policy.is_fragmentation_aware() => {
-                self.take_least_fragmented_ranked(request, id)
-            }
-            Eligibility::Plain(set) => {
-                self.find(request, set).map(|slot| (slot, self.nodes.take(slot, &request.demand), 0))
-            }
-            Eligibility::Ranked(id) => {
-                let (found, alternative) = self.find_ranked(request, id);
-                found.map(|slot| (slot, self.nodes.take(slot, &request.demand), alternative))
-            }
-        }
-    }
-
     fn refused(&mut self, request: &PlacementRequest, scope: Eligibility) -> Outcome {
-        self.sums.refused += 1;
+        self.books.count_refused();
         Outcome::Refused(Box::new(self.explain(request, scope)))
     }
 
-    /// Records the allocation of what was taken.
-    #[inline]
-    fn placed(
-        &mut self,
-        request: &PlacementRequest,
-        slot: Slot,
-        (gpus, units): Taken,
-        alternative: u8,
-    ) -> Outcome {
-        self.fragmentation.touch(slot);
-        let id = self.next_id(slot);
-        let node = self.nodes.hot(slot).id;
-        self.follow_index(slot);
-        self.follow_hybrid(slot);
-        self.sums.allocate(slot, &request.demand);
-        self.sums.placed += 1;
-        let demand = request.demand.clone();
-        let units_too = units.clone();
-        let allocation = Allocation { id, demand, gpus, units: units_too, node: slot };
-        self.ledger.insert(allocation, &mut self.nodes);
-        Outcome::Placed(Placement { node, allocation: id, gpus, alternative, units })
+    /// Counts the failing checks of a request over the first page of nodes.
+    fn explain(&mut self, request: &PlacementRequest, scope: Eligibility) -> Refusal {
+        let page = Page { from: 0, most: self.audit.pages.explain_nodes };
+        let (refusal, looked_at) = self.choose.explain(&self.books, request, scope, page);
+        self.audit.work.nodes_looked_at += looked_at;
+        Refusal { growth: self.publish.growth, ..refusal }
     }
 
-    /// Returns the id for a new allocation on a node.
-    #[inline]
-    fn next_id(&mut self, slot: Slot) -> AllocationId {
-        let partition = self.nodes.hot(slot).partition;
-        let sequence = self.sequences.next(partition);
-        AllocationId { incarnation: self.incarnation, partition, sequence }
-    }
-
-    /// Returns the node that the request's policy chooses among those that fit now. `set` is the candidate set
-    /// of its selector.
-    fn find(&mut self, request: &PlacementRequest, set: Option<SetId>) -> Option<Slot> {
-        if let Some(found) = self.find_among_many(request, set) {
-            return found;
-        }
-        let asked = self.index.geometry().asked(&request.demand);
-        let order = self.order_of(request);
-        let named = self.named(request);
-        if named.is_none()
-            && let Some(found) = set.and_then(|set| self.find_in_unmarked(request, set))
-        {
-            return found;
-        }
-        let nodes = &self.nodes;
-        let set = set.map(|set| self.selectors.at(set));
-        let candidates = match (&named, set) {
-            (Some(named), Some(set)) => match set.few() {
-                Some(few) if few.len() < named.len() => Candidates::Walk(few),
-                _ => Candidates::Walk(named),
-            },
-            (Some(named), None) => Candidates::Walk(named),
-            (None, Some(set)) => set.candidates(),
-            (None, None) => Candidates::All,
-        };
-        let demand = &request.demand;
-        let shape = if named.is_none() { hint_shape(demand, set) } else { None };
-        self.index.select_shape(
-            shape.as_ref(),
-            order,
-            request.policy,
-            &asked,
-            candidates,
-            &mut self.policy_state,
-            &mut self.visits,
-            |slot| {
-                nodes.fits(slot, demand)
-                    && set.is_none_or(|set| set.contains(slot))
-                    && request
-                        .candidates
-                        .as_ref()
-                        .is_none_or(|ids| ids.binary_search(&nodes.hot(slot).id).is_ok())
-            },
-        )
+    /// Counts one more page of nodes.
+    fn handle_explain(&mut self, Explain { request, from }: &Explain) -> Outcome {
+        let scope = self.choose.eligibility(&self.books, request);
+        let page = Page { from: *from, most: self.audit.pages.explain_nodes };
+        let (refusal, looked_at) = self.choose.explain_page(&self.books, request, scope, page);
+        self.audit.work.nodes_looked_at += looked_at;
+        Outcome::Explained(Box::new(Refusal { growth: self.publish.growth, ..refusal }))
     }
 
     fn handle_release(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
-        if !self.statements.is_quiet() {
-            return self.release_with_reservations(id);
-        }
-        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
-        self.sums.release(allocation.node, &allocation.demand);
-        self.give_back(&allocation);
-        self.made_room(allocation.node);
-        Ok(Outcome::Released(id))
-    }
-
-    /// Updates the books for an allocation that is no longer in the ledger.
-    #[inline]
-    fn give_back(&mut self, allocation: &Allocation) {
-        self.adopted.forget(allocation.id);
-        self.change_books(allocation.node, |nodes| {
-            nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
-        });
-        self.sums.exceptions_changed(&self.nodes, allocation.node);
-        self.sums.released += 1;
-    }
-
-    /// Handles an increase of a node's available capacity. Claims are served first.
-    fn available_grew(&mut self, slot: Slot) {
-        self.grant_claims(slot);
-        self.made_room(slot);
-    }
-
-    /// Updates the index for a node with more available capacity. Earlier refusals may be stale.
-    #[inline]
-    fn made_room(&mut self, slot: Slot) {
-        self.growth += 1;
-        self.fragmentation.touch(slot);
-        self.follow_index(slot);
-        self.follow_hybrid(slot);
-        self.wake_for(slot, None);
-    }
-
-    /// Returns the marks that a node must have.
-    fn marks_of(&self, slot: Slot) -> Marks {
-        self.rankings.marks_of(slot, self.selectors.marks_of(slot))
-    }
-
-    fn add_node(&mut self, registration: NodeRegistration) -> Slot {
-        assert!(
-            self.sequences.owns(registration.partition),
-            "node {} of partition {} came to shard {}, which does not own it",
-            registration.id,
-            registration.partition.0,
-            self.id.0
-        );
-        let ordinal = registration.ordinal;
-        let slot = self.nodes.insert(registration);
-        let before = self.by_ordinal.insert(ordinal, slot);
-        assert!(before.is_none(), "two nodes were registered as number {}", ordinal.0);
-        self.fragmentation.touch_identity(slot);
-        let spec = &self.nodes.cold(slot).registration.spec;
-        self.selectors.node_labelled(slot, &spec.labels);
-        self.rankings.node_joined(slot, spec);
-        let marks = self.marks_of(slot);
-        let state = self.nodes.state(slot);
-        if state == NodeState::Ready {
-            self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
-            self.growth += 1;
-        }
-        self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
-        self.sums.node_added(slot, &self.nodes.cold(slot).registration.spec, state);
-        self.follow_hybrid(slot);
-        self.waiting.homes.note_change(slot);
-        self.node_resized(None, Some(slot));
-        self.wake_for(slot, None);
-        slot
-    }
-
-    fn slot(&self, node: NodeId) -> Result<Slot, Rejection> {
-        self.nodes.slot(node).ok_or(Rejection::UnknownNode(node))
-    }
-
-    fn handle_update_node(&mut self, node: NodeId, spec: NodeSpec) -> Result<Outcome, Rejection> {
-        let slot = self.slot(node)?;
-        self.sums.node_leaves(&self.nodes, slot);
-        let size_before = self.size_of(slot);
-        self.change_books(slot, |nodes| nodes.respecify(slot, spec));
-        self.fragmentation.touch_identity(slot);
-        self.sums.node_returns(&self.nodes, slot);
-        let spec = &self.nodes.cold(slot).registration.spec;
-        self.selectors.node_labelled(slot, &spec.labels);
-        self.rankings.node_changed(slot, spec);
-        let marks = self.marks_of(slot);
-        self.capacities.update(slot, &self.nodes.capacity(slot));
-        self.capacities.mark(slot, marks);
-        if self.index.contains(slot) {
-            self.index.mark(slot, marks);
-        }
-        self.waiting.homes.note_change(slot);
-        self.node_resized(size_before, Some(slot));
-        self.replan_claims(slot);
-        self.available_grew(slot);
-        Ok(Outcome::NodeUpdated(node))
-    }
-
-    fn handle_remove_node(&mut self, node: NodeId, force: bool) -> Result<Outcome, Rejection> {
-        let slot = self.slot(node)?;
-        let allocations = self.nodes.hot(slot).allocations;
-        if allocations > 0 && !force {
-            return Err(Rejection::NodeInUse { node, allocations });
-        }
-        self.check_not_held(slot, node)?;
-        self.work.nodes_looked_at += 1;
-        self.work.allocations_looked_at += u64::from(allocations);
-        self.end_claims(slot);
-        self.end_reservation(slot);
-        let ended: Vec<AllocationId> = self.ledger.of_node(slot, &self.nodes).map(|a| a.id).collect();
-        assert!(
-            ended.len() == allocations as usize,
-            "node {node} counts {allocations} allocations, lists {}",
-            ended.len()
-        );
-        let mut inside = 0;
-        for id in ended {
-            if let Outcome::BundleReleased { ended, .. } = self.handle_release(id)? {
-                inside += ended;
+        let (ended, dirty) = self.books.release(id)?;
+        self.follow(dirty);
+        Ok(match ended {
+            Ended::One => Outcome::Released(id),
+            Ended::Bundle(ended) => {
+                self.audit.work.allocations_looked_at += u64::from(ended);
+                Outcome::BundleReleased { bundle: id, ended }
             }
+        })
+    }
+
+    /// Ends an allocation that a statement evicted.
+    fn end_allocation(&mut self, id: AllocationId) -> Result<(), Rejection> {
+        let (inside, dirty) = self.books.end_allocation(id)?;
+        self.audit.work.allocations_looked_at += u64::from(inside);
+        self.follow(dirty);
+        Ok(())
+    }
+
+    /// Ends allocations whose grace is over, in order of time and id.
+    fn end_grace(&mut self) {
+        while let Some(id) = self.books.grace_over(self.now) {
+            self.end_allocation(id).expect("what is releasing is live");
         }
-        if self.index.contains(slot) {
-            self.index.remove(slot);
+    }
+
+    /// Places an allocation into a bundle.
+    fn handle_place_into(
+        &mut self,
+        bundle: AllocationId,
+        demand: &crate::resource::Demand,
+    ) -> Result<Outcome, Rejection> {
+        let (placement, dirty) = self.books.place_into(bundle, demand)?;
+        self.follow(dirty);
+        Ok(Outcome::Placed(placement))
+    }
+
+    fn handle_adopt(&mut self, adoption: Adoption) -> Result<Outcome, Rejection> {
+        let (placement, dirty) = self.books.adopt(adoption)?;
+        self.follow(dirty);
+        Ok(Outcome::Adopted(placement))
+    }
+
+    fn handle_reserve(&mut self, reserve: &Reserve) -> Result<Outcome, Rejection> {
+        let dirty = self.books.reserve(reserve, self.now)?;
+        self.follow(dirty);
+        let view = self.books.reservation_view(dirty.slot).expect("just made");
+        Ok(Outcome::Reserved(Box::new(view)))
+    }
+
+    /// Ends the reservation of `owner` on a node.
+    fn handle_end_reservation(&mut self, node: NodeId, owner: OwnerId) -> Result<Outcome, Rejection> {
+        let slot = self.books.slot(node)?;
+        let holder = self.books.reservations.at(slot).map(|there| there.owner);
+        if holder != Some(owner) {
+            return Err(Rejection::NotReserved { node, owner, holder });
         }
-        self.nodes.set_health(slot, Vec::new());
-        self.sums.exceptions_changed(&self.nodes, slot);
-        self.capacities.remove(slot);
-        self.selectors.node_removed(slot);
-        self.rankings.node_removed(slot);
-        self.leave_hybrid(slot);
-        self.waiting.homes.note_removed();
-        self.losses += 1;
-        let state = self.nodes.state(slot);
-        let size_before = self.size_of(slot);
-        let version = self.nodes.hot(slot).version;
-        let cold = self.nodes.remove(slot);
-        self.by_ordinal.remove(&cold.registration.ordinal);
-        self.node_resized(size_before, None);
-        self.fragmentation.touch_identity(slot);
-        self.sums.node_removed(slot, &cold.registration.spec, state);
-        Ok(Outcome::NodeRemoved { node, allocations_ended: allocations + inside, version })
+        self.end_reservation(slot);
+        Ok(Outcome::ReservationEnded(node))
+    }
+
+    /// Ends the reservation of a node, if any.
+    fn end_reservation(&mut self, slot: Slot) {
+        if let Some(dirty) = self.books.end_reservation(slot) {
+            self.follow(dirty);
+        }
+    }
+
+    /// Places a request, or parks it if nothing fits.
+    fn handle_park(&mut self, park: Park) -> Outcome {
+        let outcome = self.handle_place(&park.request);
+        let Outcome::Refused(refusal) = outcome else { return outcome };
+        let home = park.home.is_at(&refusal);
+        self.pending.park(park, home, self.choose.labels());
+        Outcome::Parked(refusal)
+    }
+
+    /// Tries a parked copy again. If it is placed, it is removed; if it is refused, it is armed again.
+    fn handle_retry(&mut self, token: WaitToken) -> Result<Outcome, Rejection> {
+        let retry = self.pending.begin_retry(token)?;
+        self.choose.fragmentation_mut().set_retrying(true);
+        let outcome = self.handle_place(&retry.request);
+        self.choose.fragmentation_mut().set_retrying(false);
+        self.pending.end_retry(&self.books, &retry, matches!(outcome, Outcome::Placed(_)));
+        Ok(outcome)
+    }
+
+    /// Removes a parked copy.
+    fn handle_unpark(&mut self, token: WaitToken) -> Result<Outcome, Rejection> {
+        self.pending.unpark(&self.books, token)?;
+        Ok(Outcome::Unparked)
+    }
+
+    /// Returns whether [`Command::GoOn`] has work to do.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.pending.is_behind()
+    }
+
+    /// Continues deferred work, for a bounded number of looks.
+    fn handle_go_on(&mut self) -> Outcome {
+        self.pending.go_on(&self.books);
+        if self.pending.homes.is_behind() {
+            self.look_for_homes(GO_ON_LOOKS_MAX, false);
+        }
+        Outcome::WentOn
+    }
+
+    fn look_for_homes(&mut self, looks_max: u64, renew: bool) {
+        let Self { books, choose, pending, .. } = self;
+        pending.look_for_homes(&books.nodes, choose.capacities_mut(), looks_max, renew);
+    }
+
+    /// Returns the status of every waiting shape.
+    fn waiting_shapes(&mut self) -> Vec<WaitingShape> {
+        self.look_for_homes(HOME_LOOKS_MAX, true);
+        self.pending.statuses()
+    }
+
+    /// Returns the copies of waiting requests that were woken since the last call, in order.
+    pub fn drain_woken(&mut self) -> std::vec::Drain<'_, WaitToken> {
+        self.pending.drain_woken()
+    }
+
+    /// Returns the outcomes of claims since the last call, in order.
+    pub fn drain_claim_events(&mut self) -> std::vec::Drain<'_, ClaimEvent> {
+        self.books.drain_claim_events()
+    }
+
+    /// Replaces the bound `WAKE_LOOKS_MAX`, so that tests reach it with few requests.
+    pub fn set_wake_looks(&mut self, looks_max: u64) {
+        self.pending.set_wake_looks(looks_max);
+    }
+
+    /// Sets the typical request shapes of the fragmentation-aware policies. If none are set, they are learned
+    /// from arriving requests.
+    pub fn set_typical_shapes(&mut self, typical: Arc<crate::fragmentation::TypicalShapes>) {
+        self.choose.fragmentation_mut().set_typical(typical);
+    }
+
+    /// Sets the maximum share of this shard's nodes that may be reserved at once, in percent. At least one node
+    /// may be reserved, unless the share is 0. Existing reservations stay.
+    pub fn set_reserved_nodes_percent(&mut self, percent: u8) {
+        self.books.set_reserved_nodes_percent(percent);
+    }
+
+    /// Sets the maximum number of allocations per node, including claims and allocations inside bundles.
+    ///
+    /// # Panics
+    /// If there are nodes already, or the number is out of range.
+    pub fn set_allocations_per_node_max(&mut self, most: u16) {
+        self.books.set_allocations_per_node_max(most);
+    }
+
+    /// Returns the maximum number of allocations per node.
+    pub(crate) fn allocations_per_node_max(&self) -> u16 {
+        self.books.nodes.places_max() as u16
+    }
+
+    /// Returns the owners that have reserved nodes here, ascending.
+    #[must_use]
+    pub fn reservation_owners(&self) -> Vec<OwnerId> {
+        self.books.reservations.owners()
+    }
+
+    /// Returns a version that changes with the result of [`reservation_owners`](Self::reservation_owners).
+    #[must_use]
+    pub fn reservation_owners_version(&self) -> u64 {
+        self.books.reservations.owners_version()
+    }
+
+    /// Returns whether an allocation is releasing.
+    #[must_use]
+    pub fn is_releasing(&self, id: AllocationId) -> bool {
+        self.releasing_until(id).is_some()
+    }
+
+    /// Returns the time at which a releasing allocation ends by itself.
+    #[must_use]
+    pub fn releasing_until(&self, id: AllocationId) -> Option<Time> {
+        self.books.releasing.until(id)
+    }
+
+    /// Continues from the granularity of an earlier start, unless the dimensions or their settings changed. The
+    /// partitions must already be restored.
+    pub(crate) fn resume_granularity(&mut self, state: &crate::state::GranularityState) {
+        self.choose.resume_granularity(&self.books, state);
     }
 
     /// Returns the facts that the router may use without asking.
     #[must_use]
     pub fn facts(&mut self) -> ShardFacts {
-        let mut highest = self.index.highest();
-        if !self.reservations.is_empty() {
-            highest = highest.highest(&self.reserved_tree.highest());
-        }
-        let highest = match &self.granularity {
-            None => highest,
-            Some(granularity) => granularity.published(self.index.geometry(), highest),
-        };
-        ShardFacts { growth: self.growth, highest, load: self.sums.load() }
+        let highest = self.choose.highest();
+        ShardFacts { growth: self.publish.growth, highest, load: self.books.sums.load() }
     }
 
     /// Returns a counter that grows with each node that is lost or removed, and with each bundle that ends.
     #[must_use]
     pub fn endings(&self) -> u64 {
-        self.losses + self.bundles.ended
+        self.publish.losses + self.books.bundles.ended
     }
 
     /// Returns the cost of all searches so far.
     #[must_use]
     pub fn visits(&self) -> Visits {
-        self.visits
+        self.choose.visits()
     }
 }

@@ -9,7 +9,9 @@
 
 use std::hint::black_box;
 
-use super::{Command, Outcome, Shard};
+use crate::shard::Command;
+use crate::shard::Outcome;
+use crate::shard::Shard;
 use crate::time::Time;
 
 /// The number of commands to prefetch for at once. What they read stays in the first-level cache.
@@ -50,24 +52,24 @@ impl Shard {
         let mut found = 0;
         for command in commands {
             if let Command::Release(id) = command
-                && let Some(at) = self.ledger.place_hint(*id)
+                && let Some(at) = self.books.ledger.place_hint(*id)
             {
                 places[count] = at;
                 count += 1;
             }
         }
         for &at in &places[..count] {
-            if let Some((node, previous, next)) = self.ledger.neighbours(at) {
+            if let Some((node, previous, next)) = self.books.ledger.neighbours(at) {
                 (nodes[found], nexts[found]) = (node, next);
-                black_box(self.ledger.neighbours(previous));
+                black_box(self.books.ledger.neighbours(previous));
                 found += 1;
             }
         }
         for (&next, &node) in nexts.iter().zip(&nodes).take(found) {
-            black_box((self.ledger.neighbours(next), self.nodes.prefetch(node)));
+            black_box((self.books.ledger.neighbours(next), self.books.nodes.prefetch(node)));
         }
         for &node in &nodes[..found] {
-            black_box(self.index.prefetch(node));
+            black_box(self.choose.prefetch(node));
         }
     }
 }

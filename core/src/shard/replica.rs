@@ -5,16 +5,18 @@
 //! shard keep it up to date. It answers as the shard would, with the shard's own code. The next
 //! [`sync`](Shard::sync) undoes what a planner takes in it.
 
+use crate::broken::{Broken, broken};
 use std::sync::Arc;
 
-use super::table::{COLD, ColdNode, HotNode, IDENTITY, Room, Taken};
-use super::{Shard, ShardConfig};
 use crate::ids::NodeId;
 use crate::index::{PolicyState, Slot};
-use crate::limits::GPU_INSTANCES_MAX;
 use crate::request::PlacementRequest;
-use crate::resource::{Amount, GpuAssignment, UnitAssignments};
-use crate::view::{ColdImage, Dirty, HotImage, View};
+use crate::resource::{GpuAssignment, UnitAssignments};
+use crate::shard::Shard;
+use crate::shard::ShardConfig;
+use crate::shard::books::{COLD, Dirty, IDENTITY, Taken};
+use crate::shard::choose::Choice;
+use crate::view::{ColdImage, Dirty as Changed, HotImage, View};
 
 /// The additional state of a replica.
 #[derive(Default)]
@@ -49,8 +51,8 @@ impl Shard {
     pub fn replica(config: ShardConfig) -> Self {
         let mut replica = Self::new(config);
         // It follows the shard's granularity and never changes it.
-        replica.granularity = None;
-        *replica.nodes.dirty_mut() = Some(Box::default());
+        replica.choose.fix_granularity();
+        *replica.books.changed_nodes() = Some(Box::default());
         replica.replica = Some(Box::default());
         replica
     }
@@ -70,7 +72,7 @@ impl Shard {
         assert!(view.head().shard == self.id, "a replica of {:?} is given another shard's view", self.id);
         let mut replica = self.replica.take().expect("a replica");
         let mut slots = std::mem::take(&mut replica.slots);
-        let dirty = self.nodes.dirty_mut().as_deref_mut().expect("replicas note what changes");
+        let dirty = self.books.changed_nodes().as_deref_mut().expect("replicas note what changes");
         dirty.list(!0, &mut slots);
         match &replica.base {
             Some(base) if Arc::ptr_eq(base, view) => {}
@@ -85,11 +87,11 @@ impl Shard {
             let image = view.hot(slot).copied().unwrap_or_default();
             self.apply_image(slot, &image, view.cold(slot));
         }
-        self.nodes.dirty_mut().as_deref_mut().map(Dirty::clear);
+        self.books.changed_nodes().as_deref_mut().map(Changed::clear);
         let count = slots.len();
         let replica = self.replica.as_mut().expect("just put there");
         (replica.base, replica.slots) = (Some(Arc::clone(view)), slots);
-        (self.growth, self.now) = (view.head().facts.growth, view.head().now);
+        (self.publish.growth, self.now) = (view.head().facts.growth, view.head().now);
         count
     }
 
@@ -98,12 +100,12 @@ impl Shard {
         self.follow_thetas(view);
         let replica = self.replica.as_mut().expect("a replica");
         replica.base = Some(Arc::clone(view));
-        (self.growth, self.now) = (view.head().facts.growth, view.head().now);
+        (self.publish.growth, self.now) = (view.head().facts.growth, view.head().now);
     }
 
     /// Notes that a node equals its image in the view: nothing is planned on it.
     pub(super) fn forget_planned(&mut self, slot: Slot) {
-        if let Some(dirty) = self.nodes.dirty_mut().as_deref_mut() {
+        if let Some(dirty) = self.books.changed_nodes().as_deref_mut() {
             dirty.forget(slot);
         }
     }
@@ -118,11 +120,8 @@ impl Shard {
     }
 
     fn follow_thetas(&mut self, view: &View) {
-        let Some(thetas) = &view.head().thetas else { return };
-        let differ =
-            self.index.geometry().dimensions().iter().zip(&thetas[..]).any(|(&(_, now), &then)| now != then);
-        if differ {
-            self.regrain(thetas);
+        if let Some(thetas) = &view.head().thetas {
+            self.choose.follow_thetas(&self.books, thetas);
         }
     }
 
@@ -131,7 +130,9 @@ impl Shard {
     /// # Panics
     /// If this is not a replica, or a registered node has no cold image.
     pub fn apply_image(&mut self, slot: Slot, image: &HotImage, cold: Option<&Arc<ColdImage>>) {
-        if self.nodes.is_there(slot) && (image.state.is_none() || self.nodes.hot(slot).id != image.id) {
+        if self.books.nodes.is_there(slot)
+            && (image.state.is_none() || self.books.nodes.hot(slot).id != image.id)
+        {
             self.drop_node(slot);
         }
         if image.state.is_none() {
@@ -139,19 +140,20 @@ impl Shard {
         }
         let cold = cold.expect("a registered node has a cold image");
         // A node that left and rejoined may have another slot.
-        if let Some(other) = self.nodes.slot(image.id)
+        if let Some(other) = self.books.nodes.slot(image.id)
             && other != slot
         {
             self.drop_node(other);
         }
-        let changed = self.nodes.dirty_mut().as_deref().map_or(0, |dirty| dirty.at(slot));
+        let changed = self.books.changed_nodes().as_deref().map_or(0, |dirty| dirty.at(slot));
         let replica = self.replica.as_mut().expect("a replica");
         if replica.cold.len() <= slot as usize {
             replica.cold.resize(slot as usize + 1, None);
         }
         let before = replica.cold[slot as usize].replace(Arc::clone(cold));
-        if !self.nodes.is_there(slot) {
-            self.put_node(slot, image, cold);
+        if !self.books.nodes.is_there(slot) {
+            self.books.put_image(slot, image, cold);
+            self.choose.node_joined(&self.books, slot);
             return;
         }
         let before = before.expect("a node of a replica is made of an image");
@@ -159,79 +161,19 @@ impl Shard {
         if !same {
             let respecified =
                 !Arc::ptr_eq(&before.registration, &cold.registration) || changed & IDENTITY != 0;
-            self.follow_cold(slot, cold, respecified);
+            if let Some(former) = self.books.set_cold_image(slot, cold, respecified) {
+                self.choose.node_respecified(&self.books, slot, &former);
+            }
         }
-        self.follow_hot(slot, image, cold);
-    }
-
-    /// Adds a node that the replica does not have.
-    fn put_node(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) {
-        self.nodes.put(slot, books_of(image, cold));
-        self.fragmentation.touch_identity(slot);
-        let spec = &self.nodes.cold(slot).registration.spec;
-        self.selectors.node_labelled(slot, &spec.labels);
-        self.rankings.node_joined(slot, spec);
-        self.sums.replica_capacity(slot, spec, 1);
-        let marks = self.marks_of(slot);
-        self.follow_index(slot);
-        self.capacities.insert(slot, image.ordinal, &self.nodes.capacity(slot), marks);
-        if let Some(reservation) = &cold.reservation {
-            self.enter_reservation_image(slot, (**reservation).clone());
-        }
-        self.follow_hybrid(slot);
+        let dirty = self.books.set_hot_image(slot, image, cold);
+        self.follow(dirty);
     }
 
     /// Removes a node that the view does not show in this slot.
     fn drop_node(&mut self, slot: Slot) {
-        self.forget_reservation_image(slot);
-        if self.index.contains(slot) {
-            self.index.remove(slot);
-        }
-        self.capacities.remove(slot);
-        self.selectors.node_removed(slot);
-        self.rankings.node_removed(slot);
-        let spec = &self.nodes.cold(slot).registration.spec;
-        self.sums.replica_capacity(slot, spec, -1);
-        self.leave_hybrid(slot);
-        self.nodes.drop_out(slot);
-        self.fragmentation.touch_identity(slot);
+        let former = self.books.drop_image(slot);
+        self.choose.node_left(&self.books, slot, &former);
         self.replica.as_mut().expect("a replica").cold[slot as usize] = None;
-    }
-
-    /// Updates the cold part of a node. `respecified` says whether names, capacity, labels or taints changed.
-    fn follow_cold(&mut self, slot: Slot, image: &ColdImage, respecified: bool) {
-        self.forget_reservation_image(slot);
-        let before = respecified.then(|| self.nodes.cold(slot).registration.clone());
-        let (_, hot, cold) = self.nodes.parts_mut(slot);
-        fill_cold(cold, image);
-        flag(hot, cold);
-        let Some(before) = before else { return };
-        cold.registration = (*image.registration).clone();
-        self.fragmentation.touch_identity(slot);
-        let spec = &self.nodes.cold(slot).registration.spec;
-        self.sums.replica_capacity(slot, &before.spec, -1);
-        self.sums.replica_capacity(slot, spec, 1);
-        self.selectors.node_labelled(slot, &spec.labels);
-        self.rankings.node_changed(slot, spec);
-        let marks = self.marks_of(slot);
-        self.capacities.update(slot, &self.nodes.capacity(slot));
-        self.capacities.mark(slot, marks);
-        if self.index.contains(slot) {
-            self.index.mark(slot, marks);
-        }
-    }
-
-    /// Updates the hot part of a node whose cold part equals the image.
-    fn follow_hot(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) {
-        let (room, hot, _) = self.nodes.parts_mut(slot);
-        fill_hot(room, hot, image);
-        self.follow_index(slot);
-        if let Some(reservation) = &cold.reservation {
-            self.forget_reservation_image(slot);
-            self.enter_reservation_image(slot, (**reservation).clone());
-        }
-        self.fragmentation.touch(slot);
-        self.follow_hybrid(slot);
     }
 
     /// Places `request` in this replica as its shard would: the same node and instances, by the same code.
@@ -242,28 +184,20 @@ impl Shard {
     /// If this is not a replica.
     pub fn plan(&mut self, request: &PlacementRequest) -> Option<Planned> {
         assert!(self.replica.is_some(), "only a replica is planned on");
-        let (slot, (gpus, units), alternative) = self.take_unrecorded(request)?;
-        let node = self.nodes.hot(slot).id;
+        let (Choice { slot, alternative, .. }, (gpus, units)) = self.take_unrecorded(request)?;
+        let node = self.books.nodes.hot(slot).id;
         let shown = self.base().and_then(|view| view.hot(slot));
         let version = shown.map_or(0, |image| image.version);
         Some(Planned { slot, node, version, gpus, units, alternative })
     }
 
     /// Takes what `request` asks according to its policy, without recording an allocation.
-    pub(super) fn take_unrecorded(&mut self, request: &PlacementRequest) -> Option<(Slot, Taken, u8)> {
-        let scope = self.scope(request);
-        let found = if let Some(owner) = request.owner
-            && let Some((slot, gpus, alternative)) = self.find_reserved(owner, request, scope)
-        {
-            (slot, self.take_reserved(slot, request, gpus), alternative)
-        } else {
-            let found = self.take_found(request, scope)?;
-            self.restore(found.0);
-            self.withhold(found.0);
-            found
-        };
-        self.follow_books(found.0);
-        Some(found)
+    pub(crate) fn take_unrecorded(&mut self, request: &PlacementRequest) -> Option<(Choice, Taken)> {
+        let scope = self.choose.eligibility(&self.books, request);
+        let choice = self.choose.choose(&self.books, request, scope)?;
+        let taken = self.books.take(&request.demand, &choice);
+        self.follow(Dirty::changed(choice.slot));
+        Some((choice, taken))
     }
 
     /// Checks that this replica, with nothing planned, equals its view, and that the structures for searches
@@ -271,14 +205,14 @@ impl Shard {
     ///
     /// # Errors
     /// The first difference.
-    pub fn check_replica(&self) -> Result<(), String> {
-        let view = self.base().ok_or("it was never brought up to date")?;
+    pub fn check_replica(&self) -> Result<(), Broken> {
+        let view = self.base().ok_or_else(|| Broken::new("it was never brought up to date"))?;
         let mut beyond = Vec::new();
-        view.nodes(|slot, _, _| beyond.extend((!self.nodes.is_there(slot)).then_some(slot)));
+        view.nodes(|slot, _, _| beyond.extend((!self.books.nodes.is_there(slot)).then_some(slot)));
         if !beyond.is_empty() {
-            return Err(format!("slots {beyond:?} are vacant, the view shows nodes there"));
+            return Err(broken!("slots {beyond:?} are vacant, the view shows nodes there"));
         }
-        for slot in 0..self.nodes.slots() {
+        for slot in 0..self.books.nodes.slots() {
             let hot = self.hot_image(slot);
             let mut cold = self.cold_image(slot, None);
             // The books already exclude held amounts. A replica knows no statements.
@@ -287,83 +221,24 @@ impl Shard {
             }
             let shown = view.mirror().nodes.get(slot).copied().unwrap_or_default();
             if shown != hot || view.cold(slot).map(AsRef::as_ref) != cold.as_ref() {
-                return Err(format!("slot {slot} is {hot:?}, {cold:?}, the view shows {shown:?}"));
+                return Err(broken!("slot {slot} is {hot:?}, {cold:?}, the view shows {shown:?}"));
             }
             if hot.state.is_some() {
-                self.check_index(slot, self.nodes.hot(slot))?;
+                self.choose.check_node(&self.books, slot)?;
             }
         }
-        self.check_reservations()?;
-        self.index.check()?;
-        self.capacities.check()?;
-        self.selectors.check(&self.nodes)?;
-        self.rankings.check(&self.nodes)
+        self.books.check_reservations()?;
+        self.choose.check(&self.books)
     }
 
     /// Returns the cursor and the random state of the policies.
     #[must_use]
     pub fn policy_state(&self) -> &PolicyState {
-        &self.policy_state
+        self.choose.policy_state()
     }
 
     /// Sets the cursor and the random state of the policies.
     pub fn set_policy_state(&mut self, state: PolicyState) {
-        self.policy_state = state;
+        self.choose.set_policy_state(state);
     }
-}
-
-fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, ColdNode) {
-    let mut cold = ColdNode {
-        registration: (*image_of_cold.registration).clone(),
-        cpu_shortfall: Amount::ZERO,
-        memory_shortfall: Amount::ZERO,
-        gpu_shortfall: [0; GPU_INSTANCES_MAX],
-        unhealthy: None,
-        custom: Vec::new(),
-    };
-    fill_cold(&mut cold, image_of_cold);
-    let mut hot = HotNode {
-        id: image.id,
-        gpus: image.gpus,
-        version: image.version,
-        first_allocation: image.first_allocation,
-        allocations: image.allocations,
-        partition: image.partition,
-        has_custom: false,
-        has_shortfall: false,
-        has_unhealthy: false,
-    };
-    flag(&mut hot, &cold);
-    let mut room = Room::VACANT;
-    fill_hot(&mut room, &mut hot, image);
-    (room, hot, cold)
-}
-
-fn fill_cold(cold: &mut ColdNode, image: &ColdImage) {
-    let shortfalls = image.shortfalls.as_deref();
-    cold.cpu_shortfall = shortfalls.map_or(Amount::ZERO, |short| short.cpu);
-    cold.memory_shortfall = shortfalls.map_or(Amount::ZERO, |short| short.memory);
-    cold.gpu_shortfall = shortfalls.map_or([0; GPU_INSTANCES_MAX], |short| short.gpus);
-    cold.unhealthy.clone_from(&image.unhealthy);
-    cold.custom.clear();
-    cold.custom.extend_from_slice(&image.custom);
-}
-
-fn flag(hot: &mut HotNode, cold: &ColdNode) {
-    hot.has_custom = !cold.custom.is_empty();
-    hot.has_shortfall = super::table::has_shortfall(cold);
-    hot.has_unhealthy = cold.unhealthy.is_some();
-}
-
-fn fill_hot(room: &mut Room, hot: &mut HotNode, image: &HotImage) {
-    *room = Room {
-        cpu: image.cpu,
-        memory: image.memory,
-        whole_gpus: image.whole_gpus,
-        largest_gpu_part: image.largest_gpu_part,
-        places: image.places,
-        state: image.state,
-    };
-    (hot.gpus, hot.version) = (image.gpus, image.version);
-    (hot.allocations, hot.first_allocation) = (image.allocations, image.first_allocation);
 }

@@ -1,9 +1,10 @@
 //! Export and import of a shard's durable state. Everything that can be computed (availability, shortfalls,
 //! sums, both trees) is rebuilt rather than stored, so it cannot disagree with the stored state.
 
-use super::ledger::Allocation;
-use super::{Shard, Slot};
 use crate::ids::PartitionId;
+use crate::index::Slot;
+use crate::shard::Shard;
+use crate::shard::books::{Allocation, Dirty};
 use crate::state::{AllocationRecord, NodeRecord, PartitionState, ReleasingRecord, ShardState};
 
 impl Shard {
@@ -11,6 +12,7 @@ impl Shard {
     #[must_use]
     pub fn export(&self) -> ShardState {
         let mut partitions: Vec<PartitionState> = self
+            .books
             .sequences
             .iter()
             .map(|(id, sequence)| PartitionState { sequence, ..PartitionState::empty(id) })
@@ -18,7 +20,7 @@ impl Shard {
         let at = |id: PartitionId, partitions: &[PartitionState]| {
             partitions.binary_search_by_key(&id, |p| p.id).expect("the shard owns its nodes' partitions")
         };
-        for (slot, hot, _) in self.nodes.iter() {
+        for (slot, hot, _) in self.books.nodes.iter() {
             let partition = at(hot.partition, &partitions);
             self.export_node(slot, &mut partitions[partition]);
         }
@@ -32,39 +34,44 @@ impl Shard {
             partition.bundles.sort_unstable_by_key(|bundle| bundle.allocation);
             partition.inside.sort_unstable_by_key(|inside| inside.id);
         }
-        ShardState { partitions, policy: self.policy_state.clone(), granularity: self.granularity_state() }
+        ShardState {
+            partitions,
+            policy: self.choose.policy_state().clone(),
+            granularity: self.choose.granularity_state(),
+        }
     }
 
     /// Adds the records of one node to its partition.
     pub(super) fn export_node(&self, slot: Slot, partition: &mut PartitionState) {
-        let hot = self.nodes.hot(slot);
-        let cold = self.nodes.cold(slot);
+        let hot = self.books.nodes.hot(slot);
+        let cold = self.books.nodes.cold(slot);
         let registration = cold.registration.clone();
-        let state = self.nodes.state(slot);
+        let state = self.books.nodes.state(slot);
         let version = hot.version;
-        let unhealthy = self.nodes.unhealthy(slot).to_vec();
-        partition.reservations.extend(self.reservation_record(slot));
-        partition.claims.extend(self.claim_records(slot));
+        let unhealthy = self.books.nodes.unhealthy(slot).to_vec();
+        let held = self.statements.allocating_at(slot).filter_map(|(_, held)| held.used.as_ref());
+        partition.reservations.extend(self.books.reservation_record(slot, held));
+        partition.claims.extend(self.books.claim_records(slot));
         self.export_statements(slot, partition);
         partition.nodes.push(NodeRecord { registration, state, version, unhealthy });
-        partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
+        partition.allocations.extend(self.books.ledger.of_node(slot, &self.books.nodes).map(|allocation| {
             let id = allocation.id;
             let gpus = allocation.gpus;
             let units = allocation.units.clone();
-            let external_id = self.adopted.external_id(id);
+            let external_id = self.books.adopted.external_id(id);
             AllocationRecord { id, node: hot.id, demand: allocation.demand, gpus, units, external_id }
         }));
     }
 
     /// Adds the releasing allocations of a node, its bundles, and the allocations inside.
     fn export_statements(&self, slot: Slot, partition: &mut PartitionState) {
-        if self.statements.is_quiet() {
+        if self.books.has_only_allocations() {
             return;
         }
-        for Allocation { id, .. } in self.ledger.of_node(slot, &self.nodes) {
+        for Allocation { id, .. } in self.books.ledger.of_node(slot, &self.books.nodes) {
             let until = self.releasing_until(id);
             partition.releasing.extend(until.map(|until| ReleasingRecord { allocation: id, until }));
-            if let Some((bundle, inside)) = self.bundles.records(id) {
+            if let Some((bundle, inside)) = self.books.bundles.records(id) {
                 partition.bundles.push(bundle);
                 partition.inside.extend(inside);
             }
@@ -74,14 +81,16 @@ impl Shard {
     /// Restores what [`export_statements`](Self::export_statements) exported, and the claims. The allocations
     /// must already be restored.
     fn adopt_statements(&mut self, state: PartitionState) {
+        let mut dirty: Vec<Dirty> = Vec::new();
+        let books = &mut self.books;
         for record in state.releasing {
-            let allocation = self.ledger.get(record.allocation).expect("what is releasing is live");
-            self.resume_release(&allocation, record.until);
+            let allocation = books.ledger.get(record.allocation).expect("what is releasing is live");
+            dirty.push(books.resume_release(&allocation, record.until));
         }
-        state.bundles.iter().for_each(|record| self.resume_bundle(record));
-        state.inside.into_iter().for_each(|record| self.resume_inside(record));
-        state.claims.into_iter().for_each(|record| self.resume_claim(record));
-        self.statements_changed();
+        state.bundles.iter().for_each(|record| books.resume_bundle(record));
+        dirty.extend(state.inside.into_iter().map(|record| books.resume_inside(record)));
+        dirty.extend(state.claims.into_iter().map(|record| books.resume_claim(record)));
+        dirty.into_iter().for_each(|dirty| self.follow(dirty));
     }
 
     /// Restores partitions as an earlier start of the store left them.
@@ -97,7 +106,7 @@ impl Shard {
         let mut reservations = Vec::new();
         let mut with_statements = Vec::new();
         for mut partition in partitions {
-            self.sequences.resume(partition.id, partition.sequence);
+            self.books.resume_sequence(partition.id, partition.sequence);
             nodes.append(&mut partition.nodes);
             allocations.append(&mut partition.allocations);
             reservations.append(&mut partition.reservations);
@@ -111,43 +120,29 @@ impl Shard {
             self.add_node(node.registration);
         }
         for record in allocations {
-            let slot = self.nodes.slot(record.node).expect("an allocation's node is in its partition");
-            self.nodes.take_held(slot, &record.demand, record.gpus, record.units.as_ref());
-            self.sums.allocate(slot, &record.demand);
-            self.sums.exceptions_changed(&self.nodes, slot);
-            if let Some(external_id) = record.external_id {
-                self.adopted.enter(record.node, external_id, record.id);
-            }
-            let id = record.id;
-            let demand = record.demand;
-            let gpus = record.gpus;
-            let units = record.units;
-            self.ledger.insert(Allocation { id, demand, gpus, units, node: slot }, &mut self.nodes);
-            self.follow_index(slot);
-            self.follow_hybrid(slot);
+            let dirty = self.books.resume_allocation(record);
+            self.follow(dirty);
         }
         for (node, state, version, unhealthy) in states {
-            let slot = self.nodes.slot(node).expect("just added");
+            let slot = self.books.nodes.slot(node).expect("just added");
             if !unhealthy.is_empty() {
-                self.nodes.set_health(slot, unhealthy);
-                self.sums.exceptions_changed(&self.nodes, slot);
+                let dirty = self.books.set_health(slot, unhealthy);
+                self.follow(dirty);
             }
-            let before = self.nodes.state(slot);
-            if before == state {
-                self.follow_index(slot);
-            } else {
-                self.change_state(slot, before, state);
+            if self.books.nodes.state(slot) != state {
+                self.change_state(slot, state);
             }
-            self.nodes.hot_mut(slot).version = version;
+            self.books.set_version(slot, version);
         }
         for record in reservations {
-            self.resume_reservation(record);
+            let dirty = self.books.resume_reservation(record);
+            self.follow(dirty);
         }
         with_statements.into_iter().for_each(|partition| self.adopt_statements(partition));
     }
 
     /// Continues with the policy state of an earlier start.
     pub(crate) fn resume_policies(&mut self, policy: crate::index::PolicyState) {
-        self.policy_state = policy;
+        self.choose.set_policy_state(policy);
     }
 }

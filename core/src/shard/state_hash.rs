@@ -1,8 +1,8 @@
 //! The canonical hashes of a shard.
 
-use super::Shard;
 use crate::hash::{StateHash, StateHasher};
 use crate::ids::PartitionId;
+use crate::shard::Shard;
 use crate::state::partition_hash;
 
 /// The hashes of a shard's durable state.
@@ -24,9 +24,9 @@ impl Shard {
     /// Combines the hashes of the shard's partitions, given in order of id.
     pub(super) fn hashes_of(&self, partitions: Vec<(PartitionId, StateHash)>) -> StateHashes {
         let mut hasher = StateHasher::new("shard");
-        hasher.number(self.policy_state.next_fit.0);
-        hasher.number(self.policy_state.rng.state());
-        if let Some(granularity) = &self.granularity_state() {
+        hasher.number(self.choose.policy_state().next_fit.0);
+        hasher.number(self.choose.policy_state().rng.state());
+        if let Some(granularity) = &self.choose.granularity_state() {
             granularity.thetas.iter().for_each(|&theta| hasher.amount(theta));
             hasher.number(granularity.changes);
         }

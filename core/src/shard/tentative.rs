@@ -1,14 +1,19 @@
 //! Operations of a planner on its private copy of a shard. They search and take with the shard's own code,
 //! without recording allocations, and reset nodes to the shard's view.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::ranked::Eligibility;
-use super::{Shard, ShardConfig, Slot};
 use crate::ids::NodeId;
-use crate::node::NodeState;
+use crate::index::Slot;
+use crate::limits::{RANKINGS_KEPT_MAX, SELECTORS_KEPT_MAX};
+use crate::node::{NodeSpec, NodeState};
 use crate::request::{PlacementRequest, Policy, Refusal};
 use crate::resource::{Amount, Demand, GpuAssignment};
+use crate::shard::Shard;
+use crate::shard::ShardConfig;
+use crate::shard::books::Dirty;
+use crate::shard::choose::{Choice, Eligibility, Eligible};
 use crate::view::View;
 
 /// The result of taking tentatively.
@@ -34,8 +39,8 @@ impl Shard {
 
     /// Takes what `request` asks according to its policy, without recording an allocation.
     pub(crate) fn take_tentatively(&mut self, request: &PlacementRequest) -> Option<Tentative> {
-        let (slot, (gpus, _), _) = self.take_unrecorded(request)?;
-        Some(Tentative { slot, node: self.nodes.hot(slot).id, gpus })
+        let (Choice { slot, .. }, (gpus, _)) = self.take_unrecorded(request)?;
+        Some(Tentative { slot, node: self.books.nodes.hot(slot).id, gpus })
     }
 
     /// Returns the node where `request` would be placed. Ignores fragmentation.
@@ -44,67 +49,51 @@ impl Shard {
             let request = PlacementRequest { policy: Policy::BestFit, ..request.clone() };
             return self.find_tentatively(&request);
         }
-        match self.scope(request) {
-            Eligibility::Plain(set) => self.find(request, set),
-            Eligibility::Ranked(id) => self.find_ranked(request, id).0,
-        }
+        let scope = self.choose.eligibility(&self.books, request);
+        self.choose.find(&self.books, request, scope).map(|choice| choice.slot)
     }
 
-    /// Takes `demand` on a node if the node is ready and fits. Uses `gpus` if these instances are given and
-    /// free. The caller updates the index with [`follow_tentative`](Self::follow_tentative).
+    /// Takes `demand` on a node if the node is ready and fits. Uses `gpus` if these instances are given and free.
     pub(crate) fn take_on(
         &mut self,
         slot: Slot,
         demand: &Demand,
         gpus: Option<GpuAssignment>,
     ) -> Option<Tentative> {
-        if self.nodes.room(slot).state != Some(NodeState::Ready) || !self.nodes.fits(slot, demand) {
+        if !self.is_ready(slot) || !self.has_room(slot, demand) {
             return None;
         }
-        let free = |gpus: &GpuAssignment| {
-            gpus.instances().all(|instance| self.nodes.hot(slot).gpus.free(instance) >= gpus.part)
-        };
-        let (gpus, _) = match gpus.filter(free) {
-            Some(gpus) => self.nodes.take_chosen(slot, demand, gpus),
-            None => self.nodes.take(slot, demand),
-        };
-        Some(Tentative { slot, node: self.nodes.hot(slot).id, gpus })
-    }
-
-    /// Updates the structures that depend on a node's books.
-    pub(crate) fn follow_tentative(&mut self, slot: Slot) {
-        self.follow_books(slot);
+        let hot = self.books.nodes.hot(slot);
+        let node = hot.id;
+        let free =
+            |gpus: &GpuAssignment| gpus.instances().all(|instance| hot.gpus.free(instance) >= gpus.part);
+        let choice = Choice { slot, gpus: gpus.filter(free), alternative: 0, is_own: false };
+        let (gpus, _) = self.books.take(demand, &choice);
+        self.follow(Dirty::changed(slot));
+        Some(Tentative { slot, node, gpus })
     }
 
     /// Returns whether labels, taints and names allow new work of `request` on the node, with its selector or a
     /// fallback.
     pub(crate) fn may_hold(&mut self, slot: Slot, request: &PlacementRequest) -> bool {
-        let named =
-            request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&self.nodes.hot(slot).id).is_ok());
-        named
-            && match self.scope(request) {
-                Eligibility::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
-                Eligibility::Ranked(id) => self.rankings.at(id).rank(slot).is_eligible(),
-            }
+        let scope = self.choose.eligibility(&self.books, request);
+        self.choose.eligible(&self.books, request, scope).allows(slot)
     }
 
     /// Removes a ready node of a replica from every search, until [`unhide`](Self::unhide).
     pub(crate) fn hide(&mut self, slot: Slot) {
-        if self.is_ready(slot) {
-            self.nodes.set_state(slot, NodeState::Draining);
-            self.follow_index(slot);
-            self.fragmentation.touch(slot);
-            self.follow_hybrid(slot);
-        }
+        self.change_readiness(slot, NodeState::Ready, NodeState::Draining);
     }
 
     /// Adds a hidden node to every search again.
     pub(crate) fn unhide(&mut self, slot: Slot) {
-        if self.nodes.room(slot).state == Some(NodeState::Draining) {
-            self.nodes.set_state(slot, NodeState::Ready);
-            self.follow_index(slot);
-            self.fragmentation.touch(slot);
-            self.follow_hybrid(slot);
+        self.change_readiness(slot, NodeState::Draining, NodeState::Ready);
+    }
+
+    fn change_readiness(&mut self, slot: Slot, from: NodeState, to: NodeState) {
+        if self.books.nodes.room(slot).state == Some(from) {
+            let dirty = self.books.show_state(slot, to);
+            self.follow(dirty);
         }
     }
 
@@ -113,74 +102,73 @@ impl Shard {
         ShardConfig {
             shard: self.id,
             incarnation: self.incarnation,
-            partitions: self.sequences.iter().map(|(partition, _)| partition).collect(),
-            geometry: self.index.geometry().clone(),
+            partitions: self.books.sequences.iter().map(|(partition, _)| partition).collect(),
+            geometry: self.choose.geometry().clone(),
             seed: 0,
-            hybrid: self.hybrid_settings,
+            hybrid: self.choose.hybrid_settings(),
         }
     }
 
     /// Returns the refusal of `request`.
     pub(crate) fn refusal_of(&mut self, request: &PlacementRequest) -> Refusal {
-        let scope = self.scope(request);
+        let scope = self.choose.eligibility(&self.books, request);
         self.explain(request, scope)
     }
 
     /// Returns the id of the node in a slot, if any.
     pub(crate) fn node_at(&self, slot: Slot) -> Option<NodeId> {
-        self.nodes.room(slot).state.map(|_| self.nodes.hot(slot).id)
+        self.books.nodes.room(slot).state.map(|_| self.books.nodes.hot(slot).id)
     }
 
     /// Returns the slot of a node.
     pub(crate) fn slot_of(&self, node: NodeId) -> Option<Slot> {
-        self.nodes.slot(node)
+        self.books.nodes.slot(node)
     }
 
     /// Returns whether the node takes new work.
     pub(crate) fn is_ready(&self, slot: Slot) -> bool {
-        self.nodes.room(slot).state == Some(NodeState::Ready)
+        self.books.nodes.room(slot).state == Some(NodeState::Ready)
     }
 
     /// Returns the value of a label for each node that has it, regardless of the node's state.
     pub(crate) fn label_values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (Slot, &'a str)> {
-        self.nodes
+        self.books
+            .nodes
             .iter()
             .filter_map(move |(slot, _, cold)| Some((slot, cold.registration.spec.labels.get(key)?)))
     }
 
-    /// Returns a predicate for nodes that take new work and that the labels and taints allow for `request`.
-    pub(crate) fn eligible(&mut self, request: &PlacementRequest) -> impl Fn(Slot) -> bool + use<'_> {
-        let scope = self.scope(request);
+    /// Returns a predicate for nodes that take new work and that the labels, taints and names allow for `request`.
+    pub(crate) fn eligible<'a>(
+        &'a mut self,
+        request: &'a PlacementRequest,
+    ) -> impl Fn(Slot) -> bool + use<'a> {
+        let scope = self.choose.eligibility(&self.books, request);
         let this = &*self;
-        move |slot| {
-            this.is_ready(slot)
-                && match scope {
-                    Eligibility::Plain(set) => set.is_none_or(|set| this.selectors.at(set).contains(slot)),
-                    Eligibility::Ranked(id) => this.rankings.at(id).rank(slot).is_eligible(),
-                }
-        }
+        let eligible = this.choose.eligible(&this.books, request, scope);
+        move |slot| this.is_ready(slot) && eligible.allows(slot)
     }
 
     /// Returns what is free on a node: cpu, memory and GPUs, in units.
     pub(crate) fn free_on(&self, slot: Slot) -> [i64; 3] {
-        let room = self.nodes.room(slot);
-        let gpus = &self.nodes.hot(slot).gpus;
+        let room = self.books.nodes.room(slot);
+        let gpus = &self.books.nodes.hot(slot).gpus;
         [room.cpu.units(), room.memory.units(), gpus.total_free()]
     }
 
     /// Returns whether `demand` fits what is free on the node, regardless of its state.
     pub(crate) fn has_room(&self, slot: Slot, demand: &Demand) -> bool {
-        self.nodes.fits(slot, demand)
+        self.books.nodes.fits(slot, demand)
     }
 
     /// Returns the value of a label of one node.
     pub(crate) fn label_of(&self, slot: Slot, key: &str) -> Option<&str> {
-        self.nodes.cold(slot).registration.spec.labels.get(key)
+        self.books.nodes.cold(slot).registration.spec.labels.get(key)
     }
 
     /// Returns whether the node could hold `demand` if it were empty.
     pub(crate) fn could_hold(&self, slot: Slot, demand: &Demand) -> bool {
-        self.nodes.could_fit(slot, demand)
+        self.books.nodes.could_fit(slot, demand)
     }
 
     /// Returns the ready nodes, each with the sum of the free shares of its cpu, memory and GPUs, in 1/1000 of
@@ -190,13 +178,48 @@ impl Shard {
             0 => 0,
             total => u64::try_from(i128::from(free.units()) * 1000 / i128::from(total)).unwrap_or(0),
         };
-        self.nodes.iter().filter(|&(slot, ..)| self.is_ready(slot)).map(move |(slot, _, cold)| {
-            let room = self.nodes.room(slot);
+        self.books.nodes.iter().filter(|&(slot, ..)| self.is_ready(slot)).map(move |(slot, _, cold)| {
+            let room = self.books.nodes.room(slot);
             let spec = &cold.registration.spec;
-            let gpus = &self.nodes.hot(slot).gpus;
+            let gpus = &self.books.nodes.hot(slot).gpus;
             let free = Amount::from_parts((0..spec.gpus).map(|instance| u32::from(gpus.free(instance))));
             let gpus = part(free, Amount::whole(u32::from(spec.gpus)));
             (slot, part(room.cpu, spec.cpu) + part(room.memory, spec.memory) + gpus)
         })
+    }
+
+    /// Visits the nodes in `slots`, in any state. The bits passed to `visit` say which requests the node could
+    /// hold, one at a time, if it were empty and its labels, taints and name allow it. Returns whether more
+    /// slots follow.
+    ///
+    /// # Panics
+    /// If there are more than 64 requests.
+    pub(crate) fn capable(
+        &mut self,
+        requests: &[&PlacementRequest],
+        slots: Range<Slot>,
+        mut visit: impl FnMut(Slot, &NodeSpec, u64),
+    ) -> bool {
+        const { assert!(RANKINGS_KEPT_MAX >= 64 && SELECTORS_KEPT_MAX >= 64, "kept while they are looked at") };
+        assert!(requests.len() <= 64, "a bit for each of {} requests", requests.len());
+        let scopes: Vec<Eligibility> =
+            requests.iter().map(|request| self.choose.eligibility(&self.books, request)).collect();
+        let pairs = requests.iter().zip(scopes);
+        let eligible: Vec<(&PlacementRequest, Eligible<'_>)> = pairs
+            .map(|(&request, scope)| (request, self.choose.eligible(&self.books, request, scope)))
+            .collect();
+        let nodes = &self.books.nodes;
+        let end = slots.end.min(nodes.slots());
+        for slot in slots.start..end {
+            if !nodes.is_there(slot) {
+                continue;
+            }
+            let mut bits = 0;
+            for (at, (request, eligible)) in eligible.iter().enumerate() {
+                bits |= u64::from(eligible.allows(slot) && nodes.could_fit(slot, &request.demand)) << at;
+            }
+            visit(slot, &nodes.cold(slot).registration.spec, bits);
+        }
+        end < nodes.slots()
     }
 }

@@ -4,8 +4,8 @@
 //! The counters cover walks over nodes and allocations. Searches in the index are counted by
 //! [`Visits`](crate::index::Visits).
 
-use super::Shard;
 use crate::limits::{AUDIT_PAGE_ALLOCATIONS, AUDIT_PAGE_NODES, EXPLAIN_NODES_MAX};
+use crate::shard::Shard;
 
 /// Counters of everything that commands have looked at since the shard was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,12 +66,13 @@ impl Shard {
     /// Returns what all commands so far looked at, not counting searches.
     #[must_use]
     pub fn work(&self) -> ShardWork {
+        let [selector_nodes_looked_at, selector_words_looked_at] = self.choose.looked_at();
         ShardWork {
-            waiting_looked_at: self.waiting.looked_at,
-            waiting_homes_looked_at: self.waiting.homes_looked_at,
-            selector_nodes_looked_at: self.selectors.looked_at.nodes + self.rankings.looked_at.nodes,
-            selector_words_looked_at: self.selectors.looked_at.words + self.rankings.looked_at.words,
-            ..self.work
+            waiting_looked_at: self.pending.looked_at,
+            waiting_homes_looked_at: self.pending.homes_looked_at,
+            selector_nodes_looked_at,
+            selector_words_looked_at,
+            ..self.audit.work
         }
     }
 
@@ -82,7 +83,7 @@ impl Shard {
     pub fn set_pages(&mut self, pages: Pages) {
         let Pages { explain_nodes, audit_nodes, audit_allocations } = pages;
         assert!(explain_nodes > 0 && audit_nodes > 0 && audit_allocations > 0, "{pages:?}");
-        self.pages = pages;
+        self.audit.pages = pages;
     }
 }
 

@@ -36,7 +36,7 @@ pub fn commands_cost_what_they_may(
     pages: Pages,
     before: &Facts,
 ) -> Verdict {
-    Cost::check(command, work, pages, cost_facts(before))
+    Ok(Cost::check(command, work, pages, cost_facts(before))?)
 }
 
 /// Checks that an audit with hashes gives those of the state. It gives none if a command changed the books

@@ -237,12 +237,12 @@ fn no_checker_is_without_a_test_that_makes_it_fire() {
     assert!(untested.is_empty(), "no test makes these fire: {untested:?}");
     assert_eq!(tested.len(), checkers.len(), "a test of what is no checker");
     tested.values().for_each(|fires| fires());
-    assert_eq!(named("stops_empty", Ok(())), Ok(()));
+    assert_eq!(named("stops_empty", Ok::<(), String>(())), Ok(()));
 }
 
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "not in the list of checkers")]
 fn a_checker_that_is_not_in_the_list_is_missed_at_once() {
-    let _ = named("nobody_knows_me", Ok(()));
+    let _ = named("nobody_knows_me", Ok::<(), String>(()));
 }

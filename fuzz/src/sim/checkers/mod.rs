@@ -115,9 +115,9 @@ pub const BEYOND_A_STEP: &[&str] = &[
 ///
 /// # Panics
 /// Panics in debug builds when no checker has that name, because then no test checks that it fires.
-pub fn named<T>(name: &str, verdict: Result<T, String>) -> Result<T, String> {
+pub fn named<T>(name: &str, verdict: Result<T, impl Into<String>>) -> Result<T, String> {
     debug_assert!(BEYOND_A_STEP.contains(&name), "{name} is not in the list of checkers");
-    verdict.map_err(|found| format!("{name}: {found}"))
+    verdict.map_err(|found| format!("{name}: {}", found.into()))
 }
 
 /// Runs every checker of a single step.

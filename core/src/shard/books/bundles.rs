@@ -1,0 +1,277 @@
+//! Bundles: allocations with books of their own, into which later placements are made.
+//!
+//! For its node, a bundle is one allocation. A placement into the bundle takes from the bundle's books, on the
+//! bundle's own instances (Ray's placement groups). It has its own id and ends with the bundle at the latest.
+
+use crate::broken::{Broken, broken};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::ledger::Allocation;
+use super::short_of;
+use super::withhold::FreeBooks;
+use super::{Books, Dirty};
+use crate::ids::{AllocationId, BundleId};
+use crate::map::FixedMap;
+use crate::node::NodeState;
+use crate::request::Placement;
+use crate::resource::{Demand, GpuAssignment, UnitAssignments};
+use crate::shard::command::Rejection;
+use crate::state::{BundleRecord, InsideRecord};
+use crate::statement::ConflictReason;
+
+/// A bundle. Most have no placements inside and no books.
+struct Bundle {
+    id: BundleId,
+    books: Option<Box<BundleBooks>>,
+}
+
+/// The free amounts of a bundle and the allocations inside.
+struct BundleBooks {
+    free: FreeBooks,
+    inside: BTreeSet<AllocationId>,
+}
+
+impl Bundle {
+    /// Returns the bundle's books. The first placement creates them from `allocation`.
+    fn open(&mut self, allocation: &Allocation) -> &mut BundleBooks {
+        let Allocation { demand, gpus, units, .. } = allocation;
+        self.books.get_or_insert_with(|| {
+            let free = FreeBooks::of_allocation(demand, *gpus, units.as_ref());
+            Box::new(BundleBooks { free, inside: BTreeSet::new() })
+        })
+    }
+
+    /// Returns the allocations inside, in order of id.
+    fn inside(&self) -> impl Iterator<Item = AllocationId> {
+        self.books.iter().flat_map(|books| books.inside.iter().copied())
+    }
+}
+
+/// An allocation inside a bundle.
+struct Inside {
+    bundle: AllocationId,
+    demand: Demand,
+    gpus: GpuAssignment,
+    units: Option<Arc<UnitAssignments>>,
+}
+
+/// The bundles of a shard.
+#[derive(Default)]
+pub(crate) struct Bundles {
+    live: FixedMap<AllocationId, Bundle>,
+    inside: FixedMap<AllocationId, Inside>,
+    /// The number of times each bundle is placed on this shard, as allocation, claim or hold. A bundle counts
+    /// twice while an undecided statement moves it.
+    placed: FixedMap<BundleId, u32>,
+    /// The number of bundles that ended.
+    pub(crate) ended: u64,
+}
+
+impl Bundles {
+    /// Returns the size in bytes, without the boxed parts of demands.
+    pub(crate) fn bytes(&self) -> u64 {
+        use crate::memory::{of_btree, of_map, of_vec};
+        let of_books = |books: &BundleBooks| {
+            let inside = of_btree(books.inside.len(), size_of::<AllocationId>());
+            size_of::<BundleBooks>() as u64 + of_vec(&books.free.custom) + inside
+        };
+        let books = self.live.values().filter_map(|bundle| bundle.books.as_deref());
+        let bundles = books.map(of_books).sum::<u64>();
+        of_map(&self.live) + of_map(&self.inside) + of_map(&self.placed) + bundles
+    }
+
+    /// Returns the number of bundles.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Returns the number of allocations inside bundles.
+    pub(crate) fn len_inside(&self) -> usize {
+        self.inside.len()
+    }
+
+    pub(crate) fn contains(&self, id: AllocationId) -> bool {
+        self.live.contains_key(&id)
+    }
+
+    /// Returns how often the bundle is placed on this shard.
+    pub(crate) fn count(&self, bundle: BundleId) -> u32 {
+        self.placed.get(&bundle).copied().unwrap_or(0)
+    }
+
+    /// Returns the bundle that an allocation is.
+    pub(crate) fn id_of(&self, allocation: AllocationId) -> Option<BundleId> {
+        self.live.get(&allocation).map(|bundle| bundle.id)
+    }
+
+    /// Returns the bundle that contains an allocation.
+    pub(crate) fn holder(&self, id: AllocationId) -> Option<AllocationId> {
+        self.inside.get(&id).map(|inside| inside.bundle)
+    }
+
+    /// Notes that a bundle is held or claimed.
+    pub(crate) fn promise(&mut self, bundle: Option<BundleId>) {
+        if let Some(bundle) = bundle {
+            *self.placed.entry(bundle).or_default() += 1;
+        }
+    }
+
+    /// Notes that a bundle is no longer held or claimed.
+    pub(crate) fn forget(&mut self, bundle: Option<BundleId>) {
+        let Some(bundle) = bundle else { return };
+        let count = self.placed.get_mut(&bundle).expect("what is forgotten was placed");
+        *count -= 1;
+        if *count == 0 {
+            self.placed.remove(&bundle);
+        }
+    }
+
+    /// Notes that a promised bundle is now an allocation.
+    pub(crate) fn enter(&mut self, bundle: Option<BundleId>, allocation: &Allocation) {
+        let Some(id) = bundle else { return };
+        self.live.insert(allocation.id, Bundle { id, books: None });
+    }
+
+    /// Notes that an allocation ended. If it is a bundle, ends everything inside and returns the number of
+    /// these allocations.
+    pub(crate) fn end(&mut self, id: AllocationId) -> u32 {
+        let Some(bundle) = self.live.remove(&id) else { return 0 };
+        self.forget(Some(bundle.id));
+        self.ended += 1;
+        let mut ended = 0;
+        for inside in bundle.inside() {
+            self.inside.remove(&inside);
+            ended += 1;
+        }
+        ended
+    }
+
+    /// Returns the durable records of a bundle and of the allocations inside.
+    pub(crate) fn records(&self, id: AllocationId) -> Option<(BundleRecord, Vec<InsideRecord>)> {
+        let bundle = self.live.get(&id)?;
+        let inside = bundle.inside().map(|id| {
+            let Inside { bundle, demand, gpus, units } = &self.inside[&id];
+            let demand = demand.clone();
+            let units = units.clone();
+            InsideRecord { id, bundle: *bundle, demand, gpus: *gpus, units }
+        });
+        Some((BundleRecord { allocation: id, bundle: bundle.id }, inside.collect()))
+    }
+}
+
+impl Books {
+    /// Places an allocation into a bundle.
+    pub(crate) fn place_into(
+        &mut self,
+        bundle: AllocationId,
+        demand: &Demand,
+    ) -> Result<(Placement, Dirty), Rejection> {
+        let Some(allocation) = self.ledger.get(bundle) else {
+            return Err(match self.reservations.claims.contains(bundle) {
+                true => Rejection::BundlePending(bundle),
+                false => Rejection::UnknownAllocation(bundle),
+            });
+        };
+        let releasing = self.releasing.until(bundle).is_some();
+        let there = self.bundles.live.get_mut(&bundle).ok_or(Rejection::NotABundle(bundle))?;
+        if releasing {
+            return Err(Rejection::BundleReleasing(bundle));
+        }
+        let slot = allocation.node;
+        let node = self.nodes.hot(slot).id;
+        if let NodeState::Lost { .. } = self.nodes.state(slot) {
+            return Err(Rejection::BundleLost { bundle, node });
+        }
+        if self.nodes.room(slot).places <= 0 {
+            return Err(Rejection::TooManyAllocations(node));
+        }
+        let books = there.open(&allocation);
+        if let Some(ConflictReason::Short { kind, asked, available }) = short_of(&books.free, demand) {
+            return Err(Rejection::BundleShort { bundle, kind, asked, available });
+        }
+        let (gpus, units) = books.free.planned(demand).expect("just checked");
+        books.free.take(demand, gpus, units.as_ref());
+        let id = self.next_id(slot);
+        let there = self.bundles.live.get_mut(&bundle).expect("just found");
+        there.open(&allocation).inside.insert(id);
+        let inside = Inside { bundle, demand: demand.clone(), gpus, units: units.clone() };
+        self.bundles.inside.insert(id, inside);
+        self.sums.placed += 1;
+        self.bump_version(slot);
+        self.nodes.take_place(slot);
+        Ok((Placement { node, allocation: id, gpus, alternative: 0, units }, Dirty::changed(slot)))
+    }
+
+    /// Ends the allocation `id` inside a bundle. Returns `None` if there is none.
+    pub(super) fn end_inside(&mut self, id: AllocationId) -> Option<Dirty> {
+        let Inside { bundle, demand, gpus, units } = self.bundles.inside.remove(&id)?;
+        let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
+        let books = there.books.as_mut().expect("what is inside is in the books");
+        books.free.give(&demand, gpus, units.as_ref());
+        books.inside.remove(&id);
+        let slot = self.ledger.get(bundle).expect("a bundle is live").node;
+        self.sums.released += 1;
+        self.bump_version(slot);
+        let was_full = self.nodes.room(slot).places <= 0;
+        self.nodes.give_places(slot, 1);
+        Some(if was_full { self.grew(slot) } else { Dirty::changed(slot) })
+    }
+
+    /// Restores a bundle from the durable state. Its allocation must be in the ledger.
+    pub(crate) fn resume_bundle(&mut self, record: &BundleRecord) {
+        let allocation = self.ledger.get(record.allocation).expect("a bundle is an allocation");
+        self.bundles.promise(Some(record.bundle));
+        self.bundles.enter(Some(record.bundle), &allocation);
+    }
+
+    /// Restores an allocation inside a bundle from the durable state.
+    pub(crate) fn resume_inside(&mut self, record: InsideRecord) -> Dirty {
+        let InsideRecord { id, bundle, demand, gpus, units } = record;
+        let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
+        let books = there.open(&self.ledger.get(bundle).expect("a bundle is an allocation"));
+        books.free.take(&demand, gpus, units.as_ref());
+        books.inside.insert(id);
+        self.bundles.inside.insert(id, Inside { bundle, demand, gpus, units });
+        let slot = self.ledger.get(bundle).expect("a bundle is an allocation").node;
+        self.nodes.take_place(slot);
+        Dirty::changed(slot)
+    }
+
+    /// Returns the number of allocations inside the bundle that `allocation` is. Zero if it is no bundle.
+    pub(crate) fn count_inside(&self, allocation: AllocationId) -> usize {
+        self.bundles.live.get(&allocation).map_or(0, |bundle| bundle.inside().count())
+    }
+
+    /// Checks the books of every bundle against the allocations inside.
+    /// `held` is the number of bundles that statements hold.
+    pub(crate) fn check_bundles(&self, held: usize) -> Result<(), Broken> {
+        let mut inside = 0;
+        for (&id, bundle) in &self.bundles.live {
+            let Some(allocation) = self.ledger.get(id) else {
+                return Err(broken!("bundle {} is on {id}, which is not live", bundle.id));
+            };
+            let Allocation { demand, gpus, units, .. } = &allocation;
+            let mut free = FreeBooks::of_allocation(demand, *gpus, units.as_ref());
+            for id in bundle.inside() {
+                let Some(Inside { demand, gpus, units, .. }) = self.bundles.inside.get(&id) else {
+                    return Err(broken!("{id} is lost out of bundle {}", bundle.id));
+                };
+                free.take(demand, *gpus, units.as_ref());
+            }
+            inside += bundle.inside().count();
+            let agree = bundle.books.as_ref().is_none_or(|books| books.free == free);
+            if !agree || self.bundles.count(bundle.id) == 0 {
+                return Err(broken!("the books of bundle {} are not what is left of it", bundle.id));
+            }
+        }
+        let promised = held + self.reservations.claims.bundles_claimed();
+        if inside != self.bundles.inside.len()
+            || self.bundles.placed.values().sum::<u32>() as usize != self.bundles.live.len() + promised
+        {
+            return Err(broken!("{inside} inside bundles, {} known", self.bundles.inside.len()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,252 @@
+//! Capacity that undecided statements hold, and what is in use on a node in all.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use super::reservations::Used;
+use super::{Allocation, Books, COLD, Dirty, HOT, NodeTable, short_of};
+use crate::books::{Withheld, units_of};
+use crate::ids::{AllocationId, BundleId, OwnerId, ResourceId, StatementId};
+use crate::index::Slot;
+use crate::limits::GPU_INSTANCES_MAX;
+use crate::link::Decision;
+use crate::planted::{PlantedBug, is_planted};
+use crate::request::Placement;
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, ResourceKind, UnitAssignments};
+use crate::statement::ConflictReason;
+
+/// The amounts in use on a node, summed from its allocations and holds.
+#[derive(Default)]
+pub(crate) struct InUse {
+    pub(crate) allocated: HeldAmounts,
+    pub(crate) releasing: HeldAmounts,
+    pub(crate) held: HeldAmounts,
+    pub(crate) all: HeldAmounts,
+    /// An allocation that the node lists but the ledger does not find by id.
+    pub(crate) lost: Option<AllocationId>,
+}
+
+impl InUse {
+    /// Returns the number of allocations.
+    pub(crate) fn allocations(&self) -> u64 {
+        u64::from(self.allocated.count) + u64::from(self.releasing.count)
+    }
+}
+
+/// A sum of held amounts.
+#[derive(Default)]
+pub(crate) struct HeldAmounts {
+    pub(crate) cpu: Amount,
+    pub(crate) memory: Amount,
+    pub(crate) gpus: [u32; GPU_INSTANCES_MAX],
+    pub(crate) custom: BTreeMap<ResourceId, Amount>,
+    /// The part held of each unit of a unit-instance kind.
+    pub(crate) units: BTreeMap<(ResourceId, u8), u32>,
+    count: u32,
+}
+
+impl HeldAmounts {
+    pub(crate) fn add(
+        &mut self,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+        who: &dyn Display,
+    ) {
+        self.count += 1;
+        self.cpu = self.cpu.plus(demand.cpu);
+        self.memory = self.memory.plus(demand.memory);
+        for instance in gpus.instances() {
+            self.gpus[usize::from(instance)] += u32::from(gpus.part);
+        }
+        for &(id, amount) in demand.custom() {
+            let sum = self.custom.entry(id).or_default();
+            *sum = sum.plus(amount);
+            if id.is_unit_instance() {
+                let units = units_of(units, id);
+                assert!(units.units() == amount.units(), "{who} holds other units");
+                for unit in units.instances() {
+                    *self.units.entry((id, unit)).or_default() += u32::from(units.part);
+                }
+            }
+        }
+    }
+
+    /// Returns the amount of one resource, in 1/10,000.
+    pub(crate) fn of(&self, kind: ResourceKind) -> i64 {
+        match kind {
+            ResourceKind::Cpu => self.cpu.units(),
+            ResourceKind::Memory => self.memory.units(),
+            ResourceKind::Gpu => self.gpus.iter().map(|&part| i64::from(part)).sum(),
+            ResourceKind::Custom(id) => self.custom.get(&id).map_or(0, |amount| amount.units()),
+        }
+    }
+}
+
+/// An allocation that is created if the statement is committed.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldAllocation {
+    pub(crate) slot: Slot,
+    pub(crate) demand: Demand,
+    pub(crate) gpus: GpuAssignment,
+    pub(crate) units: Option<Arc<UnitAssignments>>,
+    pub(crate) bundle: Option<BundleId>,
+    /// The amounts that it used of a reservation.
+    pub(crate) used: Option<Used>,
+}
+
+impl Books {
+    /// Holds the amounts of an allocation for an undecided statement. `named` lists the GPU instances to take, as a
+    /// mask. An owner's amounts come out of its reservation.
+    pub(crate) fn hold(
+        &mut self,
+        slot: Slot,
+        demand: &Demand,
+        named: Option<u16>,
+        owner: Option<OwnerId>,
+        bundle: Option<BundleId>,
+    ) -> Result<(HeldAllocation, Dirty), ConflictReason> {
+        let is_own = self.reservations.own(slot, owner).is_some();
+        let taken = if is_own {
+            self.change_owned(slot, |books| {
+                let gpus = books.chosen(slot, demand, named)?;
+                let taken = books.nodes.take_chosen(slot, demand, gpus);
+                Ok((taken, Some(books.reservations.use_up(slot, demand))))
+            })
+        } else {
+            self.chosen(slot, demand, named).map(|gpus| {
+                let take = |nodes: &mut NodeTable| nodes.take_chosen(slot, demand, gpus);
+                (self.change_visible(slot, take), None)
+            })
+        };
+        let ((gpus, units), used) = taken.map_err(|reason| self.or_reserved(slot, demand, reason))?;
+        self.sums.hold(slot, demand, 1);
+        self.bundles.promise(bundle);
+        let held = HeldAllocation { slot, demand: demand.clone(), gpus, units, bundle, used };
+        Ok((held, Dirty::changed(slot)))
+    }
+
+    /// Returns the GPU instances that `demand` takes of what is free on a node: the named ones, else chosen
+    /// ones.
+    fn chosen(
+        &self,
+        slot: Slot,
+        demand: &Demand,
+        named: Option<u16>,
+    ) -> Result<GpuAssignment, ConflictReason> {
+        if self.nodes.room(slot).places <= 0 {
+            return Err(ConflictReason::TooManyAllocations);
+        }
+        if !self.nodes.fits(slot, demand) {
+            let free = self.nodes.restored(slot, &Withheld::default());
+            return Err(short_of(&free, demand).expect("what does not fit falls short of something"));
+        }
+        let books = &self.nodes.hot(slot).gpus;
+        let Some(mask) = named else {
+            return Ok(books.choose(demand.gpu).expect("the node was checked to fit"));
+        };
+        let gpus = named_gpus(demand.gpu, mask)?;
+        match gpus.instances().find(|&instance| books.free(instance) < gpus.part) {
+            Some(instance) => Err(ConflictReason::InstanceTaken(instance)),
+            None => Ok(gpus),
+        }
+    }
+
+    /// Replaces `reason` if `demand` would fit without the reservation.
+    fn or_reserved(&self, slot: Slot, demand: &Demand, reason: ConflictReason) -> ConflictReason {
+        match (self.reservations.at(slot), reason) {
+            (Some(there), ConflictReason::Short { .. })
+                if self.nodes.fits_restored(slot, &there.aside, demand) =>
+            {
+                ConflictReason::Reserved(there.owner)
+            }
+            _ => reason,
+        }
+    }
+
+    /// Gives back held amounts after an abort.
+    pub(crate) fn give_held(&mut self, held: &HeldAllocation) -> Dirty {
+        let slot = held.slot;
+        let forgotten = is_planted(PlantedBug::AbortForgetsGpu);
+        let gpus = if forgotten { GpuAssignment::NONE } else { held.gpus };
+        self.restore(slot);
+        self.nodes.give(slot, &held.demand, gpus, held.units.as_ref());
+        if let Some(used) = &held.used
+            && !is_planted(PlantedBug::AbortKeepsReservationUsed)
+            && self.reservations.end_use(slot, used, Decision::Aborted)
+        {
+            // The withheld amounts were already restored.
+            self.forget_reservation(slot);
+        }
+        self.withhold(slot);
+        if !is_planted(PlantedBug::AbortKeepsBundle) {
+            self.bundles.forget(held.bundle);
+        }
+        self.sums.hold(slot, &held.demand, -1);
+        self.sums.exceptions_changed(&self.nodes, slot);
+        self.grew(slot)
+    }
+
+    /// Makes an allocation of held amounts. Returns the node if a reservation ended with it.
+    pub(crate) fn commit_held(&mut self, held: HeldAllocation) -> (Placement, Option<Dirty>) {
+        let HeldAllocation { slot, demand, gpus, units, used, bundle } = held;
+        let is_over = used.is_some_and(|used| self.reservations.end_use(slot, &used, Decision::Committed));
+        let ended = if is_over { self.end_reservation(slot) } else { None };
+        self.sums.hold(slot, &demand, -1);
+        self.bump_version(slot);
+        let placement = self.record(slot, &demand, (gpus, units), 0);
+        if let Some(allocation) = self.ledger.get(placement.allocation) {
+            self.bundles.enter(bundle, &allocation);
+        }
+        (placement, ended)
+    }
+
+    /// Notes that the holds of a node changed, so that the next view shows them. With `is_listed`, views show the
+    /// holds themselves.
+    pub(crate) fn touch_hold(&mut self, slot: Slot, is_listed: bool) {
+        self.nodes.touch(slot, if is_listed { HOT | COLD } else { HOT });
+    }
+
+    /// Returns the amounts in use on a node, summed from its allocations and from `held`.
+    pub(crate) fn in_use<'a>(
+        &self,
+        slot: Slot,
+        held: impl Iterator<Item = (StatementId, &'a HeldAllocation)>,
+    ) -> InUse {
+        let mut sums = InUse::default();
+        for Allocation { id, demand, gpus, units, .. } in self.ledger.of_node(slot, &self.nodes) {
+            if self.ledger.slot_of(id) != Some(slot) {
+                sums.lost = Some(id);
+            }
+            let is_releasing = self.releasing.until(id).is_some();
+            let sum = if is_releasing { &mut sums.releasing } else { &mut sums.allocated };
+            for sum in [sum, &mut sums.all] {
+                sum.add(&demand, gpus, units.as_ref(), &id);
+            }
+        }
+        for (statement, hold) in held {
+            for sum in [&mut sums.held, &mut sums.all] {
+                sum.add(&hold.demand, hold.gpus, hold.units.as_ref(), &statement);
+            }
+        }
+        sums
+    }
+}
+
+/// Returns the instances of a mask, checked against the request.
+fn named_gpus(request: GpuRequest, mask: u16) -> Result<GpuAssignment, ConflictReason> {
+    let (count, part) = match request {
+        GpuRequest::None => (0, 0),
+        GpuRequest::Fraction(part) => (1, part),
+        GpuRequest::Whole(count) => (u32::from(count), GPU_UNIT),
+    };
+    if mask.count_ones() != count {
+        return Err(ConflictReason::Short {
+            kind: ResourceKind::Gpu,
+            asked: request.amount(),
+            available: Amount::whole(mask.count_ones()),
+        });
+    }
+    Ok(GpuAssignment { mask, part })
+}

@@ -1,0 +1,112 @@
+//! The books of a replica, as views of its shard show them.
+
+use super::table::{ColdNode, HotNode, Room, has_shortfall};
+use super::{Books, Dirty};
+use crate::index::Slot;
+use crate::limits::GPU_INSTANCES_MAX;
+use crate::node::NodeSpec;
+use crate::resource::Amount;
+use crate::view::{ColdImage, HotImage};
+
+impl Books {
+    /// Adds a node as a view shows it.
+    pub(crate) fn put_image(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) {
+        self.nodes.put(slot, books_of(image, cold));
+        self.sums.replica_capacity(slot, &cold.registration.spec, 1);
+        self.set_reservation_image(slot, cold.reservation.as_deref());
+    }
+
+    /// Removes a node that the view no longer shows. Returns what it had.
+    pub(crate) fn drop_image(&mut self, slot: Slot) -> NodeSpec {
+        self.set_reservation_image(slot, None);
+        let spec = self.nodes.drop_out(slot).registration.spec;
+        self.sums.replica_capacity(slot, &spec, -1);
+        spec
+    }
+
+    /// Replaces the cold part of a node. Returns what the node had before, if `is_respecified`: its names, capacity,
+    /// labels or taints changed.
+    pub(crate) fn set_cold_image(
+        &mut self,
+        slot: Slot,
+        image: &ColdImage,
+        is_respecified: bool,
+    ) -> Option<NodeSpec> {
+        let (_, hot, cold) = self.nodes.parts_mut(slot);
+        fill_cold(cold, image);
+        flag(hot, cold);
+        if !is_respecified {
+            return None;
+        }
+        let before = std::mem::replace(&mut cold.registration, (*image.registration).clone());
+        self.sums.replica_capacity(slot, &before.spec, -1);
+        self.sums.replica_capacity(slot, &image.registration.spec, 1);
+        Some(before.spec)
+    }
+
+    /// Replaces the hot part of a node, and its reservation.
+    pub(crate) fn set_hot_image(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) -> Dirty {
+        let (room, hot, _) = self.nodes.parts_mut(slot);
+        fill_hot(room, hot, image);
+        if self.reservations.at(slot).is_some() || cold.reservation.is_some() {
+            self.set_reservation_image(slot, cold.reservation.as_deref());
+        }
+        Dirty::changed(slot)
+    }
+}
+
+fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, ColdNode) {
+    let mut cold = ColdNode {
+        registration: (*image_of_cold.registration).clone(),
+        cpu_shortfall: Amount::ZERO,
+        memory_shortfall: Amount::ZERO,
+        gpu_shortfall: [0; GPU_INSTANCES_MAX],
+        unhealthy: None,
+        custom: Vec::new(),
+    };
+    fill_cold(&mut cold, image_of_cold);
+    let mut hot = HotNode {
+        id: image.id,
+        gpus: image.gpus,
+        version: image.version,
+        first_allocation: image.first_allocation,
+        allocations: image.allocations,
+        partition: image.partition,
+        has_custom: false,
+        has_shortfall: false,
+        has_unhealthy: false,
+    };
+    flag(&mut hot, &cold);
+    let mut room = Room::VACANT;
+    fill_hot(&mut room, &mut hot, image);
+    (room, hot, cold)
+}
+
+fn fill_cold(cold: &mut ColdNode, image: &ColdImage) {
+    let shortfalls = image.shortfalls.as_deref();
+    cold.cpu_shortfall = shortfalls.map_or(Amount::ZERO, |short| short.cpu);
+    cold.memory_shortfall = shortfalls.map_or(Amount::ZERO, |short| short.memory);
+    cold.gpu_shortfall = shortfalls.map_or([0; GPU_INSTANCES_MAX], |short| short.gpus);
+    cold.unhealthy.clone_from(&image.unhealthy);
+    cold.custom.clear();
+    cold.custom.extend_from_slice(&image.custom);
+}
+
+fn flag(hot: &mut HotNode, cold: &ColdNode) {
+    hot.has_custom = !cold.custom.is_empty();
+    hot.has_shortfall = has_shortfall(cold);
+    hot.has_unhealthy = cold.unhealthy.is_some();
+}
+
+fn fill_hot(room: &mut Room, hot: &mut HotNode, image: &HotImage) {
+    *room = Room {
+        cpu: image.cpu,
+        memory: image.memory,
+        whole_gpus: image.whole_gpus,
+        largest_gpu_part: image.largest_gpu_part,
+        places: image.places,
+        state: image.state,
+    };
+    (hot.gpus, hot.version) = (image.gpus, image.version);
+    (hot.allocations, hot.first_allocation) = (image.allocations, image.first_allocation);
+}

@@ -1,0 +1,376 @@
+//! The books of a shard: what each node has, who holds it, and what is withheld.
+//!
+//! Only the methods of [`Books`] change the books. Each returns the nodes that are [`Dirty`] afterwards, and
+//! [`Shard::follow`](super::Shard::follow) brings everything up to date that is derived from them.
+//!
+//! Amounts that are withheld for claims and reservations depend on what is free. Three methods change the books of a
+//! node, and they alone put withheld amounts back and withhold again:
+//!
+//! - [`change`](Books::change) works on all that the node has free.
+//! - [`change_visible`](Books::change_visible) works on what everyone sees.
+//! - [`change_owned`](Books::change_owned) works on what the owner of the reservation sees.
+
+mod adoption;
+mod available;
+mod bundles;
+mod claims;
+mod free_books;
+mod health;
+mod held;
+mod image;
+mod ledger;
+mod node_books;
+mod releasing;
+mod reservations;
+mod room;
+mod sequences;
+mod sums;
+mod table;
+mod totals;
+mod withhold;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use adoption::ExternalIds;
+use bundles::Bundles;
+pub use claims::ClaimEvent;
+pub(crate) use free_books::short_of;
+pub(crate) use health::check as check_health;
+pub(crate) use held::{HeldAllocation, HeldAmounts, InUse};
+pub(crate) use ledger::{Allocation, Ledger};
+pub use node_books::{Book, InstanceBook, NodeBooks};
+use releasing::Releasing;
+pub(crate) use reservations::Reservations;
+pub use reservations::{ReservationView, Reserve};
+pub(crate) use room::Room;
+use sequences::Sequences;
+pub(crate) use sums::{Sums, shortfall_of};
+pub(crate) use table::{ALL, COLD, ColdNode, HOT, HotNode, IDENTITY, NodeTable, Taken};
+pub(crate) use totals::Totals;
+pub(crate) use withhold::{FreeBooks, add_reserved};
+
+use super::choose::Choice;
+use super::command::Rejection;
+use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId};
+use crate::index::Slot;
+use crate::node::{NodeRegistration, NodeSpec, NodeState, Unhealthy};
+use crate::planted::{PlantedBug, is_planted};
+use crate::request::Placement;
+use crate::resource::Demand;
+use crate::view::Dirty as Changed;
+
+/// A node whose books changed. Everything that is derived from them must follow.
+#[must_use = "searches and waiting requests must follow the books"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dirty {
+    pub(crate) slot: Slot,
+    /// The node may have more available than before. Refusals may be stale, and waiting requests may fit.
+    pub(crate) grew: bool,
+}
+
+impl Dirty {
+    /// The books of a node changed, and nobody has more available than before.
+    pub(crate) fn changed(slot: Slot) -> Self {
+        Self { slot, grew: false }
+    }
+
+    /// A node may have more available than before.
+    fn grew(slot: Slot) -> Self {
+        Self { slot, grew: true }
+    }
+}
+
+/// What a release ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// An allocation, a claim, or an allocation inside a bundle.
+    One,
+    /// A bundle, with this number of allocations inside.
+    Bundle(u32),
+}
+
+/// The books of a shard.
+pub(crate) struct Books {
+    pub(crate) nodes: NodeTable,
+    /// Every registered node in order of registration, for lists.
+    pub(crate) by_ordinal: BTreeMap<Ordinal, Slot>,
+    pub(crate) ledger: Ledger,
+    pub(crate) adopted: ExternalIds,
+    pub(crate) sums: Sums,
+    pub(crate) reservations: Reservations,
+    pub(crate) bundles: Bundles,
+    pub(crate) releasing: Releasing,
+    pub(crate) sequences: Sequences,
+    incarnation: Incarnation,
+}
+
+impl Books {
+    /// Creates the books of a shard without nodes. `indexed` lists the custom kinds in the index.
+    pub(crate) fn new(
+        incarnation: Incarnation,
+        partitions: Vec<PartitionId>,
+        indexed: Arc<[ResourceId]>,
+    ) -> Self {
+        Self {
+            nodes: NodeTable::new(indexed),
+            by_ordinal: BTreeMap::new(),
+            ledger: Ledger::default(),
+            adopted: ExternalIds::default(),
+            sums: Sums::default(),
+            reservations: Reservations::default(),
+            bundles: Bundles::default(),
+            releasing: Releasing::default(),
+            sequences: Sequences::new(partitions),
+            incarnation,
+        }
+    }
+
+    /// Returns the slot of a registered node.
+    pub(crate) fn slot(&self, node: NodeId) -> Result<Slot, Rejection> {
+        self.nodes.slot(node).ok_or(Rejection::UnknownNode(node))
+    }
+
+    /// Returns whether an allocation is live.
+    pub(crate) fn is_live(&self, id: AllocationId) -> bool {
+        self.ledger.get(id).is_some()
+    }
+
+    /// Returns whether there are only allocations: no claims, no bundles, and nothing that is releasing.
+    #[inline]
+    pub(crate) fn has_only_allocations(&self) -> bool {
+        self.reservations.claims.len() | self.bundles.len() | self.releasing.len() == 0
+    }
+
+    /// Changes the books of a node while nothing is withheld on it.
+    #[inline]
+    fn change<R>(&mut self, slot: Slot, change: impl FnOnce(&mut NodeTable) -> R) -> R {
+        if self.reservations.is_empty() {
+            return change(&mut self.nodes);
+        }
+        self.restore(slot);
+        let changed = change(&mut self.nodes);
+        if !is_planted(PlantedBug::ReservationForgottenByReleases) {
+            self.withhold(slot);
+        }
+        changed
+    }
+
+    /// Changes what everyone sees of a node. What is withheld follows.
+    #[inline(always)]
+    fn change_visible<R>(&mut self, slot: Slot, change: impl FnOnce(&mut NodeTable) -> R) -> R {
+        let changed = change(&mut self.nodes);
+        self.withhold_again(slot);
+        changed
+    }
+
+    /// Changes a node as the owner of its reservation sees it. What claims withhold stays withheld.
+    fn change_owned<R>(&mut self, slot: Slot, change: impl FnOnce(&mut Self) -> R) -> R {
+        self.restore_reserved(slot);
+        let changed = change(self);
+        self.withhold_reserved(slot);
+        changed
+    }
+
+    /// Withholds what claims and reservations get of what is free now.
+    #[inline]
+    fn withhold_again(&mut self, slot: Slot) {
+        if !self.reservations.is_empty() {
+            self.restore(slot);
+            self.withhold(slot);
+        }
+    }
+
+    /// Serves the claims of a node that may have more free.
+    #[inline]
+    fn grew(&mut self, slot: Slot) -> Dirty {
+        if self.reservations.claims.len() > 0 {
+            self.grant_claims(slot);
+        }
+        Dirty::grew(slot)
+    }
+
+    /// Allocates `demand` on a node that was chosen for it.
+    #[inline(always)]
+    pub(crate) fn place(&mut self, demand: &Demand, choice: &Choice) -> (Placement, Dirty) {
+        let slot = choice.slot;
+        let taken = self.take(demand, choice);
+        let placement = self.record(slot, demand, taken, choice.alternative);
+        let dirty = if choice.is_own { self.grew(slot) } else { Dirty::changed(slot) };
+        (placement, dirty)
+    }
+
+    /// Takes `demand` from a node that was chosen for it, without recording an allocation.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, demand: &Demand, choice: &Choice) -> Taken {
+        let &Choice { slot, gpus, is_own, .. } = choice;
+        if is_own {
+            return self.take_reserved(slot, demand, gpus);
+        }
+        self.change_visible(slot, |nodes| match gpus {
+            Some(gpus) => nodes.take_chosen(slot, demand, gpus),
+            None => nodes.take(slot, demand),
+        })
+    }
+
+    /// Records the allocation of what was taken.
+    #[inline(always)]
+    fn record(&mut self, slot: Slot, demand: &Demand, (gpus, units): Taken, alternative: u8) -> Placement {
+        let id = self.next_id(slot);
+        let node = self.nodes.hot(slot).id;
+        self.sums.allocate(slot, demand);
+        self.sums.placed += 1;
+        let allocation = Allocation { id, demand: demand.clone(), gpus, units: units.clone(), node: slot };
+        self.ledger.insert(allocation, &mut self.nodes);
+        Placement { node, allocation: id, gpus, alternative, units }
+    }
+
+    /// Returns the id for a new allocation on a node.
+    #[inline]
+    fn next_id(&mut self, slot: Slot) -> AllocationId {
+        let partition = self.nodes.hot(slot).partition;
+        let sequence = self.sequences.next(partition);
+        AllocationId { incarnation: self.incarnation, partition, sequence }
+    }
+
+    /// Ends an allocation, a claim, or an allocation inside a bundle.
+    #[inline]
+    pub(crate) fn release(&mut self, id: AllocationId) -> Result<(Ended, Dirty), Rejection> {
+        if !self.has_only_allocations() {
+            return self.release_any(id);
+        }
+        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
+        self.sums.release(allocation.node, &allocation.demand);
+        self.give_back(&allocation);
+        Ok((Ended::One, Dirty::grew(allocation.node)))
+    }
+
+    #[cold]
+    fn release_any(&mut self, id: AllocationId) -> Result<(Ended, Dirty), Rejection> {
+        if let Some(dirty) = self.end_inside(id).or_else(|| self.end_claim(id)) {
+            return Ok((Ended::One, dirty));
+        }
+        let is_bundle = self.bundles.contains(id);
+        let (inside, dirty) = self.end_allocation(id)?;
+        Ok((if is_bundle { Ended::Bundle(inside) } else { Ended::One }, dirty))
+    }
+
+    /// Gives back what an allocation held that is no longer in the ledger.
+    #[inline]
+    fn give_back(&mut self, allocation: &Allocation) {
+        self.adopted.forget(allocation.id);
+        self.change(allocation.node, |nodes| {
+            nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
+        });
+        self.sums.exceptions_changed(&self.nodes, allocation.node);
+        self.sums.released += 1;
+    }
+
+    /// Counts a change of a node that others may plan on.
+    pub(crate) fn bump_version(&mut self, slot: Slot) {
+        self.nodes.hot_mut(slot).version += 1;
+    }
+
+    /// Sets the version of a node: one that it had before, or one after those of an earlier life.
+    pub(crate) fn set_version(&mut self, slot: Slot, version: u64) {
+        self.nodes.hot_mut(slot).version = version;
+    }
+
+    /// Adds a node, all of it free. The caller must let the searches know the node.
+    ///
+    /// # Panics
+    /// If the shard does not own the partition, or the node is already registered.
+    pub(crate) fn add_node(&mut self, registration: NodeRegistration) -> Slot {
+        let partition = registration.partition;
+        let owns = self.sequences.owns(partition);
+        assert!(owns, "the shard does not own partition {} of node {}", partition.0, registration.id);
+        let ordinal = registration.ordinal;
+        let slot = self.nodes.insert(registration);
+        let before = self.by_ordinal.insert(ordinal, slot);
+        assert!(before.is_none(), "two nodes were registered as number {}", ordinal.0);
+        self.sums.node_added(slot, &self.nodes.cold(slot).registration.spec, self.nodes.state(slot));
+        slot
+    }
+
+    /// Removes a node without allocations, claims and reservations. Returns its registration.
+    pub(crate) fn remove_node(&mut self, slot: Slot) -> NodeRegistration {
+        self.nodes.set_health(slot, Vec::new());
+        self.sums.exceptions_changed(&self.nodes, slot);
+        let state = self.nodes.state(slot);
+        let registration = self.nodes.remove(slot).registration;
+        self.by_ordinal.remove(&registration.ordinal);
+        self.sums.node_removed(slot, &registration.spec, state);
+        registration
+    }
+
+    /// Replaces the capacity, the labels and the taints of a node. Use beyond the new capacity becomes a shortfall.
+    /// The caller must let the searches know.
+    pub(crate) fn respecify(&mut self, slot: Slot, spec: NodeSpec) -> Dirty {
+        self.sums.node_leaves(&self.nodes, slot);
+        self.change(slot, |nodes| nodes.respecify(slot, spec));
+        self.sums.node_returns(&self.nodes, slot);
+        self.replan_claims(slot);
+        self.grew(slot)
+    }
+
+    /// Replaces the unhealthy GPU instances of a node.
+    pub(crate) fn set_health(&mut self, slot: Slot, unhealthy: Unhealthy) -> Dirty {
+        let healed = self.change(slot, |nodes| nodes.set_health(slot, unhealthy));
+        self.sums.exceptions_changed(&self.nodes, slot);
+        if self.replan_claims(slot) || healed { self.grew(slot) } else { Dirty::changed(slot) }
+    }
+
+    /// Changes the state of a node.
+    pub(crate) fn set_state(&mut self, slot: Slot, state: NodeState) -> Dirty {
+        let before = self.nodes.state(slot);
+        self.nodes.set_state(slot, state);
+        self.sums.state_changed(slot, before, state);
+        if state == NodeState::Ready { Dirty::grew(slot) } else { Dirty::changed(slot) }
+    }
+
+    /// Shows a node of a replica in another state than its shard has it.
+    pub(crate) fn show_state(&mut self, slot: Slot, state: NodeState) -> Dirty {
+        self.nodes.set_state(slot, state);
+        Dirty::changed(slot)
+    }
+
+    /// Replaces what the node's agent reported about the machine.
+    pub(crate) fn set_agent(&mut self, slot: Slot, facts: crate::node::AgentFacts) {
+        self.nodes.set_agent(slot, facts);
+    }
+
+    /// Notes all changes from now on, and everything that exists as changed, for views.
+    pub(crate) fn note_changes(&mut self) {
+        let mut dirty = Changed::default();
+        (0..self.nodes.slots()).for_each(|slot| dirty.note(slot, ALL));
+        *self.nodes.dirty_mut() = Some(Box::new(dirty));
+        let mut dirty = Changed::default();
+        (0..self.ledger.places()).for_each(|at| dirty.note(at, 1));
+        *self.ledger.dirty_mut() = Some(Box::new(dirty));
+    }
+
+    /// Returns the changes of nodes since they were last cleared. While this is `None`, no change is noted.
+    pub(crate) fn changed_nodes(&mut self) -> &mut Option<Box<Changed>> {
+        self.nodes.dirty_mut()
+    }
+
+    /// Like [`changed_nodes`](Self::changed_nodes), for the records of allocations. Each is noted as 1.
+    pub(crate) fn changed_allocations(&mut self) -> &mut Option<Box<Changed>> {
+        self.ledger.dirty_mut()
+    }
+
+    /// Counts a request that was refused.
+    pub(crate) fn count_refused(&mut self) {
+        self.sums.refused += 1;
+    }
+
+    /// Continues after the last sequence that an earlier start granted in a partition.
+    pub(crate) fn resume_sequence(&mut self, partition: PartitionId, last: u64) {
+        self.sequences.resume(partition, last);
+    }
+
+    /// Sets the maximum number of allocations per node, including claims and allocations inside bundles.
+    pub(crate) fn set_allocations_per_node_max(&mut self, most: u16) {
+        self.nodes.set_places_max(most);
+    }
+}

@@ -1,0 +1,77 @@
+//! The room of a node, in the form that searches compare.
+
+use crate::node::NodeState;
+use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
+
+/// The room of a node: everything that a search compares and a refusal counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) cpu: Amount,
+    pub(crate) memory: Amount,
+    /// Derived from the GPU books, so that a comparison does not walk sixteen instances.
+    pub(crate) whole_gpus: u16,
+    pub(crate) largest_gpu_part: u16,
+    /// The number of further allocations that the node may hold. Zero or negative at or above the limit.
+    pub(crate) places: i16,
+    /// The state of the node. `None` if the slot is vacant.
+    pub(crate) state: Option<NodeState>,
+}
+
+const _: () = assert!(size_of::<Room>() == 24, "a scan reads these one after the other");
+
+impl Room {
+    pub(crate) const VACANT: Self = Self {
+        cpu: Amount::ZERO,
+        memory: Amount::ZERO,
+        whole_gpus: 0,
+        largest_gpu_part: 0,
+        places: 0,
+        state: None,
+    };
+
+    pub(super) fn follow(&mut self, gpus: &GpuBooks) {
+        self.whole_gpus = gpus.whole_free();
+        self.largest_gpu_part = gpus.largest_free();
+    }
+
+    /// Returns the minimum in each dimension.
+    pub(crate) fn least(&self, other: &Self) -> Self {
+        Self {
+            cpu: self.cpu.min(other.cpu),
+            memory: self.memory.min(other.memory),
+            whole_gpus: self.whole_gpus.min(other.whole_gpus),
+            largest_gpu_part: self.largest_gpu_part.min(other.largest_gpu_part),
+            places: self.places.min(other.places),
+            state: self.state,
+        }
+    }
+
+    /// Returns the maximum in each dimension.
+    pub(crate) fn most(&self, other: &Self) -> Self {
+        Self {
+            cpu: self.cpu.max(other.cpu),
+            memory: self.memory.max(other.memory),
+            whole_gpus: self.whole_gpus.max(other.whole_gpus),
+            largest_gpu_part: self.largest_gpu_part.max(other.largest_gpu_part),
+            places: self.places.max(other.places),
+            state: self.state,
+        }
+    }
+
+    /// Returns whether the node is ready and may hold one more allocation.
+    #[inline]
+    pub(crate) fn takes_work(&self) -> bool {
+        self.state == Some(NodeState::Ready) && self.places > 0
+    }
+
+    /// Returns whether cpu, memory and GPUs suffice, and one more allocation is allowed.
+    #[inline]
+    pub(crate) fn covers(&self, demand: &Demand) -> bool {
+        let gpus = match demand.gpu {
+            GpuRequest::None => true,
+            GpuRequest::Fraction(part) => self.largest_gpu_part >= part,
+            GpuRequest::Whole(count) => self.whole_gpus >= u16::from(count),
+        };
+        demand.cpu <= self.cpu && demand.memory <= self.memory && gpus && self.places > 0
+    }
+}

@@ -1,0 +1,161 @@
+//! Running sums of a shard's books, so that status and summaries never scan the nodes.
+
+use super::table::NodeTable;
+use super::totals::{KeptTotals, Totals};
+use crate::books::CustomBook;
+use crate::index::Slot;
+use crate::node::{NodeSpec, NodeState};
+use crate::resource::{Amount, Demand, GPU_UNIT, ResourceKind};
+use crate::shard::command::ResourceSum;
+
+/// Sums over all nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) placed: u64,
+    pub(crate) refused: u64,
+    pub(crate) released: u64,
+    /// Does not contain reserved amounts: the [node table](NodeTable::reserved) sums them.
+    pub(crate) kept: KeptTotals,
+    /// Nodes with a shortfall, and their shortfalls. Kept separately because shortfalls are rare.
+    shortfalls: std::collections::BTreeMap<Slot, Vec<(ResourceKind, i128)>>,
+    /// Nodes with unhealthy GPU instances, and the amount hidden on each.
+    hidden: std::collections::BTreeMap<Slot, i128>,
+}
+
+fn units(amount: Amount) -> i128 {
+    i128::from(amount.units())
+}
+
+#[inline]
+fn add(totals: &mut Totals, demand: &Demand, sign: i128, place: impl Fn(&mut ResourceSum) -> &mut i128) {
+    *place(totals.sum_mut(ResourceKind::Cpu)) += sign * units(demand.cpu);
+    *place(totals.sum_mut(ResourceKind::Memory)) += sign * units(demand.memory);
+    *place(totals.sum_mut(ResourceKind::Gpu)) += sign * i128::from(demand.gpu.units());
+    for &(id, amount) in demand.custom() {
+        *place(totals.sum_mut(ResourceKind::Custom(id))) += sign * units(amount);
+    }
+}
+
+fn add_capacity(totals: &mut Totals, spec: &NodeSpec, sign: i128) {
+    totals.sum_mut(ResourceKind::Cpu).total += sign * units(spec.cpu);
+    totals.sum_mut(ResourceKind::Memory).total += sign * units(spec.memory);
+    totals.sum_mut(ResourceKind::Gpu).total += sign * i128::from(spec.gpus) * i128::from(GPU_UNIT);
+    for &(id, amount) in spec.custom.as_deref().unwrap_or(&[]) {
+        totals.sum_mut(ResourceKind::Custom(id)).total += sign * units(amount);
+    }
+}
+
+impl Sums {
+    #[inline]
+    pub(super) fn allocate(&mut self, slot: Slot, demand: &Demand) {
+        self.kept.change(slot, |totals| add(totals, demand, 1, |sum| &mut sum.allocated));
+    }
+
+    #[inline]
+    pub(super) fn release(&mut self, slot: Slot, demand: &Demand) {
+        self.kept.change(slot, |totals| add(totals, demand, -1, |sum| &mut sum.allocated));
+    }
+
+    /// Adds amounts held by a statement, or subtracts them if `sign` is -1.
+    pub(super) fn hold(&mut self, slot: Slot, demand: &Demand, sign: i128) {
+        self.kept.change(slot, |totals| add(totals, demand, sign, |sum| &mut sum.held));
+    }
+
+    /// Adds amounts that are being released, or subtracts them if `sign` is -1.
+    pub(super) fn releasing(&mut self, slot: Slot, demand: &Demand, sign: i128) {
+        self.kept.change(slot, |totals| add(totals, demand, sign, |sum| &mut sum.releasing));
+    }
+
+    /// Returns the capacity of all nodes for `kind`, in 1/10,000.
+    pub(crate) fn total(&self, kind: ResourceKind) -> i128 {
+        self.kept.all.sum(kind).total
+    }
+
+    pub(super) fn node_added(&mut self, slot: Slot, spec: &NodeSpec, state: NodeState) {
+        self.kept.change(slot, |totals| {
+            add_capacity(totals, spec, 1);
+            *totals.nodes_in_mut(state) += 1;
+        });
+    }
+
+    pub(super) fn node_removed(&mut self, slot: Slot, spec: &NodeSpec, state: NodeState) {
+        self.kept.change(slot, |totals| {
+            add_capacity(totals, spec, -1);
+            *totals.nodes_in_mut(state) -= 1;
+        });
+    }
+
+    pub(super) fn state_changed(&mut self, slot: Slot, before: NodeState, after: NodeState) {
+        self.kept.change(slot, |totals| {
+            *totals.nodes_in_mut(before) -= 1;
+            *totals.nodes_in_mut(after) += 1;
+        });
+    }
+
+    /// Subtracts a node's capacity before it changes. Its shortfall is updated by
+    /// `node_returns`.
+    pub(super) fn node_leaves(&mut self, nodes: &NodeTable, slot: Slot) {
+        let spec = &nodes.cold(slot).registration.spec;
+        self.kept.change(slot, |totals| add_capacity(totals, spec, -1));
+    }
+
+    /// Adds the capacity of a replica's node (`sign` 1) or subtracts it (-1).
+    pub(super) fn replica_capacity(&mut self, slot: Slot, spec: &NodeSpec, sign: i128) {
+        self.kept.change(slot, |totals| add_capacity(totals, spec, sign));
+    }
+
+    /// Adds a node's new capacity and shortfall.
+    pub(super) fn node_returns(&mut self, nodes: &NodeTable, slot: Slot) {
+        let spec = &nodes.cold(slot).registration.spec;
+        self.kept.change(slot, |totals| add_capacity(totals, spec, 1));
+        self.exceptions_changed(nodes, slot);
+    }
+
+    /// Updates the sums with the shortfall and the hidden amount of one node.
+    pub(super) fn exceptions_changed(&mut self, nodes: &NodeTable, slot: Slot) {
+        let unhealthy = nodes.hot(slot).has_unhealthy;
+        if unhealthy || !self.hidden.is_empty() {
+            let before = self.hidden.remove(&slot).unwrap_or(0);
+            let hidden = if unhealthy { nodes.cold(slot).hidden_total() } else { 0 };
+            if unhealthy {
+                self.hidden.insert(slot, hidden);
+            }
+            let gpu = |totals: &mut Totals| totals.sum_mut(ResourceKind::Gpu).unhealthy += hidden - before;
+            self.kept.change(slot, gpu);
+        }
+        let short = nodes.hot(slot).has_shortfall;
+        if !short && (self.shortfalls.is_empty() || !self.shortfalls.contains_key(&slot)) {
+            return;
+        }
+        for (kind, amount) in self.shortfalls.remove(&slot).unwrap_or_default() {
+            self.kept.change(slot, |totals| totals.sum_mut(kind).shortfall -= amount);
+        }
+        if short {
+            let shortfall = shortfall_of(nodes, slot);
+            for &(kind, amount) in &shortfall {
+                self.kept.change(slot, |totals| totals.sum_mut(kind).shortfall += amount);
+            }
+            self.shortfalls.insert(slot, shortfall);
+        }
+    }
+
+    /// Returns capacity and use of cpu, memory and GPUs.
+    pub(crate) fn load(&self) -> [(i128, i128); 3] {
+        let kinds = [ResourceKind::Cpu, ResourceKind::Memory, ResourceKind::Gpu];
+        kinds.map(|kind| self.kept.all.sum(kind)).map(|sum| (sum.total, sum.in_use()))
+    }
+}
+
+/// Returns what one node has in use beyond its capacity.
+pub(crate) fn shortfall_of(nodes: &NodeTable, slot: Slot) -> Vec<(ResourceKind, i128)> {
+    let cold = nodes.cold(slot);
+    let gpu: i128 = cold.gpu_shortfall.iter().map(|&part| i128::from(part)).sum();
+    let known = [
+        (ResourceKind::Cpu, units(cold.cpu_shortfall)),
+        (ResourceKind::Memory, units(cold.memory_shortfall)),
+        (ResourceKind::Gpu, gpu),
+    ];
+    let custom =
+        cold.custom.iter().map(|book: &CustomBook| (ResourceKind::Custom(book.id), units(book.shortfall)));
+    known.into_iter().chain(custom).filter(|&(_, amount)| amount > 0).collect()
+}

@@ -1,0 +1,144 @@
+//! Totals over the nodes of a shard, updated with every change. While an audit reads the nodes page by page,
+//! there is a second set of totals, over the nodes read so far.
+//!
+//! The audit adds what it finds on each node. Later changes on a node that was read are added to both totals.
+//! After the last node, both totals must be equal, regardless of changes in between
+//! ([`audit_run`](crate::shard::audit::run)).
+
+use crate::broken::{Broken, broken};
+use crate::ids::ResourceId;
+use crate::index::Slot;
+use crate::node::NodeState;
+use crate::resource::ResourceKind;
+use crate::shard::command::ResourceSum;
+
+/// Sums over some nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Nodes by state: ready, draining, joining, lost.
+    states: [u32; 4],
+    cpu: ResourceSum,
+    memory: ResourceSum,
+    gpu: ResourceSum,
+    /// Indexed by the id's position in the registry.
+    custom: Vec<(ResourceId, ResourceSum)>,
+}
+
+impl Totals {
+    /// Returns a mutable reference to the sum of one kind.
+    #[inline]
+    pub(crate) fn sum_mut(&mut self, kind: ResourceKind) -> &mut ResourceSum {
+        match kind {
+            ResourceKind::Cpu => &mut self.cpu,
+            ResourceKind::Memory => &mut self.memory,
+            ResourceKind::Gpu => &mut self.gpu,
+            ResourceKind::Custom(id) => {
+                let at = id.index();
+                if self.custom.len() <= at {
+                    self.custom.resize(at + 1, (id, ResourceSum::default()));
+                }
+                self.custom[at].0 = id;
+                &mut self.custom[at].1
+            }
+        }
+    }
+
+    /// Returns the sum of one kind.
+    pub(crate) fn sum(&self, kind: ResourceKind) -> ResourceSum {
+        match kind {
+            ResourceKind::Cpu => self.cpu,
+            ResourceKind::Memory => self.memory,
+            ResourceKind::Gpu => self.gpu,
+            ResourceKind::Custom(id) => self.custom.get(id.index()).map(|&(_, sum)| sum).unwrap_or_default(),
+        }
+    }
+
+    /// Returns the number of nodes in a state. Lost nodes count together, drained or not.
+    pub(crate) fn nodes_in(&self, state: NodeState) -> u32 {
+        self.states[place_of(state)]
+    }
+
+    /// Returns a mutable reference to the number of nodes in a state.
+    pub(crate) fn nodes_in_mut(&mut self, state: NodeState) -> &mut u32 {
+        &mut self.states[place_of(state)]
+    }
+
+    /// Returns the books per resource: cpu, memory, GPU, then every custom kind that occurs.
+    pub(crate) fn resources(&self) -> Vec<(ResourceKind, ResourceSum)> {
+        let known = [
+            (ResourceKind::Cpu, self.cpu),
+            (ResourceKind::Memory, self.memory),
+            (ResourceKind::Gpu, self.gpu),
+        ];
+        let custom = self.custom.iter().filter(|(_, sum)| *sum != ResourceSum::default());
+        known.into_iter().chain(custom.map(|&(id, sum)| (ResourceKind::Custom(id), sum))).collect()
+    }
+
+    /// Checks these maintained totals against those computed from the nodes.
+    ///
+    /// # Errors
+    /// The first sum that differs.
+    pub(crate) fn check(&self, nodes: &Self) -> Result<(), Broken> {
+        if self.states != nodes.states {
+            return Err(broken!(
+                "the sums say {:?} nodes ready, draining, joining, lost; the nodes {:?}",
+                self.states,
+                nodes.states
+            ));
+        }
+        let kinds = self.resources().into_iter().chain(nodes.resources()).map(|(kind, _)| kind);
+        match kinds.into_iter().find(|&kind| self.sum(kind) != nodes.sum(kind)) {
+            None => Ok(()),
+            Some(kind) => {
+                Err(broken!("the sums of {kind:?} say {:?}, the nodes {:?}", self.sum(kind), nodes.sum(kind)))
+            }
+        }
+    }
+}
+
+fn place_of(state: NodeState) -> usize {
+    match state {
+        NodeState::Ready => 0,
+        NodeState::Draining => 1,
+        NodeState::Joining => 2,
+        NodeState::Lost { .. } => 3,
+    }
+}
+
+/// Totals that are updated with every change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeptTotals {
+    pub(crate) all: Totals,
+    /// The audit has read the nodes below this slot. 0 if no audit is in progress.
+    read: Slot,
+    /// The totals of the nodes that the audit has read.
+    of_read: Totals,
+}
+
+impl KeptTotals {
+    /// Changes the totals for the node in `slot`.
+    #[inline]
+    pub(crate) fn change(&mut self, slot: Slot, change: impl Fn(&mut Totals)) {
+        change(&mut self.all);
+        if slot < self.read {
+            change(&mut self.of_read);
+        }
+    }
+
+    /// Takes the totals of the nodes that an audit has read, so that more nodes can be added.
+    pub(crate) fn take_read(&mut self) -> Totals {
+        std::mem::take(&mut self.of_read)
+    }
+
+    /// Stores the totals again. The audit has read the nodes below `slot`.
+    pub(crate) fn put_read(&mut self, slot: Slot, totals: Totals) {
+        self.of_read = totals;
+        self.read = slot;
+    }
+
+    /// Ends the audit. Returns the totals of all nodes, with all changes since they were read.
+    pub(crate) fn end_reading(&mut self) -> Totals {
+        self.read = 0;
+        self.take_read()
+    }
+}

@@ -1,0 +1,308 @@
+//! The reasons for a refusal: exact counts at a bounded cost.
+//!
+//! Counting runs over contiguous 24-byte records and keeps one tally per check. Only custom resources, which
+//! are rare, need more than these records. The map is built once, at the end.
+//!
+//! A command counts at most one page of nodes. To count all nodes, the caller asks for each further page with
+//! another command ([`Explain`]), so that other commands can run in between.
+
+use std::ops::Range;
+
+use super::Choose;
+use super::{Eligibility, Eligible};
+use crate::index::Slot;
+use crate::index::{Candidates, Visits};
+use crate::limits::EXPLAIN_SLOTS_PER_NODE;
+use crate::node::NodeState;
+use crate::request::{Check, Explain as Explanation, PlacementRequest, Refusal, Shortage};
+use crate::resource::{Amount, GpuRequest};
+use crate::shard::books::Books;
+use crate::shard::books::Room;
+
+/// One check, counted without branches because the code runs for every node.
+struct Tally {
+    asked: i64,
+    nodes: u64,
+    /// The maximum of "available minus requested" as an unsigned number. Negative values, which are shortages,
+    /// exceed all others when unsigned. The smallest shortage is therefore the maximum.
+    best: u64,
+}
+
+impl Tally {
+    fn of(asked: i64) -> Self {
+        Self { asked, nodes: 0, best: 0 }
+    }
+
+    /// Uses wrapping arithmetic: amounts are at most 2^53, and overflow checks would cost as much as the count.
+    #[inline]
+    fn count(&mut self, available: i64) {
+        let over = available.wrapping_sub(self.asked) as u64;
+        self.nodes = self.nodes.wrapping_add(over >> 63);
+        self.best = self.best.max(over);
+    }
+
+    fn report(&self, check: Check, unit: i64, refusal: &mut Refusal) {
+        if self.nodes > 0 {
+            let least = -(self.best as i64);
+            assert!(least > 0, "a node was counted that is not short of {check:?}");
+            let least = Amount::try_from_units(least * unit).expect("a shortage is below what was asked");
+            refusal.checks.insert(check, Shortage { nodes: self.nodes, least });
+        }
+    }
+}
+
+/// The checks of the resources that every node has.
+struct Tallies {
+    cpu: Tally,
+    memory: Tally,
+    gpu: Tally,
+    /// True if the request asks for whole GPUs. Otherwise it asks for part of a GPU, or for none.
+    whole: bool,
+}
+
+impl Tallies {
+    fn of(request: &PlacementRequest) -> Self {
+        let demand = &request.demand;
+        let (gpu, whole) = match demand.gpu {
+            GpuRequest::None => (0, false),
+            GpuRequest::Fraction(part) => (i64::from(part), false),
+            GpuRequest::Whole(count) => (i64::from(count), true),
+        };
+        Self {
+            cpu: Tally::of(demand.cpu.units()),
+            memory: Tally::of(demand.memory.units()),
+            gpu: Tally::of(gpu),
+            whole,
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, room: &Room) {
+        self.cpu.count(room.cpu.units());
+        self.memory.count(room.memory.units());
+        self.gpu.count(i64::from(if self.whole { room.whole_gpus } else { room.largest_gpu_part }));
+    }
+
+    fn report(&self, refusal: &mut Refusal) {
+        self.cpu.report(Check::Cpu, 1, refusal);
+        self.memory.report(Check::Memory, 1, refusal);
+        let (check, unit) = if self.whole { (Check::WholeGpus, Amount::SCALE) } else { (Check::GpuPart, 1) };
+        self.gpu.report(check, unit, refusal);
+    }
+}
+
+/// A page of the counts of a refusal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    /// The slot where it begins.
+    pub(crate) from: Slot,
+    /// The maximum number of nodes.
+    pub(crate) most: u32,
+}
+
+impl Choose {
+    /// Counts the failing checks over the first page of this shard's nodes. Also returns whether any node could
+    /// hold the request if the node were empty. That answer is exact, even if few nodes are counted.
+    ///
+    /// `scope` is the cached eligibility for requests like this one.
+    pub(crate) fn explain(
+        &mut self,
+        books: &Books,
+        request: &PlacementRequest,
+        scope: Eligibility,
+        page: Page,
+    ) -> (Refusal, u64) {
+        let feasible = self.feasible(books, request, scope);
+        let (refusal, looked_at) = self.explain_page(books, request, scope, page);
+        (Refusal { feasible, ..refusal }, looked_at)
+    }
+
+    /// Counts nodes until the page is full. Also returns the number of slots that were looked at.
+    pub(crate) fn explain_page(
+        &self,
+        books: &Books,
+        request: &PlacementRequest,
+        scope: Eligibility,
+        page: Page,
+    ) -> (Refusal, u64) {
+        let Page { from, most } = page;
+        let nodes = books.nodes.len() as u64;
+        let eligible = self.eligible(books, request, scope);
+        let mut refusal = Refusal { nodes, ..Refusal::default() };
+        let mut named = books.nodes.named(request);
+        if let Some(named) = &mut named {
+            named.sort_unstable();
+            named.dedup();
+        }
+        let (end, looked_at) = match &named {
+            // All named candidates fit one page, and no other nodes are looked at.
+            Some(named) if request.explain == Explanation::Full => {
+                refusal.examined = nodes;
+                count_named(books, &eligible, request, named, &mut refusal);
+                (books.nodes.slots(), named.len())
+            }
+            _ => {
+                let end = page_end(books, from, most, &mut refusal);
+                let page = from..end;
+                let plain = matches!(scope, Eligibility::Plain(None));
+                let simple = plain && request.demand.custom.is_none() && books.reservations.is_empty();
+                match &named {
+                    Some(named) => {
+                        let here = named.partition_point(|&slot| slot < end);
+                        count_named(books, &eligible, request, &named[..here], &mut refusal);
+                    }
+                    None if simple => count_plain(books, request, page, &mut refusal),
+                    None => count_slots(books, &eligible, request, page, &mut refusal),
+                }
+                (end, (end - from) as usize)
+            }
+        };
+        if request.explain == Explanation::Full && end < books.nodes.slots() {
+            refusal.rest = Some(end);
+        }
+        (refusal, looked_at as u64)
+    }
+
+    /// Returns whether some registered node has the capacity and the labels, and no taint that excludes the
+    /// request.
+    fn feasible(&mut self, books: &Books, request: &PlacementRequest, scope: Eligibility) -> bool {
+        let asked = self.capacities.geometry().asked(&request.demand);
+        let named = books.nodes.named(request);
+        let Self { capacities, selectors, rankings, .. } = self;
+        let nodes = &books.nodes;
+        let eligible = Eligible::of(selectors, rankings, books, request, scope);
+        let mut any = |candidates: Candidates<'_>| {
+            capacities.any(&asked, candidates, &mut Visits::default(), |slot| {
+                eligible.excluded(slot).is_none() && nodes.could_fit(slot, &request.demand)
+            })
+        };
+        match (&named, scope) {
+            (Some(named), _) => any(Candidates::Walk(named)),
+            (None, Eligibility::Plain(Some(set))) => any(selectors.at(set).candidates()),
+            (None, Eligibility::Plain(None)) => any(Candidates::All),
+            (None, Eligibility::Ranked(id)) => {
+                rankings.at(id).tiers().iter().any(|tier| any(tier.candidates()))
+            }
+        }
+    }
+}
+
+/// Returns the end of the page that begins at `from`, and counts its nodes as examined.
+fn page_end(books: &Books, from: Slot, most: u32, refusal: &mut Refusal) -> Slot {
+    let slots = books.nodes.slots();
+    let last = slots.min(from.saturating_add(most.saturating_mul(EXPLAIN_SLOTS_PER_NODE)));
+    let mut end = from;
+    while end < last && refusal.examined < u64::from(most) {
+        refusal.examined += u64::from(books.nodes.room(end).state.is_some());
+        end += 1;
+    }
+    end
+}
+
+/// Counts a page for a request that depends only on amounts.
+fn count_plain(books: &Books, request: &PlacementRequest, page: Range<Slot>, refusal: &mut Refusal) {
+    let mut tallies = Tallies::of(request);
+    let mut not_ready = 0u64;
+    let mut full = 0u64;
+    for room in &books.nodes.rooms()[page.start as usize..page.end as usize] {
+        match room.state {
+            Some(NodeState::Ready) if room.places <= 0 => full += 1,
+            Some(NodeState::Ready) => tallies.count(room),
+            Some(_) => not_ready += 1,
+            None => {}
+        }
+    }
+    tallies.report(refusal);
+    report_plain(Check::NotReady, not_ready, refusal);
+    report_plain(Check::Allocations, full, refusal);
+}
+
+/// Counts the named candidates among the examined nodes. All other examined nodes are not candidates.
+fn count_named(
+    books: &Books,
+    eligible: &Eligible<'_>,
+    request: &PlacementRequest,
+    named: &[Slot],
+    refusal: &mut Refusal,
+) {
+    count_slots(books, eligible, request, named.iter().copied(), refusal);
+    report_plain(candidate_check(request), refusal.examined - named.len() as u64, refusal);
+}
+
+/// Counts nodes for which labels, taints, custom resources or reservations may decide.
+fn count_slots(
+    books: &Books,
+    eligible: &Eligible<'_>,
+    request: &PlacementRequest,
+    slots: impl Iterator<Item = Slot>,
+    refusal: &mut Refusal,
+) {
+    let custom = request.demand.custom();
+    let tally = |&(_, amount): &(_, Amount)| Tally::of(amount.units());
+    let mut tallies = Tallies::of(request);
+    let mut of_custom: Vec<Tally> = custom.iter().map(tally).collect();
+    let mut fragmented: Vec<Tally> = custom.iter().map(tally).collect();
+    let mut excluded_by = [0u64; 5];
+    let [not_selected, tainted, not_ready, reserved, full] = &mut excluded_by;
+    for slot in slots {
+        let room = books.nodes.room(slot);
+        let Some(state) = room.state else { continue };
+        let excluded = eligible.excluded(slot);
+        if excluded == Some(Check::Selector) {
+            *not_selected += 1;
+        } else if excluded.is_some() {
+            *tainted += 1;
+        } else if state != NodeState::Ready {
+            *not_ready += 1;
+        } else if is_kept_from(books, slot, request) {
+            *reserved += 1;
+        } else if room.places <= 0 {
+            *full += 1;
+        } else {
+            let own = books.reservations.own(slot, request.owner);
+            let own = own.map(|own| books.nodes.restored(slot, &own.aside));
+            tallies.count(own.as_ref().map_or(room, |own| &own.room));
+            for (at, &(id, amount)) in custom.iter().enumerate() {
+                let book = own.as_ref().map_or_else(|| books.nodes.book(slot, id), |own| own.book(id));
+                let room = book.map_or(Amount::ZERO, |book| book.room_for(amount));
+                let sum_would_do = room < amount && book.is_some_and(|book| book.available >= amount);
+                let tallies = if sum_would_do { &mut fragmented } else { &mut of_custom };
+                tallies[at].count(room.units());
+            }
+        }
+    }
+    let checks = [Check::Selector, Check::Taint, Check::NotReady, Check::Reserved, Check::Allocations];
+    for (check, nodes) in checks.into_iter().zip(excluded_by) {
+        report_plain(check, nodes, refusal);
+    }
+    tallies.report(refusal);
+    for (tally, &(id, _)) in of_custom.iter().zip(custom) {
+        tally.report(Check::Custom(id), 1, refusal);
+    }
+    for (tally, &(id, _)) in fragmented.iter().zip(custom) {
+        tally.report(Check::Fragmented(id), 1, refusal);
+    }
+}
+
+/// Returns whether the node would fit if it were not reserved for another owner.
+fn is_kept_from(books: &Books, slot: Slot, request: &PlacementRequest) -> bool {
+    books.reservations.at(slot).is_some_and(|there| {
+        Some(there.owner) != request.owner && books.nodes.fits_restored(slot, &there.aside, &request.demand)
+    })
+}
+
+/// Returns the check for nodes that are not candidates.
+fn candidate_check(request: &PlacementRequest) -> Check {
+    let affinity = request.preferences.as_ref().is_some_and(|preferences| preferences.affinity);
+    match request.candidates.as_deref() {
+        Some(&[node]) if affinity => Check::Affinity(node),
+        _ => Check::Candidates,
+    }
+}
+
+/// Reports a check that is not about a resource.
+fn report_plain(check: Check, nodes: u64, refusal: &mut Refusal) {
+    if nodes > 0 {
+        refusal.checks.insert(check, Shortage { nodes, least: Amount::ZERO });
+    }
+}

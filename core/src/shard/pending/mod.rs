@@ -1,0 +1,533 @@
+//! Waiting requests. A copy of each is parked at every shard, and woken by events that could help it.
+//!
+//! Parking first tries to place, so capacity that became free since the refusal is not missed. A release, or a
+//! node that joins, grows or takes work again, increases a node's available capacity. The shard then wakes
+//! copies that this node could hold, in order of priority, then age. It wakes as many as the available capacity
+//! could hold together. It does not place them: copies exist at several shards. The port, which knows them all,
+//! asks one shard at a time to [retry](crate::shard::Command::Retry). A woken copy is *under way* for that node until
+//! its port answers with a retry or removes it. The node's room is then offered to the next copy.
+//!
+//! A search for the copies that a node could hold looks at a bounded number of shapes. If that is too few, the
+//! node is [put off](put_off), and later commands look at the rest.
+//!
+//! This invariant holds after every step and is checked by [`Shard::check_invariants`]. If an armed copy fits a
+//! node, then another copy is under way for that node, or the node is put off. No copy that fits waits forever.
+
+mod homes;
+mod offer;
+mod put_off;
+mod shapes;
+
+use crate::broken::{Broken, broken};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use slab::Slab;
+
+use crate::ids::{NodeId, OwnerId};
+use crate::index::{ResourceVector, Slot};
+use crate::limits::{WAKE_LOOKS_MAX, WOKEN_PER_EVENT_MAX};
+use crate::map::FixedMap;
+use crate::memory;
+use crate::node::NodeState;
+use crate::planted::{PlantedBug, is_planted};
+use crate::request::{Explain, OrderChoice, PlacementRequest, Policy};
+use crate::resource::Demand;
+use crate::shard::books::Books;
+use crate::shard::choose::{Eligible, LabelIndex};
+use crate::shard::command::{Park, Rejection, WaitToken};
+use crate::time::Time;
+use homes::{Home, Homes};
+use offer::Offer;
+use put_off::PutOff;
+use shapes::{Asked, Below, Filed, Having, Open, ShapeFiles, Summary, asked};
+
+/// The order in which copies are woken: priority, then age, then the port's own order.
+pub(crate) type Turn = (Reverse<i32>, Time, WaitToken);
+
+/// Requests that ask the same of a node, regardless of their policy.
+pub(crate) struct Shape {
+    pub(crate) request: PlacementRequest,
+    /// Unique among all shapes, past and present.
+    pub(crate) number: u64,
+    asked: Asked,
+    filed: Filed,
+    hash: u64,
+    /// Copies that wait to be woken.
+    armed: BTreeSet<Turn>,
+    /// The number of copies, including those under way.
+    copies: usize,
+    /// The number of copies by which a request is counted.
+    homes: u64,
+    pub(crate) home: Home,
+}
+
+impl Shape {
+    fn summary(&self) -> Summary {
+        Summary::of(&self.asked, self.armed.first().copied(), self.request.owner.is_some())
+    }
+
+    /// Returns the first turn after `after`, or the first of all.
+    fn next(&self, after: Option<Turn>) -> Option<Turn> {
+        match after {
+            Some(after) => self.armed.range((Bound::Excluded(after), Bound::Unbounded)).next(),
+            None => self.armed.first(),
+        }
+        .copied()
+    }
+}
+
+struct Copy {
+    request: PlacementRequest,
+    shape: usize,
+    turn: Turn,
+    /// True if this copy is the one by which the request is counted.
+    home: bool,
+    /// The node for whose room it was woken, until its port answers.
+    under_way: Option<NodeId>,
+}
+
+/// An attempt to place a parked copy.
+pub(crate) struct Retry {
+    turn: Turn,
+    /// The node for whose room it was woken.
+    node: Option<NodeId>,
+    pub(crate) request: PlacementRequest,
+}
+
+/// The status of one shape at one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitingShape {
+    /// Identifies the shape. The same at every shard.
+    pub hash: u64,
+    /// The number of requests that are counted at this shard.
+    pub homes: u64,
+    /// True if some node of this shard could hold one if the node were empty. If very many shapes wait, this
+    /// may predate the latest changes of nodes.
+    pub feasible: bool,
+}
+
+/// The waiting requests of a shard.
+pub(crate) struct Waiting {
+    copies: FixedMap<WaitToken, Copy>,
+    pub(crate) shapes: Slab<Shape>,
+    by_hash: FixedMap<u64, Vec<usize>>,
+    files: ShapeFiles,
+    /// The number of shapes, each counted once per file that contains it.
+    filed: usize,
+    /// One more than the highest index of a shape.
+    places: usize,
+    /// The number of shapes ever created.
+    made: u64,
+    /// Copies woken since the last drain, in order.
+    woken: Vec<WaitToken>,
+    pub(crate) put_off: PutOff,
+    pub(crate) homes: Homes,
+    /// Scratch memory of a search, reused.
+    open: Open,
+    wake_looks: u64,
+    /// Same as in [`ShardWork`](crate::shard::ShardWork).
+    pub(crate) looked_at: u64,
+    pub(crate) homes_looked_at: u64,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self {
+            copies: FixedMap::default(),
+            shapes: Slab::new(),
+            by_hash: FixedMap::default(),
+            files: ShapeFiles::default(),
+            filed: 0,
+            places: 0,
+            made: 0,
+            woken: Vec::new(),
+            put_off: PutOff::default(),
+            homes: Homes::default(),
+            open: Open::new(),
+            wake_looks: WAKE_LOOKS_MAX,
+            looked_at: 0,
+            homes_looked_at: 0,
+        }
+    }
+}
+
+/// Returns what a request asks of a node. Requests that differ only in other fields have the same shape.
+fn shape_of(request: &PlacementRequest) -> PlacementRequest {
+    let policy = Policy::default();
+    let order = OrderChoice::default();
+    let explain = Explain::default();
+    PlacementRequest { policy, order, explain, ..request.clone() }
+}
+
+fn shape_hash(request: &PlacementRequest) -> u64 {
+    let mut hasher = crate::hash::StateHasher::new("shape");
+    let demand = &request.demand;
+    hasher.amount(demand.cpu.units());
+    hasher.amount(demand.memory.units());
+    hasher.amount(demand.gpu.amount().units());
+    for &(id, amount) in demand.custom() {
+        hasher.number(u64::from(id.0));
+        hasher.amount(amount.units());
+    }
+    hasher.number(request.selector.as_ref().map_or(0, |selector| selector.hash()));
+    hasher.number(request.owner.map_or(0, OwnerId::number));
+    for id in request.candidates.iter().flat_map(|ids| ids.iter()) {
+        hasher.number(id.0);
+    }
+    if let Some(preferences) = &request.preferences {
+        hasher.number(preferences.rules.as_ref().map_or(0, |rules| rules.hash()));
+        hasher.number(u64::from(preferences.avoid_gpu) | u64::from(preferences.affinity) << 1);
+        for id in preferences.nodes.iter() {
+            hasher.number(id.0);
+        }
+    }
+    hasher.finish().0 as u64
+}
+
+impl Waiting {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.copies.is_empty()
+    }
+
+    /// Adds a copy. `home` says whether its request is counted by it.
+    pub(crate) fn park(&mut self, park: Park, home: bool, labels: &LabelIndex) {
+        let shape = shape_of(&park.request);
+        let hash = shape_hash(&shape);
+        let same = self.by_hash.get(&hash).map_or(&[][..], Vec::as_slice);
+        let known = same.iter().copied().find(|&at| self.shapes[at].request == shape);
+        let at = known.unwrap_or_else(|| self.make(shape, hash, labels));
+        let turn = (Reverse(park.priority), park.since, park.token);
+        self.shapes[at].copies += 1;
+        self.shapes[at].homes += u64::from(home);
+        self.arm(at, turn);
+        let copy = Copy { request: park.request, shape: at, turn, home, under_way: None };
+        let before = self.copies.insert(park.token, copy);
+        assert!(before.is_none(), "{:?} is parked twice", park.token);
+    }
+
+    /// Creates a shape without copies.
+    fn make(&mut self, request: PlacementRequest, hash: u64, labels: &LabelIndex) -> usize {
+        self.made += 1;
+        let shape = Shape {
+            number: self.made,
+            asked: asked(&ResourceVector::asked(&request.demand)),
+            filed: Filed::of(&request, |term| labels.count(term)),
+            request,
+            hash,
+            armed: BTreeSet::new(),
+            copies: 0,
+            homes: 0,
+            home: Home::default(),
+        };
+        self.filed += shape.filed.files();
+        let at = self.shapes.insert(shape);
+        self.by_hash.entry(hash).or_default().push(at);
+        self.places = self.places.max(at + 1);
+        let shape = &self.shapes[at];
+        self.files.insert(&shape.filed, &shape.asked, at, shape.summary());
+        at
+    }
+
+    /// Notes that a copy waits to be woken.
+    fn arm(&mut self, at: usize, turn: Turn) {
+        self.shapes[at].armed.insert(turn);
+        self.follow_armed(at, turn);
+    }
+
+    /// Notes that a copy no longer waits to be woken.
+    fn disarm(&mut self, at: usize, turn: Turn) {
+        if self.shapes[at].armed.remove(&turn) {
+            self.follow_armed(at, turn);
+        }
+    }
+
+    /// Updates the files of a shape if `turn` may have changed its first turn.
+    fn follow_armed(&mut self, at: usize, turn: Turn) {
+        let shape = &self.shapes[at];
+        if shape.armed.first().is_none_or(|&first| first >= turn) {
+            self.files.refresh(&shape.filed, &shape.asked, at, shape.summary());
+        }
+    }
+
+    fn remove(&mut self, token: WaitToken) -> Option<Copy> {
+        let copy = self.copies.remove(&token)?;
+        self.disarm(copy.shape, copy.turn);
+        let shape = &mut self.shapes[copy.shape];
+        shape.copies -= 1;
+        shape.homes -= u64::from(copy.home);
+        if shape.copies == 0 {
+            self.unmake(copy.shape);
+        }
+        Some(copy)
+    }
+
+    fn unmake(&mut self, at: usize) {
+        let mut shape = self.shapes.remove(at);
+        self.files.remove(&shape.filed, &shape.asked, at);
+        self.filed -= shape.filed.files();
+        self.homes.forget(at, &mut shape.home);
+        let same = self.by_hash.get_mut(&shape.hash).expect("every shape is found by its hash");
+        same.retain(|&known| known != at);
+        if same.is_empty() {
+            self.by_hash.remove(&shape.hash);
+        }
+        if self.shapes.is_empty() {
+            self.places = 0;
+        }
+    }
+
+    /// Returns the number of shapes ever created.
+    pub(crate) fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// Returns an upper bound of the shape indexes. Some below it may be unused.
+    pub(crate) fn places(&self) -> usize {
+        self.places
+    }
+
+    /// Returns the first turn of a shape and its request, if `offer` may hold it.
+    pub(crate) fn armed_within(&self, at: usize, offer: &Offer) -> Option<(Turn, &PlacementRequest)> {
+        let shape = self.shapes.get(at)?;
+        let turn = *shape.armed.first()?;
+        offer.may_hold(&shape.summary()).then_some((turn, &shape.request))
+    }
+
+    /// Reports the bytes of the copies and their shapes. Excludes what a request points to (custom amounts,
+    /// selectors, candidates), which its port and its shape share.
+    pub(crate) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
+        let queues = self.put_off.memory() + (self.open.capacity() * size_of::<(Turn, usize)>()) as u64;
+        add("waiting requests", memory::of_map(&self.copies) + memory::of_vec(&self.woken) + queues);
+        let shapes = (self.shapes.capacity() * size_of::<Option<Shape>>()) as u64;
+        let of_shape = |shape: &Shape| memory::of_btree(shape.armed.len(), size_of::<Turn>());
+        let armed: u64 = self.shapes.iter().map(|(_, shape)| of_shape(shape)).sum();
+        let same: u64 = self.by_hash.values().map(memory::of_vec).sum();
+        let tables = memory::of_map(&self.by_hash) + same + self.files.memory() + self.homes.memory();
+        add("shapes of waiting requests", shapes + armed + tables);
+    }
+
+    /// Wakes a copy for the room of `node`.
+    fn wake(&mut self, turn: Turn, node: NodeId) {
+        let copy = self.copies.get_mut(&turn.2).expect("an armed copy is parked");
+        copy.under_way = Some(node);
+        let at = copy.shape;
+        self.disarm(at, turn);
+        if !is_planted(PlantedBug::WakeUpForgotten) {
+            self.woken.push(turn.2);
+        }
+    }
+}
+
+impl Waiting {
+    /// Begins to try a parked copy again. It is armed, so that the attempt can wake it. Returns its request.
+    pub(crate) fn begin_retry(&mut self, token: WaitToken) -> Result<Retry, Rejection> {
+        let copy = self.copies.get_mut(&token).ok_or(Rejection::NotParked)?;
+        let retry = Retry { turn: copy.turn, node: copy.under_way.take(), request: copy.request.clone() };
+        let shape = copy.shape;
+        self.arm(shape, retry.turn);
+        Ok(retry)
+    }
+
+    /// Ends an attempt. A copy that was placed is removed, and the room that it was woken for is offered to others.
+    pub(crate) fn end_retry(&mut self, books: &Books, retry: &Retry, is_placed: bool) {
+        let &Retry { turn, node, .. } = retry;
+        if !is_placed {
+            return self.offer_again(books, node, Some(turn));
+        }
+        // A placement that used up its reservation may have woken this same copy.
+        let again = self.remove(turn.2).and_then(|copy| copy.under_way);
+        self.offer_again(books, node, None);
+        if again != node {
+            self.offer_again(books, again, None);
+        }
+    }
+
+    /// Removes a parked copy.
+    pub(crate) fn unpark(&mut self, books: &Books, token: WaitToken) -> Result<(), Rejection> {
+        let copy = self.remove(token).ok_or(Rejection::NotParked)?;
+        self.offer_again(books, copy.under_way, None);
+        Ok(())
+    }
+
+    /// Offers the room that a copy was woken for to the copies after `after`, or to all. A copy that was
+    /// refused had its turn, and so had those before it.
+    fn offer_again(&mut self, books: &Books, node: Option<NodeId>, after: Option<Turn>) {
+        if let Some(slot) = node.and_then(|node| books.nodes.slot(node)) {
+            self.wake_for(books, slot, after);
+        }
+    }
+
+    /// Wakes copies that the node in `slot` could hold with what it has available, in order.
+    pub(crate) fn wake_for(&mut self, books: &Books, slot: Slot, after: Option<Turn>) {
+        if self.is_empty() || !books.nodes.takes_work(slot) {
+            return;
+        }
+        let node = books.nodes.hot(slot).id;
+        let mut open = std::mem::take(&mut self.open);
+        open.clear();
+        let cold = books.nodes.cold(slot);
+        let labels = &cold.registration.spec.labels;
+        let having = Having { node, labels, kinds: &mut cold.custom.iter().map(|book| book.id) };
+        let files = self.files.open_for(having, &mut open);
+        let looks_max = self.wake_looks;
+        let mut left = looks_max;
+        let (woken, is_through) = self.wake_in_turn(books, slot, after, &mut open, &mut left);
+        self.looked_at += files + looks_max - left;
+        self.open = open;
+        if woken == 0 && !is_through {
+            self.put_off.put_off(node);
+        } else if after.is_none() {
+            // The remaining shapes have their turn when the copies under way are answered.
+            self.put_off.settle(node);
+        }
+    }
+
+    /// Wakes the copies that fit the node in `slot`, among those below the open vertices. Returns how many, and
+    /// whether the search was completed. It is not completed if it needs more than `looks` vertices.
+    fn wake_in_turn(
+        &mut self,
+        books: &Books,
+        slot: Slot,
+        after: Option<Turn>,
+        open: &mut Open,
+        looks: &mut u64,
+    ) -> (usize, bool) {
+        if open.is_empty() {
+            return (0, true);
+        }
+        let node = books.nodes.hot(slot).id;
+        let mut offer = Offer::of(books, slot);
+        // Each copy takes a place of the node. A copy that does not need it passes it to the next.
+        let places = books.nodes.room(slot).places;
+        let most = WOKEN_PER_EVENT_MAX.min(usize::try_from(places).unwrap_or(0));
+        let mut woken = 0;
+        while let Some(Reverse((turn, vertex))) = open.pop() {
+            if *looks == 0 {
+                return (woken, false);
+            }
+            *looks -= 1;
+            let (summary, below) = self.files.vertex(vertex);
+            if !offer.may_hold(summary) {
+                continue;
+            }
+            let at = match below {
+                Below::Two(two) => {
+                    two.into_iter().for_each(|vertex| self.files.open(vertex, open));
+                    continue;
+                }
+                Below::Shape(at) => at,
+            };
+            let shape = &self.shapes[at];
+            let Some(next) = shape.next(after) else { continue };
+            if next > turn {
+                // The first copies of this shape had their turn. Other shapes may come before its next copy.
+                open.push(Reverse((next, vertex)));
+                continue;
+            }
+            if !admits(books, slot, &shape.request) || !offer.take(&shape.request) {
+                continue;
+            }
+            self.wake(turn, node);
+            woken += 1;
+            if woken == most {
+                return (woken, true);
+            }
+            if let Some(next) = self.shapes[at].next(after) {
+                open.push(Reverse((next, vertex)));
+            }
+        }
+        (woken, true)
+    }
+
+    /// Wakes the copies of `fitting` that still fit together. Returns how many.
+    pub(crate) fn wake_of(
+        &mut self,
+        books: &Books,
+        slot: Slot,
+        mut offer: Offer,
+        fitting: &BTreeSet<(Turn, usize)>,
+    ) -> usize {
+        let node = books.nodes.hot(slot).id;
+        let most = usize::try_from(books.nodes.room(slot).places).unwrap_or(0);
+        let mut woken = 0;
+        for &(turn, at) in fitting {
+            if woken == most {
+                break;
+            }
+            let is_armed = |shape: &&Shape| shape.armed.contains(&turn);
+            if let Some(shape) = self.shapes.get(at).filter(is_armed)
+                && admits(books, slot, &shape.request)
+                && offer.take(&shape.request)
+            {
+                self.wake(turn, node);
+                woken += 1;
+            }
+        }
+        woken
+    }
+
+    /// Replaces the bound [`WAKE_LOOKS_MAX`], so that tests reach it with few requests.
+    pub(crate) fn set_wake_looks(&mut self, looks_max: u64) {
+        self.wake_looks = looks_max;
+    }
+
+    /// Returns the copies woken since the last call, in order.
+    pub(crate) fn drain_woken(&mut self) -> std::vec::Drain<'_, WaitToken> {
+        self.woken.drain(..)
+    }
+
+    /// Returns the status of every waiting shape, as far as homes are known.
+    pub(crate) fn statuses(&self) -> Vec<WaitingShape> {
+        let status = |(_, shape): (usize, &Shape)| WaitingShape {
+            hash: shape.hash,
+            homes: shape.homes,
+            feasible: shape.home.is_known(),
+        };
+        self.shapes.iter().map(status).collect()
+    }
+
+    /// Returns the demands of requests that are counted here and whose home is the node in `slot`. One entry
+    /// per shape, with the number of requests.
+    pub(crate) fn at(&self, slot: Slot) -> Vec<(Demand, u64)> {
+        let shapes = self.homes.at(slot).map(|at| &self.shapes[at]);
+        let counted = shapes.filter(|shape| shape.homes > 0);
+        counted.map(|shape| (shape.request.demand.clone(), shape.homes)).collect()
+    }
+
+    /// Checks that no copy waits although it fits, and that the shapes match the copies.
+    pub(crate) fn check(&self, books: &Books) -> Result<(), Broken> {
+        let waiting = self;
+        let copies: usize = waiting.shapes.iter().map(|(_, shape)| shape.copies).sum();
+        let armed: usize = waiting.shapes.iter().map(|(_, shape)| shape.armed.len()).sum();
+        let under_way: Vec<NodeId> = waiting.copies.values().filter_map(|copy| copy.under_way).collect();
+        if copies != waiting.copies.len() || armed + under_way.len() != copies {
+            return Err(broken!(
+                "{copies} waiting copies in shapes, {armed} armed, {} in all",
+                waiting.copies.len()
+            ));
+        }
+        waiting.files.check(waiting.filed)?;
+        waiting.put_off.check()?;
+        for (slot, hot, _) in books.nodes.iter() {
+            let is_ready = books.nodes.state(slot) == NodeState::Ready;
+            if !is_ready || under_way.contains(&hot.id) || waiting.put_off.is_open(hot.id) {
+                continue;
+            }
+            let missed =
+                waiting.shapes.iter().find(|(_, s)| !s.armed.is_empty() && admits(books, slot, &s.request));
+            if let Some((_, shape)) = missed {
+                return Err(broken!("{:?} waits although it fits node {}", shape.armed.first(), hot.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether the node could take `request` now. This must match exactly a placement that names only this
+/// node. Otherwise a copy could be woken repeatedly without success.
+fn admits(books: &Books, slot: Slot, request: &PlacementRequest) -> bool {
+    let Books { nodes, reservations, .. } = books;
+    reservations.fits(nodes, slot, request) && Eligible::computed(nodes, request).allows(slot)
+}

@@ -1,0 +1,99 @@
+//! The capacity that a node offers to waiting requests, and the rest of it while copies are woken.
+
+use crate::books::CustomBook;
+use crate::ids::OwnerId;
+use crate::index::Slot;
+use crate::request::PlacementRequest;
+use crate::resource::{Amount, GpuBooks};
+use crate::shard::books::{Books, FreeBooks};
+use crate::shard::pending::shapes::{Asked, Summary, fits};
+
+/// The rest of a node's availability while copies are woken for it.
+struct Left {
+    cpu: Amount,
+    memory: Amount,
+    gpus: GpuBooks,
+    custom: Vec<CustomBook>,
+    /// The same, in the form that is compared with shapes.
+    most: Asked,
+}
+
+impl From<FreeBooks> for Left {
+    fn from(FreeBooks { room, gpus, custom }: FreeBooks) -> Self {
+        Self::new(room.cpu, room.memory, gpus, custom)
+    }
+}
+
+impl Left {
+    fn new(cpu: Amount, memory: Amount, gpus: GpuBooks, custom: Vec<CustomBook>) -> Self {
+        let mut left = Self { cpu, memory, gpus, custom, most: Asked::default() };
+        left.follow();
+        left
+    }
+
+    fn follow(&mut self) {
+        let whole = i64::from(self.gpus.whole_free());
+        let part = i64::from(self.gpus.largest_free());
+        self.most = [self.cpu.units(), self.memory.units(), whole, part];
+    }
+
+    /// Takes what `request` asks. Returns false if it does not fit.
+    fn take(&mut self, request: &PlacementRequest) -> bool {
+        let demand = &request.demand;
+        let Some(gpus) = self.gpus.choose(demand.gpu) else { return false };
+        let book = |books: &[CustomBook], id| books.binary_search_by_key(&id, |book: &CustomBook| book.id);
+        let fits = demand.cpu <= self.cpu
+            && demand.memory <= self.memory
+            && demand.custom().iter().all(|&(id, amount)| {
+                book(&self.custom, id).is_ok_and(|at| amount <= self.custom[at].room_for(amount))
+            });
+        if fits {
+            self.cpu = self.cpu.minus(demand.cpu);
+            self.memory = self.memory.minus(demand.memory);
+            self.gpus.take(gpus);
+            for &(id, amount) in demand.custom() {
+                let at = book(&self.custom, id).expect("it was found above");
+                self.custom[at].take(amount);
+            }
+            self.follow();
+        }
+        fits
+    }
+}
+
+/// The capacity that a node offers. On a reserved node, the owner's requests also see the reserved amounts.
+pub(crate) struct Offer {
+    left: Left,
+    own: Option<(OwnerId, Left)>,
+}
+
+impl Offer {
+    /// Returns what the node in `slot` offers.
+    pub(super) fn of(books: &Books, slot: Slot) -> Self {
+        let Books { nodes, reservations, .. } = books;
+        let room = nodes.room(slot);
+        let hot = nodes.hot(slot);
+        let custom = if hot.has_custom { nodes.cold(slot).custom.clone() } else { Vec::new() };
+        let own = reservations.at(slot);
+        Self {
+            left: Left::new(room.cpu, room.memory, hot.gpus, custom),
+            own: own.map(|own| (own.owner, nodes.restored(slot, &own.aside).into())),
+        }
+    }
+
+    /// Returns whether the node may hold one of the shapes in the summary.
+    #[inline]
+    pub(crate) fn may_hold(&self, shapes: &Summary) -> bool {
+        let may_own = || self.own.as_ref().is_some_and(|(_, left)| fits(&shapes.least, &left.most));
+        fits(&shapes.least, &self.left.most) || shapes.owned && may_own()
+    }
+
+    /// Takes what `request` asks. Returns false if it does not fit. The rest only shrinks, so such a shape need
+    /// not be tried again.
+    pub(crate) fn take(&mut self, request: &PlacementRequest) -> bool {
+        match &mut self.own {
+            Some((owner, left)) if request.owner == Some(*owner) => left.take(request),
+            _ => self.left.take(request),
+        }
+    }
+}

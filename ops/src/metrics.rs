@@ -63,7 +63,8 @@ struct Latencies {
     before: Mutex<(Histogram<u64>, Box<Histogram<u64>>)>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex of statistics, which are valid even if a thread panicked with the lock.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -5,7 +5,7 @@ use wharf_net::protocol::{AdoptRequest, NamedUnits};
 
 use super::connect::{ConnectArgs, Usage};
 use super::demand::DemandArgs;
-use super::{Ended, print};
+use super::{Ended, print, terms};
 
 #[derive(Debug, Args)]
 pub(super) struct AdoptArgs {
@@ -40,18 +40,12 @@ pub(super) async fn adopt(args: AdoptArgs) -> anyhow::Result<Ended> {
         node: args.node,
         demand: args.demand.body()?,
         gpus: args.gpus,
-        units: args.units.iter().map(|text| units(text)).collect::<Result<_, _>>()?,
+        units: terms::each(&args.units, units)?,
         external_id: args.external_id,
     };
-    let client = args.connect.connect().await?;
-    let reply = client.adopt(&request).await?;
-    client.close().await;
-    if args.connect.json {
-        print::json(&print::PlaceView::from(&reply))?;
-    } else {
-        print::place("adopted", &reply);
-    }
-    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    let reply = args.connect.ask(async |client| client.adopt(&request).await).await?;
+    let is_done = reply.reason.is_done();
+    args.connect.show(is_done, || print::place_view(&reply), || print::place("adopted", &reply))
 }
 
 #[cfg(test)]

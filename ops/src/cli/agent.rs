@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::resource::Amount;
@@ -17,7 +17,7 @@ use super::connect::{ConnectArgs, Usage};
 use super::node::{memory, pair};
 use super::print::{self, units};
 use crate::agent::{
-    Accelerators, Agent, Fake, Gpu, Inventory, Journal, Machine, NvmlInventory, Shape, watch_accelerators,
+    Accelerators, Agent, Fake, Inventory, Journal, Machine, NvmlInventory, Shape, watch_accelerators,
 };
 
 #[derive(Debug, Args)]
@@ -62,60 +62,46 @@ pub(super) struct AgentArgs {
     connect: ConnectArgs,
 }
 
-#[derive(Serialize)]
-struct GpuView<'a> {
-    #[serde(flatten)]
-    gpu: &'a Gpu,
-}
-
 /// A report, for output.
-#[derive(Serialize)]
-struct ReportView<'a> {
-    name: &'a str,
-    identity: &'a str,
-    boot: &'a str,
+struct Report<'a> {
+    request: &'a ReportRequest,
+    found: &'a Accelerators,
+    /// The id of the node, once it is registered.
     node: Option<u64>,
-    cpu: String,
-    memory: String,
-    gpus: u32,
-    custom: BTreeMap<&'a str, String>,
-    labels: BTreeMap<&'a str, &'a str>,
-    source: &'a str,
-    devices: Vec<GpuView<'a>>,
 }
 
-impl<'a> ReportView<'a> {
-    fn new(request: &'a ReportRequest, found: &'a Accelerators, reply: Option<&ReportReply>) -> Self {
-        let node = &request.node;
-        Self {
-            name: &node.name,
-            identity: &node.identity,
-            boot: &request.boot,
-            node: reply.map(|reply| reply.node),
-            cpu: units(node.cpu),
-            memory: units(node.memory),
-            gpus: node.gpus,
-            custom: node.custom.iter().map(|named| (named.name.as_str(), units(named.amount))).collect(),
-            labels: node.labels.iter().map(|pair| (pair.key.as_str(), pair.value.as_str())).collect(),
-            source: &found.source,
-            devices: found.gpus.iter().map(|gpu| GpuView { gpu }).collect(),
-        }
+impl Report<'_> {
+    fn view(&self) -> Value {
+        let node = &self.request.node;
+        json!({
+            "name": node.name,
+            "identity": node.identity,
+            "boot": self.request.boot,
+            "node": self.node,
+            "cpu": units(node.cpu),
+            "memory": units(node.memory),
+            "gpus": node.gpus,
+            "custom": print::amounts(&node.custom),
+            "labels": print::labels(&node.labels),
+            "source": self.found.source,
+            "devices": self.found.gpus,
+        })
     }
 
     fn say(&self) {
+        let node = &self.request.node;
         let id = self.node.map(|id| format!(", registered as n{id}")).unwrap_or_default();
-        print::say(format_args!("{} (machine {}){id}", self.name, self.identity));
-        print::say(format_args!(
-            "  {} cores, {} MiB, {} GPUs: {}",
-            self.cpu, self.memory, self.gpus, self.source
-        ));
-        for (name, amount) in &self.custom {
+        print::say(format_args!("{} (machine {}){id}", node.name, node.identity));
+        let cpu = units(node.cpu);
+        let memory = units(node.memory);
+        print::say(format_args!("  {cpu} cores, {memory} MiB, {} GPUs: {}", node.gpus, self.found.source));
+        for (name, amount) in print::amounts(&node.custom) {
             print::say(format_args!("  {amount} {name}"));
         }
-        for (key, value) in &self.labels {
+        for (key, value) in print::labels(&node.labels) {
             print::say(format_args!("  label {key}={value}"));
         }
-        for GpuView { gpu } in &self.devices {
+        for gpu in &self.found.gpus {
             let numa = gpu.numa.map(|numa| format!(", NUMA node {numa}")).unwrap_or_default();
             let mig = gpu.mig.as_ref().map(|mig| format!(", MIG: {}", mig.join(" "))).unwrap_or_default();
             let links = if gpu.links.is_empty() {
@@ -129,6 +115,10 @@ impl<'a> ReportView<'a> {
                 gpu.uuid, gpu.model, gpu.memory_mib
             ));
         }
+    }
+
+    fn show(&self, connect: &ConnectArgs) -> anyhow::Result<Ended> {
+        connect.show(true, || self.view(), || self.say())
     }
 }
 
@@ -202,7 +192,7 @@ pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
     if args.print {
         let found = inventory.read()?;
         let request = crate::agent::report(&shape, &found, 0);
-        return show(&args.connect, &ReportView::new(&request, &found, None));
+        return Report { request: &request, found: &found, node: None }.show(&args.connect);
     }
     let interval = args.interval.map(Duration::from_millis);
     let failed = |error: &anyhow::Error| note(&format!("accelerators: {}", super::message(error)));
@@ -220,11 +210,9 @@ pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
         version: 0,
     };
     if args.once {
-        let client = args.connect.connect().await?;
-        let reply = agent.report_once(&client).await?;
-        client.close().await;
+        let reply = args.connect.ask(async |client| agent.report_once(client).await).await?;
         let request = crate::agent::report(&agent.shape, &found, agent.version);
-        return show(&args.connect, &ReportView::new(&request, &found, Some(&reply)));
+        return Report { request: &request, found: &found, node: Some(reply.node) }.show(&args.connect);
     }
     let told = async move {
         tokio::select! {
@@ -233,14 +221,5 @@ pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
         }
     };
     agent.run(|| args.connect.connect(), told).await;
-    Ok(Ended::Done)
-}
-
-fn show(connect: &ConnectArgs, view: &ReportView<'_>) -> anyhow::Result<Ended> {
-    if connect.json {
-        print::json(view)?;
-    } else {
-        view.say();
-    }
     Ok(Ended::Done)
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use serde_json::Value;
 use tokio::time::timeout;
 use wharf_net::client::{Client, ClientConfig, ClientError};
 
-use super::Ended;
+use super::{Ended, print};
 use crate::config::default_data_dir;
 use crate::daemon::{DEVELOPMENT_CERTIFICATE, read_certificates};
 
@@ -77,6 +78,32 @@ impl ConnectArgs {
             || Usage(format!("--server {}: the name has no address", self.server)).into(),
             Into::into,
         ))
+    }
+
+    /// Connects, asks the service, and closes the connection.
+    pub(super) async fn ask<T, E: Into<anyhow::Error>>(
+        &self,
+        question: impl AsyncFnOnce(&Client) -> Result<T, E>,
+    ) -> anyhow::Result<T> {
+        let client = self.connect().await?;
+        let reply = question(&client).await.map_err(Into::into)?;
+        client.close().await;
+        Ok(reply)
+    }
+
+    /// Prints a reply, as JSON or for people. `is_done` tells whether the service did what was asked.
+    pub(super) fn show(
+        &self,
+        is_done: bool,
+        view: impl FnOnce() -> Value,
+        say: impl FnOnce(),
+    ) -> anyhow::Result<Ended> {
+        if self.json {
+            print::json(&view());
+        } else {
+            say();
+        }
+        Ok(if is_done { Ended::Done } else { Ended::Refused })
     }
 }
 

@@ -6,18 +6,18 @@ use clap::{Args, Subcommand};
 use wharf_core::group::Strategy;
 use wharf_core::ids::{GroupId, Incarnation};
 use wharf_core::resource::Amount;
-use wharf_net::client::Client;
+use wharf_net::client::{Client, ClientError};
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleTemplate, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE, CreateGroupRequest, EXPLAIN_BOUNDED,
-    EXPLAIN_FULL, GroupReply, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount,
-    PlaceRequest, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
+    EXPLAIN_FULL, GroupReply, GroupSummary, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL,
+    NamedAmount, PlaceRequest, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
+    TopologyBody,
 };
 
 use super::connect::{ConnectArgs, Usage};
 use super::demand::DemandArgs;
-use super::group_view::{GroupReplyView, RemoveView, SummaryView, say_group, say_summaries};
-use super::{Ended, node, place, print, terms};
+use super::{Ended, group_view, node, place, print, terms};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GroupCommand {
@@ -26,7 +26,7 @@ pub(super) enum GroupCommand {
     /// Show a group and where its bundles are placed.
     Status(OneArgs),
     /// List the groups.
-    List(ListArgs),
+    List(ConnectArgs),
     /// Add bundles to a group, all or none.
     Grow(Box<GrowArgs>),
     /// Remove bundles from a group, and the allocations inside them.
@@ -96,12 +96,6 @@ pub(super) struct OneArgs {
     /// The group id, as printed by `wharf group create`.
     #[arg(value_parser = group_id)]
     group: GroupId,
-    #[command(flatten)]
-    connect: ConnectArgs,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ListArgs {
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -230,8 +224,7 @@ fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
 
 impl BundleArgs {
     fn templates(&self) -> Result<Vec<BundleTemplate>, Usage> {
-        let mut bundles: Vec<(PlaceRequest, u32)> =
-            self.bundle.iter().map(|text| bundle(text)).collect::<Result<_, _>>()?;
+        let mut bundles = terms::each(&self.bundle, bundle)?;
         if bundles.is_empty() {
             let request = PlaceRequest { demand: self.demand.body()?, ..PlaceRequest::default() };
             if request == PlaceRequest::default() {
@@ -240,10 +233,8 @@ impl BundleArgs {
             }
             bundles.push((request, self.bundles.unwrap_or(1)));
         }
-        let selectors: Vec<_> =
-            self.selectors.iter().map(|text| terms::term("--select", text)).collect::<Result<_, _>>()?;
-        let tolerations: Vec<_> =
-            self.tolerations.iter().map(|text| terms::toleration(text)).collect::<Result<_, _>>()?;
+        let selectors = terms::each(&self.selectors, terms::selector)?;
+        let tolerations = terms::each(&self.tolerations, terms::toleration)?;
         let explain = if self.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED };
         let template = |(request, count): (PlaceRequest, u32)| {
             let selectors = selectors.clone();
@@ -259,55 +250,28 @@ pub(super) async fn run(command: GroupCommand) -> anyhow::Result<Ended> {
     match command {
         GroupCommand::Create(args) => create(*args).await,
         GroupCommand::Status(args) => {
-            let client = args.connect.connect().await?;
-            let reply = client.group_status(args.group.into()).await?;
-            end(client, &args.connect, &reply, None).await
+            let ask = async |client: &Client| client.group_status(args.group.into()).await;
+            end(&args.connect, &args.connect.ask(ask).await?, None)
         }
-        GroupCommand::List(args) => list(args).await,
-        GroupCommand::Grow(args) => {
-            let mut request = GrowGroupRequest {
-                group: args.group.into(),
-                bundles: args.bundles.templates()?,
-                ..GrowGroupRequest::default()
-            };
-            let client = args.connect.connect().await?;
-            let reply = match args.wait {
-                None => client.grow_group(&request).await?,
-                Some(patience) => {
-                    // First, so that a signal while the request is sent is not lost.
-                    let interruption = place::Interruption::new()?;
-                    request.deadline = place::deadline(&client, patience).await?;
-                    request.mode = MODE_WAIT_UNTIL;
-                    let (sequence, reply) = client.grow_group_waiting(&request).await?;
-                    place::unless_interrupted(&client, interruption, sequence, reply).await?
-                }
-            };
-            end(client, &args.connect, &reply, Some("grown")).await
+        GroupCommand::List(connect) => {
+            let groups = connect.ask(list).await?;
+            let view = || groups.iter().map(group_view::summary_view).collect();
+            connect.show(true, view, || group_view::say_summaries(&groups))
         }
+        GroupCommand::Grow(args) => grow(*args).await,
         GroupCommand::Shrink(args) => {
             let request = ShrinkGroupRequest { group: args.group.into(), bundles: args.bundles };
-            let client = args.connect.connect().await?;
-            let reply = client.shrink_group(&request).await?;
-            end(client, &args.connect, &reply, Some("shrunk")).await
+            let reply = args.connect.ask(async |client| client.shrink_group(&request).await).await?;
+            end(&args.connect, &reply, Some("shrunk"))
         }
         GroupCommand::Remove(args) => remove(args).await,
     }
 }
 
 /// Prints the group, or why it is refused. `done` is the completed action, such as "created".
-async fn end(
-    client: Client,
-    connect: &ConnectArgs,
-    reply: &GroupReply,
-    done: Option<&str>,
-) -> anyhow::Result<Ended> {
-    client.close().await;
-    if connect.json {
-        print::json(&GroupReplyView::from(reply))?;
-    } else {
-        say_group(reply, done);
-    }
-    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+fn end(connect: &ConnectArgs, reply: &GroupReply, done: Option<&str>) -> anyhow::Result<Ended> {
+    let view = || group_view::reply_view(reply);
+    connect.show(reply.reason.is_done(), view, || group_view::say_group(reply, done))
 }
 
 async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
@@ -325,40 +289,52 @@ async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
         conflict_detection: if args.coarse { CONFLICT_DETECTION_COARSE } else { CONFLICT_DETECTION_FINE },
         ..CreateGroupRequest::default()
     };
-    let client = args.connect.connect().await?;
-    let reply = match args.wait {
-        None => client.create_group(&request).await?,
+    let ask = async |client: &Client| match args.wait {
+        None => Ok(client.create_group(&request).await?),
         Some(patience) => {
-            // First, so that a signal while the request is sent is not lost.
-            let interruption = place::Interruption::new()?;
-            request.mode = MODE_WAIT_UNTIL;
-            request.deadline = place::deadline(&client, patience).await?;
-            let (sequence, reply) = client.create_group_waiting(&request).await?;
-            place::unless_interrupted(&client, interruption, sequence, reply).await?
+            let question = async |deadline| {
+                request.mode = MODE_WAIT_UNTIL;
+                request.deadline = deadline;
+                client.create_group_waiting(&request).await
+            };
+            place::wait(client, patience, question).await
         }
     };
-    end(client, &args.connect, &reply, Some("created")).await
+    end(&args.connect, &args.connect.ask(ask).await?, Some("created"))
 }
 
-async fn list(args: ListArgs) -> anyhow::Result<Ended> {
-    let client = args.connect.connect().await?;
-    let mut groups = Vec::new();
+async fn grow(args: GrowArgs) -> anyhow::Result<Ended> {
+    let mut request = GrowGroupRequest {
+        group: args.group.into(),
+        bundles: args.bundles.templates()?,
+        ..GrowGroupRequest::default()
+    };
+    let ask = async |client: &Client| match args.wait {
+        None => Ok(client.grow_group(&request).await?),
+        Some(patience) => {
+            let question = async |deadline| {
+                request.mode = MODE_WAIT_UNTIL;
+                request.deadline = deadline;
+                client.grow_group_waiting(&request).await
+            };
+            place::wait(client, patience, question).await
+        }
+    };
+    end(&args.connect, &args.connect.ask(ask).await?, Some("grown"))
+}
+
+/// Reads all groups, page by page.
+async fn list(client: &Client) -> Result<Vec<GroupSummary>, ClientError> {
+    let mut groups: Vec<GroupSummary> = Vec::new();
     loop {
-        let after = groups.last().map(|group: &wharf_net::protocol::GroupSummary| group.id);
+        let after = groups.last().map(|group| group.id);
         let page = client.list_groups(&ListGroupsRequest { after, limit: 0 }).await?;
-        let more = page.more && !page.groups.is_empty();
+        let is_last = !page.more || page.groups.is_empty();
         groups.extend(page.groups);
-        if !more {
-            break;
+        if is_last {
+            return Ok(groups);
         }
     }
-    client.close().await;
-    if args.connect.json {
-        print::json(&groups.iter().map(SummaryView::from).collect::<Vec<_>>())?;
-    } else {
-        say_summaries(&groups);
-    }
-    Ok(Ended::Done)
 }
 
 async fn remove(args: RemoveArgs) -> anyhow::Result<Ended> {
@@ -369,16 +345,13 @@ async fn remove(args: RemoveArgs) -> anyhow::Result<Ended> {
         let reply = client.remove_group(group.into()).await?;
         all_done &= reply.reason.is_done();
         match &reply.fault {
-            _ if args.connect.json => views.push(RemoveView::new(group, &reply)),
+            _ if args.connect.json => views.push(group_view::removal_view(group, &reply)),
             Some(fault) => print::say(format_args!("{group}: {fault}")),
             None => print::say(format_args!("{group}: removed, with {} bundles", reply.bundles_ended)),
         }
     }
     client.close().await;
-    if args.connect.json {
-        print::json(&views)?;
-    }
-    Ok(if all_done { Ended::Done } else { Ended::Refused })
+    args.connect.show(all_done, || views.into(), || ())
 }
 
 #[cfg(test)]

@@ -57,13 +57,7 @@ pub(super) async fn place(
         bundle: into.bundle,
         demand: demand.body()?,
     };
-    let client = connect.connect().await?;
-    let reply = client.place_into(&request).await?;
-    client.close().await;
-    if connect.json {
-        print::json(&print::PlaceView::from(&reply))?;
-    } else {
-        print::place("placed", &reply);
-    }
-    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    let reply = connect.ask(async |client| client.place_into(&request).await).await?;
+    let is_done = reply.reason.is_done();
+    connect.show(is_done, || print::place_view(&reply), || print::place("placed", &reply))
 }

@@ -11,6 +11,7 @@ mod group;
 mod group_view;
 mod into;
 mod node;
+mod node_view;
 mod place;
 mod print;
 mod reserve;

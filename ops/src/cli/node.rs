@@ -3,14 +3,14 @@
 use clap::{Args, Subcommand};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::resource::Amount;
-use wharf_net::client::Client;
+use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
-    DrainRequest, ListRequest, Name, NamedAmount, NodeBody, NodeBooksRequest, NodesReply, NodesRequest, Pair,
-    RemoveRequest, SetResourcesRequest,
+    DrainRequest, ListRequest, Name, NamedAmount, NodeBody, NodeBooksRequest, NodeStatus, NodesReply,
+    NodesRequest, Pair, RemoveRequest, SetResourcesRequest,
 };
 
 use super::connect::{ConnectArgs, Usage};
-use super::{Ended, print, terms};
+use super::{Ended, node_view, print, terms};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum NodeCommand {
@@ -19,7 +19,7 @@ pub(super) enum NodeCommand {
     /// Replace the capacity, labels and taints of a registered node.
     Update(SpecArgs),
     /// List the nodes, in order of registration.
-    List(ListArgs),
+    List(ConnectArgs),
     /// Show the books of a node, per resource and instance.
     Show(ShowArgs),
     /// Replace the capacity of single resources of a node, even below what is in use.
@@ -59,12 +59,6 @@ pub(super) struct SpecArgs {
     /// The identity of the machine, such as its machine id.
     #[arg(long, default_value = "")]
     identity: String,
-    #[command(flatten)]
-    connect: ConnectArgs,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ListArgs {
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -195,7 +189,7 @@ fn body(args: &SpecArgs) -> Result<NodeBody, Usage> {
         gpus: args.gpus,
         custom: custom_amounts("--gpus", &args.resources)?,
         labels,
-        taints: args.taints.iter().map(|text| terms::taint(text)).collect::<Result<_, _>>()?,
+        taints: terms::each(&args.taints, terms::taint)?,
     })
 }
 
@@ -203,144 +197,97 @@ pub(super) async fn run(command: NodeCommand) -> anyhow::Result<Ended> {
     match command {
         NodeCommand::Add(args) => {
             let request = NodesRequest { nodes: vec![body(&args)?] };
-            let client = args.connect.connect().await?;
-            let reply = client.add_nodes(&request).await?;
-            finish(client, &args.connect, "added", &[args.name], &reply).await
+            let reply = args.connect.ask(async |client| client.add_nodes(&request).await).await?;
+            finish(&args.connect, "added", &[args.name], &reply)
         }
         NodeCommand::Update(args) => {
             let request = NodesRequest { nodes: vec![body(&args)?] };
-            let client = args.connect.connect().await?;
-            let reply = client.update_nodes(&request).await?;
-            finish(client, &args.connect, "updated", &[args.name], &reply).await
+            let reply = args.connect.ask(async |client| client.update_nodes(&request).await).await?;
+            finish(&args.connect, "updated", &[args.name], &reply)
         }
-        NodeCommand::List(args) => list(&args.connect).await,
+        NodeCommand::List(connect) => {
+            let nodes = connect.ask(list).await?;
+            let view = || nodes.iter().map(node_view::node_view).collect();
+            connect.show(true, view, || node_view::say_nodes(&nodes))
+        }
         NodeCommand::Show(args) => {
-            let client = args.connect.connect().await?;
-            let books = client.node_books(&NodeBooksRequest { node: args.name.clone() }).await?;
-            client.close().await;
-            let view = print::BooksView::new(&args.name, &books);
-            if args.connect.json {
-                print::json(&view)?;
-            } else {
-                view.print();
-            }
-            Ok(Ended::Done)
+            let request = NodeBooksRequest { node: args.name };
+            let books = args.connect.ask(async |client| client.node_books(&request).await).await?;
+            let name = &request.node;
+            let view = || node_view::books_view(name, &books);
+            args.connect.show(true, view, || node_view::say_books(name, &books))
         }
         NodeCommand::SetResource(args) => {
             let resources = totals(&args.resources)?;
-            let client = args.connect.connect().await?;
             let request = SetResourcesRequest { node: args.name.clone(), resources };
-            let reply = client.set_resources(&request).await?;
-            finish(client, &args.connect, "updated", &[args.name], &reply).await
+            let reply = args.connect.ask(async |client| client.set_resources(&request).await).await?;
+            finish(&args.connect, "updated", &[args.name], &reply)
         }
         NodeCommand::Drain(args) => {
-            let client = args.connect.connect().await?;
-            let mut reply = NodesReply::default();
-            for names in args.names.chunks(NODES_PER_MESSAGE_MAX) {
-                let request = DrainRequest { names: wire_names(names), undo: args.undo };
-                reply.replies.extend(client.drain_nodes(&request).await?.replies);
-            }
-            let done = if args.undo { "takes work again" } else { "takes no new work" };
-            finish(client, &args.connect, done, &args.names, &reply).await
+            let undo = args.undo;
+            let drain =
+                async |client: &Client, names| client.drain_nodes(&DrainRequest { names, undo }).await;
+            let reply = ask_about(&args.connect, &args.names, drain).await?;
+            let done = if undo { "takes work again" } else { "takes no new work" };
+            finish(&args.connect, done, &args.names, &reply)
         }
         NodeCommand::Remove(args) => {
-            let client = args.connect.connect().await?;
-            let mut reply = NodesReply::default();
-            for names in args.names.chunks(NODES_PER_MESSAGE_MAX) {
-                let request = RemoveRequest { names: wire_names(names), force: args.force };
-                reply.replies.extend(client.remove_nodes(&request).await?.replies);
-            }
-            finish(client, &args.connect, "removed", &args.names, &reply).await
+            let force = args.force;
+            let remove =
+                async |client: &Client, names| client.remove_nodes(&RemoveRequest { names, force }).await;
+            let reply = ask_about(&args.connect, &args.names, remove).await?;
+            finish(&args.connect, "removed", &args.names, &reply)
         }
     }
 }
 
-fn wire_names(names: &[String]) -> Vec<Name> {
-    names.iter().cloned().map(Name).collect()
-}
-
-async fn finish(
-    client: Client,
+/// Asks about nodes, with as many messages as they need.
+async fn ask_about(
     connect: &ConnectArgs,
-    done: &str,
     names: &[String],
-    reply: &NodesReply,
-) -> anyhow::Result<Ended> {
-    client.close().await;
-    let views: Vec<_> =
-        names.iter().zip(&reply.replies).map(|(name, r)| print::NodeReplyView::new(name, r)).collect();
-    if connect.json {
-        print::json(&views)?;
-    } else {
-        for (name, reply) in names.iter().zip(&reply.replies) {
-            match &reply.fault {
-                Some(fault) => print::say(format_args!("{name}: {fault}")),
-                None if reply.allocations_ended > 0 => {
-                    print::say(format_args!(
-                        "{name}: {done}, {} allocations ended with it",
-                        reply.allocations_ended
-                    ));
-                }
-                None => print::say(format_args!("{name}: {done}")),
-            }
+    question: impl AsyncFn(&Client, Vec<Name>) -> Result<NodesReply, ClientError>,
+) -> anyhow::Result<NodesReply> {
+    let ask_all = async |client: &Client| {
+        let mut all = NodesReply::default();
+        for names in names.chunks(NODES_PER_MESSAGE_MAX) {
+            let names = names.iter().cloned().map(Name).collect();
+            all.replies.extend(question(client, names).await?.replies);
         }
-    }
-    Ok(if reply.replies.iter().all(|reply| reply.reason.is_done()) { Ended::Done } else { Ended::Refused })
+        Ok::<_, ClientError>(all)
+    };
+    connect.ask(ask_all).await
 }
 
-async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
+fn finish(connect: &ConnectArgs, done: &str, names: &[String], reply: &NodesReply) -> anyhow::Result<Ended> {
+    let replies = || names.iter().zip(&reply.replies);
+    let view = || replies().map(|(name, reply)| node_view::reply_view(name, reply)).collect();
+    let say = || {
+        for (name, reply) in replies() {
+            match (&reply.fault, reply.allocations_ended) {
+                (Some(fault), _) => print::say(format_args!("{name}: {fault}")),
+                (None, 0) => print::say(format_args!("{name}: {done}")),
+                (None, ended) => {
+                    print::say(format_args!("{name}: {done}, {ended} allocations ended with it"));
+                }
+            }
+        }
+    };
+    let is_done = reply.replies.iter().all(|reply| reply.reason.is_done());
+    connect.show(is_done, view, say)
+}
+
+/// Reads all nodes, page by page.
+async fn list(client: &Client) -> Result<Vec<NodeStatus>, ClientError> {
     const PAGE: u16 = 512;
-    let client = connect.connect().await?;
-    let mut nodes = Vec::new();
-    let mut after = 0;
+    let mut nodes: Vec<NodeStatus> = Vec::new();
     loop {
+        let after = nodes.last().map_or(0, |node| node.ordinal);
         let page = client.list_nodes(&ListRequest { after, limit: PAGE }).await?;
-        after = page.nodes.last().map_or(after, |node| node.ordinal);
         nodes.extend(page.nodes);
         if !page.more {
-            break;
+            return Ok(nodes);
         }
     }
-    client.close().await;
-    let views: Vec<print::NodeView> = nodes.iter().map(print::NodeView::from).collect();
-    if connect.json {
-        print::json(&views)?;
-        return Ok(Ended::Done);
-    }
-    let rows: Vec<Vec<String>> = views
-        .iter()
-        .map(|node| {
-            let labels: Vec<String> =
-                node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            vec![
-                node.name.clone(),
-                format!("n{}", node.id),
-                if node.draining && node.state != "draining" {
-                    format!("{}, draining", node.state)
-                } else {
-                    node.state.to_owned()
-                },
-                format!("{}/{}", node.cpu_available, node.cpu),
-                format!("{}/{}", node.memory_available, node.memory),
-                if node.gpus == 0 { "-".to_owned() } else { node.gpus_available.join(" ") },
-                node.allocations.to_string(),
-                node.reserved_for.map_or_else(|| "-".to_owned(), |owner| format!("owner {owner}")),
-                labels.join(","),
-            ]
-        })
-        .collect();
-    print::table(
-        &["NAME", "ID", "STATE", "CPU FREE", "MEMORY FREE", "GPUS FREE", "ALLOCATIONS", "RESERVED", "LABELS"],
-        &rows,
-    );
-    for node in &views {
-        for unhealthy in &node.unhealthy {
-            let instance = unhealthy.instance;
-            let reason = &unhealthy.reason;
-            print::say(format_args!("{}: GPU {instance} is unhealthy: {reason}", node.name));
-        }
-    }
-    Ok(Ended::Done)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use wharf_core::ids::AllocationId;
 use wharf_core::request::Policy;
@@ -10,7 +11,7 @@ use wharf_net::client::{Client, ClientError};
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
     AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, MODE_WAIT_UNTIL,
-    ORDER_DOMINANT, POLICY_DEFAULT, PlaceReply, PlaceRequest, ReleaseBatch, ReleaseRequest, StatusRequest,
+    ORDER_DOMINANT, POLICY_DEFAULT, PlaceRequest, ReleaseBatch, ReleaseReply, ReleaseRequest, StatusRequest,
 };
 
 use super::connect::ConnectArgs;
@@ -155,32 +156,19 @@ impl Interruption {
     }
 }
 
-/// Returns the deadline after `patience`. Deadlines are in service time, which is read from the service.
-pub(super) async fn deadline(client: &Client, patience: Duration) -> anyhow::Result<u64> {
-    let now = client.status(&StatusRequest { audit: false }).await?.now;
-    Ok(now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)).max(1))
-}
-
-/// Waits for the reply. On a signal, cancels the request, which is then answered as cancelled.
-async fn wait_for(
+/// Asks for something that may wait for capacity, at most for `patience`. `question` gets the deadline. On a
+/// signal, the request is cancelled, and then answered as cancelled.
+pub(super) async fn wait<T, F: Future<Output = Result<T, ClientError>>>(
     client: &Client,
-    mut request: PlaceRequest,
     patience: Duration,
-) -> anyhow::Result<PlaceReply> {
+    question: impl AsyncFnOnce(u64) -> Result<(u64, F), ClientError>,
+) -> anyhow::Result<T> {
     // First, so that a signal while the request is sent is not lost.
-    let interruption = Interruption::new()?;
-    request.deadline = deadline(client, patience).await?;
-    request.mode = MODE_WAIT_UNTIL;
-    let (sequence, reply) = client.place_waiting(&request).await?;
-    unless_interrupted(client, interruption, sequence, reply).await
-}
-
-pub(super) async fn unless_interrupted<R>(
-    client: &Client,
-    mut interruption: Interruption,
-    sequence: u64,
-    reply: impl Future<Output = Result<R, ClientError>>,
-) -> anyhow::Result<R> {
+    let mut interruption = Interruption::new()?;
+    // Deadlines are in service time, which is read from the service.
+    let now = client.status(&StatusRequest { audit: false }).await?.now;
+    let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+    let (sequence, reply) = question(now.saturating_add(patience).max(1)).await?;
     tokio::pin!(reply);
     tokio::select! {
         reply = &mut reply => Ok(reply?),
@@ -195,25 +183,17 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
     if args.into.is_given() {
         return into::place(&args.into, &args.demand, &args.connect).await;
     }
-    let request = PlaceRequest {
+    let mut request = PlaceRequest {
         demand: args.demand.body()?,
         policy: args.policy.map_or(POLICY_DEFAULT, policy_number),
         attribute_order: args.attribute_order,
-        selectors: args
-            .selectors
-            .iter()
-            .map(|text| terms::term("--select", text))
-            .collect::<Result<_, _>>()?,
-        tolerations: args.tolerations.iter().map(|text| terms::toleration(text)).collect::<Result<_, _>>()?,
+        selectors: terms::each(&args.selectors, terms::selector)?,
+        tolerations: terms::each(&args.tolerations, terms::toleration)?,
         candidates: args.candidates,
         priority: args.priority,
         explain: if args.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
-        fallbacks: args.fallbacks.iter().map(|text| terms::fallback(text)).collect::<Result<_, _>>()?,
-        preferred_selectors: args
-            .preferred
-            .iter()
-            .map(|text| terms::preferred(text))
-            .collect::<Result<_, _>>()?,
+        fallbacks: terms::each(&args.fallbacks, terms::fallback)?,
+        preferred_selectors: terms::each(&args.preferred, terms::preferred)?,
         preferred_nodes: args.preferred_nodes,
         node: args.node.unwrap_or(0),
         avoid_gpu: match args.avoid_gpu {
@@ -224,18 +204,20 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         owner: args.owner,
         ..PlaceRequest::default()
     };
-    let client = args.connect.connect().await?;
-    let reply = match args.wait {
-        Some(patience) => wait_for(&client, request, patience).await?,
-        None => client.place(&request).await?,
+    let ask = async |client: &Client| match args.wait {
+        None => Ok(client.place(&request).await?),
+        Some(patience) => {
+            let question = async |deadline| {
+                request.deadline = deadline;
+                request.mode = MODE_WAIT_UNTIL;
+                client.place_waiting(&request).await
+            };
+            wait(client, patience, question).await
+        }
     };
-    client.close().await;
-    if args.connect.json {
-        print::json(&print::PlaceView::from(&reply))?;
-    } else {
-        print::place("placed", &reply);
-    }
-    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    let reply = args.connect.ask(ask).await?;
+    let is_done = reply.reason.is_done();
+    args.connect.show(is_done, || print::place_view(&reply), || print::place("placed", &reply))
 }
 
 pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
@@ -247,28 +229,30 @@ pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
         let replies = client.release_batch(&ReleaseBatch { requests }).await?.replies;
         for (&id, reply) in allocations.iter().zip(&replies) {
             all_done &= reply.reason.is_done();
-            match &reply.fault {
-                _ if args.connect.json => views.push(print::ReleaseView::new(id, reply)),
-                Some(fault) => print::say(format_args!("{id}: {fault}")),
-                None => match reply.inside_ended {
-                    None => print::say(format_args!("{id}: released")),
-                    Some(1) => {
-                        print::say(format_args!("{id}: released, a bundle, and 1 placement inside it"))
-                    }
-                    Some(ended) => {
-                        print::say(format_args!(
-                            "{id}: released, a bundle, and {ended} placements inside it"
-                        ));
-                    }
-                },
+            match (&reply.fault, reply.inside_ended) {
+                _ if args.connect.json => views.push(release_view(id, reply)),
+                (Some(fault), _) => print::say(format_args!("{id}: {fault}")),
+                (None, None) => print::say(format_args!("{id}: released")),
+                (None, Some(ended)) => {
+                    let s = if ended == 1 { "" } else { "s" };
+                    print::say(format_args!("{id}: released, a bundle, and {ended} placement{s} inside it"));
+                }
             }
         }
     }
     client.close().await;
-    if args.connect.json {
-        print::json(&views)?;
-    }
-    Ok(if all_done { Ended::Done } else { Ended::Refused })
+    args.connect.show(all_done, || views.into(), || ())
+}
+
+/// Returns the result of a release in JSON. `inside_ended` is the number of allocations inside a bundle that
+/// ended with it.
+fn release_view(id: AllocationId, reply: &ReleaseReply) -> Value {
+    json!({
+        "allocation": id.to_string(),
+        "reason": reply.reason.to_string(),
+        "inside_ended": reply.inside_ended,
+        "fault": print::fault_view(reply.fault.as_ref()),
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
+use wharf_net::client::Client;
 use wharf_net::protocol::{EndReservationRequest, ReservationBody, ReserveReply, ReserveRequest};
 
 use super::connect::ConnectArgs;
@@ -29,19 +30,6 @@ pub(super) struct ReserveArgs {
     connect: ConnectArgs,
 }
 
-/// The owner that a node is reserved for, and the capacity that is still reserved.
-#[derive(Serialize)]
-pub(super) struct ReservationView {
-    owner: u64,
-    /// The end in ns of service time; `None` if there is no end time.
-    until: Option<u64>,
-    left: Vec<(String, String)>,
-    /// The remaining time in seconds; `None` if there is no end time.
-    seconds_left: Option<u64>,
-    /// Resources of which more is reserved than the node has.
-    exceeded: Vec<String>,
-}
-
 /// Formats a duration as `1h 2m 3s`, without parts that are 0.
 fn spoken(nanos: u64) -> String {
     let seconds = nanos.div_ceil(1_000_000_000);
@@ -51,91 +39,72 @@ fn spoken(nanos: u64) -> String {
     if said.is_empty() { "0s".to_owned() } else { said.join(" ") }
 }
 
-impl From<&ReservationBody> for ReservationView {
-    fn from(body: &ReservationBody) -> Self {
-        let left = body.left.iter().map(|named| (named.name.clone(), print::units(named.amount)));
-        let lasts = body.lasts;
-        Self {
-            owner: body.owner,
-            until: Some(body.until).filter(|&until| until > 0),
-            left: left.collect(),
-            seconds_left: (lasts > 0).then(|| lasts.div_ceil(1_000_000_000)),
-            exceeded: body.exceeded.iter().map(|name| name.0.clone()).collect(),
-        }
-    }
+/// Returns a reservation in JSON: the owner, the end in ns of service time, the capacity that is still
+/// reserved, the remaining seconds, and the resources of which more is reserved than the node has.
+pub(super) fn reservation_view(body: &ReservationBody) -> Value {
+    json!({
+        "owner": body.owner,
+        "until": print::given(body.until),
+        "left": body.left.iter().map(|named| (&named.name, print::units(named.amount))).collect::<Vec<_>>(),
+        "seconds_left": print::given(body.lasts).map(|lasts| lasts.div_ceil(1_000_000_000)),
+        "exceeded": body.exceeded,
+    })
 }
 
-impl ReservationView {
-    pub(super) fn line(&self) -> String {
-        let left: Vec<String> = self.left.iter().map(|(name, amount)| format!("{amount} {name}")).collect();
-        let lasts = self.seconds_left.map_or_else(String::new, |seconds| {
-            format!(", for {} more", spoken(seconds.saturating_mul(1_000_000_000)))
-        });
-        let exceeded = if self.exceeded.is_empty() {
-            String::new()
-        } else {
-            let names = self.exceeded.join(", ");
-            format!(
-                "\nlarger than the node by now: more {names} is reserved than it has; as much as is free is kept"
-            )
-        };
-        format!("reserved for owner {}: {}{lasts}{exceeded}", self.owner, left.join(", "))
-    }
-}
-
-/// Formats a point of service time.
-fn service_time(nanos: u64) -> String {
-    format!("second {}.{:01} of service time", nanos / 1_000_000_000, nanos / 100_000_000 % 10)
-}
-
-/// The result of making or ending a reservation.
-#[derive(Serialize)]
-struct ReserveView {
-    name: String,
-    owner: u64,
-    reason: String,
-    until: Option<u64>,
-    fault: Option<print::FaultView>,
-}
-
-impl ReserveView {
-    fn new(name: &str, owner: u64, reply: &ReserveReply) -> Self {
-        Self {
-            name: name.to_owned(),
-            owner,
-            reason: reply.reason.to_string(),
-            until: Some(reply.until).filter(|&until| until > 0),
-            fault: reply.fault.as_ref().map(print::FaultView::from),
-        }
-    }
+/// Formats a reservation for people.
+pub(super) fn reservation_text(body: &ReservationBody) -> String {
+    let left = body.left.iter().map(|named| format!("{} {}", print::units(named.amount), named.name));
+    let left = left.collect::<Vec<_>>().join(", ");
+    let lasts =
+        print::given(body.lasts).map_or_else(String::new, |lasts| format!(", for {} more", spoken(lasts)));
+    let exceeded = if body.exceeded.is_empty() {
+        String::new()
+    } else {
+        let names = body.exceeded.iter().map(|name| name.0.as_str()).collect::<Vec<_>>().join(", ");
+        format!(
+            "\nlarger than the node by now: more {names} is reserved than it has; as much as is free is kept"
+        )
+    };
+    format!("reserved for owner {}: {left}{lasts}{exceeded}", body.owner)
 }
 
 pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
-    let ReserveArgs { node: name, owner, .. } = args;
-    let client = args.connect.connect().await?;
+    let ReserveArgs { node, owner, end, .. } = args;
     let nanos = |lasts: Duration| u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX).max(1);
     let lasts = args.lasts.map_or(0, nanos);
-    let (reply, done): (ReserveReply, _) = if args.end {
-        let request = EndReservationRequest { node: name.clone(), owner };
-        (client.end_reservation(&request).await?, "no longer reserved")
-    } else {
-        let request = ReserveRequest { node: name.clone(), owner, demand: args.demand.body()?, lasts };
-        (client.reserve(&request).await?, "reserved")
+    let demand = args.demand.body()?;
+    let ask = async |client: &Client| {
+        let node = node.clone();
+        if end {
+            client.end_reservation(&EndReservationRequest { node, owner }).await
+        } else {
+            client.reserve(&ReserveRequest { node, owner, demand, lasts }).await
+        }
     };
-    client.close().await;
-    if args.connect.json {
-        print::json(&ReserveView::new(&name, owner, &reply))?;
-    } else if let Some(fault) = &reply.fault {
-        print::say(format_args!("{name}: {fault}"));
-    } else {
-        let until = match (args.end, reply.until) {
-            (true, _) => String::new(),
-            (false, 0) => ", until that is used up or ended".to_owned(),
-            (false, until) => format!(" for {}, until {}", spoken(lasts), service_time(until)),
-        };
-        print::say(format_args!("{name} {done} for owner {owner}{until}"));
-    }
-    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    let reply: ReserveReply = args.connect.ask(ask).await?;
+    let until = reply.until;
+    let view = || {
+        json!({
+            "name": node,
+            "owner": owner,
+            "reason": reply.reason.to_string(),
+            "until": print::given(until),
+            "fault": print::fault_view(reply.fault.as_ref()),
+        })
+    };
+    let say = || match &reply.fault {
+        Some(fault) => print::say(format_args!("{node}: {fault}")),
+        None if end => print::say(format_args!("{node} no longer reserved for owner {owner}")),
+        None if until == 0 => {
+            print::say(format_args!("{node} reserved for owner {owner}, until that is used up or ended"));
+        }
+        None => print::say(format_args!(
+            "{node} reserved for owner {owner} for {}, until second {} of service time",
+            spoken(lasts),
+            print::seconds(until)
+        )),
+    };
+    args.connect.show(reply.reason.is_done(), view, say)
 }
 
 #[cfg(test)]
@@ -157,7 +126,7 @@ mod tests {
     fn a_reservation_says_how_long_and_whether_the_node_is_too_small() {
         let second = 1_000_000_000;
         let mut body = ReservationBody { owner: 7, until: 2000 * second, ..ReservationBody::default() };
-        let line = |body: &ReservationBody| ReservationView::from(body).line();
+        let line = reservation_text;
         body.lasts = 1790 * second;
         assert!(line(&body).ends_with(", for 29m 50s more"), "{}", line(&body));
         body.exceeded = vec![Name("cpu".to_owned())];

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use serde_json::{Value, json};
 use wharf_core::ids::{AllocationId, StatementId};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
@@ -14,7 +14,7 @@ use wharf_net::protocol::{
 };
 
 use super::connect::{ConnectArgs, Usage};
-use super::group_view::{ConflictView, conflict_text};
+use super::group_view::{conflict_text, conflict_view};
 use super::{Ended, print, statement_file};
 
 #[derive(Debug, Subcommand)]
@@ -97,62 +97,38 @@ async fn find(client: &Client, name: &str) -> Result<u64, ClientError> {
     Ok(client.node_books(&NodeBooksRequest { node: name.to_owned() }).await?.node)
 }
 
-#[derive(Serialize)]
-struct OperationView {
-    operation: usize,
-    reason: String,
-    node: Option<String>,
-    node_id: Option<u64>,
-    allocation: Option<String>,
-    gpus: Vec<u8>,
-    gpu_part: Option<String>,
-    /// The time at which an eviction with grace ends by itself, in ns of service time.
-    until: Option<u64>,
-    conflict: Option<ConflictView>,
+/// Returns the result of one operation in JSON. `name` is the name of its node, if it was given by name.
+fn operation_view(operation: usize, name: Option<&String>, reply: &OperationReply) -> Value {
+    let placed = reply.placed.as_ref();
+    json!({
+        "operation": operation,
+        "reason": reply.reason.to_string(),
+        "node": placed.map(|placed| &placed.node_name).or(name),
+        "node_id": placed.map(|placed| placed.node).or_else(|| print::given(reply.node)),
+        "allocation": reply.allocation.map(|id| AllocationId::from(id).to_string()),
+        "gpus": print::gpus(placed),
+        "gpu_part": print::gpu_part(placed),
+        // The time at which an eviction with grace ends by itself, in ns of service time.
+        "until": print::given(reply.until),
+        "conflict": reply.conflict.as_ref().map(conflict_view),
+    })
 }
 
-impl OperationView {
-    fn new(operation: usize, name: Option<&str>, reply: &OperationReply) -> Self {
-        let placed = reply.placed.as_ref();
-        Self {
-            operation,
-            reason: reply.reason.to_string(),
-            node: placed.map(|placed| placed.node_name.clone()).or_else(|| name.map(str::to_owned)),
-            node_id: placed.map(|placed| placed.node).or_else(|| Some(reply.node).filter(|&node| node > 0)),
-            allocation: reply.allocation.map(|id| AllocationId::from(id).to_string()),
-            gpus: placed.map(|placed| placed.gpus.clone()).unwrap_or_default(),
-            gpu_part: placed.filter(|p| !p.gpus.is_empty()).map(|p| print::units(i64::from(p.gpu_part))),
-            until: Some(reply.until).filter(|&until| until > 0),
-            conflict: reply.conflict.as_ref().map(ConflictView::from),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct StatementView {
-    reason: String,
-    statement: Option<String>,
-    /// True if expected versions were compared; `None` if no operation has one.
-    versions_compared: Option<bool>,
-    operations: Vec<OperationView>,
-    fault: Option<print::FaultView>,
-}
-
-impl StatementView {
-    /// Creates the view. `names` has the name of each operation's node, if it was given by name.
-    fn new(request: &StatementRequest, names: &[Option<String>], reply: &StatementReply) -> Self {
-        let operations = reply.operations.iter().zip(names).enumerate();
-        Self {
-            reason: reply.reason.to_string(),
-            statement: reply.statement.map(|id| StatementId::from(id).to_string()),
-            versions_compared: expects(request)
-                .then_some(request.conflict_detection != CONFLICT_DETECTION_FINE),
-            operations: operations
-                .map(|(at, (reply, name))| OperationView::new(at, name.as_deref(), reply))
-                .collect(),
-            fault: reply.fault.as_ref().map(print::FaultView::from),
-        }
-    }
+/// Returns the result of a statement in JSON. `names` has the name of each operation's node, if it was given
+/// by name.
+fn statement_view(request: &StatementRequest, names: &[Option<String>], reply: &StatementReply) -> Value {
+    let operations = reply.operations.iter().zip(names).enumerate();
+    let compares = request.conflict_detection != CONFLICT_DETECTION_FINE;
+    json!({
+        "reason": reply.reason.to_string(),
+        "statement": reply.statement.map(|id| StatementId::from(id).to_string()),
+        // Null if no operation has an expected version.
+        "versions_compared": expects(request).then_some(compares),
+        "operations": operations
+            .map(|(at, (reply, name))| operation_view(at, name.as_ref(), reply))
+            .collect::<Value>(),
+        "fault": print::fault_view(reply.fault.as_ref()),
+    })
 }
 
 /// Returns whether any operation has an expected version.
@@ -219,10 +195,6 @@ pub(super) async fn run(command: StatementCommand) -> anyhow::Result<Ended> {
         reply => reply?,
     };
     name_unknown(&request, &nodes, &mut reply);
-    if args.connect.json {
-        print::json(&StatementView::new(&request, &nodes, &reply))?;
-    } else {
-        say_statement(&request, &nodes, &reply);
-    }
-    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    let view = || statement_view(&request, &nodes, &reply);
+    args.connect.show(reply.reason.is_done(), view, || say_statement(&request, &nodes, &reply))
 }

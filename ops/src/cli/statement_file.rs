@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use wharf_core::ids::AllocationId;
 use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::resource::Amount;
@@ -15,70 +16,34 @@ use wharf_net::protocol::{
 use super::{node, place};
 
 /// A value of the file. Unlike `serde_json::Value` it keeps duplicate keys.
-#[derive(Clone, Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
 enum Json {
     Null,
     Bool(bool),
     Number(serde_json::Number),
     Text(String),
     List(Vec<Self>),
-    Object(Vec<(String, Self)>),
+    Object(#[serde(deserialize_with = "fields")] Vec<(String, Self)>),
 }
 
-struct JsonVisitor;
+/// Reads the fields of an object, in their order.
+fn fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, Json)>, D::Error> {
+    struct Object;
 
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Json;
+    impl<'de> Visitor<'de> for Object {
+        type Value = Vec<(String, Json)>;
 
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<Json, E> {
-        Ok(Json::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
-        Ok(Json::Bool(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-        Ok(serde_json::Number::from_f64(value).map_or(Json::Null, Json::Number))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(Json::Text(value.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json, A::Error> {
-        let mut values = Vec::new();
-        while let Some(value) = list.next_element()? {
-            values.push(value);
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("an object")
         }
-        Ok(Json::List(values))
-    }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
-        let mut fields = Vec::new();
-        while let Some(field) = map.next_entry()? {
-            fields.push(field);
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            std::iter::from_fn(|| map.next_entry().transpose()).collect()
         }
-        Ok(Json::Object(fields))
     }
-}
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
-    }
+    deserializer.deserialize_map(Object)
 }
 
 impl Json {

@@ -34,8 +34,18 @@ fn equated(text: &str) -> (u8, Vec<Name>) {
     }
 }
 
+/// Parses the values of an argument that may be given several times.
+pub(super) fn each<T>(texts: &[String], read: fn(&str) -> Result<T, Usage>) -> Result<Vec<T>, Usage> {
+    texts.iter().map(|text| read(text)).collect()
+}
+
+/// Parses a term of `--select`.
+pub(super) fn selector(text: &str) -> Result<SelectorTerm, Usage> {
+    term("--select", text)
+}
+
 /// Parses one term. `flag` is named in errors.
-pub(super) fn term(flag: &str, text: &str) -> Result<SelectorTerm, Usage> {
+fn term(flag: &str, text: &str) -> Result<SelectorTerm, Usage> {
     let trimmed = text.trim();
     let set = |word: &str| {
         let (key, list) = trimmed.split_once(word)?;

@@ -163,7 +163,7 @@ impl Watch<'_> {
             match followed {
                 Ok(Some(followed)) => {
                     backoff.reset();
-                    self.show(follower, &followed)?;
+                    self.show(follower, &followed);
                     if followed.page.next.is_none() {
                         seen.insert(followed.page.to.shard);
                     }
@@ -174,18 +174,18 @@ impl Watch<'_> {
                 // No more changes; happens only with `--once`.
                 Ok(None) => return Ok(()),
                 Err(error) if is_lost(&error) => {
-                    self.printer.lost(&error.to_string())?;
+                    self.printer.lost(&error.to_string());
                     follower.go_on_with(self.connect(&mut backoff).await?);
-                    self.printer.connected()?;
+                    self.printer.connected();
                 }
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn show(&self, follower: &Follower, followed: &Followed) -> anyhow::Result<()> {
+    fn show(&self, follower: &Follower, followed: &Followed) {
         let at = followed.page.next.is_none().then(|| written(&follower.versions()));
-        self.printer.page(&followed.page, at)
+        self.printer.page(&followed.page, at);
     }
 
     /// Reconnects, retrying without a limit.

@@ -2,43 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use wharf_core::ids::{AllocationId, StatementId};
 use wharf_net::protocol::{
-    AllocationBegun, AllocationEnded, FollowPage, HoldBegun, HoldEnded, Holding, NamedAmount, NodeChange,
-    NodeGone,
+    AllocationBegun, AllocationEnded, ClaimBody, FollowPage, HoldBegun, HoldEnded, Holding, NodeChange,
+    NodeGone, ReleasingBody,
 };
 
-use super::print::{instances, say, state_name, units};
+use super::node_view::state_name;
+use super::print::{amounts, instances, labels, say, units};
 
-fn amounts(custom: &[NamedAmount]) -> BTreeMap<&str, String> {
-    custom.iter().map(|amount| (amount.name.as_str(), units(amount.amount))).collect()
-}
-
-/// Held capacity, in JSON.
-#[derive(Serialize)]
-struct HoldingView<'a> {
-    cpu: String,
-    memory: String,
-    gpu: String,
-    gpus: &'a [u8],
-    gpu_part: Option<String>,
-    resources: BTreeMap<&'a str, String>,
-    units: BTreeMap<&'a str, &'a [u8]>,
-}
-
-impl<'a> From<&'a Holding> for HoldingView<'a> {
-    fn from(holds: &'a Holding) -> Self {
-        Self {
-            cpu: units(holds.demand.cpu),
-            memory: units(holds.demand.memory),
-            gpu: units(holds.demand.gpu),
-            gpus: &holds.gpus,
-            gpu_part: (!holds.gpus.is_empty()).then(|| units(i64::from(holds.gpu_part))),
-            resources: amounts(&holds.demand.custom),
-            units: holds.units.iter().map(|unit| (unit.name.as_str(), &unit.instances[..])).collect(),
-        }
-    }
+/// Returns held capacity in JSON.
+fn holding_view(holds: &Holding) -> Value {
+    let of_kinds = holds.units.iter().map(|of_kind| (of_kind.name.as_str(), &of_kind.instances));
+    json!({
+        "cpu": units(holds.demand.cpu),
+        "memory": units(holds.demand.memory),
+        "gpu": units(holds.demand.gpu),
+        "gpus": holds.gpus,
+        "gpu_part": (!holds.gpus.is_empty()).then(|| units(holds.gpu_part)),
+        "resources": amounts(&holds.demand.custom),
+        "units": of_kinds.collect::<BTreeMap<_, _>>(),
+    })
 }
 
 /// Formats held capacity: `2 cpu, 512 memory, 1 of GPU 0`.
@@ -56,156 +41,60 @@ fn holding_text(holds: &Holding) -> String {
     text.trim_start_matches(", ").to_owned()
 }
 
-/// The rarely changing properties of a node, in JSON. Present only if they changed.
-#[derive(Serialize)]
-struct CapacityView<'a> {
-    cpu: String,
-    memory: String,
-    gpus: u32,
-    resources: BTreeMap<&'a str, String>,
-    labels: BTreeMap<&'a str, &'a str>,
-}
-
-#[derive(Serialize)]
-struct UnhealthyView<'a> {
-    instance: u8,
-    reason: &'a str,
-}
-
-/// A releasing allocation, which ends at `until` (in ns of service time) at the latest.
-#[derive(Serialize)]
-struct ReleasingView {
-    allocation: String,
-    until: u64,
-}
-
-#[derive(Serialize)]
-struct ClaimView<'a> {
-    allocation: String,
-    holds: HoldingView<'a>,
-}
-
-/// One line of JSON.
-#[derive(Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-enum Line<'a> {
-    Resync {
-        shard: u16,
-        reason: String,
-    },
-    Node {
-        node: &'a str,
-        node_id: u64,
-        state: &'static str,
-        version: u64,
-        cpu: String,
-        memory: String,
-        gpus: Vec<String>,
-        allocations: u32,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        resources: Option<BTreeMap<&'a str, String>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        unhealthy: Option<Vec<UnhealthyView<'a>>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        owner: Option<u64>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        releasing: Vec<ReleasingView>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        claims: Vec<ClaimView<'a>>,
-        /// The number of entries of both lists that did not fit the page.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        untold: Option<u32>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        capacity: Option<CapacityView<'a>>,
-    },
-    NodeGone {
-        node: &'a str,
-        node_id: u64,
-    },
-    Allocation {
-        allocation: String,
-        node: &'a str,
-        node_id: u64,
-        holds: HoldingView<'a>,
-    },
-    AllocationEnded {
-        allocation: String,
-        node: &'a str,
-        node_id: u64,
-    },
-    Hold {
-        statement: String,
-        operation: u16,
-        node: &'a str,
-        node_id: u64,
-        holds: Option<HoldingView<'a>>,
-        evicts: Option<String>,
-    },
-    HoldEnded {
-        statement: String,
-        operation: u16,
-        node: &'a str,
-        node_id: u64,
-    },
-    At {
-        shard: u16,
-        versions: &'a str,
-    },
-    Lost {
-        message: &'a str,
-    },
-    Connected,
-}
-
-fn node_line(change: &NodeChange) -> Line<'_> {
-    let details = change.details.as_ref();
-    let unhealthy = details.map(|details| {
-        details.unhealthy.iter().map(|u| UnhealthyView { instance: u.instance, reason: &u.reason }).collect()
+/// Returns the line of a node in JSON. What a node rarely has, or what rarely changes, is left out if there is
+/// nothing to tell.
+fn node_line(change: &NodeChange) -> Value {
+    let mut line = json!({
+        "event": "node",
+        "node": change.node_name,
+        "node_id": change.node,
+        "state": state_name(change.state),
+        "version": change.version,
+        "cpu": units(change.cpu),
+        "memory": units(change.memory),
+        "gpus": change.gpus.iter().copied().map(units).collect::<Vec<_>>(),
+        "allocations": change.allocations,
     });
-    Line::Node {
-        node: &change.node_name,
-        node_id: change.node,
-        state: state_name(change.state),
-        version: change.version,
-        cpu: units(change.cpu),
-        memory: units(change.memory),
-        gpus: change.gpus.iter().map(|&part| units(i64::from(part))).collect(),
-        allocations: change.allocations,
-        resources: details.map(|details| amounts(&details.custom)),
-        unhealthy,
-        owner: details.map(|details| details.owner),
-        releasing: change
-            .pending
-            .releasing
-            .iter()
-            .map(|r| ReleasingView {
-                allocation: AllocationId::from(r.allocation).to_string(),
-                until: r.until,
-            })
-            .collect(),
-        claims: change
-            .pending
-            .claims
-            .iter()
-            .map(|claim| ClaimView {
-                allocation: AllocationId::from(claim.allocation).to_string(),
-                holds: HoldingView::from(&claim.holds),
-            })
-            .collect(),
-        untold: Some(change.pending.untold).filter(|&untold| untold > 0),
-        capacity: change.body.as_ref().map(|body| CapacityView {
-            cpu: units(body.cpu),
-            memory: units(body.memory),
-            gpus: body.gpus,
-            resources: amounts(&body.custom),
-            labels: body.labels.iter().map(|pair| (pair.key.as_str(), pair.value.as_str())).collect(),
-        }),
+    if let Some(details) = &change.details {
+        line["resources"] = json!(amounts(&details.custom));
+        line["unhealthy"] = json!(details.unhealthy);
+        line["owner"] = details.owner.into();
     }
+    let pending = &change.pending;
+    if !pending.releasing.is_empty() {
+        // `until` is the time at which the allocation ends at the latest, in ns of service time.
+        let view = |releasing: &ReleasingBody| {
+            let allocation = AllocationId::from(releasing.allocation).to_string();
+            json!({ "allocation": allocation, "until": releasing.until })
+        };
+        line["releasing"] = pending.releasing.iter().map(view).collect();
+    }
+    if !pending.claims.is_empty() {
+        let view = |claim: &ClaimBody| {
+            let allocation = AllocationId::from(claim.allocation).to_string();
+            json!({ "allocation": allocation, "holds": holding_view(&claim.holds) })
+        };
+        line["claims"] = pending.claims.iter().map(view).collect();
+    }
+    if pending.untold > 0 {
+        // The number of entries of both lists that did not fit the page.
+        line["untold"] = pending.untold.into();
+    }
+    if let Some(body) = &change.body {
+        line["capacity"] = json!({
+            "cpu": units(body.cpu),
+            "memory": units(body.memory),
+            "gpus": body.gpus,
+            "resources": amounts(&body.custom),
+            "labels": labels(&body.labels),
+        });
+    }
+    line
 }
 
 fn node_text(change: &NodeChange) -> String {
     let NodeChange { node, node_name, state, version, .. } = change;
-    let gpus: Vec<String> = change.gpus.iter().map(|&part| units(i64::from(part))).collect();
+    let gpus: Vec<String> = change.gpus.iter().copied().map(units).collect();
     let gpus = if gpus.is_empty() { String::new() } else { format!(", GPUs {}", gpus.join(" ")) };
     let custom = change.details.iter().flat_map(|details| &details.custom);
     let custom: String = custom.map(|amount| format!(", {} {}", units(amount.amount), amount.name)).collect();
@@ -236,72 +125,101 @@ impl Printer {
         Self { json }
     }
 
-    fn line(&self, line: &Line<'_>, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-        if self.json {
-            say(format_args!("{}", serde_json::to_string(line)?));
-        } else {
-            say(format_args!("{}", text()));
-        }
-        Ok(())
+    fn line(&self, line: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+        say(format_args!("{}", if self.json { line().to_string() } else { text() }));
     }
 
-    pub(super) fn lost(&self, message: &str) -> anyhow::Result<()> {
-        self.line(&Line::Lost { message }, || format!("lost: {message}"))
+    pub(super) fn lost(&self, message: &str) {
+        self.line(|| json!({ "event": "lost", "message": message }), || format!("lost: {message}"));
     }
 
-    pub(super) fn connected(&self) -> anyhow::Result<()> {
-        self.line(&Line::Connected, || "connected again".to_owned())
+    pub(super) fn connected(&self) {
+        self.line(|| json!({ "event": "connected" }), || "connected again".to_owned());
     }
 
     /// Prints a page. `at` has the versions after it, if it was the last page of its step.
-    pub(super) fn page(&self, page: &FollowPage, at: Option<String>) -> anyhow::Result<()> {
+    pub(super) fn page(&self, page: &FollowPage, at: Option<String>) {
         let shard = page.to.shard;
         if page.is_resync() {
             let reason = page.resync.to_string();
-            let text = format!("shard {shard}: resync ({reason}), what follows is all there is");
-            self.line(&Line::Resync { shard, reason }, || text)?;
+            let line = || json!({ "event": "resync", "shard": shard, "reason": reason });
+            self.line(line, || format!("shard {shard}: resync ({reason}), what follows is all there is"));
         }
-        for HoldEnded { statement, operation, node, node_name } in &page.holds_ended {
-            let statement = StatementId::from(*statement).to_string();
-            let operation = *operation;
-            let text = format!("hold {statement}/{operation} on {node_name} ended");
-            self.line(&Line::HoldEnded { statement, operation, node: node_name, node_id: *node }, || text)?;
-        }
-        for AllocationEnded { allocation, node, node_name } in &page.allocations_ended {
-            let allocation = AllocationId::from(*allocation).to_string();
-            let text = format!("allocation {allocation} on {node_name} ended");
-            self.line(&Line::AllocationEnded { allocation, node: node_name, node_id: *node }, || text)?;
-        }
+        page.holds_ended.iter().for_each(|ended| self.hold_ended(ended));
+        page.allocations_ended.iter().for_each(|ended| self.allocation_ended(ended));
         for NodeGone { node, node_name } in &page.nodes_gone {
-            let text = || format!("node {node_name} (n{node}) is gone");
-            self.line(&Line::NodeGone { node: node_name, node_id: *node }, text)?;
+            let line = || json!({ "event": "node_gone", "node": node_name, "node_id": node });
+            self.line(line, || format!("node {node_name} (n{node}) is gone"));
         }
-        for change in &page.nodes {
-            self.line(&node_line(change), || node_text(change))?;
+        page.nodes.iter().for_each(|change| self.line(|| node_line(change), || node_text(change)));
+        page.allocations.iter().for_each(|begun| self.allocation(begun));
+        page.holds.iter().for_each(|begun| self.hold(begun));
+        if let Some(versions) = at.filter(|_| self.json) {
+            self.line(|| json!({ "event": "at", "shard": shard, "versions": versions }), String::new);
         }
-        for AllocationBegun { allocation, node, node_name, holds } in &page.allocations {
-            let allocation = AllocationId::from(*allocation).to_string();
-            let text = format!("allocation {allocation} on {node_name}: {}", holding_text(holds));
-            let holds = holds.into();
-            self.line(&Line::Allocation { allocation, node: node_name, node_id: *node, holds }, || text)?;
-        }
-        for HoldBegun { statement, operation, node, node_name, holds, evicts } in &page.holds {
-            let statement = StatementId::from(*statement).to_string();
-            let operation = *operation;
-            let evicts = evicts.map(|id| AllocationId::from(id).to_string());
+    }
+
+    fn hold_ended(&self, ended: &HoldEnded) {
+        let HoldEnded { operation, node, node_name, .. } = ended;
+        let statement = StatementId::from(ended.statement).to_string();
+        let line = || {
+            json!({
+                "event": "hold_ended",
+                "statement": statement,
+                "operation": operation,
+                "node": node_name,
+                "node_id": node,
+            })
+        };
+        self.line(line, || format!("hold {statement}/{operation} on {node_name} ended"));
+    }
+
+    fn allocation_ended(&self, ended: &AllocationEnded) {
+        let AllocationEnded { node, node_name, .. } = ended;
+        let id = AllocationId::from(ended.allocation).to_string();
+        let line =
+            || json!({ "event": "allocation_ended", "allocation": id, "node": node_name, "node_id": node });
+        self.line(line, || format!("allocation {id} on {node_name} ended"));
+    }
+
+    fn allocation(&self, begun: &AllocationBegun) {
+        let AllocationBegun { node, node_name, holds, .. } = begun;
+        let id = AllocationId::from(begun.allocation).to_string();
+        let line = || {
+            json!({
+                "event": "allocation",
+                "allocation": id,
+                "node": node_name,
+                "node_id": node,
+                "holds": holding_view(holds),
+            })
+        };
+        self.line(line, || format!("allocation {id} on {node_name}: {}", holding_text(holds)));
+    }
+
+    fn hold(&self, begun: &HoldBegun) {
+        let HoldBegun { operation, node, node_name, holds, .. } = begun;
+        let statement = StatementId::from(begun.statement).to_string();
+        let evicts = begun.evicts.map(|id| AllocationId::from(id).to_string());
+        let line = || {
+            json!({
+                "event": "hold",
+                "statement": statement,
+                "operation": operation,
+                "node": node_name,
+                "node_id": node,
+                "holds": holds.as_ref().map(holding_view),
+                "evicts": evicts,
+            })
+        };
+        let text = || {
             let what = match (holds, &evicts) {
                 (Some(holds), _) => holding_text(holds),
                 (None, Some(id)) => format!("is about to evict {id}"),
                 (None, None) => "a claim on what is being released".to_owned(),
             };
-            let text = format!("hold {statement}/{operation} on {node_name}: {what}");
-            let holds = holds.as_ref().map(Into::into);
-            let line = Line::Hold { statement, operation, node: node_name, node_id: *node, holds, evicts };
-            self.line(&line, || text)?;
-        }
-        match at {
-            Some(versions) if self.json => self.line(&Line::At { shard, versions: &versions }, String::new),
-            _ => Ok(()),
-        }
+            format!("hold {statement}/{operation} on {node_name}: {what}")
+        };
+        self.line(line, text);
     }
 }

@@ -7,7 +7,9 @@ pub use index::IndexSettings;
 mod raw;
 pub use raw::{GranularityRaw, HybridRaw, Overrides, Raw, WeightsRaw};
 
+use std::fmt::Display;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -133,6 +135,18 @@ fn value(key: &'static str, message: impl Into<String>) -> ConfigError {
     ConfigError::Value { key, message: message.into() }
 }
 
+/// Returns the number of a setting if it is in range.
+fn in_range<T: PartialOrd + Display>(
+    key: &'static str,
+    number: T,
+    range: RangeInclusive<T>,
+) -> Result<T, ConfigError> {
+    if range.contains(&number) {
+        return Ok(number);
+    }
+    Err(value(key, format!("{number} is out of range: give {} to {}", range.start(), range.end())))
+}
+
 impl Config {
     /// Reads and checks the settings of all sources.
     ///
@@ -159,23 +173,11 @@ impl Config {
     pub fn check(raw: Raw) -> Result<Self, ConfigError> {
         let cores =
             u16::try_from(std::thread::available_parallelism().map_or(1, usize::from)).unwrap_or(u16::MAX);
-        let partitions = raw.partitions;
-        if !(1..=PARTITIONS_MAX).contains(&partitions) {
-            return Err(value(
-                "partitions",
-                format!("{partitions} is out of range: give 1 to {PARTITIONS_MAX}"),
-            ));
-        }
-        let io_threads = raw.io_threads.unwrap_or_else(|| (cores / 8).max(1));
+        let partitions = in_range("partitions", raw.partitions, 1..=PARTITIONS_MAX)?;
         let io_max = PORTS_MAX as u16 - 1;
-        if !(1..=io_max).contains(&io_threads) {
-            return Err(value("io_threads", format!("{io_threads} is out of range: give 1 to {io_max}")));
-        }
-        let planners_max = PLANNERS_MAX.min(io_max - io_threads);
-        if raw.planners > planners_max {
-            let message = format!("{} is out of range: give 0 to {planners_max}", raw.planners);
-            return Err(value("planners", message));
-        }
+        let io_threads = raw.io_threads.unwrap_or_else(|| (cores / 8).max(1));
+        in_range("io_threads", io_threads, 1..=io_max)?;
+        in_range("planners", raw.planners, 0..=PLANNERS_MAX.min(io_max - io_threads))?;
         let shards_max = partitions.min(SHARDS_MAX);
         let shards = raw.shards.unwrap_or_else(|| cores.saturating_sub(io_threads).clamp(1, shards_max));
         if !(1..=shards_max).contains(&shards) {
@@ -184,38 +186,21 @@ impl Config {
             );
             return Err(value("shards", message));
         }
-        if !(1..=PORT_IN_FLIGHT_MAX as u32).contains(&raw.in_flight_max) {
-            let message = format!("{} is out of range: give 1 to {PORT_IN_FLIGHT_MAX}", raw.in_flight_max);
-            return Err(value("in_flight_max", message));
-        }
-        if !(1..=WAITING_GROUPS_MAX).contains(&raw.waiting_groups_max) {
-            let message =
-                format!("{} is out of range: give 1 to {WAITING_GROUPS_MAX}", raw.waiting_groups_max);
-            return Err(value("waiting_groups_max", message));
-        }
-        if !(1..=CONNECTIONS_MAX as u32).contains(&raw.connections_per_address_max) {
-            let message =
-                format!("{} is out of range: give 1 to {CONNECTIONS_MAX}", raw.connections_per_address_max);
-            return Err(value("connections_per_address_max", message));
-        }
+        in_range("in_flight_max", raw.in_flight_max, 1..=PORT_IN_FLIGHT_MAX as u32)?;
+        in_range("waiting_groups_max", raw.waiting_groups_max, 1..=WAITING_GROUPS_MAX)?;
+        let connections_max = raw.connections_per_address_max;
+        in_range("connections_per_address_max", connections_max, 1..=CONNECTIONS_MAX as u32)?;
         if raw.topology_label.is_empty() {
             return Err(value("topology_label", "it is empty: name a label"));
         }
+        let missing = |key, other: &str| {
+            value(key, format!("it is missing, and {other} is given: give both or neither"))
+        };
         let tls = match (raw.tls_certificate, raw.tls_key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
-            (Some(_), None) => {
-                return Err(value(
-                    "tls_key",
-                    "it is missing, and tls_certificate is given: give both or neither",
-                ));
-            }
-            (None, Some(_)) => {
-                return Err(value(
-                    "tls_certificate",
-                    "it is missing, and tls_key is given: give both or neither",
-                ));
-            }
+            (Some(_), None) => return Err(missing("tls_key", "tls_certificate")),
+            (None, Some(_)) => return Err(missing("tls_certificate", "tls_key")),
         };
         let index = IndexSettings {
             attribute_orders: raw.attribute_orders,
@@ -245,7 +230,11 @@ impl Config {
             hybrid: hybrid(&raw.hybrid)?,
             unit_instances: unit_instances(raw.unit_instance_resources)?,
             reserved_nodes_percent: percent("reserved_nodes_percent", raw.reserved_nodes_percent)?,
-            allocations_per_node_max: allocations_per_node(raw.allocations_per_node_max)?,
+            allocations_per_node_max: in_range(
+                "allocations_per_node_max",
+                raw.allocations_per_node_max,
+                1..=ALLOCATIONS_PER_NODE_MAX,
+            )?,
             planners: raw.planners,
             follow: raw.follow,
             hold_timeout: duration("hold_timeout", &raw.hold_timeout)?,
@@ -312,14 +301,6 @@ fn percent(key: &'static str, percent: u8) -> Result<u8, ConfigError> {
         return Err(value(key, format!("{percent} % is more than all: give 0 to 100")));
     }
     Ok(percent)
-}
-
-fn allocations_per_node(most: u16) -> Result<u16, ConfigError> {
-    if !(1..=ALLOCATIONS_PER_NODE_MAX).contains(&most) {
-        let message = format!("{most} is out of range: give 1 to {ALLOCATIONS_PER_NODE_MAX}");
-        return Err(value("allocations_per_node_max", message));
-    }
-    Ok(most)
 }
 
 fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {

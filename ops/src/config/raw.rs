@@ -232,50 +232,24 @@ pub struct Overrides {
     pub settings: Vec<(&'static str, String)>,
 }
 
-/// Settings by environment name, without the prefix `WHARF_`.
-const KEYS: [&str; 38] = [
-    "listen",
-    "metrics_listen",
-    "data_dir",
-    "shards",
-    "io_threads",
-    "pin",
-    "partitions",
-    "topology_label",
-    "seed",
-    "node_lost_after",
-    "policy",
-    "in_flight_max",
-    "waiting_groups_max",
-    "connections_per_address_max",
-    "typical_pods",
-    "log",
-    "tls_certificate",
-    "tls_key",
-    "unit_instance_resources",
-    "avoid_gpu_nodes",
-    "reserved_nodes_percent",
-    "allocations_per_node_max",
-    "planners",
-    "follow",
-    "hold_timeout",
-    "hybrid.threshold",
-    "hybrid.top_k",
-    "attribute_orders",
-    "indexed_resources",
-    "coordinates",
-    "weights.cpu",
-    "weights.memory",
-    "weights.gpu",
-    "weights.gpu_part",
-    "granularity.cpu",
-    "granularity.memory",
-    "granularity.gpu_part",
-    "granularity.weighted",
-];
 /// Variables of the commands that connect to a service. They are not settings of the service.
 const CLIENT_VARIABLES: [&str; 5] =
     ["WHARF_SERVER", "WHARF_SERVER_NAME", "WHARF_CA", "WHARF_JSON", "WHARF_CONFIG"];
+
+/// Returns the names of all settings. The settings of a table follow its name and a dot.
+fn keys() -> Vec<String> {
+    let mut keys = Vec::new();
+    for (key, value) in serde_json::json!(Raw::default()).as_object().into_iter().flatten() {
+        match value.as_object() {
+            None => keys.push(key.clone()),
+            // A table inside of a table has names of resource kinds, which are no settings.
+            Some(table) => keys.extend(
+                table.iter().filter(|(_, value)| !value.is_object()).map(|(name, _)| format!("{key}.{name}")),
+            ),
+        }
+    }
+    keys
+}
 
 pub(super) fn read(
     overrides: &Overrides,
@@ -311,6 +285,7 @@ fn checked_file(path: &Path) -> Result<File<FileSourceString, FileFormat>, Confi
 fn environment(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Map<String, String>, ConfigError> {
+    let keys = keys();
     let mut settings = Map::new();
     for (name, value) in variables {
         // A name that is not UTF-8 is not one of our settings.
@@ -320,8 +295,8 @@ fn environment(
             continue;
         }
         let key = rest.to_ascii_lowercase();
-        if !KEYS.contains(&key.replace("__", ".").as_str()) {
-            let known: Vec<String> = KEYS
+        if !keys.contains(&key.replace("__", ".")) {
+            let known: Vec<String> = keys
                 .iter()
                 .map(|key| format!("WHARF_{}", key.replace('.', "__").to_ascii_uppercase()))
                 .collect();

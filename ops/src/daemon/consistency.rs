@@ -29,32 +29,32 @@ struct Held {
     names: BTreeSet<Arc<str>>,
 }
 
+/// Returns the least value that occurs more than once.
+fn twice<T: Ord>(values: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut sorted: Vec<T> = values.into_iter().collect();
+    sorted.sort_unstable();
+    let at = sorted.windows(2).position(|pair| pair[0] == pair[1])?;
+    Some(sorted.swap_remove(at))
+}
+
 /// Checks that the engine can be opened over `state`. The error describes the first contradiction.
 pub(super) fn check_state(state: &StoreState) -> Result<(), String> {
     let registrar = &state.registrar;
-    let mut kinds: Vec<_> = registrar.resources.iter().collect();
-    kinds.sort_unstable();
-    if kinds.len() > RESOURCE_KINDS_MAX || kinds.windows(2).any(|pair| pair[0] == pair[1]) {
+    if registrar.resources.len() > RESOURCE_KINDS_MAX || twice(&registrar.resources).is_some() {
         return Err("its resource kinds are too many, or one occurs twice".to_owned());
     }
     let nodes = || state.partitions.iter().flat_map(|partition| &partition.nodes);
     if nodes().count() > NODES_MAX {
         return Err(format!("it holds more than {NODES_MAX} nodes"));
     }
-    let mut names: Vec<_> = nodes().map(|node| &node.registration.spec.name).collect();
-    names.sort_unstable();
-    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("two nodes are called `{}`", twice[0]));
+    if let Some(name) = twice(nodes().map(|node| &node.registration.spec.name)) {
+        return Err(format!("two nodes are called `{name}`"));
     }
-    let mut ordinals: Vec<_> = nodes().map(|node| node.registration.ordinal).collect();
-    ordinals.sort_unstable();
-    if let Some(twice) = ordinals.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("two nodes have place {} in the order of registration", twice[0].0));
+    if let Some(ordinal) = twice(nodes().map(|node| node.registration.ordinal)) {
+        return Err(format!("two nodes have place {} in the order of registration", ordinal.0));
     }
-    let mut ids: Vec<_> = nodes().map(|node| node.registration.id).collect();
-    ids.extend(registrar.removed.iter().map(|node| node.id));
-    ids.sort_unstable();
-    if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+    let removed = registrar.removed.iter().map(|node| node.id);
+    if twice(nodes().map(|node| node.registration.id).chain(removed)).is_some() {
         return Err("a removed node has the id of another".to_owned());
     }
     if let Some(never) = registrar.removed.iter().find(|n| n.id.0.max(n.ordinal.0) >= registrar.next_node) {

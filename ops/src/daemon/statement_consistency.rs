@@ -7,6 +7,7 @@ use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::state::{AllocationRecord, InsideRecord, PartitionState, RegistrarState};
 
 use super::consistency::check_allocation;
+use super::statement_record::{claimed, held_inside};
 
 /// Checks one partition. `bundles` collects the bundles of all partitions checked so far.
 pub(super) fn check_statements(
@@ -33,12 +34,7 @@ pub(super) fn check_statements(
         if !nodes.contains(&claim.node) {
             return Err(format!("claim {} is on node {}, which is not there", claim.id, claim.node));
         }
-        let id = claim.id;
-        let node = claim.node;
-        let demand = claim.demand.clone();
-        let gpus = claim.gpus;
-        let units = claim.units.clone();
-        check_allocation(&AllocationRecord { id, node, demand, gpus, units, external_id: None }, registrar)?;
+        check_allocation(&claimed(claim), registrar)?;
     }
     if let Some(record) =
         partition.releasing.iter().find(|record| !allocations.contains_key(&record.allocation))
@@ -81,17 +77,7 @@ fn check_inside(
         units.extend(held.instances().map(|unit| ((kind, unit), i64::from(held.part))));
     }
     for record in inside {
-        let id = record.id;
-        let demand = record.demand.clone();
-        let held = record.units.clone();
-        let own = AllocationRecord {
-            id,
-            node: bundle.node,
-            demand,
-            gpus: record.gpus,
-            units: held,
-            external_id: None,
-        };
+        let own = held_inside(record, bundle.node);
         check_allocation(&own, registrar)?;
         cpu -= own.demand.cpu.units();
         memory -= own.demand.memory.units();

@@ -44,13 +44,16 @@ fn bundle((incarnation, number, index): (u32, u64, u32)) -> BundleId {
     BundleId { group: GroupId { incarnation: Incarnation(incarnation), number }, index }
 }
 
-/// Deletes the tables. A missing table is not an error.
-pub(super) fn clear(transaction: &redb::WriteTransaction) -> Result<(), redb::Error> {
-    transaction.delete_table(CLAIMS)?;
-    transaction.delete_table(RELEASING)?;
-    transaction.delete_table(BUNDLES)?;
-    transaction.delete_table(INSIDE)?;
-    Ok(())
+/// Returns what a claim holds, as an allocation.
+pub(super) fn claimed(claim: &ClaimRecord) -> AllocationRecord {
+    let ClaimRecord { id, node, demand, gpus, units, .. } = claim.clone();
+    AllocationRecord { id, node, demand, gpus, units, external_id: None }
+}
+
+/// Returns what an allocation inside a bundle holds, as an allocation on `node`.
+pub(super) fn held_inside(record: &InsideRecord, node: NodeId) -> AllocationRecord {
+    let InsideRecord { id, demand, gpus, units, .. } = record.clone();
+    AllocationRecord { id, node, demand, gpus, units, external_id: None }
 }
 
 /// Writes the claims, releasing allocations, bundles and their contents of a partition.
@@ -60,10 +63,9 @@ pub(super) fn write(
 ) -> Result<(), redb::Error> {
     let mut claims = transaction.open_table(CLAIMS)?;
     for (place, claim) in (0..).zip(&partition.claims) {
-        let ClaimRecord { id, node, demand, gpus, units, bundle } = claim.clone();
-        let held = AllocationRecord { id, node, demand, gpus, units, external_id: None };
-        let row = ClaimRow { place, bundle: bundle.map(bundle_row), held: record::allocation_row(&held) };
-        claims.insert(key(id), encode(&row).as_slice())?;
+        let held = record::allocation_row(&claimed(claim));
+        let row = ClaimRow { place, bundle: claim.bundle.map(bundle_row), held };
+        claims.insert(key(claim.id), encode(&row).as_slice())?;
     }
     let mut releasing = transaction.open_table(RELEASING)?;
     for record in &partition.releasing {
@@ -75,10 +77,9 @@ pub(super) fn write(
     }
     let mut inside = transaction.open_table(INSIDE)?;
     for record in &partition.inside {
-        let InsideRecord { id, bundle, demand, gpus, units } = record.clone();
-        let held = AllocationRecord { id, node: NodeId(0), demand, gpus, units, external_id: None };
-        let row = InsideRow { bundle: key(bundle), held: record::allocation_row(&held) };
-        inside.insert(key(id), encode(&row).as_slice())?;
+        let held = record::allocation_row(&held_inside(record, NodeId(0)));
+        let row = InsideRow { bundle: key(record.bundle), held };
+        inside.insert(key(record.id), encode(&row).as_slice())?;
     }
     Ok(())
 }

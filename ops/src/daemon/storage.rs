@@ -237,19 +237,11 @@ impl Store {
 
     fn write(&self, state: &StoreState) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
-        // Deleting a missing table is not an error.
-        transaction.delete_table(RESOURCES)?;
-        transaction.delete_table(UNIT_INSTANCES)?;
-        transaction.delete_table(POLICIES)?;
-        transaction.delete_table(GRANULARITIES)?;
-        transaction.delete_table(SEQUENCES)?;
-        transaction.delete_table(NODES)?;
-        transaction.delete_table(LIFE)?;
-        transaction.delete_table(REMOVED)?;
-        transaction.delete_table(ALLOCATIONS)?;
-        transaction.delete_table(RESERVATIONS)?;
-        transaction.delete_table(GROUPS)?;
-        statement_record::clear(&transaction)?;
+        // All other tables are of the last checkpoint.
+        let kept = [NUMBERS.name(), IDENTITY.name()];
+        for table in transaction.list_tables()?.filter(|table| !kept.contains(&table.name())) {
+            transaction.delete_table(table)?;
+        }
         {
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("now", state.now.0)?;

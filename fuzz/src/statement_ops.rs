@@ -258,7 +258,10 @@ impl Run<'_> {
                 let decision = cell.map_or(wanted, |cell| cell.decide(wanted));
                 Command::Finish { statement, decision }
             }
-            15..17 => Command::PlaceInto { bundle: self.id(), demand: Box::new(self.demand()) },
+            15..17 => {
+                let bundles = (0..=self.choices.below(3)).map(|_| self.id()).collect();
+                Command::PlaceInto { bundles, demand: Box::new(self.demand()) }
+            }
             17 => {
                 let cpu = Amount::whole(1 + self.choices.below(9) as u32);
                 Command::SetResources(self.node(), Box::new([(ResourceKind::Cpu, cpu)]))
@@ -338,8 +341,8 @@ impl Run<'_> {
                     (model, _) => return differs(format!("{model:?}")),
                 }
             }
-            (Command::PlaceInto { bundle, demand }, _) => {
-                match (self.model.place_into(*bundle, demand), outcome) {
+            (Command::PlaceInto { bundles, demand }, _) => {
+                match (self.model.place_into_any(bundles, demand), outcome) {
                     (Ok(model), Outcome::Placed(placed)) if model == *placed => {
                         self.counts.inside += 1;
                         self.ids.push(placed.allocation);

@@ -92,10 +92,11 @@ pub enum Command {
     },
     /// Checks and commits a statement that concerns only this shard.
     Apply(Box<Part>),
-    /// Places into a bundle, which is an allocation that a statement created.
+    /// Places into the first of some bundles that has room. Bundles are allocations that a statement created.
     PlaceInto {
-        /// The bundle's allocation.
-        bundle: AllocationId,
+        /// The allocations of the bundles, at least one and at most
+        /// [`GROUP_BUNDLES_MAX`](crate::limits::GROUP_BUNDLES_MAX).
+        bundles: Box<[AllocationId]>,
         /// The resources that it takes from the bundle.
         demand: Box<Demand>,
     },

@@ -4,7 +4,7 @@
 //! The cost is what [`ShardWork`] counts: walks over nodes and allocations, not searches in the index.
 
 use crate::broken::{Broken, broken};
-use crate::limits::{CANDIDATES_MAX, EXPLAIN_SLOTS_PER_NODE, NODES_PER_MESSAGE_MAX};
+use crate::limits::{CANDIDATES_MAX, EXPLAIN_SLOTS_PER_NODE, GROUP_BUNDLES_MAX, NODES_PER_MESSAGE_MAX};
 use crate::request::PlacementRequest;
 use crate::shard::command::Command;
 use crate::shard::work::{Pages, ShardWork};
@@ -22,6 +22,8 @@ pub enum Most {
     AuditPage,
     /// The number that the command asks for.
     Asked,
+    /// The number of bundles that the command names.
+    Named,
     /// All allocations of one node, including those inside bundles.
     OfNode,
     /// The allocations inside the bundles that end.
@@ -53,6 +55,7 @@ pub const COSTS: &[Cost] = &[
     Cost { commands: &["Release", "Finish", "Apply"], nodes: Most::Nothing, allocations: Most::Inside },
     Cost { commands: &["RemoveNode"], nodes: Most::Fixed(1), allocations: Most::OfNode },
     Cost { commands: &["NodeBooks"], nodes: Most::Fixed(1), allocations: Most::OfNode },
+    Cost { commands: &["PlaceInto"], nodes: Most::Nothing, allocations: Most::Named },
     Cost { commands: &["ListNodes"], nodes: Most::Asked, allocations: Most::Nothing },
     Cost { commands: &["Audit"], nodes: Most::AuditPage, allocations: Most::AuditPageAndNode },
     Cost { commands: &["Export"], nodes: Most::Everything, allocations: Most::Everything },
@@ -72,7 +75,6 @@ pub const COSTS: &[Cost] = &[
             "Reserve",
             "EndReservation",
             "Prepare",
-            "PlaceInto",
         ],
         nodes: Most::Nothing,
         allocations: Most::Nothing,
@@ -140,6 +142,10 @@ impl Most {
                 Command::ListNodes { limit, .. } => u64::from(*limit),
                 _ => 0,
             },
+            Self::Named => match command {
+                Command::PlaceInto { bundles, .. } => bundles.len() as u64,
+                _ => 0,
+            },
             Self::OfNode => facts.most_of_a_node,
             Self::Inside => facts.inside,
             Self::AuditPageAndNode => u64::from(pages.audit_allocations) + facts.most_of_a_node,
@@ -160,6 +166,7 @@ impl Most {
             }
             Self::AuditPage => pages.audit_nodes.to_string(),
             Self::Asked => format!("the number asked for, at most {NODES_PER_MESSAGE_MAX}"),
+            Self::Named => format!("the bundles that it names, at most {GROUP_BUNDLES_MAX}"),
             Self::OfNode => "those of the node".to_owned(),
             Self::Inside => "those inside the ended bundles".to_owned(),
             Self::AuditPageAndNode => format!("{} and those of one node", pages.audit_allocations),

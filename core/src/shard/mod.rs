@@ -41,6 +41,7 @@ use crate::index::{Geometry, Slot, Visits};
 use crate::limits::{GO_ON_LOOKS_MAX, HOME_LOOKS_MAX};
 use crate::link::ShardFacts;
 use crate::request::{PlacementRequest, Refusal};
+use crate::resource::Demand;
 use crate::time::Time;
 use audit::AuditState;
 use books::{Books, Dirty, Ended};
@@ -70,7 +71,7 @@ pub struct ShardConfig {
 /// A scheduler shard.
 ///
 /// The books are the truth. Everything else is derived from them, or waits for them: after each change of the books,
-/// [`follow`](Self::follow) brings searches and waiting requests up to date, and the end of a batch publishes a view.
+/// `Shard::follow` brings searches and waiting requests up to date, and the end of a batch publishes a view.
 pub struct Shard {
     id: ShardId,
     incarnation: Incarnation,
@@ -189,7 +190,7 @@ impl Shard {
             Command::Prepare(prepare) => return self.handle_prepare(*prepare),
             Command::Finish { statement, decision } => self.handle_finish(statement, decision),
             Command::Apply(part) => return self.handle_apply(&part),
-            Command::PlaceInto { bundle, demand } => self.handle_place_into(bundle, &demand),
+            Command::PlaceInto { bundles, demand } => self.handle_place_into(&bundles, &demand),
             Command::GoOn => return self.handle_go_on(),
             Command::Export => return Outcome::Exported(Box::new(self.export())),
         };
@@ -257,15 +258,22 @@ impl Shard {
         }
     }
 
-    /// Places an allocation into a bundle.
-    fn handle_place_into(
-        &mut self,
-        bundle: AllocationId,
-        demand: &crate::resource::Demand,
-    ) -> Result<Outcome, Rejection> {
-        let (placement, dirty) = self.books.place_into(bundle, demand)?;
-        self.follow(dirty);
-        Ok(Outcome::Placed(placement))
+    /// Places an allocation into the first of some bundles that has room.
+    fn handle_place_into(&mut self, bundles: &[AllocationId], demand: &Demand) -> Result<Outcome, Rejection> {
+        let mut rejected = None;
+        for &bundle in bundles {
+            self.audit.work.allocations_looked_at += 1;
+            match self.books.place_into(bundle, demand) {
+                Ok((placement, dirty)) => {
+                    self.follow(dirty);
+                    return Ok(Outcome::Placed(placement));
+                }
+                // That a bundle has too little says more than that another one ended.
+                Err(_) if matches!(rejected, Some(Rejection::BundleShort { .. })) => {}
+                Err(rejection) => rejected = Some(rejection),
+            }
+        }
+        Err(rejected.expect("a placement names at least one bundle"))
     }
 
     fn handle_adopt(&mut self, adoption: Adoption) -> Result<Outcome, Rejection> {

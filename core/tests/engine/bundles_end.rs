@@ -49,7 +49,10 @@ fn release_to_others(engine: &mut Engine, allocation: AllocationId, cpu: u32) ->
 
 fn place_into(engine: &mut Engine, bundle: AllocationId) -> PortReply {
     let demand = Box::new(Demand { cpu: Amount::whole(1), ..Demand::default() });
-    ask(engine, PortRequest::Partition(bundle.partition, Command::PlaceInto { bundle, demand }))
+    ask(
+        engine,
+        PortRequest::Partition(bundle.partition, Command::PlaceInto { bundles: Box::new([bundle]), demand }),
+    )
 }
 
 fn allocation_of(group: &GroupView, index: u32) -> Option<AllocationId> {

@@ -212,6 +212,33 @@ fn a_bundle_has_books_of_its_own_and_ends_what_is_inside() {
 }
 
 #[test]
+fn the_first_bundle_that_has_room_is_used_and_no_later_one_is_looked_at() {
+    let mut bed = Bed::with_nodes(&[(8, 0), (8, 0), (8, 0)]);
+    let ids = [1, 2, 3].map(|node| {
+        let one = Allocate { bundle: Some(bundle(7, node as u32)), ..allocation(node, cores(2)) };
+        let applied = bed.apply(part(node, [Operation::Allocate(one)]));
+        let Granted::Allocated(placed) = &applied.granted[0].1 else { panic!("{applied:?}") };
+        placed.allocation
+    });
+    let gone = bed.place(cores(1));
+    bed.release(gone);
+    let named = [gone, ids[0], ids[1], ids[2]];
+    let mut nodes = Vec::new();
+    for looks in [2, 2, 3, 3, 4, 4] {
+        let before = bed.shard.work();
+        nodes.push(bed.place_into_any(&named, cores(1)).expect("one has room").node);
+        assert_eq!(bed.shard.work().since(before).allocations_looked_at, looks);
+    }
+    assert_eq!(nodes, [1, 1, 2, 2, 3, 3].map(NodeId));
+    // That a bundle has too little says more than that another one ended.
+    for named in [[ids[0], gone], [gone, ids[0]]] {
+        let short = bed.place_into_any(&named, cores(1)).expect_err("it is full");
+        assert!(matches!(short, Rejection::BundleShort { bundle, .. } if bundle == ids[0]), "{short:?}");
+    }
+    assert_eq!(bed.place_into_any(&[gone, gone], cores(1)), Err(Rejection::UnknownAllocation(gone)));
+}
+
+#[test]
 fn nothing_is_placed_into_what_is_no_bundle_yet_or_not_any_more() {
     let mut bed = Bed::with_nodes(&[(8, 0)]);
     let plain = bed.place(cores(8));

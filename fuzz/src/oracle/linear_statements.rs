@@ -141,6 +141,21 @@ impl LinearStatements {
         Ok(Placement { node, allocation: id, gpus, alternative: 0, units: None })
     }
 
+    /// Places a demand into the first of some bundles that has room.
+    ///
+    /// # Errors
+    /// Returns true if the demand does not fit into one of them. Returns false if none exists that has a place.
+    pub fn place_into_any(&mut self, bundles: &[AllocationId], demand: &Demand) -> Result<Placement, bool> {
+        let mut is_short = false;
+        for &bundle in bundles {
+            match self.place_into(bundle, demand) {
+                Ok(placement) => return Ok(placement),
+                Err(short) => is_short |= short,
+            }
+        }
+        Err(is_short)
+    }
+
     /// Releases an allocation. Returns `None` if the id is unknown. For a bundle, the inner value is the number
     /// of allocations that ended inside.
     pub fn release(&mut self, id: AllocationId) -> Option<Option<u32>> {

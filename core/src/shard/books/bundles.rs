@@ -42,6 +42,15 @@ impl Bundle {
         })
     }
 
+    /// Returns the first resource of which `demand` takes more than is free. A bundle without books stays without.
+    fn short_of(&self, allocation: &Allocation, demand: &Demand) -> Option<ConflictReason> {
+        let Allocation { demand: all, gpus, units, .. } = allocation;
+        match &self.books {
+            Some(books) => short_of(&books.free, demand),
+            None => short_of(&FreeBooks::of_allocation(all, *gpus, units.as_ref()), demand),
+        }
+    }
+
     /// Returns the allocations inside, in order of id.
     fn inside(&self) -> impl Iterator<Item = AllocationId> {
         self.books.iter().flat_map(|books| books.inside.iter().copied())
@@ -187,10 +196,10 @@ impl Books {
         if self.nodes.room(slot).places <= 0 {
             return Err(Rejection::TooManyAllocations(node));
         }
-        let books = there.open(&allocation);
-        if let Some(ConflictReason::Short { kind, asked, available }) = short_of(&books.free, demand) {
+        if let Some(ConflictReason::Short { kind, asked, available }) = there.short_of(&allocation, demand) {
             return Err(Rejection::BundleShort { bundle, kind, asked, available });
         }
+        let books = there.open(&allocation);
         let (gpus, units) = books.free.planned(demand).expect("just checked");
         books.free.take(demand, gpus, units.as_ref());
         let id = self.next_id(slot);

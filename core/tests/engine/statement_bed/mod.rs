@@ -56,7 +56,15 @@ impl Bed {
         bundle: AllocationId,
         demand: Demand,
     ) -> Result<Placement, Rejection> {
-        match self.step(Command::PlaceInto { bundle, demand: Box::new(demand) }) {
+        self.place_into_any(&[bundle], demand)
+    }
+
+    pub(crate) fn place_into_any(
+        &mut self,
+        bundles: &[AllocationId],
+        demand: Demand,
+    ) -> Result<Placement, Rejection> {
+        match self.step(Command::PlaceInto { bundles: bundles.into(), demand: Box::new(demand) }) {
             Outcome::Placed(placement) => Ok(placement),
             Outcome::Rejected(rejection) => Err(rejection),
             other => panic!("{other:?}"),

@@ -336,7 +336,8 @@ pub(super) fn what_is_inside_a_bundle_and_does_not_belong_there() {
     let into = || {
         let mut bed = Bed::new(1);
         let (_, bundle) = bundle(&mut bed);
-        let was = bed.step(Command::PlaceInto { bundle, demand: Box::new(asks(1, 1).demand) });
+        let was =
+            bed.step(Command::PlaceInto { bundles: Box::new([bundle]), demand: Box::new(asks(1, 1).demand) });
         assert!(matches!(was.outcome, Outcome::Placed(_)));
         (was, bundle)
     };
@@ -349,7 +350,7 @@ pub(super) fn what_is_inside_a_bundle_and_does_not_belong_there() {
     into().0.fires("inside_is_of_its_bundle", |was| std::mem::swap(&mut was.before, &mut was.after));
     let (was, bundle) = into();
     let id = was.after.partitions[0].inside[0].id;
-    let inside = BTreeMap::from([(id, bundle)]);
+    let inside = BTreeMap::from([(id, Box::from([bundle]))]);
     assert_eq!(inside_is_placed(&inside, std::slice::from_ref(&was.after)), Ok(()));
     assert!(inside_is_placed(&inside, std::slice::from_ref(&was.before)).is_err());
     assert_eq!(inside_is_placed(&inside, &[Facts::default()]), Ok(()), "it goes with its bundle");

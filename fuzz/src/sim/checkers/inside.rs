@@ -75,8 +75,8 @@ pub fn inside_is_of_its_bundle(step: &Step<'_>) -> Verdict {
     }
     for (id, record) in after.iter().filter(|(id, _)| !before.contains_key(id)) {
         let placed = match (step.command, step.outcome) {
-            (Command::PlaceInto { bundle, demand }, Outcome::Placed(placement)) => {
-                placement.allocation == *id && *bundle == record.bundle && **demand == record.demand
+            (Command::PlaceInto { bundles, demand }, Outcome::Placed(placement)) => {
+                placement.allocation == *id && bundles.contains(&record.bundle) && **demand == record.demand
             }
             _ => false,
         };

@@ -1,6 +1,6 @@
 //! Conditions at rest: everything is answered, and nothing is in flight.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, StatementId};
 use wharf_core::link::Decision;
@@ -67,16 +67,18 @@ pub fn nobody_oversleeps(what: &str, number: usize, oversleeps: bool) -> Verdict
     ensure(!oversleeps, || format!("{what} {number} sleeps although something is there for it"))
 }
 
-/// Checks that an allocation inside a bundle exists as long as the bundle does, unless it was released.
+/// Checks that an allocation inside one of some bundles exists as long as these do, unless it was released.
 ///
 /// # Errors
 /// Returns the missing allocation.
-pub fn inside_is_placed(inside: &BTreeMap<AllocationId, AllocationId>, facts: &[Facts]) -> Verdict {
+pub fn inside_is_placed(inside: &BTreeMap<AllocationId, Box<[AllocationId]>>, facts: &[Facts]) -> Verdict {
     let records = || facts.iter().flat_map(|facts| &facts.partitions).flat_map(|partition| &partition.inside);
-    for (&id, &bundle) in inside {
-        let is_live = facts.iter().flat_map(Facts::allocations).any(|allocation| allocation.id == bundle);
-        let there = records().any(|record| (record.id, record.bundle) == (id, bundle));
-        ensure(!is_live || there, || format!("{id} was placed into {bundle}, and is not there"))?;
+    let live: BTreeSet<AllocationId> =
+        facts.iter().flat_map(Facts::allocations).map(|allocation| allocation.id).collect();
+    for (&id, bundles) in inside {
+        let are_live = bundles.iter().all(|bundle| live.contains(bundle));
+        let there = records().any(|record| record.id == id && bundles.contains(&record.bundle));
+        ensure(!are_live || there, || format!("{id} was placed into one of {bundles:?}, and is not there"))?;
     }
     Ok(())
 }

@@ -262,8 +262,8 @@ impl Gangs {
     /// Handles the outcome of a release or of a placement into a bundle.
     fn handle_outcome(&mut self, asked: &Asked, outcome: &Outcome) -> Verdict {
         match (asked, outcome) {
-            (Asked::Into(bundle), Outcome::Placed(placement)) => {
-                self.inside.insert(placement.allocation, *bundle);
+            (Asked::Into(bundles), Outcome::Placed(placement)) => {
+                self.inside.insert(placement.allocation, bundles.clone());
             }
             (Asked::Into(_), Outcome::Rejected(_)) => {}
             (Asked::Release(id), Outcome::Released(_) | Outcome::BundleReleased { .. }) => self.forget(*id),

@@ -41,8 +41,8 @@ enum Asked {
     Status(GroupId),
     List,
     Submit(Submit),
-    /// A placement into this bundle.
-    Into(AllocationId),
+    /// A placement into one of these bundles.
+    Into(Box<[AllocationId]>),
     /// The release of a bundle, of an allocation inside one, or of a statement's allocation.
     Release(AllocationId),
 }
@@ -80,7 +80,7 @@ pub(super) struct Gangs {
     /// The groups that planners keep, according to the last list.
     kept: BTreeSet<GroupId>,
     /// Allocations inside bundles, each with its bundle.
-    inside: BTreeMap<AllocationId, AllocationId>,
+    inside: BTreeMap<AllocationId, Box<[AllocationId]>>,
     /// Allocations that statements were granted. `claims` has the promised ids of claims.
     pub(super) promised: BTreeMap<AllocationId, Promise>,
     claims: BTreeSet<AllocationId>,
@@ -174,8 +174,8 @@ impl Gangs {
         self.promised.contains_key(&id) || self.claims.contains(&id)
     }
 
-    /// Returns the allocations inside bundles, each with its bundle.
-    pub(super) fn inside(&self) -> &BTreeMap<AllocationId, AllocationId> {
+    /// Returns the allocations inside bundles, each with the bundles of which one has it.
+    pub(super) fn inside(&self) -> &BTreeMap<AllocationId, Box<[AllocationId]>> {
         &self.inside
     }
 
@@ -266,11 +266,15 @@ impl Gangs {
                 }
             }
             _ => {
-                let bundles: Vec<AllocationId> = placed(&self.groups[&group].view).map(|b| b.2).collect();
-                if !bundles.is_empty() {
-                    let bundle = *choices.pick(&bundles);
-                    let command = Command::PlaceInto { bundle, demand: Box::new(asks::demand(choices)) };
-                    self.ask(Asked::Into(bundle), PortRequest::Partition(bundle.partition, command), now);
+                let all: Vec<AllocationId> = placed(&self.groups[&group].view).map(|b| b.2).collect();
+                if !all.is_empty() {
+                    let first = *choices.pick(&all);
+                    // Bundles of other shards are unknown at the shard of the first one.
+                    let others = all.iter().copied().filter(|&bundle| bundle != first && choices.one_in(2));
+                    let bundles: Box<[AllocationId]> = std::iter::once(first).chain(others).collect();
+                    let demand = Box::new(asks::demand(choices));
+                    let command = Command::PlaceInto { bundles: bundles.clone(), demand };
+                    self.ask(Asked::Into(bundles), PortRequest::Partition(first.partition, command), now);
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! Placements into the bundles of groups.
 //!
 //! A placement into a group first asks the planner for the group's bundles. Then it asks the shards of the
-//! bundles, one after the other, until one places it.
+//! bundles, one after the other, until one places it. Each shard is asked once, for all of its bundles.
 
 use std::collections::VecDeque;
 
 use wharf_core::group::{BundleView, GroupView, PlanJob, PlanReply};
-use wharf_core::ids::AllocationId;
+use wharf_core::ids::{AllocationId, PartitionId, ShardId};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::Demand;
 use wharf_core::router::{PortReply, PortRequest};
@@ -24,14 +24,14 @@ pub(super) struct IntoGroup {
     /// The index of the bundle, if only one may be used.
     index: Option<u32>,
     demand: Demand,
-    /// The bundles to try. `None` until the planner has named them.
-    bundles: Option<VecDeque<AllocationId>>,
+    /// The requests that are left, one for each shard. `None` until the planner has named the bundles.
+    steps: Option<VecDeque<PortRequest>>,
 }
 
 impl IntoGroup {
     /// Returns whether it waits for the planner's answer.
     pub(super) fn is_asking(&self) -> bool {
-        self.bundles.is_none()
+        self.steps.is_none()
     }
 }
 
@@ -44,15 +44,18 @@ impl ConnectionService {
         now: Time,
     ) {
         match place_into(request, self.port.catalog()) {
-            Ok((IntoTarget::Allocation(bundle), demand)) => match self.bundle_request(bundle, demand) {
-                Ok(request) => self.submit_one(key, sequence, Parts::Into, request, now),
-                Err(rejected) => {
-                    let reply = into_reply(rejected, self.port.catalog());
-                    self.answer_into(key, sequence, &reply);
+            Ok((IntoTarget::Allocation(bundle), demand)) => {
+                match steps(&[bundle], &demand, |partition| self.port.shard_of(partition)).pop() {
+                    Some(request) => self.submit_one(key, sequence, Parts::Into, request, now),
+                    None => {
+                        let unknown = Outcome::Rejected(Rejection::UnknownAllocation(bundle));
+                        let reply = into_reply(PortReply::One(unknown), self.port.catalog());
+                        self.answer_into(key, sequence, &reply);
+                    }
                 }
-            },
+            }
             Ok((IntoTarget::Group(group, index), demand)) => {
-                let into = Box::new(IntoGroup { index, demand, bundles: None });
+                let into = Box::new(IntoGroup { index, demand, steps: None });
                 let job = PlanJob::GroupStatus(group);
                 self.submit_plan(key, sequence, Parts::IntoGroup(into), job, now);
             }
@@ -64,25 +67,19 @@ impl ConnectionService {
         self.answer_at_once(key, Kind::PlaceInto, sequence, reply, reply.reason);
     }
 
-    /// Returns the request that places into a bundle, or its rejection if no shard has the bundle.
-    fn bundle_request(&mut self, bundle: AllocationId, demand: Demand) -> Result<PortRequest, PortReply> {
-        let Some(shard) = self.port.shard_of(bundle.partition) else {
-            return Err(PortReply::One(Outcome::Rejected(Rejection::UnknownAllocation(bundle))));
-        };
-        let command = Command::PlaceInto { bundle, demand: Box::new(demand) };
-        Ok(PortRequest::Shard(shard, command))
-    }
-
     /// Handles the answer to the last step of a placement into a group: takes the next step, or replies.
     pub(super) fn step_into_group(&mut self, at: usize, reply: PortReply, now: Time) {
         let Parts::IntoGroup(into) = &mut self.operations[at].parts else {
             unreachable!("it is a placement into a group")
         };
-        let done = match (&mut into.bundles, reply) {
-            (bundles @ None, PortReply::Plan(reply)) => match *reply {
+        let port = &mut self.port;
+        let done = match (&mut into.steps, reply) {
+            (left @ None, PortReply::Plan(reply)) => match *reply {
                 PlanReply::Group(view) => match candidates(&view, into.index) {
                     Ok(placed) => {
-                        *bundles = Some(placed);
+                        let all = steps(&placed, &into.demand, |partition| port.shard_of(partition));
+                        assert!(!all.is_empty(), "a shard serves each placed bundle");
+                        *left = Some(all.into());
                         None
                     }
                     Err(fault) => Some(fault_reply(fault)),
@@ -90,8 +87,8 @@ impl ConnectionService {
                 PlanReply::Rejected(rejection) => Some(fault_reply(plan_fault(&rejection))),
                 other => unreachable!("no answer about one group: {other:?}"),
             },
-            // The bundle has no room, or it ended meanwhile with its node or group. Try the next one.
-            (Some(bundles), PortReply::One(Outcome::Rejected(_))) if !bundles.is_empty() => None,
+            // The bundles of this shard have no room, or they ended meanwhile. Try the next shard.
+            (Some(left), PortReply::One(Outcome::Rejected(_))) if !left.is_empty() => None,
             (_, reply) => Some(into_reply(reply, self.port.catalog())),
         };
         match done {
@@ -105,28 +102,46 @@ impl ConnectionService {
         }
     }
 
-    /// Asks for a place in the next bundle. The room for it was taken.
+    /// Asks the next shard. The room for the request was taken.
     pub(super) fn submit_next(&mut self, at: usize, now: Time) {
         let Parts::IntoGroup(into) = &mut self.operations[at].parts else {
             unreachable!("only placements into groups have a next step")
         };
-        let bundle = into.bundles.as_mut().and_then(VecDeque::pop_front).expect("there is a bundle to try");
-        let demand = into.demand.clone();
-        match self.bundle_request(bundle, demand) {
-            Ok(request) => self.submit(at, 0, request, now),
-            Err(rejected) => self.handle_reply(at, 0, rejected, now),
-        }
+        let request = into.steps.as_mut().and_then(VecDeque::pop_front).expect("there is a shard to ask");
+        self.submit(at, 0, request, now);
     }
 }
 
+/// Returns one request for each shard that has some of the `bundles`, in the order of its first bundle. Bundles that no
+/// shard serves are left out.
+fn steps(
+    bundles: &[AllocationId],
+    demand: &Demand,
+    mut shard_of: impl FnMut(PartitionId) -> Option<ShardId>,
+) -> Vec<PortRequest> {
+    let mut by_shard: Vec<(ShardId, Vec<AllocationId>)> = Vec::new();
+    for &bundle in bundles {
+        let Some(shard) = shard_of(bundle.partition) else { continue };
+        match by_shard.iter_mut().find(|(known, _)| *known == shard) {
+            Some((_, bundles)) => bundles.push(bundle),
+            None => by_shard.push((shard, vec![bundle])),
+        }
+    }
+    let request = |(shard, bundles): (ShardId, Vec<AllocationId>)| {
+        let demand = Box::new(demand.clone());
+        PortRequest::Shard(shard, Command::PlaceInto { bundles: bundles.into(), demand })
+    };
+    by_shard.into_iter().map(request).collect()
+}
+
 /// Returns the placed bundles of a group that a placement may go into, in order of their index.
-fn candidates(view: &GroupView, index: Option<u32>) -> Result<VecDeque<AllocationId>, Fault> {
+fn candidates(view: &GroupView, index: Option<u32>) -> Result<Vec<AllocationId>, Fault> {
     let asked = view.bundles.iter().filter(|&&(place, _)| index.is_none_or(|index| index == place));
     let placed = asked.clone().filter_map(|(_, bundle)| match bundle {
         BundleView::Placed { allocation, .. } => Some(*allocation),
         BundleView::Unplaced => None,
     });
-    let placed: VecDeque<AllocationId> = placed.collect();
+    let placed: Vec<AllocationId> = placed.collect();
     if !placed.is_empty() {
         return Ok(placed);
     }
@@ -150,5 +165,35 @@ pub(super) fn into_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
             fault_reply(named_rejection_fault(&rejection, &catalog.resources))
         }
         other => unreachable!("no answer to a placement into a bundle: {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wharf_core::ids::Incarnation;
+
+    use super::*;
+
+    #[test]
+    fn each_shard_is_asked_once_for_all_of_its_bundles() {
+        let bundle = |partition, sequence| AllocationId {
+            incarnation: Incarnation(1),
+            partition: PartitionId(partition),
+            sequence,
+        };
+        // Even partitions belong to shard 0, odd ones to shard 1, and the last one to none.
+        let shard_of = |partition: PartitionId| (partition.0 < 9).then_some(ShardId(partition.0 % 2));
+        let bundles: Vec<AllocationId> = (1..=1000).map(|at| bundle((at % 10) as u16, at)).collect();
+        let mut asked = Vec::new();
+        for request in steps(&bundles, &Demand::default(), shard_of) {
+            let PortRequest::Shard(shard, Command::PlaceInto { bundles, .. }) = request else {
+                panic!("{request:?}")
+            };
+            assert!(bundles.is_sorted_by_key(|bundle| bundle.sequence), "in order of their index");
+            assert!(bundles.iter().all(|bundle| shard_of(bundle.partition) == Some(shard)));
+            asked.push((shard, bundles.len()));
+        }
+        assert_eq!(asked, [(ShardId(1), 400), (ShardId(0), 500)]);
+        assert!(steps(&[bundle(9, 1)], &Demand::default(), shard_of).is_empty());
     }
 }

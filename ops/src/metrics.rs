@@ -330,7 +330,7 @@ impl Snapshot {
                     shard_samples(status, |shard| shard.refused),
                 ),
                 ("released", "Allocations released", shard_samples(status, |shard| shard.released)),
-                ("spilled", "Placements that went on to another shard", plain(load(&counters.spilled))),
+                ("spilled", "Placements that went on to another shard", plain(load(&counters.spillbacks))),
                 (
                     "connections_opened",
                     "Connections since the start",

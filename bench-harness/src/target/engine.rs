@@ -226,7 +226,7 @@ impl Target for EngineTarget {
     }
 
     fn spilled(&self) -> Option<u64> {
-        Some(self.engine.ports[DRIVER].spilled())
+        Some(self.engine.ports[DRIVER].spillbacks())
     }
 
     fn audit(&mut self) -> Result<Books, TargetError> {

@@ -152,7 +152,7 @@ pub struct Port {
     placings: Slab<Placing>,
     pub(super) waits: Waits,
     plans: Plans,
-    spilled: u64,
+    spillbacks: u64,
     pub(super) views: PortViews,
 }
 
@@ -184,7 +184,7 @@ impl Port {
             bell,
             placings: Slab::new(),
             plans: Plans::default(),
-            spilled: 0,
+            spillbacks: 0,
         }
     }
 
@@ -252,8 +252,8 @@ impl Port {
 
     /// Returns how many times a request went on to another shard after a refusal.
     #[must_use]
-    pub fn spilled(&self) -> u64 {
-        self.spilled
+    pub fn spillbacks(&self) -> u64 {
+        self.spillbacks
     }
 
     pub(super) fn pending_mut(&mut self) -> &mut Slab<Pending> {
@@ -479,7 +479,7 @@ impl Port {
             other => unreachable!("a placement is placed or refused, not {other:?}"),
         }
         let command = if let Some(shard) = next {
-            self.spilled += 1;
+            self.spillbacks += 1;
             placing.asked.insert(shard);
             placing.at = shard;
             Command::Place(placing.request.clone())

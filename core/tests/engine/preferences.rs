@@ -71,7 +71,7 @@ fn a_shard_alone_is_asked_once_with_all_selectors() {
     let request = with_fallbacks(4, "a", &["b", "c"]);
     assert_eq!(place(&mut engine, &request).map(|placed| placed.alternative), Some(2));
     assert!(place(&mut engine, &request).is_none());
-    assert_eq!(engine.ports[0].spilled(), 0);
+    assert_eq!(engine.ports[0].spillbacks(), 0);
 }
 
 #[test]

@@ -121,8 +121,8 @@ pub struct ConnectionService {
     departures: VecDeque<Time>,
     /// Connections whose state changed since the last [`take_touched`](Self::take_touched).
     touched: Vec<ConnectionKey>,
-    /// The port's spilled placements that are already counted.
-    spilled: u64,
+    /// The port's spillbacks that are already counted.
+    spillbacks: u64,
     /// Buffer that is reused from poll to poll.
     replies: Vec<(Tag, PortReply)>,
 }
@@ -151,7 +151,7 @@ impl ConnectionService {
             has_new_deadline: false,
             departures: VecDeque::new(),
             touched: Vec::new(),
-            spilled: 0,
+            spillbacks: 0,
             replies: Vec::new(),
         }
     }
@@ -430,11 +430,11 @@ impl ConnectionService {
         let mut replies = std::mem::take(&mut self.replies);
         let taken = self.port.poll(now, |tag, reply| replies.push((tag, reply)));
         // All threads share the counter, so each adds only the growth of its own port.
-        let spilled = self.port.spilled();
-        if spilled > self.spilled {
+        let spillbacks = self.port.spillbacks();
+        if spillbacks > self.spillbacks {
             // Relaxed: a statistic; nothing depends on its order.
-            self.shared.counters.spilled.fetch_add(spilled - self.spilled, Ordering::Relaxed);
-            self.spilled = spilled;
+            self.shared.counters.spillbacks.fetch_add(spillbacks - self.spillbacks, Ordering::Relaxed);
+            self.spillbacks = spillbacks;
         }
         for (tag, reply) in replies.drain(..) {
             let (operation, part) = split_tag(tag);

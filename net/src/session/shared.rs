@@ -80,7 +80,7 @@ pub struct Counters {
     /// Frames refused before their request was executed.
     pub frames_refused: AtomicU64,
     /// Placements that went on to another shard.
-    pub spilled: AtomicU64,
+    pub spillbacks: AtomicU64,
     /// Connections that follow changes.
     pub followers: AtomicU64,
     /// Pages of changes sent to followers.

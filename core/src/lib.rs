@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`ids`], [`time`], [`rng`], [`hash`], [`limits`] | basic types and constants |
 //! | [`memory`] | memory accounting, in bytes |
+//! | [`timers`] | times at which something is due, in order |
 //! | [`resource`], [`node`], [`request`] | the model: amounts, GPUs, labels, demands |
 //! | [`index`] | DistBuckets: finds the node that a policy chooses |
 //! | [`fragmentation`] | FGD: finds the node and GPU that strand the least capacity for typical requests |
@@ -54,4 +55,5 @@ pub mod state;
 pub mod statement;
 mod sync;
 pub mod time;
+pub mod timers;
 pub mod view;

@@ -8,6 +8,8 @@
 //! |---|---|
 //! | [`ids`], [`time`], [`rng`], [`hash`], [`limits`] | basic types and constants |
 //! | [`memory`] | memory accounting, in bytes |
+//! | [`timers`] | times at which something is due, in order |
+//! | [`lru`] | a cache whose least recently used entry is replaced |
 //! | [`resource`], [`node`], [`request`] | the model: amounts, GPUs, labels, demands |
 //! | [`index`] | DistBuckets: finds the node that a policy chooses |
 //! | [`fragmentation`] | FGD: finds the node and GPU that strand the least capacity for typical requests |
@@ -39,6 +41,7 @@ pub mod ids;
 pub mod index;
 pub mod limits;
 pub mod link;
+pub mod lru;
 pub mod map;
 pub mod memory;
 pub mod node;
@@ -54,4 +57,5 @@ pub mod state;
 pub mod statement;
 mod sync;
 pub mod time;
+pub mod timers;
 pub mod view;

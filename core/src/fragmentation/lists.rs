@@ -134,7 +134,6 @@ pub(super) struct ShortList {
     pub(super) subject: Subject,
     /// The last change that the list includes.
     pub(super) seen: u64,
-    pub(super) used: u64,
     /// The rating at which the list ends. `None` if every covered node is on the list.
     pub(super) bound: Option<Rating>,
     best: BinaryHeap<Reverse<Rated>>,
@@ -159,8 +158,8 @@ pub(super) enum Listed {
 
 impl ShortList {
     /// Creates a list that must be filled before it is read.
-    pub(super) fn new(subject: Subject, seen: u64, used: u64) -> Self {
-        Self { subject, seen, used, bound: Some(Rating::BEST), best: BinaryHeap::new() }
+    pub(super) fn new(subject: Subject, seen: u64) -> Self {
+        Self { subject, seen, bound: Some(Rating::BEST), best: BinaryHeap::new() }
     }
 
     pub(super) fn push(&mut self, rated: Rated) {

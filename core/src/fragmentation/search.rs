@@ -16,7 +16,7 @@ use super::standing::{Nodes, Standing, Standings};
 use super::typical::TypicalShapes;
 use crate::index::{Slot, Visits};
 use crate::limits::{MEASURES_KEPT, SHORT_LIST_NODES, SHORT_LISTS_MAX};
-use crate::map::FixedMap;
+use crate::lru::Lru;
 use crate::memory;
 use crate::request::Rank;
 use crate::resource::{GpuAssignment, GpuRequest};
@@ -49,9 +49,7 @@ pub(super) struct Search {
     measure: Measure,
     standings: Standings,
     memo: Memo,
-    lists: Vec<ShortList>,
-    by_hash: FixedMap<u64, usize>,
-    uses: u64,
+    lists: Lru<ShortList, SHORT_LISTS_MAX>,
     scratch: Vec<Rated>,
 }
 
@@ -63,10 +61,9 @@ impl Search {
 
     /// Returns the bytes taken by the measure, its cached results and the short lists.
     pub(super) fn tables_memory(&self) -> u64 {
-        let lists = self.lists.iter().map(ShortList::memory).sum::<u64>() + memory::of_vec(&self.lists);
+        let lists = self.lists.iter().map(ShortList::memory).sum::<u64>() + self.lists.bytes();
         let remembered = size_of_val(&*self.memo.0) as u64;
-        let scratch = memory::of_vec(&self.scratch) + memory::of_map(&self.by_hash);
-        self.measure.memory() + remembered + lists + scratch
+        self.measure.memory() + remembered + lists + memory::of_vec(&self.scratch)
     }
 
     pub(super) fn new() -> Self {
@@ -74,9 +71,7 @@ impl Search {
             measure: Measure::new(&TypicalShapes::default()),
             standings: Standings::default(),
             memo: Memo::new(),
-            lists: Vec::new(),
-            by_hash: FixedMap::default(),
-            uses: 0,
+            lists: Lru::default(),
             scratch: Vec::new(),
         }
     }
@@ -87,7 +82,6 @@ impl Search {
         self.standings.restart(nodes);
         self.memo.clear();
         self.lists.clear();
-        self.by_hash.clear();
     }
 
     pub(super) fn standings_mut(&mut self) -> &mut Standings {
@@ -133,7 +127,7 @@ impl Search {
         visits: &mut Visits,
     ) -> Listed {
         let at = self.keep(ask, breadth);
-        let list = &mut self.lists[at];
+        let list = self.lists.at_mut(at);
         let standings = &self.standings;
         let demand = ask.demand();
         let mut rater = Rater { measure: &self.measure, standings, memo: &mut self.memo, ask };
@@ -182,29 +176,12 @@ impl Search {
 
     /// Returns the index of the short list for a request, and creates an empty list if there is none.
     fn keep(&mut self, ask: &Ask<'_>, breadth: Breadth) -> usize {
-        self.uses += 1;
         let subject = Subject::of(ask, breadth);
         let hash = subject.hash();
-        let same_hash = self.by_hash.get(&hash).copied();
-        if let Some(at) = same_hash
-            && self.lists[at].subject == subject
-        {
-            self.lists[at].used = self.uses;
-            return at;
-        }
-        let list = ShortList::new(subject, self.standings.last_change(), self.uses);
-        let longest_unused = || (0..self.lists.len()).min_by_key(|&at| self.lists[at].used);
-        let full = self.lists.len() >= SHORT_LISTS_MAX;
-        let place = same_hash.or_else(|| if full { longest_unused() } else { None });
-        let at = place.unwrap_or(self.lists.len());
-        if let Some(old) = self.lists.get_mut(at) {
-            let old = std::mem::replace(old, list);
-            self.by_hash.remove(&old.subject.hash());
-        } else {
-            self.lists.push(list);
-        }
-        self.by_hash.insert(hash, at);
-        at
+        self.lists.find(hash, |list| list.subject == subject).unwrap_or_else(|| {
+            let list = ShortList::new(subject, self.standings.last_change());
+            self.lists.insert(hash, list).0
+        })
     }
 
     /// Returns the instances that a request takes on the node that was found for it.

@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::hash::stable_hash;
 use crate::index::Slot;
 use crate::limits::RULE_LABELS_KEPT_MAX;
+use crate::lru::Lru;
 use crate::node::Labels;
 
 /// The nodes of a replica by the value of one label.
@@ -17,14 +19,12 @@ pub(super) struct Domain {
     /// No value has an empty set of nodes.
     values: BTreeMap<Arc<str>, BTreeSet<Slot>>,
     of_slot: Vec<Option<Arc<str>>>,
-    used: u64,
 }
 
-/// The labels that a replica keeps. The least recently used one is evicted.
+/// The labels that a replica keeps, found by the hash of their key.
 #[derive(Default)]
 pub(super) struct Domains {
-    kept: Vec<Domain>,
-    uses: u64,
+    kept: Lru<Domain, RULE_LABELS_KEPT_MAX>,
     /// The number of nodes that were looked at to collect values.
     looked_at: u64,
 }
@@ -77,28 +77,22 @@ impl Domains {
     where
         N: Iterator<Item = (Slot, &'a str)>,
     {
-        self.uses += 1;
-        let at = self.kept.iter().position(|domain| &*domain.key == key).unwrap_or_else(|| {
+        let hash = stable_hash(key.as_bytes());
+        let known = self.kept.find(hash, |domain| &*domain.key == key);
+        let at = known.unwrap_or_else(|| {
             let mut made = Domain { key: Arc::from(key), ..Domain::default() };
             nodes().for_each(|(slot, value)| {
                 self.looked_at += 1;
                 made.set(slot, Some(value));
             });
-            if self.kept.len() < RULE_LABELS_KEPT_MAX {
-                self.kept.push(made);
-                return self.kept.len() - 1;
-            }
-            let oldest = (0..self.kept.len()).min_by_key(|&at| self.kept[at].used).expect("some are kept");
-            self.kept[oldest] = made;
-            oldest
+            self.kept.insert(hash, made).0
         });
-        self.kept[at].used = self.uses;
-        &self.kept[at]
+        self.kept.at(at)
     }
 
     /// Updates the labels of a node. `None` means that the node is gone.
     pub(super) fn follow(&mut self, slot: Slot, labels: Option<&Labels>) {
-        for domain in &mut self.kept {
+        for domain in self.kept.iter_mut() {
             let value = labels.and_then(|labels| labels.get(&domain.key));
             domain.set(slot, value);
         }

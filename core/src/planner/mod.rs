@@ -53,6 +53,7 @@ use crate::map::FixedMap;
 use crate::router::{Port, PortReply};
 use crate::shard::{Command, Shard};
 use crate::time::Time;
+use crate::timers::Timers;
 use crate::view::ViewReader;
 use draft::{Draft, Replicas};
 use explain::Proof;
@@ -170,7 +171,7 @@ pub struct Planner {
     /// reports.
     given_up: bool,
     /// The times by which waiting jobs must be answered. It has all groups that wait, and possibly others.
-    deadlines: BTreeSet<(Time, GroupId)>,
+    deadlines: Timers<GroupId>,
     /// The group of each create or grow job that is not answered.
     asked: FixedMap<JobTag, GroupId>,
     tickets: Arc<Tickets>,
@@ -223,7 +224,7 @@ impl Planner {
             retrying: VecDeque::new(),
             retry_now: false,
             given_up: false,
-            deadlines: BTreeSet::new(),
+            deadlines: Timers::default(),
             asked: FixedMap::default(),
             tickets: Arc::default(),
             ending: VecDeque::new(),
@@ -419,8 +420,9 @@ impl Planner {
     /// Returns the time at which the first waiting group is given up or something is retried.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
+        let waiting = self.deadlines.first().map(|(until, _)| until);
         let ending = self.ending.front().map(|&(due, ..)| due);
-        self.first_deadline().into_iter().chain(self.ticket_deadline()).chain(ending).min()
+        waiting.into_iter().chain(self.ticket_deadline()).chain(ending).min()
     }
 
     /// Takes the replies since the last call.

@@ -63,14 +63,16 @@ impl Planner {
 
     /// Registers the group's deadline, if it has one.
     pub(super) fn watch_deadline(&mut self, id: GroupId) {
-        self.deadlines.extend(self.groups[&id].deadline().map(|deadline| (deadline, id)));
+        if let Some(deadline) = self.groups[&id].deadline() {
+            self.deadlines.insert(deadline, id);
+        }
     }
 
     /// Removes the group's deadlines.
     pub(super) fn forget_deadline(&mut self, id: GroupId) {
         let Some(group) = self.groups.get(&id) else { return };
         for until in [group.until, group.queued_until].into_iter().flatten() {
-            self.deadlines.remove(&(until, id));
+            self.deadlines.remove(until, id);
         }
     }
 
@@ -119,10 +121,7 @@ impl Planner {
     /// Tries groups whose deadline has passed once more.
     pub(super) fn end_overdue(&mut self, now: Time) {
         let mut overdue = Vec::new();
-        while let Some(&(until, id)) = self.deadlines.first()
-            && until <= now
-        {
-            self.deadlines.pop_first();
+        while let Some(id) = self.deadlines.pop_due(now) {
             let group = &self.groups[&id];
             // A group with a statement in flight or a ticket being served is handled when that ends.
             let waits = self.incomplete.contains(&(Reverse(group.spec.priority), id)) || self.is_queued(id);
@@ -141,11 +140,6 @@ impl Planner {
             // The last attempt: if it finds no place, the group is refused.
             self.lost.push_back(id);
         }
-    }
-
-    /// Returns the first deadline of the waiting groups.
-    pub(super) fn first_deadline(&self) -> Option<Time> {
-        self.deadlines.first().map(|&(until, _)| until)
     }
 
     /// Checks whether capacity may have come free for waiting groups. If so, each of them is tried once.

@@ -3,12 +3,11 @@
 //! Nothing here is durable. After a start, every agent gets a fresh grace period and is asked to report
 //! again. Nodes without an agent are not tracked here, so they are never lost.
 
-use std::collections::BTreeSet;
-
 use crate::ids::NodeId;
 use crate::limits::{BEATS_MISSED_MAX, NODE_LOST_AFTER_DEFAULT};
 use crate::map::FixedMap;
 use crate::time::Time;
+use crate::timers::Timers;
 
 /// The state of one agent.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +35,7 @@ pub struct Heartbeats {
     lost_after: u64,
     pulses: FixedMap<NodeId, Pulse>,
     /// The agents that are not lost, by the time when they were last heard of.
-    alive: BTreeSet<(Time, NodeId)>,
+    alive: Timers<NodeId>,
     /// Agents that have not been heard of since this time count as heard of at this time.
     granted: Time,
 }
@@ -46,7 +45,7 @@ impl Default for Heartbeats {
         Self {
             lost_after: NODE_LOST_AFTER_DEFAULT,
             pulses: FixedMap::default(),
-            alive: BTreeSet::new(),
+            alive: Timers::default(),
             granted: Time::default(),
         }
     }
@@ -74,9 +73,11 @@ impl Heartbeats {
     fn set(&mut self, node: NodeId, pulse: Pulse) {
         let before = self.pulses.insert(node, pulse);
         if let Some(heard) = before.and_then(|before| before.heard) {
-            self.alive.remove(&(heard, node));
+            self.alive.remove(heard, node);
         }
-        self.alive.extend(pulse.heard.map(|heard| (heard, node)));
+        if let Some(heard) = pulse.heard {
+            self.alive.insert(heard, node);
+        }
     }
 
     /// Returns when an agent that was last heard of at `heard` is lost.
@@ -111,7 +112,7 @@ impl Heartbeats {
     /// Returns when the next agent is lost unless it is heard of.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.alive.first().map(|&(heard, _)| self.deadline(heard))
+        self.alive.first().map(|(heard, _)| self.deadline(heard))
     }
 
     /// Returns at most `most` nodes whose agents were silent for too long. They are now lost.
@@ -125,11 +126,14 @@ impl Heartbeats {
             self.granted = now;
             return Vec::new();
         }
-        let silent = self.alive.iter().take_while(|&&(heard, _)| self.deadline(heard) <= now);
-        let lost: Vec<NodeId> = silent.take(most).map(|&(_, node)| node).collect();
-        for &node in &lost {
+        let mut lost = Vec::new();
+        while lost.len() < most
+            && let Some((heard, node)) = self.alive.first()
+            && self.deadline(heard) <= now
+        {
             let version = self.pulses.get(&node).and_then(|pulse| pulse.version);
             self.set(node, Pulse { heard: None, told: false, version });
+            lost.push(node);
         }
         lost
     }
@@ -137,7 +141,7 @@ impl Heartbeats {
     /// Forgets a removed node.
     pub fn forget(&mut self, node: NodeId) {
         if let Some(heard) = self.pulses.remove(&node).and_then(|pulse| pulse.heard) {
-            self.alive.remove(&(heard, node));
+            self.alive.remove(heard, node);
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::shard::{Command, Home, Outcome, Park, WaitToken};
 use crate::time::Time;
+use crate::timers::Timers;
 
 /// A placement that waits for capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +75,7 @@ pub(super) struct Waits {
     last: u64,
     by_number: FixedMap<u64, Wait>,
     by_tag: FixedMap<Tag, u64>,
-    deadlines: std::collections::BTreeSet<(Time, u64)>,
+    deadlines: Timers<u64>,
     /// Commands that wait for room in the rings, each with the request that its answer belongs to.
     queued: VecDeque<(ShardId, Option<u64>, Command)>,
     in_flight: usize,
@@ -117,7 +118,7 @@ impl Port {
     /// time.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.waits.deadlines.first().map(|&(until, _)| until)
+        self.waits.deadlines.first().map(|(until, _)| until)
     }
 
     pub(super) fn submit_wait(&mut self, tag: Tag, wait: WaitRequest, now: Time) {
@@ -137,7 +138,7 @@ impl Port {
             ended: None,
             reviewed: false,
         };
-        self.waits.deadlines.insert((wait.until, number));
+        self.waits.deadlines.insert(wait.until, number);
         let before = self.waits.by_tag.insert(tag, number);
         assert!(before.is_none(), "tag {tag} waits twice");
         self.waits.by_number.insert(number, entry);
@@ -227,7 +228,7 @@ impl Port {
         for &shard in &wait.parked {
             self.waits.queued.push_back((shard, None, Command::Unpark(token)));
         }
-        self.waits.deadlines.remove(&(wait.until, number));
+        self.waits.deadlines.remove(wait.until, number);
         self.waits.by_tag.remove(&wait.tag);
         (wait.tag, reply(&wait.placing.refusals))
     }
@@ -324,15 +325,13 @@ impl Port {
             wait.ended = Some(end);
         }
         let until = wait.until;
-        self.waits.deadlines.remove(&(until, number));
+        self.waits.deadlines.remove(until, number);
         if self.waits.by_number[&number].busy { None } else { self.go_on(number) }
     }
 
     /// Ends the requests whose deadline has passed.
     pub fn end_waits(&mut self, now: Time, mut reply: impl FnMut(Tag, PortReply)) {
-        while let Some(&(until, number)) = self.waits.deadlines.first()
-            && until <= now
-        {
+        while let Some(number) = self.waits.deadlines.due(now) {
             if let Some((tag, done)) = self.end_number(number, WaitEnd::Expired) {
                 reply(tag, done);
             }

@@ -43,6 +43,7 @@ use crate::link::ShardFacts;
 use crate::request::{PlacementRequest, Refusal};
 use crate::resource::Demand;
 use crate::time::Time;
+use crate::timers::NEVER;
 use audit::AuditState;
 use books::{Books, Dirty, Ended};
 use choose::{Choose, Eligibility, Page};
@@ -159,7 +160,7 @@ impl Shard {
     pub fn next_deadline(&self) -> Option<Time> {
         let Self { books, statements, .. } = self;
         let next = books.reservations.next_deadline().min(books.releasing.next_deadline());
-        Some(next.min(statements.next_deadline())).filter(|&next| next != Time(u64::MAX))
+        Some(next.min(statements.next_deadline())).filter(|&next| next != NEVER)
     }
 
     fn handle_command(&mut self, command: Command) -> Outcome {

@@ -2,7 +2,6 @@
 //! or their grace ends.
 
 use crate::broken::Broken;
-use std::collections::BTreeSet;
 
 use super::ledger::Allocation;
 use super::table::COLD;
@@ -12,13 +11,14 @@ use crate::index::Slot;
 use crate::map::FixedMap;
 use crate::shard::command::Rejection;
 use crate::time::Time;
+use crate::timers::Timers;
 use crate::view::PendingImage;
 
 /// The releasing allocations of a shard.
 #[derive(Default)]
 pub(crate) struct Releasing {
     until: FixedMap<AllocationId, Time>,
-    deadlines: BTreeSet<(Time, AllocationId)>,
+    deadlines: Timers<AllocationId>,
 }
 
 impl Releasing {
@@ -29,8 +29,7 @@ impl Releasing {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        let deadline = size_of::<(Time, AllocationId)>();
-        crate::memory::of_map(&self.until) + crate::memory::of_btree(self.deadlines.len(), deadline)
+        crate::memory::of_map(&self.until) + self.deadlines.bytes()
     }
 
     /// Returns the time at which an allocation ends by itself.
@@ -41,18 +40,18 @@ impl Releasing {
     /// Returns the time at which the first one ends by itself, or the end of time.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Time {
-        self.deadlines.first().map_or(Time(u64::MAX), |&(until, _)| until)
+        self.deadlines.next()
     }
 
     fn enter(&mut self, id: AllocationId, until: Time) {
         let before = self.until.insert(id, until);
         assert!(before.is_none(), "allocation {id} is evicted twice");
-        self.deadlines.insert((until, id));
+        self.deadlines.insert(until, id);
     }
 
     fn leave(&mut self, id: AllocationId) -> bool {
         let Some(until) = self.until.remove(&id) else { return false };
-        self.deadlines.remove(&(until, id))
+        self.deadlines.remove(until, id)
     }
 }
 
@@ -93,7 +92,7 @@ impl Books {
 
     /// Returns the first allocation whose grace is over, in order of time and id.
     pub(crate) fn grace_over(&self, now: Time) -> Option<AllocationId> {
-        self.releasing.deadlines.first().filter(|&&(until, _)| until <= now).map(|&(_, id)| id)
+        self.releasing.deadlines.due(now)
     }
 
     /// Returns the releasing allocations and the claims of a node as views show them.
@@ -113,7 +112,7 @@ impl Books {
     pub(crate) fn check_releasing(&self) -> Result<(), Broken> {
         let Releasing { until, deadlines } = &self.releasing;
         let agree = until.len() == deadlines.len()
-            && until.iter().all(|(&id, &until)| self.is_live(id) && deadlines.contains(&(until, id)));
+            && until.iter().all(|(&id, &until)| self.is_live(id) && deadlines.contains(until, id));
         if agree { Ok(()) } else { Err(Broken::new("what is releasing is not live, or has no end")) }
     }
 }

@@ -28,9 +28,7 @@ use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ReservedAmounts, 
 use crate::shard::command::{Rejection, ResourceSum};
 use crate::state::ReservationRecord;
 use crate::time::Time;
-
-/// No deadline is set.
-const NEVER: Time = Time(u64::MAX);
+use crate::timers::Timers;
 
 /// Reserves capacity of a node for an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,9 +68,7 @@ pub(crate) struct Reservations {
     by_slot: FixedMap<Slot, Reservation>,
     /// The nodes of each owner. No entry is empty.
     by_owner: BTreeMap<OwnerId, BTreeSet<Slot>>,
-    deadlines: BTreeSet<(Time, NodeId, Slot)>,
-    /// The first of the deadlines, or [`NEVER`].
-    next: Time,
+    deadlines: Timers<(NodeId, Slot)>,
     percent: u8,
     /// The number of changes to the set of owners.
     owners_version: u64,
@@ -88,8 +84,7 @@ impl Default for Reservations {
         Self {
             by_slot: FixedMap::default(),
             by_owner: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
-            next: NEVER,
+            deadlines: Timers::default(),
             percent: RESERVED_NODES_PERCENT_DEFAULT,
             owners_version: 0,
             last: 0,
@@ -122,7 +117,7 @@ impl Reservations {
 
     #[inline]
     pub(crate) fn next_deadline(&self) -> Time {
-        self.next
+        self.deadlines.next()
     }
 
     pub(crate) fn at(&self, slot: Slot) -> Option<&Reservation> {
@@ -184,18 +179,19 @@ impl Reservations {
     }
 
     fn enter(&mut self, slot: Slot, node: NodeId, reservation: Reservation) {
-        self.deadlines.extend(reservation.until.map(|until| (until, node, slot)));
+        if let Some(until) = reservation.until {
+            self.deadlines.insert(until, (node, slot));
+        }
         self.owners_version += u64::from(self.by_owner.entry(reservation.owner).or_default().is_empty());
         self.by_owner.entry(reservation.owner).or_default().insert(slot);
         let before = self.by_slot.insert(slot, reservation);
         assert!(before.is_none(), "node {node} is reserved twice");
-        self.follow_deadlines();
     }
 
     fn leave(&mut self, slot: Slot, node: NodeId) -> Option<Reservation> {
         let reservation = self.by_slot.remove(&slot)?;
         if let Some(until) = reservation.until {
-            self.deadlines.remove(&(until, node, slot));
+            self.deadlines.remove(until, (node, slot));
         }
         let nodes = self.by_owner.get_mut(&reservation.owner).expect("owners know their nodes");
         nodes.remove(&slot);
@@ -203,12 +199,7 @@ impl Reservations {
             self.by_owner.remove(&reservation.owner);
             self.owners_version += 1;
         }
-        self.follow_deadlines();
         Some(reservation)
-    }
-
-    fn follow_deadlines(&mut self) {
-        self.next = self.deadlines.first().map_or(NEVER, |&(until, ..)| until);
     }
 }
 
@@ -281,10 +272,7 @@ impl Books {
 
     /// Ends the first reservation whose deadline has passed.
     pub(crate) fn expire_reservation(&mut self, now: Time) -> Option<Dirty> {
-        let &(until, _, slot) = self.reservations.deadlines.first()?;
-        if until > now {
-            return None;
-        }
+        let (_, slot) = self.reservations.deadlines.due(now)?;
         self.end_reservation(slot)
     }
 
@@ -439,8 +427,8 @@ impl Books {
         let Some(reservation) = reservations.at(slot) else { return Ok(()) };
         let hot = self.nodes.hot(slot);
         let named = reservations.by_owner.get(&reservation.owner).is_some_and(|own| own.contains(&slot));
-        let due = reservation.until.map(|until| (until, hot.id, slot));
-        if !named || reservation.is_over() || due.is_some_and(|d| !reservations.deadlines.contains(&d)) {
+        let listed = |until| reservations.deadlines.contains(until, (hot.id, slot));
+        if !named || reservation.is_over() || !reservation.until.is_none_or(listed) {
             return Err(broken!("the reservation of node {} is not found: {reservation:?}", hot.id));
         }
         let left = &reservation.left;

@@ -18,6 +18,7 @@ use super::selectors::{FEW_KEPT_MAX, MARK_IDLE_USES, MARKS_OF_RANKINGS, Selector
 use crate::ids::NodeId;
 use crate::index::{Candidates, Mark, Marks, Slot};
 use crate::limits::{CANDIDATE_WALK_MAX, RANKINGS_KEPT_MAX, TIERS_OF_BITS_MAX};
+use crate::lru::Lru;
 use crate::memory;
 use crate::node::{NodeSpec, Selector};
 use crate::planted::{PlantedBug, is_planted};
@@ -102,31 +103,29 @@ impl Tier {
 /// The ranks of all nodes for one kind of request.
 pub(crate) struct Ranking {
     key: RankKey,
-    hash: u64,
     /// Ranks by slot, if there are more ranks than tiers with bits. A slot without a node is not selected.
     ranks: Option<Vec<Rank>>,
     /// Nodes that a taint excludes, if each tier has bits.
     tainted: Bits,
     /// Ordered by rank. No tier is empty.
     tiers: Vec<Tier>,
-    used: u64,
 }
 
 impl Ranking {
     /// Creates a ranking without nodes.
-    fn new(key: RankKey, hash: u64) -> Self {
-        Self { key, hash, ranks: None, tainted: Bits::default(), tiers: Vec::new(), used: 0 }
+    fn new(key: RankKey) -> Self {
+        Self { key, ranks: None, tainted: Bits::default(), tiers: Vec::new() }
     }
 
     /// Creates a ranking from parts.
-    fn of(key: RankKey, hash: u64, parts: Parts) -> Self {
+    fn of(key: RankKey, parts: Parts) -> Self {
         let tier = |(rank, bits): (Rank, Bits)| {
             let few = (bits.len() <= FEW_KEPT_MAX).then(|| bits.iter().collect());
             Tier { rank, len: bits.len(), few, bits, mark: None }
         };
         let tiers: Vec<Tier> = parts.by_rank.into_iter().map(tier).collect();
         let many = tiers.len() > TIERS_OF_BITS_MAX;
-        let mut ranking = Self { tainted: parts.tainted, tiers, ..Self::new(key, hash) };
+        let mut ranking = Self { tainted: parts.tainted, tiers, ..Self::new(key) };
         if many {
             ranking.rank_each();
         }
@@ -260,23 +259,22 @@ impl Ranking {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankingId(usize);
 
-/// The rankings that a shard caches. The least recently used one is replaced.
+/// The rankings that a shard caches, found by the hash of their key.
 #[derive(Default)]
 pub(crate) struct Rankings {
-    kept: Vec<Ranking>,
+    kept: Lru<Ranking, RANKINGS_KEPT_MAX>,
     traits: Traits,
     /// The ranking and rank that have each mark, starting with `MARKS_OF_RANKINGS.start`.
     marked: [Option<(RankingId, Rank)>; (MARKS_OF_RANKINGS.end - MARKS_OF_RANKINGS.start) as usize],
     /// The time when each of these marks was last given. Zero if never.
     given: [u64; (MARKS_OF_RANKINGS.end - MARKS_OF_RANKINGS.start) as usize],
-    uses: u64,
     pub(crate) looked_at: LookedAt,
 }
 
 impl Rankings {
     /// Returns the bytes of the cached rankings.
     pub(crate) fn memory(&self) -> u64 {
-        memory::of_vec(&self.kept) + self.kept.iter().map(Ranking::memory).sum::<u64>()
+        self.kept.bytes() + self.kept.iter().map(Ranking::memory).sum::<u64>()
     }
 
     /// Returns the bytes of the node traits from which rankings are made.
@@ -298,36 +296,29 @@ impl Rankings {
         nodes: &NodeTable,
         selectors: &mut SelectorSets,
     ) -> RankingId {
-        self.uses += 1;
         let key = RankKey::of(request);
-        let hash = key.hash();
-        let known = self.kept.iter().position(|kept| kept.hash == hash && kept.key.is(&key));
-        let at = known.unwrap_or_else(|| self.make(key, hash, nodes, selectors));
-        self.kept[at].used = self.uses;
-        RankingId(at)
+        let known = self.kept.find(key.hash(), |kept| kept.key.is(&key));
+        RankingId(known.unwrap_or_else(|| self.make(key, nodes, selectors)))
     }
 
-    fn make(&mut self, key: RankKey, hash: u64, nodes: &NodeTable, selectors: &mut SelectorSets) -> usize {
+    fn make(&mut self, key: RankKey, nodes: &NodeTable, selectors: &mut SelectorSets) -> usize {
+        let hash = key.hash();
         let labels = selectors.labels_of(nodes);
         let ranking = match Parts::of(&key, labels, &self.traits, &mut self.looked_at) {
-            Some(parts) => Ranking::of(key, hash, parts),
-            None => self.ranked_singly(key, hash, nodes),
+            Some(parts) => Ranking::of(key, parts),
+            None => self.ranked_singly(key, nodes),
         };
-        if self.kept.len() < RANKINGS_KEPT_MAX {
-            self.kept.push(ranking);
-            return self.kept.len() - 1;
-        }
-        let oldest = (0..self.kept.len()).min_by_key(|&at| self.kept[at].used).expect("some are kept");
+        let (at, _) = self.kept.insert(hash, ranking);
+        // A mark of this index was the mark of the ranking that was replaced.
         for owner in &mut self.marked {
-            *owner = owner.filter(|(of, _)| of.0 != oldest);
+            *owner = owner.filter(|(of, _)| of.0 != at);
         }
-        self.kept[oldest] = ranking;
-        oldest
+        at
     }
 
     /// Creates a ranking with very many ranks. O(nodes).
-    fn ranked_singly(&mut self, key: RankKey, hash: u64, nodes: &NodeTable) -> Ranking {
-        let mut ranking = Ranking::new(key, hash);
+    fn ranked_singly(&mut self, key: RankKey, nodes: &NodeTable) -> Ranking {
+        let mut ranking = Ranking::new(key);
         for (slot, _, cold) in nodes.iter() {
             self.looked_at.nodes += 1;
             let rank = ranking.key.rank(&cold.registration.spec);
@@ -337,18 +328,18 @@ impl Rankings {
     }
 
     pub(crate) fn at(&self, id: RankingId) -> &Ranking {
-        &self.kept[id.0]
+        self.kept.at(id.0)
     }
 
     /// Gives a mark to tier number `tier`, which is about to be searched. Takes a free mark, else one that has
     /// been idle for long. The caller must update the indexes.
     pub(crate) fn give_mark(&mut self, id: RankingId, tier: usize, nodes: usize) -> Option<Mark> {
-        let wanting = &self.kept[id.0].tiers[tier];
+        let wanting = &self.at(id).tiers[tier];
         if wanting.mark.is_some() || wanting.len <= CANDIDATE_WALK_MAX || wanting.len == nodes {
             return None;
         }
         let rank = wanting.rank;
-        let last_used = |owner: &Option<(RankingId, Rank)>| owner.map_or(0, |(of, _)| self.kept[of.0].used);
+        let last_used = |owner: &Option<(RankingId, Rank)>| owner.map_or(0, |(of, _)| self.kept.used(of.0));
         // A mark is also in use from the time it was given, even if its ranking was replaced. Otherwise,
         // rankings that replace each other in turn would each free a mark.
         let idle_since =
@@ -356,19 +347,19 @@ impl Rankings {
         let (since, number) = idle_since.zip(MARKS_OF_RANKINGS.start..).min()?;
         let place = usize::from(number - MARKS_OF_RANKINGS.start);
         let owner = self.marked[place];
-        if since > 0 && since + MARK_IDLE_USES.max(nodes as u64) > self.uses {
+        if since > 0 && since + MARK_IDLE_USES.max(nodes as u64) > self.kept.uses() {
             return None;
         }
-        self.given[place] = self.uses;
+        self.given[place] = self.kept.uses();
         self.looked_at.nodes += nodes as u64;
         if let Some((of, rank)) = owner
-            && let Ok(at) = self.kept[of.0].tier(rank)
+            && let Ok(at) = self.at(of).tier(rank)
         {
-            self.kept[of.0].tiers[at].mark = None;
+            self.kept.at_mut(of.0).tiers[at].mark = None;
         }
         let mark = Mark::new(number);
         self.marked[place] = Some((id, rank));
-        self.kept[id.0].tiers[tier].mark = Some(mark);
+        self.kept.at_mut(id.0).tiers[tier].mark = Some(mark);
         Some(mark)
     }
 
@@ -383,7 +374,7 @@ impl Rankings {
     pub(crate) fn marks_given(&self) -> impl Iterator<Item = (Mark, &Ranking, Rank)> {
         (MARKS_OF_RANKINGS.start..).zip(&self.marked).filter_map(|(number, owner)| {
             let (of, rank) = (*owner)?;
-            Some((Mark::new(number), &self.kept[of.0], rank))
+            Some((Mark::new(number), self.at(of), rank))
         })
     }
 
@@ -409,7 +400,7 @@ impl Rankings {
     }
 
     fn node_ranked(&mut self, slot: Slot, rank: impl Fn(&RankKey) -> Rank) {
-        for ranking in &mut self.kept {
+        for ranking in self.kept.iter_mut() {
             let rank = rank(&ranking.key);
             if let Some(freed) = ranking.set(slot, rank) {
                 self.marked[usize::from(freed.number() - MARKS_OF_RANKINGS.start)] = None;
@@ -429,7 +420,7 @@ impl Rankings {
             return Err(broken!("{tainted} nodes are tainted, {} are counted", self.traits.tainted()));
         }
         self.traits.check(nodes)?;
-        for ranking in &self.kept {
+        for ranking in self.kept.iter() {
             let mut members: Vec<(Rank, Slot)> = Vec::new();
             for (slot, hot, cold) in nodes.iter() {
                 ranking.check_node(slot, hot.id, &cold.registration.spec)?;

@@ -15,7 +15,7 @@ use super::node_set::{Bits, LookedAt};
 use crate::ids::NodeId;
 use crate::index::{Candidates, Mark, Marks, Slot};
 use crate::limits::{CANDIDATE_WALK_MAX, SELECTORS_KEPT_MAX};
-use crate::map::FixedMap;
+use crate::lru::Lru;
 use crate::memory;
 use crate::node::{Labels, Selector};
 use crate::shard::books::Books;
@@ -41,7 +41,6 @@ pub(crate) struct CandidateSet {
     /// The members. Always present while they are few enough to be walked, never above `FEW_KEPT_MAX`.
     few: Option<Vec<Slot>>,
     mark: Option<Mark>,
-    used: u64,
 }
 
 /// Identifies a cached set.
@@ -120,16 +119,14 @@ impl Choose {
     }
 }
 
-/// The sets that a shard caches, found by the selector's hash. The least recently used one is replaced.
+/// The sets that a shard caches, found by the selector's hash.
 pub(crate) struct SelectorSets {
     labels: LabelIndex,
-    sets: Vec<CandidateSet>,
-    by_hash: FixedMap<u64, SetId>,
+    sets: Lru<CandidateSet, SELECTORS_KEPT_MAX>,
     /// The set that has each mark.
     marked: [Option<SetId>; MARKS_OF_RANKINGS.start as usize],
     /// The time when each mark was last given. Zero if never.
     given: [u64; MARKS_OF_RANKINGS.start as usize],
-    uses: u64,
     /// The number of sets ever created.
     made: u64,
     pub(crate) looked_at: LookedAt,
@@ -141,11 +138,9 @@ impl Default for SelectorSets {
         let given = [0; MARKS_OF_RANKINGS.start as usize];
         Self {
             labels: LabelIndex::default(),
-            sets: Vec::new(),
-            by_hash: FixedMap::default(),
+            sets: Lru::default(),
             marked,
             given,
-            uses: 0,
             made: 0,
             looked_at: LookedAt::default(),
         }
@@ -156,14 +151,9 @@ impl SelectorSets {
     /// Returns the candidate set of `selector`, and creates it if it is not cached. Also returns the mark if
     /// the set just got one; the caller must then update the indexes.
     pub(crate) fn keep(&mut self, selector: &Arc<Selector>, nodes: &NodeTable) -> (SetId, Option<Mark>) {
-        self.uses += 1;
-        let known = self.by_hash.get(&selector.hash()).copied();
-        let id = match known {
-            Some(id) if self.sets[id.0].selector == *selector => id,
-            _ => self.make(selector, known, nodes),
-        };
-        self.sets[id.0].used = self.uses;
-        let mark = self.sets[id.0].unmarked().and_then(|_| self.give_mark(id, nodes.len()));
+        let known = self.sets.find(selector.hash(), |set| set.selector == *selector);
+        let id = SetId(known.unwrap_or_else(|| self.make(selector, nodes)));
+        let mark = self.at(id).unmarked().and_then(|_| self.give_mark(id, nodes.len()));
         (id, mark)
     }
 
@@ -173,11 +163,11 @@ impl SelectorSets {
     }
 
     pub(crate) fn at(&self, id: SetId) -> &CandidateSet {
-        &self.sets[id.0]
+        self.sets.at(id.0)
     }
 
-    /// Creates the set of `selector`. It replaces a set with the same hash, if there is one.
-    fn make(&mut self, selector: &Arc<Selector>, same_hash: Option<SetId>, nodes: &NodeTable) -> SetId {
+    /// Creates the set of `selector`.
+    fn make(&mut self, selector: &Arc<Selector>, nodes: &NodeTable) -> usize {
         self.labels.build(nodes, &mut self.looked_at);
         let bits = self.labels.members(selector, &mut self.looked_at);
         let set = CandidateSet {
@@ -186,46 +176,34 @@ impl SelectorSets {
             few: (bits.len() <= FEW_KEPT_MAX).then(|| bits.iter().collect()),
             bits,
             mark: None,
-            used: self.uses,
         };
-        let place = same_hash.or_else(|| {
-            let full = self.sets.len() >= SELECTORS_KEPT_MAX;
-            full.then(|| (0..self.sets.len()).min_by_key(|&at| self.sets[at].used).map(SetId))?
-        });
-        let id = place.unwrap_or(SetId(self.sets.len()));
-        if let Some(old) = self.sets.get_mut(id.0) {
-            self.by_hash.remove(&old.selector.hash());
-            if let Some(mark) = old.mark {
-                self.marked[usize::from(mark.number())] = None;
-            }
-            *old = set;
-        } else {
-            self.sets.push(set);
+        let (at, replaced) = self.sets.insert(selector.hash(), set);
+        if let Some(mark) = replaced.and_then(|set| set.mark) {
+            self.marked[usize::from(mark.number())] = None;
         }
-        self.by_hash.insert(selector.hash(), id);
-        id
+        at
     }
 
     /// Gives the set a mark: a free one, else one whose set has been idle for long.
     fn give_mark(&mut self, id: SetId, nodes: usize) -> Option<Mark> {
-        let last_used = |owner: &Option<SetId>| owner.map_or(0, |owner| self.sets[owner.0].used);
+        let last_used = |owner: &Option<SetId>| owner.map_or(0, |owner| self.sets.used(owner.0));
         // A mark is also in use from the time it was given, even if its set was replaced. Otherwise, sets that
         // replace each other in turn would each free a mark.
         let idle_since =
             self.marked.iter().zip(&self.given).map(|(owner, &given)| last_used(owner).max(given));
         let (since, number) = idle_since.zip(0..).min()?;
         let owner = &self.marked[usize::from(number)];
-        if since > 0 && since + MARK_IDLE_USES.max(nodes as u64) > self.uses {
+        if since > 0 && since + MARK_IDLE_USES.max(nodes as u64) > self.sets.uses() {
             return None;
         }
-        self.given[usize::from(number)] = self.uses;
+        self.given[usize::from(number)] = self.sets.uses();
         self.looked_at.nodes += nodes as u64;
         let mark = Mark::new(number);
         if let Some(owner) = *owner {
-            self.sets[owner.0].mark = None;
+            self.sets.at_mut(owner.0).mark = None;
         }
         self.marked[usize::from(number)] = Some(id);
-        self.sets[id.0].mark = Some(mark);
+        self.sets.at_mut(id.0).mark = Some(mark);
         Some(mark)
     }
 
@@ -254,7 +232,7 @@ impl SelectorSets {
     /// Notes that a node joined or changed its labels.
     pub(crate) fn node_labelled(&mut self, slot: Slot, labels: &Labels) {
         self.labels.set(slot, Some(labels));
-        for set in &mut self.sets {
+        for set in self.sets.iter_mut() {
             set.set(slot, set.selector.holds(labels));
         }
     }
@@ -262,7 +240,7 @@ impl SelectorSets {
     /// Notes that a node left.
     pub(crate) fn node_removed(&mut self, slot: Slot) {
         self.labels.set(slot, None);
-        for set in &mut self.sets {
+        for set in self.sets.iter_mut() {
             set.set(slot, false);
         }
     }
@@ -270,7 +248,7 @@ impl SelectorSets {
     /// Returns the bytes of the cached sets.
     pub(crate) fn memory(&self) -> u64 {
         let of_set = |set: &CandidateSet| set.bits.memory() + set.few.as_ref().map_or(0, memory::of_vec);
-        memory::of_vec(&self.sets) + memory::of_map(&self.by_hash) + self.sets.iter().map(of_set).sum::<u64>()
+        self.sets.bytes() + self.sets.iter().map(of_set).sum::<u64>()
     }
 
     /// Checks every cached set against the labels of one node.
@@ -281,7 +259,7 @@ impl SelectorSets {
     /// Checks every cached set against the labels.
     pub(crate) fn check(&self, nodes: &NodeTable) -> Result<(), Broken> {
         self.labels.check(nodes)?;
-        for set in &self.sets {
+        for set in self.sets.iter() {
             let mut members = 0;
             for (slot, hot, cold) in nodes.iter() {
                 set.check_node(slot, hot.id, &cold.registration.spec.labels)?;
@@ -346,7 +324,7 @@ mod tests {
     fn a_set_that_counts_other_nodes_than_there_are_is_told() {
         let told = |damage: fn(&mut CandidateSet)| {
             let mut shard = shard();
-            damage(&mut shard.choose.selectors.sets[0]);
+            damage(shard.choose.selectors.sets.at_mut(0));
             shard.choose.selectors.check(&shard.books.nodes)
         };
         assert_eq!(told(|_| {}), Ok(()));

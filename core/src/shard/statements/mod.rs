@@ -22,11 +22,9 @@ use crate::shard::books::HeldAllocation;
 use crate::shard::command::{Outcome, Rejection};
 use crate::statement::{Applied, Conflict, ConflictReason, Part, Prepare, Prepared};
 use crate::time::Time;
+use crate::timers::Timers;
 use crate::view::HoldImage;
 use holds::{Attempt, Hold};
-
-/// No deadline is set.
-const NEVER: Time = Time(u64::MAX);
 
 /// The holds of one undecided statement.
 struct HeldPart {
@@ -42,12 +40,12 @@ struct HeldPart {
 pub(crate) struct Statements {
     parts: FixedMap<StatementId, HeldPart>,
     /// The deadlines of parts that have not asked for an abort.
-    deadlines: BTreeSet<(Time, StatementId)>,
+    deadlines: Timers<StatementId>,
     /// The statements that asked for an abort since the list was last drained.
     due: Vec<(StatementId, Arc<DecisionCell>)>,
     /// The results of statements that may be finished twice, by the coordinator and by the shard's runner.
     kept: FixedMap<StatementId, (Time, Applied)>,
-    kept_until: BTreeSet<(Time, StatementId)>,
+    kept_until: Timers<StatementId>,
     /// The statements that involve a node, once per operation. No entry is empty.
     by_slot: FixedMap<Slot, Vec<StatementId>>,
     /// Allocations that an undecided statement evicts.
@@ -60,23 +58,21 @@ impl Statements {
     /// Returns the time when a step is due.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Time {
-        let first =
-            |deadlines: &BTreeSet<(Time, StatementId)>| deadlines.first().map_or(NEVER, |&(at, _)| at);
-        first(&self.deadlines).min(first(&self.kept_until))
+        self.deadlines.next().min(self.kept_until.next())
     }
 
     /// Reports the bytes of each structure, without the boxed parts of demands.
     pub(crate) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
-        use crate::memory::{of_btree, of_map, of_vec};
+        use crate::memory::{of_map, of_vec};
         let held = self.parts.values().map(|part| of_vec(&part.held));
         let results = self.kept.values().map(|(_, applied)| of_vec(&applied.granted));
         let listed = self.by_slot.values().map(of_vec);
-        let deadline = size_of::<(Time, StatementId)>();
         let statements = of_map(&self.parts)
             + of_map(&self.kept)
             + of_map(&self.by_slot)
             + of_map(&self.evicting)
-            + of_btree(self.deadlines.len() + self.kept_until.len(), deadline);
+            + self.deadlines.bytes()
+            + self.kept_until.bytes();
         add("statements under way", statements + held.chain(results).chain(listed).sum::<u64>());
     }
 
@@ -137,7 +133,7 @@ impl Statements {
 
     fn enter(&mut self, statement: StatementId, part: HeldPart) {
         if !part.asked {
-            self.deadlines.insert((part.deadline, statement));
+            self.deadlines.insert(part.deadline, statement);
         } else {
             self.due.push((statement, Arc::clone(&part.cell)));
         }
@@ -147,7 +143,7 @@ impl Statements {
 
     fn leave(&mut self, statement: StatementId) -> Option<HeldPart> {
         let part = self.parts.remove(&statement)?;
-        self.deadlines.remove(&(part.deadline, statement));
+        self.deadlines.remove(part.deadline, statement);
         Some(part)
     }
 }
@@ -178,7 +174,7 @@ impl Shard {
         let Some(part) = self.statements.leave(statement) else {
             let kept = self.statements.kept.remove(&statement);
             let (until, applied) = kept.ok_or(Rejection::UnknownStatement(statement))?;
-            self.statements.kept_until.remove(&(until, statement));
+            self.statements.kept_until.remove(until, statement);
             return Ok(Outcome::Applied(Box::new(applied)));
         };
         let granted = match decision {
@@ -199,7 +195,7 @@ impl Shard {
         if part.asked && decision == Decision::Committed && !forgets {
             let until = Time(self.now.0.saturating_add(RESULT_KEPT_NS));
             self.statements.kept.insert(statement, (until, applied.clone()));
-            self.statements.kept_until.insert((until, statement));
+            self.statements.kept_until.insert(until, statement);
         }
         Ok(Outcome::Applied(Box::new(applied)))
     }
@@ -243,16 +239,10 @@ impl Shard {
         let now = self.now;
         self.end_grace();
         let statements = &mut self.statements;
-        while let Some(&(until, statement)) = statements.kept_until.first()
-            && until <= now
-        {
-            statements.kept_until.pop_first();
+        while let Some(statement) = statements.kept_until.pop_due(now) {
             statements.kept.remove(&statement);
         }
-        while let Some(&(deadline, statement)) = statements.deadlines.first()
-            && deadline <= now
-        {
-            statements.deadlines.pop_first();
+        while let Some(statement) = statements.deadlines.pop_due(now) {
             let part = statements.parts.get_mut(&statement).expect("a deadline is that of a held part");
             part.asked = true;
             statements.due.push((statement, Arc::clone(&part.cell)));
@@ -295,7 +285,7 @@ impl Shard {
         let mut by_slot: FixedMap<Slot, Vec<StatementId>> = FixedMap::default();
         let mut evicting = 0;
         for (&statement, part) in &statements.parts {
-            if !part.asked && !statements.deadlines.contains(&(part.deadline, statement)) {
+            if !part.asked && !statements.deadlines.contains(part.deadline, statement) {
                 return Err(broken!("statement {statement} would be held for ever"));
             }
             for (_, hold) in &part.held {

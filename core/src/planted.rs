@@ -20,7 +20,7 @@ pub enum PlantedBug {
     /// Capacity freed by a release on a reserved node is not withheld for the reservation.
     ReservationForgottenByReleases,
     /// Free capacity of a node is not withheld for its claims.
-    ClaimNotSetAside,
+    ClaimNotWithheld,
     /// An abort does not return a held GPU instance.
     AbortForgetsGpu,
     /// A hold ends at its deadline, even if the statement is not decided or is committed.

@@ -218,10 +218,10 @@ impl Pair {
         let bits = if self.last_ordinal.is_multiple_of(4) { 0 } else { values.mark_bits() };
         let known = Known { slot, ordinal: self.last_ordinal, standing: true, marks: bits };
         self.known.push(known);
-        self.stand(known, values);
+        self.set_values(known, values);
     }
 
-    fn stand(&mut self, known: Known, values: Values) {
+    fn set_values(&mut self, known: Known, values: Values) {
         self.index.insert(known.slot, Ordinal(known.ordinal), &values.vector(), marks(known.marks));
         self.oracle.insert(known.slot, known.ordinal, values.vector());
     }
@@ -256,7 +256,7 @@ impl Pair {
             Operation::Return(pick, values) => {
                 if let Some(at) = self.pick(pick, false) {
                     self.known[at].standing = true;
-                    self.stand(self.known[at], values);
+                    self.set_values(self.known[at], values);
                 }
             }
             Operation::Remove(pick) => {

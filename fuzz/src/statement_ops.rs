@@ -228,7 +228,7 @@ impl Run<'_> {
         let count = 1 + self.choices.below(4) as u16;
         let pick = self.choices.below(256) as usize;
         let operations = match self.model.live(pick).filter(|_| pick.is_multiple_of(2)) {
-            Some((victim, node)) => self.preemption(victim, node, count),
+            Some((allocation, node)) => self.preemption(allocation, node, count),
             None => (0..count).map(|at| (at, self.operation())).collect(),
         };
         let whole = self.choices.below(2) == 0;

@@ -73,7 +73,7 @@ fn statement_operations_find_a_hold_that_the_clock_ends() {
 
 #[test]
 fn statement_operations_find_a_claim_for_which_nothing_is_set_aside() {
-    finds(statement_ops, PlantedBug::ClaimNotSetAside);
+    finds(statement_ops, PlantedBug::ClaimNotWithheld);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 #[path = "tidy/code.rs"]
 mod code;
+#[path = "tidy/glossary.rs"]
 mod glossary;
 #[path = "tidy/words.rs"]
 mod words;

@@ -37,15 +37,15 @@ impl Withheld {
         sum.cpu = sum.cpu.plus(other.cpu);
         sum.memory = sum.memory.plus(other.memory);
         sum.gpus.iter_mut().zip(&other.gpus).for_each(|(part, other)| *part += other);
-        for aside in &other.custom {
-            match sum.custom.binary_search_by_key(&aside.id, |known| known.id) {
+        for withheld in &other.custom {
+            match sum.custom.binary_search_by_key(&withheld.id, |known| known.id) {
                 Ok(at) => {
                     let known = &mut sum.custom[at];
-                    known.amount = known.amount.plus(aside.amount);
-                    known.units.resize(known.units.len().max(aside.units.len()), 0);
-                    known.units.iter_mut().zip(&aside.units).for_each(|(part, other)| *part += other);
+                    known.amount = known.amount.plus(withheld.amount);
+                    known.units.resize(known.units.len().max(withheld.units.len()), 0);
+                    known.units.iter_mut().zip(&withheld.units).for_each(|(part, other)| *part += other);
                 }
-                Err(at) => sum.custom.insert(at, aside.clone()),
+                Err(at) => sum.custom.insert(at, withheld.clone()),
             }
         }
         sum
@@ -53,13 +53,13 @@ impl Withheld {
 
     /// Returns the amount withheld of one custom kind.
     pub(crate) fn of(&self, id: ResourceId) -> Amount {
-        self.custom.iter().find(|aside| aside.id == id).map_or(Amount::ZERO, |aside| aside.amount)
+        self.custom.iter().find(|withheld| withheld.id == id).map_or(Amount::ZERO, |withheld| withheld.amount)
     }
 
     /// Returns the part withheld of one unit of a unit-instance kind, in 1/10,000.
     pub(crate) fn of_unit(&self, id: ResourceId, unit: u8) -> u16 {
-        let aside = self.custom.iter().find(|aside| aside.id == id);
-        aside.and_then(|aside| aside.units.get(usize::from(unit)).copied()).unwrap_or(0)
+        let withheld = self.custom.iter().find(|withheld| withheld.id == id);
+        withheld.and_then(|withheld| withheld.units.get(usize::from(unit)).copied()).unwrap_or(0)
     }
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Reservation {
     pub(crate) owner: OwnerId,
     pub(crate) left: ReservedAmounts,
     pub(crate) until: Option<Time>,
-    pub(crate) aside: Withheld,
+    pub(crate) withheld: Withheld,
     /// Identifies the reservation within its shard. A replacement gets a new number.
     pub(crate) number: u64,
     /// The number of undecided statements that hold some of it. Until they are decided, the reservation stays,

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_on_a_node_takes_room_by_every_measure() {
+    fn what_is_placed_on_a_node_takes_room_by_every_measure() {
         let placed = placed();
         let occupants: Vec<Occupant<'_>> =
             placed.iter().map(|(demand, gpus)| Occupant { demand, gpus: *gpus }).collect();

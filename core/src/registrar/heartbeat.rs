@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_silent_for_too_long_is_lost_once() {
+    fn a_node_that_is_silent_for_too_long_is_lost_once() {
         let mut beats = heartbeats(30);
         beats.reported(A, 1, Time(0));
         beats.reported(B, 1, Time(5));

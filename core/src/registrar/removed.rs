@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_is_forgotten_first_and_whoever_is_back_is_not_kept() {
+    fn the_oldest_is_forgotten_first_and_a_node_that_is_back_is_not_kept() {
         let mut removed = RemovedNodes::default();
         for number in 0..REMOVED_NODES_KEPT_MAX as u64 + 2 {
             removed.keep(node(number));

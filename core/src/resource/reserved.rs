@@ -111,24 +111,24 @@ mod tests {
     use super::*;
     use crate::resource::GpuRequest;
 
-    fn aside(free: &[u16], amount: &str) -> Vec<u16> {
+    fn withheld(free: &[u16], amount: &str) -> Vec<u16> {
         parts_withheld(free, amount.parse().unwrap())
     }
 
     #[test]
     fn whole_instances_are_gathered_where_most_is_free() {
-        assert_eq!(aside(&[10_000, 3_000, 10_000], "1"), [10_000, 0, 0]);
-        assert_eq!(aside(&[2_000, 7_000, 6_999], "1"), [0, 7_000, 0], "nothing is left there to be taken");
-        assert_eq!(aside(&[2_000, 7_000, 6_999], "2"), [0, 7_000, 6_999]);
-        assert_eq!(aside(&[5_000, 5_000], "3"), [5_000, 5_000]);
-        assert_eq!(aside(&[], "1"), [0u16; 0]);
+        assert_eq!(withheld(&[10_000, 3_000, 10_000], "1"), [10_000, 0, 0]);
+        assert_eq!(withheld(&[2_000, 7_000, 6_999], "1"), [0, 7_000, 0], "nothing is left there to be taken");
+        assert_eq!(withheld(&[2_000, 7_000, 6_999], "2"), [0, 7_000, 6_999]);
+        assert_eq!(withheld(&[5_000, 5_000], "3"), [5_000, 5_000]);
+        assert_eq!(withheld(&[], "1"), [0u16; 0]);
     }
 
     #[test]
     fn a_part_is_kept_where_it_fits_best() {
-        assert_eq!(aside(&[10_000, 6_000, 5_000], "0.5"), [0, 0, 5_000]);
-        assert_eq!(aside(&[4_000, 4_500], "0.5"), [0, 4_500], "it grows there");
-        assert_eq!(aside(&[10_000, 6_000, 5_000], "1.5"), [10_000, 0, 5_000]);
+        assert_eq!(withheld(&[10_000, 6_000, 5_000], "0.5"), [0, 0, 5_000]);
+        assert_eq!(withheld(&[4_000, 4_500], "0.5"), [0, 4_500], "it grows there");
+        assert_eq!(withheld(&[10_000, 6_000, 5_000], "1.5"), [10_000, 0, 5_000]);
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Shard {
         if let Some(id) = in_use.lost {
             return Err(broken!("allocation {id} of node {} is not found by its id", hot.id));
         }
-        check_node(self.books.nodes.room(slot), hot, cold, &in_use.all, &self.books.aside(slot))?;
+        check_node(self.books.nodes.room(slot), hot, cold, &in_use.all, &self.books.withheld(slot))?;
         let books = self.books.node_books(slot, in_use);
         if let Some((kind, book)) = books.resources.iter().find(|(_, book)| !book.balances()) {
             return Err(broken!("node {}, {kind}: {book:?} does not balance", hot.id));
@@ -98,7 +98,7 @@ impl Shard {
         for (kind, amount) in shortfall_of(&self.books.nodes, slot) {
             totals.sum_mut(kind).shortfall += amount;
         }
-        add_reserved(reserved, &self.books.aside(slot), 1);
+        add_reserved(reserved, &self.books.withheld(slot), 1);
     }
 
     /// Checks the maintained sums against those over all nodes.
@@ -137,11 +137,11 @@ fn check_node(
     hot: &HotNode,
     cold: &ColdNode,
     held: &HeldAmounts,
-    aside: &Withheld,
+    withheld: &Withheld,
 ) -> Result<(), Broken> {
     let spec = &cold.registration.spec;
-    check_book(hot, "cpu", spec.cpu, room.cpu.plus(aside.cpu), cold.cpu_shortfall, held.cpu)?;
-    let memory = room.memory.plus(aside.memory);
+    check_book(hot, "cpu", spec.cpu, room.cpu.plus(withheld.cpu), cold.cpu_shortfall, held.cpu)?;
+    let memory = room.memory.plus(withheld.memory);
     check_book(hot, "memory", spec.memory, memory, cold.memory_shortfall, held.memory)?;
     if (room.whole_gpus, room.largest_gpu_part) != (hot.gpus.whole_free(), hot.gpus.largest_free()) {
         return Err(broken!("node {}: the GPU books and what is kept of them differ", hot.id));
@@ -150,7 +150,7 @@ fn check_node(
         let at = usize::from(instance);
         let amount = |units: u32| Amount::try_from_units(i64::from(units)).unwrap_or_default();
         let total = if instance < spec.gpus { u32::from(GPU_UNIT) } else { 0 };
-        let unoffered = u32::from(cold.hidden(instance)) + u32::from(aside.gpus[at]);
+        let unoffered = u32::from(cold.hidden(instance)) + u32::from(withheld.gpus[at]);
         let available = u32::from(hot.gpus.free(instance)) + unoffered;
         let short = cold.gpu_shortfall[at];
         let name = format!("gpu instance {instance}");
@@ -161,14 +161,14 @@ fn check_node(
     for book in &cold.custom {
         let used = unseen.remove(&book.id).unwrap_or_default();
         if let Some(units) = &book.units {
-            check_units(hot, book, units, used, held, aside)?;
+            check_units(hot, book, units, used, held, withheld)?;
             continue;
         }
         check_book(
             hot,
             &format!("resource {}", book.id.0),
             book.total,
-            book.available.plus(aside.of(book.id)),
+            book.available.plus(withheld.of(book.id)),
             book.shortfall,
             used,
         )?;
@@ -186,7 +186,7 @@ fn check_units(
     units: &UnitBooks,
     used: Amount,
     held: &HeldAmounts,
-    aside: &Withheld,
+    withheld: &Withheld,
 ) -> Result<(), Broken> {
     let part = |part: u32| Amount::from_parts(std::iter::once(part));
     let mut seen = Amount::ZERO;
@@ -194,7 +194,7 @@ fn check_units(
         let total = if id < units.count() { u32::from(GPU_UNIT) } else { 0 };
         let allocated = part(held.units.get(&(book.id, id)).copied().unwrap_or(0));
         let name = format!("resource {} unit {id}", book.id.index());
-        let available = u32::from(free) + u32::from(aside.of_unit(book.id, id));
+        let available = u32::from(free) + u32::from(withheld.of_unit(book.id, id));
         check_book(hot, &name, part(total), part(available), part(short), allocated)?;
         seen = seen.plus(allocated);
     }

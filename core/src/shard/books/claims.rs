@@ -53,7 +53,7 @@ pub(crate) struct Claim {
 #[derive(Default)]
 struct NodeClaims {
     claims: Vec<Claim>,
-    aside: Withheld,
+    withheld: Withheld,
 }
 
 /// The claims of a shard.
@@ -83,8 +83,8 @@ impl Claims {
         self.by_slot.get(&slot).map_or(&[], |there| &there.claims)
     }
 
-    pub(crate) fn aside(&self, slot: Slot) -> Option<&Withheld> {
-        self.by_slot.get(&slot).map(|there| &there.aside)
+    pub(crate) fn withheld(&self, slot: Slot) -> Option<&Withheld> {
+        self.by_slot.get(&slot).map(|there| &there.withheld)
     }
 
     /// Returns whether a claim has this id for its allocation.
@@ -108,7 +108,7 @@ impl Claims {
         let at = there.claims.iter().position(is)?;
         let claim = there.claims.remove(at);
         if there.claims.is_empty() {
-            assert!(there.aside == Withheld::default(), "what is set aside for claims is lost with them");
+            assert!(there.withheld == Withheld::default(), "what is withheld for claims is lost with them");
             self.by_slot.remove(&slot);
         }
         if let Some(id) = claim.id {
@@ -173,8 +173,8 @@ impl Books {
             }
         }
         let none = Withheld::default();
-        let aside = self.reservations.claims.aside(slot).unwrap_or(&none);
-        let now = self.nodes.restored(slot, aside);
+        let withheld = self.reservations.claims.withheld(slot).unwrap_or(&none);
+        let now = self.nodes.restored(slot, withheld);
         let cold = self.nodes.cold(slot);
         let then = |free: Amount, leaving: Amount, short: Amount, claimed: Amount| {
             free.plus(leaving).saturating_minus(short.plus(claimed))
@@ -324,19 +324,19 @@ impl Books {
 
     /// Withholds free capacity for the claims of a node.
     pub(super) fn withhold_claims(&mut self, slot: Slot) {
-        if is_planted(PlantedBug::ClaimNotSetAside) {
+        if is_planted(PlantedBug::ClaimNotWithheld) {
             return;
         }
         if let Some(there) = self.reservations.claims.by_slot.get_mut(&slot) {
             let wanted = sum(&there.claims);
-            there.aside = self.nodes.withhold_exactly(slot, &wanted);
+            there.withheld = self.nodes.withhold_exactly(slot, &wanted);
         }
     }
 
     /// Puts the capacity withheld for the claims of a node back into its books, temporarily.
     pub(super) fn restore_claims(&mut self, slot: Slot) {
         if let Some(there) = self.reservations.claims.by_slot.get_mut(&slot) {
-            self.nodes.put_back(slot, &std::mem::take(&mut there.aside));
+            self.nodes.put_back(slot, &std::mem::take(&mut there.withheld));
             // Views must show any change made while the capacity is restored.
             self.nodes.touch(slot, COLD);
         }
@@ -348,8 +348,8 @@ impl Books {
             return;
         }
         self.withhold_again(slot);
-        let aside = self.reservations.claims.aside(slot).cloned().unwrap_or_default();
-        let mut left = self.nodes.restored(slot, &aside);
+        let withheld = self.reservations.claims.withheld(slot).cloned().unwrap_or_default();
+        let mut left = self.nodes.restored(slot, &withheld);
         let mut ready = Vec::new();
         for claim in self.reservations.claims.at(slot) {
             // Capacity that an earlier claim waits for is not available to a later one.
@@ -469,24 +469,25 @@ impl Books {
                 return Err(broken!("node {node} has no claims, and is among those that have"));
             }
             let mut left = self.future(slot, |_| false, &HeldAmounts::default());
-            let mut free = self.nodes.restored(slot, &there.aside);
+            let mut free = self.nodes.restored(slot, &there.withheld);
             let visible = self.nodes.room(slot);
             let wanted = sum(&there.claims);
-            let aside = &there.aside;
-            let wrong = |wanted: Amount, aside: Amount, visible: Amount| {
-                aside > wanted || (aside < wanted && !visible.is_zero())
+            let withheld = &there.withheld;
+            let wrong = |wanted: Amount, withheld: Amount, visible: Amount| {
+                withheld > wanted || (withheld < wanted && !visible.is_zero())
             };
-            if wrong(wanted.cpu, aside.cpu, visible.cpu) || wrong(wanted.memory, aside.memory, visible.memory)
+            if wrong(wanted.cpu, withheld.cpu, visible.cpu)
+                || wrong(wanted.memory, withheld.memory, visible.memory)
             {
-                return Err(broken!("node {node}: {aside:?} is withheld for claims with {visible:?}"));
+                return Err(broken!("node {node}: {withheld:?} is withheld for claims with {visible:?}"));
             }
             for instance in 0..GPU_INSTANCES_MAX {
                 let wanted = wanted.gpus[instance];
-                let aside = u32::from(aside.gpus[instance]);
+                let withheld = u32::from(withheld.gpus[instance]);
                 let free = self.nodes.hot(slot).gpus.free(instance as u8);
-                if aside > wanted || (aside < wanted && free > 0) || wanted > u32::from(GPU_UNIT) {
+                if withheld > wanted || (withheld < wanted && free > 0) || wanted > u32::from(GPU_UNIT) {
                     return Err(broken!(
-                        "node {node}, gpu instance {instance}: {aside} of {wanted} set aside"
+                        "node {node}, gpu instance {instance}: {withheld} of {wanted} withheld"
                     ));
                 }
             }

@@ -157,7 +157,7 @@ impl Books {
     fn or_reserved(&self, slot: Slot, demand: &Demand, reason: ConflictReason) -> ConflictReason {
         match (self.reservations.at(slot), reason) {
             (Some(there), ConflictReason::Short { .. })
-                if self.nodes.fits_restored(slot, &there.aside, demand) =>
+                if self.nodes.fits_restored(slot, &there.withheld, demand) =>
             {
                 ConflictReason::Reserved(there.owner)
             }

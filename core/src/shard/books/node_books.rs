@@ -90,7 +90,7 @@ impl Books {
         let cold = self.nodes.cold(slot);
         let held = &in_use.all;
         let spec = &cold.registration.spec;
-        let aside = self.aside(slot);
+        let withheld = self.withheld(slot);
         let claimed = self.claimed(slot);
         let book = |kind, total: Amount, available: Amount, shortfall: Amount| Book {
             total: total.units(),
@@ -121,7 +121,7 @@ impl Books {
             let said = self.nodes.unhealthy(slot).iter().find(|&&(known, _)| known == instance);
             said.map(|(_, reason)| Arc::clone(reason))
         };
-        let reserved = [aside.cpu.units(), aside.memory.units(), aside.gpu_total()];
+        let reserved = [withheld.cpu.units(), withheld.memory.units(), withheld.gpu_total()];
         for ((_, book), reserved) in resources.iter_mut().zip(reserved) {
             book.reserved = reserved;
         }
@@ -140,7 +140,7 @@ impl Books {
         }
         for custom in &cold.custom {
             let kind = ResourceKind::Custom(custom.id);
-            let reserved = aside.of(custom.id).units();
+            let reserved = withheld.of(custom.id).units();
             let of_kind = book(kind, custom.total, custom.available, custom.shortfall);
             resources.push((kind, Book { reserved, ..of_kind }));
             let Some(units) = &custom.units else { continue };

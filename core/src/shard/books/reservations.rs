@@ -137,13 +137,13 @@ impl Reservations {
     /// Returns what a node has available to the owner of its reservation. `None` if it is not reserved.
     pub(crate) fn available_to_owner(&self, nodes: &NodeTable, slot: Slot) -> Option<ResourceVector> {
         let own = self.at(slot)?;
-        Some(nodes.restored(slot, &own.aside).vector(nodes.indexed()))
+        Some(nodes.restored(slot, &own.withheld).vector(nodes.indexed()))
     }
 
     /// Returns whether `request` fits what the node has available to it now.
     pub(crate) fn fits(&self, nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
         match self.own(slot, request.owner) {
-            Some(own) => nodes.fits_restored(slot, &own.aside, &request.demand),
+            Some(own) => nodes.fits_restored(slot, &own.withheld, &request.demand),
             None => nodes.fits(slot, &request.demand),
         }
     }
@@ -278,10 +278,10 @@ impl Books {
 
     fn enter_reservation(&mut self, slot: Slot, owner: OwnerId, left: ReservedAmounts, until: Option<Time>) {
         let node = self.nodes.hot(slot).id;
-        let aside = Withheld::default();
+        let withheld = Withheld::default();
         self.reservations.last += 1;
         let number = self.reservations.last;
-        self.reservations.enter(slot, node, Reservation { owner, left, until, aside, number, in_use: 0 });
+        self.reservations.enter(slot, node, Reservation { owner, left, until, withheld, number, in_use: 0 });
         self.withhold_again(slot);
     }
 
@@ -297,7 +297,7 @@ impl Books {
     /// Removes a reservation and puts the withheld amounts back. Returns false if there is none.
     pub(super) fn forget_reservation(&mut self, slot: Slot) -> bool {
         let Some(reservation) = self.reservations.leave(slot, self.nodes.hot(slot).id) else { return false };
-        self.nodes.put_back(slot, &reservation.aside);
+        self.nodes.put_back(slot, &reservation.withheld);
         true
     }
 
@@ -316,7 +316,7 @@ impl Books {
     /// Puts the reserved amounts back into the node's books, temporarily. The node is then as its owner sees it.
     pub(super) fn restore_reserved(&mut self, slot: Slot) {
         if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
-            self.nodes.put_back(slot, &std::mem::take(&mut reservation.aside));
+            self.nodes.put_back(slot, &std::mem::take(&mut reservation.withheld));
         }
     }
 
@@ -328,16 +328,16 @@ impl Books {
         }
         let unclaimed = self.without_claims(slot);
         if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
-            reservation.aside = self.nodes.withhold(slot, &reservation.left, unclaimed.as_ref());
+            reservation.withheld = self.nodes.withhold(slot, &reservation.left, unclaimed.as_ref());
         }
     }
 
     /// Returns the amounts withheld on a node, for claims and for a reservation.
-    pub(crate) fn aside(&self, slot: Slot) -> Withheld {
-        let reserved = self.reservations.at(slot).map(|reservation| &reservation.aside);
-        match (reserved, self.reservations.claims.aside(slot)) {
+    pub(crate) fn withheld(&self, slot: Slot) -> Withheld {
+        let reserved = self.reservations.at(slot).map(|reservation| &reservation.withheld);
+        match (reserved, self.reservations.claims.withheld(slot)) {
             (Some(reserved), Some(claimed)) => reserved.plus(claimed),
-            (aside, None) | (None, aside) => aside.cloned().unwrap_or_default(),
+            (withheld, None) | (None, withheld) => withheld.cloned().unwrap_or_default(),
         }
     }
 
@@ -432,20 +432,21 @@ impl Books {
             return Err(broken!("the reservation of node {} is not found: {reservation:?}", hot.id));
         }
         let left = &reservation.left;
-        let short = |reserved: Amount, aside: Amount, visible: Amount| aside < reserved && !visible.is_zero();
+        let short =
+            |reserved: Amount, withheld: Amount, visible: Amount| withheld < reserved && !visible.is_zero();
         let room = self.nodes.room(slot);
-        if reservation.aside.cpu > left.cpu
-            || reservation.aside.memory > left.memory
-            || reservation.aside.gpu_total() > left.gpu.units()
-            || short(left.cpu, reservation.aside.cpu, room.cpu)
-            || short(left.memory, reservation.aside.memory, room.memory)
-            || left.custom.iter().any(|&(id, amount)| reservation.aside.of(id) > amount)
+        if reservation.withheld.cpu > left.cpu
+            || reservation.withheld.memory > left.memory
+            || reservation.withheld.gpu_total() > left.gpu.units()
+            || short(left.cpu, reservation.withheld.cpu, room.cpu)
+            || short(left.memory, reservation.withheld.memory, room.memory)
+            || left.custom.iter().any(|&(id, amount)| reservation.withheld.of(id) > amount)
         {
             return Err(broken!("node {}: {reservation:?} with {room:?}", hot.id));
         }
         let whole = usize::from(reservation.left.gpu.units() >= i64::from(GPU_UNIT));
-        if whole > 0 && room.largest_gpu_part > reservation.aside.gpus.iter().copied().max().unwrap_or(0) {
-            return Err(broken!("node {}: others see more of a GPU than is set aside", hot.id));
+        if whole > 0 && room.largest_gpu_part > reservation.withheld.gpus.iter().copied().max().unwrap_or(0) {
+            return Err(broken!("node {}: others see more of a GPU than is withheld", hot.id));
         }
         Ok(())
     }
@@ -454,7 +455,7 @@ impl Books {
     pub(crate) fn reservation_bytes(&self) -> u64 {
         let entries = self.reservations.by_slot.len() * size_of::<Reservation>();
         let custom = self.reservations.by_slot.values().map(|reservation| {
-            size_of_val(&reservation.left.custom[..]) + size_of_val(&reservation.aside.custom[..])
+            size_of_val(&reservation.left.custom[..]) + size_of_val(&reservation.withheld.custom[..])
         });
         (entries + custom.sum::<usize>()) as u64 + crate::memory::of_map(&self.reservations.by_slot)
     }

@@ -38,18 +38,18 @@ impl FreeBooks {
     }
 }
 
-fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook], aside: &Withheld) {
-    room.cpu = room.cpu.plus(aside.cpu);
-    room.memory = room.memory.plus(aside.memory);
-    if aside.gpu_total() > 0 {
-        for (instance, &part) in (0u8..).zip(&aside.gpus) {
+fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook], withheld: &Withheld) {
+    room.cpu = room.cpu.plus(withheld.cpu);
+    room.memory = room.memory.plus(withheld.memory);
+    if withheld.gpu_total() > 0 {
+        for (instance, &part) in (0u8..).zip(&withheld.gpus) {
             gpus.set_free(instance, gpus.free(instance) + part);
         }
         room.follow(gpus);
     }
-    for WithheldCustom { id, amount, units } in &aside.custom {
+    for WithheldCustom { id, amount, units } in &withheld.custom {
         let at = custom.binary_search_by_key(id, |book| book.id);
-        let book = &mut custom[at.expect("a book of which something is set aside stays")];
+        let book = &mut custom[at.expect("a book of which something is withheld stays")];
         book.available = book.available.plus(*amount);
         if let Some(of_units) = &mut book.units {
             of_units.put_back(units);
@@ -83,13 +83,13 @@ fn withhold_custom(
 }
 
 /// Adds the withheld amounts to the reserved part of the totals, or subtracts them if `sign` is -1.
-pub(crate) fn add_reserved(totals: &mut Totals, aside: &Withheld, sign: i128) {
+pub(crate) fn add_reserved(totals: &mut Totals, withheld: &Withheld, sign: i128) {
     let known = [
-        (ResourceKind::Cpu, aside.cpu.units()),
-        (ResourceKind::Memory, aside.memory.units()),
-        (ResourceKind::Gpu, aside.gpu_total()),
+        (ResourceKind::Cpu, withheld.cpu.units()),
+        (ResourceKind::Memory, withheld.memory.units()),
+        (ResourceKind::Gpu, withheld.gpu_total()),
     ];
-    let custom = aside.custom.iter().map(|of| (ResourceKind::Custom(of.id), of.amount.units()));
+    let custom = withheld.custom.iter().map(|of| (ResourceKind::Custom(of.id), of.amount.units()));
     for (kind, units) in known.into_iter().chain(custom) {
         totals.sum_mut(kind).reserved += sign * i128::from(units);
     }
@@ -97,10 +97,10 @@ pub(crate) fn add_reserved(totals: &mut Totals, aside: &Withheld, sign: i128) {
 
 impl NodeTable {
     /// Moves withheld amounts back to the free amounts.
-    pub(super) fn put_back(&mut self, slot: Slot, aside: &Withheld) {
+    pub(super) fn put_back(&mut self, slot: Slot, withheld: &Withheld) {
         let (room, hot, cold) = self.parts_mut(slot);
-        put_back_books(room, &mut hot.gpus, &mut cold.custom, aside);
-        self.reserved.change(slot, |totals| add_reserved(totals, aside, -1));
+        put_back_books(room, &mut hot.gpus, &mut cold.custom, withheld);
+        self.reserved.change(slot, |totals| add_reserved(totals, withheld, -1));
     }
 
     /// Moves the amounts in `reserved` out of the free amounts, up to `most` if it is given.
@@ -115,13 +115,13 @@ impl NodeTable {
             |amount: Amount, of: fn(&Room) -> Amount| most.map_or(amount, |most| amount.min(of(&most.room)));
         let (cpu, memory) =
             (within(reserved.cpu, |room| room.cpu), within(reserved.memory, |room| room.memory));
-        let mut aside = withhold_plain(room, cpu, memory);
+        let mut withheld = withhold_plain(room, cpu, memory);
         if !reserved.gpu.is_zero() {
             let most = |instance| most.map_or(u16::MAX, |most| most.gpus.free(instance));
             let free: Vec<u16> =
                 (0..GPU_INSTANCES_MAX as u8).map(|i| hot.gpus.free(i).min(most(i))).collect();
-            aside.gpus.copy_from_slice(&parts_withheld(&free, reserved.gpu));
-            for (instance, part) in (0u8..).zip(aside.gpus) {
+            withheld.gpus.copy_from_slice(&parts_withheld(&free, reserved.gpu));
+            for (instance, part) in (0u8..).zip(withheld.gpus) {
                 hot.gpus.set_free(instance, hot.gpus.free(instance) - part);
             }
             room.follow(&hot.gpus);
@@ -133,17 +133,17 @@ impl NodeTable {
             let amount = most.map_or(amount, |most| amount.min(most.available));
             let of_units =
                 |units: &mut UnitBooks| units.withhold(amount, most.and_then(|most| most.units.as_deref()));
-            aside.custom.push(withhold_custom(book, amount, of_units));
+            withheld.custom.push(withhold_custom(book, amount, of_units));
         }
-        self.reserved.change(slot, |totals| add_reserved(totals, &aside, 1));
-        aside
+        self.reserved.change(slot, |totals| add_reserved(totals, &withheld, 1));
+        withheld
     }
 
     /// Moves the `wanted` amounts out of the free amounts, per instance, as far as they are free.
     pub(super) fn withhold_exactly(&mut self, slot: Slot, wanted: &HeldAmounts) -> Withheld {
         let (room, hot, cold) = self.parts_mut(slot);
-        let mut aside = withhold_plain(room, wanted.cpu, wanted.memory);
-        for (instance, (part, &wanted)) in (0u8..).zip(aside.gpus.iter_mut().zip(&wanted.gpus)) {
+        let mut withheld = withhold_plain(room, wanted.cpu, wanted.memory);
+        for (instance, (part, &wanted)) in (0u8..).zip(withheld.gpus.iter_mut().zip(&wanted.gpus)) {
             let free = hot.gpus.free(instance);
             *part = wanted.min(u32::from(free)) as u16;
             hot.gpus.set_free(instance, free - *part);
@@ -153,37 +153,37 @@ impl NodeTable {
             let Ok(at) = cold.custom.binary_search_by_key(&id, |book| book.id) else { continue };
             let book = &mut cold.custom[at];
             let of_unit = |unit| wanted.units.get(&(id, unit)).copied().unwrap_or(0);
-            aside.custom.push(withhold_custom(book, amount, |units| units.withhold_parts(of_unit)));
+            withheld.custom.push(withhold_custom(book, amount, |units| units.withhold_parts(of_unit)));
         }
-        self.reserved.change(slot, |totals| add_reserved(totals, &aside, 1));
-        aside
+        self.reserved.change(slot, |totals| add_reserved(totals, &withheld, 1));
+        withheld
     }
 
-    /// Returns the free amounts of a node with `aside` put back.
-    pub(crate) fn restored(&self, slot: Slot, aside: &Withheld) -> FreeBooks {
+    /// Returns the free amounts of a node with `withheld` put back.
+    pub(crate) fn restored(&self, slot: Slot, withheld: &Withheld) -> FreeBooks {
         let mut room = *self.room(slot);
         let mut gpus = self.hot(slot).gpus;
         let mut custom = self.cold(slot).custom.clone();
-        put_back_books(&mut room, &mut gpus, &mut custom, aside);
+        put_back_books(&mut room, &mut gpus, &mut custom, withheld);
         FreeBooks { room, gpus, custom }
     }
 
-    /// Like [`fits`](Self::fits), with `aside` put back.
-    pub(crate) fn fits_restored(&self, slot: Slot, aside: &Withheld, demand: &Demand) -> bool {
+    /// Like [`fits`](Self::fits), with `withheld` put back.
+    pub(crate) fn fits_restored(&self, slot: Slot, withheld: &Withheld, demand: &Demand) -> bool {
         if self.fits(slot, demand) {
             return true;
         }
         let room = self.room(slot);
         if room.places <= 0
-            || demand.cpu > room.cpu.plus(aside.cpu)
-            || demand.memory > room.memory.plus(aside.memory)
+            || demand.cpu > room.cpu.plus(withheld.cpu)
+            || demand.memory > room.memory.plus(withheld.memory)
         {
             return false;
         }
         if demand.gpu == GpuRequest::None && demand.custom.is_none() {
             return true;
         }
-        let restored = self.restored(slot, aside);
+        let restored = self.restored(slot, withheld);
         restored.room.covers(demand)
             && demand
                 .custom()

@@ -260,7 +260,7 @@ fn count_slots(
             *full += 1;
         } else {
             let own = books.reservations.own(slot, request.owner);
-            let own = own.map(|own| books.nodes.restored(slot, &own.aside));
+            let own = own.map(|own| books.nodes.restored(slot, &own.withheld));
             tallies.count(own.as_ref().map_or(room, |own| &own.room));
             for (at, &(id, amount)) in custom.iter().enumerate() {
                 let book = own.as_ref().map_or_else(|| books.nodes.book(slot, id), |own| own.book(id));
@@ -287,7 +287,8 @@ fn count_slots(
 /// Returns whether the node would fit if it were not reserved for another owner.
 fn is_kept_from(books: &Books, slot: Slot, request: &PlacementRequest) -> bool {
     books.reservations.at(slot).is_some_and(|there| {
-        Some(there.owner) != request.owner && books.nodes.fits_restored(slot, &there.aside, &request.demand)
+        Some(there.owner) != request.owner
+            && books.nodes.fits_restored(slot, &there.withheld, &request.demand)
     })
 }
 

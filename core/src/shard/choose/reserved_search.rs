@@ -44,7 +44,7 @@ impl Search<'_> {
     /// Returns a node's free amounts as its owner sees them. Capacity withheld for claims stays withheld.
     fn free(&self, slot: Slot) -> FreeBooks {
         let Books { nodes, reservations, .. } = self.books;
-        nodes.restored(slot, &reservations.at(slot).expect("an owner's node is reserved").aside)
+        nodes.restored(slot, &reservations.at(slot).expect("an owner's node is reserved").withheld)
     }
 }
 

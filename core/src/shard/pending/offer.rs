@@ -77,7 +77,7 @@ impl Offer {
         let own = reservations.at(slot);
         Self {
             left: Left::new(room.cpu, room.memory, hot.gpus, custom),
-            own: own.map(|own| (own.owner, nodes.restored(slot, &own.aside).into())),
+            own: own.map(|own| (own.owner, nodes.restored(slot, &own.withheld).into())),
         }
     }
 

@@ -1,66 +1,82 @@
-//! Amounts of one node that are withheld from all but one owner.
+//! Amounts of one node that are withheld from others: each entry has a cause, and the amounts withheld for it.
 
-use crate::ids::{OwnerId, ResourceId};
-use crate::limits::GPU_INSTANCES_MAX;
-use crate::resource::{Amount, ReservedAmounts};
+use std::sync::Arc;
+
+use super::ExactAmounts;
+use crate::ids::{AllocationId, BundleId, OwnerId};
+use crate::node::Unhealthy;
+use crate::resource::{Demand, GPU_UNIT, GpuAssignment, ReservedAmounts, UnitAssignments};
 use crate::time::Time;
 
-/// Capacity withheld on one node, by resource.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Withheld {
-    pub(crate) cpu: Amount,
-    pub(crate) memory: Amount,
-    /// The part of each GPU instance, in 1/10,000.
-    pub(crate) gpus: [u16; GPU_INSTANCES_MAX],
-    /// The custom kinds that the node has, in order of id.
-    pub(crate) custom: Vec<WithheldCustom>,
-}
+/// A set of kinds of entries, as bits. A lower bit comes first: its entries withhold before the others.
+pub(crate) type Kinds = u8;
+/// Unhealthy GPU instances.
+pub(crate) const UNHEALTHY: Kinds = 1;
+/// Reservations.
+pub(crate) const RESERVED: Kinds = 2;
+/// Claims, in the order in which they were made.
+pub(crate) const CLAIMED: Kinds = 4;
+/// What someone will get: reservations and claims.
+pub(crate) const PROMISED: Kinds = RESERVED | CLAIMED;
+/// All kinds.
+pub(crate) const WITHHELD: Kinds = UNHEALTHY | PROMISED;
 
-/// Capacity withheld of one custom kind.
+/// An entry: amounts of one node that are withheld from others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WithheldCustom {
-    pub(crate) id: ResourceId,
-    pub(crate) amount: Amount,
-    /// The part of each unit of a unit-instance kind, in 1/10,000.
-    pub(crate) units: Vec<u16>,
+pub(crate) struct Entry {
+    pub(crate) cause: Cause,
+    /// At most what the cause wants. Empty while the amounts are put back.
+    pub(crate) withheld: ExactAmounts,
 }
 
-impl Withheld {
-    /// Returns the sum over all GPU instances, in 1/10,000.
-    pub(crate) fn gpu_total(&self) -> i64 {
-        self.gpus.iter().map(|&part| i64::from(part)).sum()
+impl Entry {
+    /// Returns an entry that withholds nothing yet.
+    pub(crate) fn new(cause: Cause) -> Self {
+        Self { cause, withheld: ExactAmounts::default() }
     }
 
-    /// Returns the sum of `self` and `other`.
-    pub(crate) fn plus(&self, other: &Self) -> Self {
-        let mut sum = self.clone();
-        sum.cpu = sum.cpu.plus(other.cpu);
-        sum.memory = sum.memory.plus(other.memory);
-        sum.gpus.iter_mut().zip(&other.gpus).for_each(|(part, other)| *part += other);
-        for withheld in &other.custom {
-            match sum.custom.binary_search_by_key(&withheld.id, |known| known.id) {
-                Ok(at) => {
-                    let known = &mut sum.custom[at];
-                    known.amount = known.amount.plus(withheld.amount);
-                    known.units.resize(known.units.len().max(withheld.units.len()), 0);
-                    known.units.iter_mut().zip(&withheld.units).for_each(|(part, other)| *part += other);
-                }
-                Err(at) => sum.custom.insert(at, withheld.clone()),
+    pub(crate) fn kind(&self) -> Kinds {
+        match self.cause {
+            Cause::Unhealthy(_) => UNHEALTHY,
+            Cause::Reservation(_) => RESERVED,
+            Cause::Claim(_) => CLAIMED,
+        }
+    }
+
+    /// Returns the amounts that it wants. `None` for a reservation, which takes any instances.
+    pub(crate) fn exact(&self) -> Option<ExactAmounts> {
+        let mut exact = ExactAmounts::default();
+        match &self.cause {
+            Cause::Reservation(_) => return None,
+            Cause::Claim(claim) => exact.hold(&claim.demand, claim.gpus, claim.units.as_ref(), &"a claim"),
+            Cause::Unhealthy(instances) => {
+                let instances = instances.iter().map(|&(instance, _)| usize::from(instance));
+                instances.for_each(|instance| exact.gpus[instance] = u32::from(GPU_UNIT));
             }
         }
-        sum
+        Some(exact)
     }
 
-    /// Returns the amount withheld of one custom kind.
-    pub(crate) fn of(&self, id: ResourceId) -> Amount {
-        self.custom.iter().find(|withheld| withheld.id == id).map_or(Amount::ZERO, |withheld| withheld.amount)
+    /// Returns whether it withholds all that it wants, on known instances.
+    pub(crate) fn has_all(&self) -> bool {
+        self.exact().is_some_and(|wanted| wanted == self.withheld)
     }
 
-    /// Returns the part withheld of one unit of a unit-instance kind, in 1/10,000.
-    pub(crate) fn of_unit(&self, id: ResourceId, unit: u8) -> u16 {
-        let withheld = self.custom.iter().find(|withheld| withheld.id == id);
-        withheld.and_then(|withheld| withheld.units.get(usize::from(unit)).copied()).unwrap_or(0)
+    /// Returns the time at which the entry ends by itself.
+    pub(crate) fn until(&self) -> Option<Time> {
+        if let Cause::Reservation(reservation) = &self.cause { reservation.until } else { None }
     }
+}
+
+/// Why the amounts of an entry are withheld, and which amounts are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// All of the unhealthy GPU instances.
+    Unhealthy(Unhealthy),
+    /// The reserved amounts, on any instances.
+    Reservation(Reservation),
+    /// The claimed amounts, on the planned instances.
+    Claim(Claim),
 }
 
 /// The reservation of one node.
@@ -69,7 +85,6 @@ pub(crate) struct Reservation {
     pub(crate) owner: OwnerId,
     pub(crate) left: ReservedAmounts,
     pub(crate) until: Option<Time>,
-    pub(crate) withheld: Withheld,
     /// Identifies the reservation within its shard. A replacement gets a new number.
     pub(crate) number: u64,
     /// The number of undecided statements that hold some of it. Until they are decided, the reservation stays,
@@ -82,4 +97,17 @@ impl Reservation {
     pub(crate) fn is_over(&self) -> bool {
         self.left.is_empty() && self.in_use == 0
     }
+}
+
+/// One claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// Identifies the claim while its statement is undecided.
+    pub(crate) number: u64,
+    /// The id of its future allocation. `None` while its statement is undecided.
+    pub(crate) id: Option<AllocationId>,
+    pub(crate) demand: Demand,
+    pub(crate) gpus: GpuAssignment,
+    pub(crate) units: Option<Arc<UnitAssignments>>,
+    pub(crate) bundle: Option<BundleId>,
 }

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 
 use crate::ids::ResourceId;
 use crate::limits::UNIT_INSTANCES_MAX;
-use crate::resource::{Amount, GPU_UNIT, parts_withheld};
+use crate::resource::{Amount, GPU_UNIT};
 
 /// The shortfall of one instance, in 1/10,000, from which on another adoption is rejected.
 pub(crate) const SHORTFALL_MAX: u32 = 1 << 31;
@@ -149,15 +149,15 @@ impl UnitBooks {
         }
     }
 
-    /// Withholds up to `wanted` of each unit's free part. Returns the amount withheld from each.
-    pub(crate) fn withhold_parts(&mut self, wanted: impl Fn(u8) -> u32) -> Vec<u16> {
-        let units = (0u8..).zip(&mut self.units);
-        let moved = units.map(|(id, unit)| {
-            let part = u32::from(unit.free).min(wanted(id)) as u16;
-            unit.free -= part;
-            part
-        });
-        moved.collect()
+    /// Returns the free part of one unit, in 1/10,000.
+    pub(crate) fn free_of(&self, id: u8) -> u16 {
+        self.unit(id).free
+    }
+
+    /// Sets the free part of one unit, in 1/10,000.
+    pub(crate) fn set_free(&mut self, id: u8, part: u16) {
+        assert!(part <= GPU_UNIT, "unit {id} would have {part}/10000 free");
+        self.unit_mut(id).free = part;
     }
 
     fn unit(&self, id: u8) -> Unit {
@@ -262,26 +262,6 @@ impl UnitBooks {
                 assignment.part
             );
             unit.free -= assignment.part;
-        }
-    }
-
-    /// Withholds free capacity for a reservation of `amount`. Returns the amount withheld from each unit.
-    ///
-    /// If `most` is given, the amount withheld from each unit is at most the unit's free part in `most`.
-    pub(crate) fn withhold(&mut self, amount: Amount, most: Option<&Self>) -> Vec<u16> {
-        let most = |id: u8| most.map_or(u16::MAX, |most| most.unit(id).free);
-        let free: Vec<u16> = (0u8..).zip(&self.units).map(|(id, unit)| unit.free.min(most(id))).collect();
-        let parts = parts_withheld(&free, amount);
-        for (unit, part) in self.units.iter_mut().zip(&parts) {
-            unit.free -= part;
-        }
-        parts
-    }
-
-    /// Returns withheld capacity to the free parts.
-    pub(crate) fn put_back(&mut self, parts: &[u16]) {
-        for (unit, part) in self.units.iter_mut().zip(parts) {
-            unit.free += part;
         }
     }
 

@@ -18,10 +18,10 @@ impl Shard {
         books.ledger.memory(|name, bytes| add(name, Per::Allocation, bytes));
         books.adopted.memory(|name, bytes| add(name, Per::Allocation, bytes));
         pending.memory(|name, bytes| add(name, Per::Waiting, bytes));
-        add("reservations", Per::Shard, books.reservation_bytes());
+        add("withheld amounts", Per::Shard, books.entries.bytes());
         statements.memory(|name, bytes| add(name, Per::Shard, bytes));
         add("releasing allocations", Per::Shard, books.releasing.bytes());
-        add("claims", Per::Shard, books.reservations.claims.bytes());
+        add("claims", Per::Shard, books.claims.bytes());
         add("bundles and what is in them", Per::Shard, books.bundles.bytes());
         if self.publish.has_views() {
             add("the published view", Per::Node, self.current_view().map_or(0, |view| view.extent().bytes));

@@ -142,7 +142,7 @@ impl Shard {
         assert!(self.replica.is_none(), "a replica carries out no commands");
         assert!(now >= self.now, "the clock went back from {:?} to {now:?}", self.now);
         self.now = now;
-        if self.books.reservations.next_deadline() <= now {
+        if self.books.entries.next_deadline() <= now {
             while let Some(dirty) = self.books.expire_reservation(now) {
                 self.follow(dirty);
             }
@@ -159,7 +159,7 @@ impl Shard {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let Self { books, statements, .. } = self;
-        let next = books.reservations.next_deadline().min(books.releasing.next_deadline());
+        let next = books.entries.next_deadline().min(books.releasing.next_deadline());
         Some(next.min(statements.next_deadline())).filter(|&next| next != NEVER)
     }
 
@@ -293,7 +293,7 @@ impl Shard {
     /// Ends the reservation of `owner` on a node.
     fn handle_end_reservation(&mut self, node: NodeId, owner: OwnerId) -> Result<Outcome, Rejection> {
         let slot = self.books.slot(node)?;
-        let holder = self.books.reservations.at(slot).map(|there| there.owner);
+        let holder = self.books.reservation(slot).map(|there| there.owner);
         if holder != Some(owner) {
             return Err(Rejection::NotReserved { node, owner, holder });
         }

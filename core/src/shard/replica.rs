@@ -225,9 +225,10 @@ impl Shard {
             }
             if hot.state.is_some() {
                 self.choose.check_node(&self.books, slot)?;
+                self.books.check_entries(slot)?;
             }
         }
-        self.books.check_reservations()?;
+        self.books.check_withheld()?;
         self.choose.check(&self.books)
     }
 

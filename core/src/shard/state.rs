@@ -48,7 +48,7 @@ impl Shard {
         let registration = cold.registration.clone();
         let state = self.books.nodes.state(slot);
         let version = hot.version;
-        let unhealthy = self.books.nodes.unhealthy(slot).to_vec();
+        let unhealthy = self.books.unhealthy(slot).to_vec();
         let held = self.statements.allocating_at(slot).filter_map(|(_, held)| held.used.as_ref());
         partition.reservations.extend(self.books.reservation_record(slot, held));
         partition.claims.extend(self.books.claim_records(slot));

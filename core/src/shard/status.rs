@@ -29,9 +29,9 @@ impl Shard {
             cpu_available: room.cpu,
             memory_available: room.memory,
             gpus_available: hot.gpus,
-            unhealthy: self.books.nodes.unhealthy(slot).to_vec(),
+            unhealthy: self.books.unhealthy(slot).to_vec(),
             allocations: hot.allocations,
-            reserved: self.books.reservations.at(slot).map(|there| (there.owner, there.until)),
+            reserved: self.books.reservation(slot).map(|there| (there.owner, there.until)),
         }
     }
 
@@ -49,7 +49,7 @@ impl Shard {
             placed: self.books.sums.placed,
             refused: self.books.sums.refused,
             released: self.books.sums.released,
-            resources: self.books.sums_with_reserved(),
+            resources: totals.resources(),
             waiting,
             nodes_reserved: self.books.nodes_reserved(),
             audit,

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::books::{CustomBook, Reservation, UnhealthyBook};
+use crate::books::{Cause, CustomBook, Entry, Shortfalls};
 use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId, StatementId};
 use crate::index::Slot;
-use crate::limits::GPU_INSTANCES_MAX;
 use crate::node::{NodeRegistration, NodeState};
 use crate::resource::{
     Amount, CustomAmounts, Demand, GpuAssignment, GpuBooks, GpuRequest, ReservedAmounts, UnitAssignments,
@@ -66,14 +65,6 @@ impl Default for HotImage {
     }
 }
 
-/// The amounts in use beyond the capacity of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shortfalls {
-    pub(crate) cpu: Amount,
-    pub(crate) memory: Amount,
-    pub(crate) gpus: [u32; GPU_INSTANCES_MAX],
-}
-
 /// The part of a node's image that placements seldom change. It is replaced as a whole when any of it
 /// changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,11 +73,10 @@ pub struct ColdImage {
     pub registration: Arc<NodeRegistration>,
     /// Shortfalls of cpu, memory and GPUs. `None`: there are none.
     pub(crate) shortfalls: Option<Box<Shortfalls>>,
-    /// `None`: every GPU instance is healthy.
-    pub(crate) unhealthy: Option<Box<UnhealthyBook>>,
     /// Sorted by id.
     pub(crate) custom: Box<[CustomBook]>,
-    pub(crate) reservation: Option<Box<Reservation>>,
+    /// The withheld amounts, except those of claims.
+    pub(crate) entries: Box<[Entry]>,
     /// What undecided statements hold here, by statement.
     pub holds: Box<[HoldImage]>,
     /// `None`: nothing is releasing and nothing is claimed.
@@ -136,13 +126,19 @@ impl ColdImage {
     /// ends.
     #[must_use]
     pub fn reservation(&self) -> Option<(OwnerId, &ReservedAmounts, Option<Time>)> {
-        self.reservation.as_ref().map(|there| (there.owner, &there.left, there.until))
+        self.entries.iter().find_map(|entry| match &entry.cause {
+            Cause::Reservation(there) => Some((there.owner, &there.left, there.until)),
+            _ => None,
+        })
     }
 
     /// Returns the unhealthy GPU instances, ascending, with reasons.
     #[must_use]
     pub fn unhealthy(&self) -> &[(u8, Arc<str>)] {
-        self.unhealthy.as_ref().map_or(&[], |book| book.reasons())
+        match self.entries.first() {
+            Some(Entry { cause: Cause::Unhealthy(instances), .. }) => instances,
+            _ => &[],
+        }
     }
 
     /// Returns the free amount of each custom kind, in order of id.

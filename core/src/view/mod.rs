@@ -20,7 +20,7 @@ mod trie;
 pub use changes::{Change, ChangeCursor, ChangeKinds, Step};
 pub(crate) use dirty::{Changes, Dirty};
 pub use image::{AllocationImage, AllocationView, ClaimImage, ColdImage, HoldImage, HotImage, PendingImage};
-pub(crate) use image::{MoreImage, NO_ALLOCATION, Shortfalls};
+pub(crate) use image::{MoreImage, NO_ALLOCATION};
 pub(crate) use mirror::Mirror;
 pub(crate) use reader::Published;
 pub use reader::{Fresh, Retained, ViewReader};

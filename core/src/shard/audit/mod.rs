@@ -4,12 +4,12 @@
 //! value from the structure that it checks.
 
 use crate::broken::{Broken, broken};
-use crate::shard::books::{ColdNode, HeldAmounts, HotNode, InUse, Room, Totals, add_reserved, shortfall_of};
+use crate::shard::books::{ColdNode, FreeBooks, HotNode, InUse, Totals, add_withheld, shortfall_of};
 mod run;
 
 use run::Audits;
 
-use crate::books::{CustomBook, Withheld};
+use crate::books::{CustomBook, ExactAmounts, WITHHELD};
 use crate::index::Slot;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::resource::{Amount, GPU_UNIT, ResourceKind, UnitBooks};
@@ -33,13 +33,12 @@ impl Shard {
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), Broken> {
         let mut totals = Totals::default();
-        let mut reserved = Totals::default();
         let mut allocations = 0;
         for (slot, ..) in self.books.nodes.iter() {
             let in_use = self.in_use(slot);
             self.check_slot(slot, &in_use)?;
-            allocations += in_use.allocations();
-            self.add_to_totals(slot, &in_use, &mut totals, &mut reserved);
+            allocations += in_use.allocations;
+            self.add_to_totals(slot, &in_use, &mut totals);
         }
         self.books.ledger.check()?;
         self.books.adopted.check(|id| self.books.is_live(id))?;
@@ -49,9 +48,9 @@ impl Shard {
                 self.books.ledger.len()
             ));
         }
-        self.check_totals(&totals, &reserved)?;
+        self.books.sums.kept.all.check(&totals)?;
         self.pending.check(&self.books)?;
-        self.books.check_reservations()?;
+        self.books.check_withheld()?;
         self.check_statements()?;
         self.choose.check(&self.books)
     }
@@ -64,50 +63,38 @@ impl Shard {
     pub(crate) fn check_slot(&self, slot: Slot, in_use: &InUse) -> Result<(), Broken> {
         let hot = self.books.nodes.hot(slot);
         let cold = self.books.nodes.cold(slot);
-        if in_use.allocations() != u64::from(hot.allocations) {
+        if in_use.allocations != u64::from(hot.allocations) {
             let id = hot.id;
             let counted = hot.allocations;
-            let listed = in_use.allocations();
+            let listed = in_use.allocations;
             return Err(broken!("node {id} counts {counted} allocations and lists {listed}"));
         }
         if let Some(id) = in_use.lost {
             return Err(broken!("allocation {id} of node {} is not found by its id", hot.id));
         }
-        check_node(self.books.nodes.room(slot), hot, cold, &in_use.all, &self.books.withheld(slot))?;
+        let room = self.books.nodes.room(slot);
+        if (room.whole_gpus, room.largest_gpu_part) != (hot.gpus.whole_free(), hot.gpus.largest_free()) {
+            return Err(broken!("node {}: the GPU books and what is kept of them differ", hot.id));
+        }
+        check_node(&self.books.free(slot, WITHHELD), hot, cold, &in_use.all)?;
         let books = self.books.node_books(slot, in_use);
         if let Some((kind, book)) = books.resources.iter().find(|(_, book)| !book.balances()) {
             return Err(broken!("node {}, {kind}: {book:?} does not balance", hot.id));
         }
         self.check_places(slot, hot)?;
         self.choose.check_node(&self.books, slot)?;
-        self.books.check_reservation(slot)
+        self.books.check_entries(slot)
     }
 
-    /// Adds one node to the sums and to their reserved part.
-    pub(crate) fn add_to_totals(
-        &self,
-        slot: Slot,
-        in_use: &InUse,
-        totals: &mut Totals,
-        reserved: &mut Totals,
-    ) {
+    /// Adds one node to the sums.
+    pub(crate) fn add_to_totals(&self, slot: Slot, in_use: &InUse, totals: &mut Totals) {
         let cold = self.books.nodes.cold(slot);
         *totals.nodes_in_mut(self.books.nodes.state(slot)) += 1;
         add_to_sums(totals, cold, in_use);
-        totals.sum_mut(ResourceKind::Gpu).unhealthy += cold.hidden_total();
-        for (kind, amount) in shortfall_of(&self.books.nodes, slot) {
-            totals.sum_mut(kind).shortfall += amount;
+        for (kind, amount) in shortfall_of(&self.books.nodes, slot).resources() {
+            totals.sum_mut(kind).shortfall += i128::from(amount);
         }
-        add_reserved(reserved, &self.books.withheld(slot), 1);
-    }
-
-    /// Checks the maintained sums against those over all nodes.
-    ///
-    /// # Errors
-    /// The first sum that differs.
-    pub(crate) fn check_totals(&self, totals: &Totals, reserved: &Totals) -> Result<(), Broken> {
-        self.books.sums.kept.all.check(totals)?;
-        self.books.nodes.reserved.all.check(reserved)
+        self.books.entries(slot).iter().for_each(|entry| add_withheld(totals, entry, 1));
     }
 
     /// Returns the amounts in use on a node, summed from its allocations and holds.
@@ -123,7 +110,7 @@ impl Shard {
             .of_node(slot, &self.books.nodes)
             .map(|allocation| 1 + self.books.count_inside(allocation.id));
         let held = self.statements.allocating_at(slot).count();
-        let count = live.sum::<usize>() + held + self.books.reservations.claims.at(slot).len();
+        let count = live.sum::<usize>() + held + self.books.claims(slot).count();
         let places = self.books.nodes.room(slot).places;
         if i64::from(places) + count as i64 == i64::from(self.books.nodes.places_max()) {
             return Ok(());
@@ -132,46 +119,28 @@ impl Shard {
     }
 }
 
-fn check_node(
-    room: &Room,
-    hot: &HotNode,
-    cold: &ColdNode,
-    held: &HeldAmounts,
-    withheld: &Withheld,
-) -> Result<(), Broken> {
+/// Checks the books of a node. `free` is what it has free with nothing withheld.
+fn check_node(free: &FreeBooks, hot: &HotNode, cold: &ColdNode, held: &ExactAmounts) -> Result<(), Broken> {
     let spec = &cold.registration.spec;
-    check_book(hot, "cpu", spec.cpu, room.cpu.plus(withheld.cpu), cold.cpu_shortfall, held.cpu)?;
-    let memory = room.memory.plus(withheld.memory);
-    check_book(hot, "memory", spec.memory, memory, cold.memory_shortfall, held.memory)?;
-    if (room.whole_gpus, room.largest_gpu_part) != (hot.gpus.whole_free(), hot.gpus.largest_free()) {
-        return Err(broken!("node {}: the GPU books and what is kept of them differ", hot.id));
-    }
+    check_book(hot, "cpu", spec.cpu, free.room.cpu, cold.short.cpu, held.cpu)?;
+    check_book(hot, "memory", spec.memory, free.room.memory, cold.short.memory, held.memory)?;
+    let part = |part: u32| Amount::from_parts(std::iter::once(part));
     for instance in 0..GPU_INSTANCES_MAX as u8 {
         let at = usize::from(instance);
-        let amount = |units: u32| Amount::try_from_units(i64::from(units)).unwrap_or_default();
         let total = if instance < spec.gpus { u32::from(GPU_UNIT) } else { 0 };
-        let unoffered = u32::from(cold.hidden(instance)) + u32::from(withheld.gpus[at]);
-        let available = u32::from(hot.gpus.free(instance)) + unoffered;
-        let short = cold.gpu_shortfall[at];
+        let available = part(free.gpus.free(instance).into());
         let name = format!("gpu instance {instance}");
-        check_book(hot, &name, amount(total), amount(available), amount(short), amount(held.gpus[at]))?;
+        check_book(hot, &name, part(total), available, part(cold.short.gpus[at]), part(held.gpus[at]))?;
     }
-    crate::shard::books::check_health(hot, cold)?;
     let mut unseen = held.custom.clone();
-    for book in &cold.custom {
+    for book in &free.custom {
         let used = unseen.remove(&book.id).unwrap_or_default();
         if let Some(units) = &book.units {
-            check_units(hot, book, units, used, held, withheld)?;
+            check_units(hot, book, units, used, held)?;
             continue;
         }
-        check_book(
-            hot,
-            &format!("resource {}", book.id.0),
-            book.total,
-            book.available.plus(withheld.of(book.id)),
-            book.shortfall,
-            used,
-        )?;
+        let name = format!("resource {}", book.id.0);
+        check_book(hot, &name, book.total, book.available, book.shortfall, used)?;
     }
     if let Some(id) = unseen.keys().next() {
         return Err(broken!("node {} has no book of resource {}, which its allocations hold", hot.id, id.0));
@@ -185,17 +154,15 @@ fn check_units(
     book: &CustomBook,
     units: &UnitBooks,
     used: Amount,
-    held: &HeldAmounts,
-    withheld: &Withheld,
+    held: &ExactAmounts,
 ) -> Result<(), Broken> {
     let part = |part: u32| Amount::from_parts(std::iter::once(part));
     let mut seen = Amount::ZERO;
     for (id, free, short) in units.iter() {
         let total = if id < units.count() { u32::from(GPU_UNIT) } else { 0 };
-        let allocated = part(held.units.get(&(book.id, id)).copied().unwrap_or(0));
+        let allocated = part(held.of_unit(book.id, id));
         let name = format!("resource {} unit {id}", book.id.index());
-        let available = u32::from(free) + u32::from(withheld.of_unit(book.id, id));
-        check_book(hot, &name, part(total), part(available), part(short), allocated)?;
+        check_book(hot, &name, part(total), part(free.into()), part(short), allocated)?;
         seen = seen.plus(allocated);
     }
     let sums = (Amount::whole(u32::from(units.count())), units.free(), units.short(), seen);
@@ -243,11 +210,13 @@ fn add_to_sums(totals: &mut Totals, cold: &ColdNode, in_use: &InUse) {
     for (kind, total) in known.into_iter().chain(custom) {
         totals.sum_mut(kind).total += total;
     }
-    let used = in_use.all.custom.keys().map(|&id| ResourceKind::Custom(id));
-    for kind in known.map(|(kind, _)| kind).into_iter().chain(used) {
-        let sum = totals.sum_mut(kind);
-        sum.allocated += i128::from(in_use.allocated.of(kind));
-        sum.held += i128::from(in_use.held.of(kind));
-        sum.releasing += i128::from(in_use.releasing.of(kind));
+    for (kind, amount) in in_use.allocated.resources() {
+        totals.sum_mut(kind).allocated += i128::from(amount);
+    }
+    for (kind, amount) in in_use.held.resources() {
+        totals.sum_mut(kind).held += i128::from(amount);
+    }
+    for (kind, amount) in in_use.releasing.resources() {
+        totals.sum_mut(kind).releasing += i128::from(amount);
     }
 }

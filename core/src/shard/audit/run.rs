@@ -13,8 +13,7 @@
 //!   hashes.
 //!
 //! Only [`check_invariants`](Shard::check_invariants) checks the summaries inside the trees, that no waiting
-//! request would fit, and that statements, claims and bundles agree. The simulator calls it after every
-//! command.
+//! request would fit, and that statements and bundles agree. The simulator calls it after every command.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +81,6 @@ impl Shard {
     /// Reads nodes until the page is full. Returns whether all nodes have been read.
     fn read_page(&mut self, run: &mut Run) -> bool {
         let mut totals = self.books.sums.kept.take_read();
-        let mut reserved = self.books.nodes.reserved.take_read();
         let before = self.audit.work;
         let slots = self.books.nodes.slots();
         while run.next < slots {
@@ -94,22 +92,21 @@ impl Shard {
             }
             self.audit.work.nodes_looked_at += 1;
             if self.books.nodes.is_there(run.next) {
-                self.read_node(run, &mut totals, &mut reserved);
+                self.read_node(run, &mut totals);
             }
             run.next += 1;
         }
         self.books.sums.kept.put_read(run.next, totals);
-        self.books.nodes.reserved.put_read(run.next, reserved);
         run.next == slots
     }
 
-    fn read_node(&mut self, run: &mut Run, totals: &mut Totals, reserved: &mut Totals) {
+    fn read_node(&mut self, run: &mut Run, totals: &mut Totals) {
         let slot = run.next;
         let in_use = self.in_use(slot);
-        self.audit.work.allocations_looked_at += in_use.allocations();
+        self.audit.work.allocations_looked_at += in_use.allocations;
         let checked = self.check_slot(slot, &in_use);
         checked.unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
-        self.add_to_totals(slot, &in_use, totals, reserved);
+        self.add_to_totals(slot, &in_use, totals);
         if run.is_changed {
             return;
         }
@@ -123,8 +120,7 @@ impl Shard {
     /// Compares the sums and combines the hashes.
     fn end_run(&mut self, run: &Run) -> Audit {
         let totals = self.books.sums.kept.end_reading();
-        let reserved = self.books.nodes.reserved.end_reading();
-        let checked = self.check_totals(&totals, &reserved);
+        let checked = self.books.sums.kept.all.check(&totals);
         checked.unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
         let hash_of = |(id, sequence)| {
             let hash = run.partitions.get(&id).copied().unwrap_or_default();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::ledger::Allocation;
 use super::{Books, Dirty};
+use crate::books::{PROMISED, UNHEALTHY};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{AMOUNT_MAX, GPU_INSTANCES_MAX};
@@ -85,20 +86,17 @@ impl Books {
     /// before, returns that one.
     pub(crate) fn adopt(&mut self, adoption: Adoption) -> Result<(Placement, Dirty), Rejection> {
         let slot = self.slot(adoption.node)?;
-        let is_withheld = self.reservations.is_at(slot);
+        let is_promised = self.nodes.hot(slot).withheld & PROMISED != 0;
         // Adopted allocations ignore reservations and claims. Capacity is withheld again from what remains.
-        self.restore(slot);
-        let adopted = self.adopt_at(slot, adoption);
-        self.withhold(slot);
-        let placement = adopted?;
-        if !is_withheld {
+        let placement = self.change(slot, PROMISED, |books| books.adopt_at(slot, adoption))?;
+        if !is_promised {
             return Ok((placement, Dirty::changed(slot)));
         }
         self.replan_claims(slot);
         Ok((placement, self.grew(slot)))
     }
 
-    /// Adopts on a node where nothing is withheld.
+    /// Adopts on a node where only unhealthy instances are withheld.
     fn adopt_at(&mut self, slot: Slot, adoption: Adoption) -> Result<Placement, Rejection> {
         let Adoption { node, demand, gpus, units, external_id } = adoption;
         if let Some(external_id) = &external_id
@@ -131,10 +129,10 @@ impl Books {
 
     /// Records an allocation that holds these amounts already, even beyond capacity.
     fn enter_held(&mut self, allocation: Allocation) {
-        let Allocation { node: slot, demand, gpus, units, .. } = &allocation;
-        self.nodes.take_held(*slot, demand, *gpus, units.as_ref());
-        self.sums.allocate(*slot, demand);
-        self.sums.exceptions_changed(&self.nodes, *slot);
+        let &Allocation { node: slot, ref demand, gpus, ref units, .. } = &allocation;
+        self.change(slot, UNHEALTHY, |books| books.nodes.take_held(slot, demand, gpus, units.as_ref()));
+        self.sums.allocate(slot, demand);
+        self.sums.shortfall_changed(&self.nodes, slot);
         self.ledger.insert(allocation, &mut self.nodes);
     }
 
@@ -170,7 +168,7 @@ impl Books {
             return Ok(GpuAssignment { mask: mask as u16, part });
         }
         Ok(hot.gpus.choose(request).unwrap_or_else(|| {
-            let state = |i: u8| (hot.gpus.free(i), i < gpus, cold.gpu_shortfall[usize::from(i)]);
+            let state = |i: u8| (hot.gpus.free(i), i < gpus, cold.short.gpus[usize::from(i)]);
             let mask = least_overcommitted(count as usize, GPU_INSTANCES_MAX as u8, state);
             GpuAssignment { mask: mask as u16, part }
         }))
@@ -223,10 +221,10 @@ impl Books {
             let book = self.nodes.book(slot, id);
             book.is_none_or(|book| fits(book.total, book.available, book.shortfall, amount))
         };
-        fits(spec.cpu, room.cpu, cold.cpu_shortfall, demand.cpu)
-            && fits(spec.memory, room.memory, cold.memory_shortfall, demand.memory)
+        fits(spec.cpu, room.cpu, cold.short.cpu, demand.cpu)
+            && fits(spec.memory, room.memory, cold.short.memory, demand.memory)
             && demand.custom().iter().all(|&(id, amount)| custom(id, amount))
-            && gpus.instances().all(|i| cold.gpu_shortfall[usize::from(i)] < SHORTFALL_MAX)
+            && gpus.instances().all(|i| cold.short.gpus[usize::from(i)] < SHORTFALL_MAX)
             && units.is_none_or(|units| {
                 units.iter().all(|&(id, assignment)| {
                     let books = self.nodes.book(slot, id).and_then(|book| book.units.as_ref());

@@ -8,9 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::ledger::Allocation;
-use super::short_of;
-use super::withhold::FreeBooks;
-use super::{Books, Dirty};
+use super::{Books, Dirty, FreeBooks, short_of};
 use crate::ids::{AllocationId, BundleId};
 use crate::map::FixedMap;
 use crate::node::NodeState;
@@ -178,7 +176,7 @@ impl Books {
         demand: &Demand,
     ) -> Result<(Placement, Dirty), Rejection> {
         let Some(allocation) = self.ledger.get(bundle) else {
-            return Err(match self.reservations.claims.contains(bundle) {
+            return Err(match self.claims.by_id.contains_key(&bundle) {
                 true => Rejection::BundlePending(bundle),
                 false => Rejection::UnknownAllocation(bundle),
             });
@@ -275,7 +273,7 @@ impl Books {
                 return Err(broken!("the books of bundle {} are not what is left of it", bundle.id));
             }
         }
-        let promised = held + self.reservations.claims.bundles_claimed();
+        let promised = held + self.bundles_claimed();
         if inside != self.bundles.inside.len()
             || self.bundles.placed.values().sum::<u32>() as usize != self.bundles.live.len() + promised
         {

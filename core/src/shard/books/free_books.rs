@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use super::available::custom_values;
 use super::table::Room;
-use super::withhold::FreeBooks;
 use crate::books::{CustomBook, units_of};
+use crate::ids::ResourceId;
+use crate::index::ResourceVector;
 use crate::resource::{
     Amount, Demand, GpuAssignment, GpuBooks, GpuRequest, ResourceKind, UnitAssignments, UnitBooks,
 };
@@ -14,7 +16,27 @@ use crate::statement::ConflictReason;
 /// The GPU instances and units of an allocation.
 type Instances = (GpuAssignment, Option<Arc<UnitAssignments>>);
 
+/// Free amounts as a value, for example those of a node with nothing withheld.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FreeBooks {
+    pub(crate) room: Room,
+    pub(crate) gpus: GpuBooks,
+    pub(crate) custom: Vec<CustomBook>,
+}
+
 impl FreeBooks {
+    /// Returns the indexed amounts. `indexed` lists the custom kinds in the index.
+    pub(crate) fn vector(&self, indexed: &[ResourceId]) -> ResourceVector {
+        let Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room;
+        let vector = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
+        let room_for = |id, amount| self.book(id).map_or(Amount::ZERO, |book| book.room_for(amount));
+        custom_values(indexed, vector, room_for)
+    }
+
+    pub(crate) fn book(&self, id: ResourceId) -> Option<&CustomBook> {
+        self.custom.binary_search_by_key(&id, |book| book.id).ok().map(|at| &self.custom[at])
+    }
+
     /// Returns books in which everything that an allocation holds is free.
     pub(crate) fn of_allocation(
         demand: &Demand,

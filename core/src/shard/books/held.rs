@@ -1,15 +1,12 @@
 //! Capacity that undecided statements hold, and what is in use on a node in all.
 
-use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::sync::Arc;
 
 use super::reservations::Used;
 use super::{Allocation, Books, COLD, Dirty, HOT, NodeTable, short_of};
-use crate::books::{Withheld, units_of};
-use crate::ids::{AllocationId, BundleId, OwnerId, ResourceId, StatementId};
+use crate::books::{ExactAmounts, RESERVED, WITHHELD};
+use crate::ids::{AllocationId, BundleId, OwnerId, StatementId};
 use crate::index::Slot;
-use crate::limits::GPU_INSTANCES_MAX;
 use crate::link::Decision;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
@@ -19,69 +16,14 @@ use crate::statement::ConflictReason;
 /// The amounts in use on a node, summed from its allocations and holds.
 #[derive(Default)]
 pub(crate) struct InUse {
-    pub(crate) allocated: HeldAmounts,
-    pub(crate) releasing: HeldAmounts,
-    pub(crate) held: HeldAmounts,
-    pub(crate) all: HeldAmounts,
+    /// The number of allocations.
+    pub(crate) allocations: u64,
+    pub(crate) allocated: ExactAmounts,
+    pub(crate) releasing: ExactAmounts,
+    pub(crate) held: ExactAmounts,
+    pub(crate) all: ExactAmounts,
     /// An allocation that the node lists but the ledger does not find by id.
     pub(crate) lost: Option<AllocationId>,
-}
-
-impl InUse {
-    /// Returns the number of allocations.
-    pub(crate) fn allocations(&self) -> u64 {
-        u64::from(self.allocated.count) + u64::from(self.releasing.count)
-    }
-}
-
-/// A sum of held amounts.
-#[derive(Default)]
-pub(crate) struct HeldAmounts {
-    pub(crate) cpu: Amount,
-    pub(crate) memory: Amount,
-    pub(crate) gpus: [u32; GPU_INSTANCES_MAX],
-    pub(crate) custom: BTreeMap<ResourceId, Amount>,
-    /// The part held of each unit of a unit-instance kind.
-    pub(crate) units: BTreeMap<(ResourceId, u8), u32>,
-    count: u32,
-}
-
-impl HeldAmounts {
-    pub(crate) fn add(
-        &mut self,
-        demand: &Demand,
-        gpus: GpuAssignment,
-        units: Option<&Arc<UnitAssignments>>,
-        who: &dyn Display,
-    ) {
-        self.count += 1;
-        self.cpu = self.cpu.plus(demand.cpu);
-        self.memory = self.memory.plus(demand.memory);
-        for instance in gpus.instances() {
-            self.gpus[usize::from(instance)] += u32::from(gpus.part);
-        }
-        for &(id, amount) in demand.custom() {
-            let sum = self.custom.entry(id).or_default();
-            *sum = sum.plus(amount);
-            if id.is_unit_instance() {
-                let units = units_of(units, id);
-                assert!(units.units() == amount.units(), "{who} holds other units");
-                for unit in units.instances() {
-                    *self.units.entry((id, unit)).or_default() += u32::from(units.part);
-                }
-            }
-        }
-    }
-
-    /// Returns the amount of one resource, in 1/10,000.
-    pub(crate) fn of(&self, kind: ResourceKind) -> i64 {
-        match kind {
-            ResourceKind::Cpu => self.cpu.units(),
-            ResourceKind::Memory => self.memory.units(),
-            ResourceKind::Gpu => self.gpus.iter().map(|&part| i64::from(part)).sum(),
-            ResourceKind::Custom(id) => self.custom.get(&id).map_or(0, |amount| amount.units()),
-        }
-    }
 }
 
 /// An allocation that is created if the statement is committed.
@@ -107,12 +49,11 @@ impl Books {
         owner: Option<OwnerId>,
         bundle: Option<BundleId>,
     ) -> Result<(HeldAllocation, Dirty), ConflictReason> {
-        let is_own = self.reservations.own(slot, owner).is_some();
-        let taken = if is_own {
-            self.change_owned(slot, |books| {
+        let taken = if self.own(slot, owner) == RESERVED {
+            self.change(slot, RESERVED, |books| {
                 let gpus = books.chosen(slot, demand, named)?;
                 let taken = books.nodes.take_chosen(slot, demand, gpus);
-                Ok((taken, Some(books.reservations.use_up(slot, demand))))
+                Ok((taken, Some(books.use_up(slot, demand))))
             })
         } else {
             self.chosen(slot, demand, named).map(|gpus| {
@@ -139,8 +80,9 @@ impl Books {
             return Err(ConflictReason::TooManyAllocations);
         }
         if !self.nodes.fits(slot, demand) {
-            let free = self.nodes.restored(slot, &Withheld::default());
-            return Err(short_of(&free, demand).expect("what does not fit falls short of something"));
+            return Err(
+                short_of(&self.free(slot, 0), demand).expect("what does not fit falls short of something")
+            );
         }
         let books = &self.nodes.hot(slot).gpus;
         let Some(mask) = named else {
@@ -155,10 +97,8 @@ impl Books {
 
     /// Replaces `reason` if `demand` would fit without the reservation.
     fn or_reserved(&self, slot: Slot, demand: &Demand, reason: ConflictReason) -> ConflictReason {
-        match (self.reservations.at(slot), reason) {
-            (Some(there), ConflictReason::Short { .. })
-                if self.nodes.fits_restored(slot, &there.withheld, demand) =>
-            {
+        match (self.reservation(slot), reason) {
+            (Some(there), ConflictReason::Short { .. }) if self.fits(slot, RESERVED, demand) => {
                 ConflictReason::Reserved(there.owner)
             }
             _ => reason,
@@ -170,28 +110,27 @@ impl Books {
         let slot = held.slot;
         let forgotten = is_planted(PlantedBug::AbortForgetsGpu);
         let gpus = if forgotten { GpuAssignment::NONE } else { held.gpus };
-        self.restore(slot);
-        self.nodes.give(slot, &held.demand, gpus, held.units.as_ref());
-        if let Some(used) = &held.used
-            && !is_planted(PlantedBug::AbortKeepsReservationUsed)
-            && self.reservations.end_use(slot, used, Decision::Aborted)
-        {
-            // The withheld amounts were already restored.
-            self.forget_reservation(slot);
-        }
-        self.withhold(slot);
+        self.change(slot, WITHHELD, |books| {
+            books.nodes.give(slot, &held.demand, gpus, held.units.as_ref());
+            if let Some(used) = &held.used
+                && !is_planted(PlantedBug::AbortKeepsReservationUsed)
+                && books.end_use(slot, used, Decision::Aborted)
+            {
+                books.forget_reservation(slot);
+            }
+        });
         if !is_planted(PlantedBug::AbortKeepsBundle) {
             self.bundles.forget(held.bundle);
         }
         self.sums.hold(slot, &held.demand, -1);
-        self.sums.exceptions_changed(&self.nodes, slot);
+        self.sums.shortfall_changed(&self.nodes, slot);
         self.grew(slot)
     }
 
     /// Makes an allocation of held amounts. Returns the node if a reservation ended with it.
     pub(crate) fn commit_held(&mut self, held: HeldAllocation) -> (Placement, Option<Dirty>) {
         let HeldAllocation { slot, demand, gpus, units, used, bundle } = held;
-        let is_over = used.is_some_and(|used| self.reservations.end_use(slot, &used, Decision::Committed));
+        let is_over = used.is_some_and(|used| self.end_use(slot, &used, Decision::Committed));
         let ended = if is_over { self.end_reservation(slot) } else { None };
         self.sums.hold(slot, &demand, -1);
         self.bump_version(slot);
@@ -219,15 +158,16 @@ impl Books {
             if self.ledger.slot_of(id) != Some(slot) {
                 sums.lost = Some(id);
             }
+            sums.allocations += 1;
             let is_releasing = self.releasing.until(id).is_some();
             let sum = if is_releasing { &mut sums.releasing } else { &mut sums.allocated };
             for sum in [sum, &mut sums.all] {
-                sum.add(&demand, gpus, units.as_ref(), &id);
+                sum.hold(&demand, gpus, units.as_ref(), &id);
             }
         }
         for (statement, hold) in held {
             for sum in [&mut sums.held, &mut sums.all] {
-                sum.add(&hold.demand, hold.gpus, hold.units.as_ref(), &statement);
+                sum.hold(&hold.demand, hold.gpus, hold.units.as_ref(), &statement);
             }
         }
         sums

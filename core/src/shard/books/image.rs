@@ -2,10 +2,9 @@
 
 use super::table::{ColdNode, HotNode, Room, has_shortfall};
 use super::{Books, Dirty};
+use crate::books::Shortfalls;
 use crate::index::Slot;
-use crate::limits::GPU_INSTANCES_MAX;
 use crate::node::NodeSpec;
-use crate::resource::Amount;
 use crate::view::{ColdImage, HotImage};
 
 impl Books {
@@ -13,12 +12,12 @@ impl Books {
     pub(crate) fn put_image(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) {
         self.nodes.put(slot, books_of(image, cold));
         self.sums.replica_capacity(slot, &cold.registration.spec, 1);
-        self.set_reservation_image(slot, cold.reservation.as_deref());
+        self.set_entries_image(slot, &cold.entries);
     }
 
     /// Removes a node that the view no longer shows. Returns what it had.
     pub(crate) fn drop_image(&mut self, slot: Slot) -> NodeSpec {
-        self.set_reservation_image(slot, None);
+        self.set_entries_image(slot, &[]);
         let spec = self.nodes.drop_out(slot).registration.spec;
         self.sums.replica_capacity(slot, &spec, -1);
         spec
@@ -44,12 +43,12 @@ impl Books {
         Some(before.spec)
     }
 
-    /// Replaces the hot part of a node, and its reservation.
+    /// Replaces the hot part of a node, and its entries.
     pub(crate) fn set_hot_image(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) -> Dirty {
         let (room, hot, _) = self.nodes.parts_mut(slot);
         fill_hot(room, hot, image);
-        if self.reservations.at(slot).is_some() || cold.reservation.is_some() {
-            self.set_reservation_image(slot, cold.reservation.as_deref());
+        if !self.entries(slot).is_empty() || !cold.entries.is_empty() {
+            self.set_entries_image(slot, &cold.entries);
         }
         Dirty::changed(slot)
     }
@@ -58,10 +57,7 @@ impl Books {
 fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, ColdNode) {
     let mut cold = ColdNode {
         registration: (*image_of_cold.registration).clone(),
-        cpu_shortfall: Amount::ZERO,
-        memory_shortfall: Amount::ZERO,
-        gpu_shortfall: [0; GPU_INSTANCES_MAX],
-        unhealthy: None,
+        short: Shortfalls::default(),
         custom: Vec::new(),
     };
     fill_cold(&mut cold, image_of_cold);
@@ -74,7 +70,7 @@ fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, Cold
         partition: image.partition,
         has_custom: false,
         has_shortfall: false,
-        has_unhealthy: false,
+        withheld: 0,
     };
     flag(&mut hot, &cold);
     let mut room = Room::VACANT;
@@ -83,11 +79,7 @@ fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, Cold
 }
 
 fn fill_cold(cold: &mut ColdNode, image: &ColdImage) {
-    let shortfalls = image.shortfalls.as_deref();
-    cold.cpu_shortfall = shortfalls.map_or(Amount::ZERO, |short| short.cpu);
-    cold.memory_shortfall = shortfalls.map_or(Amount::ZERO, |short| short.memory);
-    cold.gpu_shortfall = shortfalls.map_or([0; GPU_INSTANCES_MAX], |short| short.gpus);
-    cold.unhealthy.clone_from(&image.unhealthy);
+    cold.short = image.shortfalls.as_deref().cloned().unwrap_or_default();
     cold.custom.clear();
     cold.custom.extend_from_slice(&image.custom);
 }
@@ -95,7 +87,6 @@ fn fill_cold(cold: &mut ColdNode, image: &ColdImage) {
 fn flag(hot: &mut HotNode, cold: &ColdNode) {
     hot.has_custom = !cold.custom.is_empty();
     hot.has_shortfall = has_shortfall(cold);
-    hot.has_unhealthy = cold.unhealthy.is_some();
 }
 
 fn fill_hot(room: &mut Room, hot: &mut HotNode, image: &HotImage) {

@@ -3,19 +3,14 @@
 //! Only the methods of [`Books`] change the books. Each returns the nodes that are [`Dirty`] afterwards, and
 //! [`Shard::follow`](super::Shard::follow) brings everything up to date that is derived from them.
 //!
-//! Amounts that are withheld for claims and reservations depend on what is free. Three methods change the books of a
-//! node, and they alone put withheld amounts back and withhold again:
-//!
-//! - [`change`](Books::change) works on all that the node has free.
-//! - [`change_visible`](Books::change_visible) works on what everyone sees.
-//! - [`change_owned`](Books::change_owned) works on what the owner of the reservation sees.
+//! What the [entries](withheld) of a node withhold depends on what is free. So the books of a node change while
+//! what is withheld is put back, and it is withheld again afterwards ([`change`](Books::change)).
 
 mod adoption;
 mod available;
 mod bundles;
 mod claims;
 mod free_books;
-mod health;
 mod held;
 mod image;
 mod ledger;
@@ -27,7 +22,7 @@ mod sequences;
 mod sums;
 mod table;
 mod totals;
-mod withhold;
+mod withheld;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,23 +30,24 @@ use std::sync::Arc;
 use adoption::ExternalIds;
 use bundles::Bundles;
 pub use claims::ClaimEvent;
-pub(crate) use free_books::short_of;
-pub(crate) use health::check as check_health;
-pub(crate) use held::{HeldAllocation, HeldAmounts, InUse};
+use claims::Claims;
+pub(crate) use free_books::{FreeBooks, short_of};
+pub(crate) use held::{HeldAllocation, InUse};
 pub(crate) use ledger::{Allocation, Ledger};
 pub use node_books::{Book, InstanceBook, NodeBooks};
 use releasing::Releasing;
-pub(crate) use reservations::Reservations;
+use reservations::Reservations;
 pub use reservations::{ReservationView, Reserve};
 pub(crate) use room::Room;
 use sequences::Sequences;
-pub(crate) use sums::{Sums, shortfall_of};
+pub(crate) use sums::{Sums, add_withheld, shortfall_of};
 pub(crate) use table::{ALL, COLD, ColdNode, HOT, HotNode, IDENTITY, NodeTable, Taken};
 pub(crate) use totals::Totals;
-pub(crate) use withhold::{FreeBooks, add_reserved};
+use withheld::Entries;
 
 use super::choose::Choice;
 use super::command::Rejection;
+use crate::books::{Kinds, PROMISED, UNHEALTHY, WITHHELD};
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::Slot;
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Unhealthy};
@@ -98,7 +94,9 @@ pub(crate) struct Books {
     pub(crate) ledger: Ledger,
     pub(crate) adopted: ExternalIds,
     pub(crate) sums: Sums,
+    pub(crate) entries: Entries,
     pub(crate) reservations: Reservations,
+    pub(crate) claims: Claims,
     pub(crate) bundles: Bundles,
     pub(crate) releasing: Releasing,
     pub(crate) sequences: Sequences,
@@ -118,7 +116,9 @@ impl Books {
             ledger: Ledger::default(),
             adopted: ExternalIds::default(),
             sums: Sums::default(),
+            entries: Entries::default(),
             reservations: Reservations::default(),
+            claims: Claims::default(),
             bundles: Bundles::default(),
             releasing: Releasing::default(),
             sequences: Sequences::new(partitions),
@@ -136,23 +136,20 @@ impl Books {
         self.ledger.get(id).is_some()
     }
 
-    /// Returns whether there are only allocations: no claims, no bundles, and nothing that is releasing.
+    /// Returns whether there are only allocations: no claims with ids, no bundles, and nothing that is
+    /// releasing.
     #[inline]
     pub(crate) fn has_only_allocations(&self) -> bool {
-        self.reservations.claims.len() | self.bundles.len() | self.releasing.len() == 0
+        self.claims.by_id.len() | self.bundles.len() | self.releasing.len() == 0
     }
 
-    /// Changes the books of a node while nothing is withheld on it.
+    /// Changes the books of a node while what entries of these kinds withhold is put back. With
+    /// [`RESERVED`], the change sees the node as the owner of its reservation does.
     #[inline]
-    fn change<R>(&mut self, slot: Slot, change: impl FnOnce(&mut NodeTable) -> R) -> R {
-        if self.reservations.is_empty() {
-            return change(&mut self.nodes);
-        }
-        self.restore(slot);
-        let changed = change(&mut self.nodes);
-        if !is_planted(PlantedBug::ReservationForgottenByReleases) {
-            self.withhold(slot);
-        }
+    fn change<R>(&mut self, slot: Slot, kinds: Kinds, change: impl FnOnce(&mut Self) -> R) -> R {
+        self.restore(slot, kinds);
+        let changed = change(self);
+        self.withhold(slot, kinds);
         changed
     }
 
@@ -164,29 +161,10 @@ impl Books {
         changed
     }
 
-    /// Changes a node as the owner of its reservation sees it. What claims withhold stays withheld.
-    fn change_owned<R>(&mut self, slot: Slot, change: impl FnOnce(&mut Self) -> R) -> R {
-        self.restore_reserved(slot);
-        let changed = change(self);
-        self.withhold_reserved(slot);
-        changed
-    }
-
-    /// Withholds what claims and reservations get of what is free now.
-    #[inline]
-    fn withhold_again(&mut self, slot: Slot) {
-        if !self.reservations.is_empty() {
-            self.restore(slot);
-            self.withhold(slot);
-        }
-    }
-
     /// Serves the claims of a node that may have more free.
     #[inline]
     fn grew(&mut self, slot: Slot) -> Dirty {
-        if self.reservations.claims.len() > 0 {
-            self.grant_claims(slot);
-        }
+        self.grant_claims(slot);
         Dirty::grew(slot)
     }
 
@@ -259,10 +237,16 @@ impl Books {
     #[inline]
     fn give_back(&mut self, allocation: &Allocation) {
         self.adopted.forget(allocation.id);
-        self.change(allocation.node, |nodes| {
-            nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
-        });
-        self.sums.exceptions_changed(&self.nodes, allocation.node);
+        let slot = allocation.node;
+        self.restore(slot, WITHHELD);
+        self.nodes.give(slot, &allocation.demand, allocation.gpus, allocation.units.as_ref());
+        let forgotten = match () {
+            () if is_planted(PlantedBug::ReservationForgottenByReleases) => PROMISED,
+            () if is_planted(PlantedBug::ReleaseRevivesUnhealthy) => UNHEALTHY,
+            () => 0,
+        };
+        self.withhold(slot, WITHHELD & !forgotten);
+        self.sums.shortfall_changed(&self.nodes, slot);
         self.sums.released += 1;
     }
 
@@ -294,8 +278,8 @@ impl Books {
 
     /// Removes a node without allocations, claims and reservations. Returns its registration.
     pub(crate) fn remove_node(&mut self, slot: Slot) -> NodeRegistration {
-        self.nodes.set_health(slot, Vec::new());
-        self.sums.exceptions_changed(&self.nodes, slot);
+        self.restore(slot, WITHHELD);
+        self.set_unhealthy(slot, Vec::new());
         let state = self.nodes.state(slot);
         let registration = self.nodes.remove(slot).registration;
         self.by_ordinal.remove(&registration.ordinal);
@@ -307,7 +291,10 @@ impl Books {
     /// The caller must let the searches know.
     pub(crate) fn respecify(&mut self, slot: Slot, spec: NodeSpec) -> Dirty {
         self.sums.node_leaves(&self.nodes, slot);
-        self.change(slot, |nodes| nodes.respecify(slot, spec));
+        self.change(slot, WITHHELD, |books| {
+            books.nodes.respecify(slot, spec);
+            books.set_unhealthy(slot, books.unhealthy(slot).to_vec());
+        });
         self.sums.node_returns(&self.nodes, slot);
         self.replan_claims(slot);
         self.grew(slot)
@@ -315,8 +302,14 @@ impl Books {
 
     /// Replaces the unhealthy GPU instances of a node.
     pub(crate) fn set_health(&mut self, slot: Slot, unhealthy: Unhealthy) -> Dirty {
-        let healed = self.change(slot, |nodes| nodes.set_health(slot, unhealthy));
-        self.sums.exceptions_changed(&self.nodes, slot);
+        let before = self.unhealthy(slot).to_vec();
+        self.change(slot, WITHHELD, |books| books.set_unhealthy(slot, unhealthy));
+        let after = self.unhealthy(slot);
+        let is_healed = |(instance, _): &(u8, _)| !after.iter().any(|(still, _)| still == instance);
+        let healed = before.iter().any(is_healed);
+        if before != after {
+            self.bump_version(slot);
+        }
         if self.replan_claims(slot) || healed { self.grew(slot) } else { Dirty::changed(slot) }
     }
 

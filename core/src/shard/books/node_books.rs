@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Books;
 use super::held::InUse;
+use crate::books::{PROMISED, UNHEALTHY};
 use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::limits::GPU_INSTANCES_MAX;
@@ -90,47 +91,47 @@ impl Books {
         let cold = self.nodes.cold(slot);
         let held = &in_use.all;
         let spec = &cold.registration.spec;
-        let withheld = self.withheld(slot);
+        let reserved = self.withheld(slot, PROMISED);
+        let unhealthy = self.withheld(slot, UNHEALTHY);
         let claimed = self.claimed(slot);
         let book = |kind, total: Amount, available: Amount, shortfall: Amount| Book {
             total: total.units(),
             available: available.units(),
-            allocated: in_use.allocated.of(kind),
-            held: in_use.held.of(kind),
-            releasing: in_use.releasing.of(kind),
-            pipelined: claimed.of(kind),
+            allocated: in_use.allocated.amount(kind),
+            held: in_use.held.amount(kind),
+            releasing: in_use.releasing.amount(kind),
+            pipelined: claimed.amount(kind),
             shortfall: shortfall.units(),
             ..Book::default()
         };
-        let gpu_short = Amount::from_parts(cold.gpu_shortfall.iter().copied());
+        let gpu_short = Amount::from_parts(cold.short.gpus.iter().copied());
         let gpu_free = Amount::from_parts((0..GPU_INSTANCES_MAX as u8).map(|i| u32::from(hot.gpus.free(i))));
         let gpu_total = Amount::from_parts((0..spec.gpus).map(|_| u32::from(GPU_UNIT)));
-        let unhealthy = i64::try_from(cold.hidden_total()).expect("parts of the instances of a node");
         let mut resources = vec![
-            (ResourceKind::Cpu, book(ResourceKind::Cpu, spec.cpu, room.cpu, cold.cpu_shortfall)),
-            (
-                ResourceKind::Memory,
-                book(ResourceKind::Memory, spec.memory, room.memory, cold.memory_shortfall),
-            ),
+            (ResourceKind::Cpu, book(ResourceKind::Cpu, spec.cpu, room.cpu, cold.short.cpu)),
+            (ResourceKind::Memory, book(ResourceKind::Memory, spec.memory, room.memory, cold.short.memory)),
             (
                 ResourceKind::Gpu,
-                Book { unhealthy, ..book(ResourceKind::Gpu, gpu_total, gpu_free, gpu_short) },
+                Book {
+                    unhealthy: unhealthy.gpu_total(),
+                    ..book(ResourceKind::Gpu, gpu_total, gpu_free, gpu_short)
+                },
             ),
         ];
         let reason = |instance| {
-            let said = self.nodes.unhealthy(slot).iter().find(|&&(known, _)| known == instance);
+            let said = self.unhealthy(slot).iter().find(|&&(known, _)| known == instance);
             said.map(|(_, reason)| Arc::clone(reason))
         };
-        let reserved = [withheld.cpu.units(), withheld.memory.units(), withheld.gpu_total()];
-        for ((_, book), reserved) in resources.iter_mut().zip(reserved) {
+        let known = [reserved.cpu.units(), reserved.memory.units(), reserved.gpu_total()];
+        for ((_, book), reserved) in resources.iter_mut().zip(known) {
             book.reserved = reserved;
         }
         let gpus = (0..GPU_INSTANCES_MAX as u8).map(|instance| InstanceBook {
             instance,
             available: u32::from(hot.gpus.free(instance)),
             allocated: held.gpus[usize::from(instance)],
-            shortfall: cold.gpu_shortfall[usize::from(instance)],
-            unhealthy: u32::from(cold.hidden(instance)),
+            shortfall: cold.short.gpus[usize::from(instance)],
+            unhealthy: unhealthy.gpus[usize::from(instance)],
             reason: reason(instance),
         });
         let gpus: Vec<_> = gpus.filter(|gpu| gpu.instance < spec.gpus || gpu.allocated > 0).collect();
@@ -140,14 +141,14 @@ impl Books {
         }
         for custom in &cold.custom {
             let kind = ResourceKind::Custom(custom.id);
-            let reserved = withheld.of(custom.id).units();
+            let reserved = reserved.of(custom.id).units();
             let of_kind = book(kind, custom.total, custom.available, custom.shortfall);
             resources.push((kind, Book { reserved, ..of_kind }));
             let Some(units) = &custom.units else { continue };
             let units = units.iter().map(|(instance, free, shortfall)| InstanceBook {
                 instance,
                 available: u32::from(free),
-                allocated: held.units.get(&(custom.id, instance)).copied().unwrap_or(0),
+                allocated: held.of_unit(custom.id, instance),
                 shortfall,
                 unhealthy: 0,
                 reason: None,

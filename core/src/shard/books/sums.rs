@@ -2,7 +2,7 @@
 
 use super::table::NodeTable;
 use super::totals::{KeptTotals, Totals};
-use crate::books::CustomBook;
+use crate::books::{Entry, ExactAmounts, UNHEALTHY};
 use crate::index::Slot;
 use crate::node::{NodeSpec, NodeState};
 use crate::resource::{Amount, Demand, GPU_UNIT, ResourceKind};
@@ -14,12 +14,9 @@ pub(crate) struct Sums {
     pub(crate) placed: u64,
     pub(crate) refused: u64,
     pub(crate) released: u64,
-    /// Does not contain reserved amounts: the [node table](NodeTable::reserved) sums them.
     pub(crate) kept: KeptTotals,
     /// Nodes with a shortfall, and their shortfalls. Kept separately because shortfalls are rare.
-    shortfalls: std::collections::BTreeMap<Slot, Vec<(ResourceKind, i128)>>,
-    /// Nodes with unhealthy GPU instances, and the amount hidden on each.
-    hidden: std::collections::BTreeMap<Slot, i128>,
+    shortfalls: std::collections::BTreeMap<Slot, ExactAmounts>,
 }
 
 fn units(amount: Amount) -> i128 {
@@ -45,6 +42,14 @@ fn add_capacity(totals: &mut Totals, spec: &NodeSpec, sign: i128) {
     }
 }
 
+/// Adds the amounts that an entry withholds, or subtracts them if `sign` is -1.
+pub(crate) fn add_withheld(totals: &mut Totals, entry: &Entry, sign: i128) {
+    for (kind, amount) in entry.withheld.resources() {
+        let ResourceSum { unhealthy, reserved, .. } = totals.sum_mut(kind);
+        *if entry.kind() == UNHEALTHY { unhealthy } else { reserved } += sign * i128::from(amount);
+    }
+}
+
 impl Sums {
     #[inline]
     pub(super) fn allocate(&mut self, slot: Slot, demand: &Demand) {
@@ -64,6 +69,11 @@ impl Sums {
     /// Adds amounts that are being released, or subtracts them if `sign` is -1.
     pub(super) fn releasing(&mut self, slot: Slot, demand: &Demand, sign: i128) {
         self.kept.change(slot, |totals| add(totals, demand, sign, |sum| &mut sum.releasing));
+    }
+
+    /// Adds the amounts that an entry withholds, or subtracts them if `sign` is -1.
+    pub(super) fn withhold(&mut self, slot: Slot, entry: &Entry, sign: i128) {
+        self.kept.change(slot, |totals| add_withheld(totals, entry, sign));
     }
 
     /// Returns the capacity of all nodes for `kind`, in 1/10,000.
@@ -108,32 +118,22 @@ impl Sums {
     pub(super) fn node_returns(&mut self, nodes: &NodeTable, slot: Slot) {
         let spec = &nodes.cold(slot).registration.spec;
         self.kept.change(slot, |totals| add_capacity(totals, spec, 1));
-        self.exceptions_changed(nodes, slot);
+        self.shortfall_changed(nodes, slot);
     }
 
-    /// Updates the sums with the shortfall and the hidden amount of one node.
-    pub(super) fn exceptions_changed(&mut self, nodes: &NodeTable, slot: Slot) {
-        let unhealthy = nodes.hot(slot).has_unhealthy;
-        if unhealthy || !self.hidden.is_empty() {
-            let before = self.hidden.remove(&slot).unwrap_or(0);
-            let hidden = if unhealthy { nodes.cold(slot).hidden_total() } else { 0 };
-            if unhealthy {
-                self.hidden.insert(slot, hidden);
-            }
-            let gpu = |totals: &mut Totals| totals.sum_mut(ResourceKind::Gpu).unhealthy += hidden - before;
-            self.kept.change(slot, gpu);
-        }
+    /// Updates the sums with the shortfall of one node.
+    pub(super) fn shortfall_changed(&mut self, nodes: &NodeTable, slot: Slot) {
         let short = nodes.hot(slot).has_shortfall;
         if !short && (self.shortfalls.is_empty() || !self.shortfalls.contains_key(&slot)) {
             return;
         }
-        for (kind, amount) in self.shortfalls.remove(&slot).unwrap_or_default() {
-            self.kept.change(slot, |totals| totals.sum_mut(kind).shortfall -= amount);
+        for (kind, amount) in self.shortfalls.remove(&slot).unwrap_or_default().resources() {
+            self.kept.change(slot, |totals| totals.sum_mut(kind).shortfall -= i128::from(amount));
         }
         if short {
             let shortfall = shortfall_of(nodes, slot);
-            for &(kind, amount) in &shortfall {
-                self.kept.change(slot, |totals| totals.sum_mut(kind).shortfall += amount);
+            for (kind, amount) in shortfall.resources() {
+                self.kept.change(slot, |totals| totals.sum_mut(kind).shortfall += i128::from(amount));
             }
             self.shortfalls.insert(slot, shortfall);
         }
@@ -147,15 +147,16 @@ impl Sums {
 }
 
 /// Returns what one node has in use beyond its capacity.
-pub(crate) fn shortfall_of(nodes: &NodeTable, slot: Slot) -> Vec<(ResourceKind, i128)> {
+pub(crate) fn shortfall_of(nodes: &NodeTable, slot: Slot) -> ExactAmounts {
     let cold = nodes.cold(slot);
-    let gpu: i128 = cold.gpu_shortfall.iter().map(|&part| i128::from(part)).sum();
-    let known = [
-        (ResourceKind::Cpu, units(cold.cpu_shortfall)),
-        (ResourceKind::Memory, units(cold.memory_shortfall)),
-        (ResourceKind::Gpu, gpu),
-    ];
-    let custom =
-        cold.custom.iter().map(|book: &CustomBook| (ResourceKind::Custom(book.id), units(book.shortfall)));
-    known.into_iter().chain(custom).filter(|&(_, amount)| amount > 0).collect()
+    let custom = cold.custom.iter().map(|book| (book.id, book.shortfall));
+    let units = cold.custom.iter().filter_map(|book| Some((book.id, book.units.as_ref()?)));
+    let units = units.flat_map(|(id, units)| units.iter().map(move |(unit, _, short)| ((id, unit), short)));
+    ExactAmounts {
+        cpu: cold.short.cpu,
+        memory: cold.short.memory,
+        gpus: cold.short.gpus,
+        custom: custom.collect(),
+        units: units.collect(),
+    }
 }

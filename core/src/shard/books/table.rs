@@ -4,16 +4,13 @@
 
 use std::sync::Arc;
 
-use super::health::{forget_absent, hide, restore};
-use super::totals::KeptTotals;
-use crate::books::{CustomBook, UnhealthyBook, book_or_new, take_over};
+use crate::books::{CustomBook, Kinds, Shortfalls, book_or_new, take_over};
 use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
 use crate::memory;
 use crate::node::{AgentFacts, NodeRegistration, NodeSpec, NodeState};
-use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, UnitAssignments};
 use crate::view::{Changes, Dirty};
 
@@ -48,8 +45,8 @@ pub(crate) struct HotNode {
     pub(crate) has_custom: bool,
     /// True if anything is in use beyond capacity, so that releases reduce that first.
     pub(crate) has_shortfall: bool,
-    /// True if a GPU instance is unhealthy, so that its free part is hidden.
-    pub(crate) has_unhealthy: bool,
+    /// The kinds of entries that withhold amounts of the node.
+    pub(crate) withheld: Kinds,
 }
 
 const _: () = assert!(size_of::<HotNode>() == 64, "the hot record is one cache line");
@@ -58,11 +55,7 @@ const _: () = assert!(size_of::<HotNode>() == 64, "the hot record is one cache l
 #[derive(Clone, Debug)]
 pub(crate) struct ColdNode {
     pub(crate) registration: NodeRegistration,
-    pub(crate) cpu_shortfall: Amount,
-    pub(crate) memory_shortfall: Amount,
-    pub(crate) gpu_shortfall: [u32; GPU_INSTANCES_MAX],
-    /// `None` if every GPU instance is healthy.
-    pub(crate) unhealthy: Option<Box<UnhealthyBook>>,
+    pub(crate) short: Shortfalls,
     /// Sorted by id.
     pub(crate) custom: Vec<CustomBook>,
 }
@@ -80,8 +73,6 @@ pub(crate) struct NodeTable {
     indexed: Arc<[ResourceId]>,
     /// Changes since the last view, if views are made.
     dirty: Option<Box<Dirty>>,
-    /// The amounts withheld on all nodes, as the reserved part of their sums.
-    pub(crate) reserved: KeptTotals,
 }
 
 impl NodeTable {
@@ -96,7 +87,6 @@ impl NodeTable {
             by_id: FixedMap::default(),
             indexed,
             dirty: None,
-            reserved: KeptTotals::default(),
         }
     }
 
@@ -150,17 +140,10 @@ impl NodeTable {
             partition: registration.partition,
             has_custom: false,
             has_shortfall: false,
-            has_unhealthy: false,
+            withheld: 0,
         };
         let id = registration.id;
-        let cold = ColdNode {
-            registration,
-            cpu_shortfall: Amount::ZERO,
-            memory_shortfall: Amount::ZERO,
-            gpu_shortfall: [0; GPU_INSTANCES_MAX],
-            unhealthy: None,
-            custom: Vec::new(),
-        };
+        let cold = ColdNode { registration, short: Shortfalls::default(), custom: Vec::new() };
         let slot = if let Some(slot) = self.free.pop() {
             self.hot[slot as usize] = hot;
             self.cold[slot as usize] = Some(cold);
@@ -194,7 +177,9 @@ impl NodeTable {
     /// Removes a node.
     pub(super) fn remove(&mut self, slot: Slot) -> ColdNode {
         let cold = self.cold[slot as usize].take().expect("a node to remove");
-        assert!(self.hot[slot as usize].allocations == 0, "a node is removed with allocations");
+        let hot = &self.hot[slot as usize];
+        assert!(hot.allocations == 0, "node {} is removed with allocations", hot.id);
+        assert!(hot.withheld == 0, "node {} is removed with withheld amounts", hot.id);
         self.by_id.remove(&cold.registration.id);
         self.touch(slot, ALL);
         self.rooms[slot as usize] = Room::VACANT;
@@ -264,12 +249,6 @@ impl NodeTable {
     pub(crate) fn lose_cpu(&mut self, slot: Slot, amount: Amount) {
         let room = &mut self.rooms[slot as usize];
         room.cpu = room.cpu.minus(amount);
-    }
-
-    /// Updates the room with the GPU books.
-    pub(super) fn follow_gpus(&mut self, slot: Slot) {
-        self.touch(slot, HOT);
-        self.rooms[slot as usize].follow(&self.hot[slot as usize].gpus);
     }
 
     /// Replaces what the node's agent reported about the machine.
@@ -365,17 +344,16 @@ impl NodeTable {
             self.custom_book(slot, id).give(amount, units);
         }
         self.give_places(slot, 1);
-        let exceptional = self.hot[slot as usize].has_shortfall || self.hot[slot as usize].has_unhealthy;
-        self.touch(slot, if exceptional { HOT | COLD } else { HOT });
+        self.touch(slot, if self.hot[slot as usize].has_shortfall { HOT | COLD } else { HOT });
         let room = &mut self.rooms[slot as usize];
         let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         let mut cpu = demand.cpu;
         let mut memory = demand.memory;
         if hot.has_shortfall {
-            let paid = (cpu.min(cold.cpu_shortfall), memory.min(cold.memory_shortfall));
-            cold.cpu_shortfall = cold.cpu_shortfall.minus(paid.0);
-            cold.memory_shortfall = cold.memory_shortfall.minus(paid.1);
+            let paid = (cpu.min(cold.short.cpu), memory.min(cold.short.memory));
+            cold.short.cpu = cold.short.cpu.minus(paid.0);
+            cold.short.memory = cold.short.memory.minus(paid.1);
             (cpu, memory) = (cpu.minus(paid.0), memory.minus(paid.1));
         }
         room.cpu = room.cpu.plus(cpu);
@@ -387,13 +365,10 @@ impl NodeTable {
             hot.id
         );
         for instance in gpus.instances() {
-            let short = &mut cold.gpu_shortfall[usize::from(instance)];
+            let short = &mut cold.short.gpus[usize::from(instance)];
             let paid = u32::from(gpus.part).min(*short);
             *short -= paid;
             hot.gpus.set_free(instance, hot.gpus.free(instance) + (gpus.part - paid as u16));
-        }
-        if hot.has_unhealthy && !is_planted(PlantedBug::ReleaseRevivesUnhealthy) {
-            hide(hot, cold);
         }
         if gpus.mask != 0 {
             room.follow(&hot.gpus);
@@ -409,21 +384,18 @@ impl NodeTable {
         let room = &mut self.rooms[slot as usize];
         let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
-        restore(hot, cold);
         let before = std::mem::replace(&mut cold.registration.spec, spec);
-        forget_absent(hot, cold);
         let spec = &cold.registration.spec;
-        (room.cpu, cold.cpu_shortfall) = rebalance(before.cpu, room.cpu, cold.cpu_shortfall, spec.cpu);
-        (room.memory, cold.memory_shortfall) =
-            rebalance(before.memory, room.memory, cold.memory_shortfall, spec.memory);
+        (room.cpu, cold.short.cpu) = rebalance(before.cpu, room.cpu, cold.short.cpu, spec.cpu);
+        (room.memory, cold.short.memory) =
+            rebalance(before.memory, room.memory, cold.short.memory, spec.memory);
         for instance in 0..GPU_INSTANCES_MAX as u8 {
             let unit = |count: u8| if instance < count { u32::from(GPU_UNIT) } else { 0 };
-            let short = &mut cold.gpu_shortfall[usize::from(instance)];
+            let short = &mut cold.short.gpus[usize::from(instance)];
             let used = unit(before.gpus) + *short - u32::from(hot.gpus.free(instance));
             hot.gpus.set_free(instance, unit(spec.gpus).saturating_sub(used) as u16);
             *short = used.saturating_sub(unit(spec.gpus));
         }
-        hide(hot, cold);
         room.follow(&hot.gpus);
         let spec = &cold.registration.spec;
         crate::books::respecify(&mut cold.custom, spec.custom.as_deref().unwrap_or(&[]));
@@ -494,15 +466,13 @@ impl NodeTable {
         let room = &mut self.rooms[slot as usize];
         let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
-        restore(hot, cold);
-        take_over(&mut room.cpu, &mut cold.cpu_shortfall, demand.cpu);
-        take_over(&mut room.memory, &mut cold.memory_shortfall, demand.memory);
+        take_over(&mut room.cpu, &mut cold.short.cpu, demand.cpu);
+        take_over(&mut room.memory, &mut cold.short.memory, demand.memory);
         for instance in gpus.instances() {
             let covered = gpus.part.min(hot.gpus.free(instance));
             hot.gpus.set_free(instance, hot.gpus.free(instance) - covered);
-            cold.gpu_shortfall[usize::from(instance)] += u32::from(gpus.part - covered);
+            cold.short.gpus[usize::from(instance)] += u32::from(gpus.part - covered);
         }
-        hide(hot, cold);
         room.follow(&hot.gpus);
         for &(id, amount) in demand.custom() {
             book_or_new(&mut cold.custom, id).take_held(amount, units);
@@ -519,8 +489,5 @@ fn rebalance(total: Amount, available: Amount, shortfall: Amount, new_total: Amo
 }
 
 pub(crate) fn has_shortfall(cold: &ColdNode) -> bool {
-    !cold.cpu_shortfall.is_zero()
-        || !cold.memory_shortfall.is_zero()
-        || cold.gpu_shortfall.iter().any(|&short| short > 0)
-        || cold.custom.iter().any(|book| !book.shortfall.is_zero())
+    cold.short != Shortfalls::default() || cold.custom.iter().any(|book| !book.shortfall.is_zero())
 }

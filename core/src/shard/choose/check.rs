@@ -49,7 +49,7 @@ impl Choose {
         let id = nodes.hot(slot).id;
         let geometry = self.index.geometry();
         let available = nodes.takes_work(slot).then(|| geometry.coordinate(&nodes.available(slot)));
-        let own = books.reservations.available_to_owner(nodes, slot);
+        let own = books.available_to_owner(slot);
         let trees = [
             ("index", &self.index, available),
             ("capacities", &self.capacities, Some(geometry.coordinate(&nodes.capacity(slot)))),

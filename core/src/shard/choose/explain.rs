@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::Choose;
 use super::{Eligibility, Eligible};
+use crate::books::RESERVED;
 use crate::index::Slot;
 use crate::index::{Candidates, Visits};
 use crate::limits::EXPLAIN_SLOTS_PER_NODE;
@@ -259,8 +260,8 @@ fn count_slots(
         } else if room.places <= 0 {
             *full += 1;
         } else {
-            let own = books.reservations.own(slot, request.owner);
-            let own = own.map(|own| books.nodes.restored(slot, &own.withheld));
+            let own = books.own(slot, request.owner);
+            let own = (own != 0).then(|| books.free(slot, own));
             tallies.count(own.as_ref().map_or(room, |own| &own.room));
             for (at, &(id, amount)) in custom.iter().enumerate() {
                 let book = own.as_ref().map_or_else(|| books.nodes.book(slot, id), |own| own.book(id));
@@ -286,9 +287,8 @@ fn count_slots(
 
 /// Returns whether the node would fit if it were not reserved for another owner.
 fn is_kept_from(books: &Books, slot: Slot, request: &PlacementRequest) -> bool {
-    books.reservations.at(slot).is_some_and(|there| {
-        Some(there.owner) != request.owner
-            && books.nodes.fits_restored(slot, &there.withheld, &request.demand)
+    books.reservation(slot).is_some_and(|there| {
+        Some(there.owner) != request.owner && books.fits(slot, RESERVED, &request.demand)
     })
 }
 

@@ -150,11 +150,11 @@ impl Choose {
 
     fn regrain(&mut self, books: &Books, thetas: &[i64]) {
         let geometry = self.index.geometry().with_thetas(thetas);
-        let Books { nodes, reservations, .. } = books;
+        let nodes = &books.nodes;
         self.index.regrain(geometry.clone(), |slot| nodes.available(slot));
         self.capacities.regrain(geometry.clone(), |slot| nodes.capacity(slot));
         self.reserved.regrain(geometry, |slot| {
-            reservations.available_to_owner(nodes, slot).expect("only reserved nodes are in this tree")
+            books.available_to_owner(slot).expect("only reserved nodes are in this tree")
         });
     }
 

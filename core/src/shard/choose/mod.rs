@@ -213,7 +213,7 @@ impl Choose {
     }
 
     fn follow_reserved(&mut self, books: &Books, slot: Slot) {
-        let available = books.reservations.available_to_owner(&books.nodes, slot);
+        let available = books.available_to_owner(slot);
         match (self.reserved.contains(slot), available) {
             (true, Some(available)) => self.reserved.update(slot, &available),
             (true, None) => self.reserved.remove(slot),

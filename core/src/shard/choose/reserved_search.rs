@@ -7,6 +7,7 @@ use super::fragmented::AsOwner;
 use super::hybrid_order::{Place, draw_of};
 use super::ranked::{first_preferred, hybrid_place, preferred_slots};
 use super::{Choice, Choose, Eligibility, Eligible};
+use crate::books::RESERVED;
 use crate::fragmentation::Among;
 use crate::ids::OwnerId;
 use crate::index::Candidates;
@@ -15,7 +16,7 @@ use crate::limits::CANDIDATE_WALK_MAX;
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy, Rank};
 use crate::resource::GpuAssignment;
-use crate::shard::books::{Books, FreeBooks};
+use crate::shard::books::Books;
 
 /// A node, and the GPUs if the policy chose them.
 type Found = (Slot, Option<GpuAssignment>);
@@ -34,17 +35,11 @@ impl Search<'_> {
     /// Returns whether the node can be chosen, and has the rank that is searched.
     fn accepts(&self, eligible: &Eligible<'_>, slot: Slot) -> bool {
         let rank = eligible.rank(slot);
-        let Books { nodes, reservations, .. } = self.books;
+        let nodes = &self.books.nodes;
         self.rank.map_or_else(|| rank.is_eligible(), |searched| rank == searched)
             && nodes.state(slot) == NodeState::Ready
             && eligible.is_candidate(slot)
-            && reservations.fits(nodes, slot, self.request)
-    }
-
-    /// Returns a node's free amounts as its owner sees them. Capacity withheld for claims stays withheld.
-    fn free(&self, slot: Slot) -> FreeBooks {
-        let Books { nodes, reservations, .. } = self.books;
-        nodes.restored(slot, &reservations.at(slot).expect("an owner's node is reserved").withheld)
+            && self.books.fits(slot, RESERVED, &self.request.demand)
     }
 }
 
@@ -148,7 +143,7 @@ impl Choose {
         let &Search { books, request, .. } = search;
         let settings = self.hybrid_settings;
         let place = |&slot: &Slot| {
-            let free = search.free(slot);
+            let free = books.free(slot, RESERVED);
             let (score, ordinal) = hybrid_place(&books.nodes, settings, slot, &free.room)?;
             Some((score, ordinal, slot))
         };
@@ -164,7 +159,7 @@ impl Choose {
     fn least_fragmented_of(&mut self, search: &Search<'_>, fitting: &[Slot]) -> Option<Found> {
         let &Search { books, request, .. } = search;
         self.fragmentation.handle_arrival(request, &books.nodes);
-        let free = fitting.iter().map(|&slot| (slot, search.free(slot))).collect();
+        let free = fitting.iter().map(|&slot| (slot, books.free(slot, RESERVED))).collect();
         let nodes = AsOwner { nodes: &books.nodes, free };
         // What is known of these nodes is known of them as others see them.
         fitting.iter().for_each(|&slot| self.fragmentation.touch(slot));

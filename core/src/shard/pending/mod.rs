@@ -528,6 +528,6 @@ impl Waiting {
 /// Returns whether the node could take `request` now. This must match exactly a placement that names only this
 /// node. Otherwise a copy could be woken repeatedly without success.
 fn admits(books: &Books, slot: Slot, request: &PlacementRequest) -> bool {
-    let Books { nodes, reservations, .. } = books;
-    reservations.fits(nodes, slot, request) && Eligible::computed(nodes, request).allows(slot)
+    let own = books.own(slot, request.owner);
+    books.fits(slot, own, &request.demand) && Eligible::computed(&books.nodes, request).allows(slot)
 }

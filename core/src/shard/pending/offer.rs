@@ -1,6 +1,6 @@
 //! The capacity that a node offers to waiting requests, and the rest of it while copies are woken.
 
-use crate::books::CustomBook;
+use crate::books::{CustomBook, RESERVED};
 use crate::ids::OwnerId;
 use crate::index::Slot;
 use crate::request::PlacementRequest;
@@ -70,14 +70,14 @@ pub(crate) struct Offer {
 impl Offer {
     /// Returns what the node in `slot` offers.
     pub(super) fn of(books: &Books, slot: Slot) -> Self {
-        let Books { nodes, reservations, .. } = books;
+        let nodes = &books.nodes;
         let room = nodes.room(slot);
         let hot = nodes.hot(slot);
         let custom = if hot.has_custom { nodes.cold(slot).custom.clone() } else { Vec::new() };
-        let own = reservations.at(slot);
+        let own = books.reservation(slot);
         Self {
             left: Left::new(room.cpu, room.memory, hot.gpus, custom),
-            own: own.map(|own| (own.owner, nodes.restored(slot, &own.withheld).into())),
+            own: own.map(|own| (own.owner, books.free(slot, RESERVED).into())),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The views of a shard: its image in persistent arrays, updated after each batch.
 
+use crate::books::{RESERVED, UNHEALTHY};
 use crate::broken::{Broken, broken};
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use crate::node::NodeRegistration;
 use crate::shard::Shard;
 use crate::shard::books::{COLD, HOT, IDENTITY};
 use crate::view::{
-    AllocationImage, ColdImage, Copied, Dirty, HotImage, Mirror, Published, Retained, Shortfalls, View,
-    ViewHead, ViewReader, ViewVersion,
+    AllocationImage, ColdImage, Copied, Dirty, HotImage, Mirror, Published, Retained, View, ViewHead,
+    ViewReader, ViewVersion,
 };
 
 /// The state from which views are made.
@@ -196,17 +197,11 @@ impl Shard {
         let hot = self.books.nodes.hot(slot);
         let cold = self.books.nodes.cold(slot);
         let fresh = || Arc::new(cold.registration.clone());
-        let shortfalls = hot.has_shortfall.then(|| {
-            let cpu = cold.cpu_shortfall;
-            let memory = cold.memory_shortfall;
-            Box::new(Shortfalls { cpu, memory, gpus: cold.gpu_shortfall })
-        });
         Some(ColdImage {
             registration: registration.map_or_else(fresh, Arc::clone),
-            shortfalls,
-            unhealthy: cold.unhealthy.clone(),
+            shortfalls: hot.has_shortfall.then(|| Box::new(cold.short.clone())),
             custom: cold.custom.clone().into_boxed_slice(),
-            reservation: self.books.reservations.at(slot).cloned().map(Box::new),
+            entries: self.books.entries_of(slot, UNHEALTHY | RESERVED).cloned().collect(),
             holds: self.statements.images_at(slot),
             pending: self.books.pending_image(slot),
         })

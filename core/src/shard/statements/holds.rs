@@ -167,7 +167,7 @@ impl Shard {
     /// Marks what views show of a node with a hold. Holds are in the cold part. A part that is committed at
     /// once changes the cold part only if reservations are involved.
     fn touch_hold(&mut self, slot: Slot, at_once: bool) {
-        let hot = at_once && self.books.reservations.is_empty();
+        let hot = at_once && self.books.entries(slot).is_empty();
         self.books.touch_hold(slot, !hot);
     }
 

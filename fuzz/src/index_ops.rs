@@ -326,7 +326,7 @@ impl Pair {
         let mut visits = Visits::default();
         let accept = |slot| oracle.holds(slot, &asked) && member(slot);
         let answer =
-            self.index.select_shape(None, order, policy, &asked, candidates, state, &mut visits, accept);
+            self.index.select_in_order(order, policy, &asked, candidates, state, &mut visits, accept);
         let any = self.index.any(&asked, candidates, &mut Visits::default(), |slot| {
             oracle.holds(slot, &asked) && member(slot)
         });

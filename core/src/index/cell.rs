@@ -1,309 +1,454 @@
-//! Cells: the entries at one place of the first two dimensions.
+//! Cells: the entries of one range of coordinates.
+//!
+//! A cell with few entries is one cache line. A larger one has a chunk of entries without order. The largest
+//! have *parts*: chunks in order of their entries, with a directory. So nothing is ever shifted, and a search
+//! looks at few lines.
+//!
+//! A cell has upper bounds of its entries. They rise when an entry arrives. When one leaves they become stale,
+//! and a search without success recomputes them.
 
 use super::Marks;
-use super::entry::{RankTag, UpperBounds};
-use super::key::Key;
-use super::sorted::{Block, Runs, sum_of_marks};
+use super::classes::CLASSES;
+use super::entry::Entry;
+use crate::planted::{PlantedBug, is_planted};
 
-/// The number of entries stored in the cell itself. Most cells have only a few.
-const FEW: usize = 4;
+/// The most entries in a cell itself.
+pub(super) const INLINE: usize = 4;
+/// The most entries of a chunk.
+pub(super) const CHUNK: usize = 32;
+/// The cells that are allocated together.
+pub(super) const BLOCK: usize = 8;
+pub(super) const NONE: u32 = u32::MAX;
+/// Set in [`Cell::at`] if the cell has parts.
+pub(super) const PARTS: u32 = 1 << 31;
+/// See [`Cell::stale`].
+pub(super) const STALE_WITHIN: u8 = 1;
+pub(super) const STALE_MARKS: u8 = 2;
 
-/// The entries of one cell, in order. The marks are a superset of the entries' marks.
-#[derive(Clone, Debug)]
-pub(super) enum Cell<K> {
-    Few {
-        len: u8,
-        stale_marks: bool,
-        tags: [RankTag; FEW],
-        keys: [K; FEW],
-        marks: Marks,
-    },
-    /// At most one run. `said` may be too high.
-    One {
-        stale: bool,
-        stale_marks: bool,
-        said: UpperBounds<K>,
-        run: Box<Block<K>>,
-    },
-    Many {
-        stale: bool,
-        stale_marks: bool,
-        said: UpperBounds<K>,
-        runs: Box<Runs<K>>,
-    },
+/// The entries and the upper bounds of one range of coordinates.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Cell<E> {
+    /// Per class: an upper bound of [`Entry::within`] over the entries of this class or a higher one.
+    pub(super) within: [u8; CLASSES],
+    /// The largest score. Exact unless the cell is empty.
+    pub(super) best: u16,
+    /// The number of entries. Zero if the cell has parts.
+    pub(super) len: u8,
+    /// `STALE_WITHIN` if `within` may be too high, `STALE_MARKS` if `marks` may be too many, or both.
+    pub(super) stale: u8,
+    /// The chunk, the parts, or `NONE` if the entries are in the cell.
+    pub(super) at: u32,
+    /// The marks that some entry may have.
+    pub(super) marks: Marks,
+    pub(super) entries: [E; INLINE],
 }
 
-const _: () = assert!(size_of::<Cell<u64>>() <= 64, "a cell is one cache line");
+const _: () = assert!(size_of::<Cell<super::entry::Narrow>>() == 64, "a cell is one cache line");
 
-/// The entries of a cell.
-pub(super) enum Entries<'a, K> {
-    Block(&'a [K], &'a [RankTag]),
-    Runs(&'a Runs<K>),
-}
-
-impl<K: Key> Entries<'_, K> {
-    /// Prefetches the memory that removing an entry will read.
-    #[inline]
-    pub(super) fn prefetch(&self, key: K, tag: RankTag) -> usize {
-        match self {
-            Self::Block(keys, tags) => read_lines(keys, tags),
-            Self::Runs(runs) => {
-                let run = runs.holding(key, tag);
-                read_lines(run.keys(), run.tags())
-            }
-        }
-    }
-}
-
-/// Reads one word of each cache line.
-#[inline]
-fn read_lines<K: Key>(keys: &[K], tags: &[RankTag]) -> usize {
-    let of_keys = keys.iter().step_by(8).filter(|&&key| key == K::ZERO).count();
-    tags.iter().step_by(16).fold(of_keys, |sum, tag| sum ^ tag.bits() as usize)
-}
-
-impl<K: Key> Cell<K> {
-    pub(super) fn empty() -> Self {
-        let tags = [RankTag::default(); FEW];
-        let keys = [K::ZERO; FEW];
-        Self::Few { len: 0, stale_marks: false, tags, keys, marks: Marks::NONE }
-    }
+impl<E: Entry> Cell<E> {
+    pub(super) const EMPTY: Self = Self {
+        within: [0; CLASSES],
+        best: 0,
+        len: 0,
+        stale: 0,
+        at: NONE,
+        marks: Marks::NONE,
+        entries: [E::VACANT; INLINE],
+    };
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        matches!(self, Self::Few { len: 0, .. })
+        self.len == 0 && self.at == NONE
     }
 
-    /// Adds an entry. A run is split at `room` entries.
+    /// Returns whether an entry may have what is asked.
     #[inline]
-    pub(super) fn insert(&mut self, key: K, tag: RankTag, marks: Marks, room: usize) {
-        match self {
-            Self::Few { len, stale_marks, tags, keys, marks: said } if usize::from(*len) < FEW => {
-                let mut at = usize::from(*len);
-                if at == 0 {
-                    (*said, *stale_marks) = (marks, false);
-                } else {
-                    *said = said.or(marks);
-                }
-                while at > 0 && (keys[at - 1], tags[at - 1]) > (key, tag) {
-                    (keys[at], tags[at]) = (keys[at - 1], tags[at - 1]);
-                    at -= 1;
-                }
-                (keys[at], tags[at]) = (key, tag);
-                *len += 1;
-            }
-            _ => self.insert_into_many(key, tag, marks, room),
-        }
+    pub(super) fn may_fit(&self, class: usize, within: u8, score: u32, marks: Marks) -> bool {
+        (self.within[class & (CLASSES - 1)] >= within)
+            & (u32::from(self.best) >= score)
+            & self.marks.hold(marks)
     }
 
-    fn insert_into_many(&mut self, key: K, tag: RankTag, marks: Marks, room: usize) {
-        match self {
-            Self::Few { tags, keys, marks: said, .. } => {
-                let mut run = Block::new(keys, tags);
-                run.insert(key, tag);
-                let said = UpperBounds::of_all(run.keys(), run.tags()).marked(said.or(marks));
-                *self = Self::One { stale: false, stale_marks: true, said, run: Box::new(run) };
-            }
-            Self::One { said, run, .. } if run.len() < room => {
-                *said = said.or(UpperBounds::of(key, tag, marks));
-                run.insert(key, tag);
-            }
-            Self::One { said, run, .. } => {
-                let mut runs = Runs::of((**run).clone(), said.marks);
-                runs.insert(key, tag, marks, room);
-                let said = said.or(UpperBounds::of(key, tag, marks));
-                *self = Self::Many { stale: true, stale_marks: true, said, runs: Box::new(runs) };
-            }
-            Self::Many { said, runs, .. } => {
-                *said = said.or(UpperBounds::of(key, tag, marks));
-                runs.insert(key, tag, marks, room);
-            }
-        }
-    }
-
-    /// Removes an entry. Returns whether it was found.
+    /// Returns whether bounds that an unsuccessful search relied on may be too high.
     #[inline]
-    pub(super) fn remove(&mut self, key: K, tag: RankTag, room: usize) -> bool {
-        match self {
-            Self::Few { len, stale_marks, tags, keys, .. } => {
-                let held = usize::from(*len);
-                let Some(at) = (0..held).find(|&at| tags[at] == tag && keys[at] == key) else {
-                    return false;
-                };
-                for at in at + 1..held {
-                    (keys[at - 1], tags[at - 1]) = (keys[at], tags[at]);
-                }
-                *len -= 1;
-                *stale_marks = true;
-                true
-            }
-            _ => self.remove_from_many(key, tag, room),
+    pub(super) fn is_stale(&self, with_marks: bool) -> bool {
+        self.stale & if with_marks { STALE_WITHIN | STALE_MARKS } else { STALE_WITHIN } != 0
+    }
+
+    #[inline]
+    pub(super) fn raise(&mut self, class: usize, within: u8) {
+        for (of, bound) in self.within.iter_mut().enumerate() {
+            let within = if of <= class { within } else { 0 };
+            *bound = (*bound).max(within);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct Chunk<E>(pub(super) [E; CHUNK]);
+
+/// A part of a large cell: one chunk, and upper bounds of its entries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<E: Entry> {
+    /// No entry of the part comes before this one. None of the part before comes after it.
+    pub(super) first: E::Order,
+    pub(super) chunk: u32,
+    pub(super) len: u8,
+    pub(super) is_stale: bool,
+    pub(super) bounds: E::Bounds,
+    pub(super) marks: Marks,
+}
+
+/// All cells of a layout. Cells are allocated when nodes come.
+#[derive(Clone, Debug)]
+pub(super) struct Cells<E: Entry> {
+    /// The number of entries at which a chunk is split, at most `CHUNK`.
+    pub(super) room: usize,
+    /// By block of the layout: its place in `cells`, or `NONE`.
+    pub(super) blocks: Vec<u32>,
+    pub(super) cells: Vec<Cell<E>>,
+    /// By allocated block: how many of its cells are not empty.
+    pub(super) filled: Vec<u8>,
+    pub(super) free_blocks: Vec<u32>,
+    pub(super) chunks: Vec<Chunk<E>>,
+    pub(super) free_chunks: Vec<u32>,
+    pub(super) directories: Vec<Vec<Part<E>>>,
+    pub(super) free_directories: Vec<u32>,
+}
+
+impl<E: Entry> Cells<E> {
+    pub(super) fn new(cells: usize, room: usize) -> Self {
+        assert!((INLINE..=CHUNK).contains(&room), "chunks of {room} entries");
+        Self {
+            room,
+            blocks: vec![NONE; cells.div_ceil(BLOCK)],
+            cells: Vec::new(),
+            filled: Vec::new(),
+            free_blocks: Vec::new(),
+            chunks: Vec::new(),
+            free_chunks: Vec::new(),
+            directories: Vec::new(),
+            free_directories: Vec::new(),
         }
     }
 
-    fn remove_from_many(&mut self, key: K, tag: RankTag, room: usize) -> bool {
-        let removed = match self {
-            Self::Few { .. } => false,
-            Self::One { stale, stale_marks, said, run } => {
-                *stale |= said.touches(&UpperBounds::of(key, tag, Marks::NONE));
-                *stale_marks = true;
-                run.remove(key, tag)
-            }
-            Self::Many { stale, stale_marks, said, runs } => {
-                *stale |= said.touches(&UpperBounds::of(key, tag, Marks::NONE));
-                *stale_marks = true;
-                runs.remove(key, tag)
-            }
+    /// Returns the index of an allocated cell.
+    #[inline]
+    fn index(&self, cell: usize) -> usize {
+        self.blocks[cell / BLOCK] as usize * BLOCK + cell % BLOCK
+    }
+
+    /// Returns a cell that has entries.
+    #[inline]
+    pub(super) fn get(&self, cell: usize) -> &Cell<E> {
+        &self.cells[self.index(cell)]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, cell: usize) -> &mut Cell<E> {
+        let index = self.index(cell);
+        &mut self.cells[index]
+    }
+
+    #[cold]
+    fn allocate(&mut self, block: usize) {
+        let at = self.free_blocks.pop().unwrap_or_else(|| {
+            self.filled.push(0);
+            self.cells.resize(self.cells.len() + BLOCK, Cell::EMPTY);
+            (self.filled.len() - 1) as u32
+        });
+        self.blocks[block] = at;
+    }
+
+    /// Adds an entry of a class. Returns the best score before, or `None` if the cell was empty.
+    #[inline]
+    pub(super) fn insert(
+        &mut self,
+        cell: usize,
+        entry: E,
+        (score, class): (u32, usize),
+        marks: Marks,
+    ) -> Option<u32> {
+        if self.blocks[cell / BLOCK] == NONE {
+            self.allocate(cell / BLOCK);
+        }
+        let here = self.get_mut(cell);
+        let before = (!here.is_empty()).then_some(u32::from(here.best));
+        if before.is_none() {
+            here.within = [0; CLASSES];
+            here.stale = 0;
+            here.marks = Marks::NONE;
+        }
+        if !is_planted(PlantedBug::IndexStaleMaximum) {
+            here.raise(class, entry.within());
+        }
+        here.marks = here.marks.or(marks);
+        here.best = before.map_or(score, |best| best.max(score)) as u16;
+        let len = usize::from(here.len);
+        if here.at == NONE && len < INLINE {
+            here.entries[len] = entry;
+            here.len += 1;
+        } else {
+            self.insert_into_chunk(cell, entry, marks);
+        }
+        if before.is_none() {
+            self.filled[self.blocks[cell / BLOCK] as usize] += 1;
+        }
+        before
+    }
+
+    fn new_chunk(&mut self) -> u32 {
+        self.free_chunks.pop().unwrap_or_else(|| {
+            self.chunks.push(Chunk([E::VACANT; CHUNK]));
+            (self.chunks.len() - 1) as u32
+        })
+    }
+
+    fn insert_into_chunk(&mut self, cell: usize, entry: E, marks: Marks) {
+        let Cell { len, at, entries, marks: of_cell, .. } = *self.get(cell);
+        let held = usize::from(len);
+        if at == NONE {
+            let chunk = self.new_chunk();
+            let to = &mut self.chunks[chunk as usize].0;
+            to[..held].copy_from_slice(&entries);
+            to[held] = entry;
+            let here = self.get_mut(cell);
+            here.at = chunk;
+            here.len += 1;
+        } else if at & PARTS != 0 {
+            self.insert_into_part((at & !PARTS) as usize, entry, marks);
+        } else if held < self.room {
+            self.chunks[at as usize].0[held] = entry;
+            self.get_mut(cell).len += 1;
+        } else {
+            let directory = self.free_directories.pop().unwrap_or_else(|| {
+                self.directories.push(Vec::new());
+                (self.directories.len() - 1) as u32
+            });
+            let here = self.get_mut(cell);
+            here.at = directory | PARTS;
+            here.len = 0;
+            let first = entry.order();
+            let whole = Part { first, chunk: at, len, is_stale: true, bounds: E::NOTHING, marks: of_cell };
+            self.directories[directory as usize].push(whole);
+            self.split(directory as usize, 0);
+            self.insert_into_part(directory as usize, entry, marks);
+        }
+    }
+
+    /// Splits a full part in two.
+    fn split(&mut self, directory: usize, number: usize) {
+        let Part { chunk, len, marks, .. } = self.directories[directory][number];
+        let upper = self.new_chunk();
+        let len = usize::from(len);
+        let mut all = self.chunks[chunk as usize].0;
+        all[..len].sort_unstable_by_key(|entry| entry.order());
+        let (low, high) = all[..len].split_at(len / 2);
+        let parts = [(chunk, low), (upper, high)].map(|(chunk, entries)| {
+            self.chunks[chunk as usize].0[..entries.len()].copy_from_slice(entries);
+            let bounds = entries.iter().fold(E::NOTHING, |bounds, entry| entry.add_to(&bounds));
+            let first = entries[0].order();
+            Part { first, chunk, len: entries.len() as u8, is_stale: true, bounds, marks }
+        });
+        self.directories[directory].splice(number..=number, parts);
+    }
+
+    /// Returns the number of the part that has the entry with this order, or to which it belongs.
+    #[inline]
+    pub(super) fn part_of(&self, directory: usize, order: E::Order) -> usize {
+        self.directories[directory].partition_point(|part| part.first <= order).saturating_sub(1)
+    }
+
+    fn insert_into_part(&mut self, directory: usize, entry: E, marks: Marks) {
+        let order = entry.order();
+        let mut number = self.part_of(directory, order);
+        if usize::from(self.directories[directory][number].len) >= self.room {
+            self.split(directory, number);
+            number = self.part_of(directory, order);
+        }
+        let part = &mut self.directories[directory][number];
+        self.chunks[part.chunk as usize].0[usize::from(part.len)] = entry;
+        part.len += 1;
+        part.first = part.first.min(order);
+        part.bounds = entry.add_to(&part.bounds);
+        part.marks = part.marks.or(marks);
+    }
+
+    /// Removes an entry. Returns the best score before and after; `None` if the cell is now empty.
+    ///
+    /// # Panics
+    /// If the cell does not have the entry.
+    #[inline]
+    pub(super) fn remove(
+        &mut self,
+        cell: usize,
+        entry: E,
+        score: u32,
+        score_of: impl Fn(E) -> u32,
+    ) -> (u32, Option<u32>) {
+        let here = self.get_mut(cell);
+        here.stale = STALE_WITHIN | STALE_MARKS;
+        let best = u32::from(here.best);
+        if here.at == NONE {
+            let len = usize::from(here.len);
+            let at = here.entries[..len].iter().position(|held| *held == entry);
+            here.entries[at.expect("a node is in its cell")] = here.entries[len - 1];
+            here.len -= 1;
+        } else {
+            self.remove_from_chunk(cell, entry);
+        }
+        if score < best {
+            return (best, Some(best));
+        }
+        let after = self.largest_score(cell, score_of);
+        let here = self.get_mut(cell);
+        here.best = after.unwrap_or(0) as u16;
+        if after.is_none() {
+            self.vacate(cell);
+        }
+        (best, after)
+    }
+
+    /// Releases the block of an empty cell, if all its cells are empty.
+    fn vacate(&mut self, cell: usize) {
+        let block = self.blocks[cell / BLOCK];
+        let filled = &mut self.filled[block as usize];
+        *filled -= 1;
+        if *filled == 0 {
+            self.free_blocks.push(block);
+            self.blocks[cell / BLOCK] = NONE;
+        }
+    }
+
+    fn largest_score(&self, cell: usize, score_of: impl Fn(E) -> u32) -> Option<u32> {
+        let largest = |entries: &[E]| entries.iter().map(|&entry| score_of(entry)).max();
+        let here = self.get(cell);
+        if here.at == NONE || here.at & PARTS == 0 {
+            return largest(self.entries_of(here));
+        }
+        let parts = &self.directories[(here.at & !PARTS) as usize];
+        let from = if E::IS_BY_SCORE { parts.len() - 1 } else { 0 };
+        parts[from..].iter().filter_map(|part| largest(self.entries_in(part))).max()
+    }
+
+    /// Returns the entries of a cell without parts.
+    #[inline]
+    pub(super) fn entries_of<'a>(&'a self, cell: &'a Cell<E>) -> &'a [E] {
+        let len = usize::from(cell.len);
+        if cell.at == NONE { &cell.entries[..len] } else { &self.chunks[cell.at as usize].0[..len] }
+    }
+
+    #[inline]
+    pub(super) fn entries_in(&self, part: &Part<E>) -> &[E] {
+        &self.chunks[part.chunk as usize].0[..usize::from(part.len)]
+    }
+
+    fn remove_from_chunk(&mut self, cell: usize, entry: E) {
+        let Cell { len, at, .. } = *self.get(cell);
+        if at & PARTS != 0 {
+            return self.remove_from_part(cell, (at & !PARTS) as usize, entry);
+        }
+        let rest = usize::from(len) - 1;
+        let all = &mut self.chunks[at as usize].0;
+        let found = all[..=rest].iter().position(|held| *held == entry);
+        all[found.expect("a node is in its cell")] = all[rest];
+        let chunk = *all;
+        let here = self.get_mut(cell);
+        here.len = rest as u8;
+        // Half of the limit, so that adding and removing one node repeatedly does not convert each time.
+        if rest <= INLINE / 2 {
+            here.entries[..rest].copy_from_slice(&chunk[..rest]);
+            here.at = NONE;
+            self.free_chunks.push(at);
+        }
+    }
+
+    fn remove_from_part(&mut self, cell: usize, directory: usize, entry: E) {
+        let number = self.part_of(directory, entry.order());
+        let part = &mut self.directories[directory][number];
+        let rest = usize::from(part.len) - 1;
+        let all = &mut self.chunks[part.chunk as usize].0;
+        let found = all[..=rest].iter().position(|held| *held == entry);
+        all[found.expect("a node is in its cell")] = all[rest];
+        part.len = rest as u8;
+        part.is_stale = true;
+        if rest < self.room / 4 {
+            self.join_parts(directory, number);
+        }
+        let [only] = self.directories[directory][..] else { return };
+        if usize::from(only.len) <= self.room / 2 {
+            self.directories[directory].clear();
+            self.free_directories.push(directory as u32);
+            let here = self.get_mut(cell);
+            here.at = only.chunk;
+            here.len = only.len;
+        }
+    }
+
+    /// Joins a part that has few entries with the one after it, or before it, if both fit one chunk.
+    fn join_parts(&mut self, directory: usize, number: usize) {
+        let parts = &mut self.directories[directory];
+        let low = if number + 1 < parts.len() { number } else { number.saturating_sub(1) };
+        let [first, second, ..] = parts[low..] else { return };
+        let lens = [first.len, second.len].map(usize::from);
+        if lens[0] + lens[1] > self.room * 3 / 4 && !lens.contains(&0) {
+            return;
+        }
+        let moved = self.chunks[second.chunk as usize].0;
+        self.chunks[first.chunk as usize].0[lens[0]..lens[0] + lens[1]].copy_from_slice(&moved[..lens[1]]);
+        parts[low].len = (lens[0] + lens[1]) as u8;
+        parts[low].is_stale = true;
+        parts[low].marks = first.marks.or(second.marks);
+        parts.remove(low + 1);
+        self.free_chunks.push(second.chunk);
+        let entries = &self.chunks[first.chunk as usize].0[..lens[0] + lens[1]];
+        parts[low].bounds = entries.iter().fold(E::NOTHING, |bounds, entry| entry.add_to(&bounds));
+    }
+}
+
+impl<E: Entry> Cells<E> {
+    /// Replaces an entry by one with the same order.
+    ///
+    /// # Panics
+    /// If the cell does not have the entry.
+    #[inline]
+    pub(super) fn exchange(&mut self, cell: usize, entry: E, by: E, class: usize) {
+        debug_assert!(entry.order() == by.order(), "an entry is exchanged in its place");
+        let here = self.get_mut(cell);
+        here.raise(class, by.within());
+        here.stale |= STALE_WITHIN;
+        let Cell { at, len, .. } = *here;
+        let len = usize::from(len);
+        let entries = if at == NONE {
+            &mut here.entries[..len]
+        } else if at & PARTS == 0 {
+            &mut self.chunks[at as usize].0[..len]
+        } else {
+            let directory = (at & !PARTS) as usize;
+            let number = self.part_of(directory, entry.order());
+            let part = &mut self.directories[directory][number];
+            part.bounds = by.add_to(&part.bounds);
+            part.is_stale = true;
+            &mut self.chunks[part.chunk as usize].0[..usize::from(part.len)]
         };
-        // Half of each limit, so that adding and removing one node repeatedly does not convert each time.
-        match self {
-            Self::One { said, run, .. } if run.len() <= FEW / 2 => {
-                let mut keys = [K::ZERO; FEW];
-                let mut tags = [RankTag::default(); FEW];
-                let held = run.len();
-                keys[..held].copy_from_slice(run.keys());
-                tags[..held].copy_from_slice(run.tags());
-                *self = Self::Few { len: held as u8, stale_marks: true, tags, keys, marks: said.marks };
-            }
-            Self::Many { said, runs, .. } => {
-                if let Some(only) = runs.only()
-                    && only.len() <= room / 2
-                {
-                    let said = *said;
-                    let run = Box::new(only.clone());
-                    *self = Self::One { stale: true, stale_marks: true, said, run };
-                }
-            }
-            _ => {}
-        }
-        removed
+        let held = entries.iter_mut().find(|held| **held == entry);
+        *held.expect("a node is in its cell") = by;
     }
 
-    /// Records that an entry of this cell has new marks.
-    pub(super) fn mark(&mut self, key: K, tag: RankTag, marks: Marks) {
-        match self {
-            Self::Few { stale_marks, marks: said, .. } => {
-                *said = said.or(marks);
-                *stale_marks = true;
-            }
-            Self::One { stale_marks, said, .. } => {
-                *said = said.or(UpperBounds::of(key, tag, marks));
-                *stale_marks = true;
-            }
-            Self::Many { stale_marks, said, runs, .. } => {
-                *said = said.or(UpperBounds::of(key, tag, marks));
-                *stale_marks = true;
-                runs.mark(key, tag, marks);
-            }
+    /// Records that an entry has new marks.
+    pub(super) fn mark(&mut self, cell: usize, entry: E, marks: Marks) {
+        let here = self.get_mut(cell);
+        here.marks = here.marks.or(marks);
+        here.stale |= STALE_MARKS;
+        let at = here.at;
+        if at != NONE && at & PARTS != 0 {
+            let directory = (at & !PARTS) as usize;
+            let number = self.part_of(directory, entry.order());
+            let part = &mut self.directories[directory][number];
+            part.marks = part.marks.or(marks);
+            part.is_stale = true;
         }
-    }
-
-    /// Returns the entries, if one of them may suffice for `asked`.
-    #[inline]
-    pub(super) fn offered(&self, asked: &UpperBounds<K>) -> Option<Entries<'_, K>> {
-        match self {
-            Self::Few { marks, .. } => marks.hold(asked.marks).then(|| self.entries()),
-            Self::One { said, .. } | Self::Many { said, .. } => said.may_hold(asked).then(|| self.entries()),
-        }
-    }
-
-    #[inline]
-    pub(super) fn entries(&self) -> Entries<'_, K> {
-        match self {
-            Self::Few { len, tags, keys, .. } => {
-                let len = usize::from(*len).min(FEW);
-                Entries::Block(&keys[..len], &tags[..len])
-            }
-            Self::One { run, .. } => Entries::Block(run.keys(), run.tags()),
-            Self::Many { runs, .. } => Entries::Runs(runs),
-        }
-    }
-
-    /// Returns the upper bounds of the cell.
-    #[inline]
-    pub(super) fn said(&self) -> UpperBounds<K> {
-        match self {
-            Self::Few { len, tags, keys, marks, .. } => {
-                let len = usize::from(*len).min(FEW);
-                UpperBounds::of_all(&keys[..len], &tags[..len]).marked(*marks)
-            }
-            Self::One { said, .. } | Self::Many { said, .. } => *said,
-        }
-    }
-
-    /// Recomputes the upper bounds after an unsuccessful search. Marks are recomputed only if those of the
-    /// nodes are given.
-    pub(super) fn settle(&mut self, of: Option<&[Marks]>) {
-        match self {
-            Self::Few { len, stale_marks, tags, marks, .. } => {
-                if let Some(of) = of
-                    && *stale_marks
-                {
-                    *marks = sum_of_marks(of, &tags[..usize::from(*len)]);
-                    *stale_marks = false;
-                }
-            }
-            Self::One { stale, stale_marks, said, run } => {
-                if *stale {
-                    *said = UpperBounds::of_all(run.keys(), run.tags()).marked(said.marks);
-                    *stale = false;
-                }
-                if let Some(of) = of
-                    && *stale_marks
-                {
-                    said.marks = sum_of_marks(of, run.tags());
-                    *stale_marks = false;
-                }
-            }
-            Self::Many { stale, stale_marks, said, runs } => {
-                if *stale || of.is_some() && *stale_marks {
-                    runs.settle(of);
-                    let sum = runs.iter().fold(UpperBounds::NOTHING, |sum, (_, &said)| sum.or(said));
-                    *said = sum.marked(said.marks);
-                    *stale = false;
-                    if of.is_some() {
-                        said.marks = sum.marks;
-                        *stale_marks = false;
-                    }
-                }
-            }
-        }
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        match self {
-            Self::Few { .. } => 0,
-            Self::One { .. } => size_of::<Block<K>>(),
-            Self::Many { runs, .. } => size_of::<Runs<K>>() + runs.bytes(),
-        }
-    }
-
-    /// Returns a copy of the entries in order.
-    pub(super) fn all(&self) -> Vec<(K, RankTag)> {
-        let pairs = |keys: &[K], tags: &[RankTag]| -> Vec<_> {
-            keys.iter().zip(tags).map(|(&key, &tag)| (key, tag)).collect()
-        };
-        match self.entries() {
-            Entries::Block(keys, tags) => pairs(keys, tags),
-            Entries::Runs(runs) => runs.iter().flat_map(|(run, ..)| pairs(run.keys(), run.tags())).collect(),
-        }
-    }
-
-    /// Checks that the upper bounds cover the entries.
-    pub(super) fn check(&self, of: &[Marks]) -> Result<(), &'static str> {
-        let said = self.said();
-        let held = |tag: RankTag| of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE);
-        let covered = |&(key, tag): &(K, RankTag)| said.may_hold(&UpperBounds::of(key, tag, held(tag)));
-        if !self.all().iter().all(covered) {
-            return Err("what is said of the cell");
-        }
-        let Self::Many { runs, .. } = self else { return Ok(()) };
-        for (run, said) in runs.iter() {
-            let all = UpperBounds::of_all(run.keys(), run.tags()).marked(sum_of_marks(of, run.tags()));
-            if run.keys().is_empty() || !said.may_hold(&all) {
-                return Err("what is said of a run of the cell");
-            }
-        }
-        Ok(())
     }
 }

@@ -1,112 +1,227 @@
-//! Classes: the third and the fourth dimension, in four steps each.
+//! Classes: ranges of scores, by which a search skips what has too little in the later dimensions.
+//!
+//! The class of a cell is that of the largest score in it. A search skips cells of a lower class than that of
+//! the request. Where the ranges are cut changes no answer. They are cut where requests ask, so that most
+//! searches enter only cells with a node that suffices.
 
-use super::coordinate::Steps;
-use super::key::Key;
-
+/// The number of bits of a score.
+pub(super) const SCORE_BITS: u32 = 12;
+const SCORES: usize = 1 << SCORE_BITS;
 /// The number of classes.
-pub(super) const CLASSES: usize = Steps::COUNT * Steps::COUNT;
+pub(super) const CLASSES: usize = 16;
+/// The number of requests after which the classes are cut for the first time. They are cut again whenever the
+/// number has grown by [`LEARN_GROWTH`], so a few times only: a cut costs O(cells).
+const LEARN_FIRST: u32 = 512;
+const LEARN_GROWTH: u32 = 16;
 
-/// Computes the class of a key from its later dimensions.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Classifier {
-    steps: [Steps; 2],
+/// The class of each score.
+#[derive(Clone, Debug)]
+pub(super) struct Classes {
+    of_score: Box<[u8; SCORES]>,
+    /// The number of requests per score.
+    asked: Box<[u32; SCORES]>,
+    requests: u32,
+    learn_at: u32,
 }
 
-impl Classifier {
-    pub(super) fn new(steps: [Steps; 2]) -> Self {
-        Self { steps }
+impl Classes {
+    /// Creates classes for scores with this number of bits for the third coordinate and for the fourth.
+    pub(super) fn new([third_bits, fourth_bits]: [u32; 2]) -> Self {
+        let mut classes = Self {
+            of_score: Box::new([0; SCORES]),
+            asked: Box::new([0; SCORES]),
+            requests: 0,
+            learn_at: LEARN_FIRST,
+        };
+        // Until requests tell better: seven ranges of the third coordinate, and eight of the fourth below it.
+        let of_third = third_bits.saturating_sub(3);
+        let of_fourth = fourth_bits.saturating_sub(3);
+        let thirds = (1..8).map(|step| step << of_third << fourth_bits);
+        let fourths = (1..8).map(|step| step << of_fourth);
+        let mut cuts: Vec<u32> = [1].into_iter().chain(fourths).chain(thirds).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        classes.cut(&cuts);
+        classes
     }
 
-    #[inline]
-    pub(super) fn class<K: Key>(&self, key: K) -> usize {
-        let (third, fourth) = key.later();
-        self.steps[0].step(third) * Steps::COUNT + self.steps[1].step(fourth)
-    }
-}
-
-/// For each class, one bit per class that asks for no more in either dimension.
-const SERVED: [u16; CLASSES] = {
-    let mut served = [0; CLASSES];
-    let mut of = 0;
-    while of < CLASSES {
-        let mut class = 0;
-        while class < CLASSES {
-            if class / Steps::COUNT <= of / Steps::COUNT && class % Steps::COUNT <= of % Steps::COUNT {
-                served[of] |= 1 << class;
-            }
-            class += 1;
+    /// Begins a class at each of these scores, which ascend.
+    fn cut(&mut self, from: &[u32]) {
+        for (score, class) in (0u32..).zip(self.of_score.iter_mut()) {
+            *class = from.partition_point(|&cut| cut <= score).min(CLASSES - 1) as u8;
         }
-        of += 1;
     }
-    served
+
+    /// Returns the class of a score.
+    #[inline]
+    pub(super) fn of(&self, score: u32) -> usize {
+        usize::from(self.of_score[score as usize & (SCORES - 1)])
+    }
+
+    /// Counts a request. Returns whether the classes should be cut again.
+    #[inline]
+    pub(super) fn note_request(&mut self, score: u32) -> bool {
+        let asked = &mut self.asked[score as usize & (SCORES - 1)];
+        *asked = asked.saturating_add(1);
+        self.requests = self.requests.saturating_add(1);
+        self.requests == self.learn_at
+    }
+
+    /// Cuts the classes at the scores that requests ask most. Returns whether any class changed.
+    #[cold]
+    pub(super) fn learn(&mut self) -> bool {
+        self.learn_at = self.learn_at.saturating_mul(LEARN_GROWTH);
+        let asked = &self.asked;
+        let mut most: Vec<u32> = (1..SCORES as u32).filter(|&score| asked[score as usize] > 0).collect();
+        most.sort_unstable_by_key(|&score| (std::cmp::Reverse(asked[score as usize]), score));
+        most.truncate(CLASSES - 1);
+        most.sort_unstable();
+        let before = self.of_score.clone();
+        self.cut(&most);
+        before != self.of_score
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.of_score) + size_of_val(&*self.asked)
+    }
+}
+
+/// For each class, a mask of the classes from it on.
+const FROM: [[u64; CLASSES]; CLASSES] = {
+    let mut from = [[0; CLASSES]; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        let mut at = class;
+        while at < CLASSES {
+            from[class][at] = u64::MAX;
+            at += 1;
+        }
+        class += 1;
+    }
+    from
 };
 
-/// Returns whether a node of class `class` may serve a request of class `asked`.
-#[inline]
-pub(super) fn serves(class: usize, asked: usize) -> bool {
-    SERVED[class] >> asked & 1 == 1
-}
-
-/// For each class, the members of a group of 64 that may have a node of this or a higher class. A search
-/// reads one word.
-#[derive(Clone, Copy, Debug)]
+/// For each class, one bit per member of a group of 64 whose class it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]
-pub(super) struct ClassMask([u64; CLASSES]);
+pub(super) struct ClassBits([u64; CLASSES]);
 
-const _: () = assert!(size_of::<ClassMask>() == 128, "two cache lines");
+const _: () = assert!(size_of::<ClassBits>() == 128, "two cache lines");
 
-impl ClassMask {
+impl ClassBits {
     pub(super) const NONE: Self = Self([0; CLASSES]);
 
-    /// Returns the members that may serve a request of `class`.
+    /// Returns the members of `class` or a higher one.
     #[inline]
-    pub(super) fn serving(&self, class: usize) -> u64 {
-        self.0[class]
+    pub(super) fn from(&self, class: usize) -> u64 {
+        // All words are read, so that the compiler uses wide instructions.
+        let mut all = 0;
+        for (word, mask) in self.0.iter().zip(&FROM[class & (CLASSES - 1)]) {
+            all |= word & mask;
+        }
+        all
     }
 
-    /// Returns the members that have any node.
+    /// Sets or clears a member's bit. Returns whether the word has another bit.
     #[inline]
-    pub(super) fn live(&self) -> u64 {
-        self.0[0]
+    fn set(&mut self, member: usize, class: usize, is_in: bool) -> bool {
+        let word = &mut self.0[class & (CLASSES - 1)];
+        *word = *word & !(1 << member) | u64::from(is_in) << member;
+        *word & !(1 << member) != 0
     }
+}
 
-    /// Records that a member has a node of this class.
-    #[inline]
-    pub(super) fn add(&mut self, member: usize, class: usize) {
-        let mut served = SERVED[class];
-        while served != 0 {
-            self.0[served.trailing_zeros() as usize] |= 1 << member;
-            served &= served - 1;
+/// The classes of all cells, summed up by word of a row and by row.
+#[derive(Clone, Debug)]
+pub(super) struct Rows {
+    /// The number of columns, as a power of two.
+    column_bits: u32,
+    /// By row and word of 64 columns.
+    cells: Vec<ClassBits>,
+    /// By row and class: one bit per word that has a cell of the class.
+    words: Vec<[u16; CLASSES]>,
+    /// By group of 64 rows: the rows that have a cell of a class.
+    rows: Vec<ClassBits>,
+}
+
+impl Rows {
+    /// Creates a table without nodes. There are at least 64 columns and 64 rows.
+    pub(super) fn new(rows: usize, column_bits: u32) -> Self {
+        let words = rows << (column_bits - 6);
+        Self {
+            column_bits,
+            cells: vec![ClassBits::NONE; words],
+            words: vec![[0; CLASSES]; rows],
+            rows: vec![ClassBits::NONE; rows.div_ceil(64)],
         }
     }
 
-    /// Records that a member has no node.
+    /// Changes the class of a cell. `None` is the class of an empty cell.
     #[inline]
-    pub(super) fn remove(&mut self, member: usize) {
-        let others = !(1 << member);
-        for word in &mut self.0 {
-            *word &= others;
+    pub(super) fn change(&mut self, cell: usize, before: Option<usize>, after: Option<usize>) {
+        if before == after {
+            return;
+        }
+        if let Some(class) = before {
+            self.set(cell, class, false);
+        }
+        if let Some(class) = after {
+            self.set(cell, class, true);
         }
     }
 
-    /// Records that a member with nodes serves only the classes that `highest` serves.
     #[inline]
-    pub(super) fn lower(&mut self, member: usize, highest: usize) {
-        let mut gone = !SERVED[highest];
-        while gone != 0 {
-            self.0[gone.trailing_zeros() as usize] &= !(1 << member);
-            gone &= gone - 1;
+    fn set(&mut self, cell: usize, class: usize, is_in: bool) {
+        if self.cells[cell >> 6].set(cell & 63, class, is_in) {
+            return;
+        }
+        let row = cell >> self.column_bits;
+        let word = cell >> 6 & ((1 << (self.column_bits - 6)) - 1);
+        let words = &mut self.words[row][class & (CLASSES - 1)];
+        *words = *words & !(1 << word) | u16::from(is_in) << word;
+        if *words & !(1 << word) == 0 {
+            self.rows[row >> 6].set(row & 63, class, is_in);
         }
     }
 
-    /// Records that a member serves neither `class` nor any class that asks for more.
+    /// Returns the number of groups of 64 rows.
     #[inline]
-    pub(super) fn serves_not(&mut self, member: usize, class: usize) {
-        for (word, served) in self.0.iter_mut().zip(&SERVED) {
-            if served >> class & 1 == 1 {
-                *word &= !(1 << member);
-            }
+    pub(super) fn groups(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns the rows of a group that have a cell of `class` or a higher one.
+    #[inline]
+    pub(super) fn rows(&self, group: usize, class: usize) -> u64 {
+        self.rows[group].from(class)
+    }
+
+    /// Returns the words of a row that have a cell of `class` or a higher one.
+    #[inline]
+    pub(super) fn words(&self, row: usize, class: usize) -> u16 {
+        let mut all = 0;
+        for (word, mask) in self.words[row].iter().zip(&FROM[class & (CLASSES - 1)]) {
+            all |= word & *mask as u16;
         }
+        all
+    }
+
+    /// Returns the cells of a word of a row that are of `class` or a higher one.
+    #[inline]
+    pub(super) fn cells(&self, row: usize, word: usize, class: usize) -> u64 {
+        self.cells[row << (self.column_bits - 6) | word].from(class)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        (self.cells.capacity() + self.rows.capacity()) * size_of::<ClassBits>()
+            + self.words.capacity() * size_of::<[u16; CLASSES]>()
+    }
+
+    /// Returns whether these are exactly the cells with a class.
+    pub(super) fn is_of(&self, cells: impl Iterator<Item = (usize, usize)>) -> bool {
+        let mut expected = Self::new(self.words.len(), self.column_bits);
+        cells.for_each(|(cell, class)| expected.change(cell, None, Some(class)));
+        self.cells == expected.cells && self.words == expected.words && self.rows == expected.rows
     }
 }
 
@@ -115,18 +230,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_serves_its_class_and_those_below() {
-        let mut members = ClassMask::NONE;
-        members.add(5, 2 * Steps::COUNT + 1);
-        let serving = |members: &ClassMask| {
-            (0..CLASSES).filter(|&class| members.serving(class) == 1 << 5).collect::<Vec<_>>()
-        };
-        assert_eq!(serving(&members), [0, 1, 4, 5, 8, 9]);
-        members.lower(5, Steps::COUNT + 1);
-        assert_eq!(serving(&members), [0, 1, 4, 5]);
-        members.serves_not(5, 1);
-        assert_eq!(serving(&members), [0, 4]);
-        members.remove(5);
-        assert_eq!(members.live(), 0);
+    fn cells_are_found_by_their_class_and_those_below() {
+        let mut rows = Rows::new(128, 7);
+        let cell = 70 << 7 | 65;
+        rows.change(cell, None, Some(5));
+        for class in 0..CLASSES {
+            let is_in = u64::from(class <= 5);
+            assert_eq!(rows.rows(1, class), is_in << 6);
+            assert_eq!(rows.words(70, class), (is_in as u16) << 1);
+            assert_eq!(rows.cells(70, 1, class), is_in << 1);
+        }
+        // Another cell of the word and class keeps the sums.
+        rows.change(cell + 1, None, Some(5));
+        rows.change(cell, Some(5), Some(2));
+        assert_eq!((rows.cells(70, 1, 5), rows.cells(70, 1, 2)), (2 << 1, 3 << 1));
+        assert!(rows.is_of([(cell, 2), (cell + 1, 5)].into_iter()));
+        rows.change(cell + 1, Some(5), None);
+        rows.change(cell, Some(2), None);
+        assert_eq!(rows.rows(1, 0), 0);
+        assert!(rows.is_of(std::iter::empty()));
+    }
+
+    #[test]
+    fn classes_begin_where_requests_ask() {
+        let mut classes = Classes::new([5, 7]);
+        let ascending = |classes: &Classes| (1..SCORES as u32).all(|s| classes.of(s) >= classes.of(s - 1));
+        assert!(ascending(&classes) && classes.of(0) == 0 && classes.of(1) == 1);
+        for number in 1..LEARN_FIRST {
+            assert!(!classes.note_request([0, 25, 50, 228][number as usize % 4]));
+        }
+        assert!(classes.note_request(50));
+        assert!(classes.learn() && !classes.learn());
+        assert!(ascending(&classes));
+        assert_eq!([0, 24, 25, 49, 50, 227, 228, 4095].map(|s| classes.of(s)), [0, 0, 1, 1, 2, 2, 3, 3]);
     }
 }

@@ -9,11 +9,11 @@
 
 use std::sync::Arc;
 
-use super::sorted::ROOM;
+use super::cell::CHUNK;
 use super::weights::Weights;
 use crate::ids::ResourceId;
 use crate::limits::{ATTRIBUTE_ORDERS_MAX, CUSTOM_DIMENSIONS_MAX, DIMENSIONS_MAX};
-use crate::resource::{Amount, Demand, GPU_UNIT, GpuBooks, GpuRequest};
+use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
 
 /// An indexed dimension of the resource space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +175,7 @@ pub struct Geometry {
     pub(super) scales: [Scale; DIMENSIONS_MAX],
     pub(super) orders: Vec<AttributeOrder>,
     pub(super) room: usize,
-    /// True if any value is not one of the four that every node has.
+    /// True if some order needs more than four dimensions, or parts of the steps of a later one.
     pub(super) is_wide: bool,
     /// The indexed custom kinds, by index.
     pub(super) custom: Arc<[ResourceId]>,
@@ -193,38 +193,14 @@ pub(super) struct Scale {
     pub(super) theta: u64,
     /// `floor((2^64 - 1) / θ)`.
     pub(super) reciprocal: u64,
+    /// Multiplied with a part of a step, and divided by 2^32, it gives the part in `1 / 2^WITHIN_BITS`.
+    pub(super) part: u64,
 }
 
-/// The mapping from a later dimension's coordinates to four ordered steps. The tree uses it for classes.
-///
-/// Any monotone function would do. These are chosen to separate what requests ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Steps {
-    /// By powers of two: none, one, two to three, more.
-    Counts,
-    /// By quarters of the largest.
-    Quarters(u16),
-    /// By powers of four: below 2, 8, 32, more.
-    Amounts,
-    /// The dimension does not exist.
-    None,
-}
-
-impl Steps {
-    pub(super) const COUNT: usize = 4;
-
-    #[inline]
-    pub(super) fn step(self, coordinate: u16) -> usize {
-        let bits = 16 - coordinate.leading_zeros();
-        let step = match self {
-            Self::Counts => bits,
-            Self::Quarters(largest) => u32::from(coordinate) * 4 / u32::from(largest),
-            Self::Amounts => bits / 2,
-            Self::None => 0,
-        };
-        (step as usize).min(Self::COUNT - 1)
-    }
-}
+/// The number of bits that say how much of its last step a value takes.
+pub(super) const WITHIN_BITS: u32 = 14;
+/// The part that is a whole step.
+const WHOLE: u64 = (1 << WITHIN_BITS) - 1;
 
 /// The order in which dimensions are compared, as indexes into the list of dimensions. An index beyond the
 /// last dimension maps to itself.
@@ -292,12 +268,15 @@ impl Geometry {
                 return Err(GeometryError::Custom(usize::from(number)));
             }
         }
-        let is_wide = dimensions.iter().any(|(dimension, _)| dimension.place() >= 4);
         let scales = scales(&dimensions);
         let orders = vec![IN_ORDER];
         let custom = Arc::default();
         let weights = Weights::default();
-        Ok(Self { dimensions, scales, orders, room: ROOM, is_wide, custom, weights, automatic: 0 })
+        let room = CHUNK;
+        let is_wide = false;
+        let mut geometry = Self { dimensions, scales, orders, room, is_wide, custom, weights, automatic: 0 };
+        geometry.is_wide = !geometry.is_narrow(0);
+        Ok(geometry)
     }
 
     /// Adds attribute orders, which requests choose by number, from 1 on. Order 0 is that of the dimensions.
@@ -322,6 +301,7 @@ impl Geometry {
             }
             self.orders.push(places);
         }
+        self.is_wide = (0..self.orders.len()).any(|order| !self.is_narrow(order));
         Ok(self)
     }
 
@@ -357,21 +337,14 @@ impl Geometry {
         self.dimensions[usize::from(self.orders[order][0])].0
     }
 
-    /// Returns how the third and the fourth dimension of attribute order `order` determine a class.
-    pub(super) fn steps(&self, order: usize) -> [Steps; 2] {
-        [2, 3].map(|place| {
-            let at = usize::from(self.orders[order][place]);
-            self.dimensions.get(at).map_or(Steps::None, |&(dimension, _)| match dimension {
-                Dimension::WholeGpus => Steps::Counts,
-                Dimension::LargestGpuPart => {
-                    let whole = ResourceVector { largest_gpu_part: GPU_UNIT, ..ResourceVector::default() };
-                    Steps::Quarters(self.coordinate(&whole).0[at].max(1))
-                }
-                Dimension::Cpu | Dimension::Memory | Dimension::Custom(_) | Dimension::Weighted => {
-                    Steps::Amounts
-                }
-            })
-        })
+    /// Returns whether the third and the fourth dimension of attribute order `order`, if there are any, count
+    /// GPUs. Their steps are as fine as requests, so parts of their steps need not be compared.
+    pub(super) fn is_narrow(&self, order: usize) -> bool {
+        let later = self.orders[order][2..].iter().filter_map(|&at| self.dimensions.get(usize::from(at)));
+        let leading = self.orders[order][..2].iter().filter_map(|&at| self.dimensions.get(usize::from(at)));
+        leading.into_iter().all(|(dimension, _)| dimension.place() < 4)
+            && self.dimensions.len() <= 4
+            && later.into_iter().all(|(d, _)| matches!(d, Dimension::WholeGpus | Dimension::LargestGpuPart))
     }
 
     /// Returns `coordinate` with its dimensions in attribute order `order`.
@@ -400,7 +373,7 @@ impl Geometry {
         self.coordinates(vector).coordinate
     }
 
-    /// Returns the coordinate, and the dimensions in which it is larger than the exact quotient.
+    /// Returns the coordinate, and how much of their last steps the values take.
     #[inline]
     pub(super) fn coordinates(&self, vector: &ResourceVector) -> Coordinates {
         if self.is_wide {
@@ -414,54 +387,77 @@ impl Geometry {
         values[3] = u64::from(vector.largest_gpu_part);
         debug_assert!(vector.cpu.units() >= 0 && vector.memory.units() >= 0, "amounts are not negative");
         let mut coordinates = Coordinates::default();
-        for (d, scale) in self.scales[..4].iter().enumerate() {
+        for (d, scale) in self.scales[..2].iter().enumerate() {
             coordinates.set(d, scale, values[usize::from(scale.value & 7)]);
+        }
+        for (d, scale) in self.scales[2..4].iter().enumerate() {
+            coordinates.set_steps(2 + d, scale, values[usize::from(scale.value & 7)]);
         }
         coordinates
     }
 }
 
-/// A coordinate, and one bit per dimension whose value is not a whole number of steps. In these dimensions,
-/// the value is less than the coordinate says.
+/// A coordinate, and how much of its last step each value takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Coordinates {
     pub(super) coordinate: Coordinate,
-    pub(super) below: u8,
+    /// In `1 / 2^WITHIN_BITS`, rounded down. A value that is a whole number of steps takes all of its last one.
+    pub(super) within: [u16; DIMENSIONS_MAX],
 }
 
 impl Coordinates {
     #[inline]
     pub(super) fn set(&mut self, d: usize, scale: &Scale, value: u64) {
-        let (steps, is_below) = ceil_div(value, scale.theta, scale.reciprocal);
+        let (steps, rest) = ceil_div(value, scale.theta, scale.reciprocal);
         // The highest coordinate includes all larger values.
         let highest = u64::from(Coordinate::HIGHEST);
         self.coordinate.0[d] = steps.min(highest) as u16;
-        self.below |= u8::from(is_below && steps < highest) << d;
+        let part = (rest.wrapping_mul(scale.part) >> 32).min(WHOLE);
+        self.within[d] = if steps > highest { WHOLE as u16 } else { part as u16 };
+    }
+
+    /// Sets the coordinate of a dimension whose parts of steps are not compared.
+    #[inline]
+    fn set_steps(&mut self, d: usize, scale: &Scale, value: u64) {
+        let (steps, _) = ceil_div(value, scale.theta, scale.reciprocal);
+        self.coordinate.0[d] = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
+    }
+
+    /// Returns the coordinates in another attribute order.
+    pub(super) fn ordered(&self, order: &AttributeOrder) -> Self {
+        Self {
+            coordinate: Coordinate(order.map(|place| self.coordinate.0[usize::from(place)])),
+            within: order.map(|place| self.within[usize::from(place)]),
+        }
     }
 }
 
 pub(super) fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX] {
-    let mut scales = [Scale { value: NO_VALUE, theta: 1, reciprocal: u64::MAX }; DIMENSIONS_MAX];
+    let mut scales = [Scale { value: NO_VALUE, theta: 1, reciprocal: u64::MAX, part: 0 }; DIMENSIONS_MAX];
     for (scale, &(dimension, theta)) in scales.iter_mut().zip(dimensions) {
         let theta = theta as u64;
-        *scale = Scale { value: dimension.place(), theta, reciprocal: u64::MAX / theta };
+        let part = (WHOLE << 32) / theta;
+        *scale = Scale { value: dimension.place(), theta, reciprocal: u64::MAX / theta, part };
     }
     scales
 }
 
-/// Returns `ceil(value / divisor)`, and whether it is larger than the exact quotient.
+/// Returns `ceil(value / divisor)`, and how much of the last step the value takes: 1 to `divisor`, or 0 if it is
+/// zero.
 ///
 /// `reciprocal` is `floor((2^64 - 1) / divisor)`. A division would take longer than the rest of a coordinate.
 #[inline]
-pub(super) fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> (u64, bool) {
+pub(super) fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> (u64, u64) {
     debug_assert!(value < 1 << 63 && reciprocal == u64::MAX / divisor);
     // `reciprocal > 2^64 / divisor - 2`, so the product is short by less than `2 * value / 2^64`. The
     // quotient is exact or one too small.
     let quotient = ((u128::from(value) * u128::from(reciprocal)) >> 64) as u64;
     // Neither can wrap, because the quotient is at most `value / divisor`.
     let rest = value.wrapping_sub(quotient.wrapping_mul(divisor));
-    let steps = quotient.wrapping_add(u64::from(rest > 0)).wrapping_add(u64::from(rest > divisor));
-    (steps, rest != 0 && rest != divisor)
+    let is_over = rest > divisor;
+    let steps = quotient.wrapping_add(u64::from(rest > 0)).wrapping_add(u64::from(is_over));
+    let rest = if is_over { rest.wrapping_sub(divisor) } else { rest };
+    (steps, if rest == 0 && value > 0 { divisor } else { rest })
 }
 
 impl Default for Geometry {
@@ -516,7 +512,8 @@ mod tests {
             for (value, divisor) in [(value, divisor), (value, near + 1), (divisor * near, divisor)] {
                 let value = value % (1 << 60);
                 let quotient = ceil_div(value, divisor, u64::MAX / divisor);
-                prop_assert_eq!(quotient, (value.div_ceil(divisor), value % divisor != 0));
+                let rest = if value > 0 { (value - 1) % divisor + 1 } else { 0 };
+                prop_assert_eq!(quotient, (value.div_ceil(divisor), rest));
             }
         }
 

@@ -1,112 +1,348 @@
-//! The tree's entry for a node: its key, and a tag with its rank and the dimensions in which it has less than
-//! its coordinate says.
+//! The entry of a node in a cell. It decides almost always whether the node fits, without a look at the node.
 //!
-//! A coordinate is `ceil(value / θ)`. Nodes with 0.4 and with 1 core both have coordinate 1, and a request
-//! for a whole core finds both. Packing leaves many nodes of the first kind.
-//!
-//! The entry therefore has one bit per dimension, which is set if the value is not a whole number of steps.
-//! This gives `floor(value / θ)` too. If it is below the `floor` of what is asked, the node does not fit.
+//! A coordinate is `ceil(value / θ)`. Nodes with 0.4 and with 1 core both have coordinate 1, and a request for a
+//! whole core finds both. An entry therefore also has how much of its last step a value takes.
 
-use super::Marks;
-use super::key::Key;
+use std::fmt::Debug;
+
+use super::Coordinate;
+use super::coordinate::{Coordinates, WITHIN_BITS};
+use super::layout::Layout;
 use super::ranks::Rank;
+use crate::limits::DIMENSIONS_MAX;
 
-/// The number of bits that mark values which are not a whole number of steps.
-const BELOW_BITS: u32 = u8::BITS;
+/// The number of bits of a rank in an entry.
+const RANK_BITS: u32 = 24;
 /// One more than the highest supported rank.
-pub(super) const RANKS_MAX: usize = (1 << (u32::BITS - BELOW_BITS)) - 1;
+pub(super) const RANKS_MAX: usize = 1 << RANK_BITS;
 const _: () =
     assert!(crate::limits::NODES_MAX * 3 <= RANKS_MAX, "ranks of nodes that left are kept for a while");
 
-/// The rank in the high bits, so that tags compare like ranks, and one bit per dimension.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct RankTag(u32);
+/// An entry of a cell.
+pub(super) trait Entry: Copy + Debug + PartialEq {
+    /// The order within a cell: by coordinate, then by rank.
+    type Order: Copy + Ord + Debug;
+    /// A request, as entries of one cell are compared with it.
+    type Asked: Copy + Debug;
+    /// Upper bounds of some entries.
+    type Bounds: Copy + Debug + PartialEq;
 
-impl RankTag {
-    #[inline]
-    pub(super) fn new(rank: Rank, below: u8) -> Self {
-        debug_assert!((rank as usize) < RANKS_MAX, "ranks are given again before they are so many");
-        Self(rank << BELOW_BITS | u32::from(below))
-    }
+    /// Whether the order within a cell is by score first.
+    const IS_BY_SCORE: bool;
+    /// Fills unused places.
+    const VACANT: Self;
+    /// Comes after every entry.
+    const AFTER_ALL: Self::Order;
+    /// The bounds of no entry.
+    const NOTHING: Self::Bounds;
 
-    /// Returns the tag as a number, which is never `u32::MAX`.
-    #[inline]
-    pub(super) fn bits(self) -> u32 {
-        self.0
-    }
+    fn new(layout: &Layout, at: &Coordinates, rank: Rank) -> Self;
 
-    #[inline]
-    pub(super) fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
+    /// Returns what is asked of entries in the row and the column of the request.
+    fn asked(layout: &Layout, at: &Coordinates) -> Self::Asked;
 
-    #[inline]
-    pub(super) fn rank(self) -> Rank {
-        self.0 >> BELOW_BITS
-    }
+    /// Returns what is asked of entries that may be beyond the row or the column of the request.
+    fn asked_in(asked: &Self::Asked, in_row: bool, in_column: bool) -> Self::Asked;
 
-    #[inline]
-    pub(super) fn below(self) -> u8 {
-        self.0 as u8
-    }
+    fn rank(self) -> Rank;
+
+    /// Returns the score of the coordinate, in this layout.
+    fn score(self, layout: &Layout) -> u32;
+
+    /// Returns how much of its last step the first dimension takes, in 1/256. For cells of one row.
+    fn within(self) -> u8;
+
+    /// Returns the least [`within`](Self::within) of an entry that fits.
+    fn least_within(asked: &Self::Asked) -> u8;
+
+    fn order(self) -> Self::Order;
+
+    /// Reverses the order of coordinates, but not that of ranks. It is its own inverse.
+    fn turned(order: Self::Order) -> Self::Order;
+
+    /// Returns the first possible order of the same coordinate.
+    fn leaf(order: Self::Order) -> Self::Order;
+
+    /// Returns the rank of the entry with this order.
+    fn rank_of(order: Self::Order) -> Rank;
+
+    /// Returns an order such that no entry that fits comes before it.
+    fn lowest(asked: &Self::Asked) -> Self::Order;
+
+    fn fits(self, asked: &Self::Asked) -> bool;
+
+    /// Returns the bounds with this entry added to them.
+    fn add_to(self, bounds: &Self::Bounds) -> Self::Bounds;
+
+    /// Returns whether one of the entries may fit.
+    fn may_fit(bounds: &Self::Bounds, asked: &Self::Asked) -> bool;
+
+    /// Returns the coordinate of an entry of `cell`.
+    fn coordinate(self, layout: &Layout, cell: usize) -> Coordinate;
+
+    /// Returns how much of its last step each dimension may take, at most. Unknown parts are whole.
+    fn parts_within(self) -> [u16; DIMENSIONS_MAX];
 }
 
-/// Upper bounds of some entries.
+/// An entry in one word, for an exact layout: the score, the rank, and the parts of the last steps of the first
+/// two dimensions. The cell says the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UpperBounds<K> {
-    /// The largest coordinate per dimension.
-    pub(super) high: K,
-    /// The largest whole number of steps per dimension.
-    pub(super) whole: K,
-    pub(super) marks: Marks,
+pub(super) struct Narrow(u64);
+
+const FIRST_AT: u32 = WITHIN_BITS;
+const RANK_AT: u32 = 2 * WITHIN_BITS;
+const SCORE_AT: u32 = RANK_AT + RANK_BITS;
+const _: () = assert!(SCORE_AT + super::classes::SCORE_BITS == u64::BITS);
+const WITHIN: u32 = (1 << WITHIN_BITS) - 1;
+
+/// A request, as [`Narrow`] entries are compared with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NarrowAsked {
+    score: u32,
+    fourth: u32,
+    fourth_mask: u32,
+    first: u32,
+    second: u32,
 }
 
-impl<K: Key> UpperBounds<K> {
-    pub(super) const NOTHING: Self = Self { high: K::ZERO, whole: K::ZERO, marks: Marks::NONE };
-
-    /// Returns the bounds of one entry.
+impl Narrow {
     #[inline]
-    pub(super) fn of(key: K, tag: RankTag, marks: Marks) -> Self {
-        Self { high: key, whole: key.floor(tag.below()), marks }
-    }
-
-    /// Returns the bounds of some entries, without marks.
-    #[inline]
-    pub(super) fn of_all(keys: &[K], tags: &[RankTag]) -> Self {
-        let entries = keys.iter().zip(tags);
-        entries.fold(Self::NOTHING, |said, (&key, &tag)| said.or(Self::of(key, tag, Marks::NONE)))
-    }
-
-    /// Returns whether one of the entries may suffice for `asked`.
-    #[inline]
-    pub(super) fn may_hold(&self, asked: &Self) -> bool {
-        self.high.reaches(asked.high) && self.whole.reaches(asked.whole) && self.marks.hold(asked.marks)
+    fn full_score(self) -> u32 {
+        (self.0 >> SCORE_AT) as u32
     }
 
     #[inline]
-    pub(super) fn or(self, other: Self) -> Self {
-        Self {
-            high: self.high.highest(other.high),
-            whole: self.whole.highest(other.whole),
-            marks: self.marks.or(other.marks),
-        }
-    }
-
-    /// Returns whether any maximum may come from this entry.
-    #[inline]
-    pub(super) fn touches(&self, other: &Self) -> bool {
-        self.high.touches(other.high) || self.whole.touches(other.whole)
-    }
-
-    /// Returns the same bounds with other marks.
-    #[inline]
-    pub(super) fn marked(self, marks: Marks) -> Self {
-        Self { marks, ..self }
+    fn parts(self) -> [u32; 2] {
+        [(self.0 >> FIRST_AT) as u32 & WITHIN, self.0 as u32 & WITHIN]
     }
 }
 
-/// Returns whether one entry suffices, except for marks.
+impl Entry for Narrow {
+    type Order = u64;
+    type Asked = NarrowAsked;
+    type Bounds = [u8; 2];
+
+    const IS_BY_SCORE: bool = true;
+    const VACANT: Self = Self(0);
+    const AFTER_ALL: u64 = u64::MAX;
+    const NOTHING: [u8; 2] = [0; 2];
+
+    #[inline]
+    fn new(layout: &Layout, at: &Coordinates, rank: Rank) -> Self {
+        let [first, second, ..] = at.within.map(u64::from);
+        let score = u64::from(layout.score(&at.coordinate));
+        Self(score << SCORE_AT | u64::from(rank) << RANK_AT | first << FIRST_AT | second)
+    }
+
+    #[inline]
+    fn asked(layout: &Layout, at: &Coordinates) -> NarrowAsked {
+        let score = layout.score(&at.coordinate);
+        let [first, second, ..] = at.within.map(u32::from);
+        let fourth_mask = layout.fourth(u32::MAX);
+        NarrowAsked { score, fourth: score & fourth_mask, fourth_mask, first, second }
+    }
+
+    #[inline]
+    fn asked_in(asked: &NarrowAsked, in_row: bool, in_column: bool) -> NarrowAsked {
+        // Beyond the row and the column of the request, an entry has more of these dimensions.
+        let first = if in_row { asked.first } else { 0 };
+        let second = if in_column { asked.second } else { 0 };
+        NarrowAsked { first, second, ..*asked }
+    }
+
+    #[inline]
+    fn rank(self) -> Rank {
+        Self::rank_of(self.0)
+    }
+
+    #[inline]
+    fn score(self, _: &Layout) -> u32 {
+        self.full_score()
+    }
+
+    #[inline]
+    fn within(self) -> u8 {
+        (self.parts()[0] >> (WITHIN_BITS - 8)) as u8
+    }
+
+    #[inline]
+    fn least_within(asked: &NarrowAsked) -> u8 {
+        (asked.first >> (WITHIN_BITS - 8)) as u8
+    }
+
+    #[inline]
+    fn order(self) -> u64 {
+        self.0 >> RANK_AT << RANK_AT
+    }
+
+    #[inline]
+    fn turned(order: u64) -> u64 {
+        order ^ (u64::MAX << SCORE_AT)
+    }
+
+    #[inline]
+    fn leaf(order: u64) -> u64 {
+        order >> SCORE_AT << SCORE_AT
+    }
+
+    #[inline]
+    fn rank_of(order: u64) -> Rank {
+        (order >> RANK_AT) as u32 & (RANKS_MAX as u32 - 1)
+    }
+
+    #[inline]
+    fn lowest(asked: &NarrowAsked) -> u64 {
+        u64::from(asked.score) << SCORE_AT
+    }
+
+    #[inline]
+    fn fits(self, asked: &NarrowAsked) -> bool {
+        let score = self.full_score();
+        let [first, second] = self.parts();
+        // Without branches: most entries of a cell fail one of these.
+        (score >= asked.score)
+            & (score & asked.fourth_mask >= asked.fourth)
+            & (first >= asked.first)
+            & (second >= asked.second)
+    }
+
+    #[inline]
+    fn add_to(self, bounds: &[u8; 2]) -> [u8; 2] {
+        let [first, second] = self.parts().map(|part| (part >> (WITHIN_BITS - 8)) as u8);
+        [bounds[0].max(first), bounds[1].max(second)]
+    }
+
+    #[inline]
+    fn may_fit(bounds: &[u8; 2], asked: &NarrowAsked) -> bool {
+        let [first, second] = bounds.map(u32::from);
+        (first >= asked.first >> (WITHIN_BITS - 8)) & (second >= asked.second >> (WITHIN_BITS - 8))
+    }
+
+    #[inline]
+    fn coordinate(self, layout: &Layout, cell: usize) -> Coordinate {
+        layout.coordinate(cell, self.full_score())
+    }
+
+    fn parts_within(self) -> [u16; DIMENSIONS_MAX] {
+        let mut within = [WITHIN as u16; DIMENSIONS_MAX];
+        let [first, second] = self.parts();
+        within[0] = first as u16;
+        within[1] = second as u16;
+        within
+    }
+}
+
+/// An entry with the whole coordinate, for any dimensions and any layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wide {
+    coordinate: Coordinate,
+    /// How much of its last step each dimension takes, in 1/256.
+    within: [u8; DIMENSIONS_MAX],
+    rank: Rank,
+}
+
+/// The number of steps in each dimension, in 1/256.
+type Fine = [u32; DIMENSIONS_MAX];
+
+impl Wide {
+    #[inline]
+    fn fine(&self) -> Fine {
+        std::array::from_fn(|d| u32::from(self.coordinate.0[d]) << 8 | u32::from(self.within[d]))
+    }
+}
+
 #[inline]
-pub(super) fn suffices<K: Key>(key: K, tag: RankTag, asked: &UpperBounds<K>) -> bool {
-    key.reaches(asked.high) && key.floor(tag.below()).reaches(asked.whole)
+fn reaches(has: &Fine, asked: &Fine) -> bool {
+    has.iter().zip(asked).fold(true, |reaches, (has, asked)| reaches & (has >= asked))
+}
+
+/// Packs a coordinate into a number that compares in the same way.
+#[inline]
+fn packed(coordinate: &Coordinate) -> u128 {
+    coordinate.0.iter().fold(0, |packed, &field| packed << 16 | u128::from(field))
+}
+
+impl Entry for Wide {
+    type Order = (u128, Rank);
+    type Asked = Fine;
+    type Bounds = Fine;
+
+    const IS_BY_SCORE: bool = false;
+    const VACANT: Self =
+        Self { coordinate: Coordinate([0; DIMENSIONS_MAX]), within: [0; DIMENSIONS_MAX], rank: 0 };
+    const AFTER_ALL: (u128, Rank) = (u128::MAX, Rank::MAX);
+    const NOTHING: Fine = [0; DIMENSIONS_MAX];
+
+    fn new(_: &Layout, at: &Coordinates, rank: Rank) -> Self {
+        let within = at.within.map(|part| (part >> (WITHIN_BITS - 8)) as u8);
+        Self { coordinate: at.coordinate, within, rank }
+    }
+
+    fn asked(layout: &Layout, at: &Coordinates) -> Fine {
+        Self::new(layout, at, 0).fine()
+    }
+
+    fn asked_in(asked: &Fine, _: bool, _: bool) -> Fine {
+        *asked
+    }
+
+    fn rank(self) -> Rank {
+        self.rank
+    }
+
+    fn score(self, layout: &Layout) -> u32 {
+        layout.score(&self.coordinate)
+    }
+
+    /// Unknown, because a cell may have several rows.
+    fn within(self) -> u8 {
+        u8::MAX
+    }
+
+    fn least_within(_: &Fine) -> u8 {
+        0
+    }
+
+    fn order(self) -> (u128, Rank) {
+        (packed(&self.coordinate), self.rank)
+    }
+
+    fn turned((coordinate, rank): (u128, Rank)) -> (u128, Rank) {
+        (!coordinate, rank)
+    }
+
+    fn leaf((coordinate, _): (u128, Rank)) -> (u128, Rank) {
+        (coordinate, 0)
+    }
+
+    fn rank_of((_, rank): (u128, Rank)) -> Rank {
+        rank
+    }
+
+    fn lowest(asked: &Fine) -> (u128, Rank) {
+        (packed(&Coordinate(asked.map(|steps| (steps >> 8) as u16))), 0)
+    }
+
+    fn fits(self, asked: &Fine) -> bool {
+        reaches(&self.fine(), asked)
+    }
+
+    fn add_to(self, bounds: &Fine) -> Fine {
+        let fine = self.fine();
+        std::array::from_fn(|d| bounds[d].max(fine[d]))
+    }
+
+    fn may_fit(bounds: &Fine, asked: &Fine) -> bool {
+        reaches(bounds, asked)
+    }
+
+    fn coordinate(self, _: &Layout, _: usize) -> Coordinate {
+        self.coordinate
+    }
+
+    fn parts_within(self) -> [u16; DIMENSIONS_MAX] {
+        // A part was rounded down.
+        const UNKNOWN: u16 = (1 << (WITHIN_BITS - 8)) - 1;
+        self.within.map(|part| u16::from(part) << (WITHIN_BITS - 8) | UNKNOWN)
+    }
 }

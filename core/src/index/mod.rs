@@ -15,25 +15,19 @@
 //! answers like a linear scan.
 
 mod cell;
+mod cell_search;
 mod classes;
 mod coordinate;
 mod entry;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
 mod geometry;
-mod grid;
-mod hints;
-pub use hints::Shape;
-mod key;
+mod layout;
 mod marks;
 pub use marks::{Mark, Marks};
-mod order;
 pub mod ordinal;
 mod plane;
 mod ranks;
-mod sorted;
 pub mod tree;
-mod tree_check;
-mod walk;
 mod weights;
 pub use weights::Weights;
 
@@ -44,10 +38,9 @@ use crate::planted::{PlantedBug, is_planted};
 use crate::request::Policy;
 use crate::rng::Rng;
 use coordinate::Coordinates;
-use order::OrderTree;
 use ordinal::OrdinalTree;
 use ranks::Ranks;
-use tree::{Direction, Wanted};
+use tree::{BucketTree, Direction, Wanted};
 
 /// The index of a node in its shard's node table.
 pub type Slot = u32;
@@ -85,7 +78,7 @@ pub struct PolicyState {
 pub struct DistBuckets {
     geometry: Geometry,
     /// One tree per attribute order. All but the first are built when they are first requested.
-    trees: Vec<Option<OrderTree>>,
+    trees: Vec<Option<BucketTree>>,
     ranks: Ranks,
     /// Built at the first search that needs it. Dropped when a node returns out of order.
     ordinals: Option<OrdinalTree>,
@@ -97,7 +90,7 @@ impl DistBuckets {
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
         let mut trees: Vec<_> = geometry.orders().iter().map(|_| None).collect();
-        trees[0] = Some(OrderTree::new(&geometry, 0));
+        trees[0] = Some(BucketTree::new(&geometry, 0));
         Self { geometry, trees, ranks: Ranks::default(), ordinals: None, len: 0 }
     }
 
@@ -129,7 +122,7 @@ impl DistBuckets {
     /// Returns the coordinate of `slot`, if it is in the index.
     #[must_use]
     pub fn coordinate(&self, slot: Slot) -> Option<Coordinate> {
-        self.first_tree().coordinate(slot)
+        self.first_tree().coordinates(slot).map(|at| at.coordinate)
     }
 
     /// Returns whether `slot` is in the index.
@@ -157,12 +150,12 @@ impl DistBuckets {
     /// Returns the bytes taken by the index.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let trees: usize = self.trees.iter().flatten().map(OrderTree::bytes).sum();
+        let trees: usize = self.trees.iter().flatten().map(BucketTree::bytes).sum();
         trees + self.ranks.bytes() + self.ordinals.as_ref().map_or(0, OrdinalTree::bytes)
     }
 
     #[inline]
-    fn first_tree(&self) -> &OrderTree {
+    fn first_tree(&self) -> &BucketTree {
         self.trees[0].as_ref().expect("the first tree is built with the index")
     }
 
@@ -209,7 +202,7 @@ impl DistBuckets {
         self.geometry = geometry;
         for (order, tree) in self.trees.iter_mut().enumerate() {
             if tree.is_some() {
-                *tree = Some(OrderTree::build(&self.geometry, order, &entries, &self.ranks));
+                *tree = Some(built(&self.geometry, order, &entries, &self.ranks));
             }
         }
         self.ordinals = None;
@@ -226,7 +219,7 @@ impl DistBuckets {
         self.ranks.renumber(standing.chain([(ordinal, slot)]).collect());
         for (order, tree) in self.trees.iter_mut().enumerate() {
             if tree.is_some() {
-                *tree = Some(OrderTree::build(&self.geometry, order, &entries, &self.ranks));
+                *tree = Some(built(&self.geometry, order, &entries, &self.ranks));
             }
         }
     }
@@ -255,9 +248,9 @@ impl DistBuckets {
         let [Some(first), others @ ..] = &mut self.trees[..] else {
             panic!("the first tree is built with the index");
         };
-        let moves = first.update(slot, &coordinates, available);
+        let moves = first.update(slot, &coordinates);
         for tree in others.iter_mut().flatten() {
-            tree.update(slot, &coordinates, available);
+            tree.update(slot, &coordinates);
         }
         if !moves {
             return;
@@ -317,23 +310,17 @@ impl DistBuckets {
         visits: &mut Visits,
         accept: impl FnMut(Slot) -> bool,
     ) -> Option<Slot> {
-        self.select_shape(None, 0, policy, asked, candidates, state, visits, accept)
+        self.select_in_order(0, policy, asked, candidates, state, visits, accept)
     }
 
     /// The same as [`select`](Self::select), but LeastFit and BestFit compare coordinates in attribute order
     /// `order` of the geometry.
     ///
-    /// `shape` identifies what `accept` accepts. It may be given only if `accept` is the same for every
-    /// search with an equal shape, and changes only with an [`update`](Self::update),
-    /// [`insert`](Self::insert) or [`mark`](Self::mark) of the node. Such a search continues where the last
-    /// search of the shape succeeded.
-    ///
     /// # Panics
     /// When the geometry has no such order.
     #[expect(clippy::too_many_arguments, reason = "what a search is given, each of another kind")]
-    pub fn select_shape(
+    pub fn select_in_order(
         &mut self,
-        shape: Option<&Shape>,
         order: usize,
         policy: Policy,
         asked: &ResourceVector,
@@ -355,10 +342,10 @@ impl DistBuckets {
         };
         let wanted = Wanted { coordinates: self.geometry.coordinates(asked), marks };
         match policy {
-            Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, shape, visits, &mut accept),
+            Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, visits, &mut accept),
             // The index alone does not know the typical requests. Packing is the closest policy.
             Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
-                self.first(order, Direction::Smallest, &wanted, shape, visits, &mut accept)
+                self.first(order, Direction::Smallest, &wanted, visits, &mut accept)
             }
             Policy::FirstFit => self.ordinals().first_from(Ordinal(0), &wanted, visits, accept),
             Policy::NextFit => {
@@ -402,7 +389,7 @@ impl DistBuckets {
         for draw in 0..draws {
             // Further draws only make sense if any node is accepted.
             if draw == RANDOM_DRAWS_MIN {
-                self.first(0, Direction::Greatest, wanted, None, visits, accept)?;
+                self.first(0, Direction::Greatest, wanted, visits, accept)?;
             }
             let ordinals = self.ordinals();
             let slot = ordinals.nth(state.rng.below(ordinals.len() as u64));
@@ -411,7 +398,7 @@ impl DistBuckets {
             }
         }
         let mut fitting = Vec::new();
-        let none = self.first(0, Direction::Smallest, wanted, None, visits, &mut |slot, visits| {
+        let none = self.first(0, Direction::Smallest, wanted, visits, &mut |slot, visits| {
             if accept(slot, visits) {
                 fitting.push(slot);
             }
@@ -438,7 +425,7 @@ impl DistBuckets {
             Candidates::All => Marks::NONE,
         };
         let wanted = Wanted { coordinates: self.geometry.coordinates(asked), marks };
-        self.first(0, Direction::Greatest, &wanted, None, visits, &mut |slot, _| accept(slot)).is_some()
+        self.first(0, Direction::Greatest, &wanted, visits, &mut |slot, _| accept(slot)).is_some()
     }
 
     /// Returns the first accepted node of the first leaf that has one.
@@ -448,19 +435,18 @@ impl DistBuckets {
         order: usize,
         direction: Direction,
         wanted: &Wanted,
-        shape: Option<&Shape>,
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
         if self.trees[order].is_none() {
             let entries: Vec<_> = self.entries().collect();
-            self.trees[order] = Some(OrderTree::build(&self.geometry, order, &entries, &self.ranks));
+            self.trees[order] = Some(built(&self.geometry, order, &entries, &self.ranks));
         }
         let tree = self.trees[order].as_mut().expect("built above");
-        tree.first(direction, wanted, shape, &self.ranks, visits, accept)
+        tree.first(direction, wanted, &self.ranks, visits, accept)
     }
 
-    /// The same as [`select_shape`](Self::select_shape), over named slots. Only nodes that come before the
+    /// The same as [`select_in_order`](Self::select_in_order), over named slots. Only nodes that come before the
     /// best one so far are checked exactly.
     fn select_walking(
         &self,
@@ -549,7 +535,8 @@ impl DistBuckets {
             let Some(tree) = tree else { continue };
             let rank = self.ranks.of(slot);
             if !tree.has_entry(slot, rank)
-                || tree.coordinate(slot) != Some(self.geometry.ordered(order, &coordinates.coordinate))
+                || tree.coordinates(slot).map(|at| at.coordinate)
+                    != Some(self.geometry.ordered(order, &coordinates.coordinate))
                 || tree.marks(rank) != marks
                 || self.ranks.slot(rank) != slot
             {
@@ -575,4 +562,18 @@ impl DistBuckets {
         };
         self.ordinals.as_ref().map_or(Ok(()), |ordinals| ordinals.check(self.len, known))
     }
+}
+
+/// Builds the tree of an attribute order over nodes whose ranks are assigned.
+fn built(
+    geometry: &Geometry,
+    order: usize,
+    entries: &[(Slot, (Ordinal, Coordinates, Marks))],
+    ranks: &Ranks,
+) -> BucketTree {
+    let mut tree = BucketTree::new(geometry, order);
+    for (slot, (_, coordinates, marks)) in entries {
+        tree.insert(*slot, ranks.of(*slot), coordinates, *marks);
+    }
+    tree
 }

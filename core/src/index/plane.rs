@@ -1,461 +1,380 @@
-//! The plane: all nodes by their first two dimensions, in cells.
+//! The plane: all entries in cells, by their first two coordinates, and the searches over them.
 //!
-//! The first two dimensions determine the [cell](super::grid) of a node without a search. The few nodes of a
-//! cell are sorted. Above the cells is a fixed tree of groups of 64. A group has a bit per member and
-//! [class](super::classes). One word therefore tells a search which members have a node that suffices in the
-//! later dimensions. The search masks off the columns that do not suffice in the second dimension. A group
-//! also has the maximum in every dimension, and the marks.
-//!
-//! Bits, maxima and marks are upper bounds of what is below. They are raised when a node arrives, and not
-//! lowered when a node leaves, unless nothing remains. A search that enters something without success
-//! recomputes them. Each departure therefore costs at most one such visit per level.
+//! A search goes through rows, then through words of a row, then through cells, in the order of the coordinates.
+//! [Classes](super::classes) tell it which of these have a node with enough of the later dimensions. In the row
+//! and the column of the request itself, entries also tell how much of the last step they have.
 
-use super::cell::Cell;
-use super::classes::{ClassMask, Classifier, serves};
-use super::coordinate::Steps;
-use super::entry::{RankTag, UpperBounds};
-use super::grid::{Columns, Grid};
-use super::key::Key;
-use super::tree::Direction;
-use super::walk::{Found, Search};
-use super::{Marks, Slot, Visits};
+use super::cell::Cells;
+use super::cell_search::Sought;
+use super::classes::{CLASSES, Classes, Rows};
+use super::coordinate::Coordinates;
+use super::entry::Entry;
+use super::layout::Layout;
+use super::ranks::Ranks;
+use super::{Coordinate, Marks, Slot, Visits};
 use crate::broken::{Broken, broken};
-use crate::planted::{PlantedBug, is_planted};
+use crate::limits::DIMENSIONS_MAX;
 
-/// A group's maxima are recomputed if more vertices than this were entered below it without success.
-const VAIN_MIN: u64 = 4;
-/// The number of cell groups that are recomputed when the overall maximum is read, which is after each batch.
-const SETTLED_FOR_SUM: usize = 2;
-/// The number of stale groups that are examined for this. A plane with a million nodes has thousands.
-const STALE_LOOKED_AT: usize = 64;
-
-/// Groups of 64, and the upper bounds of each.
-#[derive(Clone, Debug)]
-struct Level<K> {
-    members: Vec<ClassMask>,
-    said: Vec<UpperBounds<K>>,
-    /// One bit per group: its maxima may be too high.
-    stale: Vec<u64>,
-    /// One bit per group: its marks may be too many.
-    stale_marks: Vec<u64>,
+/// The largest coordinate in each dimension, and how many nodes have each.
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    by_coordinate: [Vec<u32>; DIMENSIONS_MAX],
+    /// At least the largest coordinate of any node.
+    highest: Coordinate,
 }
 
-impl<K: Key> Level<K> {
-    fn new(groups: usize) -> Self {
-        let words = groups.div_ceil(64);
-        Self {
-            members: vec![ClassMask::NONE; groups],
-            said: vec![UpperBounds::NOTHING; groups],
-            stale: vec![0; words],
-            stale_marks: vec![0; words],
+impl Counts {
+    #[inline]
+    fn add(&mut self, d: usize, field: u16) {
+        let counts = &mut self.by_coordinate[d];
+        if counts.len() <= usize::from(field) {
+            counts.resize(usize::from(field) + 1, 0);
         }
+        counts[usize::from(field)] += 1;
+        self.highest.0[d] = self.highest.0[d].max(field);
     }
 
     #[inline]
-    fn is_stale(&self, group: usize) -> (bool, bool) {
-        let bit = |words: &[u64]| words[group / 64] >> (group % 64) & 1 == 1;
-        (bit(&self.stale), bit(&self.stale_marks))
+    fn remove(&mut self, d: usize, field: u16) {
+        let count = &mut self.by_coordinate[d][usize::from(field)];
+        // It cannot wrap: the node was counted before.
+        *count = count.wrapping_sub(1);
     }
 
-    /// Returns the groups whose maxima may be too high.
-    fn stale_groups(&self) -> impl Iterator<Item = usize> {
-        self.stale.iter().enumerate().flat_map(|(at, &word)| {
-            let mut left = word;
-            std::iter::from_fn(move || {
-                let group = (left != 0).then(|| at * 64 + left.trailing_zeros() as usize);
-                left &= left.wrapping_sub(1);
-                group
-            })
-        })
-    }
-
-    /// Records that an entry with these bounds left a group.
-    #[inline]
-    fn may_sink(&mut self, group: usize, said: UpperBounds<K>) {
-        let own = self.said[group];
-        self.stale[group / 64] |= u64::from(own.touches(&said)) << (group % 64);
-        self.stale_marks[group / 64] |= u64::from(own.marks != Marks::NONE) << (group % 64);
-    }
-
-    /// Sets the bounds of a group. Returns whether they changed.
-    fn settle(&mut self, group: usize, sum: UpperBounds<K>, with_marks: bool) -> bool {
-        let before = self.said[group];
-        self.stale[group / 64] &= !(1 << (group % 64));
-        self.said[group] = sum.marked(before.marks);
-        if with_marks {
-            self.stale_marks[group / 64] &= !(1 << (group % 64));
-            self.said[group].marks = sum.marks;
+    fn highest(&mut self) -> Coordinate {
+        for (field, counts) in self.highest.0.iter_mut().zip(&self.by_coordinate) {
+            while *field > 0 && counts[usize::from(*field)] == 0 {
+                *field -= 1;
+            }
         }
-        before != self.said[group]
-    }
-
-    fn bytes(&self) -> usize {
-        self.members.capacity() * size_of::<ClassMask>()
-            + self.said.capacity() * size_of::<UpperBounds<K>>()
-            + (self.stale.capacity() + self.stale_marks.capacity()) * size_of::<u64>()
+        self.highest
     }
 }
 
-/// The cells that a search may enter.
-struct Area {
-    first: usize,
-    last: usize,
-    columns: Columns,
+/// A request.
+pub(super) struct Asked<'a> {
+    pub(super) at: &'a Coordinates,
+    /// The marks that a node must have.
+    pub(super) marks: Marks,
+    /// The marks of nodes, by rank.
+    pub(super) of: &'a [Marks],
 }
 
-/// Nodes by the cell of their first two coordinates.
-pub(super) struct Plane<K> {
-    /// The number of entries at which a run is split. It is the maximum, except in tests.
-    room: usize,
-    classifier: Classifier,
-    grid: Grid,
-    cells: Vec<Cell<K>>,
-    /// The lowest level has a group per 64 cells, the next level one per 64 of these, and so on up to one
-    /// group.
-    levels: Vec<Level<K>>,
+/// A request, as a search compares it.
+struct Search<'a, E: Entry> {
+    sought: Sought<'a, E>,
+    score: u32,
+    class: usize,
+    row: usize,
+    column: usize,
+    ranks: &'a Ranks,
+}
+
+/// Entries by the cell of their first two coordinates.
+pub(super) struct Plane<E: Entry> {
+    layout: Layout,
+    /// The number of dimensions that may differ from zero.
+    dimensions: usize,
+    classes: Classes,
+    rows: Rows,
+    cells: Cells<E>,
+    counts: Counts,
     len: usize,
 }
 
-impl<K: Key> Plane<K> {
-    /// Creates an empty plane whose runs are split at `room`. `steps` determine classes.
-    pub(super) fn new(room: usize, steps: [Steps; 2]) -> Self {
-        let grid = Grid::over((0, 0), 0);
-        let classifier = Classifier::new(steps);
-        let mut plane = Self { room, classifier, grid, cells: Vec::new(), levels: Vec::new(), len: 0 };
-        plane.clear(grid);
-        plane
+impl<E: Entry> Plane<E> {
+    /// Creates an empty plane, whose chunks are split at `room`.
+    pub(super) fn new(layout: Layout, dimensions: usize, room: usize) -> Self {
+        Self {
+            layout,
+            dimensions,
+            classes: Classes::new(layout.score_bits()),
+            rows: Rows::new(layout.rows(), layout.column_bits()),
+            cells: Cells::new(layout.cells(), room),
+            counts: Counts::default(),
+            len: 0,
+        }
     }
 
-    /// Returns the class of a key.
     #[inline]
-    pub(super) fn class(&self, key: K) -> usize {
-        self.classifier.class(key)
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    fn clear(&mut self, grid: Grid) {
-        self.grid = grid;
-        self.cells.clear();
-        self.cells.resize(grid.cells(), Cell::empty());
-        self.levels.clear();
-        let mut members = grid.cells();
-        while self.levels.is_empty() || members > 1 {
-            members = members.div_ceil(64);
-            self.levels.push(Level::new(members));
-        }
-    }
-
-    /// Adds an entry.
-    #[inline]
-    pub(super) fn insert(&mut self, key: K, tag: RankTag, marks: Marks, of: &[Marks]) {
+    /// Adds an entry of these coordinates, which the layout covers.
+    pub(super) fn insert(&mut self, cell: usize, entry: E, at: &Coordinate, marks: Marks) {
         self.len += 1;
-        if !self.grid.covers(key) || self.grid.is_coarse_for(self.len) {
-            self.lay_out(key, of);
-        }
-        self.enter(key, tag, marks);
+        (0..self.dimensions).for_each(|d| self.counts.add(d, at.0[d]));
+        self.enter(cell, entry, marks);
     }
 
-    /// Lays out a grid that covers all entries and `key`.
+    #[inline]
+    fn enter(&mut self, cell: usize, entry: E, marks: Marks) {
+        let score = entry.score(&self.layout);
+        let class = self.classes.of(score);
+        let before = self.cells.insert(cell, entry, (score, class), marks);
+        let was = before.map(|best| self.classes.of(best));
+        if was.is_none_or(|was| was < class) {
+            self.rows.change(cell, was, Some(class));
+        }
+    }
+
+    /// Removes an entry of these coordinates.
     ///
-    /// Costs O(entries). This happens when the number of entries has doubled since the last layout, or when a
-    /// key is larger than all before.
-    #[cold]
-    fn lay_out(&mut self, key: K, of: &[Marks]) {
-        let entries = self.entries();
-        let highest = entries.iter().fold(key, |high, (key, _)| high.highest(*key)).leading();
-        self.clear(Grid::over(highest, self.len));
-        for (key, tag) in entries {
-            self.enter(key, tag, of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE));
+    /// # Panics
+    /// If it is not in the cell.
+    pub(super) fn remove(&mut self, cell: usize, entry: E, at: &Coordinate) {
+        self.len -= 1;
+        (0..self.dimensions).for_each(|d| self.counts.remove(d, at.0[d]));
+        self.leave(cell, entry);
+    }
+
+    #[inline]
+    fn leave(&mut self, cell: usize, entry: E) {
+        let layout = &self.layout;
+        let score = entry.score(layout);
+        let (before, after) = self.cells.remove(cell, entry, score, |entry| entry.score(layout));
+        if after != Some(before) {
+            let after = after.map(|best| self.classes.of(best));
+            self.rows.change(cell, Some(self.classes.of(before)), after);
         }
     }
 
+    /// Replaces an entry by one of the same node. Returns whether its coordinate changed.
+    ///
+    /// # Panics
+    /// If it is not in the cell.
     #[inline]
-    fn enter(&mut self, key: K, tag: RankTag, marks: Marks) {
-        let cell = self.grid.cell(key);
-        self.cells[cell].insert(key, tag, marks, self.room);
-        self.raise(cell, key, UpperBounds::of(key, tag, marks));
-    }
-
-    /// Raises the bounds above `cell` after a node arrived there.
-    #[inline]
-    fn raise(&mut self, cell: usize, key: K, note_arrival: UpperBounds<K>) {
-        let class = self.classifier.class(key);
-        let mut at = cell;
-        for level in &mut self.levels {
-            let group = at / 64;
-            let member = at % 64;
-            let members = &mut level.members[group];
-            let said = &mut level.said[group];
-            let is_known = members.serving(class) >> member & 1 == 1;
-            if is_known && said.may_hold(&note_arrival) {
-                return;
+    pub(super) fn update(
+        &mut self,
+        (cell, entry): (usize, E),
+        (to, by): (usize, E),
+        at: &Coordinate,
+        marks: &[Marks],
+    ) -> bool {
+        if cell == to && E::leaf(entry.order()) == E::leaf(by.order()) {
+            if entry != by {
+                let class = self.classes.of(by.score(&self.layout));
+                self.cells.exchange(cell, entry, by, class);
             }
-            if members.live() == 0 {
-                *said = note_arrival;
-                level.stale[group / 64] &= !(1 << (group % 64));
-                level.stale_marks[group / 64] &= !(1 << (group % 64));
-            } else if !is_planted(PlantedBug::IndexStaleMaximum) {
-                *said = said.or(note_arrival);
-            }
-            if !is_known {
-                members.add(member, class);
-            }
-            at = group;
-        }
-    }
-
-    /// Removes an entry. Returns whether it was found.
-    #[inline]
-    pub(super) fn remove(&mut self, key: K, tag: RankTag) -> bool {
-        let cell = self.grid.cell(key);
-        if !self.cells[cell].remove(key, tag, self.room) {
             return false;
         }
-        self.len -= 1;
-        let mut at = cell;
-        let mut is_empty = self.cells[cell].is_empty();
-        for level in &mut self.levels {
-            let group = at / 64;
-            if is_empty {
-                level.members[group].remove(at % 64);
-                is_empty = level.members[group].live() == 0;
+        let before = entry.coordinate(&self.layout, cell);
+        for d in 0..self.dimensions {
+            if before.0[d] != at.0[d] {
+                self.counts.remove(d, before.0[d]);
+                self.counts.add(d, at.0[d]);
             }
-            if !is_empty {
-                level.may_sink(group, UpperBounds::of(key, tag, Marks::NONE));
-                break;
-            }
-            at = group;
         }
+        self.leave(cell, entry);
+        self.enter(to, by, marks.get(by.rank() as usize).copied().unwrap_or(Marks::NONE));
         true
+    }
+
+    /// Records that an entry has new marks.
+    pub(super) fn mark(&mut self, cell: usize, entry: E, marks: Marks) {
+        self.cells.mark(cell, entry, marks);
     }
 
     /// Prefetches the memory that removing an entry will read.
     #[inline]
-    pub(super) fn prefetch(&self, key: K, tag: RankTag) -> usize {
-        self.cells[self.grid.cell(key)].entries().prefetch(key, tag)
+    pub(super) fn prefetch(&self, cell: usize, entry: E) -> usize {
+        self.cells.prefetch(cell, entry)
     }
 
-    /// Records that an entry has new marks.
-    pub(super) fn mark(&mut self, key: K, tag: RankTag, marks: Marks) {
-        let cell = self.grid.cell(key);
-        self.cells[cell].mark(key, tag, marks);
-        self.raise(cell, key, UpperBounds::of(key, tag, marks));
-        self.levels[0].stale_marks[cell / 64 / 64] |= 1 << (cell / 64 % 64);
+    /// Returns an upper bound per dimension of all nodes' coordinates.
+    pub(super) fn highest(&mut self) -> Coordinate {
+        self.counts.highest()
     }
 
-    /// Returns the first accepted node of the first leaf that has one.
+    /// Cuts the classes again, where requests ask.
+    #[cold]
+    fn learn(&mut self) {
+        if !self.classes.learn() {
+            return;
+        }
+        self.rows = Rows::new(self.layout.rows(), self.layout.column_bits());
+        let classes = &self.classes;
+        for (cell, class) in self.cells.classify(|score| classes.of(score)) {
+            self.rows.change(cell, None, Some(class));
+        }
+    }
+
+    /// Returns the first accepted node, in order of coordinate and then of rank. With `GREATEST`, the largest
+    /// coordinate comes first.
     #[inline]
-    pub(super) fn search(
+    pub(super) fn first<const GREATEST: bool>(
         &mut self,
-        search: &mut Search<'_, K>,
+        asked: &Asked<'_>,
+        ranks: &Ranks,
+        visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Found<K>> {
-        let top = self.levels.len() - 1;
-        if self.len == 0
-            || !self.grid.covers(search.asked.high)
-            || !self.levels[top].said[0].may_hold(&search.asked)
-        {
+    ) -> Option<Slot> {
+        let at = &asked.at.coordinate;
+        if self.len == 0 || !self.layout.covers(at) {
             return None;
         }
-        let columns = self.grid.columns_from(search.asked.high);
-        let mut area = Area { first: self.grid.cell(search.asked.high), last: self.cells.len() - 1, columns };
-        if let Some((key, _)) = search.begin
-            && key != K::ABOVE_ALL
-        {
-            match (self.grid.covers(key), search.direction) {
-                (true, Direction::Smallest) => area.first = area.first.max(self.grid.cell(key)),
-                (true, Direction::Greatest) => area.last = area.last.min(self.grid.cell(key)),
-                // Every entry is examined.
-                (false, _) => {}
+        let score = self.layout.score(at);
+        if self.classes.note_request(score) {
+            self.learn();
+        }
+        let cell = self.layout.cell(at);
+        let search = Search {
+            sought: Sought { asked: E::asked(&self.layout, asked.at), marks: asked.marks, of: asked.of },
+            score,
+            class: self.classes.of(score),
+            row: cell >> self.layout.column_bits(),
+            column: cell & ((1 << self.layout.column_bits()) - 1),
+            ranks,
+        };
+        let mut groups = search.row / 64..self.rows.groups();
+        let mut first_in_group = |group: usize| {
+            let mut open = self.rows.rows(group, search.class);
+            if group == search.row / 64 {
+                open &= u64::MAX << (search.row % 64);
             }
-        } else if search.begin.is_some() {
-            return None;
-        }
-        if area.first > area.last {
-            return None;
-        }
-        let before = search.visits.vertices;
-        let found = self.search_group(top, 0, &area, search, accept);
-        if found.is_none() && search.visits.vertices - before > VAIN_MIN {
-            let with_marks = search.asked.marks != Marks::NONE;
-            let (stale, stale_marks) = self.levels[top].is_stale(0);
-            if stale || with_marks && stale_marks {
-                self.settle_sums(top, 0, with_marks);
+            while let Some(bit) = take::<GREATEST>(&mut open) {
+                let found = self.first_in_row::<GREATEST>(group * 64 + bit, &search, visits, accept);
+                if found.is_some() {
+                    return found;
+                }
             }
-        }
-        found
+            None
+        };
+        if GREATEST { groups.rev().find_map(&mut first_in_group) } else { groups.find_map(first_in_group) }
     }
 
-    /// Searches group `group` of level `level`, within the area.
-    fn search_group(
+    #[inline]
+    fn first_in_row<const GREATEST: bool>(
         &mut self,
-        level: usize,
-        group: usize,
-        area: &Area,
-        search: &mut Search<'_, K>,
+        row: usize,
+        search: &Search<'_, E>,
+        visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Found<K>> {
-        search.visits.vertices += 1;
-        let first = (area.first >> (6 * level)).saturating_sub(group * 64);
-        let last = ((area.last >> (6 * level)) - group * 64).min(63);
-        let mut open = self.levels[level].members[group].serving(search.class);
-        open &= (u64::MAX << first) & (u64::MAX >> (63 - last));
-        if level == 0 {
-            open &= area.columns.of_group(group);
-        }
-        while open != 0 {
-            let member = match search.direction {
-                Direction::Smallest => open.trailing_zeros(),
-                Direction::Greatest => 63 - open.leading_zeros(),
-            };
-            open &= !(1 << member);
-            let at = group * 64 + member as usize;
-            let found = if level == 0 {
-                let looked_at = search.visits.nodes;
-                let found = search.in_cell(&self.cells[at], accept);
-                // If nodes were examined, the bounds of the cell were not too high.
-                if found.is_none() && search.visits.nodes == looked_at {
-                    self.settle_cell(at, search);
-                }
-                found
-            } else {
-                if !self.levels[level - 1].said[at].may_hold(&search.asked) {
+    ) -> Option<Slot> {
+        visits.vertices += 1;
+        let in_row = row == search.row;
+        let within = if in_row { E::least_within(&search.sought.asked) } else { 0 };
+        let marks = search.sought.marks;
+        let mut words = u64::from(self.rows.words(row, search.class)) & u64::MAX << (search.column / 64);
+        while let Some(word) = take::<GREATEST>(&mut words) {
+            let mut open = self.rows.cells(row, word, search.class);
+            if word == search.column / 64 {
+                open &= u64::MAX << (search.column % 64);
+            }
+            while let Some(bit) = take::<GREATEST>(&mut open) {
+                let column = word * 64 + bit;
+                let cell = row << self.layout.column_bits() | column;
+                if !self.cells.get(cell).may_fit(search.class, within, search.score, marks) {
                     continue;
                 }
-                let before = search.visits.vertices;
-                let found = self.search_group(level - 1, at, area, search, accept);
-                if found.is_none() {
-                    self.settle_group(level - 1, at, search.visits.vertices - before > VAIN_MIN, search);
+                let asked = E::asked_in(&search.sought.asked, in_row, column == search.column);
+                let sought = Sought { asked, ..search.sought };
+                let found = self.first_in_cell::<GREATEST>(cell, &sought, search.ranks, visits, accept);
+                if found.is_some() {
+                    return found;
                 }
-                found
-            };
-            if found.is_some() {
-                return found;
+                let with_marks = marks != Marks::NONE;
+                if (in_row | with_marks) && self.cells.get(cell).is_stale(with_marks) {
+                    self.settle(cell, with_marks, search.sought.of);
+                }
             }
         }
         None
     }
 
-    /// Recomputes the bounds of a cell that was searched without success.
     #[inline]
-    fn settle_cell(&mut self, at: usize, search: &Search<'_, K>) {
-        let cell = &mut self.cells[at];
-        cell.settle((search.asked.marks != Marks::NONE).then_some(search.marks));
-        let highest = self.classifier.class(cell.said().high);
-        if !serves(highest, search.class) {
-            self.levels[0].members[at / 64].lower(at % 64, highest);
-        }
-    }
-
-    /// Recomputes the bounds of a group that was searched without success: whether it serves the class of the
-    /// search, and after a `long` search also the maxima and marks.
-    #[inline]
-    fn settle_group(&mut self, level: usize, group: usize, long: bool, search: &Search<'_, K>) {
-        let serves = self.levels[level].members[group].serving(search.class) != 0;
-        if !serves {
-            self.levels[level + 1].members[group / 64].serves_not(group % 64, search.class);
-        }
-        let (stale, stale_marks) = self.levels[level].is_stale(group);
-        let with_marks = search.asked.marks != Marks::NONE;
-        if long && (stale || with_marks && stale_marks) {
-            self.settle_sums(level, group, with_marks);
-        }
-    }
-
-    /// Sets the bounds of a group from its members.
-    fn settle_sums(&mut self, level: usize, group: usize, with_marks: bool) {
-        let sum = self.sum_of(level, group);
-        let sank = self.levels[level].settle(group, sum, with_marks);
-        if sank && let Some(above) = self.levels.get_mut(level + 1) {
-            above.stale[group / 64 / 64] |= 1 << (group / 64 % 64);
-            above.stale_marks[group / 64 / 64] |= u64::from(with_marks) << (group / 64 % 64);
-        }
-    }
-
-    fn sum_of(&self, level: usize, group: usize) -> UpperBounds<K> {
-        let mut sum = UpperBounds::NOTHING;
-        let mut open = self.levels[level].members[group].live();
-        while open != 0 {
-            let at = group * 64 + open.trailing_zeros() as usize;
-            open &= open - 1;
-            let said = if level == 0 { self.cells[at].said() } else { self.levels[level - 1].said[at] };
-            sum = sum.or(said);
-        }
-        sum
-    }
-
-    /// Returns an upper bound per dimension of all nodes' coordinates.
-    pub(super) fn highest(&mut self) -> K {
-        if self.len == 0 {
-            return K::ZERO;
-        }
-        let top = self.levels.len() - 1;
-        for _ in 0..SETTLED_FOR_SUM {
-            // The first cell group whose bound may be too high and is visible at the top.
-            let high = self.levels[top].said[0].high;
-            let lowest = &self.levels[0];
-            let shows =
-                |group: &usize| lowest.members[*group].live() != 0 && lowest.said[*group].high.touches(high);
-            let Some(group) = lowest.stale_groups().take(STALE_LOOKED_AT).find(shows) else { break };
-            let mut at = group;
-            for level in 0..=top {
-                self.settle_sums(level, at, false);
-                at /= 64;
+    fn first_in_cell<const GREATEST: bool>(
+        &mut self,
+        cell: usize,
+        sought: &Sought<'_, E>,
+        ranks: &Ranks,
+        visits: &mut Visits,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        visits.vertices += 1;
+        let mut passed = None;
+        loop {
+            let order = self.cells.first::<GREATEST>(cell, sought, passed, &mut visits.vertices)?;
+            let slot = ranks.slot(E::rank_of(order));
+            if accept(slot, visits) {
+                return Some(slot);
             }
+            passed = Some(order);
         }
-        self.levels[top].said[0].high
     }
 
-    /// Returns all entries in order.
-    pub(super) fn entries(&self) -> Vec<(K, RankTag)> {
-        self.cells.iter().flat_map(Cell::all).collect()
+    /// Recomputes the bounds of a cell that was searched without success.
+    fn settle(&mut self, cell: usize, with_marks: bool, of: &[Marks]) {
+        let Self { classes, layout, cells, .. } = self;
+        cells.settle(cell, with_marks, of, |entry| classes.of(entry.score(layout)));
     }
 
-    /// Returns whether an entry is in its cell.
-    pub(super) fn holds(&self, key: K, tag: RankTag) -> bool {
-        self.grid.covers(key) && self.cells[self.grid.cell(key)].all().contains(&(key, tag))
+    /// Returns all entries in order, each with its cell.
+    pub(super) fn entries(&self) -> Vec<(usize, E)> {
+        let of_cell = |cell: usize| self.cells.entries(cell).into_iter().map(move |entry| (cell, entry));
+        self.cells.filled().into_iter().flat_map(of_cell).collect()
+    }
+
+    /// Returns whether an entry is in this cell.
+    pub(super) fn has(&self, cell: usize, entry: E) -> bool {
+        self.cells.has(cell, entry)
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let heap: usize = self.cells.iter().map(Cell::heap_bytes).sum();
-        self.cells.capacity() * size_of::<Cell<K>>()
-            + self.levels.iter().map(Level::bytes).sum::<usize>()
-            + heap
+        let counts: usize = self.counts.by_coordinate.iter().map(Vec::capacity).sum();
+        self.cells.bytes() + self.rows.bytes() + self.classes.bytes() + counts * size_of::<u32>()
     }
 
-    /// Checks that the bounds of cells and groups cover what is below.
+    /// Checks that the bounds of cells cover their entries, and that classes and counts are exact.
     ///
     /// # Errors
     /// Returns the inconsistency.
     pub(super) fn check(&self, of: &[Marks]) -> Result<(), Broken> {
-        for (at, cell) in self.cells.iter().enumerate() {
-            let members = &self.levels[0].members[at / 64];
-            let bit = 1 << (at % 64);
-            cell.check(of).map_err(|what| broken!("{what} {at} is not so"))?;
-            let unserved = |(key, _): &(K, RankTag)| members.serving(self.classifier.class(*key)) & bit == 0;
-            if (members.live() & bit != 0) == cell.is_empty() || cell.all().iter().any(unserved) {
-                return Err(broken!("what cell {at} is said to serve is not so"));
-            }
+        let score_of = |entry: E| entry.score(&self.layout);
+        let class_of = |entry: E| self.classes.of(score_of(entry));
+        self.cells.check_blocks().map_err(|what| broken!("{what} are not so"))?;
+        let filled = self.cells.filled();
+        for &cell in &filled {
+            let checked = self.cells.check(cell, of, score_of, class_of);
+            checked.map_err(|what| broken!("{what} {cell} is not so"))?;
         }
-        for level in 0..self.levels.len() {
-            let here = &self.levels[level];
-            for group in 0..here.members.len() {
-                let (said, sum, live) =
-                    (here.said[group], self.sum_of(level, group), here.members[group].live());
-                if live != 0 && !said.may_hold(&sum) {
-                    return Err(broken!("what is said of group {group} of level {level} is not so"));
-                }
-                let Some(above) = self.levels.get(level + 1) else { continue };
-                let bit = |class: usize| above.members[group / 64].serving(class) >> (group % 64) & 1 == 1;
-                let unseen = |class: &usize| here.members[group].serving(*class) != 0 && !bit(*class);
-                if bit(0) != (live != 0) || (0..super::classes::CLASSES).any(|class| unseen(&class)) {
-                    return Err(broken!("what group {group} of level {level} is said to serve is not so"));
-                }
-            }
+        let entries = self.entries();
+        let mut counts = Counts::default();
+        for &(cell, entry) in &entries {
+            let at = entry.coordinate(&self.layout, cell);
+            (0..self.dimensions).for_each(|d| counts.add(d, at.0[d]));
         }
-        if self.entries().len() == self.len { Ok(()) } else { Err(Broken::new("the plane miscounts")) }
+        let classes = filled.iter().map(|&cell| {
+            let best = self.cells.entries(cell).into_iter().map(class_of).max();
+            (cell, best.unwrap_or(CLASSES))
+        });
+        if !self.rows.is_of(classes) {
+            return Err(Broken::new("the classes of cells are not so"));
+        }
+        let is_counted = counts.by_coordinate.iter().zip(&self.counts.by_coordinate).all(|(is, said)| {
+            let [is, rest] =
+                [said.get(..is.len()) == Some(&is[..]), said.iter().skip(is.len()).all(|&n| n == 0)];
+            is && rest
+        });
+        if !is_counted || !self.counts.highest.reaches(&counts.highest) || entries.len() != self.len {
+            return Err(Broken::new("the plane miscounts"));
+        }
+        Ok(())
     }
+}
+
+/// Takes the first bit in the direction of a search.
+#[inline]
+fn take<const GREATEST: bool>(open: &mut u64) -> Option<usize> {
+    if *open == 0 {
+        return None;
+    }
+    let bit = if GREATEST { 63 - open.leading_zeros() } else { open.trailing_zeros() };
+    *open &= !(1 << bit);
+    Some(bit as usize)
 }

@@ -1,20 +1,17 @@
-//! The bucket tree: the nodes in order of coordinate, then of registration.
+//! The bucket tree of one attribute order: the nodes in order of coordinate, then of registration.
 //!
-//! The patent's tree has a vertex per bucket on every level. Here the keys define the buckets: a leaf is a
-//! range of nodes with one key, and a bucket of an inner level is a range of leaves.
-//!
-//! A lexicographic walk is slow where nodes fail only in a later dimension, such as nodes with the smallest
-//! cpu but no GPU. The third and the fourth coordinate, in four steps each, therefore give every node a
-//! *class*. The levels above the nodes record which of their members may serve each class. See `plane.rs`.
+//! The patent's tree has a vertex per bucket on every level. Here the coordinates define the buckets. A leaf is
+//! a range of nodes with one coordinate, and a bucket of an inner level is a range of leaves. See
+//! [`plane`](super::plane).
 
-use super::coordinate::{Coordinates, Steps};
-use super::entry::{RankTag, UpperBounds};
-use super::hints::{Available, Hints, REFUSED_MIN, Shape};
-use super::key::Key;
-use super::plane::Plane;
+use super::coordinate::{Coordinates, Geometry};
+use super::entry::{Entry, Narrow, RANKS_MAX, Wide};
+use super::layout::{Layout, highest};
+use super::plane::{Asked, Plane};
 use super::ranks::{Rank, Ranks};
-use super::walk::Search;
-use super::{Coordinate, Mark, Marks, ResourceVector, Slot, Visits};
+use super::{Coordinate, Mark, Marks, Slot, Visits};
+use crate::broken::{Broken, broken};
+use crate::limits::DIMENSIONS_MAX;
 
 /// The order in which leaves are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +22,7 @@ pub enum Direction {
     Smallest,
 }
 
-/// The coordinate and marks that a search requires of a leaf, as a minimum.
+/// The coordinates and marks that a search requires of a node, as a minimum.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// The coordinates of the request.
@@ -41,80 +38,185 @@ impl Wanted {
     }
 }
 
-/// The entry of a node.
+/// The entry of a node and its cell.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<K> {
-    pub(super) key: K,
-    /// `None` if the node is not in the tree. Otherwise the tag plus one. A tag is never the highest number.
-    tag: Option<std::num::NonZeroU32>,
+struct Place<E> {
+    entry: E,
+    /// `NOWHERE` if the node is not in the tree.
+    cell: u32,
 }
 
-impl<K: Key> Place<K> {
-    const NOWHERE: Self = Self { key: K::ZERO, tag: None };
+const NOWHERE: u32 = u32::MAX;
 
-    fn at(key: K, tag: RankTag) -> Self {
-        let tag = std::num::NonZeroU32::new(tag.bits().wrapping_add(1));
-        assert!(tag.is_some(), "fewer nodes than ranks");
-        Self { key, tag }
+/// The nodes of one attribute order.
+struct Bucketed<E: Entry> {
+    plane: Plane<E>,
+    /// By slot.
+    places: Vec<Place<E>>,
+}
+
+impl<E: Entry> Bucketed<E> {
+    fn new(layout: Layout, dimensions: usize, room: usize) -> Self {
+        Self { plane: Plane::new(layout, dimensions, room), places: Vec::new() }
     }
 
     #[inline]
-    pub(super) fn tag(&self) -> Option<RankTag> {
-        self.tag.map(|tag| RankTag::from_bits(tag.get() - 1))
-    }
-}
-
-/// The tree over one attribute order.
-pub(super) struct BucketTree<K> {
-    pub(super) plane: Plane<K>,
-    pub(super) places: Vec<Place<K>>,
-    /// By rank. Empty while no node has a mark.
-    pub(super) marks: Vec<Marks>,
-    hints: Hints<K>,
-}
-
-impl<K: Key> BucketTree<K> {
-    /// Creates an empty tree whose runs are split at `room`.
-    pub(super) fn new(room: usize, steps: [Steps; 2]) -> Self {
-        let plane = Plane::new(room, steps);
-        Self { plane, places: Vec::new(), marks: Vec::new(), hints: Hints::new() }
+    fn place(&self, slot: Slot) -> Option<Place<E>> {
+        self.places.get(slot as usize).copied().filter(|place| place.cell != NOWHERE)
     }
 
-    /// Returns the key and the tag of a node, if it is in the tree.
-    #[inline]
-    pub(super) fn entry(&self, slot: Slot) -> Option<(K, RankTag)> {
-        let place = self.places.get(slot as usize)?;
-        place.tag().map(|tag| (place.key, tag))
-    }
-
-    #[inline]
-    pub(super) fn marks(&self, rank: Rank) -> Marks {
-        self.marks.get(rank as usize).copied().unwrap_or(Marks::NONE)
-    }
-
-    /// Returns an upper bound per dimension of all nodes' coordinates.
-    pub(super) fn highest(&mut self) -> Coordinate {
-        self.plane.highest().coordinate()
-    }
-
-    /// Adds a node.
-    ///
-    /// # Panics
-    /// When it is already in the tree.
-    pub(super) fn insert(
-        &mut self,
-        slot: Slot,
-        key: K,
-        tag: RankTag,
-        marks: Marks,
-        available: Option<Available>,
-    ) {
+    fn insert(&mut self, slot: Slot, rank: Rank, at: &Coordinates, marks: Marks) {
         if self.places.len() <= slot as usize {
-            self.places.resize(slot as usize + 1, Place::NOWHERE);
+            self.places.resize(slot as usize + 1, Place { entry: E::VACANT, cell: NOWHERE });
         }
-        assert!(self.places[slot as usize].tag.is_none(), "slot {slot} is in the index already");
-        self.set_marks(tag.rank(), marks);
-        self.enter(slot, key, tag, marks, available);
+        assert!(self.places[slot as usize].cell == NOWHERE, "slot {slot} is in the index already");
+        assert!((rank as usize) < RANKS_MAX, "ranks are given again before they are so many");
+        let layout = self.plane.layout();
+        let entry = E::new(layout, at, rank);
+        let cell = layout.cell(&at.coordinate);
+        self.plane.insert(cell, entry, &at.coordinate, marks);
+        self.places[slot as usize] = Place { entry, cell: cell as u32 };
+    }
+
+    fn remove(&mut self, slot: Slot) -> Rank {
+        let Some(Place { entry, cell }) = self.place(slot) else { panic!("slot {slot} is not in the index") };
+        let at = entry.coordinate(self.plane.layout(), cell as usize);
+        self.plane.remove(cell as usize, entry, &at);
+        self.places[slot as usize].cell = NOWHERE;
+        entry.rank()
+    }
+
+    /// Moves a node. Returns whether its coordinate changed.
+    #[inline]
+    fn update(&mut self, slot: Slot, at: &Coordinates, marks: &[Marks]) -> bool {
+        let Some(Place { entry, cell }) = self.place(slot) else { panic!("slot {slot} is not in the index") };
+        let layout = self.plane.layout();
+        let rank = entry.rank();
+        let place = Place { entry: E::new(layout, at, rank), cell: layout.cell(&at.coordinate) as u32 };
+        self.places[slot as usize] = place;
+        let to = (place.cell as usize, place.entry);
+        self.plane.update((cell as usize, entry), to, &at.coordinate, marks)
+    }
+
+    #[inline]
+    fn coordinates(&self, slot: Slot) -> Option<Coordinates> {
+        let Place { entry, cell } = self.place(slot)?;
+        let coordinate = entry.coordinate(self.plane.layout(), cell as usize);
+        Some(Coordinates { coordinate, within: entry.parts_within() })
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = (Slot, Rank, Coordinates)> {
+        let node = |slot: Slot| Some((slot, self.place(slot)?.entry.rank(), self.coordinates(slot)?));
+        (0..self.places.len() as Slot).filter_map(node)
+    }
+
+    /// Returns the leaves in ascending order, each with its nodes in order of registration. Costs O(nodes).
+    fn leaves(&self) -> Vec<(Coordinate, Vec<Rank>)> {
+        let mut leaves: Vec<(Coordinate, Vec<Rank>)> = Vec::new();
+        for (cell, entry) in self.plane.entries() {
+            let at = entry.coordinate(self.plane.layout(), cell);
+            match leaves.last_mut() {
+                Some((last, ranks)) if *last == at => ranks.push(entry.rank()),
+                _ => leaves.push((at, vec![entry.rank()])),
+            }
+        }
+        leaves
+    }
+
+    fn check(&self, ranks: &Ranks, marks: &[Marks], nodes: usize) -> Result<(), Broken> {
+        let held = self.plane.len();
+        let placed = self.nodes().count();
+        if held != nodes || placed != nodes {
+            return Err(broken!("the tree holds {held} nodes, {placed} are placed, {nodes} expected"));
+        }
+        for (slot, rank, _) in self.nodes() {
+            if rank != ranks.of(slot) || !self.is_placed(slot) {
+                return Err(broken!("slot {slot} is not in the cell where it should be"));
+            }
+        }
+        let leaves = self.leaves();
+        let is_sorted = leaves.is_sorted_by(|a, b| a.0 < b.0);
+        if !is_sorted || !leaves.iter().all(|(_, ranks)| ranks.is_sorted_by(|a, b| a < b)) {
+            return Err(Broken::new("the nodes are out of order"));
+        }
+        self.plane.check(marks)
+    }
+
+    fn is_placed(&self, slot: Slot) -> bool {
+        self.place(slot).is_some_and(|place| self.plane.has(place.cell as usize, place.entry))
+    }
+}
+
+/// The tree of one attribute order.
+pub(super) struct BucketTree {
+    /// For each position, the dimension compared there. `None` for the dimensions' own order.
+    order: Option<[u8; DIMENSIONS_MAX]>,
+    /// Whether entries of one word tell all that decides. See [`Geometry::is_narrow`].
+    may_be_narrow: bool,
+    dimensions: usize,
+    room: usize,
+    /// By rank. Empty while no node has a mark.
+    marks: Vec<Marks>,
+    width: Width,
+}
+
+enum Width {
+    Narrow(Bucketed<Narrow>),
+    Wide(Bucketed<Wide>),
+}
+
+macro_rules! each {
+    ($tree:expr, $width:ident => $result:expr) => {
+        match $tree {
+            Width::Narrow($width) => $result,
+            Width::Wide($width) => $result,
+        }
+    };
+}
+
+impl BucketTree {
+    /// Creates an empty tree of attribute order `order`.
+    pub(super) fn new(geometry: &Geometry, order: usize) -> Self {
+        let may_be_narrow = geometry.is_narrow(order);
+        let dimensions = geometry.dimension_count();
+        let room = geometry.room();
+        let width = Width::over(&Coordinate::default(), 0, may_be_narrow, dimensions, room);
+        let order = (order > 0).then(|| geometry.orders()[order]);
+        Self { order, may_be_narrow, dimensions, room, marks: Vec::new(), width }
+    }
+
+    /// Returns the coordinates in this attribute order.
+    #[inline]
+    fn ordered(&self, at: &Coordinates) -> Coordinates {
+        match &self.order {
+            None => *at,
+            Some(places) => at.ordered(places),
+        }
+    }
+
+    /// Lays the tree out again if it does not cover a coordinate or has too many nodes.
+    #[inline]
+    fn cover(&mut self, at: &Coordinate) {
+        let layout = each!(&self.width, tree => *tree.plane.layout());
+        let len = each!(&self.width, tree => tree.plane.len());
+        if !layout.covers(at) || layout.is_coarse_for(len + 1) {
+            self.lay_out(at);
+        }
+    }
+
+    /// Lays out a tree that covers all nodes and one more. Costs O(nodes). This happens when the number of nodes
+    /// has doubled, or when a coordinate takes a bit more than all before.
+    #[cold]
+    fn lay_out(&mut self, more: &Coordinate) {
+        let nodes: Vec<_> = each!(&self.width, tree => tree.nodes().collect());
+        let highest = highest(nodes.iter().map(|(.., at)| at)).highest(more);
+        let mut width =
+            Width::over(&highest, nodes.len() + 1, self.may_be_narrow, self.dimensions, self.room);
+        for (slot, rank, at) in &nodes {
+            let marks = self.marks(*rank);
+            each!(&mut width, tree => tree.insert(*slot, *rank, at, marks));
+        }
+        self.width = width;
     }
 
     fn set_marks(&mut self, rank: Rank, marks: Marks) {
@@ -128,19 +230,19 @@ impl<K: Key> BucketTree<K> {
     }
 
     #[inline]
-    fn enter(&mut self, slot: Slot, key: K, tag: RankTag, marks: Marks, available: Option<Available>) {
-        self.plane.insert(key, tag, marks, &self.marks);
-        self.places[slot as usize] = Place::at(key, tag);
-        self.hints.note_arrival(key, tag.rank(), available);
+    pub(super) fn marks(&self, rank: Rank) -> Marks {
+        self.marks.get(rank as usize).copied().unwrap_or(Marks::NONE)
     }
 
-    /// Records that a node's books changed but its key did not. A search that rejected it before may now
-    /// accept it.
-    #[inline]
-    pub(super) fn touch(&mut self, slot: Slot, available: &ResourceVector) {
-        if let Some((key, tag)) = self.entry(slot) {
-            self.hints.note_arrival(key, tag.rank(), Some(available.into()));
-        }
+    /// Adds a node.
+    ///
+    /// # Panics
+    /// When it is already in the tree.
+    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, at: &Coordinates, marks: Marks) {
+        let at = self.ordered(at);
+        self.cover(&at.coordinate);
+        self.set_marks(rank, marks);
+        each!(&mut self.width, tree => tree.insert(slot, rank, &at, marks));
     }
 
     /// Removes a node.
@@ -148,90 +250,150 @@ impl<K: Key> BucketTree<K> {
     /// # Panics
     /// When it is not in the tree.
     pub(super) fn remove(&mut self, slot: Slot) {
-        let rank = self.leave(slot);
-        self.places[slot as usize] = Place::NOWHERE;
+        let rank = each!(&mut self.width, tree => tree.remove(slot));
         self.set_marks(rank, Marks::NONE);
     }
 
+    /// Moves a node. Returns whether its coordinate changed.
+    ///
+    /// # Panics
+    /// When it is not in the tree.
     #[inline]
-    fn leave(&mut self, slot: Slot) -> Rank {
-        let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} is not in the index") };
-        assert!(self.plane.remove(key, tag), "slot {slot} is not where it should be");
-        tag.rank()
+    pub(super) fn update(&mut self, slot: Slot, at: &Coordinates) -> bool {
+        let at = self.ordered(at);
+        let is_covered = each!(&self.width, tree => tree.plane.layout().covers(&at.coordinate));
+        if !is_covered {
+            self.lay_out(&at.coordinate);
+        }
+        each!(&mut self.width, tree => tree.update(slot, &at, &self.marks))
     }
 
-    /// Moves a node to `key`. `below` is as in [`RankTag`].
+    /// Prefetches the memory that an update of a node will read.
     #[inline]
-    pub(super) fn update(&mut self, slot: Slot, key: K, below: u8, available: &ResourceVector) {
-        let rank = self.leave(slot);
-        self.enter(slot, key, RankTag::new(rank, below), self.marks(rank), Some(available.into()));
+    pub(super) fn prefetch(&self, slot: Slot) -> usize {
+        each!(&self.width, tree => {
+            tree.place(slot).map_or(0, |place| tree.plane.prefetch(place.cell as usize, place.entry))
+        })
     }
 
     /// Replaces the marks of a node.
     pub(super) fn mark(&mut self, slot: Slot, marks: Marks) {
-        let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} is not in the index") };
-        self.set_marks(tag.rank(), marks);
-        self.plane.mark(key, tag, marks);
-        self.hints.note_arrival(key, tag.rank(), None);
+        let rank = each!(&mut self.width, tree => {
+            let Some(place) = tree.place(slot) else { panic!("slot {slot} is not in the index") };
+            tree.plane.mark(place.cell as usize, place.entry, marks);
+            place.entry.rank()
+        });
+        self.set_marks(rank, marks);
     }
 
     /// Sets `mark` on the nodes for which `member` returns true, and clears it on all others.
     pub(super) fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
-        for slot in 0..self.places.len() as Slot {
-            let Some((_, tag)) = self.entry(slot) else { continue };
-            let rank = tag.rank();
-            let known = self.marks(rank);
+        let nodes: Vec<_> = each!(&self.width, tree => tree.nodes().collect());
+        for (slot, rank, _) in nodes {
             let marks = self.marks(rank).with(mark, member(slot));
-            if known != marks {
+            if self.marks(rank) != marks {
                 self.mark(slot, marks);
             }
         }
     }
 
-    /// Returns the first accepted node of the first leaf that has one. `shape` identifies what is accepted,
-    /// if that is the same for each search.
+    /// Returns the first accepted node of the first leaf that has one.
     #[inline]
     pub(super) fn first(
         &mut self,
         direction: Direction,
-        asked: UpperBounds<K>,
-        shape: Option<&Shape>,
+        wanted: &Wanted,
         ranks: &Ranks,
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        let looked_at = visits.nodes;
-        let begin = shape.and_then(|shape| self.hints.begin(shape, direction));
-        let mut search = Search {
-            direction,
-            asked,
-            class: self.plane.class(asked.high),
-            ranks,
-            marks: &self.marks,
-            begin,
-            visits: &mut *visits,
+        let at = self.ordered(&wanted.coordinates);
+        let asked = Asked { at: &at, marks: wanted.marks, of: &self.marks };
+        each!(&mut self.width, tree => match direction {
+            Direction::Greatest => tree.plane.first::<true>(&asked, ranks, visits, accept),
+            Direction::Smallest => tree.plane.first::<false>(&asked, ranks, visits, accept),
+        })
+    }
+
+    /// Returns the coordinates of a node in this attribute order, if it is in the tree. Parts of steps may be
+    /// larger than those of the node.
+    #[inline]
+    pub(super) fn coordinates(&self, slot: Slot) -> Option<Coordinates> {
+        each!(&self.width, tree => tree.coordinates(slot))
+    }
+
+    /// Returns whether a node is in the tree.
+    #[inline]
+    pub(super) fn contains(&self, slot: Slot) -> bool {
+        each!(&self.width, tree => tree.place(slot).is_some())
+    }
+
+    /// Returns one more than the highest slot that was ever used here.
+    pub(super) fn slots(&self) -> Slot {
+        each!(&self.width, tree => tree.places.len() as Slot)
+    }
+
+    /// Returns an upper bound per dimension of all nodes' coordinates.
+    pub(super) fn highest(&mut self) -> Coordinate {
+        each!(&mut self.width, tree => tree.plane.highest())
+    }
+
+    /// Returns the number of non-empty buckets of a tree with `levels` dimensions, including the root. This is
+    /// the number of distinct prefixes of the nodes' coordinates. Costs O(nodes).
+    pub(super) fn bucket_count(&self, levels: usize) -> usize {
+        let leaves = each!(&self.width, tree => tree.leaves());
+        let below_root = |level: usize| {
+            let differ = |pair: &&[(Coordinate, Vec<Rank>)]| pair[0].0.0[..=level] != pair[1].0.0[..=level];
+            leaves.windows(2).filter(differ).count() + usize::from(!leaves.is_empty())
         };
-        let best = self.plane.search(&mut search, accept);
-        if let Some(shape) = shape {
-            let refused = visits.nodes - looked_at;
-            if refused > REFUSED_MIN {
-                let found = best.map(|best| (best.key, best.rank));
-                self.hints.keep((shape, direction, asked.high), refused, found);
-            }
+        1 + (0..levels).map(below_root).sum::<usize>()
+    }
+
+    /// Returns the leaves in the direction of a search, each with its nodes. Costs O(nodes).
+    pub(super) fn leaves(&self, direction: Direction, ranks: &Ranks) -> Vec<(Coordinate, Vec<Slot>)> {
+        let mut leaves: Vec<_> = each!(&self.width, tree => tree.leaves())
+            .into_iter()
+            .map(|(at, nodes)| (at, nodes.into_iter().map(|rank| ranks.slot(rank)).collect()))
+            .collect();
+        if direction == Direction::Greatest {
+            leaves.reverse();
         }
-        best.map(|best| best.slot)
+        leaves
     }
 
-    /// Returns the bytes taken by the tree.
     pub(super) fn bytes(&self) -> usize {
-        self.plane.bytes()
-            + self.places.capacity() * size_of::<Place<K>>()
-            + self.marks.capacity() * size_of::<Marks>()
-            + self.hints.bytes()
+        let marks = self.marks.capacity() * size_of::<Marks>();
+        let narrow = size_of::<Place<Narrow>>();
+        let wide = size_of::<Place<Wide>>();
+        marks
+            + match &self.width {
+                Width::Narrow(tree) => tree.plane.bytes() + tree.places.capacity() * narrow,
+                Width::Wide(tree) => tree.plane.bytes() + tree.places.capacity() * wide,
+            }
     }
 
-    /// Returns whether an entry is in the cell of its key.
-    pub(super) fn has_entry(&self, key: K, tag: RankTag) -> bool {
-        self.plane.holds(key, tag)
+    /// Returns whether the node in `slot` has this rank and is in the cell of its entry.
+    pub(super) fn has_entry(&self, slot: Slot, rank: Rank) -> bool {
+        each!(&self.width, tree => {
+            tree.place(slot).is_some_and(|place| place.entry.rank() == rank) && tree.is_placed(slot)
+        })
+    }
+
+    /// Checks the order of the nodes, the bounds of cells, the cell of each node, and the number of nodes.
+    ///
+    /// # Errors
+    /// Returns the inconsistency.
+    pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), Broken> {
+        each!(&self.width, tree => tree.check(ranks, &self.marks, nodes))
+    }
+}
+
+impl Width {
+    /// Creates an empty tree for coordinates up to `highest`.
+    fn over(highest: &Coordinate, nodes: usize, may_be_narrow: bool, dimensions: usize, room: usize) -> Self {
+        match Layout::exact(highest, nodes).filter(|_| may_be_narrow) {
+            Some(layout) => Self::Narrow(Bucketed::new(layout, dimensions, room)),
+            None => Self::Wide(Bucketed::new(Layout::coarse(highest, nodes), dimensions, room)),
+        }
     }
 }

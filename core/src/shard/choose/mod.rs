@@ -37,7 +37,6 @@ use crate::rng::Rng;
 use crate::shard::books::{Books, Dirty};
 use granularity::Granularity;
 use hybrid_order::HybridOrder;
-use named::hint_shape;
 use rankings::Rankings;
 use selectors::SelectorSets;
 
@@ -172,9 +171,7 @@ impl Choose {
             (None, None) => Candidates::All,
         };
         let demand = &request.demand;
-        let shape = if named.is_none() { hint_shape(demand, set) } else { None };
-        self.index.select_shape(
-            shape.as_ref(),
+        self.index.select_in_order(
             order,
             request.policy,
             &asked,

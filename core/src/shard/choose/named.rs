@@ -5,25 +5,17 @@
 //! instead. The total cost is close to that of the cheaper way, and both give the same answer. Random first
 //! draws from the candidates a few times, before it looks at all of them.
 
-use super::selectors::{CandidateSet, SetId};
+use super::selectors::SetId;
 use super::{Choose, Eligibility, Eligible};
 use crate::ids::NodeId;
-use crate::index::{Candidates, Shape, Slot};
+use crate::index::{Candidates, Slot};
 use crate::limits::{NAMED_WALK_MAX, RANDOM_DRAWS_MIN};
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
-use crate::resource::Demand;
 use crate::shard::books::Books;
 
 /// The divisor that gives the budget of a search: the number of named nodes divided by this.
 const SEARCHED_PART: usize = 4;
-
-/// Returns what a search for `demand` accepts, if that is the same for every such search.
-pub(crate) fn hint_shape(demand: &Demand, set: Option<&CandidateSet>) -> Option<Shape> {
-    let &Demand { cpu, memory, gpu, .. } = demand;
-    let set = set.map(CandidateSet::number);
-    demand.custom.is_none().then_some(Shape { cpu, memory, gpu, set })
-}
 
 impl Choose {
     /// Searches all nodes for a request that names many of them. `None` if few are named or the search was
@@ -59,8 +51,7 @@ impl Choose {
         };
         let policy = request.policy;
         let visits = &mut self.visits;
-        let found =
-            self.index.select_shape(None, order, policy, &asked, candidates, &mut state, visits, accept);
+        let found = self.index.select_in_order(order, policy, &asked, candidates, &mut state, visits, accept);
         if given_up {
             return None;
         }
@@ -82,12 +73,11 @@ impl Choose {
         let members = set.unmarked().filter(|_| request.policy != Policy::Random)?;
         let asked = self.index.geometry().asked(&request.demand);
         let order = self.order_of(books, request);
-        let shape = hint_shape(&request.demand, Some(set));
         let fits = |slot| nodes.fits(slot, &request.demand) && set.contains(slot);
         let mut state = self.policy_state.clone();
         let mut left = members / SEARCHED_PART;
         let mut given_up = false;
-        // Accepting any node ends the search. The hints stay correct: no earlier node fits.
+        // Accepting any node ends the search.
         let accept = |slot| {
             given_up = left == 0;
             left = left.saturating_sub(1);
@@ -96,9 +86,8 @@ impl Choose {
         let policy = request.policy;
         let visits = &mut self.visits;
         let index = &mut self.index;
-        let shape = shape.as_ref();
         let all = Candidates::All;
-        let found = index.select_shape(shape, order, policy, &asked, all, &mut state, visits, accept);
+        let found = index.select_in_order(order, policy, &asked, all, &mut state, visits, accept);
         if !given_up {
             self.policy_state = state;
             return Some(found);
@@ -106,7 +95,7 @@ impl Choose {
         let members = set.members();
         let walk = Candidates::Walk(&members);
         let state = &mut self.policy_state;
-        Some(index.select_shape(None, order, policy, &asked, walk, state, visits, fits))
+        Some(index.select_in_order(order, policy, &asked, walk, state, visits, fits))
     }
 
     /// Draws one of the named nodes that fit, with equal probability. `None` if the first few draws do not fit.

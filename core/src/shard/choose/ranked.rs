@@ -72,7 +72,7 @@ impl Choose {
                     let asked = self.index.geometry().asked(&request.demand);
                     let index = &mut self.index;
                     let policy = request.policy;
-                    index.select_shape(None, order, policy, &asked, candidates, state, visits, fits)
+                    index.select_in_order(order, policy, &asked, candidates, state, visits, fits)
                 }
             };
             if found.is_some() {

@@ -136,7 +136,7 @@ impl Choose {
         let listed = fitting.is_some();
         let accept = |slot: Slot| listed || own.contains(&slot) && search.accepts(&eligible, slot);
         let policy = request.policy;
-        reserved.select_shape(None, order, policy, &asked, candidates, policy_state, visits, accept)
+        reserved.select_in_order(order, policy, &asked, candidates, policy_state, visits, accept)
     }
 
     fn hybrid_of(&mut self, search: &Search<'_>, fitting: &[Slot]) -> Option<Slot> {

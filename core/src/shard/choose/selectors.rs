@@ -6,7 +6,6 @@
 //! the assignment of marks may depend on the history of requests.
 
 use crate::broken::{Broken, broken};
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::Choose;
@@ -35,8 +34,6 @@ pub(crate) const MARKS_OF_RANKINGS: std::ops::Range<u8> = Mark::COUNT - 16..Mark
 /// The nodes whose labels satisfy one selector.
 pub(crate) struct CandidateSet {
     selector: Arc<Selector>,
-    /// Unique among all sets, past and present.
-    number: NonZeroU64,
     bits: Bits,
     /// The members. Always present while they are few enough to be walked, never above `FEW_KEPT_MAX`.
     few: Option<Vec<Slot>>,
@@ -51,12 +48,6 @@ impl CandidateSet {
     #[inline]
     pub(crate) fn contains(&self, slot: Slot) -> bool {
         self.bits.contains(slot)
-    }
-
-    /// Returns its number, which is unique among all sets, past and present.
-    #[inline]
-    pub(crate) fn number(&self) -> NonZeroU64 {
-        self.number
     }
 
     /// Returns the members as a list, if there are few. This depends only on their number: Random draws
@@ -127,8 +118,6 @@ pub(crate) struct SelectorSets {
     marked: [Option<SetId>; MARKS_OF_RANKINGS.start as usize],
     /// The time when each mark was last given. Zero if never.
     given: [u64; MARKS_OF_RANKINGS.start as usize],
-    /// The number of sets ever created.
-    made: u64,
     pub(crate) looked_at: LookedAt,
 }
 
@@ -141,7 +130,6 @@ impl Default for SelectorSets {
             sets: Lru::default(),
             marked,
             given,
-            made: 0,
             looked_at: LookedAt::default(),
         }
     }
@@ -157,11 +145,6 @@ impl SelectorSets {
         (id, mark)
     }
 
-    fn next_number(&mut self) -> NonZeroU64 {
-        self.made += 1;
-        NonZeroU64::new(self.made).expect("counted from one")
-    }
-
     pub(crate) fn at(&self, id: SetId) -> &CandidateSet {
         self.sets.at(id.0)
     }
@@ -172,7 +155,6 @@ impl SelectorSets {
         let bits = self.labels.members(selector, &mut self.looked_at);
         let set = CandidateSet {
             selector: Arc::clone(selector),
-            number: self.next_number(),
             few: (bits.len() <= FEW_KEPT_MAX).then(|| bits.iter().collect()),
             bits,
             mark: None,

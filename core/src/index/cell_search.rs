@@ -1,0 +1,306 @@
+//! Searches in cells, and what is recomputed after them.
+
+use super::Marks;
+use super::cell::{BLOCK, Cell, Cells, Chunk, INLINE, NONE, PARTS, Part, STALE_MARKS, STALE_WITHIN};
+use super::classes::CLASSES;
+use super::entry::Entry;
+
+/// What a search wants of an entry.
+#[derive(Clone, Copy)]
+pub(super) struct Sought<'a, E: Entry> {
+    pub(super) asked: E::Asked,
+    pub(super) marks: Marks,
+    /// By rank.
+    pub(super) of: &'a [Marks],
+}
+
+impl<E: Entry> Sought<'_, E> {
+    #[inline]
+    fn is_marked(&self, entry: E) -> bool {
+        self.marks == Marks::NONE
+            || self.of.get(entry.rank() as usize).is_some_and(|marks| marks.hold(self.marks))
+    }
+}
+
+/// Returns the first entry in the direction of the search that fits, after `passed`.
+#[inline]
+fn first_of<E: Entry, const GREATEST: bool>(
+    entries: &[E],
+    sought: &Sought<'_, E>,
+    passed: Option<E::Order>,
+) -> Option<E::Order> {
+    let mut first = E::AFTER_ALL;
+    for &entry in entries {
+        let order = if GREATEST { E::turned(entry.order()) } else { entry.order() };
+        if entry.fits(&sought.asked) & (order < first) & passed.is_none_or(|passed| order > passed)
+            && sought.is_marked(entry)
+        {
+            first = order;
+        }
+    }
+    (first != E::AFTER_ALL).then_some(first)
+}
+
+impl<E: Entry> Cells<E> {
+    /// Returns the first entry of a cell that fits, after `passed`, with the number of parts that were read.
+    #[inline]
+    pub(super) fn first<const GREATEST: bool>(
+        &mut self,
+        cell: usize,
+        sought: &Sought<'_, E>,
+        passed: Option<E::Order>,
+        parts_read: &mut u64,
+    ) -> Option<E::Order> {
+        let here = self.get(cell);
+        if here.at == NONE || here.at & PARTS == 0 {
+            return first_of::<E, GREATEST>(self.entries_of(here), sought, passed);
+        }
+        let directory = (here.at & !PARTS) as usize;
+        if GREATEST {
+            self.greatest(directory, sought, passed, parts_read)
+        } else {
+            self.smallest(directory, sought, passed, parts_read)
+        }
+    }
+
+    fn smallest(
+        &mut self,
+        directory: usize,
+        sought: &Sought<'_, E>,
+        passed: Option<E::Order>,
+        parts_read: &mut u64,
+    ) -> Option<E::Order> {
+        let from = passed.map_or(E::lowest(&sought.asked), |passed| passed.max(E::lowest(&sought.asked)));
+        let begin = self.part_of(directory, from);
+        (begin..self.directories[directory].len())
+            .find_map(|number| self.first_in_part::<false>(directory, number, sought, passed, parts_read))
+    }
+
+    /// The last leaf comes first, and in it the lowest rank. A leaf may span several parts.
+    fn greatest(
+        &mut self,
+        directory: usize,
+        sought: &Sought<'_, E>,
+        passed: Option<E::Order>,
+        parts_read: &mut u64,
+    ) -> Option<E::Order> {
+        let parts = &self.directories[directory];
+        let least = self.part_of(directory, E::lowest(&sought.asked));
+        let mut number = passed.map_or(parts.len(), |passed| {
+            let leaf = E::leaf(E::turned(passed));
+            parts.partition_point(|part| E::leaf(part.first) <= leaf)
+        });
+        let mut first: Option<E::Order> = None;
+        while number > least {
+            // The parts before have this leaf only if the part after them begins with it.
+            if let Some(first) = first
+                && E::leaf(self.directories[directory][number].first) != E::leaf(E::turned(first))
+            {
+                break;
+            }
+            number -= 1;
+            let of_part = self.first_in_part::<true>(directory, number, sought, passed, parts_read);
+            first = [first, of_part].into_iter().flatten().min();
+        }
+        first
+    }
+
+    #[inline]
+    fn first_in_part<const GREATEST: bool>(
+        &mut self,
+        directory: usize,
+        number: usize,
+        sought: &Sought<'_, E>,
+        passed: Option<E::Order>,
+        parts_read: &mut u64,
+    ) -> Option<E::Order> {
+        let part = &self.directories[directory][number];
+        if !E::may_fit(&part.bounds, &sought.asked) || !part.marks.hold(sought.marks) {
+            return None;
+        }
+        *parts_read += 1;
+        let found = first_of::<E, GREATEST>(self.entries_in(part), sought, passed);
+        if found.is_none() && part.is_stale {
+            self.settle_part(directory, number, sought.of);
+        }
+        found
+    }
+
+    /// Recomputes the bounds of a part.
+    fn settle_part(&mut self, directory: usize, number: usize, of: &[Marks]) {
+        let part = &self.directories[directory][number];
+        let entries = self.entries_in(part);
+        let bounds = entries.iter().fold(E::NOTHING, |bounds, entry| entry.add_to(&bounds));
+        let marks = marks_of(entries, of);
+        let part = &mut self.directories[directory][number];
+        part.bounds = bounds;
+        part.marks = marks;
+        part.is_stale = false;
+    }
+
+    /// Recomputes the bounds of a cell. `class_of` returns the class of an entry.
+    pub(super) fn settle(
+        &mut self,
+        cell: usize,
+        with_marks: bool,
+        of: &[Marks],
+        class_of: impl Fn(E) -> usize,
+    ) {
+        let mut sum = Cell { entries: [E::VACANT; INLINE], ..Cell::EMPTY };
+        let here = *self.get(cell);
+        if here.at != NONE && here.at & PARTS != 0 {
+            let directory = (here.at & !PARTS) as usize;
+            for number in 0..self.directories[directory].len() {
+                if self.directories[directory][number].is_stale {
+                    self.settle_part(directory, number, of);
+                }
+                let part = &self.directories[directory][number];
+                sum.marks = sum.marks.or(part.marks);
+                self.entries_in(part).iter().for_each(|&entry| sum.raise(class_of(entry), entry.within()));
+            }
+        } else {
+            let entries = self.entries_of(&here);
+            entries.iter().for_each(|&entry| sum.raise(class_of(entry), entry.within()));
+            sum.marks = if with_marks { marks_of(entries, of) } else { here.marks };
+        }
+        let here = self.get_mut(cell);
+        here.within = sum.within;
+        here.marks = sum.marks;
+        here.stale &= if with_marks { 0 } else { STALE_MARKS };
+    }
+
+    /// Recomputes the bounds of all cells, whose classes were cut again. Returns the cells with the class of
+    /// their best score.
+    pub(super) fn classify(&mut self, class_of: impl Fn(u32) -> usize) -> Vec<(usize, usize)> {
+        let mut classes = Vec::new();
+        for cell in self.filled() {
+            let here = self.get_mut(cell);
+            // At least as much, as a bound must be. Searches without success lower it.
+            here.within = [here.within[0]; CLASSES];
+            here.stale |= STALE_WITHIN;
+            classes.push((cell, class_of(u32::from(here.best))));
+        }
+        classes
+    }
+
+    /// Returns the cells with entries, in order.
+    pub(super) fn filled(&self) -> Vec<usize> {
+        let of_block =
+            |block: usize| (block * BLOCK..(block + 1) * BLOCK).filter(|&at| !self.get(at).is_empty());
+        (0..self.blocks.len()).filter(|&block| self.blocks[block] != NONE).flat_map(of_block).collect()
+    }
+
+    /// Prefetches the memory that removing an entry will read.
+    #[inline]
+    pub(super) fn prefetch(&self, cell: usize, entry: E) -> usize {
+        let here = self.get(cell);
+        if here.at == NONE {
+            return usize::from(here.len);
+        }
+        let (chunk, len) = if here.at & PARTS == 0 {
+            (here.at, here.len)
+        } else {
+            let directory = (here.at & !PARTS) as usize;
+            let part = &self.directories[directory][self.part_of(directory, entry.order())];
+            (part.chunk, part.len)
+        };
+        let lines =
+            self.chunks[chunk as usize].0[..usize::from(len)].iter().step_by(64 / size_of::<E>().min(64));
+        lines.fold(0, |sum, entry| sum ^ entry.rank() as usize)
+    }
+
+    /// Returns whether an entry is in this cell.
+    pub(super) fn has(&self, cell: usize, entry: E) -> bool {
+        if self.blocks[cell / BLOCK] == NONE {
+            return false;
+        }
+        let here = self.get(cell);
+        if here.at == NONE || here.at & PARTS == 0 {
+            return self.entries_of(here).contains(&entry);
+        }
+        let directory = (here.at & !PARTS) as usize;
+        self.entries_in(&self.directories[directory][self.part_of(directory, entry.order())]).contains(&entry)
+    }
+
+    /// Returns the entries of a cell in order.
+    pub(super) fn entries(&self, cell: usize) -> Vec<E> {
+        if self.blocks[cell / BLOCK] == NONE {
+            return Vec::new();
+        }
+        let here = self.get(cell);
+        let mut entries = if here.at != NONE && here.at & PARTS != 0 {
+            let parts = &self.directories[(here.at & !PARTS) as usize];
+            parts.iter().flat_map(|part| self.entries_in(part)).copied().collect()
+        } else {
+            self.entries_of(here).to_vec()
+        };
+        entries.sort_unstable_by_key(|entry| entry.order());
+        entries
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let parts: usize = self.directories.iter().map(Vec::capacity).sum();
+        let free = [&self.free_blocks, &self.free_chunks, &self.free_directories, &self.blocks];
+        self.cells.capacity() * size_of::<Cell<E>>()
+            + self.chunks.capacity() * size_of::<Chunk<E>>()
+            + self.filled.capacity()
+            + parts * size_of::<Part<E>>()
+            + self.directories.capacity() * size_of::<Vec<Part<E>>>()
+            + free.into_iter().map(|free| free.capacity() * size_of::<u32>()).sum::<usize>()
+    }
+
+    /// Checks the bounds of a cell, its parts, and its best score.
+    pub(super) fn check(
+        &self,
+        cell: usize,
+        of: &[Marks],
+        score_of: impl Fn(E) -> u32,
+        class_of: impl Fn(E) -> usize,
+    ) -> Result<(), &'static str> {
+        let here = self.get(cell);
+        let entries = self.entries(cell);
+        let best = entries.iter().map(|&entry| score_of(entry)).max();
+        if best != Some(u32::from(here.best)) {
+            return Err("the best score of the cell");
+        }
+        let is_covered = |entry: &E| here.may_fit(class_of(*entry), entry.within(), 0, mark_of(*entry, of));
+        if !entries.iter().all(is_covered) {
+            return Err("a bound of the cell");
+        }
+        if here.at == NONE || here.at & PARTS == 0 {
+            return Ok(());
+        }
+        let parts = &self.directories[(here.at & !PARTS) as usize];
+        for (number, part) in parts.iter().enumerate() {
+            let entries = self.entries_in(part);
+            let after = parts.get(number + 1).map_or(E::AFTER_ALL, |next| next.first);
+            let is_in = |entry: &E| part.first <= entry.order() && entry.order() < after;
+            let is_covered =
+                |entry: &E| entry.add_to(&part.bounds) == part.bounds && part.marks.hold(mark_of(*entry, of));
+            if entries.is_empty() || !entries.iter().all(|entry| is_in(entry) && is_covered(entry)) {
+                return Err("a part of the cell");
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that cells are allocated where there are entries, and counted.
+    pub(super) fn check_blocks(&self) -> Result<(), &'static str> {
+        let is_counted = |(block, &at): (usize, &u32)| {
+            let filled =
+                || (block * BLOCK..(block + 1) * BLOCK).filter(|&at| !self.get(at).is_empty()).count();
+            at == NONE || filled() == usize::from(self.filled[at as usize]) && filled() > 0
+        };
+        let free = self.free_blocks.len() + self.blocks.iter().filter(|&&at| at != NONE).count();
+        let is_whole = self.blocks.iter().enumerate().all(is_counted) && free == self.filled.len();
+        if is_whole { Ok(()) } else { Err("the blocks of cells") }
+    }
+}
+
+fn mark_of<E: Entry>(entry: E, of: &[Marks]) -> Marks {
+    of.get(entry.rank() as usize).copied().unwrap_or(Marks::NONE)
+}
+
+fn marks_of<E: Entry>(entries: &[E], of: &[Marks]) -> Marks {
+    entries.iter().fold(Marks::NONE, |marks, &entry| marks.or(mark_of(entry, of)))
+}

@@ -93,11 +93,6 @@ impl Planner {
         let mut flight =
             StatementInFlight::new(statement, parts_of(operations, &conflicts), conflicts, terms);
         let commands = flight.begin();
-        if flight.is_done_at_once() && !matches!(purpose, Purpose::Submit(_)) {
-            for &(_, shard, _) in &commands {
-                self.replicas.copies[usize::from(shard.0)].endings.sent();
-            }
-        }
         let key = self.flights.insert((flight, purpose));
         self.send(key, commands);
     }
@@ -134,12 +129,7 @@ impl Planner {
         }
         let key = (tag >> PART_BITS) as usize;
         let part = (tag & ((1 << PART_BITS) - 1)) as usize;
-        let (flight, purpose) = self.flights.get_mut(key).expect("answers are of flights under way");
-        if !matches!(purpose, Purpose::Submit(_))
-            && let Some((shard, bundles, visible_from)) = flight.ended_at_once(part, &outcome)
-        {
-            self.replicas.copies[usize::from(shard.0)].endings.answered(bundles, visible_from);
-        }
+        let (flight, _) = self.flights.get_mut(key).expect("answers are of flights under way");
         let commands = flight.handle(part, outcome);
         if !commands.is_empty() {
             self.send(key, commands);

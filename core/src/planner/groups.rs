@@ -180,13 +180,8 @@ impl Planner {
             EndPurpose::Shrink(tag, indexes) => {
                 let group = self.groups.get_mut(&id).expect("groups stay while bundles end");
                 group.committing = false;
-                let (gone, stays): (Vec<_>, Vec<_>) =
-                    group.bundles.drain(..).partition(|bundle| indexes.contains(&bundle.index));
-                group.bundles = stays;
+                group.bundles.retain(|bundle| !indexes.contains(&bundle.index));
                 let view = group.view();
-                for bundle in gone {
-                    self.left_node(bundle.place.map(|place| place.node), id, bundle.index);
-                }
                 self.reply(tag, PlanReply::Group(Box::new(view)));
                 self.settle(id, now);
             }
@@ -209,24 +204,11 @@ impl Planner {
         }
     }
 
-    pub(super) fn left_node(&mut self, node: Option<NodeId>, id: GroupId, index: u32) {
-        let Some(node) = node else { return };
-        if let Some(bundles) = self.by_node.get_mut(&node) {
-            bundles.remove(&(id, index));
-            if bundles.is_empty() {
-                self.by_node.remove(&node);
-            }
-        }
-    }
-
     pub(super) fn forget_group(&mut self, id: GroupId) {
         self.forget_deadline(id);
         self.proofs.remove(&id);
         let Some(group) = self.groups.remove(&id) else { return };
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
-        for bundle in &group.bundles {
-            self.left_node(bundle.place.map(|place| place.node), id, bundle.index);
-        }
     }
 
     pub(super) fn group_status(&mut self, tag: JobTag, id: GroupId) {
@@ -390,14 +372,6 @@ impl Planner {
                 let gpus = placement.gpus;
                 bundle.place = Some(Place { node, allocation, gpus });
                 bundle.lost = None;
-                self.by_node.entry(node).or_default().insert((id, taken.bundle));
-                // Checked with the next view. The current one may be older than the grant and still show the
-                // node as lost.
-                self.granted_on.push(node);
-                if self.replicas.copies[taken.shard].endings.others_since(applied.visible_from) {
-                    // Checked with a view that shows every answered grant. The current one may not.
-                    self.look_again.push(node);
-                }
             }
         }
         if !lost {

@@ -7,7 +7,6 @@
 //! the number of planners is its own number ([`keeper_of`](crate::group::keeper_of)).
 
 mod bounds;
-mod bundle_events;
 mod capacity;
 mod colocate;
 mod commit;
@@ -46,7 +45,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use crate::group::{ClientKey, PlanJob, PlanReply};
-use crate::ids::{GroupId, Incarnation, NodeId, ShardId};
+use crate::ids::{GroupId, Incarnation, ShardId};
 use crate::limits::{GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT};
 use crate::link::Tickets;
 use crate::map::FixedMap;
@@ -140,16 +139,10 @@ pub struct Planner {
     /// Jobs that have not begun.
     queue: JobQueue,
     groups: BTreeMap<GroupId, Group>,
-    /// The bundles on each node.
-    by_node: FixedMap<NodeId, BTreeSet<(GroupId, u32)>>,
     /// Groups with bundles that are not placed: highest priority first, then oldest first.
     incomplete: BTreeSet<(std::cmp::Reverse<i32>, GroupId)>,
     /// The shards' growth when incomplete groups were last tried.
     tried_at: Vec<u64>,
-    /// Nodes with granted bundles that may have ended before the grant was known.
-    look_again: Vec<NodeId>,
-    /// Nodes on which bundles were granted. They are checked with the next views, which show the grants.
-    granted_on: Vec<NodeId>,
     /// Groups whose statement was lost to other work. They are planned again once all answers are taken.
     lost: VecDeque<GroupId>,
     /// Groups that found no place while something may have been counted twice. They are planned again when
@@ -210,11 +203,8 @@ impl Planner {
             outbox: VecDeque::new(),
             queue: JobQueue::default(),
             groups: BTreeMap::new(),
-            by_node: FixedMap::default(),
             incomplete: BTreeSet::new(),
             tried_at: Vec::new(),
-            look_again: Vec::new(),
-            granted_on: Vec::new(),
             lost: VecDeque::new(),
             uncertain: Vec::new(),
             undecided: VecDeque::new(),
@@ -392,7 +382,7 @@ impl Planner {
     /// Returns whether there is no new input and no work left.
     pub fn is_idle(&mut self) -> bool {
         let grew = self.wants_growth() && self.port.growth() != self.tried_at;
-        let ended = self.wants_losses() && self.replicas.copies.iter().any(Replica::has_endings);
+        let ended = self.wants_ends() && self.replicas.copies.iter().any(Replica::has_ended);
         !self.is_called()
             && self.outbox.is_empty()
             && self.replies.is_empty()
@@ -410,11 +400,10 @@ impl Planner {
         !self.incomplete.is_empty() || self.ticket.is_some()
     }
 
-    /// Returns whether lost nodes and ended bundles matter to this planner. If so, shards should ring for
-    /// them.
+    /// Returns whether ended bundles matter to this planner. If so, shards should ring for them.
     #[must_use]
-    pub fn wants_losses(&self) -> bool {
-        !self.by_node.is_empty()
+    pub fn wants_ends(&self) -> bool {
+        !self.groups.is_empty()
     }
 
     /// Returns the time at which the first waiting group is given up or something is retried.

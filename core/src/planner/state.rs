@@ -34,11 +34,6 @@ impl Planner {
     pub(crate) fn adopt(&mut self, record: GroupRecord) {
         let GroupRecord { id, spec, bundles, next_index } = record;
         let bundles: Vec<Bundle> = bundles.into_iter().map(bundle).collect();
-        for bundle in &bundles {
-            if let Some(place) = &bundle.place {
-                self.by_node.entry(place.node).or_default().insert((id, bundle.index));
-            }
-        }
         let group = Group::resumed(id, spec, bundles, next_index);
         if group.is_incomplete() {
             self.incomplete.insert((Reverse(group.spec.priority), id));

@@ -77,9 +77,8 @@ impl StatementInFlight {
             .into_iter()
             .map(|(shard, operations)| FlightPart { shard, operations, holds: false })
             .collect();
-        let applied = Vec::new();
-        let expired = false;
-        Self { statement, left: parts.len(), parts, terms, cell, conflicts, applied, expired }
+        let left = parts.len();
+        Self { statement, left, parts, terms, cell, conflicts, applied: Vec::new(), expired: false }
     }
 
     /// Returns the first commands: the index of a part, its shard, and the command. The deadline of holds is

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::Planner;
 use super::group::{Bundle, Group};
+use super::life::State;
 use crate::group::GroupView;
 use crate::ids::{AllocationId, BundleId, GroupId};
 use crate::node::NodeState;
@@ -89,11 +90,15 @@ impl Planner {
 
     /// Handles the loss of a bundle. It is placed again as soon as nothing else of the group is in flight.
     fn is_short(&mut self, id: GroupId) {
-        let queued = self.groups[&id].grows_from().is_some() && self.is_queued(id);
-        let group = self.groups.get_mut(&id).expect("a group whose bundle ended is there");
-        // A growth must not delay the bundles that the group had before.
-        group.queued_for_ticket &= !queued;
-        self.wait(id);
+        let group = &self.groups[&id];
+        match group.state {
+            // The planner itself ends bundles.
+            State::Ending(_) => return,
+            State::Settled => self.wait(id, false),
+            // A growth must not delay the bundles that the group had before.
+            State::Queued { .. } if group.grows_from().is_some() => self.wait(id, false),
+            _ => {}
+        }
         self.retry_now = true;
     }
 }

@@ -106,7 +106,7 @@ pub struct ShardRunner {
     planners: Vec<Arc<PlannerBell>>,
     /// The ports that want to hear of views.
     interest: Arc<ViewInterest>,
-    /// The counters of growth and endings when planners were last notified.
+    /// The counters of growth and ended bundles when planners were last notified.
     told: (u64, u64),
 }
 
@@ -285,9 +285,9 @@ impl ShardRunner {
         self.planners = planners;
     }
 
-    /// Notifies planners of growth and endings, after these were published.
+    /// Notifies planners of growth and ended bundles, after these were published.
     fn tell_planners(&mut self, growth: u64) {
-        let now = (growth, self.shard.endings());
+        let now = (growth, self.shard.bundles_ended());
         let before = std::mem::replace(&mut self.told, now);
         for planner in &self.planners {
             planner.tell(now.0 != before.0, now.1 != before.1);

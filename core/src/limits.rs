@@ -191,6 +191,9 @@ pub const RULE_NODES_NAMED_MAX: usize = 4096;
 
 /// The maximum number of bundles of one placement group.
 pub const GROUP_BUNDLES_MAX: usize = 1024;
+/// The number of ended bundles that a view tells planners, the newest of its shard. A planner that misses more
+/// compares its bundles with the view. Takes at most 64 bytes per bundle in the shard, and as much in a view.
+pub const BUNDLES_ENDED_KEPT: u64 = 4096;
 /// The maximum number of groups of one planner.
 pub const GROUPS_MAX: usize = 1 << 20;
 /// The maximum number of operations of one statement. Their indexes are u16.

@@ -6,7 +6,7 @@ use super::Doorbell;
 use crate::sync::{AtomicU64, Ordering};
 
 const GROWTH: u64 = 1;
-const LOSSES: u64 = 2;
+const ENDS: u64 = 2;
 
 /// A planner's bell, and the events for which shards ring it in addition to their answers.
 pub struct PlannerBell {
@@ -22,17 +22,17 @@ impl PlannerBell {
     }
 
     /// Sets the events to ring for. Call it before the last check for these events.
-    pub fn set_wanted(&self, growth: bool, losses: bool) {
-        let wanted = (u64::from(growth) * GROWTH) | (u64::from(losses) * LOSSES);
+    pub fn set_wanted(&self, growth: bool, ends: bool) {
+        let wanted = (u64::from(growth) * GROWTH) | (u64::from(ends) * ENDS);
         // AcqRel: pairs with the read-modify-write in `tell`. If that came first, the check that follows sees
         // what the shard published before. Otherwise, the shard sees what is wanted.
         self.wanted.swap(wanted, Ordering::AcqRel);
     }
 
     /// Rings the bell if the planner wants one of the events. A shard calls it after it published: capacity
-    /// grew, a node was lost or removed, or a bundle ended.
-    pub fn tell(&self, grew: bool, lost: bool) {
-        let happened = (u64::from(grew) * GROWTH) | (u64::from(lost) * LOSSES);
+    /// grew, or a bundle ended.
+    pub fn tell(&self, grew: bool, ended: bool) {
+        let happened = (u64::from(grew) * GROWTH) | (u64::from(ended) * ENDS);
         // A read-modify-write that changes nothing, so that it has a place in the modification order. AcqRel
         // pairs with the swap in `set_wanted`.
         if happened != 0 && self.wanted.fetch_or(0, Ordering::AcqRel) & happened != 0 {

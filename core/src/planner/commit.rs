@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::in_flight::{CommitOptions, StatementInFlight, StatementResult};
 use super::ticket::TICKET_TAG;
-use super::{Planner, Purpose};
+use super::{Planner, PlannerConfig, Purpose};
 use crate::ids::{ShardId, StatementId};
 use crate::router::PortRequest;
 use crate::shard::{Command, Outcome};
@@ -45,24 +45,13 @@ impl Planner {
 
     pub(super) fn next_statement(&mut self) -> StatementId {
         self.next_statement += 1;
-        let incarnation = self.config.incarnation;
-        let planner = self.config.number;
+        let PlannerConfig { incarnation, number: planner, .. } = self.config;
         StatementId { incarnation, planner, number: self.next_statement }
     }
 
-    /// Commits `operations`, each with its shard and in order of index.
+    /// Commits `operations`, each with its shard and in order of index. `conflicts`, in ascending order, are of
+    /// operations of the statement that conflict before any shard has seen them.
     pub(super) fn commit(
-        &mut self,
-        operations: Vec<(ShardId, Operation)>,
-        terms: (ConflictDetection, CommitMode),
-        purpose: Purpose,
-    ) {
-        self.commit_rest(operations, Vec::new(), terms, purpose);
-    }
-
-    /// Commits the rest of a statement. `conflicts`, in ascending order, are of operations that conflict
-    /// before any shard has seen them.
-    pub(super) fn commit_rest(
         &mut self,
         operations: Vec<(ShardId, Operation)>,
         conflicts: Vec<Conflict>,
@@ -93,11 +82,6 @@ impl Planner {
         let mut flight =
             StatementInFlight::new(statement, parts_of(operations, &conflicts), conflicts, terms);
         let commands = flight.begin();
-        if flight.is_done_at_once() && !matches!(purpose, Purpose::Submit(_)) {
-            for &(_, shard, _) in &commands {
-                self.replicas.copies[usize::from(shard.0)].endings.sent();
-            }
-        }
         let key = self.flights.insert((flight, purpose));
         self.send(key, commands);
     }
@@ -134,12 +118,7 @@ impl Planner {
         }
         let key = (tag >> PART_BITS) as usize;
         let part = (tag & ((1 << PART_BITS) - 1)) as usize;
-        let (flight, purpose) = self.flights.get_mut(key).expect("answers are of flights under way");
-        if !matches!(purpose, Purpose::Submit(_))
-            && let Some((shard, bundles, visible_from)) = flight.ended_at_once(part, &outcome)
-        {
-            self.replicas.copies[usize::from(shard.0)].endings.answered(bundles, visible_from);
-        }
+        let (flight, _) = self.flights.get_mut(key).expect("answers are of flights under way");
         let commands = flight.handle(part, outcome);
         if !commands.is_empty() {
             self.send(key, commands);
@@ -153,10 +132,10 @@ impl Planner {
         self.metrics.count_concluded(&concluded, &purpose);
         match purpose {
             Purpose::Place(placing) => self.placement_concluded(*placing, &concluded, now),
-            Purpose::End(group, end) => {
+            Purpose::End(group) => {
                 let granted = concluded.applied.iter().map(|applied| applied.granted.len());
                 let ended = u32::try_from(granted.sum::<usize>()).expect("GROUP_BUNDLES_MAX fits u32");
-                self.end_concluded(group, end, ended, &concluded.conflicts, now);
+                self.end_concluded(group, ended, &concluded.conflicts, now);
             }
             Purpose::Submit(tag) => self.submit_concluded(tag, concluded),
         }

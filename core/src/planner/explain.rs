@@ -7,6 +7,7 @@
 use super::Planner;
 use super::bounds::{Bound, Field, Limit, OccupantsBy, Value};
 use super::capacity::Occupant;
+use super::life::State;
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::topology::Values;
 use crate::group::{GroupRefusal, GroupRefusalReason, Spreading, Strategy, TopologyRule};
@@ -45,6 +46,12 @@ pub(super) struct Proof {
     field: Field,
 }
 
+impl std::fmt::Debug for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a proof over {} bundles", self.items.len())
+    }
+}
+
 impl Proof {
     fn new(wanted: &Wanted, nodes: u64) -> Self {
         let items = wanted.items.iter().map(|item| item.bundle).collect();
@@ -69,24 +76,27 @@ enum Proved {
     /// No bound excludes the group.
     Open,
     /// Not all nodes were looked at.
-    Unfinished,
+    Unfinished(Box<Proof>),
 }
 
 impl Planner {
-    /// Returns the refusal for a group that found no place. `None`: it takes another turn.
-    pub(super) fn refusal(&mut self, id: GroupId, no_place: &NoPlace) -> Option<GroupRefusal> {
+    /// Returns the refusal for a group that found no place.
+    ///
+    /// # Errors
+    /// The unfinished proof, if it takes another turn.
+    pub(super) fn refusal(&mut self, id: GroupId, no_place: &NoPlace) -> Result<GroupRefusal, Box<Proof>> {
         let attempts = self.groups[&id].attempts;
         if let Some((infeasible, reason)) = self.recall_told(id) {
-            return Some(GroupRefusal { infeasible, reason, attempts });
+            return Ok(GroupRefusal { infeasible, reason, attempts });
         }
         let told = match self.proof(id, no_place) {
             Proved::Infeasible(reason) => (true, reason),
             Proved::Open => (false, self.reason(id, no_place)),
-            Proved::Unfinished => return None,
+            Proved::Unfinished(proof) => return Err(proof),
         };
         self.keep_told(id, &told);
         let (infeasible, reason) = told;
-        Some(GroupRefusal { infeasible, reason, attempts })
+        Ok(GroupRefusal { infeasible, reason, attempts })
     }
 
     /// Returns the reason why a group that may be feasible has no place.
@@ -151,16 +161,17 @@ impl Planner {
         self.work.proofs += 1;
         let Some(rule) = self.rule(&wanted) else { return Proved::Open };
         let nodes = self.replicas.shape();
-        let proof = self.proofs.remove(&id).filter(|proof| proof.is_about(&wanted, nodes));
-        let mut proof = proof.unwrap_or_else(|| Proof::new(&wanted, nodes));
+        let proof = match self.groups.get_mut(&id).map(|group| &mut group.state) {
+            Some(State::Planning { proof, .. }) => proof.take(),
+            _ => None,
+        };
+        let proof = proof.filter(|proof| proof.is_about(&wanted, nodes));
+        let mut proof = proof.unwrap_or_else(|| Box::new(Proof::new(&wanted, nodes)));
         self.replicas.meter.allow(self.budget.proof);
         let never = self.never(id, &wanted, rule.as_ref(), &mut proof.field);
         self.replicas.meter.allow(u64::MAX);
         match never {
-            None => {
-                self.proofs.insert(id, proof);
-                Proved::Unfinished
-            }
+            None => Proved::Unfinished(proof),
             Some(None) => Proved::Open,
             Some(Some(Infeasible::Reason(reason))) => Proved::Infeasible(reason),
             Some(Some(Infeasible::Bundle(bundle, request))) => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::JobTag;
 use super::colocate::Item;
+use super::life::State;
 use super::queue::PortClient;
 use crate::group::{BundleView, GroupSpec, GroupState, GroupView};
 use crate::ids::{AllocationId, GroupId, NodeId};
@@ -30,19 +31,27 @@ pub(super) struct Bundle {
     pub(super) lost: Option<AllocationId>,
 }
 
-/// The job that waits for the outcome of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Awaiting {
-    /// No job waits.
-    Nobody,
-    /// The job that created the group.
-    Creation(JobTag),
-    /// The job that adds bundles, and the index of the first of them.
-    Growth(JobTag, u32),
+/// A job that waits for the outcome of a group.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) tag: JobTag,
+    /// The first of the bundles that the job adds. `None`: it creates the group.
+    pub(super) grows_from: Option<u32>,
+    /// The time until which the bundles may wait for room.
+    pub(super) until: Option<Time>,
+    /// The deadline for getting a ticket, for a job that does not wait and lost too often.
+    pub(super) queued_until: Option<Time>,
+    /// The shape of the nodes for which the group was last found not to be infeasible.
+    pub(super) judged: Option<u64>,
+}
+
+impl Job {
+    pub(super) fn new(tag: JobTag, grows_from: Option<u32>, until: Option<Time>) -> Self {
+        Self { tag, grows_from, until, queued_until: None, judged: None }
+    }
 }
 
 /// A group.
-#[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) id: GroupId,
     pub(super) spec: Arc<GroupSpec>,
@@ -51,86 +60,31 @@ pub(super) struct Group {
     /// The bundles in order of index.
     pub(super) bundles: Vec<Bundle>,
     pub(super) next_index: u32,
-    pub(super) awaiting: Awaiting,
-    /// Set if a statement of the group is in flight.
-    pub(super) committing: bool,
-    /// The job that removes the group as soon as nothing is in flight.
-    pub(super) removal: Option<JobTag>,
-    /// The deadline for placing the minimum, or the bundles that the group grows by.
-    pub(super) until: Option<Time>,
-    /// The deadline for getting a ticket, for a group that does not wait and lost too often.
-    pub(super) queued_until: Option<Time>,
+    /// Only [`Planner::transition`](super::Planner::transition) changes it.
+    pub(super) state: State,
+    /// The job that creates the group or adds bundles.
+    pub(super) job: Option<Job>,
     pub(super) attempts: u32,
-    /// How many times in a row a failed search was not trusted.
-    pub(super) uncertain_rounds: u8,
-    /// Set if the last attempt found no place.
-    pub(super) no_fit: bool,
     /// The number of attempts lost to other work since the last success.
     pub(super) losses: u32,
-    /// Set if the group waits for its ticket or has it.
-    pub(super) queued_for_ticket: bool,
     /// The number of tickets without success since the last success.
     pub(super) tickets: u32,
-    /// The shape of the nodes for which the group was last found not to be infeasible.
-    pub(super) judged: Option<u64>,
-    /// Set if a proof about the group continues in a later round.
-    pub(super) undecided: bool,
 }
 
 impl Group {
-    pub(super) fn new(id: GroupId, spec: Arc<GroupSpec>, tag: JobTag, client: PortClient) -> Self {
-        let mut group = Self {
-            id,
-            client: Some(client),
-            bundles: Vec::with_capacity(spec.bundles.len()),
-            next_index: 0,
-            awaiting: Awaiting::Creation(tag),
-            committing: false,
-            removal: None,
-            until: spec.wait_until,
-            queued_until: None,
-            spec: Arc::clone(&spec),
-            attempts: 0,
-            no_fit: false,
-            uncertain_rounds: 0,
-            losses: 0,
-            queued_for_ticket: false,
-            tickets: 0,
-            judged: None,
-            undecided: false,
-        };
-        group.add(&spec.bundles);
-        group
-    }
-
-    /// Creates a group that an earlier start placed.
-    pub(super) fn resumed(id: GroupId, spec: Arc<GroupSpec>, bundles: Vec<Bundle>, next_index: u32) -> Self {
-        let awaiting = Awaiting::Nobody;
-        let removal = None;
-        let until = None;
-        let committing = false;
-        let queued_for_ticket = false;
-        let attempts = 0;
-        let losses = 0;
+    /// Creates a group that earlier starts placed, or one without bundles.
+    pub(super) fn new(id: GroupId, spec: Arc<GroupSpec>, bundles: Vec<Bundle>, next_index: u32) -> Self {
         Self {
             id,
             spec,
             client: None,
             bundles,
             next_index,
-            awaiting,
-            committing,
-            removal,
-            until,
-            queued_until: None,
-            attempts,
-            no_fit: false,
-            uncertain_rounds: 0,
-            losses,
-            queued_for_ticket,
+            state: State::Settled,
+            job: None,
+            attempts: 0,
+            losses: 0,
             tickets: 0,
-            judged: None,
-            undecided: false,
         }
     }
 
@@ -179,18 +133,17 @@ impl Group {
 
     /// Returns the time by which the waiting job must be answered.
     pub(super) fn deadline(&self) -> Option<Time> {
-        match self.awaiting {
-            Awaiting::Nobody => None,
-            Awaiting::Creation(_) | Awaiting::Growth(..) => self.until.or(self.queued_until),
-        }
+        self.job.as_ref().and_then(|job| job.until.or(job.queued_until))
+    }
+
+    /// Returns whether the job that creates the group waits.
+    pub(super) fn is_being_created(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| job.grows_from.is_none())
     }
 
     /// Returns the index of the first bundle that the group grows by, if it grows.
     pub(super) fn grows_from(&self) -> Option<u32> {
-        match self.awaiting {
-            Awaiting::Growth(_, first) => Some(first),
-            _ => None,
-        }
+        self.job.as_ref()?.grows_from
     }
 
     pub(super) fn view(&self) -> GroupView {
@@ -201,14 +154,11 @@ impl Group {
             };
             (bundle.index, view)
         };
-        let state = if self.committing {
-            GroupState::Committing
-        } else if self.missing() == 0 {
-            GroupState::Placed
-        } else if matches!(self.awaiting, Awaiting::Creation(_)) {
-            GroupState::Waiting
-        } else {
-            GroupState::Degraded
+        let state = match self.state {
+            State::Committing { .. } | State::Ending(_) => GroupState::Committing,
+            _ if self.missing() == 0 => GroupState::Placed,
+            _ if self.is_being_created() => GroupState::Waiting,
+            _ => GroupState::Degraded,
         };
         let id = self.id;
         let spec = Arc::clone(&self.spec);

@@ -6,17 +6,21 @@ use std::sync::Arc;
 
 use super::colocate::Item;
 use super::draft::{Draft, PlannedBundle};
-use super::group::{Awaiting, Bundle, Group, Place};
+use super::group::{Bundle, Group, Job, Place};
 use super::in_flight::StatementResult;
+use super::life::{Ending, State};
 use super::pending::may_wait;
 use super::queue::PortClient;
 use super::strategy::{NoPlace, Standing, Wanted};
-use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
-use crate::group::{GroupSpec, GroupSpecError, GroupView, PlanRejection, PlanReply, Spreading, TopologyRule};
-use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
+use super::{JobTag, Placing, Planner, Purpose};
+use crate::group::{
+    GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, PlanRejection, PlanReply,
+    Spreading, TopologyRule,
+};
+use crate::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::planted::{PlantedBug, is_planted};
-use crate::request::PlacementRequest;
+use crate::request::{Placement, PlacementRequest};
 use crate::statement::{
     Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Granted, Operation,
 };
@@ -34,7 +38,10 @@ impl Planner {
             return self.reply(tag, PlanReply::Rejected(rejection));
         }
         let id = self.next_group_id();
-        self.groups.insert(id, Group::new(id, spec, tag, client));
+        let mut group = Group::new(id, Arc::clone(&spec), Vec::with_capacity(spec.bundles.len()), 0);
+        group.add(&spec.bundles);
+        (group.client, group.job) = (Some(client), Some(Job::new(tag, None, spec.wait_until)));
+        self.groups.insert(id, group);
         self.asked.insert(tag, id);
         self.try_group(id, now);
     }
@@ -56,24 +63,21 @@ impl Planner {
             return self.reply(tag, PlanReply::Rejected(error.into()));
         }
         let first = group.add(requests);
-        group.awaiting = Awaiting::Growth(tag, first);
-        group.client = Some(client);
-        (group.until, group.queued_until, group.judged) = (until, None, None);
+        (group.client, group.job) = (Some(client), Some(Job::new(tag, Some(first), until)));
         self.asked.insert(tag, id);
         self.try_group(id, now);
     }
 
     pub(super) fn shrink_group(&mut self, tag: JobTag, id: GroupId, indexes: &[u32], now: Time) {
-        let operations = match self.shrinking(id, indexes) {
-            Ok(operations) => operations,
-            Err(rejection) => return self.reply(tag, PlanReply::Rejected(rejection)),
-        };
-        let purpose = Purpose::End(id, EndPurpose::Shrink(tag, indexes.to_vec()));
-        self.end_bundles(id, operations, purpose, now);
+        if let Err(rejection) = self.check_shrink(id, indexes) {
+            return self.reply(tag, PlanReply::Rejected(rejection));
+        }
+        let indexes = indexes.to_vec();
+        self.transition(id, State::Ending(Ending::Shrink { tag, indexes, removal: None }));
+        self.end_bundles(id, now);
     }
 
-    /// Returns the allocations of the bundles to remove.
-    fn shrinking(&mut self, id: GroupId, indexes: &[u32]) -> Result<Vec<AllocationId>, PlanRejection> {
+    fn check_shrink(&mut self, id: GroupId, indexes: &[u32]) -> Result<(), PlanRejection> {
         let group = self.settled(id)?;
         if let Some(&unknown) = indexes.iter().find(|&&index| group.bundle_mut(index).is_none()) {
             return Err(PlanRejection::UnknownBundle(id, unknown));
@@ -86,147 +90,104 @@ impl Planner {
         if stays.len() < least || (placed(&goes) > 0 && placed(&stays) < least) {
             return Err(PlanRejection::BelowMinimum(id));
         }
-        Ok(goes
-            .into_iter()
-            .filter_map(|bundle| bundle.place.map(|place| place.allocation).or(bundle.lost))
-            .collect())
+        Ok(())
     }
 
     /// Returns a group that no other job or statement is changing.
     fn settled(&mut self, id: GroupId) -> Result<&mut Group, PlanRejection> {
         let group = self.groups.get_mut(&id).ok_or(PlanRejection::UnknownGroup(id))?;
-        let busy = group.committing
-            || group.queued_for_ticket
-            || group.removal.is_some()
-            || group.awaiting != Awaiting::Nobody;
+        let busy = !group.state.is_plannable() || group.job.is_some();
         if busy { Err(PlanRejection::Busy(id)) } else { Ok(group) }
-    }
-
-    /// Returns whether the group was not placed yet and its creator waits for it.
-    pub(super) fn is_awaited(&self, id: GroupId) -> bool {
-        self.groups.get(&id).is_some_and(|group| matches!(group.awaiting, Awaiting::Creation(_)))
     }
 
     pub(super) fn remove_group(&mut self, tag: JobTag, id: GroupId, now: Time) {
         let Some(group) = self.groups.get_mut(&id) else {
             return self.reply(tag, PlanReply::Rejected(PlanRejection::UnknownGroup(id)));
         };
-        if group.removal.is_some() {
-            return self.reply(tag, PlanReply::Rejected(PlanRejection::Busy(id)));
-        }
-        group.removal = Some(tag);
-        if !group.committing {
-            self.begin_removal(id, now);
+        match &mut group.state {
+            State::Committing { removal: removal @ None, .. }
+            | State::Ending(Ending::Shrink { removal: removal @ None, .. }) => *removal = Some(tag),
+            State::Committing { .. } | State::Ending(_) => {
+                self.reply(tag, PlanReply::Rejected(PlanRejection::Busy(id)));
+            }
+            _ => self.begin_removal(id, tag, now),
         }
     }
 
-    pub(super) fn begin_removal(&mut self, id: GroupId, now: Time) {
+    fn begin_removal(&mut self, id: GroupId, tag: JobTag, now: Time) {
         let group = self.groups.get_mut(&id).expect("a group to be removed is there");
-        let tag = group.removal.expect("somebody asked for the removal");
-        let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
-        group.queued_for_ticket = false;
-        let standing = group.bundles.iter();
-        let mut allocations: Vec<_> =
-            standing.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost)).collect();
-        if is_planted(PlantedBug::RemovalForgetsBundle) {
+        if let Some(job) = group.job.take() {
+            self.reply(job.tag, PlanReply::Removed(id, 0));
+        }
+        self.transition(id, State::Ending(Ending::Removal { tag, ended: 0 }));
+        self.end_bundles(id, now);
+    }
+
+    /// Ends the allocations of the bundles that a group gives up, on each shard separately.
+    fn end_bundles(&mut self, id: GroupId, now: Time) {
+        let group = &self.groups[&id];
+        let State::Ending(end) = &group.state else { panic!("group {id} is {:?}", group.state) };
+        let goes = |bundle: &&Bundle| match end {
+            Ending::Removal { .. } => true,
+            Ending::Shrink { indexes, .. } => indexes.contains(&bundle.index),
+        };
+        let goes = group.bundles.iter().filter(goes);
+        let mut allocations: Vec<AllocationId> =
+            goes.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost)).collect();
+        if is_planted(PlantedBug::RemovalForgetsBundle) && matches!(end, Ending::Removal { .. }) {
             allocations.pop();
         }
-        if let Awaiting::Creation(creator) | Awaiting::Growth(creator, _) = awaiting {
-            self.reply(creator, PlanReply::Removed(id, 0));
-        }
-        self.end_bundles(id, allocations, Purpose::End(id, EndPurpose::Removal(tag, 0)), now);
-    }
-
-    /// Ends allocations of bundles, on each shard separately.
-    fn end_bundles(&mut self, id: GroupId, allocations: Vec<AllocationId>, purpose: Purpose, now: Time) {
         if allocations.is_empty() {
-            let Purpose::End(_, end) = purpose else { unreachable!("bundles end for a purpose") };
-            return self.end_concluded(id, end, 0, &[], now);
+            return self.end_concluded(id, 0, &[], now);
         }
-        self.groups.get_mut(&id).expect("whose bundles end").committing = true;
         let evict = |allocation| Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 });
         let operations: Vec<(ShardId, Operation)> = allocations
             .into_iter()
             .map(|allocation| (self.shard_of_allocation(allocation), evict(allocation)))
             .collect();
-        self.commit_apart(operations, purpose);
+        self.commit_apart(operations, Purpose::End(id));
     }
 
     /// Finishes a removal or a shrink. Bundles that a statement of others is about to evict may survive,
     /// because that statement may be aborted. They are ended again after a pause, until it is decided.
     /// Bundles that others evicted with grace keep their grace period.
-    pub(super) fn end_concluded(
-        &mut self,
-        id: GroupId,
-        mut end: EndPurpose,
-        ended: u32,
-        conflicts: &[Conflict],
-        now: Time,
-    ) {
-        if let EndPurpose::Removal(_, count) = &mut end {
-            *count += ended;
+    pub(super) fn end_concluded(&mut self, id: GroupId, count: u32, conflicts: &[Conflict], now: Time) {
+        let group = self.groups.get_mut(&id).expect("groups stay while bundles end");
+        let State::Ending(end) = &mut group.state else { panic!("group {id} is {:?}", group.state) };
+        if let Ending::Removal { ended, .. } = end {
+            *ended += count;
         }
         let held = |conflict: &Conflict| matches!(conflict.reason, ConflictReason::HeldBy(_));
         if conflicts.iter().any(held) && !is_planted(PlantedBug::HeldBundleTakenForEnded) {
             let due = now.plus_nanos((self.config.hold_ns / PAUSES_PER_HOLD).max(1));
-            self.ending.push_back((due, id, end));
-            return;
+            return self.ending.insert(due, id);
         }
         match end {
-            EndPurpose::Removal(tag, count) => {
+            &mut Ending::Removal { tag, ended } => {
                 self.forget_group(id);
-                self.reply(tag, PlanReply::Removed(id, count));
+                self.reply(tag, PlanReply::Removed(id, ended));
             }
-            EndPurpose::Shrink(tag, indexes) => {
-                let group = self.groups.get_mut(&id).expect("groups stay while bundles end");
-                group.committing = false;
-                let (gone, stays): (Vec<_>, Vec<_>) =
-                    group.bundles.drain(..).partition(|bundle| indexes.contains(&bundle.index));
-                group.bundles = stays;
-                let view = group.view();
-                for bundle in gone {
-                    self.left_node(bundle.place.map(|place| place.node), id, bundle.index);
-                }
-                self.reply(tag, PlanReply::Group(Box::new(view)));
-                self.settle(id, now);
+            Ending::Shrink { tag, indexes, removal } => {
+                let tag = *tag;
+                let removal = *removal;
+                group.bundles.retain(|bundle| !indexes.contains(&bundle.index));
+                self.transition(id, State::Settled);
+                self.reply(tag, PlanReply::Group(Box::new(self.groups[&id].view())));
+                self.settle(id, removal, now);
             }
         }
     }
 
     /// Retries to end the bundles that statements of others held.
     pub(super) fn end_again(&mut self, now: Time) {
-        // The entries are in order of time, because the pause is always the same.
-        while self.ending.front().is_some_and(|&(due, ..)| due <= now) {
-            let (_, id, end) = self.ending.pop_front().expect("just seen");
-            let goes = |bundle: &&Bundle| match &end {
-                EndPurpose::Removal(..) => true,
-                EndPurpose::Shrink(_, indexes) => indexes.contains(&bundle.index),
-            };
-            let allocations = self.groups[&id].bundles.iter().filter(goes);
-            let allocations = allocations.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost));
-            let allocations = allocations.collect();
-            self.end_bundles(id, allocations, Purpose::End(id, end), now);
-        }
-    }
-
-    pub(super) fn left_node(&mut self, node: Option<NodeId>, id: GroupId, index: u32) {
-        let Some(node) = node else { return };
-        if let Some(bundles) = self.by_node.get_mut(&node) {
-            bundles.remove(&(id, index));
-            if bundles.is_empty() {
-                self.by_node.remove(&node);
-            }
+        while let Some(id) = self.ending.pop_due(now) {
+            self.end_bundles(id, now);
         }
     }
 
     pub(super) fn forget_group(&mut self, id: GroupId) {
-        self.forget_deadline(id);
-        self.proofs.remove(&id);
-        let Some(group) = self.groups.remove(&id) else { return };
-        self.incomplete.remove(&(Reverse(group.spec.priority), id));
-        for bundle in &group.bundles {
-            self.left_node(bundle.place.map(|place| place.node), id, bundle.index);
-        }
+        let group = self.groups.remove(&id).expect("a group is forgotten once");
+        self.unlist((Reverse(group.spec.priority), id), &group.state);
     }
 
     pub(super) fn group_status(&mut self, tag: JobTag, id: GroupId) {
@@ -258,10 +219,13 @@ impl Planner {
         if !self.followed {
             self.sync();
         }
-        let free = |group: &&mut Group| !group.committing && !group.queued_for_ticket;
-        let Some(group) = self.groups.get_mut(&id).filter(free) else { return };
+        let plannable = |group: &&mut Group| group.state.is_plannable();
+        let Some(group) = self.groups.get_mut(&id).filter(plannable) else { return };
+        let planning = group.state.planned();
+        self.transition(id, planning);
+        let group = self.groups.get_mut(&id).expect("just seen");
         if !group.is_incomplete() {
-            return self.settle(id, now);
+            return self.settle(id, None, now);
         }
         group.attempts += 1;
         let conflict_detection = group.spec.conflict_detection;
@@ -279,10 +243,10 @@ impl Planner {
             Ok(()) => self.commit_placing(id, draft, conflict_detection),
             Err(no_place) => {
                 self.keep_verdict(id, &no_place);
-                if self.is_uncertain(id) {
-                    return self.uncertain.push(id);
+                match self.uncertain_rounds(id) {
+                    0 => self.judge(id, &no_place, now),
+                    rounds => self.transition(id, State::Uncertain { rounds }),
                 }
-                self.judge(id, &no_place, now);
             }
         }
     }
@@ -298,17 +262,11 @@ impl Planner {
     pub(super) fn wanted(&self, id: GroupId) -> Wanted {
         let group = &self.groups[&id];
         // A growth of a group with its minimum concerns the new bundles only, even if others are not placed.
-        let from = match group.awaiting {
-            Awaiting::Growth(_, first) if group.missing() == 0 => first,
-            _ => 0,
-        };
+        let from = group.grows_from().filter(|_| group.missing() == 0).unwrap_or(0);
         let open = group.bundles.iter().filter(|bundle| bundle.place.is_none() && bundle.index >= from);
         let items: Vec<Item> =
             open.map(|b| Item { bundle: b.index, request: Arc::clone(&b.request) }).collect();
-        let least = match group.awaiting {
-            Awaiting::Growth(..) => items.len(),
-            _ => group.missing().max(1),
-        };
+        let least = if group.grows_from().is_some() { items.len() } else { group.missing().max(1) };
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
         let forgets = is_planted(PlantedBug::SpreadForgetsStanding);
         let standing = standing.into_iter().filter(|_| !forgets);
@@ -323,40 +281,48 @@ impl Planner {
     }
 
     fn commit_placing(&mut self, id: GroupId, draft: Draft, conflict_detection: ConflictDetection) {
-        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        (group.committing, group.no_fit, group.uncertain_rounds) = (true, false, 0);
-        self.incomplete.remove(&(Reverse(group.spec.priority), id));
+        self.transition(id, State::Committing { by_ticket: false, removal: None });
+        let (operations, ended) = self.placing_operations(id, &draft.taken, |_| None);
+        let mode = commit_mode(&self.groups[&id], ended.is_empty());
+        // The lost bundle ends in any state of its old node, so no version of that node is expected.
+        let conflict_detection = if ended.is_empty() { conflict_detection } else { ConflictDetection::Fine };
+        let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
+        self.commit(operations, Vec::new(), (conflict_detection, mode), purpose);
+    }
+
+    /// Returns the operations of a plan, and the bundles whose lost allocations end with it. `owner` returns the
+    /// owner of the reservation to use on a node, if it is not the request's.
+    pub(super) fn placing_operations(
+        &mut self,
+        id: GroupId,
+        plan: &[PlannedBundle],
+        owner: impl Fn(NodeId) -> Option<OwnerId>,
+    ) -> (Vec<(ShardId, Operation)>, Vec<u32>) {
+        let group = &self.groups[&id];
         let lost = |taken: &PlannedBundle| Some((taken.bundle, group.bundle(taken.bundle)?.lost?));
-        let mut ended: Vec<(u32, AllocationId)> = draft.taken.iter().filter_map(lost).collect();
+        let mut ended: Vec<(u32, AllocationId)> = plan.iter().filter_map(lost).collect();
         if is_planted(PlantedBug::LostBundleNotEnded) {
             ended.clear();
         }
-        let mut operations = Vec::with_capacity(ended.len() + draft.taken.len());
+        let mut operations = Vec::with_capacity(ended.len() + plan.len());
         // Evictions come first, because a bundle may have only one allocation in its shard.
         for &(_, allocation) in &ended {
             let evict = Evict { allocation, expected: None, grace_ns: 0 };
             operations.push((self.shard_of_allocation(allocation), Operation::Evict(evict)));
         }
-        let group = &self.groups[&id];
-        for taken in &draft.taken {
-            let bundle = group.bundle(taken.bundle).expect("what is planned is of the group");
-            let request = &bundle.request;
+        for taken in plan {
+            let Item { request, .. } = self.groups[&id].item(taken.bundle);
             let operation = Operation::Allocate(Allocate {
                 node: taken.node,
                 expected: self.replicas.copies[taken.shard].version(taken.slot),
                 demand: request.demand.clone(),
                 gpus: None,
-                owner: request.owner,
+                owner: owner(taken.node).or(request.owner),
                 bundle: Some(BundleId { group: id, index: taken.bundle }),
             });
             operations.push((self.shard_id(taken.shard), operation));
         }
-        let mode = commit_mode(group, ended.is_empty());
-        // The lost bundle ends in any state of its old node, so no version of that node is expected.
-        let conflict_detection = if ended.is_empty() { conflict_detection } else { ConflictDetection::Fine };
-        let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
-        let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
-        self.commit(operations, (conflict_detection, mode), purpose);
+        (operations, ended.into_iter().map(|(bundle, _)| bundle).collect())
     }
 
     /// Gives up on the replicas what a plan had taken and was not granted.
@@ -378,32 +344,26 @@ impl Planner {
             self.give_up_refused(&draft, ended.len(), concluded);
         }
         let group = self.groups.get_mut(&id).expect("groups stay while a statement of theirs is under way");
-        group.committing = false;
+        let State::Committing { by_ticket, removal } = group.state else {
+            panic!("group {id} is {:?}", group.state)
+        };
         for applied in &concluded.applied {
             for (operation, granted) in &applied.granted {
                 let Granted::Allocated(placement) = granted else { continue };
                 let taken = &draft.taken[usize::from(*operation) - ended.len()];
                 self.replicas.copies[taken.shard].granted(taken.slot, taken.key, applied.visible_from);
                 let bundle = group.bundle_mut(taken.bundle).expect("no bundle goes while it is placed");
-                let node = placement.node;
-                let allocation = placement.allocation;
-                let gpus = placement.gpus;
+                let &Placement { node, allocation, gpus, .. } = placement;
                 bundle.place = Some(Place { node, allocation, gpus });
                 bundle.lost = None;
-                self.by_node.entry(node).or_default().insert((id, taken.bundle));
-                // Checked with the next view. The current one may be older than the grant and still show the
-                // node as lost.
-                self.granted_on.push(node);
-                if self.replicas.copies[taken.shard].endings.others_since(applied.visible_from) {
-                    // Checked with a view that shows every answered grant. The current one may not.
-                    self.look_again.push(node);
-                }
             }
         }
         if !lost {
             (group.losses, group.tickets) = (0, 0);
-            self.ticket_concluded(id, true, &[], now);
-            return self.settle(id, now);
+            if by_ticket {
+                self.ticket_concluded(true, &[], now);
+            }
+            return self.settle(id, removal, now);
         }
         for conflict in &concluded.conflicts {
             // The lost allocation has ended by itself.
@@ -415,61 +375,63 @@ impl Planner {
         }
         // What the plan had taken on the replicas is free again. No shard reports this as growth.
         self.given_up = true;
-        let removal = group.removal.is_some();
-        // The group's ticket, if it has one, ends or continues in any case.
-        let by_ticket = self.ticket_concluded(id, false, &concluded.conflicts, now);
-        if removal {
-            return self.begin_removal(id, now);
-        }
         if by_ticket {
-            return;
+            self.ticket_concluded(false, &concluded.conflicts, now);
         }
+        match removal {
+            Some(tag) => self.begin_removal(id, tag, now),
+            None if by_ticket => self.transition(id, State::Ticket),
+            None => self.placement_lost(id, &concluded.conflicts, now),
+        }
+    }
+
+    /// Continues after a statement of a group that granted nothing.
+    fn placement_lost(&mut self, id: GroupId, conflicts: &[Conflict], now: Time) {
         let group = self.groups.get_mut(&id).expect("just seen");
         group.losses += 1;
         if group.losses < STATEMENT_LOSSES_MAX {
             // Tried after all answers are taken: until then, their grants are in views and also claimed on
             // the replicas.
-            self.lost.push_back(id);
+            self.transition(id, State::Retrying);
         } else if group.deadline().is_some_and(|deadline| deadline <= now) {
-            self.refuse_loser(id, &concluded.conflicts, now);
-        } else if group.missing() > 0 || group.awaiting != Awaiting::Nobody {
+            let reason = GroupRefusalReason::Conflicts(conflicts.to_vec());
+            let refusal = GroupRefusal { infeasible: false, reason, attempts: group.attempts };
+            self.give_up(id, PlanReply::Refused(Box::new(refusal)), now);
+        } else if group.missing() > 0 || group.job.is_some() {
             // A group that does not wait is answered in bounded time, even if it queues behind the tickets of
             // others.
             let bound = now.plus_nanos(self.config.ticket_ns);
-            group.queued_until = group.queued_until.or(Some(bound));
+            if let Some(job) = &mut group.job {
+                job.queued_until = job.queued_until.or(Some(bound));
+            }
             self.queue_for_ticket(id);
         } else {
             // Bundles beyond the minimum take no ticket.
             group.losses = 0;
-            self.wait(id);
+            self.wait(id, false);
         }
     }
 
     /// Called when nothing of a group is in flight. Answers the waiting job and continues with what was asked
     /// meanwhile.
-    pub(super) fn settle(&mut self, id: GroupId, now: Time) {
-        self.forget_deadline(id);
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
+    pub(super) fn settle(&mut self, id: GroupId, removal: Option<JobTag>, now: Time) {
+        let group = self.groups.get_mut(&id).expect("a group settles while it is kept");
         // The deadline was for the creation or the growth only. Bundles that are lost later may be placed at
         // any time.
-        (group.until, group.queued_until) = (None, None);
-        let view = group.view();
-        let priority = group.spec.priority;
-        let removal = group.removal.is_some();
+        let job = group.job.take();
         let incomplete = group.is_incomplete();
-        if let Awaiting::Creation(tag) | Awaiting::Growth(tag, _) = awaiting {
-            self.reply(tag, PlanReply::Group(Box::new(view)));
-        }
-        if removal {
-            return self.begin_removal(id, now);
-        }
         if incomplete {
-            // Bundles that ended or capacity that came free in the meantime could not be tried then.
-            self.retry_now = true;
-            self.wait(id);
+            self.wait(id, false);
         } else {
-            self.incomplete.remove(&(Reverse(priority), id));
+            self.transition(id, State::Settled);
+        }
+        if let Some(job) = job {
+            self.reply(job.tag, PlanReply::Group(Box::new(self.groups[&id].view())));
+        }
+        match removal {
+            Some(tag) => self.begin_removal(id, tag, now),
+            // Bundles that ended or capacity that came free in the meantime could not be tried then.
+            None => self.retry_now |= incomplete,
         }
     }
 
@@ -477,24 +439,24 @@ impl Planner {
     fn judge(&mut self, id: GroupId, no_place: &NoPlace, now: Time) {
         let nodes = self.replicas.shape();
         let group = &self.groups[&id];
-        match group.awaiting {
-            Awaiting::Creation(_) | Awaiting::Growth(..) => {
-                let waits = group.until.is_some_and(|until| until > now) && may_wait(group);
-                let waits = waits && !is_planted(PlantedBug::GroupNeverWaits);
-                // Feasibility depends on the nodes alone, so the result holds until they change.
-                if waits && group.judged == Some(nodes) {
-                    return self.wait_for_room(id);
-                }
-                let Some(refusal) = self.refusal(id, no_place) else { return self.leave_undecided(id) };
-                if waits && !refusal.infeasible {
-                    self.groups.get_mut(&id).expect("just seen").judged = Some(nodes);
-                    return self.wait_for_room(id);
-                }
-                self.give_up(id, PlanReply::Refused(Box::new(refusal)), now);
-            }
-            Awaiting::Nobody if group.missing() > 0 => self.wait_for_room(id),
+        let Some(job) = &group.job else {
             // Bundles beyond the minimum do not compete for tickets.
-            Awaiting::Nobody => self.wait_without_fit(id),
+            return if group.missing() > 0 { self.wait_for_room(id) } else { self.wait(id, true) };
+        };
+        let waits = job.until.is_some_and(|until| until > now) && may_wait(group);
+        let waits = waits && !is_planted(PlantedBug::GroupNeverWaits);
+        // Feasibility depends on the nodes alone, so the result holds until they change.
+        if waits && job.judged == Some(nodes) {
+            return self.wait_for_room(id);
+        }
+        match self.refusal(id, no_place) {
+            Err(proof) => self.leave_undecided(id, proof),
+            Ok(refusal) if waits && !refusal.infeasible => {
+                let job = self.groups.get_mut(&id).and_then(|group| group.job.as_mut());
+                job.expect("just seen").judged = Some(nodes);
+                self.wait_for_room(id);
+            }
+            Ok(refusal) => self.give_up(id, PlanReply::Refused(Box::new(refusal)), now),
         }
     }
 }
@@ -513,6 +475,6 @@ fn refused(draft: &Draft, ended: usize, concluded: &StatementResult) -> Vec<Plan
 /// This includes plans that a skew binds, and plans that also end lost bundles.
 fn commit_mode(group: &Group, nothing_ends: bool) -> CommitMode {
     let skew = matches!(group.spec.topology, Some(TopologyRule { spreading: Spreading::Spread { .. }, .. }));
-    let apart = nothing_ends && !skew && group.missing() == 0 && group.awaiting == Awaiting::Nobody;
+    let apart = nothing_ends && !skew && group.missing() == 0 && group.job.is_none();
     if apart { CommitMode::Incremental } else { CommitMode::AllOrNothing }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::ids::{ShardId, StatementId};
 use crate::link::{Decision, DecisionCell};
 use crate::shard::{Command, Outcome, Rejection};
-use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Granted, Operation, Part, Prepare};
+use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Operation, Part, Prepare};
 use crate::time::Time;
 
 /// The options for committing a statement.
@@ -77,9 +77,8 @@ impl StatementInFlight {
             .into_iter()
             .map(|(shard, operations)| FlightPart { shard, operations, holds: false })
             .collect();
-        let applied = Vec::new();
-        let expired = false;
-        Self { statement, left: parts.len(), parts, terms, cell, conflicts, applied, expired }
+        let left = parts.len();
+        Self { statement, left, parts, terms, cell, conflicts, applied: Vec::new(), expired: false }
     }
 
     /// Returns the first commands: the index of a part, its shard, and the command. The deadline of holds is
@@ -135,19 +134,6 @@ impl StatementInFlight {
         }
         self.left = commands.len();
         commands
-    }
-
-    /// Returns whether each part is applied as soon as its shard gets it.
-    pub(super) fn is_done_at_once(&self) -> bool {
-        self.cell.is_none()
-    }
-
-    /// Returns the bundles that a part ended, from its answer: the shard, the number, and the first view that
-    /// shows it. `None` for parts that were held, because their bundles may have ended by themselves before.
-    pub(super) fn ended_at_once(&self, part: usize, outcome: &Outcome) -> Option<(ShardId, u64, u64)> {
-        let (Outcome::Applied(applied), None) = (outcome, &self.cell) else { return None };
-        let ended = applied.granted.iter().filter(|(_, granted)| matches!(granted, Granted::Ended(_)));
-        Some((self.parts[part].shard, ended.count() as u64, applied.visible_from))
     }
 
     fn holds(&self) -> bool {

@@ -7,7 +7,6 @@
 //! the number of planners is its own number ([`keeper_of`](crate::group::keeper_of)).
 
 mod bounds;
-mod bundle_events;
 mod capacity;
 mod colocate;
 mod commit;
@@ -18,6 +17,7 @@ mod flow;
 mod group;
 mod groups;
 mod in_flight;
+mod life;
 mod metrics;
 mod pending;
 mod queue;
@@ -46,7 +46,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use crate::group::{ClientKey, PlanJob, PlanReply};
-use crate::ids::{GroupId, Incarnation, NodeId, ShardId};
+use crate::ids::{GroupId, Incarnation, ShardId};
 use crate::limits::{GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT};
 use crate::link::Tickets;
 use crate::map::FixedMap;
@@ -56,9 +56,9 @@ use crate::time::Time;
 use crate::timers::Timers;
 use crate::view::ViewReader;
 use draft::{Draft, Replicas};
-use explain::Proof;
 use group::Group;
 use in_flight::StatementInFlight;
+use life::State;
 use queue::{JobQueue, PortClient};
 use recall::Verdicts;
 use replica::Replica;
@@ -105,7 +105,7 @@ enum Purpose {
     /// Places bundles of a group.
     Place(Box<Placing>),
     /// Ends bundles of a group that is removed or shrunk.
-    End(GroupId, EndPurpose),
+    End(GroupId),
     /// Commits operations that an external scheduler planned.
     Submit(JobTag),
 }
@@ -120,15 +120,6 @@ struct Placing {
     draft: Draft,
 }
 
-/// The reason why bundles end.
-#[derive(Clone, Debug)]
-enum EndPurpose {
-    /// The group is removed. The number counts the bundles that ended so far.
-    Removal(JobTag, u32),
-    /// These bundles are removed.
-    Shrink(JobTag, Vec<u32>),
-}
-
 /// A planner of groups and statements.
 pub struct Planner {
     config: PlannerConfig,
@@ -140,45 +131,38 @@ pub struct Planner {
     /// Jobs that have not begun.
     queue: JobQueue,
     groups: BTreeMap<GroupId, Group>,
-    /// The bundles on each node.
-    by_node: FixedMap<NodeId, BTreeSet<(GroupId, u32)>>,
-    /// Groups with bundles that are not placed: highest priority first, then oldest first.
+    /// Waiting groups: highest priority first, then oldest first. This and the lists of groups below follow from
+    /// the groups' states ([`Planner::transition`]).
     incomplete: BTreeSet<(std::cmp::Reverse<i32>, GroupId)>,
     /// The shards' growth when incomplete groups were last tried.
     tried_at: Vec<u64>,
-    /// Nodes with granted bundles that may have ended before the grant was known.
-    look_again: Vec<NodeId>,
-    /// Nodes on which bundles were granted. They are checked with the next views, which show the grants.
-    granted_on: Vec<NodeId>,
-    /// Groups whose statement was lost to other work. They are planned again once all answers are taken.
-    lost: VecDeque<GroupId>,
-    /// Groups that found no place while something may have been counted twice. They are planned again when
-    /// answers came.
+    /// Retrying groups, and uncertain ones since answers came.
+    retries: VecDeque<GroupId>,
+    /// Uncertain groups.
     uncertain: Vec<GroupId>,
-    /// Groups whose proof continues in a later round, with their clients.
+    /// Undecided groups with their clients.
     undecided: VecDeque<(GroupId, PortClient)>,
-    /// The unfinished proofs.
-    proofs: FixedMap<GroupId, Proof>,
     /// Results for groups that found no place.
     verdicts: Verdicts,
     /// The number of times that a lost plan gave up what it had taken on the replicas.
     released: u64,
     /// Waiting groups that are still to be tried since something grew.
-    retrying: VecDeque<(std::cmp::Reverse<i32>, GroupId)>,
+    woken: VecDeque<GroupId>,
     /// Set if bundles were lost since the last retry. Then waiting groups are tried even if nothing grew.
     retry_now: bool,
     /// Set if a plan was lost since the last retry. Others may have room on the replicas, which no shard
     /// reports.
     given_up: bool,
-    /// The times by which waiting jobs must be answered. It has all groups that wait, and possibly others.
+    /// The times by which the jobs of waiting and queued groups must be answered.
     deadlines: Timers<GroupId>,
     /// The group of each create or grow job that is not answered.
     asked: FixedMap<JobTag, GroupId>,
     tickets: Arc<Tickets>,
-    /// Removals and shrinks that statements of others block, in order of the time at which they are retried.
-    ending: VecDeque<(Time, GroupId, EndPurpose)>,
-    /// Groups that wait for a ticket number.
-    ticket_queue: VecDeque<GroupId>,
+    /// Groups whose removal or shrink statements of others block, with the time at which it is retried.
+    ending: Timers<GroupId>,
+    /// Queued groups without a ticket number, in order of turn.
+    ticket_queue: BTreeMap<u64, GroupId>,
+    next_turn: u64,
     ticket: Option<Ticket>,
     /// Set if something grew since the ticket's commit was last tried.
     ticket_moved: bool,
@@ -210,25 +194,22 @@ impl Planner {
             outbox: VecDeque::new(),
             queue: JobQueue::default(),
             groups: BTreeMap::new(),
-            by_node: FixedMap::default(),
             incomplete: BTreeSet::new(),
             tried_at: Vec::new(),
-            look_again: Vec::new(),
-            granted_on: Vec::new(),
-            lost: VecDeque::new(),
+            retries: VecDeque::new(),
             uncertain: Vec::new(),
             undecided: VecDeque::new(),
-            proofs: FixedMap::default(),
             verdicts: Verdicts::default(),
             released: 0,
-            retrying: VecDeque::new(),
+            woken: VecDeque::new(),
             retry_now: false,
             given_up: false,
             deadlines: Timers::default(),
             asked: FixedMap::default(),
             tickets: Arc::default(),
-            ending: VecDeque::new(),
-            ticket_queue: VecDeque::new(),
+            ending: Timers::default(),
+            ticket_queue: BTreeMap::new(),
+            next_turn: 0,
             ticket: None,
             ticket_moved: false,
             next_group: 0,
@@ -266,7 +247,9 @@ impl Planner {
             PlanJob::Cancel => self.cancel(tag, client, now),
             // It plans nothing, so it begins at once. A later cancel must not overtake it: a client that
             // resumes would then ask for the group again.
-            PlanJob::RemoveGroup(id) if self.is_awaited(id) => self.remove_group(tag, id, now),
+            PlanJob::RemoveGroup(id) if self.groups.get(&id).is_some_and(Group::is_being_created) => {
+                self.remove_group(tag, id, now);
+            }
             job => self.queue.push(client, tag, job),
         }
     }
@@ -328,7 +311,7 @@ impl Planner {
         self.sync();
         self.followed = true;
         if count > 0 {
-            self.lost.extend(self.uncertain.drain(..));
+            self.retries.extend(self.uncertain.drain(..));
         }
         count
     }
@@ -344,10 +327,13 @@ impl Planner {
         }
     }
 
-    /// Tries the next group that lost its plan or whose deadline has passed. Returns whether there was one.
-    fn try_lost(&mut self, now: Time) -> bool {
-        let Some(id) = self.lost.pop_front() else { return false };
-        self.try_group(id, now);
+    /// Tries the next retrying group. Returns whether there was one.
+    fn try_again(&mut self, now: Time) -> bool {
+        let Some(id) = self.retries.pop_front() else { return false };
+        let state = self.groups.get(&id).map(|group| &group.state);
+        if matches!(state, Some(State::Retrying | State::Uncertain { .. })) {
+            self.try_group(id, now);
+        }
         true
     }
 
@@ -359,14 +345,14 @@ impl Planner {
         let share = self.budget.round / 4;
         self.end_again(now);
         self.end_overdue(now);
-        self.within(share, self.lost.len(), |planner| planner.try_lost(now));
+        self.within(share, self.retries.len(), |planner| planner.try_again(now));
         self.within(share, usize::MAX, |planner| planner.begin_next(now));
         self.within(share, self.undecided.len(), |planner| planner.decide_next(now));
         self.look_for_growth();
         self.within(share, GROUP_RETRIES_PER_ROUND, |planner| planner.retry_next(now));
         self.serve_ticket(now);
         // Capacity that a ticket reserved or that others released may be free now.
-        self.within(share, self.lost.len(), |planner| planner.try_lost(now));
+        self.within(share, self.retries.len(), |planner| planner.try_again(now));
         self.followed = false;
         self.work.units = self.replicas.meter.spent();
         let of_round = self.work.units - self.round_began_at;
@@ -377,9 +363,9 @@ impl Planner {
 
     /// Returns whether the last round left work for the next one.
     pub(crate) fn has_left_over(&self) -> bool {
-        !self.lost.is_empty()
+        !self.retries.is_empty()
             || !self.undecided.is_empty()
-            || !self.retrying.is_empty()
+            || !self.woken.is_empty()
             || self.queue.has_ready(self.may_begin())
     }
 
@@ -392,7 +378,7 @@ impl Planner {
     /// Returns whether there is no new input and no work left.
     pub fn is_idle(&mut self) -> bool {
         let grew = self.wants_growth() && self.port.growth() != self.tried_at;
-        let ended = self.wants_losses() && self.replicas.copies.iter().any(Replica::has_endings);
+        let ended = self.wants_ends() && self.replicas.copies.iter().any(Replica::has_ended);
         !self.is_called()
             && self.outbox.is_empty()
             && self.replies.is_empty()
@@ -410,18 +396,17 @@ impl Planner {
         !self.incomplete.is_empty() || self.ticket.is_some()
     }
 
-    /// Returns whether lost nodes and ended bundles matter to this planner. If so, shards should ring for
-    /// them.
+    /// Returns whether ended bundles matter to this planner. If so, shards should ring for them.
     #[must_use]
-    pub fn wants_losses(&self) -> bool {
-        !self.by_node.is_empty()
+    pub fn wants_ends(&self) -> bool {
+        !self.groups.is_empty()
     }
 
     /// Returns the time at which the first waiting group is given up or something is retried.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let waiting = self.deadlines.first().map(|(until, _)| until);
-        let ending = self.ending.front().map(|&(due, ..)| due);
+        let ending = self.ending.first().map(|(due, _)| due);
         waiting.into_iter().chain(self.ticket_deadline()).chain(ending).min()
     }
 

@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::Planner;
-use super::group::{Awaiting, Group};
+use super::group::Group;
 use super::replica::Replica;
 use super::strategy::NoPlace;
 use crate::group::{GroupRefusalReason, GroupSpec};
@@ -117,8 +117,8 @@ impl Planner {
 
 /// Returns whether a group was never placed, so that it is fully described by its spec.
 fn is_new(group: &Group) -> bool {
-    let made = matches!(group.awaiting, Awaiting::Creation(_));
-    made && group.bundles.iter().all(|bundle| bundle.place.is_none() && bundle.lost.is_none())
+    group.is_being_created()
+        && group.bundles.iter().all(|bundle| bundle.place.is_none() && bundle.lost.is_none())
 }
 
 /// Returns whether two groups find a place in the same cases.

@@ -1,87 +1,80 @@
-//! Handles placed bundles whose node is lost or whose allocation ends.
+//! Handles bundles that ended.
 //!
-//! If a caller releases a bundle, or another statement evicts it, only the shard knows. Views count these
-//! endings and those of whole nodes. A planner knows how many endings are its own, so one number per view
-//! shows whether there are others. Only then does it compare its bundles on the changed nodes with the view.
+//! A shard tells each bundle that ended in its views ([`BundleEnded`]). These events alone say that a bundle is
+//! no longer placed, even if the planner itself ended it. An answer only concludes its job. So the order of
+//! events and answers does not matter: an event that comes before the answer with the grant is taken again
+//! after it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::Planner;
 use super::group::{Bundle, Group};
-use super::replica::News;
+use super::life::State;
 use crate::group::GroupView;
-use crate::ids::{AllocationId, GroupId, NodeId};
+use crate::ids::{AllocationId, BundleId, GroupId};
 use crate::node::NodeState;
+use crate::view::{BundleEnded, EndCause};
 
 impl Planner {
-    /// Brings every replica up to the newest view. Handles bundles on lost nodes and bundles that ended.
-    /// Returns whether any replica changed.
+    /// Brings every replica up to the newest view, and handles bundles that ended. Returns whether any replica
+    /// changed.
     pub(super) fn sync(&mut self) -> bool {
-        let mut news = News::default();
         let mut moved = false;
-        for copy in &mut self.replicas.copies {
-            moved |= copy.sync(&mut news);
-        }
-        if news.first {
-            news.touched.extend(self.by_node.keys());
-            news.touched.sort_unstable();
-        }
-        for (node, state) in news.stopped {
-            self.node_stopped(node, state);
-        }
-        // Nodes may be lost while a statement is about to place bundles on them. These views are at least as
-        // new as every answer taken, so they show the grants. Older views may show a loss before the grant.
-        for node in std::mem::take(&mut self.granted_on) {
-            let state = self.replicas.locate(node);
-            let state = state.and_then(|(shard, slot)| self.replicas.copies[shard].state(slot));
-            self.node_stopped(node, state);
-        }
-        news.touched.append(&mut self.look_again);
-        for node in news.touched {
-            self.look_after(node);
+        for at in 0..self.replicas.copies.len() {
+            moved |= self.replicas.copies[at].sync();
+            match self.replicas.copies[at].take_ended() {
+                Some(ended) => ended.iter().for_each(|end| self.bundle_ended(end)),
+                None => self.compare(at),
+            }
         }
         moved
     }
 
-    /// Marks bundles on a lost or removed node as not placed. On a node that only takes no new work, they
-    /// stay.
-    pub(super) fn node_stopped(&mut self, node: NodeId, state: Option<NodeState>) {
-        if !matches!(state, None | Some(NodeState::Lost { .. })) {
-            return;
+    /// Marks a bundle as not placed. Its allocation on a lost node ends when it is placed again.
+    fn bundle_ended(
+        &mut self,
+        &BundleEnded { bundle: BundleId { group, index }, allocation, cause, .. }: &BundleEnded,
+    ) {
+        let bundle = self.groups.get_mut(&group).and_then(|group| group.bundle_mut(index));
+        let Some(bundle) = bundle else { return };
+        let is_lost = cause == EndCause::NodeLost;
+        if bundle.lost == Some(allocation) && !is_lost {
+            bundle.lost = None;
         }
-        for (id, index) in self.by_node.remove(&node).unwrap_or_default() {
-            let group = self.groups.get_mut(&id).expect("bundles on nodes are of groups");
-            let bundle = group.bundle_mut(index).expect("bundles on nodes are of groups");
-            let place = bundle.place.take().expect("a bundle on a node has a place");
-            bundle.lost = state.map(|_| place.allocation);
-            self.is_short(id);
+        if bundle.place.is_some_and(|place| place.allocation == allocation) {
+            bundle.place = None;
+            bundle.lost = is_lost.then_some(allocation);
+            self.is_short(group);
         }
     }
 
-    /// Marks bundles on a node as not placed if the view does not have their allocations or shows the node as
-    /// lost.
-    pub(super) fn look_after(&mut self, node: NodeId) {
-        let Some(bundles) = self.by_node.get(&node) else { return };
-        let place = self.replicas.locate(node);
-        let state = place.and_then(|(shard, slot)| self.replicas.copies[shard].state(slot));
-        let (Some((shard, slot)), Some(NodeState::Joining | NodeState::Ready | NodeState::Draining)) =
-            (place, state)
-        else {
-            return self.node_stopped(node, state);
-        };
-        let live: BTreeSet<AllocationId> = self.replicas.copies[shard].live_on(slot).collect();
+    /// Compares all bundles of a shard with its view, because the view does not tell every one that ended.
+    fn compare(&mut self, shard: usize) {
+        let base = self.replicas.copies[shard].base().filter(|_| !self.groups.is_empty());
+        let Some(view) = base else { return };
+        let mut live: BTreeMap<AllocationId, bool> = BTreeMap::new();
+        view.nodes(|slot, image, _| {
+            let is_lost = matches!(image.state, Some(NodeState::Lost { .. }));
+            live.extend(view.allocations(slot).map(|allocation| (allocation.id, is_lost)));
+        });
+        let sequence = view.version().sequence;
         let mut ended = Vec::new();
-        for &(id, index) in bundles {
-            let bundle = self.groups[&id].bundle(index).expect("bundles on nodes are of groups");
-            let place = bundle.place.expect("a bundle on a node has a place");
-            ended.extend((!live.contains(&place.allocation)).then_some((id, index)));
+        for (&id, group) in &self.groups {
+            for bundle in &group.bundles {
+                for allocation in bundle.place.map(|place| place.allocation).into_iter().chain(bundle.lost) {
+                    let cause = match live.get(&allocation) {
+                        Some(false) => continue,
+                        Some(true) => EndCause::NodeLost,
+                        None => EndCause::Released,
+                    };
+                    if self.port.shard_of(allocation.partition) == Some(self.shard_id(shard)) {
+                        let bundle = BundleId { group: id, index: bundle.index };
+                        ended.push(BundleEnded { bundle, allocation, cause, sequence });
+                    }
+                }
+            }
         }
-        for (id, index) in ended {
-            let bundle = self.groups.get_mut(&id).and_then(|group| group.bundle_mut(index));
-            bundle.expect("just looked at").place = None;
-            self.left_node(Some(node), id, index);
-            self.is_short(id);
-        }
+        ended.iter().for_each(|end| self.bundle_ended(end));
     }
 
     /// Returns the view of a group with its releasing bundles.
@@ -97,11 +90,15 @@ impl Planner {
 
     /// Handles the loss of a bundle. It is placed again as soon as nothing else of the group is in flight.
     fn is_short(&mut self, id: GroupId) {
-        let queued = self.groups[&id].grows_from().is_some() && self.is_queued(id);
-        let group = self.groups.get_mut(&id).expect("a group whose bundle ended is there");
-        // A growth must not delay the bundles that the group had before.
-        group.queued_for_ticket &= !queued;
-        self.wait(id);
+        let group = &self.groups[&id];
+        match group.state {
+            // The planner itself ends bundles.
+            State::Ending(_) => return,
+            State::Settled => self.wait(id, false),
+            // A growth must not delay the bundles that the group had before.
+            State::Queued { .. } if group.grows_from().is_some() => self.wait(id, false),
+            _ => {}
+        }
         self.retry_now = true;
     }
 }

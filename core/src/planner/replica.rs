@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use super::bundle_events::Endings;
 use super::domains::{Domain, Domains};
 use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
@@ -17,7 +16,7 @@ use crate::request::{PlacementRequest, Refusal};
 use crate::resource::{Demand, GpuAssignment};
 use crate::shard::{Shard, Tentative};
 use crate::time::Time;
-use crate::view::{HotImage, View, ViewReader};
+use crate::view::{BundleEnded, View, ViewReader};
 
 /// The key of a claim on a replica.
 pub(super) type ClaimKey = u64;
@@ -38,17 +37,6 @@ struct Claim {
     version: Option<u64>,
 }
 
-/// News from views about nodes that may have bundles.
-#[derive(Default)]
-pub(super) struct News {
-    /// Nodes that take no new work any more, with their state. `None` if the node is gone.
-    pub(super) stopped: Vec<(NodeId, Option<NodeState>)>,
-    /// Changed nodes where some bundle may have ended that the planner did not end itself.
-    pub(super) touched: Vec<NodeId>,
-    /// Set on the first view, which must be compared with the adopted bundles.
-    pub(super) first: bool,
-}
-
 /// The replica of one shard.
 pub(super) struct Replica {
     shard: Shard,
@@ -60,7 +48,8 @@ pub(super) struct Replica {
     hidden: Vec<Slot>,
     /// Nodes with claims that the view shows already. The next [`sync`](Replica::sync) rebuilds them.
     stale: Vec<Slot>,
-    pub(super) endings: Endings,
+    /// The number of the next event that tells an ended bundle. `None` before the first.
+    next_end: Option<u64>,
     /// The number of times that nodes came, went, or changed in capacity, names, labels, taints or state.
     shape: u64,
     domains: Domains,
@@ -72,27 +61,21 @@ impl Replica {
         let claims = FixedMap::default();
         let hidden = Vec::new();
         let stale = Vec::new();
-        let endings = Endings::default();
         let domains = Domains::default();
-        Self { shard, reader, view: None, claims, next_key: 0, hidden, stale, endings, shape: 0, domains }
+        let next_end = None;
+        Self { shard, reader, view: None, claims, next_key: 0, hidden, stale, next_end, shape: 0, domains }
     }
 
-    /// Brings the replica up to the newest view and adds the nodes with bundles to check to `news`. Returns
-    /// whether anything changed.
-    pub(super) fn sync(&mut self, news: &mut News) -> bool {
+    /// Brings the replica up to the newest view. Returns whether anything changed.
+    pub(super) fn sync(&mut self) -> bool {
         let newest = self.reader.latest();
         let Some(before) = self.view.replace(Arc::clone(&newest)) else {
             self.shard.follow_view(&newest);
             newest.nodes(|slot, _, _| self.shard.renew(slot));
-            news.first = true;
-            self.endings.begin(newest.head().endings);
             self.domains.forget();
             self.shape += 1;
             return true;
         };
-        let count = newest.head().endings;
-        let ended = !self.endings.knows(count);
-        let mut touched = Vec::new();
         // Each node is rebuilt once, even if it has several grants and changes.
         let mut slots = std::mem::take(&mut self.stale);
         let moved = !Arc::ptr_eq(&newest, &before) || !slots.is_empty();
@@ -100,17 +83,11 @@ impl Replica {
             self.shard.follow_view(&newest);
             newest.diff(&before, |slot| {
                 slots.push(slot);
-                touched.extend(ended.then_some(slot));
                 if !same_shape(&newest, &before, slot) {
                     self.shape += 1;
                     let there = newest.hot(slot).is_some_and(|image| image.state.is_some());
                     let cold = newest.cold(slot).filter(|_| there);
                     self.domains.follow(slot, cold.map(|cold| &cold.registration.spec.labels));
-                }
-                let Some(HotImage { id, state: Some(known), .. }) = before.hot(slot) else { return };
-                let state = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
-                if state.is_none_or(|state| state != *known && state != NodeState::Ready) {
-                    news.stopped.push((*id, state));
                 }
             });
         }
@@ -118,11 +95,16 @@ impl Replica {
         slots.dedup();
         slots.drain(..).for_each(|slot| self.renew(slot));
         self.stale = slots;
-        if ended {
-            self.endings.follow(newest.version().sequence, count, touched);
-        }
-        self.endings.judge(|slot| news.touched.extend(newest.hot(slot).map(|image| image.id)));
         moved
+    }
+
+    /// Returns the bundles that ended since the last call, and again those that ended since a
+    /// [grant](Self::granted). `None`: the view does not tell all of them, so the caller must compare its
+    /// bundles with it.
+    pub(super) fn take_ended(&mut self) -> Option<Vec<BundleEnded>> {
+        let view = self.view.as_ref()?;
+        let next = self.next_end.replace(view.head().bundles_ended)?;
+        Some(view.ended_from(next)?.copied().collect())
     }
 
     /// Returns the sequence of the view that the replica equals.
@@ -130,14 +112,9 @@ impl Replica {
         self.view.as_ref().map_or(0, |view| view.version().sequence)
     }
 
-    /// Returns whether the newest view shows endings that were not looked at.
-    pub(super) fn has_endings(&self) -> bool {
-        !self.endings.knows(self.reader.latest().head().endings)
-    }
-
-    /// Returns the live allocations of a node, in the view.
-    pub(super) fn live_on(&self, slot: Slot) -> impl Iterator<Item = AllocationId> {
-        self.view.iter().flat_map(move |view| view.allocations(slot)).map(|allocation| allocation.id)
+    /// Returns whether the newest view tells of ended bundles that were not taken.
+    pub(super) fn has_ended(&self) -> bool {
+        self.next_end != Some(self.reader.latest().head().bundles_ended)
     }
 
     /// Returns the time at which a releasing allocation of a node ends at the latest, in the view.
@@ -269,8 +246,12 @@ impl Replica {
         }
     }
 
-    /// Records that a claim is granted. The shard's views from `sequence` on show it.
+    /// Records that a claim is granted. The shard's views from `sequence` on show it, and may already have told
+    /// that it ended.
     pub(super) fn granted(&mut self, slot: Slot, key: ClaimKey, sequence: u64) {
+        if let (Some(view), Some(next)) = (&self.view, &mut self.next_end) {
+            *next = view.first_end_since(sequence).min(*next);
+        }
         let claims = self.claims.get_mut(&slot);
         if let Some(claim) = claims.and_then(|claims| claims.iter_mut().find(|claim| claim.key == key)) {
             claim.visible_from = Some(sequence);
@@ -354,27 +335,108 @@ fn same_shape(newest: &View, before: &View, slot: Slot) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::test_bed::{Bed, cores, node_of};
-    use crate::node::{LifeEvent, NodeState};
+    use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, StatementId};
+    use crate::limits::BUNDLES_ENDED_KEPT;
+    use crate::node::LifeEvent;
     use crate::resource::Amount;
-    use crate::shard::Command;
+    use crate::shard::{Command, Outcome};
+    use crate::statement::{Allocate, CommitMode, ConflictDetection, Evict, Granted, Operation, Part};
+    use crate::view::EndCause;
+
+    /// Places bundle 0 of group 1 on a node. Returns its allocation and the first view that shows it.
+    fn place_bundle(bed: &mut Bed, node: NodeId) -> (AllocationId, u64) {
+        let bundle = Some(BundleId { group: GroupId { incarnation: Incarnation(1), number: 1 }, index: 0 });
+        let demand = cores(1).demand;
+        let allocate = Allocate { node, expected: None, demand, gpus: None, owner: None, bundle };
+        let Outcome::Applied(applied) = bed.step(0, apply(Operation::Allocate(allocate))) else {
+            panic!("a statement is applied")
+        };
+        match &applied.granted[..] {
+            [(0, Granted::Allocated(placement))] => (placement.allocation, applied.visible_from),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn apply(operation: Operation) -> Command {
+        let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: 1 };
+        let operations = vec![(0, operation)];
+        let conflict_detection = ConflictDetection::Fine;
+        let mode = CommitMode::AllOrNothing;
+        Command::Apply(Box::new(Part { statement, operations, conflict_detection, mode }))
+    }
+
+    /// Returns the ended bundles that the copy tells. `None` if it must be compared with the view.
+    fn told(bed: &mut Bed) -> Option<Vec<(AllocationId, EndCause)>> {
+        bed.sync();
+        let ended = bed.replicas.copies[0].take_ended()?;
+        Some(ended.iter().map(|end| (end.allocation, end.cause)).collect())
+    }
 
     #[test]
-    fn news_name_nodes_that_stop_taking_work_and_none_that_begin() {
+    fn each_bundle_that_ends_is_told_once_with_its_cause() {
         let mut bed = Bed::new(1);
         let node = bed.add(0, node_of(4, &[]), true);
-        assert!(bed.sync().first);
-        let mut told = |command| {
-            bed.step(0, command);
-            bed.sync().stopped
-        };
-        assert_eq!(told(Command::Life(node, LifeEvent::Beat)), []);
-        let drains = told(Command::Life(node, LifeEvent::Drain));
-        assert_eq!(drains, [(node, Some(NodeState::Draining))]);
-        assert_eq!(told(Command::Life(node, LifeEvent::Undrain)), []);
-        let lost = told(Command::Life(node, LifeEvent::Lose));
-        assert!(matches!(lost[..], [(of, Some(NodeState::Lost { .. }))] if of == node), "{lost:?}");
-        assert_eq!(told(Command::Life(node, LifeEvent::Beat)), []);
-        assert_eq!(told(Command::RemoveNode { node, force: true }), [(node, None)]);
+        bed.step(0, Command::Life(node, LifeEvent::Beat));
+        assert_eq!(told(&mut bed), None, "the first view is compared");
+        let (released, _) = place_bundle(&mut bed, node);
+        assert_eq!(told(&mut bed), Some(Vec::new()));
+        bed.step(0, Command::Release(released));
+        assert_eq!(told(&mut bed), Some(vec![(released, EndCause::Released)]));
+        let (evicted, _) = place_bundle(&mut bed, node);
+        let evict = Evict { allocation: evicted, expected: None, grace_ns: 0 };
+        bed.step(0, apply(Operation::Evict(evict)));
+        let (lost, _) = place_bundle(&mut bed, node);
+        bed.step(0, Command::Life(node, LifeEvent::Drain));
+        bed.step(0, Command::Life(node, LifeEvent::Lose));
+        // Views in between are skipped, their events are not.
+        assert_eq!(told(&mut bed), Some(vec![(evicted, EndCause::Evicted), (lost, EndCause::NodeLost)]));
+        bed.step(0, Command::RemoveNode { node, force: true });
+        assert_eq!(told(&mut bed), Some(vec![(lost, EndCause::NodeRemoved)]));
+        assert_eq!(told(&mut bed), Some(Vec::new()));
+    }
+
+    #[test]
+    fn an_end_that_is_told_before_the_answer_with_the_grant_is_told_again_after_it() {
+        let mut bed = Bed::new(1);
+        let node = bed.add(0, node_of(4, &[]), false);
+        told(&mut bed);
+        let slot = bed.replicas.copies[0].shard().slot_of(node).expect("it is there");
+        let (earlier, _) = place_bundle(&mut bed, node);
+        bed.step(0, Command::Release(earlier));
+        told(&mut bed);
+        let (allocation, visible_from) = place_bundle(&mut bed, node);
+        told(&mut bed);
+        bed.step(0, Command::Release(allocation));
+        let ended = Some(vec![(allocation, EndCause::Released)]);
+        assert_eq!(told(&mut bed), ended);
+        // The key is of no claim: what was taken on a node that is gone is given up.
+        bed.replicas.copies[0].granted(slot, 77, visible_from);
+        assert!(bed.replicas.copies[0].has_ended());
+        assert_eq!(told(&mut bed), ended);
+        bed.replicas.copies[0].granted(slot, 77, visible_from + 2);
+        assert_eq!(told(&mut bed), Some(Vec::new()), "it ended before that view");
+    }
+
+    #[test]
+    fn a_copy_that_fell_behind_the_ring_is_compared_once() {
+        let mut bed = Bed::new(1);
+        let node = bed.add(0, node_of(4, &[]), false);
+        told(&mut bed);
+        let slot = bed.replicas.copies[0].shard().slot_of(node).expect("it is there");
+        for ends in [BUNDLES_ENDED_KEPT, BUNDLES_ENDED_KEPT + 1] {
+            let (first, visible_from) = place_bundle(&mut bed, node);
+            bed.step(0, Command::Release(first));
+            for _ in 1..ends {
+                let (allocation, _) = place_bundle(&mut bed, node);
+                bed.step(0, Command::Release(allocation));
+            }
+            let told_all = told(&mut bed).map(|told| (told.len() as u64, told[0].0));
+            assert_eq!(told_all, (ends == BUNDLES_ENDED_KEPT).then_some((ends, first)));
+            assert_eq!(told(&mut bed), Some(Vec::new()));
+            // A grant of that time may have ended with an event that the ring has lost.
+            bed.replicas.copies[0].granted(slot, 77, visible_from);
+            assert_eq!(told(&mut bed).is_none(), ends > BUNDLES_ENDED_KEPT);
+        }
     }
 
     #[test]

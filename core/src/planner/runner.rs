@@ -108,7 +108,7 @@ impl PlannerRunner {
     pub fn fall_asleep(&mut self) -> bool {
         let Self { planner, links, bell, interest, stop, .. } = self;
         let idle = || {
-            interest.set_wanted(planner.wants_growth(), planner.wants_losses());
+            interest.set_wanted(planner.wants_growth(), planner.wants_ends());
             let stopped = stop.is_stopped() && !planner.is_committing();
             !stopped && links.iter_mut().all(|link| link.jobs.is_empty()) && planner.is_idle()
         };

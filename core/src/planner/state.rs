@@ -1,10 +1,9 @@
 //! Exports and adopts the groups of a planner as durable state.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::Planner;
-use super::group::{Awaiting, Bundle, Group, Place};
+use super::group::{Bundle, Group, Place};
 use crate::state::{GroupBundleRecord, GroupRecord};
 
 impl Planner {
@@ -16,7 +15,7 @@ impl Planner {
     #[must_use]
     pub fn export(&self) -> Vec<GroupRecord> {
         assert!(!self.is_committing(), "a planner is stopped when nothing is under way");
-        let made = |group: &&Group| !matches!(group.awaiting, Awaiting::Creation(_));
+        let made = |group: &&Group| !group.is_being_created();
         let record = |group: &Group| GroupRecord {
             id: group.id,
             spec: Arc::clone(&group.spec),
@@ -34,18 +33,14 @@ impl Planner {
     pub(crate) fn adopt(&mut self, record: GroupRecord) {
         let GroupRecord { id, spec, bundles, next_index } = record;
         let bundles: Vec<Bundle> = bundles.into_iter().map(bundle).collect();
-        for bundle in &bundles {
-            if let Some(place) = &bundle.place {
-                self.by_node.entry(place.node).or_default().insert((id, bundle.index));
-            }
-        }
-        let group = Group::resumed(id, spec, bundles, next_index);
-        if group.is_incomplete() {
-            self.incomplete.insert((Reverse(group.spec.priority), id));
-            self.retry_now = true;
-        }
+        let group = Group::new(id, spec, bundles, next_index);
+        let incomplete = group.is_incomplete();
         let before = self.groups.insert(id, group);
         assert!(before.is_none(), "group {id} is there twice");
+        if incomplete {
+            self.wait(id, false);
+            self.retry_now = true;
+        }
     }
 }
 

@@ -22,7 +22,7 @@ impl Planner {
                 self.reply(tag, PlanReply::Statement(Box::new(report)));
             }
             Ok((operations, conflicts)) => {
-                self.commit_rest(operations, conflicts, (conflict_detection, mode), Purpose::Submit(tag));
+                self.commit(operations, conflicts, (conflict_detection, mode), Purpose::Submit(tag));
             }
             Err(rejection) => self.reply(tag, PlanReply::Rejected(rejection)),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::colocate::Item;
 use super::draft::Replicas;
-use super::replica::{News, Replica};
+use super::replica::Replica;
 use super::strategy::Wanted;
 use crate::group::Strategy;
 use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId};
@@ -61,13 +61,11 @@ impl Bed {
     }
 
     /// Publishes a view of each shard where anything changed, and has the copies follow.
-    pub(super) fn sync(&mut self) -> News {
-        let mut news = News::default();
+    pub(super) fn sync(&mut self) {
         for (shard, copy) in self.shards.iter_mut().zip(&mut self.replicas.copies) {
             shard.publish_view();
-            copy.sync(&mut news);
+            copy.sync();
         }
-        news
     }
 }
 

@@ -15,16 +15,15 @@
 
 use super::colocate::{Item, reserved_demand};
 use super::draft::{Draft, PlannedBundle};
-use super::group::Group;
+use super::life::State;
 use super::what_if::Own;
 use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
 use crate::resource::{Demand, ReservedAmounts};
 use crate::router::Tag;
 use crate::shard::{Command, Outcome, Reserve};
-use crate::statement::{Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Operation};
+use crate::statement::{CommitMode, Conflict, ConflictDetection, ConflictReason};
 use crate::time::Time;
-use std::cmp::Reverse;
 
 /// The tag of answers to a ticket's commands.
 pub(super) const TICKET_TAG: Tag = Tag::MAX;
@@ -57,9 +56,8 @@ enum Stage {
 pub(super) struct Ticket {
     number: u64,
     group: GroupId,
-    /// Set if the purpose of the ticket was given up. The ticket then ends, even if its group waits for
-    /// another one.
-    void: bool,
+    /// The group's place in the queue. If it queued again, the ticket is not wanted.
+    turn: u64,
     stage: Stage,
     /// The time at which the reservations were made.
     since: Time,
@@ -88,10 +86,10 @@ impl Planner {
     /// Puts a group that failed too often into the queue for tickets.
     pub(super) fn queue_for_ticket(&mut self, id: GroupId) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        (group.losses, group.queued_for_ticket) = (0, true);
-        self.incomplete.remove(&(Reverse(group.spec.priority), id));
-        self.ticket_queue.push_back(id);
-        self.watch_deadline(id);
+        group.losses = 0;
+        let deadline = group.deadline();
+        self.next_turn += 1;
+        self.transition(id, State::Queued { turn: self.next_turn, deadline });
     }
 
     /// Advances the ticket as far as possible now.
@@ -101,26 +99,18 @@ impl Planner {
             self.drop_ticket();
         }
         if self.ticket.is_none() {
-            let groups = &self.groups;
-            self.ticket_queue.retain(|id| groups.get(id).is_some_and(|group| group.queued_for_ticket));
-            let Some(group) = self.ticket_queue.pop_front() else { return };
-            let number = self.tickets.take();
-            let stage = Stage::Queued;
-            let plan = Vec::new();
-            let reserved = Vec::new();
-            let sent_at = Vec::new();
-            let blocked_by = None;
+            let Some((turn, group)) = self.ticket_queue.pop_first() else { return };
             self.ticket = Some(Ticket {
-                number,
+                number: self.tickets.take(),
                 group,
-                void: false,
-                stage,
+                turn,
+                stage: Stage::Queued,
                 since: now,
                 until: now,
-                plan,
-                reserved,
-                sent_at,
-                blocked_by,
+                plan: Vec::new(),
+                reserved: Vec::new(),
+                sent_at: Vec::new(),
+                blocked_by: None,
                 again: None,
             });
         }
@@ -129,7 +119,7 @@ impl Planner {
         match ticket.stage {
             Stage::Queued if self.tickets.is_served(ticket.number) => self.reserve(now),
             Stage::Reserved if ticket.until <= now || !self.is_wanted(ticket) => {
-                self.end_ticket(now);
+                self.end_ticket();
             }
             Stage::Reserved if self.ticket_moved && unblocked => self.commit_ticket(),
             Stage::Reserved if ticket.again.is_some_and(|again| again <= now) => self.commit_ticket(),
@@ -161,24 +151,13 @@ impl Planner {
         self.is_called() || self.ticket.as_ref().is_some_and(asks)
     }
 
-    /// Returns whether the group waits for a ticket that is not served yet.
-    pub(super) fn is_queued(&self, id: GroupId) -> bool {
-        let served = |t: &Ticket| t.group == id && t.stage != Stage::Queued && !t.void;
-        self.waits_for_ticket(id) && !self.ticket.as_ref().is_some_and(served)
-    }
-
-    /// Gives up the purpose of a group's ticket.
-    pub(super) fn void_ticket(&mut self, id: GroupId) {
-        self.ticket.iter_mut().filter(|ticket| ticket.group == id).for_each(|ticket| ticket.void = true);
-    }
-
-    /// Returns whether the purpose of the ticket still exists.
+    /// Returns whether the group still waits for the ticket or has it.
     fn is_wanted(&self, ticket: &Ticket) -> bool {
-        !ticket.void && self.waits_for_ticket(ticket.group)
-    }
-
-    fn waits_for_ticket(&self, id: GroupId) -> bool {
-        self.groups.get(&id).is_some_and(|group| group.queued_for_ticket)
+        match self.groups.get(&ticket.group).map(|group| &group.state) {
+            Some(State::Queued { turn, .. }) => *turn == ticket.turn,
+            Some(State::Ticket) => true,
+            _ => false,
+        }
     }
 
     /// Chooses nodes for the group and reserves them.
@@ -186,9 +165,11 @@ impl Planner {
         let ticket = self.ticket.as_ref().expect("a ticket is served");
         let id = ticket.group;
         let owner = ticket.owner();
-        let waits = self.is_wanted(ticket);
-        let plan = waits.then(|| self.plan_reserved(id)).flatten();
-        let Some(mut plan) = plan else { return self.end_ticket(now) };
+        let plan = if self.is_wanted(ticket) { self.plan_reserved(id) } else { None };
+        // A view may have told that a bundle ended, which comes before a growth.
+        let waits = self.ticket.as_ref().is_some_and(|ticket| self.is_wanted(ticket));
+        let Some(mut plan) = plan.filter(|_| waits) else { return self.end_ticket() };
+        self.transition(id, State::Ticket);
         plan.sort_by_key(|taken| (taken.shard, taken.slot));
         let until = now.plus_nanos(self.config.ticket_ns);
         let until = self.groups[&id].deadline().map_or(until, |of_group| until.min(of_group));
@@ -208,7 +189,7 @@ impl Planner {
         (ticket.since, ticket.until, ticket.plan, ticket.reserved) = (now, until, plan, reserved);
         ticket.stage = Stage::Reserving { left, refused: false };
         if left == 0 {
-            self.reserved(now);
+            self.reserved();
         }
     }
 
@@ -235,7 +216,7 @@ impl Planner {
                 *left -= 1;
                 *refused |= !matches!(outcome, Outcome::Reserved(_));
                 if *left == 0 {
-                    self.reserved(now);
+                    self.reserved();
                 }
             }
             // The reservation ended, either now or before: by itself, used up, or with its node.
@@ -250,15 +231,12 @@ impl Planner {
     }
 
     /// Continues after all reservations are answered.
-    fn reserved(&mut self, now: Time) {
-        let ticket = self.ticket.as_mut().expect("a ticket is served");
+    fn reserved(&mut self) {
+        let ticket = self.ticket.as_ref().expect("a ticket is served");
         let refused = matches!(ticket.stage, Stage::Reserving { refused: true, .. });
-        let waits =
-            !ticket.void && self.groups.get(&ticket.group).is_some_and(|group| group.queued_for_ticket);
-        if refused || !waits {
-            self.end_ticket(now);
+        if refused || !self.is_wanted(ticket) {
+            self.end_ticket();
         } else {
-            ticket.stage = Stage::Reserved;
             self.commit_ticket();
         }
     }
@@ -272,46 +250,22 @@ impl Planner {
         ticket.again = None;
         let id = ticket.group;
         let plan = ticket.plan.clone();
-        let group = self.groups.get_mut(&id).expect("a group with a ticket is there");
-        group.committing = true;
-        group.attempts += 1;
-        let operation = |taken: &PlannedBundle, group: &Group| {
-            let Item { request, .. } = group.item(taken.bundle);
-            let bundle = Some(crate::ids::BundleId { group: id, index: taken.bundle });
-            let node = taken.node;
-            let demand = request.demand.clone();
-            let reserved = ticket.reserved.iter().any(|&(_, reserved)| reserved == node);
-            let owner = if reserved { Some(ticket.owner()) } else { request.owner };
-            Operation::Allocate(Allocate { node, expected: None, demand, gpus: None, owner, bundle })
-        };
-        let placed: Vec<_> = plan.iter().map(|taken| (taken.shard, operation(taken, group))).collect();
-        let lost: Vec<_> =
-            plan.iter().filter_map(|t| Some((t.bundle, group.bundle_mut(t.bundle)?.lost?))).collect();
-        let mut operations: Vec<(ShardId, Operation)> = Vec::with_capacity(lost.len() + placed.len());
-        for &(_, allocation) in &lost {
-            let evict = Evict { allocation, expected: None, grace_ns: 0 };
-            operations.push((self.shard_of_allocation(allocation), Operation::Evict(evict)));
-        }
-        operations.extend(placed.into_iter().map(|(at, operation)| (self.shard_id(at), operation)));
-        let ended = lost.into_iter().map(|(bundle, _)| bundle).collect();
+        self.transition(id, State::Committing { by_ticket: true, removal: None });
+        let ticket = self.ticket.as_ref().expect("a ticket is served");
+        self.groups.get_mut(&id).expect("a group with a ticket is there").attempts += 1;
+        let owner = ticket.owner();
+        let reserved: Vec<NodeId> = ticket.reserved.iter().map(|&(_, node)| node).collect();
+        let of_ticket = |node| reserved.contains(&node).then_some(owner);
+        let (operations, ended) = self.placing_operations(id, &plan, of_ticket);
         let placing = Placing { group: id, ended, draft: Draft { taken: plan } };
         let terms = (ConflictDetection::Fine, CommitMode::AllOrNothing);
-        self.commit(operations, terms, Purpose::Place(Box::new(placing)));
+        self.commit(operations, Vec::new(), terms, Purpose::Place(Box::new(placing)));
     }
 
-    /// Updates the ticket after a statement of group `id`. Returns whether the statement was the ticket's.
-    /// `done`: it was committed.
-    pub(super) fn ticket_concluded(
-        &mut self,
-        id: GroupId,
-        done: bool,
-        conflicts: &[Conflict],
-        now: Time,
-    ) -> bool {
-        let Some(ticket) = &mut self.ticket else { return false };
-        if ticket.group != id || ticket.stage != Stage::Committing {
-            return false;
-        }
+    /// Updates the ticket after its statement. `done`: it was committed.
+    pub(super) fn ticket_concluded(&mut self, done: bool, conflicts: &[Conflict], now: Time) {
+        let ticket = self.ticket.as_mut().expect("a ticket is served");
+        assert!(ticket.stage == Stage::Committing, "a ticket that is {:?} was committed", ticket.stage);
         ticket.stage = Stage::Reserved;
         // Capacity that other shards held and gave back is no reason to try again.
         let shard = |conflict: &Conflict| match conflict.reason {
@@ -325,24 +279,22 @@ impl Planner {
         ticket.again = conflicts.iter().any(held).then(|| now.plus_nanos(pause));
         let gone = |conflict: &Conflict| matches!(conflict.reason, ConflictReason::UnknownNode);
         if done {
-            self.groups.get_mut(&id).expect("a group with a ticket is there").queued_for_ticket = false;
-            self.end_ticket(now);
+            self.end_ticket();
         } else if conflicts.iter().any(gone) {
             // The plan is no longer possible. The ticket ends when it is served next in this round. Not here,
             // because the caller may be about to remove the group.
             ticket.until = now;
         }
-        true
     }
 
     /// Ends the reservations. When that is done, the next ticket is served. The group continues as one that
     /// found no place.
-    fn end_ticket(&mut self, now: Time) {
+    fn end_ticket(&mut self) {
+        let wanted = self.ticket.as_ref().is_some_and(|ticket| self.is_wanted(ticket));
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         let id = ticket.group;
         let owner = ticket.owner();
         let reserved = std::mem::take(&mut ticket.reserved);
-        let void = ticket.void;
         ticket.stage = Stage::Ending { left: reserved.len() };
         if reserved.is_empty() {
             self.drop_ticket();
@@ -350,17 +302,10 @@ impl Planner {
         for (shard, node) in reserved {
             self.outbox.push_back((TICKET_TAG, shard, Command::EndReservation(node, owner)));
         }
-        let Some(group) = self.groups.get_mut(&id).filter(|group| group.queued_for_ticket && !void) else {
-            return;
-        };
-        group.queued_for_ticket = false;
-        group.tickets = group.tickets.saturating_add(1);
-        let removal = group.removal.is_some();
-        if removal {
-            self.begin_removal(id, now);
-        } else {
+        if let Some(group) = self.groups.get_mut(&id).filter(|_| wanted) {
+            group.tickets = group.tickets.saturating_add(1);
             // Capacity that the ticket reserved or that others released may be free now.
-            self.lost.push_back(id);
+            self.transition(id, State::Retrying);
         }
     }
 
@@ -369,8 +314,7 @@ impl Planner {
     fn pause_tickets(&mut self, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         let pause = now.nanos_since(ticket.since).saturating_mul(TICKET_PAUSE);
-        // The group is no longer bound to this ticket and may queue again.
-        (ticket.stage, ticket.void) = (Stage::Pausing { until: now.plus_nanos(pause) }, true);
+        ticket.stage = Stage::Pausing { until: now.plus_nanos(pause) };
         if pause == 0 {
             self.drop_ticket();
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::colocate::Item;
 use super::draft::{Draft, PlannedBundle, Replicas};
-use super::replica::{News, Replica};
+use super::replica::Replica;
 use super::strategy::{Standing, Wanted};
 use crate::group::{Spreading, Strategy, TopologyRule};
 use crate::ids::{NodeId, OwnerId, StatementId};
@@ -181,7 +181,7 @@ impl Replica {
         shard.set_allocations_per_node_max(self.shard().allocations_per_node_max());
         shard.step(self.setting_up(slots, own), Time::default(), &mut Vec::new());
         let mut emptied = Self::new(Shard::replica(config), shard.enable_views());
-        emptied.sync(&mut News::default());
+        emptied.sync();
         emptied
     }
 

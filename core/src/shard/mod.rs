@@ -44,6 +44,7 @@ use crate::request::{PlacementRequest, Refusal};
 use crate::resource::Demand;
 use crate::time::Time;
 use crate::timers::NEVER;
+use crate::view::EndCause;
 use audit::AuditState;
 use books::{Books, Dirty, Ended};
 use choose::{Choose, Eligibility, Page};
@@ -244,18 +245,18 @@ impl Shard {
         })
     }
 
-    /// Ends an allocation that a statement evicted.
-    fn end_allocation(&mut self, id: AllocationId) -> Result<(), Rejection> {
-        let (inside, dirty) = self.books.end_allocation(id)?;
+    /// Ends an allocation. Returns the number of allocations inside that ended with it.
+    fn end_allocation(&mut self, id: AllocationId, cause: EndCause) -> Result<u32, Rejection> {
+        let (inside, dirty) = self.books.end_allocation(id, cause)?;
         self.audit.work.allocations_looked_at += u64::from(inside);
         self.follow(dirty);
-        Ok(())
+        Ok(inside)
     }
 
     /// Ends allocations whose grace is over, in order of time and id.
     fn end_grace(&mut self) {
         while let Some(id) = self.books.grace_over(self.now) {
-            self.end_allocation(id).expect("what is releasing is live");
+            self.end_allocation(id, EndCause::Evicted).expect("what is releasing is live");
         }
     }
 
@@ -436,10 +437,10 @@ impl Shard {
         ShardFacts { growth: self.publish.growth, highest, load: self.books.sums.load() }
     }
 
-    /// Returns a counter that grows with each node that is lost or removed, and with each bundle that ends.
+    /// Returns the number of bundles that ended, including those on lost nodes.
     #[must_use]
-    pub fn endings(&self) -> u64 {
-        self.publish.losses + self.books.bundles.ended
+    pub fn bundles_ended(&self) -> u64 {
+        self.books.bundles.ends.count()
     }
 
     /// Returns the cost of all searches so far.

@@ -7,6 +7,7 @@ use crate::index::Slot;
 use crate::limits::{CUSTOM_RESOURCES_MAX, HOME_LOOKS_MAX};
 use crate::node::{AgentReport, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy, align_devices};
 use crate::resource::{Amount, Demand, GPU_UNIT, ResourceKind};
+use crate::view::EndCause;
 
 impl Shard {
     /// Adds a node. A node that rejoins continues from its `former` version; otherwise versions start at 0.
@@ -66,7 +67,9 @@ impl Shard {
 
     /// Changes the state of a node.
     pub(super) fn change_state(&mut self, slot: Slot, state: NodeState) {
-        self.publish.losses += u64::from(matches!(state, NodeState::Lost { .. }));
+        if matches!(state, NodeState::Lost { .. }) {
+            self.audit.work.allocations_looked_at += self.books.lose_bundles(slot);
+        }
         let dirty = self.books.set_state(slot, state);
         self.follow(dirty);
     }
@@ -113,15 +116,12 @@ impl Shard {
         );
         let mut inside = 0;
         for id in ended {
-            if let Outcome::BundleReleased { ended, .. } = self.handle_release(id)? {
-                inside += ended;
-            }
+            inside += self.end_allocation(id, EndCause::NodeRemoved)?;
         }
         let version = self.books.nodes.hot(slot).version;
         let registration = self.books.remove_node(slot);
         self.choose.node_left(&self.books, slot, &registration.spec);
         self.pending.homes.note_removed();
-        self.publish.losses += 1;
         Ok(Outcome::NodeRemoved { node, allocations_ended: allocations + inside, version })
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::BundleEnded;
 use super::image::{AllocationImage, ColdImage, HotImage, MoreImage, NO_ALLOCATION};
 use super::trie::Trie;
 
@@ -23,6 +24,8 @@ pub(crate) struct Mirror {
     pub(crate) allocations: Trie<AllocationImage, ALLOCATIONS>,
     /// Indexed by place in the ledger.
     pub(crate) more: Trie<Option<Arc<MoreImage>>, REFERENCES>,
+    /// The bundles that ended last, as a ring.
+    pub(crate) ended: Trie<Option<BundleEnded>, ALLOCATIONS>,
 }
 
 impl Mirror {
@@ -42,5 +45,6 @@ impl Mirror {
         self.cold.chunks(visit);
         self.allocations.chunks(visit);
         self.more.chunks(visit);
+        self.ended.chunks(visit);
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! Views of several shards are not from one instant. A plan over them names the versions that it is based on.
 
+mod bundle_ended;
 mod changes;
 mod dirty;
 mod image;
@@ -17,6 +18,8 @@ mod mirror;
 mod reader;
 mod trie;
 
+pub(crate) use bundle_ended::UntoldEnds;
+pub use bundle_ended::{BundleEnded, EndCause};
 pub use changes::{Change, ChangeCursor, ChangeKinds, Step};
 pub(crate) use dirty::{Changes, Dirty};
 pub use image::{AllocationImage, AllocationView, ClaimImage, ColdImage, HoldImage, HotImage, PendingImage};
@@ -57,8 +60,8 @@ pub struct ViewHead {
     pub allocation_count: u64,
     /// The facts that the shard publishes for routers.
     pub facts: ShardFacts,
-    /// The number of nodes lost or removed, and of bundles ended, since the start of the service.
-    pub endings: u64,
+    /// The number of bundles that ended since the start of the service ([`View::ended_from`]).
+    pub bundles_ended: u64,
     /// The granularity per dimension, if any adapts to the nodes.
     pub(crate) thetas: Option<Arc<[i64]>>,
     /// The total that all publications of the shard have copied, including this one.

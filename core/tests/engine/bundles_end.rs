@@ -11,8 +11,11 @@ use crate::group_bed::{
 };
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
-use wharf_core::group::{BundleView, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Strategy};
+use wharf_core::group::{
+    BundleView, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Strategy, keeper_of,
+};
 use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::limits::BUNDLES_ENDED_KEPT;
 use wharf_core::link::Clock;
 use wharf_core::node::LifeEvent;
 use wharf_core::resource::{Amount, Demand};
@@ -376,4 +379,38 @@ fn a_group_that_waits_is_not_degraded() {
     assert!(waits.is_empty(), "{waits:?}");
     let PlanReply::Groups(groups) = plan(&mut engine, PlanJob::ListGroups(None, 8)) else { panic!("a list") };
     assert_eq!(groups.iter().map(|group| group.state).collect::<Vec<_>>(), [GroupState::Waiting]);
+}
+
+/// While a planner does not run, its bundles end, and then so many others that the views no longer tell of its own.
+#[test]
+fn a_planner_that_missed_too_many_ends_compares_its_bundles() {
+    let mut engine = engine(1, 2);
+    let spec = |number: u32| node_spec(&format!("n{number}"), if number < 5 { 16 } else { 4096 }, 0);
+    let nodes: Vec<NodeId> = (0..6).map(|number| add_agent_node(&mut engine, spec(number))).collect();
+    let before = create(&mut engine, group_of(cores(10), 3, Strategy::StrictSpread)).expect("it fits");
+    let other = create(&mut engine, group_of(cores(1), 1, Strategy::Pack)).expect("it fits");
+    let keeper = usize::from(keeper_of(before.id, 2));
+    assert_ne!(keeper, usize::from(keeper_of(other.id, 2)), "the planners take turns");
+    let stopped = engine.planners.remove(keeper);
+    let lost = places(&before)[0].1;
+    life(&mut engine, lost, LifeEvent::Lose);
+    release_to_others(&mut engine, allocation_of(&before, 1).expect("placed"), 16);
+    let mut ended = 0;
+    while ended <= BUNDLES_ENDED_KEPT {
+        let first = 1 + ended as u32;
+        let grow = PlanJob::GrowGroup(other.id, same(cores(1), 1000), None);
+        assert!(matches!(plan(&mut engine, grow), PlanReply::Group(_)));
+        let shrink = PlanJob::ShrinkGroup(other.id, (first..first + 1000).collect());
+        assert!(matches!(plan(&mut engine, shrink), PlanReply::Group(_)));
+        ended += 1000;
+    }
+    engine.planners.insert(keeper, stopped);
+    settle(&mut engine);
+    let after = status(&mut engine, before.id);
+    assert_eq!((after.state, nodes_of(&after).len()), (GroupState::Placed, 3), "{after:?}");
+    assert!(nodes.contains(&lost) && !nodes_of(&after).contains_key(&lost), "{after:?}");
+    assert_eq!(allocation_of(&after, 2), allocation_of(&before, 2));
+    // The group, the other group, and the placement that took the capacity of a bundle.
+    assert_eq!(live_allocations(&mut engine), 3 + 1 + 1);
+    check_all(&engine);
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::ledger::Allocation;
 use super::{Books, Dirty, FreeBooks, short_of};
 use crate::ids::{AllocationId, BundleId};
+use crate::index::Slot;
 use crate::map::FixedMap;
 use crate::node::NodeState;
 use crate::request::Placement;
@@ -17,6 +18,7 @@ use crate::resource::{Demand, GpuAssignment, UnitAssignments};
 use crate::shard::command::Rejection;
 use crate::state::{BundleRecord, InsideRecord};
 use crate::statement::ConflictReason;
+use crate::view::{EndCause, UntoldEnds};
 
 /// A bundle. Most have no placements inside and no books.
 struct Bundle {
@@ -71,8 +73,8 @@ pub(crate) struct Bundles {
     /// The number of times each bundle is placed on this shard, as allocation, claim or hold. A bundle counts
     /// twice while an undecided statement moves it.
     placed: FixedMap<BundleId, u32>,
-    /// The number of bundles that ended.
-    pub(crate) ended: u64,
+    /// The bundles that ended, for planners.
+    pub(crate) ends: UntoldEnds,
 }
 
 impl Bundles {
@@ -85,7 +87,7 @@ impl Bundles {
         };
         let books = self.live.values().filter_map(|bundle| bundle.books.as_deref());
         let bundles = books.map(of_books).sum::<u64>();
-        of_map(&self.live) + of_map(&self.inside) + of_map(&self.placed) + bundles
+        of_map(&self.live) + of_map(&self.inside) + of_map(&self.placed) + bundles + self.ends.bytes()
     }
 
     /// Returns the number of bundles.
@@ -136,17 +138,17 @@ impl Bundles {
     }
 
     /// Notes that a promised bundle is now an allocation.
-    pub(crate) fn enter(&mut self, bundle: Option<BundleId>, allocation: &Allocation) {
+    fn enter(&mut self, bundle: Option<BundleId>, allocation: &Allocation) {
         let Some(id) = bundle else { return };
         self.live.insert(allocation.id, Bundle { id, books: None });
     }
 
     /// Notes that an allocation ended. If it is a bundle, ends everything inside and returns the number of
     /// these allocations.
-    pub(crate) fn end(&mut self, id: AllocationId) -> u32 {
+    pub(crate) fn end(&mut self, id: AllocationId, cause: EndCause) -> u32 {
         let Some(bundle) = self.live.remove(&id) else { return 0 };
         self.forget(Some(bundle.id));
-        self.ended += 1;
+        self.ends.note(bundle.id, id, cause);
         let mut ended = 0;
         for inside in bundle.inside() {
             self.inside.remove(&inside);
@@ -169,6 +171,30 @@ impl Bundles {
 }
 
 impl Books {
+    /// Notes that a promised bundle is now an allocation. Its node may have been lost since it was promised.
+    pub(super) fn enter_bundle(&mut self, bundle: Option<BundleId>, allocation: &Allocation) {
+        self.bundles.enter(bundle, allocation);
+        if let (Some(bundle), NodeState::Lost { .. }) = (bundle, self.nodes.state(allocation.node)) {
+            self.bundles.ends.note(bundle, allocation.id, EndCause::NodeLost);
+        }
+    }
+
+    /// Tells planners that the bundles of a node are lost. Returns the number of allocations looked at.
+    pub(crate) fn lose_bundles(&mut self, slot: Slot) -> u64 {
+        let Self { ledger, nodes, bundles, .. } = self;
+        if bundles.live.is_empty() {
+            return 0;
+        }
+        let mut looked_at = 0;
+        for allocation in ledger.of_node(slot, nodes) {
+            looked_at += 1;
+            if let Some(bundle) = bundles.id_of(allocation.id) {
+                bundles.ends.note(bundle, allocation.id, EndCause::NodeLost);
+            }
+        }
+        looked_at
+    }
+
     /// Places an allocation into a bundle.
     pub(crate) fn place_into(
         &mut self,

@@ -136,7 +136,7 @@ impl Books {
         self.bump_version(slot);
         let placement = self.record(slot, &demand, (gpus, units), 0);
         if let Some(allocation) = self.ledger.get(placement.allocation) {
-            self.bundles.enter(bundle, &allocation);
+            self.enter_bundle(bundle, &allocation);
         }
         (placement, ended)
     }

@@ -54,7 +54,7 @@ use crate::node::{NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
 use crate::resource::Demand;
-use crate::view::Dirty as Changed;
+use crate::view::{Dirty as Changed, EndCause};
 
 /// A node whose books changed. Everything that is derived from them must follow.
 #[must_use = "searches and waiting requests must follow the books"]
@@ -229,7 +229,7 @@ impl Books {
             return Ok((Ended::One, dirty));
         }
         let is_bundle = self.bundles.contains(id);
-        let (inside, dirty) = self.end_allocation(id)?;
+        let (inside, dirty) = self.end_allocation(id, EndCause::Released)?;
         Ok((if is_bundle { Ended::Bundle(inside) } else { Ended::One }, dirty))
     }
 

@@ -12,7 +12,7 @@ use crate::map::FixedMap;
 use crate::shard::command::Rejection;
 use crate::time::Time;
 use crate::timers::Timers;
-use crate::view::PendingImage;
+use crate::view::{EndCause, PendingImage};
 
 /// The releasing allocations of a shard.
 #[derive(Default)]
@@ -75,7 +75,11 @@ impl Books {
     }
 
     /// Ends an allocation, evicted or not. Returns the number of allocations inside that ended with it.
-    pub(crate) fn end_allocation(&mut self, id: AllocationId) -> Result<(u32, Dirty), Rejection> {
+    pub(crate) fn end_allocation(
+        &mut self,
+        id: AllocationId,
+        cause: EndCause,
+    ) -> Result<(u32, Dirty), Rejection> {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         if self.releasing.leave(id) {
             self.sums.releasing(allocation.node, &allocation.demand, -1);
@@ -83,7 +87,7 @@ impl Books {
         } else {
             self.sums.release(allocation.node, &allocation.demand);
         }
-        let inside = self.bundles.end(id);
+        let inside = self.bundles.end(id, cause);
         self.sums.released += u64::from(inside);
         self.nodes.give_places(allocation.node, inside);
         self.give_back(&allocation);

@@ -29,8 +29,6 @@ pub(crate) struct Publish {
     views: Option<Box<Views>>,
     /// The number of times that a node may have got more available.
     pub(crate) growth: u64,
-    /// The number of nodes that were lost or removed.
-    pub(crate) losses: u64,
 }
 
 impl Publish {
@@ -53,6 +51,7 @@ impl Shard {
         let mut copied = Copied::default();
         let mut mirror = Mirror::default();
         self.update_mirror(&mut mirror, (&mut Vec::new(), &mut Vec::new()), &mut copied);
+        self.books.bundles.ends.tell(1, &mut mirror, &mut copied);
         let first = Arc::new(View::new(self.view_head(1, copied), mirror.clone()));
         let published = Published::new(first);
         let reader = published.reader();
@@ -76,6 +75,9 @@ impl Shard {
             let sequence = before.version.sequence + 1;
             let mut copied = before.copied;
             self.update_mirror(&mut views.mirror, (&mut views.places, &mut views.others), &mut copied);
+            if self.books.bundles.ends.is_untold() {
+                self.books.bundles.ends.tell(sequence, &mut views.mirror, &mut copied);
+            }
             let view = Arc::new(View::new(self.view_head(sequence, copied), views.mirror.clone()));
             views.published.publish(Arc::clone(&view));
             view
@@ -117,7 +119,7 @@ impl Shard {
             node_count: u32::try_from(self.books.nodes.len()).expect("NODES_MAX fits u32"),
             allocation_count: self.books.ledger.len() as u64,
             facts: self.facts(),
-            endings: self.endings(),
+            bundles_ended: self.bundles_ended(),
             thetas,
             copied,
         }

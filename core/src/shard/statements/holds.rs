@@ -19,6 +19,7 @@ use crate::statement::{
     Pipeline,
 };
 use crate::time::Time;
+use crate::view::EndCause;
 
 /// One held operation.
 pub(crate) enum Hold {
@@ -415,7 +416,7 @@ impl Shard {
         self.statements.evicting.remove(&id);
         if grace_ns == 0 {
             // The allocation may have ended since it was held.
-            let _ = self.end_allocation(id);
+            let _ = self.end_allocation(id, EndCause::Evicted);
             return Granted::Ended(id);
         }
         let Some(allocation) = self.books.ledger.get(id) else { return Granted::Ended(id) };

@@ -12,7 +12,9 @@ use super::pending::may_wait;
 use super::queue::PortClient;
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
-use crate::group::{GroupSpec, GroupSpecError, GroupView, PlanRejection, PlanReply, Spreading, TopologyRule};
+use crate::group::{
+    GroupSpec, GroupSpecError, GroupView, NoGroup, PlanRejection, PlanReply, Spreading, TopologyRule,
+};
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::planted::{PlantedBug, is_planted};
@@ -31,7 +33,7 @@ impl Planner {
         let room =
             (self.groups.len() < GROUPS_MAX).then_some(()).ok_or(PlanRejection::TooManyGroups(GROUPS_MAX));
         if let Err(rejection) = checked.and(room) {
-            return self.reply(tag, PlanReply::Rejected(rejection));
+            return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(rejection))));
         }
         let id = self.next_group_id();
         self.groups.insert(id, Group::new(id, spec, tag, client));
@@ -48,12 +50,12 @@ impl Planner {
     ) {
         let group = match self.settled(id) {
             Ok(group) => group,
-            Err(rejection) => return self.reply(tag, PlanReply::Rejected(rejection)),
+            Err(rejection) => return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(rejection)))),
         };
         let bundles = group.bundles.len() + requests.len();
         if requests.is_empty() || bundles > GROUP_BUNDLES_MAX {
             let error = GroupSpecError::Bundles(if requests.is_empty() { 0 } else { bundles });
-            return self.reply(tag, PlanReply::Rejected(error.into()));
+            return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(error.into()))));
         }
         let first = group.add(requests);
         group.awaiting = Awaiting::Growth(tag, first);
@@ -66,7 +68,7 @@ impl Planner {
     pub(super) fn shrink_group(&mut self, tag: JobTag, id: GroupId, indexes: &[u32], now: Time) {
         let operations = match self.shrinking(id, indexes) {
             Ok(operations) => operations,
-            Err(rejection) => return self.reply(tag, PlanReply::Rejected(rejection)),
+            Err(rejection) => return self.reply(tag, PlanReply::Status(Err(rejection))),
         };
         let purpose = Purpose::End(id, EndPurpose::Shrink(tag, indexes.to_vec()));
         self.end_bundles(id, operations, purpose, now);
@@ -109,10 +111,10 @@ impl Planner {
 
     pub(super) fn remove_group(&mut self, tag: JobTag, id: GroupId, now: Time) {
         let Some(group) = self.groups.get_mut(&id) else {
-            return self.reply(tag, PlanReply::Rejected(PlanRejection::UnknownGroup(id)));
+            return self.reply(tag, PlanReply::Removed(Err(PlanRejection::UnknownGroup(id))));
         };
         if group.removal.is_some() {
-            return self.reply(tag, PlanReply::Rejected(PlanRejection::Busy(id)));
+            return self.reply(tag, PlanReply::Removed(Err(PlanRejection::Busy(id))));
         }
         group.removal = Some(tag);
         if !group.committing {
@@ -132,7 +134,7 @@ impl Planner {
             allocations.pop();
         }
         if let Awaiting::Creation(creator) | Awaiting::Growth(creator, _) = awaiting {
-            self.reply(creator, PlanReply::Removed(id, 0));
+            self.reply(creator, PlanReply::Group(Err(NoGroup::Removed)));
         }
         self.end_bundles(id, allocations, Purpose::End(id, EndPurpose::Removal(tag, 0)), now);
     }
@@ -175,7 +177,7 @@ impl Planner {
         match end {
             EndPurpose::Removal(tag, count) => {
                 self.forget_group(id);
-                self.reply(tag, PlanReply::Removed(id, count));
+                self.reply(tag, PlanReply::Removed(Ok((id, count))));
             }
             EndPurpose::Shrink(tag, indexes) => {
                 let group = self.groups.get_mut(&id).expect("groups stay while bundles end");
@@ -187,7 +189,7 @@ impl Planner {
                 for bundle in gone {
                     self.left_node(bundle.place.map(|place| place.node), id, bundle.index);
                 }
-                self.reply(tag, PlanReply::Group(Box::new(view)));
+                self.reply(tag, PlanReply::Status(Ok(Box::new(view))));
                 self.settle(id, now);
             }
         }
@@ -236,9 +238,9 @@ impl Planner {
         let reply = match self.groups.get(&id) {
             Some(group) => {
                 self.replicas.meter.charge(group.bundles.len() as u64);
-                PlanReply::Group(Box::new(self.shown(group)))
+                PlanReply::Status(Ok(Box::new(self.shown(group))))
             }
-            None => PlanReply::Rejected(PlanRejection::UnknownGroup(id)),
+            None => PlanReply::Status(Err(PlanRejection::UnknownGroup(id))),
         };
         self.reply(tag, reply);
     }
@@ -459,7 +461,7 @@ impl Planner {
         let removal = group.removal.is_some();
         let incomplete = group.is_incomplete();
         if let Awaiting::Creation(tag) | Awaiting::Growth(tag, _) = awaiting {
-            self.reply(tag, PlanReply::Group(Box::new(view)));
+            self.reply(tag, PlanReply::Group(Ok(Box::new(view))));
         }
         if removal {
             return self.begin_removal(id, now);
@@ -490,7 +492,7 @@ impl Planner {
                     self.groups.get_mut(&id).expect("just seen").judged = Some(nodes);
                     return self.wait_for_room(id);
                 }
-                self.give_up(id, PlanReply::Refused(Box::new(refusal)), now);
+                self.give_up(id, NoGroup::Refused(Box::new(refusal)), now);
             }
             Awaiting::Nobody if group.missing() > 0 => self.wait_for_room(id),
             // Bundles beyond the minimum do not compete for tickets.

@@ -7,7 +7,7 @@ use super::group::{Awaiting, Group};
 use super::queue::PortClient;
 use super::replica::Replica;
 use super::{JobTag, Planner};
-use crate::group::{GroupRefusal, GroupRefusalReason, PlanReply};
+use crate::group::{GroupRefusal, GroupRefusalReason, NoGroup, PlanReply};
 use crate::ids::GroupId;
 use crate::limits::STATEMENT_LOSSES_MAX;
 use crate::map::FixedMap;
@@ -80,7 +80,7 @@ impl Planner {
     /// is placed, or refused if the commit fails.
     pub(super) fn cancel(&mut self, tag: JobTag, client: PortClient, now: Time) {
         if self.queue.cancel(client, tag) {
-            return self.reply(tag, PlanReply::Cancelled);
+            return self.reply(tag, PlanReply::Group(Err(NoGroup::Cancelled)));
         }
         // The job was answered before the cancel arrived.
         let Some(&id) = self.asked.get(&tag) else { return };
@@ -90,7 +90,7 @@ impl Planner {
             group.until = None;
             return;
         }
-        self.give_up(id, PlanReply::Cancelled, now);
+        self.give_up(id, NoGroup::Cancelled, now);
     }
 
     /// Continues the proof about a group in a later round. No other job of its client begins until it ends.
@@ -190,7 +190,8 @@ impl Planner {
     }
 
     /// Answers a waiting creation and removes its group, or answers a growth and removes its bundles.
-    pub(super) fn give_up(&mut self, id: GroupId, reply: PlanReply, now: Time) {
+    pub(super) fn give_up(&mut self, id: GroupId, reason: NoGroup, now: Time) {
+        let reply = PlanReply::Group(Err(reason));
         self.forget_deadline(id);
         let group = self.groups.get_mut(&id).expect("what is given up is there");
         match std::mem::replace(&mut group.awaiting, Awaiting::Nobody) {
@@ -215,6 +216,6 @@ impl Planner {
     pub(super) fn refuse_loser(&mut self, id: GroupId, conflicts: &[Conflict], now: Time) {
         let reason = GroupRefusalReason::Conflicts(conflicts.to_vec());
         let refusal = GroupRefusal { infeasible: false, reason, attempts: self.groups[&id].attempts };
-        self.give_up(id, PlanReply::Refused(Box::new(refusal)), now);
+        self.give_up(id, NoGroup::Refused(Box::new(refusal)), now);
     }
 }

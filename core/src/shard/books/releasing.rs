@@ -9,7 +9,7 @@ use super::{Books, Dirty};
 use crate::ids::AllocationId;
 use crate::index::Slot;
 use crate::map::FixedMap;
-use crate::shard::command::Rejection;
+use crate::shard::rejection::UnknownAllocation;
 use crate::time::Time;
 use crate::timers::Timers;
 use crate::view::PendingImage;
@@ -75,8 +75,8 @@ impl Books {
     }
 
     /// Ends an allocation, evicted or not. Returns the number of allocations inside that ended with it.
-    pub(crate) fn end_allocation(&mut self, id: AllocationId) -> Result<(u32, Dirty), Rejection> {
-        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
+    pub(crate) fn end_allocation(&mut self, id: AllocationId) -> Result<(u32, Dirty), UnknownAllocation> {
+        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(UnknownAllocation(id))?;
         if self.releasing.leave(id) {
             self.sums.releasing(allocation.node, &allocation.demand, -1);
             self.nodes.touch(allocation.node, COLD);

@@ -25,7 +25,8 @@ use crate::link::Decision;
 use crate::map::FixedMap;
 use crate::request::PlacementRequest;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ReservedAmounts, ResourceKind};
-use crate::shard::command::{Rejection, ResourceSum};
+use crate::shard::command::ResourceSum;
+use crate::shard::rejection::ReservationRejection;
 use crate::state::ReservationRecord;
 use crate::time::Time;
 use crate::timers::Timers;
@@ -210,14 +211,14 @@ impl Books {
     }
 
     /// Checks whether `reserve` is allowed.
-    fn check_reserve(&self, slot: Slot, reserve: &Reserve, now: Time) -> Result<(), Rejection> {
+    fn check_reserve(&self, slot: Slot, reserve: &Reserve, now: Time) -> Result<(), ReservationRejection> {
         let Reserve { node, owner, demand, until } = reserve;
         let node = *node;
         if ReservedAmounts::from(demand).is_empty() {
-            return Err(Rejection::NothingReserved(node));
+            return Err(ReservationRejection::Nothing(node));
         }
         if until.is_some_and(|until| until <= now) {
-            return Err(Rejection::DeadlinePassed(node));
+            return Err(ReservationRejection::DeadlinePassed(node));
         }
         let spec = &self.nodes.cold(slot).registration.spec;
         let total = |kind| spec.custom.iter().flat_map(|c| c.iter()).find(|&&(id, _)| id == kind);
@@ -232,11 +233,11 @@ impl Books {
         if let Some((kind, _, capacity)) =
             known.into_iter().chain(custom).find(|&(_, asked, has)| asked > has)
         {
-            return Err(Rejection::ReservedTooMuch { node, kind, capacity });
+            return Err(ReservationRejection::TooMuch(node, kind, capacity));
         }
         match self.reservations.at(slot) {
             Some(there) if there.owner != *owner => {
-                Err(Rejection::NodeReserved { node, owner: there.owner, until: there.until })
+                Err(ReservationRejection::Taken(node, there.owner, there.until))
             }
             Some(_) => Ok(()),
             // Only one statement at a time has a ticket, for a bounded time. No other limit is needed.
@@ -247,13 +248,13 @@ impl Books {
                     return Ok(());
                 }
                 let most = u32::try_from(most).expect("NODES_MAX fits u32");
-                Err(Rejection::TooManyReserved { node, most, percent: self.reservations.percent })
+                Err(ReservationRejection::TooManyNodes(node, most, self.reservations.percent))
             }
         }
     }
 
     /// Reserves capacity of a node, or replaces the same owner's reservation there.
-    pub(crate) fn reserve(&mut self, reserve: &Reserve, now: Time) -> Result<Dirty, Rejection> {
+    pub(crate) fn reserve(&mut self, reserve: &Reserve, now: Time) -> Result<Dirty, ReservationRejection> {
         let slot = self.slot(reserve.node)?;
         self.check_reserve(slot, reserve, now)?;
         let is_replaced = self.forget_reservation(slot);

@@ -97,7 +97,7 @@ impl Driver {
             for reply in replies.drain(..) {
                 let PortReply::Plan(reply) = reply else { panic!("a planner answers: {reply:?}") };
                 match *reply {
-                    PlanReply::Group(view) => {
+                    PlanReply::Group(Ok(view)) => {
                         self.live.push(view.id);
                         if self.live.len() <= LIVE {
                             (done, under_way) = (done + 1, under_way - 1);
@@ -108,7 +108,7 @@ impl Driver {
                         let job = PortRequest::Plan(PlanJob::RemoveGroup(id));
                         self.engine.ports[0].submit(0, job, Time(1)).expect("one was just answered");
                     }
-                    PlanReply::Removed(..) => (done, under_way) = (done + 1, under_way - 1),
+                    PlanReply::Removed(Ok(_)) => (done, under_way) = (done + 1, under_way - 1),
                     other => panic!("made or removed: {other:?}"),
                 }
             }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
-use wharf_core::group::{GroupSpec, PlanJob, PlanReply, Spreading, Strategy, TopologyRule};
+use wharf_core::group::{GroupSpec, NoGroup, PlanJob, PlanReply, Spreading, Strategy, TopologyRule};
 use wharf_core::link::Clock;
 use wharf_core::node::{Labels, NodeSpec, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
@@ -74,7 +74,7 @@ fn cluster(nodes: u32) -> Engine {
         if number < nodes - RACK {
             let full = PlacementRequest { candidates: Some(Arc::new([node.id])), ..request(63) };
             let reply = ask(&mut engine, PortRequest::Place(full));
-            assert!(matches!(reply, PortReply::Placed(_)), "{reply:?}");
+            assert!(matches!(reply, PortReply::Place(Ok(_))), "{reply:?}");
         }
     }
     engine
@@ -87,11 +87,11 @@ fn once(engine: &mut Engine, spec: &Arc<GroupSpec>) -> bool {
         panic!("a planner answers")
     };
     match *reply {
-        PlanReply::Group(view) => {
+        PlanReply::Group(Ok(view)) => {
             ask(engine, PortRequest::Plan(PlanJob::RemoveGroup(view.id)));
             true
         }
-        PlanReply::Refused(_) => false,
+        PlanReply::Group(Err(NoGroup::Refused(_))) => false,
         other => panic!("made or refused: {other:?}"),
     }
 }

@@ -87,7 +87,7 @@ fn steady_state(
             black_box(&mut outcomes),
         );
         match &outcomes[0] {
-            Outcome::Placed(placement) => live.push_back(placement.allocation),
+            Outcome::Place(Ok(placement)) => live.push_back(placement.allocation),
             _ => refused += 1,
         }
     }
@@ -105,7 +105,7 @@ fn fill(
     for request in requests.iter().cycle() {
         shard.step([Command::Place(request.clone())], Time(0), &mut outcomes);
         match outcomes.pop() {
-            Some(Outcome::Placed(placement)) => live.push_back(placement.allocation),
+            Some(Outcome::Place(Ok(placement))) => live.push_back(placement.allocation),
             _ => refused += 1,
         }
         if refused > full {

@@ -48,6 +48,7 @@ pub mod node;
 pub mod planner;
 pub mod planted;
 pub mod registrar;
+pub mod reply;
 pub mod request;
 pub mod resource;
 pub mod rng;

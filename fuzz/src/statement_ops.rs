@@ -12,7 +12,10 @@ use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceKind};
-use wharf_core::shard::{ClaimEvent, Command, HybridSettings, Outcome, Rejection, Shard, ShardConfig};
+use wharf_core::shard::{
+    BundleRejection, ClaimEvent, Command, HybridSettings, NodeChange, NodeRejection, Outcome, Released,
+    Shard, ShardConfig,
+};
 use wharf_core::statement::{
     Allocate, CommitMode, ConflictDetection, Evict, Granted, Operation, Part, Pipeline, Prepare,
 };
@@ -315,9 +318,10 @@ impl Run<'_> {
         match (command, outcome) {
             (Command::Place(request), _) => return self.compare_place(request, outcome),
             (Command::Release(id), _) => match (self.model.release(*id), outcome) {
-                (Some(Some(inside)), Outcome::BundleReleased { ended, .. }) if inside == *ended => {}
-                (Some(None), Outcome::Released(_)) => {}
-                (None, Outcome::Rejected(Rejection::UnknownAllocation(_))) => {}
+                (Some(Some(inside)), Outcome::Release(Ok(Released { inside: Some(ended), .. })))
+                    if inside == *ended => {}
+                (Some(None), Outcome::Release(Ok(Released { inside: None, .. }))) => {}
+                (None, Outcome::Release(Err(_))) => {}
                 (model, _) => return differs(format!("{model:?}")),
             },
             (Command::Prepare(prepare), Outcome::Prepared(prepared)) => {
@@ -325,56 +329,58 @@ impl Run<'_> {
                 self.counts.conflicted += u64::from(!prepared.conflicts.is_empty());
                 self.model.prepare(&prepare.part, prepare.deadline, prepared)?;
             }
-            (Command::Apply(part), Outcome::Applied(applied)) => {
+            (Command::Apply(part), Outcome::Applied(Ok(applied))) => {
                 self.model.apply(part, applied)?;
                 self.granted(&applied.granted);
             }
             (&Command::Finish { statement, decision }, _) => {
                 match (self.model.finish(statement, decision), outcome) {
-                    (Some(granted), Outcome::Applied(applied)) if granted == applied.granted => {
+                    (Some(granted), Outcome::Applied(Ok(applied))) if granted == applied.granted => {
                         let committed = applied.decision == Decision::Committed;
                         self.counts.committed += u64::from(committed);
                         self.counts.aborted += u64::from(!committed);
                         self.granted(&granted);
                     }
-                    (None, Outcome::Rejected(Rejection::UnknownStatement(_))) => {}
+                    (None, Outcome::Applied(Err(_))) => {}
                     (model, _) => return differs(format!("{model:?}")),
                 }
             }
             (Command::PlaceInto { bundles, demand }, _) => {
                 match (self.model.place_into_any(bundles, demand), outcome) {
-                    (Ok(model), Outcome::Placed(placed)) if model == *placed => {
+                    (Ok(model), Outcome::PlaceInto(Ok(placed))) if model == **placed => {
                         self.counts.inside += 1;
                         self.ids.push(placed.allocation);
                     }
-                    (Err(true), Outcome::Rejected(Rejection::BundleShort { .. })) => {}
-                    (Err(false), Outcome::Rejected(Rejection::TooManyAllocations(node)))
-                        if self.model.is_full(*node) => {}
-                    (Err(false), Outcome::Rejected(rejection))
+                    (Err(true), Outcome::PlaceInto(Err(BundleRejection::Short { .. }))) => {}
+                    (Err(false), Outcome::PlaceInto(Err(BundleRejection::TooManyAllocations(full))))
+                        if self.model.is_full(full.0) => {}
+                    (Err(false), Outcome::PlaceInto(Err(rejection)))
                         if !matches!(
                             rejection,
-                            Rejection::BundleShort { .. } | Rejection::TooManyAllocations(_)
+                            BundleRejection::Short { .. } | BundleRejection::TooManyAllocations(_)
                         ) => {}
                     (model, _) => return differs(format!("{model:?}")),
                 }
             }
-            (Command::SetResources(node, totals), Outcome::NodeUpdated(_)) => {
+            (Command::SetResources(node, totals), Outcome::Node(Ok(NodeChange::Updated(_)))) => {
                 self.model.resize(*node, (totals[0].1.units() / Amount::SCALE) as u32);
             }
-            (Command::SetHealth(node, ill), Outcome::HealthSet(_)) => {
+            (Command::SetHealth(node, ill), Outcome::Node(Ok(NodeChange::Health(_)))) => {
                 self.model.set_ill(*node, ill.iter().fold(0, |mask, &(instance, _)| mask | 1 << instance));
             }
-            (Command::Life(node, _), &Outcome::StateSet(_, state)) => self.model.set_state(*node, state),
+            (Command::Life(node, _), &Outcome::Node(Ok(NodeChange::State(_, state)))) => {
+                self.model.set_state(*node, state);
+            }
             (Command::RemoveNode { node, .. }, _) => match (self.model.remove(*node), outcome) {
-                (Some(model), Outcome::NodeRemoved { allocations_ended, .. })
+                (Some(model), Outcome::Node(Ok(NodeChange::Removed { allocations_ended, .. })))
                     if model == *allocations_ended =>
                 {
                     self.add(node.0);
                 }
-                (None, Outcome::Rejected(Rejection::NodeHeld { .. })) => {}
+                (None, Outcome::Node(Err(NodeRejection::Held(..)))) => {}
                 (model, _) => return differs(format!("{model:?}")),
             },
-            (Command::Life(..), Outcome::Rejected(_)) => {}
+            (Command::Life(..), Outcome::Node(Err(_))) => {}
             _ => return differs("something else".to_owned()),
         }
         Ok(())
@@ -383,8 +389,8 @@ impl Run<'_> {
     fn compare_place(&mut self, request: &PlacementRequest, outcome: &Outcome) -> Result<(), String> {
         let node = request.candidates.as_ref().expect("one is named")[0];
         match (self.model.place(node, &request.demand), outcome) {
-            (Some(model), Outcome::Placed(placed)) if model == *placed => self.ids.push(placed.allocation),
-            (None, Outcome::Refused(_)) => {}
+            (Some(model), Outcome::Place(Ok(placed))) if model == *placed => self.ids.push(placed.allocation),
+            (None, Outcome::Place(Err(_))) => {}
             (model, _) => return Err(format!("the model says {model:?}, the shard {outcome:?}")),
         }
         Ok(())
@@ -416,7 +422,7 @@ impl Run<'_> {
             let mut outcomes = Vec::new();
             self.shard.step([Command::NodeBooks(node)], Time(self.now), &mut outcomes);
             let books = match outcomes.pop() {
-                Some(Outcome::Books(books)) => Some([0, 2].map(|at| {
+                Some(Outcome::Books(Ok(books))) => Some([0, 2].map(|at| {
                     let book = books.resources[at].1;
                     [
                         book.total,

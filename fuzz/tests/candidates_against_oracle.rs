@@ -65,7 +65,7 @@ impl Pair {
         self.shard.step([command.clone()], Time(0), &mut outcomes);
         let after = self.shard.visits();
         self.oracle.compare(&command, &outcomes[0]).unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        if let Outcome::Placed(placement) = &outcomes[0] {
+        if let Outcome::Place(Ok(placement)) = &outcomes[0] {
             self.live.push(placement.allocation);
         }
         after.vertices + after.nodes - before.vertices - before.nodes

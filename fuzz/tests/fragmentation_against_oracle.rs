@@ -51,7 +51,7 @@ impl Pair {
         self.oracle
             .compare(&command, &outcomes[0])
             .unwrap_or_else(|difference| panic!("{command:?}: {difference}"));
-        if let Outcome::Placed(placement) = &outcomes[0] {
+        if let Outcome::Place(Ok(placement)) = &outcomes[0] {
             self.live.push(placement.allocation);
             self.placed += 1;
         }

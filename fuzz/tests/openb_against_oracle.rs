@@ -11,7 +11,7 @@ use wharf_core::ids::{Incarnation, NodeId, Ordinal, PartitionId};
 use wharf_core::index::Geometry;
 use wharf_core::node::NodeRegistration;
 use wharf_core::request::Policy;
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, NodeChange, Outcome};
 use wharf_fuzz::oracle::LinearShard;
 
 fn compare(trace: &Trace) {
@@ -24,7 +24,9 @@ fn compare(trace: &Trace) {
             let ordinal = Ordinal(number);
             let partition = PartitionId(0);
             let registration = NodeRegistration { id, ordinal, partition, spec: node.spec(), agent: None };
-            oracle.compare(&Command::AddNode(Box::new(registration)), &Outcome::NodeAdded(id)).unwrap();
+            oracle
+                .compare(&Command::AddNode(Box::new(registration)), &Outcome::Node(Ok(NodeChange::Added(id))))
+                .unwrap();
         }
         for (pod, decision) in trace.pods.iter().zip(&replay.decisions) {
             let placed = match *decision {

@@ -132,7 +132,7 @@ fn preferences_over_many_nodes_are_the_oracles() {
         let policy = Policy::ALL[round as usize % Policy::ALL.len()];
         let asked = request(policy, &mut rng);
         let (outcome, looked_at) = pair.step(Command::Place(asked.clone()));
-        if let Outcome::Placed(placement) = &outcome {
+        if let Outcome::Place(Ok(placement)) = &outcome {
             live.push(placement.allocation);
             by_fallback += u64::from(placement.alternative > 0);
         }

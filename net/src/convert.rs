@@ -37,12 +37,10 @@ use wharf_core::resource::{
 };
 
 use wharf_core::router::Verdict;
-use wharf_core::shard::Rejection;
+use wharf_core::shard::NodeRejection;
 
 use crate::convert_books::named_units;
-pub use crate::convert_books::{
-    adoption, books_reply, named_rejection_fault, refused_adoption, resource_totals,
-};
+pub use crate::convert_books::{adoption, adoption_fault, books_reply, bundle_fault, resource_totals};
 use crate::convert_reservations::named_owner;
 pub use crate::convert_reservations::{
     refused_reservation, reservation, reservation_body, reservation_owner, reserve_reply,
@@ -502,31 +500,12 @@ pub fn resource_name(kind: ResourceKind, resources: &ResourceRegistry) -> String
 
 /// Converts a shard's rejection to the wire.
 #[must_use]
-pub fn rejection_fault(rejection: &Rejection) -> Fault {
+pub fn node_fault(rejection: &NodeRejection) -> Fault {
     let (reason, field) = match rejection {
-        Rejection::UnknownNode(_) => (Reason::UnknownNode, "name"),
-        Rejection::UnknownAllocation(_) => (Reason::UnknownAllocation, "allocation"),
-        Rejection::NodeInUse { .. } => (Reason::NodeInUse, "name"),
-        Rejection::IllegalChange { .. } => (Reason::IllegalChange, "name"),
-        Rejection::InstanceCount { .. } | Rejection::NoSuchInstance { .. } => (Reason::InvalidField, "gpus"),
-        Rejection::ExternalIdTaken { .. } => (Reason::InvalidField, "external_id"),
-        Rejection::ShortfallTooLarge(_) => (Reason::LimitExceeded, "node"),
-        Rejection::TooManyResources(_) => (Reason::LimitExceeded, "resources"),
-        Rejection::NotParked => (Reason::InvalidField, "sequence"),
-        Rejection::NodeReserved { .. } => (Reason::NodeReserved, "node"),
-        Rejection::NotReserved { .. } => (Reason::NotReserved, "owner"),
-        Rejection::ReservedTooMuch { .. } => (Reason::ExceedsCapacity, "node"),
-        Rejection::NothingReserved(_) => (Reason::InvalidField, "cpu"),
-        Rejection::DeadlinePassed(_) => (Reason::InvalidField, "lasts"),
-        Rejection::TooManyReserved { .. } => (Reason::LimitExceeded, "node"),
-        Rejection::TooManyAllocations(_) => (Reason::TooManyAllocations, ""),
-        Rejection::NotABundle(_) => (Reason::InvalidField, "bundle"),
-        Rejection::BundlePending(_)
-        | Rejection::BundleReleasing(_)
-        | Rejection::BundleLost { .. }
-        | Rejection::BundleShort { .. } => (Reason::NoFitNow, "bundle"),
-        Rejection::UnknownStatement(_) => (Reason::InvalidField, "statement"),
-        Rejection::NodeHeld { .. } => (Reason::NodeInUse, "name"),
+        NodeRejection::Unknown(_) => (Reason::UnknownNode, "name"),
+        NodeRejection::InUse(..) | NodeRejection::Held(..) => (Reason::NodeInUse, "name"),
+        NodeRejection::IllegalChange(..) => (Reason::IllegalChange, "name"),
+        NodeRejection::TooManyResources(_) => (Reason::LimitExceeded, "resources"),
     };
     Fault::of_field(reason, field, rejection.to_string())
 }

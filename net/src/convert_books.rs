@@ -6,15 +6,15 @@ use wharf_core::registrar::Catalog;
 use wharf_core::resource::{
     Amount, Demand, GpuRequest, ResourceKind, ResourceRegistry, UnitAssignments, check_unit_total,
 };
-use wharf_core::shard::{Adoption, NodeBooks, Rejection};
+use wharf_core::shard::{Adoption, AdoptionRejection, BundleRejection, NodeBooks};
 use wharf_core::time::Time;
 
 use crate::convert::{
-    amount, check_custom_name, check_name, demand, invalid, rejection_fault, reservation_body, resource_name,
+    amount, check_custom_name, check_name, demand, invalid, reservation_body, resource_name,
 };
 use crate::protocol::{
     AdoptRequest, BookBody, DemandBody, Fault, InstanceBody, Name, NamedAmount, NamedUnits, NodeBooksReply,
-    PlaceReply, Reason,
+    Reason,
 };
 
 /// Converts the units of a placement to the wire.
@@ -147,22 +147,45 @@ pub fn resource_totals(
     Ok(totals)
 }
 
-/// Converts a shard's rejection to the wire, with the names of custom kinds.
+/// Converts a rejected placement into a bundle to the wire, with the names of custom kinds.
 #[must_use]
-pub fn named_rejection_fault(rejection: &Rejection, resources: &ResourceRegistry) -> Fault {
-    let mut fault = rejection_fault(rejection);
-    if let Rejection::BundleShort { kind, .. } = rejection {
-        fault.message = fault.message.replace(&kind.to_string(), &resource_name(*kind, resources));
-    }
-    if let Rejection::InstanceCount { kind, .. }
-    | Rejection::NoSuchInstance { kind, .. }
-    | Rejection::ReservedTooMuch { kind, .. } = rejection
-    {
-        fault.message =
-            fault.message.replace(&kind.to_string(), &format!("`{}`", resource_name(*kind, resources)));
-        fault.field = if *kind == ResourceKind::Gpu { "gpus" } else { "units" }.to_owned();
-    }
-    fault
+pub fn bundle_fault(rejection: &BundleRejection, resources: &ResourceRegistry) -> Fault {
+    let mut message = rejection.to_string();
+    let (reason, field) = match rejection {
+        BundleRejection::Unknown(_) => (Reason::UnknownAllocation, "allocation"),
+        BundleRejection::NotABundle(_) => (Reason::InvalidField, "bundle"),
+        BundleRejection::TooManyAllocations(_) => (Reason::TooManyAllocations, ""),
+        BundleRejection::Short { kind, .. } => {
+            message = message.replace(&kind.to_string(), &resource_name(*kind, resources));
+            (Reason::NoFitNow, "bundle")
+        }
+        BundleRejection::Pending(_) | BundleRejection::Releasing(_) | BundleRejection::Lost(..) => {
+            (Reason::NoFitNow, "bundle")
+        }
+    };
+    Fault::of_field(reason, field, message)
+}
+
+/// Converts a rejected adoption to the wire, with the names of custom kinds.
+#[must_use]
+pub fn adoption_fault(rejection: &AdoptionRejection, resources: &ResourceRegistry) -> Fault {
+    let mut message = rejection.to_string();
+    let (reason, field) = match rejection {
+        AdoptionRejection::UnknownNode(_) => (Reason::UnknownNode, "node"),
+        AdoptionRejection::InstanceCount { kind, .. } | AdoptionRejection::NoSuchInstance { kind, .. } => {
+            message = quoted(&message, *kind, resources);
+            (Reason::InvalidField, if *kind == ResourceKind::Gpu { "gpus" } else { "units" })
+        }
+        AdoptionRejection::ExternalIdTaken(..) => (Reason::InvalidField, "external_id"),
+        AdoptionRejection::ShortfallTooLarge(_) => (Reason::LimitExceeded, "node"),
+        AdoptionRejection::TooManyAllocations(_) => (Reason::TooManyAllocations, ""),
+    };
+    Fault::of_field(reason, field, message)
+}
+
+/// Returns a message with the quoted name of a resource.
+pub(crate) fn quoted(message: &str, kind: ResourceKind, resources: &ResourceRegistry) -> String {
+    message.replace(&kind.to_string(), &format!("`{}`", resource_name(kind, resources)))
 }
 
 /// Converts the books of a node at time `now` to the wire.
@@ -212,11 +235,4 @@ pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry, now: Time) -
         instances,
         reservation,
     }
-}
-
-/// Returns the reply to a refused adoption.
-#[must_use]
-pub fn refused_adoption(fault: Fault) -> PlaceReply {
-    debug_assert!(fault.reason != Reason::Done.into());
-    crate::convert::fault_reply(fault)
 }

@@ -3,11 +3,13 @@
 use wharf_core::ids::{NodeId, OwnerId};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{ResourceKind, ResourceRegistry};
-use wharf_core::shard::{Outcome, Rejection, ReservationView, Reserve};
+use wharf_core::shard::{
+    ReservationChange, ReservationRejection, ReservationReply, ReservationView, Reserve,
+};
 use wharf_core::time::Time;
 
 use crate::convert::{invalid, resource_name};
-use crate::convert_books::{demand_on_node, named_rejection_fault};
+use crate::convert_books::{demand_on_node, quoted};
 use crate::protocol::{Fault, NamedAmount, Reason, ReservationBody, ReserveReply, ReserveRequest};
 
 /// Returns the owner that a request must name.
@@ -51,18 +53,27 @@ pub fn reservation(
     Ok(Reserve { node, owner, demand, until })
 }
 
-/// Returns the field of a reservation that a rejection is about.
-fn field(rejection: &Rejection) -> Option<&'static str> {
-    match rejection {
-        Rejection::ReservedTooMuch { kind, .. } => Some(match kind {
-            ResourceKind::Cpu => "cpu",
-            ResourceKind::Memory => "memory",
-            ResourceKind::Gpu => "gpu",
-            ResourceKind::Custom(_) => "custom",
-        }),
-        Rejection::UnknownNode(_) => Some("node"),
-        _ => None,
-    }
+fn reservation_fault(rejection: &ReservationRejection, resources: &ResourceRegistry) -> Fault {
+    let mut message = rejection.to_string();
+    let (reason, field) = match rejection {
+        ReservationRejection::UnknownNode(_) => (Reason::UnknownNode, "node"),
+        ReservationRejection::Taken(..) => (Reason::NodeReserved, "node"),
+        ReservationRejection::NotReserved(..) => (Reason::NotReserved, "owner"),
+        ReservationRejection::TooMuch(_, kind, _) => {
+            message = quoted(&message, *kind, resources);
+            let field = match kind {
+                ResourceKind::Cpu => "cpu",
+                ResourceKind::Memory => "memory",
+                ResourceKind::Gpu => "gpu",
+                ResourceKind::Custom(_) => "custom",
+            };
+            (Reason::ExceedsCapacity, field)
+        }
+        ReservationRejection::Nothing(_) => (Reason::InvalidField, "cpu"),
+        ReservationRejection::DeadlinePassed(_) => (Reason::InvalidField, "lasts"),
+        ReservationRejection::TooManyNodes(..) => (Reason::LimitExceeded, "node"),
+    };
+    Fault::of_field(reason, field, message)
 }
 
 /// Returns the reply to a reservation that was not made or ended.
@@ -71,29 +82,16 @@ pub fn refused_reservation(fault: Fault) -> ReserveReply {
     ReserveReply { reason: fault.reason, fault: Some(fault), ..ReserveReply::default() }
 }
 
-/// Converts a shard's outcome to the reply.
-///
-/// # Panics
-/// Panics if it is not the outcome of a reservation.
+/// Converts the reply to a reservation to the wire.
 #[must_use]
-pub fn reserve_reply(outcome: &Outcome, resources: &ResourceRegistry) -> ReserveReply {
-    match outcome {
-        Outcome::Reserved(view) => ReserveReply {
-            reason: Reason::Done.into(),
-            node: view.node.0,
-            until: view.until.map_or(0, |until| until.0),
-            fault: None,
-        },
-        Outcome::ReservationEnded(node) => {
-            ReserveReply { reason: Reason::Done.into(), node: node.0, ..ReserveReply::default() }
-        }
-        Outcome::Rejected(rejection) => {
-            let mut fault = named_rejection_fault(rejection, resources);
-            fault.field = field(rejection).map_or(fault.field, str::to_owned);
-            refused_reservation(fault)
-        }
-        other => unreachable!("no outcome of a reservation: {other:?}"),
-    }
+pub fn reserve_reply(changed: ReservationReply, resources: &ResourceRegistry) -> ReserveReply {
+    let (node, until) = match changed {
+        Ok(ReservationChange::Made(view)) => (view.node, view.until),
+        Ok(ReservationChange::Ended(node)) => (node, None),
+        Err(rejection) => return refused_reservation(reservation_fault(&rejection, resources)),
+    };
+    let until = until.map_or(0, |until| until.0);
+    ReserveReply { reason: Reason::Done.into(), node: node.0, until, fault: None }
 }
 
 /// Converts the reservation of a node to the wire.

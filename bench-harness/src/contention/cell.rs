@@ -10,7 +10,7 @@ use wharf_core::node::{Labels, NodeRegistration, NodeSpec, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::rng::Rng;
-use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
+use wharf_core::shard::{Command, HybridSettings, Outcome, Released, Shard, ShardConfig};
 use wharf_core::statement::{Applied, CommitMode, ConflictDetection, Granted, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::View;
@@ -111,7 +111,7 @@ impl Cell {
             let shard = cell.rng.below(u64::from(settings.shards)) as usize;
             let request = task(&mut cell.rng);
             let cpu = request.demand.cpu.units();
-            if let Outcome::Placed(placed) = cell.step(shard, Command::Place(request), Time(0)) {
+            if let Outcome::Place(Ok(placed)) = cell.step(shard, Command::Place(request), Time(0)) {
                 cell.enter(shard, placed.allocation, cpu);
             }
         }
@@ -180,7 +180,10 @@ impl Cell {
             let at = self.rng.below(self.live.len() as u64) as usize;
             let Live { shard, id, cpu } = self.live.swap_remove(at);
             let outcome = self.step(shard, Command::Release(id), now);
-            assert!(matches!(outcome, Outcome::Released(_)), "what is live ends: {outcome:?}");
+            assert!(
+                matches!(outcome, Outcome::Release(Ok(Released { inside: None, .. }))),
+                "what is live ends: {outcome:?}"
+            );
             self.taken -= cpu;
         }
         self.publish();
@@ -224,7 +227,7 @@ impl Cell {
         operations: &[Placed],
         committed: &mut Committed,
     ) {
-        let Outcome::Applied(applied) = outcome else { unreachable!("not applied: {outcome:?}") };
+        let Outcome::Applied(Ok(applied)) = outcome else { unreachable!("not applied: {outcome:?}") };
         let Applied { granted, conflicts, .. } = &**applied;
         committed.conflicts += conflicts.len();
         for (place, granted) in granted {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
-use wharf_core::group::{GroupSpec, PlanJob, PlanReply, Strategy};
+use wharf_core::group::{GroupSpec, NoGroup, PlanJob, PlanReply, Strategy};
 use wharf_core::link::{Clock, ThreadWaker};
 use wharf_core::node::{Labels, NodeSpec, Taints};
 use wharf_core::planner::{Planner, PlannerMetrics};
@@ -189,7 +189,7 @@ impl Running {
             self.submit(PortRequest::Place(request));
             self.wait(&mut replies);
             for reply in replies.drain(..) {
-                taken += if matches!(reply, PortReply::Placed(_)) { cpu } else { 0 };
+                taken += if matches!(reply, PortReply::Place(Ok(_))) { cpu } else { 0 };
             }
         }
         Ok(())
@@ -219,14 +219,14 @@ impl Running {
                 let PortReply::Plan(reply) = reply else { unreachable!("planners answer: {reply:?}") };
                 let goes_on = started.elapsed() < limit;
                 match *reply {
-                    PlanReply::Group(group) => {
+                    PlanReply::Group(Ok(group)) => {
                         (made.groups, made.attempts) =
                             (made.groups + 1, made.attempts + u64::from(group.attempts));
                         self.submit(PortRequest::Plan(PlanJob::RemoveGroup(group.id)));
                         continue;
                     }
-                    PlanReply::Refused(_) => made.refused += 1,
-                    PlanReply::Removed(..) => {}
+                    PlanReply::Group(Err(NoGroup::Refused(_))) => made.refused += 1,
+                    PlanReply::Removed(Ok(_)) | PlanReply::Group(Err(NoGroup::Removed)) => {}
                     other => unreachable!("no answer to a group: {other:?}"),
                 }
                 if goes_on {

@@ -14,7 +14,7 @@ use wharf_core::node::NodeRegistration;
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Demand, GpuAssignment};
 use wharf_core::rng::Rng;
-use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
+use wharf_core::shard::{Command, Outcome, Released, Shard, ShardConfig};
 use wharf_core::time::Time;
 
 use super::scenario::{Fill, Scenario};
@@ -139,7 +139,7 @@ impl<'a> EngineDriver<'a> {
             request.candidates = Some([NodeId(u64::from(*node) + 1)].into());
             self.shard.step([Command::Place(request)], Time(0), &mut self.outcomes);
             let outcome = self.outcomes.pop();
-            assert!(matches!(outcome, Some(Outcome::Placed(_))), "node {node} cannot hold {demand:?}");
+            assert!(matches!(outcome, Some(Outcome::Place(Ok(_)))), "node {node} cannot hold {demand:?}");
             let taken = amounts(demand);
             (0..3).for_each(|d| self.allocated[d] += taken[d]);
             self.last = *node;
@@ -225,8 +225,8 @@ impl<'a> EngineDriver<'a> {
     /// Records the outcome of a place. Returns whether it was placed.
     fn placed(&mut self, request: u32, outcome: &Outcome) -> bool {
         let placement = match outcome {
-            Outcome::Placed(placement) => placement,
-            Outcome::Refused(_) => return false,
+            Outcome::Place(Ok(placement)) => placement,
+            Outcome::Place(Err(_)) => return false,
             other => panic!("a place was answered by {other:?}"),
         };
         let asked = &self.scenario.requests[request as usize];
@@ -252,7 +252,10 @@ impl<'a> EngineDriver<'a> {
             (0..3).for_each(|d| self.allocated[d] -= held[d]);
             self.shard.step([Command::Release(oldest.allocation)], Time(0), &mut self.outcomes);
             let outcome = self.outcomes.pop();
-            assert!(matches!(outcome, Some(Outcome::Released(_))), "a release was answered by {outcome:?}");
+            assert!(
+                matches!(outcome, Some(Outcome::Release(Ok(Released { inside: None, .. })))),
+                "a release was answered by {outcome:?}"
+            );
         }
     }
 
@@ -323,11 +326,15 @@ impl<'a> EngineDriver<'a> {
         let (of_requests, of_statements) = outcomes.split_at(requests);
         if let Some(served) = &mut self.served {
             for (request, placement) in served.conclude(of_statements) {
-                self.placed(request, &Outcome::Placed(placement));
+                self.placed(request, &Outcome::Place(Ok(placement)));
             }
         }
         for (pair, &request) in of_requests.chunks_exact(2).zip(&drawn) {
-            assert!(matches!(pair[0], Outcome::Released(_)), "a release was answered by {:?}", pair[0]);
+            assert!(
+                matches!(pair[0], Outcome::Release(Ok(Released { inside: None, .. }))),
+                "a release was answered by {:?}",
+                pair[0]
+            );
             self.ops += 1;
             self.refused += u64::from(!self.placed(request, &pair[1]));
         }

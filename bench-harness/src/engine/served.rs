@@ -20,7 +20,7 @@ use wharf_core::link::{Clock, Decision, DecisionCell};
 use wharf_core::registrar::{Catalog, Registrar, TOPOLOGY_LABEL_DEFAULT};
 use wharf_core::request::Placement;
 use wharf_core::router::Verdict;
-use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
+use wharf_core::shard::{Command, Outcome, Refused, Released, Shard, ShardConfig};
 use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Granted, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
@@ -170,15 +170,15 @@ impl Served {
         self.observer.handle_stepped(outcomes, self.clock.now());
         for outcome in outcomes {
             match outcome {
-                Outcome::Placed(placement) => {
+                Outcome::Place(Ok(placement)) => {
                     let reply = placed_reply(placement, &self.catalog);
                     self.reply(Kind::Place, &reply);
                 }
-                Outcome::Refused(refusal) => {
+                Outcome::Place(Err(Refused { refusal, .. })) => {
                     let reply = refused_reply(Verdict::NoFitNow, refusal, &self.catalog);
                     self.reply(Kind::Place, &reply);
                 }
-                Outcome::Released(_) => {
+                Outcome::Release(Ok(Released { inside: None, .. })) => {
                     let reply = ReleaseReply { reason: Reason::Done.into(), ..ReleaseReply::default() };
                     self.reply(Kind::Release, &reply);
                 }
@@ -210,7 +210,7 @@ impl Served {
                 Outcome::Prepared(prepared) => {
                     self.held = Some(prepared.statement).filter(|_| !prepared.held.is_empty());
                 }
-                Outcome::Applied(applied) => {
+                Outcome::Applied(Ok(applied)) => {
                     for (place, granted) in &applied.granted {
                         let Granted::Allocated(placement) = granted else {
                             unreachable!("only allocations are asked: {granted:?}")

@@ -20,8 +20,8 @@ use wharf_core::link::{Clock, ThreadWaker};
 use wharf_core::map::FixedMap;
 use wharf_core::node::NodeSpec;
 use wharf_core::resource::ResourceKind;
-use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome, ShardStatus};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest};
+use wharf_core::shard::{Command, NodeChange, Outcome, ShardStatus};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
@@ -160,7 +160,7 @@ impl EngineTarget {
         self.engine.catalog.store(Arc::new(catalog));
         for reply in self.ask(REGISTRAR, requests)? {
             match reply {
-                PortReply::One(Outcome::NodeAdded(_)) => {}
+                PortReply::One(Outcome::Node(Ok(NodeChange::Added(_)))) => {}
                 other => return Err(TargetError::Rejected(format!("a node was answered by {other:?}"))),
             }
         }
@@ -269,7 +269,7 @@ impl Books {
 
 fn answer(reply: &PortReply, nodes: &FixedMap<NodeId, usize>) -> Result<Answer, TargetError> {
     match reply {
-        PortReply::Placed(placement) => {
+        PortReply::Place(Ok(placement)) => {
             let node = nodes.get(&placement.node).ok_or_else(|| {
                 TargetError::Rejected(format!("a placement on node {}, which is not ours", placement.node))
             })?;
@@ -277,9 +277,9 @@ fn answer(reply: &PortReply, nodes: &FixedMap<NodeId, usize>) -> Result<Answer, 
             let gpus = placement.gpus;
             Ok(Answer::Placed(Granted { node: *node, allocation, gpus }))
         }
-        PortReply::Refused(verdict, _) => Ok(Answer::Refused(*verdict)),
-        PortReply::One(Outcome::Released(_) | Outcome::BundleReleased { .. }) => Ok(Answer::Released),
-        PortReply::One(Outcome::Rejected(rejection)) => Err(TargetError::Rejected(rejection.to_string())),
+        PortReply::Place(Err(NotPlaced { ended: None, verdict, .. })) => Ok(Answer::Refused(*verdict)),
+        PortReply::One(Outcome::Release(Ok(_))) => Ok(Answer::Released),
+        PortReply::One(Outcome::Release(Err(unknown))) => Err(TargetError::Rejected(unknown.to_string())),
         other => Err(TargetError::Rejected(format!("an order was answered by {other:?}"))),
     }
 }

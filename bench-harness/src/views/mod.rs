@@ -127,7 +127,7 @@ impl Bench {
     fn step(&mut self, command: Command) {
         self.shard.step([command], Time(0), &mut self.outcomes);
         for outcome in self.outcomes.drain(..) {
-            if let Outcome::Placed(placed) = outcome {
+            if let Outcome::Place(Ok(placed)) = outcome {
                 self.live.push(placed.allocation);
             }
         }

@@ -134,7 +134,7 @@ fn a_hold_past_its_deadline_is_aborted_in_a_batch_of_the_runners_own() {
     assert_eq!(bed.orders.0, [(OWN_PORT, 1)], "recorded as a port's would be");
     assert!(bed.runner.shard().undecided().is_empty());
     assert!(bed.answers.is_empty());
-    assert!(matches!(bed.finish(101, 1, Decision::Aborted), Outcome::Rejected(_)));
+    assert!(matches!(bed.finish(101, 1, Decision::Aborted), Outcome::Applied(Err(_))));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn what_was_committed_in_time_is_committed_whatever_the_clock_says() {
     assert_eq!(cell.decide(Decision::Committed), Decision::Committed);
     bed.batch(100);
     bed.batch(101);
-    let Outcome::Applied(applied) = bed.finish(102, 1, Decision::Committed) else { panic!("applied") };
+    let Outcome::Applied(Ok(applied)) = bed.finish(102, 1, Decision::Committed) else { panic!("applied") };
     assert!(matches!(applied.granted[..], [(0, Granted::Allocated(_))]));
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::spec::{GroupSpec, GroupSpecError};
 use crate::ids::{AllocationId, GroupId, NodeId, StatementId};
+use crate::reply::reply_types;
 use crate::request::{PlacementRequest, Refusal};
 use crate::resource::{GpuAssignment, ResourceKind};
 use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Operation};
@@ -30,9 +31,6 @@ pub enum PlanJob {
     ListGroups(Option<GroupId>, u16),
     /// Commits operations that an external scheduler planned.
     Submit(Box<Submit>),
-    /// Cancels the `CreateGroup` or `GrowGroup` job with the same tag, unless its bundles are placed already.
-    /// The cancelled job is answered. The cancel itself is not.
-    Cancel,
 }
 
 impl PlanJob {
@@ -49,7 +47,7 @@ impl PlanJob {
             Self::GrowGroup(_, requests, _) => requests.len() as u64,
             Self::ShrinkGroup(_, indexes) => indexes.len() as u64,
             Self::Submit(submit) => submit.operations.len() as u64,
-            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) | Self::Cancel => 0,
+            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) => 0,
         }
     }
 }
@@ -65,22 +63,32 @@ pub struct Submit {
     pub mode: CommitMode,
 }
 
-/// A planner's reply to a job.
-#[derive(Clone, Debug)]
-pub enum PlanReply {
-    /// The state of the group, after the job if the job changed it.
-    Group(Box<GroupView>),
+reply_types! {
+    /// A planner's reply to a job. [`reply_of`](crate::reply::reply_of) turns it into the reply to one kind of job.
+    pub enum PlanReply {
+        /// Answers `CreateGroup` and `GrowGroup`: the group after the job.
+        Group(Result<Box<GroupView>, NoGroup>),
+        /// Answers `ShrinkGroup` and `GroupStatus`: the group after the job.
+        Status(Result<Box<GroupView>, PlanRejection>),
+        /// Answers `RemoveGroup`. The number counts the bundles that the removal ended. It excludes bundles that had
+        /// ended before, and releasing bundles, which keep their grace period.
+        Removed(Result<(GroupId, u32), PlanRejection>),
+        /// Answers `ListGroups`: groups in ascending order of id.
+        Groups(Vec<GroupView>),
+        /// Answers `Submit`: the result of the operations.
+        Statement(Result<Box<StatementReport>, PlanRejection>),
+    }
+}
+
+/// The reason why a group was not created or did not grow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoGroup {
     /// The group or the new bundles do not fit.
     Refused(Box<GroupRefusal>),
-    /// The group was removed. The number counts the bundles that the removal ended. It excludes bundles that
-    /// had ended before, and releasing bundles, which keep their grace period.
-    Removed(GroupId, u32),
     /// The job was cancelled before its bundles were placed.
     Cancelled,
-    /// Groups in ascending order of id.
-    Groups(Vec<GroupView>),
-    /// The result of the submitted operations.
-    Statement(Box<StatementReport>),
+    /// The group was removed before its bundles were placed.
+    Removed,
     /// The job was rejected and changed nothing.
     Rejected(PlanRejection),
 }

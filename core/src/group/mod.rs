@@ -4,8 +4,8 @@ mod job;
 mod spec;
 
 pub use job::{
-    BundleView, ClientKey, GroupRefusal, GroupRefusalReason, GroupState, GroupView, PlanJob, PlanRejection,
-    PlanReply, StatementReport, Submit,
+    BundleView, ClientKey, GroupRefusal, GroupRefusalReason, GroupState, GroupView, NoGroup, PlanJob,
+    PlanRejection, PlanReply, StatementReport, Submit,
 };
 pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
 

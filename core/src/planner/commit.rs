@@ -6,6 +6,7 @@ use super::in_flight::{CommitOptions, StatementInFlight, StatementResult};
 use super::ticket::TICKET_TAG;
 use super::{Planner, PlannerConfig, Purpose};
 use crate::ids::{ShardId, StatementId};
+use crate::reply::reply_of;
 use crate::router::PortRequest;
 use crate::shard::{Command, Outcome};
 use crate::statement::{CommitMode, Conflict, ConflictDetection, Operation};
@@ -100,12 +101,11 @@ impl Planner {
             if let Command::Prepare(prepare) = &mut command {
                 prepare.deadline = now.plus_nanos(self.config.hold_ns);
             }
-            let request = PortRequest::Shard(shard, command);
-            if !self.port.has_room(&request) {
-                let PortRequest::Shard(shard, command) = request else { unreachable!("just made") };
+            if self.port.room() == 0 {
                 self.outbox.push_front((tag, shard, command));
                 break;
             }
+            let request = PortRequest::Shard(shard, command);
             let answered = self.port.submit(tag, request, now).expect("the port said that it has room");
             assert!(answered.is_none(), "a command for a shard is answered by the shard");
         }
@@ -114,7 +114,7 @@ impl Planner {
 
     pub(super) fn handle_answer(&mut self, tag: u64, outcome: Outcome, now: Time) {
         if tag == TICKET_TAG {
-            return self.handle_ticket_answer(&outcome, now);
+            return self.handle_ticket_answer(reply_of(outcome), now);
         }
         let key = (tag >> PART_BITS) as usize;
         let part = (tag & ((1 << PART_BITS) - 1)) as usize;

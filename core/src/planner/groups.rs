@@ -14,7 +14,7 @@ use super::queue::PortClient;
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::{JobTag, Placing, Planner, Purpose};
 use crate::group::{
-    GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, PlanRejection, PlanReply,
+    GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, NoGroup, PlanRejection, PlanReply,
     Spreading, TopologyRule,
 };
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, ShardId};
@@ -35,7 +35,7 @@ impl Planner {
         let room =
             (self.groups.len() < GROUPS_MAX).then_some(()).ok_or(PlanRejection::TooManyGroups(GROUPS_MAX));
         if let Err(rejection) = checked.and(room) {
-            return self.reply(tag, PlanReply::Rejected(rejection));
+            return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(rejection))));
         }
         let id = self.next_group_id();
         let mut group = Group::new(id, Arc::clone(&spec), Vec::with_capacity(spec.bundles.len()), 0);
@@ -55,12 +55,12 @@ impl Planner {
     ) {
         let group = match self.settled(id) {
             Ok(group) => group,
-            Err(rejection) => return self.reply(tag, PlanReply::Rejected(rejection)),
+            Err(rejection) => return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(rejection)))),
         };
         let bundles = group.bundles.len() + requests.len();
         if requests.is_empty() || bundles > GROUP_BUNDLES_MAX {
             let error = GroupSpecError::Bundles(if requests.is_empty() { 0 } else { bundles });
-            return self.reply(tag, PlanReply::Rejected(error.into()));
+            return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(error.into()))));
         }
         let first = group.add(requests);
         (group.client, group.job) = (Some(client), Some(Job::new(tag, Some(first), until)));
@@ -70,7 +70,7 @@ impl Planner {
 
     pub(super) fn shrink_group(&mut self, tag: JobTag, id: GroupId, indexes: &[u32], now: Time) {
         if let Err(rejection) = self.check_shrink(id, indexes) {
-            return self.reply(tag, PlanReply::Rejected(rejection));
+            return self.reply(tag, PlanReply::Status(Err(rejection)));
         }
         let indexes = indexes.to_vec();
         self.transition(id, State::Ending(Ending::Shrink { tag, indexes, removal: None }));
@@ -102,13 +102,13 @@ impl Planner {
 
     pub(super) fn remove_group(&mut self, tag: JobTag, id: GroupId, now: Time) {
         let Some(group) = self.groups.get_mut(&id) else {
-            return self.reply(tag, PlanReply::Rejected(PlanRejection::UnknownGroup(id)));
+            return self.reply(tag, PlanReply::Removed(Err(PlanRejection::UnknownGroup(id))));
         };
         match &mut group.state {
             State::Committing { removal: removal @ None, .. }
             | State::Ending(Ending::Shrink { removal: removal @ None, .. }) => *removal = Some(tag),
             State::Committing { .. } | State::Ending(_) => {
-                self.reply(tag, PlanReply::Rejected(PlanRejection::Busy(id)));
+                self.reply(tag, PlanReply::Removed(Err(PlanRejection::Busy(id))));
             }
             _ => self.begin_removal(id, tag, now),
         }
@@ -117,7 +117,7 @@ impl Planner {
     fn begin_removal(&mut self, id: GroupId, tag: JobTag, now: Time) {
         let group = self.groups.get_mut(&id).expect("a group to be removed is there");
         if let Some(job) = group.job.take() {
-            self.reply(job.tag, PlanReply::Removed(id, 0));
+            self.reply(job.tag, PlanReply::Group(Err(NoGroup::Removed)));
         }
         self.transition(id, State::Ending(Ending::Removal { tag, ended: 0 }));
         self.end_bundles(id, now);
@@ -165,14 +165,14 @@ impl Planner {
         match end {
             &mut Ending::Removal { tag, ended } => {
                 self.forget_group(id);
-                self.reply(tag, PlanReply::Removed(id, ended));
+                self.reply(tag, PlanReply::Removed(Ok((id, ended))));
             }
             Ending::Shrink { tag, indexes, removal } => {
                 let tag = *tag;
                 let removal = *removal;
                 group.bundles.retain(|bundle| !indexes.contains(&bundle.index));
                 self.transition(id, State::Settled);
-                self.reply(tag, PlanReply::Group(Box::new(self.groups[&id].view())));
+                self.reply(tag, PlanReply::Status(Ok(Box::new(self.groups[&id].view()))));
                 self.settle(id, removal, now);
             }
         }
@@ -197,9 +197,9 @@ impl Planner {
         let reply = match self.groups.get(&id) {
             Some(group) => {
                 self.replicas.meter.charge(group.bundles.len() as u64);
-                PlanReply::Group(Box::new(self.shown(group)))
+                PlanReply::Status(Ok(Box::new(self.shown(group))))
             }
-            None => PlanReply::Rejected(PlanRejection::UnknownGroup(id)),
+            None => PlanReply::Status(Err(PlanRejection::UnknownGroup(id))),
         };
         self.reply(tag, reply);
     }
@@ -396,7 +396,7 @@ impl Planner {
         } else if group.deadline().is_some_and(|deadline| deadline <= now) {
             let reason = GroupRefusalReason::Conflicts(conflicts.to_vec());
             let refusal = GroupRefusal { infeasible: false, reason, attempts: group.attempts };
-            self.give_up(id, PlanReply::Refused(Box::new(refusal)), now);
+            self.give_up(id, NoGroup::Refused(Box::new(refusal)), now);
         } else if group.missing() > 0 || group.job.is_some() {
             // A group that does not wait is answered in bounded time, even if it queues behind the tickets of
             // others.
@@ -426,7 +426,7 @@ impl Planner {
             self.transition(id, State::Settled);
         }
         if let Some(job) = job {
-            self.reply(job.tag, PlanReply::Group(Box::new(self.groups[&id].view())));
+            self.reply(job.tag, PlanReply::Group(Ok(Box::new(self.groups[&id].view()))));
         }
         match removal {
             Some(tag) => self.begin_removal(id, tag, now),
@@ -456,7 +456,7 @@ impl Planner {
                 job.expect("just seen").judged = Some(nodes);
                 self.wait_for_room(id);
             }
-            Ok(refusal) => self.give_up(id, PlanReply::Refused(Box::new(refusal)), now),
+            Ok(refusal) => self.give_up(id, NoGroup::Refused(Box::new(refusal)), now),
         }
     }
 }

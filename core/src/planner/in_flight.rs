@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use crate::ids::{ShardId, StatementId};
 use crate::link::{Decision, DecisionCell};
-use crate::shard::{Command, Outcome, Rejection};
+use crate::reply::reply_of;
+use crate::shard::{Command, Outcome, UnknownStatement};
 use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Operation, Part, Prepare};
 use crate::time::Time;
 
@@ -111,15 +112,16 @@ impl StatementInFlight {
                 self.parts[part].holds = !prepared.held.is_empty();
                 self.conflicts.extend(prepared.conflicts);
             }
-            Outcome::Applied(mut applied) => {
-                self.conflicts.append(&mut applied.conflicts);
-                if applied.decision == Decision::Committed {
-                    self.applied.push(*applied);
+            applied => match reply_of::<Result<Box<Applied>, _>, _>(applied) {
+                Ok(mut applied) => {
+                    self.conflicts.append(&mut applied.conflicts);
+                    if applied.decision == Decision::Committed {
+                        self.applied.push(*applied);
+                    }
                 }
-            }
-            // The shard asked to abort before the coordinator decided, and nobody had committed.
-            Outcome::Rejected(Rejection::UnknownStatement(_)) => self.expired = true,
-            other => panic!("a statement was answered with {other:?}"),
+                // The shard asked to abort before the coordinator decided, and nobody had committed.
+                Err(UnknownStatement(_)) => self.expired = true,
+            },
         }
         let Some(cell) = self.cell.as_ref().filter(|_| self.left == 0 && self.holds()) else {
             return Vec::new();
@@ -239,8 +241,8 @@ mod tests {
         assert_eq!(cell.decide(Decision::Aborted), Decision::Aborted);
         let commands = flight.handle(1, prepared(&[1], &[]));
         assert_eq!(decisions(&commands), [(0, Decision::Aborted), (3, Decision::Aborted)]);
-        flight.handle(0, Outcome::Rejected(Rejection::UnknownStatement(ID)));
-        flight.handle(1, Outcome::Rejected(Rejection::UnknownStatement(ID)));
+        flight.handle(0, Outcome::Applied(Err(UnknownStatement(ID))));
+        flight.handle(1, Outcome::Applied(Err(UnknownStatement(ID))));
         assert!(flight.is_over());
         assert!(flight.conclude().expired);
     }
@@ -256,7 +258,7 @@ mod tests {
             let granted = Vec::new();
             let conflicts = Vec::new();
             let applied = Applied { statement: ID, decision, granted, conflicts, visible_from: 1 };
-            flight.handle(part, Outcome::Applied(Box::new(applied)));
+            flight.handle(part, Outcome::Applied(Ok(Box::new(applied))));
         }
         let concluded = flight.conclude();
         assert!(concluded.expired && concluded.applied.is_empty());

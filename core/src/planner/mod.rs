@@ -50,6 +50,7 @@ use crate::ids::{GroupId, Incarnation, ShardId};
 use crate::limits::{GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT};
 use crate::link::Tickets;
 use crate::map::FixedMap;
+use crate::reply::reply_of;
 use crate::router::{Port, PortReply};
 use crate::shard::{Command, Shard};
 use crate::time::Time;
@@ -244,7 +245,6 @@ impl Planner {
     /// its client's turn and is answered by [`take_replies`](Self::take_replies).
     pub fn submit(&mut self, tag: JobTag, client: (usize, ClientKey), job: PlanJob, now: Time) {
         match job {
-            PlanJob::Cancel => self.cancel(tag, client, now),
             // It plans nothing, so it begins at once. A later cancel must not overtake it: a client that
             // resumes would then ask for the group again.
             PlanJob::RemoveGroup(id) if self.groups.get(&id).is_some_and(Group::is_being_created) => {
@@ -265,7 +265,6 @@ impl Planner {
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
             PlanJob::ListGroups(after, limit) => self.list_groups(tag, after, limit),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
-            PlanJob::Cancel => unreachable!("taken back as soon as it comes"),
         }
     }
 
@@ -303,8 +302,7 @@ impl Planner {
         self.port.poll(now, |tag, reply| answers.push((tag, reply)));
         let count = answers.len();
         for (tag, reply) in answers.drain(..) {
-            let PortReply::One(outcome) = reply else { panic!("a planner asks single shards: {reply:?}") };
-            self.handle_answer(tag, outcome, now);
+            self.handle_answer(tag, reply_of(reply), now);
         }
         self.answers = answers;
         // After the answers, because these views show the grants. So each node is rebuilt once.

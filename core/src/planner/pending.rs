@@ -9,7 +9,7 @@ use super::life::State;
 use super::queue::PortClient;
 use super::replica::Replica;
 use super::{JobTag, Planner};
-use crate::group::PlanReply;
+use crate::group::{NoGroup, PlanReply};
 use crate::ids::GroupId;
 use crate::limits::STATEMENT_LOSSES_MAX;
 use crate::map::FixedMap;
@@ -58,7 +58,7 @@ impl Planner {
     /// is placed, or refused if the commit fails.
     pub(super) fn cancel(&mut self, tag: JobTag, client: PortClient, now: Time) {
         if self.queue.cancel(client, tag) {
-            return self.reply(tag, PlanReply::Cancelled);
+            return self.reply(tag, PlanReply::Group(Err(NoGroup::Cancelled)));
         }
         // The job was answered before the cancel arrived.
         let Some(&id) = self.asked.get(&tag) else { return };
@@ -67,7 +67,7 @@ impl Planner {
             job.until = None;
             return;
         }
-        self.give_up(id, PlanReply::Cancelled, now);
+        self.give_up(id, NoGroup::Cancelled, now);
     }
 
     /// Continues the proof about a group in a later round. No other job of its client begins until it ends.
@@ -146,7 +146,8 @@ impl Planner {
     }
 
     /// Answers a waiting creation and removes its group, or answers a growth and removes its bundles.
-    pub(super) fn give_up(&mut self, id: GroupId, reply: PlanReply, now: Time) {
+    pub(super) fn give_up(&mut self, id: GroupId, reason: NoGroup, now: Time) {
+        let reply = PlanReply::Group(Err(reason));
         let group = self.groups.get_mut(&id).expect("what is given up is there");
         let job = group.job.take().expect("a job is given up");
         let Some(first) = job.grows_from else {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{JobTag, Planner, PlannerBudget};
-use crate::group::PlanJob;
 use crate::limits::RING_SLOTS;
 use crate::link::{Clock, Consumer, Doorbell, PlannerBell, Producer, StopSignal, ThreadWaker, channel};
 use crate::router::{PlanAnswer, PlanLink, PlanSubmission, Port};
@@ -155,12 +154,14 @@ impl PlannerRunner {
             // turn.
             for _ in 0..RING_SLOTS {
                 let Some(PlanSubmission { token, client, job }) = link.jobs.pop() else { break };
-                if matches!(job, PlanJob::Cancel) {
+                if let Some(job) = job {
+                    self.planner.submit(tag(at, token), (at, client), job, now);
+                } else {
                     let pushed = link.replies.push(PlanAnswer::CancelTaken);
                     assert!(pushed.is_ok(), "a ring holds all cancels that a port may have in flight");
                     rung |= 1 << at;
+                    self.planner.cancel(tag(at, token), (at, client), now);
                 }
-                self.planner.submit(tag(at, token), (at, client), job, now);
                 count += 1;
             }
         }

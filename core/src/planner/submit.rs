@@ -19,12 +19,12 @@ impl Planner {
                 let applied = Vec::new();
                 let expired = false;
                 let report = StatementReport { statement, applied, conflicts, expired };
-                self.reply(tag, PlanReply::Statement(Box::new(report)));
+                self.reply(tag, PlanReply::Statement(Ok(Box::new(report))));
             }
             Ok((operations, conflicts)) => {
                 self.commit(operations, conflicts, (conflict_detection, mode), Purpose::Submit(tag));
             }
-            Err(rejection) => self.reply(tag, PlanReply::Rejected(rejection)),
+            Err(rejection) => self.reply(tag, PlanReply::Statement(Err(rejection))),
         }
     }
 
@@ -63,7 +63,7 @@ impl Planner {
     pub(super) fn submit_concluded(&mut self, tag: JobTag, concluded: StatementResult) {
         let StatementResult { statement, applied, conflicts, expired } = concluded;
         let report = StatementReport { statement, applied, conflicts, expired };
-        self.reply(tag, PlanReply::Statement(Box::new(report)));
+        self.reply(tag, PlanReply::Statement(Ok(Box::new(report))));
     }
 
     /// Returns the shard that serves an allocation of this store.

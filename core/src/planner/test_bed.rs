@@ -12,7 +12,7 @@ use crate::index::Geometry;
 use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
 use crate::request::{PlacementRequest, Policy};
 use crate::resource::{Amount, Demand};
-use crate::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
+use crate::shard::{Command, HybridSettings, NodeChange, Outcome, Shard, ShardConfig};
 use crate::time::Time;
 
 /// Shards of one partition each, and copies that follow their views.
@@ -56,7 +56,7 @@ impl Bed {
         let agent = has_agent.then(Arc::default);
         let registration = NodeRegistration { id, ordinal, partition, spec, agent };
         let outcome = self.step(shard, Command::AddNode(Box::new(registration)));
-        assert!(matches!(outcome, Outcome::NodeAdded(added) if added == id), "{outcome:?}");
+        assert!(matches!(outcome, Outcome::Node(Ok(NodeChange::Added(added))) if added == id), "{outcome:?}");
         id
     }
 

@@ -21,7 +21,7 @@ use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
 use crate::resource::{Demand, ReservedAmounts};
 use crate::router::Tag;
-use crate::shard::{Command, Outcome, Reserve};
+use crate::shard::{Command, ReservationReply, Reserve};
 use crate::statement::{CommitMode, Conflict, ConflictDetection, ConflictReason};
 use crate::time::Time;
 
@@ -209,12 +209,12 @@ impl Planner {
     }
 
     /// Handles a shard's answer to the ticket.
-    pub(super) fn handle_ticket_answer(&mut self, outcome: &Outcome, now: Time) {
+    pub(super) fn handle_ticket_answer(&mut self, answer: ReservationReply, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket stays until all is answered");
         match &mut ticket.stage {
             Stage::Reserving { left, refused } => {
                 *left -= 1;
-                *refused |= !matches!(outcome, Outcome::Reserved(_));
+                *refused |= answer.is_err();
                 if *left == 0 {
                     self.reserved();
                 }
@@ -226,7 +226,7 @@ impl Planner {
                     self.pause_tickets(now);
                 }
             }
-            stage => panic!("nothing is to be answered to a ticket that is {stage:?}: {outcome:?}"),
+            stage => panic!("nothing is to be answered to a ticket that is {stage:?}: {answer:?}"),
         }
     }
 

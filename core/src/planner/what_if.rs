@@ -387,7 +387,7 @@ mod tests {
         let reserve = |bed: &mut Bed, node, owner, until| {
             let reserve = Reserve { node, owner, demand: cores(8).demand, until };
             let outcome = bed.step(0, Command::Reserve(Box::new(reserve)));
-            assert!(matches!(outcome, Outcome::Reserved(_)), "{outcome:?}");
+            assert!(matches!(outcome, Outcome::Reserve(Ok(_))), "{outcome:?}");
         };
         reserve(&mut bed, nodes[0], owner, None);
         reserve(&mut bed, nodes[1], OwnerId::ticket(3), Some(Time(9)));

@@ -1,7 +1,7 @@
 //! Routes requests to shards and combines the shards' answers.
 
 pub(crate) mod port;
-pub use port::{NoRoom, Port, PortLink, PortReply, PortRequest, Tag, Verdict};
+pub use port::{NoRoom, NotPlaced, Port, PortLink, PortReply, PortRequest, Tag, Verdict};
 mod placing;
 pub(crate) mod plans;
 pub(crate) use plans::{PlanAnswer, PlanLink, PlanSubmission};

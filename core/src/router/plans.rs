@@ -14,12 +14,14 @@ use crate::group::{ClientKey, GroupView, PlanJob, PlanReply, keeper_of};
 use crate::ids::GroupId;
 use crate::limits::{PLAN_CANCELS_IN_FLIGHT_MAX, PLANS_IN_FLIGHT_MAX};
 use crate::link::{Consumer, Doorbell, Producer};
+use crate::reply::reply_of;
 
 /// A job that is sent to a planner.
 pub(crate) struct PlanSubmission {
     pub(crate) token: u32,
     pub(crate) client: ClientKey,
-    pub(crate) job: PlanJob,
+    /// `None` cancels the job with the same token.
+    pub(crate) job: Option<PlanJob>,
 }
 
 /// A message from a planner.
@@ -48,11 +50,20 @@ enum Cancel {
     Sent,
 }
 
-enum Pending {
-    /// A job of one planner.
-    One { tag: Tag, planner: usize, client: ClientKey, cancel: Cancel },
-    /// A page of groups, to which every planner contributes.
-    Page { tag: Tag, limit: u16, left: usize, groups: Vec<GroupView> },
+struct Pending {
+    tag: Tag,
+    /// The planner that has the job. Each has it if it is a list.
+    planner: usize,
+    client: ClientKey,
+    cancel: Cancel,
+    list: Option<List>,
+}
+
+/// A list of groups, to which every planner contributes a page.
+struct List {
+    limit: u16,
+    left: usize,
+    groups: Vec<GroupView>,
 }
 
 /// The planners behind a port.
@@ -96,39 +107,37 @@ impl Plans {
         if !self.has_room() {
             return Err(NoRoom);
         }
-        if let PlanJob::ListGroups(_, limit) = job {
-            let left = self.links.len();
-            let groups = Vec::new();
-            let token = self.pending.insert(Pending::Page { tag, limit, left, groups });
-            for planner in 0..self.links.len() {
-                self.send(planner, token, client, job.clone());
-            }
-            return Ok(());
-        }
-        let planner = match &job {
+        let mut list = None;
+        let planner = match job {
             PlanJob::GrowGroup(group, ..)
             | PlanJob::ShrinkGroup(group, _)
             | PlanJob::RemoveGroup(group)
-            | PlanJob::GroupStatus(group) => self.keeper(*group),
-            PlanJob::Cancel => panic!("a job is taken back by `cancel_plan`"),
-            PlanJob::CreateGroup(_) | PlanJob::Submit(_) | PlanJob::ListGroups(..) => {
+            | PlanJob::GroupStatus(group) => self.keeper(group),
+            PlanJob::CreateGroup(_) | PlanJob::Submit(_) => {
                 self.next = (self.next + 1) % self.links.len();
                 self.next
             }
+            PlanJob::ListGroups(_, limit) => {
+                list = Some(List { limit, left: self.links.len(), groups: Vec::new() });
+                0
+            }
         };
-        let token = self.pending.insert(Pending::One { tag, planner, client, cancel: Cancel::None });
-        self.send(planner, token, client, job);
+        let last = if list.is_some() { self.links.len() - 1 } else { planner };
+        let token = self.pending.insert(Pending { tag, planner, client, cancel: Cancel::None, list });
+        for planner in planner..last {
+            self.send(planner, token, client, Some(job.clone()));
+        }
+        self.send(last, token, client, Some(job));
         Ok(())
     }
 
     /// Cancels the job of `tag` if it is still in flight and was not cancelled before.
     pub(super) fn cancel(&mut self, tag: Tag) {
         let number = self.last_cancel + 1;
-        let found = self.pending.iter_mut().find_map(|(token, pending)| match pending {
-            Pending::One { tag: of, cancel, .. } if *of == tag => Some((token, cancel)),
-            _ => None,
-        });
-        if let Some((token, cancel @ Cancel::None)) = found {
+        let found = self.pending.iter_mut().find(|(_, pending)| pending.tag == tag);
+        if let Some((token, Pending { cancel, list: None, .. })) = found
+            && *cancel == Cancel::None
+        {
             *cancel = Cancel::Queued(number);
             self.last_cancel = number;
             self.cancels.insert(number, token);
@@ -141,14 +150,12 @@ impl Plans {
         while self.cancels_in_flight < PLAN_CANCELS_IN_FLIGHT_MAX
             && let Some((_, token)) = self.cancels.pop_first()
         {
-            let Pending::One { planner, client, cancel, .. } = &mut self.pending[token] else {
-                panic!("a page of groups is not taken back")
-            };
-            *cancel = Cancel::Sent;
-            let planner = *planner;
-            let client = *client;
+            let pending = &mut self.pending[token];
+            pending.cancel = Cancel::Sent;
+            let planner = pending.planner;
+            let client = pending.client;
             self.cancels_in_flight += 1;
-            self.send(planner, token, client, PlanJob::Cancel);
+            self.send(planner, token, client, None);
         }
     }
 
@@ -156,7 +163,7 @@ impl Plans {
         usize::from(keeper_of(group, u16::try_from(self.links.len()).expect("PLANNERS_MAX fits u16")))
     }
 
-    fn send(&mut self, planner: usize, token: usize, client: ClientKey, job: PlanJob) {
+    fn send(&mut self, planner: usize, token: usize, client: ClientKey, job: Option<PlanJob>) {
         let token = u32::try_from(token).expect("PLANS_IN_FLIGHT_MAX fits u32");
         let pushed = self.links[planner].jobs.push(PlanSubmission { token, client, job });
         assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
@@ -191,30 +198,24 @@ impl Plans {
         taken
     }
 
-    fn handle_answer(&mut self, token: usize, answer: PlanReply) -> Option<(Tag, PlanReply)> {
+    fn handle_answer(&mut self, token: usize, mut answer: PlanReply) -> Option<(Tag, PlanReply)> {
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
-        let Pending::Page { left, groups, .. } = pending else {
-            let Pending::One { tag, cancel, .. } = self.pending.remove(token) else {
-                unreachable!("just seen")
-            };
-            if let Cancel::Queued(number) = cancel {
-                // Otherwise, it would cancel the next job with this token.
-                self.cancels.remove(&number);
+        if let Some(List { limit, left, groups }) = &mut pending.list {
+            groups.append(&mut reply_of(answer));
+            *left -= 1;
+            if *left > 0 {
+                return None;
             }
-            return Some((tag, answer));
-        };
-        let PlanReply::Groups(page) = answer else { panic!("a page of groups was answered with {answer:?}") };
-        groups.extend(page);
-        *left -= 1;
-        if *left > 0 {
-            return None;
+            groups.sort_by_key(|group| group.id);
+            groups.truncate(usize::from(*limit));
+            answer = PlanReply::Groups(std::mem::take(groups));
         }
-        let Pending::Page { tag, limit, mut groups, .. } = self.pending.remove(token) else {
-            unreachable!("just seen")
-        };
-        groups.sort_by_key(|group| group.id);
-        groups.truncate(usize::from(limit));
-        Some((tag, PlanReply::Groups(groups)))
+        let Pending { tag, cancel, .. } = self.pending.remove(token);
+        if let Cancel::Queued(number) = cancel {
+            // Otherwise, it would cancel the next job with this token.
+            self.cancels.remove(&number);
+        }
+        Some((tag, answer))
     }
 
     pub(super) fn is_idle(&mut self) -> bool {

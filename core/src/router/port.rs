@@ -30,9 +30,10 @@ use crate::limits::{EVERY_IN_FLIGHT_MAX, PORT_IN_FLIGHT_MAX};
 use crate::link::{Consumer, Doorbell, Producer, ViewInterest, ViewNews, WokenBox};
 use crate::planted::{PlantedBug, is_planted};
 use crate::registrar::Catalog;
+use crate::reply::{reply_of, reply_types};
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::rng::Rng;
-use crate::shard::{Command, Outcome, Rejection};
+use crate::shard::{Command, Outcome, Refused, UnknownAllocation};
 use crate::time::Time;
 use crate::view::ViewReader;
 
@@ -94,22 +95,29 @@ pub enum Verdict {
     Infeasible,
 }
 
-/// A reply of a port.
-#[derive(Clone, Debug)]
-pub enum PortReply {
-    /// The request is placed.
-    Placed(Placement),
-    /// Every shard refused. The counts are over all shards.
-    Refused(Verdict, Box<Refusal>),
-    /// The request waited without success. The counts are from the latest refusals of the shards that were
-    /// asked.
-    WaitEnded(WaitEnd, Verdict, Box<Refusal>),
-    /// The outcome of one shard.
-    One(Outcome),
-    /// The outcomes of all shards, in order of shard.
-    Every(Vec<Outcome>),
-    /// The reply of a planner.
-    Plan(Box<PlanReply>),
+reply_types! {
+    /// A reply of a port. [`reply_of`] turns it into the reply to one kind of request.
+    pub enum PortReply {
+        /// Answers `Place` and `Wait`.
+        Place(Result<Placement, NotPlaced>),
+        /// Answers `Release`, `Partition` and `Shard`: the outcome of one shard.
+        One(Outcome),
+        /// Answers `Every`: the outcomes of all shards, in order of shard.
+        Every(Vec<Outcome>),
+        /// Answers `Plan` and `PlanFor`: the reply of a planner.
+        Plan(Box<PlanReply>),
+    }
+}
+
+/// The combined refusals of a request that was not placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotPlaced {
+    /// The reason why it no longer waits, if it waited.
+    pub ended: Option<WaitEnd>,
+    /// What the refusals say together.
+    pub verdict: Verdict,
+    /// The counts. They are over all shards, or from the latest refusals of the shards that were asked if it waited.
+    pub refusal: Box<Refusal>,
 }
 
 /// The port has as many requests in flight as it may. Poll, then submit again.
@@ -121,10 +129,8 @@ pub enum PortReply {
 pub struct NoRoom;
 
 pub(super) enum Pending {
-    /// A command of the waiting request with this number.
-    Wait(u64),
-    /// A command whose answer is ignored.
-    Ignored,
+    /// A command of the waiting request with this number. `None` if its answer is ignored.
+    Wait(Option<u64>),
     /// A placement, by its key in the slab of placings. This keeps the enum small and avoids an allocation.
     Place(Tag, usize),
     One(Tag),
@@ -310,7 +316,7 @@ impl Port {
             PortRequest::Wait(wait) => self.submit_wait(tag, *wait, now),
             PortRequest::Release(id) => {
                 let Some(shard) = self.table.load().shard(id.partition) else {
-                    return Ok(Some(PortReply::One(Outcome::Rejected(Rejection::UnknownAllocation(id)))));
+                    return Ok(Some(PortReply::One(Outcome::Release(Err(UnknownAllocation(id))))));
                 };
                 self.submit_one(tag, shard, Command::Release(id), now);
             }
@@ -413,21 +419,13 @@ impl Port {
 
     fn handle_answer(&mut self, shard: usize, answer: Answer, now: Time) -> Option<(Tag, PortReply)> {
         let token = answer.token as usize;
-        let pending = self.pending.get_mut(token).expect("an answer belongs to a pending request");
-        if let Pending::Wait(_) | Pending::Ignored = pending {
-            self.wait_answered();
-            return match self.pending.remove(token) {
-                Pending::Wait(number) => self.handle_wait_answer(number, answer.outcome),
-                _ => None,
-            };
-        }
-        if let Outcome::Auditing { number } = answer.outcome {
+        if let Outcome::Auditing(number) = answer.outcome {
             let shard = ShardId(u16::try_from(shard).expect("SHARDS_MAX fits u16"));
             self.send(shard, token, Command::Audit { number }, now);
             return None;
         }
-        match pending {
-            Pending::Wait(_) | Pending::Ignored => unreachable!("answered above"),
+        match self.pending.get_mut(token).expect("an answer belongs to a pending request") {
+            &mut Pending::Wait(number) => self.handle_wait_answer(token, number, answer.outcome),
             &mut Pending::Place(tag, key) => self.handle_place_answer(token, tag, key, answer.outcome, now),
             &mut Pending::One(tag) => {
                 self.pending.remove(token);
@@ -460,23 +458,24 @@ impl Port {
         let mut placing = self.placings.remove(key);
         let mut next = None;
         match outcome {
-            Outcome::Placed(mut placement) => {
-                self.pending.remove(token);
-                if let Some(sweep) = placing.sweep.filter(|sweep| !sweep.is_last()) {
-                    placement.alternative = sweep.alternative;
-                }
-                return Some((tag, PortReply::Placed(placement)));
-            }
-            Outcome::Refused(refusal) => {
-                placing.refusals.push((placing.at, *refusal));
-                self.forget_stale(&mut placing);
-                next = self.choose(&placing).filter(|_| !is_planted(PlantedBug::SpillForgotten));
-                if next.is_none() && placing.next_sweep() {
-                    next = self.choose(&placing);
-                }
-            }
             Outcome::Explained(page) => placing.add_page(&page),
-            other => unreachable!("a placement is placed or refused, not {other:?}"),
+            placed => match reply_of::<Result<Placement, _>, _>(placed) {
+                Ok(mut placement) => {
+                    self.pending.remove(token);
+                    if let Some(sweep) = placing.sweep.filter(|sweep| !sweep.is_last()) {
+                        placement.alternative = sweep.alternative;
+                    }
+                    return Some((tag, PortReply::Place(Ok(placement))));
+                }
+                Err(Refused { refusal, .. }) => {
+                    placing.refusals.push((placing.at, *refusal));
+                    self.forget_stale(&mut placing);
+                    next = self.choose(&placing).filter(|_| !is_planted(PlantedBug::SpillForgotten));
+                    if next.is_none() && placing.next_sweep() {
+                        next = self.choose(&placing);
+                    }
+                }
+            },
         }
         let command = if let Some(shard) = next {
             self.spillbacks += 1;
@@ -487,7 +486,7 @@ impl Port {
             Command::Explain(Box::new(page))
         } else {
             self.pending.remove(token);
-            return Some((tag, conclude(&placing.refusals)));
+            return Some((tag, PortReply::Place(Err(merged(&placing.refusals)))));
         };
         let shard = placing.at;
         self.pending[token] = Pending::Place(tag, self.placings.insert(placing));
@@ -521,18 +520,12 @@ impl Port {
     }
 }
 
-/// Returns the reply to a placement that every shard refused.
-fn conclude(refusals: &[(ShardId, Refusal)]) -> PortReply {
-    let (verdict, refusal) = merged(refusals);
-    PortReply::Refused(verdict, refusal)
-}
-
 /// Merges the refusals of several shards.
-pub(super) fn merged(refusals: &[(ShardId, Refusal)]) -> (Verdict, Box<Refusal>) {
+pub(super) fn merged(refusals: &[(ShardId, Refusal)]) -> NotPlaced {
     let mut merged = Refusal::default();
     for (_, refusal) in refusals {
         merged.merge(refusal);
     }
     let verdict = if merged.feasible { Verdict::NoFitNow } else { Verdict::Infeasible };
-    (verdict, Box::new(merged))
+    NotPlaced { ended: None, verdict, refusal: Box::new(merged) }
 }

@@ -14,13 +14,14 @@
 use std::collections::VecDeque;
 
 use super::placing::Placing;
-use super::port::{Pending, Port, PortReply, Tag, Verdict, merged};
+use super::port::{NotPlaced, Pending, Port, PortReply, Tag, Verdict, merged};
 use crate::ids::ShardId;
 use crate::limits::{PORT_WAITING_MAX, WAIT_IN_FLIGHT_MAX};
 use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
-use crate::request::{Placement, PlacementRequest, Refusal};
-use crate::shard::{Command, Home, Outcome, Park, WaitToken};
+use crate::reply::reply_of;
+use crate::request::{Placement, PlacementRequest};
+use crate::shard::{Command, Home, Outcome, Park, Refused, WaitToken};
 use crate::time::Time;
 use crate::timers::Timers;
 
@@ -160,12 +161,11 @@ impl Port {
             self.waits.queued.push_back((shard, Some(number), command));
         } else if let Some(end) = wait.ended {
             let whole = wait.placing.asked.len() == self.shard_count();
-            return Some(self.decided(number, wait, |refusals| {
-                let (verdict, refusal) = merged(refusals);
-                // Nothing is known about shards that were not asked.
-                let verdict = if whole { verdict } else { Verdict::NoFitNow };
-                PortReply::WaitEnded(end, verdict, refusal)
-            }));
+            let merged = merged(&wait.placing.refusals);
+            // Nothing is known about shards that were not asked.
+            let verdict = if whole { merged.verdict } else { Verdict::NoFitNow };
+            let not_placed = NotPlaced { ended: Some(end), verdict, ..merged };
+            return Some(self.decided(number, &wait, Err(not_placed)));
         }
         self.waits.by_number.insert(number, wait);
         None
@@ -218,19 +218,14 @@ impl Port {
     }
 
     /// Removes the copies of a decided request and returns its reply.
-    fn decided(
-        &mut self,
-        number: u64,
-        wait: Wait,
-        reply: impl FnOnce(&[(ShardId, Refusal)]) -> PortReply,
-    ) -> (Tag, PortReply) {
+    fn decided(&mut self, number: u64, wait: &Wait, reply: Result<Placement, NotPlaced>) -> (Tag, PortReply) {
         let token = self.waits.token(number);
         for &shard in &wait.parked {
             self.waits.queued.push_back((shard, None, Command::Unpark(token)));
         }
         self.waits.deadlines.remove(wait.until, number);
         self.waits.by_tag.remove(&wait.tag);
-        (wait.tag, reply(&wait.placing.refusals))
+        (wait.tag, PortReply::Place(reply))
     }
 
     /// Sends queued commands while there is room in the rings.
@@ -238,27 +233,32 @@ impl Port {
         while self.waits.in_flight < WAIT_IN_FLIGHT_MAX
             && let Some((shard, number, command)) = self.waits.queued.pop_front()
         {
-            let pending = self.pending_mut().insert(number.map_or(Pending::Ignored, Pending::Wait));
+            let pending = self.pending_mut().insert(Pending::Wait(number));
             self.waits.in_flight += 1;
             self.send(shard, pending, command, now);
         }
     }
 
-    /// Counts one answer about a waiting request.
-    pub(super) fn wait_answered(&mut self) {
+    /// Handles a shard's answer to the command `token` about a waiting request.
+    pub(super) fn handle_wait_answer(
+        &mut self,
+        token: usize,
+        number: Option<u64>,
+        outcome: Outcome,
+    ) -> Option<(Tag, PortReply)> {
+        self.pending_mut().remove(token);
         self.waits.in_flight -= 1;
-    }
-
-    /// Handles a shard's answer to a waiting request.
-    pub(super) fn handle_wait_answer(&mut self, number: u64, outcome: Outcome) -> Option<(Tag, PortReply)> {
+        let number = number?;
         let mut wait = self.waits.by_number.remove(&number).expect("an answer is to a waiting request");
         wait.busy = false;
         let at = wait.placing.at;
-        let (refusal, parked) = match outcome {
-            Outcome::Placed(placement) => return Some(self.placed(number, wait, placement)),
-            Outcome::Parked(refusal) => (*refusal, true),
-            Outcome::Refused(refusal) => (*refusal, false),
-            other => unreachable!("a waiting request is placed, parked or refused, not {other:?}"),
+        let Refused { refusal, parked } = match reply_of(outcome) {
+            Ok(placement) => {
+                // The shard that placed the request has removed its copy already.
+                wait.parked.retain(|&shard| shard != at);
+                return Some(self.decided(number, &wait, Ok(placement)));
+            }
+            Err(refused) => refused,
         };
         if parked {
             wait.parked.push(at);
@@ -267,16 +267,9 @@ impl Port {
             }
         }
         wait.placing.refusals.retain(|&(shard, _)| shard != at);
-        wait.placing.refusals.push((at, refusal));
+        wait.placing.refusals.push((at, *refusal));
         self.waits.by_number.insert(number, wait);
         self.go_on(number)
-    }
-
-    fn placed(&mut self, number: u64, mut wait: Wait, placement: Placement) -> (Tag, PortReply) {
-        // The shard that placed the request has removed its copy already.
-        let at = wait.placing.at;
-        wait.parked.retain(|&shard| shard != at);
-        self.decided(number, wait, |_| PortReply::Placed(placement))
     }
 
     /// Takes the requests that shards woke and hands out the replies that result.

@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
+use super::rejection::{
+    AdoptionRejection, BundleRejection, NodeRejection, ReservationRejection, UnknownAllocation, UnknownNode,
+    UnknownStatement,
+};
 use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, ResourceId, ShardId, StatementId};
-use crate::limits::CUSTOM_RESOURCES_MAX;
 use crate::link::Decision;
-use crate::node::{AgentReport, IllegalChange, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
+use crate::node::{AgentReport, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
+use crate::reply::reply_types;
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::{Amount, Demand, GpuBooks, ResourceKind};
 use crate::shard::state_hash::StateHashes;
 use crate::shard::{NodeBooks, ReservationView, Reserve, WaitingShape};
+use crate::state::ShardState;
 use crate::statement::{Applied, Part, Prepare, Prepared};
 use crate::time::Time;
 
@@ -104,32 +109,101 @@ pub enum Command {
     Export,
 }
 
-/// One output of a shard.
-#[derive(Clone, Debug)]
-pub enum Outcome {
-    /// Allocated.
-    Placed(Placement),
-    /// No node of this shard fits.
-    Refused(Box<Refusal>),
-    /// Ended.
-    Released(AllocationId),
-    /// A bundle ended, with everything inside.
-    BundleReleased {
-        /// The bundle's allocation.
-        bundle: AllocationId,
-        /// The number of allocations inside that ended with it.
-        ended: u32,
-    },
+reply_types! {
+    /// One output of a shard. Each variant answers one family of commands. [`reply_of`](crate::reply::reply_of) turns an
+    /// outcome into the reply of a family.
+    pub enum Outcome {
+        /// Answers `Place`, `Park` and `Retry`.
+        Place(Result<Placement, Refused>),
+        /// Answers `Explain`: the counts over one page of nodes.
+        Explained(Box<Refusal>),
+        /// Answers `Release`.
+        Release(Result<Released, UnknownAllocation>),
+        /// Answers the commands that add, change or remove a node.
+        Node(NodeReply),
+        /// Answers `ListNodes`: a page of nodes.
+        Nodes(Vec<NodeView>),
+        /// Answers `Status` and the last page of `Audit`: sums and counters.
+        Status(Box<ShardStatus>),
+        /// Answers `Audit`, which continues under this number: ask for its next page.
+        Auditing(u64),
+        /// Answers `Adopt`: the allocation was recorded.
+        Adopt(Result<Box<Placement>, AdoptionRejection>),
+        /// Answers `NodeBooks`.
+        Books(Result<Box<NodeBooks>, UnknownNode>),
+        /// Answers `Unpark`: the request no longer waits.
+        Unparked,
+        /// Answers `Retry` and `Unpark`: no such request waits on this shard.
+        NotParked,
+        /// Answers `GoOn`: part of the deferred work was done.
+        WentOn,
+        /// Answers `Reserve` and `EndReservation`.
+        Reserve(ReservationReply),
+        /// Answers `Prepare`: the operations of a statement that are held, and those that conflict.
+        Prepared(Box<Prepared>),
+        /// Answers `Apply` and `Finish`: the effect of a statement.
+        Applied(Result<Box<Applied>, UnknownStatement>),
+        /// Answers `PlaceInto`.
+        PlaceInto(Result<Box<Placement>, BundleRejection>),
+        /// Answers `Export`: the durable state.
+        Exported(Box<ShardState>),
+    }
+}
+
+// Outcomes travel through rings, by value.
+const _: () = assert!(size_of::<Outcome>() <= 48);
+
+impl Outcome {
+    /// Returns whether a command with this outcome may have changed the durable state.
+    pub(super) fn may_have_changed_books(&self) -> bool {
+        match self {
+            Self::Place(placed) => placed.is_ok(),
+            Self::Release(released) => released.is_ok(),
+            Self::Node(changed) => changed.is_ok(),
+            Self::Adopt(adopted) => adopted.is_ok(),
+            Self::Reserve(changed) => changed.is_ok(),
+            Self::Applied(applied) => applied.is_ok(),
+            Self::PlaceInto(placed) => placed.is_ok(),
+            Self::Prepared(_) | Self::WentOn => true,
+            _ => false,
+        }
+    }
+}
+
+/// No node of this shard fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The counts of the failing checks.
+    pub refusal: Box<Refusal>,
+    /// True if the request now waits on this shard.
+    pub parked: bool,
+}
+
+/// An allocation that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// The allocation.
+    pub allocation: AllocationId,
+    /// If it is a bundle, the number of allocations inside that ended with it.
+    pub inside: Option<u32>,
+}
+
+/// The reply to a command that adds, changes or removes a node.
+pub type NodeReply = Result<NodeChange, NodeRejection>;
+
+/// A change of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeChange {
     /// The node was registered.
-    NodeAdded(NodeId),
+    Added(NodeId),
     /// The node was updated.
-    NodeUpdated(NodeId),
+    Updated(NodeId),
     /// The state that the node is in now.
-    StateSet(NodeId, NodeState),
+    State(NodeId, NodeState),
     /// The health was set.
-    HealthSet(NodeId),
+    Health(NodeId),
     /// The node was removed.
-    NodeRemoved {
+    Removed {
         /// The node.
         node: NodeId,
         /// The number of allocations that ended with it.
@@ -137,58 +211,18 @@ pub enum Outcome {
         /// The last version that it had.
         version: u64,
     },
-    /// A page of nodes.
-    Nodes(Vec<NodeView>),
-    /// Sums and counters.
-    Status(Box<ShardStatus>),
-    /// The audit continues: ask for its next page.
-    Auditing {
-        /// The audit's number.
-        number: u64,
-    },
-    /// The counts over one page of nodes.
-    Explained(Box<Refusal>),
-    /// The allocation was recorded.
-    Adopted(Placement),
-    /// The books of one node.
-    Books(Box<NodeBooks>),
-    /// Nothing fits: the request waits. Contains the refusal that it would have received.
-    Parked(Box<Refusal>),
-    /// The request no longer waits.
-    Unparked,
-    /// Part of the deferred work was done.
-    WentOn,
-    /// The node is reserved as shown.
-    Reserved(Box<ReservationView>),
-    /// The node is no longer reserved.
-    ReservationEnded(NodeId),
-    /// The operations of a statement that are held, and those that conflict.
-    Prepared(Box<Prepared>),
-    /// The effect of a statement.
-    Applied(Box<Applied>),
-    /// The durable state.
-    Exported(Box<crate::state::ShardState>),
-    /// The command was not carried out and changed nothing.
-    Rejected(Rejection),
 }
 
-impl Outcome {
-    /// Returns whether a command with this outcome may have changed the durable state.
-    pub(super) fn may_have_changed_books(&self) -> bool {
-        !matches!(
-            self,
-            Self::Refused(_)
-                | Self::Explained(_)
-                | Self::Nodes(_)
-                | Self::Status(_)
-                | Self::Auditing { .. }
-                | Self::Books(_)
-                | Self::Parked(_)
-                | Self::Unparked
-                | Self::Exported(_)
-                | Self::Rejected(_)
-        )
-    }
+/// The reply to a command that makes or ends a reservation.
+pub type ReservationReply = Result<ReservationChange, ReservationRejection>;
+
+/// A change of a node's reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReservationChange {
+    /// The node is reserved as shown.
+    Made(Box<ReservationView>),
+    /// The node is no longer reserved.
+    Ended(NodeId),
 }
 
 /// The next page of the counts of a refusal, over nodes that the refusal did not count.
@@ -198,189 +232,6 @@ pub struct Explain {
     pub request: PlacementRequest,
     /// The start of the page: [`Refusal::rest`] of the previous page.
     pub from: u32,
-}
-
-/// The reason why a command was not carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Rejection {
-    /// The node is not registered.
-    #[error("node {0} is not registered: list the nodes to see which are")]
-    UnknownNode(NodeId),
-    /// The allocation is not live: it was never granted, was released, or ended with its node.
-    #[error("allocation {0} is not live: it was never granted, was released, or ended with its node")]
-    UnknownAllocation(AllocationId),
-    /// A node with allocations cannot be removed without force.
-    #[error("node {node} holds {allocations} allocations: release them, or remove it with force")]
-    NodeInUse {
-        /// The node.
-        node: NodeId,
-        /// The number of allocations.
-        allocations: u32,
-    },
-    /// The event is not legal in the node's state.
-    #[error("node {node} {illegal}")]
-    IllegalChange {
-        /// The node.
-        node: NodeId,
-        /// The change that is not legal.
-        illegal: IllegalChange,
-    },
-    /// An adoption names a different number of instances than its demand takes.
-    #[error("{given} instances of {kind} are named, and {asked} are taken: name as many, or none")]
-    InstanceCount {
-        /// The resource.
-        kind: ResourceKind,
-        /// The number of instances named.
-        given: u32,
-        /// The number of instances that the demand takes.
-        asked: u32,
-    },
-    /// An adoption names an instance that the node does not have.
-    #[error(
-        "node {node} has {count} instances of {kind}, and not number {instance}: name lower ones, or none"
-    )]
-    NoSuchInstance {
-        /// The node.
-        node: NodeId,
-        /// The resource.
-        kind: ResourceKind,
-        /// The instance.
-        instance: u8,
-        /// The number of instances that the node has.
-        count: u8,
-    },
-    /// The node has another allocation with this external id.
-    #[error(
-        "node {node} has allocation {allocation} of that external id, with another demand: release it first, or give another id"
-    )]
-    ExternalIdTaken {
-        /// The node.
-        node: NodeId,
-        /// The allocation.
-        allocation: AllocationId,
-    },
-    /// The use beyond capacity would exceed what can be counted.
-    #[error(
-        "node {0} would have more in use beyond its capacity than can be counted: release something first"
-    )]
-    ShortfallTooLarge(NodeId),
-    /// More custom kinds than a node can have.
-    #[error("node {0} would have more than {CUSTOM_RESOURCES_MAX} custom resources: set one of them to 0")]
-    TooManyResources(NodeId),
-    /// The node is reserved for another owner.
-    #[error(
-        "node {node} is reserved for owner {owner}{}: reserve another node, or end that reservation first",
-        ending(*until)
-    )]
-    NodeReserved {
-        /// The node.
-        node: NodeId,
-        /// The owner of the reservation.
-        owner: OwnerId,
-        /// The time at which the reservation ends, if any.
-        until: Option<Time>,
-    },
-    /// The owner has no reservation on the node.
-    #[error("node {node} is not reserved for owner {owner}{}", held_by(*holder))]
-    NotReserved {
-        /// The node.
-        node: NodeId,
-        /// The owner that was named.
-        owner: OwnerId,
-        /// The owner of the existing reservation, if any.
-        holder: Option<OwnerId>,
-    },
-    /// The reservation exceeds the capacity of the node.
-    #[error("node {node} has {capacity} of {kind} in all: reserve no more than that, or a larger node")]
-    ReservedTooMuch {
-        /// The node.
-        node: NodeId,
-        /// The resource.
-        kind: ResourceKind,
-        /// The capacity of the empty node.
-        capacity: Amount,
-    },
-    /// The reservation is empty.
-    #[error("nothing is to be reserved on node {0}: say how much of which resource")]
-    NothingReserved(NodeId),
-    /// The reservation would end before it begins.
-    #[error("the reservation of node {0} would end at once: give a later end, or none")]
-    DeadlinePassed(NodeId),
-    /// The maximum number of nodes is already reserved.
-    #[error(
-        "{most} nodes of node {node}'s shard are reserved, which is all that may be ({percent} % of its nodes): end a reservation first, or raise `reserved_nodes_percent`"
-    )]
-    TooManyReserved {
-        /// The node to reserve.
-        node: NodeId,
-        /// The maximum number of reserved nodes.
-        most: u32,
-        /// The maximum share of the shard's nodes, in percent.
-        percent: u8,
-    },
-    /// The statement is not in progress on this shard.
-    #[error(
-        "statement {0} is not under way here: it was never prepared, was aborted, or was finished before"
-    )]
-    UnknownStatement(StatementId),
-    /// An undecided statement involves the node.
-    #[error("node {node} is part of statement {statement}, which is not decided yet: try again after it is")]
-    NodeHeld {
-        /// The node.
-        node: NodeId,
-        /// One such statement; there may be others.
-        statement: StatementId,
-    },
-    /// The allocation is not a bundle.
-    #[error("allocation {0} is no bundle: place into an allocation that a group made as one")]
-    NotABundle(AllocationId),
-    /// The bundle is still a claim.
-    #[error(
-        "bundle {0} waits for what is being released on its node: place into it when it is an allocation"
-    )]
-    BundlePending(AllocationId),
-    /// The bundle is releasing.
-    #[error("bundle {0} is being released: place into another one")]
-    BundleReleasing(AllocationId),
-    /// The node of the bundle is lost.
-    #[error("bundle {bundle} is on node {node}, which is lost: place into another one, or wait for it")]
-    BundleLost {
-        /// The bundle.
-        bundle: AllocationId,
-        /// The node of the bundle.
-        node: NodeId,
-    },
-    /// The node has the maximum number of allocations.
-    #[error(
-        "node {0} holds as many allocations as one may (setting `allocations_per_node_max`): release some, or raise the setting"
-    )]
-    TooManyAllocations(NodeId),
-    /// The bundle has less free than requested.
-    #[error("{asked} of {kind} is asked of bundle {bundle}, and {available} can be had")]
-    BundleShort {
-        /// The bundle.
-        bundle: AllocationId,
-        /// The first resource that falls short.
-        kind: ResourceKind,
-        /// The amount requested.
-        asked: Amount,
-        /// The amount that is free.
-        available: Amount,
-    },
-    /// No such request waits on this shard.
-    #[error("no such request waits here")]
-    NotParked,
-}
-
-fn ending(until: Option<Time>) -> &'static str {
-    if until.is_some() { ", for a time" } else { "" }
-}
-
-fn held_by(holder: Option<OwnerId>) -> String {
-    match holder {
-        Some(holder) => format!(", but for owner {holder}: name that one"),
-        None => ": it is not reserved at all, or not any more".to_owned(),
-    }
 }
 
 /// Identifies a waiting request: its port, and a number that is unique within the port.

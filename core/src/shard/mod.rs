@@ -11,8 +11,8 @@ mod choose;
 pub use choose::{HYBRID_WHOLE, HybridSettings};
 mod command;
 pub use command::{
-    Adoption, Audit, Command, Explain, Home, NodeView, Outcome, Park, Rejection, ResourceSum, ShardStatus,
-    WaitToken,
+    Adoption, Audit, Command, Explain, Home, NodeChange, NodeReply, NodeView, Outcome, Park, Refused,
+    Released, ReservationChange, ReservationReply, ResourceSum, ShardStatus, WaitToken,
 };
 mod cost;
 pub use cost::{COSTS, Cost, CostFacts, Most};
@@ -22,6 +22,11 @@ mod pending;
 pub use pending::WaitingShape;
 mod prefetch;
 mod publish;
+mod rejection;
+pub use rejection::{
+    AdoptionRejection, BundleRejection, NodeRejection, ReservationRejection, TooManyAllocations,
+    UnknownAllocation, UnknownNode, UnknownStatement,
+};
 mod replica;
 pub use replica::Planned;
 mod state;
@@ -40,13 +45,13 @@ use crate::ids::{AllocationId, Incarnation, NodeId, OwnerId, PartitionId, ShardI
 use crate::index::{Geometry, Slot, Visits};
 use crate::limits::{GO_ON_LOOKS_MAX, HOME_LOOKS_MAX};
 use crate::link::ShardFacts;
-use crate::request::{PlacementRequest, Refusal};
+use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::Demand;
 use crate::time::Time;
 use crate::timers::NEVER;
 use crate::view::EndCause;
 use audit::AuditState;
-use books::{Books, Dirty, Ended};
+use books::{Books, Dirty};
 use choose::{Choose, Eligibility, Page};
 use pending::Waiting;
 use publish::Publish;
@@ -165,55 +170,60 @@ impl Shard {
     }
 
     fn handle_command(&mut self, command: Command) -> Outcome {
-        let done = match command {
-            Command::Place(request) => return self.handle_place(&request),
-            Command::Release(id) => self.handle_release(id),
-            Command::AddNode(registration) => return self.handle_add_node(*registration, None),
+        match command {
+            Command::Place(request) => Outcome::Place(self.handle_place(&request)),
+            Command::Release(id) => Outcome::Release(self.handle_release(id)),
+            Command::AddNode(registration) => Outcome::Node(Ok(self.handle_add_node(*registration, None))),
             Command::RejoinNode { registration, version } => {
-                return self.handle_add_node(*registration, Some(version));
+                Outcome::Node(Ok(self.handle_add_node(*registration, Some(version))))
             }
-            Command::UpdateNode(node, spec) => self.handle_update_node(node, *spec),
-            Command::Life(node, event) => self.handle_life(node, event),
-            Command::Report(node, report) => self.handle_report(node, *report),
-            Command::SetHealth(node, unhealthy) => self.handle_set_health(node, unhealthy),
-            Command::RemoveNode { node, force } => self.handle_remove_node(node, force),
-            Command::ListNodes { after, limit } => return Outcome::Nodes(self.list_nodes(after, limit)),
-            Command::Status => return Outcome::Status(Box::new(self.status(None))),
-            Command::Audit { number } => return self.handle_audit(number),
-            Command::Explain(page) => return self.handle_explain(&page),
-            Command::Adopt(adoption) => self.handle_adopt(*adoption),
-            Command::SetResources(node, totals) => self.handle_set_resources(node, &totals),
-            Command::NodeBooks(node) => self.handle_node_books(node),
-            Command::Park(park) => return self.handle_park(*park),
-            Command::Retry(token) => self.handle_retry(token),
+            Command::UpdateNode(node, spec) => Outcome::Node(self.handle_update_node(node, *spec)),
+            Command::Life(node, event) => Outcome::Node(self.handle_life(node, event)),
+            Command::Report(node, report) => Outcome::Node(self.handle_report(node, *report)),
+            Command::SetHealth(node, unhealthy) => Outcome::Node(self.handle_set_health(node, unhealthy)),
+            Command::RemoveNode { node, force } => Outcome::Node(self.handle_remove_node(node, force)),
+            Command::SetResources(node, totals) => Outcome::Node(self.handle_set_resources(node, &totals)),
+            Command::ListNodes { after, limit } => Outcome::Nodes(self.list_nodes(after, limit)),
+            Command::Status => Outcome::Status(Box::new(self.status(None))),
+            Command::Audit { number } => self.handle_audit(number),
+            Command::Explain(page) => Outcome::Explained(Box::new(self.handle_explain(&page))),
+            Command::Adopt(adoption) => Outcome::Adopt(self.handle_adopt(*adoption)),
+            Command::NodeBooks(node) => Outcome::Books(self.handle_node_books(node)),
+            Command::Park(park) => Outcome::Place(self.handle_park(*park)),
+            Command::Retry(token) => self.handle_retry(token).map_or(Outcome::NotParked, Outcome::Place),
             Command::Unpark(token) => self.handle_unpark(token),
-            Command::Reserve(reserve) => self.handle_reserve(&reserve),
-            Command::EndReservation(node, owner) => self.handle_end_reservation(node, owner),
-            Command::Prepare(prepare) => return self.handle_prepare(*prepare),
-            Command::Finish { statement, decision } => self.handle_finish(statement, decision),
-            Command::Apply(part) => return self.handle_apply(&part),
-            Command::PlaceInto { bundles, demand } => self.handle_place_into(&bundles, &demand),
-            Command::GoOn => return self.handle_go_on(),
-            Command::Export => return Outcome::Exported(Box::new(self.export())),
-        };
-        done.unwrap_or_else(Outcome::Rejected)
+            Command::Reserve(reserve) => Outcome::Reserve(self.handle_reserve(&reserve)),
+            Command::EndReservation(node, owner) => {
+                Outcome::Reserve(self.handle_end_reservation(node, owner))
+            }
+            Command::Prepare(prepare) => Outcome::Prepared(Box::new(self.handle_prepare(*prepare))),
+            Command::Finish { statement, decision } => {
+                Outcome::Applied(self.handle_finish(statement, decision))
+            }
+            Command::Apply(part) => Outcome::Applied(Ok(Box::new(self.handle_apply(&part)))),
+            Command::PlaceInto { bundles, demand } => {
+                Outcome::PlaceInto(self.handle_place_into(&bundles, &demand))
+            }
+            Command::GoOn => self.handle_go_on(),
+            Command::Export => Outcome::Exported(Box::new(self.export())),
+        }
     }
 
-    fn handle_place(&mut self, request: &PlacementRequest) -> Outcome {
+    fn handle_place(&mut self, request: &PlacementRequest) -> Result<Placement, Refused> {
         let scope = self.choose.eligibility(&self.books, request);
         match self.choose.choose(&self.books, request, scope) {
             Some(choice) => {
                 let (placement, dirty) = self.books.place(&request.demand, &choice);
                 self.follow(dirty);
-                Outcome::Placed(placement)
+                Ok(placement)
             }
-            None => self.refused(request, scope),
+            None => Err(self.refused(request, scope)),
         }
     }
 
-    fn refused(&mut self, request: &PlacementRequest, scope: Eligibility) -> Outcome {
+    fn refused(&mut self, request: &PlacementRequest, scope: Eligibility) -> Refused {
         self.books.count_refused();
-        Outcome::Refused(Box::new(self.explain(request, scope)))
+        Refused { refusal: Box::new(self.explain(request, scope)), parked: false }
     }
 
     /// Counts the failing checks of a request over the first page of nodes.
@@ -225,28 +235,23 @@ impl Shard {
     }
 
     /// Counts one more page of nodes.
-    fn handle_explain(&mut self, Explain { request, from }: &Explain) -> Outcome {
+    fn handle_explain(&mut self, Explain { request, from }: &Explain) -> Refusal {
         let scope = self.choose.eligibility(&self.books, request);
         let page = Page { from: *from, most: self.audit.pages.explain_nodes };
         let (refusal, looked_at) = self.choose.explain_page(&self.books, request, scope, page);
         self.audit.work.nodes_looked_at += looked_at;
-        Outcome::Explained(Box::new(Refusal { growth: self.publish.growth, ..refusal }))
+        Refusal { growth: self.publish.growth, ..refusal }
     }
 
-    fn handle_release(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
-        let (ended, dirty) = self.books.release(id)?;
+    fn handle_release(&mut self, allocation: AllocationId) -> Result<Released, UnknownAllocation> {
+        let (inside, dirty) = self.books.release(allocation)?;
         self.follow(dirty);
-        Ok(match ended {
-            Ended::One => Outcome::Released(id),
-            Ended::Bundle(ended) => {
-                self.audit.work.allocations_looked_at += u64::from(ended);
-                Outcome::BundleReleased { bundle: id, ended }
-            }
-        })
+        self.audit.work.allocations_looked_at += u64::from(inside.unwrap_or(0));
+        Ok(Released { allocation, inside })
     }
 
     /// Ends an allocation. Returns the number of allocations inside that ended with it.
-    fn end_allocation(&mut self, id: AllocationId, cause: EndCause) -> Result<u32, Rejection> {
+    fn end_allocation(&mut self, id: AllocationId, cause: EndCause) -> Result<u32, UnknownAllocation> {
         let (inside, dirty) = self.books.end_allocation(id, cause)?;
         self.audit.work.allocations_looked_at += u64::from(inside);
         self.follow(dirty);
@@ -261,45 +266,49 @@ impl Shard {
     }
 
     /// Places an allocation into the first of some bundles that has room.
-    fn handle_place_into(&mut self, bundles: &[AllocationId], demand: &Demand) -> Result<Outcome, Rejection> {
+    fn handle_place_into(
+        &mut self,
+        bundles: &[AllocationId],
+        demand: &Demand,
+    ) -> Result<Box<Placement>, BundleRejection> {
         let mut rejected = None;
         for &bundle in bundles {
             self.audit.work.allocations_looked_at += 1;
             match self.books.place_into(bundle, demand) {
                 Ok((placement, dirty)) => {
                     self.follow(dirty);
-                    return Ok(Outcome::Placed(placement));
+                    return Ok(Box::new(placement));
                 }
                 // That a bundle has too little says more than that another one ended.
-                Err(_) if matches!(rejected, Some(Rejection::BundleShort { .. })) => {}
+                Err(_) if matches!(rejected, Some(BundleRejection::Short { .. })) => {}
                 Err(rejection) => rejected = Some(rejection),
             }
         }
         Err(rejected.expect("a placement names at least one bundle"))
     }
 
-    fn handle_adopt(&mut self, adoption: Adoption) -> Result<Outcome, Rejection> {
+    fn handle_adopt(&mut self, adoption: Adoption) -> Result<Box<Placement>, AdoptionRejection> {
         let (placement, dirty) = self.books.adopt(adoption)?;
         self.follow(dirty);
-        Ok(Outcome::Adopted(placement))
+        Ok(Box::new(placement))
     }
 
-    fn handle_reserve(&mut self, reserve: &Reserve) -> Result<Outcome, Rejection> {
+    fn handle_reserve(&mut self, reserve: &Reserve) -> ReservationReply {
         let dirty = self.books.reserve(reserve, self.now)?;
         self.follow(dirty);
         let view = self.books.reservation_view(dirty.slot).expect("just made");
-        Ok(Outcome::Reserved(Box::new(view)))
+        Ok(ReservationChange::Made(Box::new(view)))
     }
 
     /// Ends the reservation of `owner` on a node.
-    fn handle_end_reservation(&mut self, node: NodeId, owner: OwnerId) -> Result<Outcome, Rejection> {
+    fn handle_end_reservation(&mut self, node: NodeId, owner: OwnerId) -> ReservationReply {
         let slot = self.books.slot(node)?;
         let holder = self.books.reservation(slot).map(|there| there.owner);
         if holder != Some(owner) {
-            return Err(Rejection::NotReserved { node, owner, holder });
+            return Err(ReservationRejection::NotReserved(node, owner, holder));
         }
         self.end_reservation(slot);
-        Ok(Outcome::ReservationEnded(node))
+        Ok(ReservationChange::Ended(node))
     }
 
     /// Ends the reservation of a node, if any.
@@ -310,28 +319,30 @@ impl Shard {
     }
 
     /// Places a request, or parks it if nothing fits.
-    fn handle_park(&mut self, park: Park) -> Outcome {
-        let outcome = self.handle_place(&park.request);
-        let Outcome::Refused(refusal) = outcome else { return outcome };
-        let home = park.home.is_at(&refusal);
-        self.pending.park(park, home, self.choose.labels());
-        Outcome::Parked(refusal)
+    fn handle_park(&mut self, park: Park) -> Result<Placement, Refused> {
+        let mut done = self.handle_place(&park.request);
+        if let Err(Refused { refusal, parked }) = &mut done {
+            let home = park.home.is_at(refusal);
+            self.pending.park(park, home, self.choose.labels());
+            *parked = true;
+        }
+        done
     }
 
-    /// Tries a parked copy again. If it is placed, it is removed; if it is refused, it is armed again.
-    fn handle_retry(&mut self, token: WaitToken) -> Result<Outcome, Rejection> {
+    /// Tries a parked copy again. If it is placed, it is removed; if it is refused, it is armed again. `None` if there is
+    /// no such copy.
+    fn handle_retry(&mut self, token: WaitToken) -> Option<Result<Placement, Refused>> {
         let retry = self.pending.begin_retry(token)?;
         self.choose.fragmentation_mut().set_retrying(true);
-        let outcome = self.handle_place(&retry.request);
+        let done = self.handle_place(&retry.request);
         self.choose.fragmentation_mut().set_retrying(false);
-        self.pending.end_retry(&self.books, &retry, matches!(outcome, Outcome::Placed(_)));
-        Ok(outcome)
+        self.pending.end_retry(&self.books, &retry, done.is_ok());
+        Some(done)
     }
 
     /// Removes a parked copy.
-    fn handle_unpark(&mut self, token: WaitToken) -> Result<Outcome, Rejection> {
-        self.pending.unpark(&self.books, token)?;
-        Ok(Outcome::Unparked)
+    fn handle_unpark(&mut self, token: WaitToken) -> Outcome {
+        if self.pending.unpark(&self.books, token) { Outcome::Unparked } else { Outcome::NotParked }
     }
 
     /// Returns whether [`Command::GoOn`] has work to do.

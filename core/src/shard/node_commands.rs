@@ -1,7 +1,7 @@
 //! Commands for nodes: they join, change, report, leave, and show their books.
 
 use super::books::NodeBooks;
-use super::{Outcome, Rejection, Shard};
+use super::{NodeChange, NodeRejection, NodeReply, Shard, UnknownNode};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{CUSTOM_RESOURCES_MAX, HOME_LOOKS_MAX};
@@ -11,17 +11,21 @@ use crate::view::EndCause;
 
 impl Shard {
     /// Adds a node. A node that rejoins continues from its `former` version; otherwise versions start at 0.
-    pub(super) fn handle_add_node(&mut self, registration: NodeRegistration, former: Option<u64>) -> Outcome {
+    pub(super) fn handle_add_node(
+        &mut self,
+        registration: NodeRegistration,
+        former: Option<u64>,
+    ) -> NodeChange {
         let id = registration.id;
         let slot = self.add_node(registration);
         if let Some(version) = former {
             self.books.set_version(slot, version + 1);
         }
-        Outcome::NodeAdded(id)
+        NodeChange::Added(id)
     }
 
     /// Applies an agent's report of capacity, labels and health. A lost node comes back with it.
-    pub(super) fn handle_report(&mut self, node: NodeId, report: AgentReport) -> Result<Outcome, Rejection> {
+    pub(super) fn handle_report(&mut self, node: NodeId, report: AgentReport) -> NodeReply {
         let slot = self.books.slot(node)?;
         let AgentReport { mut spec, boot, gpus } = report;
         let known = self.books.nodes.cold(slot).registration.agent.clone().unwrap_or_default();
@@ -39,14 +43,10 @@ impl Shard {
         self.handle_life(node, LifeEvent::Report)
     }
 
-    pub(super) fn handle_set_health(
-        &mut self,
-        node: NodeId,
-        unhealthy: Unhealthy,
-    ) -> Result<Outcome, Rejection> {
+    pub(super) fn handle_set_health(&mut self, node: NodeId, unhealthy: Unhealthy) -> NodeReply {
         let slot = self.books.slot(node)?;
         self.set_health(slot, unhealthy);
-        Ok(Outcome::HealthSet(node))
+        Ok(NodeChange::Health(node))
     }
 
     fn set_health(&mut self, slot: Slot, unhealthy: Unhealthy) {
@@ -54,15 +54,15 @@ impl Shard {
         self.follow(dirty);
     }
 
-    pub(super) fn handle_life(&mut self, node: NodeId, event: LifeEvent) -> Result<Outcome, Rejection> {
+    pub(super) fn handle_life(&mut self, node: NodeId, event: LifeEvent) -> NodeReply {
         let slot = self.books.slot(node)?;
         let before = self.books.nodes.state(slot);
-        let after = before.after(event).map_err(|illegal| Rejection::IllegalChange { node, illegal })?;
+        let after = before.after(event).map_err(|illegal| NodeRejection::IllegalChange(node, illegal))?;
         if before != after {
             self.change_state(slot, after);
             self.books.bump_version(slot);
         }
-        Ok(Outcome::StateSet(node, after))
+        Ok(NodeChange::State(node, after))
     }
 
     /// Changes the state of a node.
@@ -85,22 +85,22 @@ impl Shard {
     }
 
     /// Replaces capacity, labels and taints of a node.
-    pub(super) fn handle_update_node(&mut self, node: NodeId, spec: NodeSpec) -> Result<Outcome, Rejection> {
+    pub(super) fn handle_update_node(&mut self, node: NodeId, spec: NodeSpec) -> NodeReply {
         let slot = self.books.slot(node)?;
         let former = self.books.nodes.cold(slot).registration.spec.clone();
         let dirty = self.books.respecify(slot, spec);
         self.choose.node_respecified(&self.books, slot, &former);
         self.pending.homes.note_change(slot);
         self.follow(dirty);
-        Ok(Outcome::NodeUpdated(node))
+        Ok(NodeChange::Updated(node))
     }
 
     /// Removes a node. With `force`, its allocations end with it.
-    pub(super) fn handle_remove_node(&mut self, node: NodeId, force: bool) -> Result<Outcome, Rejection> {
+    pub(super) fn handle_remove_node(&mut self, node: NodeId, force: bool) -> NodeReply {
         let slot = self.books.slot(node)?;
         let allocations = self.books.nodes.hot(slot).allocations;
         if allocations > 0 && !force {
-            return Err(Rejection::NodeInUse { node, allocations });
+            return Err(NodeRejection::InUse(node, allocations));
         }
         self.check_not_held(slot, node)?;
         self.audit.work.nodes_looked_at += 1;
@@ -116,17 +116,18 @@ impl Shard {
         );
         let mut inside = 0;
         for id in ended {
-            inside += self.end_allocation(id, EndCause::NodeRemoved)?;
+            let ended = self.end_allocation(id, EndCause::NodeRemoved);
+            inside += ended.expect("what a node lists is live");
         }
         let version = self.books.nodes.hot(slot).version;
         let registration = self.books.remove_node(slot);
         self.choose.node_left(&self.books, slot, &registration.spec);
         self.pending.homes.note_removed();
-        Ok(Outcome::NodeRemoved { node, allocations_ended: allocations + inside, version })
+        Ok(NodeChange::Removed { node, allocations_ended: allocations + inside, version })
     }
 
     /// Returns the books of one node. The allocated amounts are summed from the ledger.
-    pub(super) fn handle_node_books(&mut self, node: NodeId) -> Result<Outcome, Rejection> {
+    pub(super) fn handle_node_books(&mut self, node: NodeId) -> Result<Box<NodeBooks>, UnknownNode> {
         let slot = self.books.slot(node)?;
         self.audit.work.nodes_looked_at += 1;
         self.audit.work.allocations_looked_at += u64::from(self.books.nodes.hot(slot).allocations);
@@ -146,7 +147,7 @@ impl Shard {
                 load(ResourceKind::Custom(id), amount);
             }
         }
-        Ok(Outcome::Books(Box::new(books)))
+        Ok(Box::new(books))
     }
 
     /// Returns the books of every node, without load and in no order. O(state). For checkers.
@@ -166,7 +167,7 @@ impl Shard {
         &mut self,
         node: NodeId,
         totals: &[(ResourceKind, Amount)],
-    ) -> Result<Outcome, Rejection> {
+    ) -> NodeReply {
         let slot = self.books.slot(node)?;
         let mut spec = self.books.nodes.cold(slot).registration.spec.clone();
         let mut custom: Vec<(ResourceId, Amount)> = spec.custom.as_deref().unwrap_or(&[]).to_vec();
@@ -183,7 +184,7 @@ impl Shard {
         }
         spec.custom = Demand::canonical_custom(custom).expect("each kind was put in once");
         if spec.custom.as_ref().is_some_and(|custom| custom.len() > CUSTOM_RESOURCES_MAX) {
-            return Err(Rejection::TooManyResources(node));
+            return Err(NodeRejection::TooManyResources(node));
         }
         self.handle_update_node(node, spec)
     }

@@ -6,7 +6,7 @@ use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::node::NodeSpec;
 use wharf_core::request::{Placement, PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceKind, UnitAssignment};
-use wharf_core::shard::{Adoption, Command, Outcome, Rejection};
+use wharf_core::shard::{Adoption, AdoptionRejection, Command, Outcome};
 
 fn npu() -> ResourceId {
     ResourceId::new(0, true)
@@ -31,19 +31,18 @@ fn adopt(
     demand: Demand,
     gpus: Option<u16>,
     units: &[(ResourceId, u64)],
-) -> Result<Placement, Rejection> {
+) -> Result<Placement, AdoptionRejection> {
     let units = units.to_vec();
     let adoption = Adoption { node: NodeId(1), demand, gpus, units, external_id: None };
     match bed.step(Command::Adopt(Box::new(adoption))) {
-        Outcome::Adopted(placement) => Ok(placement),
-        Outcome::Rejected(rejection) => Err(rejection),
+        Outcome::Adopt(adopted) => adopted.map(|placement| *placement),
         other => panic!("adopted or rejected: {other:?}"),
     }
 }
 
 fn place(bed: &mut Bed, demand: Demand) -> Placement {
     match bed.step(Command::Place(PlacementRequest::new(demand, Policy::BestFit))) {
-        Outcome::Placed(placement) => placement,
+        Outcome::Place(Ok(placement)) => placement,
         other => panic!("there is room: {other:?}"),
     }
 }
@@ -74,8 +73,8 @@ fn names_of_devices_and_units_that_cannot_be_are_rejected_and_change_nothing() {
     let gpu = ResourceKind::Gpu;
     let custom = ResourceKind::Custom(npu());
     let other = ResourceId::new(1, true);
-    let count = |kind, given, asked| Rejection::InstanceCount { kind, given, asked };
-    let none = |kind, instance, count| Rejection::NoSuchInstance { node, kind, instance, count };
+    let count = |kind, given, asked| AdoptionRejection::InstanceCount { kind, given, asked };
+    let none = |kind, instance, count| AdoptionRejection::NoSuchInstance { node, kind, instance, count };
     for (gpus, units, expected) in [
         (Some(0b0001), None, count(gpu, 1, 2)),
         (Some(0b0111), None, count(gpu, 3, 2)),

@@ -19,7 +19,8 @@ use wharf_core::node::NodeRegistration;
 use wharf_core::request::{Check, PlacementRequest, Policy, Refusal};
 use wharf_core::resource::Demand;
 use wharf_core::shard::{
-    Adoption, Command, Home, HybridSettings, Outcome, Park, Rejection, Shard, ShardConfig, WaitToken,
+    Adoption, Command, Home, HybridSettings, Outcome, Park, Refused, Released, Shard, ShardConfig,
+    TooManyAllocations, WaitToken,
 };
 use wharf_core::state::StoreState;
 use wharf_core::statement::{Allocate, Applied, ConflictReason, Granted, Operation};
@@ -54,7 +55,7 @@ fn nothing() -> Demand {
 
 fn refusal(bed: &mut Bed, request: PlacementRequest) -> Refusal {
     match bed.step(Command::Place(request)) {
-        Outcome::Refused(refusal) => *refusal,
+        Outcome::Place(Err(Refused { refusal, .. })) => *refusal,
         other => panic!("{other:?}"),
     }
 }
@@ -83,7 +84,7 @@ fn requests_of_nothing_are_placed_up_to_the_limit_by_every_policy() {
         let mut bed = bed(2, 3);
         let request = PlacementRequest::new(nothing(), policy);
         for _ in 0..6 {
-            assert!(matches!(bed.step(Command::Place(request.clone())), Outcome::Placed(_)), "{policy}");
+            assert!(matches!(bed.step(Command::Place(request.clone())), Outcome::Place(Ok(_))), "{policy}");
         }
         let refused = refusal(&mut bed, request.clone());
         let counts: Vec<_> =
@@ -120,29 +121,32 @@ fn a_release_makes_room_and_wakes_what_waits() {
         Command::Park(Box::new(Park { token, request, priority: 0, since, home }))
     };
     for number in 1..=3 {
-        assert!(matches!(bed.step(park(number)), Outcome::Refused(_) | Outcome::Parked(_)));
+        assert!(matches!(bed.step(park(number)), Outcome::Place(Err(_))));
     }
     bed.release(first);
     let woken: Vec<_> = bed.shard.drain_woken().collect();
     assert_eq!(woken.len(), 1, "one place is free, so one is woken: {woken:?}");
-    assert!(matches!(bed.step(Command::Retry(woken[0])), Outcome::Placed(_)));
+    assert!(matches!(bed.step(Command::Retry(woken[0])), Outcome::Place(Ok(_))));
     assert!(refusal(&mut bed, asked_cores(0)).growth > refused, "the refusal before is stale");
 }
 
 #[test]
 fn adoptions_statements_bundles_and_claims_count_as_well() {
     let mut bed = bed(1, 3);
-    assert!(matches!(bed.step(adoption("a")), Outcome::Adopted(_)));
+    assert!(matches!(bed.step(adoption("a")), Outcome::Adopt(Ok(_))));
     let whole = Allocate { bundle: Some(bundle(1, 1)), ..allocation(1, cores(4)) };
     let made = bed.apply(part(1, [Operation::Allocate(whole)]));
     let group = granted(&made);
     let inside = bed.place_into(group, nothing()).expect("there is a place").allocation;
-    let full = |rejected: &Rejection| matches!(rejected, Rejection::TooManyAllocations(NodeId(1)));
-    let Outcome::Rejected(rejected) = bed.step(adoption("b")) else { panic!("the node is full") };
-    assert!(full(&rejected) && rejected.to_string().contains("`allocations_per_node_max`"), "{rejected}");
+    let full = TooManyAllocations(NodeId(1));
+    let Outcome::Adopt(Err(rejected)) = bed.step(adoption("b")) else { panic!("the node is full") };
+    assert!(
+        rejected == full.into() && rejected.to_string().contains("`allocations_per_node_max`"),
+        "{rejected}"
+    );
     // An adoption that was recorded before is answered again.
-    assert!(matches!(bed.step(adoption("a")), Outcome::Adopted(_)));
-    assert!(full(&bed.place_into(group, nothing()).expect_err("the node is full")));
+    assert!(matches!(bed.step(adoption("a")), Outcome::Adopt(Ok(_))));
+    assert_eq!(bed.place_into(group, nothing()), Err(full.into()));
     assert_eq!(conflict(&bed.apply(part(2, [allocate(1, nothing())]))), ConflictReason::TooManyAllocations);
     assert_eq!(conflict(&bed.apply(part(3, [pipeline(1, nothing())]))), ConflictReason::TooManyAllocations);
     assert_eq!(refusal(&mut bed, asked_cores(0)).checks[&Check::Allocations].nodes, 1);
@@ -156,7 +160,10 @@ fn adoptions_statements_bundles_and_claims_count_as_well() {
     assert_eq!(conflict(&second), ConflictReason::TooManyAllocations, "that place is claimed");
     bed.finish(4, Decision::Committed);
     let mut bed = bed.reopened();
-    assert!(matches!(bed.step(Command::Release(inside.allocation)), Outcome::Released(_)));
+    assert!(matches!(
+        bed.step(Command::Release(inside.allocation)),
+        Outcome::Release(Ok(Released { inside: None, .. }))
+    ));
 }
 
 /// A statement that is held keeps its slots, and frees them when it is aborted.

@@ -20,19 +20,22 @@ use wharf_core::link::Clock;
 use wharf_core::node::LifeEvent;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::shard::{BundleRejection, Command, Outcome, Released, UnknownAllocation};
 use wharf_core::statement::{CommitMode, ConflictDetection, Evict, Granted, Operation};
 use wharf_core::time::Time;
 
 fn release(engine: &mut Engine, allocation: AllocationId) {
     let reply = ask(engine, PortRequest::Release(allocation));
-    assert!(matches!(reply, PortReply::One(Outcome::BundleReleased { .. })), "{reply:?}");
+    assert!(
+        matches!(reply, PortReply::One(Outcome::Release(Ok(Released { inside: Some(_), .. })))),
+        "{reply:?}"
+    );
 }
 
 fn evict(engine: &mut Engine, allocation: AllocationId, grace_ns: u64) -> Granted {
     let operation = Operation::Evict(Evict { allocation, expected: None, grace_ns });
     match submit(engine, vec![operation], ConflictDetection::Fine, CommitMode::AllOrNothing) {
-        PlanReply::Statement(report) => report.applied[0].granted[0].1.clone(),
+        PlanReply::Statement(Ok(report)) => report.applied[0].granted[0].1.clone(),
         other => panic!("a statement: {other:?}"),
     }
 }
@@ -44,7 +47,7 @@ fn release_to_others(engine: &mut Engine, allocation: AllocationId, cpu: u32) ->
     engine.ports[0].flush();
     let replies = settle(engine);
     let placed = replies.iter().find_map(|(_, reply)| match reply {
-        PortReply::Placed(placement) => Some(placement.allocation),
+        PortReply::Place(Ok(placement)) => Some(placement.allocation),
         _ => None,
     });
     placed.expect("it fits where the bundle was")
@@ -84,20 +87,20 @@ fn a_bundle_that_its_caller_releases_is_placed_again_and_placed_into() {
         let before = create(&mut engine, group_of(cores(4), 4, Strategy::StrictSpread)).expect("it fits");
         let gone = allocation_of(&before, 2).expect("placed");
         let inside = place_into(&mut engine, gone);
-        assert!(matches!(inside, PortReply::One(Outcome::Placed(_)) | PortReply::Placed(_)), "{inside:?}");
+        assert!(matches!(inside, PortReply::One(Outcome::PlaceInto(Ok(_)))), "{inside:?}");
         release(&mut engine, gone);
         let after = status(&mut engine, before.id);
         assert_placed_again(&before, &after, 2);
         assert_eq!((nodes_of(&after).len(), live_allocations(&mut engine)), (4, 4));
         let late = place_into(&mut engine, gone);
         assert!(
-            matches!(&late, PortReply::One(Outcome::Rejected(Rejection::UnknownAllocation(id))) if *id == gone),
+            matches!(&late, PortReply::One(Outcome::PlaceInto(Err(BundleRejection::Unknown(UnknownAllocation(id))))) if *id == gone),
             "{late:?}"
         );
         let inside = place_into(&mut engine, allocation_of(&after, 2).expect("placed again"));
-        assert!(matches!(inside, PortReply::One(Outcome::Placed(_)) | PortReply::Placed(_)), "{inside:?}");
+        assert!(matches!(inside, PortReply::One(Outcome::PlaceInto(Ok(_)))), "{inside:?}");
         let reply = plan(&mut engine, PlanJob::RemoveGroup(before.id));
-        assert!(matches!(reply, PlanReply::Removed(_, 4)), "{reply:?}");
+        assert!(matches!(reply, PlanReply::Removed(Ok((_, 4)))), "{reply:?}");
         assert_eq!(live_allocations(&mut engine), 0);
         check_all(&engine);
     }
@@ -184,7 +187,7 @@ fn a_removal_counts_the_bundles_that_it_ended() {
     release_to_others(&mut engine, allocation_of(&group, 1).expect("placed"), 16);
     evict(&mut engine, allocation_of(&group, 3).expect("placed"), 1_000_000);
     let reply = plan(&mut engine, PlanJob::RemoveGroup(group.id));
-    assert!(matches!(reply, PlanReply::Removed(_, 2)), "{reply:?}");
+    assert!(matches!(reply, PlanReply::Removed(Ok((_, 2)))), "{reply:?}");
     // The placement that took the capacity, and the bundle that is in its grace period.
     assert_eq!(live_allocations(&mut engine), 2);
     check_all(&engine);
@@ -211,11 +214,15 @@ fn bundles_end_while_their_group_is_removed() {
             PortReply::Plan(reply) if *tag == 1 => Some((**reply).clone()),
             _ => None,
         });
-        let released =
-            replies.iter().any(|(_, r)| matches!(r, PortReply::One(Outcome::BundleReleased { .. })));
+        let released = replies.iter().any(|(_, r)| {
+            matches!(r, PortReply::One(Outcome::Release(Ok(Released { inside: Some(_), .. }))))
+        });
         first += u32::from(released);
         let expected = 4 - u32::from(released);
-        assert!(matches!(removed, Some(PlanReply::Removed(_, count)) if count == expected), "{replies:?}");
+        assert!(
+            matches!(removed, Some(PlanReply::Removed(Ok((_, count)))) if count == expected),
+            "{replies:?}"
+        );
         assert_eq!(live_allocations(&mut engine), 0);
         check_all(&engine);
     }
@@ -314,7 +321,7 @@ fn a_bundle_that_ends_before_its_group_is_known_to_be_made_is_placed_again() {
         PortReply::Plan(reply) => Some((**reply).clone()),
         _ => None,
     });
-    let Some(PlanReply::Group(made)) = made else { panic!("it is made: {replies:?}") };
+    let Some(PlanReply::Group(Ok(made))) = made else { panic!("it is made: {replies:?}") };
     let after = status(&mut engine, made.id);
     assert_eq!((after.state, nodes_of(&after).len()), (GroupState::Placed, 7), "{after:?}");
     assert!(places(&after).iter().all(|place| place.2 != gone), "{after:?}");

@@ -7,7 +7,10 @@ use wharf_core::ids::{AllocationId, NodeId, OwnerId};
 use wharf_core::limits::CLAIMS_PER_NODE_MAX;
 use wharf_core::link::Decision;
 use wharf_core::resource::{Amount, Demand, ResourceKind};
-use wharf_core::shard::{ClaimEvent, Command, Outcome, Rejection};
+use wharf_core::shard::{
+    BundleRejection, ClaimEvent, Command, NodeChange, Outcome, Released, ReservationChange,
+    UnknownAllocation, UnknownStatement,
+};
 use wharf_core::statement::{Allocate, Applied, ConflictReason, Granted, Operation};
 
 fn pipelined(applied: &Applied, at: usize) -> AllocationId {
@@ -60,7 +63,7 @@ fn a_claim_takes_nothing_that_is_set_aside_for_the_owner_of_a_reservation() {
     let mut bed = Bed::with_nodes(&[(8, 1)]);
     let half = || Demand { cpu: Amount::whole(4), ..gpus("0.5") };
     let victim = bed.place(half());
-    assert!(matches!(bed.reserve(1, 7, half(), None), Outcome::Reserved(_)));
+    assert!(matches!(bed.reserve(1, 7, half(), None), Outcome::Reserve(Ok(ReservationChange::Made(_)))));
     // Half of the device and four cores will be free. The other half is free and reserved.
     bed.apply(part(1, [evict(victim, 100), pipeline(1, half())]));
     for kind in [0, 2] {
@@ -82,7 +85,7 @@ fn a_reservation_takes_nothing_that_a_claim_before_it_cannot_do_without() {
     let victim = bed.place(cores(3));
     // The claim is for six cores: three will be freed, and four are free.
     bed.apply(part(1, [evict(victim, 100), pipeline(1, cores(6))]));
-    assert!(matches!(bed.reserve(1, 7, cores(8), None), Outcome::Reserved(_)));
+    assert!(matches!(bed.reserve(1, 7, cores(8), None), Outcome::Reserve(Ok(ReservationChange::Made(_)))));
     let mine = |cpu| Operation::Allocate(Allocate { owner: OwnerId::new(7), ..allocation(1, cores(cpu)) });
     let lost = bed.apply(part(2, [mine(2)]));
     let short =
@@ -155,7 +158,10 @@ fn a_claim_ends_by_its_callers_wish_with_its_node_and_when_it_cannot_be() {
     let applied = bed.apply(part(2, [pipeline(1, cores(8))]));
     let last = pipelined(&applied, 0);
     let removed = bed.remove(1, true);
-    assert!(matches!(removed, Outcome::NodeRemoved { allocations_ended: 1, .. }), "{removed:?}");
+    assert!(
+        matches!(removed, Outcome::Node(Ok(NodeChange::Removed { allocations_ended: 1, .. }))),
+        "{removed:?}"
+    );
     assert_eq!(bed.shard.drain_claim_events().collect::<Vec<_>>(), [ClaimEvent::Ended(last)]);
 }
 
@@ -199,16 +205,16 @@ fn a_bundle_has_books_of_its_own_and_ends_what_is_inside() {
         bed.place_into(placed.allocation, Demand { cpu: Amount::ZERO, ..gpus("0.5") }).expect("it fits");
     assert_eq!((half.gpus.mask, half.gpus.part, half.node), (0b0100, 5_000, NodeId(1)));
     let short = bed.place_into(placed.allocation, gpus("1")).expect_err("half a device is left");
-    assert!(matches!(short, Rejection::BundleShort { kind: ResourceKind::Gpu, .. }), "{short}");
+    assert!(matches!(short, BundleRejection::Short { kind: ResourceKind::Gpu, .. }), "{short}");
     let inside = bed.apply(part(3, [evict(half.allocation, 0)]));
     assert_eq!(inside.conflicts[0].reason, ConflictReason::InBundle(placed.allocation));
     bed.release(half.allocation);
     bed.place_into(placed.allocation, gpus("1")).expect("the other device is whole again");
     assert_eq!(bed.books(1).resources[2].1.allocated, 20_000, "for its node the bundle is one allocation");
     let ended = bed.step(Command::Release(placed.allocation));
-    assert!(matches!(ended, Outcome::BundleReleased { ended: 2, .. }), "{ended:?}");
+    assert!(matches!(ended, Outcome::Release(Ok(Released { inside: Some(2), .. }))), "{ended:?}");
     let gone = bed.step(Command::Release(whole.allocation));
-    assert!(matches!(gone, Outcome::Rejected(Rejection::UnknownAllocation(_))), "{gone:?}");
+    assert!(matches!(gone, Outcome::Release(Err(_))), "{gone:?}");
 }
 
 #[test]
@@ -233,25 +239,25 @@ fn the_first_bundle_that_has_room_is_used_and_no_later_one_is_looked_at() {
     // That a bundle has too little says more than that another one ended.
     for named in [[ids[0], gone], [gone, ids[0]]] {
         let short = bed.place_into_any(&named, cores(1)).expect_err("it is full");
-        assert!(matches!(short, Rejection::BundleShort { bundle, .. } if bundle == ids[0]), "{short:?}");
+        assert!(matches!(short, BundleRejection::Short { bundle, .. } if bundle == ids[0]), "{short:?}");
     }
-    assert_eq!(bed.place_into_any(&[gone, gone], cores(1)), Err(Rejection::UnknownAllocation(gone)));
+    assert_eq!(bed.place_into_any(&[gone, gone], cores(1)), Err(UnknownAllocation(gone).into()));
 }
 
 #[test]
 fn nothing_is_placed_into_what_is_no_bundle_yet_or_not_any_more() {
     let mut bed = Bed::with_nodes(&[(8, 0)]);
     let plain = bed.place(cores(8));
-    assert_eq!(bed.place_into(plain, cores(1)), Err(Rejection::NotABundle(plain)));
+    assert_eq!(bed.place_into(plain, cores(1)), Err(BundleRejection::NotABundle(plain)));
     let applied = bed.apply(part(1, [evict(plain, 100), pipeline_bundle(1, cores(8), bundle(1, 0))]));
     let claim = pipelined(&applied, 1);
-    assert_eq!(bed.place_into(claim, cores(1)), Err(Rejection::BundlePending(claim)));
+    assert_eq!(bed.place_into(claim, cores(1)), Err(BundleRejection::Pending(claim)));
     bed.release(plain);
     bed.place_into(claim, cores(1)).expect("it is an allocation now");
     bed.apply(part(2, [evict(claim, 100)]));
-    assert_eq!(bed.place_into(claim, cores(1)), Err(Rejection::BundleReleasing(claim)));
+    assert_eq!(bed.place_into(claim, cores(1)), Err(BundleRejection::Releasing(claim)));
     bed.idle_until(bed.now + 100);
-    assert_eq!(bed.place_into(claim, cores(1)), Err(Rejection::UnknownAllocation(claim)));
+    assert_eq!(bed.place_into(claim, cores(1)), Err(UnknownAllocation(claim).into()));
     assert_eq!(bed.books(1).resources[0].1.available, 80_000);
     // The bundle's index in the group is free again.
     let again = Allocate { bundle: Some(bundle(1, 0)), ..allocation(1, cores(1)) };
@@ -259,7 +265,7 @@ fn nothing_is_placed_into_what_is_no_bundle_yet_or_not_any_more() {
     let twice = bed.apply(part(4, [Operation::Allocate(again)]));
     assert_eq!(twice.conflicts[0].reason, ConflictReason::BundlePlaced(bundle(1, 0)));
     bed.finish(3, Decision::Aborted);
-    assert_eq!(bed.finish_rejected(3, Decision::Aborted), Rejection::UnknownStatement(statement(3)));
+    assert_eq!(bed.finish_rejected(3, Decision::Aborted), UnknownStatement(statement(3)));
 }
 
 #[test]
@@ -282,7 +288,7 @@ fn claims_evictions_and_bundles_outlive_a_start() {
     again.release(victim.allocation);
     assert_eq!(again.shard.drain_claim_events().count(), 2);
     let ended = again.step(Command::Release(placed.allocation));
-    assert!(matches!(ended, Outcome::BundleReleased { ended: 0, .. }), "{ended:?}");
+    assert!(matches!(ended, Outcome::Release(Ok(Released { inside: Some(0), .. }))), "{ended:?}");
 }
 
 #[test]

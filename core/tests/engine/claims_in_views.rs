@@ -5,7 +5,7 @@ use crate::statement_bed::{
 };
 use wharf_core::ids::{AllocationId, NodeId, OwnerId};
 use wharf_core::link::Decision;
-use wharf_core::shard::{ClaimEvent, Command, Outcome};
+use wharf_core::shard::{ClaimEvent, Command, Outcome, ReservationChange};
 use wharf_core::statement::{Allocate, Applied, Granted, Operation};
 use wharf_core::view::{PendingImage, View};
 
@@ -187,7 +187,7 @@ fn what_an_aborted_claim_kept_from_others_comes_free_for_who_waits() {
 fn what_an_abort_gives_back_of_a_reservation_is_reserved_in_the_next_view() {
     let mut bed = Shown::with_nodes(&[(8, 0)]);
     let reserved = bed.then(|bed| bed.reserve(1, 7, cores(4), None));
-    assert!(matches!(reserved, Outcome::Reserved(_)));
+    assert!(matches!(reserved, Outcome::Reserve(Ok(ReservationChange::Made(_)))));
     let before = bed.then(Bed::books_and_hash);
     let owner = OwnerId::new(7);
     let mine = || Operation::Allocate(Allocate { owner, ..allocation(1, cores(3)) });

@@ -9,8 +9,8 @@ use wharf_core::limits::NAMED_WALK_MAX;
 use wharf_core::node::{Operator, Selector, Term};
 use wharf_core::request::{Explain, PlacementRequest, Policy, Refusal};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
-use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Cost, CostFacts, Outcome, Pages, Shard, ShardWork};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest};
+use wharf_core::shard::{Command, Cost, CostFacts, Outcome, Pages, Refused, Shard, ShardWork};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
@@ -33,7 +33,7 @@ fn shard_of(nodes: u64) -> Shard {
     }
     for _ in 0..nodes / 7 {
         let placed = run(&mut shard, Command::Place(cores(1))).0;
-        assert!(matches!(placed, Outcome::Placed(_)), "{placed:?}");
+        assert!(matches!(placed, Outcome::Place(Ok(_))), "{placed:?}");
     }
     shard.set_pages(PAGES);
     shard
@@ -51,7 +51,7 @@ fn refused_in_full() -> PlacementRequest {
 
 fn refusal(outcome: Outcome) -> Refusal {
     match outcome {
-        Outcome::Refused(refusal) | Outcome::Explained(refusal) => *refusal,
+        Outcome::Place(Err(Refused { refusal, .. })) | Outcome::Explained(refusal) => *refusal,
         other => panic!("no refusal: {other:?}"),
     }
 }
@@ -79,7 +79,7 @@ fn costs_at(nodes: u64) -> (Vec<ShardWork>, usize) {
         let (outcome, work) = run(&mut shard, Command::Audit { number });
         audit.push(work);
         match outcome {
-            Outcome::Auditing { number: next } => number = next,
+            Outcome::Auditing(next) => number = next,
             Outcome::Status(status) => {
                 let hashes = status.audit.expect("an audit").hashes.expect("nothing changed");
                 assert_eq!(hashes.shard, shard.state_hash(), "as over everything at once");
@@ -117,7 +117,7 @@ fn a_page_of_an_audit_ends_after_so_many_allocations() {
     shard.set_pages(Pages { audit_allocations: 150, ..PAGES });
     let pages: Vec<u64> =
         std::iter::successors(Some(run(&mut shard, Command::Audit { number: 0 })), |last| {
-            let Outcome::Auditing { number } = last.0 else { return None };
+            let Outcome::Auditing(number) = last.0 else { return None };
             Some(run(&mut shard, Command::Audit { number }))
         })
         .map(|(_, work)| work.allocations_looked_at)
@@ -143,7 +143,7 @@ fn the_counts_of_all_pages_are_those_of_one_look_at_everything() {
             let [at_once, paged] = [whole, few].map(|pages| {
                 engine.runners.iter_mut().for_each(|runner| runner.set_pages(pages));
                 match ask(&mut engine, PortRequest::Place(request.clone())) {
-                    PortReply::Refused(verdict, refusal) => (verdict, refusal),
+                    PortReply::Place(Err(NotPlaced { ended: None, verdict, refusal })) => (verdict, refusal),
                     other => panic!("nothing fits: {other:?}"),
                 }
             });
@@ -186,7 +186,7 @@ fn a_draw_among_many_names_counts_the_nodes_that_it_looks_at() {
     for _ in 0..10 {
         let before = shard.visits().nodes;
         let placed = run(&mut shard, Command::Place(nothing.clone())).0;
-        assert!(matches!(placed, Outcome::Placed(_)), "{placed:?}");
+        assert!(matches!(placed, Outcome::Place(Ok(_))), "{placed:?}");
         assert_eq!(shard.visits().nodes - before, 1, "each of them can take it");
     }
 }

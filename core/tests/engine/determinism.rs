@@ -58,7 +58,7 @@ proptest! {
         let mut workload = Workload::new(seed, Incarnation(1), PARTITIONS);
         let commands: Vec<Command> = (0..600).map(|_| workload.command()).collect();
         let one_by_one = run_cut(fresh_shard(), &commands, || 1);
-        prop_assert!(one_by_one.0.contains("Placed") && one_by_one.0.contains("Released"));
+        prop_assert!(one_by_one.0.contains("Place(Ok(") && one_by_one.0.contains("Released"));
         let mut rng = Rng::new(cuts);
         prop_assert_eq!(&run_cut(fresh_shard(), &commands, || rng.below(90) as usize), &one_by_one);
         prop_assert_eq!(&run_cut(fresh_shard(), &commands, || usize::MAX), &one_by_one);

@@ -11,7 +11,7 @@ use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::NodeSpec;
 use wharf_core::request::{OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand};
-use wharf_core::router::{PortReply, PortRequest, Verdict};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest, Verdict};
 use wharf_core::state::StoreState;
 
 const ALL: [Dimension; 4] =
@@ -32,7 +32,7 @@ fn asking(cpu: u32, memory: u32, policy: Policy) -> PlacementRequest {
 
 fn placed(engine: &mut Engine, request: PlacementRequest) -> Option<NodeId> {
     match ask(engine, PortRequest::Place(request)) {
-        PortReply::Placed(placement) => Some(placement.node),
+        PortReply::Place(Ok(placement)) => Some(placement.node),
         _ => None,
     }
 }
@@ -64,7 +64,7 @@ fn a_request_names_its_order_or_has_it_by_what_dominates() {
         for request in [request, ranked] {
             let order = request.order;
             let demand = request.demand.clone();
-            let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(request)) else {
+            let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(request)) else {
                 panic!("an empty node takes it");
             };
             assert_eq!(placement.node, expected, "{order:?} of {demand:?}");
@@ -158,7 +158,9 @@ fn granularities_of_shards_hide_no_node_from_the_router() {
         let request = asking(cpu, memory, Policy::BestFit);
         assert!(placed(&mut engine, request).is_some(), "{cpu} cores, {memory} MiB");
     }
-    let PortReply::Refused(verdict, _) = ask(&mut engine, PortRequest::Place(cores(1))) else {
+    let PortReply::Place(Err(NotPlaced { ended: None, verdict, .. })) =
+        ask(&mut engine, PortRequest::Place(cores(1)))
+    else {
         panic!("every core is taken");
     };
     assert_eq!(verdict, Verdict::NoFitNow);

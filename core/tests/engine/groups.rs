@@ -12,8 +12,8 @@ use crate::group_bed::{
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::group::{
-    GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, PlanJob, PlanRejection, PlanReply,
-    Spreading, Strategy, TopologyRule,
+    GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, NoGroup, PlanJob, PlanRejection,
+    PlanReply, Spreading, Strategy, TopologyRule,
 };
 use wharf_core::ids::{AllocationId, NodeId, StatementId};
 use wharf_core::link::{Clock, Decision, DecisionCell};
@@ -22,7 +22,7 @@ use wharf_core::planner::PlannerMetrics;
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, Outcome, Released};
 use wharf_core::statement::{
     Allocate, CommitMode, ConflictDetection, ConflictReason, Evict, Granted, Operation, Part, Prepare,
 };
@@ -47,9 +47,9 @@ fn strategies_hold_over_any_number_of_shards() {
         for group in [packed, strict, spread, apart] {
             let count = u32::try_from(group.bundles.len()).expect("few");
             let reply = plan(&mut engine, PlanJob::RemoveGroup(group.id));
-            assert!(matches!(reply, PlanReply::Removed(id, ended) if id == group.id && ended == count));
+            assert!(matches!(reply, PlanReply::Removed(Ok((id, ended))) if id == group.id && ended == count));
             let reply = plan(&mut engine, PlanJob::GroupStatus(group.id));
-            assert!(matches!(reply, PlanReply::Rejected(PlanRejection::UnknownGroup(_))), "{reply:?}");
+            assert!(matches!(reply, PlanReply::Status(Err(PlanRejection::UnknownGroup(_)))), "{reply:?}");
         }
         assert_eq!(live_allocations(&mut engine), 0);
         assert_eq!(engine.planners[0].planner().group_count(), 0);
@@ -92,7 +92,7 @@ fn what_does_not_fit_now_is_refused_whole_or_waits_for_room() {
     let mut engine = engine(2, 1);
     with_nodes(&mut engine, 4, 16, 0);
     let place = |engine: &mut Engine| match ask(engine, PortRequest::Place(cores(10))) {
-        PortReply::Placed(placement) => placement.allocation,
+        PortReply::Place(Ok(placement)) => placement.allocation,
         other => panic!("a node is free: {other:?}"),
     };
     let live: Vec<AllocationId> = (0..4).map(|_| place(&mut engine)).collect();
@@ -129,7 +129,10 @@ fn waiting_ends_with_a_refusal_at_its_deadline() {
     engine.now = until;
     let replies = settle(&mut engine);
     let [(9, PortReply::Plan(reply))] = &replies[..] else { panic!("{replies:?}") };
-    assert!(matches!(&**reply, PlanReply::Refused(refusal) if !refusal.infeasible), "{reply:?}");
+    assert!(
+        matches!(&**reply, PlanReply::Group(Err(NoGroup::Refused(refusal))) if !refusal.infeasible),
+        "{reply:?}"
+    );
 }
 
 #[test]
@@ -140,7 +143,7 @@ fn a_gang_is_placed_with_its_minimum_and_completed_when_room_comes() {
     let gang = create(&mut engine, spec).expect("three fit");
     assert_eq!((places(&gang).len(), gang.state), (3, GroupState::Placed));
     add_node(&mut engine, node_spec("late", 16, 0));
-    let PlanReply::Group(gang) = plan(&mut engine, PlanJob::GroupStatus(gang.id)) else {
+    let PlanReply::Status(Ok(gang)) = plan(&mut engine, PlanJob::GroupStatus(gang.id)) else {
         panic!("it is placed")
     };
     assert_eq!(places(&gang).len(), 4);
@@ -155,7 +158,7 @@ fn of_bundles_beyond_the_minimum_what_does_not_conflict_is_kept_and_the_rest_pla
     let nodes = with_nodes(&mut engine, 5, 1, 0);
     let held: Vec<AllocationId> = (0..4)
         .map(|_| match ask(&mut engine, PortRequest::Place(cores(1))) {
-            PortReply::Placed(placement) => placement.allocation,
+            PortReply::Place(Ok(placement)) => placement.allocation,
             other => panic!("it fits: {other:?}"),
         })
         .collect();
@@ -175,7 +178,7 @@ fn of_bundles_beyond_the_minimum_what_does_not_conflict_is_kept_and_the_rest_pla
     engine.ports[0].flush();
     let replies = settle(&mut engine);
     assert!(
-        replies.iter().any(|(tag, reply)| *tag == 2 && matches!(reply, PortReply::Placed(_))),
+        replies.iter().any(|(tag, reply)| *tag == 2 && matches!(reply, PortReply::Place(Ok(_)))),
         "{replies:?}"
     );
     let gang = status(&mut engine, gang.id);
@@ -189,7 +192,10 @@ fn of_bundles_beyond_the_minimum_what_does_not_conflict_is_kept_and_the_rest_pla
     );
     // The operation that conflicted waits for capacity, and gets it.
     let released = ask(&mut engine, PortRequest::Release(held[2]));
-    assert!(matches!(released, PortReply::One(Outcome::Released(_))), "{released:?}");
+    assert!(
+        matches!(released, PortReply::One(Outcome::Release(Ok(Released { inside: None, .. })))),
+        "{released:?}"
+    );
     assert_eq!(places(&status(&mut engine, gang.id)).len(), 3);
     assert_eq!(nodes.len(), 5);
     check_all(&engine);
@@ -241,7 +247,8 @@ fn a_node_that_goes_while_it_is_planned_on_is_no_place() {
     engine.now = Time(now.0 + 100);
     let replies = settle(&mut engine);
     let refused = |(tag, reply): &(u64, PortReply)| {
-        *tag == 1 && matches!(reply, PortReply::Plan(reply) if matches!(**reply, PlanReply::Refused(_)))
+        *tag == 1
+            && matches!(reply, PortReply::Plan(reply) if matches!(**reply, PlanReply::Group(Err(NoGroup::Refused(_)))))
     };
     assert!(replies.iter().any(refused), "{replies:?}");
     assert_eq!(live_allocations(&mut engine), 0);
@@ -303,23 +310,24 @@ fn a_group_grows_and_shrinks() {
     with_nodes(&mut engine, 4, 16, 0);
     let spec = GroupSpec { min_members: 1, ..group_of(cores(4), 2, Strategy::StrictSpread) };
     let group = create(&mut engine, spec).expect("it fits");
-    let PlanReply::Group(grown) = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(4), 2), None))
+    let PlanReply::Group(Ok(grown)) =
+        plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(4), 2), None))
     else {
         panic!("two more nodes are free")
     };
     assert_eq!(nodes_of(&grown).len(), 4);
     let refused = plan(&mut engine, PlanJob::GrowGroup(group.id, vec![Arc::new(cores(4))], None));
-    assert!(matches!(refused, PlanReply::Refused(_)), "no fifth node: {refused:?}");
+    assert!(matches!(refused, PlanReply::Group(Err(NoGroup::Refused(_)))), "no fifth node: {refused:?}");
     assert_eq!(live_allocations(&mut engine), 4);
-    let PlanReply::Group(shrunk) = plan(&mut engine, PlanJob::ShrinkGroup(group.id, vec![0, 3])) else {
+    let PlanReply::Status(Ok(shrunk)) = plan(&mut engine, PlanJob::ShrinkGroup(group.id, vec![0, 3])) else {
         panic!("two stay")
     };
     assert_eq!(shrunk.bundles.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(live_allocations(&mut engine), 2);
     let below = plan(&mut engine, PlanJob::ShrinkGroup(group.id, vec![1, 2]));
-    assert!(matches!(below, PlanReply::Rejected(PlanRejection::BelowMinimum(_))), "{below:?}");
+    assert!(matches!(below, PlanReply::Status(Err(PlanRejection::BelowMinimum(_)))), "{below:?}");
     let unknown = plan(&mut engine, PlanJob::ShrinkGroup(group.id, vec![0]));
-    assert!(matches!(unknown, PlanReply::Rejected(PlanRejection::UnknownBundle(_, 0))), "{unknown:?}");
+    assert!(matches!(unknown, PlanReply::Status(Err(PlanRejection::UnknownBundle(_, 0)))), "{unknown:?}");
     check_all(&engine);
 }
 
@@ -332,8 +340,8 @@ fn a_partly_placed_group_grows_by_what_fits() {
     assert_eq!(places(&gang).len(), 2);
     let grow =
         |engine: &mut Engine, cpu| plan(engine, PlanJob::GrowGroup(gang.id, same(cores(cpu), 1), None));
-    assert!(matches!(grow(&mut engine, 2), PlanReply::Refused(_)));
-    let PlanReply::Group(grown) = grow(&mut engine, 1) else { panic!("a core is left on each") };
+    assert!(matches!(grow(&mut engine, 2), PlanReply::Group(Err(NoGroup::Refused(_)))));
+    let PlanReply::Group(Ok(grown)) = grow(&mut engine, 1) else { panic!("a core is left on each") };
     assert_eq!(places(&grown).iter().map(|&(index, ..)| index).collect::<Vec<_>>(), [0, 1, 3]);
     // The unplaced bundle waits until there is capacity.
     add_node(&mut engine, node_spec("late", 4, 0));
@@ -353,7 +361,7 @@ fn planners_over_the_same_nodes_never_exceed_them() {
     engine.ports[0].flush();
     let replies = settle(&mut engine);
     let placed = replies.iter().filter(|(_, reply)| match reply {
-        PortReply::Plan(reply) => matches!(**reply, PlanReply::Group(_)),
+        PortReply::Plan(reply) => matches!(**reply, PlanReply::Group(Ok(_))),
         other => panic!("a planner answers: {other:?}"),
     });
     // 18 bundles of 5 cores fit on six nodes of 16, so four groups of four fit.
@@ -372,7 +380,7 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     let mut engine = engine(4, 1);
     let nodes = with_nodes(&mut engine, 8, 16, 0);
     let all: Vec<Operation> = nodes.iter().map(|&node| allocate(node, 10, None)).collect();
-    let PlanReply::Statement(done) =
+    let PlanReply::Statement(Ok(done)) =
         submit(&mut engine, all, ConflictDetection::Fine, CommitMode::AllOrNothing)
     else {
         panic!("a statement")
@@ -387,7 +395,7 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     // Seven fit and one does not. The result is nothing, or all but that one.
     let mut some: Vec<Operation> = nodes[1..].iter().map(|&node| allocate(node, 6, None)).collect();
     some.push(allocate(nodes[0], 7, None));
-    let PlanReply::Statement(aborted) =
+    let PlanReply::Statement(Ok(aborted)) =
         submit(&mut engine, some.clone(), ConflictDetection::Fine, CommitMode::AllOrNothing)
     else {
         panic!("a statement")
@@ -397,7 +405,7 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     assert!(matches!(aborted.conflicts[0].reason, ConflictReason::Short { .. }), "{aborted:?}");
     assert_eq!((aborted.conflicts[0].operation, aborted.conflicts[0].node), (7, Some(nodes[0])));
     assert_eq!(live_allocations(&mut engine), 8);
-    let PlanReply::Statement(rest) =
+    let PlanReply::Statement(Ok(rest)) =
         submit(&mut engine, some, ConflictDetection::Fine, CommitMode::Incremental)
     else {
         panic!("a statement")
@@ -405,7 +413,7 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     assert_eq!(rest.applied.iter().map(|applied| applied.granted.len()).sum::<usize>(), 7);
     assert_eq!(live_allocations(&mut engine), 15);
     let stale = allocate(nodes[3], 0, Some(0));
-    let PlanReply::Statement(stale) =
+    let PlanReply::Statement(Ok(stale)) =
         submit(&mut engine, vec![stale], ConflictDetection::Coarse, CommitMode::AllOrNothing)
     else {
         panic!("a statement")
@@ -415,21 +423,21 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
         "{stale:?}"
     );
     let evict = Operation::Evict(Evict { allocation: first, expected: None, grace_ns: 0 });
-    let PlanReply::Statement(evicted) =
+    let PlanReply::Statement(Ok(evicted)) =
         submit(&mut engine, vec![evict.clone()], ConflictDetection::Fine, CommitMode::AllOrNothing)
     else {
         panic!("a statement")
     };
     assert_eq!(evicted.applied[0].granted, [(0, Granted::Ended(first))]);
     let again = submit(&mut engine, vec![evict], ConflictDetection::Fine, CommitMode::AllOrNothing);
-    let PlanReply::Statement(again) = again else { panic!("a statement") };
+    let PlanReply::Statement(Ok(again)) = again else { panic!("a statement") };
     assert_eq!(again.conflicts[0].reason, ConflictReason::UnknownAllocation(first));
     let unknown = allocate(NodeId(999), 1, None);
     let unknown = submit(&mut engine, vec![unknown], ConflictDetection::Fine, CommitMode::AllOrNothing);
     assert!(
         matches!(
             unknown,
-            PlanReply::Rejected(PlanRejection::UnknownNode { operation: 0, node: NodeId(999) })
+            PlanReply::Statement(Err(PlanRejection::UnknownNode { operation: 0, node: NodeId(999) }))
         ),
         "{unknown:?}"
     );
@@ -445,7 +453,10 @@ fn what_contradicts_itself_is_no_group() {
     let spec = GroupSpec { topology, ..group_of(cores(1), 2, Strategy::StrictPack) };
     let reply = plan(&mut engine, PlanJob::CreateGroup(Arc::new(spec)));
     let expected = PlanRejection::Spec(GroupSpecError::StrictPackSpread);
-    assert!(matches!(&reply, PlanReply::Rejected(rejection) if *rejection == expected), "{reply:?}");
+    assert!(
+        matches!(&reply, PlanReply::Group(Err(NoGroup::Rejected(rejection))) if *rejection == expected),
+        "{reply:?}"
+    );
 }
 
 #[test]
@@ -464,14 +475,14 @@ fn groups_survive_a_start_with_other_numbers_of_shards_and_planners() {
     for group in &groups {
         assert_eq!(places(&status(&mut engine, group.id)), places(group));
     }
-    let PlanReply::Group(grown) =
+    let PlanReply::Group(Ok(grown)) =
         plan(&mut engine, PlanJob::GrowGroup(groups[1].id, same(cores(4), 2), None))
     else {
         panic!("two nodes are without a bundle of it")
     };
     assert_eq!(nodes_of(&grown).len(), 6);
     let reply = plan(&mut engine, PlanJob::RemoveGroup(groups[0].id));
-    assert!(matches!(reply, PlanReply::Removed(_, 4)), "{reply:?}");
+    assert!(matches!(reply, PlanReply::Removed(Ok((_, 4)))), "{reply:?}");
     assert_eq!(live_allocations(&mut engine), 4 + 6);
     check_all(&engine);
 }
@@ -509,7 +520,7 @@ fn a_removal_waits_for_a_statement_that_holds_a_bundle() {
     engine.now = engine.planners[0].planner().next_deadline().expect("it is asked again");
     let replies = settle(&mut engine);
     let [(7, PortReply::Plan(reply))] = &replies[..] else { panic!("{replies:?}") };
-    assert!(matches!(&**reply, PlanReply::Removed(id, 1) if *id == group.id), "{reply:?}");
+    assert!(matches!(&**reply, PlanReply::Removed(Ok((id, 1))) if *id == group.id), "{reply:?}");
     assert_eq!(live_allocations(&mut engine), 0);
 }
 
@@ -545,7 +556,8 @@ fn what_a_statement_holds_is_not_counted_twice_against_the_next_group() {
     let replies = settle(&mut engine);
     for tag in [1, 2] {
         let reply = replies.iter().find(|(of, _)| *of == tag).map(|(_, reply)| reply);
-        let placed = matches!(reply, Some(PortReply::Plan(reply)) if matches!(**reply, PlanReply::Group(_)));
+        let placed =
+            matches!(reply, Some(PortReply::Plan(reply)) if matches!(**reply, PlanReply::Group(Ok(_))));
         assert!(placed, "{tag}: {reply:?}");
     }
     check_all(&engine);

@@ -8,7 +8,8 @@ use crate::group_bed::{create, engine, group_of, labelled, live_allocations, pla
 use crate::group_oracle::{self, Asked, Case, Cases, Counts, requests};
 use wharf_core::engine::Engine;
 use wharf_core::group::{
-    GroupRefusal, GroupRefusalReason, GroupSpec, PlanJob, PlanReply, Spreading, Strategy, TopologyRule,
+    GroupRefusal, GroupRefusalReason, GroupSpec, NoGroup, PlanJob, PlanReply, Spreading, Strategy,
+    TopologyRule,
 };
 use wharf_core::node::{Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
@@ -93,8 +94,8 @@ fn of_growth_infeasible_is_said_rightly_and_mostly() {
             grown.standing.push((asked.clone(), node));
         }
         match plan(&mut engine, PlanJob::GrowGroup(view.id, requests(&grown.bundles), None)) {
-            PlanReply::Refused(refusal) => judge(&mut counts, &refusal, &grown, seed),
-            PlanReply::Group(after) => {
+            PlanReply::Group(Err(NoGroup::Refused(refusal))) => judge(&mut counts, &refusal, &grown, seed),
+            PlanReply::Group(Ok(after)) => {
                 let places = grown.places_of(&after)[first.bundles.len()..].to_vec();
                 grown.check_rules(&places).unwrap_or_else(|rule| panic!("seed {seed}: {rule}: {grown:#?}"));
                 *counts.entry("grown").or_default() += 1;
@@ -192,7 +193,9 @@ fn rules_over_a_label_are_infeasible_by_what_its_values_could_hold() {
     let nine = create(&mut engine, nine).expect("four and five");
     // A growth is judged together with the placed bundles.
     let grow = PlanJob::GrowGroup(nine.id, same(cores(2), 1), None);
-    let PlanReply::Refused(refusal) = plan(&mut engine, grow) else { panic!("the tenth") };
+    let PlanReply::Group(Err(NoGroup::Refused(refusal))) = plan(&mut engine, grow) else {
+        panic!("the tenth")
+    };
     assert!(refusal.infeasible, "{refusal:?}");
     let soft = ruled("zone", Spreading::Pack { strict: false }, group_of(cores(5), 4, Strategy::Pack));
     let soft = never(&mut engine, soft);
@@ -246,7 +249,9 @@ fn a_group_that_waits_is_refused_when_nodes_go_that_it_would_need() {
         PortReply::Plan(reply) if *tag == 9 => Some(reply),
         _ => None,
     });
-    let Some(PlanReply::Refused(refusal)) = refused.map(|reply| &**reply) else { panic!("{replies:?}") };
+    let Some(PlanReply::Group(Err(NoGroup::Refused(refusal)))) = refused.map(|reply| &**reply) else {
+        panic!("{replies:?}")
+    };
     assert!(refusal.infeasible, "{refusal:?}");
     assert_eq!(refusal.reason, GroupRefusalReason::TooFewNodes { bundles: 3, nodes: 2 });
     assert_eq!(live_allocations(&mut engine), 2);

@@ -133,7 +133,7 @@ fn a_refusal_says_when_the_groups_own_bundles_are_in_the_way() {
     let mut engine = engine(2, 1);
     zoned(&mut engine, &[("a", 8), ("a", 8), ("a", 8), ("b", 8), ("b", 8)]);
     let full = ask(&mut engine, PortRequest::Place(in_zones(cores(8), &["b"])));
-    assert!(matches!(full, wharf_core::router::PortReply::Placed(_)), "{full:?}");
+    assert!(matches!(full, wharf_core::router::PortReply::Place(Ok(_))), "{full:?}");
     let says = |engine: &mut Engine, spec| {
         let refusal = create(engine, spec).expect_err("too many");
         assert!(!refusal.infeasible, "{refusal:?}");
@@ -155,7 +155,7 @@ fn a_refusal_says_when_the_groups_own_bundles_are_in_the_way() {
     let spreading = Spreading::Pack { strict: true };
     let topology = Some(TopologyRule { key: "zone".into(), spreading });
     let taken = ask(&mut engine, PortRequest::Place(in_zones(cores(8), &["a"])));
-    assert!(matches!(taken, wharf_core::router::PortReply::Placed(_)), "{taken:?}");
+    assert!(matches!(taken, wharf_core::router::PortReply::Place(Ok(_))), "{taken:?}");
     assert_eq!(
         says(&mut engine, GroupSpec { topology, ..group_of(cores(5), 3, Strategy::Pack) }),
         "no value of zone has room for 3 bundles: zone=a has the most, for 2 of them, and none for bundle 2 \

@@ -7,7 +7,7 @@ use crate::group_bed::{
     status, with_nodes,
 };
 use wharf_core::engine::Engine;
-use wharf_core::group::{GroupState, GroupView, PlanJob, PlanRejection, PlanReply, Strategy};
+use wharf_core::group::{GroupState, GroupView, NoGroup, PlanJob, PlanRejection, PlanReply, Strategy};
 use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::node::LifeEvent;
 use wharf_core::router::{PortReply, PortRequest};
@@ -36,13 +36,13 @@ fn answer(replies: Vec<(u64, PortReply)>) -> PlanReply {
 
 #[track_caller]
 fn grown(reply: PlanReply) -> GroupView {
-    let PlanReply::Group(view) = reply else { panic!("it fits: {reply:?}") };
+    let PlanReply::Group(Ok(view)) = reply else { panic!("it fits: {reply:?}") };
     *view
 }
 
 fn place(engine: &mut Engine, cpu: u32) -> AllocationId {
     match ask(engine, PortRequest::Place(cores(cpu))) {
-        PortReply::Placed(placement) => placement.allocation,
+        PortReply::Place(Ok(placement)) => placement.allocation,
         other => panic!("it fits: {other:?}"),
     }
 }
@@ -67,7 +67,7 @@ fn what_a_group_grows_by_waits_until_there_is_room() {
             (GroupState::Placed, 3, 2)
         );
         let busy = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(1), 1), None));
-        assert!(matches!(busy, PlanReply::Rejected(PlanRejection::Busy(_))), "{busy:?}");
+        assert!(matches!(busy, PlanReply::Group(Err(NoGroup::Rejected(PlanRejection::Busy(_))))), "{busy:?}");
         // Bundles that are not placed yet are not stored. The caller is told.
         let kept = engine.planners[0].planner().export();
         assert_eq!((kept[0].bundles.len(), kept[0].next_index), (2, 2));
@@ -85,19 +85,25 @@ fn it_ends_at_its_deadline_by_cancellation_and_with_its_group() {
     assert_eq!(engine.planners[0].planner().next_deadline(), Some(until));
     engine.now = until;
     let reply = answer(settle(&mut engine));
-    assert!(matches!(&reply, PlanReply::Refused(refusal) if !refusal.infeasible), "{reply:?}");
+    assert!(
+        matches!(&reply, PlanReply::Group(Err(NoGroup::Refused(refusal))) if !refusal.infeasible),
+        "{reply:?}"
+    );
     assert_eq!(places(&status(&mut engine, group.id)), places(&group));
     assert_eq!(status(&mut engine, group.id).bundles.len(), 2);
 
     // An infeasible growth does not wait.
     let reply = answer(begin(&mut engine, group.id, 17, Time(u64::MAX)));
-    assert!(matches!(&reply, PlanReply::Refused(refusal) if refusal.infeasible), "{reply:?}");
+    assert!(
+        matches!(&reply, PlanReply::Group(Err(NoGroup::Refused(refusal))) if refusal.infeasible),
+        "{reply:?}"
+    );
 
     assert!(begin(&mut engine, group.id, 16, Time(u64::MAX)).is_empty());
     engine.ports[0].cancel_plan(TAG);
     engine.ports[0].flush();
     let reply = answer(settle(&mut engine));
-    assert!(matches!(reply, PlanReply::Cancelled), "{reply:?}");
+    assert!(matches!(reply, PlanReply::Group(Err(NoGroup::Cancelled))), "{reply:?}");
     assert_eq!(status(&mut engine, group.id).bundles.len(), 2);
 
     // The bundle's index in the group is assigned again.
@@ -111,10 +117,10 @@ fn it_ends_at_its_deadline_by_cancellation_and_with_its_group() {
     let replies = group_bed::ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::RemoveGroup(group.id)));
     let removed = replies.iter().find(|(tag, _)| *tag != TAG).map(|(_, reply)| reply);
     assert!(
-        matches!(removed, Some(PortReply::Plan(reply)) if matches!(**reply, PlanReply::Removed(_, 3))),
+        matches!(removed, Some(PortReply::Plan(reply)) if matches!(**reply, PlanReply::Removed(Ok((_, 3))))),
         "{replies:?}"
     );
-    assert!(matches!(answer(replies), PlanReply::Removed(..)));
+    assert!(matches!(answer(replies), PlanReply::Group(Err(NoGroup::Removed))));
     check_all(&engine);
 }
 
@@ -133,7 +139,10 @@ fn bundles_that_are_lost_come_before_those_that_are_new() {
     let command = Command::Life(lost, LifeEvent::Lose);
     let replies = group_bed::ask_meanwhile(&mut engine, PortRequest::Partition(partition, command));
     let reply = answer(replies);
-    assert!(matches!(&reply, PlanReply::Refused(refusal) if !refusal.infeasible), "{reply:?}");
+    assert!(
+        matches!(&reply, PlanReply::Group(Err(NoGroup::Refused(refusal))) if !refusal.infeasible),
+        "{reply:?}"
+    );
     ask(&mut engine, PortRequest::Release(held));
     let after = status(&mut engine, group.id);
     assert_eq!((after.state, after.bundles.len(), nodes_of(&after).len()), (GroupState::Placed, 2, 2));
@@ -142,7 +151,7 @@ fn bundles_that_are_lost_come_before_those_that_are_new() {
     let other = places(&after)[0].1;
     life(&mut engine, other, LifeEvent::Lose);
     let reply = answer(begin(&mut engine, group.id, 12, Time(u64::MAX)));
-    assert!(matches!(reply, PlanReply::Refused(_)), "{reply:?}");
+    assert!(matches!(reply, PlanReply::Group(Err(NoGroup::Refused(_)))), "{reply:?}");
     check_all(&engine);
 }
 
@@ -156,7 +165,7 @@ fn it_comes_to_its_end_among_hostile_traffic() {
         add_node(&mut engine, node_spec(&format!("late{number}"), 16, 0));
     }
     let mut live = Vec::new();
-    while let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) {
+    while let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(cores(1))) {
         live.push(placement.allocation);
     }
     assert!(begin(&mut engine, group.id, 16, Time(u64::MAX)).is_empty());
@@ -183,7 +192,7 @@ fn what_is_taken_back_while_its_ticket_is_served_leaves_nothing() {
         add_node(&mut engine, node_spec(&format!("late{number}"), 16, 0));
     }
     let mut live = Vec::new();
-    while let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) {
+    while let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(cores(1))) {
         live.push(placement.allocation);
     }
     let reserved = |engine: &mut Engine| match ask(engine, PortRequest::Every(Command::Audit { number: 0 })) {
@@ -205,7 +214,7 @@ fn what_is_taken_back_while_its_ticket_is_served_leaves_nothing() {
         assert!(served.is_some(), "its ticket is served after some losses");
         engine.ports[0].cancel_plan(TAG);
         engine.ports[0].flush();
-        assert!(matches!(answer(settle(&mut engine)), PlanReply::Cancelled));
+        assert!(matches!(answer(settle(&mut engine)), PlanReply::Group(Err(NoGroup::Cancelled))));
         assert_eq!((reserved(&mut engine), status(&mut engine, group.id).bundles.len()), (0, 1));
     }
     check_all(&engine);

@@ -15,7 +15,7 @@ use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, OwnerId, PartitionId, ShardId};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, RoutingTable, WaitRequest};
-use wharf_core::shard::{Command, Outcome, Reserve};
+use wharf_core::shard::{Command, Outcome, ReservationChange, Reserve};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
@@ -112,7 +112,7 @@ impl Bed {
 
 fn allocation(reply: &PortReply) -> AllocationId {
     match reply {
-        PortReply::Placed(placement) => placement.allocation,
+        PortReply::Place(Ok(placement)) => placement.allocation,
         other => panic!("placed: {other:?}"),
     }
 }
@@ -141,7 +141,7 @@ fn who_is_woken_by_an_answer_finds_the_owners_of_reservations() {
     assert_eq!(seen, bed.now());
     let (seen, reply) =
         bed.ask(PortRequest::Partition(PartitionId(0), Command::EndReservation(node, owner())));
-    assert!(matches!(reply, PortReply::One(Outcome::ReservationEnded(_))), "{reply:?}");
+    assert!(matches!(reply, PortReply::One(Outcome::Reserve(Ok(ReservationChange::Ended(_))))), "{reply:?}");
     assert!(!seen.reserved, "others need not ask there first any more");
     assert_eq!(seen, bed.now());
 }
@@ -164,7 +164,7 @@ fn the_owner_of_a_port_is_woken_for_a_request_that_waits_there() {
     let now = bed.engine.now;
     bed.engine.ports[1].poll(now, |tag, reply| panic!("{tag} is answered by nobody: {reply:?}"));
     let replies = settle(&mut bed.engine);
-    assert!(matches!(replies[..], [(9, PortReply::Placed(_))]), "{replies:?}");
+    assert!(matches!(replies[..], [(9, PortReply::Place(Ok(_)))]), "{replies:?}");
 }
 
 /// A planner that sees growth tries its waiting groups by the views of that moment, once.

@@ -101,7 +101,7 @@ fn ask(port: &mut Port, request: PortRequest) -> PortReply {
 fn group(port: &mut Port, job: PlanJob) -> GroupView {
     match ask(port, PortRequest::Plan(job)) {
         PortReply::Plan(reply) => match *reply {
-            PlanReply::Group(view) => *view,
+            PlanReply::Group(Ok(view)) | PlanReply::Status(Ok(view)) => *view,
             other => panic!("it is placed: {other:?}"),
         },
         other => panic!("a planner answers: {other:?}"),

@@ -10,7 +10,7 @@ use wharf_core::limits::CANDIDATE_WALK_MAX;
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::rng::Rng;
-use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest};
 use wharf_core::shard::Command;
 use wharf_core::state::StoreState;
 
@@ -34,8 +34,8 @@ fn request(team: u64, policy: Policy) -> PlacementRequest {
 
 fn place(engine: &mut Engine, request: &PlacementRequest) -> Option<wharf_core::ids::NodeId> {
     match ask(engine, PortRequest::Place(request.clone())) {
-        PortReply::Placed(placement) => Some(placement.node),
-        PortReply::Refused(..) => None,
+        PortReply::Place(Ok(placement)) => Some(placement.node),
+        PortReply::Place(Err(NotPlaced { ended: None, .. })) => None,
         other => panic!("not an answer to a placement: {other:?}"),
     }
 }

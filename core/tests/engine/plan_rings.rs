@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::by_hand::{ManualClock, ask, check_all, cores, settle};
 use crate::group_bed::{engine, group_of, with_nodes};
 use wharf_core::engine::Engine;
-use wharf_core::group::{GroupSpec, PlanJob, PlanRejection, PlanReply, Strategy};
+use wharf_core::group::{GroupSpec, NoGroup, PlanJob, PlanRejection, PlanReply, Strategy};
 use wharf_core::ids::{GroupId, Incarnation};
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
 use wharf_core::router::{PortReply, PortRequest, Tag};
@@ -20,7 +20,7 @@ const LOOKS: Tag = 1 << 32;
 fn bed() -> Engine {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 1, 4, 0);
-    assert!(matches!(ask(&mut engine, PortRequest::Place(cores(4))), PortReply::Placed(_)));
+    assert!(matches!(ask(&mut engine, PortRequest::Place(cores(4))), PortReply::Place(Ok(_))));
     engine
 }
 
@@ -65,7 +65,7 @@ fn take_looks(replies: Vec<(Tag, PortReply)>) -> (u64, Vec<(Tag, PlanReply)>) {
     for (tag, reply) in replies {
         let PortReply::Plan(reply) = reply else { panic!("no planner's: {reply:?}") };
         if tag >= LOOKS {
-            assert!(matches!(*reply, PlanReply::Rejected(PlanRejection::UnknownGroup(_))), "{reply:?}");
+            assert!(matches!(*reply, PlanReply::Status(Err(PlanRejection::UnknownGroup(_)))), "{reply:?}");
             looks += 1;
         } else {
             others.push((tag, *reply));
@@ -97,7 +97,10 @@ fn groups_that_end_while_their_cancels_are_under_way_leave_room_for_jobs() {
         engine.ports[0].poll(engine.now, |tag, reply| ended.push((tag, reply)));
         let (_, ended) = take_looks(ended);
         let ended = assert_all(ended);
-        assert!(ended.iter().any(|reply| matches!(reply, PlanReply::Refused(_))), "the deadline came first");
+        assert!(
+            ended.iter().any(|reply| matches!(reply, PlanReply::Group(Err(NoGroup::Refused(_))))),
+            "the deadline came first"
+        );
         let asked = fill(&mut engine);
         assert_eq!(asked, PLANS_IN_FLIGHT_MAX as u64);
         let (looks, others) = take_looks(settle(&mut engine));
@@ -117,7 +120,9 @@ fn every_cancel_reaches_its_planner() {
     take_back(&mut engine);
     let (looks, others) = take_looks(settle(&mut engine));
     assert_eq!(looks, asked);
-    assert!(assert_all(others).iter().all(|reply| matches!(reply, PlanReply::Cancelled)));
+    assert!(
+        assert_all(others).iter().all(|reply| matches!(reply, PlanReply::Group(Err(NoGroup::Cancelled))))
+    );
     assert_eq!(engine.ports[0].pending(), 0);
     check_all(&engine);
 }
@@ -138,5 +143,7 @@ fn a_cancel_of_a_group_that_ended_takes_back_no_other() {
     begin_waits(&mut engine, Time(u64::MAX));
     take_back(&mut engine);
     let (_, others) = take_looks(settle(&mut engine));
-    assert!(assert_all(others).iter().all(|reply| matches!(reply, PlanReply::Cancelled)));
+    assert!(
+        assert_all(others).iter().all(|reply| matches!(reply, PlanReply::Group(Err(NoGroup::Cancelled))))
+    );
 }

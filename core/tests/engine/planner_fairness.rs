@@ -8,13 +8,13 @@ use crate::group_bed::{create, engine, group_of, places, with_nodes};
 use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
 use wharf_core::group::{
-    ClientKey, GroupRefusalReason, GroupSpec, PlanJob, PlanReply, Spreading, Strategy, TopologyRule,
+    ClientKey, GroupRefusalReason, GroupSpec, NoGroup, PlanJob, PlanReply, Spreading, Strategy, TopologyRule,
 };
 use wharf_core::node::{Labels, NodeSpec};
 use wharf_core::planner::{PlannerBudget, PlannerWork};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::Amount;
-use wharf_core::router::{PortReply, PortRequest, Tag};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
 
 const SMALL: PlannerBudget = PlannerBudget { round: 1 << 12, search: 1 << 12, proof: 1 << 9 };
@@ -54,7 +54,7 @@ fn round(engine: &mut Engine) -> Vec<(Tag, PortReply)> {
 }
 
 fn is_placed(reply: &PortReply) -> bool {
-    matches!(reply, PortReply::Plan(reply) if matches!(**reply, PlanReply::Group(_)))
+    matches!(reply, PortReply::Plan(reply) if matches!(**reply, PlanReply::Group(Ok(_))))
 }
 
 /// Returns the work units between the arrival of a group of two bundles and its answer, behind `groups`
@@ -110,7 +110,9 @@ fn groups_that_ask_the_same_are_decided_together() {
         engine.ports[0].flush();
         for (_, reply) in settle(&mut engine) {
             let PortReply::Plan(reply) = reply else { panic!("a planner answers: {reply:?}") };
-            let PlanReply::Refused(refusal) = *reply else { panic!("it is refused: {reply:?}") };
+            let PlanReply::Group(Err(NoGroup::Refused(refusal))) = *reply else {
+                panic!("it is refused: {reply:?}")
+            };
             assert_eq!((refusal.infeasible, &refusal.reason), (true, &first.reason));
         }
         let after = work(&engine);
@@ -136,7 +138,9 @@ fn groups_that_wait_cost_nothing_until_something_grows_and_then_one_search_for_a
         let mut engine = engine(1, 1);
         with_nodes(&mut engine, 8, 4, 0);
         create(&mut engine, group_of(cores(4), 8, Strategy::Spread)).expect("all nodes are free");
-        let PortReply::Refused(..) = ask(&mut engine, PortRequest::Place(cores(1))) else {
+        let PortReply::Place(Err(NotPlaced { ended: None, .. })) =
+            ask(&mut engine, PortRequest::Place(cores(1)))
+        else {
             panic!("all nodes are full");
         };
         let large = add_node(&mut engine, node_spec("large", 5, 0));
@@ -151,7 +155,7 @@ fn groups_that_wait_cost_nothing_until_something_grows_and_then_one_search_for_a
         // A core is freed and taken repeatedly. Each time something grew, but not enough.
         for _ in 0..3 {
             let before = work(&engine);
-            let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) else {
+            let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(cores(1))) else {
                 panic!("there is room for one core");
             };
             assert_eq!(placement.node, large.id);
@@ -248,7 +252,7 @@ fn units_of_a_retry(strategy: Strategy, hopeless: usize) -> u64 {
     spec.min_members = 1;
     create(&mut engine, spec).expect("one bundle fits");
     let before = work(&engine);
-    let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) else {
+    let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(cores(1))) else {
         panic!("there is room")
     };
     ask(&mut engine, PortRequest::Release(placement.allocation));

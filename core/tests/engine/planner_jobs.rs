@@ -11,8 +11,8 @@ use crate::group_bed::{
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::group::{
-    ClientKey, GroupRefusalReason, GroupSpec, GroupView, PlanJob, PlanRejection, PlanReply, Spreading,
-    Strategy, Submit, TopologyRule,
+    ClientKey, GroupRefusalReason, GroupSpec, GroupView, NoGroup, PlanJob, PlanRejection, PlanReply,
+    Spreading, Strategy, Submit, TopologyRule,
 };
 use wharf_core::ids::{AllocationId, GroupId, NodeId, PartitionId};
 use wharf_core::limits::{PLANNER_FLIGHTS_MAX, STATEMENT_OPERATIONS_MAX};
@@ -38,8 +38,7 @@ fn submit_for(engine: &mut Engine, tag: Tag, client: ClientKey, spec: GroupSpec)
 }
 
 fn placed(replies: &[(Tag, PortReply)]) -> Vec<Tag> {
-    let is_placed =
-        |reply: &PortReply| matches!(reply, PortReply::Plan(reply) if matches!(**reply, PlanReply::Group(_)));
+    let is_placed = |reply: &PortReply| matches!(reply, PortReply::Plan(reply) if matches!(**reply, PlanReply::Group(Ok(_))));
     let mut tags: Vec<Tag> =
         replies.iter().filter(|(_, reply)| is_placed(reply)).map(|&(tag, _)| tag).collect();
     tags.sort_unstable();
@@ -55,8 +54,8 @@ fn waiting_groups_are_tried_by_priority_and_then_each_client_in_turn() {
         let mut engine = engine(1, 1);
         with_nodes(&mut engine, 1, 16, 0);
         let kept = ask(&mut engine, PortRequest::Place(cores(16 - cores_freed)));
-        assert!(matches!(kept, PortReply::Placed(_)), "{kept:?}");
-        let PortReply::Placed(freed) = ask(&mut engine, PortRequest::Place(cores(cores_freed))) else {
+        assert!(matches!(kept, PortReply::Place(Ok(_))), "{kept:?}");
+        let PortReply::Place(Ok(freed)) = ask(&mut engine, PortRequest::Place(cores(cores_freed))) else {
             panic!("there is room")
         };
         for (tag, client, priority) in [(11, 1, 0), (12, 1, 0), (13, 1, 0), (21, 2, 0), (31, 3, 1)] {
@@ -137,7 +136,7 @@ fn what_names_nothing_is_a_conflict_of_its_own_in_an_incremental_statement() {
     };
     for known in [&nodes[..], &[]] {
         let reply = submit(&mut engine, operations(known), ConflictDetection::Fine, CommitMode::Incremental);
-        let PlanReply::Statement(report) = reply else { panic!("a statement: {reply:?}") };
+        let PlanReply::Statement(Ok(report)) = reply else { panic!("a statement: {reply:?}") };
         let conflicts: Vec<_> =
             report.conflicts.iter().map(|of| (of.operation, of.node, of.reason)).collect();
         let expected = [
@@ -157,14 +156,17 @@ fn what_names_nothing_is_a_conflict_of_its_own_in_an_incremental_statement() {
         |operations| submit(&mut engine, operations, ConflictDetection::Fine, CommitMode::AllOrNothing);
     let reply = all(vec![allocate(nodes[0], 1), evict.clone()]);
     let expected = PlanRejection::UnknownAllocation { operation: 1, allocation: nowhere };
-    assert!(matches!(&reply, PlanReply::Rejected(rejection) if *rejection == expected), "{reply:?}");
+    assert!(matches!(&reply, PlanReply::Statement(Err(rejection)) if *rejection == expected), "{reply:?}");
     for count in [0, STATEMENT_OPERATIONS_MAX + 1] {
         let reply = all(vec![allocate(nodes[0], 0); count]);
         let expected = PlanRejection::Operations(count);
-        assert!(matches!(&reply, PlanReply::Rejected(rejection) if *rejection == expected), "{reply:?}");
+        assert!(
+            matches!(&reply, PlanReply::Statement(Err(rejection)) if *rejection == expected),
+            "{reply:?}"
+        );
     }
     let reply = all(vec![allocate(nodes[0], 0); STATEMENT_OPERATIONS_MAX]);
-    assert!(matches!(reply, PlanReply::Statement(_)), "as many as a statement may have");
+    assert!(matches!(reply, PlanReply::Statement(Ok(_))), "as many as a statement may have");
     assert_eq!(live_allocations(&mut engine), 4);
 }
 
@@ -191,7 +193,10 @@ fn every_port_is_woken_for_its_own_answers() {
         engine.ports[port].cancel_plan(tag);
         let replies = settle(&mut engine);
         let [(answered, PortReply::Plan(reply))] = &replies[..] else { panic!("one: {replies:?}") };
-        assert!(*answered == tag && matches!(**reply, PlanReply::Cancelled), "{reply:?}");
+        assert!(
+            *answered == tag && matches!(**reply, PlanReply::Group(Err(NoGroup::Cancelled))),
+            "{reply:?}"
+        );
         assert!(engine.ports.iter().all(|port| port.pending() == 0));
     }
     // A cancel that comes after the answer is taken, and that is all.
@@ -205,7 +210,10 @@ fn every_port_is_woken_for_its_own_answers() {
         engine.ports[port].cancel_plan(tag);
         let replies = settle(&mut engine);
         let [(answered, PortReply::Plan(reply))] = &replies[..] else { panic!("one: {replies:?}") };
-        assert!(*answered == tag && matches!(**reply, PlanReply::Refused(_)), "{reply:?}");
+        assert!(
+            *answered == tag && matches!(**reply, PlanReply::Group(Err(NoGroup::Refused(_)))),
+            "{reply:?}"
+        );
         assert!(engine.ports.iter().all(|port| port.pending() == 0));
     }
     check_all(&engine);
@@ -213,7 +221,7 @@ fn every_port_is_woken_for_its_own_answers() {
 
 fn refused(engine: &mut Engine, group: &GroupView, count: usize, cpu: u32) -> (bool, GroupRefusalReason) {
     match plan(engine, PlanJob::GrowGroup(group.id, same(cores(cpu), count), None)) {
-        PlanReply::Refused(refusal) => (refusal.infeasible, refusal.reason),
+        PlanReply::Group(Err(NoGroup::Refused(refusal))) => (refusal.infeasible, refusal.reason),
         other => panic!("it does not fit: {other:?}"),
     }
 }
@@ -226,7 +234,7 @@ fn a_refused_growth_counts_the_bundles_that_are_placed() {
     // With what others run there, no two more of them fit now.
     let (node, _) = nodes_of(&pack).pop_first().expect("one node");
     let there = PlacementRequest { candidates: Some([node].into()), ..cores(5) };
-    assert!(matches!(ask(&mut engine, PortRequest::Place(there)), PortReply::Placed(_)));
+    assert!(matches!(ask(&mut engine, PortRequest::Place(there)), PortReply::Place(Ok(_))));
     assert_eq!(refused(&mut engine, &pack, 2, 3), (false, GroupRefusalReason::OneNode { bundles: 2 + 2 }));
     assert_eq!(places(&status(&mut engine, pack.id)), places(&pack));
     // Each of three parts leaves less than a device, so of four devices one is whole.
@@ -235,7 +243,9 @@ fn a_refused_growth_counts_the_bundles_that_are_placed() {
     let parts = group_of(gpu(GpuRequest::Fraction(6000)), 3, Strategy::StrictPack);
     let parts = create(&mut engine, parts).expect("it fits");
     let grow = PlanJob::GrowGroup(parts.id, same(gpu(GpuRequest::Whole(1)), 2), None);
-    let PlanReply::Refused(refusal) = plan(&mut engine, grow) else { panic!("one is whole") };
+    let PlanReply::Group(Err(NoGroup::Refused(refusal))) = plan(&mut engine, grow) else {
+        panic!("one is whole")
+    };
     assert_eq!((refusal.infeasible, refusal.reason), (true, GroupRefusalReason::OneNode { bundles: 2 + 3 }));
     // All nodes are used by the group itself.
     let apart = create(&mut engine, group_of(cores(1), 3, Strategy::StrictSpread)).expect("it fits");
@@ -264,7 +274,7 @@ fn a_refused_growth_over_zones_says_what_the_smallest_zone_holds() {
     // Two fit in the small zone and so three in the other one. Three of these five are placed.
     assert_eq!((infeasible, &*value, room, most, bundles), (true, "a", 2, 2, 3));
     let grown = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(2), 2), None));
-    assert!(matches!(grown, PlanReply::Group(_)), "{grown:?}");
+    assert!(matches!(grown, PlanReply::Group(Ok(_))), "{grown:?}");
     check_all(&engine);
 }
 
@@ -275,7 +285,7 @@ fn a_stop_keeps_a_group_without_the_growth_that_waits() {
     with_nodes(&mut engine, 4, 4, 0);
     let group = create(&mut engine, group_of(cores(4), 2, Strategy::StrictSpread)).expect("it fits");
     for _ in 0..2 {
-        assert!(matches!(ask(&mut engine, PortRequest::Place(cores(4))), PortReply::Placed(_)));
+        assert!(matches!(ask(&mut engine, PortRequest::Place(cores(4))), PortReply::Place(Ok(_))));
     }
     let grow = PlanJob::GrowGroup(group.id, same(cores(4), 2), Some(Time(u64::MAX)));
     engine.ports[0].submit(9, PortRequest::Plan(grow), engine.now).expect("room");
@@ -302,7 +312,7 @@ fn a_planner_does_not_sleep_while_anything_is_left_for_it() {
     assert!(!engine.planners[0].fall_asleep(), "an answer");
     engine.now = clock.now();
     assert_eq!(placed(&settle(&mut engine)), [1]);
-    let PortReply::Placed(direct) = ask(&mut engine, PortRequest::Place(cores(2))) else { panic!("room") };
+    let PortReply::Place(Ok(direct)) = ask(&mut engine, PortRequest::Place(cores(2))) else { panic!("room") };
     assert!(engine.planners[0].fall_asleep(), "nothing");
     submit_for(&mut engine, 2, 1, waiting(group_of(cores(2), 1, Strategy::Pack)));
     assert!(settle(&mut engine).is_empty(), "all is full");

@@ -56,7 +56,7 @@ fn run_long_rounds(engine: &mut Engine, rounds: usize) -> Vec<PortReply> {
 
 fn created(replies: &[PortReply]) -> &GroupView {
     let [PortReply::Plan(reply)] = replies else { panic!("one answer: {replies:?}") };
-    let PlanReply::Group(view) = &**reply else { panic!("the group is placed: {reply:?}") };
+    let PlanReply::Group(Ok(view)) = &**reply else { panic!("the group is placed: {reply:?}") };
     view
 }
 

@@ -8,7 +8,7 @@ use wharf_core::ids::NodeId;
 use wharf_core::node::{Labels, LifeEvent, Operator, Selector, Taint, TaintEffect, Taints, Term};
 use wharf_core::request::{Check, Placement, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, ResourceKind};
-use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::state::StoreState;
 
@@ -19,8 +19,8 @@ fn zone(value: &str) -> Arc<Selector> {
 
 fn place(engine: &mut Engine, request: &PlacementRequest) -> Option<Placement> {
     match ask(engine, PortRequest::Place(request.clone())) {
-        PortReply::Placed(placement) => Some(placement),
-        PortReply::Refused(..) => None,
+        PortReply::Place(Ok(placement)) => Some(placement),
+        PortReply::Place(Err(NotPlaced { ended: None, .. })) => None,
         other => panic!("not an answer to a placement: {other:?}"),
     }
 }
@@ -83,7 +83,9 @@ fn a_refusal_counts_what_no_selector_holds_and_what_is_tainted() {
     tainted.taints = Taints::new(vec![taint]).expect("one taint");
     add_node(&mut engine, tainted);
     let reply = ask(&mut engine, PortRequest::Place(with_fallbacks(5, "a", &["b"])));
-    let PortReply::Refused(_, refusal) = reply else { panic!("no node has five cores: {reply:?}") };
+    let PortReply::Place(Err(NotPlaced { ended: None, refusal, .. })) = reply else {
+        panic!("no node has five cores: {reply:?}")
+    };
     let count = |check: Check| refusal.checks.get(&check).map_or(0, |shortage| shortage.nodes);
     assert_eq!((count(Check::Selector), count(Check::Taint), count(Check::Cpu)), (1, 1, 3), "{refusal:?}");
     assert_eq!((refusal.nodes, refusal.feasible), (5, false));

@@ -11,7 +11,7 @@ use wharf_core::limits::REFUSAL_RETRIES_MAX;
 use wharf_core::node::{LifeEvent, NodeState, TaintEffect};
 use wharf_core::request::{Check, Explain, PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
-use wharf_core::router::{PortReply, PortRequest, Verdict};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest, Verdict};
 use wharf_core::shard::{Command, NodeView, Outcome};
 use wharf_core::state::StoreState;
 
@@ -36,7 +36,7 @@ fn full_engine() -> (Engine, Vec<AllocationId>) {
         let node = add_node(&mut engine, node_spec(&name, 4, 0));
         let mut request = cores(4);
         request.candidates = Some([node.id].into());
-        let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(request)) else {
+        let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(request)) else {
             panic!("an empty node takes what it has");
         };
         filled[shard] = Some(placement.allocation);
@@ -95,7 +95,7 @@ fn capacity_that_comes_back_behind_the_request_is_found() {
                 interfere(engine, &clock, PortRequest::Release(allocations[first]));
             }
         });
-        assert!(matches!(reply, PortReply::Placed(_)), "after {comes_back_after} shards: {reply:?}");
+        assert!(matches!(reply, PortReply::Place(Ok(_))), "after {comes_back_after} shards: {reply:?}");
         assert_eq!(asked, usize::from(SHARDS) + 1, "every shard once, and the first again");
         check_all(&engine);
     }
@@ -109,7 +109,9 @@ fn a_refusal_counts_every_shard_once() {
         let request = PlacementRequest { explain: Explain::Full, ..cores(cpu) };
         engine.ports[0].submit(1, PortRequest::Place(request), engine.now).expect("room");
         let (reply, asked) = follow(&mut engine, &clock, |_, _, _| ());
-        let PortReply::Refused(said, refusal) = reply else { panic!("every node is full: {reply:?}") };
+        let PortReply::Place(Err(NotPlaced { ended: None, verdict: said, refusal })) = reply else {
+            panic!("every node is full: {reply:?}")
+        };
         assert_eq!((said, asked, refusal.nodes, refusal.examined), (verdict, 8, 8, 8));
         let counts: Vec<u64> = refusal.checks.values().map(|shortage| shortage.nodes).collect();
         assert_eq!(counts, [8], "cpu alone is short: {:?}", refusal.checks);
@@ -125,7 +127,7 @@ fn outrun(request: PlacementRequest, rival: &PlacementRequest) -> (PortReply, us
     follow(&mut engine, &clock, |engine, shard, _| {
         interfere(engine, &clock, PortRequest::Release(allocations[shard]));
         match interfere(engine, &clock, PortRequest::Place(rival.clone())) {
-            PortReply::Placed(placement) => allocations[shard] = placement.allocation,
+            PortReply::Place(Ok(placement)) => allocations[shard] = placement.allocation,
             other => panic!("the one free node takes it: {other:?}"),
         }
     })
@@ -135,7 +137,10 @@ fn outrun(request: PlacementRequest, rival: &PlacementRequest) -> (PortReply, us
 fn capacity_that_came_and_went_has_no_shard_asked_again() {
     // The shards grew, and their published state says that they are full again. The refusals are true now.
     let (reply, asked) = outrun(cores(2), &cores(4));
-    assert!(matches!(reply, PortReply::Refused(Verdict::NoFitNow, _)), "{reply:?}");
+    assert!(
+        matches!(reply, PortReply::Place(Err(NotPlaced { ended: None, verdict: Verdict::NoFitNow, .. }))),
+        "{reply:?}"
+    );
     assert_eq!(asked, usize::from(SHARDS));
 }
 
@@ -147,7 +152,9 @@ fn a_request_that_always_comes_too_late_is_refused_in_the_end() {
         PlacementRequest::new(demand, Policy::BestFit)
     };
     let (reply, asked) = outrun(milli(1500), &milli(2800));
-    let PortReply::Refused(Verdict::NoFitNow, refusal) = reply else { panic!("{reply:?}") };
+    let PortReply::Place(Err(NotPlaced { ended: None, verdict: Verdict::NoFitNow, refusal })) = reply else {
+        panic!("{reply:?}")
+    };
     assert_eq!(refusal.nodes, u64::from(SHARDS), "each shard counts once, by its latest refusal");
     assert_eq!(asked, usize::from(SHARDS) * (usize::from(REFUSAL_RETRIES_MAX) + 1));
 }
@@ -158,7 +165,7 @@ fn a_request_that_always_comes_too_late_is_refused_in_the_end() {
 fn a_single_shard_is_asked_once() {
     let mut engine = open(StoreState::create(1), 1, 2);
     add_node(&mut engine, node_spec("n", 4, 0));
-    let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(4))) else {
+    let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(cores(4))) else {
         panic!("an empty node takes what it has");
     };
     let clock = ManualClock::new(engine.now);
@@ -166,7 +173,10 @@ fn a_single_shard_is_asked_once() {
     let (reply, asked) = follow(&mut engine, &clock, |engine, _, _| {
         interfere(engine, &clock, PortRequest::Release(placement.allocation));
     });
-    assert!(matches!(reply, PortReply::Refused(Verdict::NoFitNow, _)), "{reply:?}");
+    assert!(
+        matches!(reply, PortReply::Place(Err(NotPlaced { ended: None, verdict: Verdict::NoFitNow, .. }))),
+        "{reply:?}"
+    );
     assert_eq!(asked, 1);
     check_all(&engine);
 }
@@ -218,7 +228,9 @@ fn no_request_is_refused_while_any_node_could_hold_it() {
             let id = workload.allocation(10);
             ask(&mut engine, PortRequest::Release(id));
         }
-        if let PortReply::Refused(..) = ask(&mut engine, PortRequest::Place(request.clone())) {
+        if let PortReply::Place(Err(NotPlaced { ended: None, .. })) =
+            ask(&mut engine, PortRequest::Place(request.clone()))
+        {
             refused += 1;
             let nodes = list(&mut engine);
             let could = nodes.iter().find(|node| could_take(node, &request.demand));
@@ -240,7 +252,9 @@ fn a_refusal_counts_nodes_that_take_no_work_and_nodes_that_are_short() {
             ask(&mut engine, PortRequest::Partition(node.partition, drain));
         }
     }
-    let PortReply::Refused(_, refusal) = ask(&mut engine, PortRequest::Place(cores(5))) else {
+    let PortReply::Place(Err(NotPlaced { ended: None, refusal, .. })) =
+        ask(&mut engine, PortRequest::Place(cores(5)))
+    else {
         panic!("no node has five cores");
     };
     let counts: Vec<_> = refusal.checks.iter().map(|(&check, short)| (check, short.nodes)).collect();

@@ -17,7 +17,7 @@ use wharf_core::registrar::Reported;
 use wharf_core::request::Policy;
 use wharf_core::resource::Demand;
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, Outcome, Released};
 use wharf_core::state::{AllocationRecord, StoreState};
 use wharf_core::statement::{
     Allocate, Applied, CommitMode, ConflictDetection, ConflictReason, Operation, Part,
@@ -41,7 +41,7 @@ fn used_store() -> StoreState {
         engine.ports[0].submit(tag, request, engine.now).expect("room");
     }
     let replies = settle(&mut engine);
-    let placed = replies.iter().filter(|(_, reply)| matches!(reply, PortReply::Placed(_))).count();
+    let placed = replies.iter().filter(|(_, reply)| matches!(reply, PortReply::Place(Ok(_)))).count();
     assert!(placed > 100, "{placed} placed");
     // Nodes that are draining, shrunk below their usage, lost, or have an unhealthy GPU.
     for (i, node) in nodes.iter().enumerate() {
@@ -83,7 +83,10 @@ fn partition_hashes(engine: &mut Engine) -> Vec<(PartitionId, StateHash)> {
 
 fn release(engine: &mut Engine, id: AllocationId) {
     let reply = ask(engine, PortRequest::Release(id));
-    assert!(matches!(reply, PortReply::One(Outcome::Released(released)) if released == id), "{reply:?}");
+    assert!(
+        matches!(reply, PortReply::One(Outcome::Release(Ok(Released { allocation: released, inside: None }))) if released == id),
+        "{reply:?}"
+    );
 }
 
 #[test]
@@ -119,7 +122,7 @@ fn ids_of_a_later_start_never_meet_those_of_an_earlier_one() {
         release(&mut engine, record.id);
     }
     let reply = ask(&mut engine, PortRequest::Release(before[0].id));
-    assert!(matches!(reply, PortReply::One(Outcome::Rejected(_))), "{reply:?}");
+    assert!(matches!(reply, PortReply::One(Outcome::Release(Err(_)))), "{reply:?}");
     for tag in 0..200 {
         engine.ports[0].submit(tag, PortRequest::Place(workload.request()), engine.now).expect("room");
     }
@@ -167,7 +170,7 @@ fn a_rebuilt_shard_chooses_as_its_twin_does() {
     let term = Term { key: "zone".to_owned(), operator: Operator::Exists, values: Vec::new() };
     request.selector = Some(Arc::new(Selector::new(vec![term])));
     let place = |engine: &mut Engine| match ask(engine, PortRequest::Place(request.clone())) {
-        PortReply::Placed(placement) => placement.node,
+        PortReply::Place(Ok(placement)) => placement.node,
         other => panic!("an empty cluster takes one core: {other:?}"),
     };
     place(&mut engine);
@@ -200,7 +203,7 @@ fn take_as_of(engine: &mut Engine, node: &NodeRegistration, version: u64) -> App
         mode: CommitMode::AllOrNothing,
     };
     match ask(engine, PortRequest::Partition(node.partition, Command::Apply(Box::new(part)))) {
-        PortReply::One(Outcome::Applied(applied)) => *applied,
+        PortReply::One(Outcome::Applied(Ok(applied))) => *applied,
         other => panic!("{other:?}"),
     }
 }
@@ -229,7 +232,7 @@ fn a_node_that_comes_back_has_no_version_that_it_has_had() {
     };
     let first = add_node(&mut engine, of("r0"));
     for _ in 0..3 {
-        assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Placed(_)));
+        assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Place(Ok(_))));
     }
     // By force, together with its allocations.
     let last = remove_node(&mut engine, &first);

@@ -13,7 +13,10 @@ use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, HybridSettings, Outcome, Rejection, Reserve, Shard, ShardConfig};
+use wharf_core::shard::{
+    Command, HybridSettings, Outcome, Refused, ReservationChange, ReservationRejection, Reserve, Shard,
+    ShardConfig,
+};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
@@ -73,22 +76,22 @@ fn large_is_placed_among_small(reserved: bool) -> bool {
     let large = PlacementRequest { owner: Some(owner(1)), ..PlacementRequest::new(large, Policy::BestFit) };
     let mut rng = Rng::new(11);
     let mut live: Vec<AllocationId> = Vec::new();
-    while let Outcome::Placed(placed) = step(&mut shard, Command::Place(small(&mut rng)), 0) {
+    while let Outcome::Place(Ok(placed)) = step(&mut shard, Command::Place(small(&mut rng)), 0) {
         live.push(placed.allocation);
     }
     if reserved {
         // More than is free. The reservation fills up as the small ones end.
         let made = step(&mut shard, reserve(NodeId(2), 1, large.demand.clone(), None), 0);
-        assert!(matches!(made, Outcome::Reserved(_)), "{made:?}");
+        assert!(matches!(made, Outcome::Reserve(Ok(ReservationChange::Made(_)))), "{made:?}");
     }
     for _ in 0..1000 {
         let ended = live.swap_remove(rng.below(live.len() as u64) as usize);
         step(&mut shard, Command::Release(ended), 0);
         // Hostile: freed capacity is taken at once, as often as possible.
-        while let Outcome::Placed(placed) = step(&mut shard, Command::Place(small(&mut rng)), 0) {
+        while let Outcome::Place(Ok(placed)) = step(&mut shard, Command::Place(small(&mut rng)), 0) {
             live.push(placed.allocation);
         }
-        if let Outcome::Placed(placed) = step(&mut shard, Command::Place(large.clone()), 0) {
+        if let Outcome::Place(Ok(placed)) = step(&mut shard, Command::Place(large.clone()), 0) {
             assert!(!reserved || placed.node == NodeId(2));
             return true;
         }
@@ -114,7 +117,7 @@ fn parts_of_devices_do_not_defeat_a_reservation_of_a_whole_one() {
         Command::Place(PlacementRequest { owner, ..PlacementRequest::new(demand, Policy::BestFit) })
     };
     let placed = |shard: &mut Shard, tenths: u16| match step(shard, part(tenths * 1000, None), 0) {
-        Outcome::Placed(placed) => Some((placed.gpus.mask, placed.allocation)),
+        Outcome::Place(Ok(placed)) => Some((placed.gpus.mask, placed.allocation)),
         _ => None,
     };
     let (first, _) = placed(&mut shard, 6).expect("room");
@@ -130,10 +133,10 @@ fn parts_of_devices_do_not_defeat_a_reservation_of_a_whole_one() {
     assert_eq!(placed(&mut shard, 2), None);
     // The owner takes a part. The rest of the whole device stays reserved for it.
     let own = step(&mut shard, part(3000, Some(owner(1))), 0);
-    assert!(matches!(own, Outcome::Placed(_)), "{own:?}");
+    assert!(matches!(own, Outcome::Place(Ok(_))), "{own:?}");
     assert_eq!(placed(&mut shard, 2), None, "0.7 of it is kept still");
     let own = step(&mut shard, part(5000, Some(owner(1))), 0);
-    assert!(matches!(own, Outcome::Placed(_)), "{own:?}");
+    assert!(matches!(own, Outcome::Place(Ok(_))), "{own:?}");
 }
 
 #[test]
@@ -143,7 +146,10 @@ fn refusals_name_what_is_wrong_and_move_nothing() {
         add(&mut shard, id, 8, 2);
     }
     let four = cores(4).demand;
-    assert!(matches!(step(&mut shard, reserve(NodeId(1), 1, four.clone(), None), 5), Outcome::Reserved(_)));
+    assert!(matches!(
+        step(&mut shard, reserve(NodeId(1), 1, four.clone(), None), 5),
+        Outcome::Reserve(Ok(ReservationChange::Made(_)))
+    ));
     let before = shard.state_hash();
     let gpus = Demand { gpu: GpuRequest::Whole(3), ..Demand::default() };
     let cases = [
@@ -159,7 +165,7 @@ fn refusals_name_what_is_wrong_and_move_nothing() {
     ];
     for (command, says) in cases {
         match step(&mut shard, command.clone(), 5) {
-            Outcome::Rejected(rejection) => {
+            Outcome::Reserve(Err(rejection)) => {
                 assert!(rejection.to_string().contains(says), "{command:?}: {rejection}");
             }
             other => panic!("{command:?}: {other:?}"),
@@ -170,17 +176,17 @@ fn refusals_name_what_is_wrong_and_move_nothing() {
     step(&mut shard, reserve(NodeId(1), 1, cores(8).demand, Some(Time(9))), 6);
     assert_eq!(shard.next_deadline(), Some(Time(9)));
     assert!(
-        matches!(step(&mut shard, Command::Place(cores(8)), 8), Outcome::Placed(p) if p.node == NodeId(2))
+        matches!(step(&mut shard, Command::Place(cores(8)), 8), Outcome::Place(Ok(p)) if p.node == NodeId(2))
     );
     step(&mut shard, Command::Place(cores(8)), 8);
     let kept = step(&mut shard, Command::Place(cores(1)), 8);
-    assert!(matches!(&kept, Outcome::Refused(refusal) if refusal.feasible), "{kept:?}");
+    assert!(matches!(&kept, Outcome::Place(Err(Refused { refusal, .. })) if refusal.feasible), "{kept:?}");
     assert!(
-        matches!(step(&mut shard, Command::Place(cores(8)), 9), Outcome::Placed(p) if p.node == NodeId(1))
+        matches!(step(&mut shard, Command::Place(cores(8)), 9), Outcome::Place(Ok(p)) if p.node == NodeId(1))
     );
     assert!(matches!(
         step(&mut shard, Command::EndReservation(NodeId(1), owner(1)), 9),
-        Outcome::Rejected(Rejection::NotReserved { holder: None, .. })
+        Outcome::Reserve(Err(ReservationRejection::NotReserved(_, _, None)))
     ));
 }
 
@@ -207,7 +213,7 @@ fn many_nodes_of_one_owner_are_searched_as_few_are() {
             let request = PlacementRequest { policy, ..owned(cpu, 1) };
             let mut outcomes = Vec::new();
             shard.step([Command::Place(request)], Time(0), &mut outcomes);
-            let Some(Outcome::Placed(placed)) = outcomes.pop() else { panic!("there is room") };
+            let Some(Outcome::Place(Ok(placed))) = outcomes.pop() else { panic!("there is room") };
             let fitting = || free.iter().filter(|&&(_, free)| free >= cpu);
             let from = |least: u64| fitting().find(|&&(id, _)| id >= least).or_else(|| fitting().next());
             let expected = match policy {
@@ -242,7 +248,7 @@ fn add_quietly(shard: &mut Shard, id: u64, cpu: u32) {
 
 fn reserved_at(engine: &mut Engine, node: &NodeRegistration, command: Command) {
     let reply = ask(engine, PortRequest::Partition(node.partition, command));
-    assert!(matches!(reply, PortReply::One(Outcome::Reserved(_))), "{reply:?}");
+    assert!(matches!(reply, PortReply::One(Outcome::Reserve(Ok(ReservationChange::Made(_))))), "{reply:?}");
 }
 
 #[test]
@@ -256,7 +262,7 @@ fn owners_are_sent_to_the_shards_that_keep_nodes_for_them() {
     }
     for round in 0..3 {
         for (number, node) in [(1, &nodes[3]), (2, &nodes[17])] {
-            let PortReply::Placed(placed) = ask(&mut engine, PortRequest::Place(owned(2, number))) else {
+            let PortReply::Place(Ok(placed)) = ask(&mut engine, PortRequest::Place(owned(2, number))) else {
                 panic!("there is room");
             };
             assert_eq!(placed.node, node.id, "round {round} of owner {number}");
@@ -287,7 +293,7 @@ fn reservations_outlive_a_start_with_other_shards() {
     assert_eq!(after.books_hash(), before.books_hash());
     assert_eq!(after.partitions, before.partitions);
     // Withheld from others, and the owner is routed to it.
-    let PortReply::Placed(placed) = ask(&mut again, PortRequest::Place(owned(1, 7))) else {
+    let PortReply::Place(Ok(placed)) = ask(&mut again, PortRequest::Place(owned(1, 7))) else {
         panic!("there is room");
     };
     assert_eq!(placed.node, node.id);
@@ -317,7 +323,7 @@ fn a_deadline_comes_without_any_command() {
     let mut replies = settle(&mut engine);
     replies.extend(settle(&mut engine));
     assert!(
-        matches!(&replies[..], [(9, PortReply::Placed(placed))] if placed.node == node.id),
+        matches!(&replies[..], [(9, PortReply::Place(Ok(placed)))] if placed.node == node.id),
         "{replies:?}"
     );
     check_all(&engine);

@@ -66,7 +66,7 @@ fn cost(shard: &mut Shard, selectors: u64) -> (u64, u64) {
             Time(0),
             &mut outcomes,
         );
-        assert!(matches!(outcomes[0], Outcome::Placed(_)), "{:?}", outcomes[0]);
+        assert!(matches!(outcomes[0], Outcome::Place(Ok(_))), "{:?}", outcomes[0]);
     };
     (0..selectors).for_each(|number| place(shard, number));
     let before = (shard.work(), shard.visits());

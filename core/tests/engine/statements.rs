@@ -9,7 +9,9 @@ use wharf_core::link::Decision;
 use wharf_core::node::{LifeEvent, NodeState};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Amount, Demand, ResourceKind};
-use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::shard::{
+    Command, NodeRejection, Outcome, ReservationChange, ReservationRejection, UnknownStatement,
+};
 use wharf_core::statement::{Allocate, ConflictReason, Granted, Operation, Part};
 use wharf_core::time::Time;
 
@@ -50,10 +52,10 @@ fn a_hold_is_in_the_books_and_an_abort_gives_the_very_same_back() {
     let during = bed.books(1);
     let gpu = &during.resources[2].1;
     assert_eq!((gpu.held, gpu.allocated, gpu.available), (22_500, 5_000, 12_500));
-    assert!(matches!(bed.remove(1, true), Outcome::Rejected(Rejection::NodeHeld { .. })));
+    assert!(matches!(bed.remove(1, true), Outcome::Node(Err(NodeRejection::Held(..)))));
     assert_eq!(bed.finish(1, Decision::Aborted).granted, []);
     assert_eq!(bed.books(1), before);
-    assert_eq!(bed.finish_rejected(1, Decision::Aborted), Rejection::UnknownStatement(statement(1)));
+    assert_eq!(bed.finish_rejected(1, Decision::Aborted), UnknownStatement(statement(1)));
 }
 
 #[test]
@@ -178,12 +180,21 @@ fn a_statement_uses_the_reservation_of_its_owner_and_an_abort_reserves_it_again(
     bed.prepare(mine(2), 1_000);
     assert_eq!(bed.books(1).resources[0].1.available, 20_000, "what others see stays");
     let other = OwnerId::new(8).expect("not 0");
-    assert!(matches!(bed.reserve(1, 8, cores(1), None), Outcome::Rejected(Rejection::NodeReserved { .. })));
+    assert!(matches!(
+        bed.reserve(1, 8, cores(1), None),
+        Outcome::Reserve(Err(ReservationRejection::Taken(..)))
+    ));
     bed.finish(2, Decision::Aborted);
     assert_eq!(bed.books(1), before);
     bed.prepare(mine(3), 1_000);
     bed.finish(3, Decision::Committed);
-    assert!(matches!(bed.reserve(1, other.number(), cores(1), None), Outcome::Reserved(_)), "it was used up");
+    assert!(
+        matches!(
+            bed.reserve(1, other.number(), cores(1), None),
+            Outcome::Reserve(Ok(ReservationChange::Made(_)))
+        ),
+        "it was used up"
+    );
 }
 
 #[test]
@@ -225,12 +236,15 @@ fn a_reservation_that_was_used_up_ends_with_the_abort_of_the_last_hold_on_it() {
     hold_for_owner(&mut bed, 1, cores(2));
     let request = PlacementRequest { owner: OwnerId::new(7), demand: memory, ..request_of(0) };
     let placed = bed.step(Command::Place(request));
-    assert!(matches!(placed, Outcome::Placed(_)), "{placed:?}");
+    assert!(matches!(placed, Outcome::Place(Ok(_))), "{placed:?}");
     assert_eq!(exported_reservations(&mut bed), 0);
     bed.finish(1, Decision::Aborted);
     assert_eq!(bed.books(1).reservation, None);
     assert_eq!(exported_reservations(&mut bed), 0);
-    assert!(matches!(bed.reserve(1, 8, cores(1), None), Outcome::Reserved(_)), "nobody has the node");
+    assert!(
+        matches!(bed.reserve(1, 8, cores(1), None), Outcome::Reserve(Ok(ReservationChange::Made(_)))),
+        "nobody has the node"
+    );
     bed.reopened();
 }
 
@@ -266,8 +280,8 @@ fn a_deadline_asks_and_what_is_decided_counts() {
     assert_eq!((book.held, book.allocated), (0, 20_000));
     let answered = bed.finish(1, Decision::Committed);
     assert!(matches!(answered.granted[..], [(0, Granted::Allocated(_))]), "kept for the coordinator");
-    assert_eq!(bed.finish_rejected(1, Decision::Committed), Rejection::UnknownStatement(statement(1)));
-    assert_eq!(bed.finish_rejected(2, Decision::Aborted), Rejection::UnknownStatement(statement(2)));
+    assert_eq!(bed.finish_rejected(1, Decision::Committed), UnknownStatement(statement(1)));
+    assert_eq!(bed.finish_rejected(2, Decision::Aborted), UnknownStatement(statement(2)));
 }
 
 #[test]
@@ -279,7 +293,7 @@ fn what_is_kept_for_a_coordinator_is_not_kept_for_ever() {
     let again = bed.prepare(part(1, [allocate(1, cores(2))]), 100);
     assert_eq!(again.conflicts[0].reason, ConflictReason::Repeated);
     bed.idle_until(bed.now + RESULT_KEPT_NS);
-    assert_eq!(bed.finish_rejected(1, Decision::Committed), Rejection::UnknownStatement(statement(1)));
+    assert_eq!(bed.finish_rejected(1, Decision::Committed), UnknownStatement(statement(1)));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::group_bed::{
 use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
 use wharf_core::group::{
-    GroupRefusalReason, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Spreading, Strategy,
+    GroupRefusalReason, GroupSpec, GroupState, GroupView, NoGroup, PlanJob, PlanReply, Spreading, Strategy,
     TopologyRule,
 };
 use wharf_core::ids::{AllocationId, GroupId, NodeId, OwnerId};
@@ -18,8 +18,8 @@ use wharf_core::limits::TICKET_NS_DEFAULT;
 use wharf_core::node::{LifeEvent, NodeSpec};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
-use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome, Reserve};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome, ReservationChange, Reserve};
 use wharf_core::time::Time;
 
 /// Numbers of shards and planners.
@@ -33,7 +33,7 @@ fn a_large_group_comes_to_its_end_among_hostile_traffic_and_does_not_starve_it()
         let mut engine = engine(shards, planners);
         with_nodes(&mut engine, 4, 16, 0);
         let mut live = Vec::new();
-        while let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) {
+        while let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(cores(1))) {
             live.push(placement.allocation);
         }
         assert_eq!(live.len(), 64);
@@ -54,7 +54,7 @@ fn a_large_group_comes_to_its_end_among_hostile_traffic_and_does_not_starve_it()
             }
         }
         let Some((_, PortReply::Plan(reply))) = made else { panic!("it never found its place") };
-        let PlanReply::Group(group) = *reply else { panic!("made: {reply:?}") };
+        let PlanReply::Group(Ok(group)) = *reply else { panic!("made: {reply:?}") };
         assert_eq!(nodes_of(&group).len(), 2);
         // The other two nodes served direct traffic in the meantime, and nothing stays reserved.
         assert!(served >= 16, "{served} direct placements");
@@ -76,7 +76,7 @@ fn a_group_behind_the_tickets_of_others_waits_no_longer_than_it_asked() {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 2, 16, 0);
     let mut live = Vec::new();
-    while let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) {
+    while let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(cores(1))) {
         live.push(placement.allocation);
     }
     let until = |tag: u64, now: Time| Time(now.0 + tag * 1_000_000);
@@ -100,7 +100,9 @@ fn a_group_behind_the_tickets_of_others_waits_no_longer_than_it_asked() {
         assert!(due.0 <= until(13, started).0, "somebody waits longer than it asked: {due:?}");
         engine.now = Time(engine.now.0.max(due.0));
         for (tag, reply) in settle(&mut engine) {
-            assert!(matches!(reply, PortReply::Plan(reply) if matches!(*reply, PlanReply::Refused(_))));
+            assert!(
+                matches!(reply, PortReply::Plan(reply) if matches!(*reply, PlanReply::Group(Err(NoGroup::Refused(_)))))
+            );
             assert!(engine.now >= until(tag, started));
             ended.push(tag);
         }
@@ -112,7 +114,7 @@ fn a_group_behind_the_tickets_of_others_waits_no_longer_than_it_asked() {
 /// Fills the free capacity with placements of one core.
 fn fill(engine: &mut Engine) -> Vec<AllocationId> {
     let mut live = Vec::new();
-    while let PortReply::Placed(placement) = ask(engine, PortRequest::Place(cores(1))) {
+    while let PortReply::Place(Ok(placement)) = ask(engine, PortRequest::Place(cores(1))) {
         live.push(placement.allocation);
     }
     live
@@ -149,7 +151,7 @@ fn made_among(engine: &mut Engine, live: &mut Vec<AllocationId>, spec: GroupSpec
         served += u32::from(direct);
         let Some((_, reply)) = replies.into_iter().find(|(tag, _)| *tag == 9) else { continue };
         let PortReply::Plan(reply) = reply else { panic!("a planner answers: {reply:?}") };
-        let PlanReply::Group(group) = *reply else { panic!("made: {reply:?}") };
+        let PlanReply::Group(Ok(group)) = *reply else { panic!("made: {reply:?}") };
         assert!(served >= least, "{served} direct placements");
         return *group;
     }
@@ -249,7 +251,7 @@ pub(crate) fn release_to_ones(
     }
     engine.ports[0].flush();
     for (_, reply) in settle(engine) {
-        if let PortReply::Placed(placement) = reply {
+        if let PortReply::Place(Ok(placement)) = reply {
             live.push(placement.allocation);
         }
     }
@@ -305,7 +307,7 @@ fn a_group_that_grew_comes_back_to_its_minimum() {
         agents(&mut engine, 7, |number| node_spec(&format!("n{number}"), 16, 0));
         let group = create(&mut engine, group_of(cores(12), 3, strategy)).expect("it fits");
         let grown = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(12), 1), None));
-        let PlanReply::Group(grown) = grown else { panic!("a node is free: {grown:?}") };
+        let PlanReply::Group(Ok(grown)) = grown else { panic!("a node is free: {grown:?}") };
         let mut live = fill(&mut engine);
         for &(_, node, _) in &places(&grown)[2..] {
             life(&mut engine, node, LifeEvent::Lose);
@@ -327,7 +329,7 @@ fn devices_are_reserved_as_bundles_share_them() {
         Policy::BestFit,
     );
     let place = |engine: &mut Engine| match ask(engine, PortRequest::Place(small.clone())) {
-        PortReply::Placed(placement) => Some(placement.allocation),
+        PortReply::Place(Ok(placement)) => Some(placement.allocation),
         _ => None,
     };
     let mut live: Vec<AllocationId> = std::iter::from_fn(|| place(&mut engine)).collect();
@@ -345,8 +347,8 @@ fn devices_are_reserved_as_bundles_share_them() {
         let mut made = false;
         for (tag, reply) in settle(&mut engine) {
             match reply {
-                PortReply::Placed(placement) => live.push(placement.allocation),
-                PortReply::Plan(reply) if tag == 9 => made = matches!(*reply, PlanReply::Group(_)),
+                PortReply::Place(Ok(placement)) => live.push(placement.allocation),
+                PortReply::Plan(reply) if tag == 9 => made = matches!(*reply, PlanReply::Group(Ok(_))),
                 _ => {}
             }
         }
@@ -368,7 +370,7 @@ fn a_ticket_leaves_what_is_reserved_for_others() {
     let reserve = Reserve { node: nodes[0], owner, demand, until: None };
     let partition = engine.catalog.load().node_partition(nodes[0]).expect("a registered node");
     let reply = ask(&mut engine, PortRequest::Partition(partition, Command::Reserve(Box::new(reserve))));
-    assert!(matches!(reply, PortReply::One(Outcome::Reserved(_))), "{reply:?}");
+    assert!(matches!(reply, PortReply::One(Outcome::Reserve(Ok(ReservationChange::Made(_))))), "{reply:?}");
     let spec = group_of(cores(16), 3, Strategy::StrictSpread);
     let group = made_among(&mut engine, &mut live, spec, 0);
     assert!(!nodes_of(&group).contains_key(&nodes[0]));
@@ -395,7 +397,7 @@ fn a_ticket_ends_with_its_group() {
         assert!(rounds < 50, "no ticket is served");
     }
     let reply = plan(&mut engine, PlanJob::RemoveGroup(group.id));
-    assert!(matches!(reply, PlanReply::Removed(_, 1)), "{reply:?}");
+    assert!(matches!(reply, PlanReply::Removed(Ok((_, 1)))), "{reply:?}");
     assert_eq!(live_allocations(&mut engine), live.len() as u64);
     // The group's capacity is free, and others take it.
     live.extend(fill(&mut engine));
@@ -412,7 +414,7 @@ fn a_group_whose_ticket_did_not_help_tries_other_nodes() {
     // On two of the nodes, something stays.
     for _ in 0..2 {
         let reply = ask(&mut engine, PortRequest::Place(cores(9)));
-        assert!(matches!(reply, PortReply::Placed(_)), "{reply:?}");
+        assert!(matches!(reply, PortReply::Place(Ok(_))), "{reply:?}");
     }
     let mut live = fill(&mut engine);
     let job = PlanJob::CreateGroup(Arc::new(waiting(group_of(cores(16), 1, Strategy::Pack))));
@@ -426,7 +428,7 @@ fn a_group_whose_ticket_did_not_help_tries_other_nodes() {
             }
             let (replies, _) = hostile_round(&mut engine, &mut live);
             if let Some((_, PortReply::Plan(reply))) = replies.iter().find(|(tag, _)| *tag == 9) {
-                assert!(matches!(&**reply, PlanReply::Group(_)), "{reply:?}");
+                assert!(matches!(&**reply, PlanReply::Group(Ok(_))), "{reply:?}");
                 return assert_nothing_reserved(&mut engine, 0);
             }
         }
@@ -445,7 +447,9 @@ fn what_a_lost_plan_had_taken_is_tried_for_at_once() {
     for order in [&[6, 4, 4][..], &[4, 6, 8, 4]] {
         let mut engine = engine(1, 2);
         with_nodes(&mut engine, 1, 8, 0);
-        let PortReply::Placed(all) = ask(&mut engine, PortRequest::Place(cores(8))) else { panic!("room") };
+        let PortReply::Place(Ok(all)) = ask(&mut engine, PortRequest::Place(cores(8))) else {
+            panic!("room")
+        };
         for (tag, &count) in (10..).zip(order) {
             let spec = group_of(cores(count), 1, Strategy::Pack);
             let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..spec };
@@ -482,7 +486,7 @@ fn overtaken(engine: &mut Engine, moving: &mut AllocationId, rounds: usize) -> O
         engine.runners[0].run_batch(&now, &mut Unobserved);
         engine.ports[0].poll(engine.now, |tag, reply| replies.push((tag, reply)));
         let placed = replies.iter().find_map(|(tag, reply)| match reply {
-            PortReply::Placed(placement) if *tag == 1 => Some(placement.allocation),
+            PortReply::Place(Ok(placement)) if *tag == 1 => Some(placement.allocation),
             _ => None,
         });
         *moving = placed?;
@@ -507,13 +511,15 @@ fn who_does_not_wait_is_answered_in_bounded_time_behind_the_tickets_of_others() 
 fn answered_in_time(loses_on: bool, later: bool) -> Option<()> {
     let mut engine = engine(1, 1);
     add_node(&mut engine, node_spec("a", 16, 0));
-    let PortReply::Placed(first) = ask(&mut engine, PortRequest::Place(cores(16))) else { panic!("room") };
+    let PortReply::Place(Ok(first)) = ask(&mut engine, PortRequest::Place(cores(16))) else { panic!("room") };
     let mut moving = first.allocation;
     add_node(&mut engine, node_spec("b", 16, 0));
     // Two groups wait for nodes that are partly in use for good. Their tickets do not succeed.
     for number in 0..2 {
         add_node(&mut engine, node_spec(&format!("large{number}"), 48, 0));
-        let PortReply::Placed(kept) = ask(&mut engine, PortRequest::Place(cores(40))) else { panic!("room") };
+        let PortReply::Place(Ok(kept)) = ask(&mut engine, PortRequest::Place(cores(40))) else {
+            panic!("room")
+        };
         assert_ne!(kept.node, first.node);
     }
     for tag in [11, 12] {
@@ -526,7 +532,9 @@ fn answered_in_time(loses_on: bool, later: bool) -> Option<()> {
     }
     // Each release frees too little for them, so they take numbers.
     for _ in 0..8 {
-        let PortReply::Placed(small) = ask(&mut engine, PortRequest::Place(cores(1))) else { panic!("room") };
+        let PortReply::Place(Ok(small)) = ask(&mut engine, PortRequest::Place(cores(1))) else {
+            panic!("room")
+        };
         ask(&mut engine, PortRequest::Release(small.allocation));
     }
     let spec =
@@ -547,8 +555,8 @@ fn answered_in_time(loses_on: bool, later: bool) -> Option<()> {
     replies.retain(|(tag, _)| *tag == 9);
     let [(_, PortReply::Plan(reply))] = &replies[..] else { panic!("it is answered: {replies:?}") };
     match &**reply {
-        PlanReply::Group(_) if !loses_on => {}
-        PlanReply::Refused(refusal) if loses_on => {
+        PlanReply::Group(Ok(_)) if !loses_on => {}
+        PlanReply::Group(Err(NoGroup::Refused(refusal))) if loses_on => {
             assert!(matches!(&refusal.reason, GroupRefusalReason::Conflicts(lost) if !lost.is_empty()));
             assert!(!refusal.infeasible);
         }
@@ -563,7 +571,7 @@ fn a_group_that_nothing_makes_room_for_leaves_direct_traffic_most_of_the_time() 
     let mut engine = engine(2, 1);
     with_nodes(&mut engine, 4, 8, 0);
     // It never ends, so the group that needs every node whole is never placed.
-    assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Placed(_)));
+    assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Place(Ok(_))));
     let spec = group_of(cores(8), 4, Strategy::StrictSpread);
     let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..spec };
     let waits = ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
@@ -574,11 +582,11 @@ fn a_group_that_nothing_makes_room_for_leaves_direct_traffic_most_of_the_time() 
     for _ in 0..ROUNDS {
         engine.now = Time(engine.now.0 + 200_000_000);
         match ask(&mut engine, PortRequest::Place(cores(1))) {
-            PortReply::Placed(placement) => {
+            PortReply::Place(Ok(placement)) => {
                 placed += 1;
                 ask(&mut engine, PortRequest::Release(placement.allocation));
             }
-            PortReply::Refused(..) => reserved += 1,
+            PortReply::Place(Err(NotPlaced { ended: None, .. })) => reserved += 1,
             other => panic!("{other:?}"),
         }
     }

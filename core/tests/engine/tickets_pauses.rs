@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::by_hand::{ask, check_all, cores, settle};
 use crate::group_bed::{engine, group_of, with_nodes};
 use wharf_core::engine::Engine;
-use wharf_core::group::{GroupSpec, PlanJob, PlanReply, Strategy};
+use wharf_core::group::{GroupSpec, NoGroup, PlanJob, PlanReply, Strategy};
 use wharf_core::limits::{STATEMENT_LOSSES_MAX, TICKET_NS_DEFAULT};
-use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest};
 use wharf_core::time::Time;
 
 /// The clock of these tests advances by one at each look.
@@ -21,11 +21,11 @@ fn reserves(engine: &Engine) -> bool {
 fn fail_often(engine: &mut Engine) {
     for _ in 0..=STATEMENT_LOSSES_MAX {
         match ask(engine, PortRequest::Place(cores(1))) {
-            PortReply::Placed(placement) => {
+            PortReply::Place(Ok(placement)) => {
                 ask(engine, PortRequest::Release(placement.allocation));
             }
             // All is reserved.
-            PortReply::Refused(..) => {}
+            PortReply::Place(Err(NotPlaced { ended: None, .. })) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -39,7 +39,7 @@ fn next_deadline(engine: &Engine) -> u64 {
 fn with_a_waiting_group(wait_until: Time) -> Engine {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 1, 8, 0);
-    assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Placed(_)));
+    assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Place(Ok(_))));
     let spec = GroupSpec { wait_until: Some(wait_until), ..group_of(cores(8), 1, Strategy::Pack) };
     let job = PlanJob::CreateGroup(Arc::new(spec));
     engine.ports[0].submit(9, PortRequest::Plan(job), engine.now).expect("room");
@@ -87,7 +87,7 @@ fn a_ticket_ends_at_the_deadline_of_its_group() {
     engine.now = Time(until);
     let replies = settle(&mut engine);
     let [(9, PortReply::Plan(reply))] = &replies[..] else { panic!("it is answered: {replies:?}") };
-    assert!(matches!(**reply, PlanReply::Refused(_)), "{reply:?}");
+    assert!(matches!(**reply, PlanReply::Group(Err(NoGroup::Refused(_)))), "{reply:?}");
     assert!(!reserves(&engine));
     assert_eq!(engine.planners[0].planner().group_count(), 0);
     check_all(&engine);

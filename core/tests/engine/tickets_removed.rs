@@ -10,7 +10,7 @@ use wharf_core::ids::GroupId;
 use wharf_core::limits::TICKET_NS_DEFAULT;
 use wharf_core::link::Clock;
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, NodeChange, Outcome};
 
 /// The tag of the request that removes the first node.
 const REMOVAL: u64 = 99;
@@ -49,7 +49,9 @@ fn go_on(engine: &mut Engine, clock: &ManualClock) -> Vec<(u64, PortReply)> {
     engine.now = clock.now();
     let replies = settle(engine);
     for (tag, reply) in &replies {
-        if let (REMOVAL, PortReply::One(Outcome::NodeRemoved { node, version, .. })) = (*tag, reply) {
+        if let (REMOVAL, PortReply::One(Outcome::Node(Ok(NodeChange::Removed { node, version, .. })))) =
+            (*tag, reply)
+        {
             engine.registrar.forget(*node, *version);
         }
     }
@@ -77,7 +79,7 @@ fn a_group_is_removed_once_when_its_ticket_fails_meanwhile() {
     let replies = go_on(&mut engine, &clock);
     let removed: Vec<_> = replies.iter().filter(|(tag, _)| *tag == 9).collect();
     let [(_, PortReply::Plan(reply))] = &removed[..] else { panic!("one reply: {removed:?}") };
-    assert!(matches!(**reply, PlanReply::Removed(of, _) if of == group), "{reply:?}");
+    assert!(matches!(**reply, PlanReply::Removed(Ok((of, _))) if of == group), "{reply:?}");
     assert_nothing_reserved(&mut engine, 0);
     check_all(&engine);
 }

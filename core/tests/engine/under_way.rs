@@ -95,7 +95,7 @@ fn a_bundle_on_its_way_to_a_node_that_is_lost_meanwhile_is_placed_again() {
     let replies = settle(&mut engine);
     let made = replies.iter().find(|(tag, _)| *tag == 9).expect("it was granted");
     let PortReply::Plan(reply) = &made.1 else { panic!("a planner answers: {made:?}") };
-    let PlanReply::Group(group) = &**reply else { panic!("made: {reply:?}") };
+    let PlanReply::Group(Ok(group)) = &**reply else { panic!("made: {reply:?}") };
     assert_eq!(status(&mut engine, group.id).state, GroupState::Degraded);
     let late = add_node(&mut engine, node_spec("late", 16, 0)).id;
     let after = status(&mut engine, group.id);
@@ -129,14 +129,15 @@ fn a_node_that_was_hidden_from_a_search_and_takes_no_work_is_not_planned_on() {
     let drained = *nodes_of(&group).keys().next().expect("one bundle");
     life(&mut engine, drained, LifeEvent::Drain);
     // The new bundle is spread, so the node of the first bundle is hidden from the search.
-    let PlanReply::Group(grown) = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(4), 1), None))
+    let PlanReply::Group(Ok(grown)) =
+        plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(4), 1), None))
     else {
         panic!("the other node is free")
     };
     let other = *nodes.iter().find(|&&node| node != drained).expect("two nodes");
     assert_eq!(nodes_of(&grown), [(drained, 1), (other, 1)].into());
     let filled = ask(&mut engine, PortRequest::Place(cores(12)));
-    assert!(matches!(filled, PortReply::Placed(placement) if placement.node == other));
+    assert!(matches!(filled, PortReply::Place(Ok(placement)) if placement.node == other));
     let refused = create(&mut engine, group_of(cores(12), 1, Strategy::Pack)).expect_err("nothing is left");
     assert_eq!((refused.infeasible, refused.attempts), (false, 1), "{refused:?}");
     check_all(&engine);
@@ -147,7 +148,7 @@ fn groups_beyond_those_of_one_round_are_tried_before_the_planner_sleeps() {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 1, 16, 0);
     let first = [12, 4].map(|cpu| match ask(&mut engine, PortRequest::Place(cores(cpu))) {
-        PortReply::Placed(placement) => placement.allocation,
+        PortReply::Place(Ok(placement)) => placement.allocation,
         other => panic!("placed: {other:?}"),
     });
     let large = GroupSpec { priority: 1, ..group_of(cores(16), 1, Strategy::Pack) };
@@ -158,7 +159,7 @@ fn groups_beyond_those_of_one_round_are_tried_before_the_planner_sleeps() {
     submit(&mut engine, 1, PortRequest::Release(first[1]));
     let replies = run_until_asleep(&mut engine);
     let placed = replies.iter().any(|(tag, reply)| {
-        *tag == 9 && matches!(reply, PortReply::Plan(plan) if matches!(**plan, PlanReply::Group(_)))
+        *tag == 9 && matches!(reply, PortReply::Plan(plan) if matches!(**plan, PlanReply::Group(Ok(_))))
     });
     assert!(placed, "the small one fits, and those before it do not: {replies:?}");
     assert!(engine.planners[0].is_asleep());
@@ -168,7 +169,7 @@ fn groups_beyond_those_of_one_round_are_tried_before_the_planner_sleeps() {
 /// Fills the free capacity with placements of one core.
 fn fill(engine: &mut Engine) -> Vec<AllocationId> {
     let mut live = Vec::new();
-    while let PortReply::Placed(placement) = ask(engine, PortRequest::Place(cores(1))) {
+    while let PortReply::Place(Ok(placement)) = ask(engine, PortRequest::Place(cores(1))) {
         live.push(placement.allocation);
     }
     live

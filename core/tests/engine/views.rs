@@ -15,7 +15,7 @@ use wharf_core::node::{
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
-use wharf_core::shard::{Command, HybridSettings, Outcome, Reserve, Shard, ShardConfig};
+use wharf_core::shard::{Command, HybridSettings, Outcome, Released, Reserve, Shard, ShardConfig};
 use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::{Change, ChangeCursor, ChangeKinds, Fresh, Step, View};
@@ -116,8 +116,10 @@ impl World {
         self.shard.step([command], Time(self.now), &mut outcomes);
         let outcome = outcomes.pop().expect("an outcome per command");
         match &outcome {
-            Outcome::Placed(placed) => self.live.push(placed.allocation),
-            Outcome::Released(id) => self.live.retain(|live| live != id),
+            Outcome::Place(Ok(placed)) => self.live.push(placed.allocation),
+            Outcome::Release(Ok(Released { allocation: id, inside: None })) => {
+                self.live.retain(|live| live != id)
+            }
             _ => {}
         }
         outcome
@@ -204,12 +206,12 @@ fn replicas_place_as_their_shard_from_whatever_view_they_had() {
             let planned = replica.plan(&asked);
             let outcome = world.step(Command::Place(asked));
             match (&outcome, planned) {
-                (Outcome::Placed(done), Some(planned)) => {
+                (Outcome::Place(Ok(done)), Some(planned)) => {
                     let same = (done.node, done.gpus, &done.units, done.alternative);
                     assert_eq!(same, (planned.node, planned.gpus, &planned.units, planned.alternative));
                     placed += 1;
                 }
-                (Outcome::Refused(_), None) => refused += 1,
+                (Outcome::Place(Err(_)), None) => refused += 1,
                 (outcome, planned) => panic!("seed {seed}: {planned:?} was planned, {outcome:?} came"),
             }
             assert_eq!(replica.policy_state(), world.shard.policy_state());
@@ -276,7 +278,7 @@ fn live_chunks<'a>(views: impl IntoIterator<Item = &'a View>) -> usize {
 
 fn place_and_release(world: &mut World) {
     let asked = PlacementRequest::new(Demand { cpu: Amount::whole(1), ..Demand::default() }, Policy::Random);
-    if let Outcome::Placed(placed) = world.step(Command::Place(asked)) {
+    if let Outcome::Place(Ok(placed)) = world.step(Command::Place(asked)) {
         world.shard.publish_view().expect("a node changed");
         world.step(Command::Release(placed.allocation));
     }
@@ -424,7 +426,7 @@ fn a_view_shows_what_a_statement_holds_until_it_is_decided() {
         assert_eq!(held.hot(slot).expect("a node").allocations, 0);
         cell.decide(decision);
         let outcome = world.step(Command::Finish { statement, decision });
-        let Outcome::Applied(applied) = outcome else { panic!("{outcome:?}") };
+        let Outcome::Applied(Ok(applied)) = outcome else { panic!("{outcome:?}") };
         let after = world.publish();
         assert_eq!(applied.visible_from, after.version().sequence);
         assert!(after.cold(slot).expect("a node").holds.is_empty());

@@ -15,8 +15,8 @@ use wharf_core::link::Clock;
 use wharf_core::node::{Labels, LifeEvent, NodeSpec, Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, ResourceKind};
-use wharf_core::router::{PortReply, PortRequest, Tag, Verdict, WaitEnd, WaitRequest};
-use wharf_core::shard::{Command, Home, Outcome, Park, WaitToken};
+use wharf_core::router::{NotPlaced, PortReply, PortRequest, Tag, Verdict, WaitEnd, WaitRequest};
+use wharf_core::shard::{Command, Home, NodeChange, Outcome, Park, WaitToken};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
@@ -40,7 +40,7 @@ fn wait_all(engine: &mut Engine, tags: &[(Tag, i32)], request: &PlacementRequest
 
 fn place(engine: &mut Engine, request: PlacementRequest) -> AllocationId {
     match ask(engine, PortRequest::Place(request)) {
-        PortReply::Placed(placement) => placement.allocation,
+        PortReply::Place(Ok(placement)) => placement.allocation,
         other => panic!("{other:?}"),
     }
 }
@@ -93,7 +93,7 @@ fn a_release_wakes_one_by_priority_then_age() {
     for (allocation, expected) in held.iter().zip([2, 3, 1, 4]) {
         let replies = release(&mut engine, *allocation);
         assert!(
-            matches!(&replies[..], [(tag, PortReply::Placed(_))] if *tag == expected),
+            matches!(&replies[..], [(tag, PortReply::Place(Ok(_)))] if *tag == expected),
             "{expected}: {replies:?}"
         );
         check_all(&engine);
@@ -121,9 +121,9 @@ fn a_request_that_fits_is_placed_at_once_and_one_that_none_could_hold_by_a_new_n
     let request = PortRequest::Partition(node.partition, Command::AddNode(Box::new(node.clone())));
     engine.ports[1].submit(5, request, engine.now).expect("room");
     let placed = settle(&mut engine).into_iter().find(|(tag, _)| *tag == 1).expect("the new node takes it");
-    assert!(matches!(placed.1, PortReply::Placed(placement) if placement.node == node.id));
+    assert!(matches!(placed.1, PortReply::Place(Ok(placement)) if placement.node == node.id));
     submit_wait(&mut engine, 2, cores(0), 0, u64::MAX);
-    assert!(matches!(&settle(&mut engine)[..], [(2, PortReply::Placed(_))]));
+    assert!(matches!(&settle(&mut engine)[..], [(2, PortReply::Place(Ok(_)))]));
     check_all(&engine);
 }
 
@@ -138,7 +138,7 @@ fn the_load_of_what_waits_counts_at_a_node_that_could_hold_it() {
         submit_wait(&mut engine, tag.into(), cores(3), 0, u64::MAX);
         assert!(settle(&mut engine).is_empty());
         let books = PortRequest::Partition(node.partition, Command::NodeBooks(node.id));
-        let PortReply::One(Outcome::Books(books)) = ask_at_other(&mut engine, books) else {
+        let PortReply::One(Outcome::Books(Ok(books))) = ask_at_other(&mut engine, books) else {
             panic!("the node is known")
         };
         let load = books.resources.iter().find(|(kind, _)| *kind == ResourceKind::Cpu).expect("cpu").1.load;
@@ -164,7 +164,9 @@ fn waits_end_by_deadline_by_being_taken_back_and_by_the_end() {
     let ends: Vec<_> = ended
         .iter()
         .map(|(tag, reply)| match reply {
-            PortReply::WaitEnded(end, verdict, refusal) => (*tag, *end, *verdict, refusal.nodes),
+            PortReply::Place(Err(NotPlaced { ended: Some(end), verdict, refusal })) => {
+                (*tag, *end, *verdict, refusal.nodes)
+            }
             other => panic!("{other:?}"),
         })
         .collect();
@@ -205,7 +207,7 @@ fn nothing_that_fits_waits() {
                 engine.ports[1].submit(u64::MAX, PortRequest::Release(id), engine.now).expect("room");
             }
             for (tag, reply) in settle(&mut engine) {
-                if let PortReply::Placed(placement) = reply {
+                if let PortReply::Place(Ok(placement)) = reply {
                     assert!(live.insert(tag, placement.allocation).is_none());
                     waiting -= 1;
                     placed += 1;
@@ -227,7 +229,7 @@ fn a_release_that_helps_nobody_looks_at_few() {
     let mut outcomes = Vec::new();
     let fill = (0..32).map(|_| Command::Place(cores(1)));
     shard.step(fill, Time(1), &mut outcomes);
-    let Outcome::Placed(first) = outcomes.remove(0) else { panic!("the first fits") };
+    let Outcome::Place(Ok(first)) = outcomes.remove(0) else { panic!("the first fits") };
     let park = |number: u64| {
         // Much memory or much cpu, with increasing demands.
         let demand = Demand {
@@ -273,7 +275,7 @@ fn what_fits_is_placed_although_thousands_that_do_not_come_before_it() {
     submit_wait(&mut engine, 5_000, cores(1), 0, u64::MAX);
     assert!(settle(&mut engine).is_empty());
     let replies = release(&mut engine, held);
-    assert!(matches!(&replies[..], [(5_000, PortReply::Placed(_))]), "{replies:?}");
+    assert!(matches!(&replies[..], [(5_000, PortReply::Place(Ok(_)))]), "{replies:?}");
     assert!(!engine.runners[0].shard().is_behind());
     check_all(&engine);
 }
@@ -354,7 +356,7 @@ fn what_one_node_could_hold_all_the_time_is_placed_although_the_deadline_passed_
     let (mut engine, nodes) = one_shard_of_many_fits(1);
     for tag in 0..50 {
         let replies = wait_past_the_deadline(&mut engine, tag, cores_and_memory(4));
-        let [(answered, PortReply::Placed(placed))] = &replies[..] else { panic!("{tag}: {replies:?}") };
+        let [(answered, PortReply::Place(Ok(placed)))] = &replies[..] else { panic!("{tag}: {replies:?}") };
         assert_eq!((*answered, placed.node), (tag, nodes[0]));
         assert!(release(&mut engine, placed.allocation).is_empty());
         assert_eq!(parked(&mut engine), 0);
@@ -368,7 +370,9 @@ fn a_deadline_says_infeasible_only_of_what_no_shard_could_hold() {
     let held = place(&mut engine, cores_and_memory(4));
     for (tag, count, expected) in [(1, 4, Verdict::NoFitNow), (2, 64, Verdict::Infeasible)] {
         let replies = wait_past_the_deadline(&mut engine, tag, cores_and_memory(count));
-        let [(_, PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal))] = &replies[..] else {
+        let [(_, PortReply::Place(Err(NotPlaced { ended: Some(WaitEnd::Expired), verdict, refusal })))] =
+            &replies[..]
+        else {
             panic!("{replies:?}")
         };
         assert_eq!((*verdict, refusal.nodes), (expected, 15), "every node of every shard was looked at");
@@ -381,12 +385,25 @@ fn a_deadline_says_infeasible_only_of_what_no_shard_could_hold() {
     let spec = NodeSpec { memory: Amount::whole(8), ..node_spec(&name, 8, 0) };
     let (id, partition, spec) = engine.registrar.update(spec).expect("registered");
     let update = PortRequest::Partition(partition, Command::UpdateNode(id, Box::new(spec)));
-    assert!(matches!(ask_at_other(&mut engine, update), PortReply::One(Outcome::NodeUpdated(_))));
+    assert!(matches!(
+        ask_at_other(&mut engine, update),
+        PortReply::One(Outcome::Node(Ok(NodeChange::Updated(_))))
+    ));
     let mut replies = Vec::new();
     engine.ports[0].end_waits(Time(u64::MAX), |tag, reply| replies.push((tag, reply)));
     replies.extend(settle(&mut engine));
     assert!(
-        matches!(replies[..], [(3, PortReply::WaitEnded(WaitEnd::Expired, Verdict::NoFitNow, _))]),
+        matches!(
+            replies[..],
+            [(
+                3,
+                PortReply::Place(Err(NotPlaced {
+                    ended: Some(WaitEnd::Expired),
+                    verdict: Verdict::NoFitNow,
+                    ..
+                }))
+            )]
+        ),
         "{replies:?}"
     );
     assert!(release(&mut engine, held).is_empty());
@@ -403,7 +420,9 @@ fn what_is_taken_back_before_all_shards_were_asked_is_not_called_infeasible() {
         let now = engine.now;
         assert!(engine.ports[0].end_wait(tag, end, now).is_none(), "a shard is being asked");
         let replies = settle(&mut engine);
-        let [(answered, PortReply::WaitEnded(ended, verdict, refusal))] = &replies[..] else {
+        let [(answered, PortReply::Place(Err(NotPlaced { ended: Some(ended), verdict, refusal })))] =
+            &replies[..]
+        else {
             panic!("{replies:?}")
         };
         assert_eq!((*answered, *ended, *verdict), (tag, end, Verdict::NoFitNow));

@@ -8,7 +8,7 @@ use wharf_core::ids::NodeId;
 use wharf_core::node::{Labels, LifeEvent, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Demand, GpuRequest};
-use wharf_core::shard::{Command, Home, Outcome, Park, Shard, WaitToken};
+use wharf_core::shard::{Command, Home, NodeChange, Outcome, Park, Refused, Shard, WaitToken};
 use wharf_core::time::Time;
 
 const NODE: NodeId = NodeId(1);
@@ -17,7 +17,10 @@ const TOKEN: WaitToken = WaitToken { port: 0, number: 1 };
 /// Creates a shard of one node, with or without an agent.
 fn shard_of(spec: &NodeSpec, agent: bool) -> Shard {
     let mut shard = lone_shard();
-    assert!(matches!(step(&mut shard, lone_node(1, spec.clone(), agent)), Outcome::NodeAdded(NODE)));
+    assert!(matches!(
+        step(&mut shard, lone_node(1, spec.clone(), agent)),
+        Outcome::Node(Ok(NodeChange::Added(NODE)))
+    ));
     shard
 }
 
@@ -31,7 +34,7 @@ fn waiting_for(spec: &NodeSpec, agent: bool, request: PlacementRequest) -> Shard
 fn park(shard: &mut Shard, request: PlacementRequest) {
     let park = Park { token: TOKEN, request, priority: 0, since: Time(0), home: Home::Here };
     let outcome = step(shard, Command::Park(Box::new(park)));
-    assert!(matches!(outcome, Outcome::Parked(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Place(Err(Refused { parked: true, .. }))), "{outcome:?}");
     assert_eq!(shard.drain_woken().count(), 0);
 }
 
@@ -46,16 +49,16 @@ fn step(shard: &mut Shard, command: Command) -> Outcome {
 #[track_caller]
 fn wakes(shard: &mut Shard, command: Command) {
     let outcome = step(shard, command);
-    assert!(!matches!(outcome, Outcome::Rejected(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Node(Ok(_))), "{outcome:?}");
     assert_eq!(shard.drain_woken().collect::<Vec<_>>(), [TOKEN]);
     let outcome = step(shard, Command::Retry(TOKEN));
-    assert!(matches!(outcome, Outcome::Placed(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Place(Ok(_))), "{outcome:?}");
 }
 
 #[track_caller]
 fn wakes_nobody(shard: &mut Shard, command: Command) {
     let outcome = step(shard, command);
-    assert!(!matches!(outcome, Outcome::Rejected(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Node(Ok(_))), "{outcome:?}");
     assert_eq!(shard.drain_woken().count(), 0);
 }
 

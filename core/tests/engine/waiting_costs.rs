@@ -11,7 +11,7 @@ use wharf_core::limits::{
 use wharf_core::node::{Labels, NodeSpec, Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
-use wharf_core::shard::{Command, Home, Outcome, Park, Shard, ShardStatus, WaitToken};
+use wharf_core::shard::{Command, Home, Outcome, Park, Refused, Shard, ShardStatus, WaitToken};
 use wharf_core::time::Time;
 
 /// Numbers of distinct waiting shapes.
@@ -41,7 +41,7 @@ fn park(shard: &mut Shard, number: u64, request: PlacementRequest) {
     let token = WaitToken { port: 0, number };
     let park = Park { token, request, priority: 0, since: Time(number), home: Home::Here };
     let outcome = step(shard, Command::Park(Box::new(park)));
-    assert!(matches!(outcome, Outcome::Parked(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Place(Err(Refused { parked: true, .. }))), "{outcome:?}");
 }
 
 /// Creates a shard of two nodes of 8 cores, both full of one-core allocations. Returns those of node 1.
@@ -53,8 +53,8 @@ fn full() -> (Shard, Vec<AllocationId>) {
     let mut held = Vec::new();
     for _ in 0..16 {
         match step(&mut shard, Command::Place(cores(1))) {
-            Outcome::Placed(placement) if placement.node == NodeId(1) => held.push(placement.allocation),
-            Outcome::Placed(_) => {}
+            Outcome::Place(Ok(placement)) if placement.node == NodeId(1) => held.push(placement.allocation),
+            Outcome::Place(Ok(_)) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -106,7 +106,7 @@ fn a_release_that_helps_nobody_looks_at_few_shapes_of_any_kind() {
                 step(&mut shard, Command::Release(id));
                 // Taken again, so that the next release starts from a full node, too.
                 let outcome = step(&mut shard, Command::Place(cores(1)));
-                assert!(matches!(outcome, Outcome::Placed(_)), "{outcome:?}");
+                assert!(matches!(outcome, Outcome::Place(Ok(_))), "{outcome:?}");
             }
             let looks = (shard.work().waiting_looked_at - before) / 4;
             // What an index finds is found at once. The rest is bounded, and done later.
@@ -175,7 +175,7 @@ fn what_fits_behind_many_that_do_not_is_woken_in_turn_by_later_commands() {
     shard.check_invariants().expect("nothing waits although a node could hold it");
     for number in woken {
         let outcome = step(&mut shard, Command::Retry(WaitToken { port: 0, number }));
-        let is_placed = matches!(outcome, Outcome::Placed(_));
+        let is_placed = matches!(outcome, Outcome::Place(Ok(_)));
         assert_eq!(is_placed, number != count + 1, "{number}: {outcome:?}");
     }
     go_on(&mut shard);

@@ -6,7 +6,9 @@ use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::node::NodeSpec;
 use wharf_core::request::Placement;
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ResourceKind};
-use wharf_core::shard::{Adoption, NodeBooks, Outcome, Rejection};
+use wharf_core::shard::{
+    Adoption, AdoptionRejection, NodeBooks, NodeChange, Outcome, TooManyAllocations, UnknownNode,
+};
 
 use super::linear_node::{DEVICE, LinearNode};
 use super::linear_shard::{Held, LinearShard, compare_node_outcome, differs};
@@ -72,14 +74,18 @@ impl LinearShard {
         let spec = self.nodes.iter().find(|node| node.registration.id == id);
         let spec = spec.map(|node| node.registration.spec.clone());
         let known = spec.is_some_and(|spec| self.update(id, &with_totals(spec, totals)));
-        let done = matches!(outcome, Outcome::NodeUpdated(n) if *n == id);
+        let done = matches!(outcome, Outcome::Node(Ok(NodeChange::Updated(n))) if *n == id);
         compare_node_outcome(id, known, outcome, done)
     }
 
     pub(super) fn compare_adopt(&mut self, adoption: &Adoption, outcome: &Outcome) -> Result<(), String> {
         let Some(at) = self.nodes.iter().position(|node| node.registration.id == adoption.node) else {
             return match outcome {
-                Outcome::Rejected(Rejection::UnknownNode(id)) if *id == adoption.node => Ok(()),
+                Outcome::Adopt(Err(AdoptionRejection::UnknownNode(UnknownNode(id))))
+                    if *id == adoption.node =>
+                {
+                    Ok(())
+                }
                 other => differs(other, "an unknown node"),
             };
         };
@@ -90,12 +96,12 @@ impl LinearShard {
                 self.settled_growth = None;
             }
             return match outcome {
-                Outcome::Rejected(Rejection::ExternalIdTaken { allocation, .. })
+                Outcome::Adopt(Err(AdoptionRejection::ExternalIdTaken(_, allocation)))
                     if !same && *allocation == id =>
                 {
                     Ok(())
                 }
-                Outcome::Adopted(placement)
+                Outcome::Adopt(Ok(placement))
                     if same
                         && (placement.allocation, placement.gpus, &placement.units)
                             == (id, held.gpus, &held.units) =>
@@ -107,23 +113,27 @@ impl LinearShard {
         }
         if self.nodes[at].allocations >= self.nodes[at].allocations_max {
             return match outcome {
-                Outcome::Rejected(Rejection::TooManyAllocations(id)) if *id == adoption.node => Ok(()),
+                Outcome::Adopt(Err(AdoptionRejection::TooManyAllocations(TooManyAllocations(id))))
+                    if *id == adoption.node =>
+                {
+                    Ok(())
+                }
                 other => differs(other, "a full node"),
             };
         }
         if self.wrong_instances(at, adoption) {
             return match outcome {
-                Outcome::Rejected(Rejection::InstanceCount { .. } | Rejection::NoSuchInstance { .. }) => {
-                    Ok(())
-                }
+                Outcome::Adopt(Err(
+                    AdoptionRejection::InstanceCount { .. } | AdoptionRejection::NoSuchInstance { .. },
+                )) => Ok(()),
                 other => differs(other, "wrong instances"),
             };
         }
-        let Outcome::Adopted(placement) = outcome else {
+        let Outcome::Adopt(Ok(placement)) = outcome else {
             return differs(outcome, "an adoption");
         };
         self.compare_chosen(at, adoption, placement)?;
-        let Placement { node, allocation, gpus, units, alternative: _ } = placement.clone();
+        let Placement { node, allocation, gpus, units, alternative: _ } = (**placement).clone();
         let there = &mut self.nodes[at];
         there.change_use(&adoption.demand, gpus, units.as_ref(), 1);
         let partition = there.registration.partition;
@@ -170,8 +180,8 @@ impl LinearShard {
     pub(super) fn compare_books(&self, id: NodeId, outcome: &Outcome) -> Result<(), String> {
         let node = self.nodes.iter().find(|node| node.registration.id == id);
         let (node, books) = match (node, outcome) {
-            (None, Outcome::Rejected(Rejection::UnknownNode(unknown))) if *unknown == id => return Ok(()),
-            (Some(node), Outcome::Books(books)) => (node, books),
+            (None, Outcome::Books(Err(UnknownNode(unknown)))) if *unknown == id => return Ok(()),
+            (Some(node), Outcome::Books(Ok(books))) => (node, books),
             (node, other) => return differs(other, node),
         };
         let NodeBooks { resources, instances, .. } = &**books;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use wharf_core::ids::{NodeId, OwnerId, ResourceId};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Amount, Demand, ResourceKind};
-use wharf_core::shard::{Outcome, Rejection, Reserve};
+use wharf_core::shard::{Outcome, ReservationChange, ReservationRejection, Reserve, UnknownNode};
 use wharf_core::state::ReservationRecord;
 use wharf_core::time::Time;
 
@@ -188,16 +188,16 @@ impl LinearShard {
         }
     }
 
-    fn refused(&self, at: usize, reserve: &Reserve) -> Option<Rejection> {
+    fn refused(&self, at: usize, reserve: &Reserve) -> Option<ReservationRejection> {
         let there = &self.nodes[at];
         let node = reserve.node;
         let wanted = LinearReservation::of(reserve);
         let spec = &there.registration.spec;
         if wanted.cpu + wanted.memory + wanted.gpu == 0 && wanted.custom.is_empty() {
-            return Some(Rejection::NothingReserved(node));
+            return Some(ReservationRejection::Nothing(node));
         }
         if reserve.until.is_some_and(|until| until <= self.now) {
-            return Some(Rejection::DeadlinePassed(node));
+            return Some(ReservationRejection::DeadlinePassed(node));
         }
         let mut asked = vec![
             (ResourceKind::Cpu, wanted.cpu, spec.cpu.units()),
@@ -209,23 +209,23 @@ impl LinearShard {
         );
         if let Some((kind, _, has)) = asked.into_iter().find(|(_, asked, has)| asked > has) {
             let capacity = Amount::try_from_units(has).expect("a capacity");
-            return Some(Rejection::ReservedTooMuch { node, kind, capacity });
+            return Some(ReservationRejection::TooMuch(node, kind, capacity));
         }
         if let Some(LinearReservation { owner, until, .. }) = &there.reservation {
             let owner = *owner;
             let until = *until;
-            return (owner != reserve.owner).then_some(Rejection::NodeReserved { node, owner, until });
+            return (owner != reserve.owner).then_some(ReservationRejection::Taken(node, owner, until));
         }
         let percent = self.reserved_percent;
         let part = self.nodes.len() as u32 * u32::from(percent) / 100;
         let most = if percent > 0 && part == 0 { 1 } else { part };
         let reserved = self.nodes.iter().filter(|node| node.reservation.is_some()).count();
-        (reserved as u32 >= most).then_some(Rejection::TooManyReserved { node, most, percent })
+        (reserved as u32 >= most).then_some(ReservationRejection::TooManyNodes(node, most, percent))
     }
 
     pub(super) fn compare_reserve(&mut self, reserve: &Reserve, outcome: &Outcome) -> Result<(), String> {
         let Some(at) = self.nodes.iter().position(|node| node.registration.id == reserve.node) else {
-            return compare_rejection(outcome, Rejection::UnknownNode(reserve.node));
+            return compare_rejection(outcome, UnknownNode(reserve.node).into());
         };
         if let Some(refused) = self.refused(at, reserve) {
             return compare_rejection(outcome, refused);
@@ -237,7 +237,11 @@ impl LinearShard {
             self.settled_growth = None;
         }
         match outcome {
-            Outcome::Reserved(view) if (view.node, view.owner) == (reserve.node, reserve.owner) => Ok(()),
+            Outcome::Reserve(Ok(ReservationChange::Made(view)))
+                if (view.node, view.owner) == (reserve.node, reserve.owner) =>
+            {
+                Ok(())
+            }
             other => differs(other, reserve),
         }
     }
@@ -249,25 +253,25 @@ impl LinearShard {
         outcome: &Outcome,
     ) -> Result<(), String> {
         let Some(node) = self.nodes.iter_mut().find(|node| node.registration.id == id) else {
-            return compare_rejection(outcome, Rejection::UnknownNode(id));
+            return compare_rejection(outcome, UnknownNode(id).into());
         };
         let holder = node.reservation.as_ref().map(|there| there.owner);
         if holder != Some(owner) {
-            return compare_rejection(outcome, Rejection::NotReserved { node: id, owner, holder });
+            return compare_rejection(outcome, ReservationRejection::NotReserved(id, owner, holder));
         }
         node.reservation = None;
         node.version += 1;
         self.settled_growth = None;
         match outcome {
-            Outcome::ReservationEnded(ended) if *ended == id => Ok(()),
+            Outcome::Reserve(Ok(ReservationChange::Ended(ended))) if *ended == id => Ok(()),
             other => differs(other, id),
         }
     }
 }
 
-fn compare_rejection(outcome: &Outcome, expected: Rejection) -> Result<(), String> {
+fn compare_rejection(outcome: &Outcome, expected: ReservationRejection) -> Result<(), String> {
     match outcome {
-        Outcome::Rejected(rejection) if *rejection == expected => Ok(()),
+        Outcome::Reserve(Err(rejection)) if *rejection == expected => Ok(()),
         other => differs(other, expected),
     }
 }

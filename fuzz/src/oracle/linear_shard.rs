@@ -11,7 +11,10 @@ use wharf_core::node::{AgentReport, DEVICE_GONE, LifeEvent, NodeRegistration, No
 use wharf_core::request::{Check, Placement, PlacementRequest, Policy, Refusal, Shortage};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, UnitAssignments};
 use wharf_core::rng::Rng;
-use wharf_core::shard::{Command, HybridSettings, Outcome, Rejection, WaitToken};
+use wharf_core::shard::{
+    Command, HybridSettings, NodeChange, NodeRejection, Outcome, Refused, Released, UnknownAllocation,
+    UnknownNode, WaitToken,
+};
 use wharf_core::time::Time;
 
 use super::fragmentation::{FragmentationScan, Price};
@@ -255,7 +258,7 @@ impl LinearShard {
                     *id,
                     known,
                     outcome,
-                    matches!(outcome, Outcome::NodeUpdated(n) if n == id),
+                    matches!(outcome, Outcome::Node(Ok(NodeChange::Updated(n))) if n == id),
                 )
             }
             Command::Life(id, event) => self.compare_life(*id, *event, outcome),
@@ -265,14 +268,14 @@ impl LinearShard {
             }
             Command::SetHealth(id, unhealthy) => {
                 let known = self.set_health(*id, unhealthy);
-                let done = matches!(outcome, Outcome::HealthSet(n) if n == id);
+                let done = matches!(outcome, Outcome::Node(Ok(NodeChange::Health(n))) if n == id);
                 compare_node_outcome(*id, known, outcome, done)
             }
             Command::RemoveNode { node, force } => self.compare_remove(*node, *force, outcome),
             Command::ListNodes { after, limit } => self.compare_list(*after, *limit, outcome),
             Command::Status | Command::Audit { .. } => match (command, outcome) {
                 (_, Outcome::Status(status)) => self.compare_status(status),
-                (Command::Audit { .. }, Outcome::Auditing { .. }) => Ok(()),
+                (Command::Audit { .. }, Outcome::Auditing(_)) => Ok(()),
                 (_, other) => differs(other, "a status"),
             },
             Command::Adopt(adoption) => self.compare_adopt(adoption, outcome),
@@ -301,8 +304,12 @@ impl LinearShard {
 
     fn compare_release(&mut self, id: AllocationId, outcome: &Outcome) -> Result<(), String> {
         match (self.release(id), outcome) {
-            (true, Outcome::Released(answered)) if *answered == id => Ok(()),
-            (false, Outcome::Rejected(Rejection::UnknownAllocation(answered))) if *answered == id => Ok(()),
+            (true, Outcome::Release(Ok(Released { allocation: answered, inside: None })))
+                if *answered == id =>
+            {
+                Ok(())
+            }
+            (false, Outcome::Release(Err(UnknownAllocation(answered)))) if *answered == id => Ok(()),
             (live, other) => differs(other, format!("{id}, live: {live}")),
         }
     }
@@ -324,7 +331,7 @@ impl LinearShard {
             self.settled_growth = None;
         }
         match outcome {
-            Outcome::NodeAdded(id) if *id == registration.id => Ok(()),
+            Outcome::Node(Ok(NodeChange::Added(id))) if *id == registration.id => Ok(()),
             other => differs(other, registration.id),
         }
     }
@@ -336,10 +343,10 @@ impl LinearShard {
     ) -> Result<(), String> {
         // The expected refusal is computed before anything changes.
         let expected_refusal = self.refusal(request);
-        let answer = if let Outcome::Placed(placement) = outcome { Some(placement.node) } else { None };
+        let answer = if let Outcome::Place(Ok(placement)) = outcome { Some(placement.node) } else { None };
         match (self.place(request, answer), outcome) {
-            (Some(expected), Outcome::Placed(placement)) if expected == *placement => Ok(()),
-            (None, Outcome::Refused(refusal)) => {
+            (Some(expected), Outcome::Place(Ok(placement))) if expected == *placement => Ok(()),
+            (None, Outcome::Place(Err(Refused { refusal, parked: false }))) => {
                 let expected = Refusal { growth: refusal.growth, ..expected_refusal };
                 if **refusal != expected {
                     return differs(refusal, expected);
@@ -485,8 +492,10 @@ impl LinearShard {
             self.settled_growth = None;
         }
         match outcome {
-            Outcome::StateSet(node, state) if legal && (*node, *state) == (id, after) => Ok(()),
-            Outcome::Rejected(Rejection::IllegalChange { node, illegal })
+            Outcome::Node(Ok(NodeChange::State(node, state))) if legal && (*node, *state) == (id, after) => {
+                Ok(())
+            }
+            Outcome::Node(Err(NodeRejection::IllegalChange(node, illegal)))
                 if !legal && *node == id && (illegal.state, illegal.event) == (before, event) =>
             {
                 Ok(())
@@ -500,9 +509,9 @@ impl LinearShard {
             return compare_node_outcome(id, false, outcome, false);
         };
         if allocations > 0 && !force {
-            let expected = Rejection::NodeInUse { node: id, allocations };
+            let expected = NodeRejection::InUse(id, allocations);
             return match outcome {
-                Outcome::Rejected(rejection) if *rejection == expected => Ok(()),
+                Outcome::Node(Err(rejection)) if *rejection == expected => Ok(()),
                 other => differs(other, expected),
             };
         }
@@ -517,7 +526,7 @@ impl LinearShard {
         self.nodes.retain(|node| node.registration.id != id);
         self.node_resized();
         match outcome {
-            Outcome::NodeRemoved { node, allocations_ended, .. }
+            Outcome::Node(Ok(NodeChange::Removed { node, allocations_ended, .. }))
                 if (*node, *allocations_ended) == (id, allocations) =>
             {
                 Ok(())
@@ -548,7 +557,8 @@ pub(super) fn compare_node_outcome(
     outcome: &Outcome,
     done: bool,
 ) -> Result<(), String> {
-    let refused = matches!(outcome, Outcome::Rejected(Rejection::UnknownNode(node)) if *node == id);
+    let refused =
+        matches!(outcome, Outcome::Node(Err(NodeRejection::Unknown(UnknownNode(node)))) if *node == id);
     if (known && done) || (!known && refused) {
         Ok(())
     } else {

@@ -1,24 +1,25 @@
 //! The part of the oracle for waiting requests. A parked request is tried like a placement.
 
-use wharf_core::shard::{Outcome, Park, Rejection, WaitToken};
+use wharf_core::shard::{Outcome, Park, Refused, WaitToken};
 
 use super::linear_shard::{LinearShard, differs};
 
 impl LinearShard {
     pub(super) fn compare_park(&mut self, park: &Park, outcome: &Outcome) -> Result<(), String> {
         match outcome {
-            Outcome::Parked(refusal) => {
+            Outcome::Place(Err(Refused { refusal, parked: true })) => {
                 self.parked.insert(park.token, park.request.clone());
-                self.compare_place(&park.request, &Outcome::Refused(refusal.clone()))
+                let refused = Refused { refusal: refusal.clone(), parked: false };
+                self.compare_place(&park.request, &Outcome::Place(Err(refused)))
             }
-            Outcome::Refused(_) => differs(outcome, "parked"),
+            Outcome::Place(Err(_)) => differs(outcome, "parked"),
             other => self.compare_place(&park.request, other),
         }
     }
 
     pub(super) fn compare_retry(&mut self, token: WaitToken, outcome: &Outcome) -> Result<(), String> {
         let Some(request) = self.parked.get(&token).cloned() else { return compare_not_parked(outcome) };
-        if matches!(outcome, Outcome::Placed(_)) {
+        if matches!(outcome, Outcome::Place(Ok(_))) {
             self.parked.remove(&token);
         }
         self.retrying = true;
@@ -38,7 +39,7 @@ impl LinearShard {
 
 fn compare_not_parked(outcome: &Outcome) -> Result<(), String> {
     match outcome {
-        Outcome::Rejected(Rejection::NotParked) => Ok(()),
+        Outcome::NotParked => Ok(()),
         other => differs(other, "not parked"),
     }
 }

@@ -9,6 +9,7 @@ use super::{
 use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
 use wharf_core::request::Check;
 use wharf_core::rng::Rng;
+use wharf_core::shard::{Refused, ReservationChange};
 
 /// The events of a run, so that a test can check that they occurred.
 #[derive(Clone, Debug, Default)]
@@ -144,7 +145,10 @@ pub fn run_reservation_ops(seed: u64, operations: u64) -> Result<ReservationCoun
         if let (Operation::Place(_), Some((_, Command::Place(request)))) = (operation, pair.commands.last()) {
             count_place(request, pair.last_outcome(), &before, &mut counts);
         }
-        if matches!((operation, pair.last_outcome()), (Operation::Reserve(..), Some(Outcome::Reserved(_)))) {
+        if matches!(
+            (operation, pair.last_outcome()),
+            (Operation::Reserve(..), Some(Outcome::Reserve(Ok(ReservationChange::Made(_)))))
+        ) {
             counts.made += 1;
         }
     }
@@ -159,14 +163,16 @@ fn count_place(
     counts: &mut ReservationCounts,
 ) {
     match outcome {
-        Some(Outcome::Placed(placement)) if request.owner.is_some() => {
+        Some(Outcome::Place(Ok(placement))) if request.owner.is_some() => {
             if before.get(&placement.node).copied() == request.owner {
                 *counts.on_own.entry(Policy::name(request.policy)).or_default() += 1;
             } else {
                 counts.elsewhere += 1;
             }
         }
-        Some(Outcome::Refused(refusal)) if refusal.checks.contains_key(&Check::Reserved) => {
+        Some(Outcome::Place(Err(Refused { refusal, .. })))
+            if refusal.checks.contains_key(&Check::Reserved) =>
+        {
             counts.kept_from += 1;
         }
         _ => {}

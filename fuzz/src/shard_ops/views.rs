@@ -111,14 +111,14 @@ impl Run {
         self.pair.apply(operation)?;
         let outcome = self.pair.last_outcome().expect("just answered");
         let same = match (outcome, &planned) {
-            (Outcome::Placed(placed), Some(planned)) => {
+            (Outcome::Place(Ok(placed)), Some(planned)) => {
                 self.counts.placed += 1;
                 placed.node == planned.node
                     && placed.gpus == planned.gpus
                     && placed.units == planned.units
                     && placed.alternative == planned.alternative
             }
-            (Outcome::Refused(_), None) => {
+            (Outcome::Place(Err(_)), None) => {
                 self.counts.refused += 1;
                 true
             }

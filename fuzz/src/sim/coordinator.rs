@@ -11,7 +11,7 @@ use wharf_core::ids::{AllocationId, Incarnation, PartitionId, StatementId};
 use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
-use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::shard::{Command, Outcome, Released, UnknownAllocation, UnknownStatement};
 use wharf_core::statement::{
     Allocate, Applied, CommitMode, ConflictDetection, Evict, Granted, Operation, Part, Pipeline, Prepare,
     Prepared,
@@ -190,18 +190,15 @@ impl Coordinator {
                         statement.pieces[piece].state = State::Prepared(*prepared);
                     }
                 }
-                Outcome::Applied(applied) => self.handle_applied(number, piece, &applied),
-                Outcome::Released(id) | Outcome::BundleReleased { bundle: id, .. } => {
+                Outcome::Applied(Ok(applied)) => self.handle_applied(number, piece, &applied),
+                // An allocation that was evicted in the meantime is unknown.
+                Outcome::Release(Ok(Released { allocation: id, .. }) | Err(UnknownAllocation(id))) => {
                     self.ended.insert(id);
                 }
-                Outcome::Rejected(Rejection::UnknownStatement(id)) => {
+                Outcome::Applied(Err(UnknownStatement(id))) => {
                     let decision = self.under_way.get(&number).and_then(|statement| statement.decision);
                     named("what_is_committed_is_done", what_is_committed_is_done(id, decision))?;
                     self.done(number, piece);
-                }
-                // The answer to a release of an allocation that was evicted in the meantime.
-                Outcome::Rejected(Rejection::UnknownAllocation(id)) => {
-                    self.ended.insert(id);
                 }
                 other => return Err(format!("{} was answered with {other:?}", self.id(number))),
             }

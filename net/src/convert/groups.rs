@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use wharf_core::group::{
-    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView,
-    PlanRejection, PlanReply, Spreading, Strategy, TopologyRule,
+    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, NoGroup,
+    PlanRejection, Spreading, Strategy, TopologyRule,
 };
 use wharf_core::ids::GroupId;
 use wharf_core::limits::GROUP_BUNDLES_MAX;
@@ -410,40 +410,30 @@ fn cancelled_group(message: &str) -> GroupReply {
 }
 
 /// Returns the reply to a request about one group.
-///
-/// # Panics
-/// Panics if `reply` does not answer such a job.
 #[must_use]
-pub fn group_reply(reply: &PlanReply, catalog: &Catalog) -> GroupReply {
-    match reply {
-        PlanReply::Group(view) => GroupReply {
+pub fn group_reply(group: &Result<Box<GroupView>, NoGroup>, catalog: &Catalog) -> GroupReply {
+    match group {
+        Ok(view) => GroupReply {
             reason: Reason::Done.into(),
             group: Some(group_body(view, catalog)),
             ..GroupReply::default()
         },
-        PlanReply::Refused(refusal) => group_refusal(refusal, catalog),
-        PlanReply::Rejected(rejection) => group_fault(plan_fault(rejection)),
-        PlanReply::Cancelled => cancelled_group("it was taken back before it was placed"),
-        PlanReply::Removed(..) => cancelled_group("the group was removed before this was placed"),
-        other => unreachable!("no answer about one group: {other:?}"),
+        Err(NoGroup::Refused(refusal)) => group_refusal(refusal, catalog),
+        Err(NoGroup::Rejected(rejection)) => group_fault(plan_fault(rejection)),
+        Err(NoGroup::Cancelled) => cancelled_group("it was taken back before it was placed"),
+        Err(NoGroup::Removed) => cancelled_group("the group was removed before this was placed"),
     }
 }
 
 /// Returns the reply to the removal of a group.
-///
-/// # Panics
-/// Panics if `reply` does not answer such a job.
 #[must_use]
-pub fn removed_group(reply: &PlanReply) -> RemoveGroupReply {
-    match reply {
-        PlanReply::Removed(_, ended) => {
-            RemoveGroupReply { bundles_ended: *ended, ..RemoveGroupReply::default() }
-        }
-        PlanReply::Rejected(rejection) => {
+pub fn removed_group(removed: &Result<(GroupId, u32), PlanRejection>) -> RemoveGroupReply {
+    match removed {
+        Ok((_, ended)) => RemoveGroupReply { bundles_ended: *ended, ..RemoveGroupReply::default() },
+        Err(rejection) => {
             let fault = plan_fault(rejection);
             RemoveGroupReply { reason: fault.reason, fault: Some(fault), ..RemoveGroupReply::default() }
         }
-        other => unreachable!("no answer to a removal: {other:?}"),
     }
 }
 
@@ -461,18 +451,9 @@ pub fn page_limit(limit: u32) -> Result<u16, Fault> {
 }
 
 /// Builds a page of at most `limit` groups.
-///
-/// # Panics
-/// Panics if `reply` does not answer such a job.
 #[must_use]
-pub fn groups_page(reply: &PlanReply, limit: usize) -> ListGroupsReply {
-    match reply {
-        PlanReply::Groups(views) => ListGroupsReply {
-            groups: views.iter().take(limit).map(summary).collect(),
-            more: views.len() >= limit,
-        },
-        other => unreachable!("no page of groups: {other:?}"),
-    }
+pub fn groups_page(views: &[GroupView], limit: usize) -> ListGroupsReply {
+    ListGroupsReply { groups: views.iter().take(limit).map(summary).collect(), more: views.len() >= limit }
 }
 
 /// The target of a placement into a bundle.

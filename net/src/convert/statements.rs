@@ -1,6 +1,6 @@
 //! Conversion between wire types and engine types: statements of external schedulers.
 
-use wharf_core::group::{PlanReply, StatementReport, Submit};
+use wharf_core::group::{PlanRejection, StatementReport, Submit};
 use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::registrar::Catalog;
@@ -264,8 +264,20 @@ pub fn statement_fault(fault: Fault) -> StatementReply {
     StatementReply { reason: fault.reason, fault: Some(fault), ..StatementReply::default() }
 }
 
-/// Builds the reply to a statement of `count` operations.
-fn report(report: &StatementReport, count: usize, catalog: &Catalog) -> StatementReply {
+/// Returns the reply to a statement of `count` operations.
+///
+/// # Panics
+/// If the report names other operations.
+#[must_use]
+pub fn statement_reply(
+    report: &Result<Box<StatementReport>, PlanRejection>,
+    count: usize,
+    catalog: &Catalog,
+) -> StatementReply {
+    let report = match report {
+        Ok(report) => report,
+        Err(rejection) => return statement_fault(plan_fault(rejection)),
+    };
     let rest = if report.expired { Reason::Expired } else { Reason::Aborted };
     let mut operations = vec![OperationReply { reason: rest.into(), ..OperationReply::default() }; count];
     let conflicts = report.applied.iter().flat_map(|applied| &applied.conflicts);
@@ -285,17 +297,4 @@ fn report(report: &StatementReport, count: usize, catalog: &Catalog) -> Statemen
     };
     let statement = Some(report.statement.into());
     StatementReply { reason: reason.into(), statement, operations, fault: None }
-}
-
-/// Returns the reply to a statement of `count` operations.
-///
-/// # Panics
-/// Panics if `reply` does not answer such a job, or names other operations.
-#[must_use]
-pub fn statement_reply(reply: &PlanReply, count: usize, catalog: &Catalog) -> StatementReply {
-    match reply {
-        PlanReply::Statement(statement) => report(statement, count, catalog),
-        PlanReply::Rejected(rejection) => statement_fault(plan_fault(rejection)),
-        other => unreachable!("no answer to a statement: {other:?}"),
-    }
 }

@@ -43,7 +43,7 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use slab::Slab;
-use wharf_core::group::PlanReply;
+use wharf_core::group::{NoGroup, PlanReply};
 use wharf_core::ids::SessionId;
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
 use wharf_core::planted::{PlantedBug, is_planted};
@@ -489,11 +489,13 @@ impl ConnectionService {
             Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
             _ => self.port_room.give_back(1),
         }
-        if let Parts::IntoGroup(_) = operation.parts {
-            return self.step_into_group(at, reply, now);
-        }
         let is_taken_back = is_taken_back(&reply);
-        let Some(complete) = operation.handle_part(part, reply, self.port.catalog()) else { return };
+        let Some(complete) = operation.handle_part(part, reply, &mut self.port) else {
+            if let Parts::IntoGroup(_) = operation.parts {
+                self.port_room.wait(Waiter::Operation(at), 1);
+            }
+            return;
+        };
         let Operation { sequence, started, parts, .. } = self.operations.remove(at);
         let candidates = parts.candidates();
         let waited = parts.waits();
@@ -531,8 +533,8 @@ impl ConnectionService {
 /// meanwhile, the removal is the outcome instead.
 fn is_taken_back(reply: &PortReply) -> bool {
     match reply {
-        PortReply::WaitEnded(WaitEnd::Cancelled, ..) => true,
-        PortReply::Plan(reply) => matches!(**reply, PlanReply::Cancelled),
+        PortReply::Place(Err(not_placed)) => not_placed.ended == Some(WaitEnd::Cancelled),
+        PortReply::Plan(reply) => matches!(**reply, PlanReply::Group(Err(NoGroup::Cancelled))),
         _ => false,
     }
 }

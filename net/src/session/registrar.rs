@@ -23,15 +23,17 @@ use wharf_core::ids::{NodeId, PartitionId};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::node::LifeEvent;
 use wharf_core::registrar::{Catalog, Registrar};
-use wharf_core::router::{Port, PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::reply::reply_of;
+use wharf_core::request::Placement;
+use wharf_core::router::{Port, PortReply, PortRequest, Tag};
+use wharf_core::shard::{Command, NodeBooks, NodeChange, Outcome, UnknownNode};
 use wharf_core::state::ShardState;
 use wharf_core::time::Time;
 
 use super::tags::{split_tag, tag};
 use crate::convert::{
-    adoption, books_reply, learn_kinds, named_rejection_fault, node_spec, placed_reply, refused_adoption,
-    registrar_fault, rejection_fault, reserve_reply, resource_totals,
+    adoption, adoption_fault, books_reply, fault_reply, learn_kinds, node_fault, node_spec, placed_reply,
+    registrar_fault, resource_totals,
 };
 use crate::protocol::{
     AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, Kind,
@@ -142,6 +144,28 @@ struct Job<T> {
     kind: JobKind<T>,
 }
 
+/// Converts the outcome of one shard, or the fault for which it was not asked, to the reply.
+type Answer = fn(Result<Outcome, Fault>, &Catalog, Time) -> RegistrarReply;
+
+fn adopted(outcome: Result<Outcome, Fault>, catalog: &Catalog, _: Time) -> RegistrarReply {
+    let adopted = outcome.and_then(|outcome| {
+        let adopted: Result<Box<Placement>, _> = reply_of(outcome);
+        adopted.map_err(|rejection| adoption_fault(&rejection, &catalog.resources))
+    });
+    let reply = adopted.map_or_else(fault_reply, |placement| placed_reply(&placement, catalog));
+    RegistrarReply::Adopted(Box::new(reply))
+}
+
+fn books(outcome: Result<Outcome, Fault>, catalog: &Catalog, now: Time) -> RegistrarReply {
+    let books = outcome.and_then(|outcome| {
+        let books: Result<Box<NodeBooks>, UnknownNode> = reply_of(outcome);
+        books.map_err(|unknown| node_fault(&unknown.into()))
+    });
+    books.map_or_else(RegistrarReply::Fault, |books| {
+        RegistrarReply::Books(Box::new(books_reply(&books, &catalog.resources, now)))
+    })
+}
+
 enum JobKind<T> {
     Nodes(Vec<NodeReply>),
     List(Listing),
@@ -154,8 +178,8 @@ enum JobKind<T> {
     Heartbeat(HeartbeatReply),
     /// Nodes whose agents are silent.
     Lost,
-    /// A request that one shard answers. Holds the answer.
-    One(Option<RegistrarReply>),
+    /// A request that one shard answers. Converts the outcome.
+    One(Answer),
     Stop,
 }
 
@@ -330,16 +354,14 @@ impl<T> RegistrarService<T> {
                 let planned = self.plan_set_resources(&request);
                 self.start_nodes(vec![planned], reply);
             }
-            RegistrarRequest::Adopt(request) => match self.plan_adopt(request) {
-                Ok((partition, command, _)) => self.start_one(partition, command, reply),
-                Err(fault) => {
-                    self.answer(reply, RegistrarReply::Adopted(Box::new(refused_adoption(fault))));
-                }
-            },
-            RegistrarRequest::Books(request) => match self.plan_named(&request.node, Command::NodeBooks) {
-                Ok((partition, command, _)) => self.start_one(partition, command, reply),
-                Err(fault) => self.answer(reply, RegistrarReply::Fault(fault)),
-            },
+            RegistrarRequest::Adopt(request) => {
+                let planned = self.plan_adopt(request);
+                self.start_one(planned, adopted, reply);
+            }
+            RegistrarRequest::Books(request) => {
+                let planned = self.plan_named(&request.node, Command::NodeBooks);
+                self.start_one(planned, books, reply);
+            }
             RegistrarRequest::Learn(names) => {
                 let learnt = learn_kinds(&names, self.registrar.resources_mut());
                 self.publish();
@@ -399,60 +421,29 @@ impl<T> RegistrarService<T> {
         Ok((partition, Command::Adopt(Box::new(adoption)), node))
     }
 
-    /// Sends a command whose outcome is the whole reply.
-    fn start_one(&mut self, partition: PartitionId, command: Command, reply: T) {
-        let key = self.jobs.insert(Job { reply: Some(reply), left: 1, kind: JobKind::One(None) });
-        let request = PortRequest::Partition(partition, command);
-        let at_once = self.port.submit(tag(key, 0), request, self.now);
-        assert!(matches!(at_once, Ok(None)), "room was looked for before");
-        self.port.flush();
-    }
-
-    /// Turns one shard's outcome into the reply.
-    fn one_reply(&mut self, outcome: Outcome) -> RegistrarReply {
-        let catalog = self.catalog.load();
-        match outcome {
-            Outcome::Adopted(placement) => {
-                RegistrarReply::Adopted(Box::new(placed_reply(&placement, &catalog)))
+    /// Sends a command whose outcome is the whole reply. `answer` converts it, and a fault too.
+    fn start_one(&mut self, planned: Planned, answer: Answer, reply: T) {
+        match planned {
+            Ok((partition, command, _)) => {
+                self.start(JobKind::One(answer), Some(reply), vec![(partition, command)]);
             }
-            Outcome::Books(books) => {
-                let books = books_reply(&books, &catalog.resources, self.now);
-                RegistrarReply::Books(Box::new(books))
+            Err(fault) => {
+                let refused = answer(Err(fault), &self.catalog.load(), self.now);
+                self.answer(reply, refused);
             }
-            Outcome::Reserved(_)
-            | Outcome::ReservationEnded(_)
-            | Outcome::Rejected(
-                Rejection::NodeReserved { .. }
-                | Rejection::NotReserved { .. }
-                | Rejection::ReservedTooMuch { .. }
-                | Rejection::NothingReserved(_)
-                | Rejection::DeadlinePassed(_)
-                | Rejection::TooManyReserved { .. },
-            ) => RegistrarReply::Reserved(Box::new(reserve_reply(&outcome, &catalog.resources))),
-            Outcome::Rejected(rejection @ Rejection::UnknownNode(_)) => {
-                RegistrarReply::Fault(rejection_fault(&rejection))
-            }
-            Outcome::Rejected(rejection) => {
-                let fault = named_rejection_fault(&rejection, &catalog.resources);
-                RegistrarReply::Adopted(Box::new(refused_adoption(fault)))
-            }
-            other => unreachable!("no outcome of an adoption or of books: {other:?}"),
         }
     }
 
     fn start_nodes(&mut self, planned: Vec<Planned>, reply: T) {
         // Publish before any shard can place on a new node, so that a reply can resolve the node's name.
         self.publish();
-        let now = self.now;
         let left = planned.iter().filter(|planned| planned.is_ok()).count();
         let replies = vec![NodeReply::default(); planned.len()];
         let key = self.jobs.insert(Job { reply: Some(reply), left, kind: JobKind::Nodes(replies) });
         for (part, planned) in planned.into_iter().enumerate() {
             let answered = match planned {
                 Ok((partition, command, node)) => {
-                    let request = PortRequest::Partition(partition, command);
-                    let at_once = self.port.submit(tag(key, part), request, now);
-                    assert!(matches!(at_once, Ok(None)), "room was looked for before");
+                    self.send(tag(key, part), PortRequest::Partition(partition, command));
                     NodeReply { node: node.0, ..NodeReply::default() }
                 }
                 Err(fault) => faulty(fault),
@@ -469,9 +460,14 @@ impl<T> RegistrarService<T> {
 
     fn start_every(&mut self, kind: JobKind<T>, command: Command, reply: Option<T>) {
         let key = self.jobs.insert(Job { reply, left: 1, kind });
-        let at_once = self.port.submit(tag(key, 0), PortRequest::Every(command), self.now);
-        assert!(matches!(at_once, Ok(None)), "room was looked for before");
+        self.send(tag(key, 0), PortRequest::Every(command));
         self.port.flush();
+    }
+
+    /// Sends a request to the port, which has room for it.
+    fn send(&mut self, tag: Tag, request: PortRequest) {
+        let at_once = self.port.submit(tag, request, self.now);
+        assert!(matches!(at_once, Ok(None)), "room was looked for before");
     }
 
     fn publish(&mut self) {
@@ -486,18 +482,12 @@ impl<T> RegistrarService<T> {
         let mut forgot = false;
         for (tag, reply) in replies {
             let (key, part) = split_tag(tag);
-            let outcomes = match reply {
-                PortReply::Every(outcomes) => outcomes,
-                PortReply::One(outcome) if matches!(self.jobs[key].kind, JobKind::One(_)) => {
-                    self.jobs[key].kind = JobKind::One(Some(self.one_reply(outcome)));
-                    Vec::new()
-                }
-                PortReply::One(outcome) => {
-                    forgot |= self.handle_shard_outcome(key, part, outcome);
-                    Vec::new()
-                }
-                other => unreachable!("the registrar places nothing: {other:?}"),
-            };
+            let mut outcomes = Vec::new();
+            match (&self.jobs[key].kind, reply) {
+                (_, PortReply::Every(all)) => outcomes = all,
+                (JobKind::One(_), reply) => outcomes.push(reply_of(reply)),
+                (_, reply) => forgot |= self.handle_shard_outcome(key, part, reply_of(reply)),
+            }
             self.jobs[key].left -= 1;
             if self.jobs[key].left == 0 {
                 if std::mem::take(&mut forgot) {
@@ -516,30 +506,25 @@ impl<T> RegistrarService<T> {
 
     /// Records a shard's answer to one part of a request. Returns whether a node is gone.
     fn handle_shard_outcome(&mut self, key: usize, part: usize, outcome: Outcome) -> bool {
-        let replies = match &mut self.jobs[key].kind {
-            JobKind::Nodes(replies) => replies,
-            JobKind::List(listing) => {
-                listing.add(outcome);
-                return false;
-            }
-            _ => return self.handle_agent_outcome(key, outcome),
-        };
-        match outcome {
-            Outcome::NodeAdded(_) | Outcome::NodeUpdated(_) | Outcome::StateSet(..) => false,
-            Outcome::NodeRemoved { node, allocations_ended, version } => {
-                replies[part].allocations_ended = allocations_ended;
-                self.registrar.forget(node, version);
-                true
-            }
-            Outcome::Rejected(rejection) => {
-                replies[part] = NodeReply { node: replies[part].node, ..faulty(rejection_fault(&rejection)) };
-                false
-            }
-            other => unreachable!("no outcome of a node command: {other:?}"),
+        match &mut self.jobs[key].kind {
+            JobKind::List(listing) => listing.add(reply_of(outcome)),
+            JobKind::Nodes(replies) => match reply_of(outcome) {
+                Ok(NodeChange::Removed { node, allocations_ended, version }) => {
+                    replies[part].allocations_ended = allocations_ended;
+                    self.registrar.forget(node, version);
+                    return true;
+                }
+                Ok(_) => {}
+                Err(rejection) => {
+                    replies[part] = NodeReply { node: replies[part].node, ..faulty(node_fault(&rejection)) };
+                }
+            },
+            _ => return self.handle_agent_change(key, reply_of(outcome)),
         }
+        false
     }
 
-    fn complete(&mut self, key: usize, outcomes: Vec<Outcome>) {
+    fn complete(&mut self, key: usize, mut outcomes: Vec<Outcome>) {
         let job = self.jobs.remove(key);
         let reply = match job.kind {
             JobKind::Nodes(replies) => RegistrarReply::Nodes(NodesReply { replies }),
@@ -552,14 +537,13 @@ impl<T> RegistrarService<T> {
             }
             JobKind::Heartbeat(reply) => RegistrarReply::Heartbeat(reply),
             JobKind::Lost => return,
-            JobKind::One(reply) => reply.expect("its shard answered"),
+            JobKind::One(answer) => {
+                answer(Ok(outcomes.pop().expect("its shard answered")), &self.catalog.load(), self.now)
+            }
             JobKind::Stop => {
                 self.stopped = true;
-                let states = outcomes.into_iter().map(|outcome| match outcome {
-                    Outcome::Exported(state) => *state,
-                    other => unreachable!("no outcome of an export: {other:?}"),
-                });
-                RegistrarReply::Exported(states.collect())
+                let states = outcomes.into_iter().map(reply_of::<Box<ShardState>, _>);
+                RegistrarReply::Exported(states.map(|state| *state).collect())
             }
         };
         if let Some(asker) = job.reply {

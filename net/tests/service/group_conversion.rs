@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use wharf_core::group::{
-    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView,
-    PlanRejection, PlanReply, Spreading, StatementReport, Strategy,
+    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, NoGroup,
+    PlanRejection, Spreading, StatementReport, Strategy,
 };
 use wharf_core::ids::{
     AllocationId, BundleId, GroupId, Incarnation, NodeId, OwnerId, PartitionId, StatementId,
@@ -387,9 +387,7 @@ fn a_statements_reply_says_of_each_operation_what_became_of_it() {
         units: None,
     };
     let lost = conflict(2, nodes[1], ConflictReason::AlreadyReleasing);
-    let reply = |report: StatementReport, count| {
-        statement_reply(&PlanReply::Statement(Box::new(report)), count, &catalog)
-    };
+    let reply = |report: StatementReport, count| statement_reply(&Ok(Box::new(report)), count, &catalog);
     let report =
         |applied, conflicts, expired| StatementReport { statement: STATEMENT, applied, conflicts, expired };
     let reasons = |reply: &StatementReply| -> Vec<_> {
@@ -423,7 +421,7 @@ fn a_statements_reply_says_of_each_operation_what_became_of_it() {
     assert_eq!(nothing.reason, Reason::Conflicted.into());
     let late = reply(report(vec![], vec![], true), 2);
     assert_eq!((late.reason, reasons(&late)), (Reason::Expired.into(), vec![Reason::Expired; 2]));
-    let rejected = PlanReply::Rejected(PlanRejection::UnknownNode { operation: 3, node: NodeId(9) });
+    let rejected = Err(PlanRejection::UnknownNode { operation: 3, node: NodeId(9) });
     let refused = statement_reply(&rejected, 4, &catalog);
     assert_eq!(refused.fault.expect("a fault").field, "operations[3].node");
     assert_eq!((refused.reason, refused.operations.len()), (Reason::UnknownNode.into(), 0));
@@ -437,7 +435,7 @@ fn every_refusal_of_a_group_says_what_it_falls_short_of() {
     let lost = vec![conflict(0, nodes[0], ConflictReason::AlreadyReleasing); 1024];
     let refused = |infeasible, reason| {
         let refusal = GroupRefusal { infeasible, reason, attempts: 3 };
-        let reply = group_reply(&PlanReply::Refused(Box::new(refusal)), &catalog);
+        let reply = group_reply(&Err(NoGroup::Refused(Box::new(refusal))), &catalog);
         assert!(reply.group.is_none() && reply.fault.is_none());
         let body = reply.refusal.expect("it is one");
         assert!(body.attempts == 3 && !body.message.is_empty());
@@ -510,14 +508,14 @@ fn every_rejection_has_its_reason_and_field() {
     for (rejection, reason, field) in cases {
         let fault = plan_fault(&rejection);
         assert_eq!((fault.reason, fault.field.as_str()), (reason.into(), field), "{fault}");
-        let reply = group_reply(&PlanReply::Rejected(rejection.clone()), &Catalog::default());
+        let reply = group_reply(&Err(NoGroup::Rejected(rejection.clone())), &Catalog::default());
         assert_eq!((reply.reason, reply.fault), (reason.into(), Some(fault.clone())));
-        let removed = removed_group(&PlanReply::Rejected(rejection));
+        let removed = removed_group(&Err(rejection));
         assert_eq!((removed.reason, removed.fault), (reason.into(), Some(fault)));
     }
-    assert_eq!(removed_group(&PlanReply::Removed(GROUP, 8)).bundles_ended, 8);
-    for reply in [PlanReply::Cancelled, PlanReply::Removed(GROUP, 0)] {
-        let reply = group_reply(&reply, &Catalog::default());
+    assert_eq!(removed_group(&Ok((GROUP, 8))).bundles_ended, 8);
+    for reason in [NoGroup::Cancelled, NoGroup::Removed] {
+        let reply = group_reply(&Err(reason), &Catalog::default());
         assert!(reply.reason == Reason::Cancelled.into() && reply.refusal.is_some() && reply.fault.is_none());
     }
 }
@@ -543,7 +541,7 @@ fn pages_of_groups_are_cut_and_say_so() {
     let (_, nodes) = catalog();
     let mut waiting = view(&nodes, 3);
     (waiting.state, waiting.bundles[1].1) = (GroupState::Waiting, BundleView::Unplaced);
-    let views = PlanReply::Groups(vec![waiting, view(&nodes, 2)]);
+    let views = [waiting, view(&nodes, 2)];
     let page = groups_page(&views, 2);
     assert_eq!((page.groups.len(), page.more), (2, true));
     let first = page.groups[0];
@@ -575,8 +573,7 @@ fn the_largest_replies_fit_a_frame() {
         let all: Vec<Applied> = (0..OPERATIONS_PER_MESSAGE_MAX as u16).map(made).collect();
         let report =
             StatementReport { statement: STATEMENT, applied: all, conflicts: vec![], expired: false };
-        let reply =
-            statement_reply(&PlanReply::Statement(Box::new(report)), OPERATIONS_PER_MESSAGE_MAX, &catalog);
+        let reply = statement_reply(&Ok(Box::new(report)), OPERATIONS_PER_MESSAGE_MAX, &catalog);
         bytes(&|out| encode_body(&reply, out))
     };
     let granted = worst(&|i| applied(vec![(i, Granted::Allocated(placed.clone()))], vec![]));
@@ -585,12 +582,12 @@ fn the_largest_replies_fit_a_frame() {
         let lost = worst(&|i| applied(vec![], vec![conflict(i, nodes[0], reason)]));
         assert!(lost <= FRAME_BYTES_MAX as usize, "{reason}: {lost}");
     }
-    let largest = PlanReply::Group(Box::new(view(&nodes, GROUP_BUNDLES_MAX)));
+    let largest = Ok(Box::new(view(&nodes, GROUP_BUNDLES_MAX)));
     let group = group_reply(&largest, &catalog);
     assert_eq!(group.group.as_ref().expect("a group").bundles[9].cpu, 2 * ONE);
     let group = bytes(&|out| encode_body(&group, out));
     assert!(group <= FRAME_BYTES_MAX as usize, "{group}");
-    let page = groups_page(&PlanReply::Groups(vec![view(&nodes, 1); GROUPS_PER_MESSAGE_MAX]), 1024);
+    let page = groups_page(&vec![view(&nodes, 1); GROUPS_PER_MESSAGE_MAX], 1024);
     assert!(bytes(&|out| encode_body(&page, out)) <= FRAME_BYTES_MAX as usize);
     // A group with the maximum number of different bundles fits one frame too.
     let different = vec![BundleTemplate::default(); GROUP_BUNDLES_MAX];

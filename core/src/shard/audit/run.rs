@@ -64,7 +64,7 @@ impl Shard {
             }
         }
         if wanted > self.audit.audits.completed {
-            return Outcome::Auditing { number: wanted };
+            return Outcome::Auditing(wanted);
         }
         let audit = self.audit.audits.last.clone();
         Outcome::Status(Box::new(self.status(audit)))
@@ -194,7 +194,7 @@ mod tests {
         let mut number = 0;
         loop {
             match run(shard, Command::Audit { number }) {
-                Outcome::Auditing { number: next } => number = next,
+                Outcome::Auditing(next) => number = next,
                 Outcome::Status(status) => return status.audit.expect("the last page has the audit"),
                 other => panic!("no audit: {other:?}"),
             }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(hashes, shard.hashes());
         let refused = |shard: &mut Shard| {
             let request = PlacementRequest::new(demand(99, 0), Policy::FirstFit);
-            assert!(matches!(run(shard, Command::Place(request)), Outcome::Refused(_)));
+            assert!(matches!(run(shard, Command::Place(request)), Outcome::Place(Err(_))));
         };
         assert_eq!(audit(&mut shard, refused).hashes, Some(hashes), "a refusal changes no books");
     }
@@ -245,7 +245,7 @@ mod tests {
                     Command::Reserve(Box::new(Reserve { node, owner, demand: demand(3, 5000), until: None }))
                 }
             };
-            if let Outcome::Placed(placement) = run(shard, command) {
+            if let Outcome::Place(Ok(placement)) = run(shard, command) {
                 live.push(placement.allocation);
             }
             shard.check_invariants().expect("the books are right");
@@ -257,15 +257,15 @@ mod tests {
     #[test]
     fn who_asks_meanwhile_shares_the_next_audit() {
         let mut shard = busy(5);
-        assert!(matches!(run(&mut shard, Command::Audit { number: 0 }), Outcome::Auditing { number: 1 }));
+        assert!(matches!(run(&mut shard, Command::Audit { number: 0 }), Outcome::Auditing(1)));
         for _ in 0..2 {
             // Each reads a page of the first audit and waits for the second.
-            assert!(matches!(run(&mut shard, Command::Audit { number: 0 }), Outcome::Auditing { number: 2 }));
+            assert!(matches!(run(&mut shard, Command::Audit { number: 0 }), Outcome::Auditing(2)));
         }
         assert!(matches!(run(&mut shard, Command::Audit { number: 1 }), Outcome::Status(_)));
         let more = (0..2).map(|_| run(&mut shard, Command::Audit { number: 2 }));
         let more: Vec<Outcome> = more.collect();
-        assert!(more.iter().all(|outcome| matches!(outcome, Outcome::Auditing { number: 2 })), "{more:?}");
+        assert!(more.iter().all(|outcome| matches!(outcome, Outcome::Auditing(2))), "{more:?}");
         let last = [(); 2].map(|()| run(&mut shard, Command::Audit { number: 2 }));
         assert!(last.iter().all(|outcome| matches!(outcome, Outcome::Status(_))), "{last:?}");
     }

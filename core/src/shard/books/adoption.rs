@@ -21,7 +21,8 @@ use crate::resource::{
     Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, ResourceKind, SHORTFALL_MAX, UnitAssignment,
     UnitAssignments, UnitBooks, least_overcommitted,
 };
-use crate::shard::command::{Adoption, Rejection};
+use crate::shard::command::Adoption;
+use crate::shard::rejection::{AdoptionRejection, TooManyAllocations};
 use crate::state::AllocationRecord;
 
 /// The external ids of adopted allocations, per node.
@@ -70,13 +71,19 @@ impl ExternalIds {
 }
 
 /// Returns `mask` if it names `asked` instances and all of them exist.
-fn checked(node: NodeId, kind: ResourceKind, mask: u64, asked: u32, count: u8) -> Result<u64, Rejection> {
+fn checked(
+    node: NodeId,
+    kind: ResourceKind,
+    mask: u64,
+    asked: u32,
+    count: u8,
+) -> Result<u64, AdoptionRejection> {
     if mask.count_ones() != asked {
-        return Err(Rejection::InstanceCount { kind, given: mask.count_ones(), asked });
+        return Err(AdoptionRejection::InstanceCount { kind, given: mask.count_ones(), asked });
     }
     let last = (63 - mask.leading_zeros().min(63)) as u8;
     if mask != 0 && last >= count {
-        return Err(Rejection::NoSuchInstance { node, kind, instance: last, count });
+        return Err(AdoptionRejection::NoSuchInstance { node, kind, instance: last, count });
     }
     Ok(mask)
 }
@@ -84,7 +91,7 @@ fn checked(node: NodeId, kind: ResourceKind, mask: u64, asked: u32, count: u8) -
 impl Books {
     /// Records an allocation made by another system. If an allocation with the same name and demand was adopted
     /// before, returns that one.
-    pub(crate) fn adopt(&mut self, adoption: Adoption) -> Result<(Placement, Dirty), Rejection> {
+    pub(crate) fn adopt(&mut self, adoption: Adoption) -> Result<(Placement, Dirty), AdoptionRejection> {
         let slot = self.slot(adoption.node)?;
         let is_promised = self.nodes.hot(slot).withheld & PROMISED != 0;
         // Adopted allocations ignore reservations and claims. Capacity is withheld again from what remains.
@@ -97,25 +104,25 @@ impl Books {
     }
 
     /// Adopts on a node where only unhealthy instances are withheld.
-    fn adopt_at(&mut self, slot: Slot, adoption: Adoption) -> Result<Placement, Rejection> {
+    fn adopt_at(&mut self, slot: Slot, adoption: Adoption) -> Result<Placement, AdoptionRejection> {
         let Adoption { node, demand, gpus, units, external_id } = adoption;
         if let Some(external_id) = &external_id
             && let Some(&id) = self.adopted.allocations.get(&(node, Arc::clone(external_id)))
         {
             let known = self.ledger.get(id).expect("external ids name live allocations");
             if known.demand != demand {
-                return Err(Rejection::ExternalIdTaken { node, allocation: id });
+                return Err(AdoptionRejection::ExternalIdTaken(node, id));
             }
             let Allocation { gpus, units, .. } = known;
             return Ok(Placement { node, allocation: id, gpus, alternative: 0, units });
         }
         if self.nodes.room(slot).places <= 0 {
-            return Err(Rejection::TooManyAllocations(node));
+            return Err(TooManyAllocations(node).into());
         }
         let gpus = self.adopted_gpus(slot, demand.gpu, gpus)?;
         let units = self.adopted_units(slot, &demand, &units)?;
         if !self.can_take_held(slot, &demand, gpus, units.as_ref()) {
-            return Err(Rejection::ShortfallTooLarge(node));
+            return Err(AdoptionRejection::ShortfallTooLarge(node));
         }
         self.bump_version(slot);
         let id = self.next_id(slot);
@@ -154,7 +161,7 @@ impl Books {
         slot: Slot,
         request: GpuRequest,
         named: Option<u16>,
-    ) -> Result<GpuAssignment, Rejection> {
+    ) -> Result<GpuAssignment, AdoptionRejection> {
         let (count, part) = match request {
             GpuRequest::None => (0, 0),
             GpuRequest::Fraction(part) => (1, part),
@@ -180,13 +187,13 @@ impl Books {
         slot: Slot,
         demand: &Demand,
         named: &[(ResourceId, u64)],
-    ) -> Result<Option<Arc<UnitAssignments>>, Rejection> {
+    ) -> Result<Option<Arc<UnitAssignments>>, AdoptionRejection> {
         let node = self.nodes.hot(slot).id;
         if let Some(&(id, mask)) = named.iter().find(|(id, _)| {
             !id.is_unit_instance() || demand.custom().binary_search_by_key(id, |&(id, _)| id).is_err()
         }) {
             let kind = ResourceKind::Custom(id);
-            return Err(Rejection::InstanceCount { kind, given: mask.count_ones(), asked: 0 });
+            return Err(AdoptionRejection::InstanceCount { kind, given: mask.count_ones(), asked: 0 });
         }
         let mut units = UnitAssignments::new();
         for &(id, amount) in demand.custom().iter().filter(|(id, _)| id.is_unit_instance()) {

@@ -15,7 +15,7 @@ use crate::map::FixedMap;
 use crate::node::NodeState;
 use crate::request::Placement;
 use crate::resource::{Demand, GpuAssignment, UnitAssignments};
-use crate::shard::command::Rejection;
+use crate::shard::rejection::{BundleRejection, TooManyAllocations, UnknownAllocation};
 use crate::state::{BundleRecord, InsideRecord};
 use crate::statement::ConflictReason;
 use crate::view::{EndCause, UntoldEnds};
@@ -200,28 +200,28 @@ impl Books {
         &mut self,
         bundle: AllocationId,
         demand: &Demand,
-    ) -> Result<(Placement, Dirty), Rejection> {
+    ) -> Result<(Placement, Dirty), BundleRejection> {
         let Some(allocation) = self.ledger.get(bundle) else {
             return Err(match self.claims.by_id.contains_key(&bundle) {
-                true => Rejection::BundlePending(bundle),
-                false => Rejection::UnknownAllocation(bundle),
+                true => BundleRejection::Pending(bundle),
+                false => UnknownAllocation(bundle).into(),
             });
         };
         let releasing = self.releasing.until(bundle).is_some();
-        let there = self.bundles.live.get_mut(&bundle).ok_or(Rejection::NotABundle(bundle))?;
+        let there = self.bundles.live.get_mut(&bundle).ok_or(BundleRejection::NotABundle(bundle))?;
         if releasing {
-            return Err(Rejection::BundleReleasing(bundle));
+            return Err(BundleRejection::Releasing(bundle));
         }
         let slot = allocation.node;
         let node = self.nodes.hot(slot).id;
         if let NodeState::Lost { .. } = self.nodes.state(slot) {
-            return Err(Rejection::BundleLost { bundle, node });
+            return Err(BundleRejection::Lost(bundle, node));
         }
         if self.nodes.room(slot).places <= 0 {
-            return Err(Rejection::TooManyAllocations(node));
+            return Err(TooManyAllocations(node).into());
         }
         if let Some(ConflictReason::Short { kind, asked, available }) = there.short_of(&allocation, demand) {
-            return Err(Rejection::BundleShort { bundle, kind, asked, available });
+            return Err(BundleRejection::Short { bundle, kind, asked, available });
         }
         let books = there.open(&allocation);
         let (gpus, units) = books.free.planned(demand).expect("just checked");

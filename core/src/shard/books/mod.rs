@@ -46,7 +46,7 @@ pub(crate) use totals::Totals;
 use withheld::Entries;
 
 use super::choose::Choice;
-use super::command::Rejection;
+use super::rejection::{UnknownAllocation, UnknownNode};
 use crate::books::{Kinds, PROMISED, UNHEALTHY, WITHHELD};
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::Slot;
@@ -75,15 +75,6 @@ impl Dirty {
     fn grew(slot: Slot) -> Self {
         Self { slot, grew: true }
     }
-}
-
-/// What a release ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// An allocation, a claim, or an allocation inside a bundle.
-    One,
-    /// A bundle, with this number of allocations inside.
-    Bundle(u32),
 }
 
 /// The books of a shard.
@@ -127,8 +118,8 @@ impl Books {
     }
 
     /// Returns the slot of a registered node.
-    pub(crate) fn slot(&self, node: NodeId) -> Result<Slot, Rejection> {
-        self.nodes.slot(node).ok_or(Rejection::UnknownNode(node))
+    pub(crate) fn slot(&self, node: NodeId) -> Result<Slot, UnknownNode> {
+        self.nodes.slot(node).ok_or(UnknownNode(node))
     }
 
     /// Returns whether an allocation is live.
@@ -211,26 +202,27 @@ impl Books {
         AllocationId { incarnation: self.incarnation, partition, sequence }
     }
 
-    /// Ends an allocation, a claim, or an allocation inside a bundle.
+    /// Ends an allocation, a claim, or an allocation inside a bundle. Returns the number of allocations inside if it is a
+    /// bundle.
     #[inline]
-    pub(crate) fn release(&mut self, id: AllocationId) -> Result<(Ended, Dirty), Rejection> {
+    pub(crate) fn release(&mut self, id: AllocationId) -> Result<(Option<u32>, Dirty), UnknownAllocation> {
         if !self.has_only_allocations() {
             return self.release_any(id);
         }
-        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
+        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(UnknownAllocation(id))?;
         self.sums.release(allocation.node, &allocation.demand);
         self.give_back(&allocation);
-        Ok((Ended::One, Dirty::grew(allocation.node)))
+        Ok((None, Dirty::grew(allocation.node)))
     }
 
     #[cold]
-    fn release_any(&mut self, id: AllocationId) -> Result<(Ended, Dirty), Rejection> {
+    fn release_any(&mut self, id: AllocationId) -> Result<(Option<u32>, Dirty), UnknownAllocation> {
         if let Some(dirty) = self.end_inside(id).or_else(|| self.end_claim(id)) {
-            return Ok((Ended::One, dirty));
+            return Ok((None, dirty));
         }
         let is_bundle = self.bundles.contains(id);
         let (inside, dirty) = self.end_allocation(id, EndCause::Released)?;
-        Ok((if is_bundle { Ended::Bundle(inside) } else { Ended::One }, dirty))
+        Ok((is_bundle.then_some(inside), dirty))
     }
 
     /// Gives back what an allocation held that is no longer in the ledger.

@@ -9,7 +9,7 @@ use super::{Books, Dirty};
 use crate::ids::AllocationId;
 use crate::index::Slot;
 use crate::map::FixedMap;
-use crate::shard::command::Rejection;
+use crate::shard::rejection::UnknownAllocation;
 use crate::time::Time;
 use crate::timers::Timers;
 use crate::view::{EndCause, PendingImage};
@@ -79,8 +79,8 @@ impl Books {
         &mut self,
         id: AllocationId,
         cause: EndCause,
-    ) -> Result<(u32, Dirty), Rejection> {
-        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
+    ) -> Result<(u32, Dirty), UnknownAllocation> {
+        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(UnknownAllocation(id))?;
         if self.releasing.leave(id) {
             self.sums.releasing(allocation.node, &allocation.demand, -1);
             self.nodes.touch(allocation.node, COLD);

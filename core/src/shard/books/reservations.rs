@@ -22,7 +22,7 @@ use crate::index::{ResourceVector, Slot};
 use crate::limits::RESERVED_NODES_PERCENT_DEFAULT;
 use crate::link::Decision;
 use crate::resource::{Amount, Demand, GpuAssignment, ReservedAmounts, ResourceKind};
-use crate::shard::command::Rejection;
+use crate::shard::rejection::ReservationRejection;
 use crate::state::ReservationRecord;
 use crate::time::Time;
 
@@ -176,14 +176,14 @@ impl Books {
     }
 
     /// Checks whether `reserve` is allowed.
-    fn check_reserve(&self, slot: Slot, reserve: &Reserve, now: Time) -> Result<(), Rejection> {
+    fn check_reserve(&self, slot: Slot, reserve: &Reserve, now: Time) -> Result<(), ReservationRejection> {
         let Reserve { node, owner, demand, until } = reserve;
         let node = *node;
         if ReservedAmounts::from(demand).is_empty() {
-            return Err(Rejection::NothingReserved(node));
+            return Err(ReservationRejection::Nothing(node));
         }
         if until.is_some_and(|until| until <= now) {
-            return Err(Rejection::DeadlinePassed(node));
+            return Err(ReservationRejection::DeadlinePassed(node));
         }
         let spec = &self.nodes.cold(slot).registration.spec;
         let total = |kind| spec.custom.iter().flat_map(|c| c.iter()).find(|&&(id, _)| id == kind);
@@ -198,11 +198,11 @@ impl Books {
         if let Some((kind, _, capacity)) =
             known.into_iter().chain(custom).find(|&(_, asked, has)| asked > has)
         {
-            return Err(Rejection::ReservedTooMuch { node, kind, capacity });
+            return Err(ReservationRejection::TooMuch(node, kind, capacity));
         }
         match self.reservation(slot) {
             Some(there) if there.owner != *owner => {
-                Err(Rejection::NodeReserved { node, owner: there.owner, until: there.until })
+                Err(ReservationRejection::Taken(node, there.owner, there.until))
             }
             Some(_) => Ok(()),
             // Only one statement at a time has a ticket, for a bounded time. No other limit is needed.
@@ -213,13 +213,13 @@ impl Books {
                     return Ok(());
                 }
                 let most = u32::try_from(most).expect("NODES_MAX fits u32");
-                Err(Rejection::TooManyReserved { node, most, percent: self.reservations.percent })
+                Err(ReservationRejection::TooManyNodes(node, most, self.reservations.percent))
             }
         }
     }
 
     /// Reserves capacity of a node, or replaces the same owner's reservation there.
-    pub(crate) fn reserve(&mut self, reserve: &Reserve, now: Time) -> Result<Dirty, Rejection> {
+    pub(crate) fn reserve(&mut self, reserve: &Reserve, now: Time) -> Result<Dirty, ReservationRejection> {
         let slot = self.slot(reserve.node)?;
         self.check_reserve(slot, reserve, now)?;
         let is_replaced = self.forget_reservation(slot);

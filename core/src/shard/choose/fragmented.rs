@@ -223,7 +223,7 @@ mod tests {
             (outcomes.remove(0), woken, shard.choose.fragmentation.arrivals())
         };
         step(node(1, spec()));
-        let (Outcome::Placed(mut held), ..) = step(Command::Place(request(Policy::Fgd))) else { panic!() };
+        let (Outcome::Place(Ok(mut held)), ..) = step(Command::Place(request(Policy::Fgd))) else { panic!() };
         let token = WaitToken { port: 0, number: 1 };
         let request_waiting = request(Policy::Fgd);
         let priority = 0;
@@ -236,17 +236,17 @@ mod tests {
             let (_, woken, _) = step(Command::Release(held.allocation));
             assert_eq!(woken, [token]);
             // Uses another policy, so that the request itself is not counted.
-            let (Outcome::Placed(again), ..) = step(Command::Place(request(Policy::BestFit))) else {
+            let (Outcome::Place(Ok(again)), ..) = step(Command::Place(request(Policy::BestFit))) else {
                 panic!()
             };
             held = again;
             let (outcome, _, arrivals) = step(Command::Retry(token));
-            assert!(matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
+            assert!(matches!(outcome, Outcome::Place(Err(_))), "{outcome:?}");
             assert_eq!(arrivals, 2, "a retry is no arrival");
         }
         step(Command::Release(held.allocation));
         let (outcome, _, arrivals) = step(Command::Retry(token));
-        assert!(matches!(outcome, Outcome::Placed(_)), "{outcome:?}");
+        assert!(matches!(outcome, Outcome::Place(Ok(_))), "{outcome:?}");
         assert_eq!(arrivals, 2);
         let (.., arrivals) = step(Command::Place(request(Policy::Fgd)));
         assert_eq!(arrivals, 3, "what comes next counts again");
@@ -269,7 +269,7 @@ mod tests {
             let before = shard.visits().nodes;
             let mut outcomes = Vec::new();
             shard.step([Command::Place(request.clone())], Time(0), &mut outcomes);
-            assert!(matches!(outcomes[0], Outcome::Placed(_)), "{outcomes:?}");
+            assert!(matches!(outcomes[0], Outcome::Place(Ok(_))), "{outcomes:?}");
             shard.visits().nodes - before
         };
         // The first one makes the list.

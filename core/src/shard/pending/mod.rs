@@ -36,7 +36,7 @@ use crate::request::{Explain, OrderChoice, PlacementRequest, Policy};
 use crate::resource::Demand;
 use crate::shard::books::Books;
 use crate::shard::choose::{Eligible, LabelIndex};
-use crate::shard::command::{Park, Rejection, WaitToken};
+use crate::shard::command::{Park, WaitToken};
 use crate::time::Time;
 use homes::{Home, Homes};
 use offer::Offer;
@@ -322,12 +322,12 @@ impl Waiting {
 
 impl Waiting {
     /// Begins to try a parked copy again. It is armed, so that the attempt can wake it. Returns its request.
-    pub(crate) fn begin_retry(&mut self, token: WaitToken) -> Result<Retry, Rejection> {
-        let copy = self.copies.get_mut(&token).ok_or(Rejection::NotParked)?;
+    pub(crate) fn begin_retry(&mut self, token: WaitToken) -> Option<Retry> {
+        let copy = self.copies.get_mut(&token)?;
         let retry = Retry { turn: copy.turn, node: copy.under_way.take(), request: copy.request.clone() };
         let shape = copy.shape;
         self.arm(shape, retry.turn);
-        Ok(retry)
+        Some(retry)
     }
 
     /// Ends an attempt. A copy that was placed is removed, and the room that it was woken for is offered to others.
@@ -344,11 +344,11 @@ impl Waiting {
         }
     }
 
-    /// Removes a parked copy.
-    pub(crate) fn unpark(&mut self, books: &Books, token: WaitToken) -> Result<(), Rejection> {
-        let copy = self.remove(token).ok_or(Rejection::NotParked)?;
+    /// Removes a parked copy. Returns whether there was one.
+    pub(crate) fn unpark(&mut self, books: &Books, token: WaitToken) -> bool {
+        let Some(copy) = self.remove(token) else { return false };
         self.offer_again(books, copy.under_way, None);
-        Ok(())
+        true
     }
 
     /// Offers the room that a copy was woken for to the copies after `after`, or to all. A copy that was

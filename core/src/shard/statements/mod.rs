@@ -19,7 +19,7 @@ use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
 use crate::shard::Shard;
 use crate::shard::books::HeldAllocation;
-use crate::shard::command::{Outcome, Rejection};
+use crate::shard::{NodeRejection, UnknownStatement};
 use crate::statement::{Applied, Conflict, ConflictReason, Part, Prepare, Prepared};
 use crate::time::Time;
 use crate::timers::Timers;
@@ -150,11 +150,11 @@ impl Statements {
 
 impl Shard {
     /// Checks every operation of a part in order, and holds the capacity it needs.
-    pub(crate) fn handle_prepare(&mut self, prepare: Prepare) -> Outcome {
+    pub(crate) fn handle_prepare(&mut self, prepare: Prepare) -> Prepared {
         let Prepare { part, deadline, cell } = prepare;
         let statement = part.statement;
         if let Some(conflicts) = self.repeated(&part) {
-            return Outcome::Prepared(Box::new(Prepared { statement, held: Vec::new(), conflicts }));
+            return Prepared { statement, held: Vec::new(), conflicts };
         }
         let (held, conflicts) = self.hold_part(&part, false);
         let places = held.iter().map(|&(at, _)| at).collect();
@@ -162,7 +162,7 @@ impl Shard {
             let asked = deadline <= self.now;
             self.statements.enter(statement, HeldPart { cell, deadline, asked, held });
         }
-        Outcome::Prepared(Box::new(Prepared { statement, held: places, conflicts }))
+        Prepared { statement, held: places, conflicts }
     }
 
     /// Carries out the decision on a statement.
@@ -170,12 +170,12 @@ impl Shard {
         &mut self,
         statement: StatementId,
         decision: Decision,
-    ) -> Result<Outcome, Rejection> {
+    ) -> Result<Box<Applied>, UnknownStatement> {
         let Some(part) = self.statements.leave(statement) else {
             let kept = self.statements.kept.remove(&statement);
-            let (until, applied) = kept.ok_or(Rejection::UnknownStatement(statement))?;
+            let (until, applied) = kept.ok_or(UnknownStatement(statement))?;
             self.statements.kept_until.remove(until, statement);
-            return Ok(Outcome::Applied(Box::new(applied)));
+            return Ok(Box::new(applied));
         };
         let granted = match decision {
             Decision::Committed => self.commit(statement, part.held, false),
@@ -197,11 +197,11 @@ impl Shard {
             self.statements.kept.insert(statement, (until, applied.clone()));
             self.statements.kept_until.insert(until, statement);
         }
-        Ok(Outcome::Applied(Box::new(applied)))
+        Ok(Box::new(applied))
     }
 
     /// Checks and commits a statement that concerns only this shard.
-    pub(crate) fn handle_apply(&mut self, part: &Part) -> Outcome {
+    pub(crate) fn handle_apply(&mut self, part: &Part) -> Applied {
         let statement = part.statement;
         let (held, conflicts) = match self.repeated(part) {
             Some(conflicts) => (Vec::new(), conflicts),
@@ -210,13 +210,7 @@ impl Shard {
         let done = !held.is_empty() || conflicts.is_empty();
         let decision = if done { Decision::Committed } else { Decision::Aborted };
         let granted = self.commit(statement, held, true);
-        Outcome::Applied(Box::new(Applied {
-            statement,
-            decision,
-            granted,
-            conflicts,
-            visible_from: self.visible_from(),
-        }))
+        Applied { statement, decision, granted, conflicts, visible_from: self.visible_from() }
     }
 
     /// Returns the conflicts of a part whose statement is already known, or `None` if it is not.
@@ -272,9 +266,9 @@ impl Shard {
     }
 
     /// Fails if an undecided statement involves the node.
-    pub(crate) fn check_not_held(&self, slot: Slot, node: NodeId) -> Result<(), Rejection> {
+    pub(crate) fn check_not_held(&self, slot: Slot, node: NodeId) -> Result<(), NodeRejection> {
         match self.statements.of_slot(slot).first() {
-            Some(&statement) => Err(Rejection::NodeHeld { node, statement }),
+            Some(&statement) => Err(NodeRejection::Held(node, statement)),
             None => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRu
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
-use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
+use wharf_core::shard::{Command, HybridSettings, NodeChange, Outcome, Shard, ShardConfig};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
@@ -151,7 +151,10 @@ pub(crate) fn add_node(engine: &mut Engine, spec: NodeSpec) -> NodeRegistration 
     engine.catalog.store(std::sync::Arc::new(engine.registrar.catalog()));
     let command = engine.registrar.join_command(registration.clone());
     let reply = ask(engine, PortRequest::Partition(registration.partition, command));
-    assert!(matches!(reply, PortReply::One(Outcome::NodeAdded(id)) if id == registration.id), "{reply:?}");
+    assert!(
+        matches!(reply, PortReply::One(Outcome::Node(Ok(NodeChange::Added(id)))) if id == registration.id),
+        "{reply:?}"
+    );
     registration
 }
 
@@ -159,7 +162,9 @@ pub(crate) fn add_node(engine: &mut Engine, spec: NodeSpec) -> NodeRegistration 
 pub(crate) fn remove_node(engine: &mut Engine, node: &NodeRegistration) -> u64 {
     let remove = Command::RemoveNode { node: node.id, force: true };
     let reply = ask(engine, PortRequest::Partition(node.partition, remove));
-    let PortReply::One(Outcome::NodeRemoved { version, .. }) = reply else { panic!("{reply:?}") };
+    let PortReply::One(Outcome::Node(Ok(NodeChange::Removed { version, .. }))) = reply else {
+        panic!("{reply:?}")
+    };
     engine.registrar.forget(node.id, version);
     version
 }

@@ -9,13 +9,13 @@ use std::task::Waker;
 
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::group::{
-    BundleView, GroupRefusal, GroupSpec, GroupView, PlanJob, PlanReply, Strategy, Submit,
+    BundleView, GroupRefusal, GroupSpec, GroupView, NoGroup, PlanJob, PlanReply, Strategy, Submit,
 };
 use wharf_core::ids::{AllocationId, GroupId, NodeId};
 use wharf_core::node::{Labels, LifeEvent, NodeSpec};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, NodeChange, Outcome};
 use wharf_core::state::StoreState;
 use wharf_core::statement::{CommitMode, ConflictDetection, Operation};
 
@@ -56,8 +56,8 @@ pub(crate) fn group_of(request: PlacementRequest, count: usize, strategy: Strate
 
 pub(crate) fn create(engine: &mut Engine, spec: GroupSpec) -> Result<GroupView, GroupRefusal> {
     match plan(engine, PlanJob::CreateGroup(Arc::new(spec))) {
-        PlanReply::Group(view) => Ok(*view),
-        PlanReply::Refused(refusal) => Err(*refusal),
+        PlanReply::Group(Ok(view)) => Ok(*view),
+        PlanReply::Group(Err(NoGroup::Refused(refusal))) => Err(*refusal),
         other => panic!("made or refused: {other:?}"),
     }
 }
@@ -90,7 +90,7 @@ pub(crate) fn live_allocations(engine: &mut Engine) -> u64 {
 pub(crate) fn life(engine: &mut Engine, node: NodeId, event: LifeEvent) {
     let partition = engine.catalog.load().node_partition(node).expect("a registered node");
     let reply = ask(engine, PortRequest::Partition(partition, Command::Life(node, event)));
-    assert!(matches!(reply, PortReply::One(Outcome::StateSet(..))), "{reply:?}");
+    assert!(matches!(reply, PortReply::One(Outcome::Node(Ok(NodeChange::State(..))))), "{reply:?}");
 }
 
 /// The same as `ask`, but other replies may arrive too.
@@ -107,14 +107,14 @@ pub(crate) fn add_agent_node(engine: &mut Engine, spec: NodeSpec) -> NodeId {
     let id = registration.id;
     let partition = registration.partition;
     let reply = ask(engine, PortRequest::Partition(partition, Command::AddNode(Box::new(registration))));
-    assert!(matches!(reply, PortReply::One(Outcome::NodeAdded(_))), "{reply:?}");
+    assert!(matches!(reply, PortReply::One(Outcome::Node(Ok(NodeChange::Added(_))))), "{reply:?}");
     life(engine, id, LifeEvent::Beat);
     id
 }
 
 pub(crate) fn status(engine: &mut Engine, id: GroupId) -> GroupView {
     match plan(engine, PlanJob::GroupStatus(id)) {
-        PlanReply::Group(view) => *view,
+        PlanReply::Status(Ok(view)) => *view,
         other => panic!("it is placed: {other:?}"),
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn hostile_round(
     let replies = settle(engine);
     let mut served = false;
     for (tag, reply) in &replies {
-        if let (2, PortReply::Placed(placement)) = (*tag, reply) {
+        if let (2, PortReply::Place(Ok(placement))) = (*tag, reply) {
             live.push(placement.allocation);
             served = true;
         }

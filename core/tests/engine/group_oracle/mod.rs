@@ -406,7 +406,7 @@ impl Cases {
             let gpu = if node.gpus.is_empty() { 0 } else { self.one_of(&parts) };
             let size = Size { cpu: 1, gpu, ..Size::default() };
             let asked = Asked { size, zones: None, fallback: None, nodes: Some(vec![node.id]) };
-            let PortReply::Placed(placement) = ask(engine, PortRequest::Place(request(&asked))) else {
+            let PortReply::Place(Ok(placement)) = ask(engine, PortRequest::Place(request(&asked))) else {
                 panic!("an empty node holds it")
             };
             node.free.cpu -= 1;

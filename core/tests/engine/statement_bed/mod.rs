@@ -13,7 +13,9 @@ use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::NodeRegistration;
 use wharf_core::request::{Placement, PlacementRequest};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
-use wharf_core::shard::{Command, NodeBooks, Outcome, Rejection, Reserve, Shard};
+use wharf_core::shard::{
+    BundleRejection, Command, NodeBooks, Outcome, Released, Reserve, Shard, UnknownStatement,
+};
 use wharf_core::state::StoreState;
 use wharf_core::statement::{
     Allocate, Applied, CommitMode, ConflictDetection, Evict, Operation, Part, Pipeline, Prepare, Prepared,
@@ -55,7 +57,7 @@ impl Bed {
         &mut self,
         bundle: AllocationId,
         demand: Demand,
-    ) -> Result<Placement, Rejection> {
+    ) -> Result<Placement, BundleRejection> {
         self.place_into_any(&[bundle], demand)
     }
 
@@ -63,10 +65,9 @@ impl Bed {
         &mut self,
         bundles: &[AllocationId],
         demand: Demand,
-    ) -> Result<Placement, Rejection> {
+    ) -> Result<Placement, BundleRejection> {
         match self.step(Command::PlaceInto { bundles: bundles.into(), demand: Box::new(demand) }) {
-            Outcome::Placed(placement) => Ok(placement),
-            Outcome::Rejected(rejection) => Err(rejection),
+            Outcome::PlaceInto(placed) => placed.map(|placement| *placement),
             other => panic!("{other:?}"),
         }
     }
@@ -89,14 +90,17 @@ impl Bed {
     pub(crate) fn place(&mut self, demand: Demand) -> AllocationId {
         let request = PlacementRequest { demand, ..crate::by_hand::cores(0) };
         match self.step(Command::Place(request)) {
-            Outcome::Placed(placed) => placed.allocation,
+            Outcome::Place(Ok(placed)) => placed.allocation,
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn release(&mut self, id: AllocationId) {
         let outcome = self.step(Command::Release(id));
-        assert!(matches!(outcome, Outcome::Released(released) if released == id), "{outcome:?}");
+        assert!(
+            matches!(outcome, Outcome::Release(Ok(Released { allocation: released, inside: None })) if released == id),
+            "{outcome:?}"
+        );
     }
 
     pub(crate) fn remove(&mut self, node: u64, force: bool) -> Outcome {
@@ -112,7 +116,7 @@ impl Bed {
 
     pub(crate) fn books(&mut self, node: u64) -> NodeBooks {
         match self.step(Command::NodeBooks(NodeId(node))) {
-            Outcome::Books(books) => *books,
+            Outcome::Books(Ok(books)) => *books,
             other => panic!("{other:?}"),
         }
     }
@@ -145,21 +149,21 @@ impl Bed {
 
     pub(crate) fn finish(&mut self, number: u64, decision: Decision) -> Applied {
         match self.step(Command::Finish { statement: statement(number), decision }) {
-            Outcome::Applied(applied) => *applied,
+            Outcome::Applied(Ok(applied)) => *applied,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn finish_rejected(&mut self, number: u64, decision: Decision) -> Rejection {
+    pub(crate) fn finish_rejected(&mut self, number: u64, decision: Decision) -> UnknownStatement {
         match self.step(Command::Finish { statement: statement(number), decision }) {
-            Outcome::Rejected(rejection) => rejection,
+            Outcome::Applied(Err(unknown)) => unknown,
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn apply(&mut self, part: Part) -> Applied {
         match self.step(Command::Apply(Box::new(part))) {
-            Outcome::Applied(applied) => *applied,
+            Outcome::Applied(Ok(applied)) => *applied,
             other => panic!("{other:?}"),
         }
     }

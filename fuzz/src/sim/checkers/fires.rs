@@ -9,7 +9,7 @@ use wharf_core::index::Geometry;
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceKind};
-use wharf_core::shard::{Command, HybridSettings, Outcome, Rejection, Reserve, Shard, ShardConfig};
+use wharf_core::shard::{Command, HybridSettings, Outcome, Refused, Reserve, Shard, ShardConfig};
 use wharf_core::time::Time;
 
 use super::order::{NoRingStarves, replay_gives_the_same};
@@ -143,7 +143,7 @@ pub(super) fn an_allocation_that_nobody_asked_for() {
         was.after.partitions[0].allocations.push(other);
     });
     let mut bed = Bed::new(1);
-    let Outcome::Placed(first) = bed.step(Command::Place(asks(1, 0))).outcome else { panic!("room") };
+    let Outcome::Place(Ok(first)) = bed.step(Command::Place(asks(1, 0))).outcome else { panic!("room") };
     bed.step(Command::Place(asks(1, 0)));
     // The release of one allocation also ends the other.
     bed.step(Command::Release(first.allocation)).fires("allocations_are_what_was_granted", |was| {
@@ -155,7 +155,7 @@ pub(super) fn an_allocation_that_nobody_asked_for() {
 pub(super) fn a_rejection_that_leaves_a_trace() {
     let nothing = AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence: 99 };
     let was = Bed::new(1).step(Command::Release(nothing));
-    assert!(matches!(was.outcome, Outcome::Rejected(Rejection::UnknownAllocation(_))));
+    assert!(matches!(was.outcome, Outcome::Release(Err(_))));
     was.fires("rejections_move_nothing", |was| was.after.partitions[0].nodes[0].version += 1);
     refused().fires("rejections_move_nothing", |was| {
         was.after.books[0].resources[0].1.available -= 1;
@@ -167,7 +167,9 @@ pub(super) fn a_refusal_of_what_a_node_offers() {
     refused().fires("refusals_are_true", |was| {
         was.before.books[0].resources[0].1.available = 90_000;
     });
-    placed().fires("refusals_are_true", |was| was.outcome = Outcome::Refused(Box::default()));
+    placed().fires("refusals_are_true", |was| {
+        was.outcome = Outcome::Place(Err(Refused { refusal: Box::default(), parked: false }));
+    });
 }
 
 #[test]
@@ -178,7 +180,7 @@ pub(super) fn a_placement_out_of_what_is_reserved_for_another() {
     bed.step(Command::Reserve(Box::new(Reserve { node: NODE, owner, demand, until: None })));
     let own = PlacementRequest { owner: Some(owner), ..asks(4, 0) };
     let was = bed.step(Command::Place(own));
-    assert!(matches!(&was.outcome, Outcome::Placed(placement) if placement.node == NODE));
+    assert!(matches!(&was.outcome, Outcome::Place(Ok(placement)) if placement.node == NODE));
     was.fires("nobody_takes_what_is_reserved", |was| was.command = Command::Place(asks(4, 0)));
 }
 
@@ -254,7 +256,7 @@ pub(super) fn a_request_with_two_effects() {
 #[test]
 pub(super) fn a_promise_that_is_broken() {
     let was = placed();
-    let Outcome::Placed(placement) = &was.outcome else { panic!("room") };
+    let Outcome::Place(Ok(placement)) = &was.outcome else { panic!("room") };
     let id = placement.allocation;
     let promise = Promise { node: placement.node, gpus: placement.gpus.mask };
     let promised = BTreeMap::from([(id, promise)]);

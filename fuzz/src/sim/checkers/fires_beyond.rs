@@ -7,7 +7,7 @@ use wharf_core::ids::{AllocationId, Incarnation, StatementId};
 use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::NodeState;
 use wharf_core::resource::{Amount, Demand};
-use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::shard::{Command, Outcome, UnknownStatement};
 use wharf_core::statement::{
     Allocate, CommitMode, ConflictDetection, Evict, Granted, Operation, Part, Prepare,
 };
@@ -86,15 +86,15 @@ pub(super) fn a_statement_that_is_done_otherwise() {
         was.command = Command::Finish { statement: STATEMENT, decision: Decision::Aborted };
     });
     finish_fires(Decision::Committed, |was| {
-        if let Outcome::Applied(applied) = &mut was.outcome {
+        if let Outcome::Applied(Ok(applied)) = &mut was.outcome {
             applied.granted.pop();
         }
     });
     finish_fires(Decision::Committed, |was| {
-        was.outcome = Outcome::Rejected(Rejection::UnknownStatement(STATEMENT));
+        was.outcome = Outcome::Applied(Err(UnknownStatement(STATEMENT)));
     });
     finish_fires(Decision::Aborted, |was| {
-        if let Outcome::Applied(applied) = &mut was.outcome {
+        if let Outcome::Applied(Ok(applied)) = &mut was.outcome {
             let id = AllocationId {
                 incarnation: Incarnation(1),
                 partition: wharf_core::ids::PartitionId(0),
@@ -140,7 +140,7 @@ pub(super) fn a_statement_that_makes_a_node_short() {
 #[test]
 pub(super) fn what_ends_by_itself_without_being_evicted() {
     let mut bed = Bed::new(1);
-    let Outcome::Placed(placed) = bed.step(Command::Place(asks(2, 0))).outcome else { panic!("room") };
+    let Outcome::Place(Ok(placed)) = bed.step(Command::Place(asks(2, 0))).outcome else { panic!("room") };
     let evict = Evict { allocation: placed.allocation, expected: None, grace_ns: 50 };
     let was = bed.step(Command::Apply(Box::new(part(vec![Operation::Evict(evict)]))));
     let nothing = Facts { partitions: Vec::new(), ..was.after.clone() };

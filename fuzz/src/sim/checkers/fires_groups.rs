@@ -48,7 +48,7 @@ fn allocate(index: Option<u32>, expected: Option<u64>) -> Operation {
 /// Places a bundle of two cores and a GPU on node 1. Returns the step and the allocation.
 fn bundle(bed: &mut Bed) -> (Was, AllocationId) {
     let was = bed.step(part(vec![allocate(Some(0), None)], ConflictDetection::Fine));
-    let Outcome::Applied(applied) = &was.outcome else { panic!("applied") };
+    let Outcome::Applied(Ok(applied)) = &was.outcome else { panic!("applied") };
     let [(0, Granted::Allocated(placement))] = &applied.granted[..] else { panic!("granted") };
     let id = placement.allocation;
     (was, id)
@@ -295,7 +295,7 @@ pub(super) fn a_group_that_is_placed_against_its_rules() {
 pub(super) fn a_statement_of_others_that_is_answered_unfairly() {
     let operations = [allocate(None, Some(1)), allocate(None, Some(1))];
     let bed = bundle(&mut Bed::new(1)).0;
-    let Outcome::Applied(applied) = bed.outcome else { panic!("applied") };
+    let Outcome::Applied(Ok(applied)) = bed.outcome else { panic!("applied") };
     let granted = applied.granted[0].1.clone();
     let report = |places: &[u16], conflicts: &[u16]| {
         let granted = places.iter().map(|&place| (place, granted.clone())).collect();
@@ -327,7 +327,7 @@ pub(super) fn a_coarse_operation_on_another_version() {
     let (was, _) = bundle(&mut bed);
     let version = was.after.partitions[0].nodes[0].version;
     let was = bed.step(part(vec![allocate(None, Some(version))], ConflictDetection::Coarse));
-    assert!(matches!(&was.outcome, Outcome::Applied(applied) if !applied.granted.is_empty()));
+    assert!(matches!(&was.outcome, Outcome::Applied(Ok(applied)) if !applied.granted.is_empty()));
     was.fires("coarse_goes_by_versions", |was| was.before.partitions[0].nodes[0].version += 1);
 }
 
@@ -338,7 +338,7 @@ pub(super) fn what_is_inside_a_bundle_and_does_not_belong_there() {
         let (_, bundle) = bundle(&mut bed);
         let was =
             bed.step(Command::PlaceInto { bundles: Box::new([bundle]), demand: Box::new(asks(1, 1).demand) });
-        assert!(matches!(was.outcome, Outcome::Placed(_)));
+        assert!(matches!(was.outcome, Outcome::PlaceInto(Ok(_))));
         (was, bundle)
     };
     into().0.fires("inside_is_of_its_bundle", |was| was.after.partitions[0].inside[0].gpus.mask = 2);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use wharf_core::ids::{AllocationId, OwnerId};
 use wharf_core::request::{Placement, PlacementRequest};
 use wharf_core::resource::{Demand, ResourceKind};
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, NodeChange, Outcome, Released};
 use wharf_core::state::AllocationRecord;
 use wharf_core::statement::Operation;
 
@@ -18,11 +18,9 @@ use crate::sim::facts::{Facts, Step, available, gpu_not_allocated, gpus_availabl
 /// Returns the placement that a step granted, and the request if the command contains it. A retry does not.
 fn granted<'a>(step: &Step<'a>) -> Option<(&'a Placement, Option<&'a PlacementRequest>)> {
     match (step.command, step.outcome) {
-        // This comes from the books of a bundle, not of a node.
-        (Command::PlaceInto { .. }, _) => None,
-        (Command::Place(request), Outcome::Placed(placement)) => Some((placement, Some(request))),
-        (Command::Park(park), Outcome::Placed(placement)) => Some((placement, Some(&park.request))),
-        (_, Outcome::Placed(placement)) => Some((placement, None)),
+        (Command::Place(request), Outcome::Place(Ok(placement))) => Some((placement, Some(request))),
+        (Command::Park(park), Outcome::Place(Ok(placement))) => Some((placement, Some(&park.request))),
+        (_, Outcome::Place(Ok(placement))) => Some((placement, None)),
         _ => None,
     }
 }
@@ -81,6 +79,23 @@ pub fn grants_go_where_they_may(step: &Step<'_>) -> Verdict {
     ensure(held && named, || format!("placed on {}, which {request:?} does not admit", placement.node))
 }
 
+/// Checks that a granted or adopted allocation is recorded, and expects it. Only an adoption may repeat an earlier one.
+fn record_grant(
+    expected: &mut BTreeMap<AllocationId, AllocationRecord>,
+    after: &BTreeMap<AllocationId, AllocationRecord>,
+    placement: &Placement,
+    adopted: bool,
+) -> Verdict {
+    let id = placement.allocation;
+    let new = after.get(&id).ok_or_else(|| format!("{id} was granted and is not there"))?;
+    let same = new.node == placement.node && new.gpus == placement.gpus;
+    ensure(same, || format!("{placement:?} was granted, {new:?} recorded"))?;
+    let before = expected.insert(id, new.clone());
+    ensure(before.as_ref().is_none_or(|before| adopted && before == new), || {
+        format!("{id} was granted twice")
+    })
+}
+
 /// Checks that the allocations after a step are those before it, plus what it granted and minus what it ended.
 ///
 /// # Errors
@@ -92,12 +107,11 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
     let mut expected = by_id(step.before);
     let after = by_id(step.after);
     match (step.command, step.outcome) {
-        (Command::PlaceInto { .. }, _) => {}
-        (_, Outcome::Released(id) | Outcome::BundleReleased { bundle: id, .. }) => {
+        (_, Outcome::Release(Ok(Released { allocation: id, .. }))) => {
             let there = expected.remove(id).is_some() || is_no_allocation(step.before, *id);
             ensure(there, || format!("{id} was released and was not there"))?;
         }
-        (_, Outcome::NodeRemoved { node, allocations_ended, .. }) => {
+        (_, Outcome::Node(Ok(NodeChange::Removed { node, allocations_ended, .. }))) => {
             let there = |id| expected.get(&id).is_some_and(|bundle: &AllocationRecord| bundle.node == *node);
             let inside = step.before.partitions.iter().flat_map(|partition| &partition.inside);
             let before = expected.len() + inside.filter(|record| there(record.bundle)).count();
@@ -106,18 +120,9 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
                 format!("{node} is gone with {allocations_ended} allocations, and had others")
             })?;
         }
-        (_, Outcome::Placed(placement) | Outcome::Adopted(placement)) => {
-            let id = placement.allocation;
-            let adopted = matches!(step.outcome, Outcome::Adopted(_));
-            let new = after.get(&id).ok_or_else(|| format!("{id} was granted and is not there"))?;
-            let same = new.node == placement.node && new.gpus == placement.gpus;
-            ensure(same, || format!("{placement:?} was granted, {new:?} recorded"))?;
-            let before = expected.insert(id, new.clone());
-            ensure(before.as_ref().is_none_or(|before| adopted && before == new), || {
-                format!("{id} was granted twice")
-            })?;
-        }
-        (_, Outcome::Applied(applied)) => {
+        (_, Outcome::Place(Ok(placement))) => record_grant(&mut expected, &after, placement, false)?,
+        (_, Outcome::Adopt(Ok(placement))) => record_grant(&mut expected, &after, placement, true)?,
+        (_, Outcome::Applied(Ok(applied))) => {
             let (granted, ended) = granted_and_ended(applied);
             for id in ended {
                 expected.remove(&id);
@@ -179,10 +184,15 @@ pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
             | Command::Export
     );
     let still = match step.outcome {
-        Outcome::Rejected(_) | Outcome::Refused(_) | Outcome::Parked(_) | Outcome::Unparked => true,
+        Outcome::Place(Err(_)) | Outcome::Unparked | Outcome::NotParked => true,
+        Outcome::Release(Err(_)) | Outcome::Node(Err(_)) | Outcome::Adopt(Err(_)) => true,
+        Outcome::Books(Err(_)) | Outcome::Reserve(Err(_)) => true,
+        Outcome::Applied(Err(_)) | Outcome::PlaceInto(Err(_)) => true,
         // Nothing is held if a part conflicts as a whole.
         Outcome::Prepared(prepared) => prepared.held.is_empty(),
-        Outcome::Applied(applied) => matches!(step.command, Command::Apply(_)) && applied.granted.is_empty(),
+        Outcome::Applied(Ok(applied)) => {
+            matches!(step.command, Command::Apply(_)) && applied.granted.is_empty()
+        }
         _ => false,
     };
     ensure(!(looks || still) || step.before == step.after, || {
@@ -196,8 +206,8 @@ pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
 /// Returns the node that did.
 pub fn refusals_are_true(step: &Step<'_>) -> Verdict {
     let request = match (step.command, step.outcome) {
-        (Command::Place(request), Outcome::Refused(_)) => request,
-        (Command::Park(park), Outcome::Parked(_) | Outcome::Refused(_)) => &park.request,
+        (Command::Place(request), Outcome::Place(Err(_))) => request,
+        (Command::Park(park), Outcome::Place(Err(_))) => &park.request,
         _ => return Ok(()),
     };
     let mut nodes = step.before.nodes().map(|node| node.registration.id);

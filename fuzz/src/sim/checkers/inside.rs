@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wharf_core::ids::AllocationId;
 use wharf_core::resource::GpuAssignment;
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, NodeChange, Outcome, Released};
 use wharf_core::state::{AllocationRecord, ClaimRecord, InsideRecord};
 use wharf_core::statement::Granted;
 
@@ -68,14 +68,14 @@ pub fn inside_is_of_its_bundle(step: &Step<'_>) -> Verdict {
         ensure(fits, || format!("{sum:?} and {gpus:?} are in {bundle:?}"))?;
     }
     for (id, record) in &before {
-        let released = matches!(step.outcome, Outcome::Released(released) if released == id);
+        let released = matches!(step.outcome, Outcome::Release(Ok(Released { allocation: released, .. })) if released == id);
         let stays = after.get(id) == Some(record);
         ensure(stays || released || !live.contains_key(&record.bundle), || format!("{record:?} is gone"))?;
         ensure(!released || !after.contains_key(id), || format!("{record:?} was released, and is there"))?;
     }
     for (id, record) in after.iter().filter(|(id, _)| !before.contains_key(id)) {
         let placed = match (step.command, step.outcome) {
-            (Command::PlaceInto { bundles, demand }, Outcome::Placed(placement)) => {
+            (Command::PlaceInto { bundles, demand }, Outcome::PlaceInto(Ok(placement))) => {
                 placement.allocation == *id && bundles.contains(&record.bundle) && **demand == record.demand
             }
             _ => false,
@@ -94,7 +94,7 @@ pub fn claims_become_what_they_claim(step: &Step<'_>) -> Verdict {
     let before = claims(step.before);
     let after = claims(step.after);
     let committed = |id: &AllocationId| match step.outcome {
-        Outcome::Applied(applied) => applied.granted.iter().any(|(_, granted)| {
+        Outcome::Applied(Ok(applied)) => applied.granted.iter().any(|(_, granted)| {
             matches!(granted, Granted::Pipelined { allocation, .. } if allocation == id)
                 || matches!(granted, Granted::Allocated(placement) if placement.allocation == *id)
         }),
@@ -120,13 +120,13 @@ pub fn claims_become_what_they_claim(step: &Step<'_>) -> Verdict {
 fn may_end(step: &Step<'_>, claim: &ClaimRecord) -> bool {
     let node = claim.node;
     match (step.command, step.outcome) {
-        (_, Outcome::Released(id)) => *id == claim.id,
+        (_, Outcome::Release(Ok(Released { allocation: id, inside: None }))) => *id == claim.id,
         // Evicted or ended at once before it was granted.
-        (_, Outcome::Applied(applied)) => applied
+        (_, Outcome::Applied(Ok(applied))) => applied
             .granted
             .iter()
             .any(|(_, granted)| matches!(granted, Granted::Ended(id) if *id == claim.id)),
-        (_, Outcome::NodeRemoved { node: gone, .. }) => *gone == node,
+        (_, Outcome::Node(Ok(NodeChange::Removed { node: gone, .. }))) => *gone == node,
         // An adoption may overcommit the node, so claims there may end.
         (Command::Adopt(adoption), _) => adoption.node == node,
         (Command::UpdateNode(of, _) | Command::Report(of, _) | Command::SetHealth(of, _), _)

@@ -73,18 +73,18 @@ impl Statements {
             (Command::Prepare(prepare), Outcome::Prepared(prepared)) => {
                 self.handle_prepared(step.shard, prepare, prepared)?;
             }
-            (Command::Apply(part), Outcome::Applied(applied)) => self.handle_alone(part, applied)?,
-            (Command::Finish { statement, decision }, Outcome::Applied(applied)) => {
+            (Command::Apply(part), Outcome::Applied(Ok(applied))) => self.handle_alone(part, applied)?,
+            (Command::Finish { statement, decision }, Outcome::Applied(Ok(applied))) => {
                 self.handle_finished(step.shard, *statement, *decision, applied)?;
             }
-            (Command::Finish { statement, .. }, Outcome::Rejected(_)) => {
+            (Command::Finish { statement, .. }, Outcome::Applied(Err(_))) => {
                 let part = self.known.get(statement).and_then(|known| known.parts.get(&step.shard));
                 let undone = part.is_some_and(|part| part.applied.is_none());
                 ensure(!undone, || format!("{statement} is held, and the shard does not know it"))?;
             }
             _ => {}
         }
-        if let Outcome::Applied(applied) = step.outcome {
+        if let Outcome::Applied(Ok(applied)) = step.outcome {
             self.follow_releasing(applied);
         }
         let live: BTreeSet<AllocationId> = step.after.allocations().map(|a| a.id).collect();
@@ -225,7 +225,7 @@ impl Statements {
     /// Returns the allocations and claims that a step of a statement made, with the groups of bundles.
     #[must_use]
     pub fn made(&self, step: &Step<'_>) -> Vec<Made> {
-        let Outcome::Applied(applied) = step.outcome else { return Vec::new() };
+        let Outcome::Applied(Ok(applied)) = step.outcome else { return Vec::new() };
         let held = self.known.get(&applied.statement).and_then(|known| known.parts.get(&step.shard));
         let operation = |place: u16| match step.command {
             Command::Apply(part) => part.operations.iter().find(|(at, _)| *at == place).map(|(_, o)| o),

@@ -76,7 +76,7 @@ pub fn coarse_goes_by_versions(step: &Step<'_>) -> Verdict {
         (Command::Prepare(prepare), Outcome::Prepared(prepared)) => {
             (&prepare.part, prepared.held.iter().copied().collect())
         }
-        (Command::Apply(part), Outcome::Applied(applied)) => {
+        (Command::Apply(part), Outcome::Applied(Ok(applied))) => {
             (part.as_ref(), applied.granted.iter().map(|&(place, _)| place).collect())
         }
         _ => return Ok(()),

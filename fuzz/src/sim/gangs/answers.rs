@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use wharf_core::group::{
-    GroupRefusal, GroupRefusalReason, GroupSpec, GroupView, PlanRejection, PlanReply, StatementReport,
-    Strategy,
+    GroupRefusal, GroupRefusalReason, GroupSpec, GroupView, NoGroup, PlanRejection, PlanReply,
+    StatementReport, Strategy,
 };
 use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortReply;
-use wharf_core::shard::{Outcome, Rejection};
+use wharf_core::shard::Outcome;
 use wharf_core::statement::{CommitMode, Granted};
 use wharf_core::time::Time;
 
@@ -81,20 +81,23 @@ impl Gangs {
     ) -> Verdict {
         let round = round.expect("planners answer in rounds");
         match (asked, reply) {
-            (Asked::Create(spec, _), PlanReply::Group(view)) => {
+            (Asked::Create(spec, _), PlanReply::Group(Ok(view))) => {
                 let requests = (0..).zip(spec.bundles.iter().cloned()).collect();
                 let known = Known { spec, requests, view: (*view).clone(), is_vague: false };
                 self.groups.insert(view.id, known);
                 self.shown(*view, bench)
             }
-            (Asked::Create(spec, taken_back), PlanReply::Refused(refusal)) => {
+            (Asked::Create(spec, taken_back), PlanReply::Group(Err(NoGroup::Refused(refusal)))) => {
                 refused(&spec, taken_back, &refusal, &round)
             }
-            (Asked::Create(_, true) | Asked::Grow(_, _, Waits::NoMore), PlanReply::Cancelled) => Ok(()),
-            (Asked::Grow(group, requests, _), PlanReply::Group(view)) => {
+            (
+                Asked::Create(_, true) | Asked::Grow(_, _, Waits::NoMore),
+                PlanReply::Group(Err(NoGroup::Cancelled)),
+            ) => Ok(()),
+            (Asked::Grow(group, requests, _), PlanReply::Group(Ok(view))) => {
                 self.grown(group, &requests, *view, bench)
             }
-            (Asked::Grow(group, requests, _), PlanReply::Refused(refusal))
+            (Asked::Grow(group, requests, _), PlanReply::Group(Err(NoGroup::Refused(refusal))))
                 if !refusal.infeasible
                     && !matches!(
                         refusal.reason,
@@ -103,8 +106,8 @@ impl Gangs {
             {
                 self.growth_refused(group, &requests, &round, bench)
             }
-            (Asked::Grow(..), PlanReply::Refused(_)) => Ok(()),
-            (Asked::Shrink(group, indexes), PlanReply::Group(view)) => {
+            (Asked::Grow(..), PlanReply::Group(Err(NoGroup::Refused(_)))) => Ok(()),
+            (Asked::Shrink(group, indexes), PlanReply::Status(Ok(view))) => {
                 if let Some(known) = self.groups.get_mut(&group) {
                     let goes = |index: &u32| indexes.contains(index);
                     let ended = placed(&known.view).filter(|(index, ..)| goes(index)).map(|bundle| bundle.2);
@@ -114,27 +117,31 @@ impl Gangs {
                 self.shown(*view, bench)
             }
             // The group was removed while it grew. The removal is answered when its bundles have ended.
-            (Asked::Grow(..), PlanReply::Removed(..)) => Ok(()),
-            (Asked::Remove(_), PlanReply::Removed(id, _)) => {
+            (Asked::Grow(..), PlanReply::Group(Err(NoGroup::Removed))) => Ok(()),
+            (Asked::Remove(_), PlanReply::Removed(Ok((id, _)))) => {
                 if let Some(gone) = self.groups.remove(&id) {
                     self.ended.extend(placed(&gone.view).map(|bundle| bundle.2));
                 }
                 self.judge_placings(id, None, bench)
             }
-            (Asked::Status(_), PlanReply::Group(view)) => self.shown(*view, bench),
+            (Asked::Status(_), PlanReply::Status(Ok(view))) => self.shown(*view, bench),
             (Asked::List, PlanReply::Groups(groups)) => {
                 self.kept = groups.into_iter().map(|view| view.id).collect();
                 Ok(())
             }
-            (Asked::Submit(submit), PlanReply::Statement(report)) => {
+            (Asked::Submit(submit), PlanReply::Statement(Ok(report))) => {
                 let fair = statements_are_answered_fairly(&submit.operations, submit.mode, &report);
                 named("statements_are_answered_fairly", fair)?;
                 self.handle_report(&report);
                 Ok(())
             }
-            (asked, PlanReply::Rejected(rejection)) => {
-                named("answers_stand", self.rejected(&asked, &rejection))
-            }
+            (
+                asked,
+                PlanReply::Group(Err(NoGroup::Rejected(rejection)))
+                | PlanReply::Status(Err(rejection))
+                | PlanReply::Removed(Err(rejection))
+                | PlanReply::Statement(Err(rejection)),
+            ) => named("answers_stand", self.rejected(&asked, &rejection)),
             (asked, reply) => Err(format!("answers_stand: {asked:?} is answered with {reply:?}")),
         }
     }
@@ -262,12 +269,11 @@ impl Gangs {
     /// Handles the outcome of a release or of a placement into a bundle.
     fn handle_outcome(&mut self, asked: &Asked, outcome: &Outcome) -> Verdict {
         match (asked, outcome) {
-            (Asked::Into(bundles), Outcome::Placed(placement)) => {
+            (Asked::Into(bundles), Outcome::PlaceInto(Ok(placement))) => {
                 self.inside.insert(placement.allocation, bundles.clone());
             }
-            (Asked::Into(_), Outcome::Rejected(_)) => {}
-            (Asked::Release(id), Outcome::Released(_) | Outcome::BundleReleased { .. }) => self.forget(*id),
-            (Asked::Release(id), Outcome::Rejected(Rejection::UnknownAllocation(_))) => self.forget(*id),
+            (Asked::Into(_), Outcome::PlaceInto(Err(_))) => {}
+            (Asked::Release(id), Outcome::Release(_)) => self.forget(*id),
             other => return Err(format!("answers_stand: {other:?}")),
         }
         Ok(())

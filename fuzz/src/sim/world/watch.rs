@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::node::NodeState;
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, NodeChange, Outcome};
 use wharf_core::statement::Granted;
 
 use super::World;
@@ -103,9 +103,11 @@ impl World<'_> {
             }
             check_step(&Step { shard, now: self.now, command, outcome, before: &before, after })?;
             match outcome {
-                Outcome::NodeRemoved { node, .. } => self.grants.node_removed(*node, &before),
-                Outcome::Adopted(placement) => self.grants.adopted(placement.allocation),
-                Outcome::NodeAdded(_) => {
+                Outcome::Node(Ok(NodeChange::Removed { node, .. })) => {
+                    self.grants.node_removed(*node, &before);
+                }
+                Outcome::Adopt(Ok(placement)) => self.grants.adopted(placement.allocation),
+                Outcome::Node(Ok(NodeChange::Added(_))) => {
                     named("one_node_per_name", one_node_per_name(&self.facts))?;
                 }
                 _ => {}
@@ -120,7 +122,7 @@ impl World<'_> {
     fn follow_bundles(&mut self, at: usize, done: Option<(&Command, &Outcome)>, before: &Facts) {
         let after = &self.facts[at];
         let applied = match done {
-            Some((_, Outcome::Applied(applied))) => Some(applied),
+            Some((_, Outcome::Applied(Ok(applied)))) => Some(applied),
             _ => None,
         };
         let by_planner = applied.is_some_and(|applied| applied.statement.planner != COORDINATOR);
@@ -170,7 +172,7 @@ impl World<'_> {
         let shard = self.runners[at].id();
         let step = Step { shard, now: self.now, command, outcome, before, after };
         named("statements", self.statements.handle(&step))?;
-        if let Outcome::Applied(applied) = outcome {
+        if let Outcome::Applied(Ok(applied)) = outcome {
             let (_, ended) = granted_and_ended(applied);
             let statement = applied.statement;
             for made in self.statements.made(&step) {

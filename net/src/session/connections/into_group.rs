@@ -8,15 +8,16 @@ use std::collections::VecDeque;
 use wharf_core::group::{BundleView, GroupView, PlanJob, PlanReply};
 use wharf_core::ids::{AllocationId, PartitionId, ShardId};
 use wharf_core::registrar::Catalog;
+use wharf_core::reply::reply_of;
+use wharf_core::request::Placement;
 use wharf_core::resource::Demand;
-use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::router::{Port, PortReply, PortRequest};
+use wharf_core::shard::{BundleRejection, Command, UnknownAllocation};
 use wharf_core::time::Time;
 
-use super::operation::{Operation, Parts};
-use super::room::Waiter;
+use super::operation::{Parts, of_shard};
 use super::{ConnectionKey, ConnectionService};
-use crate::convert::{IntoTarget, fault_reply, named_rejection_fault, place_into, placed_reply, plan_fault};
+use crate::convert::{IntoTarget, bundle_fault, fault_reply, place_into, placed_reply, plan_fault};
 use crate::protocol::{Fault, Kind, PlaceIntoRequest, PlaceReply, Reason};
 
 /// A placement into some bundle of a group.
@@ -33,6 +34,30 @@ impl IntoGroup {
     pub(super) fn is_asking(&self) -> bool {
         self.steps.is_none()
     }
+
+    /// Handles the reply to the last step. Returns the whole reply, or `None` if there is a next step.
+    pub(super) fn handle_reply(&mut self, reply: PortReply, port: &mut Port) -> Option<PlaceReply> {
+        if let Some(left) = &self.steps {
+            return match of_shard::<Result<_, BundleRejection>>(reply) {
+                // The bundles of this shard have no room, or they ended meanwhile. Try the next shard.
+                Err(_) if !left.is_empty() => None,
+                placed => Some(into_reply(placed, port.catalog())),
+            };
+        }
+        let placed = match reply_of::<Result<Box<GroupView>, _>, _>(*reply_of::<Box<PlanReply>, _>(reply)) {
+            Ok(view) => candidates(&view, self.index),
+            Err(rejection) => Err(plan_fault(&rejection)),
+        };
+        match placed {
+            Ok(placed) => {
+                let all = steps(&placed, &self.demand, |partition| port.shard_of(partition));
+                assert!(!all.is_empty(), "a shard serves each placed bundle");
+                self.steps = Some(all.into());
+                None
+            }
+            Err(fault) => Some(fault_reply(fault)),
+        }
+    }
 }
 
 impl ConnectionService {
@@ -48,8 +73,8 @@ impl ConnectionService {
                 match steps(&[bundle], &demand, |partition| self.port.shard_of(partition)).pop() {
                     Some(request) => self.submit_one(key, sequence, Parts::Into, request, now),
                     None => {
-                        let unknown = Outcome::Rejected(Rejection::UnknownAllocation(bundle));
-                        let reply = into_reply(PortReply::One(unknown), self.port.catalog());
+                        let unknown = UnknownAllocation(bundle).into();
+                        let reply = into_reply(Err(unknown), self.port.catalog());
                         self.answer_into(key, sequence, &reply);
                     }
                 }
@@ -67,48 +92,13 @@ impl ConnectionService {
         self.answer_at_once(key, Kind::PlaceInto, sequence, reply, reply.reason);
     }
 
-    /// Handles the answer to the last step of a placement into a group: takes the next step, or replies.
-    pub(super) fn step_into_group(&mut self, at: usize, reply: PortReply, now: Time) {
-        let Parts::IntoGroup(into) = &mut self.operations[at].parts else {
-            unreachable!("it is a placement into a group")
-        };
-        let port = &mut self.port;
-        let done = match (&mut into.steps, reply) {
-            (left @ None, PortReply::Plan(reply)) => match *reply {
-                PlanReply::Group(view) => match candidates(&view, into.index) {
-                    Ok(placed) => {
-                        let all = steps(&placed, &into.demand, |partition| port.shard_of(partition));
-                        assert!(!all.is_empty(), "a shard serves each placed bundle");
-                        *left = Some(all.into());
-                        None
-                    }
-                    Err(fault) => Some(fault_reply(fault)),
-                },
-                PlanReply::Rejected(rejection) => Some(fault_reply(plan_fault(&rejection))),
-                other => unreachable!("no answer about one group: {other:?}"),
-            },
-            // The bundles of this shard have no room, or they ended meanwhile. Try the next shard.
-            (Some(left), PortReply::One(Outcome::Rejected(_))) if !left.is_empty() => None,
-            (_, reply) => Some(into_reply(reply, self.port.catalog())),
-        };
-        match done {
-            None => self.port_room.wait(Waiter::Operation(at), 1),
-            Some(reply) => {
-                let Operation { connection, sequence, started, .. } = self.operations.remove(at);
-                self.connections[connection].reply(Kind::PlaceInto, sequence, &reply);
-                self.touch(connection);
-                self.observer.handle_reply(Kind::PlaceInto, reply.reason, now.nanos_since(started));
-            }
-        }
-    }
-
-    /// Asks the next shard. The room for the request was taken.
+    /// Asks the next shard for a placement into a group. The room for the request was taken.
     pub(super) fn submit_next(&mut self, at: usize, now: Time) {
-        let Parts::IntoGroup(into) = &mut self.operations[at].parts else {
-            unreachable!("only placements into groups have a next step")
+        let next = match &mut self.operations[at].parts {
+            Parts::IntoGroup(into) => into.steps.as_mut().and_then(VecDeque::pop_front),
+            _ => None,
         };
-        let request = into.steps.as_mut().and_then(VecDeque::pop_front).expect("there is a shard to ask");
-        self.submit(at, 0, request, now);
+        self.submit(at, 0, next.expect("there is a shard to ask"), now);
     }
 }
 
@@ -158,13 +148,10 @@ fn candidates(view: &GroupView, index: Option<u32>) -> Result<Vec<AllocationId>,
 }
 
 /// Returns the reply to a placement into a bundle.
-pub(super) fn into_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
-    match reply {
-        PortReply::One(Outcome::Placed(placement)) => placed_reply(&placement, catalog),
-        PortReply::One(Outcome::Rejected(rejection)) => {
-            fault_reply(named_rejection_fault(&rejection, &catalog.resources))
-        }
-        other => unreachable!("no answer to a placement into a bundle: {other:?}"),
+pub(super) fn into_reply(placed: Result<Box<Placement>, BundleRejection>, catalog: &Catalog) -> PlaceReply {
+    match placed {
+        Ok(placement) => placed_reply(&placement, catalog),
+        Err(rejection) => fault_reply(bundle_fault(&rejection, &catalog.resources)),
     }
 }
 

@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
+use wharf_core::group::PlanReply;
 use wharf_core::ids::NodeId;
 use wharf_core::registrar::Catalog;
-use wharf_core::router::{PortReply, WaitEnd};
-use wharf_core::shard::Outcome;
+use wharf_core::reply::reply_of;
+use wharf_core::request::Placement;
+use wharf_core::router::{NotPlaced, Port, PortReply, WaitEnd};
+use wharf_core::shard::{Outcome, Released, UnknownAllocation};
 use wharf_core::time::Time;
 
-use super::ConnectionKey;
 use super::connection::Connection;
 use super::into_group::{IntoGroup, into_reply};
-use super::planning::PlanComplete;
-use super::waits::wait_reply;
-use crate::convert::{explain_candidates, placed_reply, refused_reply, rejection_fault};
+use super::{ConnectionKey, stopped};
+use crate::convert::{explain_candidates, fault_reply, placed_reply, refused_reply};
 use crate::protocol::{
-    FRAME_BYTES_MAX, Kind, PlaceBatchReply, PlaceReply, PlacedBody, ReasonCode, ReleaseBatchReply,
-    ReleaseReply,
+    FRAME_BYTES_MAX, Fault, GroupReply, Kind, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody,
+    Reason, ReasonCode, ReleaseBatchReply, ReleaseReply, RemoveGroupReply, StatementReply,
 };
 
 /// A request whose parts were submitted to the engine.
@@ -91,7 +92,10 @@ pub(super) enum Complete {
     Release(ReleaseReply),
     PlaceBatch(PlaceBatchReply),
     ReleaseBatch(ReleaseBatchReply),
-    Plan(Box<PlanComplete>),
+    Group(Box<GroupReply>),
+    Removed(RemoveGroupReply),
+    Groups(ListGroupsReply),
+    Statement(StatementReply),
 }
 
 impl Operation {
@@ -100,27 +104,19 @@ impl Operation {
         self.parts.waits()
     }
 
-    /// Records the engine's reply to one part. Returns the whole reply after the last part.
-    pub(super) fn handle_part(
-        &mut self,
-        part: usize,
-        reply: PortReply,
-        catalog: &Catalog,
-    ) -> Option<Complete> {
+    /// Records the engine's reply to one part. Returns the whole reply after the last part. A placement into a group
+    /// may return no reply: it then has a next part.
+    pub(super) fn handle_part(&mut self, part: usize, reply: PortReply, port: &mut Port) -> Option<Complete> {
+        let catalog = port.catalog();
         match &mut self.parts {
-            Parts::Place(named) => {
-                let mut reply = place_reply(reply, catalog);
+            Parts::Place(named) | Parts::Wait(named) => {
+                let mut reply = place_reply(reply_of(reply), catalog);
                 explain_candidates(&mut reply, named.as_deref(), catalog);
                 Some(Complete::Place(reply))
             }
-            Parts::Wait(named) => {
-                let mut reply = wait_reply(reply, catalog);
-                explain_candidates(&mut reply, named.as_deref(), catalog);
-                Some(Complete::Place(reply))
-            }
-            Parts::Release => Some(Complete::Release(release_reply(reply))),
+            Parts::Release => Some(Complete::Release(release_reply(of_shard(reply)))),
             Parts::PlaceBatch { replies, named, left } => {
-                replies[part] = place_reply(reply, catalog);
+                replies[part] = place_reply(reply_of(reply), catalog);
                 if let Ok(at) = named.binary_search_by_key(&part, |&(part, _)| part) {
                     explain_candidates(&mut replies[part], Some(&named[at].1), catalog);
                 }
@@ -128,15 +124,19 @@ impl Operation {
                 (*left == 0).then(|| Complete::place_batch(std::mem::take(replies)))
             }
             Parts::ReleaseBatch { replies, left } => {
-                replies[part] = release_reply(reply);
+                replies[part] = release_reply(of_shard(reply));
                 *left -= 1;
                 (*left == 0)
                     .then(|| Complete::ReleaseBatch(ReleaseBatchReply { replies: std::mem::take(replies) }))
             }
-            Parts::Plan(kind, size) => Some(Complete::plan(*kind, *size, reply, catalog)),
-            &mut Parts::WaitGroup(_, end) => Some(Complete::waited_group(end, reply, catalog)),
-            Parts::Into => Some(Complete::Place(into_reply(reply, catalog))),
-            Parts::IntoGroup(_) => unreachable!("its steps are handled by the service"),
+            &mut Parts::Plan(_, size) => {
+                Some(Complete::plan(size, *reply_of::<Box<PlanReply>, _>(reply), catalog))
+            }
+            &mut Parts::WaitGroup(_, end) => {
+                Some(Complete::waited_group(end, *reply_of::<Box<PlanReply>, _>(reply), catalog))
+            }
+            Parts::Into => Some(Complete::Place(into_reply(of_shard(reply), catalog))),
+            Parts::IntoGroup(into) => into.handle_reply(reply, port).map(Complete::Place),
         }
     }
 }
@@ -190,17 +190,19 @@ impl Complete {
         match self {
             Self::Place(reply) => reply.reason,
             Self::Release(reply) => reply.reason,
-            Self::Plan(complete) => complete.reason(),
-            Self::PlaceBatch(_) | Self::ReleaseBatch(_) => ReasonCode::default(),
+            Self::Group(reply) => reply.reason,
+            Self::Removed(reply) => reply.reason,
+            Self::Statement(reply) => reply.reason,
+            Self::PlaceBatch(_) | Self::ReleaseBatch(_) | Self::Groups(_) => ReasonCode::default(),
         }
     }
 
     /// Returns the reason of each part of a batch.
     pub(super) fn part_reasons(&self) -> Vec<ReasonCode> {
         match self {
-            Self::Place(_) | Self::Release(_) | Self::Plan(_) => Vec::new(),
             Self::PlaceBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
             Self::ReleaseBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -211,30 +213,42 @@ impl Complete {
             Self::Release(reply) => connection.reply(kind, sequence, reply),
             Self::PlaceBatch(reply) => connection.reply(kind, sequence, reply),
             Self::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
-            Self::Plan(complete) => complete.answer(connection, kind, sequence),
+            Self::Group(reply) => connection.reply(kind, sequence, &**reply),
+            Self::Removed(reply) => connection.reply(kind, sequence, reply),
+            Self::Groups(reply) => connection.reply(kind, sequence, reply),
+            Self::Statement(reply) => connection.reply(kind, sequence, reply),
         }
     }
 }
 
-pub(super) fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
-    match reply {
-        PortReply::Placed(placement) => placed_reply(&placement, catalog),
-        PortReply::Refused(verdict, refusal) => refused_reply(verdict, &refusal, catalog),
-        other => unreachable!("a placement is placed or refused, not {other:?}"),
+/// Returns the reply of one shard.
+pub(super) fn of_shard<R: TryFrom<Outcome, Error = Outcome>>(reply: PortReply) -> R {
+    reply_of(reply_of::<Outcome, _>(reply))
+}
+
+/// Returns the reply to a placement, which may have waited.
+fn place_reply(placed: Result<Placement, NotPlaced>, catalog: &Catalog) -> PlaceReply {
+    match placed {
+        Ok(placement) => placed_reply(&placement, catalog),
+        Err(NotPlaced { ended: Some(WaitEnd::Stopped), .. }) => fault_reply(stopped()),
+        Err(NotPlaced { ended, verdict, refusal }) => {
+            let refused = refused_reply(verdict, &refusal, catalog);
+            let is_cancelled = ended == Some(WaitEnd::Cancelled);
+            PlaceReply {
+                reason: if is_cancelled { Reason::Cancelled.into() } else { refused.reason },
+                ..refused
+            }
+        }
     }
 }
 
-pub(super) fn release_reply(reply: PortReply) -> ReleaseReply {
-    match reply {
-        PortReply::One(Outcome::Released(_)) => ReleaseReply::default(),
-        PortReply::One(Outcome::BundleReleased { ended, .. }) => {
-            ReleaseReply { inside_ended: Some(ended), ..ReleaseReply::default() }
-        }
-        PortReply::One(Outcome::Rejected(rejection)) => {
-            let fault = rejection_fault(&rejection);
+fn release_reply(released: Result<Released, UnknownAllocation>) -> ReleaseReply {
+    match released {
+        Ok(Released { inside, .. }) => ReleaseReply { inside_ended: inside, ..ReleaseReply::default() },
+        Err(unknown) => {
+            let fault = Fault::of_field(Reason::UnknownAllocation, "allocation", unknown.to_string());
             ReleaseReply { reason: fault.reason, fault: Some(fault), inside_ended: None }
         }
-        other => unreachable!("a release is done or rejected, not {other:?}"),
     }
 }
 

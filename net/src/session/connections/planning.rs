@@ -1,12 +1,11 @@
 //! Groups and statements, which planners serve.
 
-use wharf_core::group::{PlanJob, PlanReply};
+use wharf_core::group::{NoGroup, PlanJob, PlanReply};
 use wharf_core::limits::GROUP_BUNDLES_MAX;
 use wharf_core::registrar::Catalog;
-use wharf_core::router::{PortReply, PortRequest, WaitEnd};
+use wharf_core::router::{PortRequest, WaitEnd};
 use wharf_core::time::Time;
 
-use super::connection::Connection;
 use super::input::{Asked, read_body};
 use super::operation::{Complete, Operation, Parts, cut_units};
 use super::placing::{Learning, Submission};
@@ -18,67 +17,37 @@ use crate::convert::{
     removed_group, statement, statement_fault, statement_reply, wait_until,
 };
 use crate::protocol::{
-    CreateGroupRequest, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsReply,
-    ListGroupsRequest, MODE_WAIT_UNTIL, Reason, ReasonCode, RemoveGroupReply, RemoveGroupRequest,
-    ShrinkGroupRequest, StatementReply, StatementRequest,
+    CreateGroupRequest, Fault, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsRequest,
+    MODE_WAIT_UNTIL, Reason, RemoveGroupRequest, ShrinkGroupRequest, StatementRequest,
 };
 use crate::session::shared::WAITING_GROUPS_MAX;
 
-/// The reply to a planner's job.
-pub(super) enum PlanComplete {
-    Group(GroupReply),
-    Removed(RemoveGroupReply),
-    Groups(ListGroupsReply),
-    Statement(StatementReply),
-}
-
-impl PlanComplete {
-    pub(super) fn reason(&self) -> ReasonCode {
-        match self {
-            Self::Group(reply) => reply.reason,
-            Self::Removed(reply) => reply.reason,
-            Self::Groups(_) => ReasonCode::default(),
-            Self::Statement(reply) => reply.reason,
-        }
-    }
-
-    pub(super) fn answer(&self, connection: &mut Connection, kind: Kind, sequence: u64) {
-        match self {
-            Self::Group(reply) => connection.reply(kind, sequence, reply),
-            Self::Removed(reply) => connection.reply(kind, sequence, reply),
-            Self::Groups(reply) => connection.reply(kind, sequence, reply),
-            Self::Statement(reply) => connection.reply(kind, sequence, reply),
-        }
-    }
-}
-
 impl Complete {
-    /// Builds the reply to a job of `kind`. `size` is the number of a statement's operations, or the groups
-    /// per page.
-    pub(super) fn plan(kind: Kind, size: usize, reply: PortReply, catalog: &Catalog) -> Self {
-        let PortReply::Plan(reply) = reply else { unreachable!("a planner answers with a plan's reply") };
-        let complete = match kind {
-            Kind::RemoveGroup => PlanComplete::Removed(removed_group(&reply)),
-            Kind::ListGroups => PlanComplete::Groups(groups_page(&reply, size)),
-            Kind::SubmitStatement => {
-                let mut reply = statement_reply(&reply, size, catalog);
+    /// Builds the reply to a planner's job. `size` is the number of a statement's operations, or the groups per
+    /// page.
+    pub(super) fn plan(size: usize, reply: PlanReply, catalog: &Catalog) -> Self {
+        match reply {
+            PlanReply::Group(group) => Self::Group(Box::new(group_reply(&group, catalog))),
+            PlanReply::Status(status) => {
+                Self::Group(Box::new(group_reply(&status.map_err(NoGroup::Rejected), catalog)))
+            }
+            PlanReply::Removed(removed) => Self::Removed(removed_group(&removed)),
+            PlanReply::Groups(groups) => Self::Groups(groups_page(&groups, size)),
+            PlanReply::Statement(statement) => {
+                let mut reply = statement_reply(&statement, size, catalog);
                 cut_units(reply.operations.iter_mut().filter_map(|operation| operation.placed.as_mut()));
-                PlanComplete::Statement(reply)
+                Self::Statement(reply)
             }
-            _ => PlanComplete::Group(group_reply(&reply, catalog)),
-        };
-        Self::Plan(Box::new(complete))
+        }
     }
-}
 
-impl Complete {
     /// Builds the reply to a waiting group that was ended early because of `end`.
-    pub(super) fn waited_group(end: Option<WaitEnd>, reply: PortReply, catalog: &Catalog) -> Self {
-        match (end, &reply) {
-            (Some(WaitEnd::Stopped), PortReply::Plan(reply)) if matches!(**reply, PlanReply::Cancelled) => {
-                Self::Plan(Box::new(PlanComplete::Group(group_fault(stopped()))))
+    pub(super) fn waited_group(end: Option<WaitEnd>, reply: PlanReply, catalog: &Catalog) -> Self {
+        match (end, reply) {
+            (Some(WaitEnd::Stopped), PlanReply::Group(Err(NoGroup::Cancelled))) => {
+                Self::Group(Box::new(group_fault(stopped())))
             }
-            _ => Self::plan(Kind::CreateGroup, 0, reply, catalog),
+            (_, reply) => Self::plan(0, reply, catalog),
         }
     }
 }
@@ -143,14 +112,14 @@ impl ConnectionService {
         Ok(())
     }
 
-    fn answer_plan(&mut self, key: ConnectionKey, kind: Kind, sequence: u64, complete: &PlanComplete) {
+    fn answer_plan(&mut self, key: ConnectionKey, kind: Kind, sequence: u64, complete: &Complete) {
         complete.answer(&mut self.connections[key], kind, sequence);
         self.observer.handle_reply(kind, complete.reason(), 0);
         self.touch(key);
     }
 
     pub(super) fn answer_group_fault(&mut self, key: ConnectionKey, kind: Kind, sequence: u64, fault: Fault) {
-        self.answer_plan(key, kind, sequence, &PlanComplete::Group(group_fault(fault)));
+        self.answer_plan(key, kind, sequence, &Complete::Group(Box::new(group_fault(fault))));
     }
 
     fn handle_statement(&mut self, key: ConnectionKey, sequence: u64, request: StatementRequest, now: Time) {
@@ -162,7 +131,7 @@ impl ConnectionService {
                 self.submit_plan(key, sequence, Parts::Plan(kind, size), job, now);
             }
             Err(fault) => {
-                self.answer_plan(key, kind, sequence, &PlanComplete::Statement(statement_fault(fault)));
+                self.answer_plan(key, kind, sequence, &Complete::Statement(statement_fault(fault)));
             }
         }
     }
@@ -174,7 +143,7 @@ impl ConnectionService {
         let defaults = self.placement_defaults();
         match group_kinds_to_learn(&request, self.port.catalog(), defaults) {
             Err(reply) => {
-                self.answer_plan(key, Kind::CreateGroup, sequence, &PlanComplete::Group(*reply));
+                self.answer_plan(key, Kind::CreateGroup, sequence, &Complete::Group(reply));
             }
             Ok(names) if names.is_empty() => self.create_group(key, sequence, request, now),
             Ok(names) => {
@@ -200,7 +169,7 @@ impl ConnectionService {
                 let job = PlanJob::CreateGroup(spec.into());
                 self.submit_group(key, sequence, kind, job, waits, now);
             }
-            Err(reply) => self.answer_plan(key, kind, sequence, &PlanComplete::Group(*reply)),
+            Err(reply) => self.answer_plan(key, kind, sequence, &Complete::Group(reply)),
         }
     }
 
@@ -215,7 +184,7 @@ impl ConnectionService {
                 let job = PlanJob::GrowGroup(group.into(), bundles, until);
                 self.submit_group(key, sequence, kind, job, until.is_some(), now);
             }
-            Err(reply) => self.answer_plan(key, kind, sequence, &PlanComplete::Group(*reply)),
+            Err(reply) => self.answer_plan(key, kind, sequence, &Complete::Group(reply)),
         }
     }
 

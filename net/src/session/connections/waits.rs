@@ -1,15 +1,14 @@
 //! Waiting placements: how they begin, end early, and are answered. Waiting groups end the same way.
 
 use wharf_core::limits::{CANDIDATES_WAITING_MAX, CONNECTION_WAITING_MAX, PORT_CANDIDATES_WAITING_MAX};
-use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
-use wharf_core::router::{PortReply, PortRequest, WaitEnd, WaitRequest};
+use wharf_core::router::{PortRequest, WaitEnd, WaitRequest};
 use wharf_core::time::Time;
 
-use super::operation::{Operation, Parts, place_reply};
-use super::{ConnectionKey, ConnectionService, stopped};
-use crate::convert::{fault_reply, refused_reply};
-use crate::protocol::{Fault, PlaceReply, Reason};
+use super::operation::{Operation, Parts};
+use super::{ConnectionKey, ConnectionService};
+use crate::convert::fault_reply;
+use crate::protocol::{Fault, Reason};
 use crate::session::tags::tag;
 
 /// The priority and the deadline of a wait.
@@ -94,17 +93,5 @@ impl ConnectionService {
         if let Some((_, reply)) = self.port.end_wait(tag(operation, 0), why, now) {
             self.handle_reply(operation, 0, reply, now);
         }
-    }
-}
-
-/// Returns the reply to a placement that waited.
-pub(super) fn wait_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
-    match reply {
-        PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal) => refused_reply(verdict, &refusal, catalog),
-        PortReply::WaitEnded(WaitEnd::Cancelled, verdict, refusal) => {
-            PlaceReply { reason: Reason::Cancelled.into(), ..refused_reply(verdict, &refusal, catalog) }
-        }
-        PortReply::WaitEnded(WaitEnd::Stopped, ..) => fault_reply(stopped()),
-        other => place_reply(other, catalog),
     }
 }

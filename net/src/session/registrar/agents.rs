@@ -6,11 +6,11 @@ use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::node::{AgentReport, LifeEvent, NodeState};
 use wharf_core::registrar::Reported;
 use wharf_core::router::PortRequest;
-use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::shard::{Command, NodeChange, NodeRejection, NodeReply};
 use wharf_core::time::Time;
 
 use super::{Job, JobKind, RegistrarReply, RegistrarService};
-use crate::convert::{agent_report, check_custom, registrar_fault, rejection_fault};
+use crate::convert::{agent_report, check_custom, node_fault, registrar_fault};
 use crate::protocol::{Fault, HeartbeatReply, HeartbeatRequest, Reason, ReportReply, ReportRequest};
 use crate::session::tags::tag;
 
@@ -187,52 +187,52 @@ impl<T> RegistrarService<T> {
     }
 
     /// Sends one part per command, in order.
-    fn start(&mut self, kind: JobKind<T>, reply: Option<T>, commands: Vec<(PartitionId, Command)>) {
-        let now = self.now;
+    pub(super) fn start(
+        &mut self,
+        kind: JobKind<T>,
+        reply: Option<T>,
+        commands: Vec<(PartitionId, Command)>,
+    ) {
         let key = self.jobs.insert(Job { reply, left: commands.len(), kind });
         for (part, (partition, command)) in commands.into_iter().enumerate() {
-            let request = PortRequest::Partition(partition, command);
-            let at_once = self.port.submit(tag(key, part), request, now);
-            assert!(matches!(at_once, Ok(None)), "room was looked for before");
+            self.send(tag(key, part), PortRequest::Partition(partition, command));
         }
         self.port.flush();
     }
 
     /// Records a shard's answer to one part of a report, heartbeat or loss. Returns whether a node is gone.
-    pub(super) fn handle_agent_outcome(&mut self, key: usize, outcome: Outcome) -> bool {
+    pub(super) fn handle_agent_change(&mut self, key: usize, change: NodeReply) -> bool {
         let name = |service: &Self, node| service.registrar.name(node).unwrap_or_default().to_owned();
         let now = self.now;
-        match (&mut self.jobs[key].kind, outcome) {
-            (JobKind::Replace(report), Outcome::NodeRemoved { node, allocations_ended, version }) => {
+        match (&mut self.jobs[key].kind, change) {
+            (JobKind::Replace(report), Ok(NodeChange::Removed { node, allocations_ended, version })) => {
                 report.removed = Some((node, allocations_ended));
                 self.registrar.forget(node, version);
                 return true;
             }
-            (JobKind::Replace(report), Outcome::Rejected(Rejection::NodeHeld { .. })) => {
+            (JobKind::Replace(report), Err(NodeRejection::Held(..))) => {
                 report.due = now.plus_nanos(self.remove_again_ns);
             }
-            // Another removal was faster, and its answer already updated the registrar. The id may now belong
-            // to a node that came back, so nothing is forgotten here.
-            (JobKind::Replace(_), Outcome::Rejected(Rejection::UnknownNode(_))) => {}
-            (JobKind::Lost, Outcome::StateSet(node, NodeState::Lost { .. })) => {
+            (JobKind::Lost, Ok(NodeChange::State(node, NodeState::Lost { .. }))) => {
                 let seconds = self.registrar.heartbeats().lost_after() / 1_000_000_000;
                 let name = name(self, node);
                 warn!(%node, %name, seconds, "this node is lost: its agent was silent for too long");
             }
-            (JobKind::Report(_) | JobKind::Heartbeat(_), Outcome::StateSet(node, state)) => {
+            (JobKind::Report(_) | JobKind::Heartbeat(_), Ok(NodeChange::State(node, state))) => {
                 info!(%node, name = %name(self, node), state = state.name(), "heard of this node's agent");
             }
             // The node was removed meanwhile. The next heartbeat is told so.
-            (JobKind::Report(reply), Outcome::Rejected(rejection)) => {
-                let fault = rejection_fault(&rejection);
+            (JobKind::Report(reply), Err(rejection)) => {
+                let fault = node_fault(&rejection);
                 (reply.reason, reply.fault) = (fault.reason, Some(fault));
             }
-            (JobKind::Heartbeat(reply), Outcome::Rejected(_)) => {
+            (JobKind::Heartbeat(reply), Err(_)) => {
                 reply.reason = Reason::UnknownNode.into();
                 reply.report_again = true;
             }
-            (_, Outcome::NodeAdded(_) | Outcome::Rejected(_)) => {}
-            (_, other) => unreachable!("no outcome of an agent's command: {other:?}"),
+            // If another removal was faster, its answer already updated the registrar. The id may now belong to a node
+            // that came back, so nothing is forgotten here.
+            _ => {}
         }
         false
     }

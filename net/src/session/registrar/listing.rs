@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use wharf_core::ids::{Ordinal, ShardId};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::router::PortRequest;
-use wharf_core::shard::{Command, NodeView, Outcome};
+use wharf_core::shard::{Command, NodeView};
 
 use super::{Job, JobKind, RegistrarReply, RegistrarService};
 use crate::codec::encode_body;
@@ -30,8 +30,7 @@ pub(super) struct Listing {
 
 impl Listing {
     /// Adds the nodes of one shard.
-    pub(super) fn add(&mut self, outcome: Outcome) {
-        let Outcome::Nodes(views) = outcome else { unreachable!("no outcome of a list: {outcome:?}") };
+    pub(super) fn add(&mut self, views: Vec<NodeView>) {
         // A shard returns later nodes in place of nodes that it has removed meanwhile.
         self.views.extend(views.into_iter().filter(|view| view.registration.ordinal <= self.last));
     }
@@ -62,9 +61,7 @@ impl<T> RegistrarService<T> {
         let kind = JobKind::List(listing);
         let key = self.jobs.insert(Job { reply: Some(reply), left: counts.len(), kind });
         for (part, (shard, limit)) in counts.into_iter().enumerate() {
-            let request = PortRequest::Shard(shard, Command::ListNodes { after, limit });
-            let at_once = self.port.submit(tag(key, part), request, self.now);
-            assert!(matches!(at_once, Ok(None)), "room was looked for before");
+            self.send(tag(key, part), PortRequest::Shard(shard, Command::ListNodes { after, limit }));
         }
         self.port.flush();
     }

@@ -1,15 +1,18 @@
 //! Reservations at the registrar's task: resolves the node's name and sends the command to its shard.
 
-use wharf_core::shard::Command;
+use wharf_core::registrar::Catalog;
+use wharf_core::reply::reply_of;
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::time::Time;
 
 use super::{Planned, RegistrarReply, RegistrarService};
-use crate::convert::{refused_reservation, registrar_fault, reservation, reservation_owner};
+use crate::convert::{refused_reservation, registrar_fault, reservation, reservation_owner, reserve_reply};
 use crate::protocol::{EndReservationRequest, Fault, ReserveRequest};
 
 impl<T> RegistrarService<T> {
     pub(super) fn handle_reserve(&mut self, request: ReserveRequest, reply: T) {
         let planned = self.plan_reserve(request);
-        self.start_reservation(planned, reply);
+        self.start_one(planned, reserved, reply);
     }
 
     pub(super) fn handle_end_reservation(&mut self, request: &EndReservationRequest, reply: T) {
@@ -19,7 +22,7 @@ impl<T> RegistrarService<T> {
                 registrar.resolve(&request.node).map_err(|e| of_node(registrar_fault(&e)))?;
             Ok((partition, Command::EndReservation(node, owner), node))
         });
-        self.start_reservation(planned, reply);
+        self.start_one(planned, reserved, reply);
     }
 
     fn plan_reserve(&self, request: ReserveRequest) -> Planned {
@@ -28,16 +31,11 @@ impl<T> RegistrarService<T> {
         let reserve = reservation(request, node, &self.catalog.load(), self.now)?;
         Ok((partition, Command::Reserve(Box::new(reserve)), node))
     }
+}
 
-    fn start_reservation(&mut self, planned: Planned, reply: T) {
-        match planned {
-            Ok((partition, command, _)) => self.start_one(partition, command, reply),
-            Err(fault) => {
-                let refused = RegistrarReply::Reserved(Box::new(refused_reservation(fault)));
-                self.answer(reply, refused);
-            }
-        }
-    }
+fn reserved(outcome: Result<Outcome, Fault>, catalog: &Catalog, _: Time) -> RegistrarReply {
+    let reply = outcome.map(|outcome| reserve_reply(reply_of(outcome), &catalog.resources));
+    RegistrarReply::Reserved(Box::new(reply.unwrap_or_else(refused_reservation)))
 }
 
 fn of_node(fault: Fault) -> Fault {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use wharf_core::reply::reply_of;
 use wharf_core::shard::{Command, Outcome, ResourceSum, ShardStatus};
 use wharf_core::state::books_hash;
 
@@ -52,13 +53,8 @@ impl<T> RegistrarService<T> {
     }
 
     pub(super) fn status(&mut self, outcomes: Vec<Outcome>) -> StatusReply {
-        let statuses: Vec<ShardStatus> = outcomes
-            .into_iter()
-            .map(|outcome| match outcome {
-                Outcome::Status(status) => *status,
-                other => unreachable!("no outcome of a status: {other:?}"),
-            })
-            .collect();
+        let statuses = outcomes.into_iter().map(reply_of::<Box<ShardStatus>, _>);
+        let statuses: Vec<ShardStatus> = statuses.map(|status| *status).collect();
         let mut resources: BTreeMap<_, ResourceSum> = BTreeMap::new();
         for status in &statuses {
             for &(kind, sum) in &status.resources {

@@ -68,7 +68,7 @@ impl Bed {
         bed.ask(RegistrarRequest::Heartbeat(HeartbeatRequest { node, version: 1 }));
         let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
         let request = PlacementRequest::new(demand, Policy::BestFit);
-        let PortReply::Placed(placed) = bed.command(PortRequest::Place(request)) else { panic!("room") };
+        let PortReply::Place(Ok(placed)) = bed.command(PortRequest::Place(request)) else { panic!("room") };
         let lost_after = bed.service.registrar_mut().heartbeats().lost_after();
         bed.pass(lost_after);
         bed.settle();

@@ -348,7 +348,7 @@ mod tests {
         let bundle = Some(BundleId { group: GroupId { incarnation: Incarnation(1), number: 1 }, index: 0 });
         let demand = cores(1).demand;
         let allocate = Allocate { node, expected: None, demand, gpus: None, owner: None, bundle };
-        let Outcome::Applied(applied) = bed.step(0, apply(Operation::Allocate(allocate))) else {
+        let Outcome::Applied(Ok(applied)) = bed.step(0, apply(Operation::Allocate(allocate))) else {
             panic!("a statement is applied")
         };
         match &applied.granted[..] {

@@ -119,6 +119,9 @@ fn the_simulator_finds_bugs_in_sessions() {
     simulator_finds(PlantedBug::CreditsIgnored, &["credits_are_kept"]);
     simulator_finds(PlantedBug::AnswerToLostConnectionDropped, &["everything_is_answered", "stops_empty"]);
     simulator_finds(PlantedBug::WaitOfLostConnectionGoesOn, &["everything_is_answered", "stops_empty"]);
+    simulator_finds(PlantedBug::OutcomeOfBrokenConnectionDropped, &["everything_is_somebodys"]);
+    simulator_finds(PlantedBug::FailedWriteIgnored, &["everything_is_answered", "stops_empty"]);
+    simulator_finds(PlantedBug::OlderConnectionResumes, &["newest_connection_is_welcome"]);
     simulator_finds(PlantedBug::NewDeadlineUntold, &["nobody_oversleeps"]);
 }
 

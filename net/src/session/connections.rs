@@ -225,7 +225,7 @@ impl ConnectionService {
     pub fn written(&mut self, key: ConnectionKey, replies: u32, bytes: usize, failed: bool, now: Time) {
         let connection = &mut self.connections[key];
         connection.written(replies, bytes, failed);
-        if failed && connection.session.is_some() {
+        if failed && connection.session.is_some() && !is_planted(PlantedBug::FailedWriteIgnored) {
             connection.input_end.get_or_insert(InputEnd::Lost);
             self.end_follow(key, now);
         }

@@ -281,6 +281,12 @@ pub(super) fn an_allocation_that_is_nobodys() {
     assert!(grants.everything_is_somebodys(std::slice::from_ref(&was.after), |_, _| false).is_err());
     assert_eq!(grants.everything_is_somebodys(std::slice::from_ref(&was.after), |_, _| true), Ok(()));
     grants.adopted(was.after.partitions[0].allocations[0].id);
+    assert_eq!(grants.everything_is_somebodys(std::slice::from_ref(&was.after), |_, _| false), Ok(()));
+    let mut grants = Grants::default();
+    let Command::Place(asked) = &was.command else { panic!("{:?}", was.command) };
+    let other = PlacementRequest::new(Demand::default(), asked.policy);
+    assert!(grants.stopped(std::slice::from_ref(&was.after), std::iter::once(&other)).is_err());
+    assert_eq!(grants.stopped(std::slice::from_ref(&was.after), std::iter::once(asked)), Ok(()));
     assert_eq!(grants.everything_is_somebodys(&[was.after], |_, _| false), Ok(()));
 }
 

@@ -350,10 +350,15 @@ pub(super) fn what_is_inside_a_bundle_and_does_not_belong_there() {
     into().0.fires("inside_is_of_its_bundle", |was| std::mem::swap(&mut was.before, &mut was.after));
     let (was, bundle) = into();
     let id = was.after.partitions[0].inside[0].id;
-    let inside = BTreeMap::from([(id, Box::from([bundle]))]);
+    let inside = BTreeMap::from([(id, bundle)]);
     assert_eq!(inside_is_placed(&inside, std::slice::from_ref(&was.after)), Ok(()));
     assert!(inside_is_placed(&inside, std::slice::from_ref(&was.before)).is_err());
     assert_eq!(inside_is_placed(&inside, &[Facts::default()]), Ok(()), "it goes with its bundle");
+    let elsewhere = BTreeMap::from([(id, was.after.partitions[0].inside[0].id)]);
+    assert_eq!(inside_is_placed(&elsewhere, std::slice::from_ref(&was.after)), Ok(()), "that bundle ended");
+    let mut moved = was.after;
+    moved.partitions[0].inside[0].bundle = id;
+    assert!(inside_is_placed(&inside, &[moved]).is_err(), "it is in another bundle");
 }
 
 #[test]

@@ -262,10 +262,7 @@ impl Gangs {
     /// Handles the outcome of a release or of a placement into a bundle.
     fn handle_outcome(&mut self, asked: &Asked, outcome: &Outcome) -> Verdict {
         match (asked, outcome) {
-            (Asked::Into(bundles), Outcome::Placed(placement)) => {
-                self.inside.insert(placement.allocation, bundles.clone());
-            }
-            (Asked::Into(_), Outcome::Rejected(_)) => {}
+            (Asked::Into, Outcome::Placed(_) | Outcome::Rejected(_)) => {}
             (Asked::Release(id), Outcome::Released(_) | Outcome::BundleReleased { .. }) => self.forget(*id),
             (Asked::Release(id), Outcome::Rejected(Rejection::UnknownAllocation(_))) => self.forget(*id),
             other => return Err(format!("answers_stand: {other:?}")),

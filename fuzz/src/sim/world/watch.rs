@@ -105,6 +105,9 @@ impl World<'_> {
             match outcome {
                 Outcome::NodeRemoved { node, .. } => self.grants.node_removed(*node, &before),
                 Outcome::Adopted(placement) => self.grants.adopted(placement.allocation),
+                Outcome::Placed(placement) if matches!(command, Command::PlaceInto { .. }) => {
+                    self.gangs.placed_inside(placement.allocation, after);
+                }
                 Outcome::NodeAdded(_) => {
                     named("one_node_per_name", one_node_per_name(&self.facts))?;
                 }

@@ -205,7 +205,8 @@ impl Connection {
             encode_frame(header, &[], &mut self.out, |out| encode_body(&fault, out));
         }
         let session = self.session.as_mut().expect("requests are executed after the hello");
-        if Kind::from_number(kind).is_some_and(Kind::only_looks) {
+        let is_dropped = self.is_broken && is_planted(PlantedBug::OutcomeOfBrokenConnectionDropped);
+        if Kind::from_number(kind).is_some_and(Kind::only_looks) || is_dropped {
             session.answer_unkept(sequence);
         } else {
             session.answer(sequence, &self.out[start..]);

@@ -23,7 +23,7 @@ use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 use crate::typical_pods;
-use wharf_net::server::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
+use wharf_net::limits::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
 
 /// Checked settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -229,7 +229,7 @@ impl Config {
             typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
             hybrid: hybrid(&raw.hybrid)?,
             unit_instances: unit_instances(raw.unit_instance_resources)?,
-            reserved_nodes_percent: percent("reserved_nodes_percent", raw.reserved_nodes_percent)?,
+            reserved_nodes_percent: in_range("reserved_nodes_percent", raw.reserved_nodes_percent, 0..=100)?,
             allocations_per_node_max: in_range(
                 "allocations_per_node_max",
                 raw.allocations_per_node_max,
@@ -294,13 +294,6 @@ fn duration(key: &'static str, text: &str) -> Result<u64, ConfigError> {
         return Err(value(key, format!("{seconds} s is out of range: give 0.1 to 86400 seconds")));
     }
     Ok(seconds.units() as u64 * NANOS)
-}
-
-fn percent(key: &'static str, percent: u8) -> Result<u8, ConfigError> {
-    if percent > 100 {
-        return Err(value(key, format!("{percent} % is more than all: give 0 to 100")));
-    }
-    Ok(percent)
 }
 
 fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {

@@ -14,9 +14,9 @@ use super::into_group::{IntoGroup, into_reply};
 use super::planning::PlanComplete;
 use super::waits::wait_reply;
 use crate::convert::{explain_candidates, placed_reply, refused_reply, rejection_fault};
+use crate::limits::LISTED_BYTES_MAX;
 use crate::protocol::{
-    FRAME_BYTES_MAX, Kind, PlaceBatchReply, PlaceReply, PlacedBody, ReasonCode, ReleaseBatchReply,
-    ReleaseReply,
+    Kind, PlaceBatchReply, PlaceReply, PlacedBody, ReasonCode, ReleaseBatchReply, ReleaseReply,
 };
 
 /// A request whose parts were submitted to the engine.
@@ -141,9 +141,6 @@ impl Operation {
     }
 }
 
-/// Bytes that the checks and units of one reply may take. The rest of the reply fits the frame with them.
-const LISTED_BYTES_MAX: usize = FRAME_BYTES_MAX as usize / 2;
-
 /// Returns an upper bound on the bytes of a placement's units.
 fn units_bytes(placed: &PlacedBody) -> usize {
     // Two lengths and the part, at their longest.
@@ -242,6 +239,7 @@ pub(super) fn release_reply(reply: PortReply) -> ReleaseReply {
 mod tests {
     use super::*;
     use crate::codec::encode_body;
+    use crate::protocol::FRAME_BYTES_MAX;
     use crate::protocol::{FailedCheck, NamedUnits, RefusalBody};
 
     fn placed(kinds: usize) -> PlaceReply {

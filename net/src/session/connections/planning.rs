@@ -17,12 +17,12 @@ use crate::convert::{
     bundles, group_fault, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit,
     removed_group, statement, statement_fault, statement_reply, wait_until,
 };
+use crate::limits::WAITING_GROUPS_MAX;
 use crate::protocol::{
     CreateGroupRequest, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsReply,
     ListGroupsRequest, MODE_WAIT_UNTIL, Reason, ReasonCode, RemoveGroupReply, RemoveGroupRequest,
     ShrinkGroupRequest, StatementReply, StatementRequest,
 };
-use crate::session::shared::WAITING_GROUPS_MAX;
 
 /// The reply to a planner's job.
 pub(super) enum PlanComplete {

@@ -175,7 +175,7 @@ async fn drive(
 
 /// Returns the sum of the metrics of all planners so far.
 fn planned(daemon: &Daemon, planners: u16) -> PlannerMetrics {
-    let each = (0..usize::from(planners)).map(|number| daemon.metrics().planner(number).metrics());
+    let each = (0..usize::from(planners)).map(|number| daemon.metrics().planner(number).get().metrics);
     each.fold(PlannerMetrics::default(), |sum, one| PlannerMetrics {
         statements: sum.statements + one.statements,
         committed: sum.committed + one.committed,

@@ -58,7 +58,7 @@ pub enum PlantedBug {
     /// Removing a group forgets its last bundle.
     RemovalForgetsBundle,
     /// Placed bundles are not counted when the next ones are spread.
-    SpreadForgetsStanding,
+    SpreadForgetsPlaced,
     /// A caller that would wait for a group is refused at once.
     GroupNeverWaits,
     /// A session forgets one more outcome than was acknowledged (checked in wharf-net).

@@ -72,7 +72,7 @@ fn statement_operations_find_a_hold_that_the_clock_ends() {
 }
 
 #[test]
-fn statement_operations_find_a_claim_for_which_nothing_is_set_aside() {
+fn statement_operations_find_a_claim_for_which_nothing_is_withheld() {
     finds(statement_ops, PlantedBug::ClaimNotWithheld);
 }
 
@@ -174,7 +174,7 @@ fn the_simulator_finds_bugs_of_planners() {
         &["bundles_are_of_groups", "everything_is_somebodys", "no_bundle_waits_that_would_fit"],
     );
     simulator_finds(PlantedBug::RemovalForgetsBundle, &["groups_go_whole", "everything_is_somebodys"]);
-    simulator_finds(PlantedBug::SpreadForgetsStanding, &["groups_keep_their_rules", "groups_are_as_asked"]);
+    simulator_finds(PlantedBug::SpreadForgetsPlaced, &["groups_keep_their_rules", "groups_are_as_asked"]);
     simulator_finds(
         PlantedBug::HeldBundleTakenForEnded,
         &["groups_go_whole", "everything_is_somebodys", "bundles_are_of_groups"],

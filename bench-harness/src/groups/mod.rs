@@ -3,8 +3,8 @@
 //! A whole service runs in this process, as in the demo. One client creates and removes groups, with several
 //! in flight. Its answers are recorded and compared with every node's books.
 
+mod existing;
 mod load;
-mod standing;
 
 use std::fmt;
 use std::time::Duration;

@@ -310,7 +310,7 @@ impl Planner {
             _ => group.missing().max(1),
         };
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
-        let forgets = is_planted(PlantedBug::SpreadForgetsStanding);
+        let forgets = is_planted(PlantedBug::SpreadForgetsPlaced);
         let standing = standing.into_iter().filter(|_| !forgets);
         let standing = standing.filter_map(|node| self.replicas.locate(node));
         let standing: Vec<Standing> = standing.map(|(shard, slot)| Standing { shard, slot }).collect();

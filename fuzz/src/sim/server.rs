@@ -24,7 +24,7 @@ use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 use super::checkers::sessions::{
     Outcomes, credits_are_kept, newest_connection_is_welcome, sessions_are_kept,
 };
-use super::checkers::waiting::Standing;
+use super::checkers::waiting::Offers;
 use super::facts::Facts;
 use super::network::{Network, Towards};
 
@@ -99,7 +99,7 @@ pub(super) struct Server {
     in_flight_max: usize,
     outcomes: Outcomes,
     /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
-    placing: BTreeMap<(SessionId, u64), (PlacementRequest, Standing)>,
+    placing: BTreeMap<(SessionId, u64), (PlacementRequest, Offers)>,
     /// Peers take replies only when they are let.
     pub(super) is_slow: bool,
     pub(super) questions: Vec<Question>,
@@ -192,8 +192,8 @@ impl Server {
         let port = self.fronts[link.front].port_mut();
         let (wire, _) = decode_body::<PlaceRequest>(frame.payload).expect("our own body");
         if let Ok(placement) = placement_request(wire, port.catalog(), defaults) {
-            let standing = Standing::new(&placement, facts.iter());
-            self.placing.insert(request, (placement, standing));
+            let offers = Offers::new(&placement, facts.iter());
+            self.placing.insert(request, (placement, offers));
         }
     }
 
@@ -433,16 +433,16 @@ impl Server {
             return self.events.push(Event::Granted(session, sequence, placed.allocation.into()));
         }
         let is_refused = [Reason::NoFitNow, Reason::Infeasible].iter().any(|&no| reply.reason == no.into());
-        if let Some((request, standing)) = placing.filter(|_| is_refused) {
-            let found = standing.check_refused(&request).err();
+        if let Some((request, offers)) = placing.filter(|_| is_refused) {
+            let found = offers.check_refused(&request).err();
             self.events.extend(found.map(|found| Event::Broken("no_refusal_while_a_node_offers", found)));
         }
     }
 
     /// Records that a shard changed.
     pub(super) fn shard_changed(&mut self, before: &Facts, now: &Facts) {
-        for (request, standing) in self.placing.values_mut() {
-            standing.shard_changed(request, before, now);
+        for (request, offers) in self.placing.values_mut() {
+            offers.shard_changed(request, before, now);
         }
     }
 

@@ -133,7 +133,9 @@ pub fn run(options: &GroupsOptions, mut each: impl FnMut(&GroupsRow)) -> Result<
     let mut config = Config::embedded(directory.path().to_owned());
     config.listen.set_port(0);
     config.metrics_listen = None;
-    (config.seed, config.shards, config.planners) = (options.seed, options.shards, options.planners);
+    config.engine.seed = options.seed;
+    config.engine.shards = options.shards;
+    config.engine.planners = options.planners;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let daemon = Daemon::start(config)?;
     let rows = runtime.block_on(drive(&daemon, options, &mut each));

@@ -265,8 +265,8 @@ pub fn verify(
 fn summary(pods: &[PodRow], departures: bool) -> Verified {
     let count = |matches: &dyn Fn(&PodRow) -> bool| pods.iter().filter(|pod| matches(pod)).count() as u64;
     let held = |amount: &dyn Fn(&PodRow) -> i64| {
-        let standing = pods.iter().filter(|pod| pod.placed.is_some() && !departures);
-        standing.map(amount).sum::<i64>().unsigned_abs()
+        let live = pods.iter().filter(|pod| pod.placed.is_some() && !departures);
+        live.map(amount).sum::<i64>().unsigned_abs()
     };
     Verified {
         pods: pods.len() as u64,

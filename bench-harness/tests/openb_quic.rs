@@ -19,8 +19,8 @@ fn replay_and_verify(files: &Files, options: &ReplayOptions, refusals: Refusals)
     let mut config = Config::embedded(directory.path().to_owned());
     config.listen.set_port(0);
     config.metrics_listen = None;
-    config.shards = options.shards;
-    config.seed = options.seed;
+    config.engine.shards = options.shards;
+    config.engine.seed = options.seed;
     let daemon = Daemon::start(config).unwrap();
     let client = ClientConfig {
         server: daemon.address(),

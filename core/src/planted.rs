@@ -58,7 +58,7 @@ pub enum PlantedBug {
     /// Removing a group forgets its last bundle.
     RemovalForgetsBundle,
     /// Placed bundles are not counted when the next ones are spread.
-    SpreadForgetsStanding,
+    SpreadForgetsPlaced,
     /// A caller that would wait for a group is refused at once.
     GroupNeverWaits,
     /// A session forgets one more outcome than was acknowledged (checked in wharf-net).
@@ -71,6 +71,12 @@ pub enum PlantedBug {
     AnswerToLostConnectionDropped,
     /// The waits of a lost connection go on (checked in wharf-net).
     WaitOfLostConnectionGoesOn,
+    /// The outcome of a request is not kept if the peer takes no more replies (checked in wharf-net).
+    OutcomeOfBrokenConnectionDropped,
+    /// A connection whose replies cannot be written is still read (checked in wharf-net).
+    FailedWriteIgnored,
+    /// A connection that waits for a session may get it although a newer one waits (checked in wharf-net).
+    OlderConnectionResumes,
     /// A thread that sleeps is not told of a new deadline (checked in wharf-net).
     NewDeadlineUntold,
     /// The codec trusts the length that an extension declares (checked in wharf-net).

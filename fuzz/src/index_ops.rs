@@ -124,7 +124,7 @@ impl From<PolicyName> for Policy {
 struct Known {
     slot: Slot,
     ordinal: u64,
-    standing: bool,
+    existing: bool,
     /// Bit `i` represents `MARKS[i]`.
     marks: u8,
 }
@@ -199,9 +199,9 @@ impl Pair {
         }
     }
 
-    fn pick(&self, pick: u8, standing: bool) -> Option<usize> {
+    fn pick(&self, pick: u8, existing: bool) -> Option<usize> {
         let of_kind: Vec<usize> =
-            (0..self.known.len()).filter(|&at| self.known[at].standing == standing).collect();
+            (0..self.known.len()).filter(|&at| self.known[at].existing == existing).collect();
         (!of_kind.is_empty()).then(|| of_kind[usize::from(pick) % of_kind.len()])
     }
 
@@ -216,7 +216,7 @@ impl Pair {
         self.last_ordinal += 1;
         // One node in four has no mark.
         let bits = if self.last_ordinal.is_multiple_of(4) { 0 } else { values.mark_bits() };
-        let known = Known { slot, ordinal: self.last_ordinal, standing: true, marks: bits };
+        let known = Known { slot, ordinal: self.last_ordinal, existing: true, marks: bits };
         self.known.push(known);
         self.set_values(known, values);
     }
@@ -228,7 +228,7 @@ impl Pair {
 
     fn leave(&mut self, at: usize) {
         let slot = self.known[at].slot;
-        self.known[at].standing = false;
+        self.known[at].existing = false;
         self.index.remove(slot);
         self.oracle.remove(slot);
     }
@@ -255,7 +255,7 @@ impl Pair {
             }
             Operation::Return(pick, values) => {
                 if let Some(at) = self.pick(pick, false) {
-                    self.known[at].standing = true;
+                    self.known[at].existing = true;
                     self.set_values(self.known[at], values);
                 }
             }
@@ -393,7 +393,7 @@ impl Pair {
                 return Err(format!("slot {slot} is at {actual:?}, expected {expected:?}"));
             }
         }
-        for known in self.known.iter().filter(|known| known.standing) {
+        for known in self.known.iter().filter(|known| known.existing) {
             if self.index.marks(known.slot) != Some(marks(known.marks)) {
                 return Err(format!("slot {} has other marks than it was given", known.slot));
             }

@@ -72,7 +72,7 @@ fn statement_operations_find_a_hold_that_the_clock_ends() {
 }
 
 #[test]
-fn statement_operations_find_a_claim_for_which_nothing_is_set_aside() {
+fn statement_operations_find_a_claim_for_which_nothing_is_withheld() {
     finds(statement_ops, PlantedBug::ClaimNotWithheld);
 }
 
@@ -119,6 +119,9 @@ fn the_simulator_finds_bugs_in_sessions() {
     simulator_finds(PlantedBug::CreditsIgnored, &["credits_are_kept"]);
     simulator_finds(PlantedBug::AnswerToLostConnectionDropped, &["everything_is_answered", "stops_empty"]);
     simulator_finds(PlantedBug::WaitOfLostConnectionGoesOn, &["everything_is_answered", "stops_empty"]);
+    simulator_finds(PlantedBug::OutcomeOfBrokenConnectionDropped, &["everything_is_somebodys"]);
+    simulator_finds(PlantedBug::FailedWriteIgnored, &["everything_is_answered", "stops_empty"]);
+    simulator_finds(PlantedBug::OlderConnectionResumes, &["newest_connection_is_welcome"]);
     simulator_finds(PlantedBug::NewDeadlineUntold, &["nobody_oversleeps"]);
 }
 
@@ -171,7 +174,7 @@ fn the_simulator_finds_bugs_of_planners() {
         &["bundles_are_of_groups", "everything_is_somebodys", "no_bundle_waits_that_would_fit"],
     );
     simulator_finds(PlantedBug::RemovalForgetsBundle, &["groups_go_whole", "everything_is_somebodys"]);
-    simulator_finds(PlantedBug::SpreadForgetsStanding, &["groups_keep_their_rules", "groups_are_as_asked"]);
+    simulator_finds(PlantedBug::SpreadForgetsPlaced, &["groups_keep_their_rules", "groups_are_as_asked"]);
     simulator_finds(
         PlantedBug::HeldBundleTakenForEnded,
         &["groups_go_whole", "everything_is_somebodys", "bundles_are_of_groups"],

@@ -16,6 +16,6 @@ fn every_outcome_around_reservations_is_the_oracles() {
     for policy in Policy::ALL {
         assert!(counts.on_own.get(policy.name()).is_some_and(|&on_own| on_own > 20), "{policy}: {counts:?}");
     }
-    let met = [counts.elsewhere, counts.made, counts.ended, counts.kept_from];
+    let met = [counts.on_other_nodes, counts.made, counts.ended, counts.kept_from];
     assert!(met.iter().all(|&count| count > 200), "{counts:?}");
 }

@@ -3,6 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`protocol`] | messages, kinds and reason codes |
+//! | [`limits`] | the bounds of a server |
 //! | [`codec`] | encoding of frames and bodies, within hard limits |
 //! | [`convert`] | conversion between wire types and engine types, with all checks of external input |
 //! | [`session`] | the state of a client session: each request is executed once and always gets the same reply |
@@ -19,6 +20,7 @@ pub mod codec;
 pub mod convert;
 mod convert_books;
 mod convert_reservations;
+pub mod limits;
 pub mod protocol;
 pub mod server;
 pub mod session;

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::planted::{PlantedBug, is_planted};
 
+use crate::limits::DETACHED_SESSIONS_MAX;
 use crate::protocol::{
     APART_MAX, DETACHED_KEPT_BYTES_MAX, SESSION_KEPT_BYTES_MAX, SESSION_WAITS_BYTES_MAX, SessionToken,
     UNACKNOWLEDGED_MAX,
@@ -368,9 +369,6 @@ pub struct DetachedSessions {
     /// Bytes that the sessions keep.
     kept_bytes: usize,
 }
-
-/// The maximum number of sessions kept without a connection.
-pub const DETACHED_SESSIONS_MAX: usize = 1024;
 
 impl DetachedSessions {
     /// Creates an empty collection.

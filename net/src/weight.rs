@@ -1,5 +1,6 @@
 //! The weight of a request in bytes: its own length plus an upper bound on its reply.
 
+use crate::limits::SINGLE_BYTES_MAX;
 use crate::protocol::{FRAME_BYTES_MAX, Kind, ReplySize};
 
 /// Bytes of the longest reply about one thing, without the parts that repeat the request: a node's name, the
@@ -7,8 +8,6 @@ use crate::protocol::{FRAME_BYTES_MAX, Kind, ReplySize};
 const SINGLE_BYTES: usize = 1024;
 /// Additional bytes of such a reply per byte of its request. A message may spell out names of the request.
 const SINGLE_FACTOR: usize = 8;
-/// Upper bound on such a reply: 64 counts and 32 kinds with their names, and a message.
-const SINGLE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of a batch's reply per byte of the request. Each part of a request has at least a few bytes.
 const BATCH_FACTOR: usize = 128;
 /// Bytes of the longest reply about a reservation: the names of all its resource kinds.

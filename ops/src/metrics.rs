@@ -7,10 +7,10 @@
 //! the shards' status.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use crate::planner_metrics::PlannerCounters;
+use crate::planner_metrics::{PLANNER_COUNTERS, PlannerCounters, PlannerCounts};
 use hdrhistogram::Histogram;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -18,11 +18,13 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use wharf_core::executor::{BatchRecord, Observer};
 use wharf_core::ids::ShardId;
+use wharf_core::link::lock;
+use wharf_core::planner::PlannerMetrics;
 use wharf_core::resource::Amount;
 use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
-use wharf_net::protocol::{Kind, ReasonCode, StatusReply, StatusRequest};
-use wharf_net::server::{IoObserver, RegistrarHandle, ServerShared};
+use wharf_net::protocol::{Kind, ReasonCode, ShardStatusBody, StatusReply, StatusRequest};
+use wharf_net::server::{Counters, IoObserver, RegistrarHandle, ServerShared};
 use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
 
 /// Latencies above one minute are recorded as one minute.
@@ -63,11 +65,6 @@ struct Latencies {
     before: Mutex<(Histogram<u64>, Box<Histogram<u64>>)>,
 }
 
-/// Locks a mutex of statistics, which are valid even if a thread panicked with the lock.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Latencies {
     fn new() -> Arc<Self> {
         let before = Mutex::new((histogram(), Box::new(histogram())));
@@ -93,11 +90,10 @@ impl Latencies {
 
 /// All histograms and counters of one service.
 pub struct Metrics {
-    ring_wait: Vec<Arc<Latencies>>,
-    step: Vec<Arc<Latencies>>,
-    request: Vec<Arc<Latencies>>,
+    /// One per thread of each stage, in the order of [`Stage::ALL`].
+    latencies: [Vec<Arc<Latencies>>; 3],
     planners: Vec<PlannerCounters>,
-    replies: Mutex<Vec<(Kind, u16, Arc<std::sync::atomic::AtomicU64>)>>,
+    replies: Mutex<Vec<(Kind, u16, Arc<AtomicU64>)>>,
     shared: Arc<ServerShared>,
 }
 
@@ -107,9 +103,7 @@ impl Metrics {
     pub fn new((shards, io_threads, planners): (u16, u16, u16), shared: Arc<ServerShared>) -> Self {
         let histograms = |count: u16| (0..count).map(|_| Latencies::new()).collect();
         Self {
-            ring_wait: histograms(shards),
-            step: histograms(shards),
-            request: histograms(io_threads),
+            latencies: [histograms(shards), histograms(shards), histograms(io_threads)],
             planners: (0..planners).map(|_| PlannerCounters::default()).collect(),
             replies: Mutex::new(Vec::new()),
             shared,
@@ -120,8 +114,8 @@ impl Metrics {
     #[must_use]
     pub fn shard_observer(&self, shard: ShardId) -> ShardObserver {
         ShardObserver {
-            ring_wait: Arc::clone(&self.ring_wait[shard.index()]),
-            step: Arc::clone(&self.step[shard.index()]),
+            ring_wait: self.latencies(Stage::RingWait, shard.index()),
+            step: self.latencies(Stage::Step, shard.index()),
             drained: Time::default(),
         }
     }
@@ -132,44 +126,28 @@ impl Metrics {
         &self.planners[number]
     }
 
-    /// Returns the counters of all planners, by metric family.
-    fn planner_counters(&self) -> Vec<(&'static str, &'static str, Vec<Sample<u64>>)> {
-        let mut families: Vec<(&'static str, &'static str, Vec<Sample<u64>>)> = Vec::new();
-        for (number, planner) in self.planners.iter().enumerate() {
-            let label = vec![("planner", number.to_string())];
-            for (at, (name, help, value)) in planner.counters().into_iter().enumerate() {
-                if at == families.len() {
-                    families.push((name, help, Vec::new()));
-                }
-                families[at].2.push((label.clone(), value));
-            }
-        }
-        families
-    }
-
     /// Returns the recorder of an I/O thread.
     #[must_use]
     pub fn io_observer(self: &Arc<Self>, thread: usize) -> ReplyObserver {
         ReplyObserver {
             metrics: Arc::clone(self),
-            request: Arc::clone(&self.request[thread]),
+            request: self.latencies(Stage::Request, thread),
             counters: Vec::new(),
         }
     }
 
+    fn latencies(&self, stage: Stage, thread: usize) -> Arc<Latencies> {
+        Arc::clone(&self.latencies[stage as usize][thread])
+    }
+
     fn merged(&self, stage: Stage) -> Histogram<u64> {
-        let histograms = match stage {
-            Stage::RingWait => &self.ring_wait,
-            Stage::Step => &self.step,
-            Stage::Request => &self.request,
-        };
         let mut merged = histogram();
-        histograms.iter().for_each(|latencies| latencies.add_to(&mut merged));
+        self.latencies[stage as usize].iter().for_each(|latencies| latencies.add_to(&mut merged));
         merged
     }
 
     /// Registers a counter for replies of this kind and reason. Each thread gets its own.
-    fn reply_counter(&self, kind: Kind, reason: ReasonCode) -> Arc<std::sync::atomic::AtomicU64> {
+    fn reply_counter(&self, kind: Kind, reason: ReasonCode) -> Arc<AtomicU64> {
         let counter = Arc::default();
         let mut replies = lock(&self.replies);
         replies.push((kind, reason.0, Arc::clone(&counter)));
@@ -220,7 +198,7 @@ impl Observer for ShardObserver {
 pub struct ReplyObserver {
     metrics: Arc<Metrics>,
     request: Arc<Latencies>,
-    counters: Vec<(Kind, ReasonCode, Arc<std::sync::atomic::AtomicU64>)>,
+    counters: Vec<(Kind, ReasonCode, Arc<AtomicU64>)>,
 }
 
 impl ReplyObserver {
@@ -239,17 +217,7 @@ impl IoObserver for ReplyObserver {
     fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64) {
         self.request.record([nanos]);
         // A successful reply with several parts is counted by its parts, each under its own reason.
-        let has_parts = matches!(
-            kind,
-            Kind::PlaceBatch
-                | Kind::ReleaseBatch
-                | Kind::AddNodes
-                | Kind::UpdateNodes
-                | Kind::DrainNodes
-                | Kind::RemoveNodes
-                | Kind::SetResources
-        );
-        if !(has_parts && reason.is_done()) {
+        if !(kind.has_parts() && reason.is_done()) {
             self.count(kind, reason);
         }
     }
@@ -267,6 +235,33 @@ fn plain<T>(value: T) -> Vec<Sample<T>> {
     vec![(Vec::new(), value)]
 }
 
+/// A counter of a `T`: its name, its help text, and its value.
+pub(crate) type Counter<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+fn load(counter: &AtomicU64) -> u64 {
+    // Relaxed: a statistic; no other memory depends on it.
+    counter.load(Ordering::Relaxed)
+}
+
+const SHARD_COUNTERS: [Counter<ShardStatusBody>; 3] = [
+    ("placed", "Placements granted", |shard| shard.placed),
+    ("refused", "Placements refused, per shard that refused", |shard| shard.refused),
+    ("released", "Allocations released", |shard| shard.released),
+];
+
+const SERVER_COUNTERS: [Counter<Counters>; 6] = [
+    ("spilled", "Placements that went on to another shard", |server| load(&server.spillbacks)),
+    ("connections_opened", "Connections since the start", |server| load(&server.connections_total)),
+    ("connections_refused", "Connections refused for want of room, in all or for their address", |server| {
+        load(&server.connections_refused)
+    }),
+    ("frames_refused", "Frames refused for a fault of the peer", |server| load(&server.frames_refused)),
+    ("follow_pages", "Pages of changes to followers", |server| load(&server.follow_pages)),
+    ("follow_resyncs", "Times that a follower began with nothing, per shard", |server| {
+        load(&server.follow_resyncs)
+    }),
+];
+
 /// All samples of one scrape.
 struct Snapshot {
     gauges: Vec<(&'static str, &'static str, Vec<Sample<f64>>)>,
@@ -282,8 +277,6 @@ impl fmt::Debug for Snapshot {
 
 impl Snapshot {
     fn new(metrics: &Metrics, status: &StatusReply) -> Self {
-        // Relaxed: statistics; no other memory depends on them.
-        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &metrics.shared.sessions.counters;
         let mut latencies = Vec::new();
         let mut observations = Vec::new();
@@ -296,8 +289,14 @@ impl Snapshot {
             }
             observations.push((vec![("stage", stage.name().to_owned())], merged.len()));
         }
-        let groups = metrics.planners.iter().enumerate();
-        let groups = groups.map(|(n, p)| (vec![("planner", n.to_string())], p.groups() as f64)).collect();
+        let planners = metrics.planners.iter().enumerate();
+        let planners =
+            planners.map(|(number, planner)| (vec![("planner", number.to_string())], planner.get()));
+        let planners: Vec<Sample<PlannerCounts>> = planners.collect();
+        let groups = planners.iter().map(|(label, counts)| (label.clone(), counts.groups as f64)).collect();
+        let of_planners = |of: fn(&PlannerMetrics) -> u64| {
+            planners.iter().map(|(label, counts)| (label.clone(), of(&counts.metrics))).collect()
+        };
         let replies = lock(&metrics.replies);
         let mut by_label = std::collections::BTreeMap::<_, u64>::new();
         for (kind, reason, counter) in replies.iter() {
@@ -322,61 +321,22 @@ impl Snapshot {
                 ("followers", "Connections that follow changes", plain(load(&counters.followers) as f64)),
                 ("resident_bytes", "Resident memory of the process", plain(status.resident_bytes as f64)),
             ],
-            counters: vec![
-                ("placed", "Placements granted", shard_samples(status, |shard| shard.placed)),
-                (
-                    "refused",
-                    "Placements refused, per shard that refused",
-                    shard_samples(status, |shard| shard.refused),
-                ),
-                ("released", "Allocations released", shard_samples(status, |shard| shard.released)),
-                ("spilled", "Placements that went on to another shard", plain(load(&counters.spillbacks))),
-                (
-                    "connections_opened",
-                    "Connections since the start",
-                    plain(load(&counters.connections_total)),
-                ),
-                (
-                    "connections_refused",
-                    "Connections refused for want of room, in all or for their address",
-                    plain(load(&counters.connections_refused)),
-                ),
-                (
-                    "frames_refused",
-                    "Frames refused for a fault of the peer",
-                    plain(load(&counters.frames_refused)),
-                ),
+            counters: (SHARD_COUNTERS
+                .iter()
+                .map(|&(name, help, of)| (name, help, shard_samples(status, of))))
+            .chain(SERVER_COUNTERS.iter().map(|&(name, help, of)| (name, help, plain(of(counters)))))
+            .chain(PLANNER_COUNTERS.iter().map(|&(name, help, of)| (name, help, of_planners(of))))
+            .chain([
                 ("replies", "Replies by kind and reason; of a batch, its parts", replies),
                 ("latency_observations", "Observations per stage", observations),
-            ]
-            .into_iter()
-            .chain(follow_counters(counters))
-            .chain(metrics.planner_counters())
+            ])
             .collect(),
             latencies,
         }
     }
 }
 
-fn follow_counters(
-    counters: &wharf_net::server::Counters,
-) -> [(&'static str, &'static str, Vec<Sample<u64>>); 2] {
-    // Relaxed: statistics; no other memory depends on them.
-    let load = |counter: &std::sync::atomic::AtomicU64| plain(counter.load(Ordering::Relaxed));
-    [
-        ("follow_pages", "Pages of changes to followers", load(&counters.follow_pages)),
-        (
-            "follow_resyncs",
-            "Times that a follower began with nothing, per shard",
-            load(&counters.follow_resyncs),
-        ),
-    ]
-}
-
-fn shard_samples<T>(
-    status: &StatusReply,
-    value: impl Fn(&wharf_net::protocol::ShardStatusBody) -> T,
-) -> Vec<Sample<T>> {
+fn shard_samples<T>(status: &StatusReply, value: impl Fn(&ShardStatusBody) -> T) -> Vec<Sample<T>> {
     status.shards.iter().map(|shard| (vec![("shard", shard.shard.to_string())], value(shard))).collect()
 }
 

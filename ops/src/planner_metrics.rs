@@ -2,54 +2,47 @@
 
 use std::sync::Mutex;
 
+use wharf_core::link::lock;
 use wharf_core::planner::{Planner, PlannerMetrics};
 
-use crate::metrics::lock;
+use crate::metrics::Counter;
 
-/// The counters of one planner, and the number of its groups. Its thread writes them, and scrapes read them.
+/// The counters of one planner. Its thread writes them, and scrapes read them.
 #[derive(Debug, Default)]
-pub struct PlannerCounters(Mutex<Counters>);
+pub struct PlannerCounters(Mutex<PlannerCounts>);
 
+/// The counters of one planner at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    metrics: PlannerMetrics,
-    groups: u64,
+pub struct PlannerCounts {
+    /// The counters of its work.
+    pub metrics: PlannerMetrics,
+    /// The number of groups that it keeps.
+    pub groups: u64,
 }
 
 impl PlannerCounters {
     /// Copies the planner's counters. Called by the planner's own thread.
     pub fn follow(&self, planner: &Planner) {
         let groups = planner.group_count() as u64;
-        *lock(&self.0) = Counters { metrics: *planner.metrics(), groups };
+        *lock(&self.0) = PlannerCounts { metrics: *planner.metrics(), groups };
     }
 
     /// Returns the counters as of the last `follow`.
     #[must_use]
-    pub fn metrics(&self) -> PlannerMetrics {
-        lock(&self.0).metrics
-    }
-
-    /// Returns the number of groups that the planner keeps.
-    pub(crate) fn groups(&self) -> u64 {
-        lock(&self.0).groups
-    }
-
-    /// Returns the counters: name, help text, value.
-    pub(crate) fn counters(&self) -> [(&'static str, &'static str, u64); 8] {
-        let metrics = self.metrics();
-        [
-            ("statements", "Statements that planners sent to shards", metrics.statements),
-            ("statements_committed", "Statements committed, at least in part", metrics.committed),
-            ("statements_conflicted", "Statements in which something conflicted", metrics.conflicted),
-            ("statements_expired", "Statements that shards ended at their deadline", metrics.expired),
-            ("attempts", "Statements that placed bundles of groups, or tried to", metrics.attempts),
-            (
-                "placings",
-                "Attempts that placed any; attempts over these are attempts per statement",
-                metrics.placings,
-            ),
-            ("operations", "Operations that planners sent to shards", metrics.operations),
-            ("operations_granted", "Operations granted; the rest was wasted work", metrics.granted),
-        ]
+    pub fn get(&self) -> PlannerCounts {
+        *lock(&self.0)
     }
 }
+
+pub(crate) const PLANNER_COUNTERS: [Counter<PlannerMetrics>; 8] = [
+    ("statements", "Statements that planners sent to shards", |planner| planner.statements),
+    ("statements_committed", "Statements committed, at least in part", |planner| planner.committed),
+    ("statements_conflicted", "Statements in which something conflicted", |planner| planner.conflicted),
+    ("statements_expired", "Statements that shards ended at their deadline", |planner| planner.expired),
+    ("attempts", "Statements that placed bundles of groups, or tried to", |planner| planner.attempts),
+    ("placings", "Attempts that placed any; attempts over these are attempts per statement", |planner| {
+        planner.placings
+    }),
+    ("operations", "Operations that planners sent to shards", |planner| planner.operations),
+    ("operations_granted", "Operations granted; the rest was wasted work", |planner| planner.granted),
+];

@@ -33,7 +33,7 @@ const TOO_LONG: [(&str, usize); 0] = [];
 /// The number of lines above an atomic ordering in which its explanation must be.
 const ORDERING_COMMENT_LINES: usize = 8;
 
-/// A source file.
+/// A source file or a page.
 struct Source {
     /// The path below the workspace root, with `/` as separator.
     path: String,
@@ -59,25 +59,37 @@ fn root() -> PathBuf {
 fn sources() -> Vec<Source> {
     let mut sources = Vec::new();
     for (directory, _) in CRATES {
-        collect(&root().join(directory), directory, &mut sources);
+        collect(directory, ".rs", &mut sources);
     }
     assert!(sources.len() > 50, "the workspace's sources are not where they were: {} files", sources.len());
     sources.sort_by(|a, b| a.path.cmp(&b.path));
     sources
 }
 
-fn collect(directory: &Path, path: &str, sources: &mut Vec<Source>) {
-    for entry in fs::read_dir(directory).unwrap_or_else(|error| panic!("{path}: {error}")) {
+/// Returns every page of the project but the change log, which quotes former names.
+fn pages() -> Vec<Source> {
+    let mut pages = Vec::new();
+    collect("", ".md", &mut pages);
+    pages.retain(|page| page.path != "CHANGELOG.md");
+    assert!(pages.len() > 10, "the pages are not where they were: {}", pages.len());
+    pages
+}
+
+/// Collects the files below a directory whose names end with `ending`.
+fn collect(directory: &str, ending: &str, found: &mut Vec<Source>) {
+    for entry in fs::read_dir(root().join(directory)).unwrap_or_else(|error| panic!("{directory}: {error}")) {
         let entry = entry.expect("a directory entry");
         let name = entry.file_name().into_string().expect("names are text");
-        let path = format!("{path}/{name}");
-        // Output directories of tools are not sources. They are outside of `src`, which has a module `target`.
-        let is_output = ["target", "corpus", "artifacts"].contains(&name.as_str()) && !path.contains("/src/");
-        if entry.path().is_dir() && !is_output {
-            collect(&entry.path(), &path, sources);
-        } else if name.ends_with(".rs") {
+        let path = if directory.is_empty() { name.clone() } else { format!("{directory}/{name}") };
+        // Output directories of tools are outside of `src`, which has a module `target`.
+        let is_output = ["corpus", "artifacts"].contains(&name.as_str()) || name.starts_with("target");
+        if entry.path().is_dir() {
+            if !name.starts_with('.') && (!is_output || path.contains("/src/")) {
+                collect(&path, ending, found);
+            }
+        } else if name.ends_with(ending) {
             let text = fs::read_to_string(entry.path()).unwrap_or_else(|error| panic!("{path}: {error}"));
-            sources.push(Source { path, text });
+            found.push(Source { path, text });
         }
     }
 }
@@ -352,17 +364,18 @@ fn is_path(quoted: &str) -> bool {
 }
 
 #[test]
-fn what_the_architecture_page_names_is_there() {
-    // The page is part of released workspaces only.
-    let Ok(page) = fs::read_to_string(root().join("ARCHITECTURE.md")) else { return };
+fn what_the_pages_name_is_there() {
     let sources = sources();
     let mut faults = Vec::new();
-    for (number, line) in (1..).zip(page.lines()) {
+    let pages = pages();
+    for (page, number, line) in
+        pages.iter().flat_map(|page| page.lines().map(|(n, line)| (&page.path, n, line)))
+    {
         let quoted: Vec<_> = line.split('`').skip(1).step_by(2).collect();
         for path in quoted.iter().filter(|quoted| is_path(quoted)) {
             if !sources.iter().any(|source| source.path == **path) {
                 faults.push(format!(
-                    "ARCHITECTURE.md:{number}: there is no file `{path}`: name the one that took its place"
+                    "{page}:{number}: there is no file `{path}`: name the one that took its place"
                 ));
             }
         }
@@ -371,8 +384,29 @@ fn what_the_architecture_page_names_is_there() {
             let path = format!("{path}.rs");
             let found = sources.iter().find(|source| source.path == path);
             if !found.is_some_and(|source| source.text.contains(&format!("fn {name}("))) {
-                faults.push(format!("ARCHITECTURE.md:{number}: there is no `{name}` in `{path}`: name the test that took its place"));
+                faults.push(format!(
+                    "{page}:{number}: there is no `{name}` in `{path}`: name the test that took its place"
+                ));
             }
+        }
+    }
+    none(&faults);
+}
+
+#[test]
+fn bounds_of_the_network_crate_are_in_its_module_of_bounds() {
+    let mut faults = Vec::new();
+    let is_bound = |code: &str| {
+        code.split_once("const ")
+            .is_some_and(|(_, rest)| rest.split_once(':').is_some_and(|(name, _)| name.ends_with("_MAX")))
+    };
+    let has_bounds = |path: &str| path == "net/src/limits.rs" || path.starts_with("net/src/protocol/");
+    for source in sources().iter().filter(|source| source.path.starts_with("net/src/")) {
+        for (number, _) in source.code().filter(|(_, code)| is_bound(code) && !has_bounds(&source.path)) {
+            faults.push(format!(
+                "{}:{number}: a bound: put it into net/src/limits.rs, or into net/src/protocol/ if peers see it",
+                source.path
+            ));
         }
     }
     none(&faults);

@@ -74,9 +74,9 @@ pub fn run(options: DemoOptions, progress: &mut dyn Progress) -> Result<Demo, De
     let mut config = Config::embedded(directory.path().to_owned());
     config.listen.set_port(0);
     config.metrics_listen = None;
-    config.seed = options.seed;
+    config.engine.seed = options.seed;
     if let Some(shards) = options.shards {
-        config.shards = shards;
+        config.engine.shards = shards;
     }
     let daemon = Daemon::start(config)?;
     let demo = drive(&daemon, options, progress);

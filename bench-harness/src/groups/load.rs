@@ -17,7 +17,7 @@ use wharf_net::protocol::{
     WireGroup,
 };
 
-use super::standing::{NODE_CORES, NODE_MEMORY, Standing, bundle_cpu, bundle_memory};
+use super::existing::{Existing, NODE_CORES, NODE_MEMORY, bundle_cpu, bundle_memory};
 use super::{GroupsError, GroupsOptions};
 
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
@@ -63,7 +63,7 @@ pub(super) struct Load {
     free: Vec<usize>,
     rng: Rng,
     may_refuse: bool,
-    standing: Standing,
+    existing: Existing,
 }
 
 impl Load {
@@ -79,7 +79,7 @@ impl Load {
             free: (0..options.in_flight).rev().collect(),
             rng: Rng::new(options.seed),
             may_refuse: options.may_refuse,
-            standing: Standing::default(),
+            existing: Existing::default(),
         }
     }
 
@@ -119,7 +119,7 @@ impl Load {
 
     /// Creates groups until `live` groups exist.
     pub(super) async fn fill(&mut self, live: u64) -> Result<(), GroupsError> {
-        let missing = live.saturating_sub(self.standing.groups() as u64);
+        let missing = live.saturating_sub(self.existing.groups() as u64);
         self.run(Goal::Fill, missing).await.map(|_| ())
     }
 
@@ -130,7 +130,7 @@ impl Load {
 
     /// Removes all groups.
     pub(super) async fn remove_all(&mut self) -> Result<(), GroupsError> {
-        let all = self.standing.groups() as u64;
+        let all = self.existing.groups() as u64;
         self.run(Goal::Clear, all).await.map(|_| ())
     }
 
@@ -167,7 +167,7 @@ impl Load {
     }
 
     async fn remove_one(&mut self, tag: usize) -> Result<(), GroupsError> {
-        let group = self.standing.any(&mut self.rng);
+        let group = self.existing.any(&mut self.rng);
         self.under_way[tag] = Some(UnderWay::Remove(group));
         let request = RemoveGroupRequest { group };
         self.client.submit(Kind::RemoveGroup, &request, &self.completions, tag as u64).await?;
@@ -189,7 +189,7 @@ impl Load {
                 churn.latency.saturating_record(since.elapsed().as_nanos() as u64);
                 match reply.group {
                     Some(group) if reply.reason == done => {
-                        self.standing.enter(group, self.bundles, self.strategy)?
+                        self.existing.enter(group, self.bundles, self.strategy)?
                     }
                     _ if self.may_refuse && reply.fault.is_none() => {
                         churn.refused += 1;
@@ -249,7 +249,7 @@ impl Load {
             }
             last = listed.last().copied();
         }
-        self.standing.check(&nodes, &listed)
+        self.existing.check(&nodes, &listed)
     }
 
     pub(super) async fn close(self) {

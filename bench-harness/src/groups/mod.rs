@@ -3,8 +3,8 @@
 //! A whole service runs in this process, as in the demo. One client creates and removes groups, with several
 //! in flight. Its answers are recorded and compared with every node's books.
 
+mod existing;
 mod load;
-mod standing;
 
 use std::fmt;
 use std::time::Duration;
@@ -133,7 +133,9 @@ pub fn run(options: &GroupsOptions, mut each: impl FnMut(&GroupsRow)) -> Result<
     let mut config = Config::embedded(directory.path().to_owned());
     config.listen.set_port(0);
     config.metrics_listen = None;
-    (config.seed, config.shards, config.planners) = (options.seed, options.shards, options.planners);
+    config.engine.seed = options.seed;
+    config.engine.shards = options.shards;
+    config.engine.planners = options.planners;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let daemon = Daemon::start(config)?;
     let rows = runtime.block_on(drive(&daemon, options, &mut each));
@@ -175,7 +177,7 @@ async fn drive(
 
 /// Returns the sum of the metrics of all planners so far.
 fn planned(daemon: &Daemon, planners: u16) -> PlannerMetrics {
-    let each = (0..usize::from(planners)).map(|number| daemon.metrics().planner(number).metrics());
+    let each = (0..usize::from(planners)).map(|number| daemon.metrics().planner(number).get().metrics);
     each.fold(PlannerMetrics::default(), |sum, one| PlannerMetrics {
         statements: sum.statements + one.statements,
         committed: sum.committed + one.committed,

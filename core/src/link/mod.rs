@@ -29,3 +29,10 @@ pub use summary::{Facts, ShardFacts, ShardSummary};
 pub use tickets::Tickets;
 pub use waker::ThreadWaker;
 pub use woken::WokenBox;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex whose value is valid even if a thread panicked with the lock.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

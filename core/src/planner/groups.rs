@@ -14,8 +14,8 @@ use super::queue::PortClient;
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::{JobTag, Placing, Planner, Purpose};
 use crate::group::{
-    GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, NoGroup, PlanRejection, PlanReply,
-    Spreading, TopologyRule,
+    GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, NoGroup, PlanRejection,
+    PlanReply, Spreading, TopologyRule,
 };
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
@@ -268,7 +268,7 @@ impl Planner {
             open.map(|b| Item { bundle: b.index, request: Arc::clone(&b.request) }).collect();
         let least = if group.grows_from().is_some() { items.len() } else { group.missing().max(1) };
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
-        let forgets = is_planted(PlantedBug::SpreadForgetsStanding);
+        let forgets = is_planted(PlantedBug::SpreadForgetsPlaced);
         let standing = standing.into_iter().filter(|_| !forgets);
         let standing = standing.filter_map(|node| self.replicas.locate(node));
         let standing: Vec<Standing> = standing.map(|(shard, slot)| Standing { shard, slot }).collect();

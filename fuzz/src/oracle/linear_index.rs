@@ -8,7 +8,7 @@ use wharf_core::request::Policy;
 use super::{Choice, Fitting, Space, choose};
 
 #[derive(Clone, Debug)]
-struct Standing {
+struct Existing {
     ordinal: u64,
     slot: Slot,
     available: ResourceVector,
@@ -19,7 +19,7 @@ struct Standing {
 pub struct LinearIndex {
     space: Space,
     /// The nodes in order of registration.
-    nodes: Vec<Standing>,
+    nodes: Vec<Existing>,
     /// The ordinal of NextFit's last choice.
     cursor: u64,
 }
@@ -58,7 +58,7 @@ impl LinearIndex {
         while place < self.nodes.len() && self.nodes[place].ordinal < ordinal {
             place += 1;
         }
-        self.nodes.insert(place, Standing { ordinal, slot, available });
+        self.nodes.insert(place, Existing { ordinal, slot, available });
     }
 
     /// Removes a node.

@@ -17,7 +17,7 @@ pub struct ReservationCounts {
     /// Placements of owners on nodes that were reserved for them, by policy.
     pub on_own: BTreeMap<&'static str, u64>,
     /// Placements of owners on other nodes.
-    pub elsewhere: u64,
+    pub on_other_nodes: u64,
     /// Reservations made or replaced.
     pub made: u64,
     /// Reservations that ended: by deadline, by command, by use or with their node.
@@ -32,7 +32,7 @@ impl ReservationCounts {
         for (policy, count) in &other.on_own {
             *self.on_own.entry(policy).or_default() += count;
         }
-        self.elsewhere += other.elsewhere;
+        self.on_other_nodes += other.on_other_nodes;
         self.made += other.made;
         self.ended += other.ended;
         self.kept_from += other.kept_from;
@@ -167,7 +167,7 @@ fn count_place(
             if before.get(&placement.node).copied() == request.owner {
                 *counts.on_own.entry(Policy::name(request.policy)).or_default() += 1;
             } else {
-                counts.elsewhere += 1;
+                counts.on_other_nodes += 1;
             }
         }
         Some(Outcome::Place(Err(Refused { refusal, .. })))

@@ -52,9 +52,9 @@ impl RegistrarThread {
         self.service.is_idle() && self.questions.is_empty()
     }
 
-    /// Returns whether a report waits for a hold to end.
-    pub(super) fn is_replacing(&self) -> bool {
-        self.service.is_replacing()
+    /// Returns who asked the reports that wait for a hold to end.
+    pub(super) fn replacing(&self) -> impl Iterator<Item = &(usize, Asker)> + Clone {
+        self.service.replacing().flatten()
     }
 
     pub(super) fn state(&self) -> RegistrarState {

@@ -24,7 +24,7 @@ use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 use super::checkers::sessions::{
     Outcomes, credits_are_kept, newest_connection_is_welcome, sessions_are_kept,
 };
-use super::checkers::waiting::Standing;
+use super::checkers::waiting::Offers;
 use super::facts::Facts;
 use super::network::{Network, Towards};
 
@@ -60,9 +60,13 @@ impl Hangup for SimHangup {
 struct Link {
     front: usize,
     key: ConnectionKey,
+    /// The session that its hello resumes.
+    resumes: Option<SessionId>,
     session: Option<SessionId>,
     /// Replies that were sent and that the peer has not taken: their number and bytes.
     untaken: (u32, usize),
+    /// The peer is gone: the next reply that is written to it fails.
+    is_deaf: bool,
     /// The service knows that nobody receives the replies any more.
     is_lost: bool,
 }
@@ -95,7 +99,7 @@ pub(super) struct Server {
     in_flight_max: usize,
     outcomes: Outcomes,
     /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
-    placing: BTreeMap<(SessionId, u64), (PlacementRequest, Standing)>,
+    placing: BTreeMap<(SessionId, u64), (PlacementRequest, Offers)>,
     /// Peers take replies only when they are let.
     pub(super) is_slow: bool,
     pub(super) questions: Vec<Question>,
@@ -155,9 +159,11 @@ impl Server {
         let number = self.last_connection;
         let hangup = Arc::new(SimHangup { number, hung_up: self.hung_up.clone() });
         let key = self.fronts[front].open(hangup);
-        let link = Link { front, key, session: None, untaken: (0, 0), is_lost: false };
+        let resumes = resume.map(|(session, _)| session);
+        let link =
+            Link { front, key, resumes, session: None, untaken: (0, 0), is_deaf: false, is_lost: false };
         self.links.insert(number, link);
-        self.newest.extend(resume.map(|(session, _)| (session, number)));
+        self.newest.extend(resumes.map(|session| (session, number)));
         let resume = resume.map(|(session, token)| Resume { session: session.into(), token });
         let hello =
             Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: "sim".to_owned(), resume };
@@ -186,14 +192,24 @@ impl Server {
         let port = self.fronts[link.front].port_mut();
         let (wire, _) = decode_body::<PlaceRequest>(frame.payload).expect("our own body");
         if let Ok(placement) = placement_request(wire, port.catalog(), defaults) {
-            let standing = Standing::new(&placement, facts.iter());
-            self.placing.insert(request, (placement, standing));
+            let offers = Offers::new(&placement, facts.iter());
+            self.placing.insert(request, (placement, offers));
         }
     }
 
-    /// The service notices that a connection is lost.
+    /// The service notices that a connection is lost, unless it knows already.
     pub(super) fn lose(&mut self, number: u64, network: &mut Network, now: Time) {
-        self.end(number, InputEnd::Lost, network, now);
+        if self.links.get(&number).is_some_and(|link| !link.is_lost) {
+            self.end(number, InputEnd::Lost, network, now);
+        }
+    }
+
+    /// The peer of a connection with a session takes no more replies. The service notices when it writes one.
+    pub(super) fn deafen(&mut self, number: u64, network: &mut Network, now: Time) {
+        if let Some(link) = self.links.get_mut(&number).filter(|link| link.session.is_some()) {
+            link.is_deaf = true;
+            self.take_replies(number, network, now);
+        }
     }
 
     /// The client of a connection ends its stream. It has all its replies.
@@ -210,20 +226,23 @@ impl Server {
         }
     }
 
-    /// Returns the number of connections.
-    pub(super) fn connections(&self) -> usize {
-        self.links.len()
+    /// Returns the number of connections, without those that ask one of `askers`, each with its front.
+    pub(super) fn connections_except<'a>(
+        &self,
+        askers: impl Iterator<Item = &'a (usize, Asker)> + Clone,
+    ) -> usize {
+        let asks = |link: &Link| {
+            askers.clone().any(|&(front, asker)| (front, asker.connection) == (link.front, link.key))
+        };
+        self.links.values().filter(|link| !asks(link)).count()
     }
 
     fn end(&mut self, number: u64, end: InputEnd, network: &mut Network, now: Time) {
         let Some(link) = self.links.get_mut(&number) else { return };
-        let service = &mut self.fronts[link.front];
-        service.end_input(link.key, end, now);
-        if end == InputEnd::Lost && !link.is_lost {
-            link.is_lost = true;
-            // Replies are still taken, so that the oracle sees every outcome.
-            let (replies, bytes) = std::mem::take(&mut link.untaken);
-            service.written(link.key, replies, bytes, false, now);
+        self.fronts[link.front].end_input(link.key, end, now);
+        link.is_lost |= end == InputEnd::Lost;
+        if link.is_lost {
+            self.write(number, now);
         }
         self.pump(network, now);
     }
@@ -235,11 +254,18 @@ impl Server {
 
     /// The peer of a connection takes the replies that were sent to it.
     pub(super) fn take_replies(&mut self, number: u64, network: &mut Network, now: Time) {
+        self.write(number, now);
+        self.pump(network, now);
+    }
+
+    /// The writing of what was sent on a connection ends. It fails if the peer is gone. Replies to other lost
+    /// connections are still taken, so that the oracle sees their outcomes.
+    fn write(&mut self, number: u64, now: Time) {
         let Some(link) = self.links.get_mut(&number) else { return };
         let (replies, bytes) = std::mem::take(&mut link.untaken);
         if replies > 0 {
-            self.fronts[link.front].written(link.key, replies, bytes, false, now);
-            self.pump(network, now);
+            link.is_lost |= link.is_deaf;
+            self.fronts[link.front].written(link.key, replies, bytes, link.is_deaf, now);
         }
     }
 
@@ -258,13 +284,32 @@ impl Server {
     pub(super) fn poll(&mut self, at: usize, network: &mut Network, now: Time) -> usize {
         let is_due = self.fronts[at].next_deadline().is_some_and(|deadline| deadline <= now);
         let has_moved = self.fronts[at].poll(now) || is_due;
-        let moved = usize::from(has_moved) + self.pump(network, now);
+        let closed = self.close_hung_up(at, network, now);
+        let moved = usize::from(has_moved) + closed + self.pump(network, now);
         let front = &mut self.fronts[at];
         self.asleep_until[at] = None;
         if moved == 0 && front.try_sleep() {
             self.asleep_until[at] = Some(front.next_deadline().unwrap_or(Time(u64::MAX)));
         }
         moved
+    }
+
+    /// The thread of a front notices which of its connections were closed by any thread. Returns their number.
+    fn close_hung_up(&mut self, at: usize, network: &mut Network, now: Time) -> usize {
+        let mut closed = 0;
+        for number in self.hung_up.take() {
+            match self.links.get_mut(&number) {
+                Some(link) if link.front != at => self.hung_up.push(number),
+                Some(link) if !link.is_lost => {
+                    closed += 1;
+                    link.is_deaf = true;
+                    self.events.push(Event::Closed(number));
+                    self.end(number, InputEnd::Lost, network, now);
+                }
+                _ => {}
+            }
+        }
+        closed
     }
 
     /// Gives the registrar's answer to the thread that asked.
@@ -285,13 +330,6 @@ impl Server {
         let mut moved = 0;
         loop {
             let before = moved;
-            for number in self.hung_up.take() {
-                if self.links.get(&number).is_some_and(|link| !link.is_lost) {
-                    moved += 1;
-                    self.events.push(Event::Closed(number));
-                    self.end(number, InputEnd::Lost, network, now);
-                }
-            }
             for front in 0..self.fronts.len() {
                 while let Some(key) = self.fronts[front].take_touched() {
                     let mut links = self.links.iter();
@@ -327,10 +365,11 @@ impl Server {
         let output = service.take_output(link.key);
         let bytes = output.bytes.len();
         link.untaken = (link.untaken.0 + output.replies, link.untaken.1 + bytes);
-        if link.untaken.0 > 0 && (link.is_lost || !self.is_slow) {
-            let (replies, bytes) = std::mem::take(&mut link.untaken);
-            service.written(link.key, replies, bytes, false, now);
+        if link.is_lost || link.is_deaf || !self.is_slow {
+            self.write(number, now);
         }
+        let link = &self.links[&number];
+        let service = &mut self.fronts[link.front];
         if bytes == 0 && service.is_settled(link.key) {
             service.close(link.key, !link.is_lost, now);
             self.links.remove(&number);
@@ -363,7 +402,8 @@ impl Server {
                 }
                 _ => {
                     let (fault, _) = decode_body(frame.payload).expect("a hello has a reply or a fault");
-                    let kept = sessions_are_kept(&fault);
+                    let is_superseded = link.resumes.is_some_and(|session| self.newest[&session] != number);
+                    let kept = sessions_are_kept(&fault, is_superseded);
                     self.events.extend(kept.err().map(|found| Event::Broken("sessions_are_kept", found)));
                 }
             };
@@ -393,17 +433,22 @@ impl Server {
             return self.events.push(Event::Granted(session, sequence, placed.allocation.into()));
         }
         let is_refused = [Reason::NoFitNow, Reason::Infeasible].iter().any(|&no| reply.reason == no.into());
-        if let Some((request, standing)) = placing.filter(|_| is_refused) {
-            let found = standing.check_refused(&request).err();
+        if let Some((request, offers)) = placing.filter(|_| is_refused) {
+            let found = offers.check_refused(&request).err();
             self.events.extend(found.map(|found| Event::Broken("no_refusal_while_a_node_offers", found)));
         }
     }
 
     /// Records that a shard changed.
     pub(super) fn shard_changed(&mut self, before: &Facts, now: &Facts) {
-        for (request, standing) in self.placing.values_mut() {
-            standing.shard_changed(request, before, now);
+        for (request, offers) in self.placing.values_mut() {
+            offers.shard_changed(request, before, now);
         }
+    }
+
+    /// Returns the placements that are not answered.
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = &PlacementRequest> {
+        self.placing.values().map(|(request, _)| request)
     }
 
     /// Returns a placement that is not answered.

@@ -284,7 +284,7 @@ impl<'a> World<'a> {
 
     /// Returns whether a report waits for a hold to end.
     pub(super) fn is_replacing(&self) -> bool {
-        self.registrar.is_replacing()
+        self.registrar.replacing().next().is_some()
     }
 
     /// Lets a client connect or send a request.
@@ -390,11 +390,13 @@ impl<'a> World<'a> {
             return self.handle_events();
         }
         client.forget(connection);
-        // The service may notice later than the client, or only when the client is back.
-        let is_noticed = self.choices.one_in(2);
-        self.trace.line(format_args!("connection {connection} breaks, noticed: {is_noticed}"));
-        if is_noticed {
-            self.server.lose(connection, &mut self.network, self.now);
+        // The service may notice at once, when it writes a reply, or only when the client is back.
+        let noticed = *self.choices.pick(&["at once", "by a reply", "later"]);
+        self.trace.line(format_args!("connection {connection} breaks, noticed {noticed}"));
+        match noticed {
+            "at once" => self.server.lose(connection, &mut self.network, self.now),
+            "by a reply" => self.server.deafen(connection, &mut self.network, self.now),
+            _ => {}
         }
         self.handle_events()
     }

@@ -1,13 +1,14 @@
 //! The client's connection and the tasks that drive it.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use tokio::sync::{Notify, Semaphore, oneshot};
+use wharf_core::link::lock;
 
 use super::ClientError;
 use super::error::{connect_message, with_causes};
@@ -72,14 +73,14 @@ pub struct Client {
 
 impl Clone for Client {
     fn clone(&self) -> Self {
-        *self.shared.handles.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *lock(&self.shared.handles) += 1;
         Self { shared: Arc::clone(&self.shared), endpoint: self.endpoint.clone() }
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let mut handles = self.shared.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handles = lock(&self.shared.handles);
         *handles -= 1;
         if *handles == 0 {
             self.shared
@@ -146,7 +147,10 @@ impl Client {
 
     /// Sends a request that waits. Returns its sequence and its reply. It takes no room from requests that
     /// are answered at once.
-    pub(super) async fn call_waiting<M: Message>(
+    ///
+    /// # Errors
+    /// Fails if the connection is gone.
+    pub async fn call_waiting<M: Message>(
         &self,
         request: &M::Request,
     ) -> Result<(u64, impl Future<Output = Result<M::Reply, ClientError>> + use<M>), ClientError> {
@@ -251,7 +255,7 @@ fn encode_call<Q: Serialize>(
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Ends the client and tells every call in progress why.

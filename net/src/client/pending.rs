@@ -5,9 +5,10 @@
 //! proves that. A server takes requests in order and refuses at once what it does not take.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, oneshot};
+use wharf_core::link::lock;
 
 use super::ClientError;
 use crate::protocol::{ACKNOWLEDGED_MAX, Acknowledged};
@@ -51,7 +52,7 @@ pub struct Completions {
 
 impl Completions {
     fn push(&self, tag: u64, reply: RawReply) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(Completion { tag, reply });
+        lock(&self.queue).push(Completion { tag, reply });
         self.filled.notify_one();
     }
 
@@ -60,7 +61,7 @@ impl Completions {
         loop {
             let filled = self.filled.notified();
             {
-                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut queue = lock(&self.queue);
                 if !queue.is_empty() {
                     into.append(&mut queue);
                     return;

@@ -4,7 +4,7 @@ use bincode::error::DecodeError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::protocol::FRAME_BYTES_MAX;
+use crate::limits::CLAIM_BYTES_MAX;
 use crate::protocol::bounded::split_error;
 
 /// A body that does not match its kind and version.
@@ -37,11 +37,6 @@ impl From<DecodeError> for BodyError {
     }
 }
 
-/// Maximum number of bytes that a body may claim while it is read, so that a short frame cannot request much
-/// memory. `bincode` counts a number at its full width, even if it is encoded in one byte. A frame of small
-/// numbers claims up to eight times its length and must not be refused for that.
-const CLAIM_BYTES_MAX: usize = 8 * FRAME_BYTES_MAX as usize;
-
 fn format() -> impl bincode::config::Config {
     bincode::config::standard().with_limit::<CLAIM_BYTES_MAX>()
 }
@@ -66,6 +61,7 @@ pub fn decode_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), Body
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::FRAME_BYTES_MAX;
 
     #[test]
     fn a_whole_frame_of_small_numbers_can_be_read() {

@@ -7,10 +7,8 @@ use wharf_core::resource::ResourceRegistry;
 use wharf_core::shard::NodeView;
 
 use super::{check_name, invalid, node_body, node_spec, state_number};
+use crate::limits::FAULT_BYTES_MAX;
 use crate::protocol::{AgentBody, Fault, GpuBody, NodeStatus, ReportRequest, ReservedNode, UnhealthyBody};
-
-/// Maximum length of the reason of an unhealthy instance, in bytes. It is kept per instance and listed.
-const FAULT_BYTES_MAX: usize = 512;
 
 /// Converts a report to the engine's form. `resources` learns the names of its custom resources.
 ///

@@ -184,6 +184,12 @@ impl Kind {
         Self::ALL.iter().copied().find(|kind| kind.number() == number)
     }
 
+    /// Returns whether the reply has a part, with a reason of its own, for each part of the request.
+    #[must_use]
+    pub const fn has_parts(self) -> bool {
+        matches!(self.reply_size(), ReplySize::Batch)
+    }
+
     /// Returns whether the request is read-only: its reply is not kept, and a repeated request is executed
     /// again.
     #[must_use]

@@ -7,9 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::session::shared::CONNECTIONS_MAX;
+use wharf_core::link::lock;
+
+use crate::limits::CONNECTIONS_MAX;
 
 /// Prefix length of an IPv6 network. Its hosts choose the other 64 bits freely (RFC 4291, section 2.5.1).
 const NETWORK_BITS: u32 = 64;
@@ -53,7 +55,7 @@ fn network(address: IpAddr) -> IpAddr {
 
 impl ConnectionRooms {
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Takes room for one more connection from `address`, which may have at most `per_address_max`.

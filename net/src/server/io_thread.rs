@@ -71,7 +71,7 @@ pub(super) struct Signals {
 impl Signals {
     /// Wakes those tasks for which the new state of the connection has something to do.
     fn tell(&self, service: &ConnectionService, key: ConnectionKey) {
-        if service.is_input_over(key) || self.is_paused.get() && service.wants_input(key) {
+        if service.is_input_over(key) || (self.is_paused.get() && service.wants_input(key)) {
             self.reader.notify_one();
         }
         if service.has_output(key) || service.is_settled(key) {

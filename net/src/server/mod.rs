@@ -25,10 +25,7 @@ use wharf_core::router::Port;
 use wharf_core::time::Time;
 
 pub use crate::session::connections::{IoObserver, Unobserved};
-pub use crate::session::shared::{
-    CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_DEFAULT, Counters, SessionShared, Settings,
-    WAITING_GROUPS_DEFAULT, WAITING_GROUPS_MAX,
-};
+pub use crate::session::shared::{Counters, SessionShared, Settings};
 use crate::tls::random_token;
 use admission::ConnectionRooms;
 

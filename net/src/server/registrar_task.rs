@@ -9,12 +9,10 @@ use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::router::Port;
 
 use super::ServerShared;
+use crate::limits::QUEUE_MAX;
 use crate::protocol::Fault;
 use crate::session::connections::ConnectionService;
 use crate::session::registrar::{RegistrarReply, RegistrarRequest, RegistrarService};
-
-/// The number of requests that may wait for the registrar.
-const QUEUE_MAX: usize = 64;
 
 type Question = (RegistrarRequest, oneshot::Sender<RegistrarReply>);
 

@@ -22,7 +22,7 @@
 //!
 //! A request that finds no room at the port, at a planner or at the registrar stalls its connection: no later
 //! frame is executed before it. Connections that wait for the same room go on in order of arrival. A placement into a
-//! group that tries one bundle after the other does not stall its connection.
+//! group that tries one shard after the other does not stall its connection.
 
 mod connection;
 mod follow;
@@ -110,7 +110,7 @@ pub struct ConnectionService {
     /// Connections whose session is still at another connection.
     resuming: Vec<ConnectionKey>,
     /// The number of sessions that had left their connection when these were tried.
-    departures_seen: u64,
+    sessions_left: u64,
     /// Connections that may continue with their input.
     ready: VecDeque<ConnectionKey>,
     /// Connections that follow changes.
@@ -145,7 +145,7 @@ impl ConnectionService {
             asking: VecDeque::new(),
             listing: VecDeque::new(),
             resuming: Vec::new(),
-            departures_seen: 0,
+            sessions_left: 0,
             ready: VecDeque::new(),
             followers: Vec::new(),
             has_new_deadline: false,
@@ -225,7 +225,7 @@ impl ConnectionService {
     pub fn written(&mut self, key: ConnectionKey, replies: u32, bytes: usize, failed: bool, now: Time) {
         let connection = &mut self.connections[key];
         connection.written(replies, bytes, failed);
-        if failed && connection.session.is_some() {
+        if failed && connection.session.is_some() && !is_planted(PlantedBug::FailedWriteIgnored) {
             connection.input_end.get_or_insert(InputEnd::Lost);
             self.end_follow(key, now);
         }
@@ -279,7 +279,7 @@ impl ConnectionService {
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.expire(now);
         }
-        if !self.resuming.is_empty() && self.shared.sessions.departures() != self.departures_seen {
+        if !self.resuming.is_empty() && self.shared.sessions.sessions_left() != self.sessions_left {
             self.resume_sessions();
         }
         self.settle(now);

@@ -280,10 +280,9 @@ impl<T> RegistrarService<T> {
         self.jobs.is_empty() && self.audits_wanted.is_empty() && self.stop_wanted.is_none()
     }
 
-    /// Returns whether a report waits for the node of a lost machine to go.
-    #[must_use]
-    pub fn is_replacing(&self) -> bool {
-        !self.replacing.is_empty()
+    /// Returns who asked each report that waits for the node of a lost machine to go.
+    pub fn replacing(&self) -> impl Iterator<Item = &T> + Clone {
+        self.replacing.values().map(|(_, asker)| asker)
     }
 
     /// Takes the answers, each with who asked.

@@ -2,35 +2,27 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
 use arc_swap::ArcSwap;
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::limits::{
-    NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX,
-    VIEW_VERSIONS_MAX,
+    NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX, VIEW_VERSIONS_MAX,
 };
+use wharf_core::link::lock;
+use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::request::Policy;
 use wharf_core::router::Port;
 
 use super::connections::Departed;
 use super::{DetachedSessions, Session};
 use crate::convert::PlacementDefaults;
+use crate::limits::{CONNECTIONS_PER_ADDRESS_DEFAULT, WAITING_GROUPS_DEFAULT};
 use crate::protocol::{
     FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, LISTS_UNDER_WAY_MAX, Limits, Reason, ServerIdentity, SessionToken,
     UNACKNOWLEDGED_MAX,
 };
-
-/// Maximum number of connections of a server, including those in their handshake.
-pub const CONNECTIONS_MAX: usize = 4096;
-/// Default maximum number of connections from one address: a quarter of all.
-pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u32 = CONNECTIONS_MAX as u32 / 4;
-
-/// Maximum number of groups waiting at one I/O thread, over all clients.
-pub const WAITING_GROUPS_MAX: u32 = PORT_GROUPS_WAITING_MAX as u32;
-/// Default maximum number of groups waiting at one connection: a quarter of those of its I/O thread.
-pub const WAITING_GROUPS_DEFAULT: u32 = WAITING_GROUPS_MAX / 4;
 
 /// Settings that can change while the server runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,10 +163,6 @@ impl SessionShared {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Adds `waker` to those that wait, unless it is one of them.
 fn add(waiting: &mut Vec<Waker>, waker: &Waker) {
     if !waiting.iter().any(|other| other.will_wake(waker)) {
@@ -259,7 +247,7 @@ struct Registry {
 pub(super) struct Sessions {
     inner: Mutex<Registry>,
     /// The number of sessions that have left their connection.
-    departures: AtomicU64,
+    left: AtomicU64,
     make_token: MakeToken,
 }
 
@@ -268,7 +256,7 @@ pub(super) enum Resumed {
     /// The session, which is attached now.
     Session(Session),
     /// Another connection still has the session. It is told to end.
-    Elsewhere,
+    Attached,
     /// A newer connection resumes the session.
     Superseded,
     /// The session is unknown, or the token is wrong.
@@ -280,19 +268,19 @@ impl Sessions {
         let detached = DetachedSessions::new(incarnation);
         let inner =
             Registry { detached, attached: BTreeMap::new(), claims: BTreeMap::new(), waiting: Vec::new() };
-        Self { inner: Mutex::new(inner), departures: AtomicU64::new(0), make_token }
+        Self { inner: Mutex::new(inner), left: AtomicU64::new(0), make_token }
     }
 
     /// Returns the number of sessions that have left their connection.
-    pub(super) fn departures(&self) -> u64 {
+    pub(super) fn sessions_left(&self) -> u64 {
         // Acquire: pairs with the release in `leave`, so that a thread that sees the number finds the session.
-        self.departures.load(Ordering::Acquire)
+        self.left.load(Ordering::Acquire)
     }
 
     /// Tells those that wait for a session that one has left its connection.
     fn leave(&self, mut inner: MutexGuard<'_, Registry>) {
-        // Release: see `departures`.
-        self.departures.fetch_add(1, Ordering::Release);
+        // Release: see `sessions_left`.
+        self.left.fetch_add(1, Ordering::Release);
         inner.waiting.drain(..).for_each(Waker::wake);
     }
 
@@ -337,7 +325,7 @@ impl Sessions {
         waker: &Waker,
     ) -> Resumed {
         let mut inner = lock(&self.inner);
-        if inner.is_claimed_by(id, connection) {
+        if inner.is_claimed_by(id, connection) || is_planted(PlantedBug::OlderConnectionResumes) {
             inner.take(id, token, connection, waker)
         } else {
             Resumed::Superseded
@@ -393,7 +381,7 @@ impl Registry {
     ) -> Resumed {
         if self.attached.contains_key(&id) {
             add(&mut self.waiting, waker);
-            return Resumed::Elsewhere;
+            return Resumed::Attached;
         }
         self.claims.remove(&id);
         let Some(session) = self.detached.resume(id, token) else { return Resumed::Unknown };
@@ -445,81 +433,83 @@ mod tests {
         }
     }
 
-    fn sessions() -> Sessions {
-        Sessions::new(Incarnation(1), Box::new(|| [7; 16]))
+    /// Three connections, the first of which has the session.
+    struct Bed {
+        sessions: Sessions,
+        peers: [Peer; 3],
+        session: Option<Session>,
+        id: SessionId,
+        token: SessionToken,
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            let sessions = Sessions::new(Incarnation(1), Box::new(|| [7; 16]));
+            let peers = [(); 3].map(|()| Peer::new());
+            let session = sessions.open(&peers[0].hangup);
+            let id = session.id();
+            let token = session.token();
+            Self { sessions, peers, session: Some(session), id, token }
+        }
+
+        fn detach(&mut self) {
+            self.sessions.detach(self.session.take().expect("it has left no connection yet"));
+        }
+
+        fn resume(&self, peer: usize) -> Resumed {
+            self.sessions.resume(self.id, &self.token, &self.peers[peer].hangup, Waker::noop())
+        }
+
+        fn retry(&self, peer: usize) -> Resumed {
+            self.sessions.retry(self.id, &self.token, &self.peers[peer].hangup, Waker::noop())
+        }
     }
 
     #[test]
     fn the_newest_connection_gets_the_session() {
-        let sessions = sessions();
-        let waker = Waker::noop();
-        let peers = [(); 3].map(|()| Peer::new());
-        let session = sessions.open(&peers[0].hangup);
-        let id = session.id();
-        let token = session.token();
-        let older = sessions.resume(id, &token, &peers[1].hangup, waker);
-        assert!(matches!(older, Resumed::Elsewhere) && peers[0].is_closed());
-        let newest = sessions.resume(id, &token, &peers[2].hangup, waker);
-        assert!(matches!(newest, Resumed::Elsewhere) && peers[1].is_closed());
-        let still = sessions.retry(id, &token, &peers[2].hangup, waker);
-        assert!(matches!(still, Resumed::Elsewhere));
+        let mut bed = Bed::new();
+        assert!(matches!(bed.resume(1), Resumed::Attached) && bed.peers[0].is_closed());
+        assert!(matches!(bed.resume(2), Resumed::Attached) && bed.peers[1].is_closed());
+        assert!(matches!(bed.retry(2), Resumed::Attached));
 
-        sessions.detach(session);
-        let older = sessions.retry(id, &token, &peers[1].hangup, waker);
-        assert!(matches!(older, Resumed::Superseded));
-        let newest = sessions.retry(id, &token, &peers[2].hangup, waker);
-        assert!(matches!(newest, Resumed::Session(_)) && !peers[2].is_closed());
-        let older = sessions.retry(id, &token, &peers[1].hangup, waker);
-        assert!(matches!(older, Resumed::Superseded) && !peers[2].is_closed());
+        bed.detach();
+        assert!(matches!(bed.retry(1), Resumed::Superseded));
+        assert!(matches!(bed.retry(2), Resumed::Session(_)) && !bed.peers[2].is_closed());
+        assert!(matches!(bed.retry(1), Resumed::Superseded) && !bed.peers[2].is_closed());
     }
 
     #[test]
     fn a_connection_that_came_first_and_waits_is_closed_when_a_newer_one_resumes() {
-        let sessions = sessions();
-        let waker = Waker::noop();
-        let peers = [(); 3].map(|()| Peer::new());
-        let session = sessions.open(&peers[0].hangup);
-        let id = session.id();
-        let token = session.token();
-        assert!(matches!(sessions.resume(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
-        sessions.detach(session);
-        let newest = sessions.resume(id, &token, &peers[2].hangup, waker);
-        assert!(matches!(newest, Resumed::Session(_)) && peers[1].is_closed());
-        let older = sessions.retry(id, &token, &peers[1].hangup, waker);
-        assert!(matches!(older, Resumed::Superseded) && !peers[2].is_closed());
+        let mut bed = Bed::new();
+        assert!(matches!(bed.resume(1), Resumed::Attached));
+        bed.detach();
+        assert!(matches!(bed.resume(2), Resumed::Session(_)) && bed.peers[1].is_closed());
+        assert!(matches!(bed.retry(1), Resumed::Superseded) && !bed.peers[2].is_closed());
     }
 
     #[test]
     fn a_connection_that_withdraws_is_not_closed_and_gets_nothing() {
-        let sessions = sessions();
-        let waker = Waker::noop();
-        let peers = [(); 3].map(|()| Peer::new());
-        let session = sessions.open(&peers[0].hangup);
-        let id = session.id();
-        let token = session.token();
-        assert!(matches!(sessions.resume(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
-        sessions.withdraw(id, &peers[2].hangup);
-        assert!(matches!(sessions.retry(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
-        sessions.withdraw(id, &peers[1].hangup);
-        assert!(matches!(sessions.retry(id, &token, &peers[1].hangup, waker), Resumed::Superseded));
-        sessions.detach(session);
-        assert!(matches!(sessions.resume(id, &token, &peers[2].hangup, waker), Resumed::Session(_)));
-        assert!(!peers[1].is_closed());
+        let mut bed = Bed::new();
+        assert!(matches!(bed.resume(1), Resumed::Attached));
+        bed.sessions.withdraw(bed.id, &bed.peers[2].hangup);
+        assert!(matches!(bed.retry(1), Resumed::Attached));
+        bed.sessions.withdraw(bed.id, &bed.peers[1].hangup);
+        assert!(matches!(bed.retry(1), Resumed::Superseded));
+        bed.detach();
+        assert!(matches!(bed.resume(2), Resumed::Session(_)));
+        assert!(!bed.peers[1].is_closed());
     }
 
     #[test]
     fn a_session_that_its_client_ended_or_another_token_is_unknown() {
-        let sessions = sessions();
-        let waker = Waker::noop();
-        let peers = [(); 3].map(|()| Peer::new());
-        let session = sessions.open(&peers[0].hangup);
-        let id = session.id();
-        let token = session.token();
-        assert!(matches!(sessions.resume(id, &[8; 16], &peers[1].hangup, waker), Resumed::Unknown));
-        assert!(!peers[0].is_closed());
-        assert!(matches!(sessions.resume(id, &token, &peers[1].hangup, waker), Resumed::Elsewhere));
-        sessions.close(&session);
-        assert!(matches!(sessions.retry(id, &token, &peers[1].hangup, waker), Resumed::Unknown));
-        assert!(matches!(sessions.resume(id, &token, &peers[2].hangup, waker), Resumed::Unknown));
+        let bed = Bed::new();
+        let peer = &bed.peers[1].hangup;
+        let wrong = bed.sessions.resume(bed.id, &[8; 16], peer, Waker::noop());
+        assert!(matches!(wrong, Resumed::Unknown));
+        assert!(!bed.peers[0].is_closed());
+        assert!(matches!(bed.resume(1), Resumed::Attached));
+        bed.sessions.close(bed.session.as_ref().expect("it is attached"));
+        assert!(matches!(bed.retry(1), Resumed::Unknown));
+        assert!(matches!(bed.resume(2), Resumed::Unknown));
     }
 }

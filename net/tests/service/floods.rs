@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_net::client::Client;
 use wharf_net::codec::Header;
+use wharf_net::limits::WAITING_GROUPS_MAX;
 use wharf_net::protocol::{
     AdoptRequest, BundleTemplate, CancelReply, CancelRequest, CreateGroupRequest, DemandBody, DrainRequest,
     EndReservationRequest, FollowReply, FollowRequest, GroupReply, GroupStatusRequest, GrowGroupRequest,
@@ -24,7 +25,7 @@ use wharf_net::protocol::{
     ReserveReply, ReserveRequest, SelectorTerm, SetResourcesRequest, ShrinkGroupRequest, StatementReply,
     StatementRequest, StatusReply, StatusRequest, WireAllocation, WireGroup,
 };
-use wharf_net::server::{Settings, WAITING_GROUPS_MAX};
+use wharf_net::server::Settings;
 
 /// Requests of one flood: the maximum that a connection may have in flight.
 const IN_FLIGHT: u64 = IN_FLIGHT_DEFAULT as u64;

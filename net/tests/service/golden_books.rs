@@ -1,24 +1,9 @@
 //! The wire format byte for byte, as in `golden_frames.rs`: adoptions, single resources, books and waits.
 //! They also cover the reply fields for named units and for counts of waiting requests.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::protocol::*;
 
-/// Checks the bytes of a body, and that they are read back unchanged.
-#[track_caller]
-fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(body: &T, expected: &str) {
-    let mut bytes = Vec::new();
-    encode_body(body, &mut bytes);
-    assert_eq!(hex(&bytes), expected);
-    let (read, taken) = decode_body::<T>(&bytes).expect("a body");
-    assert_eq!((&read, taken), (body, bytes.len()));
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
+use crate::harness::golden::check;
 
 fn amount(name: &str, amount: i64) -> NamedAmount {
     NamedAmount { name: name.to_owned(), amount }

@@ -8,6 +8,8 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::*;
 
+use crate::harness::golden::hex;
+
 /// Encodes a frame as text: header, then body.
 fn encode<T: Serialize>(kind: Kind, flags: u8, body: &T) -> String {
     let header = Header {
@@ -19,7 +21,6 @@ fn encode<T: Serialize>(kind: Kind, flags: u8, body: &T) -> String {
     };
     let mut out = Vec::new();
     encode_frame(header, &[], &mut out, |out| encode_body(body, out));
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("{} {}", hex(&out[..HEADER_BYTES]), hex(&out[HEADER_BYTES..]))
 }
 

@@ -1,19 +1,8 @@
 //! The wire format byte for byte, as in `golden_frames.rs`: reservations.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::protocol::*;
 
-/// Checks the bytes of a body, and that they are read back unchanged.
-#[track_caller]
-fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(body: &T, expected: &str) {
-    let mut bytes = Vec::new();
-    encode_body(body, &mut bytes);
-    assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), expected);
-    let (read, taken) = decode_body::<T>(&bytes).expect("a body");
-    assert_eq!((&read, taken), (body, bytes.len()));
-}
+use crate::harness::golden::check;
 
 #[test]
 fn reservations_are_written_as_they_always_were() {

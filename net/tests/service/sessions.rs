@@ -2,8 +2,9 @@
 //! evicted in the order in which they were last attached.
 
 use wharf_core::ids::{Incarnation, SessionId};
+use wharf_net::limits::DETACHED_SESSIONS_MAX;
 use wharf_net::protocol::{SESSION_WAITS_BYTES_MAX, UNACKNOWLEDGED_MAX};
-use wharf_net::session::{Admission, DETACHED_SESSIONS_MAX, DetachedSessions, Session};
+use wharf_net::session::{Admission, DetachedSessions, Session};
 
 fn session() -> Session {
     let mut session = Session::new(SessionId { incarnation: Incarnation(1), number: 1 }, [7; 16]);

@@ -41,6 +41,16 @@ pub struct ConnectArgs {
     pub json: bool,
 }
 
+/// How the replies for single items are printed.
+pub(super) struct Each<'a, I, R> {
+    /// Returns whether the service did what was asked.
+    pub(super) is_done: fn(&R) -> bool,
+    /// Returns the reply in JSON.
+    pub(super) view: fn(&I, &R) -> Value,
+    /// Prints the reply for people.
+    pub(super) say: &'a dyn Fn(&I, &R),
+}
+
 impl ConnectArgs {
     /// Connects to the service.
     ///
@@ -89,6 +99,58 @@ impl ConnectArgs {
         let reply = question(&client).await.map_err(Into::into)?;
         client.close().await;
         Ok(reply)
+    }
+
+    /// Reads a list page by page. `page` gets the last item so far, and returns the next items and whether there are
+    /// more.
+    pub(super) async fn list<T>(
+        &self,
+        page: impl AsyncFn(&Client, Option<&T>) -> Result<(Vec<T>, bool), ClientError>,
+    ) -> anyhow::Result<Vec<T>> {
+        let all = async |client: &Client| {
+            let mut all = Vec::new();
+            loop {
+                let (items, more) = page(client, all.last()).await?;
+                let is_last = items.is_empty() || !more;
+                all.extend(items);
+                if is_last {
+                    return Ok::<_, ClientError>(all);
+                }
+            }
+        };
+        self.ask(all).await
+    }
+
+    /// Asks about all `items`, at most `most` at a time, and prints the reply for each. If a question fails, the
+    /// earlier replies are printed before the error is returned.
+    pub(super) async fn ask_each<I, R>(
+        &self,
+        items: &[I],
+        most: usize,
+        question: impl AsyncFn(&Client, &[I]) -> Result<Vec<R>, ClientError>,
+        print: Each<'_, I, R>,
+    ) -> anyhow::Result<Ended> {
+        let client = self.connect().await?;
+        let mut replies = Vec::new();
+        let mut failed = None;
+        for items in items.chunks(most) {
+            match question(&client, items).await {
+                Ok(more) => replies.extend(more),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        client.close().await;
+        let printed = || items.iter().zip(&replies);
+        let is_done = replies.iter().all(print.is_done);
+        if let Some(error) = failed.take_if(|_| replies.is_empty()) {
+            return Err(error.into());
+        }
+        let view = || printed().map(|(item, reply)| (print.view)(item, reply)).collect();
+        let ended = self.show(is_done, view, || printed().for_each(|(item, reply)| (print.say)(item, reply)));
+        failed.map_or(ended, |error| Err(error.into()))
     }
 
     /// Prints a reply, as JSON or for people. `is_done` tells whether the service did what was asked.

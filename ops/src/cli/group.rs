@@ -5,17 +5,16 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use wharf_core::group::Strategy;
 use wharf_core::ids::{GroupId, Incarnation};
-use wharf_core::resource::Amount;
-use wharf_net::client::{Client, ClientError};
+use wharf_net::client::Client;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleTemplate, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE, CreateGroupRequest, EXPLAIN_BOUNDED,
     EXPLAIN_FULL, GroupReply, GroupSummary, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL,
-    NamedAmount, PlaceRequest, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
-    TopologyBody,
+    NamedAmount, PlaceRequest, RemoveGroupReply, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD,
+    TOPOLOGY_STRICT_PACK, TopologyBody, kinds,
 };
 
-use super::connect::{ConnectArgs, Usage};
+use super::connect::{ConnectArgs, Each, Usage};
 use super::demand::DemandArgs;
 use super::{Ended, group_view, node, place, print, terms};
 
@@ -197,23 +196,18 @@ fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
             return Err(wrong(format!("`{name}` is given twice: give each once")));
         }
         seen.push(name);
-        let amount =
-            || value.parse::<Amount>().map(Amount::units).map_err(|error| wrong(format!("{name}: {error}")));
+        if name == "count" {
+            let number = value.parse().ok().filter(|&number: &u32| number > 0);
+            let none = || wrong(format!("`{value}` is no number of bundles: give 1 or more"));
+            count = Some(number.ok_or_else(none)?);
+            continue;
+        }
+        let amount = node::amount(name, value).map_err(|error| wrong(format!("{name}: {error}")))?;
         match name {
-            "cpu" => request.demand.cpu = amount()?,
-            "memory" => {
-                request.demand.memory =
-                    node::memory(value).map_err(|error| wrong(format!("memory: {error}")))?.units()
-            }
-            "gpu" => request.demand.gpu = amount()?,
-            "count" => {
-                let number = value.parse().ok().filter(|&number: &u32| number > 0);
-                count =
-                    Some(number.ok_or_else(|| {
-                        wrong(format!("`{value}` is no number of bundles: give 1 or more"))
-                    })?);
-            }
-            _ => request.demand.custom.push(NamedAmount { name: name.to_owned(), amount: amount()? }),
+            "cpu" => request.demand.cpu = amount,
+            "memory" => request.demand.memory = amount,
+            "gpu" => request.demand.gpu = amount,
+            _ => request.demand.custom.push(NamedAmount { name: name.to_owned(), amount }),
         }
     }
     if seen == ["count"] {
@@ -254,7 +248,12 @@ pub(super) async fn run(command: GroupCommand) -> anyhow::Result<Ended> {
             end(&args.connect, &args.connect.ask(ask).await?, None)
         }
         GroupCommand::List(connect) => {
-            let groups = connect.ask(list).await?;
+            let page = async |client: &Client, last: Option<&GroupSummary>| {
+                let after = last.map(|group| group.id);
+                let page = client.list_groups(&ListGroupsRequest { after, limit: 0 }).await?;
+                Ok((page.groups, page.more))
+            };
+            let groups = connect.list(page).await?;
             let view = || groups.iter().map(group_view::summary_view).collect();
             connect.show(true, view, || group_view::say_summaries(&groups))
         }
@@ -280,7 +279,7 @@ async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
         (None, Some(label)) => Some(spread_by(label)?),
         (None, None) => None,
     };
-    let mut request = CreateGroupRequest {
+    let request = CreateGroupRequest {
         bundles: args.bundles.templates()?,
         strategy: strategy_number(args.strategy),
         topology,
@@ -289,69 +288,37 @@ async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
         conflict_detection: if args.coarse { CONFLICT_DETECTION_COARSE } else { CONFLICT_DETECTION_FINE },
         ..CreateGroupRequest::default()
     };
-    let ask = async |client: &Client| match args.wait {
-        None => Ok(client.create_group(&request).await?),
-        Some(patience) => {
-            let question = async |deadline| {
-                request.mode = MODE_WAIT_UNTIL;
-                request.deadline = deadline;
-                client.create_group_waiting(&request).await
-            };
-            place::wait(client, patience, question).await
-        }
+    let waits = |request: &mut CreateGroupRequest, deadline| {
+        request.mode = MODE_WAIT_UNTIL;
+        request.deadline = deadline;
     };
-    end(&args.connect, &args.connect.ask(ask).await?, Some("created"))
+    let reply = place::ask_or_wait::<kinds::CreateGroup>(&args.connect, request, args.wait, waits).await?;
+    end(&args.connect, &reply, Some("created"))
 }
 
 async fn grow(args: GrowArgs) -> anyhow::Result<Ended> {
-    let mut request = GrowGroupRequest {
+    let request = GrowGroupRequest {
         group: args.group.into(),
         bundles: args.bundles.templates()?,
         ..GrowGroupRequest::default()
     };
-    let ask = async |client: &Client| match args.wait {
-        None => Ok(client.grow_group(&request).await?),
-        Some(patience) => {
-            let question = async |deadline| {
-                request.mode = MODE_WAIT_UNTIL;
-                request.deadline = deadline;
-                client.grow_group_waiting(&request).await
-            };
-            place::wait(client, patience, question).await
-        }
+    let waits = |request: &mut GrowGroupRequest, deadline| {
+        request.mode = MODE_WAIT_UNTIL;
+        request.deadline = deadline;
     };
-    end(&args.connect, &args.connect.ask(ask).await?, Some("grown"))
-}
-
-/// Reads all groups, page by page.
-async fn list(client: &Client) -> Result<Vec<GroupSummary>, ClientError> {
-    let mut groups: Vec<GroupSummary> = Vec::new();
-    loop {
-        let after = groups.last().map(|group| group.id);
-        let page = client.list_groups(&ListGroupsRequest { after, limit: 0 }).await?;
-        let is_last = !page.more || page.groups.is_empty();
-        groups.extend(page.groups);
-        if is_last {
-            return Ok(groups);
-        }
-    }
+    let reply = place::ask_or_wait::<kinds::GrowGroup>(&args.connect, request, args.wait, waits).await?;
+    end(&args.connect, &reply, Some("grown"))
 }
 
 async fn remove(args: RemoveArgs) -> anyhow::Result<Ended> {
-    let client = args.connect.connect().await?;
-    let mut views = Vec::new();
-    let mut all_done = true;
-    for &group in &args.groups {
-        let reply = client.remove_group(group.into()).await?;
-        all_done &= reply.reason.is_done();
-        match &reply.fault {
-            _ if args.connect.json => views.push(group_view::removal_view(group, &reply)),
-            Some(fault) => print::say(format_args!("{group}: {fault}")),
-            None => print::say(format_args!("{group}: removed, with {} bundles", reply.bundles_ended)),
-        }
-    }
-    client.close().await;
-    args.connect.show(all_done, || views.into(), || ())
+    let ask =
+        async |client: &Client, groups: &[GroupId]| Ok(vec![client.remove_group(groups[0].into()).await?]);
+    let say = |group: &GroupId, reply: &RemoveGroupReply| match &reply.fault {
+        Some(fault) => print::say(format_args!("{group}: {fault}")),
+        None => print::say(format_args!("{group}: removed, with {} bundles", reply.bundles_ended)),
+    };
+    let print = Each { view: group_view::removal_view, say: &say, is_done: |reply| reply.reason.is_done() };
+    args.connect.ask_each(&args.groups, 1, ask, print).await
 }
 
 #[cfg(test)]

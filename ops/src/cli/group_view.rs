@@ -134,7 +134,7 @@ pub(super) fn reply_view(reply: &GroupReply) -> Value {
 }
 
 /// Returns the result of removing a group in JSON.
-pub(super) fn removal_view(group: GroupId, reply: &RemoveGroupReply) -> Value {
+pub(super) fn removal_view(group: &GroupId, reply: &RemoveGroupReply) -> Value {
     json!({
         "group": group.to_string(),
         "reason": reply.reason.to_string(),

@@ -8,7 +8,8 @@ use super::connect::ConnectArgs;
 use super::demand::DemandArgs;
 use super::{Ended, group, print};
 
-/// Arguments that a placement into a bundle does not take, because the bundle determines the node.
+/// The arguments of [`SearchArgs`](super::place::SearchArgs), which a placement into a bundle does not take,
+/// because the bundle determines the node. A conflict with all of them as a group would not name the given one.
 const OF_OTHERS: [&str; 14] = [
     "policy",
     "attribute_order",
@@ -60,4 +61,17 @@ pub(super) async fn place(
     let reply = connect.ask(async |client| client.place_into(&request).await).await?;
     let is_done = reply.reason.is_done();
     connect.show(is_done, || print::place_view(&reply), || print::place("placed", &reply))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::place::SearchArgs;
+
+    #[test]
+    fn a_placement_into_a_bundle_takes_no_argument_of_the_search() {
+        let search = SearchArgs::augment_args(clap::Command::new("place"));
+        let names: Vec<&str> = search.get_arguments().map(|argument| argument.get_id().as_str()).collect();
+        assert_eq!(names, OF_OTHERS);
+    }
 }

@@ -1,16 +1,21 @@
 //! `wharf node …`.
 
+use std::convert::Infallible;
+
 use clap::{Args, Subcommand};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
-use wharf_core::resource::Amount;
+use wharf_core::resource::{Amount, AmountError};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
-    DrainRequest, ListRequest, Name, NamedAmount, NodeBody, NodeBooksRequest, NodeStatus, NodesReply,
-    NodesRequest, Pair, RemoveRequest, SetResourcesRequest,
+    DrainRequest, ListRequest, Name, NamedAmount, NodeBody, NodeBooksRequest, NodeReply, NodeStatus,
+    NodesReply, NodesRequest, Pair, RemoveRequest, SetResourcesRequest,
 };
 
-use super::connect::{ConnectArgs, Usage};
+use super::connect::{ConnectArgs, Each, Usage};
 use super::{Ended, node_view, print, terms};
+
+/// The number of nodes in one page of a list.
+const NODES_PER_PAGE: u16 = 512;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum NodeCommand {
@@ -86,8 +91,8 @@ pub(super) struct SetResourceArgs {
 #[derive(Debug, Args)]
 pub(super) struct DrainArgs {
     /// The names of the nodes.
-    #[arg(required = true)]
-    names: Vec<String>,
+    #[arg(required = true, value_parser = name)]
+    names: Vec<Name>,
     /// Let the nodes take new work again.
     #[arg(long)]
     undo: bool,
@@ -98,8 +103,8 @@ pub(super) struct DrainArgs {
 #[derive(Debug, Args)]
 pub(super) struct RemoveArgs {
     /// The names of the nodes.
-    #[arg(required = true)]
-    names: Vec<String>,
+    #[arg(required = true, value_parser = name)]
+    names: Vec<Name>,
     /// Also end the allocations of the nodes.
     #[arg(long)]
     force: bool,
@@ -114,11 +119,15 @@ pub(super) fn memory(text: &str) -> Result<Amount, String> {
         .zip([1, 1024, 1024 * 1024])
         .find_map(|(unit, mib)| text.strip_suffix(unit).map(|number| (number.trim(), mib)))
         .unwrap_or((text, 1));
-    let amount: Amount = number.parse().map_err(|error: wharf_core::resource::AmountError| {
-        format!("{error}, with MiB, GiB, TiB or no unit for MiB")
-    })?;
+    let amount: Amount = number
+        .parse()
+        .map_err(|error: AmountError| format!("{error}, with MiB, GiB, TiB or no unit for MiB"))?;
     let units = amount.units().checked_mul(mib).ok_or_else(|| format!("{text} is out of range"))?;
     Amount::try_from_units(units).map_err(|error| error.to_string())
+}
+
+fn name(text: &str) -> Result<Name, Infallible> {
+    Ok(Name(text.to_owned()))
 }
 
 /// Splits `KEY=VALUE`.
@@ -126,50 +135,45 @@ pub(super) fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), 
     text.split_once('=').ok_or_else(|| Usage(format!("{flag} {text}: give KEY=VALUE")))
 }
 
+/// Parses the amount of a resource, in 1/10,000 of its unit. Memory is in MiB, or has a unit.
+pub(super) fn amount(name: &str, text: &str) -> Result<i64, Usage> {
+    let amount =
+        if name == "memory" { memory(text) } else { text.parse().map_err(|e: AmountError| e.to_string()) };
+    amount.map(Amount::units).map_err(Usage)
+}
+
+/// Parses `NAME=AMOUNT`. `flag` is named in errors, with a space after it.
+fn named_amount(flag: &str, text: &str) -> Result<NamedAmount, Usage> {
+    let wrong = |error: String| Usage(format!("{flag}{text}: {error}"));
+    let (name, text) = text.split_once('=').ok_or_else(|| wrong("give KEY=VALUE".to_owned()))?;
+    Ok(NamedAmount { name: name.to_owned(), amount: amount(name, text).map_err(|Usage(why)| wrong(why))? })
+}
+
 /// Parses `NAME=AMOUNT` arguments of custom resources to wire amounts. `gpus` is the flag for GPUs.
 pub(super) fn custom_amounts(gpus: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
-    const FLAG: &str = "--resource";
-    for text in texts {
-        let (name, amount) = pair(FLAG, text)?;
+    let custom = |text: &String| {
+        let (name, amount) = text.split_once('=').unwrap_or((text, ""));
         let own = match name {
             "cpu" => "--cpu",
             "memory" => "--memory",
             "gpu" | "gpus" | "gpu_part" => gpus,
-            _ => continue,
+            _ => return named_amount("--resource ", text),
         };
-        return Err(Usage(format!("{FLAG} {text}: `{name}` has a flag of its own: give {own} {amount}")));
-    }
-    named_amounts(FLAG, texts)
-}
-
-/// Parses `NAME=AMOUNT` arguments to wire amounts.
-fn named_amounts(flag: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
-    let named = |text: &String| {
-        let (name, amount) = pair(flag, text)?;
-        let amount: Amount = amount.parse().map_err(|error| Usage(format!("{flag} {text}: {error}")))?;
-        Ok(NamedAmount { name: name.to_owned(), amount: amount.units() })
+        let remedy = format!("`{name}` has a flag of its own: give {own} {amount}");
+        Err(Usage(format!("--resource {text}: {}", remedy.trim_end())))
     };
-    texts.iter().map(named).collect()
+    texts.iter().map(custom).collect()
 }
 
-/// Parses `NAME=AMOUNT` arguments in which memory may have a unit.
+/// Parses the `NAME=AMOUNT` arguments of a node's totals.
 fn totals(texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
-    let mut named = Vec::new();
-    for text in texts {
-        match text.split_once('=') {
-            Some(("memory", amount)) => {
-                let total = memory(amount).map_err(|error| Usage(format!("{text}: {error}")))?;
-                named.push(NamedAmount { name: "memory".to_owned(), amount: total.units() });
-            }
-            Some((name @ ("gpus" | "gpu_part"), _)) => {
-                return Err(Usage(format!(
-                    "{text}: `{name}` is no total of a node: give gpu=N, in whole ones"
-                )));
-            }
-            _ => named.extend(named_amounts("resource", std::slice::from_ref(text))?),
+    let total = |text: &String| match text.split_once('=') {
+        Some((name @ ("gpus" | "gpu_part"), _)) => {
+            Err(Usage(format!("{text}: `{name}` is no total of a node: give gpu=N, in whole ones")))
         }
-    }
-    Ok(named)
+        _ => named_amount("", text),
+    };
+    texts.iter().map(total).collect()
 }
 
 fn body(args: &SpecArgs) -> Result<NodeBody, Usage> {
@@ -197,16 +201,21 @@ pub(super) async fn run(command: NodeCommand) -> anyhow::Result<Ended> {
     match command {
         NodeCommand::Add(args) => {
             let request = NodesRequest { nodes: vec![body(&args)?] };
-            let reply = args.connect.ask(async |client| client.add_nodes(&request).await).await?;
-            finish(&args.connect, "added", &[args.name], &reply)
+            let add = async |client: &Client, _| client.add_nodes(&request).await;
+            change(&args.connect, "added", &[Name(args.name)], add).await
         }
         NodeCommand::Update(args) => {
             let request = NodesRequest { nodes: vec![body(&args)?] };
-            let reply = args.connect.ask(async |client| client.update_nodes(&request).await).await?;
-            finish(&args.connect, "updated", &[args.name], &reply)
+            let update = async |client: &Client, _| client.update_nodes(&request).await;
+            change(&args.connect, "updated", &[Name(args.name)], update).await
         }
         NodeCommand::List(connect) => {
-            let nodes = connect.ask(list).await?;
+            let page = async |client: &Client, last: Option<&NodeStatus>| {
+                let after = last.map_or(0, |node| node.ordinal);
+                let page = client.list_nodes(&ListRequest { after, limit: NODES_PER_PAGE }).await?;
+                Ok((page.nodes, page.more))
+            };
+            let nodes = connect.list(page).await?;
             let view = || nodes.iter().map(node_view::node_view).collect();
             connect.show(true, view, || node_view::say_nodes(&nodes))
         }
@@ -220,74 +229,39 @@ pub(super) async fn run(command: NodeCommand) -> anyhow::Result<Ended> {
         NodeCommand::SetResource(args) => {
             let resources = totals(&args.resources)?;
             let request = SetResourcesRequest { node: args.name.clone(), resources };
-            let reply = args.connect.ask(async |client| client.set_resources(&request).await).await?;
-            finish(&args.connect, "updated", &[args.name], &reply)
+            let set = async |client: &Client, _| client.set_resources(&request).await;
+            change(&args.connect, "updated", &[Name(args.name)], set).await
         }
-        NodeCommand::Drain(args) => {
-            let undo = args.undo;
+        NodeCommand::Drain(DrainArgs { names, undo, connect }) => {
             let drain =
                 async |client: &Client, names| client.drain_nodes(&DrainRequest { names, undo }).await;
-            let reply = ask_about(&args.connect, &args.names, drain).await?;
             let done = if undo { "takes work again" } else { "takes no new work" };
-            finish(&args.connect, done, &args.names, &reply)
+            change(&connect, done, &names, drain).await
         }
-        NodeCommand::Remove(args) => {
-            let force = args.force;
+        NodeCommand::Remove(RemoveArgs { names, force, connect }) => {
             let remove =
                 async |client: &Client, names| client.remove_nodes(&RemoveRequest { names, force }).await;
-            let reply = ask_about(&args.connect, &args.names, remove).await?;
-            finish(&args.connect, "removed", &args.names, &reply)
+            change(&connect, "removed", &names, remove).await
         }
     }
 }
 
-/// Asks about nodes, with as many messages as they need.
-async fn ask_about(
+/// Changes the nodes of these names, with as many messages as they need, and prints the replies. `done` is the
+/// completed action, such as "added".
+async fn change(
     connect: &ConnectArgs,
-    names: &[String],
+    done: &str,
+    names: &[Name],
     question: impl AsyncFn(&Client, Vec<Name>) -> Result<NodesReply, ClientError>,
-) -> anyhow::Result<NodesReply> {
-    let ask_all = async |client: &Client| {
-        let mut all = NodesReply::default();
-        for names in names.chunks(NODES_PER_MESSAGE_MAX) {
-            let names = names.iter().cloned().map(Name).collect();
-            all.replies.extend(question(client, names).await?.replies);
-        }
-        Ok::<_, ClientError>(all)
+) -> anyhow::Result<Ended> {
+    let ask = async |client: &Client, names: &[Name]| Ok(question(client, names.to_vec()).await?.replies);
+    let say = |Name(name): &Name, reply: &NodeReply| match (&reply.fault, reply.allocations_ended) {
+        (Some(fault), _) => print::say(format_args!("{name}: {fault}")),
+        (None, 0) => print::say(format_args!("{name}: {done}")),
+        (None, ended) => print::say(format_args!("{name}: {done}, {ended} allocations ended with it")),
     };
-    connect.ask(ask_all).await
-}
-
-fn finish(connect: &ConnectArgs, done: &str, names: &[String], reply: &NodesReply) -> anyhow::Result<Ended> {
-    let replies = || names.iter().zip(&reply.replies);
-    let view = || replies().map(|(name, reply)| node_view::reply_view(name, reply)).collect();
-    let say = || {
-        for (name, reply) in replies() {
-            match (&reply.fault, reply.allocations_ended) {
-                (Some(fault), _) => print::say(format_args!("{name}: {fault}")),
-                (None, 0) => print::say(format_args!("{name}: {done}")),
-                (None, ended) => {
-                    print::say(format_args!("{name}: {done}, {ended} allocations ended with it"));
-                }
-            }
-        }
-    };
-    let is_done = reply.replies.iter().all(|reply| reply.reason.is_done());
-    connect.show(is_done, view, say)
-}
-
-/// Reads all nodes, page by page.
-async fn list(client: &Client) -> Result<Vec<NodeStatus>, ClientError> {
-    const PAGE: u16 = 512;
-    let mut nodes: Vec<NodeStatus> = Vec::new();
-    loop {
-        let after = nodes.last().map_or(0, |node| node.ordinal);
-        let page = client.list_nodes(&ListRequest { after, limit: PAGE }).await?;
-        nodes.extend(page.nodes);
-        if !page.more {
-            return Ok(nodes);
-        }
-    }
+    let print = Each { view: node_view::reply_view, say: &say, is_done: |reply| reply.reason.is_done() };
+    connect.ask_each(names, NODES_PER_MESSAGE_MAX, ask, print).await
 }
 
 #[cfg(test)]
@@ -307,6 +281,7 @@ mod tests {
         let totals = |text: &str| totals(&[text.to_owned()]);
         assert!(totals("gpus=2").unwrap_err().to_string().contains("gpu=N"));
         assert!(totals("gpu=2").is_ok() && totals("memory=1GiB").is_ok());
+        assert_eq!(totals("x").unwrap_err().to_string(), "x: give KEY=VALUE");
     }
 
     #[test]

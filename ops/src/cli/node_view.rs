@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use wharf_net::protocol::{
     AgentBody, BookBody, InstanceBody, NODE_DRAINING, NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING,
-    NODE_READY, NodeBooksReply, NodeReply, NodeStatus, Taint,
+    NODE_READY, Name, NodeBooksReply, NodeReply, NodeStatus, Taint,
 };
 
 use super::print::{amounts, fault_view, given_text, labels, say, table, units};
@@ -21,9 +21,9 @@ pub(super) fn state_name(state: u8) -> &'static str {
 }
 
 /// Returns the result of a change of a node in JSON.
-pub(super) fn reply_view(name: &str, reply: &NodeReply) -> Value {
+pub(super) fn reply_view(name: &Name, reply: &NodeReply) -> Value {
     json!({
-        "name": name,
+        "name": name.0,
         "reason": reply.reason.to_string(),
         "id": reply.node,
         "allocations_ended": reply.allocations_ended,

@@ -6,15 +6,17 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use wharf_core::ids::AllocationId;
+use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_core::request::Policy;
-use wharf_net::client::{Client, ClientError};
+use wharf_net::client::Client;
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
-    AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, MODE_WAIT_UNTIL,
+    AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, MODE_WAIT_UNTIL, Message,
     ORDER_DOMINANT, POLICY_DEFAULT, PlaceRequest, ReleaseBatch, ReleaseReply, ReleaseRequest, StatusRequest,
+    kinds,
 };
 
-use super::connect::ConnectArgs;
+use super::connect::{ConnectArgs, Each};
 use super::demand::DemandArgs;
 use super::into::{self, IntoArgs};
 use super::{Ended, print, terms};
@@ -23,6 +25,17 @@ use super::{Ended, print, terms};
 pub(super) struct PlaceArgs {
     #[command(flatten)]
     demand: DemandArgs,
+    #[command(flatten)]
+    search: SearchArgs,
+    #[command(flatten)]
+    into: IntoArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Arguments of the search for a node. A placement into a bundle takes none of them.
+#[derive(Debug, Args)]
+pub(super) struct SearchArgs {
     /// The policy that chooses among fitting nodes: least-fit, best-fit, first-fit, next-fit, random, fgd,
     /// hybrid, spread or least-stranded; the server's default if not given.
     #[arg(long)]
@@ -77,10 +90,6 @@ pub(super) struct PlaceArgs {
     /// Count the reasons of a refusal over all nodes.
     #[arg(long)]
     explain_all: bool,
-    #[command(flatten)]
-    into: IntoArgs,
-    #[command(flatten)]
-    connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
@@ -156,97 +165,96 @@ impl Interruption {
     }
 }
 
-/// Asks for something that may wait for capacity, at most for `patience`. `question` gets the deadline. On a
-/// signal, the request is cancelled, and then answered as cancelled.
-pub(super) async fn wait<T, F: Future<Output = Result<T, ClientError>>>(
-    client: &Client,
-    patience: Duration,
-    question: impl AsyncFnOnce(u64) -> Result<(u64, F), ClientError>,
-) -> anyhow::Result<T> {
-    // First, so that a signal while the request is sent is not lost.
-    let mut interruption = Interruption::new()?;
-    // Deadlines are in service time, which is read from the service.
-    let now = client.status(&StatusRequest { audit: false }).await?.now;
-    let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-    let (sequence, reply) = question(now.saturating_add(patience).max(1)).await?;
-    tokio::pin!(reply);
-    tokio::select! {
-        reply = &mut reply => Ok(reply?),
-        () = interruption.told() => {
-            client.cancel_wait(sequence).await?;
-            Ok(reply.await?)
+/// Returns a duration in ns.
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Asks for something that may wait for capacity, at most for `patience`. `waits` puts the deadline into the
+/// request. On a signal, the request is cancelled, and then answered as cancelled.
+pub(super) async fn ask_or_wait<M: Message>(
+    connect: &ConnectArgs,
+    mut request: M::Request,
+    patience: Option<Duration>,
+    waits: fn(&mut M::Request, u64),
+) -> anyhow::Result<M::Reply> {
+    let Some(patience) = patience else {
+        return connect.ask(async |client| client.call::<M>(&request).await).await;
+    };
+    let ask = async |client: &Client| {
+        // First, so that a signal while the request is sent is not lost.
+        let mut interruption = Interruption::new()?;
+        // Deadlines are in service time, which is read from the service.
+        let now = client.status(&StatusRequest { audit: false }).await?.now;
+        waits(&mut request, now.saturating_add(nanos(patience)).max(1));
+        let (sequence, reply) = client.call_waiting::<M>(&request).await?;
+        tokio::pin!(reply);
+        tokio::select! {
+            reply = &mut reply => Ok::<_, anyhow::Error>(reply?),
+            () = interruption.told() => {
+                client.cancel_wait(sequence).await?;
+                Ok(reply.await?)
+            }
         }
-    }
+    };
+    connect.ask(ask).await
 }
 
 pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
-    if args.into.is_given() {
-        return into::place(&args.into, &args.demand, &args.connect).await;
+    let PlaceArgs { demand, search, into, connect } = args;
+    if into.is_given() {
+        return into::place(&into, &demand, &connect).await;
     }
-    let mut request = PlaceRequest {
-        demand: args.demand.body()?,
-        policy: args.policy.map_or(POLICY_DEFAULT, policy_number),
-        attribute_order: args.attribute_order,
-        selectors: terms::each(&args.selectors, terms::selector)?,
-        tolerations: terms::each(&args.tolerations, terms::toleration)?,
-        candidates: args.candidates,
-        priority: args.priority,
-        explain: if args.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
-        fallbacks: terms::each(&args.fallbacks, terms::fallback)?,
-        preferred_selectors: terms::each(&args.preferred, terms::preferred)?,
-        preferred_nodes: args.preferred_nodes,
-        node: args.node.unwrap_or(0),
-        avoid_gpu: match args.avoid_gpu {
+    let request = PlaceRequest {
+        demand: demand.body()?,
+        policy: search.policy.map_or(POLICY_DEFAULT, policy_number),
+        attribute_order: search.attribute_order,
+        selectors: terms::each(&search.selectors, terms::selector)?,
+        tolerations: terms::each(&search.tolerations, terms::toleration)?,
+        candidates: search.candidates,
+        priority: search.priority,
+        explain: if search.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
+        fallbacks: terms::each(&search.fallbacks, terms::fallback)?,
+        preferred_selectors: terms::each(&search.preferred, terms::preferred)?,
+        preferred_nodes: search.preferred_nodes,
+        node: search.node.unwrap_or(0),
+        avoid_gpu: match search.avoid_gpu {
             None => AVOID_GPU_DEFAULT,
             Some(true) => AVOID_GPU_YES,
             Some(false) => AVOID_GPU_NO,
         },
-        owner: args.owner,
+        owner: search.owner,
         ..PlaceRequest::default()
     };
-    let ask = async |client: &Client| match args.wait {
-        None => Ok(client.place(&request).await?),
-        Some(patience) => {
-            let question = async |deadline| {
-                request.deadline = deadline;
-                request.mode = MODE_WAIT_UNTIL;
-                client.place_waiting(&request).await
-            };
-            wait(client, patience, question).await
-        }
+    let waits = |request: &mut PlaceRequest, deadline| {
+        request.mode = MODE_WAIT_UNTIL;
+        request.deadline = deadline;
     };
-    let reply = args.connect.ask(ask).await?;
+    let reply = ask_or_wait::<kinds::Place>(&connect, request, search.wait, waits).await?;
     let is_done = reply.reason.is_done();
-    args.connect.show(is_done, || print::place_view(&reply), || print::place("placed", &reply))
+    connect.show(is_done, || print::place_view(&reply), || print::place("placed", &reply))
 }
 
 pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
-    let client = args.connect.connect().await?;
-    let mut views = Vec::new();
-    let mut all_done = true;
-    for allocations in args.allocations.chunks(wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX) {
-        let requests = allocations.iter().map(|&id| ReleaseRequest { allocation: id.into() }).collect();
-        let replies = client.release_batch(&ReleaseBatch { requests }).await?.replies;
-        for (&id, reply) in allocations.iter().zip(&replies) {
-            all_done &= reply.reason.is_done();
-            match (&reply.fault, reply.inside_ended) {
-                _ if args.connect.json => views.push(release_view(id, reply)),
-                (Some(fault), _) => print::say(format_args!("{id}: {fault}")),
-                (None, None) => print::say(format_args!("{id}: released")),
-                (None, Some(ended)) => {
-                    let s = if ended == 1 { "" } else { "s" };
-                    print::say(format_args!("{id}: released, a bundle, and {ended} placement{s} inside it"));
-                }
-            }
+    let ask = async |client: &Client, ids: &[AllocationId]| {
+        let requests = ids.iter().map(|&id| ReleaseRequest { allocation: id.into() }).collect();
+        Ok(client.release_batch(&ReleaseBatch { requests }).await?.replies)
+    };
+    let say = |id: &AllocationId, reply: &ReleaseReply| match (&reply.fault, reply.inside_ended) {
+        (Some(fault), _) => print::say(format_args!("{id}: {fault}")),
+        (None, None) => print::say(format_args!("{id}: released")),
+        (None, Some(ended)) => {
+            let s = if ended == 1 { "" } else { "s" };
+            print::say(format_args!("{id}: released, a bundle, and {ended} placement{s} inside it"));
         }
-    }
-    client.close().await;
-    args.connect.show(all_done, || views.into(), || ())
+    };
+    let print = Each { view: release_view, say: &say, is_done: |reply| reply.reason.is_done() };
+    args.connect.ask_each(&args.allocations, PLACEMENTS_PER_MESSAGE_MAX, ask, print).await
 }
 
 /// Returns the result of a release in JSON. `inside_ended` is the number of allocations inside a bundle that
 /// ended with it.
-fn release_view(id: AllocationId, reply: &ReleaseReply) -> Value {
+fn release_view(id: &AllocationId, reply: &ReleaseReply) -> Value {
     json!({
         "allocation": id.to_string(),
         "reason": reply.reason.to_string(),

@@ -70,8 +70,7 @@ pub(super) fn reservation_text(body: &ReservationBody) -> String {
 
 pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
     let ReserveArgs { node, owner, end, .. } = args;
-    let nanos = |lasts: Duration| u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX).max(1);
-    let lasts = args.lasts.map_or(0, nanos);
+    let lasts = args.lasts.map_or(0, |lasts| place::nanos(lasts).max(1));
     let demand = args.demand.body()?;
     let ask = async |client: &Client| {
         let node = node.clone();

@@ -90,7 +90,7 @@ fn filter(text: &str) -> Result<EnvFilter, ConfigError> {
 }
 
 fn start_logging(config: &Config, format: LogFormat) -> anyhow::Result<LogFilter> {
-    let (layer, handle) = reload::Layer::new(filter(&config.reloadable.log)?);
+    let (layer, handle) = reload::Layer::new(filter(config.log())?);
     let registry = tracing_subscriber::registry().with(layer);
     let writer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
@@ -174,7 +174,7 @@ fn greet(line: std::fmt::Arguments<'_>) {
 fn reload_settings(daemon: &mut Daemon, args: &ServeArgs, log: &LogFilter) {
     let reloaded = (|| -> anyhow::Result<()> {
         let config = Config::load(&args.overrides())?;
-        let filter = filter(&config.reloadable.log)?;
+        let filter = filter(config.log())?;
         daemon.reload(config)?;
         log.reload(filter).context("logging is gone")
     })();

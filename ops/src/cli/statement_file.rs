@@ -7,7 +7,6 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use wharf_core::ids::AllocationId;
 use wharf_core::limits::GPU_INSTANCES_MAX;
-use wharf_core::resource::Amount;
 use wharf_net::protocol::{
     COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE,
     NamedAmount, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OperationBody, StatementRequest,
@@ -136,13 +135,13 @@ impl Fields {
         }
     }
 
-    /// Takes an amount in 1/10,000 units, parsed by `read`; 0 if the field is missing.
-    fn amount(&mut self, name: &str, read: fn(&str) -> Result<Amount, String>) -> Result<i64, String> {
-        self.take(name).map_or(Ok(0), |(path, value)| amount(&path, &value, read))
+    /// Takes an amount in 1/10,000 of its unit; 0 if the field is missing.
+    fn amount(&mut self, name: &str) -> Result<i64, String> {
+        self.take(name).map_or(Ok(0), |(path, value)| amount(&path, name, &value))
     }
 }
 
-fn amount(path: &str, value: &Json, read: fn(&str) -> Result<Amount, String>) -> Result<i64, String> {
+fn amount(path: &str, name: &str, value: &Json) -> Result<i64, String> {
     let text = match value {
         Json::Number(number) => number.to_string(),
         Json::Text(text) => text.clone(),
@@ -150,11 +149,7 @@ fn amount(path: &str, value: &Json, read: fn(&str) -> Result<Amount, String>) ->
             return Err(wrong(path, other, "an amount: a number, or a text such as \"0.5\" or \"8GiB\""));
         }
     };
-    read(&text).map(Amount::units).map_err(|error| format!("{path}: {error}"))
-}
-
-fn plain(text: &str) -> Result<Amount, String> {
-    text.parse::<Amount>().map_err(|error| error.to_string())
+    node::amount(name, &text).map_err(|error| format!("{path}: {error}"))
 }
 
 /// Reads the node and the resources of an operation into `body`. Returns the node's name if it is not given
@@ -170,8 +165,9 @@ fn asks(fields: &mut Fields, body: &mut OperationBody) -> Result<Option<String>,
         (path, other) => return Err(wrong(&path, &other, of_node)),
     };
     body.expected_version = expected_version(fields)?;
-    (body.demand.cpu, body.demand.gpu) = (fields.amount("cpu", plain)?, fields.amount("gpu", plain)?);
-    body.demand.memory = fields.amount("memory", node::memory)?;
+    body.demand.cpu = fields.amount("cpu")?;
+    body.demand.gpu = fields.amount("gpu")?;
+    body.demand.memory = fields.amount("memory")?;
     match fields.take("resources") {
         None => {}
         Some((path, Json::Object(resources))) => {
@@ -180,7 +176,7 @@ fn asks(fields: &mut Fields, body: &mut OperationBody) -> Result<Option<String>,
                 if body.demand.custom.iter().any(|known| known.name == name) {
                     return Err(format!("{path}: given twice: give it once"));
                 }
-                body.demand.custom.push(NamedAmount { amount: amount(&path, &value, plain)?, name });
+                body.demand.custom.push(NamedAmount { amount: amount(&path, &name, &value)?, name });
             }
         }
         Some((path, other)) => {
@@ -238,7 +234,7 @@ fn evict(path: &str, value: Json) -> Result<(OperationBody, Option<String>), Str
     body.expected_version = expected_version(&mut fields)?;
     if let Some((path, grace)) = fields.text("grace", "a time as a text, such as \"30s\" or \"5m\"")? {
         let grace = place::duration(&grace).map_err(|error| format!("{path}: {error}"))?;
-        body.grace = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        body.grace = place::nanos(grace);
     }
     Ok((body, None))
 }

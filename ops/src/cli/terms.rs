@@ -97,8 +97,8 @@ pub(super) fn fallback(text: &str) -> Result<FallbackSelector, Usage> {
 pub(super) fn preferred(text: &str) -> Result<PreferredSelector, Usage> {
     let weighted =
         text.rsplit_once(':').and_then(|(terms, weight)| Some((terms, weight.trim().parse().ok()?)));
-    let (text, weight) = weighted.unwrap_or((text, 1));
-    let terms = terms("--prefer", text)?;
+    let (conditions, weight) = weighted.unwrap_or((text, 1));
+    let terms = terms("--prefer", conditions)?;
     if terms.is_empty() {
         return Err(Usage(format!("--prefer {text}: give TERM:WEIGHT; {SPELLINGS}")));
     }
@@ -207,7 +207,7 @@ mod tests {
         let weighted = preferred("zone in (a,b);ssd:10").map(|p| (p.weight, p.terms.len())).ok();
         assert_eq!(weighted, Some((10, 2)));
         assert_eq!(preferred("ssd").map(|p| p.weight).ok(), Some(1));
-        assert!(preferred(":10").is_err());
+        assert!(preferred(":10").unwrap_err().to_string().starts_with("--prefer :10: give TERM:WEIGHT;"));
         assert_eq!(fallback("").map(|f| f.terms.len()).ok(), Some(0));
         assert!(fallback("a b;c").is_err());
         let read = |text: &str| taint(text).map(|t| (t.key, t.value, t.effect)).ok();

@@ -4,23 +4,7 @@ use wharf_core::index::{Dimension, Geometry, Weights};
 use wharf_core::limits::{ATTRIBUTE_ORDERS_MAX, CUSTOM_DIMENSIONS_MAX, DIMENSIONS_MAX};
 use wharf_core::resource::{Amount, shown_number};
 
-use super::raw::{GranularityRaw, WeightsRaw};
-use super::{ConfigError, value};
-
-/// The settings of the index as written.
-#[derive(Clone, Debug, PartialEq)]
-pub struct IndexSettings {
-    /// Attribute orders by dimension name. If empty, the default order of the dimensions applies.
-    pub attribute_orders: Vec<Vec<String>>,
-    /// Custom resource kinds that are dimensions.
-    pub indexed_resources: Vec<String>,
-    /// The coordinate function, `granular` or `weighted`.
-    pub coordinates: String,
-    /// The weights of `weighted`.
-    pub weights: WeightsRaw,
-    /// θ per dimension.
-    pub granularity: GranularityRaw,
-}
+use super::{ConfigError, Raw, value};
 
 /// A dimension with its name and θ.
 struct Named {
@@ -56,186 +40,173 @@ fn weight(at: &str, text: &str) -> Result<i64, ConfigError> {
     Ok(text.parse::<Amount>().map_err(|error| refused(error.to_string()))?.units())
 }
 
-impl IndexSettings {
-    /// Returns the dimensions, attribute orders and coordinate function.
-    ///
-    /// # Errors
-    /// When a setting is invalid. The error names the setting and the remedy.
-    pub fn geometry(&self) -> Result<Geometry, ConfigError> {
-        let weights = self.weights()?;
-        let mut dimensions = self.dimensions(weights.is_some())?;
-        let orders = self.orders(&dimensions)?;
-        if let Some(first) = orders.first() {
-            dimensions.sort_by_key(|named| first.iter().position(|&d| d == named.dimension));
-        }
-        let automatic: Vec<Dimension> =
-            dimensions.iter().filter(|named| named.is_automatic).map(|named| named.dimension).collect();
-        let thetas = dimensions.iter().map(|named| (named.dimension, named.theta)).collect();
-        let geometry = Geometry::new(thetas)
-            .map_err(|error| value("granularity", error.to_string()))?
-            .with_automatic(&automatic)
-            .with_orders(orders.get(1..).unwrap_or_default())
-            .map_err(|error| value("attribute_orders", error.to_string()))?;
-        Ok(match weights {
-            Some(weights) => geometry.with_weights(weights),
-            None => geometry,
-        })
+/// Returns the dimensions, attribute orders and coordinate function.
+///
+/// # Errors
+/// When a setting is invalid. The error names the setting and the remedy.
+pub(super) fn geometry(raw: &Raw) -> Result<Geometry, ConfigError> {
+    let weights = weights(raw)?;
+    let mut dimensions = dimensions(raw, weights.is_some())?;
+    let orders = orders(raw, &dimensions)?;
+    if let Some(first) = orders.first() {
+        dimensions.sort_by_key(|named| first.iter().position(|&d| d == named.dimension));
     }
+    let automatic: Vec<Dimension> =
+        dimensions.iter().filter(|named| named.is_automatic).map(|named| named.dimension).collect();
+    let thetas = dimensions.iter().map(|named| (named.dimension, named.theta)).collect();
+    let geometry = Geometry::new(thetas)
+        .map_err(|error| value("granularity", error.to_string()))?
+        .with_automatic(&automatic)
+        .with_orders(orders.get(1..).unwrap_or_default())
+        .map_err(|error| value("attribute_orders", error.to_string()))?;
+    Ok(match weights {
+        Some(weights) => geometry.with_weights(weights),
+        None => geometry,
+    })
+}
 
-    /// Returns all dimensions in the default order.
-    fn dimensions(&self, weighted: bool) -> Result<Vec<Named>, ConfigError> {
-        let default = Geometry::default();
-        let own = |dimension| {
-            let (_, theta) = default.dimensions().iter().find(|&&(d, _)| d == dimension)?;
-            Some(*theta)
-        };
-        let unit = Amount::SCALE;
-        let raw = &self.granularity;
-        let mut all = Vec::new();
-        let mut add = |name: &str, dimension, text: &str| {
-            let at = format!("granularity.{name}");
-            let (theta, is_automatic) = theta(&at, text, own(dimension).unwrap_or(unit))?;
-            all.push(Named { name: name.to_owned(), dimension, theta, is_automatic });
-            Ok::<(), ConfigError>(())
-        };
-        if weighted {
-            add("weighted", Dimension::Weighted, &raw.weighted)?;
-        }
-        add("cpu", Dimension::Cpu, &raw.cpu)?;
-        add("memory", Dimension::Memory, &raw.memory)?;
-        add("gpu_part", Dimension::LargestGpuPart, &raw.gpu_part)?;
-        let part = all.len() - 1;
-        let name = "gpu".to_owned();
-        let gpu = Named { name, dimension: Dimension::WholeGpus, theta: 1, is_automatic: false };
-        all.insert(part, gpu);
-        self.add_custom(&mut all)?;
-        Ok(all)
+/// Returns all dimensions in the default order.
+fn dimensions(raw: &Raw, weighted: bool) -> Result<Vec<Named>, ConfigError> {
+    let default = Geometry::default();
+    let own = |dimension| {
+        let (_, theta) = default.dimensions().iter().find(|&&(d, _)| d == dimension)?;
+        Some(*theta)
+    };
+    let unit = Amount::SCALE;
+    let granularity = &raw.granularity;
+    let mut all = Vec::new();
+    let mut add = |name: &str, dimension, text: &str| {
+        let at = format!("granularity.{name}");
+        let (theta, is_automatic) = theta(&at, text, own(dimension).unwrap_or(unit))?;
+        all.push(Named { name: name.to_owned(), dimension, theta, is_automatic });
+        Ok::<(), ConfigError>(())
+    };
+    if weighted {
+        add("weighted", Dimension::Weighted, &granularity.weighted)?;
     }
+    add("cpu", Dimension::Cpu, &granularity.cpu)?;
+    add("memory", Dimension::Memory, &granularity.memory)?;
+    add("gpu_part", Dimension::LargestGpuPart, &granularity.gpu_part)?;
+    let part = all.len() - 1;
+    let name = "gpu".to_owned();
+    let gpu = Named { name, dimension: Dimension::WholeGpus, theta: 1, is_automatic: false };
+    all.insert(part, gpu);
+    add_custom(raw, &mut all)?;
+    Ok(all)
+}
 
-    fn add_custom(&self, all: &mut Vec<Named>) -> Result<(), ConfigError> {
-        let refused = |message: String| value("indexed_resources", message);
-        let room = CUSTOM_DIMENSIONS_MAX.min(DIMENSIONS_MAX - all.len());
-        if self.indexed_resources.len() > room {
-            return Err(refused(format!(
-                "{} kinds are a dimension too many in addition to {} others: give at most {room}",
-                self.indexed_resources.len(),
-                all.len()
-            )));
+fn add_custom(raw: &Raw, all: &mut Vec<Named>) -> Result<(), ConfigError> {
+    let refused = |message: String| value("indexed_resources", message);
+    let room = CUSTOM_DIMENSIONS_MAX.min(DIMENSIONS_MAX - all.len());
+    if raw.indexed_resources.len() > room {
+        return Err(refused(format!(
+            "{} kinds are a dimension too many in addition to {} others: give at most {room}",
+            raw.indexed_resources.len(),
+            all.len()
+        )));
+    }
+    for (number, name) in (0..).zip(&raw.indexed_resources) {
+        wharf_net::convert::check_custom_name("indexed_resources", name)
+            .map_err(|fault| refused(format!("`{name}`: {}", fault.message)))?;
+        if all.iter().any(|known| known.name == *name) {
+            return Err(refused(format!("`{name}` is a dimension already: give each once")));
         }
-        for (number, name) in (0..).zip(&self.indexed_resources) {
-            wharf_net::convert::check_custom_name("indexed_resources", name)
-                .map_err(|fault| refused(format!("`{name}`: {}", fault.message)))?;
-            if all.iter().any(|known| known.name == *name) {
-                return Err(refused(format!("`{name}` is a dimension already: give each once")));
-            }
-            let at = format!("granularity.resources.{name}");
-            let text = self.granularity.resources.get(name).map_or("1", String::as_str);
-            let (theta, is_automatic) = theta(&at, text, Amount::SCALE)?;
-            all.push(Named { name: name.clone(), dimension: Dimension::Custom(number), theta, is_automatic });
-        }
-        let kinds =
-            [("granularity", self.granularity.resources.keys()), ("weights", self.weights.resources.keys())];
-        for (key, names) in kinds {
-            for name in names {
-                if !self.indexed_resources.contains(name) {
-                    let message = format!(
-                        "`{key}.resources.{name}`: it is not indexed: name it in `indexed_resources`"
-                    );
-                    return Err(value(key, message));
-                }
+        let at = format!("granularity.resources.{name}");
+        let text = raw.granularity.resources.get(name).map_or("1", String::as_str);
+        let (theta, is_automatic) = theta(&at, text, Amount::SCALE)?;
+        all.push(Named { name: name.clone(), dimension: Dimension::Custom(number), theta, is_automatic });
+    }
+    let kinds =
+        [("granularity", raw.granularity.resources.keys()), ("weights", raw.weights.resources.keys())];
+    for (key, names) in kinds {
+        for name in names {
+            if !raw.indexed_resources.contains(name) {
+                let message =
+                    format!("`{key}.resources.{name}`: it is not indexed: name it in `indexed_resources`");
+                return Err(value(key, message));
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Checks the attribute orders and converts names to dimensions.
-    fn orders(&self, dimensions: &[Named]) -> Result<Vec<Vec<Dimension>>, ConfigError> {
-        let refused = |message: String| value("attribute_orders", message);
-        if self.attribute_orders.len() > ATTRIBUTE_ORDERS_MAX {
-            let count = self.attribute_orders.len();
-            return Err(refused(format!("{count} orders: give at most {ATTRIBUTE_ORDERS_MAX}")));
-        }
-        let names: Vec<&str> = dimensions.iter().map(|named| &*named.name).collect();
-        let names = names.join(", ");
-        let mut orders = Vec::new();
-        for (number, written) in (1..).zip(&self.attribute_orders) {
-            let mut order: Vec<Dimension> = Vec::new();
-            for (place, name) in (1..).zip(written) {
-                let known = dimensions.iter().find(|named| named.name == *name).ok_or_else(|| {
-                    refused(format!(
-                        "order {number}, place {place}: `{name}` is no dimension: give each of {names} once"
-                    ))
-                })?;
-                if order.contains(&known.dimension) {
-                    return Err(refused(format!(
-                        "order {number}, place {place}: `{name}` is given twice: give each of {names} once"
-                    )));
-                }
-                order.push(known.dimension);
-            }
-            if let Some(missing) = dimensions.iter().find(|named| !order.contains(&named.dimension)) {
+/// Checks the attribute orders and converts names to dimensions.
+fn orders(raw: &Raw, dimensions: &[Named]) -> Result<Vec<Vec<Dimension>>, ConfigError> {
+    let refused = |message: String| value("attribute_orders", message);
+    if raw.attribute_orders.len() > ATTRIBUTE_ORDERS_MAX {
+        let count = raw.attribute_orders.len();
+        return Err(refused(format!("{count} orders: give at most {ATTRIBUTE_ORDERS_MAX}")));
+    }
+    let names: Vec<&str> = dimensions.iter().map(|named| &*named.name).collect();
+    let names = names.join(", ");
+    let mut orders = Vec::new();
+    for (number, written) in (1..).zip(&raw.attribute_orders) {
+        let mut order: Vec<Dimension> = Vec::new();
+        for (place, name) in (1..).zip(written) {
+            let known = dimensions.iter().find(|named| named.name == *name).ok_or_else(|| {
+                refused(format!(
+                    "order {number}, place {place}: `{name}` is no dimension: give each of {names} once"
+                ))
+            })?;
+            if order.contains(&known.dimension) {
                 return Err(refused(format!(
-                    "order {number}: `{}` is missing after place {}: give each of {names} once",
-                    missing.name,
-                    written.len()
+                    "order {number}, place {place}: `{name}` is given twice: give each of {names} once"
                 )));
             }
-            orders.push(order);
+            order.push(known.dimension);
         }
-        Ok(orders)
+        if let Some(missing) = dimensions.iter().find(|named| !order.contains(&named.dimension)) {
+            return Err(refused(format!(
+                "order {number}: `{}` is missing after place {}: give each of {names} once",
+                missing.name,
+                written.len()
+            )));
+        }
+        orders.push(order);
     }
+    Ok(orders)
+}
 
-    /// Returns the weights, if the coordinate function is `weighted`.
-    fn weights(&self) -> Result<Option<Weights>, ConfigError> {
-        let raw = &self.weights;
-        let named = [
-            ("weights.cpu".to_owned(), Dimension::Cpu, &raw.cpu),
-            ("weights.memory".to_owned(), Dimension::Memory, &raw.memory),
-            ("weights.gpu".to_owned(), Dimension::WholeGpus, &raw.gpu),
-            ("weights.gpu_part".to_owned(), Dimension::LargestGpuPart, &raw.gpu_part),
-        ];
-        let custom = (0..).zip(&self.indexed_resources).filter_map(|(number, name)| {
-            let text = raw.resources.get(name)?;
-            // Too many kinds are rejected in `dimensions`.
-            let is_dimension = usize::from(number) < CUSTOM_DIMENSIONS_MAX;
-            is_dimension.then(|| (format!("weights.resources.{name}"), Dimension::Custom(number), text))
-        });
-        let mut weights = Vec::new();
-        for (at, dimension, text) in named.into_iter().chain(custom) {
-            weights.push((dimension, weight(&at, text)?));
+/// Returns the weights, if the coordinate function is `weighted`.
+fn weights(raw: &Raw) -> Result<Option<Weights>, ConfigError> {
+    let weights = &raw.weights;
+    let named = [
+        ("weights.cpu".to_owned(), Dimension::Cpu, &weights.cpu),
+        ("weights.memory".to_owned(), Dimension::Memory, &weights.memory),
+        ("weights.gpu".to_owned(), Dimension::WholeGpus, &weights.gpu),
+        ("weights.gpu_part".to_owned(), Dimension::LargestGpuPart, &weights.gpu_part),
+    ];
+    let custom = (0..).zip(&raw.indexed_resources).filter_map(|(number, name)| {
+        let text = weights.resources.get(name)?;
+        // Too many kinds are rejected in `dimensions`.
+        let is_dimension = usize::from(number) < CUSTOM_DIMENSIONS_MAX;
+        is_dimension.then(|| (format!("weights.resources.{name}"), Dimension::Custom(number), text))
+    });
+    let mut weights = Vec::new();
+    for (at, dimension, text) in named.into_iter().chain(custom) {
+        weights.push((dimension, weight(&at, text)?));
+    }
+    match raw.coordinates.as_str() {
+        "granular" if weights.iter().all(|&(_, weight)| weight == 0) => Ok(None),
+        "granular" => {
+            Err(value("weights", "they are of no use: set `coordinates` to weighted, or leave them out"))
         }
-        match self.coordinates.as_str() {
-            "granular" if weights.iter().all(|&(_, weight)| weight == 0) => Ok(None),
-            "granular" => {
-                Err(value("weights", "they are of no use: set `coordinates` to weighted, or leave them out"))
-            }
-            "weighted" => {
-                Weights::new(&weights).map(Some).map_err(|error| value("weights", error.to_string()))
-            }
-            other => Err(value(
-                "coordinates",
-                format!("`{other}` is no coordinate function: give granular or weighted"),
-            )),
-        }
+        "weighted" => Weights::new(&weights).map(Some).map_err(|error| value("weights", error.to_string())),
+        other => Err(value(
+            "coordinates",
+            format!("`{other}` is no coordinate function: give granular or weighted"),
+        )),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Raw;
 
-    fn settings(change: impl FnOnce(&mut IndexSettings)) -> Result<Geometry, String> {
-        let raw = Raw::default();
-        let mut settings = IndexSettings {
-            attribute_orders: raw.attribute_orders,
-            indexed_resources: raw.indexed_resources,
-            coordinates: raw.coordinates,
-            weights: raw.weights,
-            granularity: raw.granularity,
-        };
-        change(&mut settings);
-        settings.geometry().map_err(|error| error.to_string())
+    fn settings(change: impl FnOnce(&mut Raw)) -> Result<Geometry, String> {
+        let mut raw = Raw::default();
+        change(&mut raw);
+        geometry(&raw).map_err(|error| error.to_string())
     }
 
     fn order(names: &str) -> Vec<String> {
@@ -271,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_named_with_its_place_and_remedy() {
-        type Change = fn(&mut IndexSettings);
+        type Change = fn(&mut Raw);
         let cases: [(Change, &[&str]); 16] = [
             (
                 |s| s.attribute_orders = vec![order("cpu memory gpu disk")],
@@ -305,7 +276,7 @@ mod tests {
             let error = settings(change).unwrap_err();
             assert!(named.iter().all(|part| error.contains(part)), "{error}: {named:?}");
         }
-        let weighted = |s: &mut IndexSettings| {
+        let weighted = |s: &mut Raw| {
             s.coordinates = "weighted".to_owned();
             s.weights.cpu = "1".to_owned();
             s.indexed_resources = order("a b c d");

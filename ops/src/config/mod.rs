@@ -3,7 +3,6 @@
 //! checked settings.
 
 mod index;
-pub use index::IndexSettings;
 mod raw;
 pub use raw::{GranularityRaw, HybridRaw, Overrides, Raw, WeightsRaw};
 
@@ -13,8 +12,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use wharf_core::engine::EngineConfig;
 use wharf_core::fragmentation::TypicalShapes;
-use wharf_core::index::Geometry;
 use wharf_core::limits::{
     ALLOCATIONS_PER_NODE_MAX, PARTITIONS_MAX, PLANNERS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX,
 };
@@ -23,10 +22,11 @@ use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 use crate::typical_pods;
-use wharf_net::server::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
+use wharf_net::limits::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
+use wharf_net::server::Settings;
 
 /// Checked settings.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// The address that serves QUIC.
     pub listen: SocketAddr,
@@ -34,64 +34,36 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     /// The directory of the store and the development certificate.
     pub data_dir: PathBuf,
-    /// The number of shards.
-    pub shards: u16,
     /// The number of I/O threads.
     pub io_threads: u16,
     /// True if shard threads are pinned to cores.
     pub pin: bool,
     /// The number of partitions if a store is created.
     pub partitions: u16,
-    /// The label whose value keeps nodes together in one partition.
-    pub topology_label: String,
-    /// The seed of routing and of the Random policy.
-    pub seed: u64,
     /// The time that a node's agent may be silent before the node counts as lost, in ns.
     pub node_lost_after: u64,
-    /// The dimensions and granularity of the index.
-    pub geometry: Geometry,
-    /// The settings of the index as written.
-    pub index: IndexSettings,
-    /// Typical requests of the fragmentation-aware policies. If `None`, they are learned from arriving
-    /// requests.
-    pub typical_shapes: Option<Arc<TypicalShapes>>,
-    /// The settings of the hybrid policy.
-    pub hybrid: HybridSettings,
-    /// Names of unit-instance resource kinds.
-    pub unit_instances: Vec<String>,
-    /// The percentage of a shard's nodes that may be reserved at once. Always allows at least one node,
-    /// except 0, which disables reservations.
-    pub reserved_nodes_percent: u8,
-    /// The maximum number of allocations on a node.
-    pub allocations_per_node_max: u16,
-    /// The number of planner threads. With 0, groups and statements are not served.
-    pub planners: u16,
-    /// True if changes can be followed without planners. With planners they always can.
-    pub follow: bool,
-    /// The time that a shard keeps a hold before it asks to abort the statement, in ns.
-    pub hold_timeout: u64,
-    /// Settings that can change while the service runs.
-    pub reloadable: Reloadable,
+    /// The settings of the engine.
+    pub engine: EngineConfig,
+    /// The settings of connections, which can change while the service runs.
+    pub connections: Settings,
+    /// PEM files of the server's certificate chain and key; `None` for a development certificate. Can change
+    /// while the service runs.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// The settings as written. Numbers that depend on the machine are filled in.
+    raw: Raw,
 }
 
 /// Settings that a running service applies on SIGHUP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reloadable {
-    /// The policy of requests that name none.
-    pub policy: Policy,
-    /// True if requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
-    pub avoid_gpu_nodes: bool,
-    /// The maximum number of unanswered requests of one connection.
-    pub in_flight_max: u32,
-    /// The maximum number of waiting groups of one connection.
-    pub waiting_groups_max: u32,
-    /// The maximum number of connections from one address.
-    pub connections_per_address_max: u32,
-    /// The log filter, in `tracing` syntax.
-    pub log: String,
-    /// PEM files of the server's certificate chain and key; `None` for a development certificate.
-    pub tls: Option<(PathBuf, PathBuf)>,
-}
+const RELOADABLE: [&str; 8] = [
+    "avoid_gpu_nodes",
+    "connections_per_address_max",
+    "in_flight_max",
+    "log",
+    "policy",
+    "tls_certificate",
+    "tls_key",
+    "waiting_groups_max",
+];
 
 /// Settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -170,7 +142,7 @@ impl Config {
     ///
     /// # Errors
     /// The first invalid setting.
-    pub fn check(raw: Raw) -> Result<Self, ConfigError> {
+    pub fn check(mut raw: Raw) -> Result<Self, ConfigError> {
         let cores =
             u16::try_from(std::thread::available_parallelism().map_or(1, usize::from)).unwrap_or(u16::MAX);
         let partitions = in_range("partitions", raw.partitions, 1..=PARTITIONS_MAX)?;
@@ -196,19 +168,14 @@ impl Config {
         let missing = |key, other: &str| {
             value(key, format!("it is missing, and {other} is given: give both or neither"))
         };
-        let tls = match (raw.tls_certificate, raw.tls_key) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
+        let tls = match (&raw.tls_certificate, &raw.tls_key) {
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
             (None, None) => None,
             (Some(_), None) => return Err(missing("tls_key", "tls_certificate")),
             (None, Some(_)) => return Err(missing("tls_certificate", "tls_key")),
         };
-        let index = IndexSettings {
-            attribute_orders: raw.attribute_orders,
-            indexed_resources: raw.indexed_resources,
-            coordinates: raw.coordinates,
-            weights: raw.weights,
-            granularity: raw.granularity,
-        };
+        raw.shards = Some(shards);
+        raw.io_threads = Some(io_threads);
         let policy = raw.policy.parse::<Policy>().map_err(|error| value("policy", error.to_string()))?;
         Ok(Self {
             listen: address("listen", &raw.listen)?,
@@ -216,69 +183,66 @@ impl Config {
                 "" => None,
                 text => Some(address("metrics_listen", text)?),
             },
-            data_dir: raw.data_dir.unwrap_or_else(default_data_dir),
-            shards,
+            data_dir: raw.data_dir.get_or_insert_with(default_data_dir).clone(),
             io_threads,
             pin: raw.pin,
             partitions,
-            topology_label: raw.topology_label,
-            seed: raw.seed,
             node_lost_after: duration("node_lost_after", &raw.node_lost_after)?,
-            geometry: index.geometry()?,
-            index,
-            typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
-            hybrid: hybrid(&raw.hybrid)?,
-            unit_instances: unit_instances(raw.unit_instance_resources)?,
-            reserved_nodes_percent: percent("reserved_nodes_percent", raw.reserved_nodes_percent)?,
-            allocations_per_node_max: in_range(
-                "allocations_per_node_max",
-                raw.allocations_per_node_max,
-                1..=ALLOCATIONS_PER_NODE_MAX,
-            )?,
-            planners: raw.planners,
-            follow: raw.follow,
-            hold_timeout: duration("hold_timeout", &raw.hold_timeout)?,
-            reloadable: Reloadable {
-                policy,
-                avoid_gpu_nodes: raw.avoid_gpu_nodes,
+            engine: EngineConfig {
+                shards,
+                seed: raw.seed,
+                geometry: index::geometry(&raw)?,
+                indexed_resources: raw.indexed_resources.clone(),
+                topology_label: raw.topology_label.clone(),
+                typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
+                hybrid: hybrid(&raw.hybrid)?,
+                unit_instances: unit_instances(&raw.unit_instance_resources)?,
+                reserved_nodes_percent: in_range(
+                    "reserved_nodes_percent",
+                    raw.reserved_nodes_percent,
+                    0..=100,
+                )?,
+                allocations_per_node_max: in_range(
+                    "allocations_per_node_max",
+                    raw.allocations_per_node_max,
+                    1..=ALLOCATIONS_PER_NODE_MAX,
+                )?,
+                planners: raw.planners,
+                hold_ns: duration("hold_timeout", &raw.hold_timeout)?,
+                views: raw.follow,
+            },
+            connections: Settings {
+                default_policy: policy,
                 in_flight_max: raw.in_flight_max,
                 waiting_groups_max: raw.waiting_groups_max,
                 connections_per_address_max: raw.connections_per_address_max,
-                log: raw.log,
-                tls,
+                avoid_gpu_nodes: raw.avoid_gpu_nodes,
             },
+            tls,
+            raw,
         })
+    }
+
+    /// Returns the log filter, in `tracing` syntax. It can change while the service runs.
+    #[must_use]
+    pub fn log(&self) -> &str {
+        &self.raw.log
     }
 
     /// Returns the names of settings that differ from `other` and need a restart.
     #[must_use]
-    pub fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
-        let differences = [
-            ("listen", self.listen != other.listen),
-            ("metrics_listen", self.metrics_listen != other.metrics_listen),
-            ("data_dir", self.data_dir != other.data_dir),
-            ("shards", self.shards != other.shards),
-            ("io_threads", self.io_threads != other.io_threads),
-            ("pin", self.pin != other.pin),
-            ("partitions", self.partitions != other.partitions),
-            ("topology_label", self.topology_label != other.topology_label),
-            ("seed", self.seed != other.seed),
-            ("node_lost_after", self.node_lost_after != other.node_lost_after),
-            ("attribute_orders", self.index.attribute_orders != other.index.attribute_orders),
-            ("indexed_resources", self.index.indexed_resources != other.index.indexed_resources),
-            ("coordinates", self.index.coordinates != other.index.coordinates),
-            ("weights", self.index.weights != other.index.weights),
-            ("granularity", self.index.granularity != other.index.granularity),
-            ("typical_pods", self.typical_shapes != other.typical_shapes),
-            ("hybrid", self.hybrid != other.hybrid),
-            ("unit_instance_resources", self.unit_instances != other.unit_instances),
-            ("reserved_nodes_percent", self.reserved_nodes_percent != other.reserved_nodes_percent),
-            ("allocations_per_node_max", self.allocations_per_node_max != other.allocations_per_node_max),
-            ("planners", self.planners != other.planners),
-            ("follow", self.follow != other.follow),
-            ("hold_timeout", self.hold_timeout != other.hold_timeout),
-        ];
-        differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()
+    pub fn fixed_differences(&self, other: &Self) -> Vec<String> {
+        // The file of typical requests may have other contents than at the start.
+        let reads_others = self.engine.typical_shapes != other.engine.typical_shapes;
+        let others = serde_json::json!(other.raw);
+        let mut differences = Vec::new();
+        for (key, value) in serde_json::json!(self.raw).as_object().into_iter().flatten() {
+            let differs = others[key] != *value || (key == "typical_pods" && reads_others);
+            if differs && !RELOADABLE.contains(&key.as_str()) {
+                differences.push(key.clone());
+            }
+        }
+        differences
     }
 }
 
@@ -296,15 +260,8 @@ fn duration(key: &'static str, text: &str) -> Result<u64, ConfigError> {
     Ok(seconds.units() as u64 * NANOS)
 }
 
-fn percent(key: &'static str, percent: u8) -> Result<u8, ConfigError> {
-    if percent > 100 {
-        return Err(value(key, format!("{percent} % is more than all: give 0 to 100")));
-    }
-    Ok(percent)
-}
-
-fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
-    for name in &names {
+fn unit_instances(names: &[String]) -> Result<Vec<String>, ConfigError> {
+    for name in names {
         wharf_net::convert::check_custom_name("unit_instance_resources", name)
             .map_err(|fault| value("unit_instance_resources", format!("`{name}`: {}", fault.message)))?;
         if name.strip_suffix('*').unwrap_or(name).contains('*') {
@@ -312,7 +269,7 @@ fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
             return Err(value("unit_instance_resources", format!("`{name}`: {message}")));
         }
     }
-    Ok(names)
+    Ok(names.to_vec())
 }
 
 fn typical_shapes(path: &Path) -> Result<Arc<TypicalShapes>, ConfigError> {
@@ -340,6 +297,7 @@ pub fn default_data_dir() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wharf_core::index::Geometry;
 
     fn check(change: impl FnOnce(&mut Raw)) -> Result<Config, String> {
         let mut raw = Raw::default();
@@ -352,8 +310,8 @@ mod tests {
         let config = Config::embedded("x".into());
         assert_eq!(config.listen, "127.0.0.1:7411".parse().unwrap());
         assert!(config.listen.ip().is_loopback());
-        assert!(config.shards >= 1 && config.io_threads >= 1);
-        assert_eq!(config.geometry, Geometry::default());
+        assert!(config.engine.shards >= 1 && config.io_threads >= 1);
+        assert_eq!(config.engine.geometry, Geometry::default());
         assert_eq!(config.node_lost_after, wharf_core::limits::NODE_LOST_AFTER_DEFAULT);
     }
 
@@ -403,11 +361,16 @@ mod tests {
 
     #[test]
     fn what_needs_a_restart_is_told_apart() {
-        let config = Config::embedded("x".into());
-        let mut other = config.clone();
-        other.reloadable.policy = Policy::Random;
+        let config = check(|_| ()).unwrap();
+        let policy = Policy::Random.name().to_owned();
+        let other = check(|raw| raw.policy.clone_from(&policy)).unwrap();
         assert!(config.fixed_differences(&other).is_empty());
-        other.shards += 1;
+        let shards = config.engine.shards;
+        let same = check(|raw| raw.shards = Some(shards)).unwrap();
+        assert!(config.fixed_differences(&same).is_empty(), "it was the number by default");
+        let other = check(|raw| (raw.policy, raw.shards) = (policy, Some(shards + 1))).unwrap();
         assert_eq!(config.fixed_differences(&other), ["shards"]);
+        let settings = serde_json::json!(config.raw);
+        assert!(RELOADABLE.iter().all(|key| settings.get(key).is_some()));
     }
 }

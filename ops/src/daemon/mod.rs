@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
-use wharf_core::engine::{Engine, EngineConfig, EngineError};
+use wharf_core::engine::{Engine, EngineError};
 use wharf_core::executor::ShardRunner;
 use wharf_core::ids::Incarnation;
 use wharf_core::link::{Clock, StopSignal};
@@ -36,13 +36,12 @@ use wharf_core::router::Port;
 use wharf_core::shard::Shard;
 use wharf_core::state::{GroupRecord, StoreState};
 use wharf_net::server::{
-    IoError, IoThread, RegistrarHandle, RegistrarTask, ServerShared, Settings, port_owner, run_io_thread,
-    run_registrar,
+    IoError, IoThread, RegistrarHandle, RegistrarTask, ServerShared, port_owner, run_io_thread, run_registrar,
 };
 use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
 use wharf_net::tls::{ServerCertificate, TlsError};
 
-use crate::config::{Config, Reloadable};
+use crate::config::Config;
 use crate::metrics::Metrics;
 use threads::Pinning;
 
@@ -118,14 +117,14 @@ impl Daemon {
     /// then stays valid.
     pub fn start(config: Config) -> Result<Self, DaemonError> {
         let (store, state) = Store::open(&config.data_dir, config.partitions)?;
-        let (chain, key) = certificate::load_or_create(&config.data_dir, config.reloadable.tls.as_ref())?;
+        let (chain, key) = certificate::load_or_create(&config.data_dir, config.tls.as_ref())?;
         let certificate = ServerCertificate::new(chain.clone(), key)?;
         let sockets = bind(config.listen, config.io_threads)?;
         let address =
             sockets[0].local_addr().map_err(|error| DaemonError::Bind { address: config.listen, error })?;
         let (wakes, wakers): (Vec<_>, Vec<_>) = (0..=config.io_threads).map(|_| port_owner()).unzip();
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
-        let mut engine = Engine::open(state, &engine_config(&config), wakers)?;
+        let mut engine = Engine::open(state, &config.engine, wakers)?;
         engine.registrar.heartbeats().set_lost_after(config.node_lost_after, engine.now);
         let clock = ServiceClock::starting_at(engine.now);
         let shared = ServerShared::new(
@@ -133,9 +132,9 @@ impl Daemon {
             engine.incarnation,
             Arc::new(clock.clone()),
             Box::new(threads::resident_bytes),
-            settings(&config.reloadable),
+            config.connections.clone(),
         );
-        let threads = (config.shards, config.io_threads, config.planners);
+        let threads = (config.engine.shards, config.io_threads, config.engine.planners);
         let metrics = Arc::new(Metrics::new(threads, Arc::clone(&shared)));
         // The checkpoint is consumed only once all threads run, so a failed start leaves it valid.
         let unstarted = StopOnFailure(Some((engine.planner_stop.clone(), engine.stop.clone())));
@@ -181,7 +180,7 @@ impl Daemon {
         if !address.ip().is_loopback() {
             warn!(%address, "serving beyond this machine: clients are not authenticated yet, and a certificate of your own (tls_certificate, tls_key) is needed");
         }
-        info!(%address, shards = config.shards, io_threads = config.io_threads, incarnation = engine.incarnation.0,
+        info!(%address, shards = config.engine.shards, io_threads = config.io_threads, incarnation = engine.incarnation.0,
             nodes, data_dir = %config.data_dir.display(), "serving");
         Ok(Self {
             address,
@@ -241,17 +240,15 @@ impl Daemon {
     ///
     /// # Errors
     /// When the new certificate cannot be used. Nothing changes then.
-    pub fn reload(&mut self, config: Config) -> Result<Vec<&'static str>, DaemonError> {
-        let (chain, key) =
-            certificate::load_or_create(&self.config.data_dir, config.reloadable.tls.as_ref())?;
+    pub fn reload(&mut self, config: Config) -> Result<Vec<String>, DaemonError> {
+        let (chain, key) = certificate::load_or_create(&self.config.data_dir, config.tls.as_ref())?;
         self.certificate.set(chain.clone(), key)?;
         self.certificates = chain;
-        self.shared.set_settings(settings(&config.reloadable));
         let fixed = self.config.fixed_differences(&config);
         for name in &fixed {
             warn!(setting = name, "this setting changes at the next start only");
         }
-        self.config.reloadable = config.reloadable;
+        self.shared.set_settings(config.connections);
         Ok(fixed)
     }
 
@@ -323,7 +320,7 @@ fn start_shards(
     clock: &ServiceClock,
     metrics: &Metrics,
 ) -> Result<Vec<JoinHandle<Shard>>, DaemonError> {
-    let pinning = Pinning::plan(config.pin, config.io_threads, config.shards);
+    let pinning = Pinning::plan(config.pin, config.io_threads, config.engine.shards);
     let mut shard_threads = Vec::new();
     for runner in runners {
         let clock = clock.clone();
@@ -390,34 +387,6 @@ impl IoThreadParts {
             }
             ended
         })
-    }
-}
-
-fn engine_config(config: &Config) -> EngineConfig {
-    EngineConfig {
-        shards: config.shards,
-        seed: config.seed,
-        geometry: config.geometry.clone(),
-        indexed_resources: config.index.indexed_resources.clone(),
-        topology_label: config.topology_label.clone(),
-        typical_shapes: config.typical_shapes.clone(),
-        hybrid: config.hybrid,
-        unit_instances: config.unit_instances.clone(),
-        reserved_nodes_percent: config.reserved_nodes_percent,
-        allocations_per_node_max: config.allocations_per_node_max,
-        planners: config.planners,
-        hold_ns: config.hold_timeout,
-        views: config.follow,
-    }
-}
-
-fn settings(reloadable: &Reloadable) -> Settings {
-    Settings {
-        default_policy: reloadable.policy,
-        in_flight_max: reloadable.in_flight_max,
-        waiting_groups_max: reloadable.waiting_groups_max,
-        connections_per_address_max: reloadable.connections_per_address_max,
-        avoid_gpu_nodes: reloadable.avoid_gpu_nodes,
     }
 }
 

@@ -13,7 +13,7 @@ use wharf_net::protocol::{
 use crate::harness::{Site, runtime, within};
 
 /// The number of groups that each client has waiting: the default of `waiting_groups_max`.
-const GROUPS: u64 = wharf_net::server::WAITING_GROUPS_DEFAULT as u64;
+const GROUPS: u64 = wharf_net::limits::WAITING_GROUPS_DEFAULT as u64;
 /// The number of rounds in which some groups end by their deadline and others by their cancel.
 const ROUNDS: usize = 6;
 /// Rounds after which the deadlines should long have met the cancels.

@@ -1,15 +1,12 @@
 //! Comments and pages are plain English: no archaic words, no sentence that is too long to read once.
 
-use std::fs;
-use std::path::Path;
-
-use super::{none, root, sources};
+use super::{none, pages, sources};
 
 /// The largest number of words of a sentence.
 const WORDS_MAX: usize = 35;
 
 /// Words of a dialect that this project had, each with the plain one.
-const BANNED: [(&str, &str); 21] = [
+pub(super) const BANNED: [(&str, &str); 21] = [
     ("stand", "is placed, is, exists"),
     ("stands", "is placed, is, exists"),
     ("stood", "was placed, was, existed"),
@@ -146,7 +143,7 @@ fn sentences(prose: &str) -> Vec<String> {
     sentences
 }
 
-fn words(sentence: &str) -> usize {
+fn word_count(sentence: &str) -> usize {
     sentence.split_whitespace().filter(|word| word.contains(|c: char| c.is_alphanumeric())).count()
 }
 
@@ -159,37 +156,14 @@ fn contains_words(prose: &str, banned: &str) -> bool {
     text.windows(banned.len()).any(|window| window == banned)
 }
 
-/// Every page of the project but the change log, which quotes former names.
-fn pages() -> Vec<(String, String)> {
-    let mut pages = Vec::new();
-    let mut folders = vec![String::new()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(root().join(&folder)).expect("a folder of the project") {
-            let entry = entry.expect("a directory entry");
-            let name = entry.file_name().into_string().expect("names are text");
-            let path = Path::new(&folder).join(&name).to_str().expect("names are text").to_owned();
-            if entry.path().is_dir() {
-                let is_output = name.starts_with('.') || name.starts_with("target");
-                if !is_output && !["corpus", "artifacts"].contains(&name.as_str()) {
-                    folders.push(path);
-                }
-            } else if name.ends_with(".md") && name != "CHANGELOG.md" {
-                pages.push((path.clone(), fs::read_to_string(entry.path()).expect("a page")));
-            }
-        }
-    }
-    assert!(pages.len() > 10, "the pages are not where they were: {}", pages.len());
-    pages
-}
-
 #[test]
 fn comments_and_pages_are_plain_english() {
     let mut blocks = Vec::new();
     for source in sources() {
         blocks.extend(comments(&source.path, &source.text));
     }
-    for (path, page) in pages() {
-        blocks.extend(paragraphs(&path, &page));
+    for page in pages() {
+        blocks.extend(paragraphs(&page.path, &page.text));
     }
     assert!(blocks.len() > 3000, "most comments are not found: {}", blocks.len());
     let mut faults = Vec::new();
@@ -199,7 +173,7 @@ fn comments_and_pages_are_plain_english() {
             faults.push(format!("{place}: \"{banned}\" is no plain English: write {plain}"));
         }
         for sentence in sentences(&prose) {
-            let count = words(&sentence);
+            let count = word_count(&sentence);
             if count > WORDS_MAX {
                 let begin: String = sentence.chars().take(60).collect();
                 faults.push(format!("{place}: a sentence of {count} words: cut it in two: {begin}"));
@@ -219,11 +193,11 @@ fn the_checks_of_words_find_what_they_are_for() {
     assert_eq!(found.len(), 2);
     assert!(contains_words(&prose(&found[0].text), &banned));
     assert!(!contains_words(&prose(&format!("`{banned}`")), &banned), "code is quoted as it is");
-    let counts: Vec<usize> = sentences(&prose(&found[1].text)).iter().map(|s| words(s)).collect();
+    let counts: Vec<usize> = sentences(&prose(&found[1].text)).iter().map(|s| word_count(s)).collect();
     assert_eq!(counts, [WORDS_MAX + 1, WORDS_MAX + 1, 0]);
     let page = "# Title\n\nOne two. Three [four](http://five.six) seven.\n- item\n- item\n\n```\ncode\n```\n";
     let found = paragraphs("p.md", page);
     assert_eq!(found.len(), 4, "a title, a paragraph and two items");
-    let counts: Vec<usize> = sentences(&prose(&found[1].text)).iter().map(|s| words(s)).collect();
+    let counts: Vec<usize> = sentences(&prose(&found[1].text)).iter().map(|s| word_count(s)).collect();
     assert_eq!(counts, [2, 3, 0]);
 }

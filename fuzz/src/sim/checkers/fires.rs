@@ -14,7 +14,7 @@ use wharf_core::time::Time;
 
 use super::order::{NoRingStarves, replay_gives_the_same};
 use super::promises::{Grants, Promise, a_start_keeps_the_books, live, one_node_per_name, promises_are_kept};
-use super::waiting::{Standing, nothing_waits_that_would_fit};
+use super::waiting::{Offers, nothing_waits_that_would_fit};
 use super::{OF_A_STEP, check_step};
 use crate::sim::facts::{Facts, Step};
 
@@ -283,6 +283,12 @@ pub(super) fn an_allocation_that_is_nobodys() {
     assert!(grants.everything_is_somebodys(std::slice::from_ref(&was.after), |_, _| false).is_err());
     assert_eq!(grants.everything_is_somebodys(std::slice::from_ref(&was.after), |_, _| true), Ok(()));
     grants.adopted(was.after.partitions[0].allocations[0].id);
+    assert_eq!(grants.everything_is_somebodys(std::slice::from_ref(&was.after), |_, _| false), Ok(()));
+    let mut grants = Grants::default();
+    let Command::Place(asked) = &was.command else { panic!("{:?}", was.command) };
+    let other = PlacementRequest::new(Demand::default(), asked.policy);
+    assert!(grants.stopped(std::slice::from_ref(&was.after), std::iter::once(&other)).is_err());
+    assert_eq!(grants.stopped(std::slice::from_ref(&was.after), std::iter::once(asked)), Ok(()));
     assert_eq!(grants.everything_is_somebodys(&[was.after], |_, _| false), Ok(()));
 }
 
@@ -299,15 +305,15 @@ pub(super) fn a_start_that_forgets() {
 pub(super) fn a_refusal_while_a_node_offers_all_the_time() {
     let was = placed();
     let small = asks(5, 0);
-    let mut standing = Standing::new(&small, [&was.before].into_iter());
-    standing.shard_changed(&small, &was.before, &was.after);
-    assert!(standing.check_refused(&small).is_err());
+    let mut offers = Offers::new(&small, [&was.before].into_iter());
+    offers.shard_changed(&small, &was.before, &was.after);
+    assert!(offers.check_refused(&small).is_err());
     // A larger request was offered only before the step.
     let large = asks(6, 0);
-    let mut standing = Standing::new(&large, [&was.before].into_iter());
-    assert!(standing.check_refused(&large).is_err());
-    standing.shard_changed(&large, &was.before, &was.after);
-    assert_eq!(standing.check_refused(&large), Ok(()));
+    let mut offers = Offers::new(&large, [&was.before].into_iter());
+    assert!(offers.check_refused(&large).is_err());
+    offers.shard_changed(&large, &was.before, &was.after);
+    assert_eq!(offers.check_refused(&large), Ok(()));
 }
 
 #[test]

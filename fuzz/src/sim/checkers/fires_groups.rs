@@ -259,16 +259,16 @@ pub(super) fn a_group_that_is_placed_against_its_rules() {
     let (was, _) = bundle(&mut Bed::new(2));
     let round = Arc::new(round(zoned(was.before)));
     let demand = asks(2, 1).demand;
-    let placing = |nodes: &[u64], standing: Option<&[u64]>| Placing {
+    let placing = |nodes: &[u64], existing: Option<&[u64]>| Placing {
         round: Some(Arc::clone(&round)),
         placed: (0..)
             .zip(nodes)
             .map(|(index, &n)| Placed { index, node: NodeId(n), demand: demand.clone() })
             .collect(),
-        standing: standing.map(|nodes| nodes.iter().map(|&node| NodeId(node)).collect()),
+        existing: existing.map(|nodes| nodes.iter().map(|&node| NodeId(node)).collect()),
     };
-    let kept = |spec: &GroupSpec, nodes: &[u64], standing: Option<&[u64]>| {
-        groups_keep_their_rules(spec, &requests(spec), &placing(nodes, standing)).is_ok()
+    let kept = |spec: &GroupSpec, nodes: &[u64], existing: Option<&[u64]>| {
+        groups_keep_their_rules(spec, &requests(spec), &placing(nodes, existing)).is_ok()
     };
     let packed = spec(2, Strategy::StrictPack);
     let apart = spec(2, Strategy::StrictSpread);
@@ -350,10 +350,15 @@ pub(super) fn what_is_inside_a_bundle_and_does_not_belong_there() {
     into().0.fires("inside_is_of_its_bundle", |was| std::mem::swap(&mut was.before, &mut was.after));
     let (was, bundle) = into();
     let id = was.after.partitions[0].inside[0].id;
-    let inside = BTreeMap::from([(id, Box::from([bundle]))]);
+    let inside = BTreeMap::from([(id, bundle)]);
     assert_eq!(inside_is_placed(&inside, std::slice::from_ref(&was.after)), Ok(()));
     assert!(inside_is_placed(&inside, std::slice::from_ref(&was.before)).is_err());
     assert_eq!(inside_is_placed(&inside, &[Facts::default()]), Ok(()), "it goes with its bundle");
+    let ended = BTreeMap::from([(id, was.after.partitions[0].inside[0].id)]);
+    assert_eq!(inside_is_placed(&ended, std::slice::from_ref(&was.after)), Ok(()), "that bundle ended");
+    let mut moved = was.after;
+    moved.partitions[0].inside[0].bundle = id;
+    assert!(inside_is_placed(&inside, &[moved]).is_err(), "it is in another bundle");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, GroupId, NodeId, SessionId, StatementId};
+use wharf_core::request::PlacementRequest;
+use wharf_core::resource::Demand;
 use wharf_core::state::AllocationRecord;
 
 use super::{Verdict, ensure};
@@ -28,6 +30,8 @@ pub struct Grants {
     by_id: BTreeMap<AllocationId, Request>,
     adopted: BTreeSet<AllocationId>,
     by_statement: BTreeMap<AllocationId, (StatementId, Option<GroupId>)>,
+    /// Allocations whose requests had sent no outcome when their sessions ended with a stop.
+    unheard: BTreeSet<AllocationId>,
     gone: BTreeSet<AllocationId>,
 }
 
@@ -78,6 +82,34 @@ impl Grants {
         self.gone.contains(&id)
     }
 
+    /// Handles a stop, which ends all sessions. The outcome of an `unanswered` placement may never have been sent,
+    /// because its peer took no replies.
+    ///
+    /// # Errors
+    /// Returns an allocation that none of the `unanswered` placements asked for.
+    pub fn stopped<'a>(
+        &mut self,
+        shards: &[Facts],
+        unanswered: impl Iterator<Item = &'a PlacementRequest>,
+    ) -> Verdict {
+        let mut unanswered: Vec<&Demand> = unanswered.map(|request| &request.demand).collect();
+        for AllocationRecord { id, demand, .. } in shards.iter().flat_map(Facts::allocations) {
+            if self.is_known(*id) || self.by_id.contains_key(id) || self.by_statement.contains_key(id) {
+                continue;
+            }
+            let asked = unanswered.iter().position(|asked| *asked == demand);
+            let asked = asked.ok_or_else(|| format!("nobody asked for {id}: {demand:?}"))?;
+            unanswered.swap_remove(asked);
+            self.unheard.insert(*id);
+        }
+        Ok(())
+    }
+
+    /// Returns whether an allocation was adopted, or was granted to a request that sent no outcome.
+    fn is_known(&self, id: AllocationId) -> bool {
+        self.adopted.contains(&id) || self.unheard.contains(&id)
+    }
+
     /// Returns the number of placements that were granted.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -97,7 +129,7 @@ impl Grants {
         for allocation in shards.iter().flat_map(Facts::allocations) {
             let id = allocation.id;
             let request = self.by_id.get(&id).copied();
-            ensure(knows(id, request) || self.adopted.contains(&id), || {
+            ensure(knows(id, request) || self.is_known(id), || {
                 format!("{id} is nobody's, granted to {request:?}")
             })?;
         }

@@ -67,18 +67,19 @@ pub fn nobody_oversleeps(what: &str, number: usize, oversleeps: bool) -> Verdict
     ensure(!oversleeps, || format!("{what} {number} sleeps although something is there for it"))
 }
 
-/// Checks that an allocation inside one of some bundles exists as long as these do, unless it was released.
+/// Checks that an allocation inside a bundle exists as long as the bundle does, unless it was released.
 ///
 /// # Errors
 /// Returns the missing allocation.
-pub fn inside_is_placed(inside: &BTreeMap<AllocationId, Box<[AllocationId]>>, facts: &[Facts]) -> Verdict {
+pub fn inside_is_placed(inside: &BTreeMap<AllocationId, AllocationId>, facts: &[Facts]) -> Verdict {
     let records = || facts.iter().flat_map(|facts| &facts.partitions).flat_map(|partition| &partition.inside);
     let live: BTreeSet<AllocationId> =
         facts.iter().flat_map(Facts::allocations).map(|allocation| allocation.id).collect();
-    for (&id, bundles) in inside {
-        let are_live = bundles.iter().all(|bundle| live.contains(bundle));
-        let there = records().any(|record| record.id == id && bundles.contains(&record.bundle));
-        ensure(!are_live || there, || format!("{id} was placed into one of {bundles:?}, and is not there"))?;
+    for (&id, bundle) in inside {
+        let there = records().any(|record| record.id == id && record.bundle == *bundle);
+        ensure(!live.contains(bundle) || there, || {
+            format!("{id} was placed into {bundle}, and is not there")
+        })?;
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ pub struct Placing {
     pub placed: Vec<Placed>,
     /// The nodes of the group's other bundles. `None` if someone else ended or lost one, because the planner
     /// may not know.
-    pub standing: Option<Vec<NodeId>>,
+    pub existing: Option<Vec<NodeId>>,
 }
 
 /// The requests of a group's bundles, by index.
@@ -73,8 +73,8 @@ pub fn groups_keep_their_rules(spec: &GroupSpec, requests: &Requests, placing: &
         }
     }
     let least = spec.min_members as usize;
-    let known = placing.standing.as_ref().map(Vec::len);
-    ensure(known.is_none_or(|standing| standing + placing.placed.len() >= least), || {
+    let known = placing.existing.as_ref().map(Vec::len);
+    ensure(known.is_none_or(|existing| existing + placing.placed.len() >= least), || {
         format!("fewer than {least} bundles: {placing:?}")
     })?;
     strategy_is_kept(spec.strategy, placing)?;
@@ -106,8 +106,8 @@ fn admits(asked: &PlacementRequest, placed: &Placed, round: &Round) -> Verdict {
 }
 
 fn strategy_is_kept(strategy: Strategy, placing: &Placing) -> Verdict {
-    let standing = placing.standing.iter().flatten().copied();
-    let nodes: Vec<NodeId> = standing.chain(placing.placed.iter().map(|placed| placed.node)).collect();
+    let existing = placing.existing.iter().flatten().copied();
+    let nodes: Vec<NodeId> = existing.chain(placing.placed.iter().map(|placed| placed.node)).collect();
     let different: BTreeSet<NodeId> = nodes.iter().copied().collect();
     let kept = match strategy {
         Strategy::StrictPack => different.len() <= 1,
@@ -121,7 +121,7 @@ fn packed_by_label<'a>(placing: &Placing, value: impl Fn(NodeId) -> Option<&'a s
     let new: BTreeSet<_> = placing.placed.iter().map(|placed| value(placed.node)).collect();
     let one = new.len() <= 1 && !new.contains(&None);
     ensure(one, || format!("packed by a label, and placed on {new:?}"))?;
-    let old: BTreeSet<_> = placing.standing.iter().flatten().map(|&node| value(node)).collect();
+    let old: BTreeSet<_> = placing.existing.iter().flatten().map(|&node| value(node)).collect();
     // The labels of placed bundles' nodes may have changed.
     let same = old.len() != 1 || old.contains(&None) || new.is_empty() || old == new;
     ensure(same, || format!("packed by a label on {old:?}, and placed on {new:?}"))
@@ -141,8 +141,8 @@ fn spread_by_label<'a>(
         *counts.entry(value).or_default() += 1;
         new.insert(value);
     }
-    let Some(standing) = &placing.standing else { return Ok(()) };
-    for value in standing.iter().filter_map(|&node| value(node)) {
+    let Some(existing) = &placing.existing else { return Ok(()) };
+    for value in existing.iter().filter_map(|&node| value(node)) {
         if let Some(count) = counts.get_mut(value) {
             *count += 1;
         }
@@ -174,8 +174,8 @@ impl Rules {
     pub fn granted(&mut self, statement: StatementId, group: GroupId, placed: Placed, by_ticket: bool) {
         let round = self.rounds.get(&statement);
         let placing = self.placings.entry(group).or_default().entry(statement).or_insert_with(|| {
-            let standing = round.map(|round| standing(group, &round.facts));
-            Placing { round: round.cloned(), placed: Vec::new(), standing }
+            let existing = round.map(|round| existing(group, &round.facts));
+            Placing { round: round.cloned(), placed: Vec::new(), existing }
         });
         if by_ticket {
             placing.round = None;
@@ -196,7 +196,7 @@ impl Rules {
     pub fn muddle(&mut self, group: GroupId) {
         self.muddled.insert(group);
         for placing in self.placings.get_mut(&group).into_iter().flat_map(BTreeMap::values_mut) {
-            placing.standing = None;
+            placing.existing = None;
         }
     }
 
@@ -204,7 +204,7 @@ impl Rules {
     pub fn take(&mut self, group: GroupId) -> Vec<Placing> {
         let muddled = self.muddled.contains(&group);
         let placings = self.placings.remove(&group).unwrap_or_default();
-        let known = |placing| if muddled { Placing { standing: None, ..placing } } else { placing };
+        let known = |placing| if muddled { Placing { existing: None, ..placing } } else { placing };
         placings
             .into_iter()
             .map(|(statement, placing)| {
@@ -227,7 +227,7 @@ impl Rules {
 }
 
 /// Returns the nodes on which the bundles of a group are placed.
-fn standing(group: GroupId, facts: &[Facts]) -> Vec<NodeId> {
+fn existing(group: GroupId, facts: &[Facts]) -> Vec<NodeId> {
     let bundles: BTreeMap<AllocationId, BundleId> = bundles(facts).collect();
     let of_it = |id: &AllocationId| bundles.get(id).is_some_and(|bundle| bundle.group == group);
     let allocations = facts.iter().flat_map(Facts::allocations).filter(|allocation| of_it(&allocation.id));

@@ -45,13 +45,15 @@ pub fn credits_are_kept(in_flight: usize, limit: usize) -> Verdict {
     ensure(in_flight <= limit, || format!("{in_flight} requests are under way, and {limit} may be"))
 }
 
-/// Checks that a hello was refused only because the service stops. Sessions are kept for their clients.
+/// Checks that a hello was refused only because the service stops, or because a newer connection resumes its
+/// session. Sessions are kept for their clients.
 ///
 /// # Errors
 /// Returns the fault.
-pub fn sessions_are_kept(fault: &Fault) -> Verdict {
+pub fn sessions_are_kept(fault: &Fault, is_superseded: bool) -> Verdict {
     let is_stopping = fault.reason == Reason::ShuttingDown.into();
-    ensure(is_stopping, || format!("a hello was refused: {fault}"))
+    let gives_way = is_superseded && fault.reason == Reason::SessionResumed.into();
+    ensure(is_stopping || gives_way, || format!("a hello was refused: {fault}"))
 }
 
 /// Checks that a session continues on the newest connection that its client opened for it.
@@ -80,8 +82,11 @@ pub mod tests {
 
     #[test]
     pub fn a_hello_that_is_refused() {
-        assert_eq!(sessions_are_kept(&Fault::new(Reason::ShuttingDown, "later")), Ok(()));
-        assert!(sessions_are_kept(&Fault::new(Reason::UnknownSession, "forgotten")).is_err());
+        assert_eq!(sessions_are_kept(&Fault::new(Reason::ShuttingDown, "later"), false), Ok(()));
+        assert!(sessions_are_kept(&Fault::new(Reason::UnknownSession, "forgotten"), true).is_err());
+        let resumed = Fault::new(Reason::SessionResumed, "on a newer connection");
+        assert_eq!(sessions_are_kept(&resumed, true), Ok(()));
+        assert!(sessions_are_kept(&resumed, false).is_err());
     }
 
     #[test]

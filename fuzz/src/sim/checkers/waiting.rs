@@ -11,11 +11,11 @@ use crate::sim::facts::Facts;
 
 /// The nodes that have offered what a request asks ever since it was made.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct Offers {
     nodes: BTreeSet<NodeId>,
 }
 
-impl Standing {
+impl Offers {
     /// Creates the set for a request that is made now.
     pub fn new<'a>(request: &PlacementRequest, shards: impl Iterator<Item = &'a Facts>) -> Self {
         Self { nodes: shards.flat_map(|facts| offering(request, facts)).collect() }

@@ -269,10 +269,7 @@ impl Gangs {
     /// Handles the outcome of a release or of a placement into a bundle.
     fn handle_outcome(&mut self, asked: &Asked, outcome: &Outcome) -> Verdict {
         match (asked, outcome) {
-            (Asked::Into(bundles), Outcome::PlaceInto(Ok(placement))) => {
-                self.inside.insert(placement.allocation, bundles.clone());
-            }
-            (Asked::Into(_), Outcome::PlaceInto(Err(_))) => {}
+            (Asked::Into, Outcome::PlaceInto(_)) => {}
             (Asked::Release(id), Outcome::Release(_)) => self.forget(*id),
             other => return Err(format!("answers_stand: {other:?}")),
         }

@@ -41,8 +41,8 @@ enum Asked {
     Status(GroupId),
     List,
     Submit(Submit),
-    /// A placement into one of these bundles.
-    Into(Box<[AllocationId]>),
+    /// A placement into one of some bundles.
+    Into,
     /// The release of a bundle, of an allocation inside one, or of a statement's allocation.
     Release(AllocationId),
 }
@@ -80,7 +80,7 @@ pub(super) struct Gangs {
     /// The groups that planners keep, according to the last list.
     kept: BTreeSet<GroupId>,
     /// Allocations inside bundles, each with its bundle.
-    inside: BTreeMap<AllocationId, Box<[AllocationId]>>,
+    inside: BTreeMap<AllocationId, AllocationId>,
     /// Allocations that statements were granted. `claims` has the promised ids of claims.
     pub(super) promised: BTreeMap<AllocationId, Promise>,
     claims: BTreeSet<AllocationId>,
@@ -174,9 +174,16 @@ impl Gangs {
         self.promised.contains_key(&id) || self.claims.contains(&id)
     }
 
-    /// Returns the allocations inside bundles, each with the bundles of which one has it.
-    pub(super) fn inside(&self) -> &BTreeMap<AllocationId, Box<[AllocationId]>> {
+    /// Returns the allocations inside bundles, each with its bundle.
+    pub(super) fn inside(&self) -> &BTreeMap<AllocationId, AllocationId> {
         &self.inside
+    }
+
+    /// Records a placement into the bundle that the books name for it.
+    pub(super) fn placed_inside(&mut self, id: AllocationId, facts: &Facts) {
+        let mut records = facts.partitions.iter().flat_map(|partition| &partition.inside);
+        let record = records.find(|record| record.id == id).expect("it was just placed");
+        self.inside.insert(id, record.bundle);
     }
 
     fn ask(&mut self, asked: Asked, request: PortRequest, now: Time) {
@@ -271,10 +278,10 @@ impl Gangs {
                     let first = *choices.pick(&all);
                     // Bundles of other shards are unknown at the shard of the first one.
                     let others = all.iter().copied().filter(|&bundle| bundle != first && choices.one_in(2));
-                    let bundles: Box<[AllocationId]> = std::iter::once(first).chain(others).collect();
+                    let bundles = std::iter::once(first).chain(others).collect();
                     let demand = Box::new(asks::demand(choices));
-                    let command = Command::PlaceInto { bundles: bundles.clone(), demand };
-                    self.ask(Asked::Into(bundles), PortRequest::Partition(first.partition, command), now);
+                    let command = Command::PlaceInto { bundles, demand };
+                    self.ask(Asked::Into, PortRequest::Partition(first.partition, command), now);
                 }
             }
         }

@@ -30,9 +30,11 @@ impl World<'_> {
             requests: self.server.under_way(),
             waiting: self.server.waiting(),
             // A report that waits for a hold to end keeps its connection until then.
-            connections: if self.is_replacing() { 0 } else { self.server.connections() },
+            connections: self.server.connections_except(self.registrar.replacing()),
         };
         named("stops_empty", stops_empty(left))?;
+        let owned = self.grants.stopped(&self.facts, self.server.unanswered());
+        named("everything_is_somebodys", owned)?;
         self.registrar.stop(self.now);
         let exported = loop {
             self.pass(1);

@@ -107,6 +107,9 @@ impl World<'_> {
                     self.grants.node_removed(*node, &before);
                 }
                 Outcome::Adopt(Ok(placement)) => self.grants.adopted(placement.allocation),
+                Outcome::PlaceInto(Ok(placement)) => {
+                    self.gangs.placed_inside(placement.allocation, after);
+                }
                 Outcome::Node(Ok(NodeChange::Added(_))) => {
                     named("one_node_per_name", one_node_per_name(&self.facts))?;
                 }

@@ -14,15 +14,13 @@ use super::input::Input;
 use super::placing::{Learning, Submission};
 use super::questions::Asker;
 use crate::codec::{FLAG_ERROR, FLAG_REPLY, Header, encode_body, encode_frame, try_encode_frame};
+use crate::limits::LONG_REPLIES_MAX;
 use crate::protocol::{
     BODY_VERSION, CONNECTION_HELD_BYTES_MAX, Fault, Kind, Reason, SESSION_WAITS_BYTES_MAX,
 };
 use crate::session::registrar::RegistrarRequest;
 use crate::session::shared::Hangup;
 use crate::session::{Admission, Session, Weight};
-
-/// From this number of unwritten replies on, the peer gets no page of changes.
-const LONG_REPLIES_MAX: u32 = 8;
 
 /// Why nothing more is read from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +203,8 @@ impl Connection {
             encode_frame(header, &[], &mut self.out, |out| encode_body(&fault, out));
         }
         let session = self.session.as_mut().expect("requests are executed after the hello");
-        if Kind::from_number(kind).is_some_and(Kind::only_looks) {
+        let is_dropped = self.is_broken && is_planted(PlantedBug::OutcomeOfBrokenConnectionDropped);
+        if Kind::from_number(kind).is_some_and(Kind::only_looks) || is_dropped {
             session.answer_unkept(sequence);
         } else {
             session.answer(sequence, &self.out[start..]);

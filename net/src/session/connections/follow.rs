@@ -11,11 +11,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use wharf_core::ids::ShardId;
 use wharf_core::limits::VIEW_BYTES_MAX;
+use wharf_core::link::lock;
 use wharf_core::registrar::Catalog;
 use wharf_core::router::{Port, PortViews};
 use wharf_core::time::Time;
@@ -23,18 +24,15 @@ use wharf_core::view::{ChangeCursor, ChangeKinds, View, ViewVersion};
 
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::convert::{follow_kinds, follow_limit, follow_page};
+use crate::limits::{DEPARTED_MAX, FOLLOWERS_MAX};
 use crate::protocol::{
     FOLLOW_WAIT_MS_MAX, Fault, FollowCursor, FollowPage, FollowReply, FollowRequest, Kind, Reason,
     ReasonCode, ShardVersion,
 };
 use crate::session::shared::{Counters, SessionShared};
 
-/// Maximum number of connections of a service that may follow changes.
-const FOLLOWERS_MAX: u64 = 256;
 /// Time for which the views of an ended connection are kept.
 const DEPARTED_FOR: Duration = Duration::from_secs(30);
-/// Maximum number of views kept of ended connections. Beyond that, the oldest are dropped.
-const DEPARTED_MAX: usize = 512;
 
 /// A view and the version under which a client knows it. The view shows the same as that version, for the
 /// kinds that are followed.
@@ -76,7 +74,7 @@ pub(super) struct Follow {
 pub(super) struct Followed {
     sequence: u64,
     started: Time,
-    /// When it is answered without a change: this long after it arrived.
+    /// When it is answered if nothing has changed by then.
     until: Time,
     asked: Asked,
 }
@@ -104,7 +102,7 @@ struct Left {
 
 impl Departed {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Left>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn put(&self, left: impl IntoIterator<Item = Left>) {

@@ -68,13 +68,13 @@ impl ConnectionService {
     fn greet(&mut self, key: ConnectionKey, greeting: Greeting) {
         let hangup = &self.connections[key].hangup;
         let sessions = &self.shared.sessions;
-        let departures = sessions.departures();
+        let sessions_left = sessions.sessions_left();
         let resumed = match greeting.resume {
             None => Resumed::Session(sessions.open(hangup)),
             Some((id, token)) => sessions.resume(id, &token, hangup, &self.waker),
         };
         if self.resuming.is_empty() {
-            self.departures_seen = departures;
+            self.sessions_left = sessions_left;
         }
         self.handle_resumed(key, greeting, resumed);
     }
@@ -82,7 +82,7 @@ impl ConnectionService {
     fn handle_resumed(&mut self, key: ConnectionKey, greeting: Greeting, resumed: Resumed) {
         let (reason, message) = match resumed {
             Resumed::Session(session) => return self.welcome(key, greeting, session),
-            Resumed::Elsewhere => {
+            Resumed::Attached => {
                 self.resuming.push(key);
                 return self.stall(key, Stalled::Resume(greeting));
             }
@@ -174,7 +174,7 @@ impl ConnectionService {
 
     /// Tries again to resume the sessions that were at other connections.
     pub(super) fn resume_sessions(&mut self) {
-        self.departures_seen = self.shared.sessions.departures();
+        self.sessions_left = self.shared.sessions.sessions_left();
         for key in std::mem::take(&mut self.resuming) {
             let connection = &mut self.connections[key];
             let Some(Stalled::Resume(greeting)) = connection.stalled.take() else { continue };

@@ -15,9 +15,10 @@ use super::connection::Connection;
 use super::into_group::{IntoGroup, into_reply};
 use super::{ConnectionKey, stopped};
 use crate::convert::{explain_candidates, fault_reply, placed_reply, refused_reply};
+use crate::limits::LISTED_BYTES_MAX;
 use crate::protocol::{
-    FRAME_BYTES_MAX, Fault, GroupReply, Kind, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody,
-    Reason, ReasonCode, ReleaseBatchReply, ReleaseReply, RemoveGroupReply, StatementReply,
+    Fault, GroupReply, Kind, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody, Reason, ReasonCode,
+    ReleaseBatchReply, ReleaseReply, RemoveGroupReply, StatementReply,
 };
 
 /// A request whose parts were submitted to the engine.
@@ -141,9 +142,6 @@ impl Operation {
     }
 }
 
-/// Bytes that the checks and units of one reply may take. The rest of the reply fits the frame with them.
-const LISTED_BYTES_MAX: usize = FRAME_BYTES_MAX as usize / 2;
-
 /// Returns an upper bound on the bytes of a placement's units.
 fn units_bytes(placed: &PlacedBody) -> usize {
     // Two lengths and the part, at their longest.
@@ -256,6 +254,7 @@ fn release_reply(released: Result<Released, UnknownAllocation>) -> ReleaseReply 
 mod tests {
     use super::*;
     use crate::codec::encode_body;
+    use crate::protocol::FRAME_BYTES_MAX;
     use crate::protocol::{FailedCheck, NamedUnits, RefusalBody};
 
     fn placed(kinds: usize) -> PlaceReply {

@@ -16,11 +16,11 @@ use crate::convert::{
     bundles, group_fault, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit,
     removed_group, statement, statement_fault, statement_reply, wait_until,
 };
+use crate::limits::WAITING_GROUPS_MAX;
 use crate::protocol::{
     CreateGroupRequest, Fault, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsRequest,
     MODE_WAIT_UNTIL, Reason, RemoveGroupRequest, ShrinkGroupRequest, StatementRequest,
 };
-use crate::session::shared::WAITING_GROUPS_MAX;
 
 impl Complete {
     /// Builds the reply to a planner's job. `size` is the number of a statement's operations, or the groups per

@@ -11,7 +11,8 @@ use crate::session::registrar::{RegistrarReply, RegistrarRequest};
 /// The request behind a question for the registrar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
-    pub(super) connection: ConnectionKey,
+    /// The connection that asks.
+    pub connection: ConnectionKey,
     pub(super) kind: Kind,
     pub(super) sequence: u64,
     pub(super) started: Time,

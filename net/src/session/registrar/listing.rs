@@ -11,11 +11,9 @@ use wharf_core::shard::{Command, NodeView};
 use super::{Job, JobKind, RegistrarReply, RegistrarService};
 use crate::codec::encode_body;
 use crate::convert::node_status;
-use crate::protocol::{FRAME_BYTES_MAX, ListReply, ListRequest};
+use crate::limits::LIST_BYTES_MAX;
+use crate::protocol::{ListReply, ListRequest};
 use crate::session::tags::tag;
-
-/// Maximum bytes of the nodes of one page. The frame's header and the list's length still fit the frame.
-const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 128;
 
 /// A page in progress: the shards are asked for its nodes.
 pub(super) struct Listing {

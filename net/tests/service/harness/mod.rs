@@ -6,6 +6,7 @@
 
 mod build;
 pub use build::*;
+pub mod golden;
 mod peer;
 pub use peer::*;
 

@@ -25,11 +25,11 @@ pub(super) fn bundle_memory() -> Amount {
 
 /// The groups that exist.
 #[derive(Default)]
-pub(super) struct Standing {
+pub(super) struct Existing {
     groups: Vec<(WireGroup, Vec<BundleBody>)>,
 }
 
-impl Standing {
+impl Existing {
     pub(super) fn groups(&self) -> usize {
         self.groups.len()
     }

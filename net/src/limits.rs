@@ -1,0 +1,40 @@
+//! The bounds of a server that are not part of the wire format. `net/src/protocol/` has those of the wire
+//! format, `core/src/limits.rs` those of the engine.
+
+use wharf_core::limits::PORT_GROUPS_WAITING_MAX;
+
+use crate::protocol::FRAME_BYTES_MAX;
+
+/// Maximum number of connections of a server, including those in their handshake.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Default maximum number of connections from one address: a quarter of all.
+pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u32 = CONNECTIONS_MAX as u32 / 4;
+/// Maximum number of sessions kept without a connection.
+pub const DETACHED_SESSIONS_MAX: usize = 1024;
+
+/// Maximum number of groups waiting at one I/O thread, over all clients.
+pub const WAITING_GROUPS_MAX: u32 = PORT_GROUPS_WAITING_MAX as u32;
+/// Default maximum number of groups waiting at one connection: a quarter of those of its I/O thread.
+pub const WAITING_GROUPS_DEFAULT: u32 = WAITING_GROUPS_MAX / 4;
+
+/// Maximum number of connections of a service that may follow changes.
+pub const FOLLOWERS_MAX: u64 = 256;
+/// Maximum number of views kept of ended connections. Beyond that, the oldest are dropped.
+pub const DEPARTED_MAX: usize = 512;
+/// From this number of unwritten replies on, the peer gets no page of changes.
+pub const LONG_REPLIES_MAX: u32 = 8;
+/// Maximum number of requests that wait for the registrar.
+pub const QUEUE_MAX: usize = 64;
+
+/// Maximum number of bytes that a body may claim while it is read, so that a short frame cannot request much
+/// memory. `bincode` counts a number at its full width, even if it is encoded in one byte. A frame of small
+/// numbers claims up to eight times its length and must not be refused for that.
+pub const CLAIM_BYTES_MAX: usize = 8 * FRAME_BYTES_MAX as usize;
+/// Maximum bytes of the nodes of one page. The frame's header and the list's length still fit the frame.
+pub const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 128;
+/// Bytes that the checks and units of one reply may take. The rest of the reply fits the frame with them.
+pub const LISTED_BYTES_MAX: usize = FRAME_BYTES_MAX as usize / 2;
+/// Upper bound on a reply about one thing: 64 counts and 32 kinds with their names, and a message.
+pub const SINGLE_BYTES_MAX: usize = 32 << 10;
+/// Maximum length of the reason of an unhealthy instance, in bytes. It is kept per instance and listed.
+pub const FAULT_BYTES_MAX: usize = 512;

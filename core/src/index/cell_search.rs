@@ -70,7 +70,8 @@ impl<E: Entry> Cells<E> {
         passed: Option<E::Order>,
         parts_read: &mut u64,
     ) -> Option<E::Order> {
-        let from = passed.map_or(E::lowest(&sought.asked), |passed| passed.max(E::lowest(&sought.asked)));
+        let lowest = E::lowest(&sought.asked);
+        let from = passed.map_or(lowest, |passed| passed.max(lowest));
         let begin = self.part_of(directory, from);
         (begin..self.directories[directory].len())
             .find_map(|number| self.first_in_part::<false>(directory, number, sought, passed, parts_read))

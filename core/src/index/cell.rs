@@ -240,16 +240,18 @@ impl<E: Entry> Cells<E> {
 
     /// Splits a full part in two.
     fn split(&mut self, directory: usize, number: usize) {
-        let Part { chunk, len, marks, .. } = self.directories[directory][number];
+        let Part { first: known, chunk, len, marks, .. } = self.directories[directory][number];
         let upper = self.new_chunk();
         let len = usize::from(len);
         let mut all = self.chunks[chunk as usize].0;
         all[..len].sort_unstable_by_key(|entry| entry.order());
         let (low, high) = all[..len].split_at(len / 2);
-        let parts = [(chunk, low), (upper, high)].map(|(chunk, entries)| {
+        let parts = [(chunk, low, true), (upper, high, false)].map(|(chunk, entries, is_lower)| {
             self.chunks[chunk as usize].0[..entries.len()].copy_from_slice(entries);
             let bounds = entries.iter().fold(E::NOTHING, |bounds, entry| entry.add_to(&bounds));
+            // The lower part begins where the whole one did, or its range would not be that of its entries.
             let first = entries[0].order();
+            let first = if is_lower { first.min(known) } else { first };
             Part { first, chunk, len: entries.len() as u8, is_stale: true, bounds, marks }
         });
         self.directories[directory].splice(number..=number, parts);

@@ -22,19 +22,22 @@ impl<E: Entry> Sought<'_, E> {
     }
 }
 
-/// Returns the first entry in the direction of the search that fits, after `passed`.
+/// Returns a check whether an order comes after `passed`.
+fn is_after<O: Ord + Copy>(passed: Option<O>) -> impl Fn(O) -> bool + Copy {
+    move |order| passed.is_none_or(|passed| order > passed)
+}
+
+/// Returns the first entry in the direction of the search that fits, of those that are left.
 #[inline]
 fn first_of<E: Entry, const GREATEST: bool>(
     entries: &[E],
     sought: &Sought<'_, E>,
-    passed: Option<E::Order>,
+    is_left: impl Fn(E::Order) -> bool,
 ) -> Option<E::Order> {
     let mut first = E::AFTER_ALL;
     for &entry in entries {
         let order = if GREATEST { E::turned(entry.order()) } else { entry.order() };
-        if entry.fits(&sought.asked) & (order < first) & passed.is_none_or(|passed| order > passed)
-            && sought.is_marked(entry)
-        {
+        if entry.fits(&sought.asked) & (order < first) & is_left(order) && sought.is_marked(entry) {
             first = order;
         }
     }
@@ -53,7 +56,7 @@ impl<E: Entry> Cells<E> {
     ) -> Option<E::Order> {
         let here = self.get(cell);
         if here.at == NONE || here.at & PARTS == 0 {
-            return first_of::<E, GREATEST>(self.entries_of(here), sought, passed);
+            return first_of::<E, GREATEST>(self.entries_of(here), sought, is_after(passed));
         }
         let directory = (here.at & !PARTS) as usize;
         if GREATEST {
@@ -73,8 +76,9 @@ impl<E: Entry> Cells<E> {
         let lowest = E::lowest(&sought.asked);
         let from = passed.map_or(lowest, |passed| passed.max(lowest));
         let begin = self.part_of(directory, from);
-        (begin..self.directories[directory].len())
-            .find_map(|number| self.first_in_part::<false>(directory, number, sought, passed, parts_read))
+        (begin..self.directories[directory].len()).find_map(|number| {
+            self.first_in_part::<false>(directory, number, sought, is_after(passed), parts_read)
+        })
     }
 
     /// The last leaf comes first, and in it the lowest rank. A leaf may span several parts.
@@ -91,19 +95,24 @@ impl<E: Entry> Cells<E> {
             let leaf = E::leaf(E::turned(passed));
             parts.partition_point(|part| E::leaf(part.first) <= leaf)
         });
-        let mut first: Option<E::Order> = None;
         while number > least {
-            // The parts before have this leaf only if the part after them begins with it.
-            if let Some(first) = first
-                && E::leaf(self.directories[directory][number].first) != E::leaf(E::turned(first))
-            {
-                break;
-            }
             number -= 1;
-            let of_part = self.first_in_part::<true>(directory, number, sought, passed, parts_read);
-            first = [first, of_part].into_iter().flatten().min();
+            let of_part = self.first_in_part::<true>(directory, number, sought, is_after(passed), parts_read);
+            let Some(last) = of_part else { continue };
+            let leaf = E::leaf(E::turned(last));
+            if E::leaf(self.directories[directory][number].first) != leaf {
+                return of_part;
+            }
+            // The parts before may have lower ranks of this leaf.
+            let is_left =
+                |order: E::Order| order >= leaf && passed.is_none_or(|passed| E::turned(order) > passed);
+            let begin = self.part_of(directory, leaf);
+            let earlier = (begin..number).find_map(|number| {
+                self.first_in_part::<false>(directory, number, sought, is_left, parts_read)
+            });
+            return earlier.map_or(of_part, |order| Some(E::turned(order)));
         }
-        first
+        None
     }
 
     #[inline]
@@ -112,7 +121,7 @@ impl<E: Entry> Cells<E> {
         directory: usize,
         number: usize,
         sought: &Sought<'_, E>,
-        passed: Option<E::Order>,
+        is_left: impl Fn(E::Order) -> bool,
         parts_read: &mut u64,
     ) -> Option<E::Order> {
         let part = &self.directories[directory][number];
@@ -120,7 +129,7 @@ impl<E: Entry> Cells<E> {
             return None;
         }
         *parts_read += 1;
-        let found = first_of::<E, GREATEST>(self.entries_in(part), sought, passed);
+        let found = first_of::<E, GREATEST>(self.entries_in(part), sought, is_left);
         if found.is_none() && part.is_stale {
             self.settle_part(directory, number, sought.of);
         }
@@ -304,4 +313,85 @@ fn mark_of<E: Entry>(entry: E, of: &[Marks]) -> Marks {
 
 fn marks_of<E: Entry>(entries: &[E], of: &[Marks]) -> Marks {
     entries.iter().fold(Marks::NONE, |marks, &entry| marks.or(mark_of(entry, of)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Coordinate;
+    use crate::index::cell::CHUNK;
+    use crate::index::coordinate::Coordinates;
+    use crate::index::entry::{Narrow, Wide};
+    use crate::index::layout::Layout;
+    use crate::index::tree::Direction;
+    use crate::rng::Rng;
+
+    const SCORES: u64 = 6;
+
+    /// Adds and removes random entries of one cell, in phases of growth and of decline, and compares each search
+    /// with a scan.
+    fn agrees_with_a_scan<E: Entry>(room: usize) {
+        let highest = Coordinate([3, 3, 15, 15, 0, 0, 0, 0]);
+        let layout = Layout::exact(&highest, 1).expect("it is small");
+        let mut rng = Rng::new(room as u64);
+        let mut cells = Cells::<E>::new(layout.cells(), room);
+        let at = |score: u64, within: u64| Coordinates {
+            coordinate: Coordinate([1, 1, (score / 2) as u16, score as u16, 0, 0, 0, 0]),
+            within: [(within << 8) as u16, 1 << 13, u16::MAX >> 2, u16::MAX >> 2, 0, 0, 0, 0],
+        };
+        let cell = layout.cell(&at(0, 0).coordinate);
+        let mut held: Vec<(u64, u64, u32)> = Vec::new();
+        let entry = |&(score, within, rank): &(u64, u64, u32)| E::new(&layout, &at(score, within), rank);
+        for round in 0..6_000u32 {
+            let grows = if round / 1500 % 2 == 0 { 7 } else { 3 };
+            let is_more = held.is_empty() || rng.below(10) < grows;
+            if is_more {
+                // Ranks in the middle too, so that parts split anywhere.
+                let rank = (rng.below(1 << 20) as u32) << 3 | round & 7;
+                let node = (rng.below(SCORES), rng.below(64), rank);
+                if held.iter().all(|other| other.2 != rank) {
+                    let score = entry(&node).score(&layout);
+                    cells.insert(cell, entry(&node), (score, node.0 as usize), Marks::NONE);
+                    held.push(node);
+                }
+            } else {
+                let node = held.swap_remove(rng.below(held.len() as u64) as usize);
+                let score = entry(&node).score(&layout);
+                cells.remove(cell, entry(&node), score, |entry| entry.score(&layout));
+            }
+            if held.is_empty() {
+                continue;
+            }
+            let score_of = |entry: E| entry.score(&layout);
+            let class_of = |entry: E| usize::from(entry.coordinate(&layout, cell).0[3]);
+            cells.check(cell, &[], score_of, class_of).expect("bounds");
+            let [score, within] = [rng.below(SCORES), rng.below(64)];
+            let asked = at(score, within);
+            let sought = Sought { asked: E::asked(&layout, &asked), marks: Marks::NONE, of: &[] };
+            for direction in [Direction::Smallest, Direction::Greatest] {
+                let fitting = held.iter().filter(|node| node.0 >= score && node.1 >= within);
+                let expected = fitting.min_by_key(|node| match direction {
+                    Direction::Smallest => (node.0, node.2),
+                    Direction::Greatest => (SCORES - node.0, node.2),
+                });
+                let found = match direction {
+                    Direction::Smallest => cells.first::<false>(cell, &sought, None, &mut 0),
+                    Direction::Greatest => cells.first::<true>(cell, &sought, None, &mut 0),
+                };
+                assert_eq!(
+                    found.map(E::rank_of),
+                    expected.map(|node| node.2),
+                    "round {round}, {direction:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_cell_is_searched_as_by_a_scan() {
+        for room in [4, 5, 16, CHUNK] {
+            agrees_with_a_scan::<Narrow>(room);
+            agrees_with_a_scan::<Wide>(room);
+        }
+    }
 }

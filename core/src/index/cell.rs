@@ -271,6 +271,7 @@ impl<E: Entry> Cells<E> {
             number = self.part_of(directory, order);
         }
         let part = &mut self.directories[directory][number];
+        assert!(usize::from(part.len) < self.room, "a part that was split has room");
         self.chunks[part.chunk as usize].0[usize::from(part.len)] = entry;
         part.len += 1;
         part.first = part.first.min(order);

@@ -2,7 +2,7 @@
 //!
 //! The patent's tree has a vertex per bucket on every level. Here the coordinates define the buckets. A leaf is
 //! a range of nodes with one coordinate, and a bucket of an inner level is a range of leaves. See
-//! [`plane`](super::plane).
+//! `plane.rs`.
 
 use super::coordinate::{Coordinates, Geometry};
 use super::entry::{Entry, Narrow, RANKS_MAX, Wide};

@@ -62,6 +62,12 @@ impl<E: Entry> Cell<E> {
         self.len == 0 && self.at == NONE
     }
 
+    /// Returns the number of the directory, if the cell has parts.
+    #[inline]
+    pub(super) fn directory(&self) -> Option<usize> {
+        (self.at != NONE && self.at & PARTS != 0).then_some((self.at & !PARTS) as usize)
+    }
+
     /// Returns whether an entry may have what is asked.
     #[inline]
     pub(super) fn may_fit(&self, class: usize, within: u8, score: u32, marks: Marks) -> bool {
@@ -328,10 +334,8 @@ impl<E: Entry> Cells<E> {
     fn largest_score(&self, cell: usize, score_of: impl Fn(E) -> u32) -> Option<u32> {
         let largest = |entries: &[E]| entries.iter().map(|&entry| score_of(entry)).max();
         let here = self.get(cell);
-        if here.at == NONE || here.at & PARTS == 0 {
-            return largest(self.entries_of(here));
-        }
-        let parts = &self.directories[(here.at & !PARTS) as usize];
+        let Some(directory) = here.directory() else { return largest(self.entries_of(here)) };
+        let parts = &self.directories[directory];
         let from = if E::IS_BY_SCORE { parts.len() - 1 } else { 0 };
         parts[from..].iter().filter_map(|part| largest(self.entries_in(part))).max()
     }
@@ -350,8 +354,8 @@ impl<E: Entry> Cells<E> {
 
     fn remove_from_chunk(&mut self, cell: usize, entry: E) {
         let Cell { len, at, .. } = *self.get(cell);
-        if at & PARTS != 0 {
-            return self.remove_from_part(cell, (at & !PARTS) as usize, entry);
+        if let Some(directory) = self.get(cell).directory() {
+            return self.remove_from_part(cell, directory, entry);
         }
         let rest = usize::from(len) - 1;
         let all = &mut self.chunks[at as usize].0;
@@ -445,9 +449,7 @@ impl<E: Entry> Cells<E> {
         let here = self.get_mut(cell);
         here.marks = here.marks.or(marks);
         here.stale |= STALE_MARKS;
-        let at = here.at;
-        if at != NONE && at & PARTS != 0 {
-            let directory = (at & !PARTS) as usize;
+        if let Some(directory) = here.directory() {
             let number = self.part_of(directory, entry.order());
             let part = &mut self.directories[directory][number];
             part.marks = part.marks.or(marks);

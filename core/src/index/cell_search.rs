@@ -1,7 +1,7 @@
 //! Searches in cells, and what is recomputed after them.
 
 use super::Marks;
-use super::cell::{BLOCK, Cell, Cells, Chunk, INLINE, NONE, PARTS, Part, STALE_MARKS, STALE_WITHIN};
+use super::cell::{BLOCK, Cell, Cells, Chunk, INLINE, NONE, Part, STALE_MARKS, STALE_WITHIN};
 use super::classes::CLASSES;
 use super::entry::Entry;
 
@@ -12,6 +12,8 @@ pub(super) struct Sought<'a, E: Entry> {
     pub(super) marks: Marks,
     /// By rank.
     pub(super) of: &'a [Marks],
+    /// The first order that is left, in the direction of the search.
+    pub(super) from: E::Order,
 }
 
 impl<E: Entry> Sought<'_, E> {
@@ -22,22 +24,13 @@ impl<E: Entry> Sought<'_, E> {
     }
 }
 
-/// Returns a check whether an order comes after `passed`.
-fn is_after<O: Ord + Copy>(passed: Option<O>) -> impl Fn(O) -> bool + Copy {
-    move |order| passed.is_none_or(|passed| order > passed)
-}
-
-/// Returns the first entry in the direction of the search that fits, of those that are left.
+/// Returns the first entry in the direction of the search that fits.
 #[inline]
-fn first_of<E: Entry, const GREATEST: bool>(
-    entries: &[E],
-    sought: &Sought<'_, E>,
-    is_left: impl Fn(E::Order) -> bool,
-) -> Option<E::Order> {
+fn first_of<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<'_, E>) -> Option<E::Order> {
     let mut first = E::AFTER_ALL;
     for &entry in entries {
         let order = if GREATEST { E::turned(entry.order()) } else { entry.order() };
-        if entry.fits(&sought.asked) & (order < first) & is_left(order) && sought.is_marked(entry) {
+        if entry.fits(&sought.asked) & (order < first) & (order >= sought.from) && sought.is_marked(entry) {
             first = order;
         }
     }
@@ -45,40 +38,35 @@ fn first_of<E: Entry, const GREATEST: bool>(
 }
 
 impl<E: Entry> Cells<E> {
-    /// Returns the first entry of a cell that fits, after `passed`, with the number of parts that were read.
+    /// Returns the first entry of a cell that fits. Adds the number of parts that were read to `parts_read`.
     #[inline]
     pub(super) fn first<const GREATEST: bool>(
         &mut self,
         cell: usize,
         sought: &Sought<'_, E>,
-        passed: Option<E::Order>,
         parts_read: &mut u64,
     ) -> Option<E::Order> {
         let here = self.get(cell);
-        if here.at == NONE || here.at & PARTS == 0 {
-            return first_of::<E, GREATEST>(self.entries_of(here), sought, is_after(passed));
-        }
-        let directory = (here.at & !PARTS) as usize;
-        if GREATEST {
-            self.greatest(directory, sought, passed, parts_read)
-        } else {
-            self.smallest(directory, sought, passed, parts_read)
+        match here.directory() {
+            None => first_of::<E, GREATEST>(self.entries_of(here), sought),
+            Some(directory) if GREATEST => self.greatest(directory, sought, parts_read),
+            Some(directory) => {
+                let parts = self.directories[directory].len();
+                self.smallest(directory, parts, sought, parts_read)
+            }
         }
     }
 
+    /// Searches the parts up to `end`.
     fn smallest(
         &mut self,
         directory: usize,
+        end: usize,
         sought: &Sought<'_, E>,
-        passed: Option<E::Order>,
         parts_read: &mut u64,
     ) -> Option<E::Order> {
-        let lowest = E::lowest(&sought.asked);
-        let from = passed.map_or(lowest, |passed| passed.max(lowest));
-        let begin = self.part_of(directory, from);
-        (begin..self.directories[directory].len()).find_map(|number| {
-            self.first_in_part::<false>(directory, number, sought, is_after(passed), parts_read)
-        })
+        let begin = self.part_of(directory, sought.from.max(E::lowest(&sought.asked)));
+        (begin..end).find_map(|number| self.first_in_part::<false>(directory, number, sought, parts_read))
     }
 
     /// The last leaf comes first, and in it the lowest rank. A leaf may span several parts.
@@ -86,31 +74,22 @@ impl<E: Entry> Cells<E> {
         &mut self,
         directory: usize,
         sought: &Sought<'_, E>,
-        passed: Option<E::Order>,
         parts_read: &mut u64,
     ) -> Option<E::Order> {
-        let parts = &self.directories[directory];
+        let from = E::turned(sought.from);
         let least = self.part_of(directory, E::lowest(&sought.asked));
-        let mut number = passed.map_or(parts.len(), |passed| {
-            let leaf = E::leaf(E::turned(passed));
-            parts.partition_point(|part| E::leaf(part.first) <= leaf)
-        });
-        while number > least {
-            number -= 1;
-            let of_part = self.first_in_part::<true>(directory, number, sought, is_after(passed), parts_read);
+        let end = self.directories[directory].partition_point(|part| E::leaf(part.first) <= E::leaf(from));
+        for number in (least..end).rev() {
+            let of_part = self.first_in_part::<true>(directory, number, sought, parts_read);
             let Some(last) = of_part else { continue };
             let leaf = E::leaf(E::turned(last));
             if E::leaf(self.directories[directory][number].first) != leaf {
                 return of_part;
             }
             // The parts before may have lower ranks of this leaf.
-            let is_left =
-                |order: E::Order| order >= leaf && passed.is_none_or(|passed| E::turned(order) > passed);
-            let begin = self.part_of(directory, leaf);
-            let earlier = (begin..number).find_map(|number| {
-                self.first_in_part::<false>(directory, number, sought, is_left, parts_read)
-            });
-            return earlier.map_or(of_part, |order| Some(E::turned(order)));
+            let from = if E::leaf(from) == leaf { from } else { leaf };
+            let lower = self.smallest(directory, number, &Sought { from, ..*sought }, parts_read);
+            return lower.map_or(of_part, |order| Some(E::turned(order)));
         }
         None
     }
@@ -121,7 +100,6 @@ impl<E: Entry> Cells<E> {
         directory: usize,
         number: usize,
         sought: &Sought<'_, E>,
-        is_left: impl Fn(E::Order) -> bool,
         parts_read: &mut u64,
     ) -> Option<E::Order> {
         let part = &self.directories[directory][number];
@@ -129,7 +107,7 @@ impl<E: Entry> Cells<E> {
             return None;
         }
         *parts_read += 1;
-        let found = first_of::<E, GREATEST>(self.entries_in(part), sought, is_left);
+        let found = first_of::<E, GREATEST>(self.entries_in(part), sought);
         if found.is_none() && part.is_stale {
             self.settle_part(directory, number, sought.of);
         }
@@ -158,8 +136,7 @@ impl<E: Entry> Cells<E> {
     ) {
         let mut sum = Cell { entries: [E::VACANT; INLINE], ..Cell::EMPTY };
         let here = *self.get(cell);
-        if here.at != NONE && here.at & PARTS != 0 {
-            let directory = (here.at & !PARTS) as usize;
+        if let Some(directory) = here.directory() {
             for number in 0..self.directories[directory].len() {
                 if self.directories[directory][number].is_stale {
                     self.settle_part(directory, number, of);
@@ -204,32 +181,25 @@ impl<E: Entry> Cells<E> {
     #[inline]
     pub(super) fn prefetch(&self, cell: usize, entry: E) -> usize {
         let here = self.get(cell);
-        if here.at == NONE {
-            return usize::from(here.len);
-        }
-        let (chunk, len) = if here.at & PARTS == 0 {
-            (here.at, here.len)
-        } else {
-            let directory = (here.at & !PARTS) as usize;
-            let part = &self.directories[directory][self.part_of(directory, entry.order())];
-            (part.chunk, part.len)
-        };
-        let lines =
-            self.chunks[chunk as usize].0[..usize::from(len)].iter().step_by(64 / size_of::<E>().min(64));
+        let per_line = 64 / size_of::<E>().min(64);
+        let lines = self.entries_with(here, entry).iter().step_by(per_line);
         lines.fold(0, |sum, entry| sum ^ entry.rank() as usize)
+    }
+
+    /// Returns the entries of a cell, or of the part to which `entry` belongs.
+    #[inline]
+    fn entries_with<'a>(&'a self, cell: &'a Cell<E>, entry: E) -> &'a [E] {
+        match cell.directory() {
+            None => self.entries_of(cell),
+            Some(directory) => {
+                self.entries_in(&self.directories[directory][self.part_of(directory, entry.order())])
+            }
+        }
     }
 
     /// Returns whether an entry is in this cell.
     pub(super) fn has(&self, cell: usize, entry: E) -> bool {
-        if self.blocks[cell / BLOCK] == NONE {
-            return false;
-        }
-        let here = self.get(cell);
-        if here.at == NONE || here.at & PARTS == 0 {
-            return self.entries_of(here).contains(&entry);
-        }
-        let directory = (here.at & !PARTS) as usize;
-        self.entries_in(&self.directories[directory][self.part_of(directory, entry.order())]).contains(&entry)
+        self.blocks[cell / BLOCK] != NONE && self.entries_with(self.get(cell), entry).contains(&entry)
     }
 
     /// Returns the entries of a cell in order.
@@ -238,11 +208,11 @@ impl<E: Entry> Cells<E> {
             return Vec::new();
         }
         let here = self.get(cell);
-        let mut entries = if here.at != NONE && here.at & PARTS != 0 {
-            let parts = &self.directories[(here.at & !PARTS) as usize];
-            parts.iter().flat_map(|part| self.entries_in(part)).copied().collect()
-        } else {
-            self.entries_of(here).to_vec()
+        let mut entries = match here.directory() {
+            None => self.entries_of(here).to_vec(),
+            Some(directory) => {
+                self.directories[directory].iter().flat_map(|part| self.entries_in(part)).copied().collect()
+            }
         };
         entries.sort_unstable_by_key(|entry| entry.order());
         entries
@@ -277,10 +247,8 @@ impl<E: Entry> Cells<E> {
         if !entries.iter().all(is_covered) {
             return Err("a bound of the cell");
         }
-        if here.at == NONE || here.at & PARTS == 0 {
-            return Ok(());
-        }
-        let parts = &self.directories[(here.at & !PARTS) as usize];
+        let Some(directory) = here.directory() else { return Ok(()) };
+        let parts = &self.directories[directory];
         for (number, part) in parts.iter().enumerate() {
             let entries = self.entries_in(part);
             let after = parts.get(number + 1).map_or(E::AFTER_ALL, |next| next.first);
@@ -323,7 +291,6 @@ mod tests {
     use crate::index::coordinate::Coordinates;
     use crate::index::entry::{Narrow, Wide};
     use crate::index::layout::Layout;
-    use crate::index::tree::Direction;
     use crate::rng::Rng;
 
     const SCORES: u64 = 6;
@@ -367,24 +334,37 @@ mod tests {
             cells.check(cell, &[], score_of, class_of).expect("bounds");
             let [score, within] = [rng.below(SCORES), rng.below(64)];
             let asked = at(score, within);
-            let sought = Sought { asked: E::asked(&layout, &asked), marks: Marks::NONE, of: &[] };
-            for direction in [Direction::Smallest, Direction::Greatest] {
-                let fitting = held.iter().filter(|node| node.0 >= score && node.1 >= within);
-                let expected = fitting.min_by_key(|node| match direction {
-                    Direction::Smallest => (node.0, node.2),
-                    Direction::Greatest => (SCORES - node.0, node.2),
-                });
-                let found = match direction {
-                    Direction::Smallest => cells.first::<false>(cell, &sought, None, &mut 0),
-                    Direction::Greatest => cells.first::<true>(cell, &sought, None, &mut 0),
-                };
-                assert_eq!(
-                    found.map(E::rank_of),
-                    expected.map(|node| node.2),
-                    "round {round}, {direction:?}"
-                );
-            }
+            let sought =
+                Sought { asked: E::asked(&layout, &asked), marks: Marks::NONE, of: &[], from: E::FIRST };
+            let mut fitting: Vec<_> =
+                held.iter().filter(|node| node.0 >= score && node.1 >= within).collect();
+            // Each search goes on after the entries that were found before, as after a rejected node.
+            let most = if round % 16 == 0 { usize::MAX } else { 2 };
+            fitting.sort_unstable_by_key(|node| (node.0, node.2));
+            assert!(found::<E, false>(&mut cells, cell, sought, most).eq(&ranks(&fitting, most)), "{round}");
+            fitting.sort_unstable_by_key(|node| (SCORES - node.0, node.2));
+            assert!(found::<E, true>(&mut cells, cell, sought, most).eq(&ranks(&fitting, most)), "{round}");
         }
+    }
+
+    fn ranks(nodes: &[&(u64, u64, u32)], most: usize) -> Vec<u32> {
+        nodes.iter().take(most).map(|node| node.2).collect()
+    }
+
+    fn found<E: Entry, const GREATEST: bool>(
+        cells: &mut Cells<E>,
+        cell: usize,
+        mut sought: Sought<'_, E>,
+        most: usize,
+    ) -> Vec<u32> {
+        let mut ranks = Vec::new();
+        while ranks.len() < most
+            && let Some(order) = cells.first::<GREATEST>(cell, &sought, &mut 0)
+        {
+            ranks.push(E::rank_of(order));
+            sought.from = E::next(order);
+        }
+        ranks
     }
 
     #[test]

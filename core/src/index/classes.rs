@@ -6,7 +6,6 @@
 
 /// The number of bits of a score.
 pub(super) const SCORE_BITS: u32 = 12;
-const SCORES: usize = 1 << SCORE_BITS;
 /// The number of classes.
 pub(super) const CLASSES: usize = 16;
 /// The number of requests after which the classes are cut for the first time. They are cut again whenever the
@@ -17,9 +16,9 @@ const LEARN_GROWTH: u32 = 16;
 /// The class of each score.
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
-    of_score: Box<[u8; SCORES]>,
+    of_score: Box<[u8]>,
     /// The number of requests per score.
-    asked: Box<[u32; SCORES]>,
+    asked: Box<[u32]>,
     requests: u32,
     learn_at: u32,
 }
@@ -27,9 +26,10 @@ pub(super) struct Classes {
 impl Classes {
     /// Creates classes for scores with this number of bits for the third coordinate and for the fourth.
     pub(super) fn new([third_bits, fourth_bits]: [u32; 2]) -> Self {
+        let scores = 1 << (third_bits + fourth_bits);
         let mut classes = Self {
-            of_score: Box::new([0; SCORES]),
-            asked: Box::new([0; SCORES]),
+            of_score: vec![0; scores].into(),
+            asked: vec![0; scores].into(),
             requests: 0,
             learn_at: LEARN_FIRST,
         };
@@ -55,13 +55,13 @@ impl Classes {
     /// Returns the class of a score.
     #[inline]
     pub(super) fn of(&self, score: u32) -> usize {
-        usize::from(self.of_score[score as usize & (SCORES - 1)])
+        usize::from(self.of_score[score as usize])
     }
 
     /// Counts a request. Returns whether the classes should be cut again.
     #[inline]
     pub(super) fn note_request(&mut self, score: u32) -> bool {
-        let asked = &mut self.asked[score as usize & (SCORES - 1)];
+        let asked = &mut self.asked[score as usize];
         *asked = asked.saturating_add(1);
         self.requests = self.requests.saturating_add(1);
         self.requests == self.learn_at
@@ -72,7 +72,7 @@ impl Classes {
     pub(super) fn learn(&mut self) -> bool {
         self.learn_at = self.learn_at.saturating_mul(LEARN_GROWTH);
         let asked = &self.asked;
-        let mut most: Vec<u32> = (1..SCORES as u32).filter(|&score| asked[score as usize] > 0).collect();
+        let mut most: Vec<u32> = (1..asked.len() as u32).filter(|&score| asked[score as usize] > 0).collect();
         most.sort_unstable_by_key(|&score| (std::cmp::Reverse(asked[score as usize]), score));
         most.truncate(CLASSES - 1);
         most.sort_unstable();
@@ -145,7 +145,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Creates a table without nodes. There are at least 64 columns and 64 rows.
+    /// Creates a table without nodes. There are at least 64 columns.
     pub(super) fn new(rows: usize, column_bits: u32) -> Self {
         let words = rows << (column_bits - 6);
         Self {
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn classes_begin_where_requests_ask() {
         let mut classes = Classes::new([5, 7]);
-        let ascending = |classes: &Classes| (1..SCORES as u32).all(|s| classes.of(s) >= classes.of(s - 1));
+        let ascending = |classes: &Classes| (1..1 << SCORE_BITS).all(|s| classes.of(s) >= classes.of(s - 1));
         assert!(ascending(&classes) && classes.of(0) == 0 && classes.of(1) == 1);
         for number in 1..LEARN_FIRST {
             assert!(!classes.note_request([0, 25, 50, 228][number as usize % 4]));

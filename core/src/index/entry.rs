@@ -31,6 +31,8 @@ pub(super) trait Entry: Copy + Debug + PartialEq {
     const IS_BY_SCORE: bool;
     /// Fills unused places.
     const VACANT: Self;
+    /// Comes before every entry, or is the first possible one.
+    const FIRST: Self::Order;
     /// Comes after every entry.
     const AFTER_ALL: Self::Order;
     /// The bounds of no entry.
@@ -62,6 +64,9 @@ pub(super) trait Entry: Copy + Debug + PartialEq {
 
     /// Returns the first possible order of the same coordinate.
     fn leaf(order: Self::Order) -> Self::Order;
+
+    /// Returns the next possible order of the same coordinate.
+    fn next(order: Self::Order) -> Self::Order;
 
     /// Returns the rank of the entry with this order.
     fn rank_of(order: Self::Order) -> Rank;
@@ -124,6 +129,7 @@ impl Entry for Narrow {
 
     const IS_BY_SCORE: bool = true;
     const VACANT: Self = Self(0);
+    const FIRST: u64 = 0;
     const AFTER_ALL: u64 = u64::MAX;
     const NOTHING: [u8; 2] = [0; 2];
 
@@ -183,6 +189,11 @@ impl Entry for Narrow {
     #[inline]
     fn leaf(order: u64) -> u64 {
         order >> SCORE_AT << SCORE_AT
+    }
+
+    #[inline]
+    fn next(order: u64) -> u64 {
+        order + (1 << RANK_AT)
     }
 
     #[inline]
@@ -270,6 +281,7 @@ impl Entry for Wide {
     const IS_BY_SCORE: bool = false;
     const VACANT: Self =
         Self { coordinate: Coordinate([0; DIMENSIONS_MAX]), within: [0; DIMENSIONS_MAX], rank: 0 };
+    const FIRST: (u128, Rank) = (0, 0);
     const AFTER_ALL: (u128, Rank) = (u128::MAX, Rank::MAX);
     const NOTHING: Fine = [0; DIMENSIONS_MAX];
 
@@ -313,6 +325,10 @@ impl Entry for Wide {
 
     fn leaf((coordinate, _): (u128, Rank)) -> (u128, Rank) {
         (coordinate, 0)
+    }
+
+    fn next((coordinate, rank): (u128, Rank)) -> (u128, Rank) {
+        (coordinate, rank + 1)
     }
 
     fn rank_of((_, rank): (u128, Rank)) -> Rank {

@@ -11,8 +11,8 @@ use super::Coordinate;
 use super::Coordinates;
 use super::classes::SCORE_BITS;
 
-/// The least number of rows, as a power of two: one word of rows.
-const ROW_BITS_MIN: u32 = 6;
+/// The least number of cells of a coarse layout, as a power of two.
+const COARSE_BITS_MIN: u32 = 6;
 /// The least number of columns, as a power of two: one word of cells.
 const COLUMN_BITS_MIN: u32 = 6;
 /// The most columns, as a power of two: a row has one bit per word of cells in sixteen bits.
@@ -55,7 +55,7 @@ impl Layout {
     /// of nodes, or if a score is too narrow.
     pub(super) fn exact(highest: &Coordinate, nodes: usize) -> Option<Self> {
         let [row, column, third, fourth, ..] = highest.0;
-        let row_bits = bits(row).max(ROW_BITS_MIN);
+        let row_bits = bits(row);
         let column_bits = bits(column).max(COLUMN_BITS_MIN);
         let [third_bits, fourth_bits] = [bits(third), bits(fourth)];
         let of_nodes = nodes.next_power_of_two().trailing_zeros() + EXACT_PER_NODE_BITS;
@@ -81,9 +81,9 @@ impl Layout {
     /// Creates a layout for coordinates up to `highest`, with about as many cells as nodes.
     pub(super) fn coarse(highest: &Coordinate, nodes: usize) -> Self {
         let [row, column, third, fourth, ..] = highest.0;
-        let budget = nodes.next_power_of_two().trailing_zeros().max(ROW_BITS_MIN);
-        let row_bits = bits(row).clamp(ROW_BITS_MIN, budget);
-        let row_shift = bits(row).saturating_sub(row_bits);
+        let budget = nodes.next_power_of_two().trailing_zeros().max(COARSE_BITS_MIN);
+        let row_bits = bits(row).min(budget);
+        let row_shift = bits(row) - row_bits;
         let most = (budget - row_bits).clamp(COLUMN_BITS_MIN, COLUMN_BITS_MAX);
         let column_bits = bits(column).clamp(COLUMN_BITS_MIN, most);
         // A row with several values of the first coordinate cannot be split by the second, because the order is

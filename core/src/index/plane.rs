@@ -224,7 +224,12 @@ impl<E: Entry> Plane<E> {
         }
         let cell = self.layout.cell(at);
         let search = Search {
-            sought: Sought { asked: E::asked(&self.layout, asked.at), marks: asked.marks, of: asked.of },
+            sought: Sought {
+                asked: E::asked(&self.layout, asked.at),
+                marks: asked.marks,
+                of: asked.of,
+                from: E::FIRST,
+            },
             score,
             class: self.classes.of(score),
             row: cell >> self.layout.column_bits(),
@@ -274,7 +279,7 @@ impl<E: Entry> Plane<E> {
                 }
                 let asked = E::asked_in(&search.sought.asked, in_row, column == search.column);
                 let sought = Sought { asked, ..search.sought };
-                let found = self.first_in_cell::<GREATEST>(cell, &sought, search.ranks, visits, accept);
+                let found = self.first_in_cell::<GREATEST>(cell, sought, search.ranks, visits, accept);
                 if found.is_some() {
                     return found;
                 }
@@ -291,20 +296,19 @@ impl<E: Entry> Plane<E> {
     fn first_in_cell<const GREATEST: bool>(
         &mut self,
         cell: usize,
-        sought: &Sought<'_, E>,
+        mut sought: Sought<'_, E>,
         ranks: &Ranks,
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
         visits.vertices += 1;
-        let mut passed = None;
         loop {
-            let order = self.cells.first::<GREATEST>(cell, sought, passed, &mut visits.vertices)?;
+            let order = self.cells.first::<GREATEST>(cell, &sought, &mut visits.vertices)?;
             let slot = ranks.slot(E::rank_of(order));
             if accept(slot, visits) {
                 return Some(slot);
             }
-            passed = Some(order);
+            sought.from = E::next(order);
         }
     }
 

@@ -204,17 +204,17 @@ mod tests {
     const LEGAL: [&str; 12] = [
         //     Settled, Planning, Waiting, Retrying, Uncertain, Undecided, Queued, Ticket,
         //     Committing, Committing by ticket, Shrink, Removal
-        "XXX.......XX",
-        "X.X.XXX.X...",
-        "XXXX......XX",
-        "XXX.......XX",
-        "XXX.......XX",
-        "XXX.......XX",
-        "X.XX...X..XX",
-        "X.XX.....XXX",
-        "X.XX..X...XX",
-        "X.X....X..XX",
-        "X.X.........",
+        "+++.......++",
+        "+.+.+++.+...",
+        "++++......++",
+        "+++.......++",
+        "+++.......++",
+        "+++.......++",
+        "+.++...+..++",
+        "+.++.....+++",
+        "+.++..+...++",
+        "+.+....+..++",
+        "+.+.........",
         "............",
     ];
 
@@ -227,7 +227,7 @@ mod tests {
                 let name = format!("{next:?}");
                 let before = format!("{state:?}");
                 let made = catch_unwind(AssertUnwindSafe(|| state.become_next(next))).is_ok();
-                assert_eq!(made, legal == b'X', "{before} to {name}");
+                assert_eq!(made, legal == b'+', "{before} to {name}");
                 assert_eq!(format!("{state:?}"), if made { name } else { before });
             }
         }

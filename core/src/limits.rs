@@ -144,6 +144,11 @@ pub const RANDOM_DRAWS_PART: usize = 16;
 pub const RANDOM_DRAWS_MIN: usize = 32;
 /// The maximum number of draws.
 pub const RANDOM_DRAWS_MAX: usize = 1024;
+/// The maximum number of different requests of one group that are watched. If there are more, the group is tried when
+/// anything grows.
+pub const WATCHED_REQUESTS_MAX: usize = 8;
+/// The maximum number of requests of waiting groups that one planner watches. Other groups are tried when anything grows.
+pub const WATCHES_MAX: usize = 1 << 14;
 /// The maximum number of times that a refusal is retried because capacity was freed while the shards were
 /// asked.
 pub const REFUSAL_RETRIES_MAX: u8 = 4;

@@ -43,6 +43,10 @@ pub enum PlantedBug {
     WokenPortNotRung,
     /// A wake-up that arrives while a request is being tried at a shard is lost.
     WakeWhileBusyForgotten,
+    /// A planner does not try a group when a shard reports room for one of its bundles.
+    RoomForGroupForgotten,
+    /// A request is woken although bundles before it are under way for the same node.
+    RequestPassesBundle,
     /// An aborted bundle is still counted as placed.
     AbortKeepsBundle,
     /// An abort does not return what the statement used of a reservation.

@@ -3,16 +3,17 @@
 mod fresh;
 mod layout;
 mod limits;
+mod queue;
 mod reservations;
 use fresh::fresh_shard;
 use layout::Layout;
 use limits::{Limits, limits};
+use queue::QueueOrder;
 pub use reservations::{ReservationCounts, run_reservation_ops};
 mod follow;
 mod views;
 pub use views::{ViewCounts, run_view_ops};
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
@@ -26,7 +27,7 @@ use wharf_core::node::{
 };
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest, ResourceKind};
-use wharf_core::shard::{Adoption, Command, Home, Outcome, Park, Reserve, Shard, WaitToken};
+use wharf_core::shard::{Adoption, Command, Home, Outcome, Park, Reserve, Shard, WaitToken, Watch};
 use wharf_core::time::Time;
 
 use crate::oracle::LinearShard;
@@ -142,6 +143,7 @@ enum Operation {
     SetResource(u8, u8, u8),
     Books(u8),
     Park(Request, u8),
+    Watch(Request, u8),
     Unpark(u8),
     Retry(u8),
     Settle,
@@ -347,8 +349,7 @@ struct Pair {
     last_node: u64,
     last_wait: u64,
     now: Time,
-    /// Wake-ups that are not answered yet.
-    woken: VecDeque<WaitToken>,
+    queue: QueueOrder,
     /// Every command so far, to be run again in one batch per moment.
     commands: Vec<(Time, Command)>,
     outcomes: Vec<Outcome>,
@@ -412,7 +413,7 @@ impl Pair {
             last_node: 0,
             last_wait: 0,
             now: Time(0),
-            woken: VecDeque::new(),
+            queue: QueueOrder::default(),
             commands: Vec::new(),
             outcomes: Vec::new(),
         }
@@ -469,8 +470,17 @@ impl Pair {
                     home: Home::Here,
                 }))
             }
+            Operation::Watch(request, priority) => {
+                self.last_wait += 1;
+                Command::Watch(Box::new(Watch {
+                    token: WaitToken { port: u16::from(priority) % 3, number: self.last_wait },
+                    request: request.request(self.last_node),
+                    priority: i32::from(priority % 4),
+                    since: Time(self.last_wait / 2),
+                }))
+            }
             Operation::Unpark(pick) => Command::Unpark(self.waiting(pick)),
-            Operation::Retry(pick) => Command::Retry(self.waiting(pick)),
+            Operation::Retry(pick) => self.answer(self.waiting(pick)),
             Operation::Settle => return self.settle(),
             Operation::Reserve(pick, request, lasts) => {
                 let owner = owner(request.owner).or_else(|| OwnerId::new(1)).expect("not 0");
@@ -486,6 +496,7 @@ impl Pair {
                 self.now.0 += u64::from(time % 32);
                 self.shard.step([], self.now, &mut Vec::new());
                 self.oracle.set_now(self.now);
+                self.queue.take_woken(&mut self.shard, &self.oracle).map_or(Ok(()), Err)?;
                 return Ok(self.shard.check_invariants()?);
             }
         };
@@ -522,29 +533,6 @@ impl Pair {
         waiting[usize::from(pick) % waiting.len()]
     }
 
-    /// Answers every wake-up as a port does. Afterwards no waiting request may fit.
-    fn settle(&mut self) -> Result<(), String> {
-        // Each retry places a request or moves on to the next one.
-        let bound = 1000 + 100 * self.oracle.waiting().len();
-        for _ in 0..bound {
-            self.woken.extend(self.shard.drain_woken());
-            let Some(token) = self.woken.pop_front() else {
-                if self.shard.is_behind() {
-                    self.step(Command::GoOn)?;
-                    continue;
-                }
-                return match self.oracle.waits_and_would_fit() {
-                    Some(token) => Err(format!("{token:?} waits although a node could take it")),
-                    None => Ok(()),
-                };
-            };
-            if self.oracle.waiting().contains(&token) {
-                self.step(Command::Retry(token))?;
-            }
-        }
-        Err("wake-ups do not come to an end".to_owned())
-    }
-
     /// Returns a live allocation, or in one of sixteen cases an unknown id.
     fn allocation(&self, pick: u8) -> AllocationId {
         let live = self.oracle.live();
@@ -572,11 +560,13 @@ impl Pair {
                 self.oracle.set_rng(state.policy.rng);
             }
         }
+        self.queue.note_command(&command);
         self.shard.step([command.clone()], now, &mut outcomes);
         let [outcome] = &outcomes[..] else {
             return Err(format!("one command, {} outcomes", outcomes.len()));
         };
         self.oracle.compare(&command, outcome)?;
+        self.queue.take_woken(&mut self.shard, &self.oracle).map_or(Ok(()), Err)?;
         self.shard.check_invariants()?;
         let goes_on = matches!(command, Command::GoOn);
         self.commands.push((now, command));

@@ -81,6 +81,11 @@ fn the_codec_run_finds_an_unchecked_extension_length() {
     finds(run_codec, PlantedBug::ExtensionLengthUnchecked);
 }
 
+#[test]
+fn shard_operations_find_a_request_that_passes_a_bundle() {
+    finds(run_shard_ops, PlantedBug::RequestPassesBundle);
+}
+
 /// The number of simulated worlds within which a bug must be found.
 const SEEDS: u64 = 400;
 
@@ -146,6 +151,10 @@ fn the_simulator_finds_bugs_between_threads() {
 fn the_simulator_finds_wake_ups_that_are_lost() {
     simulator_finds(PlantedBug::WokenPortNotRung, &["nobody_oversleeps"]);
     simulator_finds(PlantedBug::WakeWhileBusyForgotten, &["nothing_waits_that_would_fit"]);
+    simulator_finds(
+        PlantedBug::RoomForGroupForgotten,
+        &["no_bundle_waits_that_would_fit", "nothing_waits_that_would_fit", "no_refusal_while_a_node_offers"],
+    );
 }
 
 #[test]

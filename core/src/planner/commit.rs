@@ -7,7 +7,7 @@ use super::ticket::TICKET_TAG;
 use super::{Planner, PlannerConfig, Purpose};
 use crate::ids::{ShardId, StatementId};
 use crate::reply::reply_of;
-use crate::router::PortRequest;
+use crate::router::{PortRequest, WATCH_BIT};
 use crate::shard::{Command, Outcome};
 use crate::statement::{CommitMode, Conflict, ConflictDetection, Operation};
 use crate::time::Time;
@@ -97,13 +97,12 @@ impl Planner {
     /// Sends the commands that are ready. `now` is the time of sending. Shards hold their parts of a
     /// statement from then on, so the time spent on planning does not count.
     pub fn flush(&mut self, now: Time) {
-        while let Some((tag, shard, mut command)) = self.outbox.pop_front() {
+        while self.port.room() > 0
+            && let Some((tag, shard, mut command)) =
+                self.outbox.pop_front().or_else(|| self.watch_commands.pop_front())
+        {
             if let Command::Prepare(prepare) = &mut command {
                 prepare.deadline = now.plus_nanos(self.config.hold_ns);
-            }
-            if self.port.room() == 0 {
-                self.outbox.push_front((tag, shard, command));
-                break;
             }
             let request = PortRequest::Shard(shard, command);
             let answered = self.port.submit(tag, request, now).expect("the port said that it has room");
@@ -115,6 +114,9 @@ impl Planner {
     pub(super) fn handle_answer(&mut self, tag: u64, outcome: Outcome, now: Time) {
         if tag == TICKET_TAG {
             return self.handle_ticket_answer(reply_of(outcome), now);
+        }
+        if tag & WATCH_BIT != 0 {
+            return self.handle_watch_answer(tag);
         }
         let key = (tag >> PART_BITS) as usize;
         let part = (tag & ((1 << PART_BITS) - 1)) as usize;

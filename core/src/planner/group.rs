@@ -6,6 +6,7 @@ use super::JobTag;
 use super::colocate::Item;
 use super::life::State;
 use super::queue::PortClient;
+use super::watch::GroupWatch;
 use crate::group::{BundleView, GroupSpec, GroupState, GroupView};
 use crate::ids::{AllocationId, GroupId, NodeId};
 use crate::request::PlacementRequest;
@@ -67,8 +68,14 @@ pub(super) struct Group {
     pub(super) attempts: u32,
     /// The number of attempts lost to other work since the last success.
     pub(super) losses: u32,
+    /// The shards' growth when it last had no place.
+    pub(super) failed_at: Option<u64>,
     /// The number of tickets without success since the last success.
     pub(super) tickets: u32,
+    /// The time of the last job. The group waits since then.
+    pub(super) since: Time,
+    /// Its copies at the shards, while it waits.
+    pub(super) watch: Option<Box<GroupWatch>>,
 }
 
 impl Group {
@@ -84,7 +91,10 @@ impl Group {
             job: None,
             attempts: 0,
             losses: 0,
+            failed_at: None,
             tickets: 0,
+            since: Time(0),
+            watch: None,
         }
     }
 
@@ -129,6 +139,13 @@ impl Group {
     /// Returns whether some bundle is not placed.
     pub(super) fn is_incomplete(&self) -> bool {
         self.bundles.iter().any(|bundle| bundle.place.is_none())
+    }
+
+    /// Returns the bundles that the next plan places. A growth of a group with its minimum concerns the new bundles
+    /// only, even if others are not placed.
+    pub(super) fn open(&self) -> impl Iterator<Item = &Bundle> {
+        let from = self.grows_from().filter(|_| self.missing() == 0).unwrap_or(0);
+        self.bundles.iter().filter(move |bundle| bundle.place.is_none() && bundle.index >= from)
     }
 
     /// Returns the time by which the waiting job must be answered.

@@ -8,7 +8,7 @@ use super::colocate::Item;
 use super::draft::{Draft, PlannedBundle};
 use super::group::{Bundle, Group, Job, Place};
 use super::in_flight::StatementResult;
-use super::life::{Ending, State};
+use super::life::{Ending, OnGrowth, State};
 use super::pending::may_wait;
 use super::queue::PortClient;
 use super::strategy::{NoPlace, Standing, Wanted};
@@ -41,6 +41,7 @@ impl Planner {
         let mut group = Group::new(id, Arc::clone(&spec), Vec::with_capacity(spec.bundles.len()), 0);
         group.add(&spec.bundles);
         (group.client, group.job) = (Some(client), Some(Job::new(tag, None, spec.wait_until)));
+        group.since = now;
         self.groups.insert(id, group);
         self.asked.insert(tag, id);
         self.try_group(id, now);
@@ -64,6 +65,7 @@ impl Planner {
         }
         let first = group.add(requests);
         (group.client, group.job) = (Some(client), Some(Job::new(tag, Some(first), until)));
+        group.since = now;
         self.asked.insert(tag, id);
         self.try_group(id, now);
     }
@@ -186,6 +188,7 @@ impl Planner {
     }
 
     pub(super) fn forget_group(&mut self, id: GroupId) {
+        self.unwatch(id);
         let group = self.groups.remove(&id).expect("a group is forgotten once");
         self.unlist((Reverse(group.spec.priority), id), &group.state);
     }
@@ -261,11 +264,8 @@ impl Planner {
     /// Returns the bundles of a group to place.
     pub(super) fn wanted(&self, id: GroupId) -> Wanted {
         let group = &self.groups[&id];
-        // A growth of a group with its minimum concerns the new bundles only, even if others are not placed.
-        let from = group.grows_from().filter(|_| group.missing() == 0).unwrap_or(0);
-        let open = group.bundles.iter().filter(|bundle| bundle.place.is_none() && bundle.index >= from);
-        let items: Vec<Item> =
-            open.map(|b| Item { bundle: b.index, request: Arc::clone(&b.request) }).collect();
+        let item = |bundle: &Bundle| Item { bundle: bundle.index, request: Arc::clone(&bundle.request) };
+        let items: Vec<Item> = group.open().map(item).collect();
         let least = if group.grows_from().is_some() { items.len() } else { group.missing().max(1) };
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
         let forgets = is_planted(PlantedBug::SpreadForgetsPlaced);
@@ -408,7 +408,7 @@ impl Planner {
         } else {
             // Bundles beyond the minimum take no ticket.
             group.losses = 0;
-            self.wait(id, false);
+            self.wait(id, false, OnGrowth::Plan);
         }
     }
 
@@ -421,7 +421,7 @@ impl Planner {
         let job = group.job.take();
         let incomplete = group.is_incomplete();
         if incomplete {
-            self.wait(id, false);
+            self.wait(id, false, OnGrowth::Plan);
         } else {
             self.transition(id, State::Settled);
         }
@@ -431,7 +431,8 @@ impl Planner {
         match removal {
             Some(tag) => self.begin_removal(id, tag, now),
             // Bundles that ended or capacity that came free in the meantime could not be tried then.
-            None => self.retry_now |= incomplete,
+            None if incomplete => self.stir(id),
+            None => {}
         }
     }
 
@@ -441,20 +442,22 @@ impl Planner {
         let group = &self.groups[&id];
         let Some(job) = &group.job else {
             // Bundles beyond the minimum do not compete for tickets.
-            return if group.missing() > 0 { self.wait_for_room(id) } else { self.wait(id, true) };
+            let may_queue = group.missing() > 0;
+            let idle = if no_place.given_up { OnGrowth::Plan } else { OnGrowth::WaitOn };
+            return if may_queue { self.wait_for_room(id, no_place) } else { self.wait(id, true, idle) };
         };
         let waits = job.until.is_some_and(|until| until > now) && may_wait(group);
         let waits = waits && !is_planted(PlantedBug::GroupNeverWaits);
         // Feasibility depends on the nodes alone, so the result holds until they change.
         if waits && job.judged == Some(nodes) {
-            return self.wait_for_room(id);
+            return self.wait_for_room(id, no_place);
         }
         match self.refusal(id, no_place) {
             Err(proof) => self.leave_undecided(id, proof),
             Ok(refusal) if waits && !refusal.infeasible => {
                 let job = self.groups.get_mut(&id).and_then(|group| group.job.as_mut());
                 job.expect("just seen").judged = Some(nodes);
-                self.wait_for_room(id);
+                self.wait_for_room(id, no_place);
             }
             Ok(refusal) => self.give_up(id, NoGroup::Refused(Box::new(refusal)), now),
         }

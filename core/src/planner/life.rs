@@ -27,6 +27,8 @@ pub(super) enum State {
         deadline: Option<Time>,
         /// Set if the last attempt found no place.
         no_fit: bool,
+        /// What it does when something grows that none of its bundles was waiting for.
+        on_growth: OnGrowth,
     },
     /// It lost its plan, or its deadline or ticket is over. It is planned in this round or the next one, once
     /// all answers are taken.
@@ -59,6 +61,17 @@ pub(super) enum State {
     },
     /// Bundles of it end.
     Ending(Ending),
+}
+
+/// What a waiting group does when something grows, but no node for a bundle that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnGrowth {
+    /// It is planned.
+    Plan,
+    /// It comes closer to a ticket: others use what grows.
+    Count,
+    /// Nothing.
+    WaitOn,
 }
 
 /// The reason why bundles end.
@@ -109,7 +122,7 @@ impl State {
             Settled | Retrying | Uncertain { .. } | Undecided { .. } => {
                 ends || matches!(next, Planning { .. })
             }
-            Waiting { .. } => ends || matches!(next, Planning { .. } | Retrying),
+            Waiting { .. } => ends || matches!(next, Planning { .. } | Retrying | Queued { .. }),
             Queued { .. } => ends || matches!(next, Retrying | Ticket),
             Ticket => ends || matches!(next, Retrying | Committing { by_ticket: true, .. }),
             Committing { by_ticket: true, .. } => ends || matches!(next, Ticket),
@@ -143,7 +156,9 @@ impl Planner {
             State::Waiting { deadline, .. } => {
                 self.incomplete.insert(key);
                 deadline.into_iter().for_each(|deadline| self.deadlines.insert(deadline, id));
+                self.watch(id);
             }
+            State::Planning { .. } => self.attempt_begins(id),
             State::Retrying => self.retries.push_back(id),
             State::Uncertain { .. } => self.uncertain.push(id),
             State::Undecided { .. } => {
@@ -154,8 +169,10 @@ impl Planner {
             State::Queued { turn, deadline } => {
                 self.ticket_queue.insert(turn, id);
                 deadline.into_iter().for_each(|deadline| self.deadlines.insert(deadline, id));
+                self.unwatch(id);
             }
-            _ => {}
+            State::Settled | State::Ending(_) => self.unwatch(id),
+            State::Ticket | State::Committing { .. } => {}
         }
     }
 
@@ -187,7 +204,7 @@ mod tests {
         vec![
             State::Settled,
             State::Planning { rounds: 0, proof: None },
-            State::Waiting { deadline: None, no_fit: false },
+            State::Waiting { deadline: None, no_fit: false, on_growth: OnGrowth::Plan },
             State::Retrying,
             State::Uncertain { rounds: 1 },
             State::Undecided { proof: None },
@@ -206,7 +223,7 @@ mod tests {
         //     Committing, Committing by ticket, Shrink, Removal
         "+++.......++",
         "+.+.+++.+...",
-        "++++......++",
+        "++++..+...++",
         "+++.......++",
         "+++.......++",
         "+++.......++",

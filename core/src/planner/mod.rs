@@ -33,6 +33,7 @@ mod test_bed;
 mod ticket;
 mod topology;
 mod used;
+mod watch;
 mod what_if;
 mod work;
 
@@ -51,7 +52,7 @@ use crate::limits::{GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MA
 use crate::link::Tickets;
 use crate::map::FixedMap;
 use crate::reply::reply_of;
-use crate::router::{Port, PortReply};
+use crate::router::{Port, PortReply, WATCH_BIT};
 use crate::shard::{Command, Shard};
 use crate::time::Time;
 use crate::timers::Timers;
@@ -135,7 +136,7 @@ pub struct Planner {
     /// Waiting groups: highest priority first, then oldest first. This and the lists of groups below follow from
     /// the groups' states ([`Planner::transition`]).
     incomplete: BTreeSet<(std::cmp::Reverse<i32>, GroupId)>,
-    /// The shards' growth when incomplete groups were last tried.
+    /// The shards' growth that was last looked at.
     tried_at: Vec<u64>,
     /// Retrying groups, and uncertain ones since answers came.
     retries: VecDeque<GroupId>,
@@ -147,10 +148,16 @@ pub struct Planner {
     verdicts: Verdicts,
     /// The number of times that a lost plan gave up what it had taken on the replicas.
     released: u64,
-    /// Waiting groups that are still to be tried since something grew.
+    /// Groups for which something may have changed since they were tried.
+    stirred: BTreeSet<GroupId>,
+    /// Waiting groups that are to be tried now, in order.
     woken: VecDeque<GroupId>,
-    /// Set if bundles were lost since the last retry. Then waiting groups are tried even if nothing grew.
-    retry_now: bool,
+    /// The groups whose bundles are watched, by the numbers of the copies.
+    watched: FixedMap<u64, GroupId>,
+    /// The number of the next copy.
+    next_watch: u64,
+    /// Commands about watched bundles. Others go first.
+    watch_commands: VecDeque<(u64, ShardId, Command)>,
     /// Set if a plan was lost since the last retry. Others may have room on the replicas, which no shard
     /// reports.
     given_up: bool,
@@ -202,8 +209,11 @@ impl Planner {
             undecided: VecDeque::new(),
             verdicts: Verdicts::default(),
             released: 0,
+            stirred: BTreeSet::new(),
             woken: VecDeque::new(),
-            retry_now: false,
+            watched: FixedMap::default(),
+            next_watch: WATCH_BIT,
+            watch_commands: VecDeque::new(),
             given_up: false,
             deadlines: Timers::default(),
             asked: FixedMap::default(),
@@ -302,7 +312,10 @@ impl Planner {
         self.port.poll(now, |tag, reply| answers.push((tag, reply)));
         let count = answers.len();
         for (tag, reply) in answers.drain(..) {
-            self.handle_answer(tag, reply_of(reply), now);
+            match reply {
+                PortReply::Room(shard) => self.room_found(tag, shard),
+                reply => self.handle_answer(tag, reply_of(reply), now),
+            }
         }
         self.answers = answers;
         // After the answers, because these views show the grants. So each node is rebuilt once.
@@ -346,7 +359,7 @@ impl Planner {
         self.within(share, self.retries.len(), |planner| planner.try_again(now));
         self.within(share, usize::MAX, |planner| planner.begin_next(now));
         self.within(share, self.undecided.len(), |planner| planner.decide_next(now));
-        self.look_for_growth();
+        self.look_for_room();
         self.within(share, GROUP_RETRIES_PER_ROUND, |planner| planner.retry_next(now));
         self.serve_ticket(now);
         // Capacity that a ticket reserved or that others released may be free now.
@@ -364,6 +377,7 @@ impl Planner {
         !self.retries.is_empty()
             || !self.undecided.is_empty()
             || !self.woken.is_empty()
+            || !self.stirred.is_empty()
             || self.queue.has_ready(self.may_begin())
     }
 
@@ -379,9 +393,9 @@ impl Planner {
         let ended = self.wants_ends() && self.replicas.copies.iter().any(Replica::has_ended);
         !self.is_called()
             && self.outbox.is_empty()
+            && self.watch_commands.is_empty()
             && self.replies.is_empty()
             && !grew
-            && !self.retry_now
             && !self.given_up
             && !self.has_left_over()
             && !ended

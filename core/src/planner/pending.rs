@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 
 use super::explain::Proof;
 use super::group::Group;
-use super::life::State;
+use super::life::{OnGrowth, State};
 use super::queue::PortClient;
 use super::replica::Replica;
+use super::strategy::NoPlace;
 use super::{JobTag, Planner};
 use crate::group::{NoGroup, PlanReply};
 use crate::ids::GroupId;
@@ -26,22 +27,34 @@ pub(super) fn may_wait(group: &Group) -> bool {
 }
 
 impl Planner {
-    /// Makes an incomplete group wait until something grows or its deadline passes. `no_fit`: it has no place
-    /// now.
-    pub(super) fn wait(&mut self, id: GroupId, no_fit: bool) {
-        let deadline = self.groups[&id].deadline();
-        self.transition(id, State::Waiting { deadline, no_fit });
+    /// Makes an incomplete group wait until a node could hold one of its bundles or its deadline passes. `no_fit`: it
+    /// has no place now.
+    pub(super) fn wait(&mut self, id: GroupId, no_fit: bool, on_growth: OnGrowth) {
+        let group = &self.groups[&id];
+        let deadline = group.deadline();
+        // A value of the label may become open to a rule without room for a bundle.
+        let on_growth = if group.spec.topology.is_some() { OnGrowth::Plan } else { on_growth };
+        self.transition(id, State::Waiting { deadline, no_fit, on_growth });
     }
 
-    /// Makes a group wait that found no place. It is retried when something grows. After several failures it
-    /// takes a ticket.
-    pub(super) fn wait_for_room(&mut self, id: GroupId) {
-        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        group.losses += 1;
-        if group.losses >= STATEMENT_LOSSES_MAX {
+    /// Makes a group wait that found no place. After several failures it takes a ticket.
+    pub(super) fn wait_for_room(&mut self, id: GroupId, no_place: &NoPlace) {
+        if self.fails_once_more(id) {
             return self.queue_for_ticket(id);
         }
-        self.wait(id, true);
+        // A search that was given up may find a place anywhere.
+        let on_growth = if no_place.given_up { OnGrowth::Plan } else { OnGrowth::Count };
+        self.wait(id, true, on_growth);
+    }
+
+    /// Counts that a group has no place after something grew. Returns whether this happened often enough for a
+    /// ticket. The same growth counts once.
+    fn fails_once_more(&mut self, id: GroupId) -> bool {
+        let growth = Some(self.epoch().growth);
+        let group = self.groups.get_mut(&id).expect("a waiting group is kept");
+        group.losses += u32::from(group.failed_at != growth);
+        group.failed_at = growth;
+        group.losses >= STATEMENT_LOSSES_MAX
     }
 
     /// Returns how many times in a row a search may have failed only because something is counted twice, which
@@ -98,24 +111,47 @@ impl Planner {
         }
     }
 
-    /// Checks whether capacity may have come free for waiting groups. If so, each of them is tried once.
-    pub(super) fn look_for_growth(&mut self) {
-        if !self.wants_growth() {
-            (self.retry_now, self.given_up) = (false, false);
-            return self.woken.clear();
-        }
+    /// Notes that something may have changed for a group. If it waits, it is planned in its turn.
+    pub(super) fn stir(&mut self, id: GroupId) {
+        self.stirred.insert(id);
+    }
+
+    /// Checks whether waiting groups may have room. Each of these is tried once.
+    pub(super) fn look_for_room(&mut self) {
         if !self.woken.is_empty() {
             return;
         }
-        let growth = self.port.growth();
-        if growth != self.tried_at || self.retry_now {
+        let grew = self.wants_growth() && self.port.growth() != self.tried_at;
+        if grew {
             self.ticket_moved = true;
-            (self.retry_now, self.given_up) = (false, false);
-            self.tried_at = growth;
-            self.woken = self.in_turn(|_| true);
-        } else if std::mem::take(&mut self.given_up) {
+            self.tried_at = self.port.growth();
+            self.growth_without_room();
+        }
+        if std::mem::take(&mut self.given_up) && !grew {
             // Groups that found a place and lost it would lose it again to the same work.
-            self.woken = self.in_turn(|group| matches!(group.state, State::Waiting { no_fit: true, .. }));
+            let no_fit = |id: &GroupId| matches!(self.groups[id].state, State::Waiting { no_fit: true, .. });
+            let without_place: Vec<GroupId> =
+                self.incomplete.iter().map(|(_, id)| *id).filter(no_fit).collect();
+            self.stirred.extend(without_place);
+        }
+        if !self.stirred.is_empty() {
+            let stirred = std::mem::take(&mut self.stirred);
+            self.woken = self.in_turn(|group| stirred.contains(&group.id));
+        }
+    }
+
+    /// Handles growth for the groups for whose bundles it was not.
+    fn growth_without_room(&mut self) {
+        let others: Vec<GroupId> = self.incomplete.iter().map(|(_, id)| *id).collect();
+        for id in others {
+            let state = &self.groups[&id].state;
+            let State::Waiting { on_growth, .. } = *state else { panic!("group {id} is {state:?}") };
+            match on_growth {
+                OnGrowth::Plan => self.stir(id),
+                OnGrowth::Count if self.stirred.contains(&id) => {}
+                OnGrowth::Count if self.fails_once_more(id) => self.queue_for_ticket(id),
+                OnGrowth::Count | OnGrowth::WaitOn => {}
+            }
         }
     }
 

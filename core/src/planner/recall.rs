@@ -22,7 +22,7 @@ use crate::request::PlacementRequest;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epoch {
     /// The growth counters of all shards, by the followed views.
-    growth: u64,
+    pub(super) growth: u64,
     /// The number of times that a lost plan gave up what it had taken on the replicas.
     released: u64,
     /// The number of changes to nodes.
@@ -69,7 +69,7 @@ impl Verdicts {
 }
 
 impl Planner {
-    fn epoch(&self) -> Epoch {
+    pub(super) fn epoch(&self) -> Epoch {
         let growth = self.replicas.copies.iter().filter_map(Replica::base);
         let growth = growth.map(|view| view.head().facts.growth).sum();
         Epoch { growth, released: self.released, nodes: self.replicas.shape() }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::Planner;
 use super::group::{Bundle, Group};
-use super::life::State;
+use super::life::{OnGrowth, State};
 use crate::group::GroupView;
 use crate::ids::{AllocationId, BundleId, GroupId};
 use crate::node::NodeState;
@@ -94,11 +94,11 @@ impl Planner {
         match group.state {
             // The planner itself ends bundles.
             State::Ending(_) => return,
-            State::Settled => self.wait(id, false),
+            State::Settled => self.wait(id, false, OnGrowth::Plan),
             // A growth must not delay the bundles that the group had before.
-            State::Queued { .. } if group.grows_from().is_some() => self.wait(id, false),
+            State::Queued { .. } if group.grows_from().is_some() => self.wait(id, false, OnGrowth::Plan),
             _ => {}
         }
-        self.retry_now = true;
+        self.stir(id);
     }
 }

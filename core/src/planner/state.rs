@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Planner;
 use super::group::{Bundle, Group, Place};
+use super::life::OnGrowth;
 use crate::state::{GroupBundleRecord, GroupRecord};
 
 impl Planner {
@@ -38,8 +39,8 @@ impl Planner {
         let before = self.groups.insert(id, group);
         assert!(before.is_none(), "group {id} is there twice");
         if incomplete {
-            self.wait(id, false);
-            self.retry_now = true;
+            self.wait(id, false, OnGrowth::Plan);
+            self.stir(id);
         }
     }
 }

@@ -6,6 +6,7 @@ mod placing;
 pub(crate) mod plans;
 pub(crate) use plans::{PlanAnswer, PlanLink, PlanSubmission};
 pub(crate) mod wait;
+pub(crate) use wait::WATCH_BIT;
 pub use wait::{WaitEnd, WaitRequest};
 mod watching;
 pub use watching::PortViews;

@@ -106,6 +106,8 @@ reply_types! {
         Every(Vec<Outcome>),
         /// Answers `Plan` and `PlanFor`: the reply of a planner.
         Plan(Box<PlanReply>),
+        /// Tells that a node of this shard could hold the watched bundle whose number is the tag.
+        Room(ShardId),
     }
 }
 

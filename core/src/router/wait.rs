@@ -25,6 +25,9 @@ use crate::shard::{Command, Home, Outcome, Park, Refused, WaitToken};
 use crate::time::Time;
 use crate::timers::Timers;
 
+/// Set in the numbers of watched bundles. Their planner gives the numbers.
+pub(crate) const WATCH_BIT: u64 = 1 << 63;
+
 /// A placement that waits for capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitRequest {
@@ -107,6 +110,12 @@ impl Port {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waits.len()
+    }
+
+    /// Returns the token of the watched bundle with this number.
+    pub(crate) fn watch_token(&self, number: u64) -> WaitToken {
+        assert!(number & WATCH_BIT != 0, "{number} is the number of a waiting request");
+        self.waits.token(number)
     }
 
     /// Returns whether one more request can wait here.
@@ -280,6 +289,10 @@ impl Port {
                 continue;
             }
             for number in woken.take() {
+                if number & WATCH_BIT != 0 {
+                    reply(number, PortReply::Room(ShardId(shard as u16)));
+                    continue;
+                }
                 // The copies of a request that is already decided are being removed.
                 let Some(wait) = self.waits.by_number.get_mut(&number) else { continue };
                 // After its end, a request ignores new wake-ups, so the number of commands is bounded.

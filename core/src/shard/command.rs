@@ -77,7 +77,13 @@ pub enum Command {
     Park(Box<Park>),
     /// Tries a waiting request again after it was woken.
     Retry(WaitToken),
-    /// Stops a request from waiting.
+    /// Reports when a node could hold a bundle of a waiting group. The bundle waits in one order with the requests
+    /// that are parked, and it is never placed by this.
+    Watch(Box<Watch>),
+    /// Says that the room that was reported for a watched bundle did not serve its group. It is offered to others,
+    /// and the bundle waits on.
+    Rearm(WaitToken),
+    /// Stops a request or a bundle from waiting.
     Unpark(WaitToken),
     /// Continues with a bounded part of the deferred work. Ports never send this command. The thread that runs
     /// the shard sends it while [`Shard::is_behind`](crate::shard::Shard::is_behind).
@@ -131,9 +137,11 @@ reply_types! {
         Adopt(Result<Box<Placement>, AdoptionRejection>),
         /// Answers `NodeBooks`.
         Books(Result<Box<NodeBooks>, UnknownNode>),
-        /// Answers `Unpark`: the request no longer waits.
+        /// Answers `Watch` and `Rearm`: the bundle waits.
+        Watches,
+        /// Answers `Unpark`: the request or bundle no longer waits.
         Unparked,
-        /// Answers `Retry` and `Unpark`: no such request waits on this shard.
+        /// Answers `Retry`, `Rearm` and `Unpark`: no such request or bundle waits on this shard.
         NotParked,
         /// Answers `GoOn`: part of the deferred work was done.
         WentOn,
@@ -256,6 +264,19 @@ pub struct Park {
     pub since: Time,
     /// Says whether this shard counts the request. Every shard has a copy.
     pub home: Home,
+}
+
+/// A bundle of a waiting group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// The token that identifies it.
+    pub token: WaitToken,
+    /// The request of the bundle.
+    pub request: PlacementRequest,
+    /// The priority of the group.
+    pub priority: i32,
+    /// The time since which the group waits.
+    pub since: Time,
 }
 
 /// The shard that counts a waiting request, so that its load is shown on a node. This is the first shard asked

@@ -12,7 +12,7 @@ pub use choose::{HYBRID_WHOLE, HybridSettings};
 mod command;
 pub use command::{
     Adoption, Audit, Command, Explain, Home, NodeChange, NodeReply, NodeView, Outcome, Park, Refused,
-    Released, ReservationChange, ReservationReply, ResourceSum, ShardStatus, WaitToken,
+    Released, ReservationChange, ReservationReply, ResourceSum, ShardStatus, WaitToken, Watch,
 };
 mod cost;
 pub use cost::{COSTS, Cost, CostFacts, Most};
@@ -191,6 +191,8 @@ impl Shard {
             Command::NodeBooks(node) => Outcome::Books(self.handle_node_books(node)),
             Command::Park(park) => Outcome::Place(self.handle_park(*park)),
             Command::Retry(token) => self.handle_retry(token).map_or(Outcome::NotParked, Outcome::Place),
+            Command::Watch(watch) => self.handle_watch(*watch),
+            Command::Rearm(token) => self.handle_rearm(token),
             Command::Unpark(token) => self.handle_unpark(token),
             Command::Reserve(reserve) => Outcome::Reserve(self.handle_reserve(&reserve)),
             Command::EndReservation(node, owner) => {
@@ -340,6 +342,17 @@ impl Shard {
         Some(done)
     }
 
+    /// Adds a copy of a bundle, which its planner tries when it is woken.
+    fn handle_watch(&mut self, watch: Watch) -> Outcome {
+        self.pending.watch(watch, self.choose.labels());
+        Outcome::Watches
+    }
+
+    /// Arms a copy of a bundle again.
+    fn handle_rearm(&mut self, token: WaitToken) -> Outcome {
+        if self.pending.rearm(&self.books, token) { Outcome::Watches } else { Outcome::NotParked }
+    }
+
     /// Removes a parked copy.
     fn handle_unpark(&mut self, token: WaitToken) -> Outcome {
         if self.pending.unpark(&self.books, token) { Outcome::Unparked } else { Outcome::NotParked }
@@ -374,6 +387,12 @@ impl Shard {
     /// Returns the copies of waiting requests that were woken since the last call, in order.
     pub fn drain_woken(&mut self) -> std::vec::Drain<'_, WaitToken> {
         self.pending.drain_woken()
+    }
+
+    /// Returns the node for whose room a waiting request or bundle was woken, until this is answered.
+    #[must_use]
+    pub fn woken_for(&self, token: WaitToken) -> Option<NodeId> {
+        self.pending.woken_for(token)
     }
 
     /// Returns the outcomes of claims since the last call, in order.

@@ -172,6 +172,8 @@ fn of_bundles_beyond_the_minimum_what_does_not_conflict_is_kept_and_the_rest_pla
     }
     engine.ports[0].flush();
     engine.runners[0].run_batch(&clock, &mut Unobserved);
+    // Rings come first in rotation. After this look, the next batch begins with the ring of the port.
+    assert_eq!(engine.runners[0].run_batch(&clock, &mut Unobserved), 0);
     let before = *engine.planners[0].planner().metrics();
     engine.planners[0].run_round(&clock);
     engine.ports[0].submit(2, PortRequest::Place(cores(1)), engine.now).expect("room");

@@ -23,6 +23,7 @@ mod growth;
 mod handing_out;
 mod idle;
 mod marks;
+mod one_queue;
 mod parts_of_steps;
 mod plan_rings;
 mod planner_fairness;

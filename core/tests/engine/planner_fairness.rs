@@ -242,19 +242,20 @@ fn a_client_that_shows_many_bundles_pays_for_them() {
     assert!(shown > 180, "the others are shown afterwards: {shown}");
 }
 
-/// Returns the work units that a planner spends on one group when something grows. The group has `hopeless`
-/// equal bundles that cannot be placed.
+/// Returns the work units that a planner spends on one group when a node has room for one of its bundles. The group
+/// has `hopeless` more equal bundles that cannot be placed.
 fn units_of_a_retry(strategy: Strategy, hopeless: usize) -> u64 {
     let mut engine = engine(2, 1);
-    with_nodes(&mut engine, 256, 4, 0);
-    let mut spec = group_of(cores(5), hopeless, strategy);
+    with_nodes(&mut engine, 255, 4, 0);
+    add_node(&mut engine, node_spec("large", 5, 0));
+    let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(cores(5))) else {
+        panic!("there is room")
+    };
+    let mut spec = group_of(cores(5), hopeless + 1, strategy);
     spec.bundles.insert(0, Arc::new(cores(1)));
     spec.min_members = 1;
     create(&mut engine, spec).expect("one bundle fits");
     let before = work(&engine);
-    let PortReply::Place(Ok(placement)) = ask(&mut engine, PortRequest::Place(cores(1))) else {
-        panic!("there is room")
-    };
     ask(&mut engine, PortRequest::Release(placement.allocation));
     let after = work(&engine);
     assert!(after.searches > before.searches, "it is tried again");

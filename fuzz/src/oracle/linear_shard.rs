@@ -1,6 +1,6 @@
 //! A shard as a plain list of nodes. It follows the same commands and computes the correct answer to each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_core::fragmentation::TypicalShapes;
@@ -21,6 +21,7 @@ use super::fragmentation::{FragmentationScan, Price};
 use super::linear_granularity::Automatic;
 use super::linear_node::{Lack, LinearNode};
 use super::linear_preferences::{choose_by_class, first_preferred, hybrid, selected, tainted};
+use super::linear_waiting::compare_bare;
 use super::{Choice, Fitting, Space, choose};
 
 #[derive(Clone, Debug)]
@@ -47,6 +48,8 @@ pub struct LinearShard {
     pub(super) cursor: u64,
     /// The waiting requests.
     pub(super) parked: BTreeMap<WaitToken, PlacementRequest>,
+    /// The watched bundles.
+    pub(super) watched: BTreeSet<WaitToken>,
     pub(super) placed: u64,
     pub(super) refused: u64,
     pub(super) released: u64,
@@ -83,6 +86,7 @@ impl LinearShard {
             sequences: BTreeMap::new(),
             cursor: 0,
             parked: BTreeMap::new(),
+            watched: BTreeSet::new(),
             placed: 0,
             refused: 0,
             released: 0,
@@ -131,10 +135,16 @@ impl LinearShard {
         parked.find(|(_, request)| !self.fitting_places(request).is_empty()).map(|(&token, _)| token)
     }
 
-    /// Returns all waiting requests.
+    /// Returns all waiting requests and watched bundles.
     #[must_use]
     pub fn waiting(&self) -> Vec<WaitToken> {
-        self.parked.keys().copied().collect()
+        self.parked.keys().chain(&self.watched).copied().collect()
+    }
+
+    /// Returns whether a bundle is watched by this token.
+    #[must_use]
+    pub fn is_watched(&self, token: WaitToken) -> bool {
+        self.watched.contains(&token)
     }
 
     /// Returns the nodes that can take `request` now.
@@ -283,6 +293,12 @@ impl LinearShard {
             Command::Park(park) => self.compare_park(park, outcome),
             Command::Retry(token) => self.compare_retry(*token, outcome),
             Command::Unpark(token) => self.compare_unpark(*token, outcome),
+            Command::Watch(watch) => {
+                self.watched.insert(watch.token);
+                compare_bare(outcome, &Outcome::Watches)
+            }
+            Command::Rearm(token) if self.watched.contains(token) => compare_bare(outcome, &Outcome::Watches),
+            Command::Rearm(_) => compare_bare(outcome, &Outcome::NotParked),
             Command::NodeBooks(id) => self.compare_books(*id, outcome),
             Command::Reserve(reserve) => self.compare_reserve(reserve, outcome),
             Command::EndReservation(id, owner) => self.compare_end(*id, *owner, outcome),

@@ -1,5 +1,7 @@
 //! The part of the oracle for waiting requests. A parked request is tried like a placement.
 
+use std::mem::discriminant;
+
 use wharf_core::shard::{Outcome, Park, Refused, WaitToken};
 
 use super::linear_shard::{LinearShard, differs};
@@ -18,7 +20,9 @@ impl LinearShard {
     }
 
     pub(super) fn compare_retry(&mut self, token: WaitToken, outcome: &Outcome) -> Result<(), String> {
-        let Some(request) = self.parked.get(&token).cloned() else { return compare_not_parked(outcome) };
+        let Some(request) = self.parked.get(&token).cloned() else {
+            return compare_bare(outcome, &Outcome::NotParked);
+        };
         if matches!(outcome, Outcome::Place(Ok(_))) {
             self.parked.remove(&token);
         }
@@ -29,17 +33,17 @@ impl LinearShard {
     }
 
     pub(super) fn compare_unpark(&mut self, token: WaitToken, outcome: &Outcome) -> Result<(), String> {
+        if self.watched.remove(&token) {
+            return compare_bare(outcome, &Outcome::Unparked);
+        }
         match (self.parked.remove(&token), outcome) {
-            (Some(_), Outcome::Unparked) => Ok(()),
-            (Some(request), other) => differs(other, request),
-            (None, other) => compare_not_parked(other),
+            (Some(_), other) => compare_bare(other, &Outcome::Unparked),
+            (None, other) => compare_bare(other, &Outcome::NotParked),
         }
     }
 }
 
-fn compare_not_parked(outcome: &Outcome) -> Result<(), String> {
-    match outcome {
-        Outcome::NotParked => Ok(()),
-        other => differs(other, "not parked"),
-    }
+/// Compares an outcome that has no content.
+pub(super) fn compare_bare(outcome: &Outcome, expected: &Outcome) -> Result<(), String> {
+    if discriminant(outcome) == discriminant(expected) { Ok(()) } else { differs(outcome, expected) }
 }

@@ -1,4 +1,5 @@
-//! Waiting requests. A copy of each is parked at every shard, and woken by events that could help it.
+//! The queue of pending work: waiting requests, and bundles of waiting groups. Each shard has a copy of each, and
+//! wakes it by events that could help it.
 //!
 //! Parking first tries to place, so capacity that became free since the refusal is not missed. A release, or a
 //! node that joins, grows or takes work again, increases a node's available capacity. The shard then wakes
@@ -7,12 +8,17 @@
 //! asks one shard at a time to [retry](crate::shard::Command::Retry). A woken copy is *under way* for that node until
 //! its port answers with a retry or removes it. The node's room is then offered to the next copy.
 //!
+//! A copy of a bundle is watched, not tried: its planner alone can tell whether the whole group fits. Bundles and
+//! requests are woken in one order. While bundles are under way for a node, requests after them are not woken for
+//! it ([`bundles`]).
+//!
 //! A search for the copies that a node could hold looks at a bounded number of shapes. If that is too few, the
 //! node is [put off](put_off), and later commands look at the rest.
 //!
-//! This invariant holds after every step and is checked by [`Shard::check_invariants`]. If an armed copy fits a
-//! node, then another copy is under way for that node, or the node is put off. No copy that fits waits forever.
+//! This invariant holds after every step and is checked by [`Shard::check_invariants`]. If an armed copy of a request
+//! fits a node, then another copy is under way for that node, or the node is put off. No copy that fits waits forever.
 
+mod bundles;
 mod homes;
 mod offer;
 mod put_off;
@@ -21,7 +27,6 @@ mod shapes;
 use crate::broken::{Broken, broken};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::ops::Bound;
 
 use slab::Slab;
 
@@ -36,8 +41,9 @@ use crate::request::{Explain, OrderChoice, PlacementRequest, Policy};
 use crate::resource::Demand;
 use crate::shard::books::Books;
 use crate::shard::choose::{Eligible, LabelIndex};
-use crate::shard::command::{Park, WaitToken};
+use crate::shard::command::{Park, WaitToken, Watch};
 use crate::time::Time;
+use bundles::{BundlesUnderWay, Wake};
 use homes::{Home, Homes};
 use offer::Offer;
 use put_off::PutOff;
@@ -68,10 +74,10 @@ impl Shape {
         Summary::of(&self.asked, self.armed.first().copied(), self.request.owner.is_some())
     }
 
-    /// Returns the first turn after `after`, or the first of all.
-    fn next(&self, after: Option<Turn>) -> Option<Turn> {
-        match after {
-            Some(after) => self.armed.range((Bound::Excluded(after), Bound::Unbounded)).next(),
+    /// Returns the first turn that is not before `from`, or the first of all.
+    fn next(&self, from: Option<Turn>) -> Option<Turn> {
+        match from {
+            Some(from) => self.armed.range(from..).next(),
             None => self.armed.first(),
         }
         .copied()
@@ -84,6 +90,8 @@ struct Copy {
     turn: Turn,
     /// True if this copy is the one by which the request is counted.
     home: bool,
+    /// True if a bundle of a group is watched by it.
+    is_bundle: bool,
     /// The node for whose room it was woken, until its port answers.
     under_way: Option<NodeId>,
 }
@@ -123,6 +131,8 @@ pub(crate) struct Waiting {
     /// Copies woken since the last drain, in order.
     woken: Vec<WaitToken>,
     pub(crate) put_off: PutOff,
+    /// The nodes for which bundles are under way.
+    bundles: FixedMap<NodeId, BundlesUnderWay>,
     pub(crate) homes: Homes,
     /// Scratch memory of a search, reused.
     open: Open,
@@ -144,6 +154,7 @@ impl Default for Waiting {
             made: 0,
             woken: Vec::new(),
             put_off: PutOff::default(),
+            bundles: FixedMap::default(),
             homes: Homes::default(),
             open: Open::new(),
             wake_looks: WAKE_LOOKS_MAX,
@@ -193,18 +204,35 @@ impl Waiting {
 
     /// Adds a copy. `home` says whether its request is counted by it.
     pub(crate) fn park(&mut self, park: Park, home: bool, labels: &LabelIndex) {
-        let shape = shape_of(&park.request);
+        let turn = (Reverse(park.priority), park.since, park.token);
+        self.add(park.request, turn, home, false, labels);
+    }
+
+    /// Adds a copy of a bundle.
+    pub(crate) fn watch(&mut self, watch: Watch, labels: &LabelIndex) {
+        let turn = (Reverse(watch.priority), watch.since, watch.token);
+        self.add(watch.request, turn, false, true, labels);
+    }
+
+    fn add(
+        &mut self,
+        request: PlacementRequest,
+        turn: Turn,
+        home: bool,
+        is_bundle: bool,
+        labels: &LabelIndex,
+    ) {
+        let shape = shape_of(&request);
         let hash = shape_hash(&shape);
         let same = self.by_hash.get(&hash).map_or(&[][..], Vec::as_slice);
         let known = same.iter().copied().find(|&at| self.shapes[at].request == shape);
         let at = known.unwrap_or_else(|| self.make(shape, hash, labels));
-        let turn = (Reverse(park.priority), park.since, park.token);
         self.shapes[at].copies += 1;
         self.shapes[at].homes += u64::from(home);
         self.arm(at, turn);
-        let copy = Copy { request: park.request, shape: at, turn, home, under_way: None };
-        let before = self.copies.insert(park.token, copy);
-        assert!(before.is_none(), "{:?} is parked twice", park.token);
+        let copy = Copy { request, shape: at, turn, home, is_bundle, under_way: None };
+        let before = self.copies.insert(turn.2, copy);
+        assert!(before.is_none(), "{:?} is parked twice", turn.2);
     }
 
     /// Creates a shape without copies.
@@ -288,17 +316,24 @@ impl Waiting {
         self.places
     }
 
-    /// Returns the first turn of a shape and its request, if `offer` may hold it.
-    pub(crate) fn armed_within(&self, at: usize, offer: &Offer) -> Option<(Turn, &PlacementRequest)> {
+    /// Returns the first turn of a shape that is not before `from`, and its request, if `offer` may hold it.
+    pub(crate) fn armed_within(
+        &self,
+        at: usize,
+        from: Option<Turn>,
+        offer: &Offer,
+    ) -> Option<(Turn, &PlacementRequest)> {
         let shape = self.shapes.get(at)?;
-        let turn = *shape.armed.first()?;
+        let turn = shape.next(from)?;
         offer.may_hold(&shape.summary()).then_some((turn, &shape.request))
     }
 
     /// Reports the bytes of the copies and their shapes. Excludes what a request points to (custom amounts,
     /// selectors, candidates), which its port and its shape share.
     pub(crate) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
-        let queues = self.put_off.memory() + (self.open.capacity() * size_of::<(Turn, usize)>()) as u64;
+        let queues = self.put_off.memory()
+            + memory::of_map(&self.bundles)
+            + (self.open.capacity() * size_of::<(Turn, usize)>()) as u64;
         add("waiting requests", memory::of_map(&self.copies) + memory::of_vec(&self.woken) + queues);
         let shapes = (self.shapes.capacity() * size_of::<Option<Shape>>()) as u64;
         let of_shape = |shape: &Shape| memory::of_btree(shape.armed.len(), size_of::<Turn>());
@@ -323,7 +358,7 @@ impl Waiting {
 impl Waiting {
     /// Begins to try a parked copy again. It is armed, so that the attempt can wake it. Returns its request.
     pub(crate) fn begin_retry(&mut self, token: WaitToken) -> Option<Retry> {
-        let copy = self.copies.get_mut(&token)?;
+        let copy = self.copies.get_mut(&token).filter(|copy| !copy.is_bundle)?;
         let retry = Retry { turn: copy.turn, node: copy.under_way.take(), request: copy.request.clone() };
         let shape = copy.shape;
         self.arm(shape, retry.turn);
@@ -334,7 +369,7 @@ impl Waiting {
     pub(crate) fn end_retry(&mut self, books: &Books, retry: &Retry, is_placed: bool) {
         let &Retry { turn, node, .. } = retry;
         if !is_placed {
-            return self.offer_again(books, node, Some(turn));
+            return self.offer_again(books, node, Some(following(turn)));
         }
         // A placement that used up its reservation may have woken this same copy.
         let again = self.remove(turn.2).and_then(|copy| copy.under_way);
@@ -347,24 +382,32 @@ impl Waiting {
     /// Removes a parked copy. Returns whether there was one.
     pub(crate) fn unpark(&mut self, books: &Books, token: WaitToken) -> bool {
         let Some(copy) = self.remove(token) else { return false };
-        self.offer_again(books, copy.under_way, None);
+        if copy.is_bundle {
+            self.bundle_answered(books, copy.under_way);
+        } else {
+            self.offer_again(books, copy.under_way, None);
+        }
         true
     }
 
-    /// Offers the room that a copy was woken for to the copies after `after`, or to all. A copy that was
+    /// Offers the room that a copy was woken for to the copies from the turn `from` on, or to all. A copy that was
     /// refused had its turn, and so had those before it.
-    fn offer_again(&mut self, books: &Books, node: Option<NodeId>, after: Option<Turn>) {
+    fn offer_again(&mut self, books: &Books, node: Option<NodeId>, from: Option<Turn>) {
         if let Some(slot) = node.and_then(|node| books.nodes.slot(node)) {
-            self.wake_for(books, slot, after);
+            self.wake_for(books, slot, from);
         }
     }
 
-    /// Wakes copies that the node in `slot` could hold with what it has available, in order.
-    pub(crate) fn wake_for(&mut self, books: &Books, slot: Slot, after: Option<Turn>) {
+    /// Wakes copies that the node in `slot` could hold with what it has available, in order from the turn `from`
+    /// on.
+    pub(crate) fn wake_for(&mut self, books: &Books, slot: Slot, from: Option<Turn>) {
         if self.is_empty() || !books.nodes.takes_work(slot) {
             return;
         }
         let node = books.nodes.hot(slot).id;
+        if from.is_none() {
+            self.node_grew(node);
+        }
         let mut open = std::mem::take(&mut self.open);
         open.clear();
         let cold = books.nodes.cold(slot);
@@ -373,12 +416,12 @@ impl Waiting {
         let files = self.files.open_for(having, &mut open);
         let looks_max = self.wake_looks;
         let mut left = looks_max;
-        let (woken, is_through) = self.wake_in_turn(books, slot, after, &mut open, &mut left);
+        let (woken, is_through) = self.wake_in_turn(books, slot, from, &mut open, &mut left);
         self.looked_at += files + looks_max - left;
         self.open = open;
         if woken == 0 && !is_through {
-            self.put_off.put_off(node);
-        } else if after.is_none() {
+            self.put_off.put_off(node, from);
+        } else if from.is_none() {
             // The remaining shapes have their turn when the copies under way are answered.
             self.put_off.settle(node);
         }
@@ -390,14 +433,13 @@ impl Waiting {
         &mut self,
         books: &Books,
         slot: Slot,
-        after: Option<Turn>,
+        from: Option<Turn>,
         open: &mut Open,
         looks: &mut u64,
     ) -> (usize, bool) {
         if open.is_empty() {
             return (0, true);
         }
-        let node = books.nodes.hot(slot).id;
         let mut offer = Offer::of(books, slot);
         // Each copy takes a place of the node. A copy that does not need it passes it to the next.
         let places = books.nodes.room(slot).places;
@@ -420,28 +462,29 @@ impl Waiting {
                 Below::Shape(at) => at,
             };
             let shape = &self.shapes[at];
-            let Some(next) = shape.next(after) else { continue };
+            let Some(next) = shape.next(from) else { continue };
             if next > turn {
                 // The first copies of this shape had their turn. Other shapes may come before its next copy.
                 open.push(Reverse((next, vertex)));
                 continue;
             }
-            if !admits(books, slot, &shape.request) || !offer.take(&shape.request) {
-                continue;
+            match self.wake_if_it_fits(books, slot, &mut offer, (turn, at)) {
+                Wake::Woken => woken += 1,
+                Wake::DoesNotFit => continue,
+                Wake::Blocked => return (woken, true),
             }
-            self.wake(turn, node);
-            woken += 1;
             if woken == most {
                 return (woken, true);
             }
-            if let Some(next) = self.shapes[at].next(after) {
+            if let Some(next) = self.shapes[at].next(from) {
                 open.push(Reverse((next, vertex)));
             }
         }
         (woken, true)
     }
 
-    /// Wakes the copies of `fitting` that still fit together. Returns how many.
+    /// Wakes the copies of `fitting` that still fit together. Returns how many, and counts a copy that bundles under
+    /// way block.
     pub(crate) fn wake_of(
         &mut self,
         books: &Books,
@@ -449,7 +492,6 @@ impl Waiting {
         mut offer: Offer,
         fitting: &BTreeSet<(Turn, usize)>,
     ) -> usize {
-        let node = books.nodes.hot(slot).id;
         let most = usize::try_from(books.nodes.room(slot).places).unwrap_or(0);
         let mut woken = 0;
         for &(turn, at) in fitting {
@@ -457,12 +499,13 @@ impl Waiting {
                 break;
             }
             let is_armed = |shape: &&Shape| shape.armed.contains(&turn);
-            if let Some(shape) = self.shapes.get(at).filter(is_armed)
-                && admits(books, slot, &shape.request)
-                && offer.take(&shape.request)
-            {
-                self.wake(turn, node);
-                woken += 1;
+            if self.shapes.get(at).filter(is_armed).is_none() {
+                continue;
+            }
+            match self.wake_if_it_fits(books, slot, &mut offer, (turn, at)) {
+                Wake::Woken => woken += 1,
+                Wake::DoesNotFit => {}
+                Wake::Blocked => return woken + 1,
             }
         }
         woken
@@ -471,6 +514,11 @@ impl Waiting {
     /// Replaces the bound [`WAKE_LOOKS_MAX`], so that tests reach it with few requests.
     pub(crate) fn set_wake_looks(&mut self, looks_max: u64) {
         self.wake_looks = looks_max;
+    }
+
+    /// Returns the node for whose room a copy is under way.
+    pub(crate) fn woken_for(&self, token: WaitToken) -> Option<NodeId> {
+        self.copies.get(&token)?.under_way
     }
 
     /// Returns the copies woken since the last call, in order.
@@ -510,19 +558,28 @@ impl Waiting {
         }
         waiting.files.check(waiting.filed)?;
         waiting.put_off.check()?;
+        waiting.check_bundles()?;
         for (slot, hot, _) in books.nodes.iter() {
             let is_ready = books.nodes.state(slot) == NodeState::Ready;
             if !is_ready || under_way.contains(&hot.id) || waiting.put_off.is_open(hot.id) {
                 continue;
             }
-            let missed =
-                waiting.shapes.iter().find(|(_, s)| !s.armed.is_empty() && admits(books, slot, &s.request));
+            let of_request = |turn: &Turn| !waiting.copies[&turn.2].is_bundle;
+            let missed = waiting
+                .shapes
+                .iter()
+                .find(|(_, shape)| shape.armed.iter().any(of_request) && admits(books, slot, &shape.request));
             if let Some((_, shape)) = missed {
                 return Err(broken!("{:?} waits although it fits node {}", shape.armed.first(), hot.id));
             }
         }
         Ok(())
     }
+}
+
+/// Returns the turn after `turn`.
+fn following((priority, since, token): Turn) -> Turn {
+    (priority, since, WaitToken { number: token.number + 1, ..token })
 }
 
 /// Returns whether the node could take `request` now. This must match exactly a placement that names only this

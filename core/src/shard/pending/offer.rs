@@ -1,7 +1,7 @@
 //! The capacity that a node offers to waiting requests, and the rest of it while copies are woken.
 
 use crate::books::{CustomBook, RESERVED};
-use crate::ids::OwnerId;
+use crate::ids::{OwnerId, ResourceId};
 use crate::index::Slot;
 use crate::request::PlacementRequest;
 use crate::resource::{Amount, GpuBooks};
@@ -37,27 +37,32 @@ impl Left {
         self.most = [self.cpu.units(), self.memory.units(), whole, part];
     }
 
-    /// Takes what `request` asks. Returns false if it does not fit.
-    fn take(&mut self, request: &PlacementRequest) -> bool {
+    fn book(&self, id: ResourceId) -> Option<usize> {
+        self.custom.binary_search_by_key(&id, |book| book.id).ok()
+    }
+
+    /// Returns whether `request` fits.
+    fn holds(&self, request: &PlacementRequest) -> bool {
         let demand = &request.demand;
-        let Some(gpus) = self.gpus.choose(demand.gpu) else { return false };
-        let book = |books: &[CustomBook], id| books.binary_search_by_key(&id, |book: &CustomBook| book.id);
-        let fits = demand.cpu <= self.cpu
+        demand.cpu <= self.cpu
             && demand.memory <= self.memory
+            && self.gpus.choose(demand.gpu).is_some()
             && demand.custom().iter().all(|&(id, amount)| {
-                book(&self.custom, id).is_ok_and(|at| amount <= self.custom[at].room_for(amount))
-            });
-        if fits {
-            self.cpu = self.cpu.minus(demand.cpu);
-            self.memory = self.memory.minus(demand.memory);
-            self.gpus.take(gpus);
-            for &(id, amount) in demand.custom() {
-                let at = book(&self.custom, id).expect("it was found above");
-                self.custom[at].take(amount);
-            }
-            self.follow();
+                self.book(id).is_some_and(|at| amount <= self.custom[at].room_for(amount))
+            })
+    }
+
+    /// Takes what `request` asks, which fits.
+    fn take(&mut self, request: &PlacementRequest) {
+        let demand = &request.demand;
+        self.cpu = self.cpu.minus(demand.cpu);
+        self.memory = self.memory.minus(demand.memory);
+        self.gpus.take(self.gpus.choose(demand.gpu).expect("the request fits"));
+        for &(id, amount) in demand.custom() {
+            let at = self.book(id).expect("the request fits");
+            self.custom[at].take(amount);
         }
-        fits
+        self.follow();
     }
 }
 
@@ -88,12 +93,21 @@ impl Offer {
         fits(&shapes.least, &self.left.most) || shapes.owned && may_own()
     }
 
-    /// Takes what `request` asks. Returns false if it does not fit. The rest only shrinks, so such a shape need
-    /// not be tried again.
-    pub(crate) fn take(&mut self, request: &PlacementRequest) -> bool {
+    fn left(&mut self, request: &PlacementRequest) -> &mut Left {
         match &mut self.own {
-            Some((owner, left)) if request.owner == Some(*owner) => left.take(request),
-            _ => self.left.take(request),
+            Some((owner, left)) if request.owner == Some(*owner) => left,
+            _ => &mut self.left,
         }
+    }
+
+    /// Returns whether `request` fits the rest. The rest only shrinks, so a shape that does not fit need not be
+    /// tried again.
+    pub(crate) fn holds(&mut self, request: &PlacementRequest) -> bool {
+        self.left(request).holds(request)
+    }
+
+    /// Takes what `request` asks, which fits.
+    pub(crate) fn take(&mut self, request: &PlacementRequest) {
+        self.left(request).take(request);
     }
 }

@@ -27,8 +27,8 @@ use crate::limits::WAKE_LOOKS_MAX;
 #[derive(Default)]
 pub(crate) struct PutOff {
     queue: VecDeque<NodeId>,
-    /// The queued nodes, each with whether shapes remain to be looked at for it.
-    open: FixedMap<NodeId, bool>,
+    /// The queued nodes. `Some` if shapes remain to be looked at for it: from this turn on, or all.
+    open: FixedMap<NodeId, Option<Option<Turn>>>,
     /// The next shape to look at for the first node.
     at: usize,
     /// True if the first node gained room since the work for it began.
@@ -44,11 +44,19 @@ impl PutOff {
 
     /// Returns whether shapes remain to be looked at for `node`.
     pub(crate) fn is_open(&self, node: NodeId) -> bool {
-        self.open.get(&node) == Some(&true)
+        self.open.get(&node).is_some_and(Option::is_some)
     }
 
-    pub(crate) fn put_off(&mut self, node: NodeId) {
-        if self.open.insert(node, true).is_none() {
+    /// Returns the turn from which on copies are looked at for the node, or `None` for all.
+    fn from(&self, node: NodeId) -> Option<Turn> {
+        self.open.get(&node).copied().flatten().flatten()
+    }
+
+    /// Puts a node off. Copies before the turn `from` had their turn.
+    pub(crate) fn put_off(&mut self, node: NodeId, from: Option<Turn>) {
+        // No turn is before all turns.
+        let from = if self.is_open(node) { from.min(self.from(node)) } else { from };
+        if self.open.insert(node, Some(from)).is_none() {
             self.queue.push_back(node);
         }
         self.again |= self.queue.front() == Some(&node) && self.at > 0;
@@ -57,7 +65,7 @@ impl PutOff {
     /// Notes that all shapes have been looked at for the node.
     pub(crate) fn settle(&mut self, node: NodeId) {
         if let Some(open) = self.open.get_mut(&node) {
-            *open = false;
+            *open = None;
         }
     }
 
@@ -125,6 +133,7 @@ impl Waiting {
             return;
         };
         let offer = Offer::of(books, slot);
+        let from = self.put_off.from(node);
         while self.put_off.at < self.places() {
             if *looks == 0 {
                 return;
@@ -132,7 +141,7 @@ impl Waiting {
             *looks -= 1;
             let at = self.put_off.at;
             self.put_off.at += 1;
-            if let Some((turn, request)) = self.armed_within(at, &offer)
+            if let Some((turn, request)) = self.armed_within(at, from, &offer)
                 && admits(books, slot, request)
             {
                 let fitting = &mut self.put_off.fitting;

@@ -55,6 +55,15 @@ const TEXT_ERRORS: &[(&str, usize)] = &[
     ("ops/src/typical_pods.rs", 1),
 ];
 
+/// Folders with the least number of assertions per hundred functions that change something. These numbers only grow.
+const ASSERTED: [(&str, usize); 5] = [
+    ("core/src/shard/books/", 0),
+    ("core/src/shard/choose/", 0),
+    ("core/src/shard/pending/", 0),
+    ("core/src/shard/statements/", 0),
+    ("core/src/books/", 0),
+];
+
 /// Pages with the largest number of lines.
 const PAGES: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 250)];
 
@@ -109,6 +118,49 @@ fn errors_are_types() {
     }
     faults.extend(known.keys().map(|path| format!("{path}: is gone: take it out of TEXT_ERRORS")));
     none(&faults);
+}
+
+/// Returns the number of functions that change something, and the number of their assertions.
+fn assertions(text: &str) -> (usize, usize) {
+    const ASSERTIONS: [&str; 6] =
+        ["assert!(", "assert_eq!(", "assert_ne!(", "panic!(", "unreachable!(", ".expect("];
+    let code = text.split("#[cfg(test)]\nmod tests").next().expect("a text has a first part");
+    let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let changing = code.split("fn ").skip(1).filter(|function| {
+        let signature = function.split('{').next().expect("a text has a first part");
+        signature.contains("&mut")
+    });
+    changing.fold((0, 0), |(functions, assertions), function| {
+        let found: usize = ASSERTIONS.iter().map(|assertion| function.matches(assertion).count()).sum();
+        (functions + 1, assertions + found)
+    })
+}
+
+/// Getters cannot break a state, so only functions that change something count.
+#[test]
+fn functions_that_change_the_books_assert_what_they_rely_on() {
+    let mut faults = Vec::new();
+    for (folder, least) in ASSERTED {
+        let sources = sources().into_iter().filter(|source| source.path.starts_with(folder));
+        let counts = sources.map(|source| assertions(&source.text));
+        let (functions, found) = counts.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        let percent = 100 * found / functions.max(1);
+        if percent < least {
+            faults.push(format!(
+                "{folder}: {found} assertions in {functions} functions that change something, {percent} %: {least} % \
+                 are needed"
+            ));
+        } else if percent > least && least < 100 {
+            faults.push(format!(
+                "{folder}: {percent} % of assertions per function: write {percent} in ASSERTED"
+            ));
+        }
+    }
+    none(&faults);
+    assert_eq!(
+        assertions("fn a(&self) { panic!() }\nfn b(\n &mut self) { assert!(x); y.expect(\"z\"); }"),
+        (1, 2)
+    );
 }
 
 #[test]

@@ -47,6 +47,7 @@ impl Waiting {
         offer: &mut Offer,
         (turn, at): (Turn, usize),
     ) -> Wake {
+        assert!(self.shapes[at].armed.contains(&turn), "only armed copies are woken");
         let request = &self.shapes[at].request;
         if !admits(books, slot, request) || !offer.holds(request) {
             return Wake::DoesNotFit;
@@ -92,7 +93,11 @@ impl Waiting {
         if bundles.left > 0 {
             return;
         }
-        let &mut BundlesUnderWay { last, blocked, grew, .. } = bundles;
+        let &mut BundlesUnderWay { first, last, blocked, grew, .. } = bundles;
+        assert!(
+            first <= last && blocked.is_none_or(|blocked| blocked > first),
+            "requests wait for earlier bundles"
+        );
         self.bundles.remove(&node);
         let next = following(last);
         let next = blocked.map_or(next, |blocked| blocked.min(next));

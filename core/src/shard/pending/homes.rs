@@ -101,7 +101,8 @@ impl Homes {
     fn set(&mut self, shape: usize, home: &mut Home, node: Option<(Slot, NodeId)>) {
         self.forget(shape, home);
         if let Some((slot, _)) = node {
-            self.of_slot.entry(slot).or_default().insert(shape);
+            let is_new = self.of_slot.entry(slot).or_default().insert(shape);
+            assert!(is_new, "a shape has one home");
         }
         *home = Home { node, seen: Some(self.changes) };
     }
@@ -111,7 +112,7 @@ impl Homes {
         if let Some((slot, _)) = home.node.take()
             && let Some(shapes) = self.of_slot.get_mut(&slot)
         {
-            shapes.remove(&shape);
+            assert!(shapes.remove(&shape), "a shape is listed at its home");
             if shapes.is_empty() {
                 self.of_slot.remove(&slot);
             }

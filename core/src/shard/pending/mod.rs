@@ -249,6 +249,7 @@ impl Waiting {
             homes: 0,
             home: Home::default(),
         };
+        assert!(shape.filed.files() > 0, "each shape is found by a file");
         self.filed += shape.filed.files();
         let at = self.shapes.insert(shape);
         self.by_hash.entry(hash).or_default().push(at);
@@ -285,6 +286,7 @@ impl Waiting {
         let shape = &mut self.shapes[copy.shape];
         shape.copies -= 1;
         shape.homes -= u64::from(copy.home);
+        assert!(shape.armed.len() <= shape.copies, "a copy that was removed is still armed");
         if shape.copies == 0 {
             self.unmake(copy.shape);
         }
@@ -293,6 +295,10 @@ impl Waiting {
 
     fn unmake(&mut self, at: usize) {
         let mut shape = self.shapes.remove(at);
+        assert!(
+            shape.armed.is_empty() && shape.homes == 0,
+            "a shape without copies has no turns and no homes"
+        );
         self.files.remove(&shape.filed, &shape.asked, at);
         self.filed -= shape.filed.files();
         self.homes.forget(at, &mut shape.home);
@@ -346,6 +352,7 @@ impl Waiting {
     /// Wakes a copy for the room of `node`.
     fn wake(&mut self, turn: Turn, node: NodeId) {
         let copy = self.copies.get_mut(&turn.2).expect("an armed copy is parked");
+        assert!(copy.under_way.is_none(), "a copy is woken for one node at a time");
         copy.under_way = Some(node);
         let at = copy.shape;
         self.disarm(at, turn);
@@ -368,6 +375,7 @@ impl Waiting {
     /// Ends an attempt. A copy that was placed is removed, and the room that it was woken for is offered to others.
     pub(crate) fn end_retry(&mut self, books: &Books, retry: &Retry, is_placed: bool) {
         let &Retry { turn, node, .. } = retry;
+        assert!(self.copies.contains_key(&turn.2), "a copy stays while it is tried");
         if !is_placed {
             return self.offer_again(books, node, Some(following(turn)));
         }
@@ -417,6 +425,7 @@ impl Waiting {
         let looks_max = self.wake_looks;
         let mut left = looks_max;
         let (woken, is_through) = self.wake_in_turn(books, slot, from, &mut open, &mut left);
+        assert!(woken <= WOKEN_PER_EVENT_MAX && left <= looks_max, "an event does bounded work");
         self.looked_at += files + looks_max - left;
         self.open = open;
         if woken == 0 && !is_through {
@@ -513,6 +522,7 @@ impl Waiting {
 
     /// Replaces the bound [`WAKE_LOOKS_MAX`], so that tests reach it with few requests.
     pub(crate) fn set_wake_looks(&mut self, looks_max: u64) {
+        assert!(looks_max > 0, "without a look, nothing would ever be woken");
         self.wake_looks = looks_max;
     }
 

@@ -59,6 +59,7 @@ impl PutOff {
         if self.open.insert(node, Some(from)).is_none() {
             self.queue.push_back(node);
         }
+        assert!(self.queue.len() == self.open.len(), "each node is put off once");
         self.again |= self.queue.front() == Some(&node) && self.at > 0;
     }
 
@@ -87,8 +88,9 @@ impl PutOff {
         if again {
             self.queue.push_back(node);
         } else {
-            self.open.remove(&node);
+            self.open.remove(&node).expect("a queued node is put off");
         }
+        assert!(self.queue.len() == self.open.len(), "each node is put off once");
     }
 
     pub(crate) fn memory(&self) -> u64 {
@@ -132,6 +134,7 @@ impl Waiting {
             self.put_off.end(false);
             return;
         };
+        assert!(self.put_off.queue.front() == Some(&node), "the first node is looked at");
         let offer = Offer::of(books, slot);
         let from = self.put_off.from(node);
         while self.put_off.at < self.places() {

@@ -87,6 +87,7 @@ impl Default for Attempt {
 impl Attempt {
     /// Starts a part.
     fn begin(&mut self, part: &Part, at_once: bool) {
+        assert!(self.dirty.is_empty(), "the nodes of the part before were followed");
         (self.statement, self.conflict_detection, self.at_once) =
             (part.statement, part.conflict_detection, at_once);
         self.nodes.clear();
@@ -98,7 +99,10 @@ impl Attempt {
 
     /// Notes that operation `at` changed the books of a node, and placed `bundle`.
     fn note(&mut self, at: u16, bundle: Option<BundleId>, dirty: Dirty) {
-        self.bundles.extend(bundle.map(|bundle| (bundle, at)));
+        if let Some(bundle) = bundle {
+            let before = self.bundles.insert(bundle, at);
+            assert!(before.is_none(), "a statement places a bundle once");
+        }
         self.dirty.push(dirty.slot);
     }
 }
@@ -127,6 +131,7 @@ impl Shard {
                 Err(reason) => conflicts.push(self.conflict(operation, at, reason, &attempt)),
             }
         }
+        assert!(held.len() + conflicts.len() == part.operations.len(), "each operation is held or conflicts");
         let whole = part.mode == CommitMode::AllOrNothing && !conflicts.is_empty();
         if whole {
             while let Some((_, hold)) = held.pop() {
@@ -218,6 +223,7 @@ impl Shard {
     ) -> Result<(), ConflictReason> {
         let version = self.books.nodes.hot(slot).version;
         let seen = attempt.nodes.entry(slot).or_insert(Seen { version, expected: None });
+        assert!(seen.version <= version, "the version of slot {slot} only grows within a part");
         match (expected, seen.expected) {
             (Some(this), Some((other, operation))) if this != other => {
                 return Err(ConflictReason::Contradicts(operation));
@@ -315,10 +321,12 @@ impl Shard {
         if self.is_releasing(id) {
             return Err(ConflictReason::AlreadyReleasing);
         }
-        attempt.evicted.insert(id, at);
+        let before = attempt.evicted.insert(id, at);
+        assert!(before.is_none(), "a statement evicts {id} once");
         attempt.ended.extend((grace_ns == 0).then_some(id));
         if !attempt.at_once {
-            self.statements.evicting.insert(id, attempt.statement);
+            let before = self.statements.evicting.insert(id, attempt.statement);
+            assert!(before.is_none(), "one statement at a time evicts {id}");
         }
         self.books.bump_version(slot);
         Ok(Hold::Evict { allocation: id, slot, grace_ns })
@@ -360,7 +368,8 @@ impl Shard {
         held: Vec<(u16, Hold)>,
         at_once: bool,
     ) -> Vec<(u16, Granted)> {
-        let mut granted = Vec::with_capacity(held.len());
+        let count = held.len();
+        let mut granted = Vec::with_capacity(count);
         let mut claimed: BTreeSet<Slot> = BTreeSet::new();
         for (at, hold) in held {
             self.leave_hold(hold.slot(), statement, at_once);
@@ -380,6 +389,7 @@ impl Shard {
             self.settle_claims(claimed, &mut granted);
         }
         granted.sort_by_key(|&(at, _)| at);
+        assert!(granted.len() == count, "each hold is granted");
         granted
     }
 
@@ -401,6 +411,7 @@ impl Shard {
                 *came_to = Granted::Allocated(placement);
             }
         }
+        assert!(at_once.is_empty(), "each grant is that of an operation");
     }
 
     fn commit_allocation(&mut self, held: HeldAllocation) -> Placement {

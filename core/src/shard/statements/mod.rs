@@ -20,7 +20,7 @@ use crate::planted::{PlantedBug, is_planted};
 use crate::shard::Shard;
 use crate::shard::books::HeldAllocation;
 use crate::shard::{NodeRejection, UnknownStatement};
-use crate::statement::{Applied, Conflict, ConflictReason, Part, Prepare, Prepared};
+use crate::statement::{Applied, CommitMode, Conflict, ConflictReason, Part, Prepare, Prepared};
 use crate::time::Time;
 use crate::timers::Timers;
 use crate::view::HoldImage;
@@ -137,13 +137,15 @@ impl Statements {
         } else {
             self.due.push((statement, Arc::clone(&part.cell)));
         }
+        assert!(!self.kept.contains_key(&statement), "statement {statement} has a result already");
         let before = self.parts.insert(statement, part);
         assert!(before.is_none(), "statement {statement} is held twice");
     }
 
     fn leave(&mut self, statement: StatementId) -> Option<HeldPart> {
         let part = self.parts.remove(&statement)?;
-        self.deadlines.remove(part.deadline, statement);
+        let waited = self.deadlines.remove(part.deadline, statement);
+        assert!(waited != part.asked, "statement {statement} waits for its deadline until it is asked for");
         Some(part)
     }
 }
@@ -157,6 +159,8 @@ impl Shard {
             return Prepared { statement, held: Vec::new(), conflicts };
         }
         let (held, conflicts) = self.hold_part(&part, false);
+        let is_whole = part.mode == CommitMode::AllOrNothing;
+        assert!(!is_whole || held.is_empty() || conflicts.is_empty(), "a whole part is held or conflicts");
         let places = held.iter().map(|&(at, _)| at).collect();
         if !held.is_empty() || conflicts.is_empty() {
             let asked = deadline <= self.now;
@@ -174,7 +178,8 @@ impl Shard {
         let Some(part) = self.statements.leave(statement) else {
             let kept = self.statements.kept.remove(&statement);
             let (until, applied) = kept.ok_or(UnknownStatement(statement))?;
-            self.statements.kept_until.remove(until, statement);
+            let waited = self.statements.kept_until.remove(until, statement);
+            assert!(waited, "the result of {statement} is kept for a time");
             return Ok(Box::new(applied));
         };
         let granted = match decision {
@@ -194,7 +199,8 @@ impl Shard {
         let forgets = is_planted(PlantedBug::LateResultForgotten);
         if part.asked && decision == Decision::Committed && !forgets {
             let until = Time(self.now.0.saturating_add(RESULT_KEPT_NS));
-            self.statements.kept.insert(statement, (until, applied.clone()));
+            let before = self.statements.kept.insert(statement, (until, applied.clone()));
+            assert!(before.is_none(), "statement {statement} has one result");
             self.statements.kept_until.insert(until, statement);
         }
         Ok(Box::new(applied))
@@ -209,7 +215,9 @@ impl Shard {
         };
         let done = !held.is_empty() || conflicts.is_empty();
         let decision = if done { Decision::Committed } else { Decision::Aborted };
+        let count = held.len();
         let granted = self.commit(statement, held, true);
+        assert!(granted.len() == count, "each hold is granted");
         Applied { statement, decision, granted, conflicts, visible_from: self.visible_from() }
     }
 
@@ -234,10 +242,11 @@ impl Shard {
         self.end_grace();
         let statements = &mut self.statements;
         while let Some(statement) = statements.kept_until.pop_due(now) {
-            statements.kept.remove(&statement);
+            statements.kept.remove(&statement).expect("a result is kept until its time");
         }
         while let Some(statement) = statements.deadlines.pop_due(now) {
             let part = statements.parts.get_mut(&statement).expect("a deadline is that of a held part");
+            assert!(!part.asked, "statement {statement} is asked for once");
             part.asked = true;
             statements.due.push((statement, Arc::clone(&part.cell)));
         }

@@ -6,7 +6,7 @@ pub const PARTITIONS_DEFAULT: u16 = 256;
 pub const PARTITIONS_MAX: u16 = 4096;
 /// The maximum number of shards of one process.
 pub const SHARDS_MAX: u16 = 256;
-/// The maximum number of ports (I/O threads and the registrar) that may talk to the shards.
+/// The maximum number of ports (I/O threads, planners and the registrar) that may talk to the shards.
 pub const PORTS_MAX: usize = 64;
 
 /// The maximum number of indexed resource dimensions.

@@ -21,7 +21,7 @@ pub(super) enum State {
         /// The unfinished proof.
         proof: Option<Box<Proof>>,
     },
-    /// Some bundles are not placed. It is planned when something grows, or at the deadline.
+    /// Some bundles are not placed. It is planned when a node could hold one of them, or at the deadline.
     Waiting {
         /// The deadline of its job.
         deadline: Option<Time>,

@@ -1,5 +1,5 @@
-//! A port connects one owner to all shards. Each I/O thread has one, and so do the registrar and a benchmark
-//! that drives the engine in process.
+//! A port connects one owner to all shards. Each I/O thread and each planner has one, and so do the registrar and a
+//! benchmark that drives the engine in process.
 //!
 //! A port routes requests by power of two choices over the shards' summaries (Mitzenmacher 2001). A request
 //! that one shard refuses goes on to another (Ray's spillback). The port also combines the answers of several

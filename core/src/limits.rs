@@ -149,6 +149,11 @@ pub const RANDOM_DRAWS_MAX: usize = 1024;
 pub const WATCHED_REQUESTS_MAX: usize = 8;
 /// The maximum number of requests of waiting groups that one planner watches. Other groups are tried when anything grows.
 pub const WATCHES_MAX: usize = 1 << 14;
+/// The maximum number of commands about watched requests that one planner has in flight.
+pub const WATCH_IN_FLIGHT_MAX: usize = 512;
+/// The number of watched requests that are being made known to the shards, or removed, at which a planner begins no
+/// further job.
+pub const WATCH_STEPS_MAX: usize = 1 << 12;
 /// The maximum number of times that a refusal is retried because capacity was freed while the shards were
 /// asked.
 pub const REFUSAL_RETRIES_MAX: u8 = 4;

@@ -99,7 +99,7 @@ impl Planner {
     pub fn flush(&mut self, now: Time) {
         while self.port.room() > 0
             && let Some((tag, shard, mut command)) =
-                self.outbox.pop_front().or_else(|| self.watch_commands.pop_front())
+                self.outbox.pop_front().or_else(|| self.next_watch_command())
         {
             if let Command::Prepare(prepare) = &mut command {
                 prepare.deadline = now.plus_nanos(self.config.hold_ns);

@@ -72,7 +72,8 @@ pub(super) struct Group {
     pub(super) failed_at: Option<u64>,
     /// The number of tickets without success since the last success.
     pub(super) tickets: u32,
-    /// The time of the last job. The group waits since then.
+    /// The time of the last job, or of the first loss of a bundle since then. The group waits since this time. Groups of
+    /// earlier starts begin with zero, so they come first.
     pub(super) since: Time,
     /// Its copies at the shards, while it waits.
     pub(super) watch: Option<Box<GroupWatch>>,

@@ -341,6 +341,8 @@ impl Planner {
         let lost = granted == 0;
         let partly = !lost && granted < ended.len() + draft.taken.len();
         if lost || partly {
+            // What the plan had taken on the replicas is free again. No shard reports this as growth.
+            self.given_up = true;
             self.give_up_refused(&draft, ended.len(), concluded);
         }
         let group = self.groups.get_mut(&id).expect("groups stay while a statement of theirs is under way");
@@ -373,8 +375,6 @@ impl Planner {
                 of_it.filter(|bundle| bundle.lost == Some(gone)).for_each(|bundle| bundle.lost = None);
             }
         }
-        // What the plan had taken on the replicas is free again. No shard reports this as growth.
-        self.given_up = true;
         if by_ticket {
             self.ticket_concluded(false, &concluded.conflicts, now);
         }

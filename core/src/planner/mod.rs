@@ -48,7 +48,9 @@ use slab::Slab;
 
 use crate::group::{ClientKey, PlanJob, PlanReply};
 use crate::ids::{GroupId, Incarnation, ShardId};
-use crate::limits::{GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT};
+use crate::limits::{
+    GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT, WATCH_STEPS_MAX,
+};
 use crate::link::Tickets;
 use crate::map::FixedMap;
 use crate::reply::reply_of;
@@ -65,6 +67,7 @@ use queue::{JobQueue, PortClient};
 use recall::Verdicts;
 use replica::Replica;
 use ticket::Ticket;
+use watch::WatchStep;
 
 /// The caller's name for a job. It comes back with the reply.
 pub type JobTag = u64;
@@ -156,8 +159,12 @@ pub struct Planner {
     watched: FixedMap<u64, GroupId>,
     /// The number of the next copy.
     next_watch: u64,
-    /// Commands about watched bundles. Others go first.
-    watch_commands: VecDeque<(u64, ShardId, Command)>,
+    /// Answers to shards' reports, for which others wait.
+    watch_answers: VecDeque<(ShardId, Command)>,
+    /// Copies to be made or removed.
+    watch_steps: VecDeque<WatchStep>,
+    /// The number of commands about copies in flight.
+    watching: usize,
     /// Set if a plan was lost since the last retry. Others may have room on the replicas, which no shard
     /// reports.
     given_up: bool,
@@ -185,6 +192,8 @@ pub struct Planner {
     /// The units spent before this round.
     round_began_at: u64,
     answers: Vec<(u64, PortReply)>,
+    /// The time of the last round.
+    now: Time,
 }
 
 impl Planner {
@@ -213,7 +222,9 @@ impl Planner {
             woken: VecDeque::new(),
             watched: FixedMap::default(),
             next_watch: WATCH_BIT,
-            watch_commands: VecDeque::new(),
+            watch_answers: VecDeque::new(),
+            watch_steps: VecDeque::new(),
+            watching: 0,
             given_up: false,
             deadlines: Timers::default(),
             asked: FixedMap::default(),
@@ -232,6 +243,7 @@ impl Planner {
             work: PlannerWork::default(),
             round_began_at: 0,
             answers: Vec::new(),
+            now: Time::default(),
         }
     }
 
@@ -281,7 +293,7 @@ impl Planner {
     /// Returns a check whether a job may begin. Jobs that may begin statements wait while too many are in
     /// flight.
     fn may_begin(&self) -> impl Fn(&PlanJob) -> bool + use<> {
-        let has_room = self.flights.len() < PLANNER_FLIGHTS_MAX;
+        let has_room = self.flights.len() < PLANNER_FLIGHTS_MAX && self.watch_steps.len() < WATCH_STEPS_MAX;
         move |job| has_room || !job.plans()
     }
 
@@ -308,6 +320,7 @@ impl Planner {
     /// The first half of [`poll`](Self::poll): takes the shards' answers and follows their views. Take jobs
     /// after this, when the grants are known.
     fn take_answers(&mut self, now: Time) -> usize {
+        self.now = now;
         let mut answers = std::mem::take(&mut self.answers);
         self.port.poll(now, |tag, reply| answers.push((tag, reply)));
         let count = answers.len();
@@ -393,7 +406,8 @@ impl Planner {
         let ended = self.wants_ends() && self.replicas.copies.iter().any(Replica::has_ended);
         !self.is_called()
             && self.outbox.is_empty()
-            && self.watch_commands.is_empty()
+            && self.watch_answers.is_empty()
+            && self.watch_steps.is_empty()
             && self.replies.is_empty()
             && !grew
             && !self.given_up

@@ -1,7 +1,6 @@
 //! Waiting groups: when they are retried, and how they end if they find no place.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
 
 use super::explain::Proof;
 use super::group::Group;
@@ -32,14 +31,16 @@ impl Planner {
     pub(super) fn wait(&mut self, id: GroupId, no_fit: bool, on_growth: OnGrowth) {
         let group = &self.groups[&id];
         let deadline = group.deadline();
-        // A value of the label may become open to a rule without room for a bundle.
-        let on_growth = if group.spec.topology.is_some() { OnGrowth::Plan } else { on_growth };
+        // A value of the label may become open to a rule without room for a bundle. What is counted twice may become free
+        // without growth.
+        let is_open = group.spec.topology.is_some() || self.replicas.copies.iter().any(Replica::is_uncertain);
+        let on_growth = if is_open { OnGrowth::Plan } else { on_growth };
         self.transition(id, State::Waiting { deadline, no_fit, on_growth });
     }
 
     /// Makes a group wait that found no place. After several failures it takes a ticket.
     pub(super) fn wait_for_room(&mut self, id: GroupId, no_place: &NoPlace) {
-        if self.fails_once_more(id) {
+        if self.fails_once_more(id, self.epoch().growth) {
             return self.queue_for_ticket(id);
         }
         // A search that was given up may find a place anywhere.
@@ -49,8 +50,8 @@ impl Planner {
 
     /// Counts that a group has no place after something grew. Returns whether this happened often enough for a
     /// ticket. The same growth counts once.
-    fn fails_once_more(&mut self, id: GroupId) -> bool {
-        let growth = Some(self.epoch().growth);
+    fn fails_once_more(&mut self, id: GroupId, growth: u64) -> bool {
+        let growth = Some(growth);
         let group = self.groups.get_mut(&id).expect("a waiting group is kept");
         group.losses += u32::from(group.failed_at != growth);
         group.failed_at = growth;
@@ -116,32 +117,35 @@ impl Planner {
         self.stirred.insert(id);
     }
 
-    /// Checks whether waiting groups may have room. Each of these is tried once.
+    /// Checks whether waiting groups may have room. Each of these is tried once. Groups with reports go first, because
+    /// others wait for the answers.
     pub(super) fn look_for_room(&mut self) {
+        let urgent: Vec<GroupId> = self.stirred.iter().copied().filter(|&id| self.has_reports(id)).collect();
+        for &id in &urgent {
+            self.stirred.remove(&id);
+        }
+        self.in_turn(urgent).into_iter().rev().for_each(|id| self.woken.push_front(id));
         if !self.woken.is_empty() {
             return;
         }
-        let grew = self.wants_growth() && self.port.growth() != self.tried_at;
-        if grew {
+        if self.wants_growth() && self.port.growth() != self.tried_at {
             self.ticket_moved = true;
             self.tried_at = self.port.growth();
             self.growth_without_room();
         }
-        if std::mem::take(&mut self.given_up) && !grew {
+        if std::mem::take(&mut self.given_up) {
             // Groups that found a place and lost it would lose it again to the same work.
             let no_fit = |id: &GroupId| matches!(self.groups[id].state, State::Waiting { no_fit: true, .. });
-            let without_place: Vec<GroupId> =
-                self.incomplete.iter().map(|(_, id)| *id).filter(no_fit).collect();
-            self.stirred.extend(without_place);
+            let ids = self.incomplete.iter().map(|(_, id)| *id).filter(no_fit);
+            self.stirred.extend(ids.collect::<Vec<_>>());
         }
-        if !self.stirred.is_empty() {
-            let stirred = std::mem::take(&mut self.stirred);
-            self.woken = self.in_turn(|group| stirred.contains(&group.id));
-        }
+        let stirred = std::mem::take(&mut self.stirred);
+        self.woken = self.in_turn(stirred.into_iter().collect()).into();
     }
 
     /// Handles growth for the groups for whose bundles it was not.
     fn growth_without_room(&mut self) {
+        let growth = self.epoch().growth;
         let others: Vec<GroupId> = self.incomplete.iter().map(|(_, id)| *id).collect();
         for id in others {
             let state = &self.groups[&id].state;
@@ -149,25 +153,28 @@ impl Planner {
             match on_growth {
                 OnGrowth::Plan => self.stir(id),
                 OnGrowth::Count if self.stirred.contains(&id) => {}
-                OnGrowth::Count if self.fails_once_more(id) => self.queue_for_ticket(id),
+                OnGrowth::Count if self.fails_once_more(id, growth) => self.queue_for_ticket(id),
                 OnGrowth::Count | OnGrowth::WaitOn => {}
             }
         }
     }
 
-    /// Returns waiting groups in order: higher priority first, and at equal priority one of each client in
-    /// turn.
-    fn in_turn(&self, which: impl Fn(&Group) -> bool) -> VecDeque<GroupId> {
+    /// Returns the waiting groups of `ids` in order: higher priority first, and at equal priority one of each client
+    /// in turn.
+    fn in_turn(&self, ids: Vec<GroupId>) -> Vec<GroupId> {
+        let waiting = ids
+            .into_iter()
+            .filter_map(|id| self.groups.get(&id))
+            .filter(|group| matches!(group.state, State::Waiting { .. }));
+        let mut waiting: Vec<&Group> = waiting.collect();
+        waiting.sort_unstable_by_key(|group| (Reverse(group.spec.priority), group.id));
         let mut before: FixedMap<(i32, Option<PortClient>), u32> = FixedMap::default();
-        let mut order: Vec<(Reverse<i32>, u32, GroupId)> = Vec::with_capacity(self.incomplete.len());
-        for &(priority, id) in &self.incomplete {
-            let group = &self.groups[&id];
-            if which(group) {
-                let of_client = before.entry((priority.0, group.client)).or_default();
-                order.push((priority, *of_client, id));
-                *of_client += 1;
-            }
-        }
+        let order = waiting.into_iter().map(|group| {
+            let of_client = before.entry((group.spec.priority, group.client)).or_default();
+            *of_client += 1;
+            (Reverse(group.spec.priority), *of_client, group.id)
+        });
+        let mut order: Vec<(Reverse<i32>, u32, GroupId)> = order.collect();
         order.sort_unstable();
         order.into_iter().map(|(.., id)| id).collect()
     }

@@ -90,10 +90,15 @@ impl Planner {
 
     /// Handles the loss of a bundle. It is placed again as soon as nothing else of the group is in flight.
     fn is_short(&mut self, id: GroupId) {
-        let group = &self.groups[&id];
+        let now = self.now;
+        let group = self.groups.get_mut(&id).expect("a group whose bundle ended is kept");
         match group.state {
             // The planner itself ends bundles.
             State::Ending(_) => return,
+            State::Settled => group.since = now,
+            _ => {}
+        }
+        match group.state {
             State::Settled => self.wait(id, false, OnGrowth::Plan),
             // A growth must not delay the bundles that the group had before.
             State::Queued { .. } if group.grows_from().is_some() => self.wait(id, false, OnGrowth::Plan),

@@ -7,19 +7,31 @@
 //! Room that came free before a shard knew the copies woke nobody. So a group is tried once more when all shards have
 //! them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Planner;
 use super::life::{OnGrowth, State};
 use crate::ids::{GroupId, ShardId};
-use crate::limits::{WATCHED_REQUESTS_MAX, WATCHES_MAX};
+use crate::limits::{WATCH_IN_FLIGHT_MAX, WATCHED_REQUESTS_MAX, WATCHES_MAX};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
 use crate::router::Tag;
 use crate::shard::{Command, Watch};
+use crate::time::Time;
 
-/// The tag of commands whose answers are ignored.
+/// The tag of commands whose answers say nothing.
 const IGNORED_TAG: Tag = Tag::MAX - 1;
+
+/// Copies that are being made or removed at one shard after the other.
+#[derive(Debug)]
+pub(super) struct WatchStep {
+    /// The number of the copies.
+    number: u64,
+    is_new: bool,
+    /// The next shard.
+    shard: usize,
+}
 
 /// The copies of one group.
 #[derive(Debug)]
@@ -30,9 +42,11 @@ pub(super) struct GroupWatch {
     first: u64,
     /// The number of shards' answers that are missing.
     unanswered: usize,
-    /// Copies that are under way, in order of arrival.
-    under_way: Vec<(ShardId, u64)>,
-    /// The number of these that the last attempt knew.
+    /// The time since which the copies wait.
+    since: Time,
+    /// Reports of room that are not answered, each with the number of the copy, in order of arrival.
+    reports: Vec<(ShardId, u64)>,
+    /// The number of reports that the last attempt knew.
     tried: usize,
     /// Set if something may have changed since the last attempt began.
     stirred: bool,
@@ -66,16 +80,22 @@ impl Planner {
         requests
     }
 
-    /// Gives a waiting group its copies, or answers those that are under way.
+    /// Gives a waiting group its copies, or answers the reports that the last attempt knew.
     pub(super) fn watch(&mut self, id: GroupId) {
         let requests = self.watched_requests(id);
         let group = self.groups.get_mut(&id).expect("a waiting group is kept");
-        if let Some(watch) = group.watch.as_mut().filter(|watch| are_same(&watch.requests, &requests)) {
-            let answered = watch.under_way.drain(..std::mem::take(&mut watch.tried));
+        let since = group.since;
+        let is_same =
+            |watch: &&mut Box<GroupWatch>| watch.since == since && are_same(&watch.requests, &requests);
+        if let Some(watch) = group.watch.as_mut().filter(is_same) {
+            let mut answered: BTreeMap<(ShardId, u64), u32> = BTreeMap::new();
+            for report in watch.reports.drain(..std::mem::take(&mut watch.tried)) {
+                *answered.entry(report).or_default() += 1;
+            }
             let stirred = watch.stirred;
-            for (shard, number) in answered {
+            for ((shard, number), reports) in answered {
                 let token = self.port.watch_token(number);
-                self.watch_commands.push_back((IGNORED_TAG, shard, Command::Rearm(token)));
+                self.watch_answers.push_back((shard, Command::Rearm { token, reports }));
             }
             if stirred {
                 self.stir(id);
@@ -92,21 +112,14 @@ impl Planner {
             }
             return;
         }
-        let priority = group.spec.priority;
-        let since = group.since;
         let unanswered = requests.len() * shards;
         let first = self.next_watch;
         let watch =
-            GroupWatch { requests, first, unanswered, under_way: Vec::new(), tried: 0, stirred: false };
+            GroupWatch { requests, first, since, unanswered, reports: Vec::new(), tried: 0, stirred: false };
         self.next_watch += watch.requests.len() as u64;
-        for (number, request) in watch.numbers().zip(&watch.requests) {
+        for number in watch.numbers() {
             self.watched.insert(number, id);
-            let token = self.port.watch_token(number);
-            for shard in 0..shards {
-                let request = PlacementRequest::clone(request);
-                let watch = Box::new(Watch { token, request, priority, since });
-                self.watch_commands.push_back((number, ShardId(shard as u16), Command::Watch(watch)));
-            }
+            self.watch_steps.push_back(WatchStep { number, is_new: true, shard: 0 });
         }
         group.watch = Some(Box::new(watch));
     }
@@ -114,19 +127,70 @@ impl Planner {
     /// Removes the copies of a group, if it has any.
     pub(super) fn unwatch(&mut self, id: GroupId) {
         let Some(watch) = self.groups.get_mut(&id).and_then(|group| group.watch.take()) else { return };
+        // Others wait for these answers.
+        let reported: BTreeSet<(ShardId, u64)> = watch.reports.iter().copied().collect();
+        for (shard, number) in reported {
+            let token = self.port.watch_token(number);
+            self.watch_answers.push_back((shard, Command::Unpark(token)));
+        }
         for number in watch.numbers() {
             self.watched.remove(&number);
-            let token = self.port.watch_token(number);
-            for shard in 0..self.replicas.copies.len() {
-                self.watch_commands.push_back((IGNORED_TAG, ShardId(shard as u16), Command::Unpark(token)));
-            }
+            self.watch_steps.push_back(WatchStep { number, is_new: false, shard: 0 });
         }
     }
 
-    /// Notes which copies under way the attempt that begins knows.
+    /// Returns the next command about copies that may be sent, and counts it. Few are in flight at a time, so that
+    /// statements do not wait behind them.
+    pub(super) fn next_watch_command(&mut self) -> Option<(Tag, ShardId, Command)> {
+        if self.watching >= WATCH_IN_FLIGHT_MAX {
+            return None;
+        }
+        let command = match self.watch_answers.pop_front() {
+            Some((shard, command)) => (IGNORED_TAG, shard, command),
+            None => self.next_watch_step()?,
+        };
+        self.watching += 1;
+        Some(command)
+    }
+
+    fn next_watch_step(&mut self) -> Option<(Tag, ShardId, Command)> {
+        loop {
+            let step = self.watch_steps.front_mut()?;
+            let WatchStep { number, is_new, shard } = *step;
+            step.shard += 1;
+            // The group of a new copy may have stopped waiting.
+            if shard == self.replicas.copies.len() || is_new && !self.watched.contains_key(&number) {
+                self.watch_steps.pop_front();
+                continue;
+            }
+            let shard = self.shard_id(shard);
+            if is_new {
+                return Some((number, shard, Command::Watch(Box::new(self.copy_of(number)))));
+            }
+            return Some((IGNORED_TAG, shard, Command::Unpark(self.port.watch_token(number))));
+        }
+    }
+
+    /// Returns a copy for a shard.
+    fn copy_of(&self, number: u64) -> Watch {
+        let group = &self.groups[&self.watched[&number]];
+        let watch = group.watch.as_ref().expect("the group of a copy is watched");
+        let at = usize::try_from(number - watch.first).expect("a group has few copies");
+        let request = PlacementRequest::clone(&watch.requests[at]);
+        let token = self.port.watch_token(number);
+        Watch { token, request, priority: group.spec.priority, since: watch.since }
+    }
+
+    /// Returns whether a waiting group has reports to answer, for which others wait.
+    pub(super) fn has_reports(&self, id: GroupId) -> bool {
+        let watch = self.groups.get(&id).and_then(|group| group.watch.as_ref());
+        watch.is_some_and(|watch| !watch.reports.is_empty())
+    }
+
+    /// Notes which reports the attempt that begins knows.
     pub(super) fn attempt_begins(&mut self, id: GroupId) {
         if let Some(watch) = self.groups.get_mut(&id).and_then(|group| group.watch.as_mut()) {
-            watch.tried = watch.under_way.len();
+            watch.tried = watch.reports.len();
             watch.stirred = false;
         }
     }
@@ -136,13 +200,15 @@ impl Planner {
         // The copies of a group that no longer waits are being removed.
         let Some(&id) = self.watched.get(&number) else { return };
         let watch = self.watch_of(id);
-        watch.under_way.push((shard, number));
+        watch.reports.push((shard, number));
         watch.stirred = !is_planted(PlantedBug::RoomForGroupForgotten);
         self.stir_if_it_waits(id);
     }
 
-    /// Handles a shard's answer to a new copy.
-    pub(super) fn handle_watch_answer(&mut self, number: u64) {
+    /// Handles a shard's answer to a command about a copy.
+    pub(super) fn handle_watch_answer(&mut self, number: Tag) {
+        self.watching -= 1;
+        // Unknown for other commands than `Watch`, and if the group stopped waiting.
         let Some(&id) = self.watched.get(&number) else { return };
         let watch = self.watch_of(id);
         watch.unanswered -= 1;

@@ -80,9 +80,14 @@ pub enum Command {
     /// Reports when a node could hold a bundle of a waiting group. The bundle waits in one order with the requests
     /// that are parked, and it is never placed by this.
     Watch(Box<Watch>),
-    /// Says that the room that was reported for a watched bundle did not serve its group. It is offered to others,
-    /// and the bundle waits on.
-    Rearm(WaitToken),
+    /// Says that room that was reported for a watched bundle did not serve its group. It is offered to others, and the
+    /// bundle waits on.
+    Rearm {
+        /// The bundle.
+        token: WaitToken,
+        /// The number of reports that this answers, oldest first.
+        reports: u32,
+    },
     /// Stops a request or a bundle from waiting.
     Unpark(WaitToken),
     /// Continues with a bounded part of the deferred work. Ports never send this command. The thread that runs

@@ -117,7 +117,7 @@ impl Command {
             Self::Park(_) => "Park",
             Self::Retry(_) => "Retry",
             Self::Watch(_) => "Watch",
-            Self::Rearm(_) => "Rearm",
+            Self::Rearm { .. } => "Rearm",
             Self::Unpark(_) => "Unpark",
             Self::Reserve(_) => "Reserve",
             Self::EndReservation(..) => "EndReservation",

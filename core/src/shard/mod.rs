@@ -125,7 +125,7 @@ impl Shard {
         if dirty.grew {
             self.publish.growth += 1;
             if !self.pending.is_empty() {
-                self.pending.wake_for(&self.books, dirty.slot, None);
+                self.pending.wake_for(&self.books, dirty.slot);
             }
         }
     }
@@ -192,7 +192,7 @@ impl Shard {
             Command::Park(park) => Outcome::Place(self.handle_park(*park)),
             Command::Retry(token) => self.handle_retry(token).map_or(Outcome::NotParked, Outcome::Place),
             Command::Watch(watch) => self.handle_watch(*watch),
-            Command::Rearm(token) => self.handle_rearm(token),
+            Command::Rearm { token, reports } => self.handle_rearm(token, reports),
             Command::Unpark(token) => self.handle_unpark(token),
             Command::Reserve(reserve) => Outcome::Reserve(self.handle_reserve(&reserve)),
             Command::EndReservation(node, owner) => {
@@ -348,9 +348,9 @@ impl Shard {
         Outcome::Watches
     }
 
-    /// Arms a copy of a bundle again.
-    fn handle_rearm(&mut self, token: WaitToken) -> Outcome {
-        if self.pending.rearm(&self.books, token) { Outcome::Watches } else { Outcome::NotParked }
+    /// Offers the room to others for which a copy of a bundle was woken.
+    fn handle_rearm(&mut self, token: WaitToken, reports: u32) -> Outcome {
+        if self.pending.rearm(&self.books, token, reports) { Outcome::Watches } else { Outcome::NotParked }
     }
 
     /// Removes a parked copy.
@@ -389,9 +389,10 @@ impl Shard {
         self.pending.drain_woken()
     }
 
-    /// Returns the node for whose room a waiting request or bundle was woken, until this is answered.
+    /// Returns the nodes for whose room a waiting request or bundle was woken, in order, until this is answered. A request
+    /// has at most one.
     #[must_use]
-    pub fn woken_for(&self, token: WaitToken) -> Option<NodeId> {
+    pub fn woken_for(&self, token: WaitToken) -> &[NodeId] {
         self.pending.woken_for(token)
     }
 

@@ -80,7 +80,7 @@ impl Shard {
         self.choose.node_joined(&self.books, slot);
         self.pending.homes.note_change(slot);
         self.publish.growth += u64::from(self.books.nodes.state(slot) == NodeState::Ready);
-        self.pending.wake_for(&self.books, slot, None);
+        self.pending.wake_for(&self.books, slot);
         slot
     }
 

@@ -297,8 +297,10 @@ impl LinearShard {
                 self.watched.insert(watch.token);
                 compare_bare(outcome, &Outcome::Watches)
             }
-            Command::Rearm(token) if self.watched.contains(token) => compare_bare(outcome, &Outcome::Watches),
-            Command::Rearm(_) => compare_bare(outcome, &Outcome::NotParked),
+            Command::Rearm { token, .. } if self.watched.contains(token) => {
+                compare_bare(outcome, &Outcome::Watches)
+            }
+            Command::Rearm { .. } => compare_bare(outcome, &Outcome::NotParked),
             Command::NodeBooks(id) => self.compare_books(*id, outcome),
             Command::Reserve(reserve) => self.compare_reserve(reserve, outcome),
             Command::EndReservation(id, owner) => self.compare_end(*id, *owner, outcome),

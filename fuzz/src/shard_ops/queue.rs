@@ -17,8 +17,8 @@ pub(super) struct QueueOrder {
     pub(super) woken: VecDeque<WaitToken>,
     /// The turn of each request and bundle that ever waited.
     turns: BTreeMap<WaitToken, (Reverse<i32>, Time, WaitToken)>,
-    /// Bundles that were woken and not answered yet, each with the node.
-    bundles: BTreeMap<WaitToken, NodeId>,
+    /// The nodes for which bundles were woken, in order, as far as they are not answered.
+    bundles: BTreeMap<WaitToken, Vec<NodeId>>,
 }
 
 impl QueueOrder {
@@ -27,7 +27,12 @@ impl QueueOrder {
         let (token, priority, since) = match command {
             Command::Park(park) => (park.token, park.priority, park.since),
             Command::Watch(watch) => (watch.token, watch.priority, watch.since),
-            Command::Rearm(token) | Command::Unpark(token) => {
+            Command::Rearm { token, reports } => {
+                let known = self.bundles.get_mut(token);
+                known.into_iter().for_each(|nodes| drop(nodes.drain(..*reports as usize)));
+                return;
+            }
+            Command::Unpark(token) => {
                 self.bundles.remove(token);
                 return;
             }
@@ -42,13 +47,16 @@ impl QueueOrder {
         let woken: Vec<WaitToken> = shard.drain_woken().collect();
         for token in woken {
             self.woken.push_back(token);
-            let Some(node) = shard.woken_for(token) else { continue };
+            let nodes = shard.woken_for(token);
             if oracle.is_watched(token) {
-                self.bundles.insert(token, node);
+                let known = self.bundles.entry(token).or_default();
+                known.push(nodes[known.len()]);
                 continue;
             }
+            let Some(&node) = nodes.first() else { continue };
             let turn = self.turns[&token];
-            let is_before = |(bundle, of): &(&WaitToken, &NodeId)| **of == node && self.turns[bundle] < turn;
+            let is_before =
+                |(bundle, of): &(&WaitToken, &Vec<NodeId>)| of.contains(&node) && self.turns[bundle] < turn;
             if let Some((bundle, _)) = self.bundles.iter().find(is_before) {
                 return Some(format!("{token:?} is woken for {node}, before {bundle:?} is answered"));
             }
@@ -60,7 +68,11 @@ impl QueueOrder {
 impl Pair {
     /// Returns the command with which a port answers that `token` was woken. Groups have no place here.
     pub(super) fn answer(&self, token: WaitToken) -> Command {
-        if self.oracle.is_watched(token) { Command::Rearm(token) } else { Command::Retry(token) }
+        if !self.oracle.is_watched(token) {
+            return Command::Retry(token);
+        }
+        let reports = u32::from(!self.shard.woken_for(token).is_empty());
+        Command::Rearm { token, reports }
     }
 
     /// Answers every wake-up as a port does. Afterwards no waiting request may fit.

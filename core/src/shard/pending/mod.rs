@@ -90,10 +90,10 @@ struct Copy {
     turn: Turn,
     /// True if this copy is the one by which the request is counted.
     home: bool,
-    /// True if a bundle of a group is watched by it.
-    is_bundle: bool,
-    /// The node for whose room it was woken, until its port answers.
+    /// The node for whose room the request was woken, until its port answers.
     under_way: Option<NodeId>,
+    /// If a bundle is watched by it, the nodes for whose room it was woken, until its planner answers.
+    bundle: Option<Vec<NodeId>>,
 }
 
 /// An attempt to place a parked copy.
@@ -205,13 +205,13 @@ impl Waiting {
     /// Adds a copy. `home` says whether its request is counted by it.
     pub(crate) fn park(&mut self, park: Park, home: bool, labels: &LabelIndex) {
         let turn = (Reverse(park.priority), park.since, park.token);
-        self.add(park.request, turn, home, false, labels);
+        self.add(park.request, turn, home, None, labels);
     }
 
     /// Adds a copy of a bundle.
     pub(crate) fn watch(&mut self, watch: Watch, labels: &LabelIndex) {
         let turn = (Reverse(watch.priority), watch.since, watch.token);
-        self.add(watch.request, turn, false, true, labels);
+        self.add(watch.request, turn, false, Some(Vec::new()), labels);
     }
 
     fn add(
@@ -219,7 +219,7 @@ impl Waiting {
         request: PlacementRequest,
         turn: Turn,
         home: bool,
-        is_bundle: bool,
+        bundle: Option<Vec<NodeId>>,
         labels: &LabelIndex,
     ) {
         let shape = shape_of(&request);
@@ -230,7 +230,7 @@ impl Waiting {
         self.shapes[at].copies += 1;
         self.shapes[at].homes += u64::from(home);
         self.arm(at, turn);
-        let copy = Copy { request, shape: at, turn, home, is_bundle, under_way: None };
+        let copy = Copy { request, shape: at, turn, home, under_way: None, bundle };
         let before = self.copies.insert(turn.2, copy);
         assert!(before.is_none(), "{:?} is parked twice", turn.2);
     }
@@ -365,7 +365,7 @@ impl Waiting {
 impl Waiting {
     /// Begins to try a parked copy again. It is armed, so that the attempt can wake it. Returns its request.
     pub(crate) fn begin_retry(&mut self, token: WaitToken) -> Option<Retry> {
-        let copy = self.copies.get_mut(&token).filter(|copy| !copy.is_bundle)?;
+        let copy = self.copies.get_mut(&token).filter(|copy| copy.bundle.is_none())?;
         let retry = Retry { turn: copy.turn, node: copy.under_way.take(), request: copy.request.clone() };
         let shape = copy.shape;
         self.arm(shape, retry.turn);
@@ -376,25 +376,23 @@ impl Waiting {
     pub(crate) fn end_retry(&mut self, books: &Books, retry: &Retry, is_placed: bool) {
         let &Retry { turn, node, .. } = retry;
         assert!(self.copies.contains_key(&turn.2), "a copy stays while it is tried");
+        let next = Some(following(turn));
         if !is_placed {
-            return self.offer_again(books, node, Some(following(turn)));
+            return self.offer_again(books, node, next);
         }
         // A placement that used up its reservation may have woken this same copy.
         let again = self.remove(turn.2).and_then(|copy| copy.under_way);
-        self.offer_again(books, node, None);
+        self.offer_again(books, node, next);
         if again != node {
-            self.offer_again(books, again, None);
+            self.offer_again(books, again, next);
         }
     }
 
     /// Removes a parked copy. Returns whether there was one.
     pub(crate) fn unpark(&mut self, books: &Books, token: WaitToken) -> bool {
         let Some(copy) = self.remove(token) else { return false };
-        if copy.is_bundle {
-            self.bundle_answered(books, copy.under_way);
-        } else {
-            self.offer_again(books, copy.under_way, None);
-        }
+        self.offer_again(books, copy.under_way, Some(following(copy.turn)));
+        copy.bundle.into_iter().flatten().for_each(|node| self.bundle_answered(books, node));
         true
     }
 
@@ -402,20 +400,23 @@ impl Waiting {
     /// refused had its turn, and so had those before it.
     fn offer_again(&mut self, books: &Books, node: Option<NodeId>, from: Option<Turn>) {
         if let Some(slot) = node.and_then(|node| books.nodes.slot(node)) {
-            self.wake_for(books, slot, from);
+            self.offer(books, slot, from);
         }
+    }
+
+    /// Wakes copies that the node in `slot` could hold, because it has more available.
+    pub(crate) fn wake_for(&mut self, books: &Books, slot: Slot) {
+        self.node_grew(books.nodes.hot(slot).id);
+        self.offer(books, slot, None);
     }
 
     /// Wakes copies that the node in `slot` could hold with what it has available, in order from the turn `from`
     /// on.
-    pub(crate) fn wake_for(&mut self, books: &Books, slot: Slot, from: Option<Turn>) {
+    fn offer(&mut self, books: &Books, slot: Slot, from: Option<Turn>) {
         if self.is_empty() || !books.nodes.takes_work(slot) {
             return;
         }
         let node = books.nodes.hot(slot).id;
-        if from.is_none() {
-            self.node_grew(node);
-        }
         let mut open = std::mem::take(&mut self.open);
         open.clear();
         let cold = books.nodes.cold(slot);
@@ -479,21 +480,22 @@ impl Waiting {
             }
             match self.wake_if_it_fits(books, slot, &mut offer, (turn, at)) {
                 Wake::Woken => woken += 1,
+                Wake::UnderWay => {}
                 Wake::DoesNotFit => continue,
                 Wake::Blocked => return (woken, true),
             }
             if woken == most {
                 return (woken, true);
             }
-            if let Some(next) = self.shapes[at].next(from) {
+            if let Some(next) = self.shapes[at].next(Some(following(turn))) {
                 open.push(Reverse((next, vertex)));
             }
         }
         (woken, true)
     }
 
-    /// Wakes the copies of `fitting` that still fit together. Returns how many, and counts a copy that bundles under
-    /// way block.
+    /// Wakes the copies of `fitting` that still fit together. Returns how many, and counts copies that are under way or
+    /// that others under way block.
     pub(crate) fn wake_of(
         &mut self,
         books: &Books,
@@ -512,10 +514,12 @@ impl Waiting {
                 continue;
             }
             match self.wake_if_it_fits(books, slot, &mut offer, (turn, at)) {
-                Wake::Woken => woken += 1,
+                Wake::Woken | Wake::UnderWay => woken += 1,
                 Wake::DoesNotFit => {}
                 Wake::Blocked => return woken + 1,
             }
+            // Only one copy of each shape was looked for.
+            self.block_next(books.nodes.hot(slot).id, turn, at);
         }
         woken
     }
@@ -526,9 +530,10 @@ impl Waiting {
         self.wake_looks = looks_max;
     }
 
-    /// Returns the node for whose room a copy is under way.
-    pub(crate) fn woken_for(&self, token: WaitToken) -> Option<NodeId> {
-        self.copies.get(&token)?.under_way
+    /// Returns the nodes for whose room a copy is under way.
+    pub(crate) fn woken_for(&self, token: WaitToken) -> &[NodeId] {
+        let Some(copy) = self.copies.get(&token) else { return &[] };
+        copy.bundle.as_deref().unwrap_or(copy.under_way.as_slice())
     }
 
     /// Returns the copies woken since the last call, in order.
@@ -559,13 +564,14 @@ impl Waiting {
         let waiting = self;
         let copies: usize = waiting.shapes.iter().map(|(_, shape)| shape.copies).sum();
         let armed: usize = waiting.shapes.iter().map(|(_, shape)| shape.armed.len()).sum();
-        let under_way: Vec<NodeId> = waiting.copies.values().filter_map(|copy| copy.under_way).collect();
+        let mut under_way: Vec<NodeId> = waiting.copies.values().filter_map(|copy| copy.under_way).collect();
         if copies != waiting.copies.len() || armed + under_way.len() != copies {
             return Err(broken!(
                 "{copies} waiting copies in shapes, {armed} armed, {} in all",
                 waiting.copies.len()
             ));
         }
+        under_way.extend(waiting.bundles.keys());
         waiting.files.check(waiting.filed)?;
         waiting.put_off.check()?;
         waiting.check_bundles()?;
@@ -574,7 +580,7 @@ impl Waiting {
             if !is_ready || under_way.contains(&hot.id) || waiting.put_off.is_open(hot.id) {
                 continue;
             }
-            let of_request = |turn: &Turn| !waiting.copies[&turn.2].is_bundle;
+            let of_request = |turn: &Turn| waiting.copies[&turn.2].bundle.is_none();
             let missed = waiting
                 .shapes
                 .iter()

@@ -51,10 +51,8 @@ impl Shard {
         let mut count = 0;
         let mut found = 0;
         for command in commands {
-            if let Command::Release(id) = command
-                && let Some(at) = self.books.ledger.place_hint(*id)
-            {
-                places[count] = at;
+            if let Command::Release(id) = command {
+                places[count] = self.books.ledger.place_hint(*id);
                 count += 1;
             }
         }

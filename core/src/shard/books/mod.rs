@@ -231,6 +231,18 @@ impl Books {
     fn give_back(&mut self, allocation: &Allocation) {
         self.adopted.forget(allocation.id);
         let slot = allocation.node;
+        self.sums.released += 1;
+        let hot = self.nodes.hot(slot);
+        if hot.withheld == 0 && !hot.has_shortfall {
+            return self.nodes.give(slot, &allocation.demand, allocation.gpus, allocation.units.as_ref());
+        }
+        self.give_back_beside(allocation);
+    }
+
+    /// Gives back to a node of which something is withheld, or that has a shortfall.
+    #[cold]
+    fn give_back_beside(&mut self, allocation: &Allocation) {
+        let slot = allocation.node;
         self.restore(slot, WITHHELD);
         self.nodes.give(slot, &allocation.demand, allocation.gpus, allocation.units.as_ref());
         let forgotten = match () {
@@ -240,7 +252,6 @@ impl Books {
         };
         self.withhold(slot, WITHHELD & !forgotten);
         self.sums.shortfall_changed(&self.nodes, slot);
-        self.sums.released += 1;
     }
 
     /// Counts a change of a node that others may plan on.

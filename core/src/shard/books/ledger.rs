@@ -171,17 +171,25 @@ impl Ledger {
         Some(MoreImage { custom: extra.custom.clone(), units: extra.units.clone() })
     }
 
-    /// Returns the probable place of the live allocation `id`, without reading its record.
+    /// Reads the record that an id names, only so that it is in the cache.
     #[inline]
-    pub(crate) fn place_hint(&self, id: AllocationId) -> u32 {
-        place_of(id)
+    pub(crate) fn peek(&self, id: AllocationId) -> u32 {
+        self.peek_at(place_of(id))
     }
 
-    /// Returns the node of the record at a place, and its neighbors in the node's list. `None` if the place is
+    /// Reads the record at a place, only so that it is in the cache.
+    #[inline]
+    pub(crate) fn peek_at(&self, at: u32) -> u32 {
+        self.pages
+            .get(at as usize / PAGE)
+            .map_or(0, |page| page.get(at as usize % PAGE).map_or(0, |r| r.node))
+    }
+
+    /// Returns the node of the record that an id names, and its neighbors in the node's list. `None` if the place is
     /// vacant.
     #[inline]
-    pub(crate) fn neighbours(&self, at: u32) -> Option<(Slot, u32, u32)> {
-        self.record(at).map(|record| (record.node, record.previous, record.next))
+    pub(crate) fn neighbours(&self, id: AllocationId) -> Option<(Slot, u32, u32)> {
+        self.record(place_of(id)).map(|record| (record.node, record.previous, record.next))
     }
 
     /// Returns the live allocation of `id`.

@@ -192,10 +192,10 @@ impl NodeTable {
         self.by_id.get(&id).copied()
     }
 
-    /// Prefetches what a release reads of a node.
+    /// Reads what a release reads of a node, only so that it is in the cache.
     #[inline]
-    pub(crate) fn prefetch(&self, slot: Slot) -> (u64, Amount) {
-        (self.hot(slot).version, self.room(slot).cpu)
+    pub(crate) fn peek(&self, slot: Slot) -> u32 {
+        self.hot(slot).first_allocation ^ self.room(slot).capacity[0]
     }
 
     pub(crate) fn room(&self, slot: Slot) -> &Room {

@@ -1,6 +1,6 @@
 //! The reasons for a refusal: exact counts at a bounded cost.
 //!
-//! Counting runs over contiguous 24-byte records and keeps one tally per check. Only custom resources, which
+//! Counting runs over contiguous 32-byte records and keeps one tally per check. Only custom resources, which
 //! are rare, need more than these records. The map is built once, at the end.
 //!
 //! A command counts at most one page of nodes. To count all nodes, the caller asks for each further page with
@@ -191,6 +191,12 @@ impl Choose {
 /// Returns the end of the page that begins at `from`, and counts its nodes as examined.
 fn page_end(books: &Books, from: Slot, most: u32, refusal: &mut Refusal) -> Slot {
     let slots = books.nodes.slots();
+    if books.nodes.len() == slots as usize {
+        // No slot is vacant.
+        let end = slots.min(from.saturating_add(most)).max(from);
+        refusal.examined += u64::from(end - from);
+        return end;
+    }
     let last = slots.min(from.saturating_add(most.saturating_mul(EXPLAIN_SLOTS_PER_NODE)));
     let mut end = from;
     while end < last && refusal.examined < u64::from(most) {

@@ -220,7 +220,7 @@ impl Ledger {
     ///
     /// # Panics
     /// If its id was already granted.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, allocation: Allocation, nodes: &mut NodeTable) {
         let at = self.vacant_place();
         let id = allocation.id;
@@ -279,7 +279,7 @@ impl Ledger {
     }
 
     /// Removes an allocation. The caller must settle the node's books.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&mut self, id: AllocationId, nodes: &mut NodeTable) -> Option<Allocation> {
         let at = self.find(id)?;
         if at != place_of(id) {

@@ -212,11 +212,12 @@ fn count_plain(books: &Books, request: &PlacementRequest, page: Range<Slot>, ref
     let mut not_ready = 0u64;
     let mut full = 0u64;
     for room in &books.nodes.rooms()[page.start as usize..page.end as usize] {
-        match room.state {
-            Some(NodeState::Ready) if room.places <= 0 => full += 1,
-            Some(NodeState::Ready) => tallies.count(room),
-            Some(_) => not_ready += 1,
-            None => {}
+        if room.takes_work() {
+            tallies.count(room);
+        } else if room.state == Some(NodeState::Ready) {
+            full += 1;
+        } else {
+            not_ready += u64::from(room.state.is_some());
         }
     }
     tallies.report(refusal);
@@ -244,6 +245,7 @@ fn count_slots(
     slots: impl Iterator<Item = Slot>,
     refusal: &mut Refusal,
 ) {
+    let reserves = !books.reservations.is_empty();
     let custom = request.demand.custom();
     let tally = |&(_, amount): &(_, Amount)| Tally::of(amount.units());
     let mut tallies = Tallies::of(request);
@@ -261,7 +263,7 @@ fn count_slots(
             *tainted += 1;
         } else if state != NodeState::Ready {
             *not_ready += 1;
-        } else if is_kept_from(books, slot, request) {
+        } else if reserves && is_kept_from(books, slot, request) {
             *reserved += 1;
         } else if room.places <= 0 {
             *full += 1;

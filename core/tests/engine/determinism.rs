@@ -61,7 +61,7 @@ proptest! {
         let command = |_| {
             let command = workload.command();
             first.step([command.clone()], Time(1), &mut outcomes);
-            workload.saw(&outcomes.drain(..).collect::<Vec<_>>());
+            workload.saw(&std::mem::take(&mut outcomes));
             command
         };
         let commands: Vec<Command> = (0..600).map(command).collect();

@@ -3,8 +3,8 @@
 //! The sequence of an id names the place of its record: the low 32 bits are the place, the high 32 bits say how many
 //! ids named that place before. So a record is found without a table, and no id is granted twice: the count of a
 //! place only grows, a place whose count is at its end is not used again, and the ids of another start have another
-//! incarnation. A record is elsewhere than its id says if an earlier start granted the id, or if the id was granted
-//! before the record was made, for a claim. Such records are found by a map.
+//! incarnation. A record is in another place than its id says if an earlier start granted the id, or if the id was
+//! granted before the record was made, for a claim. Such records are found by a map.
 
 use crate::broken::{Broken, broken};
 use std::sync::Arc;
@@ -72,8 +72,12 @@ impl Record {
         Self { id, cpu, memory, extra, gpu, gpus, node, next, previous: NO_ALLOCATION, granted }
     }
 
-    fn into_allocation(self) -> Allocation {
-        let (custom, units) = self.extra.map_or((None, None), |extra| (extra.custom, extra.units));
+    #[inline]
+    fn allocation(&self) -> Allocation {
+        let (custom, units) = match self.extra.as_deref() {
+            Some(extra) => (extra.custom.clone(), extra.units.clone()),
+            None => (None, None),
+        };
         let demand = Demand { cpu: self.cpu, memory: self.memory, gpu: self.gpu, custom };
         Allocation { id: self.id, demand, gpus: self.gpus, units, node: self.node }
     }
@@ -91,16 +95,16 @@ pub(crate) struct Ledger {
     /// The vacant place that is taken next: the one that became vacant last.
     vacant: u32,
     live: usize,
-    /// The places of the records that are not where their ids say.
-    elsewhere: FixedMap<AllocationId, u32>,
+    /// The places of the records that are not where their ids say, by id.
+    by_id: FixedMap<AllocationId, u32>,
     /// Records that changed since the last view, if views are made.
     dirty: Option<Box<Dirty>>,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        let elsewhere = FixedMap::default();
-        Self { pages: Vec::new(), vacant: NO_ALLOCATION, live: 0, elsewhere, dirty: None }
+        let by_id = FixedMap::default();
+        Self { pages: Vec::new(), vacant: NO_ALLOCATION, live: 0, by_id, dirty: None }
     }
 }
 
@@ -128,7 +132,7 @@ impl Ledger {
         if self.record(at).is_some_and(|record| record.id == id) {
             return Some(at);
         }
-        if self.elsewhere.is_empty() { None } else { self.elsewhere.get(&id).copied() }
+        if self.by_id.is_empty() { None } else { self.by_id.get(&id).copied() }
     }
 
     /// Notes that a record changed in what views show.
@@ -194,7 +198,7 @@ impl Ledger {
 
     /// Returns the live allocation of `id`.
     pub(crate) fn get(&self, id: AllocationId) -> Option<Allocation> {
-        self.record(self.find(id)?).cloned().map(Record::into_allocation)
+        self.record(self.find(id)?).map(Record::allocation)
     }
 
     /// Returns the node of the live allocation of `id`.
@@ -227,9 +231,9 @@ impl Ledger {
         if at != place_of(id) {
             let is_live = self.find(id).is_some();
             assert!(!is_live, "allocation {id} is granted twice");
-            self.elsewhere.insert(id, at);
-        } else if !self.elsewhere.is_empty() {
-            assert!(!self.elsewhere.contains_key(&id), "allocation {id} is granted twice");
+            self.by_id.insert(id, at);
+        } else if !self.by_id.is_empty() {
+            assert!(!self.by_id.contains_key(&id), "allocation {id} is granted twice");
         }
         let hot = nodes.hot_mut(allocation.node);
         let next = std::mem::replace(&mut hot.first_allocation, at);
@@ -262,19 +266,9 @@ impl Ledger {
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
             self.pages.push(Vec::with_capacity(PAGE));
         }
-        let nothing = AllocationImage::default();
-        self.pages.last_mut().expect("just pushed").push(Record {
-            id: nothing.id,
-            cpu: nothing.cpu,
-            memory: nothing.memory,
-            extra: None,
-            gpu: nothing.gpu,
-            gpus: nothing.gpus,
-            node: VACANT,
-            next: NO_ALLOCATION,
-            previous: NO_ALLOCATION,
-            granted: 0,
-        });
+        let AllocationImage { id, gpus, .. } = AllocationImage::default();
+        let nothing = Allocation { id, demand: Demand::default(), gpus, units: None, node: VACANT };
+        self.pages.last_mut().expect("just pushed").push(Record::new(nothing, NO_ALLOCATION, 0));
         self.vacant = at;
     }
 
@@ -283,20 +277,18 @@ impl Ledger {
     pub(super) fn remove(&mut self, id: AllocationId, nodes: &mut NodeTable) -> Option<Allocation> {
         let at = self.find(id)?;
         if at != place_of(id) {
-            self.elsewhere.remove(&id);
-            if self.elsewhere.is_empty() {
-                self.elsewhere = FixedMap::default();
+            self.by_id.remove(&id);
+            if self.by_id.is_empty() {
+                self.by_id = FixedMap::default();
             }
         }
         let vacant = std::mem::replace(&mut self.vacant, at);
         self.live -= 1;
         self.touch(at);
         let record = self.record_mut(at);
-        let (next, previous) = (record.next, record.previous);
-        let (custom, units) = record.extra.take().map_or((None, None), |extra| (extra.custom, extra.units));
-        let demand = Demand { cpu: record.cpu, memory: record.memory, gpu: record.gpu, custom };
-        let allocation = Allocation { id, demand, gpus: record.gpus, units, node: record.node };
-        (record.node, record.next) = (VACANT, vacant);
+        let Record { next, previous, .. } = *record;
+        let allocation = record.allocation();
+        (record.node, record.next, record.extra) = (VACANT, vacant, None);
         let hot = nodes.hot_mut(allocation.node);
         if previous == NO_ALLOCATION {
             assert!(hot.first_allocation == at, "the list of node {} is broken", hot.id);
@@ -325,7 +317,7 @@ impl Ledger {
             }
             let record = self.record(at).expect("lists link live records");
             at = record.next;
-            Some(record.clone().into_allocation())
+            Some(record.allocation())
         })
     }
 
@@ -334,40 +326,37 @@ impl Ledger {
         let records: usize = self.pages.iter().map(Vec::capacity).sum();
         let records = (records * size_of::<Record>()) as u64;
         add("allocation records", records + memory::of_vec(&self.pages));
-        add("allocations of earlier starts by id", memory::of_map(&self.elsewhere));
+        add("allocations of earlier starts by id", memory::of_map(&self.by_id));
         if let Some(dirty) = &self.dirty {
             add("changed allocations", dirty.bytes());
         }
     }
 
-    /// Checks that every record is found by its id, and every vacant place is on the list unless all its ids are
-    /// granted.
+    /// Checks that every record is found by its id, and every vacant place is listed unless all its ids are granted.
     pub(crate) fn check(&self) -> Result<(), Broken> {
-        let (mut live, mut elsewhere, mut vacant) = (0, 0, 0);
-        for (at, record) in (0u32..).zip(self.pages.iter().flatten()) {
-            if record.node == VACANT {
-                vacant += usize::from(record.granted != u32::MAX);
-            } else {
-                live += 1;
-                elsewhere += usize::from(place_of(record.id) != at);
-                if self.find(record.id) != Some(at) {
-                    return Err(broken!("allocation {} is not found by its id", record.id));
-                }
-            }
+        let records = || (0u32..).zip(self.pages.iter().flatten());
+        let mut lost = records().filter(|&(at, r)| r.node != VACANT && self.find(r.id) != Some(at));
+        if let Some((_, record)) = lost.next() {
+            return Err(broken!("allocation {} is not found by its id", record.id));
         }
-        if (live, elsewhere) != (self.live, self.elsewhere.len()) {
-            return Err(broken!("{live} and {elsewhere}, not {} and {}", self.live, self.elsewhere.len()));
+        let is_usable = |record: &Record| record.node == VACANT && record.granted != u32::MAX;
+        let record = |at: u32| &self.pages[at as usize / PAGE][at as usize % PAGE];
+        let is_place = |&at: &u32| at != NO_ALLOCATION;
+        let listed = std::iter::successors(Some(self.vacant).filter(is_place), |&at| {
+            Some(record(at).next).filter(is_place)
+        });
+        let listed = listed.take(self.places() as usize + 1).filter(|&at| is_usable(record(at))).count();
+        let live = records().filter(|(_, record)| record.node != VACANT).count();
+        let by_id = records().filter(|&(at, r)| r.node != VACANT && place_of(r.id) != at).count();
+        let usable = records().filter(|(_, record)| is_usable(record)).count();
+        if [live, by_id, usable] != [self.live, self.by_id.len(), listed] {
+            return Err(broken!(
+                "{live} records, {by_id} by id, {usable} vacant, not {} and {} and {listed}",
+                self.live,
+                self.by_id.len()
+            ));
         }
-        let mut next = self.vacant;
-        while next != NO_ALLOCATION {
-            let record = &self.pages[next as usize / PAGE][next as usize % PAGE];
-            vacant = vacant.wrapping_sub(usize::from(record.granted != u32::MAX));
-            if record.node != VACANT || vacant > self.places() as usize {
-                return Err(broken!("place {next} is listed as vacant"));
-            }
-            next = record.next;
-        }
-        if vacant == 0 { Ok(()) } else { Err(broken!("{vacant} vacant places are not listed")) }
+        Ok(())
     }
 }
 
@@ -419,8 +408,9 @@ mod tests {
         // Ids of claims: granted now, recorded later or never.
         let mut promised: Vec<AllocationId> = Vec::new();
         for old in 0..40 {
-            ledger.insert(of(id(1, old % 7 << 32 | old)), &mut nodes);
-            live.push(id(1, old % 7 << 32 | old));
+            let old = id(1, ((old % 7) << 32) | old);
+            ledger.insert(of(old), &mut nodes);
+            live.push(old);
         }
         for _ in 0..4000 {
             match rng.below(5) {

@@ -236,12 +236,12 @@ impl Books {
         if hot.withheld == 0 && !hot.has_shortfall {
             return self.nodes.give(slot, &allocation.demand, allocation.gpus, allocation.units.as_ref());
         }
-        self.give_back_beside(allocation);
+        self.give_back_withheld(allocation);
     }
 
     /// Gives back to a node of which something is withheld, or that has a shortfall.
     #[cold]
-    fn give_back_beside(&mut self, allocation: &Allocation) {
+    fn give_back_withheld(&mut self, allocation: &Allocation) {
         let slot = allocation.node;
         self.restore(slot, WITHHELD);
         self.nodes.give(slot, &allocation.demand, allocation.gpus, allocation.units.as_ref());

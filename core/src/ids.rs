@@ -49,17 +49,16 @@ pub struct Incarnation(pub u32);
 
 /// A granted placement.
 ///
-/// The id is unique forever. `sequence` counts within the partition, and each start has its own
-/// `incarnation`, so a start that lost the end of the count still assigns new ids. The id contains the
-/// partition, so a release finds its shard without a directory, even if the number of shards has changed
-/// since.
+/// The id is unique forever. A shard grants each `sequence` once, each partition has one shard, and each start has
+/// its own `incarnation`. The id contains the partition, so a release finds its shard without a directory, even if
+/// the number of shards has changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId {
     /// The start of the service that granted it.
     pub incarnation: Incarnation,
     /// The partition of its node.
     pub partition: PartitionId,
-    /// Counts from 1 within the partition.
+    /// Says which record of the shard's ledger it had first, and how many ids that record had before.
     pub sequence: u64,
 }
 

@@ -315,6 +315,7 @@ impl Run<'_> {
 
     fn compare(&mut self, command: &Command, outcome: &Outcome) -> Result<(), String> {
         let differs = |model: String| Err(format!("the model says {model}, the shard {outcome:?}"));
+        self.model.tell(outcome);
         match (command, outcome) {
             (Command::Place(request), _) => return self.compare_place(request, outcome),
             (Command::Release(id), _) => match (self.model.release(*id), outcome) {

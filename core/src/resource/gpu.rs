@@ -200,6 +200,17 @@ impl GpuBooks {
             *free -= assignment.part;
         }
     }
+
+    /// Gives back what `assignment` names.
+    ///
+    /// # Panics
+    /// When an instance would have more than a whole device free. The caller and the books disagree then.
+    #[inline]
+    pub fn give(&mut self, assignment: GpuAssignment) {
+        for instance in assignment.instances() {
+            self.set_free(instance, self.free(instance) + assignment.part);
+        }
+    }
 }
 
 #[cfg(test)]

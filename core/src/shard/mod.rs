@@ -136,11 +136,21 @@ impl Shard {
     /// If an invariant of the shard is broken, or `now` goes backwards.
     pub fn step(&mut self, batch: impl IntoIterator<Item = Command>, now: Time, outcomes: &mut Vec<Outcome>) {
         self.begin_step(now);
-        for command in batch {
-            let outcome = self.handle_command(command);
-            self.note_change(Some(&outcome));
-            outcomes.push(outcome);
+        for mut command in batch {
+            self.carry_out(&mut command, outcomes);
         }
+    }
+
+    /// Carries out a command, which may be taken out of its place. Placements and releases are read where they are.
+    #[inline]
+    fn carry_out(&mut self, command: &mut Command, outcomes: &mut Vec<Outcome>) {
+        let outcome = match command {
+            Command::Place(request) => Outcome::Place(self.handle_place(request)),
+            Command::Release(id) => Outcome::Release(self.handle_release(*id)),
+            other => self.handle_other(std::mem::replace(other, Command::GoOn)),
+        };
+        self.note_change(Some(&outcome));
+        outcomes.push(outcome);
     }
 
     /// Handles deadlines that have passed, before any command.
@@ -169,10 +179,11 @@ impl Shard {
         Some(next.min(statements.next_deadline())).filter(|&next| next != NEVER)
     }
 
-    fn handle_command(&mut self, command: Command) -> Outcome {
+    /// Handles what is neither a placement nor a release.
+    #[inline(never)]
+    fn handle_other(&mut self, command: Command) -> Outcome {
         match command {
-            Command::Place(request) => Outcome::Place(self.handle_place(&request)),
-            Command::Release(id) => Outcome::Release(self.handle_release(id)),
+            Command::Place(_) | Command::Release(_) => unreachable!("these are handled where they are"),
             Command::AddNode(registration) => Outcome::Node(Ok(self.handle_add_node(*registration, None))),
             Command::RejoinNode { registration, version } => {
                 Outcome::Node(Ok(self.handle_add_node(*registration, Some(version))))

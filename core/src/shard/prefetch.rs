@@ -27,49 +27,45 @@ impl Shard {
     /// Like [`step`](Self::step).
     pub fn step_batch(&mut self, batch: &mut Vec<Command>, now: Time, outcomes: &mut Vec<Outcome>) {
         self.begin_step(now);
-        let mut left = batch.drain(..);
-        while let commands = left.as_slice()
-            && !commands.is_empty()
-        {
-            let some = &commands[..commands.len().min(AHEAD)];
-            if some.len() >= AHEAD_MIN {
-                self.prefetch(some);
+        outcomes.reserve(batch.len());
+        for commands in batch.chunks_mut(AHEAD) {
+            if commands.len() >= AHEAD_MIN {
+                self.prefetch(commands);
             }
-            for command in left.by_ref().take(AHEAD) {
-                let outcome = self.handle_command(command);
-                self.note_change(Some(&outcome));
-                outcomes.push(outcome);
+            for command in commands {
+                self.carry_out(command, outcomes);
             }
         }
+        batch.clear();
     }
 
     /// Prefetches the memory that releases among `commands` will read.
     fn prefetch(&self, commands: &[Command]) {
-        let mut places = [0; AHEAD];
-        let mut nodes = [0; AHEAD];
-        let mut nexts = [0; AHEAD];
-        let mut count = 0;
+        let Self { books, choose, .. } = self;
+        let mut releases = [(0, 0); AHEAD];
         let mut found = 0;
+        // What is read is combined, because the compiler drops reads without a use.
+        let mut read = 0;
         for command in commands {
-            if let Command::Release(id) = command
-                && let Some(at) = self.books.ledger.place_hint(*id)
-            {
-                places[count] = at;
-                count += 1;
+            if let Command::Release(id) = command {
+                read ^= books.ledger.peek(*id);
             }
         }
-        for &at in &places[..count] {
-            if let Some((node, previous, next)) = self.books.ledger.neighbours(at) {
-                (nodes[found], nexts[found]) = (node, next);
-                black_box(self.books.ledger.neighbours(previous));
+        for command in commands {
+            if let Command::Release(id) = command
+                && let Some((node, previous, next)) = books.ledger.neighbours(*id)
+            {
+                read ^= books.ledger.peek_at(previous);
+                releases[found] = (node, next);
                 found += 1;
             }
         }
-        for (&next, &node) in nexts.iter().zip(&nodes).take(found) {
-            black_box((self.books.ledger.neighbours(next), self.books.nodes.prefetch(node)));
+        for &(node, next) in &releases[..found] {
+            read ^= books.ledger.peek_at(next) ^ books.nodes.peek(node);
         }
-        for &node in &nodes[..found] {
-            black_box(self.choose.prefetch(node));
+        for &(node, _) in &releases[..found] {
+            read ^= choose.peek(node);
         }
+        black_box(read);
     }
 }

@@ -102,7 +102,7 @@ impl Shard {
         ShardConfig {
             shard: self.id,
             incarnation: self.incarnation,
-            partitions: self.books.sequences.iter().map(|(partition, _)| partition).collect(),
+            partitions: self.books.partitions.clone(),
             geometry: self.choose.geometry().clone(),
             seed: 0,
             hybrid: self.choose.hybrid_settings(),

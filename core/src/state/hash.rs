@@ -41,12 +41,10 @@ impl PartitionHash {
         state.inside.iter().for_each(|record| self.add(&of_inside(record)));
     }
 
-    /// Returns the hash of the partition. `sequence` is the last allocation sequence that the partition
-    /// granted.
-    pub(crate) fn finish(self, id: PartitionId, sequence: u64) -> StateHash {
+    /// Returns the hash of the partition.
+    pub(crate) fn finish(self, id: PartitionId) -> StateHash {
         let mut hasher = StateHasher::new("partition");
         hasher.number(u64::from(id.0));
-        hasher.number(sequence);
         hasher.number(self.records);
         hasher.state(StateHash(self.sum));
         hasher.finish()
@@ -58,7 +56,7 @@ impl PartitionHash {
 pub fn partition_hash(partition: &PartitionState) -> StateHash {
     let mut hash = PartitionHash::default();
     hash.add_records(partition);
-    hash.finish(partition.id, partition.sequence)
+    hash.finish(partition.id)
 }
 
 fn of_node(node: &NodeRecord) -> StateHasher {

@@ -118,9 +118,6 @@ pub struct InsideRecord {
 pub struct PartitionState {
     /// Its id.
     pub id: PartitionId,
-    /// The last allocation sequence granted. It continues across restarts, so a clean restart leaves the books
-    /// unchanged. Uniqueness of ids does not depend on this, because ids contain the incarnation.
-    pub sequence: u64,
     /// In order of id.
     pub nodes: Vec<NodeRecord>,
     /// In order of id.
@@ -143,7 +140,6 @@ impl PartitionState {
     pub fn empty(id: PartitionId) -> Self {
         Self {
             id,
-            sequence: 0,
             nodes: Vec::new(),
             allocations: Vec::new(),
             reservations: Vec::new(),

@@ -13,7 +13,7 @@ use wharf_core::link::Decision;
 use wharf_core::node::NodeRegistration;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::rng::Rng;
-use wharf_core::router::PortRequest;
+use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
 use wharf_core::state::StoreState;
 use wharf_core::statement::{
@@ -56,7 +56,15 @@ proptest! {
     #[test]
     fn a_shard_comes_to_the_same_in_any_batch_cut(seed in any::<u64>(), cuts in any::<u64>()) {
         let mut workload = Workload::new(seed, Incarnation(1), PARTITIONS);
-        let commands: Vec<Command> = (0..600).map(|_| workload.command()).collect();
+        let mut first = fresh_shard();
+        let mut outcomes = Vec::new();
+        let command = |_| {
+            let command = workload.command();
+            first.step([command.clone()], Time(1), &mut outcomes);
+            workload.saw(&std::mem::take(&mut outcomes));
+            command
+        };
+        let commands: Vec<Command> = (0..600).map(command).collect();
         let one_by_one = run_cut(fresh_shard(), &commands, || 1);
         prop_assert!(one_by_one.0.contains("Place(Ok(") && one_by_one.0.contains("Released"));
         let mut rng = Rng::new(cuts);
@@ -79,7 +87,12 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
     });
     commands.push((Time(1), nodes.collect()));
     let mut prepared = 0;
+    let mut first = fresh_shard();
+    let mut outcomes = Vec::new();
+    first.step(commands[0].1.iter().cloned(), Time(1), &mut outcomes);
     for time in 1..150 {
+        workload.saw(&outcomes);
+        outcomes.clear();
         let group = (0..1 + rng.below(8)).map(|_| {
             let statement =
                 |number| StatementId { incarnation: Incarnation(1), planner: (number % 3) as u16, number };
@@ -129,7 +142,9 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
                 }
             }
         });
-        commands.push((Time(time * 5 + 5), group.collect()));
+        let group: Vec<Command> = group.collect();
+        first.step(group.iter().cloned(), Time(time * 5 + 5), &mut outcomes);
+        commands.push((Time(time * 5 + 5), group));
     }
     commands
 }
@@ -196,7 +211,11 @@ fn run_engine(seed: u64) -> Vec<(Recorder, StateHash)> {
                 port.submit(0, request, engine.now).expect("room");
             }
             if rng.below(2) == 0 {
-                port.poll(engine.now, |_, _| ());
+                port.poll(engine.now, |_, reply| {
+                    if let PortReply::Place(Ok(placement)) = reply {
+                        workload.granted.push(placement.allocation);
+                    }
+                });
             }
         }
         let shard = rng.below(2) as usize;

@@ -136,10 +136,7 @@ impl LinearShard {
         let Placement { node, allocation, gpus, units, alternative: _ } = (**placement).clone();
         let there = &mut self.nodes[at];
         there.change_use(&adoption.demand, gpus, units.as_ref(), 1);
-        let partition = there.registration.partition;
-        let sequence = self.sequences.entry(partition).or_insert(0);
-        *sequence += 1;
-        let right = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
+        let right = self.ids.next(self.incarnation, there.registration.partition);
         if self.nodes[at].reservation.is_some() {
             self.settled_growth = None;
         }

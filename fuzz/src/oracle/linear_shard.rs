@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_core::fragmentation::TypicalShapes;
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId, ResourceId};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, ResourceId};
 use wharf_core::index::Geometry;
 use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
 use wharf_core::node::{AgentReport, DEVICE_GONE, LifeEvent, NodeRegistration, NodeSpec, NodeState};
@@ -18,6 +18,7 @@ use wharf_core::shard::{
 use wharf_core::time::Time;
 
 use super::fragmentation::{FragmentationScan, Price};
+use super::ids::GrantedIds;
 use super::linear_granularity::Automatic;
 use super::linear_node::{Lack, LinearNode};
 use super::linear_preferences::{choose_by_class, first_preferred, hybrid, selected, tainted};
@@ -43,7 +44,7 @@ pub struct LinearShard {
     /// The nodes in order of registration.
     pub(super) nodes: Vec<LinearNode>,
     pub(super) allocations: BTreeMap<AllocationId, Held>,
-    pub(super) sequences: BTreeMap<PartitionId, u64>,
+    pub(super) ids: GrantedIds,
     /// The ordinal of NextFit's last choice.
     pub(super) cursor: u64,
     /// The waiting requests.
@@ -83,7 +84,7 @@ impl LinearShard {
             incarnation,
             nodes: Vec::new(),
             allocations: BTreeMap::new(),
-            sequences: BTreeMap::new(),
+            ids: GrantedIds::default(),
             cursor: 0,
             parked: BTreeMap::new(),
             watched: BTreeSet::new(),
@@ -238,10 +239,7 @@ impl LinearShard {
         let node = &mut self.nodes[at];
         node.change_use(&request.demand, gpus, units.as_ref(), 1);
         let id = node.registration.id;
-        let partition = node.registration.partition;
-        let sequence = self.sequences.entry(partition).or_insert(0);
-        *sequence += 1;
-        let allocation = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
+        let allocation = self.ids.next(self.incarnation, node.registration.partition);
         let demand = request.demand.clone();
         let external_id = None;
         self.allocations
@@ -255,6 +253,7 @@ impl LinearShard {
     /// # Errors
     /// Returns the difference.
     pub fn compare(&mut self, command: &Command, outcome: &Outcome) -> Result<(), String> {
+        self.ids.tell(outcome);
         match command {
             Command::Place(request) => self.compare_place(request, outcome),
             Command::Release(id) => self.compare_release(*id, outcome),

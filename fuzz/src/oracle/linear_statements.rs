@@ -12,13 +12,14 @@ use wharf_core::link::Decision;
 use wharf_core::node::NodeState;
 use wharf_core::request::Placement;
 use wharf_core::resource::{Demand, GpuAssignment};
-use wharf_core::shard::ClaimEvent;
+use wharf_core::shard::{ClaimEvent, Outcome};
 use wharf_core::statement::{
     Allocate, Applied, CommitMode, Conflict, ConflictReason, Evict, Granted, Operation, Part, Pipeline,
     Prepared,
 };
 use wharf_core::time::Time;
 
+use super::ids::GrantedIds;
 use super::linear_statement_node::{Allocation, Claim, Free, Hold, Node, Take, UNIT};
 
 /// An operation that was possible: its place in the statement, the operation and its node.
@@ -42,7 +43,7 @@ pub struct LinearStatements {
     held: BTreeMap<StatementId, HeldPart>,
     kept: BTreeMap<StatementId, (Time, Applied)>,
     now: Time,
-    sequence: u64,
+    ids: GrantedIds,
     events: Vec<ClaimEvent>,
     /// The highest permitted number of allocations per node.
     allocations_max: usize,
@@ -71,9 +72,13 @@ impl LinearStatements {
         self.nodes.insert(id, node);
     }
 
+    /// Notes the ids in the shard's outcome, before the model follows the command.
+    pub fn tell(&mut self, outcome: &Outcome) {
+        self.ids.tell(outcome);
+    }
+
     fn next_id(&mut self) -> AllocationId {
-        self.sequence += 1;
-        AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence: self.sequence }
+        self.ids.next(Incarnation(1), PartitionId(0))
     }
 
     /// Returns one of the live allocations and its node.

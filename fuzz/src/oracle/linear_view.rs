@@ -129,9 +129,6 @@ impl LinearShard {
         }
         let mut allocations = self.allocations.clone();
         for partition in &state.partitions {
-            if partition.sequence != self.sequences.get(&partition.id).copied().unwrap_or(0) {
-                return differs(partition.sequence, &self.sequences);
-            }
             for record in &partition.nodes {
                 let node = self.nodes.iter().find(|node| node.registration == record.registration);
                 let unhealthy = record.unhealthy.iter().cloned().collect();

@@ -12,6 +12,7 @@ pub use coordinate::Space;
 /// that cargo-fuzz does not need to build that crate.
 #[path = "../../../bench-harness/src/target/fragmentation.rs"]
 pub mod fragmentation;
+mod ids;
 mod linear_granularity;
 mod linear_index;
 pub use linear_index::LinearIndex;

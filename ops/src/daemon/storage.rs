@@ -27,7 +27,6 @@ const UNIT_INSTANCES: TableDefinition<'_, u16, ()> = TableDefinition::new("unit_
 const POLICIES: TableDefinition<'_, u16, (u64, u64)> = TableDefinition::new("policies");
 /// By shard, for shards whose granularity adapts to the nodes.
 const GRANULARITIES: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("granularities");
-const SEQUENCES: TableDefinition<'_, u16, u64> = TableDefinition::new("sequences");
 const NODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("nodes");
 /// Life rows; plain ready or draining nodes have none.
 const LIFE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("life");
@@ -265,7 +264,6 @@ impl Store {
                     granularities.insert(shard, record::encode_granularity(granularity).as_slice())?;
                 }
             }
-            let mut sequences = transaction.open_table(SEQUENCES)?;
             let mut nodes = transaction.open_table(NODES)?;
             let mut life = transaction.open_table(LIFE)?;
             let mut removed = transaction.open_table(REMOVED)?;
@@ -280,7 +278,6 @@ impl Store {
             let mut allocations = transaction.open_table(ALLOCATIONS)?;
             let mut reservations = transaction.open_table(RESERVATIONS)?;
             for partition in &state.partitions {
-                sequences.insert(partition.id.0, partition.sequence)?;
                 for node in &partition.nodes {
                     nodes.insert(node.registration.id.0, record::encode_node(node).as_slice())?;
                     if let Some(row) = life_record::encode_life(node) {
@@ -351,12 +348,6 @@ fn read_partitions(
     transaction: &redb::ReadTransaction,
     partitions: &mut [PartitionState],
 ) -> Result<(), ReadError> {
-    for row in transaction.open_table(SEQUENCES)?.iter()? {
-        let (id, sequence) = row?;
-        let partition = partitions.get_mut(usize::from(id.value()));
-        let partition = partition.ok_or_else(|| format!("partition {} is none", id.value()))?;
-        partition.sequence = sequence.value();
-    }
     let life = transaction.open_table(LIFE)?;
     for row in transaction.open_table(NODES)?.iter()? {
         let (id, bytes) = row?;

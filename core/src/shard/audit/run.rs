@@ -122,12 +122,12 @@ impl Shard {
         let totals = self.books.sums.kept.end_reading();
         let checked = self.books.sums.kept.all.check(&totals);
         checked.unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
-        let hash_of = |(id, sequence)| {
+        let hash_of = |&id: &PartitionId| {
             let hash = run.partitions.get(&id).copied().unwrap_or_default();
-            (id, hash.finish(id, sequence))
+            (id, hash.finish(id))
         };
         let hashes =
-            (!run.is_changed).then(|| self.hashes_of(self.books.sequences.iter().map(hash_of).collect()));
+            (!run.is_changed).then(|| self.hashes_of(self.books.partitions.iter().map(hash_of).collect()));
         Audit { hashes }
     }
 }

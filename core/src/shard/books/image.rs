@@ -31,12 +31,13 @@ impl Books {
         image: &ColdImage,
         is_respecified: bool,
     ) -> Option<NodeSpec> {
-        let (_, hot, cold) = self.nodes.parts_mut(slot);
+        let (room, hot, cold) = self.nodes.parts_mut(slot);
         fill_cold(cold, image);
         flag(hot, cold);
         if !is_respecified {
             return None;
         }
+        room.set_capacity(&image.registration.spec);
         let before = std::mem::replace(&mut cold.registration, (*image.registration).clone());
         self.sums.replica_capacity(slot, &before.spec, -1);
         self.sums.replica_capacity(slot, &image.registration.spec, 1);
@@ -74,6 +75,7 @@ fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, Cold
     };
     flag(&mut hot, &cold);
     let mut room = Room::VACANT;
+    room.set_capacity(&cold.registration.spec);
     fill_hot(&mut room, &mut hot, image);
     (room, hot, cold)
 }
@@ -97,6 +99,7 @@ fn fill_hot(room: &mut Room, hot: &mut HotNode, image: &HotImage) {
         largest_gpu_part: image.largest_gpu_part,
         places: image.places,
         state: image.state,
+        ..*room
     };
     (hot.gpus, hot.version) = (image.gpus, image.version);
     (hot.allocations, hot.first_allocation) = (image.allocations, image.first_allocation);

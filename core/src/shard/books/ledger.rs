@@ -1,14 +1,18 @@
 //! The allocations of a shard: one record each, found by id and linked per node.
+//!
+//! The sequence of an id names the place of its record: the low 32 bits are the place, the high 32 bits say how many
+//! ids named that place before. So a record is found without a table, and no id is granted twice: the count of a
+//! place only grows, a place whose count is at its end is not used again, and the ids of another start have another
+//! incarnation. A record is in another place than its id says if an earlier start granted the id, or if the id was
+//! granted before the record was made, for a claim. Such records are found by a map.
 
 use crate::broken::{Broken, broken};
 use std::sync::Arc;
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
-
 use super::table::{NO_ALLOCATION, NodeTable};
 use crate::ids::AllocationId;
 use crate::index::Slot;
+use crate::map::FixedMap;
 use crate::memory;
 use crate::resource::{Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest, UnitAssignments};
 use crate::view::{AllocationImage, Dirty, MoreImage};
@@ -34,7 +38,10 @@ struct Extra {
     units: Option<Arc<UnitAssignments>>,
 }
 
-/// An allocation as stored. It fits one cache line, because a release reads a record that was written long ago,
+/// The node of a record without an allocation.
+const VACANT: Slot = Slot::MAX;
+
+/// A place for an allocation. It is one cache line, because a release reads a record that was written long ago,
 /// and its neighbors in the node's list.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
@@ -46,70 +53,86 @@ struct Record {
     gpu: GpuRequest,
     gpus: GpuAssignment,
     node: Slot,
+    /// The next allocation of the node. If the place is vacant, the next vacant place.
     next: u32,
     previous: u32,
+    /// The number of ids that name this place.
+    granted: u32,
 }
 
-const _: () = assert!(size_of::<Option<Record>>() == 64, "a record is one cache line");
+const _: () = assert!(size_of::<Record>() == 64, "a record is one cache line");
 
 impl Record {
-    fn new(allocation: Allocation, next: u32) -> Self {
+    #[inline]
+    fn new(allocation: Allocation, next: u32, granted: u32) -> Self {
         let Allocation { id, demand, gpus, units, node } = allocation;
         let Demand { cpu, memory, gpu, custom } = demand;
         let plain = custom.is_none() && units.is_none();
         let extra = if plain { None } else { Some(Box::new(Extra { custom, units })) };
-        Self { id, cpu, memory, extra, gpu, gpus, node, next, previous: NO_ALLOCATION }
+        Self { id, cpu, memory, extra, gpu, gpus, node, next, previous: NO_ALLOCATION, granted }
     }
 
     #[inline]
-    fn into_allocation(self) -> Allocation {
-        let (custom, units) = self.extra.map_or((None, None), |extra| (extra.custom, extra.units));
+    fn allocation(&self) -> Allocation {
+        let (custom, units) = match self.extra.as_deref() {
+            Some(extra) => (extra.custom.clone(), extra.units.clone()),
+            None => (None, None),
+        };
         let demand = Demand { cpu: self.cpu, memory: self.memory, gpu: self.gpu, custom };
         Allocation { id: self.id, demand, gpus: self.gpus, units, node: self.node }
     }
 }
 
+/// Returns the place that an id names.
+#[inline]
+fn place_of(id: AllocationId) -> u32 {
+    id.sequence as u32
+}
+
 /// All live allocations of a shard.
-#[derive(Default)]
 pub(crate) struct Ledger {
-    pages: Vec<Vec<Option<Record>>>,
-    free: Vec<u32>,
-    /// Records by the hash of their id. The id itself is in the record.
-    by_id: HashTable<u32>,
+    pages: Vec<Vec<Record>>,
+    /// The vacant place that is taken next: the one that became vacant last.
+    vacant: u32,
+    live: usize,
+    /// The places of the records that are not where their ids say, by id.
+    by_id: FixedMap<AllocationId, u32>,
     /// Records that changed since the last view, if views are made.
     dirty: Option<Box<Dirty>>,
 }
 
-/// Hashes an id. Ids of many partitions differ only in a few low bits of the sequence and the origin. The table
-/// uses the low bits of the hash for the place and the high bits for a tag, so both must depend on all bits of
-/// the id.
-fn hash(id: AllocationId) -> u64 {
-    const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
-    const SPREAD_TOO: u64 = 0xD6E8_FEB8_6659_FD93;
-    let origin = u64::from(id.incarnation.0) << 16 | u64::from(id.partition.0);
-    let mixed = (id.sequence.wrapping_mul(SPREAD) ^ origin).wrapping_mul(SPREAD_TOO);
-    let folded = (mixed ^ mixed >> 32).wrapping_mul(SPREAD);
-    folded ^ folded >> 32
+impl Default for Ledger {
+    fn default() -> Self {
+        let by_id = FixedMap::default();
+        Self { pages: Vec::new(), vacant: NO_ALLOCATION, live: 0, by_id, dirty: None }
+    }
 }
 
 impl Ledger {
     pub(crate) fn len(&self) -> usize {
-        self.by_id.len()
+        self.live
     }
 
+    /// Returns the record at a place, if it is an allocation.
     #[inline]
     fn record(&self, at: u32) -> Option<&Record> {
-        self.pages.get(at as usize / PAGE)?.get(at as usize % PAGE)?.as_ref()
-    }
-
-    #[inline]
-    fn place_mut(&mut self, at: u32) -> &mut Option<Record> {
-        &mut self.pages[at as usize / PAGE][at as usize % PAGE]
+        let record = self.pages.get(at as usize / PAGE)?.get(at as usize % PAGE)?;
+        (record.node != VACANT).then_some(record)
     }
 
     #[inline]
     fn record_mut(&mut self, at: u32) -> &mut Record {
-        self.place_mut(at).as_mut().expect("lists link live records")
+        &mut self.pages[at as usize / PAGE][at as usize % PAGE]
+    }
+
+    /// Returns the place of the live allocation `id`.
+    #[inline]
+    fn find(&self, id: AllocationId) -> Option<u32> {
+        let at = place_of(id);
+        if self.record(at).is_some_and(|record| record.id == id) {
+            return Some(at);
+        }
+        if self.by_id.is_empty() { None } else { self.by_id.get(&id).copied() }
     }
 
     /// Notes that a record changed in what views show.
@@ -152,97 +175,133 @@ impl Ledger {
         Some(MoreImage { custom: extra.custom.clone(), units: extra.units.clone() })
     }
 
-    fn is(&self, at: u32, id: AllocationId) -> bool {
-        self.record(at).is_some_and(|record| record.id == id)
+    /// Reads the record that an id names, only so that it is in the cache.
+    #[inline]
+    pub(crate) fn peek(&self, id: AllocationId) -> u32 {
+        self.peek_at(place_of(id))
     }
 
-    /// Returns the probable place of the live allocation `id`, without reading its record.
+    /// Reads the record at a place, only so that it is in the cache.
     #[inline]
-    pub(crate) fn place_hint(&self, id: AllocationId) -> Option<u32> {
-        self.by_id.find(hash(id), |_| true).copied()
+    pub(crate) fn peek_at(&self, at: u32) -> u32 {
+        self.pages
+            .get(at as usize / PAGE)
+            .map_or(0, |page| page.get(at as usize % PAGE).map_or(0, |r| r.node))
     }
 
-    /// Returns the node of the record at a place, and its neighbors in the node's list. `None` if the place is
-    /// free.
+    /// Returns the node of the record that an id names, and its neighbors in the node's list. `None` if the place is
+    /// vacant.
     #[inline]
-    pub(crate) fn neighbours(&self, at: u32) -> Option<(Slot, u32, u32)> {
-        self.record(at).map(|record| (record.node, record.previous, record.next))
+    pub(crate) fn neighbours(&self, id: AllocationId) -> Option<(Slot, u32, u32)> {
+        self.record(place_of(id)).map(|record| (record.node, record.previous, record.next))
     }
 
     /// Returns the live allocation of `id`.
     pub(crate) fn get(&self, id: AllocationId) -> Option<Allocation> {
-        let at = *self.by_id.find(hash(id), |&at| self.is(at, id))?;
-        self.record(at).cloned().map(Record::into_allocation)
+        self.record(self.find(id)?).map(Record::allocation)
     }
 
     /// Returns the node of the live allocation of `id`.
     pub(crate) fn slot_of(&self, id: AllocationId) -> Option<Slot> {
-        let at = *self.by_id.find(hash(id), |&at| self.is(at, id))?;
-        self.record(at).map(|record| record.node)
+        self.record(self.find(id)?).map(|record| record.node)
+    }
+
+    /// Returns the sequence of a new id. It names the place that [`insert`](Self::insert) takes next.
+    #[inline]
+    pub(super) fn next_sequence(&mut self) -> u64 {
+        loop {
+            let at = self.vacant_place();
+            let record = self.record_mut(at);
+            if let Some(granted) = record.granted.checked_add(1) {
+                return u64::from(std::mem::replace(&mut record.granted, granted)) << 32 | u64::from(at);
+            }
+            // All ids of the place are granted: it is not used again.
+            self.vacant = record.next;
+        }
     }
 
     /// Records an allocation that its node's books already contain.
     ///
     /// # Panics
     /// If its id was already granted.
+    #[inline(always)]
     pub(super) fn insert(&mut self, allocation: Allocation, nodes: &mut NodeTable) {
-        let at = self.free.pop().unwrap_or_else(|| self.one_more());
+        let at = self.vacant_place();
         let id = allocation.id;
+        if at != place_of(id) {
+            let is_live = self.find(id).is_some();
+            assert!(!is_live, "allocation {id} is granted twice");
+            self.by_id.insert(id, at);
+        } else if !self.by_id.is_empty() {
+            assert!(!self.by_id.contains_key(&id), "allocation {id} is granted twice");
+        }
         let hot = nodes.hot_mut(allocation.node);
         let next = std::mem::replace(&mut hot.first_allocation, at);
         hot.allocations += 1;
-        *self.place_mut(at) = Some(Record::new(allocation, next));
+        let record = self.record_mut(at);
+        let vacant = record.next;
+        *record = Record::new(allocation, next, record.granted);
+        self.vacant = vacant;
+        self.live += 1;
         self.touch(at);
         if next != NO_ALLOCATION {
             self.record_mut(next).previous = at;
         }
-        let pages = &self.pages;
-        let id_of = |at: &u32| {
-            let record = pages[*at as usize / PAGE][*at as usize % PAGE].as_ref();
-            record.expect("the table names live records").id
-        };
-        match self.by_id.entry(hash(id), |at| id_of(at) == id, |at| hash(id_of(at))) {
-            Entry::Vacant(place) => place.insert(at),
-            Entry::Occupied(_) => panic!("allocation {id} is granted twice"),
-        };
     }
 
-    /// Adds a place for one more record, and returns it.
-    fn one_more(&mut self) -> u32 {
+    /// Returns the vacant place that is taken next.
+    #[inline]
+    fn vacant_place(&mut self) -> u32 {
+        if self.vacant == NO_ALLOCATION {
+            self.add_place();
+        }
+        self.vacant
+    }
+
+    /// Adds a place for one more record. There must be no vacant one.
+    #[cold]
+    fn add_place(&mut self) {
+        let at = self.places();
+        assert!(at != NO_ALLOCATION, "fewer allocations than u32 can count");
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
             self.pages.push(Vec::with_capacity(PAGE));
         }
-        let page = self.pages.len() - 1;
-        let at = page * PAGE + self.pages[page].len();
-        self.pages[page].push(None);
-        let at = u32::try_from(at).expect("fewer allocations than u32 can count");
-        assert!(at != NO_ALLOCATION, "fewer allocations than u32 can count");
-        at
+        let AllocationImage { id, gpus, .. } = AllocationImage::default();
+        let nothing = Allocation { id, demand: Demand::default(), gpus, units: None, node: VACANT };
+        self.pages.last_mut().expect("just pushed").push(Record::new(nothing, NO_ALLOCATION, 0));
+        self.vacant = at;
     }
 
     /// Removes an allocation. The caller must settle the node's books.
+    #[inline(always)]
     pub(super) fn remove(&mut self, id: AllocationId, nodes: &mut NodeTable) -> Option<Allocation> {
-        let pages = &self.pages;
-        let is = |&at: &u32| {
-            pages[at as usize / PAGE][at as usize % PAGE].as_ref().is_some_and(|record| record.id == id)
-        };
-        let (at, _) = self.by_id.find_entry(hash(id), is).ok()?.remove();
-        let record = self.place_mut(at).take().expect("the table names live records");
-        self.free.push(at);
+        let at = self.find(id)?;
+        if at != place_of(id) {
+            self.by_id.remove(&id);
+            if self.by_id.is_empty() {
+                self.by_id = FixedMap::default();
+            }
+        }
+        let vacant = std::mem::replace(&mut self.vacant, at);
+        self.live -= 1;
         self.touch(at);
-        let hot = nodes.hot_mut(record.node);
-        if record.previous == NO_ALLOCATION {
+        let record = self.record_mut(at);
+        let Record { next, previous, .. } = *record;
+        let allocation = record.allocation();
+        (record.node, record.next, record.extra) = (VACANT, vacant, None);
+        let hot = nodes.hot_mut(allocation.node);
+        if previous == NO_ALLOCATION {
             assert!(hot.first_allocation == at, "the list of node {} is broken", hot.id);
-            hot.first_allocation = record.next;
+            hot.first_allocation = next;
         } else {
-            self.record_mut(record.previous).next = record.next;
-            self.touch(record.previous);
+            self.record_mut(previous).next = next;
+            self.touch(previous);
         }
         hot.allocations -= 1;
-        if record.next != NO_ALLOCATION {
-            self.record_mut(record.next).previous = record.previous;
+        if next != NO_ALLOCATION {
+            self.record_mut(next).previous = previous;
         }
-        Some(record.into_allocation())
+        Some(allocation)
     }
 
     /// Returns the allocations of one node, newest first.
@@ -258,34 +317,44 @@ impl Ledger {
             }
             let record = self.record(at).expect("lists link live records");
             at = record.next;
-            Some(record.clone().into_allocation())
+            Some(record.allocation())
         })
     }
 
     /// Reports the bytes of each structure.
     pub(crate) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         let records: usize = self.pages.iter().map(Vec::capacity).sum();
-        let records = (records * size_of::<Option<Record>>()) as u64;
-        add("allocation records", records + memory::of_vec(&self.pages) + memory::of_vec(&self.free));
-        add("allocations by id", self.by_id.allocation_size() as u64);
+        let records = (records * size_of::<Record>()) as u64;
+        add("allocation records", records + memory::of_vec(&self.pages));
+        add("allocations of earlier starts by id", memory::of_map(&self.by_id));
         if let Some(dirty) = &self.dirty {
             add("changed allocations", dirty.bytes());
         }
     }
 
-    /// Checks that the table and the records refer to each other.
+    /// Checks that every record is found by its id, and every vacant place is listed unless all its ids are granted.
     pub(crate) fn check(&self) -> Result<(), Broken> {
-        let places: usize = self.pages.iter().map(Vec::len).sum();
-        let live = self.pages.iter().flatten().flatten().count();
-        if live != self.by_id.len() || live + self.free.len() != places {
-            return Err(broken!("{live} records, {} by id, {} free", self.by_id.len(), self.free.len()));
+        let records = || (0u32..).zip(self.pages.iter().flatten());
+        let mut lost = records().filter(|&(at, r)| r.node != VACANT && self.find(r.id) != Some(at));
+        if let Some((_, record)) = lost.next() {
+            return Err(broken!("allocation {} is not found by its id", record.id));
         }
-        for (at, record) in (0u32..).zip(self.pages.iter().flatten()) {
-            if let Some(record) = record
-                && self.by_id.find(hash(record.id), |&found| found == at).is_none()
-            {
-                return Err(broken!("allocation {} is not found by its id", record.id));
-            }
+        let is_usable = |record: &Record| record.node == VACANT && record.granted != u32::MAX;
+        let record = |at: u32| &self.pages[at as usize / PAGE][at as usize % PAGE];
+        let is_place = |&at: &u32| at != NO_ALLOCATION;
+        let listed = std::iter::successors(Some(self.vacant).filter(is_place), |&at| {
+            Some(record(at).next).filter(is_place)
+        });
+        let listed = listed.take(self.places() as usize + 1).filter(|&at| is_usable(record(at))).count();
+        let live = records().filter(|(_, record)| record.node != VACANT).count();
+        let by_id = records().filter(|&(at, r)| r.node != VACANT && place_of(r.id) != at).count();
+        let usable = records().filter(|(_, record)| is_usable(record)).count();
+        if [live, by_id, usable] != [self.live, self.by_id.len(), listed] {
+            return Err(broken!(
+                "{live} records, {by_id} by id, {usable} vacant, not {} and {} and {listed}",
+                self.live,
+                self.by_id.len()
+            ));
         }
         Ok(())
     }
@@ -293,52 +362,111 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::ids::{Incarnation, PartitionId};
+    use std::collections::BTreeSet;
 
-    #[test]
-    fn sequences_side_by_side_spread_over_places_and_tags() {
-        let mut places = vec![0u32; 1 << 12];
-        let mut tags = vec![0u32; 1 << 7];
-        for partition in 0..256 {
-            for sequence in 1..=64 {
-                let id =
-                    AllocationId { incarnation: Incarnation(3), partition: PartitionId(partition), sequence };
-                places[(hash(id) & 0xFFF) as usize] += 1;
-                tags[(hash(id) >> 57) as usize] += 1;
-            }
-        }
-        // The means are four per place and 128 per tag.
-        assert!(places.iter().all(|&ids| ids <= 20), "{:?}", places.iter().max());
-        assert!(tags.iter().all(|&ids| (64..=256).contains(&ids)), "{tags:?}");
+    use super::*;
+    use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId};
+    use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
+
+    fn nodes() -> NodeTable {
+        let mut nodes = NodeTable::new(Arc::new([]));
+        nodes.insert(NodeRegistration {
+            id: NodeId(1),
+            ordinal: Ordinal(1),
+            partition: PartitionId(3),
+            agent: None,
+            spec: NodeSpec {
+                name: "n".into(),
+                identity: None,
+                cpu: Amount::whole(8),
+                memory: Amount::whole(8),
+                gpus: 0,
+                custom: None,
+                labels: Labels::default(),
+                taints: Taints::default(),
+            },
+        });
+        nodes
     }
 
-    /// What is far above the low bits, too: starts that are very far from each other.
+    fn id(incarnation: u32, sequence: u64) -> AllocationId {
+        AllocationId { incarnation: Incarnation(incarnation), partition: PartitionId(3), sequence }
+    }
+
+    fn of(id: AllocationId) -> Allocation {
+        let demand = Demand { cpu: Amount::ZERO, memory: Amount::ZERO, gpu: GpuRequest::None, custom: None };
+        Allocation { id, demand, gpus: GpuAssignment::NONE, units: None, node: 0 }
+    }
+
     #[test]
-    fn places_and_tags_depend_on_every_bit_of_an_id() {
-        let ids: Vec<AllocationId> = (1..=64u16)
-            .map(|number| AllocationId {
-                incarnation: Incarnation(u32::from(number) * 5 % 97),
-                partition: PartitionId(number),
-                sequence: u64::from(number) * 1000,
-            })
-            .collect();
-        let check = |name: &str, bits: u32, flip: fn(AllocationId, u32) -> AllocationId| {
-            for bit in 0..bits {
-                let differences = || ids.iter().map(|&id| hash(id) ^ hash(flip(id, bit)));
-                let places = differences().filter(|differs| differs & 0xFFF != 0).count();
-                let tags = differences().filter(|differs| differs >> 57 != 0).count();
-                assert!(places >= 56 && tags >= 56, "{name}, bit {bit}: {places} and {tags} of 64");
+    fn no_sequence_is_granted_twice_however_places_are_used() {
+        let mut nodes = nodes();
+        let mut ledger = Ledger::default();
+        let mut rng = crate::rng::Rng::new(1);
+        let mut granted = BTreeSet::new();
+        let mut live: Vec<AllocationId> = Vec::new();
+        // Ids of claims: granted now, recorded later or never.
+        let mut promised: Vec<AllocationId> = Vec::new();
+        for old in 0..40 {
+            let old = id(1, ((old % 7) << 32) | old);
+            ledger.insert(of(old), &mut nodes);
+            live.push(old);
+        }
+        for _ in 0..4000 {
+            match rng.below(5) {
+                0 | 1 => {
+                    let new = id(2, ledger.next_sequence());
+                    assert!(granted.insert(new), "{new} is granted twice");
+                    ledger.insert(of(new), &mut nodes);
+                    live.push(new);
+                }
+                2 => {
+                    let new = id(2, ledger.next_sequence());
+                    assert!(granted.insert(new), "{new} is granted twice");
+                    promised.push(new);
+                }
+                3 if !promised.is_empty() => {
+                    let at = rng.below(promised.len() as u64) as usize;
+                    let new = promised.swap_remove(at);
+                    ledger.insert(of(new), &mut nodes);
+                    live.push(new);
+                }
+                _ if !live.is_empty() => {
+                    let old = live.swap_remove(rng.below(live.len() as u64) as usize);
+                    assert_eq!(ledger.remove(old, &mut nodes).map(|there| there.id), Some(old));
+                    assert!(ledger.remove(old, &mut nodes).is_none(), "{old} is released twice");
+                }
+                _ => {}
             }
-        };
-        check("start", 32, |id, bit| AllocationId {
-            incarnation: Incarnation(id.incarnation.0 ^ 1 << bit),
-            ..id
-        });
-        check("partition", 16, |id, bit| AllocationId {
-            partition: PartitionId(id.partition.0 ^ 1 << bit),
-            ..id
-        });
-        check("sequence", 64, |id, bit| AllocationId { sequence: id.sequence ^ 1 << bit, ..id });
+            ledger.check().unwrap();
+            assert_eq!(ledger.len(), live.len());
+        }
+        assert!(live.iter().all(|&id| ledger.get(id).is_some_and(|there| there.id == id)));
+        assert!(promised.iter().all(|&id| ledger.get(id).is_none()));
+    }
+
+    #[test]
+    fn a_place_whose_ids_are_all_granted_is_not_used_again() {
+        let mut nodes = nodes();
+        let mut ledger = Ledger::default();
+        ledger.next_sequence();
+        ledger.record_mut(0).granted = u32::MAX - 1;
+        let last = id(2, ledger.next_sequence());
+        assert_eq!(last.sequence, u64::from(u32::MAX - 1) << 32);
+        ledger.insert(of(last), &mut nodes);
+        ledger.remove(last, &mut nodes).unwrap();
+        ledger.check().unwrap();
+        assert_eq!(ledger.next_sequence(), 1, "the first id of another place");
+        assert_eq!((ledger.places(), ledger.record_mut(0).granted), (2, u32::MAX));
+        ledger.check().unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "granted twice")]
+    fn an_id_of_an_earlier_start_is_live_once() {
+        let mut nodes = nodes();
+        let mut ledger = Ledger::default();
+        ledger.insert(of(id(1, 0)), &mut nodes);
+        ledger.insert(of(id(1, 0)), &mut nodes);
     }
 }

@@ -18,7 +18,6 @@ mod node_books;
 mod releasing;
 mod reservations;
 mod room;
-mod sequences;
 mod sums;
 mod table;
 mod totals;
@@ -39,7 +38,6 @@ use releasing::Releasing;
 use reservations::Reservations;
 pub use reservations::{ReservationView, Reserve};
 pub(crate) use room::Room;
-use sequences::Sequences;
 pub(crate) use sums::{Sums, add_withheld, shortfall_of};
 pub(crate) use table::{ALL, COLD, ColdNode, HOT, HotNode, IDENTITY, NodeTable, Taken};
 pub(crate) use totals::Totals;
@@ -90,7 +88,8 @@ pub(crate) struct Books {
     pub(crate) claims: Claims,
     pub(crate) bundles: Bundles,
     pub(crate) releasing: Releasing,
-    pub(crate) sequences: Sequences,
+    /// The partitions of the shard, in order.
+    pub(crate) partitions: Vec<PartitionId>,
     incarnation: Incarnation,
 }
 
@@ -98,9 +97,11 @@ impl Books {
     /// Creates the books of a shard without nodes. `indexed` lists the custom kinds in the index.
     pub(crate) fn new(
         incarnation: Incarnation,
-        partitions: Vec<PartitionId>,
+        mut partitions: Vec<PartitionId>,
         indexed: Arc<[ResourceId]>,
     ) -> Self {
+        partitions.sort_unstable();
+        partitions.dedup();
         Self {
             nodes: NodeTable::new(indexed),
             by_ordinal: BTreeMap::new(),
@@ -112,7 +113,7 @@ impl Books {
             claims: Claims::default(),
             bundles: Bundles::default(),
             releasing: Releasing::default(),
-            sequences: Sequences::new(partitions),
+            partitions,
             incarnation,
         }
     }
@@ -198,7 +199,7 @@ impl Books {
     #[inline]
     fn next_id(&mut self, slot: Slot) -> AllocationId {
         let partition = self.nodes.hot(slot).partition;
-        let sequence = self.sequences.next(partition);
+        let sequence = self.ledger.next_sequence();
         AllocationId { incarnation: self.incarnation, partition, sequence }
     }
 
@@ -230,6 +231,18 @@ impl Books {
     fn give_back(&mut self, allocation: &Allocation) {
         self.adopted.forget(allocation.id);
         let slot = allocation.node;
+        self.sums.released += 1;
+        let hot = self.nodes.hot(slot);
+        if hot.withheld == 0 && !hot.has_shortfall {
+            return self.nodes.give(slot, &allocation.demand, allocation.gpus, allocation.units.as_ref());
+        }
+        self.give_back_withheld(allocation);
+    }
+
+    /// Gives back to a node of which something is withheld, or that has a shortfall.
+    #[cold]
+    fn give_back_withheld(&mut self, allocation: &Allocation) {
+        let slot = allocation.node;
         self.restore(slot, WITHHELD);
         self.nodes.give(slot, &allocation.demand, allocation.gpus, allocation.units.as_ref());
         let forgotten = match () {
@@ -239,7 +252,6 @@ impl Books {
         };
         self.withhold(slot, WITHHELD & !forgotten);
         self.sums.shortfall_changed(&self.nodes, slot);
-        self.sums.released += 1;
     }
 
     /// Counts a change of a node that others may plan on.
@@ -258,7 +270,7 @@ impl Books {
     /// If the shard does not own the partition, or the node is already registered.
     pub(crate) fn add_node(&mut self, registration: NodeRegistration) -> Slot {
         let partition = registration.partition;
-        let owns = self.sequences.owns(partition);
+        let owns = self.owns(partition);
         assert!(owns, "the shard does not own partition {} of node {}", partition.0, registration.id);
         let ordinal = registration.ordinal;
         let slot = self.nodes.insert(registration);
@@ -349,9 +361,9 @@ impl Books {
         self.sums.refused += 1;
     }
 
-    /// Continues after the last sequence that an earlier start granted in a partition.
-    pub(crate) fn resume_sequence(&mut self, partition: PartitionId, last: u64) {
-        self.sequences.resume(partition, last);
+    /// Returns whether the shard owns `partition`.
+    pub(crate) fn owns(&self, partition: PartitionId) -> bool {
+        self.partitions.binary_search(&partition).is_ok()
     }
 
     /// Sets the maximum number of allocations per node, including claims and allocations inside bundles.

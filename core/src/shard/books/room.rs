@@ -1,10 +1,12 @@
 //! The room of a node, in the form that searches compare.
 
-use crate::node::NodeState;
+use crate::node::{NodeSpec, NodeState};
 use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
 
-/// The room of a node: everything that a search compares and a refusal counts.
+/// The room of a node: everything that a search compares and a refusal counts. Half a cache line, so that none lies
+/// in two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(align(32))]
 pub(crate) struct Room {
     pub(crate) cpu: Amount,
     pub(crate) memory: Amount,
@@ -15,9 +17,12 @@ pub(crate) struct Room {
     pub(crate) places: i16,
     /// The state of the node. `None` if the slot is vacant.
     pub(crate) state: Option<NodeState>,
+    /// The cpu and memory of the node in whole units, rounded up, so that what is given back is checked without
+    /// the registration. At its maximum there is no limit.
+    pub(crate) capacity: [u32; 2],
 }
 
-const _: () = assert!(size_of::<Room>() == 24, "a scan reads these one after the other");
+const _: () = assert!(size_of::<Room>() == 32, "a scan reads these one after the other");
 
 impl Room {
     pub(crate) const VACANT: Self = Self {
@@ -27,7 +32,22 @@ impl Room {
         largest_gpu_part: 0,
         places: 0,
         state: None,
+        capacity: [0; 2],
     };
+
+    /// Follows a change of the node's capacity.
+    pub(super) fn set_capacity(&mut self, spec: &NodeSpec) {
+        let up = |amount: Amount| (amount.units() + Amount::SCALE - 1) / Amount::SCALE;
+        self.capacity = [spec.cpu, spec.memory].map(|amount| u32::try_from(up(amount)).unwrap_or(u32::MAX));
+    }
+
+    /// Returns whether no more is free than the node has.
+    #[inline]
+    pub(super) fn is_within_capacity(&self) -> bool {
+        let [cpu, memory] = self.capacity;
+        (cpu == u32::MAX || self.cpu <= Amount::whole(cpu))
+            && (memory == u32::MAX || self.memory <= Amount::whole(memory))
+    }
 
     pub(super) fn follow(&mut self, gpus: &GpuBooks) {
         self.whole_gpus = gpus.whole_free();
@@ -42,7 +62,7 @@ impl Room {
             whole_gpus: self.whole_gpus.min(other.whole_gpus),
             largest_gpu_part: self.largest_gpu_part.min(other.largest_gpu_part),
             places: self.places.min(other.places),
-            state: self.state,
+            ..*self
         }
     }
 
@@ -54,7 +74,7 @@ impl Room {
             whole_gpus: self.whole_gpus.max(other.whole_gpus),
             largest_gpu_part: self.largest_gpu_part.max(other.largest_gpu_part),
             places: self.places.max(other.places),
-            state: self.state,
+            ..*self
         }
     }
 

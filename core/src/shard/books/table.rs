@@ -1,6 +1,7 @@
 //! The node table of a shard, split by frequency of access. What a search compares is in a contiguous array of
-//! 24 bytes per node. What a placement writes in addition is in one cache line. Names, labels and capacities
-//! are separate.
+//! 32 bytes per node. What a placement writes in addition is in one cache line. A placement and a release read no
+//! more than these two, unless the node has custom kinds or a shortfall. Names, labels and exact capacities are
+//! separate.
 
 use std::sync::Arc;
 
@@ -191,11 +192,10 @@ impl NodeTable {
         self.by_id.get(&id).copied()
     }
 
-    /// Prefetches what a release reads of a node.
+    /// Reads what a release reads of a node, only so that it is in the cache.
     #[inline]
-    pub(crate) fn prefetch(&self, slot: Slot) -> (u64, Amount, Option<Amount>) {
-        let cold = self.cold[slot as usize].as_ref();
-        (self.hot(slot).version, self.room(slot).cpu, cold.map(|cold| cold.registration.spec.cpu))
+    pub(crate) fn peek(&self, slot: Slot) -> u32 {
+        self.hot(slot).first_allocation ^ self.room(slot).capacity[0]
     }
 
     pub(crate) fn room(&self, slot: Slot) -> &Room {
@@ -344,37 +344,44 @@ impl NodeTable {
             self.custom_book(slot, id).give(amount, units);
         }
         self.give_places(slot, 1);
-        self.touch(slot, if self.hot[slot as usize].has_shortfall { HOT | COLD } else { HOT });
+        if self.hot[slot as usize].has_shortfall {
+            return self.give_short(slot, demand, gpus);
+        }
         let room = &mut self.rooms[slot as usize];
         let hot = &mut self.hot[slot as usize];
-        let cold = self.cold[slot as usize].as_mut().expect("a registered node");
-        let mut cpu = demand.cpu;
-        let mut memory = demand.memory;
-        if hot.has_shortfall {
-            let paid = (cpu.min(cold.short.cpu), memory.min(cold.short.memory));
-            cold.short.cpu = cold.short.cpu.minus(paid.0);
-            cold.short.memory = cold.short.memory.minus(paid.1);
-            (cpu, memory) = (cpu.minus(paid.0), memory.minus(paid.1));
+        room.cpu = room.cpu.plus(demand.cpu);
+        room.memory = room.memory.plus(demand.memory);
+        assert!(room.is_within_capacity(), "node {} has more free than it has", hot.id);
+        if gpus.mask != 0 {
+            hot.gpus.give(gpus);
+            room.follow(&hot.gpus);
         }
-        room.cpu = room.cpu.plus(cpu);
-        room.memory = room.memory.plus(memory);
-        let spec = &cold.registration.spec;
-        assert!(
-            room.cpu <= spec.cpu && room.memory <= spec.memory,
-            "node {} has more free than it has",
-            hot.id
-        );
+        hot.version += 1;
+    }
+
+    /// Gives back to a node with a shortfall, which is reduced first.
+    #[cold]
+    fn give_short(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) {
+        let (room, hot, cold) = self.parts_mut(slot);
+        let short = &mut cold.short;
+        for (free, short, given) in [
+            (&mut room.cpu, &mut short.cpu, demand.cpu),
+            (&mut room.memory, &mut short.memory, demand.memory),
+        ] {
+            let paid = given.min(*short);
+            *short = short.minus(paid);
+            *free = free.plus(given.minus(paid));
+        }
+        assert!(room.is_within_capacity(), "node {} has more free than it has", hot.id);
         for instance in gpus.instances() {
-            let short = &mut cold.short.gpus[usize::from(instance)];
+            let short = &mut short.gpus[usize::from(instance)];
             let paid = u32::from(gpus.part).min(*short);
             *short -= paid;
             hot.gpus.set_free(instance, hot.gpus.free(instance) + (gpus.part - paid as u16));
         }
-        if gpus.mask != 0 {
-            room.follow(&hot.gpus);
-        }
+        room.follow(&hot.gpus);
         hot.version += 1;
-        hot.has_shortfall = hot.has_shortfall && has_shortfall(cold);
+        hot.has_shortfall = has_shortfall(cold);
     }
 
     /// Replaces capacity and labels. What is in use stays in use, and use beyond the new capacity becomes a
@@ -386,6 +393,7 @@ impl NodeTable {
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         let before = std::mem::replace(&mut cold.registration.spec, spec);
         let spec = &cold.registration.spec;
+        room.set_capacity(spec);
         (room.cpu, cold.short.cpu) = rebalance(before.cpu, room.cpu, cold.short.cpu, spec.cpu);
         (room.memory, cold.short.memory) =
             rebalance(before.memory, room.memory, cold.short.memory, spec.memory);
@@ -415,6 +423,7 @@ impl NodeTable {
         let state = if has_agent { NodeState::Joining } else { NodeState::Ready };
         let places = self.places_max;
         *room = Room { cpu: spec.cpu, memory: spec.memory, places, state: Some(state), ..Room::VACANT };
+        room.set_capacity(spec);
         room.follow(&hot.gpus);
         let custom = spec.custom.as_deref().unwrap_or(&[]);
         cold.custom = custom.iter().map(|&(id, total)| CustomBook::new(id, total)).collect();

@@ -1,6 +1,6 @@
 //! The reasons for a refusal: exact counts at a bounded cost.
 //!
-//! Counting runs over contiguous 24-byte records and keeps one tally per check. Only custom resources, which
+//! Counting runs over contiguous 32-byte records and keeps one tally per check. Only custom resources, which
 //! are rare, need more than these records. The map is built once, at the end.
 //!
 //! A command counts at most one page of nodes. To count all nodes, the caller asks for each further page with
@@ -191,6 +191,12 @@ impl Choose {
 /// Returns the end of the page that begins at `from`, and counts its nodes as examined.
 fn page_end(books: &Books, from: Slot, most: u32, refusal: &mut Refusal) -> Slot {
     let slots = books.nodes.slots();
+    if books.nodes.len() == slots as usize {
+        // No slot is vacant.
+        let end = slots.min(from.saturating_add(most)).max(from);
+        refusal.examined += u64::from(end - from);
+        return end;
+    }
     let last = slots.min(from.saturating_add(most.saturating_mul(EXPLAIN_SLOTS_PER_NODE)));
     let mut end = from;
     while end < last && refusal.examined < u64::from(most) {
@@ -206,11 +212,12 @@ fn count_plain(books: &Books, request: &PlacementRequest, page: Range<Slot>, ref
     let mut not_ready = 0u64;
     let mut full = 0u64;
     for room in &books.nodes.rooms()[page.start as usize..page.end as usize] {
-        match room.state {
-            Some(NodeState::Ready) if room.places <= 0 => full += 1,
-            Some(NodeState::Ready) => tallies.count(room),
-            Some(_) => not_ready += 1,
-            None => {}
+        if room.takes_work() {
+            tallies.count(room);
+        } else if room.state == Some(NodeState::Ready) {
+            full += 1;
+        } else {
+            not_ready += u64::from(room.state.is_some());
         }
     }
     tallies.report(refusal);
@@ -238,6 +245,7 @@ fn count_slots(
     slots: impl Iterator<Item = Slot>,
     refusal: &mut Refusal,
 ) {
+    let reserves = !books.reservations.is_empty();
     let custom = request.demand.custom();
     let tally = |&(_, amount): &(_, Amount)| Tally::of(amount.units());
     let mut tallies = Tallies::of(request);
@@ -255,7 +263,7 @@ fn count_slots(
             *tainted += 1;
         } else if state != NodeState::Ready {
             *not_ready += 1;
-        } else if is_kept_from(books, slot, request) {
+        } else if reserves && is_kept_from(books, slot, request) {
             *reserved += 1;
         } else if room.places <= 0 {
             *full += 1;

@@ -277,10 +277,9 @@ mod tests {
         Room {
             cpu: Amount::whole(cpu),
             memory: Amount::whole(100),
-            whole_gpus: 0,
-            largest_gpu_part: 0,
             places: 1,
             state: Some(NodeState::Ready),
+            ..Room::VACANT
         }
     }
 

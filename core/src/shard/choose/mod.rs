@@ -323,10 +323,10 @@ impl Choose {
         [selectors.nodes + rankings.nodes, selectors.words + rankings.words]
     }
 
-    /// Prefetches what a release reads of a node's place in the index.
+    /// Reads what a release reads of a node's place in the index, only so that it is in the cache.
     #[inline]
-    pub(crate) fn prefetch(&self, slot: Slot) -> impl Sized {
-        self.index.prefetch(slot)
+    pub(crate) fn peek(&self, slot: Slot) -> u32 {
+        self.index.prefetch(slot) as u32
     }
 
     /// Reports the bytes of each structure.

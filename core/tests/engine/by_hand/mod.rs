@@ -20,6 +20,7 @@ use wharf_core::rng::Rng;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::{Command, HybridSettings, NodeChange, Outcome, Shard, ShardConfig};
 use wharf_core::state::StoreState;
+use wharf_core::statement::Granted;
 use wharf_core::time::Time;
 
 /// A clock that advances by one at each look.
@@ -213,11 +214,13 @@ pub(crate) struct Workload {
     pub(crate) incarnation: Incarnation,
     pub(crate) partitions: u16,
     pub(crate) nodes: u64,
+    /// The ids that were granted, in order.
+    pub(crate) granted: Vec<AllocationId>,
 }
 
 impl Workload {
     pub(crate) fn new(seed: u64, incarnation: Incarnation, partitions: u16) -> Self {
-        Self { rng: Rng::new(seed), incarnation, partitions, nodes: 0 }
+        Self { rng: Rng::new(seed), incarnation, partitions, nodes: 0, granted: Vec::new() }
     }
 
     fn below(&mut self, bound: u32) -> u32 {
@@ -271,12 +274,33 @@ impl Workload {
         request
     }
 
-    /// Returns an id that may have been granted and may be live.
-    pub(crate) fn allocation(&mut self, sequences: u32) -> AllocationId {
+    /// Notes the ids that a shard granted.
+    pub(crate) fn saw(&mut self, outcomes: &[Outcome]) {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Place(Ok(placement)) => self.granted.push(placement.allocation),
+                Outcome::Applied(Ok(applied)) => {
+                    self.granted.extend(applied.granted.iter().filter_map(|(_, granted)| match granted {
+                        Granted::Allocated(placement) => Some(placement.allocation),
+                        Granted::Pipelined { allocation, .. } => Some(*allocation),
+                        _ => None,
+                    }));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns one of the last `count` ids that were granted, which may be live, or one that may be unknown.
+    pub(crate) fn allocation(&mut self, count: u32) -> AllocationId {
+        if !self.granted.is_empty() && self.below(8) > 0 {
+            let back = self.below(count) as usize % self.granted.len();
+            return self.granted[self.granted.len() - 1 - back];
+        }
         AllocationId {
             incarnation: self.incarnation,
             partition: PartitionId(self.below(u32::from(self.partitions)) as u16),
-            sequence: u64::from(self.below(sequences)) + 1,
+            sequence: u64::from(self.below(count)),
         }
     }
 

@@ -43,13 +43,6 @@ const TEXT_ERRORS: &[(&str, usize)] = &[
     ("ops/src/config/index.rs", 1),
     ("ops/src/config/mod.rs", 1),
     ("ops/src/config/raw.rs", 1),
-    ("ops/src/daemon/consistency.rs", 8),
-    ("ops/src/daemon/group_record.rs", 8),
-    ("ops/src/daemon/life_record.rs", 2),
-    ("ops/src/daemon/record.rs", 10),
-    ("ops/src/daemon/reservation_record.rs", 2),
-    ("ops/src/daemon/statement_consistency.rs", 2),
-    ("ops/src/daemon/statement_record.rs", 2),
     ("ops/src/metrics.rs", 1),
     ("ops/src/typical_pods.rs", 1),
 ];

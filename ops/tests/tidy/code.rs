@@ -38,7 +38,6 @@ const TEXT_ERRORS: &[(&str, usize)] = &[
     ("ops/src/cli/group.rs", 2),
     ("ops/src/cli/node.rs", 1),
     ("ops/src/cli/place.rs", 3),
-    ("ops/src/cli/statement_file.rs", 14),
     ("ops/src/cli/watch.rs", 1),
     ("ops/src/config/index.rs", 1),
     ("ops/src/config/mod.rs", 1),

@@ -25,6 +25,8 @@ mod preference;
 pub use preference::*;
 mod reason;
 pub use reason::{Reason, ReasonCode};
+mod reply;
+pub(crate) use reply::Reply;
 mod reservation;
 pub use reservation::*;
 mod statement;

@@ -4,6 +4,8 @@
 //! selects a meaning is a constant and never changes. Each kind has one body for its request and one for its
 //! reply.
 
+#[macro_use]
+pub(crate) mod bounded;
 mod agent;
 pub use agent::*;
 mod books;
@@ -33,7 +35,6 @@ mod statement;
 pub use statement::*;
 mod status;
 pub use status::*;
-pub(crate) mod bounded;
 
 /// The protocol's name in the TLS handshake.
 pub const ALPN: &[u8] = b"wharf/1";

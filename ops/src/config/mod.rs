@@ -21,6 +21,7 @@ use wharf_core::request::Policy;
 use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
+use crate::file_error::FileError;
 use crate::typical_pods;
 use wharf_net::limits::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
 use wharf_net::server::Settings;
@@ -72,13 +73,8 @@ pub enum ConfigError {
     #[error(transparent)]
     Read(#[from] ::config::ConfigError),
     /// The file cannot be read, or has an unknown key or invalid value.
-    #[error("{path}: {message}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The fault and its place.
-        message: String,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// An environment variable does not name a setting.
     #[error("the environment variable {name} names no setting: known are {known}")]
     Environment {

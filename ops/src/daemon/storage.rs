@@ -19,6 +19,7 @@ use wharf_core::time::Time;
 use wharf_net::codec::{decode_body, encode_body};
 
 use super::row;
+use crate::file_error::FileError;
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
@@ -30,46 +31,14 @@ const HASH: TableDefinition<'_, (), u128> = TableDefinition::new("hash");
 const FILE: &str = "store.redb";
 const FORMAT: u64 = 4;
 
-/// A store that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StorageError {
-    /// The directory cannot be created.
-    #[error("{path}: cannot be made: {error} (`data_dir` chooses the directory)", path = path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The cause.
-        error: std::io::Error,
-    },
-    /// Another process has the store open.
-    #[error("{path}: another service uses this data directory: stop it, or choose another `data_dir`", path = path.display())]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The database cannot be read or written.
-    #[error("{path}: {error}", path = path.display())]
-    Database {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        error: Box<redb::Error>,
-    },
-    /// The contents are damaged, or have the format of another version.
-    #[error("{path}: {message}", path = path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// The fault and the remedy.
-        message: String,
-    },
-}
-
 /// An error of reading a store.
+#[derive(Debug, thiserror::Error)]
 enum ReadError {
     /// The database cannot be read.
+    #[error("{0}")]
     Database(redb::Error),
     /// The contents are damaged, or have another format.
+    #[error("{0}")]
     Content(String),
 }
 
@@ -92,20 +61,25 @@ impl Store {
     ///
     /// # Errors
     /// When the directory or the file cannot be used, or the contents are damaged.
-    pub fn open(data_dir: &Path, partitions: u16) -> Result<(Self, StoreState), StorageError> {
-        std::fs::create_dir_all(data_dir)
-            .map_err(|error| StorageError::Directory { path: data_dir.to_owned(), error })?;
+    pub fn open(data_dir: &Path, partitions: u16) -> Result<(Self, StoreState), FileError> {
+        std::fs::create_dir_all(data_dir).map_err(|error| {
+            FileError::new(
+                data_dir,
+                format_args!("cannot be made: {error} (`data_dir` chooses the directory)"),
+            )
+        })?;
         let path = data_dir.join(FILE);
         let database = Database::create(&path).map_err(|error| match error {
-            redb::DatabaseError::DatabaseAlreadyOpen => StorageError::InUse { path: path.clone() },
-            other => StorageError::Database { path: path.clone(), error: Box::new(other.into()) },
+            redb::DatabaseError::DatabaseAlreadyOpen => {
+                let message =
+                    "another service uses this data directory: stop it, or choose another `data_dir`";
+                FileError::new(&path, message)
+            }
+            other => FileError::new(&path, other),
         })?;
         let mut store = Self { database, path, id: [0; 16] };
-        store.create(partitions).map_err(|error| store.failed(error))?;
-        let (id, state) = store.read().map_err(|error| match error {
-            ReadError::Database(error) => store.failed(error),
-            ReadError::Content(message) => StorageError::Content { path: store.path.clone(), message },
-        })?;
+        store.create(partitions).map_err(|error| FileError::new(&store.path, error))?;
+        let (id, state) = store.read().map_err(|error| FileError::new(&store.path, error))?;
         store.id = id;
         Ok((store, state))
     }
@@ -115,7 +89,7 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub fn begin(&self, incarnation: Incarnation) -> Result<(), StorageError> {
+    pub fn begin(&self, incarnation: Incarnation) -> Result<(), FileError> {
         let write = || -> Result<(), redb::Error> {
             let transaction = self.database.begin_write()?;
             {
@@ -125,11 +99,7 @@ impl Store {
             }
             Ok(transaction.commit()?)
         };
-        write().map_err(|error| self.failed(error))
-    }
-
-    fn failed(&self, error: redb::Error) -> StorageError {
-        StorageError::Database { path: self.path.clone(), error: Box::new(error) }
+        write().map_err(|error| FileError::new(&self.path, error))
     }
 
     /// Returns the store's identity, which stays the same over restarts.
@@ -199,8 +169,8 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot be written. The next start then treats this run as not stopped cleanly.
-    pub fn checkpoint(&self, state: &StoreState) -> Result<(), StorageError> {
-        self.write(state).map_err(|error| self.failed(error))
+    pub fn checkpoint(&self, state: &StoreState) -> Result<(), FileError> {
+        self.write(state).map_err(|error| FileError::new(&self.path, error))
     }
 
     fn write(&self, state: &StoreState) -> Result<(), redb::Error> {

@@ -98,7 +98,7 @@ fn a_group_that_does_not_fit_says_why_and_holds_nothing() {
         "gpu",
     ]);
     create(&["--bundle", "cpu=1,qpu=1"]).with(1).says(&["infeasible", "bundles[0].custom[0].name", "qpu"]);
-    create(&["--bundle", "cpu=x"]).with(2).says(&["--bundle cpu=x"]);
+    create(&["--bundle", "cpu=x"]).with(2).says(&["--bundle", "'cpu=x'"]);
     create(&[]).with(2).says(&["no bundle is given"]);
     create(&["--bundles", "2", "--cpu", "1", "--strategy", "tight"]).with(2).says(&["strict-pack"]);
     let refused = create(&["--bundles", "2", "--cpu", "5", "--json"]).with(1).json();

@@ -245,7 +245,7 @@ fn group() -> GroupRecord {
     GroupRecord { id, spec: Arc::new(spec), bundles, next_index }
 }
 
-fn open(directory: &tempfile::TempDir) -> Result<(Store, StoreState), StorageError> {
+fn open(directory: &tempfile::TempDir) -> Result<(Store, StoreState), FileError> {
     Store::open(directory.path(), PARTITIONS)
 }
 
@@ -313,7 +313,7 @@ fn a_second_service_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let _first = open(&directory).unwrap();
     let second = open(&directory).map(drop).unwrap_err();
-    assert!(matches!(second, StorageError::InUse { .. }), "{second}");
+    assert!(second.to_string().contains("another service uses this data directory"), "{second}");
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn rows_of(directory: &tempfile::TempDir) -> (Vec<Vec<u8>>, u128) {
 }
 
 /// Opens a store whose checkpoint is the rows of another, with the hash of its own.
-fn open_with(state: &StoreState) -> StorageError {
+fn open_with(state: &StoreState) -> FileError {
     let hash = rows_of(&stopped_with(&rich())).1;
     overwrite(state, |t| drop(t.open_table(HASH).unwrap().insert((), hash).unwrap()))
 }
@@ -382,13 +382,12 @@ fn states_that_contradict_themselves_are_refused() {
         let mut state = rich();
         damage(&mut state);
         let error = open_with(&state);
-        assert!(matches!(error, StorageError::Content { .. }), "{error:?}");
         assert!(error.to_string().contains("restore the file"), "{error}");
     }
 }
 
 /// Overwrites one row of a stopped store and returns the error of opening it.
-fn overwrite(state: &StoreState, change: impl FnOnce(&redb::WriteTransaction)) -> StorageError {
+fn overwrite(state: &StoreState, change: impl FnOnce(&redb::WriteTransaction)) -> FileError {
     let directory = stopped_with(state);
     let database = Database::open(directory.path().join(FILE)).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -411,7 +410,6 @@ fn damaged_rows_are_refused() {
     assert!(rows.len() > 25, "{}", rows.len());
     let refused = |change: &dyn Fn(&mut Rows<'_>)| {
         let error = overwrite(&rich(), |t| change(&mut t.open_table(ROWS).unwrap()));
-        assert!(matches!(error, StorageError::Content { .. }), "{error:?}");
         assert!(error.to_string().contains("restore the file"), "{error}");
     };
     for (at, good) in (0..).zip(&rows) {
@@ -444,8 +442,10 @@ fn damaged_rows_are_refused() {
         t.open_table(ROWS).unwrap().insert(0, [0xff].as_slice()).unwrap();
         t.open_table(HASH).unwrap().insert((), hasher.finish().0).unwrap();
     });
-    assert!(matches!(error, StorageError::Content { .. }), "{error:?}");
-    assert!(error.to_string().contains("row 0: "), "{error}");
+    assert!(
+        error.to_string().contains("row 0: ") && error.to_string().contains("restore the file"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -462,7 +462,6 @@ fn damaged_numbers_are_told_by_name() {
     ];
     for (key, number, named) in cases {
         let error = overwrite(&rich(), |t| drop(t.open_table(NUMBERS).unwrap().insert(key, number).unwrap()));
-        assert!(matches!(error, StorageError::Content { .. }), "{error:?}");
         assert!(error.to_string().contains(named), "{error}");
     }
     let short = [1u8; 3].as_slice();

@@ -16,5 +16,4 @@ pub mod config;
 pub mod daemon;
 pub mod file_error;
 pub mod metrics;
-pub mod planner_metrics;
 pub mod typical_pods;

@@ -3,7 +3,6 @@
 //! A bundle is described by a placement request: the amounts that it takes, and the nodes on which it may be
 //! placed. Equal bundles are described once, with their count.
 
-use wharf_core::ids::{GroupId, Incarnation};
 use wharf_core::limits::GROUP_BUNDLES_MAX;
 
 use super::bounded::{NAME, PROSE};
@@ -50,7 +49,7 @@ pub const GROUP_PLACED: u8 = 3;
 pub const GROUP_DEGRADED: u8 = 4;
 
 bodies! {
-    /// [`GroupId`] on the wire.
+    /// [`GroupId`](wharf_core::ids::GroupId) on the wire.
     #[derive(Copy)]
     pub struct WireGroup {
         /// The start of the service that created the group.
@@ -279,17 +278,5 @@ bodies! {
         pub bundle: Option<u32>,
         /// The amounts to take.
         pub demand: DemandBody,
-    }
-}
-
-impl From<GroupId> for WireGroup {
-    fn from(id: GroupId) -> Self {
-        Self { incarnation: id.incarnation.0, number: id.number }
-    }
-}
-
-impl From<WireGroup> for GroupId {
-    fn from(wire: WireGroup) -> Self {
-        Self { incarnation: Incarnation(wire.incarnation), number: wire.number }
     }
 }

@@ -1,6 +1,5 @@
 //! The hello, faults, and the parts shared by other messages.
 
-use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId};
 use wharf_core::limits::CUSTOM_RESOURCES_MAX;
 
 use super::bounded::{NAME, PROSE};
@@ -45,7 +44,7 @@ bodies! {
         pub value: String [NAME],
     }
 
-    /// [`SessionId`] on the wire.
+    /// [`SessionId`](wharf_core::ids::SessionId) on the wire.
     #[derive(Copy)]
     pub struct WireSession {
         /// The start of the service that opened the session.
@@ -54,7 +53,7 @@ bodies! {
         pub number: u64,
     }
 
-    /// [`AllocationId`] on the wire.
+    /// [`AllocationId`](wharf_core::ids::AllocationId) on the wire.
     #[derive(Copy, PartialOrd, Ord)]
     pub struct WireAllocation {
         /// The start of the service that granted the allocation.
@@ -142,34 +141,6 @@ bodies! {
         pub field: String [PROSE],
         /// The problem and its remedy, for people.
         pub message: String [PROSE],
-    }
-}
-
-impl From<SessionId> for WireSession {
-    fn from(id: SessionId) -> Self {
-        Self { incarnation: id.incarnation.0, number: id.number }
-    }
-}
-
-impl From<WireSession> for SessionId {
-    fn from(wire: WireSession) -> Self {
-        Self { incarnation: Incarnation(wire.incarnation), number: wire.number }
-    }
-}
-
-impl From<AllocationId> for WireAllocation {
-    fn from(id: AllocationId) -> Self {
-        Self { incarnation: id.incarnation.0, partition: id.partition.0, sequence: id.sequence }
-    }
-}
-
-impl From<WireAllocation> for AllocationId {
-    fn from(wire: WireAllocation) -> Self {
-        Self {
-            incarnation: Incarnation(wire.incarnation),
-            partition: PartitionId(wire.partition),
-            sequence: wire.sequence,
-        }
     }
 }
 

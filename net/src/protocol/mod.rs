@@ -14,6 +14,7 @@ mod follow;
 pub use follow::*;
 mod group;
 pub use group::*;
+mod ids;
 mod kind;
 pub(crate) use kind::ReplySize;
 pub use kind::{Kind, Message, MessageVisitor, kinds};

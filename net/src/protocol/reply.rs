@@ -2,11 +2,7 @@
 
 use serde::Serialize;
 
-use super::{
-    CancelReply, Fault, FollowReply, GroupReply, HeartbeatReply, ListGroupsReply, ListReply, NodeBooksReply,
-    NodeReply, NodesReply, PlaceBatchReply, PlaceReply, ReasonCode, ReleaseBatchReply, ReleaseReply,
-    RemoveGroupReply, ReportReply, ReserveReply, StatementReply, StatusReply,
-};
+use super::*;
 
 /// A reply, and its reasons for metrics.
 pub(crate) trait Reply: Serialize {

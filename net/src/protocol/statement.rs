@@ -1,6 +1,5 @@
 //! Statements: operations that an external scheduler planned and that are committed together.
 
-use wharf_core::ids::{Incarnation, StatementId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, STATEMENT_OPERATIONS_MAX};
 
 use super::bounded::{NAME, PROSE};
@@ -26,7 +25,7 @@ pub const COMMIT_ALL_OR_NOTHING: u8 = 0;
 pub const COMMIT_INCREMENTAL: u8 = 1;
 
 bodies! {
-    /// [`StatementId`] on the wire.
+    /// [`StatementId`](wharf_core::ids::StatementId) on the wire.
     #[derive(Copy, PartialOrd, Ord)]
     pub struct WireStatement {
         /// The start of the service.
@@ -145,17 +144,5 @@ bodies! {
         pub operations: Vec<OperationReply> [OPERATIONS_PER_MESSAGE_MAX],
         /// The fault, if any.
         pub fault: Option<Fault>,
-    }
-}
-
-impl From<StatementId> for WireStatement {
-    fn from(id: StatementId) -> Self {
-        Self { incarnation: id.incarnation.0, planner: id.planner, number: id.number }
-    }
-}
-
-impl From<WireStatement> for StatementId {
-    fn from(wire: WireStatement) -> Self {
-        Self { incarnation: Incarnation(wire.incarnation), planner: wire.planner, number: wire.number }
     }
 }

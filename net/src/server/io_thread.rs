@@ -18,7 +18,7 @@ use wharf_core::time::Time;
 use super::admission::{ConnectionRoom, Entry};
 use super::closing::Liftable;
 use super::connection::serve_connection;
-use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared};
+use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
 use crate::protocol::SEND_WINDOW_BYTES;
 use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
@@ -274,7 +274,7 @@ async fn ask(io: Rc<Io>) {
         while io.look(ConnectionService::has_question) {
             let room = io.registrar.room().await;
             let Some((asker, request)) = io.with(ConnectionService::next_question) else { break };
-            let answer = room.map(|room| room.ask(request));
+            let answer = room.map(|room| registrar_task::ask(room, request));
             let io = Rc::clone(&io);
             tokio::task::spawn_local(async move {
                 let answered = match answer {

@@ -73,7 +73,7 @@ const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - PORT_GROUPS_WAITING_MAX;
 pub trait IoObserver {
     /// Called when a request is answered, `nanos` nanoseconds after it was read. A reply with several parts
     /// is `done` as a whole. [`handle_part`](Self::handle_part) reports each part.
-    fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64);
+    fn handle_reply(&mut self, _kind: Kind, _reason: ReasonCode, _nanos: u64) {}
 
     /// Called for each part of a batch or of a node command.
     fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
@@ -82,9 +82,7 @@ pub trait IoObserver {
 /// An observer that does nothing.
 pub struct Unobserved;
 
-impl IoObserver for Unobserved {
-    fn handle_reply(&mut self, _kind: Kind, _reason: ReasonCode, _nanos: u64) {}
-}
+impl IoObserver for Unobserved {}
 
 /// The connections of one I/O thread, and their requests.
 pub struct ConnectionService {

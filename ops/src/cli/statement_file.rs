@@ -108,7 +108,7 @@ enum Written {
     Text(String),
 }
 
-/// Reads a value of the form `W` and parses it. The default stands for null.
+/// Reads a value of the form `W` and parses it. Null is read as the default.
 fn parsed<'de, D: Deserializer<'de>, W: Deserialize<'de>, T: Default, E: fmt::Display>(
     deserializer: D,
     parse: impl FnOnce(W) -> Result<T, E>,

@@ -75,19 +75,13 @@ pub enum ConfigError {
     /// The file cannot be read, or has an unknown key or invalid value.
     #[error(transparent)]
     File(#[from] FileError),
-    /// An environment variable does not name a setting.
-    #[error("the environment variable {name} names no setting: known are {known}")]
+    /// An environment variable names no setting, or its value is not UTF-8.
+    #[error("the environment variable {name} {message}")]
     Environment {
         /// The variable.
         name: String,
-        /// All known variables.
-        known: String,
-    },
-    /// The value of an environment variable is not UTF-8.
-    #[error("the environment variable {name} is not UTF-8: give it as text")]
-    NotText {
-        /// The variable.
-        name: String,
+        /// The fault and the remedy.
+        message: String,
     },
     /// A value is out of range.
     #[error("setting `{key}`: {message}")]

@@ -303,9 +303,11 @@ fn environment(
                 .iter()
                 .map(|key| format!("WHARF_{}", key.replace('.', "__").to_ascii_uppercase()))
                 .collect();
-            return Err(ConfigError::Environment { name, known: known.join(", ") });
+            let message = format!("names no setting: known are {}", known.join(", "));
+            return Err(ConfigError::Environment { name, message });
         }
-        let Ok(value) = value.into_string() else { return Err(ConfigError::NotText { name }) };
+        let message = "is not UTF-8: give it as text".to_owned();
+        let value = value.into_string().map_err(|_| ConfigError::Environment { name, message })?;
         settings.insert(key, value);
     }
     Ok(settings)

@@ -11,12 +11,11 @@ use wharf_core::resource::GpuAssignment;
 use wharf_core::state::{GroupBundleRecord, GroupRecord};
 use wharf_core::statement::ConflictDetection;
 use wharf_net::convert::{
-    conflict_detection, order, order_number, policy, policy_number, selector, selector_terms, strategy,
-    strategy_number, toleration, topology, wire_toleration, wire_topology,
+    order, order_number, policy, policy_number, selector, selector_terms, strategy, strategy_number,
+    toleration, topology, wire_toleration, wire_topology,
 };
 use wharf_net::protocol::{
-    CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE, FallbackSelector, PreferredSelector, SelectorTerm,
-    Toleration, TopologyBody, WireAllocation, WireGroup,
+    FallbackSelector, PreferredSelector, SelectorTerm, Toleration, TopologyBody, WireAllocation, WireGroup,
 };
 
 use super::row::AmountsRow;
@@ -67,7 +66,7 @@ pub(super) struct GroupRow {
     topology: Option<TopologyBody>,
     min_members: u32,
     priority: i32,
-    conflict_detection: u8,
+    is_coarse: bool,
     bundles: Vec<BundleRow>,
     next_index: u32,
 }
@@ -161,10 +160,6 @@ impl GroupRow {
             lost: bundle.lost.map(Into::into),
         });
         let bundles = bundles.collect();
-        let conflict_detection = match group.spec.conflict_detection {
-            ConflictDetection::Fine => CONFLICT_DETECTION_FINE,
-            ConflictDetection::Coarse => CONFLICT_DETECTION_COARSE,
-        };
         Self {
             id: group.id.into(),
             requests: known.into_iter().map(|request| request_row(request)).collect(),
@@ -173,7 +168,7 @@ impl GroupRow {
             topology: group.spec.topology.as_ref().map(wire_topology),
             min_members: group.spec.min_members,
             priority: group.spec.priority,
-            conflict_detection,
+            is_coarse: group.spec.conflict_detection == ConflictDetection::Coarse,
             bundles,
             next_index: group.next_index,
         }
@@ -188,7 +183,11 @@ impl GroupRow {
             topology: self.topology.map(topology).transpose()?,
             min_members: self.min_members,
             priority: self.priority,
-            conflict_detection: conflict_detection(self.conflict_detection)?,
+            conflict_detection: if self.is_coarse {
+                ConflictDetection::Coarse
+            } else {
+                ConflictDetection::Fine
+            },
             ..GroupSpec::new(asked, strategy(self.strategy)?)
         };
         let bundle = |row: BundleRow| {

@@ -79,15 +79,19 @@ pub enum DaemonError {
 
 /// A running service.
 pub struct Daemon {
-    address: SocketAddr,
-    certificates: Vec<CertificateDer<'static>>,
+    /// The served address, with the actual port if the system chose it.
+    pub address: SocketAddr,
+    /// The certificates that a client must trust to connect.
+    pub certificates: Vec<CertificateDer<'static>>,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// The handle of the registrar.
+    pub registrar: RegistrarHandle,
     certificate: Arc<ServerCertificate>,
     config: Config,
     shared: Arc<ServerShared>,
     clock: ServiceClock,
     incarnation: Incarnation,
-    metrics: Arc<Metrics>,
-    registrar: RegistrarHandle,
     shutdown: watch::Sender<bool>,
     failed: Arc<Notify>,
     stop: StopSignal,
@@ -197,30 +201,6 @@ impl Daemon {
         })
     }
 
-    /// Returns the served address, with the actual port if the system chose it.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Returns the certificates that a client must trust to connect.
-    #[must_use]
-    pub fn certificates(&self) -> &[CertificateDer<'static>] {
-        &self.certificates
-    }
-
-    /// Returns the metrics.
-    #[must_use]
-    pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
-    }
-
-    /// Returns the handle of the registrar.
-    #[must_use]
-    pub fn registrar(&self) -> &RegistrarHandle {
-        &self.registrar
-    }
-
     /// Waits until an I/O thread fails; [`stop`](Self::stop) then returns the error. Never resolves if none
     /// fails.
     pub async fn failed(&self) {
@@ -240,7 +220,7 @@ impl Daemon {
         for name in &fixed {
             warn!(setting = name, "this setting changes at the next start only");
         }
-        self.shared.set_settings(config.connections);
+        self.shared.sessions.set_settings(config.connections);
         Ok(fixed)
     }
 
@@ -337,7 +317,7 @@ fn start_planners(
         let clock = clock.clone();
         let metrics = Arc::clone(metrics);
         threads::start(format!("wharf-planner-{number}"), move || {
-            runner.run(&clock, |planner| metrics.planner(number).follow(planner))
+            runner.run(&clock, |planner| metrics.follow_planner(number, planner))
         })
     };
     runners.into_iter().enumerate().map(start).collect()

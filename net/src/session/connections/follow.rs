@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wharf_core::ids::ShardId;
@@ -99,25 +99,21 @@ struct Left {
 }
 
 impl Departed {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Left>> {
-        lock(&self.0)
-    }
-
     fn put(&self, left: impl IntoIterator<Item = Left>) {
-        let mut views = self.lock();
+        let mut views = lock(&self.0);
         views.extend(left);
         let beyond = views.len().saturating_sub(DEPARTED_MAX);
         views.drain(..beyond);
     }
 
     fn find(&self, shard: ShardId, kinds: ChangeKinds, version: ViewVersion) -> Option<Known> {
-        let views = self.lock();
+        let views = lock(&self.0);
         let is_it = |left: &&Left| (left.shard, left.kinds, left.known.version) == (shard, kinds, version);
         views.iter().rev().find(is_it).map(|left| left.known.clone())
     }
 
     fn let_go(&self, now: Time) {
-        self.lock().retain(|left| left.until > now);
+        lock(&self.0).retain(|left| left.until > now);
     }
 }
 

@@ -4,13 +4,12 @@ use std::cmp::Reverse;
 
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_core::request::PlacementRequest;
-use wharf_core::router::PortRequest;
+use wharf_core::router::{PortRequest, WaitRequest};
 use wharf_core::time::Time;
 
 use super::operation::{Complete, Operation, Parts};
 use super::questions::Asker;
 use super::room::Waiter;
-use super::waits::Waits;
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::convert::{PlacementDefaults, kinds_to_learn, placement_request};
 use crate::protocol::{
@@ -59,9 +58,10 @@ impl ConnectionService {
 
     fn wait_for_place(&mut self, asker: Asker, request: PlaceRequest) {
         let defaults = self.placement_defaults();
-        let waits = Waits { priority: request.priority, deadline: request.deadline };
+        let priority = request.priority;
+        let until = Time(if request.deadline == 0 { u64::MAX } else { request.deadline });
         match placement_request(request, self.port.catalog(), defaults) {
-            Ok(request) => self.begin_wait(asker, request, waits),
+            Ok(request) => self.begin_wait(asker, WaitRequest { request, priority, until }),
             Err(reply) => self.answer(asker, &*reply, asker.started),
         }
     }

@@ -1,7 +1,6 @@
 //! Waiting placements: how they begin, end early, and are answered. Waiting groups end the same way.
 
 use wharf_core::limits::{CANDIDATES_WAITING_MAX, CONNECTION_WAITING_MAX, PORT_CANDIDATES_WAITING_MAX};
-use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortRequest, WaitEnd, WaitRequest};
 use wharf_core::time::Time;
 
@@ -10,31 +9,20 @@ use super::{Asker, ConnectionKey, ConnectionService};
 use crate::protocol::{Fault, PlaceReply, Reason};
 use crate::session::tags::tag;
 
-/// The priority and the deadline of a wait.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waits {
-    /// Requests of higher priority go first.
-    pub(super) priority: i32,
-    /// In ns of service time. 0 means no deadline.
-    pub(super) deadline: u64,
-}
-
 impl ConnectionService {
     /// Starts a wait. Waiting requests take no room from other requests, neither at the connection nor at the
     /// port.
-    pub(super) fn begin_wait(&mut self, asker: Asker, request: PlacementRequest, waits: Waits) {
+    pub(super) fn begin_wait(&mut self, asker: Asker, wait: WaitRequest) {
         let Asker { connection: key, sequence, started: now, .. } = asker;
-        let named = request.candidates.as_ref().map_or(0, |ids| ids.len());
+        let named = wait.request.candidates.as_ref().map_or(0, |ids| ids.len());
         let room = self.check_wait_room(key, named);
         if let Err(fault) = room.and_then(|()| self.connections[key].take_wait_room(sequence)) {
             return self.answer(asker, &PlaceReply::from(fault), now);
         }
-        let until = if waits.deadline == 0 { Time(u64::MAX) } else { Time(waits.deadline) };
-        let parts = Parts::Wait(request.candidates.clone());
+        let parts = Parts::Wait(wait.request.candidates.clone());
         let operation = self.enter(Operation { asker, parts });
         self.connections[key].begins_wait(sequence, operation);
         self.has_new_deadline = true;
-        let wait = WaitRequest { request, priority: waits.priority, until };
         self.submit(operation, 0, PortRequest::Wait(Box::new(wait)), now);
     }
 

@@ -23,9 +23,9 @@ fn replay_and_verify(files: &Files, options: &ReplayOptions, refusals: Refusals)
     config.engine.seed = options.seed;
     let daemon = Daemon::start(config).unwrap();
     let client = ClientConfig {
-        server: daemon.address(),
+        server: daemon.address,
         server_name: "localhost".to_owned(),
-        roots: daemon.certificates().to_vec(),
+        roots: daemon.certificates.clone(),
         name: "replay test".to_owned(),
         reconnects: 0,
     };

@@ -9,16 +9,16 @@ mod follow;
 pub(crate) use follow::{follow_kinds, follow_limit, follow_page};
 mod groups;
 pub use groups::{
-    IntoTarget, bundles, group_fault, group_kinds_to_learn, group_refusal, group_reply, group_spec,
-    groups_page, page_limit, place_into, plan_fault, removed_group, strategy, strategy_number, topology,
-    wait_until, wire_topology,
+    IntoTarget, bundles, group_kinds_to_learn, group_refusal, group_reply, group_spec, groups_page,
+    page_limit, place_into, plan_fault, removed_group, strategy, strategy_number, topology, wait_until,
+    wire_topology,
 };
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
 pub use preferences::{selector, selector_terms, taints, toleration, wire_taints, wire_toleration};
 mod statements;
-pub use statements::{conflict_body, conflict_detection, statement, statement_fault, statement_reply};
+pub use statements::{conflict_body, conflict_detection, statement, statement_reply};
 
 use std::sync::Arc;
 
@@ -42,9 +42,7 @@ use wharf_core::shard::NodeRejection;
 use crate::convert_books::named_units;
 pub use crate::convert_books::{adoption, adoption_fault, books_reply, bundle_fault, resource_totals};
 use crate::convert_reservations::named_owner;
-pub use crate::convert_reservations::{
-    refused_reservation, reservation, reservation_body, reservation_owner, reserve_reply,
-};
+pub use crate::convert_reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
 use crate::protocol::{
     DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
     NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, ORDER_DOMINANT,
@@ -191,29 +189,25 @@ pub fn placement_request(
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<PlacementRequest, Box<PlaceReply>> {
-    let faulty = |fault: Fault| Box::new(fault_reply(fault));
-    check_served(&wire).map_err(faulty)?;
+    check_served(&wire)?;
     let demand = demand(std::mem::take(&mut wire.demand), catalog)?;
     let explain = match wire.explain {
         EXPLAIN_BOUNDED => Explain::Bounded,
         EXPLAIN_FULL => Explain::Full,
-        other => {
-            return Err(faulty(invalid("explain", format!("{other} is no way to explain: give 0 or 1"))));
-        }
+        other => Err(invalid("explain", format!("{other} is no way to explain: give 0 or 1")))?,
     };
     let selectors = std::mem::take(&mut wire.selectors);
     let selector = if selectors.is_empty() {
         None
     } else {
-        Some(Arc::new(preferences::selector("selectors", selectors).map_err(faulty)?))
+        Some(Arc::new(preferences::selector("selectors", selectors)?))
     };
-    let policy = policy(wire.policy, defaults.policy).map_err(faulty)?;
-    let order = order(wire.attribute_order, defaults.orders).map_err(faulty)?;
-    let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates)).map_err(faulty)?;
+    let policy = policy(wire.policy, defaults.policy)?;
+    let order = order(wire.attribute_order, defaults.orders)?;
+    let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates))?;
     let preferences =
-        preferences::preferences(&mut wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)
-            .map_err(faulty)?;
-    let owner = named_owner("owner", wire.owner).map_err(faulty)?;
+        preferences::preferences(&mut wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)?;
+    let owner = named_owner("owner", wire.owner)?;
     Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
 }
 
@@ -234,11 +228,10 @@ pub fn check_custom_name(field: &str, name: &str) -> Result<(), Fault> {
 /// # Errors
 /// Same as [`placement_request`], naming a field of the demand.
 pub(crate) fn demand(wire: DemandBody, catalog: &Catalog) -> Result<Demand, Box<PlaceReply>> {
-    let faulty = |fault: Fault| Box::new(fault_reply(fault));
     Ok(Demand {
-        gpu: gpu_request(wire.gpu).map_err(faulty)?,
-        cpu: amount("cpu", wire.cpu).map_err(faulty)?,
-        memory: amount("memory", wire.memory).map_err(faulty)?,
+        gpu: gpu_request(wire.gpu)?,
+        cpu: amount("cpu", wire.cpu)?,
+        memory: amount("memory", wire.memory)?,
         custom: custom_demand(wire.custom, catalog)?,
     })
 }
@@ -257,16 +250,15 @@ fn custom_demand(
     wire: Vec<NamedAmount>,
     catalog: &Catalog,
 ) -> Result<Option<wharf_core::resource::CustomAmounts>, Box<PlaceReply>> {
-    let faulty = |fault: Fault| Box::new(fault_reply(fault));
     let mut amounts = Vec::with_capacity(wire.len());
     for (i, NamedAmount { name, amount: units }) in wire.into_iter().enumerate() {
-        let asked = amount(&format!("custom[{i}].amount"), units).map_err(faulty)?;
-        check_custom_name(&format!("custom[{i}].name"), &name).map_err(faulty)?;
+        let asked = amount(&format!("custom[{i}].amount"), units)?;
+        check_custom_name(&format!("custom[{i}].name"), &name)?;
         match catalog.resources.id(&name) {
             Some(id) => {
                 if id.is_unit_instance() {
                     check_unit_request(asked)
-                        .map_err(|message| faulty(invalid(format!("custom[{i}].amount"), message)))?;
+                        .map_err(|message| invalid(format!("custom[{i}].amount"), message))?;
                 }
                 amounts.push((id, asked));
             }
@@ -276,7 +268,7 @@ fn custom_demand(
     }
     Demand::canonical_custom(amounts).map_err(|twice| {
         let name = catalog.resources.name(twice).unwrap_or_default().to_owned();
-        faulty(invalid("custom", format!("resource `{name}` is given twice: give each once")))
+        invalid("custom", format!("resource `{name}` is given twice: give each once")).into()
     })
 }
 
@@ -299,12 +291,6 @@ fn unknown_resource(place: usize, name: String, asked: Amount, catalog: &Catalog
         fault: Some(Fault::of_field(Reason::Infeasible, format!("custom[{place}].name"), message)),
         ..PlaceReply::default()
     }
-}
-
-/// Returns a reply with a fault in a placement request.
-#[must_use]
-pub fn fault_reply(fault: Fault) -> PlaceReply {
-    PlaceReply { reason: fault.reason, fault: Some(fault), ..PlaceReply::default() }
 }
 
 /// Returns the reply to a granted placement.
@@ -498,28 +484,28 @@ pub fn resource_name(kind: ResourceKind, resources: &ResourceRegistry) -> String
     }
 }
 
-/// Converts a shard's rejection to the wire.
-#[must_use]
-pub fn node_fault(rejection: &NodeRejection) -> Fault {
-    let (reason, field) = match rejection {
-        NodeRejection::Unknown(_) => (Reason::UnknownNode, "name"),
-        NodeRejection::InUse(..) | NodeRejection::Held(..) => (Reason::NodeInUse, "name"),
-        NodeRejection::IllegalChange(..) => (Reason::IllegalChange, "name"),
-        NodeRejection::TooManyResources(_) => (Reason::LimitExceeded, "resources"),
-    };
-    Fault::of_field(reason, field, rejection.to_string())
+impl From<NodeRejection> for Fault {
+    fn from(rejection: NodeRejection) -> Self {
+        let (reason, field) = match rejection {
+            NodeRejection::Unknown(_) => (Reason::UnknownNode, "name"),
+            NodeRejection::InUse(..) | NodeRejection::Held(..) => (Reason::NodeInUse, "name"),
+            NodeRejection::IllegalChange(..) => (Reason::IllegalChange, "name"),
+            NodeRejection::TooManyResources(_) => (Reason::LimitExceeded, "resources"),
+        };
+        Self::of_field(reason, field, rejection.to_string())
+    }
 }
 
-/// Converts a registrar error to the wire.
-#[must_use]
-pub fn registrar_fault(error: &RegistrarError) -> Fault {
-    let (reason, field) = match error {
-        RegistrarError::NodeExists { .. } => (Reason::NodeExists, "name"),
-        RegistrarError::UnknownNode(_) => (Reason::UnknownNode, "name"),
-        RegistrarError::TopologyFixed { .. } => (Reason::InvalidField, "labels"),
-        RegistrarError::IdentityFixed { .. } => (Reason::InvalidField, "identity"),
-        RegistrarError::NameInUse { .. } => (Reason::NodeExists, "name"),
-        RegistrarError::Full => (Reason::LimitExceeded, "nodes"),
-    };
-    Fault::of_field(reason, field, error.to_string())
+impl From<RegistrarError> for Fault {
+    fn from(error: RegistrarError) -> Self {
+        let (reason, field) = match error {
+            RegistrarError::NodeExists { .. } => (Reason::NodeExists, "name"),
+            RegistrarError::UnknownNode(_) => (Reason::UnknownNode, "name"),
+            RegistrarError::TopologyFixed { .. } => (Reason::InvalidField, "labels"),
+            RegistrarError::IdentityFixed { .. } => (Reason::InvalidField, "identity"),
+            RegistrarError::NameInUse { .. } => (Reason::NodeExists, "name"),
+            RegistrarError::Full => (Reason::LimitExceeded, "nodes"),
+        };
+        Self::of_field(reason, field, error.to_string())
+    }
 }

@@ -76,19 +76,13 @@ fn reservation_fault(rejection: &ReservationRejection, resources: &ResourceRegis
     Fault::of_field(reason, field, message)
 }
 
-/// Returns the reply to a reservation that was not made or ended.
-#[must_use]
-pub fn refused_reservation(fault: Fault) -> ReserveReply {
-    ReserveReply { reason: fault.reason, fault: Some(fault), ..ReserveReply::default() }
-}
-
 /// Converts the reply to a reservation to the wire.
 #[must_use]
 pub fn reserve_reply(changed: ReservationReply, resources: &ResourceRegistry) -> ReserveReply {
     let (node, until) = match changed {
         Ok(ReservationChange::Made(view)) => (view.node, view.until),
         Ok(ReservationChange::Ended(node)) => (node, None),
-        Err(rejection) => return refused_reservation(reservation_fault(&rejection, resources)),
+        Err(rejection) => return reservation_fault(&rejection, resources).into(),
     };
     let until = until.map_or(0, |until| until.0);
     ReserveReply { reason: Reason::Done.into(), node: node.0, until, fault: None }

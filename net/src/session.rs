@@ -295,19 +295,16 @@ impl Session {
     /// # Panics
     /// Panics if the sequence is not in progress.
     pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
-        let (left, weight) = self.leave(sequence);
+        let (is_wait, weight) = self.leave(sequence);
         // Callers that set no weight have a weight of 0.
         debug_assert!(
             weight.bytes() == 0 || reply.len() <= weight.reply as usize,
             "the reply to {sequence} has {} bytes: more than {weight:?}",
             reply.len()
         );
-        let (entry, sum) = match left {
-            Left::Waiting => (Entry::WaitAnswered(reply.into()), &mut self.waits_bytes),
-            Left::InFlight => (Entry::Answered(reply.into()), &mut self.kept_bytes),
-        };
-        *sum += reply.len();
-        *self.entry_mut(sequence).expect("it was just there") = entry;
+        *(if is_wait { &mut self.waits_bytes } else { &mut self.kept_bytes }) += reply.len();
+        let answered = if is_wait { Entry::WaitAnswered } else { Entry::Answered };
+        *self.entry_mut(sequence).expect("it was just there") = answered(reply.into());
     }
 
     /// Ends a request in progress without keeping its outcome. If it is repeated, it is executed again. Used
@@ -316,32 +313,26 @@ impl Session {
     /// # Panics
     /// Panics if the sequence is not in progress, like [`answer`](Self::answer).
     pub fn answer_unkept(&mut self, sequence: u64) {
-        if let (Left::Waiting, _) = self.leave(sequence) {
+        if self.leave(sequence).0 {
             *self.entry_mut(sequence).expect("it was just there") = Entry::Interrupted;
         }
     }
 
-    /// Ends the progress of a request and leaves its entry vacant.
-    fn leave(&mut self, sequence: u64) -> (Left, Weight) {
+    /// Ends the progress of a request and leaves its entry vacant. Returns whether it was a wait that the client
+    /// acknowledges individually, and its weight.
+    fn leave(&mut self, sequence: u64) -> (bool, Weight) {
         let id = self.id;
         let entry = self.entry_mut(sequence);
-        let (left, weight) = match entry {
-            Some(&mut Entry::InFlight(weight)) => (Left::InFlight, weight),
-            Some(&mut Entry::Waiting(weight)) => (Left::Waiting, weight),
+        let (is_wait, weight) = match entry {
+            Some(&mut Entry::InFlight(weight)) => (false, weight),
+            Some(&mut Entry::Waiting(weight)) => (true, weight),
             other => panic!("sequence {sequence} of session {id} is {other:?}, not under way"),
         };
         *self.entry_mut(sequence).expect("it was just there") = Entry::Vacant;
         self.take_off(weight);
         self.in_flight -= 1;
-        (left, weight)
+        (is_wait, weight)
     }
-}
-
-/// The form in which a request was in progress.
-enum Left {
-    InFlight,
-    /// A wait that the client acknowledges individually.
-    Waiting,
 }
 
 impl Entry {

@@ -25,6 +25,9 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// A certificate, and those of the authorities that signed it.
+type Chain = Vec<CertificateDer<'static>>;
+
 /// The server's certificate. [`set`](Self::set) replaces it for new connections.
 #[derive(Debug)]
 pub struct ServerCertificate(ArcSwap<CertifiedKey>);
@@ -34,32 +37,18 @@ impl ServerCertificate {
     ///
     /// # Errors
     /// Fails if the key cannot be used.
-    pub fn new(
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-    ) -> Result<Arc<Self>, TlsError> {
-        Ok(Arc::new(Self(ArcSwap::from_pointee(certified(chain, key)?))))
+    pub fn new(chain: Chain, key: PrivateKeyDer<'static>) -> Result<Arc<Self>, TlsError> {
+        Ok(Arc::new(Self(ArcSwap::from_pointee(CertifiedKey::from_der(chain, key, &provider())?))))
     }
 
     /// Replaces the certificate.
     ///
     /// # Errors
     /// Fails if the key cannot be used. The old certificate then stays.
-    pub fn set(
-        &self,
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-    ) -> Result<(), TlsError> {
-        self.0.store(Arc::new(certified(chain, key)?));
+    pub fn set(&self, chain: Chain, key: PrivateKeyDer<'static>) -> Result<(), TlsError> {
+        self.0.store(Arc::new(CertifiedKey::from_der(chain, key, &provider())?));
         Ok(())
     }
-}
-
-fn certified(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> Result<CertifiedKey, rustls::Error> {
-    CertifiedKey::from_der(chain, key, &provider())
 }
 
 impl ResolvesServerCert for ServerCertificate {

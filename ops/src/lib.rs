@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | settings from embedded defaults, a TOML file, the environment and flags, in rising order |
 //! | [`daemon`] | a running service: threads, pinning, clock, certificate, storage, shutdown |
+//! | [`file_error`] | the error of files and directories |
 //! | [`metrics`] | Prometheus metrics over HTTP, with latency from HDR histograms |
 //! | [`agent`] | the node agent, which reports a machine to a service and sends heartbeats |
 //! | [`cli`] | the commands of `wharf` |
@@ -13,6 +14,6 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod daemon;
+pub mod file_error;
 pub mod metrics;
-pub mod planner_metrics;
 pub mod typical_pods;

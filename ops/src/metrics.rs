@@ -10,16 +10,17 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::planner_metrics::{PLANNER_COUNTERS, PlannerCounters, PlannerCounts};
 use hdrhistogram::Histogram;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text::encode};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use wharf_core::executor::{BatchRecord, Observer};
 use wharf_core::ids::ShardId;
 use wharf_core::link::lock;
-use wharf_core::planner::PlannerMetrics;
+use wharf_core::planner::{Planner, PlannerMetrics};
 use wharf_core::resource::Amount;
 use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
@@ -92,7 +93,8 @@ impl Latencies {
 pub struct Metrics {
     /// One per thread of each stage, in the order of [`Stage::ALL`].
     latencies: [Vec<Arc<Latencies>>; 3],
-    planners: Vec<PlannerCounters>,
+    /// The counters of each planner, and the number of groups that it keeps.
+    planners: Vec<Mutex<(PlannerMetrics, u64)>>,
     replies: Mutex<Vec<(Kind, u16, Arc<AtomicU64>)>>,
     shared: Arc<ServerShared>,
 }
@@ -104,7 +106,7 @@ impl Metrics {
         let histograms = |count: u16| (0..count).map(|_| Latencies::new()).collect();
         Self {
             latencies: [histograms(shards), histograms(shards), histograms(io_threads)],
-            planners: (0..planners).map(|_| PlannerCounters::default()).collect(),
+            planners: (0..planners).map(|_| Mutex::default()).collect(),
             replies: Mutex::new(Vec::new()),
             shared,
         }
@@ -120,10 +122,15 @@ impl Metrics {
         }
     }
 
-    /// Returns the counters of a planner's thread.
+    /// Returns the counters of a planner as of the last [`follow_planner`](Self::follow_planner).
     #[must_use]
-    pub fn planner(&self, number: usize) -> &PlannerCounters {
-        &self.planners[number]
+    pub fn planner(&self, number: usize) -> PlannerMetrics {
+        lock(&self.planners[number]).0
+    }
+
+    /// Copies the counters of a planner. Called by the planner's own thread.
+    pub fn follow_planner(&self, number: usize, planner: &Planner) {
+        *lock(&self.planners[number]) = (*planner.metrics(), planner.group_count() as u64);
     }
 
     /// Returns the recorder of an I/O thread.
@@ -236,7 +243,7 @@ fn plain<T>(value: T) -> Vec<Sample<T>> {
 }
 
 /// A counter of a `T`: its name, its help text, and its value.
-pub(crate) type Counter<T> = (&'static str, &'static str, fn(&T) -> u64);
+type Counter<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 fn load(counter: &AtomicU64) -> u64 {
     // Relaxed: a statistic; no other memory depends on it.
@@ -262,18 +269,30 @@ const SERVER_COUNTERS: [Counter<Counters>; 6] = [
     }),
 ];
 
-/// All samples of one scrape.
-struct Snapshot {
-    gauges: Vec<(&'static str, &'static str, Vec<Sample<f64>>)>,
-    counters: Vec<(&'static str, &'static str, Vec<Sample<u64>>)>,
-    latencies: Vec<Sample<f64>>,
+/// Conflicts, useful and wasted work: the metrics of the Omega paper.
+const PLANNER_COUNTERS: [Counter<PlannerMetrics>; 8] = [
+    ("statements", "Statements that planners sent to shards", |planner| planner.statements),
+    ("statements_committed", "Statements committed, at least in part", |planner| planner.committed),
+    ("statements_conflicted", "Statements in which something conflicted", |planner| planner.conflicted),
+    ("statements_expired", "Statements that shards ended at their deadline", |planner| planner.expired),
+    ("attempts", "Statements that placed bundles of groups, or tried to", |planner| planner.attempts),
+    ("placings", "Attempts that placed any; attempts over these are attempts per statement", |planner| {
+        planner.placings
+    }),
+    ("operations", "Operations that planners sent to shards", |planner| planner.operations),
+    ("operations_granted", "Operations granted; the rest was wasted work", |planner| planner.granted),
+];
+
+/// The samples of one metric.
+#[derive(Debug)]
+enum Samples {
+    Gauge(Vec<Sample<f64>>),
+    Counter(Vec<Sample<u64>>),
 }
 
-impl fmt::Debug for Snapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").finish_non_exhaustive()
-    }
-}
+/// All metrics of one scrape, each with its name, help text and unit.
+#[derive(Debug)]
+struct Snapshot(Vec<(&'static str, &'static str, Option<Unit>, Samples)>);
 
 impl Snapshot {
     fn new(metrics: &Metrics, status: &StatusReply) -> Self {
@@ -291,11 +310,11 @@ impl Snapshot {
         }
         let planners = metrics.planners.iter().enumerate();
         let planners =
-            planners.map(|(number, planner)| (vec![("planner", number.to_string())], planner.get()));
-        let planners: Vec<Sample<PlannerCounts>> = planners.collect();
-        let groups = planners.iter().map(|(label, counts)| (label.clone(), counts.groups as f64)).collect();
+            planners.map(|(number, planner)| (vec![("planner", number.to_string())], *lock(planner)));
+        let planners: Vec<Sample<(PlannerMetrics, u64)>> = planners.collect();
+        let groups = planners.iter().map(|(label, (_, groups))| (label.clone(), *groups as f64)).collect();
         let of_planners = |of: fn(&PlannerMetrics) -> u64| {
-            planners.iter().map(|(label, counts)| (label.clone(), of(&counts.metrics))).collect()
+            planners.iter().map(|(label, (counts, _))| (label.clone(), of(counts))).collect()
         };
         let replies = lock(&metrics.replies);
         let mut by_label = std::collections::BTreeMap::<_, u64>::new();
@@ -306,33 +325,33 @@ impl Snapshot {
             .into_iter()
             .map(|((kind, reason), count)| (vec![("kind", kind.to_owned()), ("reason", reason)], count))
             .collect();
-        Self {
-            gauges: vec![
-                ("nodes", "Registered nodes", node_samples(status)),
-                (
-                    "nodes_reserved",
-                    "Nodes that are reserved for an owner",
-                    shard_samples(status, |shard| f64::from(shard.nodes_reserved)),
-                ),
-                ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
-                ("resource", "The books per resource, in its unit", resource_samples(status)),
-                ("groups", "Placement groups, waiting ones included", groups),
-                ("connections", "Open connections", plain(load(&counters.connections) as f64)),
-                ("followers", "Connections that follow changes", plain(load(&counters.followers) as f64)),
-                ("resident_bytes", "Resident memory of the process", plain(status.resident_bytes as f64)),
-            ],
-            counters: (SHARD_COUNTERS
-                .iter()
-                .map(|&(name, help, of)| (name, help, shard_samples(status, of))))
+        let gauges = [
+            ("nodes", "Registered nodes", node_samples(status)),
+            (
+                "nodes_reserved",
+                "Nodes that are reserved for an owner",
+                shard_samples(status, |shard| f64::from(shard.nodes_reserved)),
+            ),
+            ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
+            ("resource", "The books per resource, in its unit", resource_samples(status)),
+            ("groups", "Placement groups, waiting ones included", groups),
+            ("connections", "Open connections", plain(load(&counters.connections) as f64)),
+            ("followers", "Connections that follow changes", plain(load(&counters.followers) as f64)),
+            ("resident_bytes", "Resident memory of the process", plain(status.resident_bytes as f64)),
+        ];
+        let counters = (SHARD_COUNTERS.iter())
+            .map(|&(name, help, of)| (name, help, shard_samples(status, of)))
             .chain(SERVER_COUNTERS.iter().map(|&(name, help, of)| (name, help, plain(of(counters)))))
             .chain(PLANNER_COUNTERS.iter().map(|&(name, help, of)| (name, help, of_planners(of))))
             .chain([
                 ("replies", "Replies by kind and reason; of a batch, its parts", replies),
                 ("latency_observations", "Observations per stage", observations),
-            ])
-            .collect(),
-            latencies,
-        }
+            ]);
+        let help = "Latency per stage, quantiles since the start";
+        let latencies = ("latency", help, Some(Unit::Seconds), Samples::Gauge(latencies));
+        let gauges = gauges.into_iter().map(|(name, help, of)| (name, help, None, Samples::Gauge(of)));
+        let counters = counters.map(|(name, help, of)| (name, help, None, Samples::Counter(of)));
+        Self(gauges.chain(counters).chain([latencies]).collect())
     }
 }
 
@@ -373,7 +392,7 @@ fn resource_samples(status: &StatusReply) -> Vec<Sample<f64>> {
 }
 
 fn encode_samples<T: Copy, M: EncodeMetric>(
-    mut encoder: prometheus_client::encoding::MetricEncoder<'_>,
+    mut encoder: MetricEncoder<'_>,
     samples: &[Sample<T>],
     metric: impl Fn(T) -> M,
 ) -> fmt::Result {
@@ -382,41 +401,23 @@ fn encode_samples<T: Copy, M: EncodeMetric>(
     {
         return metric(*value).encode(encoder);
     }
-    for (labels, value) in samples {
-        metric(*value).encode(encoder.encode_family(&LabelPairs(labels))?)?;
-    }
-    Ok(())
+    samples.iter().try_for_each(|(labels, value)| metric(*value).encode(encoder.encode_family(labels)?))
 }
 
-#[derive(Debug)]
-struct LabelPairs<'a>(&'a [(&'static str, String)]);
-
-impl EncodeLabelSet for LabelPairs<'_> {
-    fn encode(&self, encoder: &mut prometheus_client::encoding::LabelSetEncoder<'_>) -> fmt::Result {
-        for (name, value) in self.0 {
-            prometheus_client::encoding::EncodeLabel::encode(
-                &(*name, value.as_str()),
-                encoder.encode_label(),
-            )?;
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help, unit, samples) in &self.0 {
+            let kind = match samples {
+                Samples::Gauge(_) => MetricType::Gauge,
+                Samples::Counter(_) => MetricType::Counter,
+            };
+            let family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+            match samples {
+                Samples::Gauge(samples) => encode_samples(family, samples, ConstGauge::new)?,
+                Samples::Counter(samples) => encode_samples(family, samples, ConstCounter::new)?,
+            }
         }
         Ok(())
-    }
-}
-
-impl prometheus_client::collector::Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        use prometheus_client::metrics::MetricType;
-        for (name, help, samples) in &self.gauges {
-            let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            encode_samples(family, samples, ConstGauge::new)?;
-        }
-        for (name, help, samples) in &self.counters {
-            let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            encode_samples(family, samples, ConstCounter::new)?;
-        }
-        let help = "Latency per stage, quantiles since the start";
-        let family = encoder.encode_descriptor("latency", help, Some(&Unit::Seconds), MetricType::Gauge)?;
-        encode_samples(family, &self.latencies, ConstGauge::new)
     }
 }
 

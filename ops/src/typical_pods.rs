@@ -6,7 +6,7 @@
 //! is a table of shapes with counts.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use csv::{ReaderBuilder, StringRecord, Trim};
@@ -14,53 +14,14 @@ use wharf_core::fragmentation::{RequestShape, TypicalShapes};
 use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::resource::{Amount, GpuRequest};
 
-/// A file that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TypicalPodsError {
-    /// The file cannot be read, or is not CSV.
-    #[error("{}: cannot be read: {error}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        error: csv::Error,
-    },
-    /// A column is missing.
-    #[error("{}: no column `{column}`: give cpu_milli, num_gpu and gpu_milli", path.display())]
-    NoColumn {
-        /// The file.
-        path: PathBuf,
-        /// The missing column.
-        column: &'static str,
-    },
-    /// A cell has an invalid value.
-    #[error("{}, line {line}, {column}: `{found}` {remedy}", path.display())]
-    Cell {
-        /// The file.
-        path: PathBuf,
-        /// The line number.
-        line: u64,
-        /// The column.
-        column: &'static str,
-        /// The invalid value.
-        found: String,
-        /// The remedy.
-        remedy: &'static str,
-    },
-    /// The file has no rows.
-    #[error("{}: no rows: give at least one pod, or leave the setting out", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-}
+use crate::file_error::FileError;
 
 /// Reads the typical shapes from a file.
 ///
 /// # Errors
 /// When the file cannot be read or has an invalid value. The error names the place and the remedy.
-pub fn read(path: &Path) -> Result<TypicalShapes, TypicalPodsError> {
-    let unreadable = |error| TypicalPodsError::Read { path: path.to_owned(), error };
+pub fn read(path: &Path) -> Result<TypicalShapes, FileError> {
+    let unreadable = |error: csv::Error| FileError::new(path, format_args!("cannot be read: {error}"));
     let mut reader =
         ReaderBuilder::new().flexible(true).trim(Trim::All).from_path(path).map_err(unreadable)?;
     let header = reader.headers().map_err(unreadable)?.clone();
@@ -72,7 +33,8 @@ pub fn read(path: &Path) -> Result<TypicalShapes, TypicalPodsError> {
         *sum = sum.saturating_add(count);
     }
     if counts.is_empty() {
-        return Err(TypicalPodsError::Empty { path: path.to_owned() });
+        let message = "no rows: give at least one pod, or leave the setting out";
+        return Err(FileError::new(path, message));
     }
     Ok(TypicalShapes::covering(counts.into_iter().collect()))
 }
@@ -88,21 +50,22 @@ impl Row<'_> {
         self.record.get(self.header.iter().position(|name| name == column)?)
     }
 
-    fn wrong(&self, column: &'static str, remedy: &'static str) -> TypicalPodsError {
+    fn wrong(&self, column: &'static str, remedy: &'static str) -> FileError {
         let line = self.record.position().map_or(0, csv::Position::line);
-        let found = self.text(column).unwrap_or_default().to_owned();
-        TypicalPodsError::Cell { path: self.path.to_owned(), line, column, found, remedy }
+        let found = self.text(column).unwrap_or_default();
+        FileError::new(self.path, format_args!("line {line}, {column}: `{found}` {remedy}"))
     }
 
-    fn number(&self, column: &'static str, most: u32, remedy: &'static str) -> Result<u32, TypicalPodsError> {
+    fn number(&self, column: &'static str, most: u32, remedy: &'static str) -> Result<u32, FileError> {
         if !self.header.iter().any(|name| name == column) {
-            return Err(TypicalPodsError::NoColumn { path: self.path.to_owned(), column });
+            let message = format!("no column `{column}`: give cpu_milli, num_gpu and gpu_milli");
+            return Err(FileError::new(self.path, message));
         }
         let number = self.text(column).and_then(|text| text.parse().ok()).filter(|&number| number <= most);
         number.ok_or_else(|| self.wrong(column, remedy))
     }
 
-    fn shape(&self) -> Result<(RequestShape, u32), TypicalPodsError> {
+    fn shape(&self) -> Result<(RequestShape, u32), FileError> {
         let cpu = self.number("cpu_milli", u32::MAX, "is no count of thousandths of a core")?;
         let devices =
             self.number("num_gpu", GPU_INSTANCES_MAX as u32, "is no number of GPUs: give 0 to 16")?;

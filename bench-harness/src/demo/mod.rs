@@ -90,9 +90,9 @@ fn drive(daemon: &Daemon, options: DemoOptions, progress: &mut dyn Progress) -> 
         SyntheticCluster { nodes: options.nodes, pods: 10_000, seed: options.seed, gpu_spec_percent: 10 };
     let trace = cluster.generate().parse().map_err(ReplayError::from)?;
     let config = ClientConfig {
-        server: daemon.address(),
+        server: daemon.address,
         server_name: "localhost".to_owned(),
-        roots: daemon.certificates().to_vec(),
+        roots: daemon.certificates.clone(),
         name: "wharf-bench demo".to_owned(),
         reconnects: 0,
     };

@@ -149,9 +149,9 @@ async fn drive(
     each: &mut impl FnMut(&GroupsRow),
 ) -> Result<Vec<GroupsRow>, GroupsError> {
     let config = ClientConfig {
-        server: daemon.address(),
+        server: daemon.address,
         server_name: "localhost".to_owned(),
-        roots: daemon.certificates().to_vec(),
+        roots: daemon.certificates.clone(),
         name: "wharf-bench groups".to_owned(),
         reconnects: 0,
     };
@@ -177,7 +177,7 @@ async fn drive(
 
 /// Returns the sum of the metrics of all planners so far.
 fn planned(daemon: &Daemon, planners: u16) -> PlannerMetrics {
-    let each = (0..usize::from(planners)).map(|number| daemon.metrics().planner(number).get().metrics);
+    let each = (0..usize::from(planners)).map(|number| daemon.metrics.planner(number));
     each.fold(PlannerMetrics::default(), |sum, one| PlannerMetrics {
         statements: sum.statements + one.statements,
         committed: sum.committed + one.committed,

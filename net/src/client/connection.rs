@@ -297,9 +297,7 @@ impl Shared {
         }
         Ok(())
     }
-}
 
-impl Shared {
     /// Sends a request again that the server refused because too many outcomes were unacknowledged. The frame
     /// now carries the current mark. Returns false if the request is not in progress.
     fn send_again(&self, sequence: u64) -> bool {

@@ -198,14 +198,11 @@ impl Extension<'_> {
     }
 }
 
-/// The extensions of a frame.
-pub type Extensions<'a> = Vec<Extension<'a>>;
-
 /// Parses the extensions that follow a body. `bytes` is everything after the body.
 ///
 /// # Errors
 /// Returns what is wrong with them.
-pub fn split_extensions<'a>(header: &Header, mut bytes: &'a [u8]) -> Result<Extensions<'a>, String> {
+pub fn split_extensions<'a>(header: &Header, mut bytes: &'a [u8]) -> Result<Vec<Extension<'a>>, String> {
     if header.flags & FLAG_EXTENSIONS == 0 {
         return if bytes.is_empty() {
             Ok(Vec::new())

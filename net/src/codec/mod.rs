@@ -7,6 +7,6 @@ pub mod frame;
 pub use body::{BodyError, decode_body, encode_body};
 pub(crate) use frame::acknowledge_in_frame;
 pub use frame::{
-    Extension, Extensions, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, HEADER_BYTES,
-    Header, decode_frame, encode_frame, split_extensions, try_encode_frame,
+    Extension, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, HEADER_BYTES, Header,
+    decode_frame, encode_frame, split_extensions, try_encode_frame,
 };

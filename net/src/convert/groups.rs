@@ -14,8 +14,8 @@ use wharf_core::resource::{Demand, GpuAssignment, ResourceKind};
 use wharf_core::time::Time;
 
 use super::{
-    PlacementDefaults, check_name, conflict_body, conflict_detection, demand, fault_reply, invalid,
-    kinds_to_learn, placement_request, refusal_body, resource_name,
+    PlacementDefaults, check_name, conflict_body, conflict_detection, demand, invalid, kinds_to_learn,
+    placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
     BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
@@ -86,12 +86,6 @@ pub fn wire_topology(rule: &TopologyRule) -> TopologyBody {
     TopologyBody { key: rule.key.to_string(), rule: rule_number, max_skew }
 }
 
-/// Returns a reply with a fault in a request about a group.
-#[must_use]
-pub fn group_fault(fault: Fault) -> GroupReply {
-    GroupReply { reason: fault.reason, fault: Some(fault), ..GroupReply::default() }
-}
-
 /// Turns the placement reply about `bundles[at]` into a group reply.
 fn of_bundle(at: usize, reply: PlaceReply) -> Box<GroupReply> {
     let PlaceReply { reason, refusal, fault, .. } = reply;
@@ -140,22 +134,22 @@ pub fn bundles(
     let count: u64 = wire.iter().map(|template| u64::from(template.count)).sum();
     if count == 0 || count > GROUP_BUNDLES_MAX as u64 {
         let message = format!("{count} bundles: give 1 to {GROUP_BUNDLES_MAX}");
-        return Err(Box::new(group_fault(invalid("bundles", message))));
+        return Err(invalid("bundles", message).into());
     }
     let named: usize = wire.iter().map(|template| template.request.candidates.len()).sum();
     if named > GROUP_CANDIDATES_MAX {
         let message = format!(
             "{named} candidates in all, which a group keeps: give at most {GROUP_CANDIDATES_MAX}, or name more by a label and a selector"
         );
-        return Err(Box::new(group_fault(invalid("bundles", message))));
+        return Err(invalid("bundles", message).into());
     }
     let mut bundles = Vec::with_capacity(usize::try_from(count).expect("it was compared"));
     for (at, BundleTemplate { request, count }) in wire.into_iter().enumerate() {
         if count == 0 {
             let message = "0 bundles of this kind: give 1 or more, or leave it out";
-            return Err(Box::new(group_fault(invalid(format!("bundles[{at}].count"), message))));
+            return Err(invalid(format!("bundles[{at}].count"), message).into());
         }
-        let checked = check_bundle(&request).map_err(|fault| Box::new(fault_reply(fault)));
+        let checked = check_bundle(&request).map_err(Into::into);
         let request = checked.and_then(|()| placement_request(request, catalog, defaults));
         let request = Arc::new(request.map_err(|reply| of_bundle(at, *reply))?);
         bundles.extend(std::iter::repeat_n(request, count as usize));
@@ -187,18 +181,17 @@ pub fn group_spec(
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<GroupSpec, Box<GroupReply>> {
-    let faulty = |fault: Fault| Box::new(group_fault(fault));
-    let strategy = strategy(wire.strategy).map_err(faulty)?;
-    let topology = wire.topology.map(topology).transpose().map_err(faulty)?;
-    let wait_until = wait_until(wire.mode, wire.deadline).map_err(faulty)?;
-    let conflict_detection = conflict_detection(wire.conflict_detection).map_err(faulty)?;
+    let strategy = strategy(wire.strategy)?;
+    let topology = wire.topology.map(topology).transpose()?;
+    let wait_until = wait_until(wire.mode, wire.deadline)?;
+    let conflict_detection = conflict_detection(wire.conflict_detection)?;
     let mut spec = GroupSpec::new(bundles(wire.bundles, catalog, defaults)?, strategy);
     if wire.min_members > 0 {
         spec.min_members = wire.min_members;
     }
     (spec.topology, spec.wait_until, spec.conflict_detection) = (topology, wait_until, conflict_detection);
     spec.priority = wire.priority;
-    spec.check().map_err(|error| faulty(spec_fault(error)))?;
+    spec.check().map_err(spec_fault)?;
     Ok(spec)
 }
 
@@ -419,7 +412,7 @@ pub fn group_reply(group: &Result<Box<GroupView>, NoGroup>, catalog: &Catalog) -
             ..GroupReply::default()
         },
         Err(NoGroup::Refused(refusal)) => group_refusal(refusal, catalog),
-        Err(NoGroup::Rejected(rejection)) => group_fault(plan_fault(rejection)),
+        Err(NoGroup::Rejected(rejection)) => plan_fault(rejection).into(),
         Err(NoGroup::Cancelled) => cancelled_group("it was taken back before it was placed"),
         Err(NoGroup::Removed) => cancelled_group("the group was removed before this was placed"),
     }
@@ -430,10 +423,7 @@ pub fn group_reply(group: &Result<Box<GroupView>, NoGroup>, catalog: &Catalog) -
 pub fn removed_group(removed: &Result<(GroupId, u32), PlanRejection>) -> RemoveGroupReply {
     match removed {
         Ok((_, ended)) => RemoveGroupReply { bundles_ended: *ended, ..RemoveGroupReply::default() },
-        Err(rejection) => {
-            let fault = plan_fault(rejection);
-            RemoveGroupReply { reason: fault.reason, fault: Some(fault), ..RemoveGroupReply::default() }
-        }
+        Err(rejection) => plan_fault(rejection).into(),
     }
 }
 
@@ -474,23 +464,19 @@ pub fn place_into(
     wire: PlaceIntoRequest,
     catalog: &Catalog,
 ) -> Result<(IntoTarget, Demand), Box<PlaceReply>> {
-    let faulty = |fault: Fault| Box::new(fault_reply(fault));
     let target = match (wire.allocation, wire.group, wire.bundle) {
         (Some(allocation), None, None) => IntoTarget::Allocation(allocation.into()),
         (None, Some(group), bundle) => IntoTarget::Group(group.into(), bundle),
         (None, None, _) => {
-            return Err(faulty(invalid(
-                "allocation",
-                "no bundle is named: give its allocation, or its group",
-            )));
+            return Err(invalid("allocation", "no bundle is named: give its allocation, or its group").into());
         }
         (Some(_), None, Some(_)) => {
             let message = "a bundle that is named by its allocation has no index as well: leave it out";
-            return Err(faulty(invalid("bundle", message)));
+            return Err(invalid("bundle", message).into());
         }
         (Some(_), Some(_), _) => {
             let message = "the bundle is named by its allocation already: leave one of the two out";
-            return Err(faulty(invalid("group", message)));
+            return Err(invalid("group", message).into());
         }
     };
     Ok((target, demand(wire.demand, catalog)?))

@@ -4,7 +4,7 @@ use wharf_core::limits::RESOURCE_KINDS_WAITED_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{ResourceRegistry, check_unit_request};
 
-use super::{PlacementDefaults, amount, check_custom_name, fault_reply, invalid, placement_request};
+use super::{PlacementDefaults, amount, check_custom_name, invalid, placement_request};
 use crate::protocol::{Fault, NamedAmount, PlaceReply, PlaceRequest, Reason};
 
 /// Returns the custom kinds that the registry must learn before `request` can wait for them. Usually there
@@ -24,7 +24,7 @@ pub fn kinds_to_learn(
     if !asked.iter().any(unknown) {
         return Ok(Vec::new());
     }
-    let names = unknown_names(asked, resources).map_err(|fault| Box::new(fault_reply(fault)))?;
+    let names = unknown_names(asked, resources)?;
     let mut known = request.clone();
     known.demand.custom.retain(|named| !unknown(named));
     placement_request(known, catalog, defaults)?;

@@ -258,12 +258,6 @@ fn granted(granted: &Granted, catalog: &Catalog) -> OperationReply {
     }
 }
 
-/// Returns a reply with a fault in a statement.
-#[must_use]
-pub fn statement_fault(fault: Fault) -> StatementReply {
-    StatementReply { reason: fault.reason, fault: Some(fault), ..StatementReply::default() }
-}
-
 /// Returns the reply to a statement of `count` operations.
 ///
 /// # Panics
@@ -276,7 +270,7 @@ pub fn statement_reply(
 ) -> StatementReply {
     let report = match report {
         Ok(report) => report,
-        Err(rejection) => return statement_fault(plan_fault(rejection)),
+        Err(rejection) => return plan_fault(rejection).into(),
     };
     let rest = if report.expired { Reason::Expired } else { Reason::Aborted };
     let mut operations = vec![OperationReply { reason: rest.into(), ..OperationReply::default() }; count];

@@ -3,11 +3,9 @@
 //! A bundle is described by a placement request: the amounts that it takes, and the nodes on which it may be
 //! placed. Equal bundles are described once, with their count.
 
-use serde::{Deserialize, Serialize};
-use wharf_core::ids::{GroupId, Incarnation};
 use wharf_core::limits::GROUP_BUNDLES_MAX;
 
-use super::bounded::{self, field};
+use super::bounded::{NAME, PROSE};
 use super::{
     ConflictBody, DemandBody, Fault, PlaceRequest, PlacedBody, ReasonCode, RefusalBody, WireAllocation,
 };
@@ -50,268 +48,235 @@ pub const GROUP_PLACED: u8 = 3;
 /// placed again.
 pub const GROUP_DEGRADED: u8 = 4;
 
-/// [`GroupId`] on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WireGroup {
-    /// The start of the service that created the group.
-    pub incarnation: u32,
-    /// The group's number within that start.
-    pub number: u64,
-}
-
-impl From<GroupId> for WireGroup {
-    fn from(id: GroupId) -> Self {
-        Self { incarnation: id.incarnation.0, number: id.number }
+bodies! {
+    /// [`GroupId`](wharf_core::ids::GroupId) on the wire.
+    #[derive(Copy)]
+    pub struct WireGroup {
+        /// The start of the service that created the group.
+        pub incarnation: u32,
+        /// The group's number within that start.
+        pub number: u64,
     }
-}
 
-impl From<WireGroup> for GroupId {
-    fn from(wire: WireGroup) -> Self {
-        Self { incarnation: Incarnation(wire.incarnation), number: wire.number }
+    /// A number of equal bundles.
+    pub struct BundleTemplate {
+        /// The amounts that one bundle takes, and the nodes on which it may be placed. It has no wait and no
+        /// priority of its own.
+        pub request: PlaceRequest,
+        /// The number of bundles. All templates of a message together have 1 to 1,024.
+        pub count: u32 = 1,
     }
-}
 
-/// A number of equal bundles.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BundleTemplate {
-    /// The amounts that one bundle takes, and the nodes on which it may be placed. It has no wait and no
-    /// priority of its own.
-    pub request: PlaceRequest,
-    /// The number of bundles. All templates of a message together have 1 to 1,024.
-    pub count: u32,
-}
-
-impl Default for BundleTemplate {
-    fn default() -> Self {
-        Self { request: PlaceRequest::default(), count: 1 }
+    /// A rule over the values of a label.
+    pub struct TopologyBody {
+        /// The label's key.
+        pub key: String [NAME],
+        /// `TOPOLOGY_*`.
+        pub rule: u8,
+        /// For `TOPOLOGY_SPREAD`: the maximum difference between the numbers of bundles on any two values, at
+        /// least 1. Otherwise 0.
+        pub max_skew: u32,
     }
-}
 
-/// A rule over the values of a label.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TopologyBody {
-    /// The label's key.
-    #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
-    pub key: String,
-    /// `TOPOLOGY_*`.
-    pub rule: u8,
-    /// For `TOPOLOGY_SPREAD`: the maximum difference between the numbers of bundles on any two values, at
-    /// least 1. Otherwise 0.
-    pub max_skew: u32,
-}
+    /// Creates a group. The reply is a [`GroupReply`].
+    pub struct CreateGroupRequest {
+        /// The bundles. Their indices count from 0, in this order.
+        pub bundles: Vec<BundleTemplate> [GROUP_BUNDLES_MAX],
+        /// `STRATEGY_*`.
+        pub strategy: u8,
+        /// The rule over the values of a label.
+        pub topology: Option<TopologyBody>,
+        /// The minimum number of bundles to place, or none is placed. 0 means all.
+        pub min_members: u32,
+        /// `MODE_*`: whether the group waits if it does not fit now.
+        pub mode: u8,
+        /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for a group that does not
+        /// wait.
+        pub deadline: u64,
+        /// Waiting groups of higher priority go first.
+        pub priority: i32,
+        /// `CONFLICT_DETECTION_*`: what counts as a conflict when the group is committed.
+        pub conflict_detection: u8,
+    }
 
-/// Creates a group. The reply is a [`GroupReply`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CreateGroupRequest {
-    /// The bundles. Their indices count from 0, in this order.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
-    pub bundles: Vec<BundleTemplate>,
-    /// `STRATEGY_*`.
-    pub strategy: u8,
-    /// The rule over the values of a label.
-    pub topology: Option<TopologyBody>,
-    /// The minimum number of bundles to place, or none is placed. 0 means all.
-    pub min_members: u32,
-    /// `MODE_*`: whether the group waits if it does not fit now.
-    pub mode: u8,
-    /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for a group that does not wait.
-    pub deadline: u64,
-    /// Waiting groups of higher priority go first.
-    pub priority: i32,
-    /// `CONFLICT_DETECTION_*`: what counts as a conflict when the group is committed.
-    pub conflict_detection: u8,
-}
+    /// Adds bundles to a group, all of them or none. The reply is a [`GroupReply`].
+    pub struct GrowGroupRequest {
+        /// The group.
+        pub group: WireGroup,
+        /// The new bundles. Their indices follow the highest index that the group ever had.
+        pub bundles: Vec<BundleTemplate> [GROUP_BUNDLES_MAX],
+        /// `MODE_*`: whether the bundles wait if they do not fit now. They do not wait while an earlier
+        /// bundle of the group is not placed, since that one comes first.
+        pub mode: u8,
+        /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for bundles that do not
+        /// wait.
+        pub deadline: u64,
+    }
 
-/// Adds bundles to a group, all of them or none. The reply is a [`GroupReply`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GrowGroupRequest {
-    /// The group.
-    pub group: WireGroup,
-    /// The new bundles. Their indices follow the highest index that the group ever had.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
-    pub bundles: Vec<BundleTemplate>,
-    /// `MODE_*`: whether the bundles wait if they do not fit now. They do not wait while an earlier bundle of
-    /// the group is not placed, since that one comes first.
-    pub mode: u8,
-    /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for bundles that do not wait.
-    pub deadline: u64,
-}
+    /// Removes bundles from a group, with the allocations inside them. The reply is a [`GroupReply`].
+    pub struct ShrinkGroupRequest {
+        /// The group.
+        pub group: WireGroup,
+        /// The indices of the bundles, each once.
+        pub bundles: Vec<u32> [GROUP_BUNDLES_MAX],
+    }
 
-/// Removes bundles from a group, with the allocations inside them. The reply is a [`GroupReply`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShrinkGroupRequest {
-    /// The group.
-    pub group: WireGroup,
-    /// The indices of the bundles, each once.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
-    pub bundles: Vec<u32>,
-}
+    /// Ends a group, with the allocations inside its bundles.
+    #[derive(Copy)]
+    pub struct RemoveGroupRequest {
+        /// The group.
+        pub group: WireGroup,
+    }
 
-/// Ends a group, with the allocations inside its bundles.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemoveGroupRequest {
-    /// The group.
-    pub group: WireGroup,
-}
+    /// Confirms that the group is removed, or carries the fault why not.
+    pub struct RemoveGroupReply {
+        /// `done` or the fault's reason.
+        pub reason: ReasonCode,
+        /// The number of bundles that ended with the group.
+        pub bundles_ended: u32,
+        /// The fault, if any.
+        pub fault: Option<Fault>,
+    }
 
-/// Confirms that the group is removed, or carries the fault why not.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemoveGroupReply {
-    /// `done` or the fault's reason.
-    pub reason: ReasonCode,
-    /// The number of bundles that ended with the group.
-    pub bundles_ended: u32,
-    /// The fault, if any.
-    pub fault: Option<Fault>,
-}
+    /// Asks for the state of a group. The reply is a [`GroupReply`].
+    #[derive(Copy)]
+    pub struct GroupStatusRequest {
+        /// The group.
+        pub group: WireGroup,
+    }
 
-/// Asks for the state of a group. The reply is a [`GroupReply`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupStatusRequest {
-    /// The group.
-    pub group: WireGroup,
-}
+    /// Asks for a page of groups, in order of id.
+    #[derive(Copy)]
+    pub struct ListGroupsRequest {
+        /// Returns the groups after this one. `None` starts with the first.
+        pub after: Option<WireGroup>,
+        /// Maximum number of groups to return. 0 means a full page.
+        pub limit: u32,
+    }
 
-/// Asks for a page of groups, in order of id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListGroupsRequest {
-    /// Returns the groups after this one. `None` starts with the first.
-    pub after: Option<WireGroup>,
-    /// Maximum number of groups to return. 0 means a full page.
-    pub limit: u32,
-}
+    /// A group in a list.
+    #[derive(Copy)]
+    pub struct GroupSummary {
+        /// The group's id.
+        pub id: WireGroup,
+        /// `GROUP_*`.
+        pub state: u8,
+        /// `STRATEGY_*`.
+        pub strategy: u8,
+        /// The number of its bundles.
+        pub bundles: u32,
+        /// The number of placed bundles.
+        pub placed: u32,
+        /// The minimum number of bundles to place.
+        pub min_members: u32,
+        /// Waiting groups of higher priority go first.
+        pub priority: i32,
+    }
 
-/// A group in a list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupSummary {
-    /// The group's id.
-    pub id: WireGroup,
-    /// `GROUP_*`.
-    pub state: u8,
-    /// `STRATEGY_*`.
-    pub strategy: u8,
-    /// The number of its bundles.
-    pub bundles: u32,
-    /// The number of placed bundles.
-    pub placed: u32,
-    /// The minimum number of bundles to place.
-    pub min_members: u32,
-    /// Waiting groups of higher priority go first.
-    pub priority: i32,
-}
+    /// A page of groups.
+    pub struct ListGroupsReply {
+        /// The groups in order of id.
+        pub groups: Vec<GroupSummary> [GROUPS_PER_MESSAGE_MAX],
+        /// There may be more groups after the last one.
+        pub more: bool,
+    }
 
-/// A page of groups.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListGroupsReply {
-    /// The groups in order of id.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Groups, GROUPS_PER_MESSAGE_MAX>")]
-    pub groups: Vec<GroupSummary>,
-    /// There may be more groups after the last one.
-    pub more: bool,
-}
+    /// A bundle of a group.
+    pub struct BundleBody {
+        /// The bundle's index in the group.
+        pub index: u32,
+        /// The cores that the bundle takes, in 1/10,000.
+        pub cpu: i64,
+        /// The MiB that the bundle takes, in 1/10,000.
+        pub memory: i64,
+        /// The GPU devices that the bundle takes, in 1/10,000. Custom resources are not listed.
+        pub gpu: i64,
+        /// The bundle's placement, or `None`. Its allocation is the target for placements into the bundle.
+        pub placed: Option<PlacedBody>,
+        /// The latest end of a bundle that was evicted with a grace period, in ns of service time. 0 if it
+        /// was not evicted. Only the reply to a status request sets it.
+        pub releasing_until: u64,
+    }
 
-/// A bundle of a group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BundleBody {
-    /// The bundle's index in the group.
-    pub index: u32,
-    /// The cores that the bundle takes, in 1/10,000.
-    pub cpu: i64,
-    /// The MiB that the bundle takes, in 1/10,000.
-    pub memory: i64,
-    /// The GPU devices that the bundle takes, in 1/10,000. Custom resources are not listed.
-    pub gpu: i64,
-    /// The bundle's placement, or `None`. Its allocation is the target for placements into the bundle.
-    pub placed: Option<PlacedBody>,
-    /// The latest end of a bundle that was evicted with a grace period, in ns of service time. 0 if it was
-    /// not evicted. Only the reply to a status request sets it.
-    pub releasing_until: u64,
-}
+    /// The state of a group.
+    pub struct GroupBody {
+        /// The group's id.
+        pub id: WireGroup,
+        /// `GROUP_*`.
+        pub state: u8,
+        /// `STRATEGY_*`.
+        pub strategy: u8,
+        /// The rule over the values of a label.
+        pub topology: Option<TopologyBody>,
+        /// The minimum number of bundles to place.
+        pub min_members: u32,
+        /// Waiting groups of higher priority go first.
+        pub priority: i32,
+        /// The end of the wait, in ns of service time. 0 if the group does not wait, or waits without end.
+        pub deadline: u64,
+        /// The number of attempts to place the group.
+        pub attempts: u32,
+        /// The bundles in order of index.
+        pub bundles: Vec<BundleBody> [GROUP_BUNDLES_MAX],
+    }
 
-/// The state of a group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupBody {
-    /// The group's id.
-    pub id: WireGroup,
-    /// `GROUP_*`.
-    pub state: u8,
-    /// `STRATEGY_*`.
-    pub strategy: u8,
-    /// The rule over the values of a label.
-    pub topology: Option<TopologyBody>,
-    /// The minimum number of bundles to place.
-    pub min_members: u32,
-    /// Waiting groups of higher priority go first.
-    pub priority: i32,
-    /// The end of the wait, in ns of service time. 0 if the group does not wait, or waits without end.
-    pub deadline: u64,
-    /// The number of attempts to place the group.
-    pub attempts: u32,
-    /// The bundles in order of index.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
-    pub bundles: Vec<BundleBody>,
-}
+    /// Why a group was not placed.
+    pub struct GroupRefusalBody {
+        /// `no_node_for_bundle`, `no_single_node`, `too_few_nodes`, `cluster_too_small`,
+        /// `topology_too_small`, `own_bundles`, `confined_too_small`, `too_few_places`, `limit_exceeded`,
+        /// `conflicted` or `cancelled`.
+        pub cause: ReasonCode,
+        /// The number of attempts.
+        pub attempts: u32,
+        /// The index of the bundle that fits on no node. Set for some causes, for example
+        /// `no_node_for_bundle`, `own_bundles` and `topology_too_small`.
+        pub bundle: Option<u32>,
+        /// The number of bundles concerned. With a `bundle`: all others that do find a node. For
+        /// `too_few_nodes` and `confined_too_small`: those that are confined to few nodes. Otherwise: all
+        /// that must be placed.
+        pub bundles: u32,
+        /// For `too_few_nodes` and `confined_too_small`: the nodes that could hold any of these bundles. For
+        /// `own_bundles`: the nodes with room for the bundle that the group's other bundles use.
+        pub nodes: u32,
+        /// The resource of which nodes together have too little (`cluster_too_small`, `confined_too_small`),
+        /// or empty.
+        pub resource: String [NAME],
+        /// The counts of what nodes lack for that bundle (`no_node_for_bundle`).
+        pub refusal: Option<RefusalBody>,
+        /// The first conflicts (`conflicted`).
+        pub conflicts: Vec<ConflictBody> [GROUP_CONFLICTS_MAX],
+        /// The cause, for people.
+        pub message: String [PROSE],
+    }
 
-/// Why a group was not placed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupRefusalBody {
-    /// `no_node_for_bundle`, `no_single_node`, `too_few_nodes`, `cluster_too_small`, `topology_too_small`,
-    /// `own_bundles`, `confined_too_small`, `too_few_places`, `limit_exceeded`, `conflicted` or `cancelled`.
-    pub cause: ReasonCode,
-    /// The number of attempts.
-    pub attempts: u32,
-    /// The index of the bundle that fits on no node. Set for some causes, for example `no_node_for_bundle`,
-    /// `own_bundles` and `topology_too_small`.
-    pub bundle: Option<u32>,
-    /// The number of bundles concerned. With a `bundle`: all others that do find a node. For `too_few_nodes`
-    /// and `confined_too_small`: those that are confined to few nodes. Otherwise: all that must be placed.
-    pub bundles: u32,
-    /// For `too_few_nodes` and `confined_too_small`: the nodes that could hold any of these bundles. For
-    /// `own_bundles`: the nodes with room for the bundle that the group's other bundles use.
-    pub nodes: u32,
-    /// The resource of which nodes together have too little (`cluster_too_small`, `confined_too_small`), or
-    /// empty.
-    #[serde(deserialize_with = "bounded::name::<_, field::Resource>")]
-    pub resource: String,
-    /// The counts of what nodes lack for that bundle (`no_node_for_bundle`).
-    pub refusal: Option<RefusalBody>,
-    /// The first conflicts (`conflicted`).
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Conflicts, GROUP_CONFLICTS_MAX>")]
-    pub conflicts: Vec<ConflictBody>,
-    /// The cause, for people.
-    #[serde(deserialize_with = "bounded::prose::<_, field::Message>")]
-    pub message: String,
-}
+    /// The state of a group, or why it was not placed.
+    ///
+    /// - `done`: a group.
+    /// - `no_fit_now`, `infeasible`, `conflicted`, `cancelled`: a refusal.
+    /// - Anything else: a fault.
+    ///
+    /// An `infeasible` reply also has a fault if a bundle requests a resource that no node has ever had.
+    pub struct GroupReply {
+        /// The reason, which selects one of the fields below.
+        pub reason: ReasonCode,
+        /// The group.
+        pub group: Option<GroupBody>,
+        /// Why the group was not placed. It holds nothing.
+        pub refusal: Option<GroupRefusalBody>,
+        /// The fault in the request, if any.
+        pub fault: Option<Fault>,
+    }
 
-/// The state of a group, or why it was not placed.
-///
-/// - `done`: a group.
-/// - `no_fit_now`, `infeasible`, `conflicted`, `cancelled`: a refusal.
-/// - Anything else: a fault.
-///
-/// An `infeasible` reply also has a fault if a bundle requests a resource that no node has ever had.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupReply {
-    /// The reason, which selects one of the fields below.
-    pub reason: ReasonCode,
-    /// The group.
-    pub group: Option<GroupBody>,
-    /// Why the group was not placed. It holds nothing.
-    pub refusal: Option<GroupRefusalBody>,
-    /// The fault in the request, if any.
-    pub fault: Option<Fault>,
-}
-
-/// Places into a bundle, which is named by its allocation or by its group. The reply is a
-/// [`PlaceReply`](super::PlaceReply). A release ends the allocation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaceIntoRequest {
-    /// The bundle's allocation. Give either this or the group.
-    pub allocation: Option<WireAllocation>,
-    /// The group. Without `bundle`, its first bundle with room is used.
-    pub group: Option<WireGroup>,
-    /// The bundle's index in the group.
-    pub bundle: Option<u32>,
-    /// The amounts to take.
-    pub demand: DemandBody,
+    /// Places into a bundle, which is named by its allocation or by its group. The reply is a
+    /// [`PlaceReply`](super::PlaceReply). A release ends the allocation.
+    pub struct PlaceIntoRequest {
+        /// The bundle's allocation. Give either this or the group.
+        pub allocation: Option<WireAllocation>,
+        /// The group. Without `bundle`, its first bundle with room is used.
+        pub group: Option<WireGroup>,
+        /// The bundle's index in the group.
+        pub bundle: Option<u32>,
+        /// The amounts to take.
+        pub demand: DemandBody,
+    }
 }

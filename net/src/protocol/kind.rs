@@ -4,16 +4,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{
-    AdoptRequest, CancelReply, CancelRequest, CreateGroupRequest, DrainRequest, EndReservationRequest,
-    FollowReply, FollowRequest, GroupReply, GroupStatusRequest, GrowGroupRequest, HeartbeatReply,
-    HeartbeatRequest, Hello, HelloReply, ListGroupsReply, ListGroupsRequest, ListReply, ListRequest,
-    NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply,
-    PlaceIntoRequest, PlaceReply, PlaceRequest, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
-    ReleaseRequest, RemoveGroupReply, RemoveGroupRequest, RemoveRequest, ReportReply, ReportRequest,
-    ReserveReply, ReserveRequest, SetResourcesRequest, ShrinkGroupRequest, StatementReply, StatementRequest,
-    StatusReply, StatusRequest,
-};
+use super::*;
 
 /// The request and reply bodies of one kind.
 pub trait Message {

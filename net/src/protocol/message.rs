@@ -1,165 +1,9 @@
 //! The hello, faults, and the parts shared by other messages.
 
-use serde::{Deserialize, Serialize};
-use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId};
 use wharf_core::limits::CUSTOM_RESOURCES_MAX;
 
-use super::bounded::{self, field};
+use super::bounded::{NAME, PROSE};
 use super::{ACKNOWLEDGED_MAX, Reason, ReasonCode};
-
-/// A named resource and an amount.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NamedAmount {
-    /// The resource kind.
-    #[serde(deserialize_with = "bounded::name::<_, field::Name>")]
-    pub name: String,
-    /// The amount in 1/10,000 of the resource's unit.
-    pub amount: i64,
-}
-
-/// Amounts of each resource, in 1/10,000 of its unit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DemandBody {
-    /// Cores.
-    pub cpu: i64,
-    /// MiB.
-    pub memory: i64,
-    /// GPU devices: a fraction of one, or whole devices.
-    pub gpu: i64,
-    /// Custom resources, each name once.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
-}
-
-/// A key and its value.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pair {
-    /// The key.
-    #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
-    pub key: String,
-    /// The value.
-    #[serde(deserialize_with = "bounded::name::<_, field::Value>")]
-    pub value: String,
-}
-
-/// [`SessionId`] on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WireSession {
-    /// The start of the service that opened the session.
-    pub incarnation: u32,
-    /// The session's number within that start.
-    pub number: u64,
-}
-
-impl From<SessionId> for WireSession {
-    fn from(id: SessionId) -> Self {
-        Self { incarnation: id.incarnation.0, number: id.number }
-    }
-}
-
-impl From<WireSession> for SessionId {
-    fn from(wire: WireSession) -> Self {
-        Self { incarnation: Incarnation(wire.incarnation), number: wire.number }
-    }
-}
-
-/// [`AllocationId`] on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct WireAllocation {
-    /// The start of the service that granted the allocation.
-    pub incarnation: u32,
-    /// The allocation's partition.
-    pub partition: u16,
-    /// The allocation's sequence within the partition.
-    pub sequence: u64,
-}
-
-impl From<AllocationId> for WireAllocation {
-    fn from(id: AllocationId) -> Self {
-        Self { incarnation: id.incarnation.0, partition: id.partition.0, sequence: id.sequence }
-    }
-}
-
-impl From<WireAllocation> for AllocationId {
-    fn from(wire: WireAllocation) -> Self {
-        Self {
-            incarnation: Incarnation(wire.incarnation),
-            partition: PartitionId(wire.partition),
-            sequence: wire.sequence,
-        }
-    }
-}
-
-/// The secret with which a client resumes its session on a new connection.
-pub type SessionToken = [u8; 16];
-
-/// A session to resume.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resume {
-    /// The session.
-    pub session: WireSession,
-    /// The secret from the session's `HelloReply`.
-    pub token: SessionToken,
-}
-
-/// Opens a session. It is the first frame of a connection and has sequence 0.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    /// The oldest protocol version that the client supports.
-    pub version_min: u8,
-    /// The newest protocol version that the client supports.
-    pub version_max: u8,
-    /// The client's name, for logs.
-    #[serde(deserialize_with = "bounded::name::<_, field::Client>")]
-    pub client: String,
-    /// The session to resume after a lost connection.
-    pub resume: Option<Resume>,
-}
-
-/// The limits of the server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// Maximum length of a frame after its length field, in bytes.
-    pub frame_bytes_max: u32,
-    /// Maximum number of unanswered requests on this connection. Beyond that, the server stops reading.
-    pub in_flight_max: u32,
-    /// Maximum distance between the lowest unacknowledged and the newest sequence. Beyond that, requests are
-    /// refused.
-    pub unacknowledged_max: u32,
-    /// Maximum number of placements or releases in one batch.
-    pub placements_per_message_max: u32,
-    /// Maximum number of nodes in one message.
-    pub nodes_per_message_max: u32,
-}
-
-/// The identity of the server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServerIdentity {
-    /// The id of the store. It is created with the store and survives restarts.
-    pub store: [u8; 16],
-    /// The number of this start of the service.
-    pub incarnation: u32,
-    /// Name and version of the software.
-    #[serde(deserialize_with = "bounded::name::<_, field::Software>")]
-    pub software: String,
-}
-
-/// Confirms that the session is open.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HelloReply {
-    /// The protocol version that both sides use from now on.
-    pub version: u8,
-    /// The server's identity.
-    pub server: ServerIdentity,
-    /// The server's limits.
-    pub limits: Limits,
-    /// The session.
-    pub session: WireSession,
-    /// The token that resumes the session.
-    pub token: SessionToken,
-    /// True if the session was resumed, as requested.
-    pub resumed: bool,
-}
 
 /// Tag of the extension by which a client acknowledges waits individually ([`Acknowledged`]). It is
 /// ignorable.
@@ -171,26 +15,137 @@ pub struct HelloReply {
 /// answered.
 pub const EXTENSION_ACKNOWLEDGED: u16 = 16;
 
-/// The content of [`EXTENSION_ACKNOWLEDGED`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Acknowledged {
-    /// Sequences of waits whose replies the client has.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Sequences, ACKNOWLEDGED_MAX>")]
-    pub sequences: Vec<u64>,
+bodies! {
+    /// A named resource and an amount.
+    pub struct NamedAmount {
+        /// The resource kind.
+        pub name: String [NAME],
+        /// The amount in 1/10,000 of the resource's unit.
+        pub amount: i64,
+    }
+
+    /// Amounts of each resource, in 1/10,000 of its unit.
+    pub struct DemandBody {
+        /// Cores.
+        pub cpu: i64,
+        /// MiB.
+        pub memory: i64,
+        /// GPU devices: a fraction of one, or whole devices.
+        pub gpu: i64,
+        /// Custom resources, each name once.
+        pub custom: Vec<NamedAmount> [CUSTOM_RESOURCES_MAX],
+    }
+
+    /// A key and its value.
+    pub struct Pair {
+        /// The key.
+        pub key: String [NAME],
+        /// The value.
+        pub value: String [NAME],
+    }
+
+    /// [`SessionId`](wharf_core::ids::SessionId) on the wire.
+    #[derive(Copy)]
+    pub struct WireSession {
+        /// The start of the service that opened the session.
+        pub incarnation: u32,
+        /// The session's number within that start.
+        pub number: u64,
+    }
+
+    /// [`AllocationId`](wharf_core::ids::AllocationId) on the wire.
+    #[derive(Copy, PartialOrd, Ord)]
+    pub struct WireAllocation {
+        /// The start of the service that granted the allocation.
+        pub incarnation: u32,
+        /// The allocation's partition.
+        pub partition: u16,
+        /// The allocation's sequence within the partition.
+        pub sequence: u64,
+    }
+
+    /// A session to resume.
+    #[derive(Copy)]
+    pub struct Resume {
+        /// The session.
+        pub session: WireSession,
+        /// The secret from the session's `HelloReply`.
+        pub token: SessionToken,
+    }
+
+    /// Opens a session. It is the first frame of a connection and has sequence 0.
+    pub struct Hello {
+        /// The oldest protocol version that the client supports.
+        pub version_min: u8,
+        /// The newest protocol version that the client supports.
+        pub version_max: u8,
+        /// The client's name, for logs.
+        pub client: String [NAME],
+        /// The session to resume after a lost connection.
+        pub resume: Option<Resume>,
+    }
+
+    /// The limits of the server.
+    #[derive(Copy)]
+    pub struct Limits {
+        /// Maximum length of a frame after its length field, in bytes.
+        pub frame_bytes_max: u32,
+        /// Maximum number of unanswered requests on this connection. Beyond that, the server stops reading.
+        pub in_flight_max: u32,
+        /// Maximum distance between the lowest unacknowledged and the newest sequence. Beyond that, requests
+        /// are refused.
+        pub unacknowledged_max: u32,
+        /// Maximum number of placements or releases in one batch.
+        pub placements_per_message_max: u32,
+        /// Maximum number of nodes in one message.
+        pub nodes_per_message_max: u32,
+    }
+
+    /// The identity of the server.
+    pub struct ServerIdentity {
+        /// The id of the store. It is created with the store and survives restarts.
+        pub store: [u8; 16],
+        /// The number of this start of the service.
+        pub incarnation: u32,
+        /// Name and version of the software.
+        pub software: String [NAME],
+    }
+
+    /// Confirms that the session is open.
+    pub struct HelloReply {
+        /// The protocol version that both sides use from now on.
+        pub version: u8,
+        /// The server's identity.
+        pub server: ServerIdentity,
+        /// The server's limits.
+        pub limits: Limits,
+        /// The session.
+        pub session: WireSession,
+        /// The token that resumes the session.
+        pub token: SessionToken,
+        /// True if the session was resumed, as requested.
+        pub resumed: bool,
+    }
+
+    /// The content of [`EXTENSION_ACKNOWLEDGED`].
+    pub struct Acknowledged {
+        /// Sequences of waits whose replies the client has.
+        pub sequences: Vec<u64> [ACKNOWLEDGED_MAX],
+    }
+
+    /// Why a request was not executed. It changed nothing.
+    pub struct Fault {
+        /// The stable number of the reason.
+        pub reason: ReasonCode,
+        /// The field that is wrong, for example `gpu` or `labels[2].key`. May be empty.
+        pub field: String [PROSE],
+        /// The problem and its remedy, for people.
+        pub message: String [PROSE],
+    }
 }
 
-/// Why a request was not executed. It changed nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
-    /// The stable number of the reason.
-    pub reason: ReasonCode,
-    /// The field that is wrong, for example `gpu` or `labels[2].key`. May be empty.
-    #[serde(deserialize_with = "bounded::prose::<_, field::Field>")]
-    pub field: String,
-    /// The problem and its remedy, for people.
-    #[serde(deserialize_with = "bounded::prose::<_, field::Message>")]
-    pub message: String,
-}
+/// The secret with which a client resumes its session on a new connection.
+pub type SessionToken = [u8; 16];
 
 impl Fault {
     /// Creates a fault of the request as a whole.

@@ -4,6 +4,8 @@
 //! selects a meaning is a constant and never changes. Each kind has one body for its request and one for its
 //! reply.
 
+#[macro_use]
+pub(crate) mod bounded;
 mod agent;
 pub use agent::*;
 mod books;
@@ -12,6 +14,7 @@ mod follow;
 pub use follow::*;
 mod group;
 pub use group::*;
+mod ids;
 mod kind;
 pub(crate) use kind::ReplySize;
 pub use kind::{Kind, Message, MessageVisitor, kinds};
@@ -25,13 +28,14 @@ mod preference;
 pub use preference::*;
 mod reason;
 pub use reason::{Reason, ReasonCode};
+mod reply;
+pub(crate) use reply::Reply;
 mod reservation;
 pub use reservation::*;
 mod statement;
 pub use statement::*;
 mod status;
 pub use status::*;
-pub(crate) mod bounded;
 
 /// The protocol's name in the TLS handshake.
 pub const ALPN: &[u8] = b"wharf/1";

@@ -1,16 +1,12 @@
 //! Messages about placements and releases.
 
-use serde::{Deserialize, Serialize};
 use wharf_core::limits::{
     CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, FALLBACK_SELECTORS_MAX, GPU_INSTANCES_MAX,
     PLACEMENTS_PER_MESSAGE_MAX, PREFERRED_NODES_MAX, PREFERRED_SELECTORS_MAX, SELECTOR_TERMS_MAX,
 };
 
-use super::bounded::{self, field};
-use super::{
-    AVOID_GPU_DEFAULT, DemandBody, FallbackSelector, Fault, NamedUnits, PreferredSelector, ReasonCode,
-    WireAllocation,
-};
+use super::bounded::NAME;
+use super::{DemandBody, FallbackSelector, Fault, NamedUnits, PreferredSelector, ReasonCode, WireAllocation};
 
 /// The server's configured policy.
 pub const POLICY_DEFAULT: u8 = 0;
@@ -60,275 +56,212 @@ pub const EXPLAIN_BOUNDED: u8 = 0;
 /// A refusal counts all nodes.
 pub const EXPLAIN_FULL: u8 = 1;
 
-/// One condition on a label.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SelectorTerm {
-    /// The label's key.
-    #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
-    pub key: String,
-    /// `OPERATOR_*`.
-    pub operator: u8,
-    /// The values to compare with.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Values, SELECTOR_TERMS_MAX>")]
-    pub values: Vec<super::Name>,
-}
-
-/// A condition that should hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PreferredTerm {
-    /// The weight, from 1 to 100. Nodes with the greatest sum of weights come first.
-    pub weight: i32,
-    /// The condition.
-    pub term: SelectorTerm,
-}
-
-/// A taint that the request tolerates.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Toleration {
-    /// The taint's key. An empty key with `OPERATOR_EXISTS` tolerates every taint.
-    #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
-    pub key: String,
-    /// `OPERATOR_EXISTS` or `OPERATOR_EQUAL`.
-    pub operator: u8,
-    /// The taint's value.
-    #[serde(deserialize_with = "bounded::name::<_, field::Value>")]
-    pub value: String,
-    /// `EFFECT_*`.
-    pub effect: u8,
-}
-
 /// The attribute order that begins with the request's dominant resource: the one of which the request takes
 /// the largest share of the shard's total.
 pub const ORDER_DOMINANT: u8 = 255;
 
-/// A placement request. Fields marked *not served yet* are refused with `not_supported_yet` unless they have
-/// their default.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaceRequest {
-    /// The amounts to take.
-    pub demand: DemandBody,
-    /// `POLICY_*`.
-    pub policy: u8,
-    /// The attribute order by which LeastFit and BestFit compare nodes. 0 is the server's first order, and 1
-    /// and up select from its setting `attribute_orders`. [`ORDER_DOMINANT`] begins with the request's
-    /// dominant resource. Other policies ignore it.
-    pub attribute_order: u8,
-    /// The tenant that asks (not served yet).
-    #[serde(deserialize_with = "bounded::name::<_, field::Tenant>")]
-    pub tenant: String,
-    /// The tenant's queue (not served yet).
-    #[serde(deserialize_with = "bounded::name::<_, field::Queue>")]
-    pub queue: String,
-    /// Requests of higher priority go first, among waiting requests and within a batch. Must be 0 for a
-    /// single request that does not wait.
-    pub priority: i32,
-    /// Conditions that must hold.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Selectors, SELECTOR_TERMS_MAX>")]
-    pub selectors: Vec<SelectorTerm>,
-    /// Conditions that should hold, one term each. Together with `preferred_selectors`, at most 8.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Preferred, SELECTOR_TERMS_MAX>")]
-    pub preferred: Vec<PreferredTerm>,
-    /// If not empty, only these node ids are candidates.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Candidates, CANDIDATES_MAX>")]
-    pub candidates: Vec<u64>,
-    /// The taints that the request tolerates.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Tolerations, SELECTOR_TERMS_MAX>")]
-    pub tolerations: Vec<Toleration>,
-    /// `MODE_*`.
-    pub mode: u8,
-    /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for a request that does not
-    /// wait.
-    pub deadline: u64,
-    /// The lifetime of the allocation without renewal, in ns. 0 means no end (other values are not served
-    /// yet).
-    pub lease: u64,
-    /// The group of the request (not served yet).
-    pub group: Option<u64>,
-    /// The version of the view that the request was planned on. 0 means none (other values are not served
-    /// yet).
-    pub expected_version: u64,
-    /// The number of equal placements: 1 (other values are not served yet).
-    pub count: u32,
-    /// `EXPLAIN_*`.
-    pub explain: u8,
-    /// Selectors that replace `selectors`, tried in order while no node fits.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Fallbacks, FALLBACK_SELECTORS_MAX>")]
-    pub fallbacks: Vec<FallbackSelector>,
-    /// Selectors that should hold. Together with `preferred`, at most 8.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::PreferredSelectors, PREFERRED_SELECTORS_MAX>")]
-    pub preferred_selectors: Vec<PreferredSelector>,
-    /// Node ids that are tried in this order before the policy decides.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::PreferredNodes, PREFERRED_NODES_MAX>")]
-    pub preferred_nodes: Vec<u64>,
-    /// The only node to place on, by id. 0 for any.
-    pub node: u64,
-    /// `AVOID_GPU_*`.
-    pub avoid_gpu: u8,
-    /// The owner whose reservations may be used. 0 for none.
-    pub owner: u64,
-}
-
-impl Default for PlaceRequest {
-    fn default() -> Self {
-        Self {
-            demand: DemandBody::default(),
-            policy: POLICY_DEFAULT,
-            attribute_order: 0,
-            tenant: String::new(),
-            queue: String::new(),
-            priority: 0,
-            selectors: Vec::new(),
-            preferred: Vec::new(),
-            candidates: Vec::new(),
-            tolerations: Vec::new(),
-            mode: MODE_NOW,
-            deadline: 0,
-            lease: 0,
-            group: None,
-            expected_version: 0,
-            count: 1,
-            explain: EXPLAIN_BOUNDED,
-            fallbacks: Vec::new(),
-            preferred_selectors: Vec::new(),
-            preferred_nodes: Vec::new(),
-            node: 0,
-            avoid_gpu: AVOID_GPU_DEFAULT,
-            owner: 0,
-        }
+bodies! {
+    /// One condition on a label.
+    pub struct SelectorTerm {
+        /// The label's key.
+        pub key: String [NAME],
+        /// `OPERATOR_*`.
+        pub operator: u8,
+        /// The values to compare with.
+        pub values: Vec<super::Name> [SELECTOR_TERMS_MAX],
     }
-}
 
-/// A granted placement.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlacedBody {
-    /// The node's id.
-    pub node: u64,
-    /// The node's name.
-    #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
-    pub node_name: String,
-    /// The allocation, for a later release.
-    pub allocation: WireAllocation,
-    /// GPU instances, ascending.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
-    pub gpus: Vec<u8>,
-    /// The part of each GPU instance, in 1/10,000.
-    pub gpu_part: u16,
-    /// The units of unit-instance resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Units, CUSTOM_RESOURCES_MAX>")]
-    pub units: Vec<NamedUnits>,
-}
+    /// A condition that should hold.
+    pub struct PreferredTerm {
+        /// The weight, from 1 to 100. Nodes with the greatest sum of weights come first.
+        pub weight: i32,
+        /// The condition.
+        pub term: SelectorTerm,
+    }
 
-/// The number of nodes that failed one check.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailedCheck {
-    /// `not_a_candidate`, `node_affinity`, `selector_mismatch`, `untolerated_taint`, `not_ready`,
-    /// `reserved_for_other`, `too_many_allocations`, `insufficient` or `fragmented`.
-    pub reason: ReasonCode,
-    /// The resource that is short (`cpu`, `memory`, `gpu`, `gpu_part` or a custom name), the name of the node
-    /// that the request is for (`node_affinity`), or empty.
-    #[serde(deserialize_with = "bounded::name::<_, field::Resource>")]
-    pub resource: String,
-    /// The number of nodes that failed the check.
-    pub nodes: u64,
-    /// The smallest amount that any of these nodes lacked, in 1/10,000.
-    pub least_short: i64,
-}
+    /// A taint that the request tolerates.
+    pub struct Toleration {
+        /// The taint's key. An empty key with `OPERATOR_EXISTS` tolerates every taint.
+        pub key: String [NAME],
+        /// `OPERATOR_EXISTS` or `OPERATOR_EQUAL`.
+        pub operator: u8,
+        /// The taint's value.
+        pub value: String [NAME],
+        /// `EFFECT_*`.
+        pub effect: u8,
+    }
 
-/// Why no node could hold a request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusalBody {
-    /// The number of registered nodes.
-    pub nodes: u64,
-    /// The number of nodes that the counts cover.
-    pub examined: u64,
-    /// The failed checks. A node that lacks several resources counts under each.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Checks, 64>")]
-    pub checks: Vec<FailedCheck>,
-}
+    /// A placement request. Fields marked *not served yet* are refused with `not_supported_yet` unless they
+    /// have their default.
+    pub struct PlaceRequest {
+        /// The amounts to take.
+        pub demand: DemandBody,
+        /// `POLICY_*`.
+        pub policy: u8,
+        /// The attribute order by which LeastFit and BestFit compare nodes. 0 is the server's first order,
+        /// and 1 and up select from its setting `attribute_orders`. [`ORDER_DOMINANT`] begins with the
+        /// request's dominant resource. Other policies ignore it.
+        pub attribute_order: u8,
+        /// The tenant that asks (not served yet).
+        pub tenant: String [NAME],
+        /// The tenant's queue (not served yet).
+        pub queue: String [NAME],
+        /// Requests of higher priority go first, among waiting requests and within a batch. Must be 0 for a
+        /// single request that does not wait.
+        pub priority: i32,
+        /// Conditions that must hold.
+        pub selectors: Vec<SelectorTerm> [SELECTOR_TERMS_MAX],
+        /// Conditions that should hold, one term each. Together with `preferred_selectors`, at most 8.
+        pub preferred: Vec<PreferredTerm> [SELECTOR_TERMS_MAX],
+        /// If not empty, only these node ids are candidates.
+        pub candidates: Vec<u64> [CANDIDATES_MAX],
+        /// The taints that the request tolerates.
+        pub tolerations: Vec<Toleration> [SELECTOR_TERMS_MAX],
+        /// `MODE_*`.
+        pub mode: u8,
+        /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for a request that does not
+        /// wait.
+        pub deadline: u64,
+        /// The lifetime of the allocation without renewal, in ns. 0 means no end (other values are not served
+        /// yet).
+        pub lease: u64,
+        /// The group of the request (not served yet).
+        pub group: Option<u64>,
+        /// The version of the view that the request was planned on. 0 means none (other values are not served
+        /// yet).
+        pub expected_version: u64,
+        /// The number of equal placements: 1 (other values are not served yet).
+        pub count: u32 = 1,
+        /// `EXPLAIN_*`.
+        pub explain: u8,
+        /// Selectors that replace `selectors`, tried in order while no node fits.
+        pub fallbacks: Vec<FallbackSelector> [FALLBACK_SELECTORS_MAX],
+        /// Selectors that should hold. Together with `preferred`, at most 8.
+        pub preferred_selectors: Vec<PreferredSelector> [PREFERRED_SELECTORS_MAX],
+        /// Node ids that are tried in this order before the policy decides.
+        pub preferred_nodes: Vec<u64> [PREFERRED_NODES_MAX],
+        /// The only node to place on, by id. 0 for any.
+        pub node: u64,
+        /// `AVOID_GPU_*`.
+        pub avoid_gpu: u8,
+        /// The owner whose reservations may be used. 0 for none.
+        pub owner: u64,
+    }
 
-/// The outcome of one placement.
-///
-/// - `done`: a placement.
-/// - `no_fit_now`, `infeasible`, `cancelled`: a refusal.
-/// - Anything else: a fault.
-///
-/// An `infeasible` reply also has a fault if the request names a resource that no node has ever had.
-/// A refusal also has a fault if some named candidates are not registered.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaceReply {
-    /// The reason, which selects one of the fields below.
-    pub reason: ReasonCode,
-    /// The granted placement.
-    pub placed: Option<PlacedBody>,
-    /// Why no node could hold the request.
-    pub refusal: Option<RefusalBody>,
-    /// The fault in the request, if any.
-    pub fault: Option<Fault>,
-    /// For a placement: the selector that holds. 0 is the request's own, 1 the first fallback, and so on.
-    pub alternative: u8,
-}
+    /// A granted placement.
+    pub struct PlacedBody {
+        /// The node's id.
+        pub node: u64,
+        /// The node's name.
+        pub node_name: String [NAME],
+        /// The allocation, for a later release.
+        pub allocation: WireAllocation,
+        /// GPU instances, ascending.
+        pub gpus: Vec<u8> [GPU_INSTANCES_MAX],
+        /// The part of each GPU instance, in 1/10,000.
+        pub gpu_part: u16,
+        /// The units of unit-instance resources.
+        pub units: Vec<NamedUnits> [CUSTOM_RESOURCES_MAX],
+    }
 
-/// Several placements in one message.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaceBatch {
-    /// The requests, each decided on its own. Higher priorities come first; equal ones keep this order.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Requests, PLACEMENTS_PER_MESSAGE_MAX>")]
-    pub requests: Vec<PlaceRequest>,
-}
+    /// The number of nodes that failed one check.
+    pub struct FailedCheck {
+        /// `not_a_candidate`, `node_affinity`, `selector_mismatch`, `untolerated_taint`, `not_ready`,
+        /// `reserved_for_other`, `too_many_allocations`, `insufficient` or `fragmented`.
+        pub reason: ReasonCode,
+        /// The resource that is short (`cpu`, `memory`, `gpu`, `gpu_part` or a custom name), the name of the
+        /// node that the request is for (`node_affinity`), or empty.
+        pub resource: String [NAME],
+        /// The number of nodes that failed the check.
+        pub nodes: u64,
+        /// The smallest amount that any of these nodes lacked, in 1/10,000.
+        pub least_short: i64,
+    }
 
-/// The outcomes of a batch, in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaceBatchReply {
-    /// One outcome per request.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, PLACEMENTS_PER_MESSAGE_MAX>")]
-    pub replies: Vec<PlaceReply>,
-}
+    /// Why no node could hold a request.
+    pub struct RefusalBody {
+        /// The number of registered nodes.
+        pub nodes: u64,
+        /// The number of nodes that the counts cover.
+        pub examined: u64,
+        /// The failed checks. A node that lacks several resources counts under each.
+        pub checks: Vec<FailedCheck> [64],
+    }
 
-/// Ends an allocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReleaseRequest {
-    /// The allocation.
-    pub allocation: WireAllocation,
-}
+    /// The outcome of one placement.
+    ///
+    /// - `done`: a placement.
+    /// - `no_fit_now`, `infeasible`, `cancelled`: a refusal.
+    /// - Anything else: a fault.
+    ///
+    /// An `infeasible` reply also has a fault if the request names a resource that no node has ever had.
+    /// A refusal also has a fault if some named candidates are not registered.
+    pub struct PlaceReply {
+        /// The reason, which selects one of the fields below.
+        pub reason: ReasonCode,
+        /// The granted placement.
+        pub placed: Option<PlacedBody>,
+        /// Why no node could hold the request.
+        pub refusal: Option<RefusalBody>,
+        /// The fault in the request, if any.
+        pub fault: Option<Fault>,
+        /// For a placement: the selector that holds. 0 is the request's own, 1 the first fallback, and so on.
+        pub alternative: u8,
+    }
 
-/// Confirms that the allocation ended, or carries the fault why not.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReleaseReply {
-    /// `done` or the fault's reason.
-    pub reason: ReasonCode,
-    /// The fault, if any.
-    pub fault: Option<Fault>,
-    /// For a bundle of a group: the number of allocations inside that ended with it.
-    pub inside_ended: Option<u32>,
-}
+    /// Several placements in one message.
+    pub struct PlaceBatch {
+        /// The requests, each decided on its own. Higher priorities come first; equal ones keep this order.
+        pub requests: Vec<PlaceRequest> [PLACEMENTS_PER_MESSAGE_MAX],
+    }
 
-/// Cancels the wait of a request of this session. The request's own reply tells its outcome.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CancelRequest {
-    /// The sequence of the waiting request.
-    pub sequence: u64,
-}
+    /// The outcomes of a batch, in order.
+    pub struct PlaceBatchReply {
+        /// One outcome per request.
+        pub replies: Vec<PlaceReply> [PLACEMENTS_PER_MESSAGE_MAX],
+    }
 
-/// The result of a cancellation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CancelReply {
-    /// True if the request was still waiting. It is then refused as `cancelled`, unless it was placed at this
-    /// moment.
-    pub waited: bool,
-}
+    /// Ends an allocation.
+    #[derive(Copy)]
+    pub struct ReleaseRequest {
+        /// The allocation.
+        pub allocation: WireAllocation,
+    }
 
-/// Several releases in one message.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReleaseBatch {
-    /// The releases, done in this order, each on its own.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Requests, PLACEMENTS_PER_MESSAGE_MAX>")]
-    pub requests: Vec<ReleaseRequest>,
-}
+    /// Confirms that the allocation ended, or carries the fault why not.
+    pub struct ReleaseReply {
+        /// `done` or the fault's reason.
+        pub reason: ReasonCode,
+        /// The fault, if any.
+        pub fault: Option<Fault>,
+        /// For a bundle of a group: the number of allocations inside that ended with it.
+        pub inside_ended: Option<u32>,
+    }
 
-/// The outcomes of a batch, in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReleaseBatchReply {
-    /// One outcome per request.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, PLACEMENTS_PER_MESSAGE_MAX>")]
-    pub replies: Vec<ReleaseReply>,
+    /// Cancels the wait of a request of this session. The request's own reply tells its outcome.
+    #[derive(Copy)]
+    pub struct CancelRequest {
+        /// The sequence of the waiting request.
+        pub sequence: u64,
+    }
+
+    /// The result of a cancellation.
+    #[derive(Copy)]
+    pub struct CancelReply {
+        /// True if the request was still waiting. It is then refused as `cancelled`, unless it was placed at
+        /// this moment.
+        pub waited: bool,
+    }
+
+    /// Several releases in one message.
+    pub struct ReleaseBatch {
+        /// The releases, done in this order, each on its own.
+        pub requests: Vec<ReleaseRequest> [PLACEMENTS_PER_MESSAGE_MAX],
+    }
+
+    /// The outcomes of a batch, in order.
+    pub struct ReleaseBatchReply {
+        /// One outcome per request.
+        pub replies: Vec<ReleaseReply> [PLACEMENTS_PER_MESSAGE_MAX],
+    }
 }

@@ -1,10 +1,8 @@
 //! Preferences of a placement, and the numbers of taint effects.
 
-use serde::{Deserialize, Serialize};
 use wharf_core::limits::SELECTOR_TERMS_MAX;
 
 use super::SelectorTerm;
-use super::bounded::{self, field};
 
 /// Keeps away new work that does not tolerate the taint.
 pub const EFFECT_NO_SCHEDULE: u8 = 1;
@@ -22,20 +20,18 @@ pub const AVOID_GPU_YES: u8 = 1;
 /// Does not prefer nodes without GPUs.
 pub const AVOID_GPU_NO: u8 = 2;
 
-/// A selector that replaces the request's own.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FallbackSelector {
-    /// Conditions that must all hold. An empty list matches every node.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Fallbacks, SELECTOR_TERMS_MAX>")]
-    pub terms: Vec<SelectorTerm>,
-}
+bodies! {
+    /// A selector that replaces the request's own.
+    pub struct FallbackSelector {
+        /// Conditions that must all hold. An empty list matches every node.
+        pub terms: Vec<SelectorTerm> [SELECTOR_TERMS_MAX],
+    }
 
-/// A selector that should hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PreferredSelector {
-    /// Its weight, from 1 to 100.
-    pub weight: i32,
-    /// Conditions that must all hold for the weight to count.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::PreferredSelectors, SELECTOR_TERMS_MAX>")]
-    pub terms: Vec<SelectorTerm>,
+    /// A selector that should hold.
+    pub struct PreferredSelector {
+        /// Its weight, from 1 to 100.
+        pub weight: i32,
+        /// Conditions that must all hold for the weight to count.
+        pub terms: Vec<SelectorTerm> [SELECTOR_TERMS_MAX],
+    }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use wharf_core::link::lock;
 
@@ -54,10 +54,6 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 impl ConnectionRooms {
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        lock(&self.0)
-    }
-
     /// Takes room for one more connection from `address`, which may have at most `per_address_max`.
     pub(super) fn enter(
         self: &Arc<Self>,
@@ -66,7 +62,7 @@ impl ConnectionRooms {
         per_address_max: u32,
     ) -> Entry {
         let network = network(address);
-        let mut counts = self.lock();
+        let mut counts = lock(&self.0);
         let there = counts.by_network.get(&network).copied().unwrap_or(0);
         if counts.all >= CONNECTIONS_MAX || there >= per_address_max {
             return Entry::Full;
@@ -82,7 +78,7 @@ impl ConnectionRooms {
 
 impl Drop for ConnectionRoom {
     fn drop(&mut self) {
-        let mut counts = self.rooms.lock();
+        let mut counts = lock(&self.rooms.0);
         counts.all -= 1;
         let there = counts.by_network.get_mut(&self.network).expect("this connection counts");
         *there -= 1;
@@ -120,7 +116,7 @@ mod tests {
         taken.push(room(rooms.enter(one, true, 4)));
         assert!(matches!(rooms.enter(one, true, 4), Entry::Full));
         drop((taken, others));
-        let counts = rooms.lock();
+        let counts = lock(&rooms.0);
         assert_eq!((counts.all, counts.by_network.len()), (0, 0), "nothing is kept of who left");
     }
 

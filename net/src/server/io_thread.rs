@@ -18,7 +18,7 @@ use wharf_core::time::Time;
 use super::admission::{ConnectionRoom, Entry};
 use super::closing::Liftable;
 use super::connection::serve_connection;
-use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared};
+use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
 use crate::protocol::SEND_WINDOW_BYTES;
 use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
@@ -44,8 +44,6 @@ pub struct IoThread {
     pub registrar: RegistrarHandle,
     /// Becomes true when the server must stop.
     pub shutdown: watch::Receiver<bool>,
-    /// Observes the thread's replies.
-    pub observer: Box<dyn IoObserver>,
 }
 
 /// The error when an I/O thread cannot start.
@@ -94,10 +92,11 @@ pub(super) struct Io {
 
 /// Runs until shutdown. Then drains: waits until every accepted request is answered and the peers have
 /// received the replies, or a few seconds have passed. Call it inside its own single-threaded runtime.
+/// `observer` observes the thread's replies.
 ///
 /// # Errors
 /// Fails if the socket or the certificate cannot be used.
-pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
+pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> Result<(), IoError> {
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(server_crypto(&thread.certificate)?));
     let mut transport = TransportConfig::default();
     // A session uses one stream.
@@ -113,7 +112,7 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
     let waker = Waker::from(Arc::new(NotifyWaker(Arc::clone(&thread.wake))));
     let sessions = Arc::clone(&thread.shared.sessions);
     let io = Rc::new(Io {
-        service: RefCell::new(ConnectionService::new(thread.port, sessions, thread.observer, waker)),
+        service: RefCell::new(ConnectionService::new(thread.port, sessions, observer, waker)),
         signals: RefCell::default(),
         shared: thread.shared,
         registrar: thread.registrar,
@@ -275,7 +274,7 @@ async fn ask(io: Rc<Io>) {
         while io.look(ConnectionService::has_question) {
             let room = io.registrar.room().await;
             let Some((asker, request)) = io.with(ConnectionService::next_question) else { break };
-            let answer = room.map(|room| room.ask(request));
+            let answer = room.map(|room| registrar_task::ask(room, request));
             let io = Rc::clone(&io);
             tokio::task::spawn_local(async move {
                 let answered = match answer {

@@ -68,11 +68,6 @@ impl ServerShared {
         })
     }
 
-    /// Replaces the settings.
-    pub fn set_settings(&self, settings: Settings) {
-        self.sessions.set_settings(settings);
-    }
-
     fn now(&self) -> Time {
         self.clock.now()
     }

@@ -14,7 +14,7 @@ use crate::protocol::Fault;
 use crate::session::connections::ConnectionService;
 use crate::session::registrar::{RegistrarReply, RegistrarRequest, RegistrarService};
 
-type Question = (RegistrarRequest, oneshot::Sender<RegistrarReply>);
+pub(super) type Question = (RegistrarRequest, oneshot::Sender<RegistrarReply>);
 
 /// A handle to the registrar's task.
 #[derive(Clone, Debug)]
@@ -34,25 +34,23 @@ impl RegistrarHandle {
     /// When the task has ended.
     pub async fn ask(&self, request: RegistrarRequest) -> Result<oneshot::Receiver<RegistrarReply>, Fault> {
         let room = self.room().await.ok_or_else(ConnectionService::no_registrar)?;
-        Ok(room.ask(request))
+        Ok(ask(room, request))
     }
 
     /// Waits for room for one question. Returns `None` if the task has ended.
-    pub(super) async fn room(&self) -> Option<QuestionRoom<'_>> {
-        self.0.reserve().await.ok().map(QuestionRoom)
+    pub(super) async fn room(&self) -> Option<mpsc::Permit<'_, Question>> {
+        self.0.reserve().await.ok()
     }
 }
 
-/// Room for one question to the task.
-pub(super) struct QuestionRoom<'a>(mpsc::Permit<'a, Question>);
-
-impl QuestionRoom<'_> {
-    /// Asks a question, and returns the receiver of the answer.
-    pub(super) fn ask(self, request: RegistrarRequest) -> oneshot::Receiver<RegistrarReply> {
-        let (reply, answer) = oneshot::channel();
-        self.0.send((request, reply));
-        answer
-    }
+/// Asks a question for which there is room. Returns the receiver of the answer.
+pub(super) fn ask(
+    room: mpsc::Permit<'_, Question>,
+    request: RegistrarRequest,
+) -> oneshot::Receiver<RegistrarReply> {
+    let (reply, answer) = oneshot::channel();
+    room.send((request, reply));
+    answer
 }
 
 /// The receiving end of the requests to the task.

@@ -52,14 +52,14 @@ use wharf_core::time::Time;
 
 use super::shared::{Counters, Hangup, SessionShared};
 use super::tags::{split_tag, tag};
-use crate::protocol::{Fault, Kind, Reason, ReasonCode};
+use crate::protocol::{Fault, Kind, Reason, ReasonCode, Reply};
 use crate::session::registrar::RegistrarRequest;
 use connection::{Connection, Stalled};
 pub use connection::{InputEnd, Output};
 pub(super) use follow::Departed;
 pub use hello::HELLO_PATIENCE;
 pub(crate) use hello::late_hello;
-use operation::{Operation, Parts};
+use operation::{Complete, Operation, Parts};
 pub use questions::Asker;
 use room::{Room, Waiter};
 
@@ -73,7 +73,7 @@ const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - PORT_GROUPS_WAITING_MAX;
 pub trait IoObserver {
     /// Called when a request is answered, `nanos` nanoseconds after it was read. A reply with several parts
     /// is `done` as a whole. [`handle_part`](Self::handle_part) reports each part.
-    fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64);
+    fn handle_reply(&mut self, _kind: Kind, _reason: ReasonCode, _nanos: u64) {}
 
     /// Called for each part of a batch or of a node command.
     fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
@@ -82,9 +82,7 @@ pub trait IoObserver {
 /// An observer that does nothing.
 pub struct Unobserved;
 
-impl IoObserver for Unobserved {
-    fn handle_reply(&mut self, _kind: Kind, _reason: ReasonCode, _nanos: u64) {}
-}
+impl IoObserver for Unobserved {}
 
 /// The connections of one I/O thread, and their requests.
 pub struct ConnectionService {
@@ -461,7 +459,7 @@ impl ConnectionService {
         let candidates = operation.parts.candidates();
         if candidates > 0 {
             let waits = matches!(operation.parts, Parts::Wait(..));
-            self.connections[operation.connection].candidates.add(candidates, waits);
+            self.connections[operation.asker.connection].candidates.add(candidates, waits);
             self.candidates_waiting += if waits { candidates } else { 0 };
         }
         self.operations.insert(operation)
@@ -478,7 +476,7 @@ impl ConnectionService {
     /// Handles the engine's reply to one part of an operation.
     fn handle_reply(&mut self, at: usize, part: usize, reply: PortReply, now: Time) {
         let operation = &mut self.operations[at];
-        let key = operation.connection;
+        let key = operation.asker.connection;
         match operation.parts {
             Parts::Wait(..) => {}
             Parts::WaitGroup(..) => {
@@ -496,7 +494,7 @@ impl ConnectionService {
             }
             return;
         };
-        let Operation { sequence, started, parts, .. } = self.operations.remove(at);
+        let Operation { asker, parts } = self.operations.remove(at);
         let candidates = parts.candidates();
         let waited = parts.waits();
         if candidates > 0 {
@@ -504,14 +502,37 @@ impl ConnectionService {
             self.candidates_waiting -= if waited { candidates } else { 0 };
         }
         self.touch(key);
-        if waited && self.connections[key].ends_wait(sequence, is_taken_back) {
-            return;
+        if !waited || !self.connections[key].ends_wait(asker.sequence, is_taken_back) {
+            self.answer_complete(asker, &complete, now);
         }
-        let kind = parts.kind();
-        complete.answer(&mut self.connections[key], kind, sequence);
-        self.observer.handle_reply(kind, complete.reason(), now.nanos_since(started));
-        for reason in complete.part_reasons() {
-            self.observer.handle_part(kind, reason);
+    }
+
+    /// Sends the reply to a request.
+    fn answer<R: Reply>(&mut self, asker: Asker, reply: &R, now: Time) {
+        let Asker { connection: key, kind, sequence, started } = asker;
+        self.connections[key].reply(kind, sequence, reply);
+        self.observer.handle_reply(kind, reply.reason(), now.nanos_since(started));
+        reply.part_reasons().into_iter().for_each(|reason| self.observer.handle_part(kind, reason));
+        self.touch(key);
+    }
+
+    fn answer_fault(&mut self, asker: Asker, fault: &Fault, now: Time) {
+        let Asker { connection: key, kind, sequence, started } = asker;
+        self.connections[key].reply_fault(kind.number(), sequence, fault);
+        self.observer.handle_reply(kind, fault.reason, now.nanos_since(started));
+        self.touch(key);
+    }
+
+    fn answer_complete(&mut self, asker: Asker, complete: &Complete, now: Time) {
+        match complete {
+            Complete::Place(reply) => self.answer(asker, reply, now),
+            Complete::Release(reply) => self.answer(asker, reply, now),
+            Complete::PlaceBatch(reply) => self.answer(asker, reply, now),
+            Complete::ReleaseBatch(reply) => self.answer(asker, reply, now),
+            Complete::Group(reply) => self.answer(asker, &**reply, now),
+            Complete::Removed(reply) => self.answer(asker, reply, now),
+            Complete::Groups(reply) => self.answer(asker, reply, now),
+            Complete::Statement(reply) => self.answer(asker, reply, now),
         }
     }
 

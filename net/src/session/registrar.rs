@@ -26,14 +26,13 @@ use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::reply::reply_of;
 use wharf_core::request::Placement;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
-use wharf_core::shard::{Command, NodeBooks, NodeChange, Outcome, UnknownNode};
+use wharf_core::shard::{Command, NodeBooks, NodeChange, NodeRejection, Outcome, UnknownNode};
 use wharf_core::state::ShardState;
 use wharf_core::time::Time;
 
 use super::tags::{split_tag, tag};
 use crate::convert::{
-    adoption, adoption_fault, books_reply, fault_reply, learn_kinds, node_fault, node_spec, placed_reply,
-    registrar_fault, resource_totals,
+    adoption, adoption_fault, books_reply, learn_kinds, node_spec, placed_reply, resource_totals,
 };
 use crate::protocol::{
     AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, Kind,
@@ -42,6 +41,7 @@ use crate::protocol::{
     StatusReply, StatusRequest,
 };
 use listing::Listing;
+use reservations::of_node;
 
 /// A request to the registrar.
 #[derive(Debug)]
@@ -152,14 +152,14 @@ fn adopted(outcome: Result<Outcome, Fault>, catalog: &Catalog, _: Time) -> Regis
         let adopted: Result<Box<Placement>, _> = reply_of(outcome);
         adopted.map_err(|rejection| adoption_fault(&rejection, &catalog.resources))
     });
-    let reply = adopted.map_or_else(fault_reply, |placement| placed_reply(&placement, catalog));
+    let reply = adopted.map_or_else(Into::into, |placement| placed_reply(&placement, catalog));
     RegistrarReply::Adopted(Box::new(reply))
 }
 
 fn books(outcome: Result<Outcome, Fault>, catalog: &Catalog, now: Time) -> RegistrarReply {
     let books = outcome.and_then(|outcome| {
         let books: Result<Box<NodeBooks>, UnknownNode> = reply_of(outcome);
-        books.map_err(|unknown| node_fault(&unknown.into()))
+        books.map_err(|unknown| NodeRejection::from(unknown).into())
     });
     books.map_or_else(RegistrarReply::Fault, |books| {
         RegistrarReply::Books(Box::new(books_reply(&books, &catalog.resources, now)))
@@ -210,10 +210,6 @@ pub struct RegistrarService<T> {
     /// The task has been asked to stop.
     stops: bool,
     stopped: bool,
-}
-
-fn faulty(fault: Fault) -> NodeReply {
-    NodeReply { reason: fault.reason, fault: Some(fault), ..NodeReply::default() }
 }
 
 /// A command for one partition and its node, or the fault if there is none.
@@ -380,9 +376,9 @@ impl<T> RegistrarService<T> {
     fn plan_add(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.registrar;
         // Check everything first: a refused node must not add resource kinds to the registry.
-        registrar.check_register(&node.name).map_err(|error| registrar_fault(&error))?;
+        registrar.check_register(&node.name)?;
         let spec = node_spec(node, registrar.resources_mut())?;
-        let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;
+        let registration = registrar.register(spec)?;
         let partition = registration.partition;
         let id = registration.id;
         Ok((partition, registrar.join_command(registration), id))
@@ -390,19 +386,19 @@ impl<T> RegistrarService<T> {
 
     fn plan_update(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.registrar;
-        registrar.resolve(&node.name).map_err(|error| registrar_fault(&error))?;
+        registrar.resolve(&node.name)?;
         // Check everything first: a refused update must not add resource kinds to the registry or leave its
         // identity behind. A spec without custom resources adds no kinds.
         let bare = NodeBody { custom: Vec::new(), ..node.clone() };
         let bare = node_spec(bare, registrar.resources_mut())?;
-        registrar.check_update(&bare).map_err(|error| registrar_fault(&error))?;
+        registrar.check_update(&bare)?;
         let spec = node_spec(node, registrar.resources_mut())?;
-        let (id, partition, spec) = registrar.update(spec).map_err(|error| registrar_fault(&error))?;
+        let (id, partition, spec) = registrar.update(spec)?;
         Ok((partition, Command::UpdateNode(id, Box::new(spec)), id))
     }
 
     fn plan_named(&self, name: &str, command: impl FnOnce(NodeId) -> Command) -> Planned {
-        let (id, partition) = self.registrar.resolve(name).map_err(|error| registrar_fault(&error))?;
+        let (id, partition) = self.registrar.resolve(name)?;
         Ok((partition, command(id), id))
     }
 
@@ -413,9 +409,7 @@ impl<T> RegistrarService<T> {
 
     fn plan_adopt(&mut self, request: AdoptRequest) -> Planned {
         let registrar = &self.registrar;
-        let (node, partition) = registrar
-            .resolve(&request.node)
-            .map_err(|error| Fault { field: "node".to_owned(), ..registrar_fault(&error) })?;
+        let (node, partition) = registrar.resolve(&request.node).map_err(of_node)?;
         let adoption = adoption(request, node, &self.catalog.load())?;
         Ok((partition, Command::Adopt(Box::new(adoption)), node))
     }
@@ -445,7 +439,7 @@ impl<T> RegistrarService<T> {
                     self.send(tag(key, part), PortRequest::Partition(partition, command));
                     NodeReply { node: node.0, ..NodeReply::default() }
                 }
-                Err(fault) => faulty(fault),
+                Err(fault) => fault.into(),
             };
             if let JobKind::Nodes(replies) = &mut self.jobs[key].kind {
                 replies[part] = answered;
@@ -515,7 +509,7 @@ impl<T> RegistrarService<T> {
                 }
                 Ok(_) => {}
                 Err(rejection) => {
-                    replies[part] = NodeReply { node: replies[part].node, ..faulty(node_fault(&rejection)) };
+                    replies[part] = NodeReply { node: replies[part].node, ..Fault::from(rejection).into() };
                 }
             },
             _ => return self.handle_agent_change(key, reply_of(outcome)),

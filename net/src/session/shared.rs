@@ -96,7 +96,6 @@ pub type MakeToken = Box<dyn Fn() -> SessionToken + Send + Sync>;
 pub struct SessionShared {
     store: [u8; 16],
     incarnation: Incarnation,
-    software: String,
     pub(super) settings: ArcSwap<Settings>,
     pub(super) sessions: Sessions,
     pub(super) departed: Departed,
@@ -113,7 +112,6 @@ impl SessionShared {
         Self {
             store,
             incarnation,
-            software: concat!("wharfinger ", env!("CARGO_PKG_VERSION")).to_owned(),
             settings: ArcSwap::from_pointee(settings),
             sessions: Sessions::new(incarnation, make_token),
             departed: Departed::default(),
@@ -147,7 +145,8 @@ impl SessionShared {
 
     /// Returns the identity of this server.
     pub fn identity(&self) -> ServerIdentity {
-        ServerIdentity { store: self.store, incarnation: self.incarnation.0, software: self.software.clone() }
+        let software = concat!("wharfinger ", env!("CARGO_PKG_VERSION")).to_owned();
+        ServerIdentity { store: self.store, incarnation: self.incarnation.0, software }
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -251,6 +250,15 @@ pub(super) struct Sessions {
     make_token: MakeToken,
 }
 
+/// An attempt to resume a session.
+pub(super) struct Claim<'a> {
+    pub(super) id: SessionId,
+    pub(super) token: SessionToken,
+    pub(super) connection: &'a Arc<dyn Hangup>,
+    /// Wakes the connection's thread.
+    pub(super) waker: &'a Waker,
+}
+
 /// The result of an attempt to resume a session.
 pub(super) enum Resumed {
     /// The session, which is attached now.
@@ -293,40 +301,27 @@ impl Sessions {
         session
     }
 
-    /// Resumes a session at `connection`, which takes precedence over all older connections. If another connection
-    /// has the session, `waker` is woken when a session leaves its connection. The caller must then call
-    /// [`retry`](Self::retry).
-    pub(super) fn resume(
-        &self,
-        id: SessionId,
-        token: &SessionToken,
-        connection: &Arc<dyn Hangup>,
-        waker: &Waker,
-    ) -> Resumed {
+    /// Resumes a session. The connection takes precedence over all older ones. If another connection has the session,
+    /// the waker is woken when a session leaves its connection. The caller must then call [`retry`](Self::retry).
+    pub(super) fn resume(&self, claim: &Claim<'_>) -> Resumed {
         let mut inner = lock(&self.inner);
-        if !inner.knows(id, token) {
+        if !inner.knows(claim.id, &claim.token) {
             return Resumed::Unknown;
         }
-        if let Some(attached) = inner.attached.get(&id) {
+        if let Some(attached) = inner.attached.get(&claim.id) {
             hang_up(&attached.connection);
         }
-        if let Some(older) = inner.claims.insert(id, Arc::clone(connection)) {
+        if let Some(older) = inner.claims.insert(claim.id, Arc::clone(claim.connection)) {
             hang_up(&older);
         }
-        inner.take(id, token, connection, waker)
+        inner.take(claim)
     }
 
     /// Tries again to resume a session that was at another connection.
-    pub(super) fn retry(
-        &self,
-        id: SessionId,
-        token: &SessionToken,
-        connection: &Arc<dyn Hangup>,
-        waker: &Waker,
-    ) -> Resumed {
+    pub(super) fn retry(&self, claim: &Claim<'_>) -> Resumed {
         let mut inner = lock(&self.inner);
-        if inner.is_claimed_by(id, connection) || is_planted(PlantedBug::OlderConnectionResumes) {
-            inner.take(id, token, connection, waker)
+        if inner.is_claimed_by(claim.id, claim.connection) || is_planted(PlantedBug::OlderConnectionResumes) {
+            inner.take(claim)
         } else {
             Resumed::Superseded
         }
@@ -371,21 +366,15 @@ impl Registry {
         self.claims.get(&id).is_some_and(|claimant| Arc::ptr_eq(claimant, connection))
     }
 
-    /// Attaches a session to `connection`, which claims it, if no other connection has it.
-    fn take(
-        &mut self,
-        id: SessionId,
-        token: &SessionToken,
-        connection: &Arc<dyn Hangup>,
-        waker: &Waker,
-    ) -> Resumed {
-        if self.attached.contains_key(&id) {
-            add(&mut self.waiting, waker);
+    /// Attaches a session to the connection that claims it, if no other connection has it.
+    fn take(&mut self, claim: &Claim<'_>) -> Resumed {
+        if self.attached.contains_key(&claim.id) {
+            add(&mut self.waiting, claim.waker);
             return Resumed::Attached;
         }
-        self.claims.remove(&id);
-        let Some(session) = self.detached.resume(id, token) else { return Resumed::Unknown };
-        self.attach(&session, connection);
+        self.claims.remove(&claim.id);
+        let Some(session) = self.detached.resume(claim.id, &claim.token) else { return Resumed::Unknown };
+        self.attach(&session, claim.connection);
         Resumed::Session(session)
     }
 
@@ -457,11 +446,16 @@ mod tests {
         }
 
         fn resume(&self, peer: usize) -> Resumed {
-            self.sessions.resume(self.id, &self.token, &self.peers[peer].hangup, Waker::noop())
+            self.sessions.resume(&self.claim(peer))
+        }
+
+        fn claim(&self, peer: usize) -> Claim<'_> {
+            let connection = &self.peers[peer].hangup;
+            Claim { id: self.id, token: self.token, connection, waker: Waker::noop() }
         }
 
         fn retry(&self, peer: usize) -> Resumed {
-            self.sessions.retry(self.id, &self.token, &self.peers[peer].hangup, Waker::noop())
+            self.sessions.retry(&self.claim(peer))
         }
     }
 
@@ -503,8 +497,7 @@ mod tests {
     #[test]
     fn a_session_that_its_client_ended_or_another_token_is_unknown() {
         let bed = Bed::new();
-        let peer = &bed.peers[1].hangup;
-        let wrong = bed.sessions.resume(bed.id, &[8; 16], peer, Waker::noop());
+        let wrong = bed.sessions.resume(&Claim { token: [8; 16], ..bed.claim(1) });
         assert!(matches!(wrong, Resumed::Unknown));
         assert!(!bed.peers[0].is_closed());
         assert!(matches!(bed.resume(1), Resumed::Attached));

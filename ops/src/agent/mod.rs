@@ -41,14 +41,6 @@ pub trait Journal {
     fn failed(&mut self, error: &anyhow::Error, pause: Duration);
 }
 
-/// The reason why a session with the service ended.
-enum Left {
-    /// The agent was told to stop.
-    Told,
-    /// An error; the agent retries.
-    Failed(anyhow::Error),
-}
-
 /// The agent of one machine.
 pub struct Agent<J> {
     /// The reported properties except accelerators.
@@ -148,17 +140,13 @@ impl<J: Journal> Agent<J> {
                 () = &mut stop => return,
                 connected = connect() => connected,
             };
-            let left = match connected {
-                Ok(client) => {
-                    let left = self.serve(&client, &mut stop, &mut backoff).await;
-                    if matches!(left, Left::Told) {
-                        self.leave(client).await;
-                    }
-                    left
-                }
-                Err(error) => Left::Failed(error),
+            let error = match connected {
+                Ok(client) => match self.serve(&client, &mut stop, &mut backoff).await {
+                    Ok(()) => return self.leave(client).await,
+                    Err(error) => error,
+                },
+                Err(error) => error,
             };
-            let Left::Failed(error) = left else { return };
             let pause = backoff.draw();
             self.journal.failed(&error, pause);
             tokio::select! {
@@ -168,40 +156,26 @@ impl<J: Journal> Agent<J> {
         }
     }
 
-    /// Serves one connection: reports, then sends heartbeats until the connection fails or `stop` resolves.
+    /// Serves one connection: reports, then sends heartbeats until `stop` resolves or something fails.
     async fn serve(
         &mut self,
         client: &Client,
         stop: &mut (impl Future<Output = ()> + Unpin),
         backoff: &mut Backoff,
-    ) -> Left {
-        let mut reply = match self.report_once(client).await {
-            Ok(reply) => reply,
-            Err(error) => return Left::Failed(error),
-        };
+    ) -> anyhow::Result<()> {
+        let mut reply = self.report_once(client).await?;
         backoff.reset();
         loop {
             let wanted = Duration::from_millis(u64::from(reply.interval_ms.max(1)));
             let next = Instant::now() + self.interval.map_or(wanted, |own| own.min(wanted));
             let changed = tokio::select! {
-                () = &mut *stop => return Left::Told,
+                () = &mut *stop => return Ok(()),
                 changed = self.accelerators.changed() => changed.is_ok(),
                 () = sleep_until(next) => false,
             };
-            let again = if changed {
-                true
-            } else {
-                let beat = HeartbeatRequest { node: reply.node, version: self.version };
-                match within(client.heartbeat(&beat)).await {
-                    Ok(beaten) => beaten.report_again,
-                    Err(error) => return Left::Failed(error),
-                }
-            };
-            if again {
-                reply = match self.report_once(client).await {
-                    Ok(reply) => reply,
-                    Err(error) => return Left::Failed(error),
-                };
+            let beat = HeartbeatRequest { node: reply.node, version: self.version };
+            if changed || within(client.heartbeat(&beat)).await?.report_again {
+                reply = self.report_once(client).await?;
             }
         }
     }

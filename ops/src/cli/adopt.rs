@@ -5,7 +5,7 @@ use wharf_net::protocol::{AdoptRequest, NamedUnits};
 
 use super::connect::{ConnectArgs, Usage};
 use super::demand::DemandArgs;
-use super::{Ended, print, terms};
+use super::{Ended, print};
 
 #[derive(Debug, Args)]
 pub(super) struct AdoptArgs {
@@ -17,8 +17,8 @@ pub(super) struct AdoptArgs {
     #[arg(long = "gpu-instances", value_delimiter = ',')]
     gpus: Vec<u8>,
     /// The units of a unit-instance resource, NAME=ID,ID; chosen by the service if not given.
-    #[arg(long = "units", value_name = "NAME=IDS")]
-    units: Vec<String>,
+    #[arg(long = "units", value_name = "NAME=IDS", value_parser = units)]
+    units: Vec<NamedUnits>,
     /// The name of the allocation in the system that made it. Adopting the same name again on the node
     /// records nothing new.
     #[arg(long, default_value = "")]
@@ -28,7 +28,7 @@ pub(super) struct AdoptArgs {
 }
 
 fn units(text: &str) -> Result<NamedUnits, Usage> {
-    let wrong = || Usage(format!("--units {text}: give NAME=ID,ID, such as npu=0,2"));
+    let wrong = || Usage("give NAME=ID,ID, such as npu=0,2".to_owned());
     let (name, ids) = text.split_once('=').ok_or_else(wrong)?;
     let instances =
         ids.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>().map_err(|_| wrong())?;
@@ -38,9 +38,9 @@ fn units(text: &str) -> Result<NamedUnits, Usage> {
 pub(super) async fn adopt(args: AdoptArgs) -> anyhow::Result<Ended> {
     let request = AdoptRequest {
         node: args.node,
-        demand: args.demand.body()?,
+        demand: args.demand.body(),
         gpus: args.gpus,
-        units: terms::each(&args.units, units)?,
+        units: args.units,
         external_id: args.external_id,
     };
     let reply = args.connect.ask(async |client| client.adopt(&request).await).await?;

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::resource::Amount;
-use wharf_net::protocol::{ReportReply, ReportRequest};
+use wharf_net::protocol::{Pair, ReportReply, ReportRequest};
 
 use super::Ended;
 use super::connect::{ConnectArgs, Usage};
-use super::node::{memory, pair};
+use super::node::{label, memory};
+use super::place::Interruption;
 use super::print::{self, units};
 use crate::agent::{
     Accelerators, Agent, Fake, Inventory, Journal, Machine, NvmlInventory, Shape, watch_accelerators,
@@ -29,8 +29,8 @@ pub(super) struct AgentArgs {
     #[arg(long)]
     identity: Option<String>,
     /// A label, KEY=VALUE; may be given several times.
-    #[arg(long = "label", value_name = "KEY=VALUE")]
-    labels: Vec<String>,
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<Pair>,
     /// Cores to report [default: those that this process may use].
     #[arg(long)]
     cpu: Option<Amount>,
@@ -151,10 +151,9 @@ impl Journal for Notes {
 fn shape(args: &AgentArgs) -> Result<Shape, Usage> {
     let machine = Machine::read();
     let mut labels = BTreeMap::new();
-    for text in &args.labels {
-        let (key, value) = pair("--label", text)?;
-        if labels.insert(key.to_owned(), value.to_owned()).is_some() {
-            return Err(Usage(format!("--label {text}: give each key once")));
+    for Pair { key, value } in &args.labels {
+        if labels.insert(key.clone(), value.clone()).is_some() {
+            return Err(Usage(format!("--label {key}={value}: give each key once")));
         }
     }
     let given = |given: &Option<String>, found: String, flag: &str, what: &str| match given {
@@ -182,8 +181,7 @@ fn shape(args: &AgentArgs) -> Result<Shape, Usage> {
 
 pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
     // First, so that a signal during startup is not lost.
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut interruption = Interruption::new()?;
     let shape = shape(&args)?;
     let mut inventory: Box<dyn Inventory> = match &args.fake_inventory {
         Some(path) => Box::new(Fake { path: path.clone() }),
@@ -214,12 +212,6 @@ pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
         let request = crate::agent::report(&agent.shape, &found, agent.version);
         return Report { request: &request, found: &found, node: Some(reply.node) }.show(&args.connect);
     }
-    let told = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
-    agent.run(|| args.connect.connect(), told).await;
+    agent.run(|| args.connect.connect(), interruption.told()).await;
     Ok(Ended::Done)
 }

@@ -2,9 +2,8 @@
 
 use clap::Args;
 use wharf_core::resource::Amount;
-use wharf_net::protocol::DemandBody;
+use wharf_net::protocol::{DemandBody, NamedAmount};
 
-use super::connect::Usage;
 use super::node;
 
 #[derive(Debug, Args)]
@@ -19,21 +18,18 @@ pub(super) struct DemandArgs {
     #[arg(long, default_value = "0", allow_hyphen_values = true)]
     pub(super) gpu: Amount,
     /// A custom resource, NAME=AMOUNT; may be given several times.
-    #[arg(long = "resource", value_name = "NAME=AMOUNT")]
-    resources: Vec<String>,
+    #[arg(long = "resource", value_name = "NAME=AMOUNT", value_parser = |text: &str| node::custom("--gpu", text))]
+    resources: Vec<NamedAmount>,
 }
 
 impl DemandArgs {
     /// Returns the demand as a wire body.
-    ///
-    /// # Errors
-    /// When a custom resource is not NAME=AMOUNT, or names a resource that has its own flag.
-    pub(super) fn body(&self) -> Result<DemandBody, Usage> {
-        Ok(DemandBody {
+    pub(super) fn body(&self) -> DemandBody {
+        DemandBody {
             cpu: self.cpu.units(),
             memory: self.memory.units(),
             gpu: self.gpu.units(),
-            custom: node::custom_amounts("--gpu", &self.resources)?,
-        })
+            custom: self.resources.clone(),
+        }
     }
 }

@@ -10,8 +10,8 @@ use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleTemplate, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE, CreateGroupRequest, EXPLAIN_BOUNDED,
     EXPLAIN_FULL, GroupReply, GroupSummary, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL,
-    NamedAmount, PlaceRequest, RemoveGroupReply, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD,
-    TOPOLOGY_STRICT_PACK, TopologyBody, kinds,
+    NamedAmount, PlaceRequest, RemoveGroupReply, SelectorTerm, ShrinkGroupRequest, TOPOLOGY_PACK,
+    TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, Toleration, TopologyBody, kinds,
 };
 
 use super::connect::{ConnectArgs, Each, Usage};
@@ -43,15 +43,15 @@ struct BundleArgs {
     demand: DemandArgs,
     /// Equal bundles, such as `cpu=4,memory=8GiB,gpu=1,count=2`; may be given several times. Names other than
     /// cpu, memory, gpu and count are custom resources.
-    #[arg(long, value_name = "WHAT", conflicts_with_all = ["cpu", "memory", "gpu", "resources"])]
-    bundle: Vec<String>,
+    #[arg(long, value_name = "WHAT", value_parser = bundle, conflicts_with_all = ["cpu", "memory", "gpu", "resources"])]
+    bundle: Vec<(PlaceRequest, u32)>,
     /// A label condition for the node of every bundle, as for `wharf place`; may be given several times, and
     /// all must hold.
-    #[arg(long = "select", value_name = "TERM")]
-    selectors: Vec<String>,
+    #[arg(long = "select", value_name = "TERM", value_parser = terms::term)]
+    selectors: Vec<SelectorTerm>,
     /// A taint that every bundle tolerates, as for `wharf place`; may be given several times.
-    #[arg(long = "tolerate", value_name = "KEY=VALUE:EFFECT")]
-    tolerations: Vec<String>,
+    #[arg(long = "tolerate", value_name = "KEY=VALUE:EFFECT", value_parser = terms::toleration)]
+    tolerations: Vec<Toleration>,
     /// Count the reasons of a refusal over all nodes.
     #[arg(long)]
     explain_all: bool,
@@ -66,12 +66,12 @@ pub(super) struct CreateArgs {
     #[arg(long, default_value = "pack", value_parser = strategy)]
     strategy: Strategy,
     /// Prefer nodes with the same value of the label. With a trailing `!`, require it.
-    #[arg(long, value_name = "LABEL[!]", conflicts_with = "spread_by")]
-    pack_by: Option<String>,
+    #[arg(long, value_name = "LABEL[!]", value_parser = pack_by, conflicts_with = "spread_by")]
+    pack_by: Option<TopologyBody>,
     /// Spread evenly over the values of the label: the numbers of bundles of any two values differ by at most
     /// SKEW, 1 if not given.
-    #[arg(long, value_name = "LABEL[:SKEW]")]
-    spread_by: Option<String>,
+    #[arg(long, value_name = "LABEL[:SKEW]", value_parser = spread_by)]
+    spread_by: Option<TopologyBody>,
     /// Place at least this number of bundles or none; all if not given. The others are placed when they fit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     min_members: Option<u32>,
@@ -161,7 +161,7 @@ fn pack_by(text: &str) -> Result<TopologyBody, Usage> {
         None => (text, TOPOLOGY_PACK),
     };
     if key.is_empty() {
-        return Err(Usage(format!("--pack-by {text}: give a label, such as zone, or `zone!`")));
+        return Err(Usage("give a label, such as zone, or `zone!`".to_owned()));
     }
     Ok(TopologyBody { key: key.to_owned(), rule, max_skew: 0 })
 }
@@ -173,13 +173,12 @@ fn spread_by(text: &str) -> Result<TopologyBody, Usage> {
         Ok(max_skew) if max_skew > 0 && !key.is_empty() => {
             Ok(TopologyBody { key: key.to_owned(), rule: TOPOLOGY_SPREAD, max_skew })
         }
-        _ => Err(Usage(format!("--spread-by {text}: give a label, such as zone, or zone:2 for a skew of 2"))),
+        _ => Err(Usage("give a label, such as zone, or zone:2 for a skew of 2".to_owned())),
     }
 }
 
 /// Parses `cpu=4,memory=8GiB,gpu=1,count=2` to a bundle and its count.
 fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
-    let wrong = |message: String| Usage(format!("--bundle {text}: {message}"));
     let mut request = PlaceRequest::default();
     let mut count = None;
     let mut seen = Vec::new();
@@ -189,20 +188,20 @@ fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
             .map(|(name, value)| (name.trim(), value.trim()))
             .filter(|(name, value)| !name.is_empty() && !value.is_empty())
             .ok_or_else(|| {
-                wrong(format!("`{part}` is not NAME=AMOUNT, such as cpu=4,memory=8GiB,gpu=1,count=2"))
+                Usage(format!("`{part}` is not NAME=AMOUNT, such as cpu=4,memory=8GiB,gpu=1,count=2"))
             })?;
         let name = if name == "gpus" { "gpu" } else { name };
         if seen.contains(&name) {
-            return Err(wrong(format!("`{name}` is given twice: give each once")));
+            return Err(Usage(format!("`{name}` is given twice: give each once")));
         }
         seen.push(name);
         if name == "count" {
             let number = value.parse().ok().filter(|&number: &u32| number > 0);
-            let none = || wrong(format!("`{value}` is no number of bundles: give 1 or more"));
+            let none = || Usage(format!("`{value}` is no number of bundles: give 1 or more"));
             count = Some(number.ok_or_else(none)?);
             continue;
         }
-        let amount = node::amount(name, value).map_err(|error| wrong(format!("{name}: {error}")))?;
+        let amount = node::amount(name, value).map_err(|error| Usage(format!("{name}: {error}")))?;
         match name {
             "cpu" => request.demand.cpu = amount,
             "memory" => request.demand.memory = amount,
@@ -211,28 +210,26 @@ fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
         }
     }
     if seen == ["count"] {
-        return Err(wrong("it takes nothing: say how much of what, such as cpu=4".to_owned()));
+        return Err(Usage("it takes nothing: say how much of what, such as cpu=4".to_owned()));
     }
     Ok((request, count.unwrap_or(1)))
 }
 
 impl BundleArgs {
     fn templates(&self) -> Result<Vec<BundleTemplate>, Usage> {
-        let mut bundles = terms::each(&self.bundle, bundle)?;
+        let mut bundles = self.bundle.clone();
         if bundles.is_empty() {
-            let request = PlaceRequest { demand: self.demand.body()?, ..PlaceRequest::default() };
+            let request = PlaceRequest { demand: self.demand.body(), ..PlaceRequest::default() };
             if request == PlaceRequest::default() {
                 let message = "no bundle is given: give --bundle, or --bundles N and what each takes";
                 return Err(Usage(message.to_owned()));
             }
             bundles.push((request, self.bundles.unwrap_or(1)));
         }
-        let selectors = terms::each(&self.selectors, terms::selector)?;
-        let tolerations = terms::each(&self.tolerations, terms::toleration)?;
         let explain = if self.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED };
         let template = |(request, count): (PlaceRequest, u32)| {
-            let selectors = selectors.clone();
-            let tolerations = tolerations.clone();
+            let selectors = self.selectors.clone();
+            let tolerations = self.tolerations.clone();
             let request = PlaceRequest { selectors, tolerations, explain, ..request };
             BundleTemplate { request, count }
         };
@@ -274,15 +271,10 @@ fn end(connect: &ConnectArgs, reply: &GroupReply, done: Option<&str>) -> anyhow:
 }
 
 async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
-    let topology = match (&args.pack_by, &args.spread_by) {
-        (Some(label), _) => Some(pack_by(label)?),
-        (None, Some(label)) => Some(spread_by(label)?),
-        (None, None) => None,
-    };
     let request = CreateGroupRequest {
         bundles: args.bundles.templates()?,
         strategy: strategy_number(args.strategy),
-        topology,
+        topology: args.pack_by.or(args.spread_by),
         min_members: args.min_members.unwrap_or(0),
         priority: args.priority,
         conflict_detection: if args.coarse { CONFLICT_DETECTION_COARSE } else { CONFLICT_DETECTION_FINE },
@@ -338,7 +330,7 @@ mod tests {
             ["", "cpu", "cpu=", "=4", "cpu=x", "cpu=1,cpu=2", "gpu=1,gpus=1", "count=2", "cpu=1,count=0"]
         {
             let error = bundle(broken).unwrap_err().0;
-            assert!(error.contains(&format!("--bundle {broken}:")), "{error}");
+            assert!(error.contains("such as") || error.contains("give"), "{error}");
         }
     }
 

@@ -56,7 +56,7 @@ pub(super) async fn place(
         allocation: into.into.map(Into::into),
         group: into.group.map(Into::into),
         bundle: into.bundle,
-        demand: demand.body()?,
+        demand: demand.body(),
     };
     let reply = connect.ask(async |client| client.place_into(&request).await).await?;
     let is_done = reply.reason.is_done();

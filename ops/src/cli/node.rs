@@ -8,7 +8,7 @@ use wharf_core::resource::{Amount, AmountError};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
     DrainRequest, ListRequest, Name, NamedAmount, NodeBody, NodeBooksRequest, NodeReply, NodeStatus,
-    NodesReply, NodesRequest, Pair, RemoveRequest, SetResourcesRequest,
+    NodesReply, NodesRequest, Pair, RemoveRequest, SetResourcesRequest, Taint,
 };
 
 use super::connect::{ConnectArgs, Each, Usage};
@@ -52,15 +52,15 @@ pub(super) struct SpecArgs {
     #[arg(long)]
     gpu_model: Option<String>,
     /// A label, KEY=VALUE; may be given several times.
-    #[arg(long = "label", value_name = "KEY=VALUE")]
-    labels: Vec<String>,
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<Pair>,
     /// A taint, KEY=VALUE:EFFECT or KEY:EFFECT, with the effect NoSchedule, PreferNoSchedule or
     /// NoExecute; may be given several times.
-    #[arg(long = "taint", value_name = "KEY=VALUE:EFFECT")]
-    taints: Vec<String>,
+    #[arg(long = "taint", value_name = "KEY=VALUE:EFFECT", value_parser = terms::taint)]
+    taints: Vec<Taint>,
     /// A custom resource, NAME=AMOUNT; may be given several times.
-    #[arg(long = "resource", value_name = "NAME=AMOUNT")]
-    resources: Vec<String>,
+    #[arg(long = "resource", value_name = "NAME=AMOUNT", value_parser = |text: &str| custom("--gpus", text))]
+    resources: Vec<NamedAmount>,
     /// The identity of the machine, such as its machine id.
     #[arg(long, default_value = "")]
     identity: String,
@@ -82,8 +82,8 @@ pub(super) struct SetResourceArgs {
     name: String,
     /// The new total of cpu, memory (in MiB, or with a unit), gpu or a custom resource; 0 removes the
     /// resource.
-    #[arg(required = true, value_name = "NAME=AMOUNT")]
-    resources: Vec<String>,
+    #[arg(required = true, value_name = "NAME=AMOUNT", value_parser = total)]
+    resources: Vec<NamedAmount>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -131,8 +131,14 @@ fn name(text: &str) -> Result<Name, Infallible> {
 }
 
 /// Splits `KEY=VALUE`.
-pub(super) fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), Usage> {
-    text.split_once('=').ok_or_else(|| Usage(format!("{flag} {text}: give KEY=VALUE")))
+fn pair(text: &str) -> Result<(&str, &str), Usage> {
+    text.split_once('=').ok_or_else(|| Usage("give KEY=VALUE".to_owned()))
+}
+
+/// Parses a label.
+pub(super) fn label(text: &str) -> Result<Pair, Usage> {
+    let (key, value) = pair(text)?;
+    Ok(Pair { key: key.to_owned(), value: value.to_owned() })
 }
 
 /// Parses the amount of a resource, in 1/10,000 of its unit. Memory is in MiB, or has a unit.
@@ -142,70 +148,60 @@ pub(super) fn amount(name: &str, text: &str) -> Result<i64, Usage> {
     amount.map(Amount::units).map_err(Usage)
 }
 
-/// Parses `NAME=AMOUNT`. `flag` is named in errors, with a space after it.
-fn named_amount(flag: &str, text: &str) -> Result<NamedAmount, Usage> {
-    let wrong = |error: String| Usage(format!("{flag}{text}: {error}"));
-    let (name, text) = text.split_once('=').ok_or_else(|| wrong("give KEY=VALUE".to_owned()))?;
-    Ok(NamedAmount { name: name.to_owned(), amount: amount(name, text).map_err(|Usage(why)| wrong(why))? })
+/// Parses `NAME=AMOUNT`.
+fn named_amount(text: &str) -> Result<NamedAmount, Usage> {
+    let (name, text) = pair(text)?;
+    Ok(NamedAmount { name: name.to_owned(), amount: amount(name, text)? })
 }
 
-/// Parses `NAME=AMOUNT` arguments of custom resources to wire amounts. `gpus` is the flag for GPUs.
-pub(super) fn custom_amounts(gpus: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
-    let custom = |text: &String| {
-        let (name, amount) = text.split_once('=').unwrap_or((text, ""));
-        let own = match name {
-            "cpu" => "--cpu",
-            "memory" => "--memory",
-            "gpu" | "gpus" | "gpu_part" => gpus,
-            _ => return named_amount("--resource ", text),
-        };
-        let remedy = format!("`{name}` has a flag of its own: give {own} {amount}");
-        Err(Usage(format!("--resource {text}: {}", remedy.trim_end())))
+/// Parses `NAME=AMOUNT` of a custom resource. `gpus` is the flag for GPUs.
+pub(super) fn custom(gpus: &str, text: &str) -> Result<NamedAmount, Usage> {
+    let (name, amount) = text.split_once('=').unwrap_or((text, ""));
+    let own = match name {
+        "cpu" => "--cpu",
+        "memory" => "--memory",
+        "gpu" | "gpus" | "gpu_part" => gpus,
+        _ => return named_amount(text),
     };
-    texts.iter().map(custom).collect()
+    let remedy = format!("`{name}` has a flag of its own: give {own} {amount}");
+    Err(Usage(remedy.trim_end().to_owned()))
 }
 
-/// Parses the `NAME=AMOUNT` arguments of a node's totals.
-fn totals(texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
-    let total = |text: &String| match text.split_once('=') {
+/// Parses `NAME=AMOUNT` of a node's total.
+fn total(text: &str) -> Result<NamedAmount, Usage> {
+    match text.split_once('=') {
         Some((name @ ("gpus" | "gpu_part"), _)) => {
-            Err(Usage(format!("{text}: `{name}` is no total of a node: give gpu=N, in whole ones")))
+            Err(Usage(format!("`{name}` is no total of a node: give gpu=N, in whole ones")))
         }
-        _ => named_amount("", text),
-    };
-    texts.iter().map(total).collect()
+        _ => named_amount(text),
+    }
 }
 
-fn body(args: &SpecArgs) -> Result<NodeBody, Usage> {
-    let mut labels = Vec::new();
-    for text in &args.labels {
-        let (key, value) = pair("--label", text)?;
-        labels.push(Pair { key: key.to_owned(), value: value.to_owned() });
-    }
-    if let Some(model) = &args.gpu_model {
-        labels.push(Pair { key: wharf_core::node::GPU_MODEL_LABEL.to_owned(), value: model.clone() });
-    }
-    Ok(NodeBody {
+fn body(args: &SpecArgs) -> NodeBody {
+    let mut labels = args.labels.clone();
+    let model = args.gpu_model.clone().into_iter();
+    labels.extend(model.map(|value| Pair { key: wharf_core::node::GPU_MODEL_LABEL.to_owned(), value }));
+    NodeBody {
         name: args.name.clone(),
         identity: args.identity.clone(),
         cpu: args.cpu.units(),
         memory: args.memory.units(),
         gpus: args.gpus,
-        custom: custom_amounts("--gpus", &args.resources)?,
+        custom: args.resources.clone(),
         labels,
-        taints: terms::each(&args.taints, terms::taint)?,
-    })
+        taints: args.taints.clone(),
+    }
 }
 
 pub(super) async fn run(command: NodeCommand) -> anyhow::Result<Ended> {
     match command {
         NodeCommand::Add(args) => {
-            let request = NodesRequest { nodes: vec![body(&args)?] };
+            let request = NodesRequest { nodes: vec![body(&args)] };
             let add = async |client: &Client, _| client.add_nodes(&request).await;
             change(&args.connect, "added", &[Name(args.name)], add).await
         }
         NodeCommand::Update(args) => {
-            let request = NodesRequest { nodes: vec![body(&args)?] };
+            let request = NodesRequest { nodes: vec![body(&args)] };
             let update = async |client: &Client, _| client.update_nodes(&request).await;
             change(&args.connect, "updated", &[Name(args.name)], update).await
         }
@@ -227,8 +223,7 @@ pub(super) async fn run(command: NodeCommand) -> anyhow::Result<Ended> {
             args.connect.show(true, view, || node_view::say_books(name, &books))
         }
         NodeCommand::SetResource(args) => {
-            let resources = totals(&args.resources)?;
-            let request = SetResourcesRequest { node: args.name.clone(), resources };
+            let request = SetResourcesRequest { node: args.name.clone(), resources: args.resources };
             let set = async |client: &Client, _| client.set_resources(&request).await;
             change(&args.connect, "updated", &[Name(args.name)], set).await
         }
@@ -270,18 +265,14 @@ mod tests {
 
     #[test]
     fn resources_with_a_flag_are_refused_with_it() {
-        let refused = |texts: &[&str]| {
-            let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
-            custom_amounts("--gpu", &texts).unwrap_err().to_string()
-        };
-        assert!(refused(&["npu=1", "cpu=1"]).contains("`cpu` has a flag of its own: give --cpu 1"));
-        assert!(refused(&["memory=64"]).contains("give --memory 64"));
-        assert!(refused(&["gpus=2"]).contains("give --gpu 2"));
-        assert!(custom_amounts("--gpu", &["npu=1".to_owned()]).is_ok());
-        let totals = |text: &str| totals(&[text.to_owned()]);
-        assert!(totals("gpus=2").unwrap_err().to_string().contains("gpu=N"));
-        assert!(totals("gpu=2").is_ok() && totals("memory=1GiB").is_ok());
-        assert_eq!(totals("x").unwrap_err().to_string(), "x: give KEY=VALUE");
+        let refused = |text: &str| custom("--gpu", text).unwrap_err().to_string();
+        assert!(refused("cpu=1").contains("`cpu` has a flag of its own: give --cpu 1"));
+        assert!(refused("memory=64").contains("give --memory 64"));
+        assert!(refused("gpus=2").contains("give --gpu 2"));
+        assert!(custom("--gpu", "npu=1").is_ok());
+        assert!(total("gpus=2").unwrap_err().to_string().contains("gpu=N"));
+        assert!(total("gpu=2").is_ok() && total("memory=1GiB").is_ok());
+        assert_eq!(total("x").unwrap_err().to_string(), "give KEY=VALUE");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use wharf_net::protocol::{
     NODE_READY, Name, NodeBooksReply, NodeReply, NodeStatus, Taint,
 };
 
-use super::print::{amounts, fault_view, given_text, labels, say, table, units};
+use super::print::{amounts, amounts_view, fault_view, given_text, labels, say, table, units};
 use super::reserve::{reservation_text, reservation_view};
 use super::terms::effect_name;
 
@@ -119,31 +119,13 @@ pub(super) fn say_nodes(nodes: &[NodeStatus]) {
 }
 
 fn book_view(book: &BookBody) -> Value {
-    json!({
-        "name": book.name,
-        "total": units(book.total),
-        "available": units(book.available),
-        "allocated": units(book.allocated),
-        "held": units(book.held),
-        "releasing": units(book.releasing),
-        "pipelined": units(book.pipelined),
-        "reserved": units(book.reserved),
-        "unhealthy": units(book.unhealthy),
-        "shortfall": units(book.shortfall),
-        "load": units(book.load),
-    })
+    amounts_view(book, &[])
 }
 
 fn instance_view(instance: &InstanceBody) -> Value {
-    json!({
-        "name": instance.name,
-        "instance": instance.instance,
-        "available": units(instance.available),
-        "allocated": units(instance.allocated),
-        "shortfall": units(instance.shortfall),
-        "unhealthy": units(instance.unhealthy),
-        "reason": given_text(&instance.reason),
-    })
+    let mut view = amounts_view(instance, &["instance"]);
+    view["reason"] = given_text(&instance.reason).into();
+    view
 }
 
 /// Returns the books of a node in JSON.

@@ -11,9 +11,9 @@ use wharf_core::request::Policy;
 use wharf_net::client::Client;
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
-    AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, MODE_WAIT_UNTIL, Message,
-    ORDER_DOMINANT, POLICY_DEFAULT, PlaceRequest, ReleaseBatch, ReleaseReply, ReleaseRequest, StatusRequest,
-    kinds,
+    AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, FallbackSelector,
+    MODE_WAIT_UNTIL, Message, ORDER_DOMINANT, POLICY_DEFAULT, PlaceRequest, PreferredSelector, ReleaseBatch,
+    ReleaseReply, ReleaseRequest, SelectorTerm, StatusRequest, Toleration, kinds,
 };
 
 use super::connect::{ConnectArgs, Each};
@@ -48,19 +48,19 @@ pub(super) struct SearchArgs {
     /// A label condition: KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, `KEY in (ONE,OTHER)`, `KEY notin (…)`,
     /// `KEY>NUMBER`, `KEY<NUMBER`, KEY (exists) or !KEY (does not exist); may be given several times, and all
     /// must hold.
-    #[arg(long = "select", value_name = "TERM")]
-    selectors: Vec<String>,
+    #[arg(long = "select", value_name = "TERM", value_parser = terms::term)]
+    selectors: Vec<SelectorTerm>,
     /// Only these nodes, by id (7 or n7, not a name); may be given several times.
     #[arg(long = "candidate", value_name = "ID", value_parser = node_id)]
     candidates: Vec<u64>,
     /// Conditions separated by `;` that replace --select if no node fits; may be given several times, tried
     /// in order.
-    #[arg(long = "fallback", value_name = "TERM;TERM")]
-    fallbacks: Vec<String>,
+    #[arg(long = "fallback", value_name = "TERM;TERM", value_parser = terms::fallback)]
+    fallbacks: Vec<FallbackSelector>,
     /// Preferred conditions separated by `;`, with a weight of 1 to 100; may be given several times. Nodes
     /// with the greatest sum of weights are tried first.
-    #[arg(long = "prefer", value_name = "TERM;TERM:WEIGHT")]
-    preferred: Vec<String>,
+    #[arg(long = "prefer", value_name = "TERM;TERM:WEIGHT", value_parser = terms::preferred)]
+    preferred: Vec<PreferredSelector>,
     /// A node to try before the policy decides, by id (7 or n7, not a name); may be given several times,
     /// tried in order.
     #[arg(long = "prefer-node", value_name = "ID", value_parser = node_id)]
@@ -70,8 +70,8 @@ pub(super) struct SearchArgs {
     node: Option<u64>,
     /// A taint to tolerate: KEY, KEY=VALUE or `*`, optionally followed by a colon and an effect; may be given
     /// several times.
-    #[arg(long = "tolerate", value_name = "KEY=VALUE:EFFECT")]
-    tolerations: Vec<String>,
+    #[arg(long = "tolerate", value_name = "KEY=VALUE:EFFECT", value_parser = terms::toleration)]
+    tolerations: Vec<Toleration>,
     /// Try nodes without GPUs first if no GPU is requested (`=false`: treat all nodes alike); the server's
     /// default if not given.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -206,16 +206,16 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         return into::place(&into, &demand, &connect).await;
     }
     let request = PlaceRequest {
-        demand: demand.body()?,
+        demand: demand.body(),
         policy: search.policy.map_or(POLICY_DEFAULT, policy_number),
         attribute_order: search.attribute_order,
-        selectors: terms::each(&search.selectors, terms::selector)?,
-        tolerations: terms::each(&search.tolerations, terms::toleration)?,
+        selectors: search.selectors,
+        tolerations: search.tolerations,
         candidates: search.candidates,
         priority: search.priority,
         explain: if search.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
-        fallbacks: terms::each(&search.fallbacks, terms::fallback)?,
-        preferred_selectors: terms::each(&search.preferred, terms::preferred)?,
+        fallbacks: search.fallbacks,
+        preferred_selectors: search.preferred,
         preferred_nodes: search.preferred_nodes,
         node: search.node.unwrap_or(0),
         avoid_gpu: match search.avoid_gpu {

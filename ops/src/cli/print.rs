@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use wharf_core::ids::AllocationId;
 use wharf_core::resource::Amount;
@@ -61,6 +62,17 @@ pub(super) fn amounts(custom: &[NamedAmount]) -> BTreeMap<&str, String> {
 /// Returns labels by key.
 pub(super) fn labels(labels: &[Pair]) -> BTreeMap<&str, &str> {
     labels.iter().map(|pair| (pair.key.as_str(), pair.value.as_str())).collect()
+}
+
+/// Returns a body in JSON. Its numbers are amounts, except in the fields `plain`.
+pub(super) fn amounts_view(body: &impl Serialize, plain: &[&str]) -> Value {
+    let mut view = json!(body);
+    for (name, value) in view.as_object_mut().into_iter().flatten() {
+        if let Some(amount) = value.as_i64().filter(|_| !plain.contains(&name.as_str())) {
+            *value = units(amount).into();
+        }
+    }
+    view
 }
 
 /// Prints a JSON value over several lines.

@@ -71,7 +71,7 @@ pub(super) fn reservation_text(body: &ReservationBody) -> String {
 pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
     let ReserveArgs { node, owner, end, .. } = args;
     let lasts = args.lasts.map_or(0, |lasts| place::nanos(lasts).max(1));
-    let demand = args.demand.body()?;
+    let demand = args.demand.body();
     let ask = async |client: &Client| {
         let node = node.clone();
         if end {

@@ -144,7 +144,7 @@ async fn serve(args: ServeArgs, config: Config, log: LogFilter) -> anyhow::Resul
         None => None,
     };
     // Last: a reader of this line may connect at once.
-    greet(format_args!("serving on {}", daemon.address()));
+    greet(format_args!("serving on {}", daemon.address));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
@@ -185,8 +185,8 @@ fn reload_settings(daemon: &mut Daemon, args: &ServeArgs, log: &LogFilter) {
 }
 
 fn serve_metrics(listener: TcpListener, daemon: &Daemon) -> impl Future<Output = ()> + use<> {
-    let metrics = Arc::clone(daemon.metrics());
-    let registrar = daemon.registrar().clone();
+    let metrics = Arc::clone(&daemon.metrics);
+    let registrar = daemon.registrar.clone();
     async move {
         let scrape = move || scrape(Arc::clone(&metrics), registrar.clone());
         let routes = Router::new().route("/metrics", get(scrape)).route("/healthz", get(async || "ok\n"));

@@ -50,9 +50,8 @@ fn read_file(file: &Path) -> anyhow::Result<(StatementRequest, Vec<Option<String
     } else {
         std::fs::read_to_string(file).map(|read| text = read)
     };
-    let wrong = |message: String| Usage(format!("{}: {message}", file.display()));
-    read_all.map_err(|error| wrong(error.to_string()))?;
-    Ok(statement_file::read(&text).map_err(wrong)?)
+    let read = read_all.map_err(Into::into).and_then(|()| statement_file::read(&text));
+    Ok(read.map_err(|error| Usage(format!("{}: {error}", file.display())))?)
 }
 
 /// Resolves nodes that are given by name to ids. In an incremental statement an unknown node gets id 0, so

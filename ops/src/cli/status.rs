@@ -31,19 +31,9 @@ fn resource_view(resource: &ResourceStatus) -> Value {
 }
 
 fn shard_view(shard: &ShardStatusBody) -> Value {
-    json!({
-        "shard": shard.shard,
-        "nodes_ready": shard.nodes_ready,
-        "nodes_draining": shard.nodes_draining,
-        "nodes_joining": shard.nodes_joining,
-        "nodes_lost": shard.nodes_lost,
-        "nodes_reserved": shard.nodes_reserved,
-        "allocations": shard.allocations,
-        "placed": shard.placed,
-        "refused": shard.refused,
-        "released": shard.released,
-        "state_hash": shard.state_hash.map(|hash| format!("{hash:032x}")),
-    })
+    let mut view = json!(ShardStatusBody { state_hash: None, ..shard.clone() });
+    view["state_hash"] = shard.state_hash.map(|hash| format!("{hash:032x}")).into();
+    view
 }
 
 fn status_view(status: &StatusReply) -> Value {

@@ -34,18 +34,8 @@ fn equated(text: &str) -> (u8, Vec<Name>) {
     }
 }
 
-/// Parses the values of an argument that may be given several times.
-pub(super) fn each<T>(texts: &[String], read: fn(&str) -> Result<T, Usage>) -> Result<Vec<T>, Usage> {
-    texts.iter().map(|text| read(text)).collect()
-}
-
-/// Parses a term of `--select`.
-pub(super) fn selector(text: &str) -> Result<SelectorTerm, Usage> {
-    term("--select", text)
-}
-
-/// Parses one term. `flag` is named in errors.
-fn term(flag: &str, text: &str) -> Result<SelectorTerm, Usage> {
+/// Parses one term.
+pub(super) fn term(text: &str) -> Result<SelectorTerm, Usage> {
     let trimmed = text.trim();
     let set = |word: &str| {
         let (key, list) = trimmed.split_once(word)?;
@@ -78,19 +68,19 @@ fn term(flag: &str, text: &str) -> Result<SelectorTerm, Usage> {
         || wants_values == values.is_empty()
         || (compares && !(values.len() == 1 && is_integer(&values[0])))
     {
-        return Err(Usage(format!("{flag} {text}: {SPELLINGS}")));
+        return Err(Usage(SPELLINGS.to_owned()));
     }
     Ok(SelectorTerm { key: key.to_owned(), operator, values })
 }
 
 /// Parses terms separated by `;`.
-fn terms(flag: &str, text: &str) -> Result<Vec<SelectorTerm>, Usage> {
-    text.split(';').filter(|part| !part.trim().is_empty()).map(|part| term(flag, part)).collect()
+fn terms(text: &str) -> Result<Vec<SelectorTerm>, Usage> {
+    text.split(';').filter(|part| !part.trim().is_empty()).map(term).collect()
 }
 
 /// Parses `TERM;TERM`; an empty text matches every node.
 pub(super) fn fallback(text: &str) -> Result<FallbackSelector, Usage> {
-    Ok(FallbackSelector { terms: terms("--fallback", text)? })
+    Ok(FallbackSelector { terms: terms(text)? })
 }
 
 /// Parses `TERM;TERM:WEIGHT`. The weight is 1 if no number follows the last colon.
@@ -98,9 +88,9 @@ pub(super) fn preferred(text: &str) -> Result<PreferredSelector, Usage> {
     let weighted =
         text.rsplit_once(':').and_then(|(terms, weight)| Some((terms, weight.trim().parse().ok()?)));
     let (conditions, weight) = weighted.unwrap_or((text, 1));
-    let terms = terms("--prefer", conditions)?;
+    let terms = terms(conditions)?;
     if terms.is_empty() {
-        return Err(Usage(format!("--prefer {text}: give TERM:WEIGHT; {SPELLINGS}")));
+        return Err(Usage(format!("give TERM:WEIGHT; {SPELLINGS}")));
     }
     Ok(PreferredSelector { weight, terms })
 }
@@ -132,7 +122,7 @@ pub(super) fn taint(text: &str) -> Result<Taint, Usage> {
     };
     read().ok_or_else(|| {
         let remedy = "give KEY=VALUE:EFFECT or KEY:EFFECT, with NoSchedule, PreferNoSchedule or NoExecute";
-        Usage(format!("--taint {text}: {remedy}"))
+        Usage(remedy.to_owned())
     })
 }
 
@@ -150,7 +140,7 @@ pub(super) fn toleration(text: &str) -> Result<Toleration, Usage> {
     let Some(effect) = effect.filter(|_| !key.is_empty() && (all || key != "*")) else {
         let remedy =
             "give KEY, KEY=VALUE or `*`, and after a colon NoSchedule, PreferNoSchedule or NoExecute";
-        return Err(Usage(format!("--tolerate {text}: {remedy}")));
+        return Err(Usage(remedy.to_owned()));
     };
     let key = if all { "" } else { key };
     Ok(Toleration { key: key.to_owned(), operator, value: value.to_owned(), effect })
@@ -165,7 +155,7 @@ mod tests {
         let read = |text: &str| {
             let values =
                 |t: &SelectorTerm| t.values.iter().map(|v| v.0.as_str()).collect::<Vec<_>>().join(" ");
-            term("--select", text).map(|t| format!("{} {} [{}]", t.key, t.operator, values(&t))).ok()
+            term(text).map(|t| format!("{} {} [{}]", t.key, t.operator, values(&t))).ok()
         };
         for (text, expected) in [
             ("gpu-model=T4|P100", "gpu-model 1 [T4 P100]"),
@@ -207,7 +197,7 @@ mod tests {
         let weighted = preferred("zone in (a,b);ssd:10").map(|p| (p.weight, p.terms.len())).ok();
         assert_eq!(weighted, Some((10, 2)));
         assert_eq!(preferred("ssd").map(|p| p.weight).ok(), Some(1));
-        assert!(preferred(":10").unwrap_err().to_string().starts_with("--prefer :10: give TERM:WEIGHT;"));
+        assert!(preferred(":10").unwrap_err().to_string().starts_with("give TERM:WEIGHT;"));
         assert_eq!(fallback("").map(|f| f.terms.len()).ok(), Some(0));
         assert!(fallback("a b;c").is_err());
         let read = |text: &str| taint(text).map(|t| (t.key, t.value, t.effect)).ok();

@@ -21,6 +21,7 @@ use wharf_core::request::Policy;
 use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
+use crate::file_error::FileError;
 use crate::typical_pods;
 use wharf_net::limits::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
 use wharf_net::server::Settings;
@@ -72,26 +73,15 @@ pub enum ConfigError {
     #[error(transparent)]
     Read(#[from] ::config::ConfigError),
     /// The file cannot be read, or has an unknown key or invalid value.
-    #[error("{path}: {message}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The fault and its place.
-        message: String,
-    },
-    /// An environment variable does not name a setting.
-    #[error("the environment variable {name} names no setting: known are {known}")]
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// An environment variable names no setting, or its value is not UTF-8.
+    #[error("the environment variable {name} {message}")]
     Environment {
         /// The variable.
         name: String,
-        /// All known variables.
-        known: String,
-    },
-    /// The value of an environment variable is not UTF-8.
-    #[error("the environment variable {name} is not UTF-8: give it as text")]
-    NotText {
-        /// The variable.
-        name: String,
+        /// The fault and the remedy.
+        message: String,
     },
     /// A value is out of range.
     #[error("setting `{key}`: {message}")]

@@ -8,6 +8,7 @@ use ::config::{Config as Layers, Environment, File, FileFormat, FileSourceString
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ConfigError;
+use crate::file_error::FileError;
 
 /// Settings as written in a file. Every key is optional.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -269,7 +270,7 @@ pub(super) fn read(
 /// Reads the file as a layer. The file is also parsed alone, because only this step can report the line of an
 /// error.
 fn checked_file(path: &Path) -> Result<File<FileSourceString, FileFormat>, ConfigError> {
-    let wrong = |message: String| ConfigError::File { path: path.to_owned(), message };
+    let wrong = |message: String| FileError::new(path, message);
     let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     let file = File::from_str(&text, FileFormat::Toml);
     let layers = Layers::builder().add_source(Layers::try_from(&Raw::default())?).add_source(file.clone());
@@ -277,7 +278,9 @@ fn checked_file(path: &Path) -> Result<File<FileSourceString, FileFormat>, Confi
         Ok(_) => Ok(file),
         // The layers do not know line numbers; the TOML parser does.
         Err(error) => {
-            Err(wrong(toml::from_str::<Raw>(&text).map_or_else(|at| at.to_string(), |_| error.to_string())))
+            let message =
+                toml::from_str::<Raw>(&text).map_or_else(|at| at.to_string(), |_| error.to_string());
+            Err(wrong(message).into())
         }
     }
 }
@@ -300,9 +303,11 @@ fn environment(
                 .iter()
                 .map(|key| format!("WHARF_{}", key.replace('.', "__").to_ascii_uppercase()))
                 .collect();
-            return Err(ConfigError::Environment { name, known: known.join(", ") });
+            let message = format!("names no setting: known are {}", known.join(", "));
+            return Err(ConfigError::Environment { name, message });
         }
-        let Ok(value) = value.into_string() else { return Err(ConfigError::NotText { name }) };
+        let message = "is not UTF-8: give it as text".to_owned();
+        let value = value.into_string().map_err(|_| ConfigError::Environment { name, message })?;
         settings.insert(key, value);
     }
     Ok(settings)

@@ -3,39 +3,18 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tracing::info;
 
+use crate::file_error::FileError;
+
 /// File name of the development certificate in the data directory.
 pub const DEVELOPMENT_CERTIFICATE: &str = "dev-cert.pem";
 const DEVELOPMENT_KEY: &str = "dev-key.pem";
-
-/// A certificate or key that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
-    /// A PEM file cannot be read.
-    #[error("{path}: {message}", path = path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The fault and the remedy.
-        message: String,
-    },
-    /// A file cannot be written.
-    #[error("{path}: cannot be written: {error}", path = path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        error: std::io::Error,
-    },
-    /// A development certificate cannot be created.
-    #[error("cannot make a development certificate: {0}")]
-    Generate(#[from] rcgen::Error),
-}
 
 pub(super) type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
@@ -43,13 +22,11 @@ pub(super) type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'stat
 ///
 /// # Errors
 /// When the file cannot be read or contains no certificate.
-pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let read = |message: String| CertificateError::Read { path: path.to_owned(), message };
-    let certificates: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).map_err(|error| read(error.to_string()))?.collect();
-    let certificates = certificates.map_err(|error| read(error.to_string()))?;
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let certificates = read.map_err(|error| FileError::new(path, error))?;
     if certificates.is_empty() {
-        return Err(read("holds no certificate: give a PEM file with at least one".to_owned()));
+        return Err(FileError::new(path, "holds no certificate: give a PEM file with at least one"));
     }
     Ok(certificates)
 }
@@ -58,7 +35,7 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Ce
 pub(super) fn load_or_create(
     data_dir: &Path,
     configured: Option<&(PathBuf, PathBuf)>,
-) -> Result<ChainAndKey, CertificateError> {
+) -> Result<ChainAndKey, FileError> {
     if let Some((chain, key)) = configured {
         return load(chain, key);
     }
@@ -71,31 +48,24 @@ pub(super) fn load_or_create(
     load(&certificate, &key)
 }
 
-fn load(chain: &Path, key: &Path) -> Result<ChainAndKey, CertificateError> {
+fn load(chain: &Path, key: &Path) -> Result<ChainAndKey, FileError> {
     let certificates = read_certificates(chain)?;
-    let key = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| CertificateError::Read { path: key.to_owned(), message: error.to_string() })?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| FileError::new(key, error))?;
     Ok((certificates, key))
 }
 
-fn create(certificate: &Path, key: &Path) -> Result<(), CertificateError> {
+fn create(certificate: &Path, key: &Path) -> Result<(), FileError> {
     let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
-    let made = rcgen::generate_simple_self_signed(names)?;
+    let made = rcgen::generate_simple_self_signed(names);
+    let made = made.map_err(|error| FileError::new(certificate, format_args!("cannot be made: {error}")))?;
     // Write the key first: a certificate without its key would be found but not usable.
     write(key, &made.signing_key.serialize_pem(), 0o600)?;
     write(certificate, &made.cert.pem(), 0o644)
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), CertificateError> {
-    let failed = |error| CertificateError::Write { path: path.to_owned(), error };
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
     let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(mode);
-    }
-    #[cfg(not(unix))]
-    let _ = mode;
-    options.open(path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)
+    let file = options.write(true).create(true).truncate(true).mode(mode).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| FileError::new(path, format_args!("cannot be written: {error}")))
 }

@@ -5,18 +5,13 @@
 //! checkpoint, and the next start continues from it with any number of shards.
 
 mod certificate;
-pub use certificate::{CertificateError, DEVELOPMENT_CERTIFICATE, read_certificates};
+pub use certificate::{DEVELOPMENT_CERTIFICATE, read_certificates};
 mod clock;
 pub use clock::ServiceClock;
-mod consistency;
-mod group_record;
-mod life_record;
-mod record;
-mod reservation_record;
-mod statement_consistency;
-mod statement_record;
+mod group_row;
+mod row;
 mod storage;
-pub use storage::{StorageError, Store};
+pub use storage::Store;
 mod threads;
 
 use std::net::{SocketAddr, UdpSocket};
@@ -32,7 +27,6 @@ use wharf_core::ids::Incarnation;
 use wharf_core::link::{Clock, StopSignal};
 use wharf_core::planner::{Planner, PlannerRunner};
 use wharf_core::registrar::Registrar;
-use wharf_core::router::Port;
 use wharf_core::shard::Shard;
 use wharf_core::state::{GroupRecord, StoreState};
 use wharf_net::server::{
@@ -42,18 +36,16 @@ use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
 use wharf_net::tls::{ServerCertificate, TlsError};
 
 use crate::config::Config;
+use crate::file_error::FileError;
 use crate::metrics::Metrics;
 use threads::Pinning;
 
 /// An error of starting, reloading or stopping a service.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The data directory cannot be used.
+    /// The data directory or the certificate cannot be used.
     #[error(transparent)]
-    Storage(#[from] StorageError),
-    /// The certificate cannot be used.
-    #[error(transparent)]
-    Certificate(#[from] CertificateError),
+    File(#[from] FileError),
     /// The certificate is rejected by TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -87,15 +79,19 @@ pub enum DaemonError {
 
 /// A running service.
 pub struct Daemon {
-    address: SocketAddr,
-    certificates: Vec<CertificateDer<'static>>,
+    /// The served address, with the actual port if the system chose it.
+    pub address: SocketAddr,
+    /// The certificates that a client must trust to connect.
+    pub certificates: Vec<CertificateDer<'static>>,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// The handle of the registrar.
+    pub registrar: RegistrarHandle,
     certificate: Arc<ServerCertificate>,
     config: Config,
     shared: Arc<ServerShared>,
     clock: ServiceClock,
     incarnation: Incarnation,
-    metrics: Arc<Metrics>,
-    registrar: RegistrarHandle,
     shutdown: watch::Sender<bool>,
     failed: Arc<Notify>,
     stop: StopSignal,
@@ -158,7 +154,7 @@ impl Daemon {
         let mut io_threads = Vec::new();
         let mut gates = Vec::new();
         for (number, (socket, (port, wake))) in sockets.into_iter().zip(owners).enumerate() {
-            let thread = IoThreadParts {
+            let thread = IoThread {
                 socket,
                 port,
                 wake,
@@ -169,7 +165,7 @@ impl Daemon {
             };
             let (gate, opened) = mpsc::sync_channel(1);
             gates.push(gate);
-            io_threads.push(thread.start(number, &metrics, &failed, opened)?);
+            io_threads.push(start_io(thread, number, &metrics, &failed, opened)?);
         }
         store.begin(engine.incarnation)?;
         unstarted.started();
@@ -205,30 +201,6 @@ impl Daemon {
         })
     }
 
-    /// Returns the served address, with the actual port if the system chose it.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Returns the certificates that a client must trust to connect.
-    #[must_use]
-    pub fn certificates(&self) -> &[CertificateDer<'static>] {
-        &self.certificates
-    }
-
-    /// Returns the metrics.
-    #[must_use]
-    pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
-    }
-
-    /// Returns the handle of the registrar.
-    #[must_use]
-    pub fn registrar(&self) -> &RegistrarHandle {
-        &self.registrar
-    }
-
     /// Waits until an I/O thread fails; [`stop`](Self::stop) then returns the error. Never resolves if none
     /// fails.
     pub async fn failed(&self) {
@@ -248,7 +220,7 @@ impl Daemon {
         for name in &fixed {
             warn!(setting = name, "this setting changes at the next start only");
         }
-        self.shared.set_settings(config.connections);
+        self.shared.sessions.set_settings(config.connections);
         Ok(fixed)
     }
 
@@ -345,49 +317,35 @@ fn start_planners(
         let clock = clock.clone();
         let metrics = Arc::clone(metrics);
         threads::start(format!("wharf-planner-{number}"), move || {
-            runner.run(&clock, |planner| metrics.planner(number).follow(planner))
+            runner.run(&clock, |planner| metrics.follow_planner(number, planner))
         })
     };
     runners.into_iter().enumerate().map(start).collect()
 }
 
-/// The parts of an I/O thread that the caller provides. Its observer is created on the thread itself.
-struct IoThreadParts {
-    socket: UdpSocket,
-    port: Port,
-    wake: Arc<Notify>,
-    certificate: Arc<ServerCertificate>,
-    shared: Arc<ServerShared>,
-    registrar: RegistrarHandle,
-    shutdown: watch::Receiver<bool>,
-}
-
-impl IoThreadParts {
-    fn start(
-        self,
-        number: usize,
-        metrics: &Arc<Metrics>,
-        failed: &Arc<Notify>,
-        opened: mpsc::Receiver<()>,
-    ) -> Result<JoinHandle<Result<(), IoError>>, DaemonError> {
-        let metrics = Arc::clone(metrics);
-        let failed = Arc::clone(failed);
-        threads::start(format!("wharf-io-{number}"), move || {
-            // The gate closes without a message if the start failed. There is nothing to serve then.
-            if opened.recv().is_err() {
-                return Ok(());
-            }
-            let Self { socket, port, wake, certificate, shared, registrar, shutdown } = self;
-            let observer = Box::new(metrics.io_observer(number));
-            let thread = IoThread { socket, port, wake, certificate, shared, registrar, shutdown, observer };
-            let ended = threads::runtime().block_on(run_io_thread(thread));
-            if let Err(error) = &ended {
-                error!(thread = number, %error, "this I/O thread cannot serve");
-                failed.notify_one();
-            }
-            ended
-        })
-    }
+/// Starts an I/O thread, which serves when its gate opens. Its observer is created on the thread itself.
+fn start_io(
+    thread: IoThread,
+    number: usize,
+    metrics: &Arc<Metrics>,
+    failed: &Arc<Notify>,
+    gate: mpsc::Receiver<()>,
+) -> Result<JoinHandle<Result<(), IoError>>, DaemonError> {
+    let metrics = Arc::clone(metrics);
+    let failed = Arc::clone(failed);
+    threads::start(format!("wharf-io-{number}"), move || {
+        // The gate closes without a message if the start failed. There is nothing to serve then.
+        if gate.recv().is_err() {
+            return Ok(());
+        }
+        let observer = Box::new(metrics.io_observer(number));
+        let ended = threads::runtime().block_on(run_io_thread(thread, observer));
+        if let Err(error) = &ended {
+            error!(thread = number, %error, "this I/O thread cannot serve");
+            failed.notify_one();
+        }
+        ended
+    })
 }
 
 /// Binds one socket per I/O thread, all to one address.

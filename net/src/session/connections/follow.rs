@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wharf_core::ids::ShardId;
@@ -22,12 +22,11 @@ use wharf_core::router::{Port, PortViews};
 use wharf_core::time::Time;
 use wharf_core::view::{ChangeCursor, ChangeKinds, View, ViewVersion};
 
-use super::{ConnectionKey, ConnectionService, Stalled};
+use super::{Asker, ConnectionKey, ConnectionService, Stalled};
 use crate::convert::{follow_kinds, follow_limit, follow_page};
 use crate::limits::{DEPARTED_MAX, FOLLOWERS_MAX};
 use crate::protocol::{
-    FOLLOW_WAIT_MS_MAX, Fault, FollowCursor, FollowPage, FollowReply, FollowRequest, Kind, Reason,
-    ReasonCode, ShardVersion,
+    FOLLOW_WAIT_MS_MAX, Fault, FollowCursor, FollowPage, FollowReply, FollowRequest, Reason, ShardVersion,
 };
 use crate::session::shared::{Counters, SessionShared};
 
@@ -72,8 +71,7 @@ pub(super) struct Follow {
 
 /// A follow request that was checked.
 pub(super) struct Followed {
-    sequence: u64,
-    started: Time,
+    asker: Asker,
     /// When it is answered if nothing has changed by then.
     until: Time,
     asked: Asked,
@@ -101,25 +99,21 @@ struct Left {
 }
 
 impl Departed {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Left>> {
-        lock(&self.0)
-    }
-
     fn put(&self, left: impl IntoIterator<Item = Left>) {
-        let mut views = self.lock();
+        let mut views = lock(&self.0);
         views.extend(left);
         let beyond = views.len().saturating_sub(DEPARTED_MAX);
         views.drain(..beyond);
     }
 
     fn find(&self, shard: ShardId, kinds: ChangeKinds, version: ViewVersion) -> Option<Known> {
-        let views = self.lock();
+        let views = lock(&self.0);
         let is_it = |left: &&Left| (left.shard, left.kinds, left.known.version) == (shard, kinds, version);
         views.iter().rev().find(is_it).map(|left| left.known.clone())
     }
 
     fn let_go(&self, now: Time) {
-        self.lock().retain(|left| left.until > now);
+        lock(&self.0).retain(|left| left.until > now);
     }
 }
 
@@ -357,13 +351,7 @@ fn check(request: &FollowRequest, shards: u16, now: ViewVersion) -> Result<Asked
 
 impl ConnectionService {
     /// Executes a new follow request.
-    pub(super) fn handle_follow(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        request: &FollowRequest,
-        now: Time,
-    ) -> Result<(), Fault> {
+    pub(super) fn handle_follow(&mut self, asker: Asker, request: &FollowRequest) -> Result<(), Fault> {
         let views = self.port.views();
         let shards = views.shards();
         if shards == 0 {
@@ -373,12 +361,13 @@ impl ConnectionService {
         }
         let asked = check(request, shards, views.latest(ShardId(0)).version())?;
         let wait = u64::try_from(asked.wait.as_nanos()).expect("the longest wait is some minutes");
-        let followed = Followed { sequence, started: now, until: Time(now.0.saturating_add(wait)), asked };
-        if self.connections[key].has_unwritten() {
-            self.stall(key, Stalled::Follow(followed));
+        let until = Time(asker.started.0.saturating_add(wait));
+        let followed = Followed { asker, until, asked };
+        if self.connections[asker.connection].has_unwritten() {
+            self.stall(asker.connection, Stalled::Follow(followed));
             return Ok(());
         }
-        self.follow(key, followed, now)
+        self.follow(followed, asker.started)
     }
 
     /// Goes on with a follow request once the peer has taken its replies.
@@ -390,28 +379,27 @@ impl ConnectionService {
         let Some(Stalled::Follow(followed)) = connection.stalled.take() else {
             unreachable!("it was looked at")
         };
-        let sequence = followed.sequence;
-        if let Err(fault) = self.follow(key, followed, now) {
+        let asker = followed.asker;
+        if let Err(fault) = self.follow(followed, now) {
             Counters::count(&self.shared.counters.frames_refused);
-            self.connections[key].reply_fault(Kind::Follow.number(), sequence, &fault);
-            self.observer.handle_reply(Kind::Follow, fault.reason, 0);
-            self.touch(key);
+            self.answer_fault(asker, &fault, now);
         }
     }
 
-    fn follow(&mut self, key: ConnectionKey, followed: Followed, now: Time) -> Result<(), Fault> {
+    fn follow(&mut self, followed: Followed, now: Time) -> Result<(), Fault> {
+        let key = followed.asker.connection;
         let earlier = self.begin_follow(key, followed.asked.kinds)?.waiting.take();
         let page = self.look(key, &followed.asked);
         let may_wait = !followed.asked.wait.is_zero() && self.connections[key].input_end.is_none();
         if page.is_some() || !may_wait {
-            self.answer_follow(key, &followed, page, now);
+            self.answer_follow(&followed, page, now);
         } else {
             self.connections[key].follow.as_mut().expect("it has begun").waiting = Some(followed);
             self.has_new_deadline = true;
             self.look_again(key, now);
         }
         if let Some(earlier) = earlier {
-            self.answer_follow(key, &earlier, None, now);
+            self.answer_follow(&earlier, None, now);
         }
         Ok(())
     }
@@ -447,30 +435,21 @@ impl ConnectionService {
         let views = self.port.views();
         (0..views.shards()).for_each(|shard| views.want_next(ShardId(shard)));
         match self.look(key, &followed.asked) {
-            Some(page) => self.answer_follow(key, &followed, Some(page), now),
+            Some(page) => self.answer_follow(&followed, Some(page), now),
             None => self.connections[key].follow.as_mut().expect("it follows").waiting = Some(followed),
         }
     }
 
-    fn answer_follow(
-        &mut self,
-        key: ConnectionKey,
-        followed: &Followed,
-        page: Option<FollowPage>,
-        now: Time,
-    ) {
+    fn answer_follow(&mut self, followed: &Followed, page: Option<FollowPage>, now: Time) {
         let reply = FollowReply { shards: self.port.views().shards(), page };
-        self.connections[key].reply(Kind::Follow, followed.sequence, &reply);
-        let nanos = now.nanos_since(followed.started);
-        self.observer.handle_reply(Kind::Follow, ReasonCode::default(), nanos);
-        self.touch(key);
+        self.answer(followed.asker, &reply, now);
     }
 
     /// Answers the waiting request of a connection without a change.
     pub(super) fn end_follow(&mut self, key: ConnectionKey, now: Time) {
         let waiting = self.connections[key].follow.as_mut().and_then(|follow| follow.waiting.take());
         if let Some(followed) = waiting {
-            self.answer_follow(key, &followed, None, now);
+            self.answer_follow(&followed, None, now);
         }
     }
 

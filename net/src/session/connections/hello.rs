@@ -12,7 +12,7 @@ use crate::protocol::{
     VERSION_MAX, VERSION_MIN,
 };
 use crate::session::Session;
-use crate::session::shared::Resumed;
+use crate::session::shared::{Claim, Resumed};
 
 /// Time that a peer has from its handshake to the end of its hello.
 pub const HELLO_PATIENCE: Duration = Duration::from_secs(10);
@@ -71,7 +71,9 @@ impl ConnectionService {
         let sessions_left = sessions.sessions_left();
         let resumed = match greeting.resume {
             None => Resumed::Session(sessions.open(hangup)),
-            Some((id, token)) => sessions.resume(id, &token, hangup, &self.waker),
+            Some((id, token)) => {
+                sessions.resume(&Claim { id, token, connection: hangup, waker: &self.waker })
+            }
         };
         if self.resuming.is_empty() {
             self.sessions_left = sessions_left;
@@ -179,7 +181,8 @@ impl ConnectionService {
             let connection = &mut self.connections[key];
             let Some(Stalled::Resume(greeting)) = connection.stalled.take() else { continue };
             let Some((id, token)) = greeting.resume else { continue };
-            let resumed = self.shared.sessions.retry(id, &token, &connection.hangup, &self.waker);
+            let claim = Claim { id, token, connection: &connection.hangup, waker: &self.waker };
+            let resumed = self.shared.sessions.retry(&claim);
             self.handle_resumed(key, greeting, resumed);
             self.ready.push_back(key);
         }

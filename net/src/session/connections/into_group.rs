@@ -16,9 +16,9 @@ use wharf_core::shard::{BundleRejection, Command, UnknownAllocation};
 use wharf_core::time::Time;
 
 use super::operation::{Parts, of_shard};
-use super::{ConnectionKey, ConnectionService};
-use crate::convert::{IntoTarget, bundle_fault, fault_reply, place_into, placed_reply, plan_fault};
-use crate::protocol::{Fault, Kind, PlaceIntoRequest, PlaceReply, Reason};
+use super::{Asker, ConnectionService};
+use crate::convert::{IntoTarget, bundle_fault, place_into, placed_reply, plan_fault};
+use crate::protocol::{Fault, PlaceIntoRequest, PlaceReply, Reason};
 
 /// A placement into some bundle of a group.
 pub(super) struct IntoGroup {
@@ -55,41 +55,30 @@ impl IntoGroup {
                 self.steps = Some(all.into());
                 None
             }
-            Err(fault) => Some(fault_reply(fault)),
+            Err(fault) => Some(fault.into()),
         }
     }
 }
 
 impl ConnectionService {
-    pub(super) fn handle_place_into(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        request: PlaceIntoRequest,
-        now: Time,
-    ) {
+    pub(super) fn handle_place_into(&mut self, asker: Asker, request: PlaceIntoRequest) {
         match place_into(request, self.port.catalog()) {
             Ok((IntoTarget::Allocation(bundle), demand)) => {
                 match steps(&[bundle], &demand, |partition| self.port.shard_of(partition)).pop() {
-                    Some(request) => self.submit_one(key, sequence, Parts::Into, request, now),
+                    Some(request) => self.submit_one(asker, Parts::Into, request),
                     None => {
                         let unknown = UnknownAllocation(bundle).into();
                         let reply = into_reply(Err(unknown), self.port.catalog());
-                        self.answer_into(key, sequence, &reply);
+                        self.answer(asker, &reply, asker.started);
                     }
                 }
             }
             Ok((IntoTarget::Group(group, index), demand)) => {
                 let into = Box::new(IntoGroup { index, demand, steps: None });
-                let job = PlanJob::GroupStatus(group);
-                self.submit_plan(key, sequence, Parts::IntoGroup(into), job, now);
+                self.submit_plan(asker, Parts::IntoGroup(into), PlanJob::GroupStatus(group));
             }
-            Err(reply) => self.answer_into(key, sequence, &reply),
+            Err(reply) => self.answer(asker, &*reply, asker.started),
         }
-    }
-
-    fn answer_into(&mut self, key: ConnectionKey, sequence: u64, reply: &PlaceReply) {
-        self.answer_at_once(key, Kind::PlaceInto, sequence, reply, reply.reason);
     }
 
     /// Asks the next shard for a placement into a group. The room for the request was taken.
@@ -151,7 +140,7 @@ fn candidates(view: &GroupView, index: Option<u32>) -> Result<Vec<AllocationId>,
 pub(super) fn into_reply(placed: Result<Box<Placement>, BundleRejection>, catalog: &Catalog) -> PlaceReply {
     match placed {
         Ok(placement) => placed_reply(&placement, catalog),
-        Err(rejection) => fault_reply(bundle_fault(&rejection, &catalog.resources)),
+        Err(rejection) => bundle_fault(&rejection, &catalog.resources).into(),
     }
 }
 

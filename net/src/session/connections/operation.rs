@@ -9,23 +9,19 @@ use wharf_core::reply::reply_of;
 use wharf_core::request::Placement;
 use wharf_core::router::{NotPlaced, Port, PortReply, WaitEnd};
 use wharf_core::shard::{Outcome, Released, UnknownAllocation};
-use wharf_core::time::Time;
 
-use super::connection::Connection;
 use super::into_group::{IntoGroup, into_reply};
-use super::{ConnectionKey, stopped};
-use crate::convert::{explain_candidates, fault_reply, placed_reply, refused_reply};
+use super::{Asker, stopped};
+use crate::convert::{explain_candidates, placed_reply, refused_reply};
 use crate::limits::LISTED_BYTES_MAX;
 use crate::protocol::{
-    Fault, GroupReply, Kind, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody, Reason, ReasonCode,
-    ReleaseBatchReply, ReleaseReply, RemoveGroupReply, StatementReply,
+    Fault, GroupReply, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody, Reason, ReleaseBatchReply,
+    ReleaseReply, RemoveGroupReply, StatementReply,
 };
 
 /// A request whose parts were submitted to the engine.
 pub(super) struct Operation {
-    pub(super) connection: ConnectionKey,
-    pub(super) sequence: u64,
-    pub(super) started: Time,
+    pub(super) asker: Asker,
     pub(super) parts: Parts,
 }
 
@@ -48,11 +44,11 @@ pub(super) enum Parts {
         replies: Vec<ReleaseReply>,
         left: usize,
     },
-    /// A planner's job of this kind, and the size that bounds its reply.
-    Plan(Kind, usize),
-    /// A group, or the bundles that a group grows by, that waits like [`Wait`](Self::Wait). Holds the
-    /// request's kind and the reason why the wait was ended.
-    WaitGroup(Kind, Option<WaitEnd>),
+    /// A planner's job, and the size that bounds its reply.
+    Plan(usize),
+    /// A group, or the bundles that a group grows by, that waits like [`Wait`](Self::Wait). Holds the reason
+    /// why the wait was ended.
+    WaitGroup(Option<WaitEnd>),
     /// A placement into a bundle.
     Into,
     /// A placement into some bundle of a group.
@@ -60,17 +56,6 @@ pub(super) enum Parts {
 }
 
 impl Parts {
-    pub(super) fn kind(&self) -> Kind {
-        match *self {
-            Self::Place(..) | Self::Wait(..) => Kind::Place,
-            Self::Release => Kind::Release,
-            Self::PlaceBatch { .. } => Kind::PlaceBatch,
-            Self::ReleaseBatch { .. } => Kind::ReleaseBatch,
-            Self::Plan(kind, _) | Self::WaitGroup(kind, _) => kind,
-            Self::Into | Self::IntoGroup(_) => Kind::PlaceInto,
-        }
-    }
-
     /// Returns whether the operation must end when its connection is lost.
     pub(super) fn waits(&self) -> bool {
         matches!(self, Self::Wait(..) | Self::WaitGroup(..))
@@ -130,10 +115,10 @@ impl Operation {
                 (*left == 0)
                     .then(|| Complete::ReleaseBatch(ReleaseBatchReply { replies: std::mem::take(replies) }))
             }
-            &mut Parts::Plan(_, size) => {
+            &mut Parts::Plan(size) => {
                 Some(Complete::plan(size, *reply_of::<Box<PlanReply>, _>(reply), catalog))
             }
-            &mut Parts::WaitGroup(_, end) => {
+            &mut Parts::WaitGroup(end) => {
                 Some(Complete::waited_group(end, *reply_of::<Box<PlanReply>, _>(reply), catalog))
             }
             Parts::Into => Some(Complete::Place(into_reply(of_shard(reply), catalog))),
@@ -182,41 +167,6 @@ impl Complete {
         cut_to_fit(&mut replies);
         Self::PlaceBatch(PlaceBatchReply { replies })
     }
-
-    /// Returns the reason of the reply as a whole.
-    pub(super) fn reason(&self) -> ReasonCode {
-        match self {
-            Self::Place(reply) => reply.reason,
-            Self::Release(reply) => reply.reason,
-            Self::Group(reply) => reply.reason,
-            Self::Removed(reply) => reply.reason,
-            Self::Statement(reply) => reply.reason,
-            Self::PlaceBatch(_) | Self::ReleaseBatch(_) | Self::Groups(_) => ReasonCode::default(),
-        }
-    }
-
-    /// Returns the reason of each part of a batch.
-    pub(super) fn part_reasons(&self) -> Vec<ReasonCode> {
-        match self {
-            Self::PlaceBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
-            Self::ReleaseBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Sends the reply to `sequence` of `connection`.
-    pub(super) fn answer(&self, connection: &mut Connection, kind: Kind, sequence: u64) {
-        match self {
-            Self::Place(reply) => connection.reply(kind, sequence, reply),
-            Self::Release(reply) => connection.reply(kind, sequence, reply),
-            Self::PlaceBatch(reply) => connection.reply(kind, sequence, reply),
-            Self::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
-            Self::Group(reply) => connection.reply(kind, sequence, &**reply),
-            Self::Removed(reply) => connection.reply(kind, sequence, reply),
-            Self::Groups(reply) => connection.reply(kind, sequence, reply),
-            Self::Statement(reply) => connection.reply(kind, sequence, reply),
-        }
-    }
 }
 
 /// Returns the reply of one shard.
@@ -228,7 +178,7 @@ pub(super) fn of_shard<R: TryFrom<Outcome, Error = Outcome>>(reply: PortReply) -
 fn place_reply(placed: Result<Placement, NotPlaced>, catalog: &Catalog) -> PlaceReply {
     match placed {
         Ok(placement) => placed_reply(&placement, catalog),
-        Err(NotPlaced { ended: Some(WaitEnd::Stopped), .. }) => fault_reply(stopped()),
+        Err(NotPlaced { ended: Some(WaitEnd::Stopped), .. }) => stopped().into(),
         Err(NotPlaced { ended, verdict, refusal }) => {
             let refused = refused_reply(verdict, &refusal, catalog);
             let is_cancelled = ended == Some(WaitEnd::Cancelled);
@@ -243,10 +193,7 @@ fn place_reply(placed: Result<Placement, NotPlaced>, catalog: &Catalog) -> Place
 fn release_reply(released: Result<Released, UnknownAllocation>) -> ReleaseReply {
     match released {
         Ok(Released { inside, .. }) => ReleaseReply { inside_ended: inside, ..ReleaseReply::default() },
-        Err(unknown) => {
-            let fault = Fault::of_field(Reason::UnknownAllocation, "allocation", unknown.to_string());
-            ReleaseReply { reason: fault.reason, fault: Some(fault), inside_ended: None }
-        }
+        Err(unknown) => Fault::of_field(Reason::UnknownAllocation, "allocation", unknown.to_string()).into(),
     }
 }
 

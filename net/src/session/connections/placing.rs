@@ -4,18 +4,17 @@ use std::cmp::Reverse;
 
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_core::request::PlacementRequest;
-use wharf_core::router::PortRequest;
+use wharf_core::router::{PortRequest, WaitRequest};
 use wharf_core::time::Time;
 
 use super::operation::{Complete, Operation, Parts};
 use super::questions::Asker;
 use super::room::Waiter;
-use super::waits::Waits;
 use super::{ConnectionKey, ConnectionService, Stalled};
-use crate::convert::{PlacementDefaults, fault_reply, kinds_to_learn, placement_request};
+use crate::convert::{PlacementDefaults, kinds_to_learn, placement_request};
 use crate::protocol::{
-    CreateGroupRequest, Fault, Kind, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason,
-    ReasonCode, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
+    CreateGroupRequest, Fault, GroupReply, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason,
+    ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
 };
 use crate::session::registrar::RegistrarReply;
 
@@ -39,71 +38,53 @@ impl ConnectionService {
         self.shared.settings.load().placement_defaults(&self.port)
     }
 
-    pub(super) fn handle_place(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        request: PlaceRequest,
-        now: Time,
-    ) {
+    pub(super) fn handle_place(&mut self, asker: Asker, request: PlaceRequest) {
         let defaults = self.placement_defaults();
         if request.mode == MODE_WAIT_UNTIL {
             return match kinds_to_learn(&request, self.port.catalog(), defaults) {
-                Err(reply) => self.answer_place(key, sequence, *reply),
-                Ok(names) if names.is_empty() => self.wait_for_place(key, sequence, request, now),
-                Ok(names) => {
-                    let asker = Asker { connection: key, kind: Kind::Place, sequence, started: now };
-                    self.ask_to_learn(asker, names, Learning::Place(Box::new(request)));
-                }
+                Err(reply) => self.answer(asker, &*reply, asker.started),
+                Ok(names) if names.is_empty() => self.wait_for_place(asker, request),
+                Ok(names) => self.ask_to_learn(asker, names, Learning::Place(Box::new(request))),
             };
         }
         match placement_request(request, self.port.catalog(), defaults) {
             Ok(request) => {
                 let parts = Parts::Place(request.candidates.clone());
-                self.submit_one(key, sequence, parts, PortRequest::Place(request), now);
+                self.submit_one(asker, parts, PortRequest::Place(request));
             }
-            Err(reply) => self.answer_place(key, sequence, *reply),
+            Err(reply) => self.answer(asker, &*reply, asker.started),
         }
     }
 
-    fn wait_for_place(&mut self, key: ConnectionKey, sequence: u64, request: PlaceRequest, now: Time) {
+    fn wait_for_place(&mut self, asker: Asker, request: PlaceRequest) {
         let defaults = self.placement_defaults();
-        let waits = Waits { priority: request.priority, deadline: request.deadline };
+        let priority = request.priority;
+        let until = Time(if request.deadline == 0 { u64::MAX } else { request.deadline });
         match placement_request(request, self.port.catalog(), defaults) {
-            Ok(request) => self.begin_wait(key, sequence, request, waits, now),
-            Err(reply) => self.answer_place(key, sequence, *reply),
+            Ok(request) => self.begin_wait(asker, WaitRequest { request, priority, until }),
+            Err(reply) => self.answer(asker, &*reply, asker.started),
         }
     }
 
     /// Handles the registrar's answer about the kinds that it was asked to learn.
     pub(super) fn handle_learnt(&mut self, asker: Asker, learning: Learning, answer: RegistrarReply) {
-        let Asker { connection: key, kind, sequence, started } = asker;
         let learnt = match answer {
             RegistrarReply::Learnt => Ok(()),
             RegistrarReply::Fault(fault) => Err(fault),
             other => unreachable!("no answer to what is to be learnt: {other:?}"),
         };
         match (learning, learnt) {
-            (Learning::Place(request), Ok(())) => self.wait_for_place(key, sequence, *request, started),
-            (Learning::Place(_), Err(fault)) => self.answer_place(key, sequence, fault_reply(fault)),
-            (Learning::CreateGroup(request), Ok(())) => self.create_group(key, sequence, *request, started),
-            (Learning::CreateGroup(_), Err(fault)) => self.answer_group_fault(key, kind, sequence, fault),
+            (Learning::Place(request), Ok(())) => self.wait_for_place(asker, *request),
+            (Learning::Place(_), Err(fault)) => self.answer(asker, &PlaceReply::from(fault), asker.started),
+            (Learning::CreateGroup(request), Ok(())) => self.create_group(asker, *request),
+            (Learning::CreateGroup(_), Err(fault)) => {
+                self.answer(asker, &GroupReply::from(fault), asker.started);
+            }
         }
-        self.ready.push_back(key);
+        self.ready.push_back(asker.connection);
     }
 
-    pub(super) fn answer_place(&mut self, key: ConnectionKey, sequence: u64, reply: PlaceReply) {
-        let reason = reply.reason;
-        self.answer_at_once(key, Kind::Place, sequence, &reply, reason);
-    }
-
-    pub(super) fn handle_place_batch(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        PlaceBatch { requests }: PlaceBatch,
-        now: Time,
-    ) {
+    pub(super) fn handle_place_batch(&mut self, asker: Asker, PlaceBatch { requests }: PlaceBatch) {
         debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
         let defaults = self.placement_defaults();
         let catalog = self.port.catalog();
@@ -114,7 +95,7 @@ impl ConnectionService {
             if request.mode == MODE_WAIT_UNTIL {
                 let message = "requests of a batch do not wait: give it a request of its own";
                 let fault = Fault::of_field(Reason::InvalidField, "mode", message);
-                replies.push(fault_reply(fault));
+                replies.push(fault.into());
                 continue;
             }
             // In a batch, the priority orders the requests of the batch. It means nothing for a single
@@ -130,12 +111,7 @@ impl ConnectionService {
             }
         }
         if valid.is_empty() {
-            let complete = Complete::place_batch(replies);
-            complete.answer(&mut self.connections[key], Kind::PlaceBatch, sequence);
-            self.touch(key);
-            self.observer.handle_reply(Kind::PlaceBatch, ReasonCode::default(), 0);
-            let reasons = complete.part_reasons().into_iter();
-            return reasons.for_each(|reason| self.observer.handle_part(Kind::PlaceBatch, reason));
+            return self.answer_complete(asker, &Complete::place_batch(replies), asker.started);
         }
         // The sort happens here because a shard decides in the order of its recorded input, however that input
         // is split into batches. The sort is stable, so equal priorities keep the order of the frame.
@@ -143,69 +119,41 @@ impl ConnectionService {
         let parts = Parts::PlaceBatch { replies, named, left: valid.len() };
         let requests =
             valid.into_iter().map(|(_, part, request)| (part, PortRequest::Place(request))).collect();
-        self.submit_parts(key, sequence, parts, requests, now);
+        self.submit_parts(asker, parts, requests);
     }
 
-    pub(super) fn handle_release(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        request: &ReleaseRequest,
-        now: Time,
-    ) {
-        let release = PortRequest::Release(request.allocation.into());
-        self.submit_one(key, sequence, Parts::Release, release, now);
+    pub(super) fn handle_release(&mut self, asker: Asker, request: &ReleaseRequest) {
+        self.submit_one(asker, Parts::Release, PortRequest::Release(request.allocation.into()));
     }
 
-    pub(super) fn handle_release_batch(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        batch: &ReleaseBatch,
-        now: Time,
-    ) {
+    pub(super) fn handle_release_batch(&mut self, asker: Asker, batch: &ReleaseBatch) {
         if batch.requests.is_empty() {
-            let reply = ReleaseBatchReply::default();
-            return self.answer_at_once(key, Kind::ReleaseBatch, sequence, &reply, ReasonCode::default());
+            return self.answer(asker, &ReleaseBatchReply::default(), asker.started);
         }
         let left = batch.requests.len();
         let parts = Parts::ReleaseBatch { replies: vec![ReleaseReply::default(); left], left };
         let releases = batch.requests.iter().map(|request| PortRequest::Release(request.allocation.into()));
-        self.submit_parts(key, sequence, parts, releases.enumerate().collect(), now);
+        self.submit_parts(asker, parts, releases.enumerate().collect());
     }
 
     /// Submits a request of one part, or stalls the connection until the port has room.
-    pub(super) fn submit_one(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        parts: Parts,
-        request: PortRequest,
-        now: Time,
-    ) {
-        let operation = Operation { connection: key, sequence, started: now, parts };
-        if self.port_room.take(Waiter::Connection(key), 1) {
+    pub(super) fn submit_one(&mut self, asker: Asker, parts: Parts, request: PortRequest) {
+        let operation = Operation { asker, parts };
+        if self.port_room.take(Waiter::Connection(asker.connection), 1) {
             let operation = self.enter(operation);
-            self.submit(operation, 0, request, now);
+            self.submit(operation, 0, request, asker.started);
         } else {
-            self.stall(key, Stalled::Submit(Submission { operation, requests: vec![(0, request)] }));
+            let submission = Submission { operation, requests: vec![(0, request)] };
+            self.stall(asker.connection, Stalled::Submit(submission));
         }
     }
 
-    fn submit_parts(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        parts: Parts,
-        requests: Vec<(usize, PortRequest)>,
-        now: Time,
-    ) {
-        let operation = Operation { connection: key, sequence, started: now, parts };
-        let submission = Submission { operation, requests };
-        if self.port_room.take(Waiter::Connection(key), submission.requests.len()) {
-            self.submit_all(submission, now);
+    fn submit_parts(&mut self, asker: Asker, parts: Parts, requests: Vec<(usize, PortRequest)>) {
+        let submission = Submission { operation: Operation { asker, parts }, requests };
+        if self.port_room.take(Waiter::Connection(asker.connection), submission.requests.len()) {
+            self.submit_all(submission, asker.started);
         } else {
-            self.stall(key, Stalled::Submit(submission));
+            self.stall(asker.connection, Stalled::Submit(submission));
         }
     }
 

@@ -4,7 +4,6 @@ use wharf_core::group::{NoGroup, PlanJob, PlanReply};
 use wharf_core::limits::GROUP_BUNDLES_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::router::{PortRequest, WaitEnd};
-use wharf_core::time::Time;
 
 use super::input::{Asked, read_body};
 use super::operation::{Complete, Operation, Parts, cut_units};
@@ -13,13 +12,13 @@ use super::questions::Asker;
 use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled, stopped};
 use crate::convert::{
-    bundles, group_fault, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit,
-    removed_group, statement, statement_fault, statement_reply, wait_until,
+    bundles, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit, removed_group,
+    statement, statement_reply, wait_until,
 };
 use crate::limits::WAITING_GROUPS_MAX;
 use crate::protocol::{
-    CreateGroupRequest, Fault, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsRequest,
-    MODE_WAIT_UNTIL, Reason, RemoveGroupRequest, ShrinkGroupRequest, StatementRequest,
+    CreateGroupRequest, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsRequest,
+    MODE_WAIT_UNTIL, Reason, RemoveGroupRequest, ShrinkGroupRequest, StatementReply, StatementRequest,
 };
 
 impl Complete {
@@ -45,7 +44,7 @@ impl Complete {
     pub(super) fn waited_group(end: Option<WaitEnd>, reply: PlanReply, catalog: &Catalog) -> Self {
         match (end, reply) {
             (Some(WaitEnd::Stopped), PlanReply::Group(Err(NoGroup::Cancelled))) => {
-                Self::Group(Box::new(group_fault(stopped())))
+                Self::Group(stopped().into())
             }
             (_, reply) => Self::plan(0, reply, catalog),
         }
@@ -54,16 +53,11 @@ impl Complete {
 
 impl ConnectionService {
     /// Executes a new request that a planner handles, or a placement into a bundle.
-    pub(super) fn handle_planning(
-        &mut self,
-        key: ConnectionKey,
-        kind: Kind,
-        asked: &Asked<'_>,
-        now: Time,
-    ) -> Result<(), Fault> {
-        let sequence = asked.frame.header.sequence;
+    pub(super) fn handle_planning(&mut self, asker: Asker, asked: &Asked<'_>) -> Result<(), Fault> {
+        let kind = asker.kind;
+        let connection = &mut self.connections[asker.connection];
         if matches!(kind, Kind::GrowGroup | Kind::ShrinkGroup | Kind::GroupStatus) {
-            self.connections[key].expects_group(sequence, asked.weight(), GROUP_BUNDLES_MAX);
+            connection.expects_group(asker.sequence, asked.weight(), GROUP_BUNDLES_MAX);
         }
         if self.port.planner_count() == 0 {
             let message = "this service has no planners (setting `planners` is 0), and so no groups and no \
@@ -75,20 +69,20 @@ impl ConnectionService {
                 let request: CreateGroupRequest = read_body(asked)?;
                 let counts = request.bundles.iter().map(|bundle| bundle.count as usize);
                 let bundles = counts.fold(0, usize::saturating_add);
-                self.connections[key].expects_group(sequence, asked.weight(), bundles);
-                self.handle_create(key, sequence, request, now);
+                connection.expects_group(asker.sequence, asked.weight(), bundles);
+                self.handle_create(asker, request);
                 return Ok(());
             }
             Kind::PlaceInto => {
-                self.handle_place_into(key, sequence, read_body(asked)?, now);
+                self.handle_place_into(asker, read_body(asked)?);
                 return Ok(());
             }
             Kind::GrowGroup => {
-                self.handle_grow(key, sequence, read_body(asked)?, now);
+                self.handle_grow(asker, read_body(asked)?);
                 return Ok(());
             }
             Kind::SubmitStatement => {
-                self.handle_statement(key, sequence, read_body(asked)?, now);
+                self.handle_statement(asker, read_body(asked)?);
                 return Ok(());
             }
             Kind::ShrinkGroup => {
@@ -108,106 +102,66 @@ impl ConnectionService {
             }
             other => unreachable!("{other:?} is no planner's"),
         };
-        self.submit_plan(key, sequence, Parts::Plan(kind, size), job, now);
+        self.submit_plan(asker, Parts::Plan(size), job);
         Ok(())
     }
 
-    fn answer_plan(&mut self, key: ConnectionKey, kind: Kind, sequence: u64, complete: &Complete) {
-        complete.answer(&mut self.connections[key], kind, sequence);
-        self.observer.handle_reply(kind, complete.reason(), 0);
-        self.touch(key);
-    }
-
-    pub(super) fn answer_group_fault(&mut self, key: ConnectionKey, kind: Kind, sequence: u64, fault: Fault) {
-        self.answer_plan(key, kind, sequence, &Complete::Group(Box::new(group_fault(fault))));
-    }
-
-    fn handle_statement(&mut self, key: ConnectionKey, sequence: u64, request: StatementRequest, now: Time) {
-        let kind = Kind::SubmitStatement;
+    fn handle_statement(&mut self, asker: Asker, request: StatementRequest) {
         let size = request.operations.len();
         match statement(request, self.port.catalog()) {
             Ok(submit) => {
-                let job = PlanJob::Submit(Box::new(submit));
-                self.submit_plan(key, sequence, Parts::Plan(kind, size), job, now);
+                self.submit_plan(asker, Parts::Plan(size), PlanJob::Submit(Box::new(submit)));
             }
-            Err(fault) => {
-                self.answer_plan(key, kind, sequence, &Complete::Statement(statement_fault(fault)));
-            }
+            Err(fault) => self.answer(asker, &StatementReply::from(fault), asker.started),
         }
     }
 
-    fn handle_create(&mut self, key: ConnectionKey, sequence: u64, request: CreateGroupRequest, now: Time) {
+    fn handle_create(&mut self, asker: Asker, request: CreateGroupRequest) {
         if request.mode != MODE_WAIT_UNTIL {
-            return self.create_group(key, sequence, request, now);
+            return self.create_group(asker, request);
         }
         let defaults = self.placement_defaults();
         match group_kinds_to_learn(&request, self.port.catalog(), defaults) {
-            Err(reply) => {
-                self.answer_plan(key, Kind::CreateGroup, sequence, &Complete::Group(reply));
-            }
-            Ok(names) if names.is_empty() => self.create_group(key, sequence, request, now),
-            Ok(names) => {
-                let asker = Asker { connection: key, kind: Kind::CreateGroup, sequence, started: now };
-                self.ask_to_learn(asker, names, Learning::CreateGroup(Box::new(request)));
-            }
+            Err(reply) => self.answer(asker, &*reply, asker.started),
+            Ok(names) if names.is_empty() => self.create_group(asker, request),
+            Ok(names) => self.ask_to_learn(asker, names, Learning::CreateGroup(Box::new(request))),
         }
     }
 
     /// Creates a group whose resource kinds are known.
-    pub(super) fn create_group(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        request: CreateGroupRequest,
-        now: Time,
-    ) {
+    pub(super) fn create_group(&mut self, asker: Asker, request: CreateGroupRequest) {
         let defaults = self.placement_defaults();
-        let kind = Kind::CreateGroup;
         let waits = request.mode == MODE_WAIT_UNTIL;
         match group_spec(request, self.port.catalog(), defaults) {
-            Ok(spec) => {
-                let job = PlanJob::CreateGroup(spec.into());
-                self.submit_group(key, sequence, kind, job, waits, now);
-            }
-            Err(reply) => self.answer_plan(key, kind, sequence, &Complete::Group(reply)),
+            Ok(spec) => self.submit_group(asker, PlanJob::CreateGroup(spec.into()), waits),
+            Err(reply) => self.answer(asker, &*reply, asker.started),
         }
     }
 
-    fn handle_grow(&mut self, key: ConnectionKey, sequence: u64, request: GrowGroupRequest, now: Time) {
+    fn handle_grow(&mut self, asker: Asker, request: GrowGroupRequest) {
         let GrowGroupRequest { group, bundles: wire, mode, deadline } = request;
         let defaults = self.placement_defaults();
-        let until = wait_until(mode, deadline).map_err(|fault| Box::new(group_fault(fault)));
-        let made = until.and_then(|until| Ok((bundles(wire, self.port.catalog(), defaults)?, until)));
-        let kind = Kind::GrowGroup;
-        match made {
+        let until = wait_until(mode, deadline).map_err(Box::<GroupReply>::from);
+        match until.and_then(|until| Ok((bundles(wire, self.port.catalog(), defaults)?, until))) {
             Ok((bundles, until)) => {
-                let job = PlanJob::GrowGroup(group.into(), bundles, until);
-                self.submit_group(key, sequence, kind, job, until.is_some(), now);
+                self.submit_group(asker, PlanJob::GrowGroup(group.into(), bundles, until), until.is_some());
             }
-            Err(reply) => self.answer_plan(key, kind, sequence, &Complete::Group(reply)),
+            Err(reply) => self.answer(asker, &*reply, asker.started),
         }
     }
 
     /// Submits a job that may wait. A job that waits takes no room from jobs that are answered at once: waiting
     /// groups have their own.
-    fn submit_group(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        kind: Kind,
-        job: PlanJob,
-        waits: bool,
-        now: Time,
-    ) {
+    fn submit_group(&mut self, asker: Asker, job: PlanJob, waits: bool) {
         if !waits {
-            return self.submit_plan(key, sequence, Parts::Plan(kind, 0), job, now);
+            return self.submit_plan(asker, Parts::Plan(0), job);
         }
+        let Asker { connection: key, sequence, started: now, .. } = asker;
         let room = self.connections[key].take_wait_room(sequence);
         if let Err(fault) = room.and_then(|()| self.take_group_room(key)) {
-            return self.answer_group_fault(key, kind, sequence, fault);
+            return self.answer(asker, &GroupReply::from(fault), now);
         }
-        let parts = Parts::WaitGroup(kind, None);
-        let operation = self.enter(Operation { connection: key, sequence, started: now, parts });
+        let operation = self.enter(Operation { asker, parts: Parts::WaitGroup(None) });
         let connection = &mut self.connections[key];
         connection.begins_wait(sequence, operation);
         let client = connection.client();
@@ -238,19 +192,13 @@ impl ConnectionService {
     }
 
     /// Submits a planner's job, or stalls the connection until the planner has room.
-    pub(super) fn submit_plan(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        parts: Parts,
-        job: PlanJob,
-        now: Time,
-    ) {
+    pub(super) fn submit_plan(&mut self, asker: Asker, parts: Parts, job: PlanJob) {
+        let key = asker.connection;
         let request = PortRequest::PlanFor(self.connections[key].client(), job);
-        let operation = Operation { connection: key, sequence, started: now, parts };
+        let operation = Operation { asker, parts };
         if self.plan_room.take(Waiter::Connection(key), 1) {
             let operation = self.enter(operation);
-            self.submit(operation, 0, request, now);
+            self.submit(operation, 0, request, asker.started);
         } else {
             self.stall(key, Stalled::Submit(Submission { operation, requests: vec![(0, request)] }));
         }

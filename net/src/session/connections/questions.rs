@@ -5,10 +5,10 @@ use wharf_core::time::Time;
 
 use super::placing::Learning;
 use super::{ConnectionKey, ConnectionService, Stalled};
-use crate::protocol::{Fault, Kind, Reason, ReasonCode};
+use crate::protocol::{Fault, Kind, Reason};
 use crate::session::registrar::{RegistrarReply, RegistrarRequest};
 
-/// The request behind a question for the registrar.
+/// A request in progress: who asked what, and when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     /// The connection that asks.
@@ -79,46 +79,23 @@ impl ConnectionService {
 
     /// Sends the registrar's answer as the reply.
     fn answer_with(&mut self, asker: Asker, answer: RegistrarReply, now: Time) {
-        let Asker { connection: key, kind, sequence, started } = asker;
-        let connection = &mut self.connections[key];
-        let mut reason = ReasonCode::default();
+        if asker.kind == Kind::ListNodes {
+            self.shared.lists.give_back();
+        }
         match answer {
-            RegistrarReply::Nodes(reply) => {
-                connection.reply(kind, sequence, &reply);
-                reply.replies.iter().for_each(|reply| self.observer.handle_part(kind, reply.reason));
-            }
-            RegistrarReply::List(reply) => connection.reply(kind, sequence, &reply),
-            RegistrarReply::Status(reply) => connection.reply(kind, sequence, &*reply),
-            RegistrarReply::Report(reply) => {
-                connection.reply(kind, sequence, &reply);
-                reason = reply.reason;
-            }
-            RegistrarReply::Heartbeat(reply) => {
-                connection.reply(kind, sequence, &reply);
-                reason = reply.reason;
-            }
-            RegistrarReply::Books(reply) => connection.reply(kind, sequence, &*reply),
-            RegistrarReply::Reserved(reply) => {
-                connection.reply(kind, sequence, &*reply);
-                reason = reply.reason;
-            }
-            RegistrarReply::Adopted(reply) => {
-                connection.reply(kind, sequence, &*reply);
-                reason = reply.reason;
-            }
-            RegistrarReply::Fault(fault) => {
-                connection.reply_fault(kind.number(), sequence, &fault);
-                reason = fault.reason;
-            }
+            RegistrarReply::Nodes(reply) => self.answer(asker, &reply, now),
+            RegistrarReply::List(reply) => self.answer(asker, &reply, now),
+            RegistrarReply::Status(reply) => self.answer(asker, &*reply, now),
+            RegistrarReply::Report(reply) => self.answer(asker, &reply, now),
+            RegistrarReply::Heartbeat(reply) => self.answer(asker, &reply, now),
+            RegistrarReply::Books(reply) => self.answer(asker, &*reply, now),
+            RegistrarReply::Reserved(reply) => self.answer(asker, &*reply, now),
+            RegistrarReply::Adopted(reply) => self.answer(asker, &*reply, now),
+            RegistrarReply::Fault(fault) => self.answer_fault(asker, &fault, now),
             RegistrarReply::Learnt | RegistrarReply::Exported(_) => {
                 unreachable!("no connection asks for this alone")
             }
         }
-        if kind == Kind::ListNodes {
-            self.shared.lists.give_back();
-        }
-        self.observer.handle_reply(kind, reason, now.nanos_since(started));
-        self.touch(key);
     }
 
     /// Lets connections ask for pages of nodes while there is room for them.

@@ -7,7 +7,7 @@ use super::input::{Asked, read_body};
 use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService};
 use crate::codec::FrameRef;
-use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason, ReasonCode};
+use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason};
 use crate::session::Weight;
 use crate::session::registrar::RegistrarRequest;
 use crate::session::shared::Counters;
@@ -74,21 +74,21 @@ impl ConnectionService {
 
     /// Executes a new request. A returned fault is its reply.
     fn handle_request(&mut self, key: ConnectionKey, asked: &Asked<'_>, now: Time) -> Result<(), Fault> {
-        let sequence = asked.frame.header.sequence;
         let number = asked.frame.header.kind;
         let kind = Kind::from_number(number).ok_or_else(|| {
             Fault::new(Reason::UnknownKind, format!("message kind {number} is unknown to version 1"))
         })?;
+        let asker = Asker { connection: key, kind, sequence: asked.frame.header.sequence, started: now };
         match kind {
             Kind::Hello => unreachable!("a second hello was refused before"),
-            Kind::Place => self.handle_place(key, sequence, read_body(asked)?, now),
-            Kind::PlaceBatch => self.handle_place_batch(key, sequence, read_body(asked)?, now),
-            Kind::Release => self.handle_release(key, sequence, &read_body(asked)?, now),
-            Kind::ReleaseBatch => self.handle_release_batch(key, sequence, &read_body(asked)?, now),
+            Kind::Place => self.handle_place(asker, read_body(asked)?),
+            Kind::PlaceBatch => self.handle_place_batch(asker, read_body(asked)?),
+            Kind::Release => self.handle_release(asker, &read_body(asked)?),
+            Kind::ReleaseBatch => self.handle_release_batch(asker, &read_body(asked)?),
             Kind::CancelWait => {
                 let request: CancelRequest = read_body(asked)?;
                 let waited = self.cancel_wait(key, request.sequence, now);
-                self.answer_at_once(key, kind, sequence, &CancelReply { waited }, ReasonCode::default());
+                self.answer(asker, &CancelReply { waited }, now);
             }
             Kind::CreateGroup
             | Kind::GrowGroup
@@ -97,27 +97,13 @@ impl ConnectionService {
             | Kind::GroupStatus
             | Kind::ListGroups
             | Kind::PlaceInto
-            | Kind::SubmitStatement => return self.handle_planning(key, kind, asked, now),
-            Kind::Follow => return self.handle_follow(key, sequence, &read_body(asked)?, now),
+            | Kind::SubmitStatement => return self.handle_planning(asker, asked),
+            Kind::Follow => return self.handle_follow(asker, &read_body(asked)?),
             _ => {
                 let request = RegistrarRequest::read(kind, asked).expect("all others are served above")?;
-                self.ask_registrar(Asker { connection: key, kind, sequence, started: now }, request);
+                self.ask_registrar(asker, request);
             }
         }
         Ok(())
-    }
-
-    /// Answers a request that needs nothing of the engine.
-    pub(super) fn answer_at_once<T: serde::Serialize>(
-        &mut self,
-        key: ConnectionKey,
-        kind: Kind,
-        sequence: u64,
-        body: &T,
-        reason: ReasonCode,
-    ) {
-        self.connections[key].reply(kind, sequence, body);
-        self.observer.handle_reply(kind, reason, 0);
-        self.touch(key);
     }
 }

@@ -1,47 +1,28 @@
 //! Waiting placements: how they begin, end early, and are answered. Waiting groups end the same way.
 
 use wharf_core::limits::{CANDIDATES_WAITING_MAX, CONNECTION_WAITING_MAX, PORT_CANDIDATES_WAITING_MAX};
-use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortRequest, WaitEnd, WaitRequest};
 use wharf_core::time::Time;
 
 use super::operation::{Operation, Parts};
-use super::{ConnectionKey, ConnectionService};
-use crate::convert::fault_reply;
-use crate::protocol::{Fault, Reason};
+use super::{Asker, ConnectionKey, ConnectionService};
+use crate::protocol::{Fault, PlaceReply, Reason};
 use crate::session::tags::tag;
-
-/// The priority and the deadline of a wait.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waits {
-    /// Requests of higher priority go first.
-    pub(super) priority: i32,
-    /// In ns of service time. 0 means no deadline.
-    pub(super) deadline: u64,
-}
 
 impl ConnectionService {
     /// Starts a wait. Waiting requests take no room from other requests, neither at the connection nor at the
     /// port.
-    pub(super) fn begin_wait(
-        &mut self,
-        key: ConnectionKey,
-        sequence: u64,
-        request: PlacementRequest,
-        waits: Waits,
-        now: Time,
-    ) {
-        let named = request.candidates.as_ref().map_or(0, |ids| ids.len());
+    pub(super) fn begin_wait(&mut self, asker: Asker, wait: WaitRequest) {
+        let Asker { connection: key, sequence, started: now, .. } = asker;
+        let named = wait.request.candidates.as_ref().map_or(0, |ids| ids.len());
         let room = self.check_wait_room(key, named);
         if let Err(fault) = room.and_then(|()| self.connections[key].take_wait_room(sequence)) {
-            return self.answer_place(key, sequence, fault_reply(fault));
+            return self.answer(asker, &PlaceReply::from(fault), now);
         }
-        let until = if waits.deadline == 0 { Time(u64::MAX) } else { Time(waits.deadline) };
-        let parts = Parts::Wait(request.candidates.clone());
-        let operation = self.enter(Operation { connection: key, sequence, started: now, parts });
+        let parts = Parts::Wait(wait.request.candidates.clone());
+        let operation = self.enter(Operation { asker, parts });
         self.connections[key].begins_wait(sequence, operation);
         self.has_new_deadline = true;
-        let wait = WaitRequest { request, priority: waits.priority, until };
         self.submit(operation, 0, PortRequest::Wait(Box::new(wait)), now);
     }
 
@@ -83,7 +64,7 @@ impl ConnectionService {
     }
 
     fn end_wait(&mut self, operation: usize, why: WaitEnd, now: Time) {
-        if let Parts::WaitGroup(_, ended) = &mut self.operations[operation].parts {
+        if let Parts::WaitGroup(ended) = &mut self.operations[operation].parts {
             // Tell the planner only once. It answers when it has taken the group back or placed it.
             if ended.replace(why).is_none() {
                 self.port.cancel_plan(tag(operation, 0));

@@ -10,7 +10,7 @@ use wharf_core::shard::{Command, NodeChange, NodeRejection, NodeReply};
 use wharf_core::time::Time;
 
 use super::{Job, JobKind, RegistrarReply, RegistrarService};
-use crate::convert::{agent_report, check_custom, node_fault, registrar_fault};
+use crate::convert::{agent_report, check_custom};
 use crate::protocol::{Fault, HeartbeatReply, HeartbeatRequest, Reason, ReportReply, ReportRequest};
 use crate::session::tags::tag;
 
@@ -119,14 +119,14 @@ impl<T> RegistrarService<T> {
         // may a report that must wait until a lost node is removed.
         let custom = std::mem::take(&mut request.node.custom);
         let bare = agent_report(request.clone(), registrar.resources_mut())?;
-        let occupied = registrar.check_report(&bare.spec).map_err(|error| registrar_fault(&error))?;
+        let occupied = registrar.check_report(&bare.spec)?;
         if let Some((old, partition)) = occupied {
             check_custom(&custom, registrar.resources_mut())?;
             return Ok(Plan::Remove(old, partition));
         }
         request.node.custom = custom;
         let report = agent_report(request, registrar.resources_mut())?;
-        let reported = registrar.report(report.spec.clone()).map_err(|error| registrar_fault(&error))?;
+        let reported = registrar.report(report.spec.clone())?;
         let filed = |node, spec| Command::Report(node, Box::new(AgentReport { spec, ..report.clone() }));
         Ok(match reported {
             Reported::Known(node, partition, spec) => Plan::File(node, vec![(partition, filed(node, spec))]),
@@ -223,7 +223,7 @@ impl<T> RegistrarService<T> {
             }
             // The node was removed meanwhile. The next heartbeat is told so.
             (JobKind::Report(reply), Err(rejection)) => {
-                let fault = node_fault(&rejection);
+                let fault = Fault::from(rejection);
                 (reply.reason, reply.fault) = (fault.reason, Some(fault));
             }
             (JobKind::Heartbeat(reply), Err(_)) => {

@@ -249,9 +249,10 @@ impl TestServer {
                 shared: io_shared,
                 registrar: handle,
                 shutdown: stopping,
-                observer: Box::new(Unobserved),
             };
-            runtime().block_on(run_io_thread(thread)).expect("the socket and the certificate are usable");
+            runtime()
+                .block_on(run_io_thread(thread, Box::new(Unobserved)))
+                .expect("the socket and the certificate are usable");
         });
         let stop = engine.stop;
         let planner_stop = engine.planner_stop;

@@ -1,0 +1,70 @@
+//! What the service does with a reply of any kind.
+
+use serde::Serialize;
+
+use super::*;
+
+/// A reply, and its reasons for metrics.
+pub(crate) trait Reply: Serialize {
+    /// Returns the reason of the reply as a whole.
+    fn reason(&self) -> ReasonCode {
+        ReasonCode::default()
+    }
+
+    /// Returns the reason of each part.
+    fn part_reasons(&self) -> Vec<ReasonCode> {
+        Vec::new()
+    }
+}
+
+/// Replies without a reason of their own.
+macro_rules! plain {
+    ($($reply:ty),*) => { $(impl Reply for $reply {})* };
+}
+
+/// Replies with a list of parts, which have the reasons.
+macro_rules! in_parts {
+    ($($reply:ty),*) => {
+        $(impl Reply for $reply {
+            fn part_reasons(&self) -> Vec<ReasonCode> {
+                self.replies.iter().map(|part| part.reason).collect()
+            }
+        })*
+    };
+}
+
+/// Replies with a reason, which may be that of a fault in the request.
+macro_rules! with_fault {
+    ($($reply:ty),*) => {
+        $(
+            impl Reply for $reply {
+                fn reason(&self) -> ReasonCode {
+                    self.reason
+                }
+            }
+
+            impl From<Fault> for $reply {
+                fn from(fault: Fault) -> Self {
+                    Self { reason: fault.reason, fault: Some(fault), ..Self::default() }
+                }
+            }
+
+            impl From<Fault> for Box<$reply> {
+                fn from(fault: Fault) -> Self {
+                    Self::new(fault.into())
+                }
+            }
+        )*
+    };
+}
+
+plain!(CancelReply, FollowReply, ListGroupsReply, ListReply, NodeBooksReply, StatusReply);
+in_parts!(NodesReply, PlaceBatchReply, ReleaseBatchReply);
+with_fault!(GroupReply, NodeReply, PlaceReply, ReleaseReply, RemoveGroupReply, ReportReply, ReserveReply);
+with_fault!(StatementReply);
+
+impl Reply for HeartbeatReply {
+    fn reason(&self) -> ReasonCode {
+        self.reason
+    }
+}

@@ -1,0 +1,326 @@
+//! Rows of a checkpoint: the durable state in a form that can be stored.
+//!
+//! The engine's own types are not serialisable, so a change to them cannot silently change the format on
+//! disk. Data that has the same form on the wire is stored as the wire's body. A demand has its resource kinds
+//! by number; the first row has their names.
+
+use std::iter;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use serde::{Deserialize, Serialize};
+use wharf_core::ids::{AllocationId, BundleId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId};
+use wharf_core::index::PolicyState;
+use wharf_core::node::{NodeRegistration, NodeState};
+use wharf_core::resource::{
+    Amount, Demand, GpuAssignment, GpuRequest, ReservedAmounts, ResourceRegistry, UnitAssignment,
+    UnitAssignments,
+};
+use wharf_core::rng::Rng;
+use wharf_core::state::{
+    AllocationRecord, BundleRecord, ClaimRecord, GranularityState, InsideRecord, NodeRecord, PartitionState,
+    RegistrarState, ReleasingRecord, RemovedNode, ReservationRecord, StoreState,
+};
+use wharf_core::time::Time;
+use wharf_net::convert::{agent_body, agent_facts, node_body, node_spec, unhealthy_bodies};
+use wharf_net::protocol::{AgentBody, NodeBody, UnhealthyBody, WireAllocation, WireGroup};
+
+use super::group_row::GroupRow;
+
+/// Amounts of each resource, in 1/10,000 of its unit.
+#[derive(Serialize, Deserialize)]
+pub(super) struct AmountsRow {
+    cpu: i64,
+    memory: i64,
+    gpu: i64,
+    /// By number of the resource kind.
+    custom: Vec<(u16, i64)>,
+}
+
+impl AmountsRow {
+    fn new(cpu: Amount, memory: Amount, gpu: i64, custom: &[(ResourceId, Amount)]) -> Self {
+        let custom = custom.iter().map(|&(id, amount)| (id.0, amount.units())).collect();
+        Self { cpu: cpu.units(), memory: memory.units(), gpu, custom }
+    }
+
+    pub(super) fn of_demand(demand: &Demand) -> Self {
+        Self::new(demand.cpu, demand.memory, demand.gpu.units(), demand.custom())
+    }
+
+    fn amounts(self) -> anyhow::Result<ReservedAmounts> {
+        let custom = self.custom.into_iter();
+        Ok(ReservedAmounts {
+            cpu: Amount::try_from_units(self.cpu)?,
+            memory: Amount::try_from_units(self.memory)?,
+            gpu: Amount::try_from_units(self.gpu)?,
+            custom: custom
+                .map(|(id, units)| Ok((ResourceId(id), Amount::try_from_units(units)?)))
+                .collect::<anyhow::Result<_>>()?,
+        })
+    }
+
+    pub(super) fn demand(self) -> anyhow::Result<Demand> {
+        let ReservedAmounts { cpu, memory, gpu, custom } = self.amounts()?;
+        let gpu = GpuRequest::from_amount(gpu).map_err(anyhow::Error::msg)?;
+        let custom = Demand::canonical_custom(custom);
+        let custom = custom.map_err(|id| anyhow!("resource {} is given twice", id.0))?;
+        Ok(Demand { cpu, memory, gpu, custom })
+    }
+}
+
+/// An id, and the amounts and instances that it holds: of an allocation, a claim, or an allocation inside a
+/// bundle.
+#[derive(Serialize, Deserialize)]
+pub(super) struct HeldRow {
+    id: WireAllocation,
+    demand: AmountsRow,
+    gpu_mask: u16,
+    gpu_part: u16,
+    /// Kind, mask and part of each unit assignment.
+    units: Vec<(u16, u64, u16)>,
+}
+
+impl HeldRow {
+    fn new(
+        id: AllocationId,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+    ) -> Self {
+        let units = units.map_or(&[][..], |units| units.as_slice());
+        Self {
+            id: id.into(),
+            demand: AmountsRow::of_demand(demand),
+            gpu_mask: gpus.mask,
+            gpu_part: gpus.part,
+            units: units.iter().map(|&(id, units)| (id.0, units.mask, units.part)).collect(),
+        }
+    }
+
+    /// Returns the row as an allocation on `node`.
+    fn record(self, node: u64) -> anyhow::Result<AllocationRecord> {
+        let units = self.units.into_iter();
+        let units: UnitAssignments =
+            units.map(|(id, mask, part)| (ResourceId(id), UnitAssignment { mask, part })).collect();
+        Ok(AllocationRecord {
+            id: self.id.into(),
+            node: NodeId(node),
+            demand: self.demand.demand()?,
+            gpus: GpuAssignment { mask: self.gpu_mask, part: self.gpu_part },
+            units: (!units.is_empty()).then(|| Arc::new(units)),
+            external_id: None,
+        })
+    }
+}
+
+/// A bundle: its group, and its index there.
+pub(super) type BundleRow = (WireGroup, u32);
+
+fn bundle_row(BundleId { group, index }: BundleId) -> BundleRow {
+    (group.into(), index)
+}
+
+fn bundle_id((group, index): BundleRow) -> BundleId {
+    BundleId { group: group.into(), index }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct NodeRow {
+    id: u64,
+    ordinal: u64,
+    version: u64,
+    state: u8,
+    body: NodeBody,
+    agent: Option<AgentBody>,
+    unhealthy: Vec<UnhealthyBody>,
+}
+
+impl NodeRow {
+    fn new(node: &NodeRecord, kinds: &ResourceRegistry) -> Self {
+        let NodeRegistration { id, ordinal, spec, agent, .. } = &node.registration;
+        Self {
+            id: id.0,
+            ordinal: ordinal.0,
+            version: node.version,
+            state: node.state.number(),
+            body: node_body(spec, kinds),
+            agent: agent.as_deref().map(agent_body),
+            unhealthy: unhealthy_bodies(&node.unhealthy),
+        }
+    }
+
+    fn record(self, partition: PartitionId, kinds: &mut ResourceRegistry) -> anyhow::Result<NodeRecord> {
+        let registration = NodeRegistration {
+            id: NodeId(self.id),
+            ordinal: Ordinal(self.ordinal),
+            partition,
+            spec: node_spec(self.body, kinds)?,
+            agent: self.agent.map(|agent| agent_facts(agent).into()),
+        };
+        let state = NodeState::from_number(self.state).context("its state is none")?;
+        let unhealthy = self.unhealthy.into_iter().map(|body| (body.instance, body.reason.into())).collect();
+        Ok(NodeRecord { registration, state, version: self.version, unhealthy })
+    }
+}
+
+/// A row. Rows are read in the order in which they were written.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Row {
+    /// The resource kinds, in order of their ids, and the indexes of the unit-instance kinds. The first row.
+    Kinds(Vec<String>, Vec<u16>),
+    /// A removed machine, which gets its old id again when it returns.
+    Removed { name: String, identity: String, id: u64, ordinal: u64, version: u64 },
+    /// The policy state of a shard, and its granularity if that adapts to the nodes: changes, and θ per
+    /// dimension.
+    Shard { next_fit: u64, rng: u64, granularity: Option<(u64, Vec<i64>)> },
+    /// A placement group.
+    Group(Box<GroupRow>),
+    /// The number of the partition that has the rows after this one.
+    Partition(u16),
+    /// A node.
+    Node(Box<NodeRow>),
+    /// An allocation, its node, and its external id.
+    Allocation(HeldRow, u64, Option<String>),
+    /// A reservation. `until` is 0 if it has no end.
+    Reservation { node: u64, owner: u64, until: u64, left: AmountsRow },
+    /// A claim, its node, and the bundle that it will become. The claims of a node are in serving order.
+    Claim(HeldRow, u64, Option<BundleRow>),
+    /// A releasing allocation, and the time at which it ends at the latest.
+    Releasing(WireAllocation, u64),
+    /// The allocation of a bundle.
+    Bundle(WireAllocation, BundleRow),
+    /// An allocation inside a bundle, and the bundle's allocation.
+    Inside(HeldRow, WireAllocation),
+}
+
+/// Returns the resource kinds of a registrar.
+///
+/// # Errors
+/// When there are more than a registrar learns.
+pub(super) fn kinds_of(registrar: &RegistrarState) -> anyhow::Result<ResourceRegistry> {
+    let names = registrar.resources.iter().map(String::as_str);
+    Ok(ResourceRegistry::with_names(names, &registrar.unit_instances)?)
+}
+
+/// Returns the rows of a state. `kinds` are its resource kinds.
+pub(super) fn rows<'a>(state: &'a StoreState, kinds: &'a ResourceRegistry) -> impl Iterator<Item = Row> + 'a {
+    let registrar = &state.registrar;
+    let removed = registrar.removed.iter().map(|node| Row::Removed {
+        name: node.name.to_string(),
+        identity: node.identity.to_string(),
+        id: node.id.0,
+        ordinal: node.ordinal.0,
+        version: node.version,
+    });
+    let shards = state.policies.iter().zip(&state.granularities).map(|(policy, granularity)| Row::Shard {
+        next_fit: policy.next_fit.0,
+        rng: policy.rng.state(),
+        granularity: granularity.as_ref().map(|of| (of.changes, of.thetas.clone())),
+    });
+    iter::once(Row::Kinds(registrar.resources.clone(), registrar.unit_instances.clone()))
+        .chain(removed)
+        .chain(shards)
+        .chain(state.groups.iter().map(|group| Row::Group(Box::new(GroupRow::new(group)))))
+        .chain(state.partitions.iter().flat_map(|partition| rows_of(partition, kinds)))
+}
+
+/// Returns the rows of a partition.
+fn rows_of(partition: &PartitionState, kinds: &ResourceRegistry) -> impl Iterator<Item = Row> {
+    let nodes = partition.nodes.iter().map(|node| Row::Node(Box::new(NodeRow::new(node, kinds))));
+    let allocations = partition.allocations.iter().map(|own| {
+        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
+        Row::Allocation(held, own.node.0, own.external_id.as_deref().map(str::to_owned))
+    });
+    let reservations = partition.reservations.iter().map(|own| {
+        let ReservedAmounts { cpu, memory, gpu, custom } = &own.left;
+        let left = AmountsRow::new(*cpu, *memory, gpu.units(), custom);
+        let until = own.until.map_or(0, |until| until.0);
+        Row::Reservation { node: own.node.0, owner: own.owner.number(), until, left }
+    });
+    let claims = partition.claims.iter().map(|own| {
+        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
+        Row::Claim(held, own.node.0, own.bundle.map(bundle_row))
+    });
+    let releasing = partition.releasing.iter();
+    let releasing = releasing.map(|own| Row::Releasing(own.allocation.into(), own.until.0));
+    let bundles = partition.bundles.iter();
+    let bundles = bundles.map(|own| Row::Bundle(own.allocation.into(), bundle_row(own.bundle)));
+    let inside = partition.inside.iter().map(|own| {
+        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
+        Row::Inside(held, own.bundle.into())
+    });
+    let rest = reservations.chain(claims).chain(releasing).chain(bundles).chain(inside);
+    iter::once(Row::Partition(partition.id.0)).chain(nodes).chain(allocations).chain(rest)
+}
+
+/// Adds the records of rows to a new state.
+pub(super) struct Reader<'a> {
+    state: &'a mut StoreState,
+    kinds: ResourceRegistry,
+    /// The index of the partition that has the next rows.
+    partition: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(state: &'a mut StoreState) -> Self {
+        Self { state, kinds: ResourceRegistry::default(), partition: 0 }
+    }
+
+    /// Adds the next row.
+    ///
+    /// # Errors
+    /// When the row has a form that this version does not write.
+    pub(super) fn add(&mut self, row: Row) -> anyhow::Result<()> {
+        let StoreState { registrar, partitions, policies, granularities, groups, .. } = &mut *self.state;
+        let partition = &mut partitions[self.partition];
+        match row {
+            Row::Kinds(resources, unit_instances) => {
+                registrar.resources = resources;
+                registrar.unit_instances = unit_instances;
+                self.kinds = kinds_of(registrar)?;
+            }
+            Row::Removed { name, identity, id, ordinal, version } => registrar.removed.push(RemovedNode {
+                name: name.into(),
+                identity: identity.into(),
+                id: NodeId(id),
+                ordinal: Ordinal(ordinal),
+                version,
+            }),
+            Row::Shard { next_fit, rng, granularity } => {
+                policies.push(PolicyState { next_fit: Ordinal(next_fit), rng: Rng::new(rng) });
+                granularities.push(granularity.map(|(changes, thetas)| GranularityState { thetas, changes }));
+            }
+            Row::Group(group) => groups.push(group.record()?),
+            Row::Partition(id) => {
+                self.partition = usize::from(id);
+                partitions.get(self.partition).context("its partition is none")?;
+            }
+            Row::Node(node) => partition.nodes.push(node.record(partition.id, &mut self.kinds)?),
+            Row::Allocation(held, node, external_id) => partition
+                .allocations
+                .push(AllocationRecord { external_id: external_id.map(Into::into), ..held.record(node)? }),
+            Row::Reservation { node, owner, until, left } => partition.reservations.push(ReservationRecord {
+                node: NodeId(node),
+                owner: OwnerId::new(owner).context("it has no owner")?,
+                left: left.amounts()?,
+                until: (until > 0).then_some(Time(until)),
+            }),
+            Row::Claim(held, node, bundle) => {
+                let AllocationRecord { id, node, demand, gpus, units, .. } = held.record(node)?;
+                let bundle = bundle.map(bundle_id);
+                partition.claims.push(ClaimRecord { id, node, demand, gpus, units, bundle });
+            }
+            Row::Releasing(id, until) => {
+                partition.releasing.push(ReleasingRecord { allocation: id.into(), until: Time(until) });
+            }
+            Row::Bundle(id, bundle) => {
+                partition.bundles.push(BundleRecord { allocation: id.into(), bundle: bundle_id(bundle) });
+            }
+            Row::Inside(held, bundle) => {
+                let AllocationRecord { id, demand, gpus, units, .. } = held.record(0)?;
+                partition.inside.push(InsideRecord { id, bundle: bundle.into(), demand, gpus, units });
+            }
+        }
+        Ok(())
+    }
+}

@@ -143,7 +143,6 @@ impl LinearShard {
     }
 
     /// Returns whether a bundle is watched by this token.
-    #[must_use]
     pub fn is_watched(&self, token: WaitToken) -> bool {
         self.watched.contains(&token)
     }
@@ -296,10 +295,10 @@ impl LinearShard {
                 self.watched.insert(watch.token);
                 compare_bare(outcome, &Outcome::Watches)
             }
-            Command::Rearm { token, .. } if self.watched.contains(token) => {
-                compare_bare(outcome, &Outcome::Watches)
+            Command::Rearm { token, .. } => {
+                let waits = self.watched.contains(token);
+                compare_bare(outcome, if waits { &Outcome::Watches } else { &Outcome::NotParked })
             }
-            Command::Rearm { .. } => compare_bare(outcome, &Outcome::NotParked),
             Command::NodeBooks(id) => self.compare_books(*id, outcome),
             Command::Reserve(reserve) => self.compare_reserve(reserve, outcome),
             Command::EndReservation(id, owner) => self.compare_end(*id, *owner, outcome),

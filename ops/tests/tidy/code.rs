@@ -49,9 +49,9 @@ const TEXT_ERRORS: &[(&str, usize)] = &[
 
 /// Folders with the least number of assertions per hundred functions that change something. These numbers only grow.
 const ASSERTED: [(&str, usize); 5] = [
-    ("core/src/shard/books/", 45),
+    ("core/src/shard/books/", 47),
     ("core/src/shard/choose/", 12),
-    ("core/src/shard/pending/", 51),
+    ("core/src/shard/pending/", 54),
     ("core/src/shard/statements/", 75),
     ("core/src/books/", 33),
 ];

@@ -212,6 +212,7 @@ impl Ledger {
         loop {
             let at = self.vacant_place();
             let record = self.record_mut(at);
+            assert!(record.node == VACANT, "place {at} is not vacant");
             if let Some(granted) = record.granted.checked_add(1) {
                 return u64::from(std::mem::replace(&mut record.granted, granted)) << 32 | u64::from(at);
             }
@@ -231,7 +232,8 @@ impl Ledger {
         if at != place_of(id) {
             let is_live = self.find(id).is_some();
             assert!(!is_live, "allocation {id} is granted twice");
-            self.by_id.insert(id, at);
+            let before = self.by_id.insert(id, at);
+            assert!(before.is_none(), "allocation {id} is recorded twice");
         } else if !self.by_id.is_empty() {
             assert!(!self.by_id.contains_key(&id), "allocation {id} is granted twice");
         }
@@ -245,7 +247,8 @@ impl Ledger {
         self.live += 1;
         self.touch(at);
         if next != NO_ALLOCATION {
-            self.record_mut(next).previous = at;
+            let before = std::mem::replace(&mut self.record_mut(next).previous, at);
+            assert!(before == NO_ALLOCATION, "place {next} is not the first of its node");
         }
     }
 
@@ -262,6 +265,7 @@ impl Ledger {
     #[cold]
     fn add_place(&mut self) {
         let at = self.places();
+        assert!(self.vacant == NO_ALLOCATION, "a place is vacant");
         assert!(at != NO_ALLOCATION, "fewer allocations than u32 can count");
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
             self.pages.push(Vec::with_capacity(PAGE));
@@ -277,7 +281,8 @@ impl Ledger {
     pub(super) fn remove(&mut self, id: AllocationId, nodes: &mut NodeTable) -> Option<Allocation> {
         let at = self.find(id)?;
         if at != place_of(id) {
-            self.by_id.remove(&id);
+            let before = self.by_id.remove(&id);
+            assert!(before == Some(at), "allocation {id} is found by its id");
             if self.by_id.is_empty() {
                 self.by_id = FixedMap::default();
             }
@@ -294,12 +299,14 @@ impl Ledger {
             assert!(hot.first_allocation == at, "the list of node {} is broken", hot.id);
             hot.first_allocation = next;
         } else {
-            self.record_mut(previous).next = next;
+            let before = std::mem::replace(&mut self.record_mut(previous).next, next);
+            assert!(before == at, "the list of a node is broken before place {at}");
             self.touch(previous);
         }
         hot.allocations -= 1;
         if next != NO_ALLOCATION {
-            self.record_mut(next).previous = previous;
+            let after = std::mem::replace(&mut self.record_mut(next).previous, previous);
+            assert!(after == at, "the list of a node is broken after place {at}");
         }
         Some(allocation)
     }

@@ -89,6 +89,10 @@ impl Waiting {
         let new = BundlesUnderWay { left: 0, first: turn, last: turn, blocked: None, grew: false };
         let bundles = self.bundles.entry(node).or_insert(new);
         bundles.left += 1;
+        assert!(
+            bundles.blocked.is_none_or(|blocked| blocked > bundles.first),
+            "who waits comes after a bundle"
+        );
         bundles.first = bundles.first.min(turn);
         bundles.last = bundles.last.max(turn);
         self.woken.push(turn.2);
@@ -112,6 +116,11 @@ impl Waiting {
         let Some(nodes) = self.copies.get_mut(&token).and_then(|copy| copy.bundle.as_mut()) else {
             return false;
         };
+        assert!(
+            reports as usize <= nodes.len(),
+            "{token:?} was reported {} times, not {reports}",
+            nodes.len()
+        );
         let answered: Vec<NodeId> = nodes.drain(..reports as usize).collect();
         answered.into_iter().for_each(|node| self.bundle_answered(books, node));
         true

@@ -1,0 +1,58 @@
+//! Attempts to place a parked copy, and the room that is offered to others after them.
+
+use super::{Turn, Waiting, following};
+use crate::ids::NodeId;
+use crate::request::PlacementRequest;
+use crate::shard::books::Books;
+use crate::shard::command::WaitToken;
+
+/// An attempt to place a parked copy.
+pub(crate) struct Retry {
+    turn: Turn,
+    /// The node for whose room it was woken.
+    node: Option<NodeId>,
+    pub(crate) request: PlacementRequest,
+}
+
+impl Waiting {
+    /// Begins to try a parked copy again. It is armed, so that the attempt can wake it. Returns its request.
+    pub(crate) fn begin_retry(&mut self, token: WaitToken) -> Option<Retry> {
+        let copy = self.copies.get_mut(&token).filter(|copy| copy.bundle.is_none())?;
+        let retry = Retry { turn: copy.turn, node: copy.under_way.take(), request: copy.request.clone() };
+        let shape = copy.shape;
+        self.arm(shape, retry.turn);
+        Some(retry)
+    }
+
+    /// Ends an attempt. A copy that was placed is removed, and the room that it was woken for is offered to others.
+    pub(crate) fn end_retry(&mut self, books: &Books, retry: &Retry, is_placed: bool) {
+        let &Retry { turn, node, .. } = retry;
+        assert!(self.copies.contains_key(&turn.2), "a copy stays while it is tried");
+        let next = Some(following(turn));
+        if !is_placed {
+            return self.offer_again(books, node, next);
+        }
+        // A placement that used up its reservation may have woken this same copy.
+        let again = self.remove(turn.2).and_then(|copy| copy.under_way);
+        self.offer_again(books, node, next);
+        if again != node {
+            self.offer_again(books, again, next);
+        }
+    }
+
+    /// Removes a parked copy. Returns whether there was one.
+    pub(crate) fn unpark(&mut self, books: &Books, token: WaitToken) -> bool {
+        let Some(copy) = self.remove(token) else { return false };
+        self.offer_again(books, copy.under_way, Some(following(copy.turn)));
+        copy.bundle.into_iter().flatten().for_each(|node| self.bundle_answered(books, node));
+        true
+    }
+
+    /// Offers the room that a copy was woken for to the copies from the turn `from` on, or to all. A copy that was
+    /// refused had its turn, and so had those before it.
+    pub(super) fn offer_again(&mut self, books: &Books, node: Option<NodeId>, from: Option<Turn>) {
+        if let Some(slot) = node.and_then(|node| books.nodes.slot(node)) {
+            self.offer(books, slot, from);
+        }
+    }
+}

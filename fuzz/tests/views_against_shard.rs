@@ -7,7 +7,7 @@ use wharf_fuzz::{ViewCounts, bytes_of_seed, run_view_ops};
 #[test]
 fn replicas_place_as_their_shard_does() {
     let mut counts = ViewCounts::default();
-    for seed in 0..150 {
+    for seed in 0..200 {
         let run = run_view_ops(&bytes_of_seed(1_000 + seed, 3000));
         counts.add(&run.unwrap_or_else(|difference| panic!("seed {seed}: {difference}")));
     }

@@ -160,6 +160,11 @@ fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
     ];
     match fields.into_iter().find(|&(_, served)| !served) {
         None => Ok(()),
+        Some((field @ ("priority" | "deadline"), _)) => Err(Fault::of_field(
+            Reason::NotSupportedYet,
+            field,
+            format!("`{field}` is for requests that wait (mode {MODE_WAIT_UNTIL}): leave it 0, or wait"),
+        )),
         Some((field, _)) => Err(Fault::of_field(
             Reason::NotSupportedYet,
             field,

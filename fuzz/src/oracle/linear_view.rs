@@ -92,9 +92,10 @@ impl LinearShard {
             // Reserved capacity is what the owner of a reservation sees and others do not.
             let seen = node.as_seen_by(None);
             let gpus = |node: &LinearNode| (0..16).map(|i| node.gpu_free(i)).sum::<i64>();
+            // Compared by use: a unit may be free while others are used beyond the total.
+            let used = |node: &LinearNode, id| node.custom_used.get(&id).copied().unwrap_or(0);
             let custom = spec.custom.as_deref().unwrap_or(&[]).iter();
-            let custom = custom
-                .map(|&(id, _)| (ResourceKind::Custom(id), node.custom_free(id) - seen.custom_free(id)));
+            let custom = custom.map(|&(id, _)| (ResourceKind::Custom(id), used(&seen, id) - used(node, id)));
             let known = [
                 (ResourceKind::Cpu, node.cpu_free() - seen.cpu_free()),
                 (ResourceKind::Memory, node.memory_free() - seen.memory_free()),

@@ -24,8 +24,8 @@ pub enum ClientError {
         /// The problem and the remedy.
         message: String,
     },
-    /// The connection is gone. It is unknown whether requests in progress were executed. Resume the session
-    /// to learn it.
+    /// The connection is gone and was not resumed (`ClientConfig::reconnects`). It is unknown whether requests in
+    /// progress were executed.
     #[error("the connection is gone, and whether the request was done is unknown: {0}")]
     ConnectionLost(String),
     /// The request is longer than a frame may be. It was not sent.

@@ -38,7 +38,8 @@ impl ConnectionService {
         } else if named > 0 && !has_room_for_named {
             "as many candidates as can be held are named by requests that wait: name fewer, or ask again later, or without waiting".to_owned()
         } else if !self.port.can_wait() {
-            "as many requests wait at this service as can: ask again later, or without waiting".to_owned()
+            "as many requests wait at this I/O thread of the service as can: ask again later, or without waiting"
+                .to_owned()
         } else {
             return Ok(());
         };

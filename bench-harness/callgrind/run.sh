@@ -50,6 +50,8 @@ for policy in least-fit best-fit; do
     awk -v key="$policy $source" '$1 " " $2 != key' "$baseline" >"$scratch/new"
     echo "$policy $source $now" >>"$scratch/new"
     sort "$scratch/new" >"$baseline"
+  elif [ -z "$before" ]; then
+    echo "$policy: not compared: there is no baseline for $source shapes (the openb trace is absent)"
   elif ! awk -v now="$now" -v before="${before:-0}" -v most="$tolerance_percent" \
     'BEGIN { d = 100 * (now - before) / (before ? before : 1); exit !(before && d <= most && d >= -most) }'; then
     echo "$policy: not within $tolerance_percent % of the baseline: mend it, or see why and run $0 --update" >&2

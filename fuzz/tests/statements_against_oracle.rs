@@ -17,3 +17,9 @@ fn every_outcome_about_statements_is_the_models() {
     let met = [held, conflicted, committed, aborted, due, granted, inside];
     assert!(met.iter().all(|&count| count > 200) && ended > 20, "{counts:?}");
 }
+
+/// A claim that had to move took an instance that a claim of an undecided statement had.
+#[test]
+fn claims_move_around_those_of_undecided_statements() {
+    assert_eq!(run_statement_ops(&bytes_of_seed(26_572, 2500)).map(drop), Ok(()));
+}

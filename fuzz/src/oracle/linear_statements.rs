@@ -210,10 +210,13 @@ impl LinearStatements {
         let node = self.nodes.get_mut(&id).expect("a node");
         let mut left = node.future(&BTreeSet::new()).at_least_nothing();
         let events = &mut self.events;
+        // Undecided claims stay, and the others move around them.
+        for claim in node.claims.iter().filter(|claim| claim.id.is_none()) {
+            left = left.clone().less(std::iter::once(&claim.hold.take)).at_least_nothing();
+        }
         node.claims.retain_mut(|claim| {
-            if !left.covers(&claim.hold.take)
-                && let Some(promised) = claim.id
-            {
+            let Some(promised) = claim.id else { return true };
+            if !left.covers(&claim.hold.take) {
                 match left.choose(&claim.hold.take.demand) {
                     Ok(gpus) => claim.hold.take.gpus = gpus,
                     Err(_) => {

@@ -303,12 +303,16 @@ impl Books {
         let claims: Vec<Claim> = self.claims(slot).cloned().collect();
         let mut ended = Vec::new();
         let mut changed = false;
+        // Claims of undecided statements stay, so the others may not move to their instances.
+        for claim in claims.iter().filter(|claim| claim.id.is_none()) {
+            left.claim(&claim.demand, claim.gpus, claim.units.as_ref());
+        }
         for claim in claims {
-            let own = left.covers_claim(&claim.demand, claim.gpus, claim.units.as_ref());
-            let Some(id) = claim.id.filter(|_| !own) else {
+            let Some(id) = claim.id else { continue };
+            if left.covers_claim(&claim.demand, claim.gpus, claim.units.as_ref()) {
                 left.claim(&claim.demand, claim.gpus, claim.units.as_ref());
                 continue;
-            };
+            }
             changed = true;
             let Ok((gpus, units)) = left.planned(&claim.demand) else {
                 ended.push(id);

@@ -153,8 +153,12 @@ pub struct Planner {
     released: u64,
     /// Groups for which something may have changed since they were tried.
     stirred: BTreeSet<GroupId>,
-    /// Waiting groups that are to be tried now, in order.
+    /// Waiting groups with reports of shards, which are to be tried now, in order.
+    urgent: VecDeque<GroupId>,
+    /// Other waiting groups that are to be tried now, in order.
     woken: VecDeque<GroupId>,
+    /// Set if the next group is taken from those with reports.
+    is_urgent_next: bool,
     /// The groups whose bundles are watched, by the numbers of the copies.
     watched: FixedMap<u64, GroupId>,
     /// The number of the next copy.
@@ -219,7 +223,9 @@ impl Planner {
             verdicts: Verdicts::default(),
             released: 0,
             stirred: BTreeSet::new(),
+            urgent: VecDeque::new(),
             woken: VecDeque::new(),
+            is_urgent_next: false,
             watched: FixedMap::default(),
             next_watch: WATCH_BIT,
             watch_answers: VecDeque::new(),
@@ -389,6 +395,7 @@ impl Planner {
     pub(crate) fn has_left_over(&self) -> bool {
         !self.retries.is_empty()
             || !self.undecided.is_empty()
+            || !self.urgent.is_empty()
             || !self.woken.is_empty()
             || !self.stirred.is_empty()
             || self.queue.has_ready(self.may_begin())

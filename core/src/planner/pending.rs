@@ -117,30 +117,31 @@ impl Planner {
         self.stirred.insert(id);
     }
 
-    /// Checks whether waiting groups may have room. Each of these is tried once. Groups with reports go first, because
-    /// others wait for the answers.
+    /// Checks whether waiting groups may have room. Each of these is tried once. Groups with reports have a queue of
+    /// their own, because others wait for the answers.
     pub(super) fn look_for_room(&mut self) {
-        let urgent: Vec<GroupId> = self.stirred.iter().copied().filter(|&id| self.has_reports(id)).collect();
-        for &id in &urgent {
-            self.stirred.remove(&id);
-        }
-        self.in_turn(urgent).into_iter().rev().for_each(|id| self.woken.push_front(id));
-        if !self.woken.is_empty() {
-            return;
-        }
-        if self.wants_growth() && self.port.growth() != self.tried_at {
-            self.ticket_moved = true;
-            self.tried_at = self.port.growth();
+        let growth = if self.wants_growth() { self.port.growth() } else { self.tried_at.clone() };
+        let grew = growth != self.tried_at;
+        self.ticket_moved |= grew;
+        let is_through = self.woken.is_empty();
+        if is_through && grew {
+            self.tried_at = growth;
             self.growth_without_room();
         }
-        if std::mem::take(&mut self.given_up) {
+        if is_through && std::mem::take(&mut self.given_up) {
             // Groups that found a place and lost it would lose it again to the same work.
             let no_fit = |id: &GroupId| matches!(self.groups[id].state, State::Waiting { no_fit: true, .. });
             let ids = self.incomplete.iter().map(|(_, id)| *id).filter(no_fit);
             self.stirred.extend(ids.collect::<Vec<_>>());
         }
-        let stirred = std::mem::take(&mut self.stirred);
-        self.woken = self.in_turn(stirred.into_iter().collect()).into();
+        let stirred = std::mem::take(&mut self.stirred).into_iter();
+        let (urgent, others): (Vec<GroupId>, Vec<GroupId>) = stirred.partition(|&id| self.has_reports(id));
+        self.urgent.extend(self.in_turn(urgent));
+        if is_through {
+            self.woken = self.in_turn(others).into();
+        } else {
+            self.stirred = others.into_iter().collect();
+        }
     }
 
     /// Handles growth for the groups for whose bundles it was not.
@@ -179,9 +180,12 @@ impl Planner {
         order.into_iter().map(|(.., id)| id).collect()
     }
 
-    /// Tries the next waiting group. Returns whether there was one.
+    /// Tries the next waiting group, from both queues in turn. Returns whether there was one.
     pub(super) fn retry_next(&mut self, now: Time) -> bool {
-        let Some(id) = self.woken.pop_front() else { return false };
+        self.is_urgent_next = !self.is_urgent_next;
+        let take_urgent = !self.urgent.is_empty() && (self.is_urgent_next || self.woken.is_empty());
+        let queue = if take_urgent { &mut self.urgent } else { &mut self.woken };
+        let Some(id) = queue.pop_front() else { return false };
         if matches!(self.groups.get(&id), Some(Group { state: State::Waiting { .. }, .. })) {
             self.try_group(id, now);
         }

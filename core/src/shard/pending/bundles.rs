@@ -8,7 +8,7 @@
 //! the planner, who answers reports in order.
 
 use super::offer::Offer;
-use super::{Turn, Waiting, admits, following};
+use super::{FIRST, Turn, Waiting, admits, following};
 use crate::broken::{Broken, broken};
 use crate::ids::NodeId;
 use crate::index::Slot;
@@ -101,7 +101,7 @@ impl Waiting {
 
     /// Lets the copy of the shape `at` after `turn` have its turn when the bundles under way for a node are answered.
     pub(super) fn block_next(&mut self, node: NodeId, turn: Turn, at: usize) {
-        let next = self.shapes.get(at).and_then(|shape| shape.next(Some(following(turn))));
+        let next = self.shapes.get(at).and_then(|shape| shape.next(following(turn)));
         if let (Some(next), Some(bundles)) = (next, self.bundles.get_mut(&node)) {
             bundles.block(next);
         }
@@ -142,10 +142,10 @@ impl Waiting {
         self.bundles.remove(&node);
         let next = following(last);
         let next = blocked.map_or(next, |blocked| blocked.min(next));
-        self.offer_again(books, Some(node), Some(next));
+        self.offer_again(books, Some(node), next);
         if grew {
             // After those that waited: otherwise a node that grows all the time would serve the same bundle for ever.
-            self.offer_again(books, Some(node), None);
+            self.offer_again(books, Some(node), FIRST);
         }
     }
 

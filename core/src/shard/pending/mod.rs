@@ -53,6 +53,9 @@ use shapes::{Asked, Below, Filed, Having, Open, ShapeFiles, Summary, asked};
 /// The order in which copies are woken: priority, then age, then the port's own order.
 pub(crate) type Turn = (Reverse<i32>, Time, WaitToken);
 
+/// No turn is before this one.
+const FIRST: Turn = (Reverse(i32::MAX), Time(0), WaitToken { port: 0, number: 0 });
+
 /// Requests that ask the same of a node, regardless of their policy.
 pub(crate) struct Shape {
     pub(crate) request: PlacementRequest,
@@ -75,13 +78,9 @@ impl Shape {
         Summary::of(&self.asked, self.armed.first().copied(), self.request.owner.is_some())
     }
 
-    /// Returns the first turn that is not before `from`, or the first of all.
-    fn next(&self, from: Option<Turn>) -> Option<Turn> {
-        match from {
-            Some(from) => self.armed.range(from..).next(),
-            None => self.armed.first(),
-        }
-        .copied()
+    /// Returns the first turn that is not before `from`.
+    fn next(&self, from: Turn) -> Option<Turn> {
+        self.armed.range(from..).next().copied()
     }
 }
 
@@ -319,7 +318,7 @@ impl Waiting {
     pub(crate) fn armed_within(
         &self,
         at: usize,
-        from: Option<Turn>,
+        from: Turn,
         offer: &Offer,
     ) -> Option<(Turn, &PlacementRequest)> {
         let shape = self.shapes.get(at)?;
@@ -359,12 +358,12 @@ impl Waiting {
     /// Wakes copies that the node in `slot` could hold, because it has more available.
     pub(crate) fn wake_for(&mut self, books: &Books, slot: Slot) {
         self.node_grew(books.nodes.hot(slot).id);
-        self.offer(books, slot, None);
+        self.offer(books, slot, FIRST);
     }
 
     /// Wakes copies that the node in `slot` could hold with what it has available, in order from the turn `from`
     /// on.
-    fn offer(&mut self, books: &Books, slot: Slot, from: Option<Turn>) {
+    fn offer(&mut self, books: &Books, slot: Slot, from: Turn) {
         if self.is_empty() || !books.nodes.takes_work(slot) {
             return;
         }
@@ -383,7 +382,7 @@ impl Waiting {
         self.open = open;
         if woken == 0 && !is_through {
             self.put_off.put_off(node, from);
-        } else if from.is_none() {
+        } else if from == FIRST {
             // The remaining shapes have their turn when the copies under way are answered.
             self.put_off.settle(node);
         }
@@ -395,7 +394,7 @@ impl Waiting {
         &mut self,
         books: &Books,
         slot: Slot,
-        from: Option<Turn>,
+        from: Turn,
         open: &mut Open,
         looks: &mut u64,
     ) -> (usize, bool) {
@@ -439,7 +438,7 @@ impl Waiting {
             if woken == most {
                 return (woken, true);
             }
-            if let Some(next) = self.shapes[at].next(Some(following(turn))) {
+            if let Some(next) = self.shapes[at].next(following(turn)) {
                 open.push(Reverse((next, vertex)));
             }
         }

@@ -27,8 +27,8 @@ use crate::limits::WAKE_LOOKS_MAX;
 #[derive(Default)]
 pub(crate) struct PutOff {
     queue: VecDeque<NodeId>,
-    /// The queued nodes. `Some` if shapes remain to be looked at for it: from this turn on, or all.
-    open: FixedMap<NodeId, Option<Option<Turn>>>,
+    /// The queued nodes. If shapes remain to be looked at for a node, the turn from which on.
+    open: FixedMap<NodeId, Option<Turn>>,
     /// The next shape to look at for the first node.
     at: usize,
     /// True if the first node gained room since the work for it began.
@@ -47,15 +47,10 @@ impl PutOff {
         self.open.get(&node).is_some_and(Option::is_some)
     }
 
-    /// Returns the turn from which on copies are looked at for the node, or `None` for all.
-    fn from(&self, node: NodeId) -> Option<Turn> {
-        self.open.get(&node).copied().flatten().flatten()
-    }
-
     /// Puts a node off. Copies before the turn `from` had their turn.
-    pub(crate) fn put_off(&mut self, node: NodeId, from: Option<Turn>) {
-        // No turn is before all turns.
-        let from = if self.is_open(node) { from.min(self.from(node)) } else { from };
+    pub(crate) fn put_off(&mut self, node: NodeId, from: Turn) {
+        let earlier = self.open.get(&node).copied().flatten();
+        let from = earlier.map_or(from, |earlier| earlier.min(from));
         if self.open.insert(node, Some(from)).is_none() {
             self.queue.push_back(node);
         }
@@ -70,14 +65,15 @@ impl PutOff {
         }
     }
 
-    /// Returns the first node for which shapes remain to be looked at.
-    fn first(&mut self) -> Option<NodeId> {
-        while let Some(&node) = self.queue.front()
-            && !self.is_open(node)
-        {
+    /// Returns the first node for which shapes remain to be looked at, and the turn from which on.
+    fn first(&mut self) -> Option<(NodeId, Turn)> {
+        while let Some(&node) = self.queue.front() {
+            if let Some(from) = self.open[&node] {
+                return Some((node, from));
+            }
             self.end(false);
         }
-        self.queue.front().copied()
+        None
     }
 
     /// Ends the work for the first node. With `again`, queues the node again after the others.
@@ -121,22 +117,21 @@ impl Waiting {
     pub(crate) fn go_on(&mut self, books: &Books) {
         let mut looks = GO_ON_LOOKS_MAX;
         while looks > 0
-            && let Some(node) = self.put_off.first()
+            && let Some((node, from)) = self.put_off.first()
         {
-            self.look_on(books, node, &mut looks);
+            self.look_on(books, node, from, &mut looks);
         }
         self.looked_at += GO_ON_LOOKS_MAX - looks;
     }
 
     /// Looks at the next shapes for the room of `node`, the first that was put off.
-    fn look_on(&mut self, books: &Books, node: NodeId, looks: &mut u64) {
+    fn look_on(&mut self, books: &Books, node: NodeId, from: Turn, looks: &mut u64) {
         let Some(slot) = books.nodes.slot(node).filter(|&slot| books.nodes.takes_work(slot)) else {
             self.put_off.end(false);
             return;
         };
         assert!(self.put_off.queue.front() == Some(&node), "the first node is looked at");
         let offer = Offer::of(books, slot);
-        let from = self.put_off.from(node);
         while self.put_off.at < self.places() {
             if *looks == 0 {
                 return;

@@ -28,7 +28,7 @@ impl Waiting {
     pub(crate) fn end_retry(&mut self, books: &Books, retry: &Retry, is_placed: bool) {
         let &Retry { turn, node, .. } = retry;
         assert!(self.copies.contains_key(&turn.2), "a copy stays while it is tried");
-        let next = Some(following(turn));
+        let next = following(turn);
         if !is_placed {
             return self.offer_again(books, node, next);
         }
@@ -43,14 +43,14 @@ impl Waiting {
     /// Removes a parked copy. Returns whether there was one.
     pub(crate) fn unpark(&mut self, books: &Books, token: WaitToken) -> bool {
         let Some(copy) = self.remove(token) else { return false };
-        self.offer_again(books, copy.under_way, Some(following(copy.turn)));
+        self.offer_again(books, copy.under_way, following(copy.turn));
         copy.bundle.into_iter().flatten().for_each(|node| self.bundle_answered(books, node));
         true
     }
 
-    /// Offers the room that a copy was woken for to the copies from the turn `from` on, or to all. A copy that was
+    /// Offers the room that a copy was woken for to the copies from the turn `from` on. A copy that was
     /// refused had its turn, and so had those before it.
-    pub(super) fn offer_again(&mut self, books: &Books, node: Option<NodeId>, from: Option<Turn>) {
+    pub(super) fn offer_again(&mut self, books: &Books, node: Option<NodeId>, from: Turn) {
         if let Some(slot) = node.and_then(|node| books.nodes.slot(node)) {
             self.offer(books, slot, from);
         }

@@ -13,6 +13,8 @@ pub use index_ops::run_index_ops;
 mod modules;
 pub use modules::{ModuleGraph, modules_page};
 pub mod oracle;
+mod protocol_page;
+pub use protocol_page::protocol_page;
 mod shard_ops;
 pub use shard_ops::{ReservationCounts, ViewCounts, run_reservation_ops, run_shard_ops, run_view_ops};
 pub mod sim;

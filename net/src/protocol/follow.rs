@@ -50,7 +50,7 @@ bodies! {
     pub struct FollowCursor {
         /// The target of the step.
         pub to: ShardVersion,
-        /// The stage, below [`ChangeCursor::STAGES`](wharf_core::view::ChangeCursor::STAGES).
+        /// The stage of the step.
         pub stage: u8,
         /// The position within the stage.
         pub place: u32,

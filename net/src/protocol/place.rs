@@ -10,23 +10,23 @@ use super::{DemandBody, FallbackSelector, Fault, NamedUnits, PreferredSelector, 
 
 /// The server's configured policy.
 pub const POLICY_DEFAULT: u8 = 0;
-/// See [`Policy::LeastFit`](wharf_core::request::Policy::LeastFit).
+/// The policy [`LeastFit`](wharf_core::request::Policy::LeastFit).
 pub const POLICY_LEAST_FIT: u8 = 1;
-/// See [`Policy::BestFit`](wharf_core::request::Policy::BestFit).
+/// The policy [`BestFit`](wharf_core::request::Policy::BestFit).
 pub const POLICY_BEST_FIT: u8 = 2;
-/// See [`Policy::FirstFit`](wharf_core::request::Policy::FirstFit).
+/// The policy [`FirstFit`](wharf_core::request::Policy::FirstFit).
 pub const POLICY_FIRST_FIT: u8 = 3;
-/// See [`Policy::NextFit`](wharf_core::request::Policy::NextFit).
+/// The policy [`NextFit`](wharf_core::request::Policy::NextFit).
 pub const POLICY_NEXT_FIT: u8 = 4;
-/// See [`Policy::Random`](wharf_core::request::Policy::Random).
+/// The policy [`Random`](wharf_core::request::Policy::Random).
 pub const POLICY_RANDOM: u8 = 5;
-/// See [`Policy::Fgd`](wharf_core::request::Policy::Fgd).
+/// The policy [`Fgd`](wharf_core::request::Policy::Fgd).
 pub const POLICY_FGD: u8 = 6;
-/// See [`Policy::Hybrid`](wharf_core::request::Policy::Hybrid).
+/// The policy [`Hybrid`](wharf_core::request::Policy::Hybrid).
 pub const POLICY_HYBRID: u8 = 7;
-/// See [`Policy::Spread`](wharf_core::request::Policy::Spread).
+/// The policy [`Spread`](wharf_core::request::Policy::Spread).
 pub const POLICY_SPREAD: u8 = 8;
-/// See [`Policy::LeastStranded`](wharf_core::request::Policy::LeastStranded).
+/// The policy [`LeastStranded`](wharf_core::request::Policy::LeastStranded).
 pub const POLICY_LEAST_STRANDED: u8 = 16;
 
 /// The label has one of the values.

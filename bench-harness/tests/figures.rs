@@ -1,14 +1,13 @@
-//! `wharf-bench figures`: every table of `docs/benchmarks.md` can be measured, and the page has a place for
-//! each.
+//! `wharf-bench figures`: every table of the pages can be measured, and its page has a place for it.
 
 use std::path::Path;
 use std::process::Command;
 
 use wharf_bench::figures::{SECTIONS, splice};
 
-fn page() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
-    std::fs::read_to_string(path).expect("docs/benchmarks.md")
+fn page(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name))
+        .expect("the page is there")
 }
 
 fn figures(arguments: &[&str]) -> std::process::Output {
@@ -21,17 +20,25 @@ fn figures(arguments: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn the_page_has_a_place_for_every_table() {
+fn the_pages_have_a_place_for_every_table() {
     for section in SECTIONS {
-        splice(&page(), section.name, "").unwrap_or_else(|error| panic!("{error}"));
+        splice(&page(section.page), section.name, "").unwrap_or_else(|error| panic!("{error}"));
     }
-    let marks = page().matches("<!-- figures: ").count();
-    assert_eq!(marks, SECTIONS.len(), "a mark of docs/benchmarks.md has no table");
+    let marks = |name| page(name).matches("<!-- figures: ").count();
+    assert_eq!(marks("README.md") + marks("docs/benchmarks.md"), SECTIONS.len(), "a mark has no table");
 }
 
 #[test]
 fn short_tables_are_measured_and_written() {
-    let names = ["engine-steady", "engine-fgd", "views-publish", "views-readers", "views-planners", "groups"];
+    let names = [
+        "summary-speed",
+        "engine-steady",
+        "engine-fgd",
+        "views-publish",
+        "views-readers",
+        "views-planners",
+        "groups",
+    ];
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("page.md");
     let marks = |name: &&str| format!("<!-- figures: {name} -->\nold\n<!-- end of figures -->\n");

@@ -13,9 +13,9 @@ pub(super) struct FiguresArgs {
     /// Tables by name, separated by commas [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
-    /// The page to write the tables to.
-    #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
-    page: PathBuf,
+    /// The page to write the tables to [default: each table's own, README.md or docs/benchmarks.md].
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     /// Run every command with only a few operations. Shows the columns but measures nothing.
     #[arg(long)]
     quick: bool,
@@ -30,8 +30,8 @@ impl FiguresArgs {
         let chosen =
             |section: &&Section| self.only.is_empty() || self.only.iter().any(|name| name == section.name);
         let sections: Vec<&Section> = SECTIONS.iter().filter(chosen).collect();
-        write(&self.page, &sections, self.quick, |name| say(format_args!("{name}")))?;
-        say(format_args!("{} tables written to {}", sections.len(), self.page.display()));
+        write(self.page.as_deref(), &sections, self.quick, |name| say(format_args!("{name}")))?;
+        say(format_args!("{} tables written", sections.len()));
         Ok(())
     }
 }

@@ -83,28 +83,32 @@ pub fn splice(page: &str, name: &str, text: &str) -> anyhow::Result<String> {
     Ok(format!("{before}{mark}\n{text}{END}{after}"))
 }
 
-/// Measures the sections and writes their tables to the page, one after the other, so that an interrupted run
-/// keeps its results. `note` is called with the name of each section before it runs.
+/// Measures the sections and writes their tables to `page`, or to their own pages, one after the other, so that an
+/// interrupted run keeps its results. `note` is called with the name of each section before it runs.
 ///
 /// # Errors
-/// When the page cannot be read or written or lacks a mark, or a measurement fails.
+/// When a page cannot be read or written or lacks a mark, or a measurement fails.
 pub fn write(
-    page: &Path,
+    page: Option<&Path>,
     sections: &[&Section],
     quick: bool,
     mut note: impl FnMut(&str),
 ) -> anyhow::Result<()> {
-    let read = || std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()));
+    let page_of = |section: &Section| page.unwrap_or_else(|| Path::new(section.page));
+    let read = |section: &Section| {
+        let page = page_of(section);
+        std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))
+    };
     // Checks all marks before the first measurement, which may take minutes.
-    let text = read()?;
     for section in sections {
-        splice(&text, section.name, "")?;
+        splice(&read(section)?, section.name, "")?;
     }
     for section in sections {
         note(section.name);
         let rows = measure(section, quick)?;
         let rendered = render(section, &rows, &Origin::of_this_run(quick))?;
-        let text = splice(&read()?, section.name, &rendered)?;
+        let text = splice(&read(section)?, section.name, &rendered)?;
+        let page = page_of(section);
         std::fs::write(page, text).with_context(|| format!("cannot write {}", page.display()))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The tables of `docs/benchmarks.md`: their commands and columns.
+//! The tables of README.md and `docs/benchmarks.md`: their commands and columns.
 
 use super::table::Unit::{Count, Decimals, Microseconds, Milliseconds, PercentOf, Plain};
 use super::table::{Column, Unit};
@@ -8,6 +8,8 @@ use super::table::{Column, Unit};
 pub struct Section {
     /// The name in the page's mark.
     pub name: &'static str,
+    /// The page.
+    pub page: &'static str,
     /// Arguments of `wharf-bench`, without `--json`. The rows of all commands form one table.
     pub commands: &'static [&'static str],
     /// Arguments that shorten each command, for tests of the columns.
@@ -36,6 +38,11 @@ const ENGINE: &[Column] = &[
     column("bytes per allocation", "/bytes_per_allocation", Count),
 ];
 
+/// The page of all tables but those of README.md.
+const BENCHMARKS: &str = "docs/benchmarks.md";
+/// The page of few figures for a first impression.
+const README: &str = "README.md";
+
 /// Arguments that shorten `wharf-bench engine`.
 const ENGINE_QUICK: &str = "--nodes 1000 --ops 200";
 
@@ -53,13 +60,43 @@ const REPLAY: &[Column] = &[
 /// All tables, in the order of the page.
 pub const SECTIONS: &[Section] = &[
     Section {
+        name: "summary-speed",
+        page: README,
+        commands: &["engine --rows steady --nodes 1000,100000"],
+        quick: "--ops 200",
+        columns: &[
+            column("nodes", "/nodes", Count),
+            column("policy", "/policy", Plain),
+            column("place and release, ns", "/ns_per_op", Count),
+            column("p99, ns", "/p99_ns", Count),
+            column("linear scan, ns", "/scan_ns_per_op", Count),
+        ],
+    },
+    Section {
+        name: "summary-packing",
+        page: README,
+        commands: &[
+            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 120 --policy least-stranded",
+            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 120 --policy fgd",
+            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 120 --policy best-fit",
+        ],
+        quick: "",
+        columns: &[
+            column("policy", "/policy", Plain),
+            column("GPUs allocated at 120 % load", "/loads/0/gpu_allocated_percent", Decimals(2)),
+            column("decisions/s", "/placements_per_second", Count),
+        ],
+    },
+    Section {
         name: "engine-steady",
+        page: BENCHMARKS,
         commands: &["engine --rows steady"],
         quick: ENGINE_QUICK,
         columns: ENGINE,
     },
     Section {
         name: "engine-unkind",
+        page: BENCHMARKS,
         commands: &[
             "engine --rows adversarial-last,adversarial-anticorrelated,adversarial-fractions,full-99.5,all-equal,all-different",
         ],
@@ -68,19 +105,28 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "engine-candidates",
+        page: BENCHMARKS,
         commands: &["engine --rows candidates-1,candidates-10,candidates-1000,candidates-half"],
         quick: ENGINE_QUICK,
         columns: ENGINE,
     },
     Section {
         name: "engine-served",
+        page: BENCHMARKS,
         commands: &["engine --rows steady,served-step --nodes 1000,10000"],
         quick: "--ops 200",
         columns: ENGINE,
     },
-    Section { name: "engine-fgd", commands: &["engine --rows fgd"], quick: ENGINE_QUICK, columns: ENGINE },
+    Section {
+        name: "engine-fgd",
+        page: BENCHMARKS,
+        commands: &["engine --rows fgd"],
+        quick: ENGINE_QUICK,
+        columns: ENGINE,
+    },
     Section {
         name: "views-publish",
+        page: BENCHMARKS,
         commands: &["views --tables publish"],
         quick: "--nodes 200 --rounds 5",
         columns: &[
@@ -93,6 +139,7 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "views-readers",
+        page: BENCHMARKS,
         commands: &["views --tables readers"],
         quick: "--nodes 200 --rounds 5 --millis 5",
         columns: &[
@@ -104,6 +151,7 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "views-planners",
+        page: BENCHMARKS,
         commands: &["views --tables planners"],
         quick: "--nodes 200 --rounds 5",
         columns: &[
@@ -117,6 +165,7 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "groups",
+        page: BENCHMARKS,
         commands: &["groups"],
         quick: "--groups 20 --live 5 --nodes 100",
         columns: &[
@@ -131,6 +180,7 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "contention",
+        page: BENCHMARKS,
         commands: &["contention --decision-ms 100 --load 32 --seconds 30 --planners 1,4,8,32"],
         quick: "",
         columns: &[
@@ -145,6 +195,7 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "replay",
+        page: BENCHMARKS,
         commands: &[
             "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy best-fit",
             "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy least-fit",
@@ -159,6 +210,7 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "replay-policies",
+        page: BENCHMARKS,
         commands: &[
             "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy best-fit",
             "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy least-fit",

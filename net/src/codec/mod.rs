@@ -4,7 +4,7 @@
 pub mod body;
 pub mod frame;
 
-pub use body::{BodyError, decode_body, encode_body};
+pub use body::{BodyError, decode_body, decode_stored, encode_body};
 pub(crate) use frame::acknowledge_in_frame;
 pub use frame::{
     Extension, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, HEADER_BYTES, Header,

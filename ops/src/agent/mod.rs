@@ -21,6 +21,7 @@ pub use report::{Shape, report};
 use std::future::Future;
 use std::time::Duration;
 
+use anyhow::Context;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use wharf_net::client::{Client, ClientError};
@@ -170,7 +171,10 @@ impl<J: Journal> Agent<J> {
             let next = Instant::now() + self.interval.map_or(wanted, |own| own.min(wanted));
             let changed = tokio::select! {
                 () = &mut *stop => return Ok(()),
-                changed = self.accelerators.changed() => changed.is_ok(),
+                changed = self.accelerators.changed() => {
+                    changed.context("the thread that watches the accelerators has ended: start the agent again")?;
+                    true
+                }
                 () = sleep_until(next) => false,
             };
             let beat = HeartbeatRequest { node: reply.node, version: self.version };

@@ -180,8 +180,6 @@ fn shape(args: &AgentArgs) -> Result<Shape, Usage> {
 }
 
 pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
-    // First, so that a signal during startup is not lost.
-    let mut interruption = Interruption::new()?;
     let shape = shape(&args)?;
     let mut inventory: Box<dyn Inventory> = match &args.fake_inventory {
         Some(path) => Box::new(Fake { path: path.clone() }),
@@ -192,6 +190,8 @@ pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
         let request = crate::agent::report(&shape, &found, 0);
         return Report { request: &request, found: &found, node: None }.show(&args.connect);
     }
+    // Before anything slow, so that a signal during startup is not lost. A single report ends by the signal itself.
+    let interruption = if args.once { None } else { Some(Interruption::of_service()?) };
     let interval = args.interval.map(Duration::from_millis);
     let failed = |error: &anyhow::Error| note(&format!("accelerators: {}", super::message(error)));
     let accelerators = watch_accelerators(inventory, interval, failed)?;
@@ -207,11 +207,11 @@ pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
         journal: Notes,
         version: 0,
     };
-    if args.once {
+    let Some(mut interruption) = interruption else {
         let reply = args.connect.ask(async |client| agent.report_once(client).await).await?;
         let request = crate::agent::report(&agent.shape, &found, agent.version);
         return Report { request: &request, found: &found, node: Some(reply.node) }.show(&args.connect);
-    }
+    };
     agent.run(|| args.connect.connect(), interruption.told()).await;
     Ok(Ended::Done)
 }

@@ -144,23 +144,26 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 pub(super) struct Interruption {
     interrupt: Signal,
     terminate: Signal,
-    hangup: Signal,
+    /// `None` for a command that a lost terminal does not end.
+    hangup: Option<Signal>,
 }
 
 impl Interruption {
     pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
+        Ok(Self { hangup: Some(signal(SignalKind::hangup())?), ..Self::of_service()? })
+    }
+
+    /// Returns the signals that end a command that runs like a service.
+    pub(super) fn of_service() -> std::io::Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())?, hangup: None })
     }
 
     pub(super) async fn told(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
-            _ = self.hangup.recv() => {}
+            Some(()) = async { self.hangup.as_mut()?.recv().await } => {}
         }
     }
 }

@@ -68,7 +68,7 @@ struct Ask {
     #[serde(default, deserialize_with = "amount")]
     gpu: i64,
     resources: Option<Resources>,
-    gpus: Option<Vec<u8>>,
+    gpus: Option<Vec<Instance>>,
     owner: Option<Whole>,
 }
 
@@ -86,7 +86,13 @@ struct Evict {
 #[serde(untagged, expecting = "give the node's id as a number, or its name as a text")]
 enum Node {
     Id(NonZeroU64),
-    Name(String),
+    Name(#[serde(deserialize_with = "not_empty")] String),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "give GPU instances from 0 to 15")]
+enum Instance {
+    Number(u8),
 }
 
 #[derive(Deserialize)]
@@ -106,6 +112,11 @@ enum Text {
 enum Written {
     Number(serde_json::Number),
     Text(String),
+}
+
+fn not_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    if name.is_empty() { Err(D::Error::custom("the name is empty")) } else { Ok(name) }
 }
 
 /// Reads a value of the form `W` and parses it. Null is read as the default.
@@ -217,7 +228,7 @@ impl Ask {
                 gpu: self.gpu,
                 custom: self.resources.map_or_else(Vec::new, |Resources(custom)| custom),
             },
-            gpus: self.gpus.unwrap_or_default(),
+            gpus: self.gpus.into_iter().flatten().map(|Instance::Number(gpu)| gpu).collect(),
             owner: self.owner.map_or(0, |Whole::Number(owner)| owner),
             ..OperationBody::default()
         };
@@ -328,6 +339,7 @@ mod tests {
             ("{}", ": give one of `allocate`, `pipeline` and `evict`"),
             ("[]", ": invalid length 0, expected an object with one key"),
             (r#""evict""#, r#": invalid type: string "evict", expected an object with one key"#),
+            (r#"{"allocate": {"node": ""}}"#, ".allocate.node: give the node's id"),
             (r#"{"pipeline": {"node": []}}"#, ".pipeline.node: give the node's id"),
             (
                 r#"{"pipeline": {"node": "a", "gpus": [1]}}"#,
@@ -349,7 +361,7 @@ mod tests {
             ),
             (
                 r#"{"allocate": {"node": "a", "gpus": [0, 999]}}"#,
-                ".allocate.gpus[1]: invalid value: integer `999`, expected u8",
+                ".allocate.gpus[1]: give GPU instances from 0 to 15",
             ),
             (r#"{"allocate": {"node": "a", "owner": -1}}"#, ".allocate.owner: give a whole number from 0 on"),
             (

@@ -16,7 +16,7 @@ use wharf_core::ids::Incarnation;
 use wharf_core::limits::PARTITIONS_MAX;
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
-use wharf_net::codec::{decode_body, encode_body};
+use wharf_net::codec::{decode_stored, encode_body};
 
 use super::row;
 use crate::file_error::FileError;
@@ -227,7 +227,7 @@ fn read_checkpoint(transaction: &redb::ReadTransaction, state: &mut StoreState) 
     let mut reader = row::Reader::new(state);
     for row in rows.iter()? {
         let (at, bytes) = row?;
-        let added = decode_body(bytes.value()).map_err(Into::into).and_then(|(row, _)| reader.add(row));
+        let added = decode_stored(bytes.value()).map_err(Into::into).and_then(|row| reader.add(row));
         added.map_err(|error| damage(format_args!("row {}: {error}", at.value())))?;
     }
     Ok(())

@@ -360,7 +360,7 @@ impl ConnectionService {
             return Err(Fault::new(Reason::NotServed, message));
         }
         let asked = check(request, shards, views.latest(ShardId(0)).version())?;
-        let wait = u64::try_from(asked.wait.as_nanos()).expect("the longest wait is some minutes");
+        let wait = u64::try_from(asked.wait.as_nanos()).expect("the longest wait is an hour");
         let until = Time(asker.started.0.saturating_add(wait));
         let followed = Followed { asker, until, asked };
         if self.connections[asker.connection].has_unwritten() {

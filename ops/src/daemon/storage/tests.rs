@@ -273,6 +273,23 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn a_group_that_is_longer_than_any_frame_is_read() {
+    let mut state = rich();
+    let group = state.groups.last_mut().unwrap();
+    let values = (0..1_000).map(|at| format!("{at:0250}")).collect();
+    let term = Term { key: "zone".to_owned(), operator: Operator::In, values };
+    let demand = group.bundles[0].request.demand.clone();
+    let mut request = PlacementRequest::new(demand, Policy::Spread);
+    request.selector = Some(Arc::new(Selector::new(vec![term; 40])));
+    for bundle in &mut group.bundles {
+        bundle.request = Arc::new(request.clone());
+    }
+    let directory = stopped_with(&state);
+    assert!(rows_of(&directory).0.iter().any(|row| row.len() > 9 << 20));
+    assert_eq!(open(&directory).unwrap().1, state);
+}
+
+#[test]
 fn the_engine_takes_what_was_read() {
     for shards in [1, 4] {
         let (_store, state) = open(&stopped_with(&rich())).unwrap();

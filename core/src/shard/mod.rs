@@ -14,8 +14,6 @@ pub use command::{
     Adoption, Audit, Command, Explain, Home, NodeChange, NodeReply, NodeView, Outcome, Park, Refused,
     Released, ReservationChange, ReservationReply, ResourceSum, ShardStatus, WaitToken, Watch,
 };
-mod cost;
-pub use cost::{COSTS, Cost, CostFacts, Most};
 mod memory;
 mod node_commands;
 mod pending;

@@ -1,5 +1,5 @@
-//! Counters of what commands cost a shard. They are the basis of the table in ARCHITECTURE.md, section "What a
-//! command may cost".
+//! Counters of what commands cost a shard. They are the basis of the table in ARCHITECTURE.md, section "Cost of a
+//! command".
 //!
 //! The counters cover walks over nodes and allocations. Searches in the index are counted by
 //! [`Visits`](crate::index::Visits).

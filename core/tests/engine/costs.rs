@@ -10,7 +10,7 @@ use wharf_core::node::{Operator, Selector, Term};
 use wharf_core::request::{Explain, PlacementRequest, Policy, Refusal};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{NotPlaced, PortReply, PortRequest};
-use wharf_core::shard::{Command, Cost, CostFacts, Outcome, Pages, Refused, Shard, ShardWork};
+use wharf_core::shard::{Command, Outcome, Pages, Refused, Shard, ShardWork};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
@@ -152,30 +152,6 @@ fn the_counts_of_all_pages_are_those_of_one_look_at_everything() {
         }
         check_all(&engine);
     }
-}
-
-/// Checks the limits in the cost table, and that exceeding one is reported.
-#[test]
-fn a_command_that_costs_more_than_it_may_is_told() {
-    let list = Command::ListNodes { after: Ordinal(0), limit: 3 };
-    let check = |command: &Command, nodes_looked_at, allocations_looked_at| {
-        let facts = CostFacts { most_of_a_node: 5, inside: 2 };
-        Cost::check(
-            command,
-            ShardWork { nodes_looked_at, allocations_looked_at, ..ShardWork::default() },
-            PAGES,
-            facts,
-        )
-    };
-    assert_eq!(check(&list, 3, 0), Ok(()));
-    assert!(check(&list, 4, 0).is_err());
-    assert!(check(&list, 0, 1).is_err());
-    assert_eq!(check(&Command::Place(cores(1)), 400, 0), Ok(()));
-    assert!(check(&Command::Place(cores(1)), 401, 0).is_err());
-    assert_eq!(check(&Command::Audit { number: 0 }, 32, 261), Ok(()));
-    assert!(check(&Command::Audit { number: 0 }, 32, 262).is_err());
-    assert!(check(&Command::Status, 1, 0).is_err());
-    assert_eq!(check(&Command::Export, 1 << 40, 1 << 40), Ok(()));
 }
 
 #[test]

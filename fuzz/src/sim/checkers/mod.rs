@@ -5,6 +5,7 @@
 //! illegal state.
 
 pub mod books;
+mod cost_table;
 pub mod costs;
 #[cfg(test)]
 mod fires;

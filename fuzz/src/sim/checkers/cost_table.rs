@@ -3,15 +3,15 @@
 //!
 //! The cost is what [`ShardWork`] counts: walks over nodes and allocations, not searches in the index.
 
-use crate::broken::{Broken, broken};
-use crate::limits::{CANDIDATES_MAX, EXPLAIN_SLOTS_PER_NODE, GROUP_BUNDLES_MAX, NODES_PER_MESSAGE_MAX};
-use crate::request::PlacementRequest;
-use crate::shard::command::Command;
-use crate::shard::work::{Pages, ShardWork};
+use wharf_core::limits::{CANDIDATES_MAX, EXPLAIN_SLOTS_PER_NODE};
+use wharf_core::request::PlacementRequest;
+use wharf_core::shard::{Command, Pages, ShardWork};
+
+use super::Verdict;
 
 /// The maximum number of nodes or allocations that one command may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Most {
+pub(super) enum Most {
     /// None.
     Nothing,
     /// A fixed number.
@@ -36,17 +36,17 @@ pub enum Most {
 
 /// The maximum cost of one kind of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub(super) struct Cost {
     /// The names of the commands.
-    pub commands: &'static [&'static str],
+    pub(super) commands: &'static [&'static str],
     /// The limit for [`ShardWork::nodes_looked_at`].
-    pub nodes: Most,
+    pub(super) nodes: Most,
     /// The limit for [`ShardWork::allocations_looked_at`].
-    pub allocations: Most,
+    pub(super) allocations: Most,
 }
 
 /// The costs of all commands.
-pub const COSTS: &[Cost] = &[
+pub(super) const COSTS: &[Cost] = &[
     Cost {
         commands: &["Place", "Park", "Retry", "Explain"],
         nodes: Most::RefusalPage,
@@ -85,55 +85,51 @@ pub const COSTS: &[Cost] = &[
 
 /// Facts about a shard's state on which some bounds depend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CostFacts {
+pub(super) struct CostFacts {
     /// The largest number of allocations on one node, including those inside bundles.
-    pub most_of_a_node: u64,
+    pub(super) most_of_a_node: u64,
     /// The number of allocations inside all bundles.
-    pub inside: u64,
+    pub(super) inside: u64,
 }
 
-impl Command {
-    /// Returns the command's name as in the table of [costs](crate::shard::COSTS).
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Place(_) => "Place",
-            Self::Release(_) => "Release",
-            Self::AddNode(_) => "AddNode",
-            Self::RejoinNode { .. } => "RejoinNode",
-            Self::GoOn => "GoOn",
-            Self::UpdateNode(..) => "UpdateNode",
-            Self::Life(..) => "Life",
-            Self::Report(..) => "Report",
-            Self::SetHealth(..) => "SetHealth",
-            Self::RemoveNode { .. } => "RemoveNode",
-            Self::ListNodes { .. } => "ListNodes",
-            Self::Status => "Status",
-            Self::Audit { .. } => "Audit",
-            Self::Explain(_) => "Explain",
-            Self::Adopt(_) => "Adopt",
-            Self::SetResources(..) => "SetResources",
-            Self::NodeBooks(_) => "NodeBooks",
-            Self::Park(_) => "Park",
-            Self::Retry(_) => "Retry",
-            Self::Watch(_) => "Watch",
-            Self::Rearm { .. } => "Rearm",
-            Self::Unpark(_) => "Unpark",
-            Self::Reserve(_) => "Reserve",
-            Self::EndReservation(..) => "EndReservation",
-            Self::Prepare(_) => "Prepare",
-            Self::Finish { .. } => "Finish",
-            Self::Apply(_) => "Apply",
-            Self::PlaceInto { .. } => "PlaceInto",
-            Self::Export => "Export",
-        }
+/// Returns the command's name as in the table.
+fn name_of(command: &Command) -> &'static str {
+    match command {
+        Command::Place(_) => "Place",
+        Command::Release(_) => "Release",
+        Command::AddNode(_) => "AddNode",
+        Command::RejoinNode { .. } => "RejoinNode",
+        Command::GoOn => "GoOn",
+        Command::UpdateNode(..) => "UpdateNode",
+        Command::Life(..) => "Life",
+        Command::Report(..) => "Report",
+        Command::SetHealth(..) => "SetHealth",
+        Command::RemoveNode { .. } => "RemoveNode",
+        Command::ListNodes { .. } => "ListNodes",
+        Command::Status => "Status",
+        Command::Audit { .. } => "Audit",
+        Command::Explain(_) => "Explain",
+        Command::Adopt(_) => "Adopt",
+        Command::SetResources(..) => "SetResources",
+        Command::NodeBooks(_) => "NodeBooks",
+        Command::Park(_) => "Park",
+        Command::Retry(_) => "Retry",
+        Command::Watch(_) => "Watch",
+        Command::Rearm { .. } => "Rearm",
+        Command::Unpark(_) => "Unpark",
+        Command::Reserve(_) => "Reserve",
+        Command::EndReservation(..) => "EndReservation",
+        Command::Prepare(_) => "Prepare",
+        Command::Finish { .. } => "Finish",
+        Command::Apply(_) => "Apply",
+        Command::PlaceInto { .. } => "PlaceInto",
+        Command::Export => "Export",
     }
 }
 
 impl Most {
     /// Returns the bound for `command`, or `None` if it is unbounded.
-    #[must_use]
-    pub fn bound(self, command: &Command, pages: Pages, facts: CostFacts) -> Option<u64> {
+    pub(super) fn bound(self, command: &Command, pages: Pages, facts: CostFacts) -> Option<u64> {
         Some(match self {
             Self::Nothing => 0,
             Self::Fixed(most) => most,
@@ -156,27 +152,6 @@ impl Most {
             Self::Everything => return None,
         })
     }
-
-    /// Returns the bound as text, with the default page sizes.
-    #[must_use]
-    pub fn text(self) -> String {
-        let pages = Pages::default();
-        match self {
-            Self::Nothing => "0".to_owned(),
-            Self::Fixed(most) => most.to_string(),
-            Self::RefusalPage => {
-                let page = pages.explain_nodes * EXPLAIN_SLOTS_PER_NODE;
-                format!("{page}, or the named candidates, at most {CANDIDATES_MAX}")
-            }
-            Self::AuditPage => pages.audit_nodes.to_string(),
-            Self::Asked => format!("the number asked for, at most {NODES_PER_MESSAGE_MAX}"),
-            Self::Named => format!("the bundles that it names, at most {GROUP_BUNDLES_MAX}"),
-            Self::OfNode => "those of the node".to_owned(),
-            Self::Inside => "those inside the ended bundles".to_owned(),
-            Self::AuditPageAndNode => format!("{} and those of one node", pages.audit_allocations),
-            Self::Everything => "all, only at a clean stop".to_owned(),
-        }
-    }
 }
 
 /// Returns the number of candidates that a command's request names.
@@ -194,12 +169,8 @@ fn named(command: &Command) -> u64 {
 
 impl Cost {
     /// Returns the maximum cost of `command`.
-    ///
-    /// # Panics
-    /// If the table has no row for it.
-    #[must_use]
-    pub fn of(command: &Command) -> &'static Self {
-        let name = command.name();
+    pub(super) fn of(command: &Command) -> &'static Self {
+        let name = name_of(command);
         let row = COSTS.iter().find(|cost| cost.commands.contains(&name));
         row.unwrap_or_else(|| panic!("the table of costs has no row for {name}"))
     }
@@ -208,7 +179,7 @@ impl Cost {
     ///
     /// # Errors
     /// The limit that was exceeded.
-    pub fn check(command: &Command, work: ShardWork, pages: Pages, facts: CostFacts) -> Result<(), Broken> {
+    pub(super) fn check(command: &Command, work: ShardWork, pages: Pages, facts: CostFacts) -> Verdict {
         let cost = Self::of(command);
         let counted = [
             ("nodes", work.nodes_looked_at, cost.nodes),
@@ -218,12 +189,42 @@ impl Cost {
             if let Some(bound) = most.bound(command, pages, facts)
                 && looked_at > bound
             {
-                let name = command.name();
-                return Err(broken!(
+                let name = name_of(command);
+                return Err(format!(
                     "{name} looked at {looked_at} {what}, and may look at {bound}: {most:?}"
                 ));
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wharf_core::ids::Ordinal;
+    use wharf_core::request::Policy;
+    use wharf_core::resource::Demand;
+
+    use super::*;
+
+    #[test]
+    fn a_command_that_costs_more_than_it_may_is_told() {
+        let list = Command::ListNodes { after: Ordinal(0), limit: 3 };
+        let place = Command::Place(PlacementRequest::new(Demand::default(), Policy::BestFit));
+        let pages = Pages { explain_nodes: 100, audit_nodes: 32, audit_allocations: 256 };
+        let check = |command: &Command, nodes_looked_at, allocations_looked_at| {
+            let facts = CostFacts { most_of_a_node: 5, inside: 2 };
+            let work = ShardWork { nodes_looked_at, allocations_looked_at, ..ShardWork::default() };
+            Cost::check(command, work, pages, facts)
+        };
+        assert_eq!(check(&list, 3, 0), Ok(()));
+        assert!(check(&list, 4, 0).is_err());
+        assert!(check(&list, 0, 1).is_err());
+        assert_eq!(check(&place, 400, 0), Ok(()));
+        assert!(check(&place, 401, 0).is_err());
+        assert_eq!(check(&Command::Audit { number: 0 }, 32, 261), Ok(()));
+        assert!(check(&Command::Audit { number: 0 }, 32, 262).is_err());
+        assert!(check(&Command::Status, 1, 0).is_err());
+        assert_eq!(check(&Command::Export, 1 << 40, 1 << 40), Ok(()));
     }
 }

@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use serde::de::DeserializeOwned;
 use slab::Slab;
 use wharf_core::ids::{NodeId, PartitionId};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
@@ -35,9 +34,9 @@ use crate::convert::{
     adoption, adoption_fault, books_reply, learn_kinds, node_spec, placed_reply, resource_totals,
 };
 use crate::protocol::{
-    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, Kind,
-    ListReply, ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest,
-    PlaceReply, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
+    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, ListReply,
+    ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest, PlaceReply,
+    RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
     StatusReply, StatusRequest,
 };
 use listing::Listing;
@@ -76,37 +75,6 @@ pub enum RegistrarRequest {
     EndReservation(EndReservationRequest),
     /// Export the durable state of every shard, then end the task.
     Stop,
-}
-
-/// Reads the body of a frame as the type that its kind has.
-pub trait ReadBody {
-    /// Reads the body.
-    ///
-    /// # Errors
-    /// A fault of the sender, naming the field.
-    fn read<B: DeserializeOwned>(&self) -> Result<B, Fault>;
-}
-
-impl RegistrarRequest {
-    /// Reads a request of `kind`; none if the registrar does not serve this kind.
-    pub fn read(kind: Kind, body: &impl ReadBody) -> Option<Result<Self, Fault>> {
-        Some(match kind {
-            Kind::AddNodes => body.read().map(Self::Add),
-            Kind::UpdateNodes => body.read().map(Self::Update),
-            Kind::DrainNodes => body.read().map(Self::Drain),
-            Kind::RemoveNodes => body.read().map(Self::Remove),
-            Kind::ListNodes => body.read().map(Self::List),
-            Kind::Status => body.read().map(Self::Status),
-            Kind::Report => body.read().map(|report| Self::Report(Box::new(report))),
-            Kind::Heartbeat => body.read().map(Self::Heartbeat),
-            Kind::Adopt => body.read().map(Self::Adopt),
-            Kind::SetResources => body.read().map(Self::SetResources),
-            Kind::NodeBooks => body.read().map(Self::Books),
-            Kind::Reserve => body.read().map(Self::Reserve),
-            Kind::EndReservation => body.read().map(Self::EndReservation),
-            _ => return None,
-        })
-    }
 }
 
 /// An answer of the registrar.

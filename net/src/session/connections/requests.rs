@@ -9,7 +9,7 @@ use super::{ConnectionKey, ConnectionService};
 use crate::codec::FrameRef;
 use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason};
 use crate::session::Weight;
-use crate::session::registrar::RegistrarRequest;
+use crate::session::registrar::RegistrarRequest as Question;
 use crate::session::shared::Counters;
 
 impl ConnectionService {
@@ -99,10 +99,19 @@ impl ConnectionService {
             | Kind::PlaceInto
             | Kind::SubmitStatement => return self.handle_planning(asker, asked),
             Kind::Follow => return self.handle_follow(asker, &read_body(asked)?),
-            _ => {
-                let request = RegistrarRequest::read(kind, asked).expect("all others are served above")?;
-                self.ask_registrar(asker, request);
-            }
+            Kind::AddNodes => self.ask_registrar(asker, Question::Add(read_body(asked)?)),
+            Kind::UpdateNodes => self.ask_registrar(asker, Question::Update(read_body(asked)?)),
+            Kind::DrainNodes => self.ask_registrar(asker, Question::Drain(read_body(asked)?)),
+            Kind::RemoveNodes => self.ask_registrar(asker, Question::Remove(read_body(asked)?)),
+            Kind::ListNodes => self.ask_registrar(asker, Question::List(read_body(asked)?)),
+            Kind::Status => self.ask_registrar(asker, Question::Status(read_body(asked)?)),
+            Kind::Report => self.ask_registrar(asker, Question::Report(Box::new(read_body(asked)?))),
+            Kind::Heartbeat => self.ask_registrar(asker, Question::Heartbeat(read_body(asked)?)),
+            Kind::Adopt => self.ask_registrar(asker, Question::Adopt(read_body(asked)?)),
+            Kind::SetResources => self.ask_registrar(asker, Question::SetResources(read_body(asked)?)),
+            Kind::NodeBooks => self.ask_registrar(asker, Question::Books(read_body(asked)?)),
+            Kind::Reserve => self.ask_registrar(asker, Question::Reserve(read_body(asked)?)),
+            Kind::EndReservation => self.ask_registrar(asker, Question::EndReservation(read_body(asked)?)),
         }
         Ok(())
     }

@@ -23,9 +23,7 @@ pub use statements::{conflict_body, conflict_detection, statement, statement_rep
 use std::sync::Arc;
 
 use wharf_core::ids::ResourceId;
-use wharf_core::limits::{
-    CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX,
-};
+use wharf_core::limits::{GPU_INSTANCES_MAX, RESOURCE_KINDS_MAX};
 use wharf_core::node::{Labels, NodeSpec, NodeState};
 use wharf_core::registrar::{Catalog, RegistrarError};
 use wharf_core::request::{
@@ -64,19 +62,13 @@ pub(crate) fn gpu_request(units: i64) -> Result<GpuRequest, Fault> {
     GpuRequest::from_amount(amount("gpu", units)?).map_err(|message| invalid("gpu", message))
 }
 
-/// Checks that a name is not empty, not too long, and free of control characters.
+/// Checks that a name is not empty and is free of control characters. Its length was checked when it was read.
 ///
 /// # Errors
 /// Returns a fault that names `field`.
 pub fn check_name(field: &str, name: &str) -> Result<(), Fault> {
     if name.is_empty() {
         return Err(invalid(field, "the name is empty: give one"));
-    }
-    if name.len() > NAME_BYTES_MAX {
-        return Err(invalid(
-            field,
-            format!("the name has {} bytes: give at most {NAME_BYTES_MAX}", name.len()),
-        ));
     }
     // The message does not repeat the name: escaped, it is several times as long, and a batch has many.
     if name.chars().any(char::is_control) {
@@ -209,7 +201,7 @@ pub fn placement_request(
     };
     let policy = policy(wire.policy, defaults.policy)?;
     let order = order(wire.attribute_order, defaults.orders)?;
-    let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates))?;
+    let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates));
     let preferences =
         preferences::preferences(&mut wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)?;
     let owner = named_owner("owner", wire.owner)?;
@@ -384,9 +376,6 @@ pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<Nod
 /// # Errors
 /// Returns a fault that names the field.
 pub fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
-    if wire.len() > LABELS_MAX {
-        return Err(invalid("labels", format!("{} labels: give at most {LABELS_MAX}", wire.len())));
-    }
     for (i, pair) in wire.iter().enumerate() {
         check_name(&format!("labels[{i}].key"), &pair.key)?;
     }
@@ -400,10 +389,6 @@ pub fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
 /// # Errors
 /// Returns a fault that names the field.
 pub(crate) fn check_custom(wire: &[NamedAmount], resources: &ResourceRegistry) -> Result<(), Fault> {
-    if wire.len() > CUSTOM_RESOURCES_MAX {
-        let message = format!("{} custom resources: give at most {CUSTOM_RESOURCES_MAX}", wire.len());
-        return Err(invalid("custom", message));
-    }
     for (i, named) in wire.iter().enumerate() {
         check_custom_name(&format!("custom[{i}].name"), &named.name)?;
         let total = amount(&format!("custom[{i}].amount"), named.amount)?;

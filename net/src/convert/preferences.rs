@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use wharf_core::ids::NodeId;
-use wharf_core::limits::{PREFERENCE_WEIGHT_MAX, PREFERRED_NODES_MAX, PREFERRED_SELECTORS_MAX, TAINTS_MAX};
+use wharf_core::limits::{PREFERENCE_WEIGHT_MAX, PREFERRED_SELECTORS_MAX, TAINTS_MAX};
 use wharf_core::node::{
     Operator, Selector, Taint, TaintEffect, Taints, Term, Toleration, TolerationOperator,
 };
@@ -246,10 +246,6 @@ pub(super) fn preferences(
         other => return Err(invalid("avoid_gpu", format!("{other} is none: give 0 (the server's), 1 or 2"))),
     };
     let avoid_gpu = avoid_gpu && gpu == GpuRequest::None;
-    if wire.preferred_nodes.len() > PREFERRED_NODES_MAX {
-        let message = format!("{} nodes: give at most {PREFERRED_NODES_MAX}", wire.preferred_nodes.len());
-        return Err(invalid("preferred_nodes", message));
-    }
     let affinity = wire.node != 0;
     if affinity {
         let node = NodeId(wire.node);

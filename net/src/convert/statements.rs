@@ -51,9 +51,8 @@ fn mode(number: u8) -> Result<CommitMode, Fault> {
 /// Returns a fault that names the field of the operation (`operations[2].gpu`). An unregistered node is a
 /// fault of an all-or-nothing statement. In an incremental statement, only that operation conflicts.
 pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fault> {
-    let count = wire.operations.len();
-    if count == 0 || count > OPERATIONS_PER_MESSAGE_MAX {
-        let message = format!("{count} operations: give 1 to {OPERATIONS_PER_MESSAGE_MAX}");
+    if wire.operations.is_empty() {
+        let message = format!("0 operations: give 1 to {OPERATIONS_PER_MESSAGE_MAX}");
         return Err(invalid("operations", message));
     }
     let conflict_detection = conflict_detection(wire.conflict_detection)?;

@@ -2,7 +2,6 @@
 
 use wharf_core::time::Time;
 
-use super::connection::Admitted;
 use super::input::{Asked, read_body};
 use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService};
@@ -24,35 +23,13 @@ impl ConnectionService {
             let fault = Fault::new(Reason::SecondHello, message);
             return self.refuse_frame(key, header.kind, header.sequence, &fault);
         }
-        if let Err(fault) = self.admit(key, frame, now) {
-            self.refuse_frame(key, header.kind, header.sequence, &fault);
-        }
-    }
-
-    /// Executes a request unless it was executed before.
-    fn admit(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) -> Result<(), Fault> {
-        let header = frame.header;
         let connection = &mut self.connections[key];
         connection.session().acknowledge(header.lowest_unacknowledged);
         match connection.admit(header.sequence, Weight::of(header.kind, frame.bytes)) {
-            Admitted::New => self.execute(key, frame, now),
-            Admitted::Done => self.touch(key),
-            Admitted::Stale => {
-                let message = format!(
-                    "sequence {} was acknowledged (or is 0): it is not done again; sequences count from 1",
-                    header.sequence
-                );
-                return Err(Fault::new(Reason::StaleSequence, message));
-            }
-            Admitted::OutOfWindow => {
-                let message = format!(
-                    "sequence {} is too far ahead of what is acknowledged, or the replies kept since are too long: acknowledge replies, then ask again",
-                    header.sequence
-                );
-                return Err(Fault::new(Reason::SequenceOutOfWindow, message));
-            }
+            Ok(true) => self.execute(key, frame, now),
+            Ok(false) => self.touch(key),
+            Err(fault) => self.refuse_frame(key, header.kind, header.sequence, &fault),
         }
-        Ok(())
     }
 
     fn execute(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) {

@@ -9,7 +9,6 @@ mod bed;
 mod listing;
 #[cfg(test)]
 mod publication_tests;
-mod reservations;
 mod status;
 mod sums;
 
@@ -25,22 +24,22 @@ use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::reply::reply_of;
 use wharf_core::request::Placement;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
-use wharf_core::shard::{Command, NodeBooks, NodeChange, NodeRejection, Outcome, UnknownNode};
+use wharf_core::shard::{Command, NodeBooks, NodeChange, Outcome, UnknownNode};
 use wharf_core::state::ShardState;
 use wharf_core::time::Time;
 
 use super::tags::{split_tag, tag};
 use crate::convert::{
-    adoption, adoption_fault, books_reply, learn_kinds, node_spec, placed_reply, resource_totals,
+    adoption, adoption_fault, books_reply, learn_kinds, node_spec, placed_reply, reservation,
+    reservation_owner, reserve_reply, resource_totals,
 };
 use crate::protocol::{
     AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, ListReply,
     ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest, PlaceReply,
-    RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
+    Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
     StatusReply, StatusRequest,
 };
 use listing::Listing;
-use reservations::of_node;
 
 /// A request to the registrar.
 #[derive(Debug)]
@@ -127,11 +126,16 @@ fn adopted(outcome: Result<Outcome, Fault>, catalog: &Catalog, _: Time) -> Regis
 fn books(outcome: Result<Outcome, Fault>, catalog: &Catalog, now: Time) -> RegistrarReply {
     let books = outcome.and_then(|outcome| {
         let books: Result<Box<NodeBooks>, UnknownNode> = reply_of(outcome);
-        books.map_err(|unknown| NodeRejection::from(unknown).into())
+        books.map_err(|unknown| Fault::of_field(Reason::UnknownNode, "node", unknown.to_string()))
     });
     books.map_or_else(RegistrarReply::Fault, |books| {
         RegistrarReply::Books(Box::new(books_reply(&books, &catalog.resources, now)))
     })
+}
+
+fn reserved(outcome: Result<Outcome, Fault>, catalog: &Catalog, _: Time) -> RegistrarReply {
+    let reply = outcome.map(|outcome| reserve_reply(reply_of(outcome), &catalog.resources));
+    RegistrarReply::Reserved(Box::new(reply.unwrap_or_else(Into::into)))
 }
 
 enum JobKind<T> {
@@ -283,25 +287,18 @@ impl<T> RegistrarService<T> {
     pub fn handle(&mut self, request: RegistrarRequest, reply: T, now: Time) {
         self.now = now;
         match request {
-            RegistrarRequest::Add(request) => {
-                let planned = request.nodes.into_iter().map(|node| self.plan_add(node)).collect();
-                self.start_nodes(planned, reply);
+            RegistrarRequest::Add(NodesRequest { nodes }) => self.start_nodes(nodes, Self::plan_add, reply),
+            RegistrarRequest::Update(NodesRequest { nodes }) => {
+                self.start_nodes(nodes, Self::plan_update, reply);
             }
-            RegistrarRequest::Update(request) => {
-                let planned = request.nodes.into_iter().map(|node| self.plan_update(node)).collect();
-                self.start_nodes(planned, reply);
+            RegistrarRequest::Drain(DrainRequest { names, undo }) => {
+                let event = if undo { LifeEvent::Undrain } else { LifeEvent::Drain };
+                let life = |node| Ok(Command::Life(node, event));
+                self.start_nodes(names, |service, name| service.plan_named(&name.0, "name", life), reply);
             }
-            RegistrarRequest::Drain(request) => {
-                let event = if request.undo { LifeEvent::Undrain } else { LifeEvent::Drain };
-                let plan = |name: &str| self.plan_named(name, |node| Command::Life(node, event));
-                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
-                self.start_nodes(planned, reply);
-            }
-            RegistrarRequest::Remove(request) => {
-                let force = request.force;
-                let plan = |name: &str| self.plan_named(name, |node| Command::RemoveNode { node, force });
-                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
-                self.start_nodes(planned, reply);
+            RegistrarRequest::Remove(RemoveRequest { names, force }) => {
+                let remove = |node| Ok(Command::RemoveNode { node, force });
+                self.start_nodes(names, |service, name| service.plan_named(&name.0, "name", remove), reply);
             }
             RegistrarRequest::List(request) => self.handle_list(&request, reply),
             RegistrarRequest::Status(StatusRequest { audit: false }) => {
@@ -314,16 +311,34 @@ impl<T> RegistrarService<T> {
             RegistrarRequest::Report(request) => self.handle_report(*request, reply),
             RegistrarRequest::Heartbeat(request) => self.handle_heartbeat(request, reply),
             RegistrarRequest::SetResources(request) => {
-                let planned = self.plan_set_resources(&request);
-                self.start_nodes(vec![planned], reply);
+                let plan = |service: &mut Self, SetResourcesRequest { node, resources }| {
+                    let totals = resource_totals(&resources, service.registrar.resources_mut())?;
+                    service.plan_named(&node, "node", |node| Ok(Command::SetResources(node, totals.into())))
+                };
+                self.start_nodes(vec![request], plan, reply);
             }
             RegistrarRequest::Adopt(request) => {
-                let planned = self.plan_adopt(request);
+                let planned = self.plan_named(&request.node.clone(), "node", |node| {
+                    Ok(Command::Adopt(Box::new(adoption(request, node, &self.catalog.load())?)))
+                });
                 self.start_one(planned, adopted, reply);
             }
             RegistrarRequest::Books(request) => {
-                let planned = self.plan_named(&request.node, Command::NodeBooks);
+                let planned = self.plan_named(&request.node, "node", |node| Ok(Command::NodeBooks(node)));
                 self.start_one(planned, books, reply);
+            }
+            RegistrarRequest::Reserve(request) => {
+                let planned = self.plan_named(&request.node.clone(), "node", |node| {
+                    let reserve = reservation(request, node, &self.catalog.load(), self.now)?;
+                    Ok(Command::Reserve(Box::new(reserve)))
+                });
+                self.start_one(planned, reserved, reply);
+            }
+            RegistrarRequest::EndReservation(request) => {
+                let planned = reservation_owner(request.owner).and_then(|owner| {
+                    self.plan_named(&request.node, "node", |node| Ok(Command::EndReservation(node, owner)))
+                });
+                self.start_one(planned, reserved, reply);
             }
             RegistrarRequest::Learn(names) => {
                 let learnt = learn_kinds(&names, self.registrar.resources_mut());
@@ -331,8 +346,6 @@ impl<T> RegistrarService<T> {
                 let answer = learnt.map_or_else(RegistrarReply::Fault, |()| RegistrarReply::Learnt);
                 self.answer(reply, answer);
             }
-            RegistrarRequest::Reserve(request) => self.handle_reserve(request, reply),
-            RegistrarRequest::EndReservation(request) => self.handle_end_reservation(&request, reply),
             RegistrarRequest::Stop => {
                 self.stops = true;
                 self.stop_wanted = Some(reply);
@@ -365,21 +378,16 @@ impl<T> RegistrarService<T> {
         Ok((partition, Command::UpdateNode(id, Box::new(spec)), id))
     }
 
-    fn plan_named(&self, name: &str, command: impl FnOnce(NodeId) -> Command) -> Planned {
-        let (id, partition) = self.registrar.resolve(name)?;
-        Ok((partition, command(id), id))
-    }
-
-    fn plan_set_resources(&mut self, request: &SetResourcesRequest) -> Planned {
-        let totals = resource_totals(&request.resources, self.registrar.resources_mut())?;
-        self.plan_named(&request.node, |node| Command::SetResources(node, totals.into()))
-    }
-
-    fn plan_adopt(&mut self, request: AdoptRequest) -> Planned {
-        let registrar = &self.registrar;
-        let (node, partition) = registrar.resolve(&request.node).map_err(of_node)?;
-        let adoption = adoption(request, node, &self.catalog.load())?;
-        Ok((partition, Command::Adopt(Box::new(adoption)), node))
+    /// Plans a command for the node that a request names in `field`.
+    fn plan_named(
+        &self,
+        name: &str,
+        field: &str,
+        command: impl FnOnce(NodeId) -> Result<Command, Fault>,
+    ) -> Planned {
+        let unknown = |error| Fault { field: field.to_owned(), ..Fault::from(error) };
+        let (node, partition) = self.registrar.resolve(name).map_err(unknown)?;
+        Ok((partition, command(node)?, node))
     }
 
     /// Sends a command whose outcome is the whole reply. `answer` converts it, and a fault too.
@@ -395,7 +403,8 @@ impl<T> RegistrarService<T> {
         }
     }
 
-    fn start_nodes(&mut self, planned: Vec<Planned>, reply: T) {
+    fn start_nodes<N>(&mut self, nodes: Vec<N>, plan: impl Fn(&mut Self, N) -> Planned, reply: T) {
+        let planned: Vec<Planned> = nodes.into_iter().map(|node| plan(self, node)).collect();
         // Publish before any shard can place on a new node, so that a reply can resolve the node's name.
         self.publish();
         let left = planned.iter().filter(|planned| planned.is_ok()).count();

@@ -8,8 +8,8 @@ use wharf_core::time::Time;
 use super::bed::Bed;
 use super::{RegistrarReply, RegistrarRequest};
 use crate::protocol::{
-    ListRequest, NamedAmount, NodeBody, NodeReply, NodesRequest, Reason, ReportReply, ReportRequest,
-    SetResourcesRequest, StatusRequest,
+    AdoptRequest, EndReservationRequest, ListRequest, NamedAmount, NodeBody, NodeBooksRequest, NodeReply,
+    NodesRequest, Reason, ReportReply, ReportRequest, ReserveRequest, SetResourcesRequest, StatusRequest,
 };
 
 impl Bed {
@@ -148,4 +148,33 @@ fn a_report_that_waits_for_a_lost_node_to_go_has_taught_nothing() {
     assert!(reply.reason.is_done() && reply.replaced == id, "{reply:?}");
     assert_eq!(bed.state().resources, ["new"]);
     assert_eq!(Reason::Done, reply.reason.known().unwrap());
+}
+
+/// The bodies of requests about one node have its name in the field `node`.
+#[test]
+fn a_fault_of_a_node_names_the_field_of_its_request() {
+    let mut bed = Bed::new(1, 64);
+    let absent = || "absent".to_owned();
+    let resources = vec![NamedAmount { name: "cpu".to_owned(), amount: 10_000 }];
+    let set = SetResourcesRequest { node: absent(), resources };
+    let set = bed.one(RegistrarRequest::SetResources(set)).fault;
+    let reserve = ReserveRequest { node: absent(), owner: 1, ..ReserveRequest::default() };
+    let end = EndReservationRequest { node: absent(), owner: 1 };
+    let adopt = AdoptRequest { node: absent(), ..AdoptRequest::default() };
+    let requests = [
+        RegistrarRequest::Books(NodeBooksRequest { node: absent() }),
+        RegistrarRequest::Reserve(reserve),
+        RegistrarRequest::EndReservation(end),
+        RegistrarRequest::Adopt(adopt),
+    ];
+    let faults = requests.map(|request| match bed.ask(request) {
+        RegistrarReply::Fault(fault) => Some(fault),
+        RegistrarReply::Reserved(reply) => reply.fault,
+        RegistrarReply::Adopted(reply) => reply.fault,
+        other => panic!("it is about one node: {other:?}"),
+    });
+    for fault in faults.into_iter().chain([set]) {
+        let fault = fault.expect("no node has this name");
+        assert_eq!((fault.reason.known(), fault.field.as_str()), (Some(Reason::UnknownNode), "node"));
+    }
 }

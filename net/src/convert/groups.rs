@@ -326,74 +326,54 @@ fn summary(view: &GroupView) -> GroupSummary {
 /// Converts a group's refusal to the wire.
 #[must_use]
 pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
+    use GroupRefusalReason as Why;
     let GroupRefusal { infeasible, reason, attempts } = refusal;
-    let mut body =
-        GroupRefusalBody { attempts: *attempts, message: reason.to_string(), ..GroupRefusalBody::default() };
-    let cause = match reason {
-        GroupRefusalReason::Bundle { bundle, placed, refusal } => {
-            (body.bundle, body.bundles) = (Some(*bundle), *placed);
-            body.refusal = Some(refusal_body(refusal, catalog));
-            Reason::NoNodeForBundle
+    let (cause, bundle, bundles, nodes) = match *reason {
+        Why::Bundle { bundle, placed, .. } => (Reason::NoNodeForBundle, Some(bundle), placed, 0),
+        Why::OneNode { bundles } => (Reason::NoSingleNode, None, bundles, 0),
+        Why::TooFewNodes { bundles, nodes } => (Reason::TooFewNodes, None, bundles, nodes),
+        Why::Cluster(_) => (Reason::ClusterTooSmall, None, 0, 0),
+        Why::Confined { bundles, nodes, .. } => (Reason::ConfinedTooSmall, None, bundles, nodes),
+        Why::TooFewPlaces { bundles, .. } => (Reason::TooFewPlaces, None, bundles, 0),
+        Why::OwnBundles { bundle, placed, nodes, .. } => (Reason::OwnBundles, Some(bundle), placed, nodes),
+        Why::NoValue { .. } => (Reason::TopologyTooSmall, None, 0, 0),
+        Why::ValueTooSmall { bundles, .. } | Why::SkewTooSmall { bundles, .. } => {
+            (Reason::TopologyTooSmall, None, bundles, 0)
         }
-        GroupRefusalReason::OneNode { bundles } => {
-            body.bundles = *bundles;
-            Reason::NoSingleNode
+        Why::Topology { bundle, placed, .. } | Why::Skew { bundle, placed, .. } => {
+            (Reason::TopologyTooSmall, Some(bundle), placed, 0)
         }
-        GroupRefusalReason::TooFewNodes { bundles, nodes } => {
-            (body.bundles, body.nodes) = (*bundles, *nodes);
-            Reason::TooFewNodes
+        Why::SearchGivenUp { bundle, placed, .. } => (Reason::LimitExceeded, Some(bundle), placed, 0),
+        Why::Conflicts(_) => (Reason::Conflicted, None, 0, 0),
+    };
+    let message = reason.to_string();
+    let mut body = GroupRefusalBody {
+        cause: cause.into(),
+        attempts: *attempts,
+        bundle,
+        bundles,
+        nodes,
+        message,
+        ..GroupRefusalBody::default()
+    };
+    match reason {
+        Why::Bundle { refusal, .. } => body.refusal = Some(refusal_body(refusal, catalog)),
+        Why::Cluster(kind) | Why::Confined { kind, .. } => {
+            body.resource = resource_name(*kind, &catalog.resources);
+            body.message = body.message.replace(&kind.to_string(), &body.resource);
         }
-        GroupRefusalReason::Cluster(kind) => {
-            name_kind(&mut body, *kind, catalog);
-            Reason::ClusterTooSmall
-        }
-        GroupRefusalReason::Confined { bundles, nodes, kind } => {
-            (body.bundles, body.nodes) = (*bundles, *nodes);
-            name_kind(&mut body, *kind, catalog);
-            Reason::ConfinedTooSmall
-        }
-        GroupRefusalReason::TooFewPlaces { bundles, .. } => {
-            body.bundles = *bundles;
-            Reason::TooFewPlaces
-        }
-        GroupRefusalReason::OwnBundles { bundle, placed, nodes, .. } => {
-            (body.bundle, body.bundles, body.nodes) = (Some(*bundle), *placed, *nodes);
-            Reason::OwnBundles
-        }
-        GroupRefusalReason::NoValue { .. } => Reason::TopologyTooSmall,
-        GroupRefusalReason::ValueTooSmall { bundles, .. }
-        | GroupRefusalReason::SkewTooSmall { bundles, .. } => {
-            body.bundles = *bundles;
-            Reason::TopologyTooSmall
-        }
-        GroupRefusalReason::Topology { bundle, placed, .. }
-        | GroupRefusalReason::Skew { bundle, placed, .. } => {
-            (body.bundle, body.bundles) = (Some(*bundle), *placed);
-            Reason::TopologyTooSmall
-        }
-        GroupRefusalReason::SearchGivenUp { bundle, placed, .. } => {
-            (body.bundle, body.bundles) = (Some(*bundle), *placed);
-            Reason::LimitExceeded
-        }
-        GroupRefusalReason::Conflicts(conflicts) => {
+        Why::Conflicts(conflicts) => {
             let first = conflicts.iter().take(GROUP_CONFLICTS_MAX);
             body.conflicts = first.map(|conflict| conflict_body(conflict, catalog)).collect();
-            Reason::Conflicted
         }
-    };
-    body.cause = cause.into();
+        _ => {}
+    }
     let reason = match cause {
         _ if *infeasible => Reason::Infeasible,
         Reason::Conflicted => Reason::Conflicted,
         _ => Reason::NoFitNow,
     };
     GroupReply { reason: reason.into(), refusal: Some(body), ..GroupReply::default() }
-}
-
-/// Sets the resource that the refusal is about, by its name.
-fn name_kind(body: &mut GroupRefusalBody, kind: ResourceKind, catalog: &Catalog) {
-    body.resource = resource_name(kind, &catalog.resources);
-    body.message = body.message.replace(&kind.to_string(), &body.resource);
 }
 
 fn cancelled_group(message: &str) -> GroupReply {

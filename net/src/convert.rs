@@ -22,7 +22,7 @@ pub use statements::{conflict_body, conflict_detection, statement, statement_rep
 
 use std::sync::Arc;
 
-use wharf_core::ids::ResourceId;
+use wharf_core::ids::{AllocationId, NodeId, ResourceId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, RESOURCE_KINDS_MAX};
 use wharf_core::node::{Labels, NodeSpec, NodeState};
 use wharf_core::registrar::{Catalog, RegistrarError};
@@ -30,8 +30,8 @@ use wharf_core::request::{
     Check, Explain, OrderChoice, Placement, PlacementRequest, Policy, Refusal, Shortage,
 };
 use wharf_core::resource::{
-    Amount, Demand, GpuRequest, RegistryFull, ResourceKind, ResourceRegistry, check_unit_request,
-    check_unit_total,
+    Amount, Demand, GpuAssignment, GpuRequest, RegistryFull, ResourceKind, ResourceRegistry, UnitAssignments,
+    check_unit_request, check_unit_total,
 };
 
 use wharf_core::router::Verdict;
@@ -290,23 +290,31 @@ fn unknown_resource(place: usize, name: String, asked: Amount, catalog: &Catalog
     }
 }
 
+/// Converts a placement to the wire.
+fn placed_body(
+    node: NodeId,
+    allocation: AllocationId,
+    gpus: GpuAssignment,
+    units: Option<&UnitAssignments>,
+    catalog: &Catalog,
+) -> PlacedBody {
+    PlacedBody {
+        node: node.0,
+        node_name: catalog.node_name(node).map(ToString::to_string).unwrap_or_default(),
+        allocation: allocation.into(),
+        gpus: gpus.instances().collect(),
+        gpu_part: gpus.part,
+        units: units.map_or_else(Vec::new, |units| named_units(units, &catalog.resources)),
+    }
+}
+
 /// Returns the reply to a granted placement.
 #[must_use]
 pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReply {
-    let node_name = catalog.node_name(placement.node).map(|name| name.to_string()).unwrap_or_default();
+    let Placement { node, allocation, gpus, units, .. } = placement;
     PlaceReply {
         reason: Reason::Done.into(),
-        placed: Some(PlacedBody {
-            node: placement.node.0,
-            node_name,
-            allocation: placement.allocation.into(),
-            gpus: placement.gpus.instances().collect(),
-            gpu_part: placement.gpus.part,
-            units: placement
-                .units
-                .as_ref()
-                .map_or_else(Vec::new, |units| named_units(units, &catalog.resources)),
-        }),
+        placed: Some(placed_body(*node, *allocation, *gpus, units.as_deref(), catalog)),
         alternative: placement.alternative,
         ..PlaceReply::default()
     }

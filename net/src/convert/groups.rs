@@ -10,20 +10,19 @@ use wharf_core::ids::GroupId;
 use wharf_core::limits::GROUP_BUNDLES_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{Demand, GpuAssignment, ResourceKind};
+use wharf_core::resource::Demand;
 use wharf_core::time::Time;
 
 use super::{
     PlacementDefaults, check_name, conflict_body, conflict_detection, demand, invalid, kinds_to_learn,
-    placement_request, refusal_body, resource_name,
+    placed_body, placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
     BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
     GROUP_CONFLICTS_MAX, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GROUPS_PER_MESSAGE_MAX, GroupBody,
     GroupRefusalBody, GroupReply, GroupSummary, ListGroupsReply, MODE_NOW, MODE_WAIT_UNTIL, PlaceIntoRequest,
-    PlaceReply, PlaceRequest, PlacedBody, Reason, RemoveGroupReply, STRATEGY_PACK, STRATEGY_SPREAD,
-    STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
-    TopologyBody, WireAllocation,
+    PlaceReply, PlaceRequest, Reason, RemoveGroupReply, STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK,
+    STRATEGY_STRICT_SPREAD, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
 };
 
 const STRATEGIES: [(u8, Strategy); 4] = [
@@ -106,14 +105,11 @@ fn of_bundle(at: usize, reply: PlaceReply) -> Box<GroupReply> {
 /// Checks that a bundle leaves the fields of its group or template at their defaults.
 fn check_bundle(asked: &PlaceRequest) -> Result<(), Fault> {
     let of_group = "a group waits as a whole: leave it at its default, and give it for the group";
-    if asked.mode != MODE_NOW {
-        return Err(invalid("mode", of_group));
-    }
-    if asked.priority != 0 {
-        return Err(invalid("priority", of_group));
-    }
-    if asked.deadline != 0 {
-        return Err(invalid("deadline", of_group));
+    let waits = [asked.mode != MODE_NOW, asked.priority != 0, asked.deadline != 0];
+    if let Some((field, _)) =
+        ["mode", "priority", "deadline"].into_iter().zip(waits).find(|&(_, given)| given)
+    {
+        return Err(invalid(field, of_group));
     }
     if asked.count != 1 {
         return Err(invalid("count", "the template has the number of equal bundles: leave this at 1"));
@@ -253,22 +249,6 @@ pub fn plan_fault(rejection: &PlanRejection) -> Fault {
     Fault::of_field(reason, field, rejection.to_string())
 }
 
-fn placed(
-    node: wharf_core::ids::NodeId,
-    id: WireAllocation,
-    gpus: GpuAssignment,
-    catalog: &Catalog,
-) -> PlacedBody {
-    PlacedBody {
-        node: node.0,
-        node_name: catalog.node_name(node).map(ToString::to_string).unwrap_or_default(),
-        allocation: id,
-        gpus: gpus.instances().collect(),
-        gpu_part: gpus.part,
-        units: Vec::new(),
-    }
-}
-
 fn state_number(state: GroupState) -> u8 {
     match state {
         GroupState::Waiting => GROUP_WAITING,
@@ -287,7 +267,7 @@ pub(super) fn group_body(view: &GroupView, catalog: &Catalog) -> GroupBody {
         let placed = match bundle {
             BundleView::Unplaced => None,
             BundleView::Placed { node, allocation, gpus } => {
-                Some(placed(node, allocation.into(), gpus, catalog))
+                Some(placed_body(node, allocation, gpus, None, catalog))
             }
         };
         let cpu = demand.cpu.units();

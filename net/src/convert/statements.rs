@@ -69,7 +69,7 @@ pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fa
 fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result<Operation, Fault> {
     match wire.operation {
         OPERATION_ALLOCATE => {
-            check_absent(&wire, &[Part::Allocation, Part::Grace])?;
+            check_absent(&wire, &["allocation", "grace"])?;
             let owner = named_owner("owner", wire.owner)?;
             let expected = wire.expected_version;
             let (node, gpus) =
@@ -81,14 +81,14 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
             Ok(Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle: None }))
         }
         OPERATION_PIPELINE => {
-            check_absent(&wire, &[Part::Allocation, Part::Grace, Part::Gpus, Part::Owner])?;
+            check_absent(&wire, &["allocation", "grace", "gpus", "owner"])?;
             let node = node(wire.node, mode, catalog)?;
             let expected = wire.expected_version;
             let demand = asked(wire.demand, catalog)?;
             Ok(Operation::Pipeline(Pipeline { node, expected, demand, bundle: None }))
         }
         OPERATION_EVICT => {
-            check_absent(&wire, &[Part::Node, Part::Amounts, Part::Gpus, Part::Owner])?;
+            check_absent(&wire, &["node", "custom", "memory", "gpu", "cpu", "gpus", "owner"])?;
             let OperationBody { allocation, expected_version: expected, grace: grace_ns, .. } = wire;
             let allocation = allocation
                 .ok_or_else(|| invalid("allocation", "no allocation is named: say which is to end"))?
@@ -108,37 +108,22 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
     }
 }
 
-/// The fields that operations of some kinds do not have.
-#[derive(Clone, Copy)]
-enum Part {
-    Node,
-    Amounts,
-    Gpus,
-    Owner,
-    Allocation,
-    Grace,
-}
-
 /// Checks that fields of other kinds of operations are absent, since they would be ignored.
-fn check_absent(wire: &OperationBody, parts: &[Part]) -> Result<(), Fault> {
-    for part in parts {
-        let (field, absent) = match part {
-            Part::Node => ("node", wire.node == 0),
-            Part::Amounts if !wire.demand.custom.is_empty() => ("custom", false),
-            Part::Amounts if wire.demand.memory != 0 => ("memory", false),
-            Part::Amounts if wire.demand.gpu != 0 => ("gpu", false),
-            Part::Amounts => ("cpu", wire.demand.cpu == 0),
-            Part::Gpus => ("gpus", wire.gpus.is_empty()),
-            Part::Owner => ("owner", wire.owner == 0),
-            Part::Allocation => ("allocation", wire.allocation.is_none()),
-            Part::Grace => ("grace", wire.grace == 0),
-        };
-        if !absent {
-            let message = format!("an operation of kind {} has none: leave it out", wire.operation);
-            return Err(invalid(field, message));
-        }
-    }
-    Ok(())
+fn check_absent(wire: &OperationBody, of_others: &[&str]) -> Result<(), Fault> {
+    let given = [
+        ("node", wire.node != 0),
+        ("cpu", wire.demand.cpu != 0),
+        ("memory", wire.demand.memory != 0),
+        ("gpu", wire.demand.gpu != 0),
+        ("custom", !wire.demand.custom.is_empty()),
+        ("gpus", !wire.gpus.is_empty()),
+        ("owner", wire.owner != 0),
+        ("allocation", wire.allocation.is_some()),
+        ("grace", wire.grace != 0),
+    ];
+    let message = || format!("an operation of kind {} has none: leave it out", wire.operation);
+    let unfit = of_others.iter().find(|&&field| given.contains(&(field, true)));
+    unfit.map_or(Ok(()), |&field| Err(invalid(field, message())))
 }
 
 /// Converts the node of an operation. In an incremental statement, the planner reports an unregistered node

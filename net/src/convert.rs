@@ -1,6 +1,14 @@
 //! Conversion between wire types and engine types. The engine's types are not serializable. Everything that
 //! enters passes through here and is checked once. A fault names the field that is wrong.
 
+/// Builds a body: first the fields that are copied from the fields of these names, then the others.
+macro_rules! same {
+    ($body:ident from $source:expr; $($copied:ident),*; $($other:ident: $value:expr),*) => {
+        $body { $($copied: $source.$copied,)* $($other: $value,)* }
+    };
+}
+pub(crate) use same;
+
 mod agent;
 pub use agent::{agent_body, agent_facts, agent_report, node_status, unhealthy_bodies};
 mod candidates;

@@ -10,7 +10,6 @@ mod listing;
 #[cfg(test)]
 mod publication_tests;
 mod status;
-mod sums;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

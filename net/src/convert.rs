@@ -11,6 +11,9 @@ pub(crate) use same;
 
 mod agent;
 pub use agent::{agent_body, agent_facts, agent_report, node_status, unhealthy_bodies};
+mod books;
+use books::named_units;
+pub use books::{adoption, adoption_fault, books_reply, bundle_fault, resource_totals};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
 mod follow;
@@ -25,6 +28,9 @@ mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
 pub use preferences::{selector, selector_terms, taints, toleration, wire_taints, wire_toleration};
+mod reservations;
+use reservations::named_owner;
+pub use reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
 mod statements;
 pub use statements::{conflict_body, conflict_detection, statement, statement_reply};
 
@@ -45,10 +51,6 @@ use wharf_core::resource::{
 use wharf_core::router::Verdict;
 use wharf_core::shard::NodeRejection;
 
-use crate::convert_books::named_units;
-pub use crate::convert_books::{adoption, adoption_fault, books_reply, bundle_fault, resource_totals};
-use crate::convert_reservations::named_owner;
-pub use crate::convert_reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
 use crate::protocol::{
     DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
     NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, ORDER_DOMINANT,

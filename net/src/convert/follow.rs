@@ -7,8 +7,7 @@ use wharf_core::view::{
     View,
 };
 
-use super::{demand_body, invalid, named_amounts, node_body, state_number, unhealthy_bodies};
-use crate::convert_books::named_units;
+use super::{demand_body, invalid, named_amounts, named_units, node_body, state_number, unhealthy_bodies};
 use crate::protocol::{
     AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, ClaimBody,
     FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage, HoldBegun,

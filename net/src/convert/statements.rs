@@ -9,10 +9,8 @@ use wharf_core::statement::{
     Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Granted, Operation, Pipeline,
 };
 
-use super::{demand, invalid, plan_fault, resource_name};
-use crate::convert::placed_reply;
-use crate::convert_books::mask;
-use crate::convert_reservations::named_owner;
+use super::books::mask;
+use super::{demand, invalid, named_owner, placed_reply, plan_fault, resource_name};
 use crate::protocol::{
     COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE,
     ConflictBody, DemandBody, Fault, GRACE_NS_MAX, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE,

@@ -9,9 +9,7 @@ use wharf_core::resource::{
 use wharf_core::shard::{Adoption, AdoptionRejection, Book, BundleRejection, NodeBooks};
 use wharf_core::time::Time;
 
-use crate::convert::{
-    amount, check_custom_name, check_name, demand, invalid, reservation_body, resource_name, same,
-};
+use super::{amount, check_custom_name, check_name, demand, invalid, reservation_body, resource_name};
 use crate::protocol::{
     AdoptRequest, BookBody, DemandBody, Fault, InstanceBody, Name, NamedAmount, NamedUnits, NodeBooksReply,
     Reason,

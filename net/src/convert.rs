@@ -34,11 +34,12 @@ pub use reservations::{reservation, reservation_body, reservation_owner, reserve
 mod statements;
 pub use statements::{conflict_body, conflict_detection, statement, statement_reply};
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, NodeId, ResourceId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, RESOURCE_KINDS_MAX};
-use wharf_core::node::{Labels, NodeSpec, NodeState};
+use wharf_core::node::{Labels, NodeSpec};
 use wharf_core::registrar::{Catalog, RegistrarError};
 use wharf_core::request::{
     Check, Explain, OrderChoice, Placement, PlacementRequest, Policy, Refusal, Shortage,
@@ -52,11 +53,10 @@ use wharf_core::router::Verdict;
 use wharf_core::shard::NodeRejection;
 
 use crate::protocol::{
-    DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
-    NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, ORDER_DOMINANT,
-    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID, POLICY_LEAST_FIT,
-    POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply, PlaceRequest,
-    PlacedBody, Reason, RefusalBody,
+    DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NamedAmount,
+    NodeBody, ORDER_DOMINANT, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID,
+    POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply,
+    PlaceRequest, PlacedBody, Reason, RefusalBody,
 };
 
 pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -65,6 +65,19 @@ pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> F
 
 pub(crate) fn amount(field: &str, units: i64) -> Result<Amount, Fault> {
     Amount::try_from_units(units).map_err(|error| invalid(field, error.to_string()))
+}
+
+/// Returns what a number of the wire selects from a table, or a fault with the number and the remedy.
+fn chosen<T: Copy>(table: &[(u8, T)], number: u8, field: impl Display, remedy: &str) -> Result<T, Fault> {
+    match table.iter().find(|(known, _)| *known == number) {
+        Some(&(_, meaning)) => Ok(meaning),
+        None => Err(invalid(field.to_string(), format!("{number} is no {remedy}"))),
+    }
+}
+
+/// Returns the number of the wire that selects `meaning` from a table.
+fn number_of<T: PartialEq>(table: &[(u8, T)], meaning: T) -> u8 {
+    table.iter().find(|(_, known)| *known == meaning).expect("every meaning has a number").0
 }
 
 /// Reads an amount of GPUs: a fraction of one, or whole devices.
@@ -469,16 +482,6 @@ fn named_amounts(
 ) -> Vec<NamedAmount> {
     let name = |id| resources.name(id).unwrap_or_default().to_owned();
     amounts.map(|(id, amount)| NamedAmount { name: name(id), amount: amount.units() }).collect()
-}
-
-fn state_number(state: NodeState) -> u8 {
-    match state {
-        NodeState::Ready => NODE_READY,
-        NodeState::Draining => NODE_DRAINING,
-        NodeState::Joining => NODE_JOINING,
-        NodeState::Lost { draining: false } => NODE_LOST,
-        NodeState::Lost { draining: true } => NODE_LOST_DRAINING,
-    }
 }
 
 /// Returns the name of a resource on the wire.

@@ -1,13 +1,13 @@
 //! Conversion of the changes between two views of a shard to the wire.
 
-use wharf_core::node::NodeRegistration;
+use wharf_core::node::{NodeRegistration, NodeState};
 use wharf_core::resource::{Demand, GpuAssignment, ResourceRegistry, UnitAssignments};
 use wharf_core::view::{
     AllocationView, Change, ChangeCursor, ChangeKinds, ColdImage, HoldImage, HotImage, PendingImage, Step,
     View,
 };
 
-use super::{demand_body, invalid, named_amounts, named_units, node_body, state_number, unhealthy_bodies};
+use super::{demand_body, invalid, named_amounts, named_units, node_body, unhealthy_bodies};
 use crate::protocol::{
     AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, ClaimBody,
     FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage, HoldBegun,
@@ -166,7 +166,7 @@ impl Filling<'_> {
         NodeChange {
             node,
             node_name,
-            state: hot.state.map_or(0, state_number),
+            state: hot.state.map_or(0, NodeState::number),
             version: hot.version,
             cpu: hot.cpu.units(),
             memory: hot.memory.units(),

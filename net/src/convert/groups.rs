@@ -14,8 +14,8 @@ use wharf_core::resource::Demand;
 use wharf_core::time::Time;
 
 use super::{
-    PlacementDefaults, check_name, conflict_body, conflict_detection, demand, invalid, kinds_to_learn,
-    placed_body, placement_request, refusal_body, resource_name,
+    PlacementDefaults, check_name, chosen, conflict_body, conflict_detection, demand, invalid,
+    kinds_to_learn, number_of, placed_body, placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
     BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
@@ -35,7 +35,7 @@ const STRATEGIES: [(u8, Strategy); 4] = [
 /// Returns the number of a strategy on the wire.
 #[must_use]
 pub fn strategy_number(strategy: Strategy) -> u8 {
-    STRATEGIES.iter().find(|(_, known)| *known == strategy).expect("every strategy has a number").0
+    number_of(&STRATEGIES, strategy)
 }
 
 /// Returns the strategy with this number.
@@ -43,13 +43,8 @@ pub fn strategy_number(strategy: Strategy) -> u8 {
 /// # Errors
 /// Returns a fault that names `strategy`.
 pub fn strategy(number: u8) -> Result<Strategy, Fault> {
-    let known = STRATEGIES.iter().find(|(known, _)| *known == number).map(|&(_, strategy)| strategy);
-    known.ok_or_else(|| {
-        let message = format!(
-            "{number} is no strategy: give 0 (pack), 1 (spread), 2 (strict-pack) or 3 (strict-spread)"
-        );
-        invalid("strategy", message)
-    })
+    let remedy = "strategy: give 0 (pack), 1 (spread), 2 (strict-pack) or 3 (strict-spread)";
+    chosen(&STRATEGIES, number, "strategy", remedy)
 }
 
 /// Converts a rule over the values of a label to the engine's form.

@@ -11,7 +11,7 @@ use wharf_core::registrar::Catalog;
 use wharf_core::request::{Preferences, RankRules};
 use wharf_core::resource::GpuRequest;
 
-use super::{check_name, invalid};
+use super::{check_name, chosen, invalid, number_of};
 use crate::protocol::{
     self, AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EFFECT_ANY, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE,
     EFFECT_PREFER_NO_SCHEDULE, Fault, OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
@@ -20,31 +20,39 @@ use crate::protocol::{
 };
 
 /// The number of values that an operator takes.
+#[derive(Clone, Copy)]
 enum Values {
     None,
     One,
     Some,
 }
 
-fn operator(number: u8) -> Option<(Operator, Values)> {
-    Some(match number {
-        OPERATOR_IN => (Operator::In, Values::Some),
-        OPERATOR_NOT_IN => (Operator::NotIn, Values::Some),
-        OPERATOR_EXISTS => (Operator::Exists, Values::None),
-        OPERATOR_NOT_EXISTS => (Operator::NotExists, Values::None),
-        OPERATOR_GREATER => (Operator::Greater, Values::One),
-        OPERATOR_LESS => (Operator::Less, Values::One),
-        OPERATOR_EQUAL => (Operator::In, Values::One),
-        OPERATOR_NOT_EQUAL => (Operator::NotIn, Values::One),
-        _ => return None,
-    })
-}
+/// The operators of terms. The first number of an operator is the one that is written.
+const OPERATORS: [(u8, Operator, Values); 8] = [
+    (OPERATOR_IN, Operator::In, Values::Some),
+    (OPERATOR_NOT_IN, Operator::NotIn, Values::Some),
+    (OPERATOR_EXISTS, Operator::Exists, Values::None),
+    (OPERATOR_NOT_EXISTS, Operator::NotExists, Values::None),
+    (OPERATOR_GREATER, Operator::Greater, Values::One),
+    (OPERATOR_LESS, Operator::Less, Values::One),
+    (OPERATOR_EQUAL, Operator::In, Values::One),
+    (OPERATOR_NOT_EQUAL, Operator::NotIn, Values::One),
+];
+
+const TOLERATION_OPERATORS: [(u8, TolerationOperator); 2] =
+    [(OPERATOR_EXISTS, TolerationOperator::Exists), (OPERATOR_EQUAL, TolerationOperator::Equal)];
+
+const EFFECTS: [(u8, TaintEffect); 3] = [
+    (EFFECT_NO_SCHEDULE, TaintEffect::NoSchedule),
+    (EFFECT_PREFER_NO_SCHEDULE, TaintEffect::PreferNoSchedule),
+    (EFFECT_NO_EXECUTE, TaintEffect::NoExecute),
+];
 
 /// Converts a selector term. A fault names `list[at]`.
 fn term(list: &str, at: usize, wire: SelectorTerm) -> Result<Term, Fault> {
     let field = |part: &str| format!("{list}[{at}].{part}");
     check_name(&field("key"), &wire.key)?;
-    let Some((operator, wanted)) = operator(wire.operator) else {
+    let Some(&(_, operator, wanted)) = OPERATORS.iter().find(|known| known.0 == wire.operator) else {
         let message = format!("{} is no operator: give 1 to {OPERATOR_NOT_EQUAL}", wire.operator);
         return Err(invalid(field("operator"), message));
     };
@@ -76,39 +84,13 @@ pub fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> 
 /// Converts the terms of a selector to the wire.
 #[must_use]
 pub fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
-    let number = |operator| match operator {
-        Operator::In => OPERATOR_IN,
-        Operator::NotIn => OPERATOR_NOT_IN,
-        Operator::Exists => OPERATOR_EXISTS,
-        Operator::NotExists => OPERATOR_NOT_EXISTS,
-        Operator::Greater => OPERATOR_GREATER,
-        Operator::Less => OPERATOR_LESS,
-    };
+    let number = |operator| OPERATORS.iter().find(|known| known.1 == operator).expect("it has a number").0;
     let terms = selector.terms().iter().map(|term| SelectorTerm {
         key: term.key.clone(),
         operator: number(term.operator),
         values: term.values.iter().map(|value| protocol::Name(value.clone())).collect(),
     });
     terms.collect()
-}
-
-/// Returns the taint effect with this number.
-fn effect_of(number: u8) -> Option<TaintEffect> {
-    match number {
-        EFFECT_NO_SCHEDULE => Some(TaintEffect::NoSchedule),
-        EFFECT_PREFER_NO_SCHEDULE => Some(TaintEffect::PreferNoSchedule),
-        EFFECT_NO_EXECUTE => Some(TaintEffect::NoExecute),
-        _ => None,
-    }
-}
-
-/// Returns the number of a taint effect.
-fn effect_number(effect: TaintEffect) -> u8 {
-    match effect {
-        TaintEffect::NoSchedule => EFFECT_NO_SCHEDULE,
-        TaintEffect::PreferNoSchedule => EFFECT_PREFER_NO_SCHEDULE,
-        TaintEffect::NoExecute => EFFECT_NO_EXECUTE,
-    }
 }
 
 /// Converts the taints of a node.
@@ -122,13 +104,8 @@ pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
     let mut taints = Vec::with_capacity(wire.len());
     for (i, taint) in wire.into_iter().enumerate() {
         check_name(&format!("taints[{i}].key"), &taint.key)?;
-        let effect = effect_of(taint.effect).ok_or_else(|| {
-            let message = format!(
-                "{} is no effect: give 1 (NoSchedule), 2 (PreferNoSchedule) or 3 (NoExecute)",
-                taint.effect
-            );
-            invalid(format!("taints[{i}].effect"), message)
-        })?;
+        let remedy = "effect: give 1 (NoSchedule), 2 (PreferNoSchedule) or 3 (NoExecute)";
+        let effect = chosen(&EFFECTS, taint.effect, format_args!("taints[{i}].effect"), remedy)?;
         taints.push(Taint { key: taint.key.into(), value: taint.value.into(), effect });
     }
     Taints::new(taints).map_err(|error| invalid("taints", error.to_string()))
@@ -140,7 +117,7 @@ pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     let wire = |taint: &Taint| {
         let key = taint.key.to_string();
         let value = taint.value.to_string();
-        protocol::Taint { key, value, effect: effect_number(taint.effect) }
+        protocol::Taint { key, value, effect: number_of(&EFFECTS, taint.effect) }
     };
     taints.as_slice().iter().map(wire).collect()
 }
@@ -151,16 +128,9 @@ pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
 /// Returns a fault that names the field.
 pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
     let field = |part: &str| format!("tolerations[{at}].{part}");
-    let operator = match wire.operator {
-        OPERATOR_EXISTS => TolerationOperator::Exists,
-        OPERATOR_EQUAL => TolerationOperator::Equal,
-        other => {
-            let message = format!(
-                "{other} is no operator of a toleration: give {OPERATOR_EXISTS} (exists) or {OPERATOR_EQUAL} (equal)"
-            );
-            return Err(invalid(field("operator"), message));
-        }
-    };
+    let remedy = "operator of a toleration: give 3 (exists) or 7 (equal)";
+    let place = format_args!("tolerations[{at}].operator");
+    let operator = chosen(&TOLERATION_OPERATORS, wire.operator, place, remedy)?;
     if operator == TolerationOperator::Exists && !wire.value.is_empty() {
         return Err(invalid(field("value"), "exists takes no value: leave it out, or give equal"));
     }
@@ -170,10 +140,11 @@ pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, F
     if !wire.key.is_empty() {
         check_name(&field("key"), &wire.key)?;
     }
-    let effect = if wire.effect == EFFECT_ANY { None } else { effect_of(wire.effect) };
-    if wire.effect != EFFECT_ANY && effect.is_none() {
-        return Err(invalid(field("effect"), format!("{} is no effect: give 0 (any) to 3", wire.effect)));
-    }
+    let place = format_args!("tolerations[{at}].effect");
+    let effect = match wire.effect {
+        EFFECT_ANY => None,
+        number => Some(chosen(&EFFECTS, number, place, "effect: give 0 (any) to 3")?),
+    };
     Ok(Toleration { key: wire.key, operator, value: wire.value, effect })
 }
 
@@ -181,11 +152,8 @@ pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, F
 #[must_use]
 pub fn wire_toleration(toleration: &Toleration) -> protocol::Toleration {
     let Toleration { key, operator, value, effect } = toleration;
-    let operator = match operator {
-        TolerationOperator::Exists => OPERATOR_EXISTS,
-        TolerationOperator::Equal => OPERATOR_EQUAL,
-    };
-    let effect = effect.map_or(EFFECT_ANY, effect_number);
+    let operator = number_of(&TOLERATION_OPERATORS, *operator);
+    let effect = effect.map_or(EFFECT_ANY, |effect| number_of(&EFFECTS, effect));
     protocol::Toleration { key: key.clone(), operator, value: value.clone(), effect }
 }
 

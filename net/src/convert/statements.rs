@@ -10,7 +10,7 @@ use wharf_core::statement::{
 };
 
 use super::books::mask;
-use super::{demand, invalid, named_owner, placed_reply, plan_fault, resource_name};
+use super::{chosen, demand, invalid, named_owner, placed_reply, plan_fault, resource_name};
 use crate::protocol::{
     COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE,
     ConflictBody, DemandBody, Fault, GRACE_NS_MAX, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE,
@@ -22,25 +22,18 @@ use crate::protocol::{
 /// # Errors
 /// Returns a fault that names `conflict_detection`.
 pub fn conflict_detection(number: u8) -> Result<ConflictDetection, Fault> {
-    match number {
-        CONFLICT_DETECTION_FINE => Ok(ConflictDetection::Fine),
-        CONFLICT_DETECTION_COARSE => Ok(ConflictDetection::Coarse),
-        other => {
-            let message = format!("{other} is no conflict detection: give 0 (fine) or 1 (coarse)");
-            Err(invalid("conflict_detection", message))
-        }
-    }
+    let known = [
+        (CONFLICT_DETECTION_FINE, ConflictDetection::Fine),
+        (CONFLICT_DETECTION_COARSE, ConflictDetection::Coarse),
+    ];
+    let remedy = "conflict detection: give 0 (fine) or 1 (coarse)";
+    chosen(&known, number, "conflict_detection", remedy)
 }
 
 fn mode(number: u8) -> Result<CommitMode, Fault> {
-    match number {
-        COMMIT_ALL_OR_NOTHING => Ok(CommitMode::AllOrNothing),
-        COMMIT_INCREMENTAL => Ok(CommitMode::Incremental),
-        other => {
-            let message = format!("{other} is no mode: give 0 (all or nothing) or 1 (incremental)");
-            Err(invalid("mode", message))
-        }
-    }
+    let known =
+        [(COMMIT_ALL_OR_NOTHING, CommitMode::AllOrNothing), (COMMIT_INCREMENTAL, CommitMode::Incremental)];
+    chosen(&known, number, "mode", "mode: give 0 (all or nothing) or 1 (incremental)")
 }
 
 /// Converts a statement to the engine's form.

@@ -86,7 +86,8 @@ impl IoObserver for Unobserved {}
 
 /// The connections of one I/O thread, and their requests.
 pub struct ConnectionService {
-    port: Port,
+    /// The port to the shards.
+    pub port: Port,
     shared: Arc<SessionShared>,
     observer: Box<dyn IoObserver>,
     /// Wakes the thread.
@@ -302,17 +303,6 @@ impl ConnectionService {
     pub fn try_sleep(&mut self) -> bool {
         let bell = Arc::clone(self.port.bell());
         bell.sleep_if(|| self.port.is_idle())
-    }
-
-    /// Returns the port.
-    #[must_use]
-    pub fn port(&self) -> &Port {
-        &self.port
-    }
-
-    /// Returns the port, for callers that look at it between two inputs.
-    pub fn port_mut(&mut self) -> &mut Port {
-        &mut self.port
     }
 
     /// Returns the number of requests in the engine: those that do not wait, and those that do.

@@ -157,9 +157,10 @@ enum JobKind<T> {
 /// The registrar as a state machine: requests and replies of shards come in, answers and commands go out. `T` names
 /// who asked. Time is an argument, so that production and the simulator run the same code.
 pub struct RegistrarService<T> {
-    registrar: Registrar,
+    /// The global records.
+    pub registrar: Registrar,
     /// The only port that sends node commands.
-    port: Port,
+    pub port: Port,
     /// The place where the catalog is published.
     catalog: Arc<ArcSwap<Catalog>>,
     /// The time of the current call.
@@ -211,28 +212,6 @@ impl<T> RegistrarService<T> {
     /// Sets the delay before another attempt to remove a node that a statement holds, in ns.
     pub fn set_remove_again(&mut self, nanos: u64) {
         self.remove_again_ns = nanos;
-    }
-
-    /// The global records.
-    #[must_use]
-    pub fn registrar(&self) -> &Registrar {
-        &self.registrar
-    }
-
-    /// The global records, to be changed.
-    pub fn registrar_mut(&mut self) -> &mut Registrar {
-        &mut self.registrar
-    }
-
-    /// Returns the global records when the service is done.
-    #[must_use]
-    pub fn into_registrar(self) -> Registrar {
-        self.registrar
-    }
-
-    /// The port to the shards.
-    pub fn port_mut(&mut self) -> &mut Port {
-        &mut self.port
     }
 
     /// Returns whether the export of a stop was answered.

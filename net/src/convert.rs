@@ -27,7 +27,6 @@ pub use groups::{
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
-pub use preferences::{selector, selector_terms, taints, toleration, wire_taints, wire_toleration};
 mod reservations;
 use reservations::named_owner;
 pub use reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
@@ -37,8 +36,8 @@ pub use statements::{conflict_body, conflict_detection, statement, statement_rep
 use std::fmt::Display;
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, NodeId, ResourceId};
-use wharf_core::limits::{GPU_INSTANCES_MAX, RESOURCE_KINDS_MAX};
+use wharf_core::ids::{AllocationId, NodeId, OwnerId, ResourceId};
+use wharf_core::limits::{GPU_INSTANCES_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX};
 use wharf_core::node::{Labels, NodeSpec};
 use wharf_core::registrar::{Catalog, RegistrarError};
 use wharf_core::request::{
@@ -53,10 +52,10 @@ use wharf_core::router::Verdict;
 use wharf_core::shard::NodeRejection;
 
 use crate::protocol::{
-    DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NamedAmount,
-    NodeBody, ORDER_DOMINANT, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID,
-    POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply,
-    PlaceRequest, PlacedBody, Reason, RefusalBody,
+    AVOID_GPU_NO, DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL,
+    NamedAmount, NodeBody, ORDER_DOMINANT, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT,
+    POLICY_HYBRID, POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD,
+    Pair, PlaceReply, PlaceRequest, PlacedBody, Reason, RefusalBody,
 };
 
 pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -85,13 +84,19 @@ pub(crate) fn gpu_request(units: i64) -> Result<GpuRequest, Fault> {
     GpuRequest::from_amount(amount("gpu", units)?).map_err(|message| invalid("gpu", message))
 }
 
-/// Checks that a name is not empty and is free of control characters. Its length was checked when it was read.
+/// Checks that a name is not empty, not too long, and free of control characters.
 ///
 /// # Errors
 /// Returns a fault that names `field`.
 pub fn check_name(field: &str, name: &str) -> Result<(), Fault> {
     if name.is_empty() {
         return Err(invalid(field, "the name is empty: give one"));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(invalid(
+            field,
+            format!("the name has {} bytes: give at most {NAME_BYTES_MAX}", name.len()),
+        ));
     }
     // The message does not repeat the name: escaped, it is several times as long, and a batch has many.
     if name.chars().any(char::is_control) {
@@ -120,7 +125,7 @@ pub fn policy_number(policy: Policy) -> u8 {
 ///
 /// # Errors
 /// Returns a fault that names `policy`.
-pub fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
+fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
     if number == POLICY_DEFAULT {
         return Ok(default);
     }
@@ -135,7 +140,7 @@ pub fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
 ///
 /// # Errors
 /// Returns a fault that names `attribute_order`.
-pub fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
+fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
     match number {
         0 => Ok(OrderChoice::Default),
         ORDER_DOMINANT => Ok(OrderChoice::Dominant),
@@ -150,8 +155,7 @@ pub fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
 }
 
 /// Returns the number of an attribute order on the wire.
-#[must_use]
-pub fn order_number(order: OrderChoice) -> u8 {
+fn order_number(order: OrderChoice) -> u8 {
     match order {
         OrderChoice::Default => 0,
         OrderChoice::Configured(place) => place + 1,
@@ -229,6 +233,28 @@ pub fn placement_request(
         preferences::preferences(&mut wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)?;
     let owner = named_owner("owner", wire.owner)?;
     Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
+}
+
+/// Converts a checked request of a stored group to the wire. Returns whether it has affinity to its candidate too: the
+/// field `node` would be refused once the node is gone.
+#[must_use]
+pub fn wire_request(request: &PlacementRequest, resources: &ResourceRegistry) -> (PlaceRequest, bool) {
+    let preferences = request.preferences.as_deref();
+    let mut wire = PlaceRequest {
+        demand: demand_body(&request.demand, resources),
+        policy: policy_number(request.policy),
+        attribute_order: order_number(request.order),
+        selectors: request.selector.as_deref().map(preferences::selector_terms).unwrap_or_default(),
+        candidates: request.candidates.iter().flat_map(|ids| ids.iter()).map(|id| id.0).collect(),
+        explain: if request.explain == Explain::Full { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
+        avoid_gpu: AVOID_GPU_NO,
+        owner: request.owner.map_or(0, OwnerId::number),
+        ..PlaceRequest::default()
+    };
+    if let Some(preferences) = preferences {
+        preferences::wire_preferences(preferences, &mut wire);
+    }
+    (wire, preferences.is_some_and(|preferences| preferences.affinity))
 }
 
 /// Checks the name of a custom resource. It must not be one of the resources with a field of their own.
@@ -406,7 +432,7 @@ pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<Nod
 ///
 /// # Errors
 /// Returns a fault that names the field.
-pub fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
+fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
     for (i, pair) in wire.iter().enumerate() {
         check_name(&format!("labels[{i}].key"), &pair.key)?;
     }
@@ -471,8 +497,7 @@ pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
 }
 
 /// Converts the labels of a node to the wire.
-#[must_use]
-pub fn wire_labels(labels: &Labels) -> Vec<Pair> {
+fn wire_labels(labels: &Labels) -> Vec<Pair> {
     labels.iter().map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() }).collect()
 }
 

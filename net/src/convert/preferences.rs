@@ -14,9 +14,9 @@ use wharf_core::resource::GpuRequest;
 use super::{check_name, chosen, invalid, number_of};
 use crate::protocol::{
     self, AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EFFECT_ANY, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE,
-    EFFECT_PREFER_NO_SCHEDULE, Fault, OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
-    OPERATOR_LESS, OPERATOR_NOT_EQUAL, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceRequest, Reason,
-    SelectorTerm,
+    EFFECT_PREFER_NO_SCHEDULE, FallbackSelector, Fault, OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER,
+    OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EQUAL, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceRequest,
+    PreferredSelector, Reason, SelectorTerm,
 };
 
 /// The number of values that an operator takes.
@@ -76,14 +76,13 @@ fn term(list: &str, at: usize, wire: SelectorTerm) -> Result<Term, Fault> {
 ///
 /// # Errors
 /// Returns a fault that names the field (`list[2].values`).
-pub fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
+pub(super) fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
     let terms = wire.into_iter().enumerate().map(|(at, wire)| term(list, at, wire));
     Ok(Selector::new(terms.collect::<Result<_, _>>()?))
 }
 
 /// Converts the terms of a selector to the wire.
-#[must_use]
-pub fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
+pub(super) fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
     let number = |operator| OPERATORS.iter().find(|known| known.1 == operator).expect("it has a number").0;
     let terms = selector.terms().iter().map(|term| SelectorTerm {
         key: term.key.clone(),
@@ -97,7 +96,7 @@ pub fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
 ///
 /// # Errors
 /// Returns a fault that names the field.
-pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
+pub(super) fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
     if wire.len() > TAINTS_MAX {
         return Err(invalid("taints", format!("{} taints: give at most {TAINTS_MAX}", wire.len())));
     }
@@ -112,8 +111,7 @@ pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
 }
 
 /// Converts the taints of a node to the wire.
-#[must_use]
-pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
+pub(super) fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     let wire = |taint: &Taint| {
         let key = taint.key.to_string();
         let value = taint.value.to_string();
@@ -126,7 +124,7 @@ pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
 ///
 /// # Errors
 /// Returns a fault that names the field.
-pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
+fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
     let field = |part: &str| format!("tolerations[{at}].{part}");
     let remedy = "operator of a toleration: give 3 (exists) or 7 (equal)";
     let place = format_args!("tolerations[{at}].operator");
@@ -149,8 +147,7 @@ pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, F
 }
 
 /// Converts a toleration to the wire.
-#[must_use]
-pub fn wire_toleration(toleration: &Toleration) -> protocol::Toleration {
+fn wire_toleration(toleration: &Toleration) -> protocol::Toleration {
     let Toleration { key, operator, value, effect } = toleration;
     let operator = number_of(&TOLERATION_OPERATORS, *operator);
     let effect = effect.map_or(EFFECT_ANY, |effect| number_of(&EFFECTS, effect));
@@ -232,4 +229,20 @@ pub(super) fn preferences(
     }
     let nodes = std::mem::take(&mut wire.preferred_nodes).into_iter().map(NodeId).collect();
     Ok(Some(Arc::new(Preferences { rules, nodes, avoid_gpu, affinity })))
+}
+
+/// Converts preferences to the wire, without the one node of a request with affinity.
+pub(super) fn wire_preferences(preferences: &Preferences, wire: &mut PlaceRequest) {
+    if let Some(rules) = preferences.rules.as_deref() {
+        let preferred = |(weight, selector): &(u8, Arc<Selector>)| PreferredSelector {
+            weight: i32::from(*weight),
+            terms: selector_terms(selector),
+        };
+        let fallback = |selector: &Arc<Selector>| FallbackSelector { terms: selector_terms(selector) };
+        wire.preferred_selectors = rules.preferred().iter().map(preferred).collect();
+        wire.fallbacks = rules.fallbacks().iter().map(fallback).collect();
+        wire.tolerations = rules.tolerations().iter().map(wire_toleration).collect();
+    }
+    wire.preferred_nodes = preferences.nodes.iter().map(|node| node.0).collect();
+    wire.avoid_gpu = if preferences.avoid_gpu { AVOID_GPU_YES } else { AVOID_GPU_NO };
 }

@@ -104,8 +104,6 @@ pub struct ConnectionService {
     candidates_waiting: usize,
     /// Questions that the registrar has not taken yet, in order of arrival.
     asking: VecDeque<(Asker, RegistrarRequest)>,
-    /// Connections that wait for room for a page of nodes.
-    listing: VecDeque<ConnectionKey>,
     /// Connections whose session is still at another connection.
     resuming: Vec<ConnectionKey>,
     /// The number of sessions that had left their connection when these were tried.
@@ -142,7 +140,6 @@ impl ConnectionService {
             group_room: PORT_GROUPS_WAITING_MAX,
             candidates_waiting: 0,
             asking: VecDeque::new(),
-            listing: VecDeque::new(),
             resuming: Vec::new(),
             sessions_left: 0,
             ready: VecDeque::new(),
@@ -383,7 +380,6 @@ impl ConnectionService {
                 },
             }
         }
-        self.resume_lists();
         self.port.flush();
     }
 

@@ -11,7 +11,7 @@ mod listing;
 mod publication_tests;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -174,6 +174,10 @@ pub struct RegistrarService<T> {
     replacing: BTreeMap<(Time, u64), (agents::Replacing, T)>,
     /// Counts the reports put into `replacing`.
     replaced: u64,
+    /// The number of pages of nodes in the making.
+    lists_under_way: usize,
+    /// The pages to make next, in order of arrival.
+    lists_wanted: VecDeque<(ListRequest, T)>,
     /// Those who asked for an audit since the current one began.
     audits_wanted: Vec<T>,
     is_auditing: bool,
@@ -201,6 +205,8 @@ impl<T> RegistrarService<T> {
             jobs: Slab::new(),
             replacing: BTreeMap::new(),
             replaced: 0,
+            lists_under_way: 0,
+            lists_wanted: VecDeque::new(),
             audits_wanted: Vec::new(),
             is_auditing: false,
             stop_wanted: None,
@@ -223,7 +229,8 @@ impl<T> RegistrarService<T> {
     /// Returns whether nothing is under way and nothing waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.jobs.is_empty() && self.audits_wanted.is_empty() && self.stop_wanted.is_none()
+        let is_wanted = !self.audits_wanted.is_empty() || !self.lists_wanted.is_empty();
+        self.jobs.is_empty() && !is_wanted && self.stop_wanted.is_none()
     }
 
     /// Returns who asked each report that waits for the node of a lost machine to go.
@@ -248,6 +255,7 @@ impl<T> RegistrarService<T> {
             self.begin_audit();
             self.begin_stop();
         }
+        self.begin_lists();
         if self.has_room() && !self.stops {
             self.lose_silent();
         }
@@ -261,7 +269,7 @@ impl<T> RegistrarService<T> {
         port.room() >= NODES_PER_MESSAGE_MAX && port.has_room(&PortRequest::Every(Command::Export))
     }
 
-    /// Begins a request. [`has_room`](Self::has_room) was checked before.
+    /// Begins a request; a page of nodes begins with [`proceed`](Self::proceed). [`has_room`](Self::has_room) was checked before.
     pub fn handle(&mut self, request: RegistrarRequest, reply: T, now: Time) {
         self.now = now;
         match request {
@@ -278,7 +286,7 @@ impl<T> RegistrarService<T> {
                 let remove = |node| Ok(Command::RemoveNode { node, force });
                 self.start_nodes(names, |service, name| service.plan_named(&name.0, "name", remove), reply);
             }
-            RegistrarRequest::List(request) => self.handle_list(&request, reply),
+            RegistrarRequest::List(request) => self.lists_wanted.push_back((request, reply)),
             RegistrarRequest::Status(StatusRequest { audit: false }) => {
                 self.start_every(JobKind::Status, Command::Status, Some(reply));
             }

@@ -18,7 +18,6 @@ use crate::limits::LONG_REPLIES_MAX;
 use crate::protocol::{
     BODY_VERSION, CONNECTION_HELD_BYTES_MAX, Fault, Kind, Reason, SESSION_WAITS_BYTES_MAX,
 };
-use crate::session::registrar::RegistrarRequest;
 use crate::session::shared::Hangup;
 use crate::session::{Admission, Session, Weight};
 
@@ -81,8 +80,6 @@ pub(super) enum Stalled {
     Submit(Submission),
     /// The registrar, to take its question.
     Ask,
-    /// Room for a page of nodes.
-    List(Asker, RegistrarRequest),
     /// The registrar's answer, after which a request that waits can begin.
     Learn(Asker, Learning),
     /// The peer, to take replies before it gets a page of changes.

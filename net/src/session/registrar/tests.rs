@@ -8,8 +8,9 @@ use wharf_core::time::Time;
 use super::bed::Bed;
 use super::{RegistrarReply, RegistrarRequest};
 use crate::protocol::{
-    AdoptRequest, EndReservationRequest, ListRequest, NamedAmount, NodeBody, NodeBooksRequest, NodeReply,
-    NodesRequest, Reason, ReportReply, ReportRequest, ReserveRequest, SetResourcesRequest, StatusRequest,
+    AdoptRequest, EndReservationRequest, LISTS_UNDER_WAY_MAX, ListRequest, NamedAmount, NodeBody,
+    NodeBooksRequest, NodeReply, NodesRequest, Reason, ReportReply, ReportRequest, ReserveRequest,
+    SetResourcesRequest, StatusRequest,
 };
 
 impl Bed {
@@ -48,25 +49,39 @@ fn custom(name: &str) -> NamedAmount {
 /// With any number of shards, there is room for every request that the task takes.
 #[test]
 fn every_question_that_is_taken_finds_room() {
-    let questions: [fn() -> RegistrarRequest; 2] = [
-        || RegistrarRequest::List(ListRequest { after: 0, limit: 1 }),
-        || RegistrarRequest::Status(StatusRequest { audit: false }),
-    ];
+    let status = || RegistrarRequest::Status(StatusRequest { audit: false });
     for shards in [1, 4, 16, 64] {
         let mut bed = Bed::new(shards, 64);
         bed.one(add(node("n")));
-        for question in questions {
-            let mut answers = Vec::new();
-            // More requests than there is room for at once. The rest queue outside.
-            while bed.service.has_room() && answers.len() < 4096 {
-                answers.push(bed.put(question()));
-            }
-            assert!(!answers.is_empty() && answers.len() < 4096, "{} at once", answers.len());
-            bed.settle();
-            assert!(bed.service.has_room());
-            answers.into_iter().for_each(|asked| drop(bed.take(asked).expect("answered")));
+        let mut answers = Vec::new();
+        // More requests than there is room for at once. The rest queue outside.
+        while bed.service.has_room() && answers.len() < 4096 {
+            answers.push(bed.put(status()));
         }
+        assert!(!answers.is_empty() && answers.len() < 4096, "{} at once", answers.len());
+        // Pages wait for room inside.
+        let list = || RegistrarRequest::List(ListRequest { after: 0, limit: 1 });
+        answers.extend((0..100).map(|_| bed.put(list())));
+        bed.settle();
+        assert!(bed.service.has_room());
+        answers.into_iter().for_each(|asked| drop(bed.take(asked).expect("answered")));
     }
+}
+
+#[test]
+fn few_pages_are_in_the_making_and_all_are_answered() {
+    let mut bed = Bed::new(4, 64);
+    bed.one(add(node("n")));
+    let list = |_| bed.put(RegistrarRequest::List(ListRequest { after: 0, limit: 1 }));
+    let asked: Vec<_> = (0..3 * LISTS_UNDER_WAY_MAX).map(list).collect();
+    bed.poll();
+    assert_eq!(bed.service.lists_under_way, LISTS_UNDER_WAY_MAX);
+    bed.settle();
+    for asked in asked {
+        let Some(RegistrarReply::List(reply)) = bed.take(asked) else { panic!("a page was asked for") };
+        assert_eq!((reply.nodes.len(), reply.more), (1, false));
+    }
+    assert!(bed.service.is_idle() && bed.service.lists_under_way == 0);
 }
 
 /// The largest batch of node commands finds room while the maximum number of requests to every shard is in

@@ -231,6 +231,8 @@ pub const STATEMENT_LOSSES_MAX: u32 = 6;
 /// The maximum number of waiting groups that a planner retries per round. Other jobs and answers are handled
 /// in between.
 pub const GROUP_RETRIES_PER_ROUND: usize = 64;
+/// The maximum number of waiting groups that a planner visits per round because something grew.
+pub const GROWTH_GROUPS_PER_ROUND: usize = 1024;
 /// The number of work units after which a planner's round starts nothing more. A unit is an examined node,
 /// index vertex or bundle, and takes some tens of ns.
 pub const ROUND_WORK_MAX: u64 = 1 << 17;

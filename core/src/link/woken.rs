@@ -1,11 +1,11 @@
-//! The waiting requests that a shard woke, passed to their port separately from answers.
+//! The waiting requests and bundles that a shard woke, passed to their port separately from answers.
 //!
 //! Model-checked in `core/tests/loom_woken.rs`, together with the port's doorbell.
 
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// Numbers of woken requests between a shard and their port. A lock protects them. It is taken only when a
-/// request was woken; other callers only read the flag.
+/// Numbers of woken copies between a shard and their port. A lock protects them. It is taken only when a
+/// copy was woken; other callers only read the flag.
 #[derive(Debug)]
 pub struct WokenBox {
     numbers: Mutex<Vec<u64>>,

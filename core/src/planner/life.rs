@@ -63,6 +63,9 @@ pub(super) enum State {
     Ending(Ending),
 }
 
+/// A group by its priority: the highest first, then the oldest.
+pub(super) type ByPriority = (Reverse<i32>, GroupId);
+
 /// What a waiting group does when something grows, but no node for a bundle that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnGrowth {
@@ -157,6 +160,9 @@ impl Planner {
                 self.incomplete.insert(key);
                 deadline.into_iter().for_each(|deadline| self.deadlines.insert(deadline, id));
                 self.watch(id);
+                if !matches!(self.groups[&id].state, State::Waiting { on_growth: OnGrowth::WaitOn, .. }) {
+                    self.growing.insert(key);
+                }
             }
             State::Planning { .. } => self.attempt_begins(id),
             State::Retrying => self.retries.push_back(id),
@@ -177,10 +183,11 @@ impl Planner {
     }
 
     /// Takes a group out of the lists of the state that it leaves. Lists that are taken in turn drop it then.
-    pub(super) fn unlist(&mut self, key: (Reverse<i32>, GroupId), before: &State) {
+    pub(super) fn unlist(&mut self, key: ByPriority, before: &State) {
         let deadline = match *before {
             State::Waiting { deadline, .. } => {
                 self.incomplete.remove(&key);
+                self.growing.remove(&key);
                 deadline
             }
             State::Queued { turn, deadline } => {

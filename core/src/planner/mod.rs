@@ -41,7 +41,9 @@ pub use metrics::PlannerMetrics;
 pub use runner::PlannerRunner;
 pub use work::{PlannerBudget, PlannerWork};
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use slab::Slab;
@@ -62,7 +64,7 @@ use crate::view::ViewReader;
 use draft::{Draft, Replicas};
 use group::Group;
 use in_flight::StatementInFlight;
-use life::State;
+use life::{ByPriority, State};
 use queue::{JobQueue, PortClient};
 use recall::Verdicts;
 use replica::Replica;
@@ -138,9 +140,15 @@ pub struct Planner {
     groups: BTreeMap<GroupId, Group>,
     /// Waiting groups: highest priority first, then oldest first. This and the lists of groups below follow from
     /// the groups' states ([`Planner::transition`]).
-    incomplete: BTreeSet<(std::cmp::Reverse<i32>, GroupId)>,
+    incomplete: BTreeSet<ByPriority>,
+    /// Those of them to which growth matters for which no watched bundle was reported.
+    growing: BTreeSet<ByPriority>,
     /// The shards' growth that was last looked at.
     tried_at: Vec<u64>,
+    /// Set if something grew since the last walk over `growing` began.
+    grew: bool,
+    /// Where the walk over `growing` goes on, if one is under way.
+    growing_from: Option<Bound<ByPriority>>,
     /// Retrying groups, and uncertain ones since answers came.
     retries: VecDeque<GroupId>,
     /// Uncertain groups.
@@ -153,8 +161,10 @@ pub struct Planner {
     released: u64,
     /// Groups for which something may have changed since they were tried.
     stirred: BTreeSet<GroupId>,
-    /// Waiting groups with reports of shards, which are to be tried now, in order.
-    urgent: VecDeque<GroupId>,
+    /// Waiting groups with reports of shards, which are to be tried now: by priority, then in order of arrival.
+    urgent: BTreeSet<(Reverse<i32>, u64, GroupId)>,
+    /// The number of groups that were ever urgent.
+    urgent_count: u64,
     /// Other waiting groups that are to be tried now, in order.
     woken: VecDeque<GroupId>,
     /// Set if the next group is taken from those with reports.
@@ -216,14 +226,18 @@ impl Planner {
             queue: JobQueue::default(),
             groups: BTreeMap::new(),
             incomplete: BTreeSet::new(),
+            growing: BTreeSet::new(),
             tried_at: Vec::new(),
+            grew: false,
+            growing_from: None,
             retries: VecDeque::new(),
             uncertain: Vec::new(),
             undecided: VecDeque::new(),
             verdicts: Verdicts::default(),
             released: 0,
             stirred: BTreeSet::new(),
-            urgent: VecDeque::new(),
+            urgent: BTreeSet::new(),
+            urgent_count: 0,
             woken: VecDeque::new(),
             is_urgent_next: false,
             watched: FixedMap::default(),
@@ -396,6 +410,8 @@ impl Planner {
         !self.retries.is_empty()
             || !self.undecided.is_empty()
             || !self.urgent.is_empty()
+            || self.grew
+            || self.growing_from.is_some()
             || !self.woken.is_empty()
             || !self.stirred.is_empty()
             || self.queue.has_ready(self.may_begin())
@@ -426,7 +442,7 @@ impl Planner {
     /// Returns whether freed capacity matters to this planner. If so, shards should ring for it.
     #[must_use]
     pub fn wants_growth(&self) -> bool {
-        !self.incomplete.is_empty() || self.ticket.is_some()
+        !self.growing.is_empty() || self.ticket.is_some()
     }
 
     /// Returns whether ended bundles matter to this planner. If so, shards should ring for them.

@@ -1,17 +1,18 @@
 //! Waiting groups: when they are retried, and how they end if they find no place.
 
 use std::cmp::Reverse;
+use std::ops::Bound;
 
 use super::explain::Proof;
 use super::group::Group;
-use super::life::{OnGrowth, State};
+use super::life::{ByPriority, OnGrowth, State};
 use super::queue::PortClient;
 use super::replica::Replica;
 use super::strategy::NoPlace;
 use super::{JobTag, Planner};
 use crate::group::{NoGroup, PlanReply};
 use crate::ids::GroupId;
-use crate::limits::STATEMENT_LOSSES_MAX;
+use crate::limits::{GROWTH_GROUPS_PER_ROUND, STATEMENT_LOSSES_MAX};
 use crate::map::FixedMap;
 use crate::time::Time;
 
@@ -121,11 +122,13 @@ impl Planner {
     /// their own, because others wait for the answers.
     pub(super) fn look_for_room(&mut self) {
         let growth = if self.wants_growth() { self.port.growth() } else { self.tried_at.clone() };
-        let grew = growth != self.tried_at;
-        self.ticket_moved |= grew;
-        let is_through = self.woken.is_empty();
-        if is_through && grew {
+        if growth != self.tried_at {
             self.tried_at = growth;
+            self.ticket_moved = true;
+            self.grew = true;
+        }
+        let is_through = self.woken.is_empty();
+        if is_through {
             self.growth_without_room();
         }
         if is_through && std::mem::take(&mut self.given_up) {
@@ -136,7 +139,9 @@ impl Planner {
         }
         let stirred = std::mem::take(&mut self.stirred).into_iter();
         let (urgent, others): (Vec<GroupId>, Vec<GroupId>) = stirred.partition(|&id| self.has_reports(id));
-        self.urgent.extend(self.in_turn(urgent));
+        for id in self.in_turn(urgent) {
+            self.make_urgent(id);
+        }
         if is_through {
             self.woken = self.in_turn(others).into();
         } else {
@@ -144,16 +149,26 @@ impl Planner {
         }
     }
 
-    /// Handles growth for the groups for whose bundles it was not.
+    /// Handles growth for some of the groups for whose bundles it was not, from where the last call ended.
     fn growth_without_room(&mut self) {
+        let from = match self.growing_from.take() {
+            Some(from) => from,
+            None if std::mem::take(&mut self.grew) => Bound::Unbounded,
+            None => return,
+        };
+        let rest = self.growing.range((from, Bound::Unbounded));
+        let some: Vec<ByPriority> = rest.take(GROWTH_GROUPS_PER_ROUND).copied().collect();
+        if some.len() == GROWTH_GROUPS_PER_ROUND {
+            self.growing_from = some.last().copied().map(Bound::Excluded);
+        }
         let growth = self.epoch().growth;
-        let others: Vec<GroupId> = self.incomplete.iter().map(|(_, id)| *id).collect();
-        for id in others {
+        for (_, id) in some {
             let state = &self.groups[&id].state;
             let State::Waiting { on_growth, .. } = *state else { panic!("group {id} is {state:?}") };
             match on_growth {
                 OnGrowth::Plan => self.stir(id),
-                OnGrowth::Count if self.stirred.contains(&id) => {}
+                // Room for one of its bundles was reported.
+                OnGrowth::Count if self.stirred.contains(&id) || self.has_reports(id) => {}
                 OnGrowth::Count if self.fails_once_more(id, growth) => self.queue_for_ticket(id),
                 OnGrowth::Count | OnGrowth::WaitOn => {}
             }
@@ -183,9 +198,9 @@ impl Planner {
     /// Tries the next waiting group, from both queues in turn. Returns whether there was one.
     pub(super) fn retry_next(&mut self, now: Time) -> bool {
         self.is_urgent_next = !self.is_urgent_next;
-        let take_urgent = !self.urgent.is_empty() && (self.is_urgent_next || self.woken.is_empty());
-        let queue = if take_urgent { &mut self.urgent } else { &mut self.woken };
-        let Some(id) = queue.pop_front() else { return false };
+        let is_urgent = self.is_urgent_next || self.woken.is_empty();
+        let urgent = if is_urgent { self.next_urgent() } else { None };
+        let Some(id) = urgent.or_else(|| self.woken.pop_front()) else { return false };
         if matches!(self.groups.get(&id), Some(Group { state: State::Waiting { .. }, .. })) {
             self.try_group(id, now);
         }

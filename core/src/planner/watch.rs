@@ -7,6 +7,7 @@
 //! Room that came free before a shard knew the copies woke nobody. So a group is tried once more when all shards have
 //! them.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -50,6 +51,8 @@ pub(super) struct GroupWatch {
     tried: usize,
     /// Set if something may have changed since the last attempt began.
     stirred: bool,
+    /// Set while the group is in the planner's queue of urgent groups.
+    is_queued: bool,
 }
 
 impl GroupWatch {
@@ -114,8 +117,16 @@ impl Planner {
         }
         let unanswered = requests.len() * shards;
         let first = self.next_watch;
-        let watch =
-            GroupWatch { requests, first, since, unanswered, reports: Vec::new(), tried: 0, stirred: false };
+        let watch = GroupWatch {
+            requests,
+            first,
+            since,
+            unanswered,
+            reports: Vec::new(),
+            tried: 0,
+            stirred: false,
+            is_queued: false,
+        };
         self.next_watch += watch.requests.len() as u64;
         for number in watch.numbers() {
             self.watched.insert(number, id);
@@ -185,6 +196,30 @@ impl Planner {
     pub(super) fn has_reports(&self, id: GroupId) -> bool {
         let watch = self.groups.get(&id).and_then(|group| group.watch.as_ref());
         watch.is_some_and(|watch| !watch.reports.is_empty())
+    }
+
+    /// Queues a waiting group with reports, once.
+    pub(super) fn make_urgent(&mut self, id: GroupId) {
+        let priority = Reverse(self.groups[&id].spec.priority);
+        if !std::mem::replace(&mut self.watch_of(id).is_queued, true) {
+            self.urgent_count += 1;
+            self.urgent.insert((priority, self.urgent_count, id));
+        }
+    }
+
+    /// Takes the next group that still has reports to answer.
+    pub(super) fn next_urgent(&mut self) -> Option<GroupId> {
+        while let Some((_, _, id)) = self.urgent.pop_first() {
+            // The group may have ended, or its reports may have been answered.
+            let watch = self.groups.get_mut(&id).and_then(|group| group.watch.as_mut());
+            if let Some(watch) = watch {
+                watch.is_queued = false;
+                if !watch.reports.is_empty() {
+                    return Some(id);
+                }
+            }
+        }
+        None
     }
 
     /// Notes which reports the attempt that begins knows.

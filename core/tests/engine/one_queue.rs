@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::by_hand::{ManualClock, add_node, ask, check_all, cores, node_spec, settle};
+use crate::by_hand::{
+    ManualClock, add_node, ask, check_all, cores, lone_node, lone_shard, node_spec, settle,
+};
 use crate::group_bed::{engine, group_of};
 use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
 use wharf_core::group::{GroupSpec, PlanJob, PlanReply, Strategy};
 use wharf_core::ids::{AllocationId, GroupId};
+use wharf_core::limits::{GO_ON_LOOKS_MAX, WAKE_LOOKS_MAX};
 use wharf_core::router::{PortReply, PortRequest, Tag, WaitRequest};
+use wharf_core::shard::{Command, Home, Outcome, Park, Shard, WaitToken, Watch};
 use wharf_core::time::Time;
 
 const GIVEN_BACK: Tag = 1000;
@@ -191,4 +195,97 @@ fn growth_that_no_bundle_fits_is_not_planned_for() {
     }
     assert_eq!(engine.planners[0].planner().metrics().granted, 2, "a whole node serves the bundle");
     assert_eq!(searches(&engine) - before, 1, "only the node that is whole is a reason to plan");
+}
+
+fn step(shard: &mut Shard, command: Command) -> Outcome {
+    let mut outcomes = Vec::new();
+    shard.step([command], Time(0), &mut outcomes);
+    outcomes.remove(0)
+}
+
+/// Fills nodes of eight cores with allocations of the given sizes. Returns the allocations.
+fn filled(shard: &mut Shard, nodes: u64, sizes: &[u32]) -> Vec<AllocationId> {
+    let nodes = (1..=nodes).map(|number| lone_node(number, node_spec(&format!("n{number}"), 8, 0), false));
+    for node in nodes.collect::<Vec<_>>() {
+        step(shard, node);
+    }
+    let place = |&size: &u32| match step(shard, Command::Place(cores(size))) {
+        Outcome::Place(Ok(placement)) => placement.allocation,
+        other => panic!("{other:?}"),
+    };
+    sizes.iter().map(place).collect()
+}
+
+fn token(number: u64) -> WaitToken {
+    WaitToken { port: 0, number }
+}
+
+fn park(number: u64, size: u32) -> Command {
+    let park = Park {
+        token: token(number),
+        request: cores(size),
+        priority: 0,
+        since: Time(number),
+        home: Home::Here,
+    };
+    Command::Park(Box::new(park))
+}
+
+fn watch(number: u64, size: u32) -> Command {
+    let watch = Watch { token: token(number), request: cores(size), priority: 0, since: Time(number) };
+    Command::Watch(Box::new(watch))
+}
+
+fn woken(shard: &mut Shard) -> Vec<u64> {
+    while shard.is_behind() {
+        step(shard, Command::GoOn);
+    }
+    shard.check_invariants().expect("the shard is sound");
+    shard.drain_woken().map(|token| token.number).collect()
+}
+
+#[test]
+fn requests_before_a_bundle_have_their_turn_although_their_node_was_put_off() {
+    let mut shard = lone_shard();
+    shard.set_wake_looks(1);
+    let held = filled(&mut shard, 1, &[5, 1, 2]);
+    // Two equal requests come first, then a bundle that needs less.
+    for command in [park(1, 4), park(2, 4), watch(3, 2)] {
+        step(&mut shard, command);
+    }
+    step(&mut shard, Command::Release(held[2]));
+    assert_eq!(woken(&mut shard), [3], "two cores are for the bundle");
+    step(&mut shard, Command::Release(held[0]));
+    assert_eq!(woken(&mut shard), [1]);
+    step(&mut shard, Command::Rearm { token: token(3), reports: 1 });
+    assert!(matches!(step(&mut shard, Command::Retry(token(1))), Outcome::Place(Ok(_))));
+    assert!(woken(&mut shard).contains(&3), "the bundle fits into what the first request left");
+    step(&mut shard, Command::Rearm { token: token(3), reports: 1 });
+    step(&mut shard, Command::Unpark(token(3)));
+    assert_eq!(woken(&mut shard), [], "the second request does not fit");
+}
+
+#[test]
+fn the_answer_to_a_bundle_that_many_nodes_could_hold_is_bounded_work() {
+    const NODES: u64 = 3_000;
+    for unpark in [false, true] {
+        let mut shard = lone_shard();
+        let held = filled(&mut shard, NODES, &vec![8; NODES as usize]);
+        step(&mut shard, watch(1, 8));
+        (0..NODES).for_each(|at| _ = step(&mut shard, park(2 + at, 8)));
+        held.into_iter().for_each(|id| _ = step(&mut shard, Command::Release(id)));
+        assert!(woken(&mut shard).iter().all(|&number| number == 1), "the bundle comes first on every node");
+        let looked_before = shard.work().waiting_looked_at;
+        let answer = match unpark {
+            true => Command::Unpark(token(1)),
+            false => Command::Rearm { token: token(1), reports: NODES as u32 },
+        };
+        step(&mut shard, answer);
+        let looked = shard.work().waiting_looked_at - looked_before;
+        assert!(looked <= GO_ON_LOOKS_MAX + 3 * WAKE_LOOKS_MAX, "{looked} looks by one command");
+        assert!(shard.is_behind(), "the rest is left for later");
+        let mut all = woken(&mut shard);
+        all.sort_unstable();
+        assert_eq!(all, (2..2 + NODES).collect::<Vec<_>>(), "each node's room goes to one request");
+    }
 }

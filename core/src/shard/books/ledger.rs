@@ -150,7 +150,8 @@ impl Ledger {
 
     /// Returns the number of places, including free ones.
     pub(crate) fn places(&self) -> u32 {
-        let places: usize = self.pages.iter().map(Vec::len).sum();
+        // All pages but the last are full.
+        let places = self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE + last.len());
         u32::try_from(places).expect("fewer allocations than u32 can count")
     }
 

@@ -7,19 +7,23 @@
 //! A bundle stays armed while it is under way, so it may be under way for several nodes. Each is a report of its own to
 //! the planner, who answers reports in order.
 
+use std::collections::BTreeSet;
+
 use super::offer::Offer;
 use super::{FIRST, Turn, Waiting, admits, following};
 use crate::broken::{Broken, broken};
 use crate::ids::NodeId;
 use crate::index::Slot;
+use crate::limits::GO_ON_LOOKS_MAX;
+use crate::memory;
 use crate::planted::{PlantedBug, is_planted};
 use crate::shard::books::Books;
 use crate::shard::command::WaitToken;
 
 /// The bundles that are under way for one node.
 pub(super) struct BundlesUnderWay {
-    /// The number of bundles without an answer, at least one.
-    left: u32,
+    /// The bundles without a handled answer, at least one.
+    tokens: BTreeSet<WaitToken>,
     /// The earliest turn of the bundles.
     first: Turn,
     /// The latest turn of the bundles.
@@ -64,7 +68,11 @@ impl Waiting {
             return Wake::DoesNotFit;
         }
         let node = books.nodes.hot(slot).id;
-        let before = self.bundles.get_mut(&node).filter(|bundles| bundles.first < turn);
+        let under_way = self.bundles.get_mut(&node);
+        if under_way.as_ref().is_some_and(|bundles| bundles.tokens.contains(&turn.2)) {
+            return Wake::UnderWay;
+        }
+        let before = under_way.filter(|bundles| bundles.first < turn);
         let copy = self.copies.get_mut(&turn.2).expect("an armed copy is parked");
         let Some(nodes) = &mut copy.bundle else {
             if let Some(bundles) = before
@@ -77,18 +85,16 @@ impl Waiting {
             self.wake(turn, node);
             return Wake::Woken;
         };
-        if nodes.contains(&node) {
-            return Wake::UnderWay;
-        }
         // A planner orders its own bundles.
         if let Some(bundles) = before.filter(|bundles| bundles.first.2.port != turn.2.port) {
             bundles.block(turn);
             return Wake::Blocked;
         }
         nodes.push(node);
-        let new = BundlesUnderWay { left: 0, first: turn, last: turn, blocked: None, grew: false };
+        let new =
+            BundlesUnderWay { tokens: BTreeSet::new(), first: turn, last: turn, blocked: None, grew: false };
         let bundles = self.bundles.entry(node).or_insert(new);
-        bundles.left += 1;
+        bundles.tokens.insert(turn.2);
         assert!(
             bundles.blocked.is_none_or(|blocked| blocked > bundles.first),
             "who waits comes after a bundle"
@@ -101,9 +107,17 @@ impl Waiting {
 
     /// Lets the copy of the shape `at` after `turn` have its turn when the bundles under way for a node are answered.
     pub(super) fn block_next(&mut self, node: NodeId, turn: Turn, at: usize) {
-        let next = self.shapes.get(at).and_then(|shape| shape.next(following(turn)));
-        if let (Some(next), Some(bundles)) = (next, self.bundles.get_mut(&node)) {
-            bundles.block(next);
+        if let Some(next) = self.shapes.get(at).and_then(|shape| shape.next(following(turn))) {
+            self.block_from(node, next);
+        }
+    }
+
+    /// Lets copies from `turn` on have their turn when the bundles under way for a node are answered. Copies before the
+    /// first bundle have their turn when the request that was woken before them is answered.
+    pub(super) fn block_from(&mut self, node: NodeId, turn: Turn) {
+        if let Some(bundles) = self.bundles.get_mut(&node).filter(|bundles| turn > bundles.first) {
+            bundles.block(turn);
+            assert!(bundles.blocked > Some(bundles.first), "who waits comes after a bundle");
         }
     }
 
@@ -121,17 +135,41 @@ impl Waiting {
             "{token:?} was reported {} times, not {reports}",
             nodes.len()
         );
-        let answered: Vec<NodeId> = nodes.drain(..reports as usize).collect();
-        answered.into_iter().for_each(|node| self.bundle_answered(books, node));
+        let later = nodes.split_off(reports as usize);
+        let answered = std::mem::replace(nodes, later);
+        self.handle_answer(books, token, answered);
         true
+    }
+
+    /// Handles the answer to a bundle that was under way for `nodes`. What is more than a bounded number of looks is
+    /// left to [`go_on`](Self::go_on).
+    pub(super) fn handle_answer(&mut self, books: &Books, token: WaitToken, nodes: Vec<NodeId>) {
+        self.answered.push_back((token, nodes.into_iter()));
+        self.handle_answers(books);
+    }
+
+    /// Handles answers for a bounded number of looks.
+    pub(super) fn handle_answers(&mut self, books: &Books) {
+        let end = self.looked_at + GO_ON_LOOKS_MAX;
+        while self.looked_at < end
+            && let Some((token, nodes)) = self.answered.front_mut()
+        {
+            let token = *token;
+            // An answer for a node without room left for others costs a look, too.
+            self.looked_at += 1;
+            match nodes.next() {
+                Some(node) => self.bundle_answered(books, token, node),
+                None => _ = self.answered.pop_front(),
+            }
+        }
     }
 
     /// Notes the answer to a bundle that was under way for `node`. After the last one, the room is offered to those
     /// that did not have their turn.
-    pub(super) fn bundle_answered(&mut self, books: &Books, node: NodeId) {
+    fn bundle_answered(&mut self, books: &Books, token: WaitToken, node: NodeId) {
         let bundles = self.bundles.get_mut(&node).expect("a bundle is under way for the node");
-        bundles.left -= 1;
-        if bundles.left > 0 {
+        assert!(bundles.tokens.remove(&token), "{token:?} is under way for {node}");
+        if !bundles.tokens.is_empty() {
             return;
         }
         let &mut BundlesUnderWay { first, last, blocked, grew, .. } = bundles;
@@ -156,18 +194,35 @@ impl Waiting {
         }
     }
 
-    /// Checks that the bundles of each node are counted.
+    /// Returns the bytes of the lists of bundles under way.
+    pub(super) fn bundles_bytes(&self) -> u64 {
+        let of_copies =
+            self.copies.values().filter_map(|copy| copy.bundle.as_ref()).map(memory::of_vec).sum::<u64>();
+        let of_answers =
+            self.answered.iter().map(|(_, nodes)| size_of_val(nodes.as_slice()) as u64).sum::<u64>();
+        let tokens = self.bundles.values().map(|bundles| bundles.tokens.len());
+        let of_nodes: u64 = tokens.map(|tokens| memory::of_btree(tokens, size_of::<WaitToken>())).sum();
+        of_copies + of_answers + of_nodes
+    }
+
+    /// Checks that each bundle is under way for the nodes that its copy or its answer names.
     pub(super) fn check_bundles(&self) -> Result<(), Broken> {
-        let under_way: Vec<NodeId> =
-            self.copies.values().filter_map(|copy| copy.bundle.as_deref()).flatten().copied().collect();
-        let counted: u32 = self.bundles.values().map(|bundles| bundles.left).sum();
-        let each = self.bundles.iter().all(|(&node, bundles)| {
-            let of_node = under_way.iter().filter(|&&of| of == node).count();
-            bundles.left > 0 && of_node == bundles.left as usize
-        });
-        if each && under_way.len() == counted as usize {
+        let of_copies =
+            self.copies.iter().filter_map(|(&token, copy)| Some((token, copy.bundle.as_deref()?)));
+        let of_answers = self.answered.iter().map(|(token, nodes)| (*token, nodes.as_slice()));
+        let mut under_way = 0;
+        for (token, nodes) in of_copies.chain(of_answers) {
+            under_way += nodes.len();
+            let is_known =
+                |node| self.bundles.get(node).is_some_and(|bundles| bundles.tokens.contains(&token));
+            if let Some(node) = nodes.iter().find(|node| !is_known(node)) {
+                return Err(broken!("{token:?} is under way for {node}, which does not know it"));
+            }
+        }
+        let known: usize = self.bundles.values().map(|bundles| bundles.tokens.len()).sum();
+        if under_way == known && self.bundles.values().all(|bundles| !bundles.tokens.is_empty()) {
             return Ok(());
         }
-        Err(broken!("{} bundles are under way, {counted} are counted by node", under_way.len()))
+        Err(broken!("{under_way} bundles are under way, {known} are known by node"))
     }
 }

@@ -27,13 +27,13 @@ mod shapes;
 
 use crate::broken::{Broken, broken};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use slab::Slab;
 
 use crate::ids::{NodeId, OwnerId};
 use crate::index::{ResourceVector, Slot};
-use crate::limits::{WAKE_LOOKS_MAX, WOKEN_PER_EVENT_MAX};
+use crate::limits::{PUT_OFF_KEPT, WAKE_LOOKS_MAX, WOKEN_PER_EVENT_MAX};
 use crate::map::FixedMap;
 use crate::memory;
 use crate::node::NodeState;
@@ -125,6 +125,8 @@ pub(crate) struct Waiting {
     pub(crate) put_off: PutOff,
     /// The nodes for which bundles are under way.
     bundles: FixedMap<NodeId, BundlesUnderWay>,
+    /// Answers to bundles, each with the nodes for which it is not handled yet.
+    answered: VecDeque<(WaitToken, std::vec::IntoIter<NodeId>)>,
     pub(crate) homes: Homes,
     /// Scratch memory of a search, reused.
     open: Open,
@@ -147,6 +149,7 @@ impl Default for Waiting {
             woken: Vec::new(),
             put_off: PutOff::default(),
             bundles: FixedMap::default(),
+            answered: VecDeque::new(),
             homes: Homes::default(),
             open: Open::new(),
             wake_looks: WAKE_LOOKS_MAX,
@@ -331,6 +334,7 @@ impl Waiting {
     pub(crate) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         let queues = self.put_off.memory()
             + memory::of_map(&self.bundles)
+            + self.bundles_bytes()
             + (self.open.capacity() * size_of::<(Turn, usize)>()) as u64;
         add("waiting requests", memory::of_map(&self.copies) + memory::of_vec(&self.woken) + queues);
         let shapes = (self.shapes.capacity() * size_of::<Option<Shape>>()) as u64;
@@ -471,6 +475,12 @@ impl Waiting {
             }
             // Only one copy of each shape was looked for.
             self.block_next(books.nodes.hot(slot).id, turn, at);
+        }
+        if fitting.len() == PUT_OFF_KEPT
+            && let Some(&(last, _)) = fitting.last()
+        {
+            // Shapes after these were not kept.
+            self.block_from(books.nodes.hot(slot).id, following(last));
         }
         woken
     }

@@ -110,11 +110,12 @@ impl PutOff {
 impl Waiting {
     /// Returns whether there is deferred work.
     pub(crate) fn is_behind(&self) -> bool {
-        !self.put_off.is_empty() || self.homes.is_behind()
+        !self.put_off.is_empty() || !self.answered.is_empty() || self.homes.is_behind()
     }
 
-    /// Continues with the nodes that were put off, for a bounded number of looks.
+    /// Continues with answers and with the nodes that were put off, for a bounded number of looks each.
     pub(crate) fn go_on(&mut self, books: &Books) {
+        self.handle_answers(books);
         let mut looks = GO_ON_LOOKS_MAX;
         while looks > 0
             && let Some((node, from)) = self.put_off.first()

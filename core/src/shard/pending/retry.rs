@@ -44,7 +44,9 @@ impl Waiting {
     pub(crate) fn unpark(&mut self, books: &Books, token: WaitToken) -> bool {
         let Some(copy) = self.remove(token) else { return false };
         self.offer_again(books, copy.under_way, following(copy.turn));
-        copy.bundle.into_iter().flatten().for_each(|node| self.bundle_answered(books, node));
+        if let Some(nodes) = copy.bundle {
+            self.handle_answer(books, token, nodes);
+        }
         true
     }
 

@@ -279,14 +279,16 @@ fn what_is_written_is_read() {
 fn a_group_that_is_longer_than_any_frame_is_read() {
     let mut state = rich();
     let group = state.groups.last_mut().unwrap();
-    let values = (0..1_000).map(|at| format!("{at:0250}")).collect();
-    let term = Term { key: "zone".to_owned(), operator: Operator::In, values };
-    let demand = group.bundles[0].request.demand.clone();
-    let mut request = PlacementRequest::new(demand, Policy::Spread);
-    request.selector = Some(Arc::new(Selector::new(vec![term; 40])));
-    for bundle in &mut group.bundles {
-        bundle.request = Arc::new(request.clone());
-    }
+    let values: Vec<String> = (0..32).map(|at| format!("{at:0250}")).collect();
+    let term = |key: u32| Term { key: key.to_string(), operator: Operator::In, values: values.clone() };
+    let plain = Arc::clone(&group.bundles[0].request);
+    let bundle = |index: u32| {
+        let selector = Some(Arc::new(Selector::new((index..index + 32).map(term).collect())));
+        let request = Arc::new(PlacementRequest { selector, ..(*plain).clone() });
+        GroupBundleRecord { index, request, place: None, lost: None }
+    };
+    group.bundles = (0..40).map(bundle).collect();
+    group.next_index = 40;
     let directory = stopped_with(&state);
     assert!(rows_of(&directory).0.iter().any(|row| row.len() > 9 << 20));
     assert_eq!(open(&directory).unwrap().1, state);

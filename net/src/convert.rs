@@ -491,14 +491,13 @@ pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
         memory: spec.memory.units(),
         gpus: u32::from(spec.gpus),
         custom: named_amounts(spec.custom.as_deref().unwrap_or(&[]).iter().copied(), resources),
-        labels: wire_labels(&spec.labels),
+        labels: spec
+            .labels
+            .iter()
+            .map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() })
+            .collect(),
         taints: preferences::wire_taints(&spec.taints),
     }
-}
-
-/// Converts the labels of a node to the wire.
-fn wire_labels(labels: &Labels) -> Vec<Pair> {
-    labels.iter().map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() }).collect()
 }
 
 fn named_amounts(

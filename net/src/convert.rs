@@ -1,8 +1,19 @@
 //! Conversion between wire types and engine types. The engine's types are not serializable. Everything that
 //! enters passes through here and is checked once. A fault names the field that is wrong.
 
+/// Builds a body: first the fields that are copied from the fields of these names, then the others.
+macro_rules! same {
+    ($body:ident from $source:expr; $($copied:ident),*; $($other:ident: $value:expr),*) => {
+        $body { $($copied: $source.$copied,)* $($other: $value,)* }
+    };
+}
+pub(crate) use same;
+
 mod agent;
 pub use agent::{agent_body, agent_facts, agent_report, node_status, unhealthy_bodies};
+mod books;
+use books::named_units;
+pub use books::{adoption, adoption_fault, books_reply, bundle_fault, resource_totals};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
 mod follow;
@@ -16,39 +27,35 @@ pub use groups::{
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
-pub use preferences::{selector, selector_terms, taints, toleration, wire_taints, wire_toleration};
+mod reservations;
+use reservations::named_owner;
+pub use reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
 mod statements;
 pub use statements::{conflict_body, conflict_detection, statement, statement_reply};
 
+use std::fmt::Display;
 use std::sync::Arc;
 
-use wharf_core::ids::ResourceId;
-use wharf_core::limits::{
-    CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX,
-};
-use wharf_core::node::{Labels, NodeSpec, NodeState};
+use wharf_core::ids::{AllocationId, NodeId, OwnerId, ResourceId};
+use wharf_core::limits::{GPU_INSTANCES_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX};
+use wharf_core::node::{Labels, NodeSpec};
 use wharf_core::registrar::{Catalog, RegistrarError};
 use wharf_core::request::{
     Check, Explain, OrderChoice, Placement, PlacementRequest, Policy, Refusal, Shortage,
 };
 use wharf_core::resource::{
-    Amount, Demand, GpuRequest, RegistryFull, ResourceKind, ResourceRegistry, check_unit_request,
-    check_unit_total,
+    Amount, Demand, GpuAssignment, GpuRequest, RegistryFull, ResourceKind, ResourceRegistry, UnitAssignments,
+    check_unit_request, check_unit_total,
 };
 
 use wharf_core::router::Verdict;
 use wharf_core::shard::NodeRejection;
 
-use crate::convert_books::named_units;
-pub use crate::convert_books::{adoption, adoption_fault, books_reply, bundle_fault, resource_totals};
-use crate::convert_reservations::named_owner;
-pub use crate::convert_reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
 use crate::protocol::{
-    DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
-    NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, ORDER_DOMINANT,
-    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID, POLICY_LEAST_FIT,
-    POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply, PlaceRequest,
-    PlacedBody, Reason, RefusalBody,
+    AVOID_GPU_NO, DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL,
+    NamedAmount, NodeBody, ORDER_DOMINANT, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT,
+    POLICY_HYBRID, POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD,
+    Pair, PlaceReply, PlaceRequest, PlacedBody, Reason, RefusalBody,
 };
 
 pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -57,6 +64,19 @@ pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> F
 
 pub(crate) fn amount(field: &str, units: i64) -> Result<Amount, Fault> {
     Amount::try_from_units(units).map_err(|error| invalid(field, error.to_string()))
+}
+
+/// Returns what a number of the wire selects from a table, or a fault with the number and the remedy.
+fn chosen<T: Copy>(table: &[(u8, T)], number: u8, field: impl Display, remedy: &str) -> Result<T, Fault> {
+    match table.iter().find(|(known, _)| *known == number) {
+        Some(&(_, meaning)) => Ok(meaning),
+        None => Err(invalid(field.to_string(), format!("{number} is no {remedy}"))),
+    }
+}
+
+/// Returns the number of the wire that selects `meaning` from a table.
+fn number_of<T: PartialEq>(table: &[(u8, T)], meaning: T) -> u8 {
+    table.iter().find(|(_, known)| *known == meaning).expect("every meaning has a number").0
 }
 
 /// Reads an amount of GPUs: a fraction of one, or whole devices.
@@ -105,7 +125,7 @@ pub fn policy_number(policy: Policy) -> u8 {
 ///
 /// # Errors
 /// Returns a fault that names `policy`.
-pub fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
+fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
     if number == POLICY_DEFAULT {
         return Ok(default);
     }
@@ -120,7 +140,7 @@ pub fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
 ///
 /// # Errors
 /// Returns a fault that names `attribute_order`.
-pub fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
+fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
     match number {
         0 => Ok(OrderChoice::Default),
         ORDER_DOMINANT => Ok(OrderChoice::Dominant),
@@ -135,8 +155,7 @@ pub fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
 }
 
 /// Returns the number of an attribute order on the wire.
-#[must_use]
-pub fn order_number(order: OrderChoice) -> u8 {
+fn order_number(order: OrderChoice) -> u8 {
     match order {
         OrderChoice::Default => 0,
         OrderChoice::Configured(place) => place + 1,
@@ -209,11 +228,33 @@ pub fn placement_request(
     };
     let policy = policy(wire.policy, defaults.policy)?;
     let order = order(wire.attribute_order, defaults.orders)?;
-    let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates))?;
+    let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates));
     let preferences =
         preferences::preferences(&mut wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)?;
     let owner = named_owner("owner", wire.owner)?;
     Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
+}
+
+/// Converts a checked request of a stored group to the wire. Returns whether it has affinity to its candidate too: the
+/// field `node` would be refused once the node is gone.
+#[must_use]
+pub fn wire_request(request: &PlacementRequest, resources: &ResourceRegistry) -> (PlaceRequest, bool) {
+    let preferences = request.preferences.as_deref();
+    let mut wire = PlaceRequest {
+        demand: demand_body(&request.demand, resources),
+        policy: policy_number(request.policy),
+        attribute_order: order_number(request.order),
+        selectors: request.selector.as_deref().map(preferences::selector_terms).unwrap_or_default(),
+        candidates: request.candidates.iter().flat_map(|ids| ids.iter()).map(|id| id.0).collect(),
+        explain: if request.explain == Explain::Full { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
+        avoid_gpu: AVOID_GPU_NO,
+        owner: request.owner.map_or(0, OwnerId::number),
+        ..PlaceRequest::default()
+    };
+    if let Some(preferences) = preferences {
+        preferences::wire_preferences(preferences, &mut wire);
+    }
+    (wire, preferences.is_some_and(|preferences| preferences.affinity))
 }
 
 /// Checks the name of a custom resource. It must not be one of the resources with a field of their own.
@@ -298,23 +339,31 @@ fn unknown_resource(place: usize, name: String, asked: Amount, catalog: &Catalog
     }
 }
 
+/// Converts a placement to the wire.
+fn placed_body(
+    node: NodeId,
+    allocation: AllocationId,
+    gpus: GpuAssignment,
+    units: Option<&UnitAssignments>,
+    catalog: &Catalog,
+) -> PlacedBody {
+    PlacedBody {
+        node: node.0,
+        node_name: catalog.node_name(node).map(ToString::to_string).unwrap_or_default(),
+        allocation: allocation.into(),
+        gpus: gpus.instances().collect(),
+        gpu_part: gpus.part,
+        units: units.map_or_else(Vec::new, |units| named_units(units, &catalog.resources)),
+    }
+}
+
 /// Returns the reply to a granted placement.
 #[must_use]
 pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReply {
-    let node_name = catalog.node_name(placement.node).map(|name| name.to_string()).unwrap_or_default();
+    let Placement { node, allocation, gpus, units, .. } = placement;
     PlaceReply {
         reason: Reason::Done.into(),
-        placed: Some(PlacedBody {
-            node: placement.node.0,
-            node_name,
-            allocation: placement.allocation.into(),
-            gpus: placement.gpus.instances().collect(),
-            gpu_part: placement.gpus.part,
-            units: placement
-                .units
-                .as_ref()
-                .map_or_else(Vec::new, |units| named_units(units, &catalog.resources)),
-        }),
+        placed: Some(placed_body(*node, *allocation, *gpus, units.as_deref(), catalog)),
         alternative: placement.alternative,
         ..PlaceReply::default()
     }
@@ -383,10 +432,7 @@ pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<Nod
 ///
 /// # Errors
 /// Returns a fault that names the field.
-pub fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
-    if wire.len() > LABELS_MAX {
-        return Err(invalid("labels", format!("{} labels: give at most {LABELS_MAX}", wire.len())));
-    }
+fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
     for (i, pair) in wire.iter().enumerate() {
         check_name(&format!("labels[{i}].key"), &pair.key)?;
     }
@@ -400,10 +446,6 @@ pub fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
 /// # Errors
 /// Returns a fault that names the field.
 pub(crate) fn check_custom(wire: &[NamedAmount], resources: &ResourceRegistry) -> Result<(), Fault> {
-    if wire.len() > CUSTOM_RESOURCES_MAX {
-        let message = format!("{} custom resources: give at most {CUSTOM_RESOURCES_MAX}", wire.len());
-        return Err(invalid("custom", message));
-    }
     for (i, named) in wire.iter().enumerate() {
         check_custom_name(&format!("custom[{i}].name"), &named.name)?;
         let total = amount(&format!("custom[{i}].amount"), named.amount)?;
@@ -449,15 +491,13 @@ pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
         memory: spec.memory.units(),
         gpus: u32::from(spec.gpus),
         custom: named_amounts(spec.custom.as_deref().unwrap_or(&[]).iter().copied(), resources),
-        labels: wire_labels(&spec.labels),
+        labels: spec
+            .labels
+            .iter()
+            .map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() })
+            .collect(),
         taints: preferences::wire_taints(&spec.taints),
     }
-}
-
-/// Converts the labels of a node to the wire.
-#[must_use]
-pub fn wire_labels(labels: &Labels) -> Vec<Pair> {
-    labels.iter().map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() }).collect()
 }
 
 fn named_amounts(
@@ -466,16 +506,6 @@ fn named_amounts(
 ) -> Vec<NamedAmount> {
     let name = |id| resources.name(id).unwrap_or_default().to_owned();
     amounts.map(|(id, amount)| NamedAmount { name: name(id), amount: amount.units() }).collect()
-}
-
-fn state_number(state: NodeState) -> u8 {
-    match state {
-        NodeState::Ready => NODE_READY,
-        NodeState::Draining => NODE_DRAINING,
-        NodeState::Joining => NODE_JOINING,
-        NodeState::Lost { draining: false } => NODE_LOST,
-        NodeState::Lost { draining: true } => NODE_LOST_DRAINING,
-    }
 }
 
 /// Returns the name of a resource on the wire.

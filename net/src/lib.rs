@@ -18,8 +18,6 @@
 pub mod client;
 pub mod codec;
 pub mod convert;
-mod convert_books;
-mod convert_reservations;
 pub mod limits;
 pub mod protocol;
 pub mod server;

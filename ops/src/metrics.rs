@@ -46,11 +46,7 @@ impl Stage {
     const ALL: [Self; 3] = [Self::RingWait, Self::Step, Self::Request];
 
     fn name(self) -> &'static str {
-        match self {
-            Self::RingWait => "ring_wait",
-            Self::Step => "step",
-            Self::Request => "request",
-        }
+        ["ring_wait", "step", "request"][self as usize]
     }
 }
 

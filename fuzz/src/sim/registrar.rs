@@ -58,12 +58,12 @@ impl RegistrarThread {
     }
 
     pub(super) fn state(&self) -> RegistrarState {
-        self.service.registrar().state()
+        self.service.registrar.state()
     }
 
     /// Returns whether the thread sleeps although its port has something for it: a wake-up was lost.
     pub(super) fn oversleeps(&mut self) -> bool {
-        let port = self.service.port_mut();
+        let port = &mut self.service.port;
         port.bell().is_asleep() && !port.is_idle()
     }
 
@@ -88,7 +88,7 @@ impl RegistrarThread {
         }
         moved += answers.len();
         if moved == 0 {
-            let port = self.service.port_mut();
+            let port = &mut self.service.port;
             let bell = Arc::clone(port.bell());
             let _asleep = bell.sleep_if(|| port.is_idle());
         }

@@ -189,7 +189,7 @@ impl Server {
             return;
         }
         let defaults = self.fronts[link.front].placement_defaults();
-        let port = self.fronts[link.front].port_mut();
+        let port = &mut self.fronts[link.front].port;
         let (wire, _) = decode_body::<PlaceRequest>(frame.payload).expect("our own body");
         if let Ok(placement) = placement_request(wire, port.catalog(), defaults) {
             let offers = Offers::new(&placement, facts.iter());
@@ -274,7 +274,7 @@ impl Server {
     pub(super) fn oversleeps(&mut self, at: usize) -> bool {
         let front = &mut self.fronts[at];
         let deadline = front.next_deadline().unwrap_or(Time(u64::MAX));
-        let port = front.port_mut();
+        let port = &mut front.port;
         let sleeps_past = self.asleep_until[at].is_some_and(|until| deadline < until);
         port.bell().is_asleep() && (sleeps_past || !port.is_idle())
     }

@@ -145,8 +145,8 @@ impl Client {
         read_reply::<M>(receiver).await
     }
 
-    /// Sends a request that waits. Returns its sequence and its reply. It takes no room from requests that
-    /// are answered at once.
+    /// Sends a request that waits. Returns its sequence, by which it can be [cancelled](Self::cancel_wait), and its
+    /// reply. It takes no room from requests that are answered at once.
     ///
     /// # Errors
     /// Fails if the connection is gone.

@@ -6,7 +6,7 @@ use wharf_core::node::{AgentFacts, AgentReport, GpuDevice};
 use wharf_core::resource::ResourceRegistry;
 use wharf_core::shard::NodeView;
 
-use super::{check_name, invalid, node_body, node_spec, state_number};
+use super::{check_name, invalid, node_body, node_spec};
 use crate::limits::FAULT_BYTES_MAX;
 use crate::protocol::{AgentBody, Fault, GpuBody, NodeStatus, ReportRequest, ReservedNode, UnhealthyBody};
 
@@ -98,7 +98,7 @@ pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus 
         id: registration.id.0,
         ordinal: registration.ordinal.0,
         partition: registration.partition.0,
-        state: state_number(view.state),
+        state: view.state.number(),
         version: view.version,
         body: node_body(&registration.spec, resources),
         cpu_available: view.cpu_available.units(),

@@ -3,33 +3,22 @@
 use std::sync::Arc;
 
 use wharf_core::ids::NodeId;
-use wharf_core::limits::CANDIDATES_MAX;
 use wharf_core::registrar::Catalog;
 
-use super::invalid;
 use crate::protocol::{Fault, PlaceReply, Reason};
 
 /// Maximum number of ids that a message spells out. A batch has many messages.
 const SPELT_OUT: usize = 3;
 
 /// Converts a list of candidates to the engine's form: each once, in order.
-pub(super) fn candidates(wire: Vec<u64>) -> Result<Option<Arc<[NodeId]>>, Fault> {
+pub(super) fn candidates(wire: Vec<u64>) -> Option<Arc<[NodeId]>> {
     if wire.is_empty() {
-        return Ok(None);
-    }
-    if wire.len() > CANDIDATES_MAX {
-        return Err(invalid(
-            "candidates",
-            format!(
-                "{} candidates: give at most {CANDIDATES_MAX}, or name more by a label and a selector",
-                wire.len()
-            ),
-        ));
+        return None;
     }
     let mut ids: Vec<NodeId> = wire.into_iter().map(NodeId).collect();
     ids.sort_unstable();
     ids.dedup();
-    Ok(Some(ids.into()))
+    Some(ids.into())
 }
 
 /// Adds a fault to a refusal if some of the request's `named` candidates are not registered. A placed request

@@ -1,31 +1,27 @@
 //! Conversion of the changes between two views of a shard to the wire.
 
-use wharf_core::node::NodeRegistration;
+use wharf_core::node::{NodeRegistration, NodeState};
 use wharf_core::resource::{Demand, GpuAssignment, ResourceRegistry, UnitAssignments};
 use wharf_core::view::{
     AllocationView, Change, ChangeCursor, ChangeKinds, ColdImage, HoldImage, HotImage, PendingImage, Step,
     View,
 };
 
-use super::{demand_body, invalid, named_amounts, node_body, state_number, unhealthy_bodies};
-use crate::convert_books::named_units;
+use super::{demand_body, invalid, named_amounts, named_units, node_body, unhealthy_bodies};
+use crate::codec::encode_body;
 use crate::protocol::{
     AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, ClaimBody,
     FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage, HoldBegun,
     HoldEnded, Holding, NodeChange, NodeGone, NodeRest, PENDING_MAX, Pending, ReleasingBody, ShardVersion,
 };
 
-/// Estimated size in bytes from which a page takes no more changes. One more change still fits a frame.
+/// Length in bytes from which a page takes no more changes. One more change still fits a frame.
 const PAGE_BYTES: usize = 256 << 10;
-/// Maximum estimated bytes of one node's pending changes.
+/// Length in bytes from which a change of one node names no more claims.
 const PENDING_BYTES: usize = 128 << 10;
 /// Maximum number of places of two views that are compared for one page. This takes some hundred
 /// microseconds.
 const PAGE_LOOKS: usize = 8192;
-/// Maximum bytes of a change's numbers and lengths, without its texts and lists.
-const NUMBERS_BYTES: usize = 128;
-/// Maximum bytes of a list element's numbers and lengths.
-const ELEMENT_BYTES: usize = 16;
 
 /// Returns the kinds of changes that a request asks for.
 pub(crate) fn follow_kinds(kinds: u8) -> Result<ChangeKinds, Fault> {
@@ -55,7 +51,8 @@ pub(crate) fn follow_limit(limit: u16) -> Result<usize, Fault> {
 /// A page that is being filled.
 struct Filling<'a> {
     page: FollowPage,
-    bytes: usize,
+    /// The changes, encoded only to learn their length.
+    encoded: Vec<u8>,
     resources: &'a ResourceRegistry,
 }
 
@@ -76,126 +73,115 @@ pub(crate) fn follow_page(
         allocation_count: head.allocation_count,
         ..FollowPage::default()
     };
-    let mut filling = Filling { page, bytes: 0, resources };
+    let mut filling = Filling { page, encoded: Vec::new(), resources };
     let mut left = limit;
     let next = Step::new(from, to, kinds).portion(at, PAGE_LOOKS, &mut |change| {
         filling.put(change);
         left -= 1;
-        left > 0 && filling.bytes < PAGE_BYTES
+        left > 0 && filling.encoded.len() < PAGE_BYTES
     });
     let cursor =
         |at: ChangeCursor| FollowCursor { to: version, stage: at.stage, place: at.place, within: at.within };
     FollowPage { next: next.map(cursor), ..filling.page }
 }
 
+/// Adds a change to a list of the page.
+macro_rules! add {
+    ($filling:ident, $list:ident, $change:expr) => {{
+        let change = $change;
+        encode_body(&change, &mut $filling.encoded);
+        $filling.page.$list.push(change);
+    }};
+}
+
 impl Filling<'_> {
     fn put(&mut self, change: Change<'_>) {
-        self.bytes += NUMBERS_BYTES;
         match change {
             Change::HoldEnded(node, hold) => {
                 let statement = hold.statement.into();
                 let operation = hold.operation;
-                let (node, node_name) = self.node(node);
-                self.page.holds_ended.push(HoldEnded { statement, operation, node, node_name });
+                let (node, node_name) = named(node);
+                add!(self, holds_ended, HoldEnded { statement, operation, node, node_name });
             }
             Change::AllocationEnded(node, id) => {
-                let (node, node_name) = self.node(node);
+                let (node, node_name) = named(node);
                 let allocation = id.into();
-                self.page.allocations_ended.push(AllocationEnded { allocation, node, node_name });
+                add!(self, allocations_ended, AllocationEnded { allocation, node, node_name });
             }
             Change::NodeGone(node) => {
-                let (node, node_name) = self.node(node);
-                self.page.nodes_gone.push(NodeGone { node, node_name });
+                let (node, node_name) = named(node);
+                add!(self, nodes_gone, NodeGone { node, node_name });
             }
             Change::Node { hot, cold, before } => {
-                let change = self.node_change(hot, cold, before);
-                self.page.nodes.push(change);
+                add!(self, nodes, self.node_change(hot, cold, before));
             }
             Change::Allocation(node, AllocationView { id, demand, gpus, units }) => {
-                let (node, node_name) = self.node(node);
+                let (node, node_name) = named(node);
+                let allocation = id.into();
                 let holds = self.holding(&demand, gpus, units.as_deref());
-                self.page.allocations.push(AllocationBegun { allocation: id.into(), node, node_name, holds });
+                add!(self, allocations, AllocationBegun { allocation, node, node_name, holds });
             }
             Change::Hold(node, hold) => {
-                let (node, node_name) = self.node(node);
+                let (node, node_name) = named(node);
                 let HoldImage { statement, operation, taken, evicts } = hold;
                 let holds = taken.as_ref().map(|(demand, gpus)| self.holding(demand, *gpus, None));
                 let evicts = evicts.map(Into::into);
                 let statement = (*statement).into();
                 let operation = *operation;
-                self.page.holds.push(HoldBegun { statement, operation, node, node_name, holds, evicts });
+                add!(self, holds, HoldBegun { statement, operation, node, node_name, holds, evicts });
             }
         }
     }
 
-    fn node(&mut self, node: &NodeRegistration) -> (u64, String) {
-        self.bytes += node.spec.name.len();
-        (node.id.0, node.spec.name.to_string())
+    fn holding(&self, demand: &Demand, gpus: GpuAssignment, units: Option<&UnitAssignments>) -> Holding {
+        Holding {
+            demand: demand_body(demand, self.resources),
+            gpus: gpus.instances().collect(),
+            gpu_part: gpus.part,
+            units: units.map_or_else(Vec::new, |units| named_units(units, self.resources)),
+        }
     }
 
-    fn holding(&mut self, demand: &Demand, gpus: GpuAssignment, units: Option<&UnitAssignments>) -> Holding {
-        let demand = demand_body(demand, self.resources);
-        let units = units.map_or_else(Vec::new, |units| named_units(units, self.resources));
-        self.bytes += demand.custom.iter().map(|amount| amount.name.len() + ELEMENT_BYTES).sum::<usize>();
-        self.bytes += units.iter().map(|u| u.name.len() + u.instances.len() + ELEMENT_BYTES).sum::<usize>();
-        Holding { demand, gpus: gpus.instances().collect(), gpu_part: gpus.part, units }
-    }
-
-    fn node_change(&mut self, hot: &HotImage, cold: &ColdImage, before: Option<&ColdImage>) -> NodeChange {
+    fn node_change(&self, hot: &HotImage, cold: &ColdImage, before: Option<&ColdImage>) -> NodeChange {
         let spec = &cold.registration.spec;
         // Placements do not change the cold part, so comparing addresses nearly always suffices.
         let unchanged = before.is_some_and(|before| std::ptr::eq(before, cold));
         let same_spec = unchanged || before.is_some_and(|before| before.registration.spec == *spec);
-        let body = (!same_spec).then(|| node_body(spec, self.resources));
-        let rest = if unchanged { None } else { Some(self.rest(cold)) };
-        let details = rest.filter(|rest| before.is_none_or(|before| self.rest(before) != *rest));
-        if let Some(body) = &body {
-            let custom: usize = body.custom.iter().map(|amount| amount.name.len() + ELEMENT_BYTES).sum();
-            let labels: usize =
-                body.labels.iter().map(|pair| pair.key.len() + pair.value.len() + ELEMENT_BYTES).sum();
-            let taints: usize =
-                body.taints.iter().map(|taint| taint.key.len() + taint.value.len() + ELEMENT_BYTES).sum();
-            self.bytes += body.identity.len() + body.name.len() + custom + labels + taints;
-        }
-        if let Some(rest) = &details {
-            let custom: usize = rest.custom.iter().map(|amount| amount.name.len() + ELEMENT_BYTES).sum();
-            let unhealthy: usize = rest.unhealthy.iter().map(|u| u.reason.len() + ELEMENT_BYTES).sum();
-            self.bytes += custom + unhealthy;
-        }
-        let pending = cold.pending.as_deref().map_or_else(Pending::default, |pending| self.pending(pending));
-        let (node, node_name) = self.node(&cold.registration);
+        let details = if unchanged { None } else { Some(self.rest(cold)) };
+        let details = details.filter(|details| before.is_none_or(|before| self.rest(before) != *details));
+        let (node, node_name) = named(&cold.registration);
         NodeChange {
             node,
             node_name,
-            state: hot.state.map_or(0, state_number),
+            state: hot.state.map_or(0, NodeState::number),
             version: hot.version,
             cpu: hot.cpu.units(),
             memory: hot.memory.units(),
             gpus: (0..spec.gpus).map(|i| hot.gpus.free(i)).collect(),
             allocations: hot.allocations,
             details,
-            body,
-            pending,
+            body: (!same_spec).then(|| node_body(spec, self.resources)),
+            pending: cold.pending.as_deref().map_or_else(Pending::default, |image| self.pending(image)),
         }
     }
 
-    /// Takes the first elements of each list, as many as a page can hold for one node. Claims are in the
-    /// order in which they are served.
-    fn pending(&mut self, pending: &PendingImage) -> Pending {
+    /// Takes the first elements of each list, as many as a page can hold for one node. Claims are in the order in
+    /// which they are served.
+    fn pending(&self, pending: &PendingImage) -> Pending {
         let releasing = pending.releasing.iter().take(PENDING_MAX);
         let releasing: Vec<_> = releasing
             .map(|&(allocation, until)| ReleasingBody { allocation: allocation.into(), until: until.0 })
             .collect();
-        self.bytes += releasing.len() * 2 * ELEMENT_BYTES;
         let mut claims = Vec::new();
-        let full = self.bytes + PENDING_BYTES;
+        let mut encoded = Vec::new();
         for claim in pending.claims.iter().take(PENDING_MAX) {
             let holds = self.holding(&claim.demand, claim.gpus, claim.units.as_deref());
-            self.bytes += NUMBERS_BYTES;
-            if self.bytes > full {
+            let claim = ClaimBody { allocation: claim.id.into(), holds };
+            encode_body(&claim, &mut encoded);
+            claims.push(claim);
+            if encoded.len() > PENDING_BYTES {
                 break;
             }
-            claims.push(ClaimBody { allocation: claim.id.into(), holds });
         }
         let all = pending.releasing.len() + pending.claims.len();
         let untold = all - releasing.len() - claims.len();
@@ -213,4 +199,8 @@ impl Filling<'_> {
             until: until.map_or(0, |until| until.0),
         }
     }
+}
+
+fn named(node: &NodeRegistration) -> (u64, String) {
+    (node.id.0, node.spec.name.to_string())
 }

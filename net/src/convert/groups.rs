@@ -10,20 +10,19 @@ use wharf_core::ids::GroupId;
 use wharf_core::limits::GROUP_BUNDLES_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{Demand, GpuAssignment, ResourceKind};
+use wharf_core::resource::Demand;
 use wharf_core::time::Time;
 
 use super::{
-    PlacementDefaults, check_name, conflict_body, conflict_detection, demand, invalid, kinds_to_learn,
-    placement_request, refusal_body, resource_name,
+    PlacementDefaults, check_name, chosen, conflict_body, conflict_detection, demand, invalid,
+    kinds_to_learn, number_of, placed_body, placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
     BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
     GROUP_CONFLICTS_MAX, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GROUPS_PER_MESSAGE_MAX, GroupBody,
     GroupRefusalBody, GroupReply, GroupSummary, ListGroupsReply, MODE_NOW, MODE_WAIT_UNTIL, PlaceIntoRequest,
-    PlaceReply, PlaceRequest, PlacedBody, Reason, RemoveGroupReply, STRATEGY_PACK, STRATEGY_SPREAD,
-    STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
-    TopologyBody, WireAllocation,
+    PlaceReply, PlaceRequest, Reason, RemoveGroupReply, STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK,
+    STRATEGY_STRICT_SPREAD, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
 };
 
 const STRATEGIES: [(u8, Strategy); 4] = [
@@ -36,7 +35,7 @@ const STRATEGIES: [(u8, Strategy); 4] = [
 /// Returns the number of a strategy on the wire.
 #[must_use]
 pub fn strategy_number(strategy: Strategy) -> u8 {
-    STRATEGIES.iter().find(|(_, known)| *known == strategy).expect("every strategy has a number").0
+    number_of(&STRATEGIES, strategy)
 }
 
 /// Returns the strategy with this number.
@@ -44,13 +43,8 @@ pub fn strategy_number(strategy: Strategy) -> u8 {
 /// # Errors
 /// Returns a fault that names `strategy`.
 pub fn strategy(number: u8) -> Result<Strategy, Fault> {
-    let known = STRATEGIES.iter().find(|(known, _)| *known == number).map(|&(_, strategy)| strategy);
-    known.ok_or_else(|| {
-        let message = format!(
-            "{number} is no strategy: give 0 (pack), 1 (spread), 2 (strict-pack) or 3 (strict-spread)"
-        );
-        invalid("strategy", message)
-    })
+    let remedy = "strategy: give 0 (pack), 1 (spread), 2 (strict-pack) or 3 (strict-spread)";
+    chosen(&STRATEGIES, number, "strategy", remedy)
 }
 
 /// Converts a rule over the values of a label to the engine's form.
@@ -106,14 +100,11 @@ fn of_bundle(at: usize, reply: PlaceReply) -> Box<GroupReply> {
 /// Checks that a bundle leaves the fields of its group or template at their defaults.
 fn check_bundle(asked: &PlaceRequest) -> Result<(), Fault> {
     let of_group = "a group waits as a whole: leave it at its default, and give it for the group";
-    if asked.mode != MODE_NOW {
-        return Err(invalid("mode", of_group));
-    }
-    if asked.priority != 0 {
-        return Err(invalid("priority", of_group));
-    }
-    if asked.deadline != 0 {
-        return Err(invalid("deadline", of_group));
+    let waits = [asked.mode != MODE_NOW, asked.priority != 0, asked.deadline != 0];
+    if let Some((field, _)) =
+        ["mode", "priority", "deadline"].into_iter().zip(waits).find(|&(_, given)| given)
+    {
+        return Err(invalid(field, of_group));
     }
     if asked.count != 1 {
         return Err(invalid("count", "the template has the number of equal bundles: leave this at 1"));
@@ -253,22 +244,6 @@ pub fn plan_fault(rejection: &PlanRejection) -> Fault {
     Fault::of_field(reason, field, rejection.to_string())
 }
 
-fn placed(
-    node: wharf_core::ids::NodeId,
-    id: WireAllocation,
-    gpus: GpuAssignment,
-    catalog: &Catalog,
-) -> PlacedBody {
-    PlacedBody {
-        node: node.0,
-        node_name: catalog.node_name(node).map(ToString::to_string).unwrap_or_default(),
-        allocation: id,
-        gpus: gpus.instances().collect(),
-        gpu_part: gpus.part,
-        units: Vec::new(),
-    }
-}
-
 fn state_number(state: GroupState) -> u8 {
     match state {
         GroupState::Waiting => GROUP_WAITING,
@@ -287,7 +262,7 @@ pub(super) fn group_body(view: &GroupView, catalog: &Catalog) -> GroupBody {
         let placed = match bundle {
             BundleView::Unplaced => None,
             BundleView::Placed { node, allocation, gpus } => {
-                Some(placed(node, allocation.into(), gpus, catalog))
+                Some(placed_body(node, allocation, gpus, None, catalog))
             }
         };
         let cpu = demand.cpu.units();
@@ -326,74 +301,54 @@ fn summary(view: &GroupView) -> GroupSummary {
 /// Converts a group's refusal to the wire.
 #[must_use]
 pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
+    use GroupRefusalReason as Why;
     let GroupRefusal { infeasible, reason, attempts } = refusal;
-    let mut body =
-        GroupRefusalBody { attempts: *attempts, message: reason.to_string(), ..GroupRefusalBody::default() };
-    let cause = match reason {
-        GroupRefusalReason::Bundle { bundle, placed, refusal } => {
-            (body.bundle, body.bundles) = (Some(*bundle), *placed);
-            body.refusal = Some(refusal_body(refusal, catalog));
-            Reason::NoNodeForBundle
+    let (cause, bundle, bundles, nodes) = match *reason {
+        Why::Bundle { bundle, placed, .. } => (Reason::NoNodeForBundle, Some(bundle), placed, 0),
+        Why::OneNode { bundles } => (Reason::NoSingleNode, None, bundles, 0),
+        Why::TooFewNodes { bundles, nodes } => (Reason::TooFewNodes, None, bundles, nodes),
+        Why::Cluster(_) => (Reason::ClusterTooSmall, None, 0, 0),
+        Why::Confined { bundles, nodes, .. } => (Reason::ConfinedTooSmall, None, bundles, nodes),
+        Why::TooFewPlaces { bundles, .. } => (Reason::TooFewPlaces, None, bundles, 0),
+        Why::OwnBundles { bundle, placed, nodes, .. } => (Reason::OwnBundles, Some(bundle), placed, nodes),
+        Why::NoValue { .. } => (Reason::TopologyTooSmall, None, 0, 0),
+        Why::ValueTooSmall { bundles, .. } | Why::SkewTooSmall { bundles, .. } => {
+            (Reason::TopologyTooSmall, None, bundles, 0)
         }
-        GroupRefusalReason::OneNode { bundles } => {
-            body.bundles = *bundles;
-            Reason::NoSingleNode
+        Why::Topology { bundle, placed, .. } | Why::Skew { bundle, placed, .. } => {
+            (Reason::TopologyTooSmall, Some(bundle), placed, 0)
         }
-        GroupRefusalReason::TooFewNodes { bundles, nodes } => {
-            (body.bundles, body.nodes) = (*bundles, *nodes);
-            Reason::TooFewNodes
+        Why::SearchGivenUp { bundle, placed, .. } => (Reason::LimitExceeded, Some(bundle), placed, 0),
+        Why::Conflicts(_) => (Reason::Conflicted, None, 0, 0),
+    };
+    let message = reason.to_string();
+    let mut body = GroupRefusalBody {
+        cause: cause.into(),
+        attempts: *attempts,
+        bundle,
+        bundles,
+        nodes,
+        message,
+        ..GroupRefusalBody::default()
+    };
+    match reason {
+        Why::Bundle { refusal, .. } => body.refusal = Some(refusal_body(refusal, catalog)),
+        Why::Cluster(kind) | Why::Confined { kind, .. } => {
+            body.resource = resource_name(*kind, &catalog.resources);
+            body.message = body.message.replace(&kind.to_string(), &body.resource);
         }
-        GroupRefusalReason::Cluster(kind) => {
-            name_kind(&mut body, *kind, catalog);
-            Reason::ClusterTooSmall
-        }
-        GroupRefusalReason::Confined { bundles, nodes, kind } => {
-            (body.bundles, body.nodes) = (*bundles, *nodes);
-            name_kind(&mut body, *kind, catalog);
-            Reason::ConfinedTooSmall
-        }
-        GroupRefusalReason::TooFewPlaces { bundles, .. } => {
-            body.bundles = *bundles;
-            Reason::TooFewPlaces
-        }
-        GroupRefusalReason::OwnBundles { bundle, placed, nodes, .. } => {
-            (body.bundle, body.bundles, body.nodes) = (Some(*bundle), *placed, *nodes);
-            Reason::OwnBundles
-        }
-        GroupRefusalReason::NoValue { .. } => Reason::TopologyTooSmall,
-        GroupRefusalReason::ValueTooSmall { bundles, .. }
-        | GroupRefusalReason::SkewTooSmall { bundles, .. } => {
-            body.bundles = *bundles;
-            Reason::TopologyTooSmall
-        }
-        GroupRefusalReason::Topology { bundle, placed, .. }
-        | GroupRefusalReason::Skew { bundle, placed, .. } => {
-            (body.bundle, body.bundles) = (Some(*bundle), *placed);
-            Reason::TopologyTooSmall
-        }
-        GroupRefusalReason::SearchGivenUp { bundle, placed, .. } => {
-            (body.bundle, body.bundles) = (Some(*bundle), *placed);
-            Reason::LimitExceeded
-        }
-        GroupRefusalReason::Conflicts(conflicts) => {
+        Why::Conflicts(conflicts) => {
             let first = conflicts.iter().take(GROUP_CONFLICTS_MAX);
             body.conflicts = first.map(|conflict| conflict_body(conflict, catalog)).collect();
-            Reason::Conflicted
         }
-    };
-    body.cause = cause.into();
+        _ => {}
+    }
     let reason = match cause {
         _ if *infeasible => Reason::Infeasible,
         Reason::Conflicted => Reason::Conflicted,
         _ => Reason::NoFitNow,
     };
     GroupReply { reason: reason.into(), refusal: Some(body), ..GroupReply::default() }
-}
-
-/// Sets the resource that the refusal is about, by its name.
-fn name_kind(body: &mut GroupRefusalBody, kind: ResourceKind, catalog: &Catalog) {
-    body.resource = resource_name(kind, &catalog.resources);
-    body.message = body.message.replace(&kind.to_string(), &body.resource);
 }
 
 fn cancelled_group(message: &str) -> GroupReply {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use wharf_core::ids::NodeId;
-use wharf_core::limits::{PREFERENCE_WEIGHT_MAX, PREFERRED_NODES_MAX, PREFERRED_SELECTORS_MAX, TAINTS_MAX};
+use wharf_core::limits::{PREFERENCE_WEIGHT_MAX, PREFERRED_SELECTORS_MAX, TAINTS_MAX};
 use wharf_core::node::{
     Operator, Selector, Taint, TaintEffect, Taints, Term, Toleration, TolerationOperator,
 };
@@ -11,40 +11,48 @@ use wharf_core::registrar::Catalog;
 use wharf_core::request::{Preferences, RankRules};
 use wharf_core::resource::GpuRequest;
 
-use super::{check_name, invalid};
+use super::{check_name, chosen, invalid, number_of};
 use crate::protocol::{
     self, AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EFFECT_ANY, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE,
-    EFFECT_PREFER_NO_SCHEDULE, Fault, OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
-    OPERATOR_LESS, OPERATOR_NOT_EQUAL, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceRequest, Reason,
-    SelectorTerm,
+    EFFECT_PREFER_NO_SCHEDULE, FallbackSelector, Fault, OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER,
+    OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EQUAL, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceRequest,
+    PreferredSelector, Reason, SelectorTerm,
 };
 
 /// The number of values that an operator takes.
+#[derive(Clone, Copy)]
 enum Values {
     None,
     One,
     Some,
 }
 
-fn operator(number: u8) -> Option<(Operator, Values)> {
-    Some(match number {
-        OPERATOR_IN => (Operator::In, Values::Some),
-        OPERATOR_NOT_IN => (Operator::NotIn, Values::Some),
-        OPERATOR_EXISTS => (Operator::Exists, Values::None),
-        OPERATOR_NOT_EXISTS => (Operator::NotExists, Values::None),
-        OPERATOR_GREATER => (Operator::Greater, Values::One),
-        OPERATOR_LESS => (Operator::Less, Values::One),
-        OPERATOR_EQUAL => (Operator::In, Values::One),
-        OPERATOR_NOT_EQUAL => (Operator::NotIn, Values::One),
-        _ => return None,
-    })
-}
+/// The operators of terms. The first number of an operator is the one that is written.
+const OPERATORS: [(u8, Operator, Values); 8] = [
+    (OPERATOR_IN, Operator::In, Values::Some),
+    (OPERATOR_NOT_IN, Operator::NotIn, Values::Some),
+    (OPERATOR_EXISTS, Operator::Exists, Values::None),
+    (OPERATOR_NOT_EXISTS, Operator::NotExists, Values::None),
+    (OPERATOR_GREATER, Operator::Greater, Values::One),
+    (OPERATOR_LESS, Operator::Less, Values::One),
+    (OPERATOR_EQUAL, Operator::In, Values::One),
+    (OPERATOR_NOT_EQUAL, Operator::NotIn, Values::One),
+];
+
+const TOLERATION_OPERATORS: [(u8, TolerationOperator); 2] =
+    [(OPERATOR_EXISTS, TolerationOperator::Exists), (OPERATOR_EQUAL, TolerationOperator::Equal)];
+
+const EFFECTS: [(u8, TaintEffect); 3] = [
+    (EFFECT_NO_SCHEDULE, TaintEffect::NoSchedule),
+    (EFFECT_PREFER_NO_SCHEDULE, TaintEffect::PreferNoSchedule),
+    (EFFECT_NO_EXECUTE, TaintEffect::NoExecute),
+];
 
 /// Converts a selector term. A fault names `list[at]`.
 fn term(list: &str, at: usize, wire: SelectorTerm) -> Result<Term, Fault> {
     let field = |part: &str| format!("{list}[{at}].{part}");
     check_name(&field("key"), &wire.key)?;
-    let Some((operator, wanted)) = operator(wire.operator) else {
+    let Some(&(_, operator, wanted)) = OPERATORS.iter().find(|known| known.0 == wire.operator) else {
         let message = format!("{} is no operator: give 1 to {OPERATOR_NOT_EQUAL}", wire.operator);
         return Err(invalid(field("operator"), message));
     };
@@ -68,22 +76,14 @@ fn term(list: &str, at: usize, wire: SelectorTerm) -> Result<Term, Fault> {
 ///
 /// # Errors
 /// Returns a fault that names the field (`list[2].values`).
-pub fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
+pub(super) fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
     let terms = wire.into_iter().enumerate().map(|(at, wire)| term(list, at, wire));
     Ok(Selector::new(terms.collect::<Result<_, _>>()?))
 }
 
 /// Converts the terms of a selector to the wire.
-#[must_use]
-pub fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
-    let number = |operator| match operator {
-        Operator::In => OPERATOR_IN,
-        Operator::NotIn => OPERATOR_NOT_IN,
-        Operator::Exists => OPERATOR_EXISTS,
-        Operator::NotExists => OPERATOR_NOT_EXISTS,
-        Operator::Greater => OPERATOR_GREATER,
-        Operator::Less => OPERATOR_LESS,
-    };
+pub(super) fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
+    let number = |operator| OPERATORS.iter().find(|known| known.1 == operator).expect("it has a number").0;
     let terms = selector.terms().iter().map(|term| SelectorTerm {
         key: term.key.clone(),
         operator: number(term.operator),
@@ -92,55 +92,30 @@ pub fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
     terms.collect()
 }
 
-/// Returns the taint effect with this number.
-fn effect_of(number: u8) -> Option<TaintEffect> {
-    match number {
-        EFFECT_NO_SCHEDULE => Some(TaintEffect::NoSchedule),
-        EFFECT_PREFER_NO_SCHEDULE => Some(TaintEffect::PreferNoSchedule),
-        EFFECT_NO_EXECUTE => Some(TaintEffect::NoExecute),
-        _ => None,
-    }
-}
-
-/// Returns the number of a taint effect.
-fn effect_number(effect: TaintEffect) -> u8 {
-    match effect {
-        TaintEffect::NoSchedule => EFFECT_NO_SCHEDULE,
-        TaintEffect::PreferNoSchedule => EFFECT_PREFER_NO_SCHEDULE,
-        TaintEffect::NoExecute => EFFECT_NO_EXECUTE,
-    }
-}
-
 /// Converts the taints of a node.
 ///
 /// # Errors
 /// Returns a fault that names the field.
-pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
+pub(super) fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
     if wire.len() > TAINTS_MAX {
         return Err(invalid("taints", format!("{} taints: give at most {TAINTS_MAX}", wire.len())));
     }
     let mut taints = Vec::with_capacity(wire.len());
     for (i, taint) in wire.into_iter().enumerate() {
         check_name(&format!("taints[{i}].key"), &taint.key)?;
-        let effect = effect_of(taint.effect).ok_or_else(|| {
-            let message = format!(
-                "{} is no effect: give 1 (NoSchedule), 2 (PreferNoSchedule) or 3 (NoExecute)",
-                taint.effect
-            );
-            invalid(format!("taints[{i}].effect"), message)
-        })?;
+        let remedy = "effect: give 1 (NoSchedule), 2 (PreferNoSchedule) or 3 (NoExecute)";
+        let effect = chosen(&EFFECTS, taint.effect, format_args!("taints[{i}].effect"), remedy)?;
         taints.push(Taint { key: taint.key.into(), value: taint.value.into(), effect });
     }
     Taints::new(taints).map_err(|error| invalid("taints", error.to_string()))
 }
 
 /// Converts the taints of a node to the wire.
-#[must_use]
-pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
+pub(super) fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     let wire = |taint: &Taint| {
         let key = taint.key.to_string();
         let value = taint.value.to_string();
-        protocol::Taint { key, value, effect: effect_number(taint.effect) }
+        protocol::Taint { key, value, effect: number_of(&EFFECTS, taint.effect) }
     };
     taints.as_slice().iter().map(wire).collect()
 }
@@ -149,18 +124,11 @@ pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
 ///
 /// # Errors
 /// Returns a fault that names the field.
-pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
+fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
     let field = |part: &str| format!("tolerations[{at}].{part}");
-    let operator = match wire.operator {
-        OPERATOR_EXISTS => TolerationOperator::Exists,
-        OPERATOR_EQUAL => TolerationOperator::Equal,
-        other => {
-            let message = format!(
-                "{other} is no operator of a toleration: give {OPERATOR_EXISTS} (exists) or {OPERATOR_EQUAL} (equal)"
-            );
-            return Err(invalid(field("operator"), message));
-        }
-    };
+    let remedy = "operator of a toleration: give 3 (exists) or 7 (equal)";
+    let place = format_args!("tolerations[{at}].operator");
+    let operator = chosen(&TOLERATION_OPERATORS, wire.operator, place, remedy)?;
     if operator == TolerationOperator::Exists && !wire.value.is_empty() {
         return Err(invalid(field("value"), "exists takes no value: leave it out, or give equal"));
     }
@@ -170,22 +138,19 @@ pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, F
     if !wire.key.is_empty() {
         check_name(&field("key"), &wire.key)?;
     }
-    let effect = if wire.effect == EFFECT_ANY { None } else { effect_of(wire.effect) };
-    if wire.effect != EFFECT_ANY && effect.is_none() {
-        return Err(invalid(field("effect"), format!("{} is no effect: give 0 (any) to 3", wire.effect)));
-    }
+    let place = format_args!("tolerations[{at}].effect");
+    let effect = match wire.effect {
+        EFFECT_ANY => None,
+        number => Some(chosen(&EFFECTS, number, place, "effect: give 0 (any) to 3")?),
+    };
     Ok(Toleration { key: wire.key, operator, value: wire.value, effect })
 }
 
 /// Converts a toleration to the wire.
-#[must_use]
-pub fn wire_toleration(toleration: &Toleration) -> protocol::Toleration {
+fn wire_toleration(toleration: &Toleration) -> protocol::Toleration {
     let Toleration { key, operator, value, effect } = toleration;
-    let operator = match operator {
-        TolerationOperator::Exists => OPERATOR_EXISTS,
-        TolerationOperator::Equal => OPERATOR_EQUAL,
-    };
-    let effect = effect.map_or(EFFECT_ANY, effect_number);
+    let operator = number_of(&TOLERATION_OPERATORS, *operator);
+    let effect = effect.map_or(EFFECT_ANY, |effect| number_of(&EFFECTS, effect));
     protocol::Toleration { key: key.clone(), operator, value: value.clone(), effect }
 }
 
@@ -246,10 +211,6 @@ pub(super) fn preferences(
         other => return Err(invalid("avoid_gpu", format!("{other} is none: give 0 (the server's), 1 or 2"))),
     };
     let avoid_gpu = avoid_gpu && gpu == GpuRequest::None;
-    if wire.preferred_nodes.len() > PREFERRED_NODES_MAX {
-        let message = format!("{} nodes: give at most {PREFERRED_NODES_MAX}", wire.preferred_nodes.len());
-        return Err(invalid("preferred_nodes", message));
-    }
     let affinity = wire.node != 0;
     if affinity {
         let node = NodeId(wire.node);
@@ -268,4 +229,20 @@ pub(super) fn preferences(
     }
     let nodes = std::mem::take(&mut wire.preferred_nodes).into_iter().map(NodeId).collect();
     Ok(Some(Arc::new(Preferences { rules, nodes, avoid_gpu, affinity })))
+}
+
+/// Converts preferences to the wire, without the one node of a request with affinity.
+pub(super) fn wire_preferences(preferences: &Preferences, wire: &mut PlaceRequest) {
+    if let Some(rules) = preferences.rules.as_deref() {
+        let preferred = |(weight, selector): &(u8, Arc<Selector>)| PreferredSelector {
+            weight: i32::from(*weight),
+            terms: selector_terms(selector),
+        };
+        let fallback = |selector: &Arc<Selector>| FallbackSelector { terms: selector_terms(selector) };
+        wire.preferred_selectors = rules.preferred().iter().map(preferred).collect();
+        wire.fallbacks = rules.fallbacks().iter().map(fallback).collect();
+        wire.tolerations = rules.tolerations().iter().map(wire_toleration).collect();
+    }
+    wire.preferred_nodes = preferences.nodes.iter().map(|node| node.0).collect();
+    wire.avoid_gpu = if preferences.avoid_gpu { AVOID_GPU_YES } else { AVOID_GPU_NO };
 }

@@ -9,10 +9,8 @@ use wharf_core::statement::{
     Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Granted, Operation, Pipeline,
 };
 
-use super::{demand, invalid, plan_fault, resource_name};
-use crate::convert::placed_reply;
-use crate::convert_books::mask;
-use crate::convert_reservations::named_owner;
+use super::books::mask;
+use super::{chosen, demand, invalid, named_owner, placed_reply, plan_fault, resource_name};
 use crate::protocol::{
     COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE,
     ConflictBody, DemandBody, Fault, GRACE_NS_MAX, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE,
@@ -24,25 +22,18 @@ use crate::protocol::{
 /// # Errors
 /// Returns a fault that names `conflict_detection`.
 pub fn conflict_detection(number: u8) -> Result<ConflictDetection, Fault> {
-    match number {
-        CONFLICT_DETECTION_FINE => Ok(ConflictDetection::Fine),
-        CONFLICT_DETECTION_COARSE => Ok(ConflictDetection::Coarse),
-        other => {
-            let message = format!("{other} is no conflict detection: give 0 (fine) or 1 (coarse)");
-            Err(invalid("conflict_detection", message))
-        }
-    }
+    let known = [
+        (CONFLICT_DETECTION_FINE, ConflictDetection::Fine),
+        (CONFLICT_DETECTION_COARSE, ConflictDetection::Coarse),
+    ];
+    let remedy = "conflict detection: give 0 (fine) or 1 (coarse)";
+    chosen(&known, number, "conflict_detection", remedy)
 }
 
 fn mode(number: u8) -> Result<CommitMode, Fault> {
-    match number {
-        COMMIT_ALL_OR_NOTHING => Ok(CommitMode::AllOrNothing),
-        COMMIT_INCREMENTAL => Ok(CommitMode::Incremental),
-        other => {
-            let message = format!("{other} is no mode: give 0 (all or nothing) or 1 (incremental)");
-            Err(invalid("mode", message))
-        }
-    }
+    let known =
+        [(COMMIT_ALL_OR_NOTHING, CommitMode::AllOrNothing), (COMMIT_INCREMENTAL, CommitMode::Incremental)];
+    chosen(&known, number, "mode", "mode: give 0 (all or nothing) or 1 (incremental)")
 }
 
 /// Converts a statement to the engine's form.
@@ -51,9 +42,8 @@ fn mode(number: u8) -> Result<CommitMode, Fault> {
 /// Returns a fault that names the field of the operation (`operations[2].gpu`). An unregistered node is a
 /// fault of an all-or-nothing statement. In an incremental statement, only that operation conflicts.
 pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fault> {
-    let count = wire.operations.len();
-    if count == 0 || count > OPERATIONS_PER_MESSAGE_MAX {
-        let message = format!("{count} operations: give 1 to {OPERATIONS_PER_MESSAGE_MAX}");
+    if wire.operations.is_empty() {
+        let message = format!("0 operations: give 1 to {OPERATIONS_PER_MESSAGE_MAX}");
         return Err(invalid("operations", message));
     }
     let conflict_detection = conflict_detection(wire.conflict_detection)?;
@@ -70,7 +60,7 @@ pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fa
 fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result<Operation, Fault> {
     match wire.operation {
         OPERATION_ALLOCATE => {
-            check_absent(&wire, &[Part::Allocation, Part::Grace])?;
+            check_absent(&wire, &["allocation", "grace"])?;
             let owner = named_owner("owner", wire.owner)?;
             let expected = wire.expected_version;
             let (node, gpus) =
@@ -82,14 +72,14 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
             Ok(Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle: None }))
         }
         OPERATION_PIPELINE => {
-            check_absent(&wire, &[Part::Allocation, Part::Grace, Part::Gpus, Part::Owner])?;
+            check_absent(&wire, &["allocation", "grace", "gpus", "owner"])?;
             let node = node(wire.node, mode, catalog)?;
             let expected = wire.expected_version;
             let demand = asked(wire.demand, catalog)?;
             Ok(Operation::Pipeline(Pipeline { node, expected, demand, bundle: None }))
         }
         OPERATION_EVICT => {
-            check_absent(&wire, &[Part::Node, Part::Amounts, Part::Gpus, Part::Owner])?;
+            check_absent(&wire, &["node", "custom", "memory", "gpu", "cpu", "gpus", "owner"])?;
             let OperationBody { allocation, expected_version: expected, grace: grace_ns, .. } = wire;
             let allocation = allocation
                 .ok_or_else(|| invalid("allocation", "no allocation is named: say which is to end"))?
@@ -109,37 +99,22 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
     }
 }
 
-/// The fields that operations of some kinds do not have.
-#[derive(Clone, Copy)]
-enum Part {
-    Node,
-    Amounts,
-    Gpus,
-    Owner,
-    Allocation,
-    Grace,
-}
-
 /// Checks that fields of other kinds of operations are absent, since they would be ignored.
-fn check_absent(wire: &OperationBody, parts: &[Part]) -> Result<(), Fault> {
-    for part in parts {
-        let (field, absent) = match part {
-            Part::Node => ("node", wire.node == 0),
-            Part::Amounts if !wire.demand.custom.is_empty() => ("custom", false),
-            Part::Amounts if wire.demand.memory != 0 => ("memory", false),
-            Part::Amounts if wire.demand.gpu != 0 => ("gpu", false),
-            Part::Amounts => ("cpu", wire.demand.cpu == 0),
-            Part::Gpus => ("gpus", wire.gpus.is_empty()),
-            Part::Owner => ("owner", wire.owner == 0),
-            Part::Allocation => ("allocation", wire.allocation.is_none()),
-            Part::Grace => ("grace", wire.grace == 0),
-        };
-        if !absent {
-            let message = format!("an operation of kind {} has none: leave it out", wire.operation);
-            return Err(invalid(field, message));
-        }
-    }
-    Ok(())
+fn check_absent(wire: &OperationBody, of_others: &[&str]) -> Result<(), Fault> {
+    let given = [
+        ("node", wire.node != 0),
+        ("cpu", wire.demand.cpu != 0),
+        ("memory", wire.demand.memory != 0),
+        ("gpu", wire.demand.gpu != 0),
+        ("custom", !wire.demand.custom.is_empty()),
+        ("gpus", !wire.gpus.is_empty()),
+        ("owner", wire.owner != 0),
+        ("allocation", wire.allocation.is_some()),
+        ("grace", wire.grace != 0),
+    ];
+    let message = || format!("an operation of kind {} has none: leave it out", wire.operation);
+    let unfit = of_others.iter().find(|&&field| given.contains(&(field, true)));
+    unfit.map_or(Ok(()), |&field| Err(invalid(field, message())))
 }
 
 /// Converts the node of an operation. In an incremental statement, the planner reports an unregistered node

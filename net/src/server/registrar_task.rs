@@ -79,9 +79,9 @@ pub async fn run_registrar(task: RegistrarTask, mut questions: RegistrarQuestion
         service.proceed(shared.now());
         deliver(&mut service, &shared);
         if service.is_stopped() {
-            return service.into_registrar();
+            return service.registrar;
         }
-        let port = service.port_mut();
+        let port = &mut service.port;
         let bell = Arc::clone(port.bell());
         if !bell.sleep_if(|| port.is_idle()) {
             continue;
@@ -94,7 +94,7 @@ pub async fn run_registrar(task: RegistrarTask, mut questions: RegistrarQuestion
             () = tokio::time::sleep(patience.unwrap_or_default()), if patience.is_some() => {}
             question = questions.0.recv(), if has_room => match question {
                 Some((request, reply)) => service.handle(request, reply, shared.now()),
-                None => return service.into_registrar(),
+                None => return service.registrar,
             },
         }
     }

@@ -86,7 +86,8 @@ impl IoObserver for Unobserved {}
 
 /// The connections of one I/O thread, and their requests.
 pub struct ConnectionService {
-    port: Port,
+    /// The port to the shards.
+    pub port: Port,
     shared: Arc<SessionShared>,
     observer: Box<dyn IoObserver>,
     /// Wakes the thread.
@@ -103,8 +104,6 @@ pub struct ConnectionService {
     candidates_waiting: usize,
     /// Questions that the registrar has not taken yet, in order of arrival.
     asking: VecDeque<(Asker, RegistrarRequest)>,
-    /// Connections that wait for room for a page of nodes.
-    listing: VecDeque<ConnectionKey>,
     /// Connections whose session is still at another connection.
     resuming: Vec<ConnectionKey>,
     /// The number of sessions that had left their connection when these were tried.
@@ -141,7 +140,6 @@ impl ConnectionService {
             group_room: PORT_GROUPS_WAITING_MAX,
             candidates_waiting: 0,
             asking: VecDeque::new(),
-            listing: VecDeque::new(),
             resuming: Vec::new(),
             sessions_left: 0,
             ready: VecDeque::new(),
@@ -304,17 +302,6 @@ impl ConnectionService {
         bell.sleep_if(|| self.port.is_idle())
     }
 
-    /// Returns the port.
-    #[must_use]
-    pub fn port(&self) -> &Port {
-        &self.port
-    }
-
-    /// Returns the port, for callers that look at it between two inputs.
-    pub fn port_mut(&mut self) -> &mut Port {
-        &mut self.port
-    }
-
     /// Returns the number of requests in the engine: those that do not wait, and those that do.
     #[must_use]
     pub fn in_engine(&self) -> (usize, usize) {
@@ -393,7 +380,6 @@ impl ConnectionService {
                 },
             }
         }
-        self.resume_lists();
         self.port.flush();
     }
 

@@ -9,15 +9,12 @@ mod bed;
 mod listing;
 #[cfg(test)]
 mod publication_tests;
-mod reservations;
 mod status;
-mod sums;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use serde::de::DeserializeOwned;
 use slab::Slab;
 use wharf_core::ids::{NodeId, PartitionId};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
@@ -26,22 +23,22 @@ use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::reply::reply_of;
 use wharf_core::request::Placement;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
-use wharf_core::shard::{Command, NodeBooks, NodeChange, NodeRejection, Outcome, UnknownNode};
+use wharf_core::shard::{Command, NodeBooks, NodeChange, Outcome, UnknownNode};
 use wharf_core::state::ShardState;
 use wharf_core::time::Time;
 
 use super::tags::{split_tag, tag};
 use crate::convert::{
-    adoption, adoption_fault, books_reply, learn_kinds, node_spec, placed_reply, resource_totals,
+    adoption, adoption_fault, books_reply, learn_kinds, node_spec, placed_reply, reservation,
+    reservation_owner, reserve_reply, resource_totals,
 };
 use crate::protocol::{
-    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, Kind,
-    ListReply, ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest,
-    PlaceReply, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
+    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, ListReply,
+    ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest, PlaceReply,
+    Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
     StatusReply, StatusRequest,
 };
 use listing::Listing;
-use reservations::of_node;
 
 /// A request to the registrar.
 #[derive(Debug)]
@@ -76,37 +73,6 @@ pub enum RegistrarRequest {
     EndReservation(EndReservationRequest),
     /// Export the durable state of every shard, then end the task.
     Stop,
-}
-
-/// Reads the body of a frame as the type that its kind has.
-pub trait ReadBody {
-    /// Reads the body.
-    ///
-    /// # Errors
-    /// A fault of the sender, naming the field.
-    fn read<B: DeserializeOwned>(&self) -> Result<B, Fault>;
-}
-
-impl RegistrarRequest {
-    /// Reads a request of `kind`; none if the registrar does not serve this kind.
-    pub fn read(kind: Kind, body: &impl ReadBody) -> Option<Result<Self, Fault>> {
-        Some(match kind {
-            Kind::AddNodes => body.read().map(Self::Add),
-            Kind::UpdateNodes => body.read().map(Self::Update),
-            Kind::DrainNodes => body.read().map(Self::Drain),
-            Kind::RemoveNodes => body.read().map(Self::Remove),
-            Kind::ListNodes => body.read().map(Self::List),
-            Kind::Status => body.read().map(Self::Status),
-            Kind::Report => body.read().map(|report| Self::Report(Box::new(report))),
-            Kind::Heartbeat => body.read().map(Self::Heartbeat),
-            Kind::Adopt => body.read().map(Self::Adopt),
-            Kind::SetResources => body.read().map(Self::SetResources),
-            Kind::NodeBooks => body.read().map(Self::Books),
-            Kind::Reserve => body.read().map(Self::Reserve),
-            Kind::EndReservation => body.read().map(Self::EndReservation),
-            _ => return None,
-        })
-    }
 }
 
 /// An answer of the registrar.
@@ -159,11 +125,16 @@ fn adopted(outcome: Result<Outcome, Fault>, catalog: &Catalog, _: Time) -> Regis
 fn books(outcome: Result<Outcome, Fault>, catalog: &Catalog, now: Time) -> RegistrarReply {
     let books = outcome.and_then(|outcome| {
         let books: Result<Box<NodeBooks>, UnknownNode> = reply_of(outcome);
-        books.map_err(|unknown| NodeRejection::from(unknown).into())
+        books.map_err(|unknown| Fault::of_field(Reason::UnknownNode, "node", unknown.to_string()))
     });
     books.map_or_else(RegistrarReply::Fault, |books| {
         RegistrarReply::Books(Box::new(books_reply(&books, &catalog.resources, now)))
     })
+}
+
+fn reserved(outcome: Result<Outcome, Fault>, catalog: &Catalog, _: Time) -> RegistrarReply {
+    let reply = outcome.map(|outcome| reserve_reply(reply_of(outcome), &catalog.resources));
+    RegistrarReply::Reserved(Box::new(reply.unwrap_or_else(Into::into)))
 }
 
 enum JobKind<T> {
@@ -186,9 +157,10 @@ enum JobKind<T> {
 /// The registrar as a state machine: requests and replies of shards come in, answers and commands go out. `T` names
 /// who asked. Time is an argument, so that production and the simulator run the same code.
 pub struct RegistrarService<T> {
-    registrar: Registrar,
+    /// The global records.
+    pub registrar: Registrar,
     /// The only port that sends node commands.
-    port: Port,
+    pub port: Port,
     /// The place where the catalog is published.
     catalog: Arc<ArcSwap<Catalog>>,
     /// The time of the current call.
@@ -202,6 +174,10 @@ pub struct RegistrarService<T> {
     replacing: BTreeMap<(Time, u64), (agents::Replacing, T)>,
     /// Counts the reports put into `replacing`.
     replaced: u64,
+    /// The number of pages of nodes in the making.
+    lists_under_way: usize,
+    /// The pages to make next, in order of arrival.
+    lists_wanted: VecDeque<(ListRequest, T)>,
     /// Those who asked for an audit since the current one began.
     audits_wanted: Vec<T>,
     is_auditing: bool,
@@ -229,6 +205,8 @@ impl<T> RegistrarService<T> {
             jobs: Slab::new(),
             replacing: BTreeMap::new(),
             replaced: 0,
+            lists_under_way: 0,
+            lists_wanted: VecDeque::new(),
             audits_wanted: Vec::new(),
             is_auditing: false,
             stop_wanted: None,
@@ -242,28 +220,6 @@ impl<T> RegistrarService<T> {
         self.remove_again_ns = nanos;
     }
 
-    /// The global records.
-    #[must_use]
-    pub fn registrar(&self) -> &Registrar {
-        &self.registrar
-    }
-
-    /// The global records, to be changed.
-    pub fn registrar_mut(&mut self) -> &mut Registrar {
-        &mut self.registrar
-    }
-
-    /// Returns the global records when the service is done.
-    #[must_use]
-    pub fn into_registrar(self) -> Registrar {
-        self.registrar
-    }
-
-    /// The port to the shards.
-    pub fn port_mut(&mut self) -> &mut Port {
-        &mut self.port
-    }
-
     /// Returns whether the export of a stop was answered.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
@@ -273,7 +229,8 @@ impl<T> RegistrarService<T> {
     /// Returns whether nothing is under way and nothing waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.jobs.is_empty() && self.audits_wanted.is_empty() && self.stop_wanted.is_none()
+        let is_wanted = !self.audits_wanted.is_empty() || !self.lists_wanted.is_empty();
+        self.jobs.is_empty() && !is_wanted && self.stop_wanted.is_none()
     }
 
     /// Returns who asked each report that waits for the node of a lost machine to go.
@@ -298,6 +255,7 @@ impl<T> RegistrarService<T> {
             self.begin_audit();
             self.begin_stop();
         }
+        self.begin_lists();
         if self.has_room() && !self.stops {
             self.lose_silent();
         }
@@ -311,31 +269,24 @@ impl<T> RegistrarService<T> {
         port.room() >= NODES_PER_MESSAGE_MAX && port.has_room(&PortRequest::Every(Command::Export))
     }
 
-    /// Begins a request. [`has_room`](Self::has_room) was checked before.
+    /// Begins a request; a page of nodes begins with [`proceed`](Self::proceed). [`has_room`](Self::has_room) was checked before.
     pub fn handle(&mut self, request: RegistrarRequest, reply: T, now: Time) {
         self.now = now;
         match request {
-            RegistrarRequest::Add(request) => {
-                let planned = request.nodes.into_iter().map(|node| self.plan_add(node)).collect();
-                self.start_nodes(planned, reply);
+            RegistrarRequest::Add(NodesRequest { nodes }) => self.start_nodes(nodes, Self::plan_add, reply),
+            RegistrarRequest::Update(NodesRequest { nodes }) => {
+                self.start_nodes(nodes, Self::plan_update, reply);
             }
-            RegistrarRequest::Update(request) => {
-                let planned = request.nodes.into_iter().map(|node| self.plan_update(node)).collect();
-                self.start_nodes(planned, reply);
+            RegistrarRequest::Drain(DrainRequest { names, undo }) => {
+                let event = if undo { LifeEvent::Undrain } else { LifeEvent::Drain };
+                let life = |node| Ok(Command::Life(node, event));
+                self.start_nodes(names, |service, name| service.plan_named(&name.0, "name", life), reply);
             }
-            RegistrarRequest::Drain(request) => {
-                let event = if request.undo { LifeEvent::Undrain } else { LifeEvent::Drain };
-                let plan = |name: &str| self.plan_named(name, |node| Command::Life(node, event));
-                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
-                self.start_nodes(planned, reply);
+            RegistrarRequest::Remove(RemoveRequest { names, force }) => {
+                let remove = |node| Ok(Command::RemoveNode { node, force });
+                self.start_nodes(names, |service, name| service.plan_named(&name.0, "name", remove), reply);
             }
-            RegistrarRequest::Remove(request) => {
-                let force = request.force;
-                let plan = |name: &str| self.plan_named(name, |node| Command::RemoveNode { node, force });
-                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
-                self.start_nodes(planned, reply);
-            }
-            RegistrarRequest::List(request) => self.handle_list(&request, reply),
+            RegistrarRequest::List(request) => self.lists_wanted.push_back((request, reply)),
             RegistrarRequest::Status(StatusRequest { audit: false }) => {
                 self.start_every(JobKind::Status, Command::Status, Some(reply));
             }
@@ -346,16 +297,34 @@ impl<T> RegistrarService<T> {
             RegistrarRequest::Report(request) => self.handle_report(*request, reply),
             RegistrarRequest::Heartbeat(request) => self.handle_heartbeat(request, reply),
             RegistrarRequest::SetResources(request) => {
-                let planned = self.plan_set_resources(&request);
-                self.start_nodes(vec![planned], reply);
+                let plan = |service: &mut Self, SetResourcesRequest { node, resources }| {
+                    let totals = resource_totals(&resources, service.registrar.resources_mut())?;
+                    service.plan_named(&node, "node", |node| Ok(Command::SetResources(node, totals.into())))
+                };
+                self.start_nodes(vec![request], plan, reply);
             }
             RegistrarRequest::Adopt(request) => {
-                let planned = self.plan_adopt(request);
+                let planned = self.plan_named(&request.node.clone(), "node", |node| {
+                    Ok(Command::Adopt(Box::new(adoption(request, node, &self.catalog.load())?)))
+                });
                 self.start_one(planned, adopted, reply);
             }
             RegistrarRequest::Books(request) => {
-                let planned = self.plan_named(&request.node, Command::NodeBooks);
+                let planned = self.plan_named(&request.node, "node", |node| Ok(Command::NodeBooks(node)));
                 self.start_one(planned, books, reply);
+            }
+            RegistrarRequest::Reserve(request) => {
+                let planned = self.plan_named(&request.node.clone(), "node", |node| {
+                    let reserve = reservation(request, node, &self.catalog.load(), self.now)?;
+                    Ok(Command::Reserve(Box::new(reserve)))
+                });
+                self.start_one(planned, reserved, reply);
+            }
+            RegistrarRequest::EndReservation(request) => {
+                let planned = reservation_owner(request.owner).and_then(|owner| {
+                    self.plan_named(&request.node, "node", |node| Ok(Command::EndReservation(node, owner)))
+                });
+                self.start_one(planned, reserved, reply);
             }
             RegistrarRequest::Learn(names) => {
                 let learnt = learn_kinds(&names, self.registrar.resources_mut());
@@ -363,8 +332,6 @@ impl<T> RegistrarService<T> {
                 let answer = learnt.map_or_else(RegistrarReply::Fault, |()| RegistrarReply::Learnt);
                 self.answer(reply, answer);
             }
-            RegistrarRequest::Reserve(request) => self.handle_reserve(request, reply),
-            RegistrarRequest::EndReservation(request) => self.handle_end_reservation(&request, reply),
             RegistrarRequest::Stop => {
                 self.stops = true;
                 self.stop_wanted = Some(reply);
@@ -397,21 +364,16 @@ impl<T> RegistrarService<T> {
         Ok((partition, Command::UpdateNode(id, Box::new(spec)), id))
     }
 
-    fn plan_named(&self, name: &str, command: impl FnOnce(NodeId) -> Command) -> Planned {
-        let (id, partition) = self.registrar.resolve(name)?;
-        Ok((partition, command(id), id))
-    }
-
-    fn plan_set_resources(&mut self, request: &SetResourcesRequest) -> Planned {
-        let totals = resource_totals(&request.resources, self.registrar.resources_mut())?;
-        self.plan_named(&request.node, |node| Command::SetResources(node, totals.into()))
-    }
-
-    fn plan_adopt(&mut self, request: AdoptRequest) -> Planned {
-        let registrar = &self.registrar;
-        let (node, partition) = registrar.resolve(&request.node).map_err(of_node)?;
-        let adoption = adoption(request, node, &self.catalog.load())?;
-        Ok((partition, Command::Adopt(Box::new(adoption)), node))
+    /// Plans a command for the node that a request names in `field`.
+    fn plan_named(
+        &self,
+        name: &str,
+        field: &str,
+        command: impl FnOnce(NodeId) -> Result<Command, Fault>,
+    ) -> Planned {
+        let unknown = |error| Fault { field: field.to_owned(), ..Fault::from(error) };
+        let (node, partition) = self.registrar.resolve(name).map_err(unknown)?;
+        Ok((partition, command(node)?, node))
     }
 
     /// Sends a command whose outcome is the whole reply. `answer` converts it, and a fault too.
@@ -427,7 +389,8 @@ impl<T> RegistrarService<T> {
         }
     }
 
-    fn start_nodes(&mut self, planned: Vec<Planned>, reply: T) {
+    fn start_nodes<N>(&mut self, nodes: Vec<N>, plan: impl Fn(&mut Self, N) -> Planned, reply: T) {
+        let planned: Vec<Planned> = nodes.into_iter().map(|node| plan(self, node)).collect();
         // Publish before any shard can place on a new node, so that a reply can resolve the node's name.
         self.publish();
         let left = planned.iter().filter(|planned| planned.is_ok()).count();

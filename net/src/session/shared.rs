@@ -1,6 +1,6 @@
 //! What all connections of a server share: settings, sessions, counters, and views of followers that left.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -20,8 +20,7 @@ use super::{DetachedSessions, Session};
 use crate::convert::PlacementDefaults;
 use crate::limits::{CONNECTIONS_PER_ADDRESS_DEFAULT, WAITING_GROUPS_DEFAULT};
 use crate::protocol::{
-    FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, LISTS_UNDER_WAY_MAX, Limits, Reason, ServerIdentity, SessionToken,
-    UNACKNOWLEDGED_MAX,
+    FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Limits, Reason, ServerIdentity, SessionToken, UNACKNOWLEDGED_MAX,
 };
 
 /// Settings that can change while the server runs.
@@ -100,7 +99,6 @@ pub struct SessionShared {
     pub(super) sessions: Sessions,
     pub(super) departed: Departed,
     follow_versions_max: AtomicU64,
-    pub(super) lists: ListRoom,
     /// Counters for metrics.
     pub counters: Counters,
 }
@@ -116,7 +114,6 @@ impl SessionShared {
             sessions: Sessions::new(incarnation, make_token),
             departed: Departed::default(),
             follow_versions_max: AtomicU64::new(VIEW_VERSIONS_MAX),
-            lists: ListRoom::new(LISTS_UNDER_WAY_MAX),
             counters: Counters::default(),
         }
     }
@@ -166,53 +163,6 @@ impl SessionShared {
 fn add(waiting: &mut Vec<Waker>, waker: &Waker) {
     if !waiting.iter().any(|other| other.will_wake(waker)) {
         waiting.push(waker.clone());
-    }
-}
-
-/// Room for pages of nodes that are being built. A page takes memory at every shard, at the registrar and at
-/// the connection.
-pub(super) struct ListRoom(Mutex<FreeLists>);
-
-struct FreeLists {
-    free: usize,
-    /// The threads that wait, each once, in order of arrival.
-    waiting: VecDeque<Waker>,
-}
-
-impl FreeLists {
-    fn wake_first(&self) {
-        if let Some(first) = self.waiting.front().filter(|_| self.free > 0) {
-            first.wake_by_ref();
-        }
-    }
-}
-
-impl ListRoom {
-    fn new(free: usize) -> Self {
-        Self(Mutex::new(FreeLists { free, waiting: VecDeque::new() }))
-    }
-
-    /// Takes room for one page. If there is none, or other threads wait for it, `waker` is woken in its turn. Its
-    /// thread must then try again.
-    pub(super) fn take(&self, waker: &Waker) -> bool {
-        let mut lists = lock(&self.0);
-        let is_first = lists.waiting.front().is_none_or(|first| first.will_wake(waker));
-        if lists.free == 0 || !is_first {
-            if !lists.waiting.iter().any(|other| other.will_wake(waker)) {
-                lists.waiting.push_back(waker.clone());
-            }
-            return false;
-        }
-        lists.free -= 1;
-        lists.waiting.pop_front();
-        lists.wake_first();
-        true
-    }
-
-    pub(super) fn give_back(&self) {
-        let mut lists = lock(&self.0);
-        lists.free += 1;
-        lists.wake_first();
     }
 }
 

@@ -8,7 +8,7 @@ use wharf_core::rng::Rng;
 use wharf_net::protocol::{
     AdoptRequest, DemandBody, DrainRequest, GpuBody, HeartbeatRequest, MODE_WAIT_UNTIL, Name, NamedAmount,
     NamedUnits, NodeBody, NodeBooksRequest, NodesRequest, PlaceRequest, RemoveRequest, ReportRequest,
-    ReserveRequest, SetResourcesRequest,
+    ReserveRequest, SetResourcesRequest, kinds,
 };
 
 /// The number of runs, each with its own server.
@@ -164,7 +164,7 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
             waiting.mode = MODE_WAIT_UNTIL;
             waiting.deadline = draw.word();
             waiting.priority = [i32::MIN, 0, i32::MAX][draw.below(3) as usize];
-            let (sequence, reply) = client.place_waiting(&waiting).await.expect("it is sent");
+            let (sequence, reply) = client.call_waiting::<kinds::Place>(&waiting).await.expect("it is sent");
             let _ = within(client.cancel_wait(sequence)).await.expect("answered");
             let _ = within(reply).await.expect("answered");
         }

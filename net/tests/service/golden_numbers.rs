@@ -1,5 +1,6 @@
 //! The stable numbers of the wire format: kinds, constants that select a meaning, and reasons.
 
+use wharf_core::node::NodeState;
 use wharf_net::codec::{FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, HEADER_BYTES};
 use wharf_net::protocol::*;
 
@@ -49,7 +50,10 @@ fn numbers_never_change_their_meaning() {
     assert_eq!([EFFECT_ANY, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, EFFECT_NO_EXECUTE], [0, 1, 2, 3]);
     assert_eq!([AVOID_GPU_DEFAULT, AVOID_GPU_YES, AVOID_GPU_NO], [0, 1, 2]);
     assert_eq!((BODY_VERSION, EXTENSION_ACKNOWLEDGED), (1, 16));
-    assert_eq!([NODE_READY, NODE_DRAINING], [1, 2]);
+    assert_eq!([NODE_READY, NODE_DRAINING, NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING], [1, 2, 3, 4, 5]);
+    let states = [NodeState::Ready, NodeState::Draining, NodeState::Joining];
+    let lost = [false, true].map(|draining| NodeState::Lost { draining });
+    assert_eq!((states.map(NodeState::number), lost.map(NodeState::number)), ([1, 2, 3], [4, 5]));
     assert_eq!([MODE_NOW, MODE_WAIT_UNTIL], [0, 1]);
     assert_eq!([EXPLAIN_BOUNDED, EXPLAIN_FULL], [0, 1]);
     assert_eq!((ALPN, VERSION_MIN, VERSION_MAX, PORT_DEFAULT), (&b"wharf/1"[..], 1, 1, 7411));

@@ -11,7 +11,7 @@ use wharf_net::protocol::{
     GroupReply, GrowGroupRequest, Kind, ListGroupsRequest, MODE_NOW, MODE_WAIT_UNTIL, Name, NodeBody,
     PlaceIntoRequest, PlaceRequest, Reason, RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD,
     STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD,
-    TOPOLOGY_STRICT_PACK, TopologyBody, WireGroup,
+    TOPOLOGY_STRICT_PACK, TopologyBody, WireGroup, kinds,
 };
 use wharf_net::server::Settings;
 
@@ -247,8 +247,9 @@ async fn a_group_that_waits_is_woken_and_is_in_nobodys_way() {
     let client = server.client().await;
     add(&client, four()).await;
     let held = place(&client, &ask(4, 0, 0)).await.allocation;
-    let (_, reply) =
-        within(client.create_group_waiting(&waiting(group(4, 4, STRATEGY_PACK)))).await.expect("sent");
+    let (_, reply) = within(client.call_waiting::<kinds::CreateGroup>(&waiting(group(4, 4, STRATEGY_PACK))))
+        .await
+        .expect("sent");
     until_waiting(&client, 1).await;
     // Many windows of other requests pass the waiting group.
     for _ in 0..20 {
@@ -275,13 +276,13 @@ async fn a_wait_ends_by_its_deadline_by_cancellation_and_by_removal() {
     let late = create(&client, &CreateGroupRequest { deadline: now + 1_000_000, ..wide() }).await;
     assert_eq!(refused(&late), (Reason::NoFitNow, Reason::OwnBundles));
 
-    let (sequence, reply) = within(client.create_group_waiting(&wide())).await.expect("sent");
+    let (sequence, reply) = within(client.call_waiting::<kinds::CreateGroup>(&wide())).await.expect("sent");
     until_waiting(&client, 1).await;
     assert!(within(client.cancel_wait(sequence)).await.expect("answered").waited);
     assert_eq!(refused(&within(reply).await.expect("answered")), (Reason::Cancelled, Reason::Cancelled));
     assert!(!within(client.cancel_wait(sequence)).await.expect("answered").waited);
 
-    let (_, reply) = within(client.create_group_waiting(&wide())).await.expect("sent");
+    let (_, reply) = within(client.call_waiting::<kinds::CreateGroup>(&wide())).await.expect("sent");
     until_waiting(&client, 1).await;
     let page = within(client.list_groups(&ListGroupsRequest::default())).await.expect("answered");
     let removed = within(client.remove_group(page.groups[0].id)).await.expect("answered");
@@ -328,7 +329,7 @@ async fn what_a_group_grows_by_waits_as_a_group_does() {
         |mode, deadline| GrowGroupRequest { group: made.id, bundles: bundles.clone(), mode, deadline };
     let begin = |request: GrowGroupRequest| {
         let client = &client;
-        async move { within(client.grow_group_waiting(&request)).await.expect("sent") }
+        async move { within(client.call_waiting::<kinds::GrowGroup>(&request)).await.expect("sent") }
     };
     // Without a wait it is refused.
     let reply = within(client.grow_group(&request(MODE_NOW, 0))).await.expect("answered");
@@ -368,7 +369,7 @@ async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
     add(&client, vec![node("a", 12, 64, 0)]).await;
     let held = place(&client, &ask(12, 0, 0)).await;
     let request = waiting(group(1, 4, STRATEGY_PACK));
-    let begin = || async { within(client.create_group_waiting(&request)).await.expect("sent") };
+    let begin = || async { within(client.call_waiting::<kinds::CreateGroup>(&request)).await.expect("sent") };
     let (first, first_reply) = begin().await;
     let (_, second_reply) = begin().await;
     let refused = create(&client, &request).await;
@@ -376,7 +377,7 @@ async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
     let message = refused.fault.expect("just seen").message;
     assert!(message.contains("2 groups") && message.contains("`waiting_groups_max`"), "{message}");
     // Another connection has its own room. This one has room again when one of its groups ends.
-    let (_, others) = within(other.create_group_waiting(&request)).await.expect("sent");
+    let (_, others) = within(other.call_waiting::<kinds::CreateGroup>(&request)).await.expect("sent");
     until_waiting(&client, 3).await;
     assert!(within(client.cancel_wait(first)).await.expect("answered").waited);
     assert_eq!(within(first_reply).await.expect("answered").reason, Reason::Cancelled.into());
@@ -396,8 +397,9 @@ async fn a_server_that_stops_says_so_to_a_group_that_waits() {
     let client = server.client().await;
     add(&client, four()).await;
     place(&client, &ask(1, 0, 0)).await;
-    let (_, reply) =
-        within(client.create_group_waiting(&waiting(group(4, 4, STRATEGY_PACK)))).await.expect("sent");
+    let (_, reply) = within(client.call_waiting::<kinds::CreateGroup>(&waiting(group(4, 4, STRATEGY_PACK))))
+        .await
+        .expect("sent");
     until_waiting(&client, 1).await;
     server.begin_shutdown();
     let reply = within(reply).await.expect("answered before it stops");

@@ -5,7 +5,9 @@
 use crate::harness::{TestServer, add, ask, granted, node, within};
 use wharf_core::limits::{CANDIDATES_IN_FLIGHT_MAX, CANDIDATES_MAX, CANDIDATES_WAITING_MAX};
 use wharf_net::client::{Client, ClientError};
-use wharf_net::protocol::{ListRequest, MODE_WAIT_UNTIL, PlaceBatch, PlaceRequest, Reason, StatusRequest};
+use wharf_net::protocol::{
+    ListRequest, MODE_WAIT_UNTIL, PlaceBatch, PlaceRequest, Reason, StatusRequest, kinds,
+};
 
 /// Returns a request that names `count` ids from `first` on, of which few are registered.
 fn naming(cpu: i64, first: u64, count: usize) -> PlaceRequest {
@@ -80,9 +82,9 @@ async fn what_candidates_take_is_bounded_under_way_and_while_they_wait() {
     let room = CANDIDATES_WAITING_MAX / CANDIDATES_MAX;
     let mut waiting = Vec::new();
     for _ in 0..room {
-        waiting.push(within(client.place_waiting(&waits)).await.expect("sent"));
+        waiting.push(within(client.call_waiting::<kinds::Place>(&waits)).await.expect("sent"));
     }
-    let (_, beyond) = within(client.place_waiting(&waits)).await.expect("sent");
+    let (_, beyond) = within(client.call_waiting::<kinds::Place>(&waits)).await.expect("sent");
     let beyond = within(beyond).await.expect("answered");
     let fault = beyond.fault.expect("it says why");
     assert_eq!(fault.reason, Reason::LimitExceeded.into());
@@ -92,7 +94,7 @@ async fn what_candidates_take_is_bounded_under_way_and_while_they_wait() {
     let (first, reply) = waiting.swap_remove(0);
     assert!(within(client.cancel_wait(first)).await.expect("answered").waited);
     assert_eq!(within(reply).await.expect("answered").reason, Reason::Cancelled.into());
-    let (_, reply) = within(client.place_waiting(&waits)).await.expect("sent");
+    let (_, reply) = within(client.call_waiting::<kinds::Place>(&waits)).await.expect("sent");
     until_waiting(&client, room as u64).await;
     drop((waiting, reply));
     server.stop().await;

@@ -10,7 +10,7 @@ use wharf_net::client::{Client, Completions};
 use wharf_net::codec::{Extension, Header, decode_body, encode_body};
 use wharf_net::protocol::{
     Acknowledged, CancelRequest, EXTENSION_ACKNOWLEDGED, Hello, HelloReply, Kind, MODE_WAIT_UNTIL,
-    PlaceRequest, PlacedBody, Reason, Resume, UNACKNOWLEDGED_MAX,
+    PlaceRequest, PlacedBody, Reason, Resume, UNACKNOWLEDGED_MAX, kinds,
 };
 
 fn waiting(cpu: i64) -> PlaceRequest {
@@ -53,7 +53,7 @@ async fn a_hundred_thousand_requests_pass_one_that_waits() {
     let server = TestServer::start(2);
     let client = server.client().await;
     let held = full(&client).await;
-    let (_, reply) = within(client.place_waiting(&waiting(2))).await.expect("it is sent");
+    let (_, reply) = within(client.call_waiting::<kinds::Place>(&waiting(2))).await.expect("it is sent");
     much_else(&client, 100_000).await;
     within(client.release(held.allocation)).await.expect("answered");
     granted(within(reply).await.expect("answered"));
@@ -68,8 +68,8 @@ async fn a_wait_goes_on_after_a_resumption_and_so_does_the_window() {
     let watcher = server.client().await;
     let held = full(&watcher).await;
     let client = within(Client::connect(server.client_config(1000))).await.expect("the server is there");
-    let (_, first) = within(client.place_waiting(&waiting(2))).await.expect("it is sent");
-    let (_, second) = within(client.place_waiting(&waiting(2))).await.expect("it is sent");
+    let (_, first) = within(client.call_waiting::<kinds::Place>(&waiting(2))).await.expect("it is sent");
+    let (_, second) = within(client.call_waiting::<kinds::Place>(&waiting(2))).await.expect("it is sent");
     for _ in 0..3 {
         much_else(&client, 20_000).await;
         let resume = Resume { session: client.hello().session, token: client.hello().token };

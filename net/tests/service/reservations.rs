@@ -5,7 +5,7 @@ use crate::harness::{TestServer, add, ask, audit, books, granted, named, node, u
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     DemandBody, EndReservationRequest, MODE_WAIT_UNTIL, NamedAmount, NodeBody, NodeBooksReply,
-    NodeBooksRequest, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReserveReply, ReserveRequest,
+    NodeBooksRequest, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReserveReply, ReserveRequest, kinds,
 };
 
 fn wanted(node: &str, owner: u64, cpu: i64, gpu: i64) -> ReserveRequest {
@@ -153,9 +153,9 @@ async fn a_waiting_owner_gets_what_comes_free_on_its_node() {
     assert!(reserve(&client, &wanted("a", 3, 8, 0)).await.reason.is_done());
     let waits = |request| PlaceRequest { mode: MODE_WAIT_UNTIL, ..request };
     let hostile = waits(PlaceRequest { priority: 9, ..ask(1, 0, 0) });
-    let (sequence, hostile) = within(client.place_waiting(&hostile)).await.expect("sent");
+    let (sequence, hostile) = within(client.call_waiting::<kinds::Place>(&hostile)).await.expect("sent");
     let owner = of(3, waits(ask(8, 0, 0)));
-    let (_, large) = within(client.place_waiting(&owner)).await.expect("sent");
+    let (_, large) = within(client.call_waiting::<kinds::Place>(&owner)).await.expect("sent");
     within(client.release(held)).await.expect("answered");
     granted(within(large).await.expect("answered"));
     assert!(within(client.cancel_wait(sequence)).await.expect("answered").waited);

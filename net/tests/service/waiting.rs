@@ -8,7 +8,7 @@ use wharf_core::limits::CONNECTION_WAITING_MAX;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     CancelReply, CancelRequest, FallbackSelector, Kind, MODE_WAIT_UNTIL, Name, NodeBody, OPERATOR_IN,
-    PlaceBatch, PlaceReply, PlaceRequest, Reason, Resume, SelectorTerm, StatusRequest, Waiting,
+    PlaceBatch, PlaceReply, PlaceRequest, Reason, Resume, SelectorTerm, StatusRequest, Waiting, kinds,
 };
 
 fn waits(request: PlaceRequest) -> PlaceRequest {
@@ -37,9 +37,9 @@ async fn a_release_wakes_exactly_one() {
     }
     let low = waits(ask(4, 0, 0));
     let high = PlaceRequest { priority: 7, ..low.clone() };
-    let (_, first) = within(client.place_waiting(&low)).await.expect("sent");
+    let (_, first) = within(client.call_waiting::<kinds::Place>(&low)).await.expect("sent");
     until_waiting(&client, 1, 0).await;
-    let (_, second) = within(client.place_waiting(&high)).await.expect("sent");
+    let (_, second) = within(client.call_waiting::<kinds::Place>(&high)).await.expect("sent");
     until_waiting(&client, 2, 0).await;
     within(client.release(held[3])).await.expect("answered");
     granted(within(second).await.expect("answered"));
@@ -56,7 +56,7 @@ async fn what_no_node_could_hold_is_taken_by_a_new_node() {
     let server = TestServer::start(3);
     let client = server.client().await;
     add(&client, vec![node("small", 4, 4096, 0)]).await;
-    let (_, reply) = within(client.place_waiting(&waits(ask(16, 0, 0)))).await.expect("sent");
+    let (_, reply) = within(client.call_waiting::<kinds::Place>(&waits(ask(16, 0, 0)))).await.expect("sent");
     until_waiting(&client, 0, 1).await;
     add(&client, vec![node("large", 16, 4096, 0)]).await;
     assert_eq!(granted(within(reply).await.expect("answered")).node_name, "large");
@@ -95,7 +95,8 @@ async fn it_is_cancelled_by_its_sequence() {
     let client = server.client().await;
     add(&client, vec![node("n", 4, 4096, 0)]).await;
     place(&client, &ask(4, 0, 0)).await;
-    let (sequence, reply) = within(client.place_waiting(&waits(ask(1, 0, 0)))).await.expect("sent");
+    let (sequence, reply) =
+        within(client.call_waiting::<kinds::Place>(&waits(ask(1, 0, 0)))).await.expect("sent");
     until_waiting(&client, 1, 0).await;
     assert!(within(client.cancel_wait(sequence)).await.expect("answered").waited);
     assert_eq!(within(reply).await.expect("answered").reason, Reason::Cancelled.into());
@@ -135,14 +136,15 @@ async fn a_kind_that_nobody_has_yet_is_waited_for_and_taken_by_a_new_node() {
     assert_eq!(refused.reason, Reason::Infeasible.into());
     let fault = refused.fault.expect("what is wrong, too");
     assert!(fault.field == "custom[0].name" && fault.message.contains("`qpu`"), "{fault}");
-    let (_, reply) = within(client.place_waiting(&waits(request("qpu")))).await.expect("sent");
-    let (sequence, other) = within(client.place_waiting(&waits(request("tpu")))).await.expect("sent");
+    let (_, reply) = within(client.call_waiting::<kinds::Place>(&waits(request("qpu")))).await.expect("sent");
+    let (sequence, other) =
+        within(client.call_waiting::<kinds::Place>(&waits(request("tpu")))).await.expect("sent");
     until_waiting(&client, 0, 2).await;
     let refused = within(client.place(&request("qpu"))).await.expect("answered");
     let check = refused.refusal.expect("a refusal").checks.remove(0);
     assert_eq!((refused.reason, check.resource.as_str()), (Reason::Infeasible.into(), "qpu"));
     let broken = PlaceRequest { policy: 200, ..request("xpu") };
-    let (_, broken) = within(client.place_waiting(&waits(broken))).await.expect("sent");
+    let (_, broken) = within(client.call_waiting::<kinds::Place>(&waits(broken))).await.expect("sent");
     assert_eq!(within(broken).await.expect("answered").fault.expect("a fault").field, "policy");
     let body = NodeBody { custom: vec![named("qpu", 2)], ..node("new", 4, 4096, 0) };
     let ids = add(&client, vec![body]).await;
@@ -159,7 +161,7 @@ async fn a_server_that_stops_says_so_to_who_waits() {
     let server = TestServer::start(2);
     let client = server.client().await;
     add(&client, vec![node("n", 1, 4096, 0)]).await;
-    let (_, reply) = within(client.place_waiting(&waits(ask(2, 0, 0)))).await.expect("sent");
+    let (_, reply) = within(client.call_waiting::<kinds::Place>(&waits(ask(2, 0, 0)))).await.expect("sent");
     until_waiting(&client, 0, 1).await;
     let stopped = tokio::spawn(server.stop());
     let reply = within(reply).await.expect("answered");
@@ -176,7 +178,8 @@ async fn waiting_requests_are_in_nobodys_way_and_bounded() {
     add(&client, vec![node("n", 8, 4096, 0)]).await;
     let mut replies = Vec::new();
     for _ in 0..CONNECTION_WAITING_MAX {
-        replies.push(within(client.place_waiting(&waits(ask(16, 0, 0)))).await.expect("sent").1);
+        replies
+            .push(within(client.call_waiting::<kinds::Place>(&waits(ask(16, 0, 0)))).await.expect("sent").1);
     }
     until_waiting(&client, 0, CONNECTION_WAITING_MAX as u64).await;
     let full = within(client.place(&waits(ask(16, 0, 0)))).await.expect("answered");
@@ -222,7 +225,7 @@ async fn requests_with_preferences_wait_too() {
     let asked = PlaceRequest { selectors: zone("a"), ..with_custom(vec![named("npu", 1)], ask(1, 0, 0)) };
     let mut wanted = waits(asked.clone());
     wanted.fallbacks = ["c", "b"].map(|name| FallbackSelector { terms: zone(name) }).to_vec();
-    let (_, reply) = within(client.place_waiting(&wanted)).await.expect("sent");
+    let (_, reply) = within(client.call_waiting::<kinds::Place>(&wanted)).await.expect("sent");
     until_waiting(&client, 1, 0).await;
     let status = within(client.status(&StatusRequest::default())).await.expect("answered");
     assert_eq!(status.waiting, Waiting { feasible: 1, infeasible: 0 });

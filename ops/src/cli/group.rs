@@ -9,9 +9,9 @@ use wharf_net::client::Client;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleTemplate, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE, CreateGroupRequest, EXPLAIN_BOUNDED,
-    EXPLAIN_FULL, GroupReply, GroupSummary, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL,
-    NamedAmount, PlaceRequest, RemoveGroupReply, SelectorTerm, ShrinkGroupRequest, TOPOLOGY_PACK,
-    TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, Toleration, TopologyBody, kinds,
+    EXPLAIN_FULL, GroupReply, GroupSummary, GrowGroupRequest, ListGroupsRequest, NamedAmount, PlaceRequest,
+    RemoveGroupReply, SelectorTerm, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
+    Toleration, TopologyBody, kinds,
 };
 
 use super::connect::{ConnectArgs, Each, Usage};
@@ -280,11 +280,8 @@ async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
         conflict_detection: if args.coarse { CONFLICT_DETECTION_COARSE } else { CONFLICT_DETECTION_FINE },
         ..CreateGroupRequest::default()
     };
-    let waits = |request: &mut CreateGroupRequest, deadline| {
-        request.mode = MODE_WAIT_UNTIL;
-        request.deadline = deadline;
-    };
-    let reply = place::ask_or_wait::<kinds::CreateGroup>(&args.connect, request, args.wait, waits).await?;
+    let ask = place::ask_or_wait::<kinds::CreateGroup>;
+    let reply = ask(&args.connect, request, args.wait, |of| (&mut of.mode, &mut of.deadline)).await?;
     end(&args.connect, &reply, Some("created"))
 }
 
@@ -294,11 +291,8 @@ async fn grow(args: GrowArgs) -> anyhow::Result<Ended> {
         bundles: args.bundles.templates()?,
         ..GrowGroupRequest::default()
     };
-    let waits = |request: &mut GrowGroupRequest, deadline| {
-        request.mode = MODE_WAIT_UNTIL;
-        request.deadline = deadline;
-    };
-    let reply = place::ask_or_wait::<kinds::GrowGroup>(&args.connect, request, args.wait, waits).await?;
+    let ask = place::ask_or_wait::<kinds::GrowGroup>;
+    let reply = ask(&args.connect, request, args.wait, |of| (&mut of.mode, &mut of.deadline)).await?;
     end(&args.connect, &reply, Some("grown"))
 }
 

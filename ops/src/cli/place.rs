@@ -173,13 +173,13 @@ pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Asks for something that may wait for capacity, at most for `patience`. `waits` puts the deadline into the
-/// request. On a signal, the request is cancelled, and then answered as cancelled.
+/// Asks for something that may wait for capacity, at most for `patience`. `wait` returns the mode and the deadline of
+/// the request. On a signal, the request is cancelled, and then answered as cancelled.
 pub(super) async fn ask_or_wait<M: Message>(
     connect: &ConnectArgs,
     mut request: M::Request,
     patience: Option<Duration>,
-    waits: fn(&mut M::Request, u64),
+    wait: fn(&mut M::Request) -> (&mut u8, &mut u64),
 ) -> anyhow::Result<M::Reply> {
     let Some(patience) = patience else {
         return connect.ask(async |client| client.call::<M>(&request).await).await;
@@ -189,7 +189,9 @@ pub(super) async fn ask_or_wait<M: Message>(
         let mut interruption = Interruption::new()?;
         // Deadlines are in service time, which is read from the service.
         let now = client.status(&StatusRequest { audit: false }).await?.now;
-        waits(&mut request, now.saturating_add(nanos(patience)).max(1));
+        let (mode, deadline) = wait(&mut request);
+        *mode = MODE_WAIT_UNTIL;
+        *deadline = now.saturating_add(nanos(patience)).max(1);
         let (sequence, reply) = client.call_waiting::<M>(&request).await?;
         tokio::pin!(reply);
         tokio::select! {
@@ -229,11 +231,9 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         owner: search.owner,
         ..PlaceRequest::default()
     };
-    let waits = |request: &mut PlaceRequest, deadline| {
-        request.mode = MODE_WAIT_UNTIL;
-        request.deadline = deadline;
-    };
-    let reply = ask_or_wait::<kinds::Place>(&connect, request, search.wait, waits).await?;
+    let reply =
+        ask_or_wait::<kinds::Place>(&connect, request, search.wait, |of| (&mut of.mode, &mut of.deadline))
+            .await?;
     let is_done = reply.reason.is_done();
     connect.show(is_done, || print::place_view(&reply), || print::place("placed", &reply))
 }

@@ -2,9 +2,8 @@
 //! they mean the same.
 
 use wharf_net::protocol::{
-    EFFECT_ANY, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, FallbackSelector, Name,
-    OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS,
-    OPERATOR_NOT_IN, PreferredSelector, SelectorTerm, Taint, Toleration,
+    EFFECT_ANY, FallbackSelector, Name, OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
+    OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PreferredSelector, SelectorTerm, Taint, Toleration,
 };
 
 use super::connect::Usage;
@@ -95,21 +94,16 @@ pub(super) fn preferred(text: &str) -> Result<PreferredSelector, Usage> {
     Ok(PreferredSelector { weight, terms })
 }
 
+/// The names of taint effects, by number.
+const EFFECTS: [&str; 4] = ["any", "NoSchedule", "PreferNoSchedule", "NoExecute"];
+
 fn effect(text: &str) -> Option<u8> {
-    match text {
-        "NoSchedule" => Some(EFFECT_NO_SCHEDULE),
-        "PreferNoSchedule" => Some(EFFECT_PREFER_NO_SCHEDULE),
-        "NoExecute" => Some(EFFECT_NO_EXECUTE),
-        _ => None,
-    }
+    (0..).zip(EFFECTS).skip(1).find(|&(_, name)| name == text).map(|(number, _)| number)
 }
 
 /// Returns the name of a taint effect, as parsed by [`taint`].
 pub(super) fn effect_name(number: u8) -> &'static str {
-    ["any", "NoSchedule", "PreferNoSchedule", "NoExecute"]
-        .get(usize::from(number))
-        .copied()
-        .unwrap_or("unknown")
+    EFFECTS.get(usize::from(number)).copied().unwrap_or("unknown")
 }
 
 /// Parses `KEY=VALUE:EFFECT` or `KEY:EFFECT`.

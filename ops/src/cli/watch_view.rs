@@ -115,6 +115,22 @@ fn node_text(change: &NodeChange) -> String {
     )
 }
 
+/// Returns the line of a change at a node in JSON: what it is about, the node, and the rest.
+fn event(
+    name: &str,
+    about: &[(&str, Value)],
+    (node, node_name): (u64, &str),
+    rest: &[(&str, Value)],
+) -> Value {
+    let at = [("node", json!(node_name)), ("node_id", json!(node))];
+    let fields = [("event", json!(name))]
+        .into_iter()
+        .chain(about.iter().cloned())
+        .chain(at)
+        .chain(rest.iter().cloned());
+    fields.collect()
+}
+
 /// Prints followed changes.
 pub(super) struct Printer {
     json: bool,
@@ -145,56 +161,32 @@ impl Printer {
             let line = || json!({ "event": "resync", "shard": shard, "reason": reason });
             self.line(line, || format!("shard {shard}: resync ({reason}), what follows is all there is"));
         }
-        page.holds_ended.iter().for_each(|ended| self.hold_ended(ended));
-        page.allocations_ended.iter().for_each(|ended| self.allocation_ended(ended));
+        for HoldEnded { statement, operation, node, node_name } in &page.holds_ended {
+            let statement = StatementId::from(*statement).to_string();
+            let about = || [("statement", json!(statement)), ("operation", json!(operation))];
+            let line = || event("hold_ended", &about(), (*node, node_name), &[]);
+            self.line(line, || format!("hold {statement}/{operation} on {node_name} ended"));
+        }
+        for AllocationEnded { allocation, node, node_name } in &page.allocations_ended {
+            let id = AllocationId::from(*allocation).to_string();
+            let line = || event("allocation_ended", &[("allocation", json!(id))], (*node, node_name), &[]);
+            self.line(line, || format!("allocation {id} on {node_name} ended"));
+        }
         for NodeGone { node, node_name } in &page.nodes_gone {
-            let line = || json!({ "event": "node_gone", "node": node_name, "node_id": node });
+            let line = || event("node_gone", &[], (*node, node_name), &[]);
             self.line(line, || format!("node {node_name} (n{node}) is gone"));
         }
         page.nodes.iter().for_each(|change| self.line(|| node_line(change), || node_text(change)));
-        page.allocations.iter().for_each(|begun| self.allocation(begun));
+        for AllocationBegun { allocation, node, node_name, holds } in &page.allocations {
+            let id = AllocationId::from(*allocation).to_string();
+            let rest = || [("holds", holding_view(holds))];
+            let line = || event("allocation", &[("allocation", json!(id))], (*node, node_name), &rest());
+            self.line(line, || format!("allocation {id} on {node_name}: {}", holding_text(holds)));
+        }
         page.holds.iter().for_each(|begun| self.hold(begun));
         if let Some(versions) = at.filter(|_| self.json) {
             self.line(|| json!({ "event": "at", "shard": shard, "versions": versions }), String::new);
         }
-    }
-
-    fn hold_ended(&self, ended: &HoldEnded) {
-        let HoldEnded { operation, node, node_name, .. } = ended;
-        let statement = StatementId::from(ended.statement).to_string();
-        let line = || {
-            json!({
-                "event": "hold_ended",
-                "statement": statement,
-                "operation": operation,
-                "node": node_name,
-                "node_id": node,
-            })
-        };
-        self.line(line, || format!("hold {statement}/{operation} on {node_name} ended"));
-    }
-
-    fn allocation_ended(&self, ended: &AllocationEnded) {
-        let AllocationEnded { node, node_name, .. } = ended;
-        let id = AllocationId::from(ended.allocation).to_string();
-        let line =
-            || json!({ "event": "allocation_ended", "allocation": id, "node": node_name, "node_id": node });
-        self.line(line, || format!("allocation {id} on {node_name} ended"));
-    }
-
-    fn allocation(&self, begun: &AllocationBegun) {
-        let AllocationBegun { node, node_name, holds, .. } = begun;
-        let id = AllocationId::from(begun.allocation).to_string();
-        let line = || {
-            json!({
-                "event": "allocation",
-                "allocation": id,
-                "node": node_name,
-                "node_id": node,
-                "holds": holding_view(holds),
-            })
-        };
-        self.line(line, || format!("allocation {id} on {node_name}: {}", holding_text(holds)));
     }
 
     fn hold(&self, begun: &HoldBegun) {
@@ -202,15 +194,9 @@ impl Printer {
         let statement = StatementId::from(begun.statement).to_string();
         let evicts = begun.evicts.map(|id| AllocationId::from(id).to_string());
         let line = || {
-            json!({
-                "event": "hold",
-                "statement": statement,
-                "operation": operation,
-                "node": node_name,
-                "node_id": node,
-                "holds": holds.as_ref().map(holding_view),
-                "evicts": evicts,
-            })
+            let about = [("statement", json!(statement)), ("operation", json!(operation))];
+            let rest = [("holds", holds.as_ref().map(holding_view).into()), ("evicts", json!(evicts))];
+            event("hold", &about, (*node, node_name), &rest)
         };
         let text = || {
             let what = match (holds, &evicts) {

@@ -10,93 +10,138 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::ConfigError;
 use crate::file_error::FileError;
 
-/// Settings as written in a file. Every key is optional.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Raw {
-    /// The address of the QUIC service.
-    pub listen: String,
-    /// The address of the metrics over HTTP; empty to disable.
-    pub metrics_listen: String,
-    /// The directory of the store and the development certificate.
-    pub data_dir: Option<PathBuf>,
-    /// The number of shards; by default one per core that is not used by an I/O thread.
-    pub shards: Option<u16>,
-    /// The number of I/O threads; by default one per eight cores.
-    pub io_threads: Option<u16>,
-    /// True if shard threads are pinned to cores.
-    pub pin: bool,
-    /// The number of partitions if a store is created.
-    pub partitions: u16,
-    /// The label whose value keeps nodes together in one partition.
-    pub topology_label: String,
-    /// The seed of routing and of the Random policy.
-    pub seed: u64,
-    /// The number of seconds that a node's agent may be silent before the node counts as lost.
-    pub node_lost_after: String,
-    /// The policy of requests that name none.
-    pub policy: String,
-    /// The maximum number of unanswered requests of one connection.
-    pub in_flight_max: u32,
-    /// The maximum number of waiting groups of one connection.
-    pub waiting_groups_max: u32,
-    /// The maximum number of connections from one address.
-    pub connections_per_address_max: u32,
-    /// The file of typical requests of the fragmentation-aware policies. If absent, they are learned from
-    /// arriving requests.
-    pub typical_pods: Option<PathBuf>,
-    /// The log filter.
-    pub log: String,
-    /// The PEM file of the certificate chain.
-    pub tls_certificate: Option<PathBuf>,
-    /// The PEM file of the key.
-    pub tls_key: Option<PathBuf>,
-    /// Resource kinds whose units are instances: each unit has an id and can be shared in parts. A name that
-    /// ends in `*` matches every kind with that prefix. In the environment, names are separated by commas.
-    #[serde(deserialize_with = "names")]
-    pub unit_instance_resources: Vec<String>,
-    /// True if requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
-    pub avoid_gpu_nodes: bool,
-    /// The percentage of a shard's nodes that may be reserved at once.
-    pub reserved_nodes_percent: u8,
-    /// The maximum number of allocations on a node.
-    pub allocations_per_node_max: u16,
-    /// The number of planner threads, which place groups and commit statements. With 0, neither is served.
-    pub planners: u16,
-    /// True if changes can be followed without planners. With planners they always can.
-    pub follow: bool,
-    /// The number of seconds that a shard keeps a hold before it asks to abort the statement; at most four decimals.
-    pub hold_timeout: String,
-    /// The settings of the hybrid policy.
-    pub hybrid: HybridRaw,
-    /// The orders in which least-fit and best-fit compare dimensions. The first applies to requests that name
-    /// none. In the environment, names are separated by commas and orders by semicolons.
-    #[serde(deserialize_with = "lists")]
-    pub attribute_orders: Vec<Vec<String>>,
-    /// Custom resource kinds that are dimensions of the index.
-    #[serde(deserialize_with = "names")]
-    pub indexed_resources: Vec<String>,
-    /// The coordinate function.
-    pub coordinates: String,
-    /// The weights of the dimensions in a weighted sum.
-    pub weights: WeightsRaw,
-    /// The granularity of the index.
-    pub granularity: GranularityRaw,
+/// Defines tables of settings. A setting whose default is not that of its type has it after the type.
+macro_rules! settings {
+    ($(
+        $(#[$attribute:meta])*
+        pub struct $table:ident {
+            $($(#[$of_setting:meta])* pub $setting:ident: $type:ty $(= $default:expr)?,)*
+        }
+    )*) => {$(
+        $(#[$attribute])*
+        #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $table {
+            $($(#[$of_setting])* pub $setting: $type,)*
+        }
+
+        impl Default for $table {
+            fn default() -> Self {
+                Self { $($setting: settings!(@default $($default)?),)* }
+            }
+        }
+    )*};
+    (@default) => { Default::default() };
+    (@default $default:expr) => { $default };
 }
 
-/// The settings of the hybrid policy, as fractions of 1.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct HybridRaw {
-    /// The utilisation below which a node counts as unused.
-    pub threshold: String,
-    /// The share of all nodes, best first, from which one is drawn.
-    pub top_k: String,
-}
+settings! {
+    /// Settings as written in a file. Every key is optional.
+    pub struct Raw {
+        /// The address of the QUIC service.
+        pub listen: String = format!("127.0.0.1:{}", wharf_net::protocol::PORT_DEFAULT),
+        /// The address of the metrics over HTTP; empty to disable.
+        pub metrics_listen: String = "127.0.0.1:7412".to_owned(),
+        /// The directory of the store and the development certificate.
+        pub data_dir: Option<PathBuf>,
+        /// The number of shards; by default one per core that is not used by an I/O thread.
+        pub shards: Option<u16>,
+        /// The number of I/O threads; by default one per eight cores.
+        pub io_threads: Option<u16>,
+        /// True if shard threads are pinned to cores.
+        pub pin: bool = true,
+        /// The number of partitions if a store is created.
+        pub partitions: u16 = wharf_core::limits::PARTITIONS_DEFAULT,
+        /// The label whose value keeps nodes together in one partition.
+        pub topology_label: String = wharf_core::registrar::TOPOLOGY_LABEL_DEFAULT.to_owned(),
+        /// The seed of routing and of the Random policy.
+        pub seed: u64,
+        /// The number of seconds that a node's agent may be silent before the node counts as lost.
+        pub node_lost_after: String = "30".to_owned(),
+        /// The policy of requests that name none.
+        pub policy: String = wharf_core::request::Policy::default().name().to_owned(),
+        /// The maximum number of unanswered requests of one connection.
+        pub in_flight_max: u32 = wharf_net::protocol::IN_FLIGHT_DEFAULT,
+        /// The maximum number of waiting groups of one connection.
+        pub waiting_groups_max: u32 = wharf_net::limits::WAITING_GROUPS_DEFAULT,
+        /// The maximum number of connections from one address.
+        pub connections_per_address_max: u32 = wharf_net::limits::CONNECTIONS_PER_ADDRESS_DEFAULT,
+        /// The file of typical requests of the fragmentation-aware policies. If absent, they are learned from
+        /// arriving requests.
+        pub typical_pods: Option<PathBuf>,
+        /// The log filter.
+        pub log: String = "info".to_owned(),
+        /// The PEM file of the certificate chain.
+        pub tls_certificate: Option<PathBuf>,
+        /// The PEM file of the key.
+        pub tls_key: Option<PathBuf>,
+        /// Resource kinds whose units are instances: each unit has an id and can be shared in parts. A name that
+        /// ends in `*` matches every kind with that prefix. In the environment, names are separated by commas.
+        #[serde(deserialize_with = "names")]
+        pub unit_instance_resources: Vec<String>,
+        /// True if requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
+        pub avoid_gpu_nodes: bool = true,
+        /// The percentage of a shard's nodes that may be reserved at once.
+        pub reserved_nodes_percent: u8 = wharf_core::limits::RESERVED_NODES_PERCENT_DEFAULT,
+        /// The maximum number of allocations on a node.
+        pub allocations_per_node_max: u16 = wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT,
+        /// The number of planner threads, which place groups and commit statements. With 0, neither is served.
+        pub planners: u16 = 1,
+        /// True if changes can be followed without planners. With planners they always can.
+        pub follow: bool,
+        /// The number of seconds that a shard keeps a hold before it asks to abort the statement; at most four decimals.
+        pub hold_timeout: String = "1".to_owned(),
+        /// The settings of the hybrid policy.
+        pub hybrid: HybridRaw,
+        /// The orders in which least-fit and best-fit compare dimensions. The first applies to requests that name
+        /// none. In the environment, names are separated by commas and orders by semicolons.
+        #[serde(deserialize_with = "lists")]
+        pub attribute_orders: Vec<Vec<String>>,
+        /// Custom resource kinds that are dimensions of the index.
+        #[serde(deserialize_with = "names")]
+        pub indexed_resources: Vec<String>,
+        /// The coordinate function.
+        pub coordinates: String = "granular".to_owned(),
+        /// The weights of the dimensions in a weighted sum.
+        pub weights: WeightsRaw,
+        /// The granularity of the index.
+        pub granularity: GranularityRaw,
+    }
 
-impl Default for HybridRaw {
-    fn default() -> Self {
-        Self { threshold: "0.5".to_owned(), top_k: "0.2".to_owned() }
+    /// The settings of the hybrid policy, as fractions of 1.
+    pub struct HybridRaw {
+        /// The utilisation below which a node counts as unused.
+        pub threshold: String = "0.5".to_owned(),
+        /// The share of all nodes, best first, from which one is drawn.
+        pub top_k: String = "0.2".to_owned(),
+    }
+
+    /// The weight of one unit of each dimension in the weighted sum.
+    pub struct WeightsRaw {
+        /// Per core.
+        pub cpu: String = "0".to_owned(),
+        /// Per MiB.
+        pub memory: String = "0".to_owned(),
+        /// Per wholly free GPU.
+        pub gpu: String = "0".to_owned(),
+        /// Per whole GPU of the largest free part.
+        pub gpu_part: String = "0".to_owned(),
+        /// Per unit of an indexed custom kind, by name.
+        pub resources: BTreeMap<String, String>,
+    }
+
+    /// θ per dimension, in the dimension's unit, or `auto`.
+    pub struct GranularityRaw {
+        /// Cores.
+        pub cpu: String = "1".to_owned(),
+        /// MiB.
+        pub memory: String = "4096".to_owned(),
+        /// Parts of a GPU.
+        pub gpu_part: String = "0.01".to_owned(),
+        /// Units of the weighted sum.
+        pub weighted: String = "1".to_owned(),
+        /// Units of indexed custom kinds, by name; default 1.
+        pub resources: BTreeMap<String, String>,
     }
 }
 
@@ -133,95 +178,6 @@ fn lists<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<String>>,
         Lists::Text(text) if text.trim().is_empty() => Vec::new(),
         Lists::Text(text) => text.split(';').map(list).collect(),
     })
-}
-
-/// The weight of one unit of each dimension in the weighted sum.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WeightsRaw {
-    /// Per core.
-    pub cpu: String,
-    /// Per MiB.
-    pub memory: String,
-    /// Per wholly free GPU.
-    pub gpu: String,
-    /// Per whole GPU of the largest free part.
-    pub gpu_part: String,
-    /// Per unit of an indexed custom kind, by name.
-    pub resources: BTreeMap<String, String>,
-}
-
-impl Default for WeightsRaw {
-    fn default() -> Self {
-        let none = || "0".to_owned();
-        Self { cpu: none(), memory: none(), gpu: none(), gpu_part: none(), resources: BTreeMap::new() }
-    }
-}
-
-/// θ per dimension, in the dimension's unit, or `auto`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct GranularityRaw {
-    /// Cores.
-    pub cpu: String,
-    /// MiB.
-    pub memory: String,
-    /// Parts of a GPU.
-    pub gpu_part: String,
-    /// Units of the weighted sum.
-    pub weighted: String,
-    /// Units of indexed custom kinds, by name; default 1.
-    pub resources: BTreeMap<String, String>,
-}
-
-impl Default for Raw {
-    fn default() -> Self {
-        Self {
-            listen: format!("127.0.0.1:{}", wharf_net::protocol::PORT_DEFAULT),
-            metrics_listen: "127.0.0.1:7412".to_owned(),
-            data_dir: None,
-            shards: None,
-            io_threads: None,
-            pin: true,
-            partitions: wharf_core::limits::PARTITIONS_DEFAULT,
-            topology_label: wharf_core::registrar::TOPOLOGY_LABEL_DEFAULT.to_owned(),
-            seed: 0,
-            node_lost_after: "30".to_owned(),
-            policy: wharf_core::request::Policy::default().name().to_owned(),
-            in_flight_max: wharf_net::protocol::IN_FLIGHT_DEFAULT,
-            waiting_groups_max: wharf_net::limits::WAITING_GROUPS_DEFAULT,
-            connections_per_address_max: wharf_net::limits::CONNECTIONS_PER_ADDRESS_DEFAULT,
-            typical_pods: None,
-            log: "info".to_owned(),
-            tls_certificate: None,
-            tls_key: None,
-            unit_instance_resources: Vec::new(),
-            avoid_gpu_nodes: true,
-            reserved_nodes_percent: wharf_core::limits::RESERVED_NODES_PERCENT_DEFAULT,
-            allocations_per_node_max: wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT,
-            planners: 1,
-            follow: false,
-            hold_timeout: "1".to_owned(),
-            hybrid: HybridRaw::default(),
-            attribute_orders: Vec::new(),
-            indexed_resources: Vec::new(),
-            coordinates: "granular".to_owned(),
-            weights: WeightsRaw::default(),
-            granularity: GranularityRaw::default(),
-        }
-    }
-}
-
-impl Default for GranularityRaw {
-    fn default() -> Self {
-        Self {
-            cpu: "1".to_owned(),
-            memory: "4096".to_owned(),
-            gpu_part: "0.01".to_owned(),
-            weighted: "1".to_owned(),
-            resources: BTreeMap::new(),
-        }
-    }
 }
 
 /// Settings from flags: a file to read, and settings that override all other sources.

@@ -2,48 +2,19 @@
 
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use wharf_core::group::GroupSpec;
-use wharf_core::ids::{NodeId, OwnerId};
-use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRules};
-use wharf_core::resource::GpuAssignment;
+use wharf_core::ids::NodeId;
+use wharf_core::registrar::Catalog;
+use wharf_core::request::PlacementRequest;
+use wharf_core::resource::{GpuAssignment, ResourceRegistry};
 use wharf_core::state::{GroupBundleRecord, GroupRecord};
 use wharf_core::statement::ConflictDetection;
 use wharf_net::convert::{
-    order, order_number, policy, policy_number, selector, selector_terms, strategy, strategy_number,
-    toleration, topology, wire_toleration, wire_topology,
+    PlacementDefaults, placement_request, strategy, strategy_number, topology, wire_request, wire_topology,
 };
-use wharf_net::protocol::{
-    FallbackSelector, PreferredSelector, SelectorTerm, Toleration, TopologyBody, WireAllocation, WireGroup,
-};
-
-use super::row::AmountsRow;
-
-#[derive(Serialize, Deserialize)]
-struct PreferencesRow {
-    fallbacks: Vec<FallbackSelector>,
-    preferred: Vec<PreferredSelector>,
-    tolerations: Vec<Toleration>,
-    has_rules: bool,
-    nodes: Vec<u64>,
-    avoid_gpu: bool,
-    affinity: bool,
-}
-
-/// A request as the engine holds it: with the resolved policy, and with resource kinds by id.
-#[derive(Serialize, Deserialize)]
-struct RequestRow {
-    demand: AmountsRow,
-    policy: u8,
-    attribute_order: u8,
-    full_explanation: bool,
-    selectors: Option<Vec<SelectorTerm>>,
-    candidates: Option<Vec<u64>>,
-    preferences: Option<PreferencesRow>,
-    /// 0 for none.
-    owner: u64,
-}
+use wharf_net::protocol::{PlaceRequest, TopologyBody, WireAllocation, WireGroup};
 
 #[derive(Serialize, Deserialize)]
 struct BundleRow {
@@ -58,8 +29,8 @@ struct BundleRow {
 #[derive(Serialize, Deserialize)]
 pub(super) struct GroupRow {
     id: WireGroup,
-    /// The distinct requests.
-    requests: Vec<RequestRow>,
+    /// The distinct requests. True if a request has affinity to its candidate.
+    requests: Vec<(PlaceRequest, bool)>,
     /// The requests that the group was created with, by index into `requests`.
     asked: Vec<u32>,
     strategy: u8,
@@ -71,72 +42,15 @@ pub(super) struct GroupRow {
     next_index: u32,
 }
 
-fn preferences_row(preferences: &Preferences) -> PreferencesRow {
-    let rules = preferences.rules.as_deref();
-    let fallbacks = rules.map_or(&[][..], RankRules::fallbacks).iter();
-    let preferred = rules.map_or(&[][..], RankRules::preferred).iter();
-    let tolerations = rules.map_or(&[][..], RankRules::tolerations).iter();
-    PreferencesRow {
-        fallbacks: fallbacks.map(|selector| FallbackSelector { terms: selector_terms(selector) }).collect(),
-        preferred: preferred
-            .map(|(weight, selector)| PreferredSelector {
-                weight: i32::from(*weight),
-                terms: selector_terms(selector),
-            })
-            .collect(),
-        tolerations: tolerations.map(wire_toleration).collect(),
-        has_rules: rules.is_some(),
-        nodes: preferences.nodes.iter().map(|node| node.0).collect(),
-        avoid_gpu: preferences.avoid_gpu,
-        affinity: preferences.affinity,
+/// Reads a request. A node to which it has affinity may be gone, so it is stored as a candidate.
+fn request((wire, affinity): (PlaceRequest, bool), catalog: &Catalog) -> anyhow::Result<PlacementRequest> {
+    let defaults = PlacementDefaults { orders: u8::MAX, ..PlacementDefaults::default() };
+    let request = placement_request(wire, catalog, defaults);
+    let mut request = request.map_err(|reply| anyhow!(reply.fault.unwrap_or_default()))?;
+    if affinity {
+        Arc::make_mut(request.preferences.get_or_insert_default()).affinity = true;
     }
-}
-
-fn preferences(row: PreferencesRow) -> anyhow::Result<Preferences> {
-    let fallbacks = row.fallbacks.into_iter();
-    let fallbacks = fallbacks.map(|fallback| Ok(Arc::new(selector("fallbacks", fallback.terms)?)));
-    let preferred = row.preferred.into_iter().map(|PreferredSelector { weight, terms }| {
-        Ok((u8::try_from(weight)?, Arc::new(selector("preferred", terms)?)))
-    });
-    let tolerations = row.tolerations.into_iter().enumerate();
-    let tolerations = tolerations.map(|(at, row)| Ok(toleration(at, row)?));
-    let rules = RankRules::new(
-        fallbacks.collect::<anyhow::Result<_>>()?,
-        preferred.collect::<anyhow::Result<_>>()?,
-        tolerations.collect::<anyhow::Result<_>>()?,
-    )?;
-    Ok(Preferences {
-        rules: row.has_rules.then(|| Arc::new(rules)),
-        nodes: row.nodes.into_iter().map(NodeId).collect(),
-        avoid_gpu: row.avoid_gpu,
-        affinity: row.affinity,
-    })
-}
-
-fn request_row(request: &PlacementRequest) -> RequestRow {
-    RequestRow {
-        demand: AmountsRow::of_demand(&request.demand),
-        policy: policy_number(request.policy),
-        attribute_order: order_number(request.order),
-        full_explanation: request.explain == Explain::Full,
-        selectors: request.selector.as_deref().map(selector_terms),
-        candidates: request.candidates.as_ref().map(|ids| ids.iter().map(|id| id.0).collect()),
-        preferences: request.preferences.as_deref().map(preferences_row),
-        owner: request.owner.map_or(0, OwnerId::number),
-    }
-}
-
-fn request(row: RequestRow) -> anyhow::Result<PlacementRequest> {
-    let selectors = row.selectors.map(|terms| selector("selectors", terms)).transpose()?;
-    Ok(PlacementRequest {
-        order: order(row.attribute_order, u8::MAX)?,
-        explain: if row.full_explanation { Explain::Full } else { Explain::Bounded },
-        selector: selectors.map(Arc::new),
-        candidates: row.candidates.map(|ids| ids.into_iter().map(NodeId).collect()),
-        preferences: row.preferences.map(preferences).transpose()?.map(Arc::new),
-        owner: OwnerId::new(row.owner),
-        ..PlacementRequest::new(row.demand.demand()?, policy(row.policy, Policy::default())?)
-    })
+    Ok(request)
 }
 
 /// Returns the index of a request in `known`, adding it if absent.
@@ -150,7 +64,7 @@ fn place_of<'a>(known: &mut Vec<&'a Arc<PlacementRequest>>, request: &'a Arc<Pla
 }
 
 impl GroupRow {
-    pub(super) fn new(group: &GroupRecord) -> Self {
+    pub(super) fn new(group: &GroupRecord, kinds: &ResourceRegistry) -> Self {
         let mut known = Vec::new();
         let asked = group.spec.bundles.iter().map(|request| place_of(&mut known, request)).collect();
         let bundles = group.bundles.iter().map(|bundle| BundleRow {
@@ -162,7 +76,7 @@ impl GroupRow {
         let bundles = bundles.collect();
         Self {
             id: group.id.into(),
-            requests: known.into_iter().map(|request| request_row(request)).collect(),
+            requests: known.into_iter().map(|request| wire_request(request, kinds)).collect(),
             asked,
             strategy: strategy_number(group.spec.strategy),
             topology: group.spec.topology.as_ref().map(wire_topology),
@@ -174,8 +88,8 @@ impl GroupRow {
         }
     }
 
-    pub(super) fn record(self) -> anyhow::Result<GroupRecord> {
-        let requests = self.requests.into_iter().map(|row| Ok(Arc::new(request(row)?)));
+    pub(super) fn record(self, catalog: &Catalog) -> anyhow::Result<GroupRecord> {
+        let requests = self.requests.into_iter().map(|row| Ok(Arc::new(request(row, catalog)?)));
         let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
         let of_place = |at: u32| requests.get(at as usize).cloned().context("a request is missing");
         let asked = self.asked.into_iter().map(of_place).collect::<anyhow::Result<_>>()?;

@@ -350,18 +350,18 @@ fn start_io(
 
 /// Binds one socket per I/O thread, all to one address.
 fn bind(listen: SocketAddr, count: u16) -> Result<Vec<UdpSocket>, DaemonError> {
+    let failed = |error| DaemonError::Bind { address: listen, error };
     if count > 1 {
         // Sockets that share an address would also share it with another service. Binding one without sharing
         // detects that.
-        drop(bind_one(listen, false).map_err(|error| DaemonError::Bind { address: listen, error })?);
+        drop(bind_one(listen, false).map_err(failed)?);
     }
     let mut address = listen;
     let mut sockets = Vec::new();
     for _ in 0..count {
-        let socket =
-            bind_one(address, count > 1).map_err(|error| DaemonError::Bind { address: listen, error })?;
+        let socket = bind_one(address, count > 1).map_err(failed)?;
         // If the system chose the port, the other sockets use the same one.
-        address = socket.local_addr().map_err(|error| DaemonError::Bind { address: listen, error })?;
+        address = socket.local_addr().map_err(failed)?;
         sockets.push(socket);
     }
     Ok(sockets)

@@ -1,8 +1,8 @@
 //! Rows of a checkpoint: the durable state in a form that can be stored.
 //!
 //! The engine's own types are not serialisable, so a change to them cannot silently change the format on
-//! disk. Data that has the same form on the wire is stored as the wire's body. A demand has its resource kinds
-//! by number; the first row has their names.
+//! disk. Data that has the same form on the wire is stored as the wire's body. What a node holds has its resource
+//! kinds by number; the first row has their names.
 
 use std::iter;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, BundleId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId};
 use wharf_core::index::PolicyState;
 use wharf_core::node::{NodeRegistration, NodeState};
+use wharf_core::registrar::Catalog;
 use wharf_core::resource::{
     Amount, Demand, GpuAssignment, GpuRequest, ReservedAmounts, ResourceRegistry, UnitAssignment,
     UnitAssignments,
@@ -43,7 +44,7 @@ impl AmountsRow {
         Self { cpu: cpu.units(), memory: memory.units(), gpu, custom }
     }
 
-    pub(super) fn of_demand(demand: &Demand) -> Self {
+    fn of_demand(demand: &Demand) -> Self {
         Self::new(demand.cpu, demand.memory, demand.gpu.units(), demand.custom())
     }
 
@@ -59,7 +60,7 @@ impl AmountsRow {
         })
     }
 
-    pub(super) fn demand(self) -> anyhow::Result<Demand> {
+    fn demand(self) -> anyhow::Result<Demand> {
         let ReservedAmounts { cpu, memory, gpu, custom } = self.amounts()?;
         let gpu = GpuRequest::from_amount(gpu).map_err(anyhow::Error::msg)?;
         let custom = Demand::canonical_custom(custom);
@@ -220,7 +221,7 @@ pub(super) fn rows<'a>(state: &'a StoreState, kinds: &'a ResourceRegistry) -> im
     iter::once(Row::Kinds(registrar.resources.clone(), registrar.unit_instances.clone()))
         .chain(removed)
         .chain(shards)
-        .chain(state.groups.iter().map(|group| Row::Group(Box::new(GroupRow::new(group)))))
+        .chain(state.groups.iter().map(|group| Row::Group(Box::new(GroupRow::new(group, kinds)))))
         .chain(state.partitions.iter().flat_map(|partition| rows_of(partition, kinds)))
 }
 
@@ -256,14 +257,15 @@ fn rows_of(partition: &PartitionState, kinds: &ResourceRegistry) -> impl Iterato
 /// Adds the records of rows to a new state.
 pub(super) struct Reader<'a> {
     state: &'a mut StoreState,
-    kinds: ResourceRegistry,
+    /// Has the resource kinds.
+    catalog: Catalog,
     /// The index of the partition that has the next rows.
     partition: usize,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(state: &'a mut StoreState) -> Self {
-        Self { state, kinds: ResourceRegistry::default(), partition: 0 }
+        Self { state, catalog: Catalog::default(), partition: 0 }
     }
 
     /// Adds the next row.
@@ -277,7 +279,7 @@ impl<'a> Reader<'a> {
             Row::Kinds(resources, unit_instances) => {
                 registrar.resources = resources;
                 registrar.unit_instances = unit_instances;
-                self.kinds = kinds_of(registrar)?;
+                self.catalog.resources = Arc::new(kinds_of(registrar)?);
             }
             Row::Removed { name, identity, id, ordinal, version } => registrar.removed.push(RemovedNode {
                 name: name.into(),
@@ -290,12 +292,15 @@ impl<'a> Reader<'a> {
                 policies.push(PolicyState { next_fit: Ordinal(next_fit), rng: Rng::new(rng) });
                 granularities.push(granularity.map(|(changes, thetas)| GranularityState { thetas, changes }));
             }
-            Row::Group(group) => groups.push(group.record()?),
+            Row::Group(group) => groups.push(group.record(&self.catalog)?),
             Row::Partition(id) => {
                 self.partition = usize::from(id);
                 partitions.get(self.partition).context("its partition is none")?;
             }
-            Row::Node(node) => partition.nodes.push(node.record(partition.id, &mut self.kinds)?),
+            Row::Node(node) => {
+                let kinds = Arc::make_mut(&mut self.catalog.resources);
+                partition.nodes.push(node.record(partition.id, kinds)?);
+            }
             Row::Allocation(held, node, external_id) => partition
                 .allocations
                 .push(AllocationRecord { external_id: external_id.map(Into::into), ..held.record(node)? }),

@@ -29,7 +29,7 @@ const ROWS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rows");
 const HASH: TableDefinition<'_, (), u128> = TableDefinition::new("hash");
 
 const FILE: &str = "store.redb";
-const FORMAT: u64 = 4;
+const FORMAT: u64 = 5;
 
 /// An error of reading a store.
 #[derive(Debug, thiserror::Error)]

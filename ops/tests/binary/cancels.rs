@@ -7,7 +7,7 @@ use serde_json::json;
 use wharf_net::client::{Client, Completions};
 use wharf_net::protocol::{
     BundleTemplate, CancelRequest, CreateGroupRequest, DemandBody, GroupReply, GroupStatusRequest, Kind,
-    MODE_WAIT_UNTIL, NodeBody, NodesRequest, PlaceRequest, Reason, StatusRequest, WireGroup,
+    MODE_WAIT_UNTIL, NodeBody, NodesRequest, PlaceRequest, Reason, StatusRequest, WireGroup, kinds,
 };
 
 use crate::harness::{Site, runtime, within};
@@ -40,7 +40,7 @@ async fn waits(client: &Client, lead_ns: u64) -> (usize, usize) {
             deadline: now + lead_ns + at * DEADLINES_APART_NS,
             ..CreateGroupRequest::default()
         };
-        asked.push(within(client.create_group_waiting(&request)).await.expect("sent"));
+        asked.push(within(client.call_waiting::<kinds::CreateGroup>(&request)).await.expect("sent"));
     }
     let (sequences, replies): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
     let cancels = async {

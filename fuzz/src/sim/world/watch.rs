@@ -250,7 +250,7 @@ impl World<'_> {
 
     /// Returns whether nothing is in flight at any port.
     pub(in crate::sim) fn ports_are_idle(&self) -> bool {
-        self.server.fronts.iter().all(|front| front.port().pending() == 0)
+        self.server.fronts.iter().all(|front| front.port.pending() == 0)
             && self.registrar.is_idle()
             && self.coordinator.is_idle()
             && self.gangs.is_idle()

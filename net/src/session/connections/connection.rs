@@ -18,7 +18,6 @@ use crate::limits::LONG_REPLIES_MAX;
 use crate::protocol::{
     BODY_VERSION, CONNECTION_HELD_BYTES_MAX, Fault, Kind, Reason, SESSION_WAITS_BYTES_MAX,
 };
-use crate::session::registrar::RegistrarRequest;
 use crate::session::shared::Hangup;
 use crate::session::{Admission, Session, Weight};
 
@@ -73,18 +72,6 @@ impl Candidates {
     }
 }
 
-/// The decision about a request frame.
-pub(super) enum Admitted {
-    /// It is new. Execute it.
-    New,
-    /// It is in progress, or its outcome was sent again.
-    Done,
-    /// Its outcome was acknowledged and dropped.
-    Stale,
-    /// It is too far ahead.
-    OutOfWindow,
-}
-
 /// What a connection waits for before its next frame is executed.
 pub(super) enum Stalled {
     /// Its session, which is still at another connection.
@@ -93,8 +80,6 @@ pub(super) enum Stalled {
     Submit(Submission),
     /// The registrar, to take its question.
     Ask,
-    /// Room for a page of nodes.
-    List(Asker, RegistrarRequest),
     /// The registrar's answer, after which a request that waits can begin.
     Learn(Asker, Learning),
     /// The peer, to take replies before it gets a page of changes.
@@ -229,22 +214,37 @@ impl Connection {
         self.count_unwritten(start);
     }
 
-    /// Sends the kept outcome of a request again, or decides what else to do with the request.
-    pub(super) fn admit(&mut self, sequence: u64, weight: Weight) -> Admitted {
+    /// Returns whether a request is new and must be executed. The kept outcome of an answered request is sent again.
+    ///
+    /// # Errors
+    /// Fails if the outcome was acknowledged and dropped, or if the sequence is too far ahead.
+    pub(super) fn admit(&mut self, sequence: u64, weight: Weight) -> Result<bool, Fault> {
         let session = self.session.as_mut().expect("the hello came before");
         match session.admit(sequence) {
-            Admission::New => session.weigh(sequence, weight),
-            Admission::UnderWay => return Admitted::Done,
+            Admission::New => {
+                session.weigh(sequence, weight);
+                Ok(true)
+            }
+            Admission::UnderWay => Ok(false),
             Admission::Answered(reply) => {
                 let start = self.out.len();
                 self.out.extend_from_slice(reply);
                 self.count_unwritten(start);
-                return Admitted::Done;
+                Ok(false)
             }
-            Admission::Stale => return Admitted::Stale,
-            Admission::OutOfWindow => return Admitted::OutOfWindow,
+            Admission::Stale => {
+                let message = format!(
+                    "sequence {sequence} was acknowledged (or is 0): it is not done again; sequences count from 1"
+                );
+                Err(Fault::new(Reason::StaleSequence, message))
+            }
+            Admission::OutOfWindow => {
+                let message = format!(
+                    "sequence {sequence} is too far ahead of what is acknowledged, or the replies kept since are too long: acknowledge replies, then ask again"
+                );
+                Err(Fault::new(Reason::SequenceOutOfWindow, message))
+            }
         }
-        Admitted::New
     }
 
     pub(super) fn take_output(&mut self) -> Output {

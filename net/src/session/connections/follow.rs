@@ -228,14 +228,10 @@ impl Look<'_> {
     fn go_on(&self, kept: &mut Kept, to: ViewVersion, at: ChangeCursor) -> FollowPage {
         let from = self.asked.from[self.shard.index()].map(|version| self.find(kept, version));
         match (from, self.find(kept, to)) {
-            (None, Some(to)) => {
-                let page = self.fill(None, &to, at);
-                (kept.base, kept.to) = (None, Some(to));
-                page
-            }
-            (Some(Some(from)), Some(to)) => {
-                let page = self.fill(Some(&from), &to, at);
-                (kept.base, kept.to) = (Some(from), Some(to));
+            (from @ (None | Some(Some(_))), Some(to)) => {
+                let from = from.flatten();
+                let page = self.fill(from.as_ref(), &to, at);
+                (kept.base, kept.to) = (from, Some(to));
                 page
             }
             // The views of the unfinished step are no longer kept.

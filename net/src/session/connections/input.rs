@@ -10,7 +10,6 @@ use crate::codec::{
     encode_frame, split_extensions,
 };
 use crate::protocol::{Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Reason};
-use crate::session::registrar::ReadBody;
 use crate::weight::Weight;
 
 /// A request frame, and the session data that its extensions carry.
@@ -80,12 +79,6 @@ pub(super) fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
     let mut frame = Vec::new();
     encode_frame(header, &[], &mut frame, |out| encode_body(fault, out));
     frame
-}
-
-impl ReadBody for Asked<'_> {
-    fn read<B: DeserializeOwned>(&self) -> Result<B, Fault> {
-        read_body(self)
-    }
 }
 
 /// Reads the version, body and extensions of a frame.

@@ -64,45 +64,37 @@ impl ConnectionService {
                            statements: set it to 1 or more";
             return Err(Fault::new(Reason::NotServed, message));
         }
-        let (size, job) = match kind {
+        match kind {
             Kind::CreateGroup => {
                 let request: CreateGroupRequest = read_body(asked)?;
                 let counts = request.bundles.iter().map(|bundle| bundle.count as usize);
                 let bundles = counts.fold(0, usize::saturating_add);
                 connection.expects_group(asker.sequence, asked.weight(), bundles);
                 self.handle_create(asker, request);
-                return Ok(());
             }
-            Kind::PlaceInto => {
-                self.handle_place_into(asker, read_body(asked)?);
-                return Ok(());
-            }
-            Kind::GrowGroup => {
-                self.handle_grow(asker, read_body(asked)?);
-                return Ok(());
-            }
-            Kind::SubmitStatement => {
-                self.handle_statement(asker, read_body(asked)?);
-                return Ok(());
-            }
+            Kind::PlaceInto => self.handle_place_into(asker, read_body(asked)?),
+            Kind::GrowGroup => self.handle_grow(asker, read_body(asked)?),
+            Kind::SubmitStatement => self.handle_statement(asker, read_body(asked)?),
             Kind::ShrinkGroup => {
                 let ShrinkGroupRequest { group, bundles } = read_body(asked)?;
-                (0, PlanJob::ShrinkGroup(group.into(), bundles))
+                self.submit_plan(asker, Parts::Plan(0), PlanJob::ShrinkGroup(group.into(), bundles));
             }
             Kind::RemoveGroup => {
-                (0, PlanJob::RemoveGroup(read_body::<RemoveGroupRequest>(asked)?.group.into()))
+                let RemoveGroupRequest { group } = read_body(asked)?;
+                self.submit_plan(asker, Parts::Plan(0), PlanJob::RemoveGroup(group.into()));
             }
             Kind::GroupStatus => {
-                (0, PlanJob::GroupStatus(read_body::<GroupStatusRequest>(asked)?.group.into()))
+                let GroupStatusRequest { group } = read_body(asked)?;
+                self.submit_plan(asker, Parts::Plan(0), PlanJob::GroupStatus(group.into()));
             }
             Kind::ListGroups => {
                 let ListGroupsRequest { after, limit } = read_body(asked)?;
                 let limit = page_limit(limit)?;
-                (usize::from(limit), PlanJob::ListGroups(after.map(Into::into), limit))
+                let job = PlanJob::ListGroups(after.map(Into::into), limit);
+                self.submit_plan(asker, Parts::Plan(usize::from(limit)), job);
             }
             other => unreachable!("{other:?} is no planner's"),
-        };
-        self.submit_plan(asker, Parts::Plan(size), job);
+        }
         Ok(())
     }
 

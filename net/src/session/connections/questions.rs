@@ -21,15 +21,8 @@ pub struct Asker {
 impl ConnectionService {
     /// Asks the registrar. The reply follows when it has answered.
     pub(super) fn ask_registrar(&mut self, asker: Asker, request: RegistrarRequest) {
-        let key = asker.connection;
-        // A page takes memory at every shard, at the registrar and here, so few are built at once.
-        let is_list = asker.kind == Kind::ListNodes;
-        if is_list && !(self.listing.is_empty() && self.shared.lists.take(&self.waker)) {
-            self.listing.push_back(key);
-            return self.stall(key, Stalled::List(asker, request));
-        }
         self.asking.push_back((asker, request));
-        self.stall(key, Stalled::Ask);
+        self.stall(asker.connection, Stalled::Ask);
     }
 
     /// Asks the registrar to learn these kinds. The connection is stalled until it has, and then goes on with
@@ -79,9 +72,6 @@ impl ConnectionService {
 
     /// Sends the registrar's answer as the reply.
     fn answer_with(&mut self, asker: Asker, answer: RegistrarReply, now: Time) {
-        if asker.kind == Kind::ListNodes {
-            self.shared.lists.give_back();
-        }
         match answer {
             RegistrarReply::Nodes(reply) => self.answer(asker, &reply, now),
             RegistrarReply::List(reply) => self.answer(asker, &reply, now),
@@ -94,20 +84,6 @@ impl ConnectionService {
             RegistrarReply::Fault(fault) => self.answer_fault(asker, &fault, now),
             RegistrarReply::Learnt | RegistrarReply::Exported(_) => {
                 unreachable!("no connection asks for this alone")
-            }
-        }
-    }
-
-    /// Lets connections ask for pages of nodes while there is room for them.
-    pub(super) fn resume_lists(&mut self) {
-        while let Some(&key) = self.listing.front() {
-            if !self.shared.lists.take(&self.waker) {
-                return;
-            }
-            self.listing.pop_front();
-            match self.connections[key].stalled.replace(Stalled::Ask) {
-                Some(Stalled::List(asker, request)) => self.asking.push_back((asker, request)),
-                _ => unreachable!("a connection in this queue waits for room for a page"),
             }
         }
     }

@@ -2,14 +2,13 @@
 
 use wharf_core::time::Time;
 
-use super::connection::Admitted;
 use super::input::{Asked, read_body};
 use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService};
 use crate::codec::FrameRef;
 use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason};
 use crate::session::Weight;
-use crate::session::registrar::RegistrarRequest;
+use crate::session::registrar::RegistrarRequest as Question;
 use crate::session::shared::Counters;
 
 impl ConnectionService {
@@ -24,35 +23,13 @@ impl ConnectionService {
             let fault = Fault::new(Reason::SecondHello, message);
             return self.refuse_frame(key, header.kind, header.sequence, &fault);
         }
-        if let Err(fault) = self.admit(key, frame, now) {
-            self.refuse_frame(key, header.kind, header.sequence, &fault);
-        }
-    }
-
-    /// Executes a request unless it was executed before.
-    fn admit(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) -> Result<(), Fault> {
-        let header = frame.header;
         let connection = &mut self.connections[key];
         connection.session().acknowledge(header.lowest_unacknowledged);
         match connection.admit(header.sequence, Weight::of(header.kind, frame.bytes)) {
-            Admitted::New => self.execute(key, frame, now),
-            Admitted::Done => self.touch(key),
-            Admitted::Stale => {
-                let message = format!(
-                    "sequence {} was acknowledged (or is 0): it is not done again; sequences count from 1",
-                    header.sequence
-                );
-                return Err(Fault::new(Reason::StaleSequence, message));
-            }
-            Admitted::OutOfWindow => {
-                let message = format!(
-                    "sequence {} is too far ahead of what is acknowledged, or the replies kept since are too long: acknowledge replies, then ask again",
-                    header.sequence
-                );
-                return Err(Fault::new(Reason::SequenceOutOfWindow, message));
-            }
+            Ok(true) => self.execute(key, frame, now),
+            Ok(false) => self.touch(key),
+            Err(fault) => self.refuse_frame(key, header.kind, header.sequence, &fault),
         }
-        Ok(())
     }
 
     fn execute(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) {
@@ -99,10 +76,19 @@ impl ConnectionService {
             | Kind::PlaceInto
             | Kind::SubmitStatement => return self.handle_planning(asker, asked),
             Kind::Follow => return self.handle_follow(asker, &read_body(asked)?),
-            _ => {
-                let request = RegistrarRequest::read(kind, asked).expect("all others are served above")?;
-                self.ask_registrar(asker, request);
-            }
+            Kind::AddNodes => self.ask_registrar(asker, Question::Add(read_body(asked)?)),
+            Kind::UpdateNodes => self.ask_registrar(asker, Question::Update(read_body(asked)?)),
+            Kind::DrainNodes => self.ask_registrar(asker, Question::Drain(read_body(asked)?)),
+            Kind::RemoveNodes => self.ask_registrar(asker, Question::Remove(read_body(asked)?)),
+            Kind::ListNodes => self.ask_registrar(asker, Question::List(read_body(asked)?)),
+            Kind::Status => self.ask_registrar(asker, Question::Status(read_body(asked)?)),
+            Kind::Report => self.ask_registrar(asker, Question::Report(Box::new(read_body(asked)?))),
+            Kind::Heartbeat => self.ask_registrar(asker, Question::Heartbeat(read_body(asked)?)),
+            Kind::Adopt => self.ask_registrar(asker, Question::Adopt(read_body(asked)?)),
+            Kind::SetResources => self.ask_registrar(asker, Question::SetResources(read_body(asked)?)),
+            Kind::NodeBooks => self.ask_registrar(asker, Question::Books(read_body(asked)?)),
+            Kind::Reserve => self.ask_registrar(asker, Question::Reserve(read_body(asked)?)),
+            Kind::EndReservation => self.ask_registrar(asker, Question::EndReservation(read_body(asked)?)),
         }
         Ok(())
     }

@@ -103,6 +103,6 @@ impl Bed {
     }
 
     pub(super) fn state(&self) -> RegistrarState {
-        self.service.registrar().state()
+        self.service.registrar.state()
     }
 }

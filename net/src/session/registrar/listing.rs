@@ -12,7 +12,7 @@ use super::{Job, JobKind, RegistrarReply, RegistrarService};
 use crate::codec::encode_body;
 use crate::convert::node_status;
 use crate::limits::LIST_BYTES_MAX;
-use crate::protocol::{ListReply, ListRequest};
+use crate::protocol::{LISTS_UNDER_WAY_MAX, ListReply};
 use crate::session::tags::tag;
 
 /// A page in progress: the shards are asked for its nodes.
@@ -35,9 +35,17 @@ impl Listing {
 }
 
 impl<T> RegistrarService<T> {
-    pub(super) fn handle_list(&mut self, request: &ListRequest, reply: T) {
-        let limit = request.limit.clamp(1, NODES_PER_MESSAGE_MAX as u16);
-        self.start_list(Ordinal(request.after), limit, reply);
+    /// Begins pages that are wanted while there is room. A page takes memory at every shard, here and at its connection,
+    /// so few are in the making.
+    pub(super) fn begin_lists(&mut self) {
+        while self.lists_under_way < LISTS_UNDER_WAY_MAX
+            && self.has_room()
+            && let Some((request, reply)) = self.lists_wanted.pop_front()
+        {
+            self.lists_under_way += 1;
+            let limit = request.limit.clamp(1, NODES_PER_MESSAGE_MAX as u16);
+            self.start_list(Ordinal(request.after), limit, reply);
+        }
     }
 
     /// Asks each shard for its nodes of the page only.
@@ -84,6 +92,7 @@ impl<T> RegistrarService<T> {
             nodes.push(node);
         }
         let more = listing.more || nodes.len() < listing.views.len();
+        self.lists_under_way -= 1;
         self.answer(reply, RegistrarReply::List(ListReply { more, nodes }));
     }
 }

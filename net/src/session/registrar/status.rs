@@ -7,10 +7,9 @@ use wharf_core::reply::reply_of;
 use wharf_core::shard::{Command, Outcome, ResourceSum, ShardStatus};
 use wharf_core::state::books_hash;
 
-use super::sums::{shard_status, waiting};
 use super::{JobKind, RegistrarReply, RegistrarService};
-use crate::convert::resource_name;
-use crate::protocol::{ResourceStatus, StatusReply};
+use crate::convert::{resource_name, same};
+use crate::protocol::{ResourceStatus, ShardStatusBody, StatusReply, Waiting};
 
 impl<T> RegistrarService<T> {
     /// Begins an audit for all who wait for one, unless one is in progress. The port must have room.
@@ -74,13 +73,9 @@ impl<T> RegistrarService<T> {
             shards: statuses.iter().map(shard_status).collect(),
             resources: resources
                 .into_iter()
-                .map(|(kind, sum)| ResourceStatus {
-                    name: resource_name(kind, registry),
-                    total: sum.total,
-                    allocated: sum.allocated,
-                    shortfall: sum.shortfall,
-                    unhealthy: sum.unhealthy,
-                    reserved: sum.reserved,
+                .map(|(kind, sum)| {
+                    same!(ResourceStatus from sum; total, allocated, shortfall, unhealthy, reserved;
+                        name: resource_name(kind, registry))
                 })
                 .collect(),
             waiting: waiting(&statuses),
@@ -89,4 +84,26 @@ impl<T> RegistrarService<T> {
             ..StatusReply::default()
         }
     }
+}
+
+/// Sums the waiting requests of all shards. A shape is feasible if some node of any shard could hold it.
+fn waiting(statuses: &[ShardStatus]) -> Waiting {
+    let mut shapes: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+    for shape in statuses.iter().flat_map(|status| &status.waiting) {
+        let (homes, feasible) = shapes.entry(shape.hash).or_default();
+        *homes += shape.homes;
+        *feasible |= shape.feasible;
+    }
+    let mut waiting = Waiting::default();
+    for (homes, feasible) in shapes.into_values() {
+        *(if feasible { &mut waiting.feasible } else { &mut waiting.infeasible }) += homes;
+    }
+    waiting
+}
+
+fn shard_status(status: &ShardStatus) -> ShardStatusBody {
+    let hashes = status.audit.as_ref().and_then(|audit| audit.hashes.as_ref());
+    same!(ShardStatusBody from status;
+        nodes_ready, nodes_draining, nodes_joining, nodes_lost, nodes_reserved, allocations, placed, refused,
+        released; shard: status.shard.0, state_hash: hashes.map(|hashes| hashes.shard.0))
 }

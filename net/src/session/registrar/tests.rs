@@ -8,7 +8,8 @@ use wharf_core::time::Time;
 use super::bed::Bed;
 use super::{RegistrarReply, RegistrarRequest};
 use crate::protocol::{
-    ListRequest, NamedAmount, NodeBody, NodeReply, NodesRequest, Reason, ReportReply, ReportRequest,
+    AdoptRequest, EndReservationRequest, LISTS_UNDER_WAY_MAX, ListRequest, NamedAmount, NodeBody,
+    NodeBooksRequest, NodeReply, NodesRequest, Reason, ReportReply, ReportRequest, ReserveRequest,
     SetResourcesRequest, StatusRequest,
 };
 
@@ -48,25 +49,39 @@ fn custom(name: &str) -> NamedAmount {
 /// With any number of shards, there is room for every request that the task takes.
 #[test]
 fn every_question_that_is_taken_finds_room() {
-    let questions: [fn() -> RegistrarRequest; 2] = [
-        || RegistrarRequest::List(ListRequest { after: 0, limit: 1 }),
-        || RegistrarRequest::Status(StatusRequest { audit: false }),
-    ];
+    let status = || RegistrarRequest::Status(StatusRequest { audit: false });
     for shards in [1, 4, 16, 64] {
         let mut bed = Bed::new(shards, 64);
         bed.one(add(node("n")));
-        for question in questions {
-            let mut answers = Vec::new();
-            // More requests than there is room for at once. The rest queue outside.
-            while bed.service.has_room() && answers.len() < 4096 {
-                answers.push(bed.put(question()));
-            }
-            assert!(!answers.is_empty() && answers.len() < 4096, "{} at once", answers.len());
-            bed.settle();
-            assert!(bed.service.has_room());
-            answers.into_iter().for_each(|asked| drop(bed.take(asked).expect("answered")));
+        let mut answers = Vec::new();
+        // More requests than there is room for at once. The rest queue outside.
+        while bed.service.has_room() && answers.len() < 4096 {
+            answers.push(bed.put(status()));
         }
+        assert!(!answers.is_empty() && answers.len() < 4096, "{} at once", answers.len());
+        // Pages wait for room inside.
+        let list = || RegistrarRequest::List(ListRequest { after: 0, limit: 1 });
+        answers.extend((0..100).map(|_| bed.put(list())));
+        bed.settle();
+        assert!(bed.service.has_room());
+        answers.into_iter().for_each(|asked| drop(bed.take(asked).expect("answered")));
     }
+}
+
+#[test]
+fn few_pages_are_in_the_making_and_all_are_answered() {
+    let mut bed = Bed::new(4, 64);
+    bed.one(add(node("n")));
+    let list = |_| bed.put(RegistrarRequest::List(ListRequest { after: 0, limit: 1 }));
+    let asked: Vec<_> = (0..3 * LISTS_UNDER_WAY_MAX).map(list).collect();
+    bed.poll();
+    assert_eq!(bed.service.lists_under_way, LISTS_UNDER_WAY_MAX);
+    bed.settle();
+    for asked in asked {
+        let Some(RegistrarReply::List(reply)) = bed.take(asked) else { panic!("a page was asked for") };
+        assert_eq!((reply.nodes.len(), reply.more), (1, false));
+    }
+    assert!(bed.service.is_idle() && bed.service.lists_under_way == 0);
 }
 
 /// The largest batch of node commands finds room while the maximum number of requests to every shard is in
@@ -148,4 +163,33 @@ fn a_report_that_waits_for_a_lost_node_to_go_has_taught_nothing() {
     assert!(reply.reason.is_done() && reply.replaced == id, "{reply:?}");
     assert_eq!(bed.state().resources, ["new"]);
     assert_eq!(Reason::Done, reply.reason.known().unwrap());
+}
+
+/// The bodies of requests about one node have its name in the field `node`.
+#[test]
+fn a_fault_of_a_node_names_the_field_of_its_request() {
+    let mut bed = Bed::new(1, 64);
+    let absent = || "absent".to_owned();
+    let resources = vec![NamedAmount { name: "cpu".to_owned(), amount: 10_000 }];
+    let set = SetResourcesRequest { node: absent(), resources };
+    let set = bed.one(RegistrarRequest::SetResources(set)).fault;
+    let reserve = ReserveRequest { node: absent(), owner: 1, ..ReserveRequest::default() };
+    let end = EndReservationRequest { node: absent(), owner: 1 };
+    let adopt = AdoptRequest { node: absent(), ..AdoptRequest::default() };
+    let requests = [
+        RegistrarRequest::Books(NodeBooksRequest { node: absent() }),
+        RegistrarRequest::Reserve(reserve),
+        RegistrarRequest::EndReservation(end),
+        RegistrarRequest::Adopt(adopt),
+    ];
+    let faults = requests.map(|request| match bed.ask(request) {
+        RegistrarReply::Fault(fault) => Some(fault),
+        RegistrarReply::Reserved(reply) => reply.fault,
+        RegistrarReply::Adopted(reply) => reply.fault,
+        other => panic!("it is about one node: {other:?}"),
+    });
+    for fault in faults.into_iter().chain([set]) {
+        let fault = fault.expect("no node has this name");
+        assert_eq!((fault.reason.known(), fault.field.as_str()), (Some(Reason::UnknownNode), "node"));
+    }
 }

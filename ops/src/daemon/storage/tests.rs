@@ -203,6 +203,9 @@ fn group() -> GroupRecord {
     );
     let demand = Demand { cpu: Amount::whole(2), gpu: GpuRequest::Fraction(2500), ..Demand::default() };
     let plain = Arc::new(PlacementRequest::new(demand.clone(), Policy::Spread));
+    // Only requests without GPUs avoid nodes with GPUs.
+    let custom = Demand::canonical_custom(vec![(ResourceId(1), Amount::whole(1))]).unwrap();
+    let without_gpu = Demand { gpu: GpuRequest::None, custom, ..demand };
     let rich = Arc::new(PlacementRequest {
         order: OrderChoice::Configured(3),
         explain: Explain::Full,
@@ -215,7 +218,7 @@ fn group() -> GroupRecord {
             affinity: true,
         })),
         owner: OwnerId::new(7),
-        ..PlacementRequest::new(demand, Policy::BestFit)
+        ..PlacementRequest::new(without_gpu, Policy::BestFit)
     });
     let id = GroupId { incarnation: Incarnation(1), number: 5 };
     let next_index = 4;

@@ -69,7 +69,7 @@ impl Bed {
         let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
         let request = PlacementRequest::new(demand, Policy::BestFit);
         let PortReply::Place(Ok(placed)) = bed.command(PortRequest::Place(request)) else { panic!("room") };
-        let lost_after = bed.service.registrar_mut().heartbeats().lost_after();
+        let lost_after = bed.service.registrar.heartbeats().lost_after();
         bed.pass(lost_after);
         bed.settle();
         bed.hold(placed.allocation);
@@ -104,7 +104,7 @@ fn a_held_node_keeps_its_name_until_it_can_go() {
     for _ in 0..3 {
         assert!(bed.take(answer).is_none(), "the old node is held still");
         assert_eq!(bed.names(), [(old, "n".to_owned())]);
-        assert_eq!(bed.service.registrar().resolve("n").unwrap().0, old);
+        assert_eq!(bed.service.registrar.resolve("n").unwrap().0, old);
         bed.pass(REMOVE_AGAIN_NS);
         bed.settle();
     }
@@ -158,9 +158,9 @@ fn a_removal_that_came_too_late_forgets_nobody() {
     // The shard has removed the node, and the registrar does not know it yet.
     let answer = bed.put(RegistrarRequest::Report(Box::new(report("new"))));
     bed.service.poll(bed.clock.now());
-    assert!(bed.take(removed).is_some() && bed.service.registrar().resolve("n").is_err());
+    assert!(bed.take(removed).is_some() && bed.service.registrar.resolve("n").is_err());
     assert_eq!(bed.reported("old").node, old.0);
     assert_eq!(bed.names(), [(old, "n".to_owned())]);
-    assert_eq!(bed.service.registrar().resolve("n").map(|(node, _)| node), Ok(old));
+    assert_eq!(bed.service.registrar.resolve("n").map(|(node, _)| node), Ok(old));
     assert_eq!(bed.done(answer).reason, Reason::NodeExists.into());
 }

@@ -8,8 +8,8 @@ use wharf_core::shard::{
 };
 use wharf_core::time::Time;
 
-use crate::convert::{invalid, resource_name};
-use crate::convert_books::{demand_on_node, quoted};
+use super::books::{demand_on_node, quoted};
+use super::{invalid, resource_name};
 use crate::protocol::{Fault, NamedAmount, Reason, ReservationBody, ReserveReply, ReserveRequest};
 
 /// Returns the owner that a request must name.

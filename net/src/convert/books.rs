@@ -6,12 +6,10 @@ use wharf_core::registrar::Catalog;
 use wharf_core::resource::{
     Amount, Demand, GpuRequest, ResourceKind, ResourceRegistry, UnitAssignments, check_unit_total,
 };
-use wharf_core::shard::{Adoption, AdoptionRejection, BundleRejection, NodeBooks};
+use wharf_core::shard::{Adoption, AdoptionRejection, Book, BundleRejection, NodeBooks};
 use wharf_core::time::Time;
 
-use crate::convert::{
-    amount, check_custom_name, check_name, demand, invalid, reservation_body, resource_name,
-};
+use super::{amount, check_custom_name, check_name, demand, invalid, reservation_body, resource_name};
 use crate::protocol::{
     AdoptRequest, BookBody, DemandBody, Fault, InstanceBody, Name, NamedAmount, NamedUnits, NodeBooksReply,
     Reason,
@@ -191,30 +189,18 @@ pub(crate) fn quoted(message: &str, kind: ResourceKind, resources: &ResourceRegi
 /// Converts the books of a node at time `now` to the wire.
 #[must_use]
 pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry, now: Time) -> NodeBooksReply {
-    let book = |&(kind, book): &(ResourceKind, wharf_core::shard::Book)| BookBody {
-        name: resource_name(kind, resources),
-        total: book.total,
-        available: book.available,
-        allocated: book.allocated,
-        held: book.held,
-        releasing: book.releasing,
-        pipelined: book.pipelined,
-        reserved: book.reserved,
-        unhealthy: book.unhealthy,
-        shortfall: book.shortfall,
-        load: book.load,
+    let book = |&(kind, book): &(ResourceKind, Book)| {
+        same!(BookBody from book;
+            total, available, allocated, held, releasing, pipelined, reserved, unhealthy, shortfall, load;
+            name: resource_name(kind, resources))
     };
     let mut instances = Vec::new();
     for (kind, list) in &books.instances {
         let name = resource_name(*kind, resources);
-        instances.extend(list.iter().map(|instance| InstanceBody {
-            name: name.clone(),
-            instance: instance.instance,
-            available: instance.available,
-            allocated: instance.allocated,
-            shortfall: instance.shortfall,
-            unhealthy: instance.unhealthy,
-            reason: instance.reason.as_deref().unwrap_or_default().to_owned(),
+        instances.extend(list.iter().map(|of| {
+            let reason = of.reason.as_deref().unwrap_or_default().to_owned();
+            same!(InstanceBody from of; instance, available, allocated, shortfall, unhealthy;
+                name: name.clone(), reason: reason)
         }));
     }
     let reservation = books.reservation.as_ref().map(|view| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::colocate::Item;
 use super::draft::{Draft, PlannedBundle};
 use super::group::{Bundle, Group, Job, Place};
-use super::in_flight::StatementResult;
+use super::in_flight::CommitOptions;
 use super::life::{Ending, OnGrowth, State};
 use super::pending::may_wait;
 use super::queue::PortClient;
@@ -15,7 +15,7 @@ use super::strategy::{NoPlace, Standing, Wanted};
 use super::{JobTag, Placing, Planner, Purpose};
 use crate::group::{
     GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, NoGroup, PlanRejection,
-    PlanReply, Spreading, TopologyRule,
+    PlanReply, Spreading, StatementReport, TopologyRule,
 };
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
@@ -147,7 +147,10 @@ impl Planner {
             .into_iter()
             .map(|allocation| (self.shard_of_allocation(allocation), evict(allocation)))
             .collect();
-        self.commit_apart(operations, Purpose::End(id));
+        let conflict_detection = ConflictDetection::Fine;
+        let mode = CommitMode::Incremental;
+        let terms = CommitOptions { conflict_detection, mode, atomic: false };
+        self.commit(operations, Vec::new(), terms, Purpose::End(id));
     }
 
     /// Finishes a removal or a shrink. Bundles that a statement of others is about to evict may survive,
@@ -287,7 +290,8 @@ impl Planner {
         // The lost bundle ends in any state of its old node, so no version of that node is expected.
         let conflict_detection = if ended.is_empty() { conflict_detection } else { ConflictDetection::Fine };
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
-        self.commit(operations, Vec::new(), (conflict_detection, mode), purpose);
+        let terms = CommitOptions { conflict_detection, mode, atomic: true };
+        self.commit(operations, Vec::new(), terms, purpose);
     }
 
     /// Returns the operations of a plan, and the bundles whose lost allocations end with it. `owner` returns the
@@ -326,7 +330,7 @@ impl Planner {
     }
 
     /// Gives up on the replicas what a plan had taken and was not granted.
-    fn give_up_refused(&mut self, draft: &Draft, ended: usize, concluded: &StatementResult) {
+    fn give_up_refused(&mut self, draft: &Draft, ended: usize, concluded: &StatementReport) {
         if is_planted(PlantedBug::ClaimKeptByLoser) {
             return;
         }
@@ -335,7 +339,7 @@ impl Planner {
         self.released += 1;
     }
 
-    pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &StatementResult, now: Time) {
+    pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &StatementReport, now: Time) {
         let Placing { group: id, draft, ended } = placing;
         let granted: usize = concluded.applied.iter().map(|applied| applied.granted.len()).sum();
         let lost = granted == 0;
@@ -466,7 +470,7 @@ impl Planner {
 
 /// Returns the bundles of a plan that were not granted. The first `ended` operations of the plan are
 /// evictions.
-fn refused(draft: &Draft, ended: usize, concluded: &StatementResult) -> Vec<PlannedBundle> {
+fn refused(draft: &Draft, ended: usize, concluded: &StatementReport) -> Vec<PlannedBundle> {
     let granted = concluded.applied.iter().flat_map(|applied| &applied.granted);
     let granted: BTreeSet<usize> = granted.map(|&(place, _)| usize::from(place)).collect();
     let taken = (ended..).zip(&draft.taken).filter(|(place, _)| !granted.contains(place));

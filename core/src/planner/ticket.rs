@@ -15,6 +15,7 @@
 
 use super::colocate::{Item, reserved_demand};
 use super::draft::{Draft, PlannedBundle};
+use super::in_flight::CommitOptions;
 use super::life::State;
 use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
@@ -257,7 +258,9 @@ impl Planner {
         let of_ticket = |node| reserved.contains(&node).then_some(owner);
         let (operations, ended) = self.placing_operations(id, &plan, of_ticket);
         let placing = Placing { group: id, ended, draft: Draft { taken: plan } };
-        let terms = (ConflictDetection::Fine, CommitMode::AllOrNothing);
+        let conflict_detection = ConflictDetection::Fine;
+        let mode = CommitMode::AllOrNothing;
+        let terms = CommitOptions { conflict_detection, mode, atomic: true };
         self.commit(operations, Vec::new(), terms, Purpose::Place(Box::new(placing)));
     }
 

@@ -64,7 +64,7 @@ pub(super) struct Ticket {
     /// The time at which the reservations end.
     until: Time,
     /// The planned bundles with their nodes.
-    plan: Vec<PlannedBundle>,
+    plan: Draft,
     reserved: Vec<(ShardId, NodeId)>,
     /// The shards' growth when the ticket was sent to be committed.
     sent_at: Vec<u64>,
@@ -257,7 +257,7 @@ impl Planner {
         let reserved: Vec<NodeId> = ticket.reserved.iter().map(|&(_, node)| node).collect();
         let of_ticket = |node| reserved.contains(&node).then_some(owner);
         let (operations, ended) = self.placing_operations(id, &plan, of_ticket);
-        let placing = Placing { group: id, ended, draft: Draft { taken: plan } };
+        let placing = Placing { group: id, ended, draft: plan };
         let conflict_detection = ConflictDetection::Fine;
         let mode = CommitMode::AllOrNothing;
         let terms = CommitOptions { conflict_detection, mode, atomic: true };
@@ -328,7 +328,7 @@ impl Planner {
     }
 
     /// Plans the bundles of a group: as they fit now, or else as they would if nothing of others ran.
-    fn plan_reserved(&mut self, id: GroupId) -> Option<Vec<PlannedBundle>> {
+    fn plan_reserved(&mut self, id: GroupId) -> Option<Draft> {
         self.sync();
         let wanted = self.wanted(id);
         let units = self.budget.search;

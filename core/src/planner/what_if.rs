@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::colocate::Item;
-use super::draft::{Draft, PlannedBundle, Replicas};
+use super::draft::{Draft, Place, PlannedBundle, Replicas};
 use super::replica::Replica;
 use super::strategy::Wanted;
 use crate::group::{Spreading, Strategy, TopologyRule};
@@ -27,18 +27,14 @@ use crate::rng::Rng;
 /// The factor by which more nodes are chosen after each failure.
 const MORE: usize = 4;
 
-/// A ready node of a shard's replica.
-type Place = (usize, Slot);
-
 impl Replicas {
     /// Plans `wanted`, and gives up again what the plan took. Its keys are of no claims. The search is given up
     /// after `units`.
-    pub(super) fn plan_only(&mut self, wanted: Wanted, units: u64) -> Option<Vec<PlannedBundle>> {
+    pub(super) fn plan_only(&mut self, wanted: Wanted, units: u64) -> Option<Draft> {
         let mut draft = Draft::default();
-        let savepoint = draft.savepoint();
         self.plan(wanted, units, &mut draft).ok()?;
-        let plan = draft.taken.iter().map(|taken| PlannedBundle { key: 0, ..*taken }).collect();
-        self.roll_back(&mut draft, savepoint);
+        let plan = draft.iter().map(|taken| PlannedBundle { key: 0, ..*taken }).collect();
+        self.roll_back(&mut draft, 0);
         Some(plan)
     }
 
@@ -51,7 +47,7 @@ impl Replicas {
         own: &BTreeSet<AllocationId>,
         turn: u32,
         units: u64,
-    ) -> Option<Vec<PlannedBundle>> {
+    ) -> Option<Draft> {
         let end = self.meter.spent() + units;
         let requests = distinct(&wanted.items);
         let mut places = self.most_free_first();
@@ -65,7 +61,7 @@ impl Replicas {
         let mut most = first_choice(wanted);
         let plan = loop {
             let (mut chosen, left_out) = self.choose(&places, wanted, &requests, most);
-            chosen.extend(wanted.standing.iter().map(|standing| (standing.shard, standing.slot)));
+            chosen.extend(&wanted.standing);
             self.meter.charge(places.len() as u64);
             for (shard, slot) in chosen {
                 let looked_at = self.copies[shard].empty(slot, own);
@@ -171,7 +167,6 @@ fn first_choice(wanted: &Wanted) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::strategy::Standing;
     use super::super::test_bed::{Bed, cores, items_of, node_of, wanted_of};
     use super::*;
     use crate::ids::NodeId;
@@ -250,7 +245,7 @@ mod tests {
 
     #[test]
     fn as_many_nodes_are_chosen_first_as_the_bundles_may_need() {
-        let standing = vec![Standing { shard: 0, slot: 1 }, Standing { shard: 0, slot: 2 }];
+        let standing = vec![(0, 1), (0, 2)];
         let items = || items_of([cores(1), cores(1), cores(2)]);
         let of = |strategy, spreading: Option<Spreading>| {
             let topology = spreading.map(|spreading| TopologyRule { key: "zone".into(), spreading });

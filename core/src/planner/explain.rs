@@ -87,7 +87,7 @@ impl Planner {
     /// The unfinished proof, if it takes another turn.
     pub(super) fn refusal(&mut self, id: GroupId, no_place: &NoPlace) -> Result<GroupRefusal, Box<Proof>> {
         let attempts = self.groups[&id].attempts;
-        if let Some((infeasible, reason)) = self.recall_told(id) {
+        if let Some((_, Some((infeasible, reason)))) = self.recall(id) {
             return Ok(GroupRefusal { infeasible, reason, attempts });
         }
         let told = match self.proof(id, no_place) {

@@ -235,7 +235,7 @@ impl Planner {
         }
         group.attempts += 1;
         let conflict_detection = group.spec.conflict_detection;
-        if let Some(no_place) = self.recall(id) {
+        if let Some((no_place, _)) = self.recall(id) {
             self.work.recalled += 1;
             self.replicas.meter.charge(1);
             return self.judge(id, &no_place, now);

@@ -1,7 +1,7 @@
 //! The planners behind a port: routes jobs to them and combines their replies.
 //!
-//! A job may take two slots of each ring: one for itself, and one for its cancel. It counts until the planner has
-//! answered both.
+//! A job may take two slots of each ring: one for itself, and one for its cancel. So a job that is cancelled is
+//! answered when its planner has also taken the cancel.
 
 use std::sync::Arc;
 
@@ -37,14 +37,14 @@ pub(crate) struct PlanLink {
 }
 
 struct Pending {
-    /// `None` after the reply.
-    tag: Option<Tag>,
+    tag: Tag,
     /// The planner that has the job. Each has it if it is a list.
     planner: usize,
     client: ClientKey,
     is_cancelled: bool,
     /// The number of awaited answers.
     left: usize,
+    reply: Option<PlanReply>,
     list: Option<List>,
 }
 
@@ -105,8 +105,9 @@ impl Plans {
         };
         let last = if list.is_some() { self.links.len() - 1 } else { planner };
         let left = last + 1 - planner;
-        let tag = Some(tag);
-        let token = self.pending.insert(Pending { tag, planner, client, is_cancelled: false, left, list });
+        let is_cancelled = false;
+        let reply = None;
+        let token = self.pending.insert(Pending { tag, planner, client, is_cancelled, left, reply, list });
         for planner in planner..last {
             self.send(planner, token, client, Some(job.clone()));
         }
@@ -116,7 +117,7 @@ impl Plans {
 
     /// Cancels the job of `tag` if it is still in flight and was not cancelled before.
     pub(super) fn cancel(&mut self, tag: Tag) {
-        let found = self.pending.iter_mut().find(|(_, pending)| pending.tag == Some(tag));
+        let found = self.pending.iter_mut().find(|(_, pending)| pending.tag == tag);
         if let Some((token, pending)) = found
             && !pending.is_cancelled
             && pending.list.is_none()
@@ -165,21 +166,21 @@ impl Plans {
         let token = token as usize;
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
         pending.left -= 1;
-        let is_last = pending.left == 0;
-        let reply = match (reply, &mut pending.list) {
-            (Some(page), Some(List { limit, groups })) => {
-                groups.append(&mut reply_of(page));
-                groups.sort_by_key(|group| group.id);
-                groups.truncate(usize::from(*limit));
-                is_last.then(|| PlanReply::Groups(std::mem::take(groups)))
-            }
-            (reply, _) => reply,
-        };
-        let done = reply.map(|reply| (pending.tag.take().expect("a job is answered once"), reply));
-        if is_last {
-            self.pending.remove(token);
+        match (reply, &mut pending.list) {
+            (Some(page), Some(list)) => list.groups.append(&mut reply_of(page)),
+            (Some(reply), None) => pending.reply = Some(reply),
+            (None, _) => {}
         }
-        done
+        if pending.left > 0 {
+            return None;
+        }
+        let Pending { tag, reply, list, .. } = self.pending.remove(token);
+        let of_list = list.map(|List { limit, mut groups }| {
+            groups.sort_by_key(|group| group.id);
+            groups.truncate(usize::from(limit));
+            PlanReply::Groups(groups)
+        });
+        Some((tag, of_list.or(reply).expect("each job is answered")))
     }
 
     pub(super) fn is_idle(&mut self) -> bool {

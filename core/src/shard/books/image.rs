@@ -56,6 +56,8 @@ impl Books {
 
     /// Frees a replica's node of its reservation and of allocations that its view shows.
     pub(crate) fn empty(&mut self, slot: Slot, ended: &[AllocationView]) {
+        let hot = self.nodes.hot(slot);
+        assert!(ended.len() <= hot.allocations as usize, "node {} has fewer than {}", hot.id, ended.len());
         self.change(slot, WITHHELD, |books| {
             books.leave(slot, |cause| matches!(cause, Cause::Reservation(_)));
             for AllocationView { demand, gpus, units, .. } in ended {

@@ -29,7 +29,7 @@ use crate::state::{GranularityState, GroupRecord, PartitionState, StoreState};
 use crate::time::Time;
 use crate::view::ViewReader;
 use contents::{check_allocations, kinds_in_use};
-use planners::{Ground, PlannerThreads, keep_groups};
+use planners::{keep_groups, open_planners, planner_threads};
 
 /// The settings to start an engine over a store.
 #[derive(Clone, Debug)]
@@ -186,13 +186,15 @@ impl Engine {
         if config.views || config.planners > 0 {
             views.extend(shards.iter_mut().map(Shard::enable_views));
         }
-        let threads = PlannerThreads::new(config.planners);
+        let threads = planner_threads(config.planners);
         // Planners talk to shards through their own ports. These are numbered after the ports of the callers.
         let callers = owners.len();
         let bells = owners.into_iter().map(|waker| Arc::new(Doorbell::new(waker)));
-        let bells: Vec<_> = bells.chain(threads.bells()).collect();
+        let bells: Vec<_> =
+            bells.chain(threads.iter().map(|(interest, _)| Arc::clone(&interest.bell))).collect();
         let (mut runners, links) = link_shards(shards, &bells, &table, &stop);
-        runners.iter_mut().for_each(|runner| runner.set_planners(threads.interests()));
+        let interests: Vec<_> = threads.iter().map(|(interest, _)| Arc::clone(interest)).collect();
+        runners.iter_mut().for_each(|runner| runner.set_planners(interests.clone()));
         let table = Arc::new(ArcSwap::from_pointee(table));
         let port = |((bell, links), number)| {
             let seed = seeds.next_u64();
@@ -201,8 +203,17 @@ impl Engine {
         let mut ports: Vec<Port> = bells.into_iter().zip(links).zip(0..).map(port).collect();
         let of_planners = ports.split_off(callers);
         ports.iter_mut().for_each(|port| port.set_views(views.clone()));
-        let ground = Ground { config, geometry: &geometry, table: &table.load(), incarnation, views: &views };
-        let (mut planners, planner_stop) = threads.open(&ground, of_planners, &mut ports, &mut seeds);
+        let replicas = |seeds: &mut Rng| {
+            let of_shard = |(id, view): (u16, &ViewReader)| {
+                let config = (config, &geometry);
+                let copy = new_shard(Shard::replica, ShardId(id), &table.load(), config, incarnation, seeds);
+                (copy, view.clone())
+            };
+            (0..).zip(&views).map(of_shard).collect()
+        };
+        let of_engine = (config, incarnation);
+        let (mut planners, planner_stop) =
+            open_planners(of_engine, threads, of_planners, &mut ports, replicas, &mut seeds);
         let groups = keep_groups(state.groups, &mut planners);
         let now = state.now;
         Ok(Self {
@@ -295,12 +306,8 @@ fn open_shards(
     let resumed = policies.len() == owned.len();
     let mut shards = Vec::new();
     for (id, owned) in (0..).map(ShardId).zip(owned) {
-        let mut shard = Shard::new(shard_config(id, table, (config, geometry), incarnation, seeds));
-        if let Some(typical) = &config.typical_shapes {
-            shard.set_typical_shapes(Arc::clone(typical));
-        }
+        let mut shard = new_shard(Shard::new, id, table, (config, geometry), incarnation, seeds);
         shard.set_reserved_nodes_percent(config.reserved_nodes_percent);
-        shard.set_allocations_per_node_max(config.allocations_per_node_max);
         shard.adopt(owned);
         if resumed {
             shard.resume_policies(policies[id.index()].clone());
@@ -313,14 +320,23 @@ fn open_shards(
     shards
 }
 
-fn shard_config(
+/// Creates a shard, or a replica of it, without nodes.
+fn new_shard(
+    make: fn(ShardConfig) -> Shard,
     shard: ShardId,
     table: &RoutingTable,
     (config, geometry): (&EngineConfig, &Geometry),
     incarnation: Incarnation,
     seeds: &mut Rng,
-) -> ShardConfig {
+) -> Shard {
     let partitions = table.partitions_of(shard).collect();
     let geometry = geometry.clone();
-    ShardConfig { shard, incarnation, partitions, geometry, seed: seeds.next_u64(), hybrid: config.hybrid }
+    let seed = seeds.next_u64();
+    let hybrid = config.hybrid;
+    let mut shard = make(ShardConfig { shard, incarnation, partitions, geometry, seed, hybrid });
+    if let Some(typical) = &config.typical_shapes {
+        shard.set_typical_shapes(Arc::clone(typical));
+    }
+    shard.set_allocations_per_node_max(config.allocations_per_node_max);
+    shard
 }

@@ -212,12 +212,9 @@ pub const STATEMENT_OPERATIONS_MAX: usize = 4096;
 pub const PLANNERS_MAX: u16 = 32;
 /// The maximum number of statements that a planner has in flight. Further jobs wait in its queue.
 pub const PLANNER_FLIGHTS_MAX: usize = 256;
-/// The maximum number of jobs that one port may have at the planners. Each uses at most one slot of each
-/// ring.
-pub const PLANS_IN_FLIGHT_MAX: usize = 3584;
-/// The maximum number of cancels of such jobs in the rings of one port, in addition to the jobs. A planner
-/// acknowledges each cancel that it takes. Further cancels wait at the port.
-pub const PLAN_CANCELS_IN_FLIGHT_MAX: usize = 512;
+/// The maximum number of jobs that one port may have at the planners. Each uses at most two slots of each ring:
+/// one for itself, and one for its cancel.
+pub const PLANS_IN_FLIGHT_MAX: usize = RING_SLOTS / 2;
 /// The maximum number of groups that may wait at one port. They count among its jobs.
 pub const PORT_GROUPS_WAITING_MAX: usize = 1023;
 /// The default maximum number of allocations of one node, including placed bundles and claims.
@@ -261,7 +258,6 @@ const _: () = assert!(
     STATEMENT_OPERATIONS_MAX >= 2 * GROUP_BUNDLES_MAX && STATEMENT_OPERATIONS_MAX <= u16::MAX as usize
 );
 const _: () = assert!(PORT_IN_FLIGHT_MAX + WAIT_IN_FLIGHT_MAX <= RING_SLOTS);
-const _: () = assert!(PLANS_IN_FLIGHT_MAX + PLAN_CANCELS_IN_FLIGHT_MAX <= RING_SLOTS);
 const _: () = assert!(PORT_GROUPS_WAITING_MAX < PLANS_IN_FLIGHT_MAX);
 const _: () = assert!(
     EVERY_IN_FLIGHT_MAX * SHARDS_MAX as usize <= PORT_IN_FLIGHT_MAX,

@@ -293,7 +293,7 @@ impl Registrar {
 
     fn enter_new(&mut self, spec: NodeSpec, agent: Option<Arc<AgentFacts>>) -> NodeRegistration {
         let former = spec.identity.as_ref().and_then(|identity| self.removed.take(&spec.name, identity));
-        let (id, ordinal) = former.map_or_else(
+        let (id, ordinal) = former.as_ref().map_or_else(
             || {
                 self.next_node += 1;
                 (NodeId(self.next_node - 1), Ordinal(self.next_node - 1))

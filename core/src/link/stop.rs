@@ -1,23 +1,15 @@
 //! Stops the threads of an engine.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Doorbell;
-use crate::sync::{AtomicBool, Ordering};
 
 /// Asks runners to stop. They process what is in their rings, then return.
 #[derive(Clone, Default)]
 pub struct StopSignal {
-    stopped: Arc<AtomicBoolOff>,
+    stopped: Arc<AtomicBool>,
     bells: Arc<std::sync::Mutex<Vec<Arc<Doorbell>>>>,
-}
-
-struct AtomicBoolOff(AtomicBool);
-
-impl Default for AtomicBoolOff {
-    fn default() -> Self {
-        Self(AtomicBool::new(false))
-    }
 }
 
 impl StopSignal {
@@ -28,7 +20,7 @@ impl StopSignal {
     /// Stops every runner that was made with this signal. Call it only when nothing more will be submitted.
     pub fn stop(&self) {
         // Release pairs with the Acquire in `is_stopped`: what was submitted before is visible.
-        self.stopped.0.store(true, Ordering::Release);
+        self.stopped.store(true, Ordering::Release);
         for bell in self.bells.lock().expect("no holder of the bells panics").iter() {
             bell.ring();
         }
@@ -36,6 +28,6 @@ impl StopSignal {
 
     pub(crate) fn is_stopped(&self) -> bool {
         // Acquire pairs with the Release in `stop`.
-        self.stopped.0.load(Ordering::Acquire)
+        self.stopped.load(Ordering::Acquire)
     }
 }

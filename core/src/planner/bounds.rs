@@ -132,7 +132,7 @@ impl Replicas {
         for (shard, copy) in self.copies.iter_mut().enumerate() {
             more |= copy.shard_mut().capable(&requests, slots.clone(), |slot, spec, held| {
                 let standing = occupants.get(&(shard, slot)).map_or(&[][..], Vec::as_slice);
-                let excluded = pinned.is_some_and(|at| (at.shard, at.slot) != (shard, slot))
+                let excluded = pinned.is_some_and(|&at| at != (shard, slot))
                     || wanted.strategy == Strategy::StrictSpread && !standing.is_empty();
                 let value = key.and_then(|key| spec.labels.get(key));
                 field.add_node(value, if excluded { 0 } else { held }, &Capacity::new(spec, standing));

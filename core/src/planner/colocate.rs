@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::draft::{Draft, PlannedBundle, Replicas};
+use super::draft::{Draft, Place, Replicas};
 use crate::ids::{NodeId, ResourceId};
 use crate::limits::TOGETHER_TRIES_MAX;
 use crate::node::{NodeSpec, Selector};
@@ -166,30 +166,13 @@ impl Replicas {
     }
 
     /// Takes all of `items` on the given node, or none of them.
-    pub(super) fn take_all_on(
-        &mut self,
-        draft: &mut Draft,
-        (shard, slot): (usize, u32),
-        items: &[Item],
-    ) -> bool {
-        let savepoint = draft.savepoint();
-        let copy = &mut self.copies[shard];
-        for item in items {
-            self.meter.charge(1);
-            let taken = if copy.shard_mut().may_hold(slot, &item.request) {
-                copy.take_on(slot, &item.request.demand)
-            } else {
-                None
-            };
-            let Some((tentative, key)) = taken else {
-                self.roll_back(draft, savepoint);
-                return false;
-            };
-            let node = tentative.node;
-            let gpus = tentative.gpus;
-            draft.taken.push(PlannedBundle { bundle: item.bundle, shard, slot, node, gpus, key });
+    pub(super) fn take_all_on(&mut self, draft: &mut Draft, place: Place, items: &[Item]) -> bool {
+        let savepoint = draft.len();
+        let all = items.iter().all(|item| self.take_on(draft, place, item.bundle, &item.request));
+        if !all {
+            self.roll_back(draft, savepoint);
         }
-        true
+        all
     }
 }
 
@@ -336,14 +319,14 @@ mod tests {
         let mut draft = Draft::default();
         assert!(bed.replicas.place_colocated(&mut draft, &items));
         assert_eq!(
-            draft.taken.iter().map(|taken| (taken.bundle, taken.node)).collect::<Vec<_>>(),
+            draft.iter().map(|taken| (taken.bundle, taken.node)).collect::<Vec<_>>(),
             [(0, large), (1, large)]
         );
         assert!(!bed.replicas.place_colocated(&mut draft, &items), "no other node has two devices");
-        assert_eq!(draft.taken.len(), 2);
+        assert_eq!(draft.len(), 2);
         let one = items_of([part(10_000 - 1)]);
         assert!(bed.replicas.place_colocated(&mut draft, &one), "nothing of those is left on the small node");
-        assert_eq!(draft.taken[2].node, small);
+        assert_eq!(draft[2].node, small);
         assert!(!bed.replicas.place_colocated(&mut draft, &items_of([cores(9), cores(9)])), "no node has 18");
     }
 }

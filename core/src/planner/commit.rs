@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::in_flight::{CommitOptions, StatementInFlight, StatementResult};
+use super::in_flight::{CommitOptions, StatementInFlight};
 use super::ticket::TICKET_TAG;
 use super::{Planner, PlannerConfig, Purpose};
+use crate::group::{PlanReply, StatementReport};
 use crate::ids::{ShardId, StatementId};
 use crate::reply::reply_of;
 use crate::router::{PortRequest, WATCH_BIT};
 use crate::shard::{Command, Outcome};
-use crate::statement::{CommitMode, Conflict, ConflictDetection, Operation};
+use crate::statement::{Conflict, Operation};
 use crate::time::Time;
 
 /// A tag consists of the key of a statement in flight and the index of a part.
@@ -53,25 +54,6 @@ impl Planner {
     /// Commits `operations`, each with its shard and in order of index. `conflicts`, in ascending order, are of
     /// operations of the statement that conflict before any shard has seen them.
     pub(super) fn commit(
-        &mut self,
-        operations: Vec<(ShardId, Operation)>,
-        conflicts: Vec<Conflict>,
-        (conflict_detection, mode): (ConflictDetection, CommitMode),
-        purpose: Purpose,
-    ) {
-        let terms = CommitOptions { conflict_detection, mode, atomic: true };
-        self.launch(operations, conflicts, terms, purpose);
-    }
-
-    /// Applies `operations` on each shard separately, as far as each is possible.
-    pub(super) fn commit_apart(&mut self, operations: Vec<(ShardId, Operation)>, purpose: Purpose) {
-        let conflict_detection = ConflictDetection::Fine;
-        let mode = CommitMode::Incremental;
-        let terms = CommitOptions { conflict_detection, mode, atomic: false };
-        self.launch(operations, Vec::new(), terms, purpose);
-    }
-
-    fn launch(
         &mut self,
         operations: Vec<(ShardId, Operation)>,
         conflicts: Vec<Conflict>,
@@ -130,7 +112,7 @@ impl Planner {
         }
     }
 
-    fn concluded(&mut self, concluded: StatementResult, purpose: Purpose, now: Time) {
+    fn concluded(&mut self, concluded: StatementReport, purpose: Purpose, now: Time) {
         self.metrics.count_concluded(&concluded, &purpose);
         match purpose {
             Purpose::Place(placing) => self.placement_concluded(*placing, &concluded, now),
@@ -139,7 +121,7 @@ impl Planner {
                 let ended = u32::try_from(granted.sum::<usize>()).expect("GROUP_BUNDLES_MAX fits u32");
                 self.end_concluded(group, ended, &concluded.conflicts, now);
             }
-            Purpose::Submit(tag) => self.submit_concluded(tag, concluded),
+            Purpose::Submit(tag) => self.reply(tag, PlanReply::Statement(Ok(Box::new(concluded)))),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::index::Slot;
 use crate::request::PlacementRequest;
 use crate::resource::GpuAssignment;
 use crate::rng::Rng;
+use crate::shard::Tentative;
 
 /// One bundle that a plan places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,27 +25,11 @@ pub(super) struct PlannedBundle {
     pub(super) key: ClaimKey,
 }
 
-/// The bundles that a plan has taken so far, in order.
-#[derive(Debug, Default)]
-pub(super) struct Draft {
-    pub(super) taken: Vec<PlannedBundle>,
-}
+/// The bundles that a plan has taken so far, in order. A savepoint is the number of bundles taken before it.
+pub(super) type Draft = Vec<PlannedBundle>;
 
-/// A position in a draft to roll back to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Savepoint(usize);
-
-impl Draft {
-    /// Returns the current position.
-    pub(super) fn savepoint(&self) -> Savepoint {
-        Savepoint(self.taken.len())
-    }
-
-    /// Returns the number of bundles taken since the savepoint.
-    pub(super) fn taken_since(&self, savepoint: Savepoint) -> usize {
-        self.taken.len() - savepoint.0
-    }
-}
+/// A node of a shard's replica.
+pub(super) type Place = (usize, Slot);
 
 /// The replicas of all shards.
 pub(super) struct Replicas {
@@ -69,7 +54,7 @@ impl Replicas {
     /// not crowd.
     pub(super) fn order(&mut self, draft: &Draft) -> impl Iterator<Item = usize> + use<> {
         let count = self.copies.len();
-        let first = match draft.taken.last() {
+        let first = match draft.last() {
             Some(taken) => taken.shard,
             None if count == 1 => 0,
             None => self.rng.below(count as u64) as usize,
@@ -95,42 +80,29 @@ impl Replicas {
 
     /// Takes the node that the policy of `request` chooses, on any shard.
     pub(super) fn take(&mut self, draft: &mut Draft, bundle: u32, request: &PlacementRequest) -> bool {
-        for shard in self.order(draft) {
-            if let Some((tentative, key)) = self.search(shard, |copy| copy.take(request)) {
-                let slot = tentative.slot;
-                let node = tentative.node;
-                let gpus = tentative.gpus;
-                draft.taken.push(PlannedBundle { bundle, shard, slot, node, gpus, key });
-                return true;
-            }
-        }
-        false
+        self.order(draft).any(|shard| {
+            let taken = self.search(shard, |copy| copy.take(request));
+            enter(draft, bundle, shard, taken)
+        })
     }
 
     /// Takes a bundle on the given node, if it may be placed there and fits.
     pub(super) fn take_on(
         &mut self,
         draft: &mut Draft,
-        (shard, slot): (usize, Slot),
+        (shard, slot): Place,
         bundle: u32,
         request: &PlacementRequest,
     ) -> bool {
         self.meter.charge(1);
         let copy = &mut self.copies[shard];
-        if !copy.shard_mut().may_hold(slot, request) {
-            return false;
-        }
-        let Some((tentative, key)) = copy.take_on(slot, &request.demand) else { return false };
-        let slot = tentative.slot;
-        let node = tentative.node;
-        let gpus = tentative.gpus;
-        draft.taken.push(PlannedBundle { bundle, shard, slot, node, gpus, key });
-        true
+        let may_hold = copy.shard_mut().may_hold(slot, request);
+        enter(draft, bundle, shard, may_hold.then(|| copy.take_on(slot, &request.demand)).flatten())
     }
 
     /// Gives up everything that was taken after `savepoint`.
-    pub(super) fn roll_back(&mut self, draft: &mut Draft, savepoint: Savepoint) {
-        let mut undone = draft.taken.split_off(savepoint.0);
+    pub(super) fn roll_back(&mut self, draft: &mut Draft, savepoint: usize) {
+        let mut undone = draft.split_off(savepoint);
         self.meter.charge(undone.len() as u64);
         undone.sort_unstable_by_key(|taken| (taken.shard, taken.slot));
         for of_node in undone.chunk_by(|a, b| (a.shard, a.slot) == (b.shard, b.slot)) {
@@ -140,7 +112,7 @@ impl Replicas {
     }
 
     /// Hides a node from the searches of this plan.
-    pub(super) fn hide(&mut self, shard: usize, slot: Slot) {
+    pub(super) fn hide(&mut self, (shard, slot): Place) {
         self.copies[shard].hide(slot);
     }
 
@@ -157,9 +129,17 @@ impl Replicas {
     }
 
     /// Returns the shard and slot of a node.
-    pub(super) fn locate(&self, node: NodeId) -> Option<(usize, Slot)> {
+    pub(super) fn locate(&self, node: NodeId) -> Option<Place> {
         self.copies.iter().enumerate().find_map(|(shard, copy)| Some((shard, copy.shard().slot_of(node)?)))
     }
+}
+
+/// Adds what was taken, if anything, to the draft. Returns whether anything was taken.
+fn enter(draft: &mut Draft, bundle: u32, shard: usize, taken: Option<(Tentative, ClaimKey)>) -> bool {
+    let planned =
+        |(Tentative { slot, node, gpus }, key)| PlannedBundle { bundle, shard, slot, node, gpus, key };
+    draft.extend(taken.map(planned));
+    taken.is_some()
 }
 
 #[cfg(test)]
@@ -203,17 +183,17 @@ mod tests {
         let places = nodes.map(|node| replicas.locate(node).expect("it is there"));
         let mut draft = Draft::default();
         assert!(replicas.take_on(&mut draft, places[0], 0, &cores(1)));
-        let savepoint = draft.savepoint();
+        let savepoint = draft.len();
         let before = replicas.meter.spent();
         for at in [0, 1, 0, 1] {
             assert!(replicas.take_on(&mut draft, places[at], 0, &cores(1)));
         }
         assert!(!replicas.take_on(&mut draft, places[0], 0, &cores(2)), "one core is left");
         assert_eq!(replicas.meter.spent() - before, 5, "each try costs a unit");
-        assert_eq!((draft.taken.len(), draft.taken_since(savepoint)), (5, 4));
+        assert_eq!(draft.len(), 5);
         replicas.roll_back(&mut draft, savepoint);
         assert_eq!(replicas.meter.spent() - before, 5 + 4);
-        assert_eq!(draft.taken_since(savepoint), 0);
+        assert_eq!(draft.len(), savepoint);
         assert!(!replicas.take_on(&mut draft, places[0], 0, &cores(4)), "the first one stays taken");
         assert!(replicas.take_on(&mut draft, places[0], 0, &cores(3)));
         assert!(replicas.take_on(&mut draft, places[1], 0, &cores(4)));

@@ -7,8 +7,9 @@
 use super::Planner;
 use super::bounds::{Bound, Field, Limit, OccupantsBy, Value};
 use super::capacity::Occupant;
+use super::draft::Place;
 use super::life::State;
-use super::strategy::{NoPlace, Standing, Wanted};
+use super::strategy::{NoPlace, Wanted};
 use super::topology::Values;
 use crate::group::{GroupRefusal, GroupRefusalReason, Spreading, Strategy, TopologyRule};
 use crate::ids::GroupId;
@@ -42,7 +43,7 @@ pub(super) struct Proof {
     nodes: u64,
     items: Vec<u32>,
     least: usize,
-    standing: Vec<Standing>,
+    standing: Vec<Place>,
     field: Field,
 }
 
@@ -86,7 +87,7 @@ impl Planner {
     /// The unfinished proof, if it takes another turn.
     pub(super) fn refusal(&mut self, id: GroupId, no_place: &NoPlace) -> Result<GroupRefusal, Box<Proof>> {
         let attempts = self.groups[&id].attempts;
-        if let Some((infeasible, reason)) = self.recall_told(id) {
+        if let Some((_, Some((infeasible, reason)))) = self.recall(id) {
             return Ok(GroupRefusal { infeasible, reason, attempts });
         }
         let told = match self.proof(id, no_place) {
@@ -196,8 +197,8 @@ impl Planner {
             }
         };
         let mut standing = BTreeMap::new();
-        let value_of = |at: &Standing| -> Option<Arc<str>> {
-            self.replicas.copies[at.shard].shard().label_of(at.slot, &key).map(Arc::from)
+        let value_of = |&(shard, slot): &Place| -> Option<Arc<str>> {
+            self.replicas.copies[shard].shard().label_of(slot, &key).map(Arc::from)
         };
         for value in wanted.standing.iter().filter_map(value_of) {
             *standing.entry(value).or_default() += 1;

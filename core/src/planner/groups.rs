@@ -7,15 +7,15 @@ use std::sync::Arc;
 use super::colocate::Item;
 use super::draft::{Draft, PlannedBundle};
 use super::group::{Bundle, Group, Job, Place};
-use super::in_flight::StatementResult;
+use super::in_flight::CommitOptions;
 use super::life::{Ending, OnGrowth, State};
 use super::pending::may_wait;
 use super::queue::PortClient;
-use super::strategy::{NoPlace, Standing, Wanted};
+use super::strategy::{NoPlace, Wanted};
 use super::{JobTag, Placing, Planner, Purpose};
 use crate::group::{
     GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, NoGroup, PlanRejection,
-    PlanReply, Spreading, TopologyRule,
+    PlanReply, Spreading, StatementReport, TopologyRule,
 };
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
@@ -147,7 +147,10 @@ impl Planner {
             .into_iter()
             .map(|allocation| (self.shard_of_allocation(allocation), evict(allocation)))
             .collect();
-        self.commit_apart(operations, Purpose::End(id));
+        let conflict_detection = ConflictDetection::Fine;
+        let mode = CommitMode::Incremental;
+        let terms = CommitOptions { conflict_detection, mode, atomic: false };
+        self.commit(operations, Vec::new(), terms, Purpose::End(id));
     }
 
     /// Finishes a removal or a shrink. Bundles that a statement of others is about to evict may survive,
@@ -232,7 +235,7 @@ impl Planner {
         }
         group.attempts += 1;
         let conflict_detection = group.spec.conflict_detection;
-        if let Some(no_place) = self.recall(id) {
+        if let Some((no_place, _)) = self.recall(id) {
             self.work.recalled += 1;
             self.replicas.meter.charge(1);
             return self.judge(id, &no_place, now);
@@ -270,8 +273,7 @@ impl Planner {
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
         let forgets = is_planted(PlantedBug::SpreadForgetsPlaced);
         let standing = standing.into_iter().filter(|_| !forgets);
-        let standing = standing.filter_map(|node| self.replicas.locate(node));
-        let standing: Vec<Standing> = standing.map(|(shard, slot)| Standing { shard, slot }).collect();
+        let standing = standing.filter_map(|node| self.replicas.locate(node)).collect();
         let strategy = group.spec.strategy;
         let topology = group.spec.topology.clone();
         let placed = group.bundles.iter().filter(|b| b.place.is_some() && topology.is_some());
@@ -282,12 +284,13 @@ impl Planner {
 
     fn commit_placing(&mut self, id: GroupId, draft: Draft, conflict_detection: ConflictDetection) {
         self.transition(id, State::Committing { by_ticket: false, removal: None });
-        let (operations, ended) = self.placing_operations(id, &draft.taken, |_| None);
+        let (operations, ended) = self.placing_operations(id, &draft, |_| None);
         let mode = commit_mode(&self.groups[&id], ended.is_empty());
         // The lost bundle ends in any state of its old node, so no version of that node is expected.
         let conflict_detection = if ended.is_empty() { conflict_detection } else { ConflictDetection::Fine };
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
-        self.commit(operations, Vec::new(), (conflict_detection, mode), purpose);
+        let terms = CommitOptions { conflict_detection, mode, atomic: true };
+        self.commit(operations, Vec::new(), terms, purpose);
     }
 
     /// Returns the operations of a plan, and the bundles whose lost allocations end with it. `owner` returns the
@@ -326,20 +329,19 @@ impl Planner {
     }
 
     /// Gives up on the replicas what a plan had taken and was not granted.
-    fn give_up_refused(&mut self, draft: &Draft, ended: usize, concluded: &StatementResult) {
+    fn give_up_refused(&mut self, draft: &Draft, ended: usize, concluded: &StatementReport) {
         if is_planted(PlantedBug::ClaimKeptByLoser) {
             return;
         }
-        let mut refused = Draft { taken: refused(draft, ended, concluded) };
-        self.replicas.roll_back(&mut refused, Draft::default().savepoint());
+        self.replicas.roll_back(&mut refused(draft, ended, concluded), 0);
         self.released += 1;
     }
 
-    pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &StatementResult, now: Time) {
+    pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &StatementReport, now: Time) {
         let Placing { group: id, draft, ended } = placing;
         let granted: usize = concluded.applied.iter().map(|applied| applied.granted.len()).sum();
         let lost = granted == 0;
-        let partly = !lost && granted < ended.len() + draft.taken.len();
+        let partly = !lost && granted < ended.len() + draft.len();
         if lost || partly {
             // What the plan had taken on the replicas is free again. No shard reports this as growth.
             self.given_up = true;
@@ -352,7 +354,7 @@ impl Planner {
         for applied in &concluded.applied {
             for (operation, granted) in &applied.granted {
                 let Granted::Allocated(placement) = granted else { continue };
-                let taken = &draft.taken[usize::from(*operation) - ended.len()];
+                let taken = &draft[usize::from(*operation) - ended.len()];
                 self.replicas.copies[taken.shard].granted(taken.slot, taken.key, applied.visible_from);
                 let bundle = group.bundle_mut(taken.bundle).expect("no bundle goes while it is placed");
                 let &Placement { node, allocation, gpus, .. } = placement;
@@ -466,10 +468,10 @@ impl Planner {
 
 /// Returns the bundles of a plan that were not granted. The first `ended` operations of the plan are
 /// evictions.
-fn refused(draft: &Draft, ended: usize, concluded: &StatementResult) -> Vec<PlannedBundle> {
+fn refused(draft: &Draft, ended: usize, concluded: &StatementReport) -> Draft {
     let granted = concluded.applied.iter().flat_map(|applied| &applied.granted);
     let granted: BTreeSet<usize> = granted.map(|&(place, _)| usize::from(place)).collect();
-    let taken = (ended..).zip(&draft.taken).filter(|(place, _)| !granted.contains(place));
+    let taken = (ended..).zip(draft).filter(|(place, _)| !granted.contains(place));
     taken.map(|(_, taken)| *taken).collect()
 }
 

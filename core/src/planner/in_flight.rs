@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 
+use crate::group::StatementReport;
 use crate::ids::{ShardId, StatementId};
 use crate::link::{Decision, DecisionCell};
 use crate::reply::reply_of;
@@ -51,16 +52,6 @@ pub(super) struct StatementInFlight {
     applied: Vec<Applied>,
     /// Set if shards ended the statement at its deadline. Then what they hold is unknown or gone.
     expired: bool,
-}
-
-/// The result of a statement.
-#[derive(Debug)]
-pub(super) struct StatementResult {
-    pub(super) statement: StatementId,
-    pub(super) applied: Vec<Applied>,
-    pub(super) conflicts: Vec<Conflict>,
-    /// Set if the statement was aborted because a shard waited too long.
-    pub(super) expired: bool,
 }
 
 impl StatementInFlight {
@@ -148,9 +139,9 @@ impl StatementInFlight {
     }
 
     /// Returns the result.
-    pub(super) fn conclude(self) -> StatementResult {
+    pub(super) fn conclude(self) -> StatementReport {
         let Self { statement, applied, conflicts, expired, .. } = self;
-        StatementResult { statement, applied, conflicts, expired }
+        StatementReport { statement, applied, conflicts, expired }
     }
 }
 

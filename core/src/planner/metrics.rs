@@ -2,7 +2,7 @@
 //! EuroSys 2013, section 4).
 
 use super::Purpose;
-use super::in_flight::StatementResult;
+use crate::group::StatementReport;
 
 /// Counters of one planner since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl PlannerMetrics {
         self.operations += operations as u64;
     }
 
-    pub(super) fn count_concluded(&mut self, concluded: &StatementResult, purpose: &Purpose) {
+    pub(super) fn count_concluded(&mut self, concluded: &StatementReport, purpose: &Purpose) {
         self.committed += u64::from(!concluded.applied.is_empty());
         self.conflicted += u64::from(!concluded.conflicts.is_empty());
         self.expired += u64::from(concluded.expired);

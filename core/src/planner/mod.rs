@@ -328,16 +328,7 @@ impl Planner {
         true
     }
 
-    /// Takes the shards' answers, follows their views and retries waiting work. Returns the number of answers
-    /// taken and statements sent. Call it when the bell was rung and when
-    /// [`next_deadline`](Self::next_deadline) is reached.
-    pub fn poll(&mut self, now: Time) -> usize {
-        let moved = self.take_answers(now) + self.advance(now);
-        self.flush(now);
-        moved
-    }
-
-    /// The first half of [`poll`](Self::poll): takes the shards' answers and follows their views. Take jobs
+    /// The first half of a round: takes the shards' answers and follows their views. Take jobs
     /// after this, when the grants are known.
     fn take_answers(&mut self, now: Time) -> usize {
         self.now = now;

@@ -4,7 +4,6 @@
 //! change. So equal groups are decided together: the first one costs a search, the others cost a comparison.
 //! Infeasibility depends on the nodes alone and holds until they change.
 
-use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use super::strategy::NoPlace;
 use crate::group::{GroupRefusalReason, GroupSpec};
 use crate::ids::GroupId;
 use crate::limits::VERDICTS_KEPT_MAX;
-use crate::map::FixedMap;
+use crate::lru::Lru;
 use crate::request::PlacementRequest;
 
 /// The state that a result depends on. While it is the same, a failed search fails again.
@@ -34,37 +33,20 @@ pub(super) type Told = (bool, GroupRefusalReason);
 
 /// The result for one group.
 #[derive(Clone, Debug)]
-struct Verdict {
+pub(super) struct Verdict {
     spec: Arc<GroupSpec>,
     epoch: Epoch,
     no_place: NoPlace,
     told: Option<Told>,
 }
 
-/// The results for the groups that were decided last.
-#[derive(Debug, Default)]
-pub(super) struct Verdicts {
-    /// Keyed by the hash of the spec. If two specs collide, the later one is kept.
-    kept: FixedMap<u64, Verdict>,
-    /// The hashes, oldest first.
-    order: VecDeque<u64>,
-}
+/// The results for the groups that were decided or asked for last, by the hash of their spec.
+pub(super) type Verdicts = Lru<Verdict, VERDICTS_KEPT_MAX>;
 
 impl Verdicts {
-    fn find(&self, spec: &GroupSpec) -> Option<&Verdict> {
-        self.kept.get(&hash_of(spec)).filter(|verdict| asks_the_same(&verdict.spec, spec))
-    }
-
-    fn keep(&mut self, verdict: Verdict) {
-        let hash = hash_of(&verdict.spec);
-        if self.kept.insert(hash, verdict).is_some() {
-            return;
-        }
-        self.order.push_back(hash);
-        if self.order.len() > VERDICTS_KEPT_MAX {
-            let oldest = self.order.pop_front().expect("many are kept");
-            self.kept.remove(&oldest);
-        }
+    fn of(&mut self, spec: &GroupSpec) -> Option<&mut Verdict> {
+        let at = self.find(hash_of(spec), |verdict| asks_the_same(&verdict.spec, spec))?;
+        Some(self.at_mut(at))
     }
 }
 
@@ -75,20 +57,14 @@ impl Planner {
         Epoch { growth, released: self.released, nodes: self.replicas.shape() }
     }
 
-    /// Returns the failed search of an equal group, if it still holds for this one.
-    pub(super) fn recall(&self, id: GroupId) -> Option<NoPlace> {
-        let group = self.groups.get(&id).filter(|group| is_new(group))?;
-        let Verdict { epoch, no_place, told, .. } = self.verdicts.find(&group.spec)?;
+    /// Returns the failed search of an equal group and the answer to it, if they still hold for this one.
+    pub(super) fn recall(&mut self, id: GroupId) -> Option<(NoPlace, Option<Told>)> {
         let now = self.epoch();
+        let group = self.groups.get(&id).filter(|group| is_new(group))?;
+        let Verdict { epoch, no_place, told, .. } = self.verdicts.of(&group.spec)?;
         let infeasible = told.as_ref().is_some_and(|(infeasible, _)| *infeasible);
         let holds = *epoch == now || infeasible && epoch.nodes == now.nodes;
-        holds.then(|| no_place.clone())
-    }
-
-    /// Returns the answer to an equal group, if [`recall`](Self::recall) finds that it holds for this one.
-    pub(super) fn recall_told(&self, id: GroupId) -> Option<Told> {
-        self.recall(id)?;
-        self.verdicts.find(&self.groups[&id].spec)?.told.clone()
+        holds.then(|| (no_place.clone(), told.clone()))
     }
 
     /// Remembers that a search found no place for a group.
@@ -101,15 +77,13 @@ impl Planner {
         let spec = Arc::clone(&group.spec);
         let no_place = no_place.clone();
         let verdict = Verdict { spec, epoch: self.epoch(), no_place, told: None };
-        self.verdicts.keep(verdict);
+        self.verdicts.insert(hash_of(&verdict.spec), verdict);
     }
 
     /// Remembers the answer to a group.
     pub(super) fn keep_told(&mut self, id: GroupId, told: &Told) {
         let Some(group) = self.groups.get(&id).filter(|group| is_new(group)) else { return };
-        let hash = hash_of(&group.spec);
-        let verdict = self.verdicts.kept.get_mut(&hash);
-        if let Some(verdict) = verdict.filter(|verdict| asks_the_same(&verdict.spec, &group.spec)) {
+        if let Some(verdict) = self.verdicts.of(&group.spec) {
             verdict.told = Some(told.clone());
         }
     }
@@ -174,12 +148,13 @@ mod tests {
 
     fn keep(verdicts: &mut Verdicts, spec: &GroupSpec, bundle: u32) {
         let spec = Arc::new(spec.clone());
-        verdicts.keep(Verdict { spec, epoch: EPOCH, no_place: NoPlace::of(bundle), told: None });
+        let verdict = Verdict { spec, epoch: EPOCH, no_place: NoPlace::of(bundle), told: None };
+        verdicts.insert(hash_of(&verdict.spec), verdict);
     }
 
     /// The bundle that a kept result names, which tells the results apart.
-    fn found(verdicts: &Verdicts, spec: &GroupSpec) -> Option<u32> {
-        verdicts.find(spec).map(|verdict| verdict.no_place.bundle)
+    fn found(verdicts: &mut Verdicts, spec: &GroupSpec) -> Option<u32> {
+        verdicts.of(spec).map(|verdict| verdict.no_place.bundle)
     }
 
     #[test]
@@ -189,17 +164,17 @@ mod tests {
         let (last, first) = specs.split_last().expect("many");
         (0..).zip(first).for_each(|(at, spec)| keep(&mut verdicts, spec, at));
         assert!(
-            (0..).zip(first).all(|(at, spec)| found(&verdicts, spec) == Some(at)),
+            (0..).zip(first).all(|(at, spec)| found(&mut verdicts, spec) == Some(at)),
             "there is room for all"
         );
         // A later result for an equal group takes the place of the earlier one.
-        (0..3).for_each(|_| keep(&mut verdicts, &specs[0], 7777));
-        assert_eq!((found(&verdicts, &specs[0]), found(&verdicts, &specs[1])), (Some(7777), Some(1)));
+        (0..3).for_each(|_| keep(&mut verdicts, &specs[1], 7777));
+        assert_eq!(found(&mut verdicts, &specs[1]), Some(7777));
         keep(&mut verdicts, last, 8888);
-        assert_eq!(found(&verdicts, &specs[0]), None, "it was kept first");
-        assert!((1..).zip(&first[1..]).all(|(at, spec)| found(&verdicts, spec) == Some(at)));
-        assert_eq!(found(&verdicts, last), Some(8888));
-        assert_eq!((verdicts.kept.len(), verdicts.order.len()), (VERDICTS_KEPT_MAX, VERDICTS_KEPT_MAX));
+        assert_eq!(found(&mut verdicts, &specs[0]), None, "it was used first");
+        assert!((2..).zip(&first[2..]).all(|(at, spec)| found(&mut verdicts, spec) == Some(at)));
+        assert_eq!((found(&mut verdicts, &specs[1]), found(&mut verdicts, last)), (Some(7777), Some(8888)));
+        assert_eq!(verdicts.iter().count(), VERDICTS_KEPT_MAX);
     }
 
     #[test]
@@ -230,20 +205,20 @@ mod tests {
         let mut verdicts = Verdicts::default();
         keep(&mut verdicts, &base, 100);
         for (at, other) in (0..).zip(&others) {
-            assert_eq!(found(&verdicts, other), None, "{other:?}");
+            assert_eq!(found(&mut verdicts, other), None, "{other:?}");
             keep(&mut verdicts, other, at);
         }
         // Each has a place of its own, so that equal groups of several kinds are recalled in turn.
-        assert!((0..).zip(&others).all(|(at, other)| found(&verdicts, other) == Some(at)));
+        assert!((0..).zip(&others).all(|(at, other)| found(&mut verdicts, other) == Some(at)));
         let until = Some(Time(5));
         let alike =
             [GroupSpec { priority: 3, ..base.clone() }, GroupSpec { wait_until: until, ..base.clone() }];
         for spec in alike {
-            assert_eq!(found(&verdicts, &spec), Some(100), "{spec:?}");
+            assert_eq!(found(&mut verdicts, &spec), Some(100), "{spec:?}");
         }
         // A collision is no equality.
         let collide = [group([cores(2), cores(2), cores(1)]), group([cores(2), cores(1), named(&[2])])];
         assert_eq!(hash_of(&collide[0]), hash_of(&base));
-        assert!(collide.iter().all(|spec| found(&verdicts, spec).is_none()));
+        assert!(collide.iter().all(|spec| found(&mut verdicts, spec).is_none()));
     }
 }

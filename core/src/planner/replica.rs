@@ -5,6 +5,7 @@
 //! of the replica is always what its view says less the claims on it. Giving up a claim rebuilds the node. So
 //! the inverse is exact in any order of claims.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::domains::{Domain, Domains};
@@ -16,7 +17,7 @@ use crate::request::{PlacementRequest, Refusal};
 use crate::resource::{Demand, GpuAssignment};
 use crate::shard::{Shard, Tentative};
 use crate::time::Time;
-use crate::view::{BundleEnded, View, ViewReader};
+use crate::view::{BundleEnded, ColdImage, HotImage, View, ViewReader};
 
 /// The key of a claim on a replica.
 pub(super) type ClaimKey = u64;
@@ -46,6 +47,8 @@ pub(super) struct Replica {
     claims: FixedMap<Slot, Vec<Claim>>,
     next_key: ClaimKey,
     hidden: Vec<Slot>,
+    /// The nodes of which others are ignored, as they are without them.
+    emptied: BTreeMap<Slot, (HotImage, Arc<ColdImage>)>,
     /// Nodes with claims that the view shows already. The next [`sync`](Replica::sync) rebuilds them.
     stale: Vec<Slot>,
     /// The number of the next event that tells an ended bundle. `None` before the first.
@@ -60,10 +63,24 @@ impl Replica {
     pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
         let claims = FixedMap::default();
         let hidden = Vec::new();
+        let emptied = BTreeMap::new();
         let stale = Vec::new();
         let domains = Domains::default();
+        let next_key = 0;
         let next_end = None;
-        Self { shard, reader, view: None, claims, next_key: 0, hidden, stale, next_end, shape: 0, domains }
+        Self {
+            shard,
+            reader,
+            view: None,
+            claims,
+            next_key,
+            hidden,
+            emptied,
+            stale,
+            next_end,
+            shape: 0,
+            domains,
+        }
     }
 
     /// Brings the replica up to the newest view. Returns whether anything changed.
@@ -264,7 +281,10 @@ impl Replica {
     /// Rebuilds a node from its view, less the claims that the view does not show. Claims on a node that is
     /// gone are dropped.
     fn renew(&mut self, slot: Slot) {
-        self.shard.renew(slot);
+        match self.emptied.get(&slot) {
+            Some((hot, cold)) => self.shard.apply_image(slot, hot, Some(cold)),
+            None => self.shard.renew(slot),
+        }
         let sequence = self.sequence();
         let there = self.shard.node_at(slot);
         let Some(claims) = self.claims.get_mut(&slot) else { return };
@@ -282,6 +302,24 @@ impl Replica {
         if self.hidden.contains(&slot) {
             self.shard.hide(slot);
         }
+    }
+
+    /// Frees a node of all allocations except `own`, until [`refill`](Self::refill). A node that is reserved for an
+    /// owner stays as it is. Returns the number of records looked at.
+    pub(super) fn empty(&mut self, slot: Slot, own: &BTreeSet<AllocationId>) -> u64 {
+        if self.emptied.contains_key(&slot) || self.reserved_for(slot).is_some() {
+            return 1;
+        }
+        self.shard.renew(slot);
+        let (hot, cold, ended) = self.shard.empty_tentatively(slot, own);
+        self.emptied.insert(slot, (hot, Arc::new(cold)));
+        self.renew(slot);
+        1 + ended as u64
+    }
+
+    /// Makes all emptied nodes what their view says again.
+    pub(super) fn refill(&mut self) {
+        std::mem::take(&mut self.emptied).into_keys().for_each(|slot| self.renew(slot));
     }
 
     /// Hides a node from every search until `unhide_from` shows it again.

@@ -157,7 +157,7 @@ impl PlannerRunner {
                 if let Some(job) = job {
                     self.planner.submit(tag(at, token), (at, client), job, now);
                 } else {
-                    let pushed = link.replies.push(PlanAnswer::CancelTaken);
+                    let pushed = link.replies.push(PlanAnswer { token, reply: None });
                     assert!(pushed.is_ok(), "a ring holds all cancels that a port may have in flight");
                     rung |= 1 << at;
                     self.planner.cancel(tag(at, token), (at, client), now);
@@ -175,7 +175,8 @@ impl PlannerRunner {
         let mut count = 0;
         for (tag, reply) in self.planner.take_replies() {
             let at = (tag >> TOKEN_BITS) as usize;
-            let pushed = self.links[at].replies.push(PlanAnswer::Reply { token: tag as u32, reply });
+            let answer = PlanAnswer { token: tag as u32, reply: Some(reply) };
+            let pushed = self.links[at].replies.push(answer);
             assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
             rung |= 1 << at;
             count += 1;

@@ -11,19 +11,11 @@
 use std::sync::Arc;
 
 use super::colocate::{Item, alike, largest_first};
-use super::draft::{Draft, Replicas, Savepoint};
+use super::draft::{Draft, Place, Replicas};
 use super::used::Used;
 use crate::group::{Spreading, Strategy, TopologyRule};
-use crate::index::Slot;
 use crate::limits::GROUP_ORDERS_MAX;
 use crate::request::PlacementRequest;
-
-/// The node of a bundle that is already placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
-    pub(super) shard: usize,
-    pub(super) slot: Slot,
-}
 
 /// The bundles to place, and the conditions.
 #[derive(Clone)]
@@ -33,7 +25,7 @@ pub(super) struct Wanted {
     /// The bundles to place.
     pub(super) items: Vec<Item>,
     /// The nodes of the group's placed bundles.
-    pub(super) standing: Vec<Standing>,
+    pub(super) standing: Vec<Place>,
     /// The requests of the placed bundles, without adjacent duplicates. Empty without a rule over a label.
     pub(super) settled: Vec<Arc<PlacementRequest>>,
     /// The least number of `items` to place. Otherwise none is placed.
@@ -117,7 +109,7 @@ impl Replicas {
         items: &[Item],
         draft: &mut Draft,
     ) -> Result<(), NoPlace> {
-        let savepoint = draft.savepoint();
+        let savepoint = draft.len();
         let failed = match wanted.strategy {
             Strategy::Pack => self.pack(wanted, items, draft),
             Strategy::StrictPack => self.pack_strictly(wanted, items, draft),
@@ -134,9 +126,9 @@ impl Replicas {
         wanted: &Wanted,
         failed: Option<u32>,
         draft: &mut Draft,
-        savepoint: Savepoint,
+        savepoint: usize,
     ) -> Result<(), NoPlace> {
-        let placed = draft.taken_since(savepoint);
+        let placed = draft.len() - savepoint;
         match failed {
             Some(bundle) if placed < wanted.least => {
                 self.roll_back(draft, savepoint);
@@ -148,10 +140,9 @@ impl Replicas {
 
     /// Packs as many of `items` as possible. Returns the first bundle without a place.
     fn pack(&mut self, wanted: &Wanted, items: &[Item], draft: &mut Draft) -> Option<u32> {
-        let before = draft.taken.len();
+        let before = draft.len();
         let mut rest: Vec<Item> = items.to_vec();
-        for standing in &wanted.standing {
-            let place = (standing.shard, standing.slot);
+        for &place in &wanted.standing {
             rest.retain(|item| !self.take_on(draft, place, item.bundle, &item.request));
         }
         let mut failed = None;
@@ -167,7 +158,7 @@ impl Replicas {
                 let same =
                     rest.iter().take_while(|item| Arc::ptr_eq(&item.request, &rest[0].request)).count();
                 rest = &rest[same..];
-                if draft.taken.len() - before + rest.len() < wanted.least {
+                if draft.len() - before + rest.len() < wanted.least {
                     return failed;
                 }
             }
@@ -181,7 +172,7 @@ impl Replicas {
         if self.place_colocated(draft, items) {
             return items.len();
         }
-        let savepoint = draft.savepoint();
+        let savepoint = draft.len();
         let mut held = 0;
         let mut beyond = items.len();
         while held + 1 < beyond && !self.meter.is_spent() {
@@ -203,8 +194,7 @@ impl Replicas {
 
     /// Packs all of `items` on one node, or the longest run of at least the wanted number.
     fn pack_strictly(&mut self, wanted: &Wanted, items: &[Item], draft: &mut Draft) -> Option<u32> {
-        if let Some(standing) = wanted.standing.first() {
-            let place = (standing.shard, standing.slot);
+        if let Some(&place) = wanted.standing.first() {
             let mut failed = None;
             for item in items {
                 if !self.take_on(draft, place, item.bundle, &item.request) {
@@ -221,9 +211,9 @@ impl Replicas {
     /// fewest bundles. Returns the first bundle without a place.
     fn spread(&mut self, wanted: &Wanted, items: &[Item], strict: bool, draft: &mut Draft) -> Option<u32> {
         let mut used = Used::default();
-        for standing in &wanted.standing {
-            self.hide(standing.shard, standing.slot);
-            used.add((standing.shard, standing.slot));
+        for &place in &wanted.standing {
+            self.hide(place);
+            used.add(place);
         }
         let mut failed = None;
         // The request that found no unused node. Equal requests find none either.
@@ -246,8 +236,8 @@ impl Replicas {
                 placed = !strict && self.take_used(draft, &used, item.bundle, &item.request);
             }
             if placed {
-                let taken = *draft.taken.last().expect("just taken");
-                self.hide(taken.shard, taken.slot);
+                let taken = *draft.last().expect("just taken");
+                self.hide((taken.shard, taken.slot));
                 used.add((taken.shard, taken.slot));
             } else {
                 hopeless = Some(&item.request);

@@ -1,6 +1,6 @@
 //! Statements that external schedulers planned. The shards arbitrate between any number of schedulers.
 
-use super::in_flight::StatementResult;
+use super::in_flight::CommitOptions;
 use super::{JobTag, Planner, Purpose};
 use crate::group::{PlanRejection, PlanReply, StatementReport, Submit};
 use crate::ids::{AllocationId, ShardId};
@@ -22,7 +22,8 @@ impl Planner {
                 self.reply(tag, PlanReply::Statement(Ok(Box::new(report))));
             }
             Ok((operations, conflicts)) => {
-                self.commit(operations, conflicts, (conflict_detection, mode), Purpose::Submit(tag));
+                let terms = CommitOptions { conflict_detection, mode, atomic: true };
+                self.commit(operations, conflicts, terms, Purpose::Submit(tag));
             }
             Err(rejection) => self.reply(tag, PlanReply::Statement(Err(rejection))),
         }
@@ -58,12 +59,6 @@ impl Planner {
             }
         }
         Ok((routed, conflicts))
-    }
-
-    pub(super) fn submit_concluded(&mut self, tag: JobTag, concluded: StatementResult) {
-        let StatementResult { statement, applied, conflicts, expired } = concluded;
-        let report = StatementReport { statement, applied, conflicts, expired };
-        self.reply(tag, PlanReply::Statement(Ok(Box::new(report))));
     }
 
     /// Returns the shard that serves an allocation of this store.

@@ -10,13 +10,13 @@
 //! before the next ticket is served. Then a group that still waits takes a new number. So tickets reserve
 //! nodes for at most a quarter of the time, even if what blocks a group never ends.
 //!
-//! The bundles are planned with the usual search, on replicas where nothing of others runs (`what_if.rs`). A
+//! The bundles are planned with the usual search, with nodes emptied of what others run (`what_if.rs`). A
 //! node that is reserved for another owner is not reserved again. Bundles of that owner are placed there.
 
 use super::colocate::{Item, reserved_demand};
 use super::draft::{Draft, PlannedBundle};
+use super::in_flight::CommitOptions;
 use super::life::State;
-use super::what_if::Own;
 use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
 use crate::resource::{Demand, ReservedAmounts};
@@ -64,7 +64,7 @@ pub(super) struct Ticket {
     /// The time at which the reservations end.
     until: Time,
     /// The planned bundles with their nodes.
-    plan: Vec<PlannedBundle>,
+    plan: Draft,
     reserved: Vec<(ShardId, NodeId)>,
     /// The shards' growth when the ticket was sent to be committed.
     sent_at: Vec<u64>,
@@ -257,8 +257,10 @@ impl Planner {
         let reserved: Vec<NodeId> = ticket.reserved.iter().map(|&(_, node)| node).collect();
         let of_ticket = |node| reserved.contains(&node).then_some(owner);
         let (operations, ended) = self.placing_operations(id, &plan, of_ticket);
-        let placing = Placing { group: id, ended, draft: Draft { taken: plan } };
-        let terms = (ConflictDetection::Fine, CommitMode::AllOrNothing);
+        let placing = Placing { group: id, ended, draft: plan };
+        let conflict_detection = ConflictDetection::Fine;
+        let mode = CommitMode::AllOrNothing;
+        let terms = CommitOptions { conflict_detection, mode, atomic: true };
         self.commit(operations, Vec::new(), terms, Purpose::Place(Box::new(placing)));
     }
 
@@ -326,26 +328,15 @@ impl Planner {
     }
 
     /// Plans the bundles of a group: as they fit now, or else as they would if nothing of others ran.
-    fn plan_reserved(&mut self, id: GroupId) -> Option<Vec<PlannedBundle>> {
+    fn plan_reserved(&mut self, id: GroupId) -> Option<Draft> {
         self.sync();
-        let mut draft = Draft::default();
-        let savepoint = draft.savepoint();
-        if self.replicas.plan(self.wanted(id), self.budget.search, &mut draft).is_ok() {
-            let plan = draft.taken.clone();
-            self.replicas.roll_back(&mut draft, savepoint);
-            return Some(plan);
-        }
-        let standing = self.groups[&id].bundles.iter().filter_map(|bundle| Some((bundle, bundle.place?)));
-        let own = standing.map(|(bundle, place)| {
-            let node = place.node;
-            let demand = bundle.request.demand.clone();
-            let gpus = place.gpus;
-            Own { node, demand, gpus }
-        });
-        let own: Vec<Own> = own.collect();
         let wanted = self.wanted(id);
-        let turn = self.groups[&id].tickets;
-        self.replicas.plan_ignoring_others(&wanted, &own, turn, self.budget.search)
+        let units = self.budget.search;
+        self.replicas.plan_only(wanted.clone(), units).or_else(|| {
+            let group = &self.groups[&id];
+            let own = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.allocation)).collect();
+            self.replicas.plan_ignoring_others(&wanted, &own, group.tickets, units)
+        })
     }
 
     /// Returns the time at which the ticket must be served again, if any.

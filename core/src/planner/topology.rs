@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::colocate::Item;
-use super::draft::{Draft, Replicas};
+use super::draft::{Draft, Place, Replicas};
 use super::replica::Replica;
 use super::strategy::{NoPlace, Wanted};
 use super::used::Used;
@@ -179,7 +179,7 @@ impl Replicas {
         draft: &mut Draft,
     ) -> Result<(), NoPlace> {
         let standing = wanted.standing.first();
-        let standing = standing.and_then(|s| self.copies[s.shard].shard().label_of(s.slot, key));
+        let standing = standing.and_then(|&(shard, slot)| self.copies[shard].shard().label_of(slot, key));
         let (values, floor) = match standing.map(Arc::from) {
             Some(value) => {
                 let mut values = Values::default();
@@ -267,7 +267,7 @@ impl Replicas {
         max_skew: u32,
         draft: &mut Draft,
     ) -> Result<(), NoPlace> {
-        let savepoint = draft.savepoint();
+        let savepoint = draft.len();
         let Some((mut levels, of_class)) = self.levels(wanted, key) else {
             return Err(NoPlace::of(wanted.items[0].bundle));
         };
@@ -319,18 +319,18 @@ impl Replicas {
         let (begun, used, key, strategy) =
             (BTreeSet::new(), BTreeMap::new(), Arc::clone(key), wanted.strategy);
         let mut levels = Levels { key, strategy, values, counts, empty, begun, used, classes };
-        for standing in &wanted.standing {
-            let value = self.copies[standing.shard].shard().label_of(standing.slot, &levels.key);
+        for &(shard, slot) in &wanted.standing {
+            let value = self.copies[shard].shard().label_of(slot, &levels.key);
             let at = levels.find(value);
-            self.count_on_level(&mut levels, at, (standing.shard, standing.slot));
+            self.count_on_level(&mut levels, at, (shard, slot));
         }
         Some((levels, of_class))
     }
 
-    fn count_on_level(&mut self, levels: &mut Levels, at: Option<usize>, place: (usize, u32)) {
+    fn count_on_level(&mut self, levels: &mut Levels, at: Option<usize>, place: Place) {
         let spreads = matches!(levels.strategy, Strategy::Spread | Strategy::StrictSpread);
         if spreads {
-            self.hide(place.0, place.1);
+            self.hide(place);
         }
         if let Some(at) = at {
             levels.count(at);
@@ -390,7 +390,7 @@ impl Replicas {
             let placed = self.take_used(draft, &levels.used[&at], bundle, &request);
             self.search_only(None);
             if placed {
-                let taken = *draft.taken.last().expect("just taken");
+                let taken = *draft.last().expect("just taken");
                 self.count_on_level(levels, Some(at), (taken.shard, taken.slot));
                 return true;
             }
@@ -422,7 +422,7 @@ impl Replicas {
         let placed = self.take(draft, bundle, &request);
         self.search_only(None);
         if placed {
-            let taken = *draft.taken.last().expect("just taken");
+            let taken = *draft.last().expect("just taken");
             self.count_on_level(levels, Some(at), (taken.shard, taken.slot));
         }
         placed

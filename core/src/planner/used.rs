@@ -2,28 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::draft::{Draft, Replicas};
+use super::draft::{Draft, Place, Replicas};
 use crate::index::Slot;
 use crate::request::PlacementRequest;
 
 /// Nodes with their number of bundles of the group.
 #[derive(Debug, Default)]
 pub(super) struct Used {
-    counts: BTreeMap<(usize, Slot), u32>,
+    counts: BTreeMap<Place, u32>,
     /// The same entries, fewest bundles first.
     order: BTreeSet<(u32, usize, Slot)>,
 }
 
 impl Used {
     /// Counts another bundle on the node.
-    pub(super) fn add(&mut self, (shard, slot): (usize, Slot)) {
+    pub(super) fn add(&mut self, (shard, slot): Place) {
         let count = self.counts.entry((shard, slot)).or_default();
         self.order.remove(&(*count, shard, slot));
         *count += 1;
         self.order.insert((*count, shard, slot));
     }
 
-    fn fewest_first(&self) -> impl Iterator<Item = (usize, Slot)> {
+    fn fewest_first(&self) -> impl Iterator<Item = Place> {
         self.order.iter().map(|&(_, shard, slot)| (shard, slot))
     }
 }
@@ -122,15 +122,15 @@ mod tests {
         }
         for at in 0..3 {
             let (shard, slot) = place(&bed, at);
-            bed.replicas.hide(shard, slot);
+            bed.replicas.hide((shard, slot));
         }
         let mut draft = Draft::default();
         let item = &items_of([cores(3)])[0];
         // The third node has one bundle and too little room. The second has two, the first three.
         for (at, taken) in [(1, true), (1, true), (0, true), (0, true), (0, false)] {
-            let before = draft.taken.len();
+            let before = draft.len();
             assert_eq!(bed.replicas.take_used(&mut draft, &used, 0, &item.request), taken);
-            assert_eq!(draft.taken[before..].iter().map(|t| t.node).next(), taken.then_some(ids[at]));
+            assert_eq!(draft[before..].iter().map(|t| t.node).next(), taken.then_some(ids[at]));
         }
         let none = Used::default();
         assert!(!bed.replicas.take_used(&mut draft, &none, 0, &item.request));

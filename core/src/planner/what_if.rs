@@ -1,10 +1,10 @@
 //! Plans where a group could be placed if nothing of others ran. A ticket reserves this plan.
 //!
-//! The search is the usual one, on replicas that are made for it. They have some of the nodes, and only the
-//! group's own bundles run there. Unhealthy instances stay unhealthy. Nodes that are reserved for others
-//! count as taken, and nodes that take no new work take none.
+//! The search is the usual one, on the replicas, while some nodes are emptied of all but the group's own bundles.
+//! Unhealthy instances stay unhealthy, and what statements hold stays held. Nodes that are reserved for others
+//! keep what runs there, and nodes that take no new work take none.
 //!
-//! The nodes with the most free capacity are chosen, because they come free soonest. Several are chosen per
+//! The nodes with the most free capacity are emptied, because they come free soonest. Several are chosen per
 //! distinct request of the group and per value of the rule's label. If they do not suffice, more are chosen,
 //! and in the end all. If a ticket fails because what runs there does not end, the group's next ticket
 //! chooses nodes at random.
@@ -14,84 +14,72 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::colocate::Item;
-use super::draft::{Draft, PlannedBundle, Replicas};
+use super::draft::{Draft, Place, PlannedBundle, Replicas};
 use super::replica::Replica;
-use super::strategy::{Standing, Wanted};
+use super::strategy::Wanted;
 use crate::group::{Spreading, Strategy, TopologyRule};
-use crate::ids::{NodeId, OwnerId, StatementId};
+use crate::ids::{AllocationId, OwnerId};
 use crate::index::Slot;
-use crate::node::{LifeEvent, NodeSpec, NodeState};
+use crate::node::NodeSpec;
 use crate::request::PlacementRequest;
-use crate::resource::{Demand, GpuAssignment, GpuRequest};
 use crate::rng::Rng;
-use crate::shard::{Command, Reserve, Shard};
-use crate::statement::{Allocate, CommitMode, ConflictDetection, Operation, Part};
-use crate::time::Time;
 
 /// The factor by which more nodes are chosen after each failure.
 const MORE: usize = 4;
 
-/// A placed bundle of the group.
-pub(super) struct Own {
-    pub(super) node: NodeId,
-    pub(super) demand: Demand,
-    pub(super) gpus: GpuAssignment,
-}
-
-/// A ready node of a shard's replica.
-type Place = (usize, Slot);
-
 impl Replicas {
-    /// Plans `wanted` as if only `own` ran. The plan has only the least number of bundles, so that no more is
-    /// reserved than necessary. `turn` is the number of tickets of the group that failed. The search is given
-    /// up after `units`.
+    /// Plans `wanted`, and gives up again what the plan took. Its keys are of no claims. The search is given up
+    /// after `units`.
+    pub(super) fn plan_only(&mut self, wanted: Wanted, units: u64) -> Option<Draft> {
+        let mut draft = Draft::default();
+        self.plan(wanted, units, &mut draft).ok()?;
+        let plan = draft.iter().map(|taken| PlannedBundle { key: 0, ..*taken }).collect();
+        self.roll_back(&mut draft, 0);
+        Some(plan)
+    }
+
+    /// Plans `wanted` as if only `own` ran, the allocations of the group. The plan has only the least number of
+    /// bundles, so that no more is reserved than necessary. `turn` is the number of tickets of the group that
+    /// failed. The search is given up after `units`.
     pub(super) fn plan_ignoring_others(
         &mut self,
         wanted: &Wanted,
-        own: &[Own],
+        own: &BTreeSet<AllocationId>,
         turn: u32,
         units: u64,
-    ) -> Option<Vec<PlannedBundle>> {
+    ) -> Option<Draft> {
         let end = self.meter.spent() + units;
         let requests = distinct(&wanted.items);
-        let mut rng = Rng::new(u64::from(turn));
         let mut places = self.most_free_first();
         self.meter.charge(places.len() as u64);
         if turn > 0 {
+            let mut rng = Rng::new(u64::from(turn));
             for at in (1..places.len()).rev() {
                 places.swap(at, rng.below(at as u64 + 1) as usize);
             }
         }
-        let mut most = first_choice(wanted, own);
-        loop {
+        let mut most = first_choice(wanted);
+        let plan = loop {
             let (mut chosen, left_out) = self.choose(&places, wanted, &requests, most);
+            chosen.extend(&wanted.standing);
             self.meter.charge(places.len() as u64);
-            chosen.extend(own.iter().filter_map(|bundle| self.locate(bundle.node)));
-            chosen.sort_unstable();
-            chosen.dedup();
-            let mut emptied = self.emptied(&chosen, own, rng.below(u64::MAX));
-            let standing = own.iter().filter_map(|bundle| emptied.locate(bundle.node));
-            let standing = standing.map(|(shard, slot)| Standing { shard, slot }).collect();
-            let mut draft = Draft::default();
-            let left = end.saturating_sub(self.meter.spent()).max(1);
-            let planned = emptied.plan(Wanted { standing, ..wanted.clone() }, left, &mut draft);
-            // Each chosen node was copied for the search.
-            self.meter.charge(chosen.len() as u64 + emptied.meter.spent());
-            if planned.is_ok() {
-                // The bundles taken first satisfy the rules without the later ones.
-                draft.taken.truncate(wanted.least.max(1));
-                // Copy for copy they are of the same shard, with slots of their own. Nothing is claimed here.
-                let here = |taken: PlannedBundle| {
-                    let slot = self.copies[taken.shard].shard().slot_of(taken.node);
-                    PlannedBundle { slot: slot.expect("a node of the copy"), key: 0, ..taken }
-                };
-                return Some(draft.taken.into_iter().map(here).collect());
+            for (shard, slot) in chosen {
+                let looked_at = self.copies[shard].empty(slot, own);
+                self.meter.charge(looked_at);
             }
-            if !left_out || self.meter.spent() >= end {
-                return None;
+            let left = end.saturating_sub(self.meter.spent()).max(1);
+            let plan = self.plan_only(wanted.clone(), left);
+            if plan.is_some() || !left_out || self.meter.spent() >= end {
+                break plan;
             }
             most = most.saturating_mul(MORE);
-        }
+        };
+        self.copies.iter_mut().for_each(Replica::refill);
+        // The bundles taken first satisfy the rules without the later ones.
+        plan.map(|mut plan| {
+            plan.truncate(wanted.least.max(1));
+            plan
+        })
     }
 
     /// Returns all ready nodes, most free first.
@@ -104,9 +92,8 @@ impl Replicas {
         places.into_iter().map(|(_, shard, slot)| (shard, slot)).collect()
     }
 
-    /// Chooses the first `most` nodes that could hold each request on each value of the rule's label. Chooses
-    /// at least one node of each value that suits some bundle, because values without room also count.
-    /// Returns the nodes, and whether any suitable node was left out.
+    /// Chooses the first `most` nodes that could hold each request on each value of the rule's label. Returns the
+    /// nodes, and whether any suitable node was left out.
     fn choose(
         &mut self,
         places: &[Place],
@@ -115,20 +102,13 @@ impl Replicas {
         most: usize,
     ) -> (Vec<Place>, bool) {
         let mut counts: BTreeMap<Option<String>, Vec<usize>> = BTreeMap::new();
-        let mut seen: BTreeSet<String> = BTreeSet::new();
         let mut chosen = Vec::new();
         let mut left_out = false;
         for &(shard, slot) in places {
             let copy = &mut self.copies[shard];
             let value = wanted.topology.as_ref().and_then(|rule| copy.shard().label_of(slot, &rule.key));
-            let value = value.map(str::to_owned);
-            let first = value.as_ref().is_some_and(|value| !seen.contains(value))
-                && requests.iter().chain(&wanted.settled).any(|asked| copy.shard_mut().may_hold(slot, asked));
-            if first {
-                seen.extend(value.clone());
-            }
-            let counts = counts.entry(value).or_insert_with(|| vec![0; requests.len()]);
-            let mut needed = first;
+            let counts = counts.entry(value.map(str::to_owned)).or_insert_with(|| vec![0; requests.len()]);
+            let mut needed = false;
             // Requests with enough nodes are skipped, unless it is still unknown whether a node was left out.
             for (request, count) in requests.iter().zip(counts) {
                 if left_out && *count >= most || !copy.could_hold(slot, request) {
@@ -143,15 +123,6 @@ impl Replicas {
             chosen.extend(needed.then_some((shard, slot)));
         }
         (chosen, left_out)
-    }
-
-    /// Creates replicas of the chosen nodes.
-    fn emptied(&self, chosen: &[Place], own: &[Own], seed: u64) -> Self {
-        let copies = self.copies.iter().enumerate().map(|(at, copy)| {
-            let slots = chosen.iter().filter(|&&(shard, _)| shard == at).map(|&(_, slot)| slot);
-            copy.emptied(&slots.collect::<Vec<_>>(), own)
-        });
-        Self::new(copies.collect(), seed)
     }
 }
 
@@ -172,64 +143,6 @@ impl Replica {
     pub(super) fn spec(&self, slot: Slot) -> Option<&NodeSpec> {
         Some(&self.base()?.cold(slot)?.registration.spec)
     }
-
-    /// Creates a replica of these nodes on which only `own` runs.
-    fn emptied(&self, slots: &[Slot], own: &[Own]) -> Self {
-        let config = self.shard().alike();
-        let mut shard = Shard::new(config.clone());
-        shard.set_reserved_nodes_percent(100);
-        shard.set_allocations_per_node_max(self.shard().allocations_per_node_max());
-        shard.step(self.setting_up(slots, own), Time::default(), &mut Vec::new());
-        let mut emptied = Self::new(Shard::replica(config), shard.enable_views());
-        emptied.sync();
-        emptied
-    }
-
-    /// Returns the commands that create the nodes, place the group's own bundles, and take out what nobody
-    /// can use.
-    fn setting_up(&self, slots: &[Slot], own: &[Own]) -> Vec<Command> {
-        let Some(view) = self.base() else { return Vec::new() };
-        let mut nodes = Vec::new();
-        let mut limits = Vec::new();
-        for &slot in slots {
-            let (Some(hot), Some(cold)) = (view.hot(slot), view.cold(slot)) else { continue };
-            let mut registration = (*cold.registration).clone();
-            registration.agent = None;
-            if !cold.unhealthy().is_empty() {
-                limits.push(Command::SetHealth(hot.id, cold.unhealthy().to_vec()));
-            }
-            if let Some(owner) = self.reserved_for(slot) {
-                let demand = all_of(&registration.spec);
-                limits.push(Command::Reserve(Box::new(Reserve { node: hot.id, owner, demand, until: None })));
-            }
-            if hot.state != Some(NodeState::Ready) {
-                limits.push(Command::Life(hot.id, LifeEvent::Drain));
-            }
-            nodes.push(Command::AddNode(Box::new(registration)));
-        }
-        let operations: Vec<(u16, Operation)> = (0u16..).zip(own.iter().map(allocated)).collect();
-        let statement = StatementId { incarnation: view.version().incarnation, planner: 0, number: 0 };
-        // Bundles on nodes of other shards conflict here.
-        let conflict_detection = ConflictDetection::Fine;
-        let mode = CommitMode::Incremental;
-        let part = Part { statement, operations, conflict_detection, mode };
-        nodes.push(Command::Apply(Box::new(part)));
-        nodes.append(&mut limits);
-        nodes
-    }
-}
-
-fn allocated(bundle: &Own) -> Operation {
-    let gpus = Some(bundle.gpus.mask).filter(|&mask| mask != 0);
-    let node = bundle.node;
-    let demand = bundle.demand.clone();
-    Operation::Allocate(Allocate { node, expected: None, demand, gpus, owner: None, bundle: None })
-}
-
-/// Returns a demand for everything that a node has.
-fn all_of(spec: &NodeSpec) -> Demand {
-    let gpu = if spec.gpus == 0 { GpuRequest::None } else { GpuRequest::Whole(spec.gpus) };
-    Demand { cpu: spec.cpu, memory: spec.memory, gpu, custom: spec.custom.clone() }
 }
 
 /// Returns the distinct requests.
@@ -244,11 +157,11 @@ fn distinct(items: &[Item]) -> Vec<Arc<PlacementRequest>> {
 }
 
 /// Returns how many nodes to choose first per request: one if bundles may share it, else one per bundle.
-fn first_choice(wanted: &Wanted, own: &[Own]) -> usize {
+fn first_choice(wanted: &Wanted) -> usize {
     let prefers = |rule: &TopologyRule| matches!(rule.spreading, Spreading::Pack { strict: false });
     match wanted.strategy {
         Strategy::Pack | Strategy::StrictPack if !wanted.topology.as_ref().is_some_and(prefers) => 1,
-        _ => wanted.items.len() + own.len(),
+        _ => wanted.items.len() + wanted.standing.len(),
     }
 }
 
@@ -256,7 +169,18 @@ fn first_choice(wanted: &Wanted, own: &[Own]) -> usize {
 mod tests {
     use super::super::test_bed::{Bed, cores, items_of, node_of, wanted_of};
     use super::*;
-    use crate::shard::Outcome;
+    use crate::ids::NodeId;
+    use crate::shard::{Command, Outcome, Reserve};
+    use crate::time::Time;
+
+    /// Places so many cores on a node.
+    fn fill(bed: &mut Bed, shard: usize, node: NodeId, cpu: u32) -> AllocationId {
+        let request = PlacementRequest { candidates: Some([node].into()), ..cores(cpu) };
+        match bed.step(shard, Command::Place(request)) {
+            Outcome::Place(Ok(placement)) => placement.allocation,
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn a_plan_that_ignores_others_names_nodes_where_the_copies_have_them_and_no_claims() {
@@ -271,7 +195,8 @@ mod tests {
         }
         bed.sync();
         let wanted = wanted_of(Strategy::StrictSpread, items_of([cores(4), cores(4), cores(4), cores(4)]));
-        let planned = bed.replicas.plan_ignoring_others(&wanted, &[], 0, 1 << 20).expect("were they free");
+        let planned =
+            bed.replicas.plan_ignoring_others(&wanted, &BTreeSet::new(), 0, 1 << 20).expect("were they free");
         assert_eq!(planned.len(), 4);
         for taken in planned {
             assert_eq!(bed.replicas.locate(taken.node), Some((taken.shard, taken.slot)));
@@ -314,22 +239,17 @@ mod tests {
         assert_eq!(chosen(&mut bed, &both, 1), (vec![3, 4], true));
         let spreading = Spreading::Spread { max_skew: 1 };
         let topology = Some(TopologyRule { key: "zone".into(), spreading });
-        let ruled = Wanted { topology: topology.clone(), ..wanted };
+        let ruled = Wanted { topology, ..wanted };
         assert_eq!(chosen(&mut bed, &ruled, 1), (vec![3, 2], true));
-        // A value without room counts too if a bundle suits it, with the node that has the most free.
-        let large = Wanted { topology, ..wanted_of(Strategy::Pack, items_of([cores(9)])) };
-        assert_eq!(chosen(&mut bed, &large, 1), (vec![3, 2], false));
     }
 
     #[test]
     fn as_many_nodes_are_chosen_first_as_the_bundles_may_need() {
-        let own: Vec<Own> = (1..=2)
-            .map(|node| Own { node: NodeId(node), demand: Demand::default(), gpus: GpuAssignment::NONE })
-            .collect();
+        let standing = vec![(0, 1), (0, 2)];
         let items = || items_of([cores(1), cores(1), cores(2)]);
         let of = |strategy, spreading: Option<Spreading>| {
             let topology = spreading.map(|spreading| TopologyRule { key: "zone".into(), spreading });
-            first_choice(&Wanted { topology, ..wanted_of(strategy, items()) }, &own)
+            first_choice(&Wanted { topology, standing: standing.clone(), ..wanted_of(strategy, items()) })
         };
         let soft = Some(Spreading::Pack { strict: false });
         let strict = Some(Spreading::Pack { strict: true });
@@ -348,13 +268,14 @@ mod tests {
         for count in [2, 8] {
             let mut bed = Bed::new(2);
             for number in 0..count {
-                bed.add(number % 2, node_of(8, &[]), false);
+                let node = bed.add(number % 2, node_of(8, &[]), false);
+                fill(&mut bed, number % 2, node, 8);
             }
             bed.sync();
             let wanted = wanted_of(Strategy::Pack, items_of([cores(8)]));
             let mut node = |turn| {
-                let planned = bed.replicas.plan_ignoring_others(&wanted, &[], turn, 1 << 20);
-                planned.expect("all are free")[0].node
+                let planned = bed.replicas.plan_ignoring_others(&wanted, &BTreeSet::new(), turn, 1 << 20);
+                planned.expect("were they free")[0].node
             };
             assert_eq!([node(0), node(0)], [node(0); 2], "first, the one that comes first");
             let any: BTreeSet<NodeId> = (1..=16 * count as u32).map(&mut node).collect();
@@ -367,16 +288,24 @@ mod tests {
         let mut bed = Bed::new(1);
         let nodes = [0, 1].map(|_| bed.add(0, node_of(8, &[]), false));
         bed.sync();
+        let own = nodes.map(|node| fill(&mut bed, 0, node, 5));
+        bed.sync();
         let items = items_of([cores(4), cores(4), cores(4)]);
         let wanted = Wanted { least: 2, ..wanted_of(Strategy::Pack, items) };
-        let own = |node, cpu| Own { node, demand: cores(cpu).demand, gpus: GpuAssignment::NONE };
-        let mut plan = |own: &[Own], units| {
-            let planned = bed.replicas.plan_ignoring_others(&wanted, own, 0, units)?;
+        let mut plan = |own: &[AllocationId], units| {
+            let own = own.iter().copied().collect();
+            let planned = bed.replicas.plan_ignoring_others(&wanted, &own, 0, units)?;
             Some(planned.iter().map(|taken| taken.node).collect::<Vec<_>>())
         };
         assert_eq!(plan(&[], 1 << 20).map(|planned| planned.len()), Some(2));
-        assert_eq!(plan(&[own(nodes[0], 5)], 1 << 20), Some(vec![nodes[1]; 2]));
-        assert_eq!(plan(&[own(nodes[0], 5), own(nodes[1], 5)], 1 << 20), None);
+        assert_eq!(plan(&own[..1], 1 << 20), Some(vec![nodes[1]; 2]));
+        assert_eq!(plan(&own, 1 << 20), None);
+        // Afterwards, the nodes are as their view says.
+        for node in nodes {
+            let (shard, slot) = bed.replicas.locate(node).expect("it is there");
+            let copy = bed.replicas.copies[shard].shard();
+            assert_eq!(copy.free_on(slot)[0], cores(3).demand.cpu.units());
+        }
     }
 
     #[test]
@@ -402,7 +331,7 @@ mod tests {
         assert!(copy.could_hold(slots[1], &cores(8)) && !copy.could_hold(slots[1], &cores(9)));
         let mut plan = |requests: Vec<PlacementRequest>| {
             let wanted = wanted_of(Strategy::StrictSpread, items_of(requests));
-            let planned = bed.replicas.plan_ignoring_others(&wanted, &[], 0, 1 << 20)?;
+            let planned = bed.replicas.plan_ignoring_others(&wanted, &BTreeSet::new(), 0, 1 << 20)?;
             Some(planned.iter().map(|taken| taken.node).collect::<BTreeSet<_>>())
         };
         assert_eq!(plan(vec![cores(8)]), Some([nodes[1]].into()));

@@ -9,65 +9,49 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ids::{NodeId, Ordinal};
 use crate::limits::REMOVED_NODES_KEPT_MAX;
 use crate::state::RemovedNode;
 
 type Key = (Arc<str>, Arc<str>);
 
-/// The record of a removed node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FormerLife {
-    pub(super) id: NodeId,
-    pub(super) ordinal: Ordinal,
-    pub(super) version: u64,
-}
-
 /// The most recently removed nodes, up to a limit. Older ones are forgotten and count as new machines.
 #[derive(Default)]
 pub(super) struct RemovedNodes {
-    /// With their age.
-    by_machine: BTreeMap<Key, (u64, FormerLife)>,
-    by_age: BTreeMap<u64, Key>,
+    by_age: BTreeMap<u64, RemovedNode>,
+    /// Their ages.
+    by_machine: BTreeMap<Key, u64>,
     next: u64,
 }
 
 impl RemovedNodes {
     pub(super) fn keep(&mut self, node: RemovedNode) {
-        let RemovedNode { name, identity, id, ordinal, version } = node;
-        let key = (name, identity);
-        let life = FormerLife { id, ordinal, version };
-        if let Some((age, _)) = self.by_machine.insert(key.clone(), (self.next, life)) {
-            self.by_age.remove(&age);
-        }
-        self.by_age.insert(self.next, key);
+        self.take(&node.name, &node.identity);
+        self.by_machine.insert((Arc::clone(&node.name), Arc::clone(&node.identity)), self.next);
+        self.by_age.insert(self.next, node);
         self.next += 1;
         if self.by_age.len() > REMOVED_NODES_KEPT_MAX
             && let Some((_, oldest)) = self.by_age.pop_first()
         {
-            self.by_machine.remove(&oldest);
+            self.by_machine.remove(&(oldest.name, oldest.identity));
         }
     }
 
     /// Takes the record of the machine that had this name, because it has returned.
-    pub(super) fn take(&mut self, name: &Arc<str>, identity: &Arc<str>) -> Option<FormerLife> {
-        let (age, life) = self.by_machine.remove(&(Arc::clone(name), Arc::clone(identity)))?;
-        self.by_age.remove(&age);
-        Some(life)
+    pub(super) fn take(&mut self, name: &Arc<str>, identity: &Arc<str>) -> Option<RemovedNode> {
+        let age = self.by_machine.remove(&(Arc::clone(name), Arc::clone(identity)))?;
+        self.by_age.remove(&age)
     }
 
     /// Returns the removed nodes, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = RemovedNode> {
-        self.by_age.values().map(|key| {
-            let (_, FormerLife { id, ordinal, version }) = self.by_machine[key];
-            RemovedNode { name: Arc::clone(&key.0), identity: Arc::clone(&key.1), id, ordinal, version }
-        })
+        self.by_age.values().cloned()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{NodeId, Ordinal};
 
     fn node(number: u64) -> RemovedNode {
         let name = format!("n{number}").into();
@@ -84,10 +68,7 @@ mod tests {
         assert_eq!(removed.iter().count(), REMOVED_NODES_KEPT_MAX);
         assert_eq!(removed.take(&"n1".into(), &"m".into()), None);
         assert_eq!(removed.take(&"n2".into(), &"other".into()), None);
-        assert_eq!(
-            removed.take(&"n2".into(), &"m".into()),
-            Some(FormerLife { id: NodeId(2), ordinal: Ordinal(2), version: 14 })
-        );
+        assert_eq!(removed.take(&"n2".into(), &"m".into()), Some(node(2)));
         assert_eq!(removed.take(&"n2".into(), &"m".into()), None);
         assert_eq!(removed.iter().next(), Some(node(3)));
     }

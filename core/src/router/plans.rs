@@ -1,10 +1,8 @@
 //! The planners behind a port: routes jobs to them and combines their replies.
 //!
-//! A job takes one slot of each ring from its submission to its reply. A cancel takes a slot of its own, even
-//! if its job is answered before the planner takes the cancel. So cancels are counted separately until their
-//! planner confirms them. Cancels above the bound wait here.
+//! A job may take two slots of each ring: one for itself, and one for its cancel. So a job that is cancelled is
+//! answered when its planner has also taken the cancel.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use slab::Slab;
@@ -12,7 +10,7 @@ use slab::Slab;
 use super::port::{NoRoom, PortReply, Tag};
 use crate::group::{ClientKey, GroupView, PlanJob, PlanReply, keeper_of};
 use crate::ids::GroupId;
-use crate::limits::{PLAN_CANCELS_IN_FLIGHT_MAX, PLANS_IN_FLIGHT_MAX};
+use crate::limits::PLANS_IN_FLIGHT_MAX;
 use crate::link::{Consumer, Doorbell, Producer};
 use crate::reply::reply_of;
 
@@ -24,12 +22,11 @@ pub(crate) struct PlanSubmission {
     pub(crate) job: Option<PlanJob>,
 }
 
-/// A message from a planner.
-pub(crate) enum PlanAnswer {
-    /// The reply to the job of this token.
-    Reply { token: u32, reply: PlanReply },
-    /// A cancel was taken, so its slot is free again. This does not mean that it found its job.
-    CancelTaken,
+/// A message from a planner about the job of this token.
+pub(crate) struct PlanAnswer {
+    pub(crate) token: u32,
+    /// `None`: its cancel was taken. This does not mean that it found the job.
+    pub(crate) reply: Option<PlanReply>,
 }
 
 /// The rings between a port and one planner, and the bell of the planner.
@@ -39,30 +36,21 @@ pub(crate) struct PlanLink {
     pub(crate) bell: Arc<Doorbell>,
 }
 
-/// The state of a job's cancel.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cancel {
-    /// The job is not cancelled.
-    None,
-    /// The cancel waits for a slot, under this number.
-    Queued(u64),
-    /// The cancel was sent to the planner.
-    Sent,
-}
-
 struct Pending {
     tag: Tag,
     /// The planner that has the job. Each has it if it is a list.
     planner: usize,
     client: ClientKey,
-    cancel: Cancel,
+    is_cancelled: bool,
+    /// The number of awaited answers.
+    left: usize,
+    reply: Option<PlanReply>,
     list: Option<List>,
 }
 
 /// A list of groups, to which every planner contributes a page.
 struct List {
     limit: u16,
-    left: usize,
     groups: Vec<GroupView>,
 }
 
@@ -72,13 +60,6 @@ pub(super) struct Plans {
     links: Vec<PlanLink>,
     touched: Vec<bool>,
     pending: Slab<Pending>,
-    /// The tokens of jobs whose cancels wait for a slot, by the number of the cancel. The answer to a job
-    /// removes its entry, so there are never more entries than jobs.
-    cancels: BTreeMap<u64, usize>,
-    /// The number of the last cancel.
-    last_cancel: u64,
-    /// The cancels that were sent and not confirmed.
-    cancels_in_flight: usize,
     /// The planner that got the last job that any planner may do.
     next: usize,
 }
@@ -118,12 +99,15 @@ impl Plans {
                 self.next
             }
             PlanJob::ListGroups(_, limit) => {
-                list = Some(List { limit, left: self.links.len(), groups: Vec::new() });
+                list = Some(List { limit, groups: Vec::new() });
                 0
             }
         };
         let last = if list.is_some() { self.links.len() - 1 } else { planner };
-        let token = self.pending.insert(Pending { tag, planner, client, cancel: Cancel::None, list });
+        let left = last + 1 - planner;
+        let is_cancelled = false;
+        let reply = None;
+        let token = self.pending.insert(Pending { tag, planner, client, is_cancelled, left, reply, list });
         for planner in planner..last {
             self.send(planner, token, client, Some(job.clone()));
         }
@@ -133,28 +117,15 @@ impl Plans {
 
     /// Cancels the job of `tag` if it is still in flight and was not cancelled before.
     pub(super) fn cancel(&mut self, tag: Tag) {
-        let number = self.last_cancel + 1;
         let found = self.pending.iter_mut().find(|(_, pending)| pending.tag == tag);
-        if let Some((token, Pending { cancel, list: None, .. })) = found
-            && *cancel == Cancel::None
+        if let Some((token, pending)) = found
+            && !pending.is_cancelled
+            && pending.list.is_none()
         {
-            *cancel = Cancel::Queued(number);
-            self.last_cancel = number;
-            self.cancels.insert(number, token);
-            self.send_cancels();
-        }
-    }
-
-    /// Sends cancels in order while there are slots.
-    fn send_cancels(&mut self) {
-        while self.cancels_in_flight < PLAN_CANCELS_IN_FLIGHT_MAX
-            && let Some((_, token)) = self.cancels.pop_first()
-        {
-            let pending = &mut self.pending[token];
-            pending.cancel = Cancel::Sent;
+            pending.is_cancelled = true;
+            pending.left += 1;
             let planner = pending.planner;
             let client = pending.client;
-            self.cancels_in_flight += 1;
             self.send(planner, token, client, None);
         }
     }
@@ -183,39 +154,33 @@ impl Plans {
         for planner in 0..self.links.len() {
             while let Some(answer) = self.links[planner].replies.pop() {
                 taken += 1;
-                let PlanAnswer::Reply { token, reply: answer } = answer else {
-                    self.cancels_in_flight -= 1;
-                    continue;
-                };
-                if let Some((tag, done)) = self.handle_answer(token as usize, answer) {
+                if let Some((tag, done)) = self.handle_answer(answer) {
                     reply(tag, PortReply::Plan(Box::new(done)));
                 }
             }
         }
-        if !self.cancels.is_empty() {
-            self.send_cancels();
-        }
         taken
     }
 
-    fn handle_answer(&mut self, token: usize, mut answer: PlanReply) -> Option<(Tag, PlanReply)> {
+    fn handle_answer(&mut self, PlanAnswer { token, reply }: PlanAnswer) -> Option<(Tag, PlanReply)> {
+        let token = token as usize;
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
-        if let Some(List { limit, left, groups }) = &mut pending.list {
-            groups.append(&mut reply_of(answer));
-            *left -= 1;
-            if *left > 0 {
-                return None;
-            }
+        pending.left -= 1;
+        match (reply, &mut pending.list) {
+            (Some(page), Some(list)) => list.groups.append(&mut reply_of(page)),
+            (Some(reply), None) => pending.reply = Some(reply),
+            (None, _) => {}
+        }
+        if pending.left > 0 {
+            return None;
+        }
+        let Pending { tag, reply, list, .. } = self.pending.remove(token);
+        let of_list = list.map(|List { limit, mut groups }| {
             groups.sort_by_key(|group| group.id);
-            groups.truncate(usize::from(*limit));
-            answer = PlanReply::Groups(std::mem::take(groups));
-        }
-        let Pending { tag, cancel, .. } = self.pending.remove(token);
-        if let Cancel::Queued(number) = cancel {
-            // Otherwise, it would cancel the next job with this token.
-            self.cancels.remove(&number);
-        }
-        Some((tag, answer))
+            groups.truncate(usize::from(limit));
+            PlanReply::Groups(groups)
+        });
+        Some((tag, of_list.or(reply).expect("each job is answered")))
     }
 
     pub(super) fn is_idle(&mut self) -> bool {

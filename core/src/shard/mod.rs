@@ -435,11 +435,6 @@ impl Shard {
         self.books.set_allocations_per_node_max(most);
     }
 
-    /// Returns the maximum number of allocations per node.
-    pub(crate) fn allocations_per_node_max(&self) -> u16 {
-        self.books.nodes.places_max() as u16
-    }
-
     /// Returns the owners that have reserved nodes here, ascending.
     #[must_use]
     pub fn reservation_owners(&self) -> Vec<OwnerId> {

@@ -1,20 +1,20 @@
 //! Operations of a planner on its private copy of a shard. They search and take with the shard's own code,
 //! without recording allocations, and reset nodes to the shard's view.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::ids::NodeId;
+use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::limits::{RANKINGS_KEPT_MAX, SELECTORS_KEPT_MAX};
 use crate::node::{NodeSpec, NodeState};
 use crate::request::{PlacementRequest, Policy, Refusal};
 use crate::resource::{Amount, Demand, GpuAssignment};
 use crate::shard::Shard;
-use crate::shard::ShardConfig;
 use crate::shard::books::Dirty;
 use crate::shard::choose::{Choice, Eligibility, Eligible};
-use crate::view::View;
+use crate::view::{ColdImage, HotImage, View};
 
 /// The result of taking tentatively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,16 +97,19 @@ impl Shard {
         }
     }
 
-    /// Returns the configuration of a shard like this one.
-    pub(crate) fn alike(&self) -> ShardConfig {
-        ShardConfig {
-            shard: self.id,
-            incarnation: self.incarnation,
-            partitions: self.books.partitions.clone(),
-            geometry: self.choose.geometry().clone(),
-            seed: 0,
-            hybrid: self.choose.hybrid_settings(),
-        }
+    /// Frees a node of a replica of its reservation and of all allocations in the view except `kept`. Returns the
+    /// images of the node without them, which the caller must [apply](Self::apply_image), and their number.
+    pub(crate) fn empty_tentatively(
+        &mut self,
+        slot: Slot,
+        kept: &BTreeSet<AllocationId>,
+    ) -> (HotImage, ColdImage, usize) {
+        let view = Arc::clone(self.base().expect("a replica that follows a view"));
+        let ended: Vec<_> = view.allocations(slot).filter(|of_node| !kept.contains(&of_node.id)).collect();
+        self.books.empty(slot, &ended);
+        let registration = view.cold(slot).map(|cold| &cold.registration);
+        let cold = self.cold_image(slot, registration).expect("a registered node");
+        (self.hot_image(slot), cold, ended.len())
     }
 
     /// Returns the refusal of `request`.

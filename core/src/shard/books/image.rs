@@ -2,10 +2,10 @@
 
 use super::table::{ColdNode, HotNode, Room, has_shortfall};
 use super::{Books, Dirty};
-use crate::books::Shortfalls;
+use crate::books::{Cause, Shortfalls, WITHHELD};
 use crate::index::Slot;
 use crate::node::NodeSpec;
-use crate::view::{ColdImage, HotImage};
+use crate::view::{AllocationView, ColdImage, HotImage};
 
 impl Books {
     /// Adds a node as a view shows it.
@@ -52,6 +52,18 @@ impl Books {
             self.set_entries_image(slot, &cold.entries);
         }
         Dirty::changed(slot)
+    }
+
+    /// Frees a replica's node of its reservation and of allocations that its view shows.
+    pub(crate) fn empty(&mut self, slot: Slot, ended: &[AllocationView]) {
+        let hot = self.nodes.hot(slot);
+        assert!(ended.len() <= hot.allocations as usize, "node {} has fewer than {}", hot.id, ended.len());
+        self.change(slot, WITHHELD, |books| {
+            books.leave(slot, |cause| matches!(cause, Cause::Reservation(_)));
+            for AllocationView { demand, gpus, units, .. } in ended {
+                books.nodes.give(slot, demand, *gpus, units.as_ref());
+            }
+        });
     }
 }
 

@@ -282,16 +282,6 @@ impl Choose {
         }
     }
 
-    /// Returns the mapping from values to coordinates.
-    pub(crate) fn geometry(&self) -> &Geometry {
-        self.index.geometry()
-    }
-
-    /// Returns the settings of the hybrid policy.
-    pub(crate) fn hybrid_settings(&self) -> HybridSettings {
-        self.hybrid_settings
-    }
-
     /// Returns the cursor and the random state of the policies.
     pub(crate) fn policy_state(&self) -> &PolicyState {
         &self.policy_state

@@ -5,7 +5,7 @@
 //! 1. It drains the shard's rings into a batch. It takes at most a quantum per ring and round, and records
 //!    the order.
 //! 2. It steps the shard.
-//! 3. It publishes the summary, and a view if views are enabled.
+//! 3. It publishes the summary, and what changed if views are enabled.
 //! 4. It hands out the outcomes and rings the bells of the ports.
 //!
 //! The loop asks to abort statements whose hold is past its deadline. It feeds the decisions back to the
@@ -121,6 +121,7 @@ impl ShardRunner {
         stop: StopSignal,
     ) -> Self {
         stop.watch(&bell);
+        shard.set_view_bell(&bell);
         let interest = Arc::default();
         summary.publish_owners(shard.reservation_owners());
         summary.publish(&shard.facts());
@@ -172,6 +173,11 @@ impl ShardRunner {
         self.shard.set_pages(pages);
     }
 
+    /// Sets the bounds of what the shard publishes for views, for a test.
+    pub fn set_view_bounds(&mut self, publications: usize, places: usize) {
+        self.shard.set_view_bounds(publications, places);
+    }
+
     /// Returns the shard, for inspection between batches.
     #[must_use]
     pub fn shard(&self) -> &Shard {
@@ -207,11 +213,12 @@ impl ShardRunner {
         if !self.own.is_empty() {
             return false;
         }
-        let links = &mut self.links;
-        let stop = &self.stop;
-        self.rested = self
-            .bell
-            .sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty()));
+        let Self { links, stop, bell, shard, .. } = self;
+        self.rested = bell.sleep_if(|| {
+            !stop.is_stopped()
+                && links.iter_mut().all(|link| link.submissions.is_empty())
+                && !shard.has_view_to_publish()
+        });
         self.rested
     }
 
@@ -224,7 +231,8 @@ impl ShardRunner {
     /// Returns whether the runner sleeps although there is work for it. If so, a wake-up was lost.
     pub fn oversleeps(&mut self) -> bool {
         let full = self.links.iter_mut().any(|link| !link.submissions.is_empty());
-        self.rested && self.is_asleep() && (full || !self.own.is_empty())
+        let is_behind = self.shard.has_view_to_publish();
+        self.rested && self.is_asleep() && (full || is_behind || !self.own.is_empty())
     }
 
     /// Sleeps until the bell rings or the next deadline in the shard.
@@ -247,6 +255,9 @@ impl ShardRunner {
         self.drain(clock);
         let count = self.batch.len();
         if count == 0 && self.shard.next_deadline().is_none_or(|due| due > clock.now()) {
+            // Readers may have made room for what is not published.
+            let sequence = self.shard.publish_view();
+            self.tell_readers(sequence);
             return 0;
         }
         self.rested = false;
@@ -330,16 +341,14 @@ impl ShardRunner {
             self.summary.publish_owners(self.shard.reservation_owners());
         }
         let facts = self.shard.facts();
-        // The view first: a planner that sees growth here finds in the view what grew. In the other order it
-        // could try a waiting group on the old view and then see no more growth.
-        let view = self.shard.publish_view();
+        // The view first: a planner that sees growth here finds in the view what grew, or that a view is due. In the
+        // other order it could try a waiting group on the old view and then see no more growth.
+        let sequence = self.shard.publish_view();
         self.summary.publish(&facts);
         if !self.planners.is_empty() {
             self.tell_planners(facts.growth);
         }
-        if let Some(view) = view {
-            self.tell_followers(view.version().sequence);
-        }
+        self.tell_readers(sequence);
     }
 
     /// Sets where ports register their interest in views.
@@ -348,7 +357,8 @@ impl ShardRunner {
     }
 
     /// Notifies the ports that want to hear of the view that was just published.
-    fn tell_followers(&mut self, sequence: u64) {
+    fn tell_readers(&mut self, published: Option<u64>) {
+        let Some(sequence) = published else { return };
         let mut ports = self.interest.take(sequence);
         while ports != 0 {
             let link = &self.links[ports.trailing_zeros() as usize];

@@ -188,6 +188,13 @@ pub const PLACEMENTS_PER_MESSAGE_MAX: usize = 1024;
 pub const VIEW_VERSIONS_MAX: u64 = 1 << 16;
 /// The number of replaced bytes after which a reader must release its view.
 pub const VIEW_BYTES_MAX: u64 = 256 << 20;
+/// The number of publications that a shard makes ahead of the readers of its views. A power of two.
+pub const VIEW_LOG: usize = 32;
+/// The number of changed places that a shard reads at the end of a batch for a view, or twice those that the batch
+/// changed. It goes on at the end of the next batch.
+pub const VIEW_PLACES: usize = 1024;
+/// The number of images of changed places that one read of a view takes over.
+pub const VIEW_PORTION: usize = 1024;
 /// The number of publications between checks by a port whether it may still keep its view.
 pub const VIEW_LOOK_INTERVAL: u64 = 64;
 

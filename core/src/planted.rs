@@ -51,8 +51,8 @@ pub enum PlantedBug {
     AbortKeepsBundle,
     /// An abort does not return what the statement used of a reservation.
     AbortKeepsReservationUsed,
-    /// A replaced view is destroyed at once, although a reader may be about to take it.
-    ViewDestroyedAtOnce,
+    /// A reader that makes room in the log of a shard's changes does not tell the shard.
+    RoomForViewUntold,
     /// A portion that ends between nodes skips the next node.
     PortionSkipsNode,
     /// A planner's replica still counts what a failed statement would have taken.

@@ -1,147 +1,119 @@
-//! Model checks the publication of views with loom, over every interleaving within the bound.
+//! Model checks with loom the log of a shard's changes, over every interleaving within the bound.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_views --release`
-//!
-//! This is a model of the protocol and not `core/src/link/cell.rs` itself. That file uses crossbeam-epoch,
-//! whose queues make a model too large.
-//!
-//! The epoch here is the one that crossbeam implements (Fraser, "Practical lock-freedom", 2004), with its
-//! orderings. A reader announces the epoch it saw, followed by a sequentially consistent fence. A box that is
-//! removed in one epoch is destroyed two epochs later. The epoch does not advance while a reader announces an
-//! older one. The orderings of the cell are those of `ViewCell`: `AcqRel` on the swap, `Acquire` on the load.
 #![cfg(loom)]
 
-use loom::cell::UnsafeCell;
+mod loom_bed;
+
+use std::sync::Arc as StdArc;
+use std::task::Waker;
+
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 use loom::thread;
+use loom_bed::Bed;
+use wharf_core::ids::ShardId;
+use wharf_core::link::{Doorbell, ViewInterest, ViewLog, ViewNews, view_log};
 
-/// The boxes for views. The first one exists from the start.
-const BOXES: usize = 3;
-/// With more, the model is too large.
-const READERS: usize = 1;
-/// The value of a destroyed box.
-const DESTROYED: usize = usize::MAX;
+/// The state that a publication shows: the number of changes before it.
+#[derive(Default)]
+struct Shown(u64);
 
-/// A cell, its epoch, and a slot per reader.
-struct Cell {
-    current: AtomicUsize,
-    boxes: [UnsafeCell<usize>; BOXES],
-    epoch: AtomicUsize,
-    /// 0: not pinned. Otherwise twice the epoch, plus one.
-    pinned: [AtomicUsize; READERS],
+/// Publishes the changes so far, if there is room. Returns how many are published.
+fn publish(log: &mut ViewLog<Shown>, changes: u64, published: u64) -> u64 {
+    if changes == published {
+        return published;
+    }
+    let Some(mut buffer) = log.take() else { return published };
+    buffer.0 = changes;
+    log.publish(buffer);
+    changes
 }
 
-// The protocol makes sharing sound. loom checks every access.
-struct Shared(Cell);
-
-impl Cell {
-    fn new() -> Self {
-        Self {
-            current: AtomicUsize::new(0),
-            boxes: [0; BOXES].map(UnsafeCell::new),
-            epoch: AtomicUsize::new(2),
-            pinned: [0; READERS].map(AtomicUsize::new),
-        }
-    }
-
-    /// Does what `ViewCell::load` does. Returns the number of the view.
-    fn load(&self, reader: usize) -> usize {
-        // Relaxed: the fence below orders it with what the writer does after its own fence.
-        let epoch = self.epoch.load(Ordering::Relaxed);
-        // A read-modify-write, as crossbeam pins on x86. A plain store would end the release sequence of the
-        // store that ended the previous look.
-        self.pinned[reader].swap(2 * epoch + 1, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-        // Acquire: pairs with the AcqRel in `publish`.
-        let at = self.current.load(Ordering::Acquire);
-        // SAFETY: the model verifies it.
-        let view = self.boxes[at].with(|view| unsafe { *view });
-        // Release: pairs with the Acquire fence in `advance`. The look is over.
-        self.pinned[reader].store(0, Ordering::Release);
-        view
-    }
-
-    /// Does what `ViewCell::publish` does. Returns the removed box and the epoch of its removal.
-    fn publish(&self, at: usize) -> (usize, usize) {
-        // SAFETY: no other thread knows this box yet.
-        self.boxes[at].with_mut(|view| unsafe { *view = at });
-        let before = self.current.swap(at, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-        // Relaxed: only the writer advances the epoch here.
-        (before, self.epoch.load(Ordering::Relaxed))
-    }
-
-    /// Moves to the next epoch, unless a reader announces an older one than this.
-    fn advance(&self) {
-        let epoch = self.epoch.load(Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        for pinned in &self.pinned {
-            // Relaxed: ordered by the fences before and after.
-            let seen = pinned.load(Ordering::Relaxed);
-            if seen != 0 && seen != 2 * epoch + 1 {
-                return;
+/// A shard changes twice and has one buffer. It sleeps as in `executor.rs` while it has no room. A reader asks, reads
+/// and sleeps as planners do, until a view shows both changes. loom reports a deadlock if a wake-up is lost.
+#[test]
+fn a_reader_that_waits_for_a_view_gets_it_although_the_shard_had_no_room() {
+    loom::model(|| {
+        let beds = [0; 2].map(|_| StdArc::new(Bed::default()));
+        let bells = [0, 1].map(|at| StdArc::new(Doorbell::new(Waker::from(StdArc::clone(&beds[at])))));
+        let [bell_of_shard, bell_of_reader] = bells;
+        let [bed_of_shard, bed_of_reader] = beds;
+        let (mut log, mut source, progress) = view_log::<Shown>(1);
+        log.set_bell(StdArc::clone(&bell_of_shard));
+        let interest = Arc::new(ViewInterest::default());
+        let news = Arc::new(ViewNews::default());
+        let shard = {
+            let interest = Arc::clone(&interest);
+            let news = Arc::clone(&news);
+            let bell_of_reader = StdArc::clone(&bell_of_reader);
+            thread::spawn(move || {
+                let mut published = 0;
+                let mut changes = 0;
+                while published < 2 {
+                    changes = 2.min(changes + 1);
+                    let now = publish(&mut log, changes, published);
+                    if now != published && interest.take(log.sequence()) & 1 != 0 {
+                        news.put(ShardId(0));
+                        bell_of_reader.ring();
+                    }
+                    published = now;
+                    let is_idle = |log: &mut ViewLog<Shown>| changes == 2 && published < 2 && !log.has_room();
+                    if bell_of_shard.sleep_if(|| is_idle(&mut log)) {
+                        bed_of_shard.sleep();
+                    }
+                }
+            })
+        };
+        let mut shown = 0;
+        while shown < 2 {
+            news.take(|_| {});
+            interest.want_next(0);
+            let mut taken = 0;
+            while let Some(buffer) = source.pop() {
+                assert!(buffer.0 > shown, "changes come in order");
+                (shown, taken) = (buffer.0, taken + 1);
+                source.give_back(buffer);
+            }
+            // Rings the shard if it waits for the buffer.
+            let _ = progress.due();
+            if shown < 2 && taken == 0 && bell_of_reader.sleep_if(|| news.is_empty()) {
+                bed_of_reader.sleep();
             }
         }
-        fence(Ordering::Acquire);
-        self.epoch.store(epoch + 1, Ordering::Release);
-    }
-
-    fn destroy(&self, at: usize) {
-        // SAFETY: the model verifies it.
-        self.boxes[at].with_mut(|view| unsafe { *view = DESTROYED });
-    }
-}
-
-// SAFETY: the model verifies it.
-unsafe impl Send for Shared {}
-// SAFETY: the model verifies it.
-unsafe impl Sync for Shared {}
-
-/// Runs a reader that looks twice, and a writer that destroys removed boxes `wait` epochs later.
-fn run(wait: usize) {
-    loom::model(move || {
-        let cell = Arc::new(Shared(Cell::new()));
-        let readers: Vec<_> = (0..READERS)
-            .map(|reader| {
-                let cell = Arc::clone(&cell);
-                thread::spawn(move || {
-                    let first = cell.0.load(reader);
-                    let second = cell.0.load(reader);
-                    assert!(first != DESTROYED && second != DESTROYED, "a destroyed view is read");
-                    assert!(first <= second, "views go back from {first} to {second}");
-                })
-            })
-            .collect();
-        let mut retired = Vec::new();
-        for at in 1..BOXES {
-            retired.push(cell.0.publish(at));
-            cell.0.advance();
-            cell.0.advance();
-            let epoch = cell.0.epoch.load(Ordering::Relaxed);
-            retired.retain(|&(at, since)| {
-                let due = epoch >= since + wait;
-                if due {
-                    cell.0.destroy(at);
-                }
-                !due
-            });
-        }
-        for reader in readers {
-            reader.join().unwrap();
-        }
-        assert_eq!(cell.0.load(0), BOXES - 1);
+        shard.join().unwrap();
     });
 }
 
+/// A reader that sees what a shard told after it published finds the publication, or that one is due.
 #[test]
-fn no_reader_meets_a_view_that_was_destroyed_and_none_goes_back() {
-    run(2);
-}
-
-/// Checks the model itself: if boxes are destroyed at once, a reader may still use one.
-#[test]
-#[should_panic]
-fn a_view_that_is_destroyed_at_once_is_met() {
-    run(0);
+fn a_reader_that_hears_of_a_change_finds_it_or_learns_that_it_is_due() {
+    loom::model(|| {
+        let (mut log, mut source, progress) = view_log::<Shown>(1);
+        let told = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+        let shard = {
+            let told = Arc::clone(&told);
+            thread::spawn(move || {
+                let mut published = 0;
+                for changes in 1..=2 {
+                    published = publish(&mut log, changes, published);
+                    // Release, as an outcome that is handed out.
+                    told.store(changes, loom::sync::atomic::Ordering::Release);
+                }
+                log
+            })
+        };
+        let mut shown = 0;
+        let mut sequence = 0;
+        for _ in 0..2 {
+            // Acquire, as an outcome that is taken.
+            let heard = told.load(loom::sync::atomic::Ordering::Acquire);
+            let due = progress.due();
+            while let Some(buffer) = source.pop() {
+                (shown, sequence) = (buffer.0, sequence + 1);
+                source.give_back(buffer);
+            }
+            assert!(shown >= heard || due > sequence, "{heard} is told, {shown} is shown, {due} is due");
+        }
+        shard.join().unwrap();
+    });
 }

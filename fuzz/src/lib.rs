@@ -22,9 +22,6 @@ pub mod sim;
 mod statement_ops;
 pub use statement_ops::{StatementCounts, run_statement_ops};
 
-mod view_cell;
-pub use view_cell::{ViewCellCounts, run_view_cell};
-
 use wharf_core::rng::Rng;
 
 /// Returns `length` bytes that depend only on `seed`. Tests use them as generated input.

@@ -199,4 +199,5 @@ fn the_simulator_finds_bugs_of_views_and_of_following() {
     );
     simulator_finds(PlantedBug::GrantedClaimUnseen, &["views_are_true", "versions_only_grow"]);
     simulator_finds(PlantedBug::PortionSkipsNode, &["followers_keep_up"]);
+    simulator_finds(PlantedBug::RoomForViewUntold, &["nobody_oversleeps", "comes_to_rest"]);
 }

@@ -115,12 +115,12 @@ impl ViewsArgs {
 impl Rows {
     fn print(&self) {
         if !self.publish.is_empty() {
-            say(format_args!("    nodes  changes  publish ns  bytes copied  chunks copied"));
+            say(format_args!("    nodes  changes  publish ns    build ns  bytes copied  chunks copied"));
         }
         for row in &self.publish {
-            let PublishRow { nodes, changes, publish_ns, bytes_copied, chunks_copied } = row;
+            let PublishRow { nodes, changes, publish_ns, build_ns, bytes_copied, chunks_copied } = row;
             say(format_args!(
-                "{nodes:>9} {changes:>8} {publish_ns:>11} {bytes_copied:>13} {chunks_copied:>14}"
+                "{nodes:>9} {changes:>8} {publish_ns:>11} {build_ns:>11} {bytes_copied:>13} {chunks_copied:>14}"
             ));
         }
         if !self.readers.is_empty() {

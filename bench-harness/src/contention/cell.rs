@@ -13,7 +13,7 @@ use wharf_core::rng::Rng;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Released, Shard, ShardConfig};
 use wharf_core::statement::{Applied, CommitMode, ConflictDetection, Granted, Operation, Part, Prepare};
 use wharf_core::time::Time;
-use wharf_core::view::View;
+use wharf_core::view::{View, ViewReader};
 
 use super::Settings;
 
@@ -81,6 +81,8 @@ struct Live {
 /// The cell.
 pub struct Cell {
     shards: Vec<Shard>,
+    /// The reader of each shard's views.
+    views: Vec<ViewReader>,
     live: Vec<Live>,
     /// The cpu in use and the wanted cpu in use, in 1/10,000 cores.
     taken: i64,
@@ -98,15 +100,14 @@ impl Cell {
         let shards = shards.collect();
         let cores = i64::from(settings.nodes) * Amount::whole(NODE_CORES).units();
         let target = cores / 100 * i64::from(settings.full_percent);
-        let mut cell = Self { shards, live: Vec::new(), taken: 0, target, rng, outcomes: Vec::new() };
+        let mut cell =
+            Self { shards, views: Vec::new(), live: Vec::new(), taken: 0, target, rng, outcomes: Vec::new() };
         for number in 1..=u64::from(settings.nodes) {
             let shard = (number % u64::from(settings.shards)) as u16;
             let node = registration(number, shard);
             cell.step(usize::from(shard), Command::AddNode(Box::new(node)), Time(0));
         }
-        for shard in &mut cell.shards {
-            shard.enable_views();
-        }
+        cell.views.extend(cell.shards.iter_mut().map(Shard::enable_views));
         while cell.taken < cell.target {
             let shard = cell.rng.below(u64::from(settings.shards)) as usize;
             let request = task(&mut cell.rng);
@@ -127,8 +128,8 @@ impl Cell {
 
     /// Returns the newest view of a shard.
     #[must_use]
-    pub fn view(&self, shard: usize) -> &Arc<View> {
-        self.shards[shard].current_view().expect("views are made")
+    pub fn view(&self, shard: usize) -> Arc<View> {
+        self.views[shard].read_until(self.views[shard].due())
     }
 
     fn step(&mut self, shard: usize, command: Command, now: Time) -> Outcome {
@@ -136,9 +137,11 @@ impl Cell {
         self.outcomes.pop().expect("one command, one outcome")
     }
 
+    /// Publishes views and reads them, so that there is always room for the next ones.
     fn publish(&mut self) {
-        for shard in &mut self.shards {
+        for (shard, reader) in self.shards.iter_mut().zip(&self.views) {
             shard.publish_view();
+            drop(reader.latest());
         }
     }
 

@@ -233,7 +233,7 @@ impl Planner {
     /// Plans the tasks of a job on private copies. Returns the operations and the task of each.
     fn plan(&mut self, cell: &Cell, job: &Job) -> (Vec<Placed>, Vec<usize>) {
         for (shard, replica) in self.replicas.iter_mut().enumerate() {
-            replica.sync(cell.view(shard));
+            replica.sync(&cell.view(shard));
         }
         let count = cell.shard_count();
         let mut last = self.rng.below(count as u64) as usize;

@@ -1,6 +1,7 @@
 //! The work of a served shard outside its step, for the row `served-step`.
 //!
-//! - After each batch its view is published.
+//! - After each batch its changes are published. A thread reads the views all the time, as planners and followers
+//!   do, and builds them.
 //! - One statement of four allocations per hundred placements is prepared in one batch and finished in the
 //!   next. It is held in between.
 //! - The batch is recorded as the service's observer does: the time of each command in its ring, and the
@@ -12,7 +13,11 @@
 //! a private copy, while the clock is stopped), and the registrar. Nothing is written to disk while the
 //! service runs, because there is no journal yet.
 
+use std::hint::black_box;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use wharf_core::executor::{BatchRecord, Observer};
 use wharf_core::ids::{Incarnation, SessionId, ShardId, StatementId};
@@ -43,9 +48,44 @@ const WINDOW: u64 = 256;
 /// Bytes that are written to a connection at once.
 const WRITE_BYTES: usize = 64 * 1024;
 
+/// The time between two reads of views.
+const READS_EVERY: Duration = Duration::from_micros(200);
+
+/// A thread that reads views until this is dropped.
+struct Readers {
+    reader: ViewReader,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Readers {
+    fn new(reader: ViewReader) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let reads = reader.clone();
+        let thread = std::thread::spawn(move || {
+            // Relaxed: it only signals the end.
+            while !stopped.load(Ordering::Relaxed) {
+                black_box(reads.latest());
+                std::thread::sleep(READS_EVERY);
+            }
+        });
+        Self { reader, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        // Relaxed: see above.
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "a reader does not panic");
+    }
+}
+
 /// Everything except the shard.
 pub(super) struct Served {
-    reader: ViewReader,
+    readers: Readers,
     /// The private copy that plans statements.
     copy: Shard,
     catalog: Catalog,
@@ -82,7 +122,7 @@ impl Served {
         );
         let session = SessionId { incarnation: Incarnation(1), number: 1 };
         Self {
-            reader: shard.enable_views(),
+            readers: Readers::new(shard.enable_views()),
             copy: Shard::replica(config),
             catalog: registrar.catalog(),
             clock,
@@ -119,7 +159,8 @@ impl Served {
 
     /// Plans a statement on the newest view; `None` if not all of it fits.
     fn plan(&mut self, scenario: &Scenario) -> Option<Command> {
-        self.copy.sync(&self.reader.latest());
+        let reader = &self.readers.reader;
+        self.copy.sync(&reader.read_until(reader.due()));
         let mut operations = Vec::with_capacity(ALLOCATIONS);
         for (place, &request) in (0u16..).zip(&self.requests) {
             let request = &scenario.requests[request as usize];

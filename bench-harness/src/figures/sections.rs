@@ -133,6 +133,7 @@ pub const SECTIONS: &[Section] = &[
             column("nodes", "/nodes", Count),
             column("changes", "/changes", Count),
             column("ns", "/publish_ns", Count),
+            column("ns of a reader", "/build_ns", Count),
             column("chunks copied", "/chunks_copied", Count),
             column("bytes copied", "/bytes_copied", Count),
         ],

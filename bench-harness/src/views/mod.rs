@@ -19,22 +19,24 @@ use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
 use wharf_core::time::Time;
-use wharf_core::view::{Copied, View};
+use wharf_core::view::{Copied, View, ViewReader};
 
 pub use self::planners::PlannersRow;
 
-/// The cost of one publication.
+/// The cost of one publication for the shard, and of the view for the reader that builds it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PublishRow {
     /// The number of nodes of the shard.
     pub nodes: u32,
     /// Placements or releases since the previous publication, each on a random node.
     pub changes: u32,
-    /// The median time in nanoseconds.
+    /// The median time in nanoseconds, on the shard's thread.
     pub publish_ns: u64,
-    /// The mean number of bytes of chunks copied or created.
+    /// The median time in nanoseconds that a reader takes to build the view.
+    pub build_ns: u64,
+    /// The mean number of bytes of chunks that the reader copies or creates.
     pub bytes_copied: u64,
-    /// The mean number of chunks copied or created.
+    /// The mean number of chunks that the reader copies or creates.
     pub chunks_copied: u64,
 }
 
@@ -43,9 +45,9 @@ pub struct PublishRow {
 pub struct ReadersRow {
     /// The number of nodes of the shard.
     pub nodes: u32,
-    /// Threads that take view after view and walk the differences.
+    /// Threads that take view after view and walk the differences. They build the views.
     pub readers: u32,
-    /// Placements and releases per second, published in batches of 64.
+    /// Placements and releases per second, published in batches of 64 as far as the readers keep up.
     pub ops_per_second: u64,
     /// Views per second that all readers took together.
     pub views_per_second: u64,
@@ -71,6 +73,7 @@ pub struct MemoryRow {
 /// A shard whose nodes are changed one by one.
 pub struct Bench {
     shard: Shard,
+    reader: Option<ViewReader>,
     rng: Rng,
     seed: u64,
     nodes: u32,
@@ -116,11 +119,12 @@ impl Bench {
         let commands = (1..=u64::from(nodes)).map(|number| Command::AddNode(Box::new(registration(number))));
         shard.step(commands, Time(0), &mut outcomes);
         outcomes.clear();
-        let mut bench = Self { shard, rng: Rng::new(seed), seed, nodes, live: Vec::new(), outcomes };
+        let rng = Rng::new(seed);
+        let mut bench = Self { shard, reader: None, rng, seed, nodes, live: Vec::new(), outcomes };
         for _ in 0..nodes {
             bench.place();
         }
-        bench.shard.enable_views();
+        bench.reader = Some(bench.shard.enable_views());
         bench
     }
 
@@ -167,7 +171,7 @@ impl Bench {
         }
     }
 
-    /// Publishes a view. Returns the time it took.
+    /// Publishes what changed, if readers have made room. Returns the time it took on the shard's thread.
     pub fn publish(&mut self) -> Duration {
         let started = Instant::now();
         black_box(self.shard.publish_view());
@@ -180,26 +184,36 @@ impl Bench {
         self.view().head().copied
     }
 
-    /// Returns the current view.
+    /// Returns the newest view.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
-        Arc::clone(self.shard.current_view().expect("views are made"))
+        let reader = self.reader.as_ref().expect("views are made");
+        reader.read_until(reader.due())
     }
 
     /// Measures `rounds` publications with `changes` changes each.
     pub fn measure(&mut self, changes: u32, rounds: u32) -> PublishRow {
         let before = self.copied();
-        let mut nanos: Vec<u64> = Vec::new();
+        let mut publish: Vec<u64> = Vec::new();
+        let mut build: Vec<u64> = Vec::new();
         for _ in 0..rounds {
             (0..changes).for_each(|_| self.change());
-            nanos.push(self.publish().as_nanos() as u64);
+            publish.push(self.publish().as_nanos() as u64);
+            let started = Instant::now();
+            let view = black_box(self.view());
+            build.push(started.elapsed().as_nanos() as u64);
+            assert!(view.version().sequence + 1 == self.shard.visible_from(), "each publication is read");
         }
-        nanos.sort_unstable();
+        let median = |mut nanos: Vec<u64>| {
+            nanos.sort_unstable();
+            nanos[nanos.len() / 2]
+        };
         let copied = self.copied().since(before);
         PublishRow {
             nodes: self.nodes,
             changes,
-            publish_ns: nanos[nanos.len() / 2],
+            publish_ns: median(publish),
+            build_ns: median(build),
             bytes_copied: copied.bytes / u64::from(rounds),
             chunks_copied: copied.chunks / u64::from(rounds),
         }
@@ -257,6 +271,7 @@ impl Bench {
         for _ in 0..publications {
             (0..64).for_each(|_| self.change());
             self.publish();
+            black_box(self.view());
         }
         let current = self.view();
         let mut seen = BTreeSet::new();

@@ -4,7 +4,6 @@
 //! Loom model-checks the lock-free parts: `core/tests/loom_*.rs`. This module does not know what it carries.
 #![allow(unsafe_code, reason = "a ring hands values between threads without a lock; model-checked by loom")]
 
-mod cell;
 mod clock;
 mod decision;
 mod doorbell;
@@ -14,10 +13,10 @@ mod ring;
 mod stop;
 mod summary;
 mod tickets;
+mod view_log;
 mod waker;
 mod woken;
 
-pub use cell::ViewCell;
 pub use clock::Clock;
 pub use decision::{Decision, DecisionCell};
 pub use doorbell::Doorbell;
@@ -27,6 +26,7 @@ pub use ring::{Consumer, Producer, channel};
 pub use stop::StopSignal;
 pub use summary::{Facts, ShardFacts, ShardSummary};
 pub use tickets::Tickets;
+pub use view_log::{ViewLog, ViewProgress, ViewSource, view_log};
 pub use waker::ThreadWaker;
 pub use woken::WokenBox;
 

@@ -200,6 +200,8 @@ pub struct Planner {
     replies: Vec<(JobTag, PlanReply)>,
     /// Set if the replicas were brought up to date in this round.
     followed: bool,
+    /// Set if the last round waits for views that shards are about to publish.
+    awaits_views: bool,
     metrics: PlannerMetrics,
     budget: PlannerBudget,
     work: PlannerWork,
@@ -258,6 +260,7 @@ impl Planner {
             next_statement: 0,
             replies: Vec::new(),
             followed: false,
+            awaits_views: false,
             metrics: PlannerMetrics::default(),
             budget: PlannerBudget::default(),
             work: PlannerWork::default(),
@@ -328,8 +331,7 @@ impl Planner {
         true
     }
 
-    /// The first half of a round: takes the shards' answers and follows their views. Take jobs
-    /// after this, when the grants are known.
+    /// The first half of a round: takes the shards' answers. Take jobs after this, when the grants are known.
     fn take_answers(&mut self, now: Time) -> usize {
         self.now = now;
         let mut answers = std::mem::take(&mut self.answers);
@@ -342,9 +344,6 @@ impl Planner {
             }
         }
         self.answers = answers;
-        // After the answers, because these views show the grants. So each node is rebuilt once.
-        self.sync();
-        self.followed = true;
         if count > 0 {
             self.retries.extend(self.uncertain.drain(..));
         }
@@ -372,11 +371,16 @@ impl Planner {
         true
     }
 
-    /// The second half: begins jobs, retries waiting work and creates statements. Returns the number of new
-    /// statements. Each kind of work has a share of the round's units, so that ready commands leave in time.
-    /// The next round continues with the rest.
+    /// The second half: follows the shards' views, begins jobs, retries waiting work and creates statements. Returns
+    /// the number of new statements. Each kind of work has a share of the round's units, so that ready commands leave
+    /// in time. The next round continues with the rest.
     fn advance(&mut self, now: Time) -> usize {
         let sent = self.metrics.statements;
+        self.awaits_views = !self.catch_up();
+        if self.awaits_views {
+            return 0;
+        }
+        self.followed = true;
         let share = self.budget.round / 4;
         self.end_again(now);
         self.end_overdue(now);
@@ -398,14 +402,15 @@ impl Planner {
 
     /// Returns whether the last round left work for the next one.
     pub(crate) fn has_left_over(&self) -> bool {
-        !self.retries.is_empty()
+        let has_some = !self.retries.is_empty()
             || !self.undecided.is_empty()
             || !self.urgent.is_empty()
             || self.grew
             || self.growing_from.is_some()
             || !self.woken.is_empty()
             || !self.stirred.is_empty()
-            || self.queue.has_ready(self.may_begin())
+            || self.queue.has_ready(self.may_begin());
+        has_some && !self.awaits_views
     }
 
     /// Returns whether a statement is in flight or to be retried, or a job is queued.
@@ -414,19 +419,27 @@ impl Planner {
         !self.flights.is_empty() || !self.queue.is_empty() || !self.ending.is_empty()
     }
 
+    /// Returns whether the last round waits for views that shards are about to publish. It planned nothing.
+    #[must_use]
+    pub fn awaits_views(&self) -> bool {
+        self.awaits_views
+    }
+
+    /// Returns the sequence of the view of each shard that the last round used.
+    pub fn view_sequences(&self) -> impl Iterator<Item = u64> {
+        self.replicas.copies.iter().map(Replica::sequence)
+    }
+
     /// Returns whether there is no new input and no work left.
     pub fn is_idle(&mut self) -> bool {
         let grew = self.wants_growth() && self.port.growth() != self.tried_at;
         let ended = self.wants_ends() && self.replicas.copies.iter().any(Replica::has_ended);
-        !self.is_called()
-            && self.outbox.is_empty()
+        let may_advance = self.is_called() || grew || self.given_up || self.has_left_over() || ended;
+        self.outbox.is_empty()
             && self.watch_answers.is_empty()
             && self.watch_steps.is_empty()
             && self.replies.is_empty()
-            && !grew
-            && !self.given_up
-            && !self.has_left_over()
-            && !ended
+            && (self.awaits_views || !may_advance)
             && self.port.is_idle()
     }
 
@@ -442,9 +455,13 @@ impl Planner {
         !self.groups.is_empty()
     }
 
-    /// Returns the time at which the first waiting group is given up or something is retried.
+    /// Returns the time at which the first waiting group is given up or something is retried. `None` if there is none,
+    /// or while it waits for views.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
+        if self.awaits_views {
+            return None;
+        }
         let waiting = self.deadlines.first().map(|(until, _)| until);
         let ending = self.ending.first().map(|(due, _)| due);
         waiting.into_iter().chain(self.ticket_deadline()).chain(ending).min()

@@ -121,7 +121,8 @@ impl Planner {
     /// Checks whether waiting groups may have room. Each of these is tried once. Groups with reports have a queue of
     /// their own, because others wait for the answers.
     pub(super) fn look_for_room(&mut self) {
-        let growth = if self.wants_growth() { self.port.growth() } else { self.tried_at.clone() };
+        let shown = || self.replicas.copies.iter().map(Replica::growth).collect();
+        let growth = if self.wants_growth() { shown() } else { self.tried_at.clone() };
         if growth != self.tried_at {
             self.tried_at = growth;
             self.ticket_moved = true;

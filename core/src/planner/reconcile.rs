@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use super::Planner;
 use super::group::{Bundle, Group};
 use super::life::{OnGrowth, State};
+use super::replica::Replica;
 use crate::group::GroupView;
 use crate::ids::{AllocationId, BundleId, GroupId};
 use crate::node::NodeState;
@@ -28,6 +29,27 @@ impl Planner {
             }
         }
         moved
+    }
+
+    /// Brings every replica up to all that has changed until now. Returns whether it did. If not, a shard is about to
+    /// publish a view, and the planner's bell rings for it.
+    pub(super) fn catch_up(&mut self) -> bool {
+        self.port.views().take_news(|_| {});
+        self.replicas.copies.iter_mut().for_each(Replica::await_view);
+        self.sync();
+        let mut is_current = true;
+        for at in 0..self.replicas.copies.len() {
+            if self.replicas.copies[at].is_awaiting() {
+                self.port.views().want_next(self.shard_id(at));
+                is_current = false;
+            }
+        }
+        if is_current {
+            return true;
+        }
+        // Asked first, so that no view is missed.
+        self.sync();
+        self.replicas.copies.iter_mut().all(|copy| !copy.is_awaiting())
     }
 
     /// Marks a bundle as not placed. Its allocation on a lost node ends when it is placed again.

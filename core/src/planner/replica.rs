@@ -53,6 +53,8 @@ pub(super) struct Replica {
     stale: Vec<Slot>,
     /// The number of the next event that tells an ended bundle. `None` before the first.
     next_end: Option<u64>,
+    /// The sequence of the view that the planner waits for.
+    awaited: Option<u64>,
     /// The number of times that nodes came, went, or changed in capacity, names, labels, taints or state.
     shape: u64,
     domains: Domains,
@@ -78,6 +80,7 @@ impl Replica {
             emptied,
             stale,
             next_end,
+            awaited: None,
             shape: 0,
             domains,
         }
@@ -85,7 +88,7 @@ impl Replica {
 
     /// Brings the replica up to the newest view. Returns whether anything changed.
     pub(super) fn sync(&mut self) -> bool {
-        let newest = self.reader.latest();
+        let newest = self.reader.read_until(self.reader.due());
         let Some(before) = self.view.replace(Arc::clone(&newest)) else {
             self.shard.follow_view(&newest);
             newest.nodes(|slot, _, _| self.shard.renew(slot));
@@ -129,9 +132,26 @@ impl Replica {
         self.view.as_ref().map_or(0, |view| view.version().sequence)
     }
 
-    /// Returns whether the newest view tells of ended bundles that were not taken.
+    /// Returns whether bundles ended that were not taken.
     pub(super) fn has_ended(&self) -> bool {
-        self.next_end != Some(self.reader.latest().head().bundles_ended)
+        self.next_end != Some(self.reader.bundles_ended())
+    }
+
+    /// Waits for the view that shows all that has changed until now, unless it waits for one already.
+    pub(super) fn await_view(&mut self) {
+        self.awaited = self.awaited.or_else(|| Some(self.reader.due()));
+    }
+
+    /// Returns whether it waits for a view, after it was brought up to the newest one.
+    pub(super) fn is_awaiting(&mut self) -> bool {
+        let sequence = self.sequence();
+        self.awaited = self.awaited.filter(|&due| due > sequence);
+        self.awaited.is_some()
+    }
+
+    /// Returns the shard's growth in the view.
+    pub(super) fn growth(&self) -> u64 {
+        self.view.as_ref().map_or(0, |view| view.head().facts.growth)
     }
 
     /// Returns the time at which a releasing allocation of a node ends at the latest, in the view.

@@ -33,13 +33,26 @@ impl PortViews {
         u16::try_from(self.readers.len()).expect("SHARDS_MAX fits u16")
     }
 
-    /// Returns the current view of a shard.
+    /// Returns the newest view of a shard that can be built at once. If there is more to build, the shard has news.
     ///
     /// # Panics
     /// Panics if `shard` is not below [`shards`](Self::shards).
     #[must_use]
     pub fn latest(&self, shard: ShardId) -> Arc<View> {
-        self.readers[shard.index()].latest()
+        let (view, has_more) = self.readers[shard.index()].read();
+        if has_more {
+            self.news.put(shard);
+        }
+        view
+    }
+
+    /// Returns the sequence of the first view of a shard that shows all that has changed until now.
+    ///
+    /// # Panics
+    /// Panics as [`latest`](Self::latest) does.
+    #[must_use]
+    pub fn due(&self, shard: ShardId) -> u64 {
+        self.readers[shard.index()].due()
     }
 
     /// Asks to ring the port's bell at the shard's next view, once. Call it before the last read of the

@@ -23,9 +23,10 @@ impl Shard {
         add("releasing allocations", Per::Shard, books.releasing.bytes());
         add("claims", Per::Shard, books.claims.bytes());
         add("bundles and what is in them", Per::Shard, books.bundles.bytes());
-        if self.publish.has_views() {
-            add("the published view", Per::Node, self.current_view().map_or(0, |view| view.extent().bytes));
-            add("past views that are kept, at most", Per::Shard, self.retained_views().bytes);
+        if let Some((reader, handed_over)) = self.publish.views() {
+            add("changes that are handed over for views", Per::Node, handed_over);
+            add("the newest view", Per::Node, reader.latest().extent().bytes);
+            add("past views that are kept, at most", Per::Shard, reader.retained().bytes);
         }
         choose.memory(add);
         table

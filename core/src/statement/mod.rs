@@ -89,7 +89,8 @@ pub struct Applied {
     pub granted: Vec<(u16, Granted)>,
     /// The conflicts of a part on one shard. Empty after a [`Prepare`], which already reported them.
     pub conflicts: Vec<Conflict>,
-    /// The sequence of the first view of the shard that shows the effect.
+    /// The sequence of the first view of the shard that shows the effect. It depends on whether readers of views keep
+    /// up with the shard.
     pub visible_from: u64,
 }
 

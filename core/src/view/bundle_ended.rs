@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Copied, Mirror, View};
+use super::View;
 use crate::ids::{AllocationId, BundleId};
 use crate::limits::BUNDLES_ENDED_KEPT;
 
@@ -44,9 +44,11 @@ pub(crate) struct UntoldEnds {
     ends: VecDeque<BundleEnded>,
 }
 
-/// Returns the place of an event in the ring.
-fn place(number: u64) -> u32 {
-    (number % BUNDLES_ENDED_KEPT) as u32
+impl BundleEnded {
+    /// Returns the place of an event in the ring.
+    pub(super) fn place(number: u64) -> u32 {
+        (number % BUNDLES_ENDED_KEPT) as u32
+    }
 }
 
 impl UntoldEnds {
@@ -75,23 +77,15 @@ impl UntoldEnds {
         self.count += 1;
     }
 
-    /// Moves the events into the view with that sequence.
-    pub(crate) fn tell(&mut self, sequence: u64, mirror: &mut Mirror, copied: &mut Copied) {
-        let untold = self.ends.len() as u64;
-        assert!(untold <= BUNDLES_ENDED_KEPT.min(self.count), "{untold} events of {}", self.count);
-        let first = self.count - untold;
-        let mut places: Vec<u32> = (first..self.count).map(place).collect();
-        places.sort_unstable();
-        let ring = BUNDLES_ENDED_KEPT as u32;
-        let told = |at: u32| self.ends.get(((at + ring - place(first)) % ring) as usize).copied();
-        mirror.ended.set(&places, |at, _| told(at).map(|told| BundleEnded { sequence, ..told }), copied);
-        self.ends.clear();
+    /// Moves the events to those that the view with that sequence tells first.
+    pub(crate) fn tell(&mut self, sequence: u64, told: &mut Vec<BundleEnded>) {
+        told.extend(self.ends.drain(..).map(|ended| BundleEnded { sequence, ..ended }));
     }
 }
 
 impl View {
     fn end(&self, number: u64) -> &BundleEnded {
-        let told = self.mirror.ended.get(place(number)).and_then(Option::as_ref);
+        let told = self.mirror.ended.get(BundleEnded::place(number)).and_then(Option::as_ref);
         told.expect("the ring has the newest events")
     }
 
@@ -125,6 +119,7 @@ impl View {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Copied, Mirror};
     use super::*;
     use crate::ids::{GroupId, Incarnation, PartitionId, ShardId};
     use crate::index::Geometry;
@@ -163,7 +158,9 @@ mod tests {
                 ends.note(bundle, id(noted), EndCause::Evicted);
             }
             assert!(ends.ends.len() as u64 <= BUNDLES_ENDED_KEPT);
-            ends.tell(sequence, &mut mirror, &mut Copied::default());
+            let mut told = Vec::new();
+            ends.tell(sequence, &mut told);
+            mirror.tell(ends.count(), &told, &mut Copied::default());
             let view = view(sequence, &ends, &mirror);
             let oldest = noted.saturating_sub(BUNDLES_ENDED_KEPT);
             for from in [oldest, oldest + 1, noted] {

@@ -43,9 +43,15 @@ impl Dirty {
         self.changes.get(place as usize).copied().unwrap_or(0)
     }
 
-    /// Returns whether nothing changed.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+    /// Returns the number of noted places, including forgotten ones.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Takes a place with its changes, the newest first. A forgotten place has none.
+    pub(crate) fn pop(&mut self) -> Option<(u32, Changes)> {
+        let place = self.places.pop()?;
+        Some((place, std::mem::take(&mut self.changes[place as usize])))
     }
 
     /// Replaces `into` by the places with any of the changes `what`, ascending.

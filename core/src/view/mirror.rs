@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::BundleEnded;
 use super::image::{AllocationImage, ColdImage, HotImage, MoreImage, NO_ALLOCATION};
 use super::trie::Trie;
+use super::{BundleEnded, Copied};
 
 /// Nodes per leaf.
 const NODES: usize = 8;
@@ -37,6 +37,16 @@ impl Mirror {
         let image = self.allocations.get(at).expect("lists link live records");
         let more = if image.has_more { self.more.get(at).and_then(|more| more.as_deref()) } else { None };
         Some((image, more))
+    }
+
+    /// Adds the events that brought the number of ended bundles to `count`.
+    pub(super) fn tell(&mut self, count: u64, ended: &[BundleEnded], copied: &mut Copied) {
+        let first = count - ended.len() as u64;
+        let mut places: Vec<(u32, usize)> = (first..count).map(BundleEnded::place).zip(0..).collect();
+        places.sort_unstable();
+        let events: Vec<u32> = places.iter().map(|&(place, _)| place).collect();
+        let mut next = places.iter().map(|&(_, at)| ended[at]);
+        self.ended.set(&events, |_, _| next.next(), copied);
     }
 
     /// Calls `visit` with the address and the size of every chunk, in bytes.

@@ -1,9 +1,9 @@
 //! Views: immutable snapshots of a shard that share what did not change.
 //!
-//! A shard works on its own contiguous, fast arrays. It also keeps an image of them in persistent arrays,
-//! which it updates at the end of each batch. The cost of an update follows what changed. A [`View`] is one
-//! version of that image. So a view does not slow down the shard's search, and its cost does not grow with
-//! the number of nodes. A reader that keeps a view keeps only what has been replaced since.
+//! A shard works on its own contiguous, fast arrays. At the end of each batch it hands over images of what
+//! changed. [Readers](ViewReader) keep them in persistent arrays. The cost of an update follows what changed. A
+//! [`View`] is one version of these arrays. So a view does not slow down the shard's search, and its cost does not
+//! grow with the number of nodes. A reader that keeps a view keeps only what has been replaced since.
 //!
 //! A reader that wants to search as the shard does keeps a *replica*: a shard without commands,
 //! [brought up to date](crate::shard::Shard::sync) by the difference of two views.
@@ -11,6 +11,7 @@
 //! Views of several shards are not from one instant. A plan over them names the versions that it is based on.
 
 mod bundle_ended;
+mod changed;
 mod changes;
 mod dirty;
 mod image;
@@ -20,12 +21,12 @@ mod trie;
 
 pub(crate) use bundle_ended::UntoldEnds;
 pub use bundle_ended::{BundleEnded, EndCause};
+pub(crate) use changed::Changed;
 pub use changes::{Change, ChangeCursor, ChangeKinds, Step};
 pub(crate) use dirty::{Changes, Dirty};
 pub use image::{AllocationImage, AllocationView, ClaimImage, ColdImage, HoldImage, HotImage, PendingImage};
 pub(crate) use image::{MoreImage, NO_ALLOCATION};
 pub(crate) use mirror::Mirror;
-pub(crate) use reader::Published;
 pub use reader::{Fresh, Retained, ViewReader};
 pub use trie::Copied;
 

@@ -266,7 +266,7 @@ fn round(engine: &mut Engine, shards: &[usize]) {
 }
 
 fn live_at(engine: &Engine, shard: usize) -> Vec<AllocationId> {
-    let view = engine.runners[shard].shard().current_view().expect("views are made");
+    let view = engine.views[shard].latest();
     let mut live = Vec::new();
     view.nodes(|slot, _, _| live.extend(view.allocations(slot).map(|allocation| allocation.id)));
     live

@@ -299,7 +299,7 @@ fn what_statements_leave_behind_is_counted_and_gone_again_with_them() {
     };
     let rows = ["statements under way", "releasing allocations", "claims", "bundles and what is in them"];
     assert_eq!(rows.map(|name| bytes(&bed, name)), [0; 4]);
-    assert_eq!(bytes(&bed, "the published view"), 0, "no views, no row");
+    assert_eq!(bytes(&bed, "the newest view"), 0, "no views, no row");
     bed.prepare(part(1, (0..4).map(|_| allocate(1, cores(1)))), 1_000);
     let held = bytes(&bed, rows[0]);
     assert!((64..20_000).contains(&held), "{held} bytes of four holds");
@@ -312,6 +312,6 @@ fn what_statements_leave_behind_is_counted_and_gone_again_with_them() {
         assert!((16..10_000).contains(&bytes(&bed, name)), "{name}: {}", bytes(&bed, name));
     }
     bed.shard.enable_views();
-    let view = bytes(&bed, "the published view");
+    let view = bytes(&bed, "the newest view");
     assert!((256..100_000).contains(&view), "{view} bytes of a view of one node");
 }

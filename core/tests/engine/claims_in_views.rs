@@ -1,5 +1,7 @@
 //! Views of nodes with claims: every step of a claim, from the hold to its end, appears in the next view.
 
+use std::sync::Arc;
+
 use crate::statement_bed::{
     Bed, allocate, allocation, bundle, cores, evict, gpus, incremental, part, pipeline, pipeline_bundle,
 };
@@ -27,18 +29,19 @@ impl Shown {
         result
     }
 
-    fn view(&self) -> &View {
+    fn view(&mut self) -> Arc<View> {
         self.0.shard.current_view().expect("views are made")
     }
 
     /// Returns what the view shows as releasing and claimed on the first node.
-    fn pending(&self) -> PendingImage {
-        let node = self.view().cold(0).expect("the first node");
+    fn pending(&mut self) -> PendingImage {
+        let view = self.view();
+        let node = view.cold(0).expect("the first node");
         node.pending.as_deref().cloned().unwrap_or_default()
     }
 
     /// Returns the number of claims and of allocations of the first node in the view.
-    fn counts(&self) -> (usize, usize) {
+    fn counts(&mut self) -> (usize, usize) {
         (self.pending().claims.len(), self.view().allocations(0).count())
     }
 }
@@ -165,12 +168,12 @@ fn a_bundle_whose_claim_was_aborted_may_be_placed_again() {
 fn what_an_aborted_claim_kept_from_others_comes_free_for_who_waits() {
     let mut bed = Shown::with_nodes(&[(8, 0)]);
     let victim = bed.then(|bed| bed.place(cores(8)));
-    let growth = |bed: &Shown| bed.view().head().facts.growth;
+    let growth = |bed: &mut Shown| bed.view().head().facts.growth;
     bed.then(|bed| bed.prepare(part(1, [evict(victim, 100), pipeline(1, cores(8))]), 1_000));
     bed.then(|bed| bed.release(victim));
-    let before = growth(&bed);
+    let before = growth(&mut bed);
     bed.then(|bed| bed.finish(1, Decision::Aborted));
-    assert!(growth(&bed) > before, "the abort of a claim frees something");
+    assert!(growth(&mut bed) > before, "the abort of a claim frees something");
     let claim = bed.then(|bed| {
         let victim = bed.place(cores(8));
         let applied = bed.apply(part(2, [evict(victim, 100), pipeline(1, cores(8))]));
@@ -178,9 +181,9 @@ fn what_an_aborted_claim_kept_from_others_comes_free_for_who_waits() {
         applied
     });
     // The claim is granted, so this ends the allocation.
-    let before = growth(&bed);
+    let before = growth(&mut bed);
     bed.then(|bed| bed.release(pipelined(&claim)));
-    assert!(growth(&bed) > before);
+    assert!(growth(&mut bed) > before);
 }
 
 #[test]

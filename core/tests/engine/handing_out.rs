@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Wake, Waker};
 
 use crate::by_hand::{ManualClock, add_node, config, cores, node_spec, settle};
+use crate::group_bed;
 use arc_swap::ArcSwap;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
+use wharf_core::group::{PlanJob, Strategy};
 use wharf_core::ids::{AllocationId, OwnerId, PartitionId, ShardId};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, RoutingTable, WaitRequest};
@@ -197,4 +199,41 @@ fn who_sees_growth_finds_it_in_the_view() {
         let looks = looks.join().expect("views are at least as new as growth");
         assert!(looks > 0);
     });
+}
+
+/// A planner that comes back while a shard is behind plans nothing on the old view. It sleeps, its bell rings when the
+/// view that was due is published, and then its plan has no conflict.
+#[test]
+fn a_planner_waits_for_the_view_that_was_due_when_it_asked() {
+    let mut engine = group_bed::engine(1, 1);
+    group_bed::with_nodes(&mut engine, 4, 8, 0);
+    settle(&mut engine);
+    engine.runners[0].set_view_bounds(1, 1);
+    let clock = ManualClock::new(engine.now);
+    for tag in 0..3 {
+        assert!(matches!(engine.ports[0].submit(tag, PortRequest::Place(cores(8)), Time(1)), Ok(None)));
+        engine.ports[0].flush();
+        assert_eq!(engine.runners[0].run_batch(&clock, &mut Unobserved), 1);
+    }
+    assert!(engine.runners[0].fall_asleep(), "nobody has made room");
+    let group = Arc::new(group_bed::group_of(cores(8), 1, Strategy::Pack));
+    let job = PortRequest::Plan(PlanJob::CreateGroup(group));
+    assert!(matches!(engine.ports[0].submit(3, job, Time(1)), Ok(None)));
+    engine.ports[0].flush();
+    engine.planners[0].run_round(&clock);
+    assert!(engine.planners[0].planner().awaits_views());
+    assert!(!engine.runners[0].is_asleep(), "the shard is rung");
+    assert!(engine.planners[0].fall_asleep() && !engine.planners[0].oversleeps());
+    let mut turns = 0;
+    while engine.planners[0].is_asleep() {
+        assert_eq!(engine.runners[0].run_batch(&clock, &mut Unobserved), 0);
+        turns += 1;
+    }
+    assert_eq!(turns, 4, "two nodes and two allocations, one in a turn");
+    engine.planners[0].run_round(&clock);
+    assert!(!engine.planners[0].planner().awaits_views());
+    let placed = settle(&mut engine);
+    assert!(matches!(placed.last(), Some((3, PortReply::Plan(_)))), "{placed:?}");
+    let metrics = engine.planners[0].planner().metrics();
+    assert_eq!((metrics.statements, metrics.committed), (1, 1));
 }

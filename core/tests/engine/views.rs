@@ -8,6 +8,7 @@ use wharf_core::ids::{
     AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId, StatementId,
 };
 use wharf_core::index::{Dimension, Geometry};
+use wharf_core::limits::{VIEW_LOG, VIEW_PLACES};
 use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::{
     Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term,
@@ -18,7 +19,7 @@ use wharf_core::rng::Rng;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Released, Reserve, Shard, ShardConfig};
 use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Operation, Part, Prepare};
 use wharf_core::time::Time;
-use wharf_core::view::{Change, ChangeCursor, ChangeKinds, Fresh, Step, View};
+use wharf_core::view::{Change, ChangeCursor, ChangeKinds, Fresh, Step, View, ViewReader};
 
 fn config(geometry: Geometry) -> ShardConfig {
     ShardConfig {
@@ -154,9 +155,9 @@ impl World {
     }
 
     fn publish(&mut self) -> Arc<View> {
-        self.shard.publish_view();
+        let view = self.shard.current_view().expect("views are made");
         self.shard.check_view().expect("the view is the state");
-        Arc::clone(self.shard.current_view().expect("views are made"))
+        view
     }
 }
 
@@ -263,9 +264,10 @@ fn nothing_is_published_where_nothing_changed() {
     assert!(matches!(reader.after(&first), Fresh::Same));
     let asked = PlacementRequest::new(Demand { cpu: Amount::whole(1), ..Demand::default() }, Policy::BestFit);
     world.step(Command::Place(asked));
-    let second = world.shard.publish_view().expect("a node changed");
+    assert_eq!(world.shard.publish_view(), Some(2));
+    let Fresh::Later(second) = reader.after(&first) else { panic!("a node changed") };
+    assert!(Arc::ptr_eq(&reader.latest(), &second));
     assert_eq!((first.version().sequence, second.version().sequence), (1, 2));
-    assert!(matches!(reader.after(&first), Fresh::Later(view) if Arc::ptr_eq(&view, &second)));
     assert_eq!((first.head().allocation_count, second.head().allocation_count), (0, 1));
 }
 
@@ -276,13 +278,16 @@ fn live_chunks<'a>(views: impl IntoIterator<Item = &'a View>) -> usize {
     addresses.len()
 }
 
-fn place_and_release(world: &mut World) {
+/// Changes a node twice. Each change is published, and read.
+fn place_and_release(world: &mut World, reader: &ViewReader) {
     let asked = PlacementRequest::new(Demand { cpu: Amount::whole(1), ..Demand::default() }, Policy::Random);
     if let Outcome::Place(Ok(placed)) = world.step(Command::Place(asked)) {
         world.shard.publish_view().expect("a node changed");
+        assert_eq!(reader.latest().version().sequence + 1, world.shard.visible_from());
         world.step(Command::Release(placed.allocation));
     }
     world.shard.publish_view();
+    assert_eq!(reader.latest().version().sequence + 1, world.shard.visible_from());
 }
 
 #[test]
@@ -294,7 +299,7 @@ fn a_reader_that_never_lets_go_keeps_one_view_and_is_told_to() {
     let alone = live_chunks([&*held]);
     let mut told = None;
     for round in 0..40_000 {
-        place_and_release(&mut world);
+        place_and_release(&mut world, &reader);
         if told.is_none() && matches!(reader.after(&held), Fresh::MustResync(_)) {
             told = Some(round);
         }
@@ -303,7 +308,7 @@ fn a_reader_that_never_lets_go_keeps_one_view_and_is_told_to() {
             let live = live_chunks([&*held, &*current]);
             // At most twice the view, and the ledger that has grown since.
             assert!(live <= 2 * alone + live_chunks([&*current]), "{live} chunks live, {alone} in the view");
-            settles(&mut world, |world| world.shard.retained_views().views <= 16);
+            assert_eq!(reader.retained().views, 1, "only the view that is held");
         }
     }
     let versions = reader.latest().version().sequence - held.version().sequence;
@@ -311,21 +316,86 @@ fn a_reader_that_never_lets_go_keeps_one_view_and_is_told_to() {
     assert!(content(&held) == before, "a view that is kept has changed");
     let weak = Arc::downgrade(&held);
     drop(held);
-    settles(&mut world, |_| weak.upgrade().is_none());
+    assert!(weak.upgrade().is_none(), "nobody keeps it");
+    assert_eq!(reader.retained().views, 0);
 }
 
-/// Publishes until `is_settled`. Replaced views are dropped when no thread is about to take one. Threads of
-/// other tests in this process count too, and an unscheduled one delays all.
-fn settles(world: &mut World, is_settled: impl Fn(&World) -> bool) {
-    const PUBLICATIONS_MAX: u32 = 1 << 20;
-    for _ in 0..PUBLICATIONS_MAX {
-        if is_settled(world) {
-            return;
-        }
-        place_and_release(world);
-        std::thread::yield_now();
+/// A shard goes on for as long as nobody reads, and hands over no more than the log holds. A reader then gets an old
+/// state, learns which view is due, and gets that as soon as the shard publishes.
+#[test]
+fn a_shard_that_nobody_reads_hands_over_little_and_who_returns_gets_the_newest_state() {
+    let mut world = World::new(6, Geometry::default(), 300);
+    let reader = world.shard.enable_views();
+    let first = reader.latest();
+    let ahead = VIEW_LOG as u64;
+    let place = |world: &mut World| {
+        let demand = Demand { cpu: Amount::from_milli(1), ..Demand::default() };
+        world.step(Command::Place(PlacementRequest::new(demand, Policy::Random)));
+        let visible = world.shard.visible_from();
+        (visible, world.shard.publish_view())
+    };
+    for number in 0..400 {
+        let (visible, published) = place(&mut world);
+        assert_eq!(
+            visible,
+            (first.version().sequence + ahead + 1).min(first.version().sequence + 1 + number)
+        );
+        assert_eq!(published, (number < ahead).then_some(visible), "publication {number}");
+        assert!(!world.shard.has_view_to_publish());
     }
-    panic!("views are kept that nobody reads: {:?}", world.shard.retained_views());
+    let due = reader.due();
+    assert_eq!(due, first.version().sequence + ahead + 1);
+    let old = reader.latest();
+    assert_eq!(old.version().sequence + 1, due);
+    assert_eq!(
+        old.head().allocation_count,
+        first.head().allocation_count + ahead,
+        "a state that the shard was in"
+    );
+    assert!(world.shard.has_view_to_publish() && world.shard.check_view().is_err());
+    assert_eq!(world.shard.publish_view(), Some(due));
+    assert_eq!(reader.due(), due, "nothing else is due");
+    let newest = reader.latest();
+    assert_eq!(
+        (newest.version().sequence, newest.head().allocation_count),
+        (due, first.head().allocation_count + 400)
+    );
+    world.shard.check_view().expect("the view is the state");
+}
+
+/// What changed while nobody read is handed over in parts. No view shows a part, and changes in between are shown
+/// too.
+#[test]
+fn many_changes_are_published_in_parts_and_shown_together() {
+    let mut world = World::new(7, Geometry::default(), 10);
+    let reader = world.shard.enable_views();
+    let behind = 3 * VIEW_PLACES as u64;
+    for number in 0..VIEW_LOG as u64 + behind {
+        world.last_node += 1;
+        let command = add(&mut world.rng, world.last_node);
+        world.step(command);
+        assert_eq!(world.shard.publish_view().is_some(), number < VIEW_LOG as u64);
+    }
+    let old = reader.latest();
+    let due = reader.due();
+    assert_eq!(due, old.version().sequence + 1);
+    let mut parts = 0;
+    loop {
+        world.step(Command::RemoveNode { node: NodeId(11 + parts), force: true });
+        assert_eq!(world.shard.visible_from(), due);
+        parts += 1;
+        match world.shard.publish_view() {
+            Some(sequence) => break assert_eq!(sequence, due),
+            None => assert_eq!((reader.latest().version(), reader.due()), (old.version(), due)),
+        }
+    }
+    assert_eq!(parts, 4);
+    // A read takes over a bounded part, too.
+    let (view, has_more) = reader.read();
+    assert!(has_more && view.version() == old.version());
+    let newest = reader.read_until(due);
+    assert_eq!(u64::from(newest.head().node_count), world.last_node - parts);
+    world.shard.check_view().expect("the view is the state");
 }
 
 /// Readers on their own threads see complete views in order. Each view is at least as new as what was
@@ -359,7 +429,7 @@ fn readers_during_publication_see_whole_views_in_order() {
             })
             .collect();
         for _ in 0..2_000 {
-            place_and_release(&mut world);
+            place_and_release(&mut world, &reader);
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         for look in looks {

@@ -1,25 +1,33 @@
-//! The views of a shard: its image in persistent arrays, updated after each batch.
+//! What a shard hands over for views: images of the places that changed, after each batch.
 
 use crate::books::{RESERVED, UNHEALTHY};
 use crate::broken::{Broken, broken};
 use std::sync::Arc;
 
 use crate::index::Slot;
+use crate::limits::{VIEW_LOG, VIEW_PLACES};
+use crate::link::{Doorbell, ViewLog, view_log};
 use crate::node::NodeRegistration;
 use crate::shard::Shard;
 use crate::shard::books::{COLD, HOT, IDENTITY};
-use crate::view::{
-    AllocationImage, ColdImage, Copied, Dirty, HotImage, Mirror, Published, Retained, View, ViewHead,
-    ViewReader, ViewVersion,
-};
+use crate::view::{Changed, ColdImage, Copied, Dirty, HotImage, View, ViewHead, ViewReader, ViewVersion};
 
-/// The state from which views are made.
+/// The state from which publications are made.
 pub(crate) struct Views {
-    mirror: Mirror,
-    published: Published,
-    /// Scratch lists of changed places, reused so that a batch does not allocate them.
-    places: Vec<u32>,
-    others: Vec<u32>,
+    log: ViewLog<Changed>,
+    reader: ViewReader,
+    /// The images of a publication that is not complete.
+    begun: Option<Box<Changed>>,
+    /// The number of changed places that the last call left.
+    left: usize,
+    /// The number of places that a call reads, if less is new.
+    places: usize,
+    /// The growth that the last publication shows.
+    growth: u64,
+    /// The registration of each node as handed over, by slot.
+    registrations: Vec<Option<Arc<NodeRegistration>>>,
+    /// The size of all buffers when they were handed over last.
+    bytes: u64,
 }
 
 /// What a shard publishes to others in addition to its outcomes.
@@ -32,9 +40,10 @@ pub(crate) struct Publish {
 }
 
 impl Publish {
-    /// Returns whether views are made.
-    pub(crate) fn has_views(&self) -> bool {
-        self.views.is_some()
+    /// Returns the reader of the views and the bytes of what is handed over, if views are made.
+    pub(crate) fn views(&self) -> Option<(&ViewReader, u64)> {
+        let of_registrations = |views: &Views| crate::memory::of_vec(&views.registrations);
+        self.views.as_deref().map(|views| (&views.reader, views.bytes + of_registrations(views)))
     }
 }
 
@@ -45,72 +54,131 @@ impl Shard {
     /// [`publish_view`](Self::publish_view).
     pub fn enable_views(&mut self) -> ViewReader {
         if let Some(views) = &self.publish.views {
-            return views.published.reader();
+            return views.reader.clone();
         }
         self.books.note_changes();
-        let mut copied = Copied::default();
-        let mut mirror = Mirror::default();
-        self.update_mirror(&mut mirror, (&mut Vec::new(), &mut Vec::new()), &mut copied);
-        self.books.bundles.ends.tell(1, &mut mirror, &mut copied);
-        let first = Arc::new(View::new(self.view_head(1, copied), mirror.clone()));
-        let published = Published::new(first);
-        let reader = published.reader();
-        let places = Vec::new();
-        let others = Vec::new();
-        self.publish.views = Some(Box::new(Views { mirror, published, places, others }));
+        let (log, source, progress) = view_log(VIEW_LOG);
+        let reader = ViewReader::new(source, progress);
+        let registrations = Vec::new();
+        // No publication shows this growth, so the first one is made even if there is nothing.
+        let growth = u64::MAX;
+        let views =
+            Views { log, reader, begun: None, left: 0, places: usize::MAX, growth, registrations, bytes: 0 };
+        let reader = views.reader.clone();
+        self.publish.views = Some(Box::new(views));
+        self.publish_view();
+        self.set_view_bounds(VIEW_LOG, VIEW_PLACES);
+        // Built here, where nobody waits for it.
+        drop(reader.latest());
         reader
     }
 
-    /// Publishes a view of the current state, if views are enabled and anything that they show has changed.
-    /// Must be called after each batch, before its outcomes are handed out. A caller that has seen an outcome
-    /// then finds a view at least as new.
+    /// Sets the number of publications ahead of readers, at most [`VIEW_LOG`], and the number of changed places that a
+    /// batch reads. A test calls it when views were just enabled.
+    pub fn set_view_bounds(&mut self, publications: usize, places: usize) {
+        if let Some(views) = &mut self.publish.views {
+            assert!((1..=VIEW_LOG).contains(&publications) && places > 0, "{publications}, {places}");
+            views.log.withdraw(VIEW_LOG - publications);
+            views.places = places;
+        }
+    }
+
+    /// Sets the bell of the shard's thread. Readers ring it when the shard may go on publishing.
+    pub(crate) fn set_view_bell(&self, bell: &Arc<Doorbell>) {
+        if let Some(views) = &self.publish.views {
+            views.log.set_bell(Arc::clone(bell));
+        }
+    }
+
+    /// Hands over images of what changed to the readers of views, if views are enabled and anything that they show
+    /// has changed. Must be called after each batch, before its outcomes are handed out. Returns the sequence of the
+    /// view that this completes. A caller that has seen an outcome then finds a view at least as new, or one that is
+    /// [due](ViewReader::due).
     ///
-    /// Copies the chunks of what changed and those on the path to them: O(changes * log nodes), regardless of
-    /// the views that readers keep.
-    pub fn publish_view(&mut self) -> Option<Arc<View>> {
+    /// The cost is proportional to what changed since the last call, or bounded by [`VIEW_PLACES`]. Nothing is handed
+    /// over while readers have not taken the last [`VIEW_LOG`] publications.
+    pub fn publish_view(&mut self) -> Option<u64> {
         let mut views = self.publish.views.take()?;
-        let changed = self.has_unpublished();
-        let published = changed.then(|| {
-            let before = views.published.current().head();
-            let sequence = before.version.sequence + 1;
-            let mut copied = before.copied;
-            self.update_mirror(&mut views.mirror, (&mut views.places, &mut views.others), &mut copied);
-            if self.books.bundles.ends.is_untold() {
-                self.books.bundles.ends.tell(sequence, &mut views.mirror, &mut copied);
-            }
-            let view = Arc::new(View::new(self.view_head(sequence, copied), views.mirror.clone()));
-            views.published.publish(Arc::clone(&view));
-            view
-        });
+        let published = if self.has_unpublished(&views) { self.publish_to(&mut views) } else { None };
         self.publish.views = Some(views);
         published
     }
 
-    /// Returns whether anything that views show changed since the last view.
-    fn has_unpublished(&mut self) -> bool {
-        let changed = |dirty: &Option<Box<Dirty>>| dirty.as_ref().is_some_and(|dirty| !dirty.is_empty());
-        changed(self.books.changed_nodes()) || changed(self.books.changed_allocations())
+    fn publish_to(&mut self, views: &mut Views) -> Option<u64> {
+        views.log.set_bundles_ended(self.bundles_ended());
+        let begun = views.begun.take().or_else(|| {
+            let buffer = views.log.take()?;
+            views.bytes -= buffer.bytes;
+            Some(buffer)
+        });
+        let changed = self.changed_places();
+        let Some(mut images) = begun else {
+            views.left = changed;
+            return None;
+        };
+        // Twice what is new, so that the rest gets smaller.
+        let places = views.places.max(2 * changed.saturating_sub(views.left));
+        self.add_images(views, &mut images, places);
+        views.left = self.changed_places();
+        if views.left > 0 {
+            views.begun = Some(images);
+            views.log.fall_behind();
+            return None;
+        }
+        let sequence = views.log.sequence() + 1;
+        self.books.bundles.ends.tell(sequence, &mut images.ended);
+        let head = self.view_head(sequence);
+        views.growth = head.facts.growth;
+        images.head = Some(head);
+        // The first one has everything, and is emptied at once.
+        images.bytes = if sequence == 1 { 0 } else { images.bytes() };
+        views.bytes += images.bytes;
+        views.log.publish(images);
+        Some(sequence)
     }
 
-    /// Returns the sequence of the view that the end of this batch publishes. 0 if views are disabled.
+    /// Returns the number of changed nodes and allocations that are not handed over.
+    fn changed_places(&mut self) -> usize {
+        let count = |dirty: &Option<Box<Dirty>>| dirty.as_ref().map_or(0, |dirty| dirty.len());
+        count(self.books.changed_nodes()) + count(self.books.changed_allocations())
+    }
+
+    /// Returns whether anything that views show changed since the last publication.
+    fn has_unpublished(&mut self, views: &Views) -> bool {
+        self.changed_places() > 0
+            || views.growth != self.publish.growth
+            || self.books.bundles.ends.is_untold()
+    }
+
+    /// Returns whether [`publish_view`](Self::publish_view) would hand over anything.
+    #[must_use]
+    pub fn has_view_to_publish(&mut self) -> bool {
+        let Some(mut views) = self.publish.views.take() else { return false };
+        let can = (views.begun.is_some() || views.log.has_room()) && self.has_unpublished(&views);
+        self.publish.views = Some(views);
+        can
+    }
+
+    /// Returns the sequence of the first view that shows the current batch. 0 if views are disabled.
     #[must_use]
     pub fn visible_from(&self) -> u64 {
-        self.publish.views.as_ref().map_or(0, |views| views.published.current().version().sequence + 1)
+        self.publish.views.as_ref().map_or(0, |views| views.log.sequence() + 1)
     }
 
-    /// Returns the view that was published last.
-    #[must_use]
-    pub fn current_view(&self) -> Option<&Arc<View>> {
-        self.publish.views.as_ref().map(|views| views.published.current())
+    /// Publishes all that has changed and returns the view of it, if views are enabled. For a caller that steps the
+    /// shard by hand: it takes the readers' lock.
+    pub fn current_view(&mut self) -> Option<Arc<View>> {
+        loop {
+            self.publish_view();
+            let (reader, _) = self.publish.views()?;
+            let view = reader.read_until(u64::MAX);
+            if !self.has_view_to_publish() {
+                return Some(view);
+            }
+        }
     }
 
-    /// Returns what is retained of past views.
-    #[must_use]
-    pub fn retained_views(&self) -> Retained {
-        self.publish.views.as_ref().map_or_else(Retained::default, |views| views.published.retained())
-    }
-
-    fn view_head(&mut self, sequence: u64, copied: Copied) -> ViewHead {
+    fn view_head(&mut self, sequence: u64) -> ViewHead {
         let thetas = self.choose.granularity_state().map(|state| state.thetas.into());
         ViewHead {
             shard: self.id,
@@ -121,47 +189,51 @@ impl Shard {
             facts: self.facts(),
             bundles_ended: self.bundles_ended(),
             thetas,
-            copied,
+            copied: Copied::default(),
         }
     }
 
-    /// Updates the image with all changes, and clears the list of changes.
-    fn update_mirror(
-        &mut self,
-        mirror: &mut Mirror,
-        (places, others): (&mut Vec<u32>, &mut Vec<u32>),
-        copied: &mut Copied,
-    ) {
+    /// Adds the images of changed places, at most this number, and takes them off the lists.
+    fn add_images(&mut self, views: &mut Views, images: &mut Changed, places: usize) {
         let mut dirty = self.books.changed_nodes().take().expect("views are made");
-        dirty.list(COLD, places);
-        let mut images = Copied::default();
-        let image = |slot, before: &Option<Arc<ColdImage>>| {
-            let kept = before.as_ref().filter(|_| dirty.at(slot) & IDENTITY == 0);
-            let image = self.cold_image(slot, kept.map(|before| &before.registration))?;
-            images.count(size_of::<ColdImage>());
-            Some(Arc::new(image))
-        };
-        mirror.cold.set(places, image, copied);
-        *copied = copied.plus(images);
-        dirty.list(HOT, places);
-        mirror.nodes.set(places, |slot, _| self.hot_image(slot), copied);
-        dirty.clear();
-        *self.books.changed_nodes() = Some(dirty);
-
-        let mut dirty = self.books.changed_allocations().take().expect("views are made");
-        dirty.list(1, places);
-        others.clear();
-        let mut set = |at, before: &AllocationImage| {
-            let image = self.books.ledger.image(at);
-            if before.has_more || image.has_more {
-                others.push(at);
+        let nodes = places.min(dirty.len());
+        for _ in 0..nodes {
+            let (slot, changes) = dirty.pop().expect("just counted");
+            if changes & COLD != 0 {
+                let image = self.handed_over(slot, changes, &mut views.registrations);
+                images.cold.push((slot, image));
             }
-            image
-        };
-        mirror.allocations.set(places, &mut set, copied);
-        mirror.more.set(others, |at, _| self.books.ledger.more_image(at).map(Arc::new), copied);
-        dirty.clear();
+            if changes & HOT != 0 {
+                images.nodes.push((slot, self.hot_image(slot)));
+            }
+        }
+        *self.books.changed_nodes() = Some(dirty);
+        let mut dirty = self.books.changed_allocations().take().expect("views are made");
+        for _ in 0..(places - nodes).min(dirty.len()) {
+            let (at, _) = dirty.pop().expect("just counted");
+            let image = self.books.ledger.image(at);
+            if image.has_more {
+                images.more.extend(self.books.ledger.more_image(at).map(|more| (at, more)));
+            }
+            images.allocations.push((at, image));
+        }
         *self.books.changed_allocations() = Some(dirty);
+    }
+
+    /// Returns the cold image of a node to hand over. Its registration is shared with the last one unless it changed.
+    fn handed_over(
+        &self,
+        slot: Slot,
+        changes: u8,
+        registrations: &mut Vec<Option<Arc<NodeRegistration>>>,
+    ) -> Option<ColdImage> {
+        if registrations.len() <= slot as usize {
+            registrations.resize(slot as usize + 1, None);
+        }
+        let kept = &mut registrations[slot as usize];
+        let image = self.cold_image(slot, kept.as_ref().filter(|_| changes & IDENTITY == 0));
+        *kept = image.as_ref().map(|image| Arc::clone(&image.registration));
+        image
     }
 
     pub(crate) fn hot_image(&self, slot: Slot) -> HotImage {
@@ -209,13 +281,16 @@ impl Shard {
         })
     }
 
-    /// Checks the published view against a newly made image of the whole state.
+    /// Checks the newest view against a newly made image of the whole state.
     ///
     /// # Errors
-    /// The first difference.
-    pub fn check_view(&self) -> Result<(), Broken> {
-        let Some(views) = &self.publish.views else { return Ok(()) };
-        let view = views.published.current();
+    /// The first difference, or that something is not published.
+    pub fn check_view(&mut self) -> Result<(), Broken> {
+        let Some((reader, _)) = self.publish.views() else { return Ok(()) };
+        let view = reader.read_until(u64::MAX);
+        if view.version().sequence + 1 != self.visible_from() || self.changed_places() > 0 {
+            return Err(broken!("{:?} is read, {} is to come", view.version(), self.visible_from()));
+        }
         let mut nodes = 0;
         for slot in 0..self.books.nodes.slots() {
             let hot = self.hot_image(slot);

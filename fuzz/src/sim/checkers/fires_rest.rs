@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId, StatementId};
 use wharf_core::link::Decision;
 use wharf_core::planner::{PlannerBudget, PlannerWork};
-use wharf_core::shard::Command;
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::statement::Applied;
 use wharf_core::time::Time;
 use wharf_core::view::ViewVersion;
 use wharf_net::codec::{FLAG_REPLY, Header, decode_frame};
@@ -17,7 +18,7 @@ use super::rest::{
     what_is_committed_is_done,
 };
 use super::submitted::NodeVersions;
-use super::views::views_come_before_answers;
+use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;
 use super::{BEYOND_A_STEP, OF_A_STEP, costs, fires, fires_beyond, fires_groups, named, sessions};
 use crate::sim::client::{Asked, Client, Role};
@@ -75,10 +76,22 @@ fn a_thread_that_nobody_wakes() {
 
 #[test]
 fn a_view_that_comes_after_the_answers() {
-    let version = |sequence| ViewVersion { incarnation: Incarnation(1), sequence };
-    assert_eq!(views_come_before_answers(Some(version(2)), version(2)), Ok(()));
-    assert!(views_come_before_answers(Some(version(2)), version(3)).is_err());
-    assert!(views_come_before_answers(None, version(3)).is_err(), "nobody looked");
+    assert_eq!(views_come_before_answers(Some(2), 2), Ok(()));
+    assert!(views_come_before_answers(Some(2), 3).is_err());
+    assert!(views_come_before_answers(None, 3).is_err(), "nobody looked");
+}
+
+#[test]
+fn a_grant_that_names_another_view() {
+    let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: 1 };
+    let decision = Decision::Committed;
+    let applied =
+        Applied { statement, decision, granted: Vec::new(), conflicts: Vec::new(), visible_from: 4 };
+    let outcome = Outcome::Applied(Ok(Box::new(applied)));
+    assert!(GrantsNameTheirView::default().check(&outcome, 5).is_err());
+    let mut named = GrantsNameTheirView::default();
+    assert_eq!(named.check(&outcome, 4), Ok(()));
+    assert_eq!(named.check(&outcome, 5), Ok(()), "repeated");
 }
 
 #[test]
@@ -223,6 +236,7 @@ const FIRES: &[(&str, fn())] = &[
     ("unhealthy_offers_nothing", fires::an_unhealthy_instance_that_offers),
     ("versions_only_grow", fires_beyond::a_version_that_goes_back),
     ("views_are_true", fires_beyond::a_view_of_a_state_that_never_was),
+    ("grants_name_their_view", a_grant_that_names_another_view),
     ("views_come_before_answers", a_view_that_comes_after_the_answers),
     ("what_is_committed_is_done", a_committed_statement_that_is_forgotten),
     ("who_may_wait_is_not_refused", fires_groups::a_group_that_is_refused_before_its_time),

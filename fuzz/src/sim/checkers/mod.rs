@@ -73,6 +73,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "everything_is_somebodys",
     "followers_are_told",
     "followers_keep_up",
+    "grants_name_their_view",
     "groups_are_as_asked",
     "groups_go_whole",
     "groups_keep_their_rules",

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use wharf_core::ids::{AllocationId, Incarnation, NodeId};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, StatementId};
 use wharf_core::node::NodeState;
 use wharf_core::resource::{Demand, GpuAssignment, ResourceKind};
+use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
 use wharf_core::view::{View, ViewVersion};
 
@@ -51,14 +52,32 @@ pub fn shown(view: &View) -> BTreeMap<NodeId, Shown> {
     nodes
 }
 
-/// Checks that the view of a batch is published before its outcomes are handed out, and that none follows.
+/// Checks that the view of a batch is published, or known to be due, before its outcomes are handed out, and that none
+/// follows. Both are sequences of the view that is due.
 ///
 /// # Errors
 /// Returns the views.
-pub fn views_come_before_answers(before: Option<ViewVersion>, latest: ViewVersion) -> Verdict {
-    ensure(before == Some(latest), || {
-        format!("{before:?} was published when answers were handed out, {latest:?} after it")
+pub fn views_come_before_answers(before: Option<u64>, after: u64) -> Verdict {
+    ensure(before == Some(after), || {
+        format!("view {before:?} was due when answers were handed out, view {after} after it")
     })
+}
+
+/// The first view that shows each statement, as a shard named it.
+#[derive(Clone, Debug, Default)]
+pub struct GrantsNameTheirView(BTreeMap<StatementId, u64>);
+
+impl GrantsNameTheirView {
+    /// Checks that an outcome of a batch that `visible_from` shows names this view, or if it is repeated the same view
+    /// as before.
+    ///
+    /// # Errors
+    /// Returns the outcome and the view.
+    pub fn check(&mut self, outcome: &Outcome, visible_from: u64) -> Verdict {
+        let Outcome::Applied(Ok(applied)) = outcome else { return Ok(()) };
+        let first = *self.0.entry(applied.statement).or_insert(visible_from);
+        ensure(applied.visible_from == first, || format!("{applied:?} is shown by view {first}"))
+    }
 }
 
 /// Returns the nodes as the shard's facts show them.
@@ -93,7 +112,7 @@ pub fn stated(facts: &Facts) -> BTreeMap<NodeId, Shown> {
     nodes.collect()
 }
 
-/// Checks that the newest view after a batch shows the state of the shard.
+/// Checks that a view shows a state of the shard.
 ///
 /// # Errors
 /// Returns the first node that differs.

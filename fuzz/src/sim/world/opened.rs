@@ -6,17 +6,18 @@ use std::task::Waker;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{BatchRecord, Observer, ShardRunner, Unobserved};
 use wharf_core::ids::{Incarnation, NodeId};
+use wharf_core::limits::{VIEW_LOG, VIEW_PLACES};
 use wharf_core::link::Clock;
 use wharf_core::planner::{PlannerBudget, PlannerRunner};
 use wharf_core::router::Port;
 use wharf_core::shard::{Command, Outcome, Pages, Shard};
 use wharf_core::state::{GroupRecord, StoreState};
 use wharf_core::time::Time;
-use wharf_core::view::{ViewReader, ViewVersion};
+use wharf_core::view::ViewReader;
 use wharf_net::protocol::IN_FLIGHT_DEFAULT;
 
 use crate::sim::checkers::order::NoRingStarves;
-use crate::sim::checkers::views::{Shown, VersionsOnlyGrow};
+use crate::sim::checkers::views::{GrantsNameTheirView, Shown, VersionsOnlyGrow};
 use crate::sim::choices::Choices;
 use crate::sim::facts::Facts;
 use crate::sim::registrar::RegistrarThread;
@@ -44,8 +45,8 @@ impl Clock for At {
 pub(super) struct Recorder {
     views: ViewReader,
     pub(super) ran: bool,
-    /// The version of the newest view when the outcomes began to be handed out.
-    pub(super) published: Option<ViewVersion>,
+    /// The sequence of the view that was due when the outcomes began to be handed out.
+    pub(super) published: Option<u64>,
     pub(super) order: Vec<(u16, u16)>,
     pub(super) commands: Vec<Command>,
     pub(super) enqueued: Vec<Time>,
@@ -77,7 +78,7 @@ impl Observer for Recorder {
 
     fn handle_stepped(&mut self, outcomes: &[Outcome], _finished: Time) {
         self.outcomes.extend_from_slice(outcomes);
-        self.published = Some(self.views.latest().version());
+        self.published = Some(self.views.due());
     }
 
     fn wants_times(&self) -> bool {
@@ -91,8 +92,11 @@ pub(super) struct Twin {
     pub(super) shard: Shard,
     pub(super) starves: NoRingStarves,
     pub(super) versions: VersionsOnlyGrow,
-    /// The content of the newest view.
+    pub(super) grants: GrantsNameTheirView,
+    /// The content of the view that was read last.
     pub(super) shown: BTreeMap<NodeId, Shown>,
+    /// The state that each publication shows, by sequence.
+    pub(super) published: BTreeMap<u64, Facts>,
 }
 
 /// The engine of one start, and a second set of shards.
@@ -151,16 +155,21 @@ pub(super) fn open(
     again.stop.stop();
     let shards = again.runners.into_iter().map(|runner| runner.run(&At(Time(0)), &mut Unobserved));
     engine.runners.iter_mut().for_each(|runner| runner.set_pages(PAGES));
+    let ahead = *choices.pick(&[1, 2, VIEW_LOG]);
+    let places = *choices.pick(&[1, 3, VIEW_PLACES]);
+    engine.runners.iter_mut().for_each(|runner| runner.set_view_bounds(ahead, places));
     let twins: Vec<Twin> = shards
         .map(|mut shard| {
             shard.set_pages(PAGES);
             shard
         })
         .map(|shard| Twin {
-            shard,
             starves: NoRingStarves::default(),
             versions: VersionsOnlyGrow::default(),
+            grants: GrantsNameTheirView::default(),
             shown: BTreeMap::new(),
+            published: BTreeMap::from([(1, Facts::of(&shard))]),
+            shard,
         })
         .collect();
     let mut port = || engine.ports.pop().expect("four more than fronts");

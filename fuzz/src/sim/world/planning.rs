@@ -9,6 +9,7 @@ use wharf_core::time::Time;
 
 use super::World;
 use super::opened::At;
+use super::stop::ROUNDS_MAX;
 use crate::sim::checkers::groups::{
     Excused, bundles_are_of_groups, every_group_is_settled, groups_are_in_the_books,
     no_bundle_waits_that_would_fit, planners_keep_what_callers_know,
@@ -42,8 +43,8 @@ impl World<'_> {
         let is_quiet = !planner.is_committing();
         if moved > 0 || after > before {
             let number = u16::try_from(at).expect("few planners");
-            let round =
-                Arc::new(Round { planner: number, now: self.now, facts: self.facts.clone(), is_quiet });
+            let facts = self.facts_of_views(planner.view_sequences());
+            let round = Arc::new(Round { planner: number, now: self.now, facts, is_quiet });
             let id =
                 |statement| StatementId { incarnation: self.incarnation, planner: number, number: statement };
             // Not their count: a refused statement has a number too.
@@ -72,9 +73,17 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets the follower take all pending news.
+    /// Lets the follower take all pending news, and shards publish what they had no room for.
     pub(in crate::sim) fn settle_follower(&mut self) -> Verdict {
-        while self.follower.act(&mut self.choices, true)? {}
+        for _ in 0..ROUNDS_MAX {
+            while self.follower.act(&mut self.choices, true)? {}
+            if self.views.iter().all(|views| views.latest().version().sequence >= views.due()) {
+                break;
+            }
+            for shard in 0..self.runners.len() {
+                self.run_shard(shard)?;
+            }
+        }
         self.follower.is_current()
     }
 

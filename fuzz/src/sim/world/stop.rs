@@ -13,7 +13,7 @@ use crate::sim::facts::Facts;
 use crate::sim::follower::Follower;
 
 /// The number of rounds within which everything must come to rest.
-const ROUNDS_MAX: usize = 1000;
+pub(super) const ROUNDS_MAX: usize = 1000;
 
 impl World<'_> {
     /// Stops the service cleanly and starts it again, possibly with another number of shards.
@@ -95,7 +95,9 @@ impl World<'_> {
                 moved += self.run_planner(planner)?;
                 // A round may send statements without taking any input.
                 let planner = self.planners[planner].planner();
-                moved += usize::from(planner.is_committing() || planner.is_ticket_moving());
+                moved += usize::from(
+                    planner.is_committing() || planner.is_ticket_moving() || planner.awaits_views(),
+                );
             }
             moved += self.poll_gangs()?;
             moved += if settles { self.settle_coordinator()? } else { 0 };

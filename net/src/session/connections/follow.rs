@@ -33,6 +33,9 @@ use crate::session::shared::{Counters, SessionShared};
 /// Time for which the views of an ended connection are kept.
 const DEPARTED_FOR: Duration = Duration::from_secs(30);
 
+/// The longest time for which a request waits for views that are about to be published.
+const PUBLISHED_WITHIN: Duration = Duration::from_secs(1);
+
 /// A view and the version under which a client knows it. The view shows the same as that version, for the
 /// kinds that are followed.
 #[derive(Clone)]
@@ -81,6 +84,9 @@ pub(super) struct Followed {
 struct Asked {
     /// The client's versions, by shard.
     from: Vec<Option<ViewVersion>>,
+    /// The sequence of the first view that shows all that had changed when the request came, by shard. A step leads
+    /// to no older view.
+    due: Vec<u64>,
     at: Option<(ShardId, ViewVersion, ChangeCursor)>,
     kinds: ChangeKinds,
     limit: usize,
@@ -274,7 +280,9 @@ impl Follow {
                 let look = look(shard);
                 let kept = &mut self.kept[shard.index()];
                 kept.touch(&look.latest, versions_max);
-                page = look.begin(kept, asked.from[shard.index()]);
+                if look.latest.version().sequence >= asked.due[shard.index()] {
+                    page = look.begin(kept, asked.from[shard.index()]);
+                }
                 views.want_later(shard);
                 if page.is_some() {
                     self.turn = (shard.0 + 1) % count;
@@ -288,6 +296,12 @@ impl Follow {
         page
     }
 
+    /// Returns whether a view that the request needs is still to be published or built.
+    fn is_early(views: &PortViews, asked: &Asked) -> bool {
+        let newest = |shard| views.latest(shard).version().sequence;
+        (0..).map(ShardId).zip(&asked.due).any(|(shard, &due)| newest(shard) < due)
+    }
+
     /// Drops views of `shards` that are too old.
     fn drop_old(&mut self, views: &PortViews, shards: &[ShardId], versions_max: u64) {
         for &shard in shards {
@@ -298,8 +312,10 @@ impl Follow {
     }
 }
 
-/// Checks a request. `shards` is the number of shards of this start of the service.
-fn check(request: &FollowRequest, shards: u16, now: ViewVersion) -> Result<Asked, Fault> {
+/// Checks a request.
+fn check(request: &FollowRequest, views: &PortViews) -> Result<Asked, Fault> {
+    let shards = views.shards();
+    let now = views.latest(ShardId(0)).version();
     let kinds = follow_kinds(request.kinds)?;
     let limit = follow_limit(request.limit)?;
     if request.wait_ms > FOLLOW_WAIT_MS_MAX {
@@ -342,21 +358,23 @@ fn check(request: &FollowRequest, shards: u16, now: ViewVersion) -> Result<Asked
     // A step of an earlier start is over, even if its shard no longer exists.
     let at = at.transpose()?.filter(|(shard, ..)| shard.0 < shards);
     let wait = Duration::from_millis(u64::from(request.wait_ms));
-    Ok(Asked { from, at, kinds, limit, wait })
+    let due = (0..shards).map(|shard| views.due(ShardId(shard))).collect();
+    Ok(Asked { from, due, at, kinds, limit, wait })
 }
 
 impl ConnectionService {
     /// Executes a new follow request.
     pub(super) fn handle_follow(&mut self, asker: Asker, request: &FollowRequest) -> Result<(), Fault> {
         let views = self.port.views();
-        let shards = views.shards();
-        if shards == 0 {
+        if views.shards() == 0 {
             let message = "this service makes no views (`planners` is 0 and `follow` is false), so changes cannot \
                            be followed: set `follow` to true";
             return Err(Fault::new(Reason::NotServed, message));
         }
-        let asked = check(request, shards, views.latest(ShardId(0)).version())?;
-        let wait = u64::try_from(asked.wait.as_nanos()).expect("the longest wait is an hour");
+        let asked = check(request, views)?;
+        // Who does not wait for changes waits for the views of what has changed already.
+        let wait = asked.wait.max(PUBLISHED_WITHIN);
+        let wait = u64::try_from(wait.as_nanos()).expect("the longest wait is an hour");
         let until = Time(asker.started.0.saturating_add(wait));
         let followed = Followed { asker, until, asked };
         if self.connections[asker.connection].has_unwritten() {
@@ -386,7 +404,8 @@ impl ConnectionService {
         let key = followed.asker.connection;
         let earlier = self.begin_follow(key, followed.asked.kinds)?.waiting.take();
         let page = self.look(key, &followed.asked);
-        let may_wait = !followed.asked.wait.is_zero() && self.connections[key].input_end.is_none();
+        let waits = !followed.asked.wait.is_zero() || Follow::is_early(self.port.views(), &followed.asked);
+        let may_wait = waits && self.connections[key].input_end.is_none();
         if page.is_some() || !may_wait {
             self.answer_follow(&followed, page, now);
         } else {
@@ -430,9 +449,12 @@ impl ConnectionService {
         // The shards are asked first, so that no view is missed between the look and the sleep.
         let views = self.port.views();
         (0..views.shards()).for_each(|shard| views.want_next(ShardId(shard)));
-        match self.look(key, &followed.asked) {
-            Some(page) => self.answer_follow(&followed, Some(page), now),
-            None => self.connections[key].follow.as_mut().expect("it follows").waiting = Some(followed),
+        let page = self.look(key, &followed.asked);
+        let waits = !followed.asked.wait.is_zero() || Follow::is_early(self.port.views(), &followed.asked);
+        if page.is_some() || !waits {
+            self.answer_follow(&followed, page, now);
+        } else {
+            self.connections[key].follow.as_mut().expect("it follows").waiting = Some(followed);
         }
     }
 

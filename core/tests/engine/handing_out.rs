@@ -15,6 +15,7 @@ use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
 use wharf_core::group::{PlanJob, Strategy};
 use wharf_core::ids::{AllocationId, OwnerId, PartitionId, ShardId};
+use wharf_core::link::Clock;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, RoutingTable, WaitRequest};
 use wharf_core::shard::{Command, Outcome, ReservationChange, Reserve};
@@ -232,6 +233,7 @@ fn a_planner_waits_for_the_view_that_was_due_when_it_asked() {
     assert_eq!(turns, 4, "two nodes and two allocations, one in a turn");
     engine.planners[0].run_round(&clock);
     assert!(!engine.planners[0].planner().awaits_views());
+    engine.now = clock.now();
     let placed = settle(&mut engine);
     assert!(matches!(placed.last(), Some((3, PortReply::Plan(_)))), "{placed:?}");
     let metrics = engine.planners[0].planner().metrics();

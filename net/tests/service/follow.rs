@@ -491,9 +491,12 @@ async fn a_follower_that_is_too_slow_begins_again_and_harms_nobody() {
     // Stop in the middle of a step.
     haltes.apply(&within(halted.next()).await.expect("a page"));
     assert!(!halted.is_whole() && halted.versions().is_empty());
+    let other = server.client().await;
     for _ in 0..100 {
         let placed = place(&client, &ask(1, 0, 0)).await;
         within(client.release(placed.allocation)).await.expect("answered");
+        // Others read, so the shard goes on publishing.
+        fresh(&other).await;
     }
     for (follower, mirror) in [(&mut idle, &mut idles), (&mut halted, &mut haltes)] {
         let told = catch_up(follower, mirror).await;

@@ -391,7 +391,7 @@ impl Geometry {
             coordinates.set(d, scale, values[usize::from(scale.value & 7)]);
         }
         for (d, scale) in self.scales[2..4].iter().enumerate() {
-            coordinates.set_steps(2 + d, scale, values[usize::from(scale.value & 7)]);
+            coordinates.set_steps(2 + d, scale, values[usize::from(scale.value & 7)] as u16);
         }
         coordinates
     }
@@ -403,6 +403,8 @@ pub(super) struct Coordinates {
     pub(super) coordinate: Coordinate,
     /// In `1 / 2^WITHIN_BITS`, rounded down. A value that is a whole number of steps takes all of its last one.
     pub(super) within: [u16; DIMENSIONS_MAX],
+    /// The values of the third and the fourth dimension, if these count GPUs. Zero for a whole number of steps.
+    pub(super) odd: [u16; 2],
 }
 
 impl Coordinates {
@@ -418,8 +420,9 @@ impl Coordinates {
 
     /// Sets the coordinate of a dimension whose parts of steps are not compared.
     #[inline]
-    fn set_steps(&mut self, d: usize, scale: &Scale, value: u64) {
-        let (steps, _) = ceil_div(value, scale.theta, scale.reciprocal);
+    fn set_steps(&mut self, d: usize, scale: &Scale, value: u16) {
+        let (steps, rest) = ceil_div(u64::from(value), scale.theta, scale.reciprocal);
+        self.odd[d - 2] = if rest == scale.theta { 0 } else { value };
         self.coordinate.0[d] = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
     }
 
@@ -428,6 +431,7 @@ impl Coordinates {
         Self {
             coordinate: Coordinate(order.map(|place| self.coordinate.0[usize::from(place)])),
             within: order.map(|place| self.within[usize::from(place)]),
+            odd: self.odd,
         }
     }
 }

@@ -21,6 +21,7 @@ mod coordinate;
 mod entry;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
 mod geometry;
+mod lacking;
 mod layout;
 mod marks;
 pub use marks::{Mark, Marks};

@@ -9,6 +9,7 @@ use super::cell_search::Sought;
 use super::classes::{CLASSES, Classes, Rows};
 use super::coordinate::Coordinates;
 use super::entry::Entry;
+use super::lacking::Odd;
 use super::layout::Layout;
 use super::ranks::Ranks;
 use super::{Coordinate, Marks, Slot, Visits};
@@ -17,10 +18,11 @@ use crate::limits::DIMENSIONS_MAX;
 
 /// The largest coordinate in each dimension, and how many nodes have each.
 #[derive(Clone, Debug, Default)]
-struct Counts {
-    by_coordinate: [Vec<u32>; DIMENSIONS_MAX],
+pub(super) struct Counts {
+    pub(super) by_coordinate: [Vec<u32>; DIMENSIONS_MAX],
     /// At least the largest coordinate of any node.
     highest: Coordinate,
+    pub(super) odd: Odd,
 }
 
 impl Counts {
@@ -72,13 +74,13 @@ struct Search<'a, E: Entry> {
 
 /// Entries by the cell of their first two coordinates.
 pub(super) struct Plane<E: Entry> {
-    layout: Layout,
+    pub(super) layout: Layout,
     /// The number of dimensions that may differ from zero.
     dimensions: usize,
     classes: Classes,
-    rows: Rows,
-    cells: Cells<E>,
-    counts: Counts,
+    pub(super) rows: Rows,
+    pub(super) cells: Cells<E>,
+    pub(super) counts: Counts,
     len: usize,
 }
 

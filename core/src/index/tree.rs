@@ -44,13 +44,15 @@ struct Place<E> {
     entry: E,
     /// `NOWHERE` if the node is not in the tree.
     cell: u32,
+    /// See [`Coordinates::odd`].
+    odd: [u16; 2],
 }
 
 const NOWHERE: u32 = u32::MAX;
 
 /// The nodes of one attribute order.
-struct Bucketed<E: Entry> {
-    plane: Plane<E>,
+pub(super) struct Bucketed<E: Entry> {
+    pub(super) plane: Plane<E>,
     /// By slot.
     places: Vec<Place<E>>,
 }
@@ -67,7 +69,7 @@ impl<E: Entry> Bucketed<E> {
 
     fn insert(&mut self, slot: Slot, rank: Rank, at: &Coordinates, marks: Marks) {
         if self.places.len() <= slot as usize {
-            self.places.resize(slot as usize + 1, Place { entry: E::VACANT, cell: NOWHERE });
+            self.places.resize(slot as usize + 1, Place { entry: E::VACANT, cell: NOWHERE, odd: [0; 2] });
         }
         assert!(self.places[slot as usize].cell == NOWHERE, "slot {slot} is in the index already");
         assert!((rank as usize) < RANKS_MAX, "ranks are given again before they are so many");
@@ -75,13 +77,17 @@ impl<E: Entry> Bucketed<E> {
         let entry = E::new(layout, at, rank);
         let cell = layout.cell(&at.coordinate);
         self.plane.insert(cell, entry, &at.coordinate, marks);
-        self.places[slot as usize] = Place { entry, cell: cell as u32 };
+        self.plane.change_odd([0; 2], at.odd);
+        self.places[slot as usize] = Place { entry, cell: cell as u32, odd: at.odd };
     }
 
     fn remove(&mut self, slot: Slot) -> Rank {
-        let Some(Place { entry, cell }) = self.place(slot) else { panic!("slot {slot} is not in the index") };
+        let Some(Place { entry, cell, odd }) = self.place(slot) else {
+            panic!("slot {slot} is not in the index")
+        };
         let at = entry.coordinate(self.plane.layout(), cell as usize);
         self.plane.remove(cell as usize, entry, &at);
+        self.plane.change_odd(odd, [0; 2]);
         self.places[slot as usize].cell = NOWHERE;
         entry.rank()
     }
@@ -89,20 +95,26 @@ impl<E: Entry> Bucketed<E> {
     /// Moves a node. Returns whether its coordinate changed.
     #[inline]
     fn update(&mut self, slot: Slot, at: &Coordinates, marks: &[Marks]) -> bool {
-        let Some(Place { entry, cell }) = self.place(slot) else { panic!("slot {slot} is not in the index") };
+        let Some(Place { entry, cell, odd }) = self.place(slot) else {
+            panic!("slot {slot} is not in the index")
+        };
         let layout = self.plane.layout();
         let rank = entry.rank();
-        let place = Place { entry: E::new(layout, at, rank), cell: layout.cell(&at.coordinate) as u32 };
+        let to = layout.cell(&at.coordinate) as u32;
+        let place = Place { entry: E::new(layout, at, rank), cell: to, odd: at.odd };
         self.places[slot as usize] = place;
+        if (odd, at.odd) != ([0; 2], [0; 2]) {
+            self.plane.change_odd(odd, at.odd);
+        }
         let to = (place.cell as usize, place.entry);
         self.plane.update((cell as usize, entry), to, &at.coordinate, marks)
     }
 
     #[inline]
     fn coordinates(&self, slot: Slot) -> Option<Coordinates> {
-        let Place { entry, cell } = self.place(slot)?;
+        let Place { entry, cell, odd } = self.place(slot)?;
         let coordinate = entry.coordinate(self.plane.layout(), cell as usize);
-        Some(Coordinates { coordinate, within: entry.parts_within() })
+        Some(Coordinates { coordinate, within: entry.parts_within(), odd })
     }
 
     fn nodes(&self) -> impl Iterator<Item = (Slot, Rank, Coordinates)> {
@@ -139,6 +151,10 @@ impl<E: Entry> Bucketed<E> {
         if !is_sorted || !leaves.iter().all(|(_, ranks)| ranks.is_sorted_by(|a, b| a < b)) {
             return Err(Broken::new("the nodes are out of order"));
         }
+        let odd = self.places.iter().filter(|place| place.cell != NOWHERE).map(|place| place.odd);
+        if !self.plane.has_odd(odd) {
+            return Err(Broken::new("the counts of odd parts of GPUs are not so"));
+        }
         self.plane.check(marks)
     }
 
@@ -157,10 +173,10 @@ pub(super) struct BucketTree {
     room: usize,
     /// By rank. Empty while no node has a mark.
     marks: Vec<Marks>,
-    width: Width,
+    pub(super) width: Width,
 }
 
-enum Width {
+pub(super) enum Width {
     Narrow(Bucketed<Narrow>),
     Wide(Bucketed<Wide>),
 }

@@ -1,10 +1,12 @@
 //! The reasons for a refusal: exact counts at a bounded cost.
 //!
-//! Counting runs over contiguous 32-byte records and keeps one tally per check. Only custom resources, which
-//! are rare, need more than these records. The map is built once, at the end.
+//! If only cpu, memory and GPUs decide, the index has counted the nodes already
+//! ([`lacking`](crate::index::DistBuckets::lacking)).
 //!
-//! A command counts at most one page of nodes. To count all nodes, the caller asks for each further page with
-//! another command ([`Explain`]), so that other commands can run in between.
+//! Otherwise, counting runs over contiguous 32-byte records and keeps one tally per check. Only custom resources,
+//! which are rare, need more than these records. The map is built once, at the end. A command counts at most one
+//! page of nodes. To count all nodes, the caller asks for each further page with another command ([`Explain`]), so
+//! that other commands can run in between.
 
 use std::ops::Range;
 
@@ -12,11 +14,11 @@ use super::Choose;
 use super::{Eligibility, Eligible};
 use crate::books::RESERVED;
 use crate::index::Slot;
-use crate::index::{Candidates, Visits};
+use crate::index::{Candidates, Dimension, Visits};
 use crate::limits::EXPLAIN_SLOTS_PER_NODE;
 use crate::node::NodeState;
 use crate::request::{Check, Explain as Explanation, PlacementRequest, Refusal, Shortage};
-use crate::resource::{Amount, GpuRequest};
+use crate::resource::{Amount, Demand, GpuRequest};
 use crate::shard::books::Books;
 use crate::shard::books::Room;
 
@@ -114,8 +116,54 @@ impl Choose {
         page: Page,
     ) -> (Refusal, u64) {
         let feasible = self.feasible(books, request, scope);
-        let (refusal, looked_at) = self.explain_page(books, request, scope, page);
+        let plain = matches!(scope, Eligibility::Plain(None)) && request.candidates.is_none();
+        let counted = if plain && is_simple(books, request) { self.counted(books, request) } else { None };
+        let (refusal, looked_at) = counted.unwrap_or_else(|| self.explain_page(books, request, scope, page));
         (Refusal { feasible, ..refusal }, looked_at)
+    }
+
+    /// Counts all nodes by what the index has counted. Also returns the number of nodes that were compared. `None`
+    /// if the index cannot tell.
+    fn counted(&self, books: &Books, request: &PlacementRequest) -> Option<(Refusal, u64)> {
+        let nodes = books.nodes.len() as u64;
+        let mut refusal = Refusal { nodes, ..Refusal::default() };
+        let [mut unknown, mut compared] = [0, 0];
+        let mut count = |check, dimension, asked: i64, unit, value: fn(&Room) -> i64| {
+            if asked == 0 {
+                return Some(());
+            }
+            let value = |slot| value(books.nodes.room(slot)) as u64;
+            let lacking = self.index.lacking(dimension, asked as u64, value)?;
+            if let (Some(most), 1..) = (lacking.most, lacking.nodes) {
+                let least =
+                    Amount::try_from_units((asked - most as i64) * unit).expect("it is below what was asked");
+                refusal.checks.insert(check, Shortage { nodes: lacking.nodes, least });
+            }
+            unknown = lacking.unknown.max(unknown);
+            compared += lacking.compared;
+            Some(())
+        };
+        let Demand { cpu, memory, gpu, .. } = &request.demand;
+        count(Check::Cpu, Dimension::Cpu, cpu.units(), 1, |room| room.cpu.units())?;
+        count(Check::Memory, Dimension::Memory, memory.units(), 1, |room| room.memory.units())?;
+        match *gpu {
+            GpuRequest::None => {}
+            GpuRequest::Fraction(part) => {
+                let value = |room: &Room| i64::from(room.largest_gpu_part);
+                count(Check::GpuPart, Dimension::LargestGpuPart, i64::from(part), 1, value)?;
+            }
+            GpuRequest::Whole(gpus) => {
+                let value = |room: &Room| i64::from(room.whole_gpus);
+                count(Check::WholeGpus, Dimension::WholeGpus, i64::from(gpus), Amount::SCALE, value)?;
+            }
+        }
+        let ready = u64::from(books.sums.kept.all.nodes_in(NodeState::Ready));
+        report_plain(Check::NotReady, nodes - ready, &mut refusal);
+        report_plain(Check::Allocations, ready - self.index.len() as u64, &mut refusal);
+        refusal.examined = nodes - unknown;
+        // Who asks for all nodes gets the other pages too.
+        let is_enough = request.explain == Explanation::Bounded || unknown == 0;
+        is_enough.then_some((refusal, compared))
     }
 
     /// Counts nodes until the page is full. Also returns the number of slots that were looked at.
@@ -145,8 +193,7 @@ impl Choose {
             _ => {
                 let end = page_end(books, from, most, &mut refusal);
                 let page = from..end;
-                let plain = matches!(scope, Eligibility::Plain(None));
-                let simple = plain && request.demand.custom.is_none() && books.reservations.is_empty();
+                let simple = matches!(scope, Eligibility::Plain(None)) && is_simple(books, request);
                 match &named {
                     Some(named) => {
                         let here = named.partition_point(|&slot| slot < end);
@@ -186,6 +233,11 @@ impl Choose {
             }
         }
     }
+}
+
+/// Returns whether only amounts that every node has decide, of nodes that labels and taints allow.
+fn is_simple(books: &Books, request: &PlacementRequest) -> bool {
+    request.demand.custom.is_none() && books.reservations.is_empty()
 }
 
 /// Returns the end of the page that begins at `from`, and counts its nodes as examined.

@@ -11,7 +11,6 @@ use super::plane::Plane;
 use super::ranks::Rank;
 use super::tree::Width;
 use super::{Coordinate, Dimension, DistBuckets, Slot};
-use crate::limits::STEP_NODES_MAX;
 
 /// The most rows of a plane in which nodes of one column are looked for.
 const ROWS_MAX: usize = 1024;
@@ -86,9 +85,9 @@ impl<E: Entry> Plane<E> {
     }
 
     /// Calls `visit` for the first nodes with this coordinate in the first or second dimension, in order of
-    /// coordinate and then of rank, and at most for `STEP_NODES_MAX`. For an exact layout.
-    fn visit_step(&self, d: usize, at: u16, mut visit: impl FnMut(Rank)) {
-        let mut left = STEP_NODES_MAX.min(self.at(d, at) as usize);
+    /// coordinate and then of rank, and for at most this many. For an exact layout.
+    fn visit_step(&self, d: usize, at: u16, most: usize, mut visit: impl FnMut(Rank)) {
+        let mut left = most.min(self.at(d, at) as usize);
         if left == 0 {
             return;
         }
@@ -132,13 +131,19 @@ impl<E: Entry> Plane<E> {
 
 impl Plane<Narrow> {
     /// For the first two dimensions. `value` returns the exact value of a node.
-    fn lacking(&self, d: usize, at: u16, asked: u64, value: impl Fn(Rank) -> u64) -> Option<Lacking> {
+    fn lacking(
+        &self,
+        (d, at): (usize, u16),
+        asked: u64,
+        most: usize,
+        value: impl Fn(Rank) -> u64,
+    ) -> Option<Lacking> {
         if self.layout.rows() > ROWS_MAX {
             return None;
         }
         let (nodes, lower) = self.below(d, at);
         let mut lacking = Lacking { nodes, ..Lacking::default() };
-        self.visit_step(d, at, |rank| {
+        self.visit_step(d, at, most, |rank| {
             lacking.compared += 1;
             let value = value(rank);
             if value < asked {
@@ -150,7 +155,7 @@ impl Plane<Narrow> {
         if lacking.most.is_none()
             && let Some(lower) = lower
         {
-            self.visit_step(d, lower, |rank| {
+            self.visit_step(d, lower, most, |rank| {
                 lacking.compared += 1;
                 lacking.most = lacking.most.max(Some(value(rank)));
             });
@@ -177,20 +182,21 @@ impl Plane<Narrow> {
 
 impl DistBuckets {
     /// Counts the nodes that have less than `asked` of a dimension, which is above zero. `value` returns how much
-    /// a node has exactly. `None` if the index cannot tell.
+    /// a node has exactly. Compares at most `most` nodes of a step. `None` if the index cannot tell.
     pub(crate) fn lacking(
         &self,
         dimension: Dimension,
         asked: u64,
+        most: usize,
         value: impl Fn(Slot) -> u64,
     ) -> Option<Lacking> {
         let d = self.geometry.dimensions().iter().position(|&(of, _)| of == dimension)?;
-        let Width::Narrow(tree) = &self.first_tree().width else { return None };
+        let Width::Narrow(tree) = &self.first.width else { return None };
         let Scale { theta, reciprocal, .. } = self.geometry.scales[d];
         let (steps, _) = ceil_div(asked, theta, reciprocal);
         let at = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
         match d {
-            0 | 1 => tree.plane.lacking(d, at, asked, |rank| value(self.ranks.slot(rank))),
+            0 | 1 => tree.plane.lacking((d, at), asked, most, |rank| value(self.ranks.slot(rank))),
             _ if self.geometry.is_wide => None,
             _ => Some(tree.plane.lacking_gpus(d, at, asked, theta)),
         }
@@ -211,6 +217,7 @@ mod tests {
     use super::*;
     use crate::ids::Ordinal;
     use crate::index::{Geometry, Marks, ResourceVector};
+    use crate::limits::STEP_NODES_MAX;
     use crate::resource::Amount;
     use crate::rng::Rng;
 
@@ -266,7 +273,7 @@ mod tests {
                     let exact =
                         |slot: Slot| value_of(nodes[slot as usize].as_ref().expect("it is there"), dimension);
                     let Lacking { nodes: lacking, most, unknown, .. } =
-                        index.lacking(dimension, asked, exact).expect("the layout is exact");
+                        index.lacking(dimension, asked, 1 << 20, exact).expect("the layout is exact");
                     let below = || {
                         nodes.iter().flatten().map(|node| value_of(node, dimension)).filter(|&v| v < asked)
                     };
@@ -289,11 +296,12 @@ mod tests {
         }
         let exact = |slot: Slot| amount(slot).units() as u64;
         // The last slots were registered first.
-        let of_step = index.lacking(Dimension::Cpu, u64::from(nodes - 2), exact).expect("it is exact");
+        let of_step =
+            index.lacking(Dimension::Cpu, u64::from(nodes - 2), STEP_NODES_MAX, exact).expect("it is exact");
         let compared = STEP_NODES_MAX as u64;
         let most = Some(u64::from(nodes - 3));
         assert_eq!(of_step, Lacking { nodes: compared - 3, most, compared, unknown: 100 });
-        let of_higher = index.lacking(Dimension::Cpu, 10_001, exact).expect("it is exact");
+        let of_higher = index.lacking(Dimension::Cpu, 10_001, STEP_NODES_MAX, exact).expect("it is exact");
         let most = Some(u64::from(nodes));
         assert_eq!(of_higher, Lacking { nodes: u64::from(nodes), most, compared, unknown: 0 });
     }

@@ -9,9 +9,10 @@ use super::entry::{Entry, Narrow, RANKS_MAX, Wide};
 use super::layout::{Layout, highest};
 use super::plane::{Asked, Plane};
 use super::ranks::{Rank, Ranks};
-use super::{Coordinate, Mark, Marks, Slot, Visits};
+use super::{Coordinate, IndexEntry, Mark, Marks, ResourceVector, Slot, Visits};
 use crate::broken::{Broken, broken};
 use crate::limits::DIMENSIONS_MAX;
+use crate::resource::Amount;
 
 /// The order in which leaves are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl<E: Entry> Bucketed<E> {
         assert!((rank as usize) < RANKS_MAX, "ranks are given again before they are so many");
         let layout = self.plane.layout();
         let entry = E::new(layout, at, rank);
-        let cell = layout.cell(&at.coordinate);
+        let cell = E::cell(layout, &at.coordinate);
         self.plane.insert(cell, entry, &at.coordinate, marks);
         self.plane.change_odd([0; 2], at.odd);
         self.places[slot as usize] = Place { entry, cell: cell as u32, odd: at.odd };
@@ -93,21 +94,21 @@ impl<E: Entry> Bucketed<E> {
     }
 
     /// Moves a node. Returns whether its coordinate changed.
-    #[inline]
     fn update(&mut self, slot: Slot, at: &Coordinates, marks: &[Marks]) -> bool {
-        let Some(Place { entry, cell, odd }) = self.place(slot) else {
-            panic!("slot {slot} is not in the index")
-        };
+        let rank = self.places[slot as usize].entry.rank();
         let layout = self.plane.layout();
-        let rank = entry.rank();
-        let to = layout.cell(&at.coordinate) as u32;
-        let place = Place { entry: E::new(layout, at, rank), cell: to, odd: at.odd };
-        self.places[slot as usize] = place;
-        if (odd, at.odd) != ([0; 2], [0; 2]) {
-            self.plane.change_odd(odd, at.odd);
+        let cell = E::cell(layout, &at.coordinate) as u32;
+        self.move_to(slot, Place { entry: E::new(layout, at, rank), cell, odd: at.odd }, marks)
+    }
+
+    #[inline(always)]
+    fn move_to(&mut self, slot: Slot, to: Place<E>, marks: &[Marks]) -> bool {
+        let from = std::mem::replace(&mut self.places[slot as usize], to);
+        assert!(from.cell != NOWHERE, "slot {slot} is not in the index");
+        if (from.odd, to.odd) != ([0; 2], [0; 2]) {
+            self.plane.change_odd(from.odd, to.odd);
         }
-        let to = (place.cell as usize, place.entry);
-        self.plane.update((cell as usize, entry), to, &at.coordinate, marks)
+        self.plane.update((from.cell as usize, from.entry), (to.cell as usize, to.entry), marks)
     }
 
     #[inline]
@@ -163,6 +164,31 @@ impl<E: Entry> Bucketed<E> {
     }
 }
 
+impl Bucketed<Narrow> {
+    /// Returns the place of a node that has this available, with rank 0. It is `NOWHERE` if the layout does not
+    /// cover it, or if the dimensions are not those of every node in their usual order.
+    // A call, with everything in registers: inlined, it would use up those of its callers.
+    #[inline(never)]
+    fn place_of(
+        &self,
+        geometry: &Geometry,
+        cpu: Amount,
+        memory: Amount,
+        whole_gpus: u16,
+        largest_gpu_part: u16,
+    ) -> Place<Narrow> {
+        let available = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
+        let layout = self.plane.layout();
+        match geometry.plain_coordinates(&available) {
+            Some(at) if layout.covers(&at.coordinate) => {
+                let cell = Narrow::cell(layout, &at.coordinate) as u32;
+                Place { entry: Narrow::new(layout, &at, 0), cell, odd: at.odd }
+            }
+            _ => Place { entry: Narrow::VACANT, cell: NOWHERE, odd: [0; 2] },
+        }
+    }
+}
+
 /// The tree of one attribute order.
 pub(super) struct BucketTree {
     /// For each position, the dimension compared there. `None` for the dimensions' own order.
@@ -199,6 +225,15 @@ impl BucketTree {
         let width = Width::over(&Coordinate::default(), 0, may_be_narrow, dimensions, room);
         let order = (order > 0).then(|| geometry.orders()[order]);
         Self { order, may_be_narrow, dimensions, room, marks: Vec::new(), width }
+    }
+
+    /// Builds the tree of an attribute order over nodes whose ranks are assigned.
+    pub(super) fn built(geometry: &Geometry, order: usize, entries: &[IndexEntry], ranks: &Ranks) -> Self {
+        let mut tree = Self::new(geometry, order);
+        for (slot, (_, coordinates, marks)) in entries {
+            tree.insert(*slot, ranks.of(*slot), coordinates, *marks);
+        }
+        tree
     }
 
     /// Returns the coordinates in this attribute order.
@@ -270,12 +305,31 @@ impl BucketTree {
         self.set_marks(rank, Marks::NONE);
     }
 
-    /// Moves a node. Returns whether its coordinate changed.
+    /// Moves a node of the first attribute order. Returns whether its coordinate changed. `None` if that takes
+    /// [`update_any`](Self::update_any).
     ///
     /// # Panics
     /// When it is not in the tree.
-    #[inline]
-    pub(super) fn update(&mut self, slot: Slot, at: &Coordinates) -> bool {
+    #[inline(always)]
+    pub(super) fn update(
+        &mut self,
+        slot: Slot,
+        geometry: &Geometry,
+        available: &ResourceVector,
+    ) -> Option<bool> {
+        let Width::Narrow(tree) = &mut self.width else { return None };
+        let ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, .. } = *available;
+        let mut to = tree.place_of(geometry, cpu, memory, whole_gpus, largest_gpu_part);
+        if to.cell == NOWHERE {
+            return None;
+        }
+        to.entry = to.entry.with_rank(tree.places[slot as usize].entry.rank());
+        Some(tree.move_to(slot, to, &self.marks))
+    }
+
+    /// Moves a node in any order, width and geometry. Returns whether its coordinate changed.
+    #[inline(never)]
+    pub(super) fn update_any(&mut self, slot: Slot, at: &Coordinates) -> bool {
         let at = self.ordered(at);
         let is_covered = each!(&self.width, tree => tree.plane.layout().covers(&at.coordinate));
         if !is_covered {

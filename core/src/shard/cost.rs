@@ -4,9 +4,7 @@
 //! The cost is what [`ShardWork`] counts: walks over nodes and allocations, not searches in the index.
 
 use crate::broken::{Broken, broken};
-use crate::limits::{
-    CANDIDATES_MAX, EXPLAIN_SLOTS_PER_NODE, GROUP_BUNDLES_MAX, NODES_PER_MESSAGE_MAX, STEP_NODES_MAX,
-};
+use crate::limits::{CANDIDATES_MAX, EXPLAIN_SLOTS_PER_NODE, GROUP_BUNDLES_MAX, NODES_PER_MESSAGE_MAX};
 use crate::request::PlacementRequest;
 use crate::shard::command::Command;
 use crate::shard::work::{Pages, ShardWork};
@@ -141,7 +139,7 @@ impl Most {
             Self::Fixed(most) => most,
             Self::RefusalPage => {
                 let page = u64::from(pages.explain_nodes) * u64::from(EXPLAIN_SLOTS_PER_NODE);
-                page.max(named(command)).max(4 * STEP_NODES_MAX as u64)
+                page.max(named(command))
             }
             Self::AuditPage => u64::from(pages.audit_nodes),
             Self::Asked => match command {

@@ -15,7 +15,7 @@ use super::{Eligibility, Eligible};
 use crate::books::RESERVED;
 use crate::index::Slot;
 use crate::index::{Candidates, Dimension, Visits};
-use crate::limits::EXPLAIN_SLOTS_PER_NODE;
+use crate::limits::{EXPLAIN_SLOTS_PER_NODE, STEP_NODES_MAX};
 use crate::node::NodeState;
 use crate::request::{Check, Explain as Explanation, PlacementRequest, Refusal, Shortage};
 use crate::resource::{Amount, Demand, GpuRequest};
@@ -116,27 +116,38 @@ impl Choose {
         page: Page,
     ) -> (Refusal, u64) {
         let feasible = self.feasible(books, request, scope);
-        let plain = matches!(scope, Eligibility::Plain(None)) && request.candidates.is_none();
-        let counted = if plain && is_simple(books, request) { self.counted(books, request) } else { None };
+        // Who asks for all nodes gets pages, because a crowded step is compared in part.
+        let may_count = matches!(scope, Eligibility::Plain(None))
+            && request.candidates.is_none()
+            && request.explain == Explanation::Bounded
+            && is_simple(books, request);
+        let counted = if may_count { self.counted(books, request, page.most) } else { None };
         let (refusal, looked_at) = counted.unwrap_or_else(|| self.explain_page(books, request, scope, page));
         (Refusal { feasible, ..refusal }, looked_at)
     }
 
-    /// Counts all nodes by what the index has counted. Also returns the number of nodes that were compared. `None`
-    /// if the index cannot tell.
-    fn counted(&self, books: &Books, request: &PlacementRequest) -> Option<(Refusal, u64)> {
+    /// Counts all nodes by what the index has counted. Compares at most `page` nodes of a step, and also returns
+    /// the number of nodes compared. `None` if the index cannot tell.
+    fn counted(&self, books: &Books, request: &PlacementRequest, page: u32) -> Option<(Refusal, u64)> {
         let nodes = books.nodes.len() as u64;
+        let of_states = &books.sums.kept.all;
+        // A replica does not count its nodes by state.
+        if of_states.nodes() != nodes {
+            return None;
+        }
+        let most = STEP_NODES_MAX.min(page as usize);
         let mut refusal = Refusal { nodes, ..Refusal::default() };
-        let [mut unknown, mut compared] = [0, 0];
+        let mut unknown = 0;
+        let mut compared = 0;
         let mut count = |check, dimension, asked: i64, unit, value: fn(&Room) -> i64| {
             if asked == 0 {
                 return Some(());
             }
             let value = |slot| value(books.nodes.room(slot)) as u64;
-            let lacking = self.index.lacking(dimension, asked as u64, value)?;
-            if let (Some(most), 1..) = (lacking.most, lacking.nodes) {
-                let least =
-                    Amount::try_from_units((asked - most as i64) * unit).expect("it is below what was asked");
+            let lacking = self.index.lacking(dimension, asked as u64, most, value)?;
+            if let (Some(largest), 1..) = (lacking.most, lacking.nodes) {
+                let least = Amount::try_from_units((asked - largest as i64) * unit)
+                    .expect("it is below what was asked");
                 refusal.checks.insert(check, Shortage { nodes: lacking.nodes, least });
             }
             unknown = lacking.unknown.max(unknown);
@@ -157,13 +168,11 @@ impl Choose {
                 count(Check::WholeGpus, Dimension::WholeGpus, i64::from(gpus), Amount::SCALE, value)?;
             }
         }
-        let ready = u64::from(books.sums.kept.all.nodes_in(NodeState::Ready));
+        let ready = u64::from(of_states.nodes_in(NodeState::Ready));
         report_plain(Check::NotReady, nodes - ready, &mut refusal);
         report_plain(Check::Allocations, ready - self.index.len() as u64, &mut refusal);
         refusal.examined = nodes - unknown;
-        // Who asks for all nodes gets the other pages too.
-        let is_enough = request.explain == Explanation::Bounded || unknown == 0;
-        is_enough.then_some((refusal, compared))
+        Some((refusal, compared))
     }
 
     /// Counts nodes until the page is full. Also returns the number of slots that were looked at.
@@ -200,6 +209,13 @@ impl Choose {
                         count_named(books, &eligible, request, &named[..here], &mut refusal);
                     }
                     None if simple => count_plain(books, request, page, &mut refusal),
+                    None if let Eligibility::Plain(Some(set)) = scope => {
+                        // The others are not selected.
+                        let members = self.selectors.at(set).members_in(page);
+                        count_slots(books, &eligible, request, members.iter().copied(), &mut refusal);
+                        let others = refusal.examined - members.len() as u64;
+                        report_plain(Check::Selector, others, &mut refusal);
+                    }
                     None => count_slots(books, &eligible, request, page, &mut refusal),
                 }
                 (end, (end - from) as usize)

@@ -129,8 +129,10 @@ pub const RANKINGS_KEPT_MAX: usize = 64;
 pub const TIERS_OF_BITS_MAX: usize = 16;
 /// The maximum number of node sets that a ranking is built from. Above it, each node is ranked individually.
 pub const RANK_PARTS_MAX: usize = 64;
-/// The number of nodes that one refusal examines for its counts, unless it asks for all.
+/// The number of nodes that one refusal counts one by one, unless it asks for all.
 pub const EXPLAIN_NODES_MAX: u32 = 4096;
+/// The number of nodes that a refusal compares in one step of a dimension. All others are counted without a look.
+pub const STEP_NODES_MAX: usize = 256;
 /// The number of slots of the node table, including vacant ones, that a refusal examines per counted node.
 pub const EXPLAIN_SLOTS_PER_NODE: u32 = 4;
 /// The number of slots of the node table that one page of an audit reads.

@@ -8,7 +8,7 @@
 //! and a search without success recomputes them.
 
 use super::Marks;
-use super::classes::CLASSES;
+use super::classes::{CLASSES, UP_TO};
 use super::entry::Entry;
 use crate::planted::{PlantedBug, is_planted};
 
@@ -84,9 +84,8 @@ impl<E: Entry> Cell<E> {
 
     #[inline]
     pub(super) fn raise(&mut self, class: usize, within: u8) {
-        for (of, bound) in self.within.iter_mut().enumerate() {
-            let within = if of <= class { within } else { 0 };
-            *bound = (*bound).max(within);
+        for (bound, mask) in self.within.iter_mut().zip(&UP_TO[class & (CLASSES - 1)]) {
+            *bound = (*bound).max(within & mask);
         }
     }
 }
@@ -143,7 +142,7 @@ impl<E: Entry> Cells<E> {
     /// Returns the index of an allocated cell.
     #[inline]
     fn index(&self, cell: usize) -> usize {
-        self.blocks[cell / BLOCK] as usize * BLOCK + cell % BLOCK
+        (self.blocks[cell / BLOCK] as usize) << BLOCK.ilog2() | cell % BLOCK
     }
 
     /// Returns a cell that has entries.
@@ -180,12 +179,14 @@ impl<E: Entry> Cells<E> {
         if self.blocks[cell / BLOCK] == NONE {
             self.allocate(cell / BLOCK);
         }
-        let here = self.get_mut(cell);
+        let block = self.blocks[cell / BLOCK] as usize;
+        let here = &mut self.cells[block << BLOCK.ilog2() | cell % BLOCK];
         let before = (!here.is_empty()).then_some(u32::from(here.best));
         if before.is_none() {
             here.within = [0; CLASSES];
             here.stale = 0;
             here.marks = Marks::NONE;
+            self.filled[block] += 1;
         }
         if !is_planted(PlantedBug::IndexStaleMaximum) {
             here.raise(class, entry.within());
@@ -195,12 +196,9 @@ impl<E: Entry> Cells<E> {
         let len = usize::from(here.len);
         if here.at == NONE && len < INLINE {
             here.entries[len] = entry;
-            here.len += 1;
+            here.len = len as u8 + 1;
         } else {
             self.insert_into_chunk(cell, entry, marks);
-        }
-        if before.is_none() {
-            self.filled[self.blocks[cell / BLOCK] as usize] += 1;
         }
         before
     }
@@ -212,6 +210,7 @@ impl<E: Entry> Cells<E> {
         })
     }
 
+    #[inline(never)]
     fn insert_into_chunk(&mut self, cell: usize, entry: E, marks: Marks) {
         let Cell { len, at, entries, marks: of_cell, .. } = *self.get(cell);
         let held = usize::from(len);
@@ -269,6 +268,7 @@ impl<E: Entry> Cells<E> {
         self.directories[directory].partition_point(|part| part.first <= order).saturating_sub(1)
     }
 
+    #[inline(never)]
     fn insert_into_part(&mut self, directory: usize, entry: E, marks: Marks) {
         let order = entry.order();
         let mut number = self.part_of(directory, order);
@@ -302,20 +302,26 @@ impl<E: Entry> Cells<E> {
         let best = u32::from(here.best);
         if here.at == NONE {
             let len = usize::from(here.len);
-            let at = here.entries[..len].iter().position(|held| *held == entry);
-            here.entries[at.expect("a node is in its cell")] = here.entries[len - 1];
-            here.len -= 1;
+            // Places from `len` on have old entries, so the first that is equal is the right one.
+            let equal = |at: usize, (place, held): (usize, &E)| if *held == entry { place } else { at };
+            let at = here.entries.iter().enumerate().rev().fold(INLINE, equal);
+            assert!(at < len, "a node is in its cell");
+            let last = (len - 1) % INLINE;
+            here.entries[at % INLINE] = here.entries[last];
+            here.len = last as u8;
+            if score < best {
+                return (best, Some(best));
+            }
         } else {
             self.remove_from_chunk(cell, entry);
-        }
-        if score < best {
-            return (best, Some(best));
+            if score < best {
+                return (best, Some(best));
+            }
         }
         let after = self.largest_score(cell, score_of);
-        let here = self.get_mut(cell);
-        here.best = after.unwrap_or(0) as u16;
-        if after.is_none() {
-            self.vacate(cell);
+        match after {
+            Some(after) => self.get_mut(cell).best = after as u16,
+            None => self.vacate(cell),
         }
         (best, after)
     }
@@ -352,6 +358,7 @@ impl<E: Entry> Cells<E> {
         &self.chunks[part.chunk as usize].0[..usize::from(part.len)]
     }
 
+    #[inline(never)]
     fn remove_from_chunk(&mut self, cell: usize, entry: E) {
         let Cell { len, at, .. } = *self.get(cell);
         if let Some(directory) = self.get(cell).directory() {
@@ -361,12 +368,12 @@ impl<E: Entry> Cells<E> {
         let all = &mut self.chunks[at as usize].0;
         let found = all[..=rest].iter().position(|held| *held == entry);
         all[found.expect("a node is in its cell")] = all[rest];
-        let chunk = *all;
-        let here = self.get_mut(cell);
-        here.len = rest as u8;
+        self.get_mut(cell).len = rest as u8;
         // Half of the limit, so that adding and removing one node repeatedly does not convert each time.
         if rest <= INLINE / 2 {
-            here.entries[..rest].copy_from_slice(&chunk[..rest]);
+            let [first, second, ..] = self.chunks[at as usize].0;
+            let here = self.get_mut(cell);
+            [here.entries[0], here.entries[1]] = [first, second];
             here.at = NONE;
             self.free_chunks.push(at);
         }

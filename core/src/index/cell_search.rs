@@ -207,15 +207,19 @@ impl<E: Entry> Cells<E> {
         if self.blocks[cell / BLOCK] == NONE {
             return Vec::new();
         }
-        let here = self.get(cell);
-        let mut entries = match here.directory() {
-            None => self.entries_of(here).to_vec(),
-            Some(directory) => {
-                self.directories[directory].iter().flat_map(|part| self.entries_in(part)).copied().collect()
-            }
-        };
+        let mut entries: Vec<E> = self.chunks_of(cell).flatten().copied().collect();
         entries.sort_unstable_by_key(|entry| entry.order());
         entries
+    }
+
+    /// Returns the entries of a cell that has some, in parts. The parts are in order, but not their entries.
+    pub(super) fn chunks_of(&self, cell: usize) -> impl Iterator<Item = &[E]> {
+        let here = self.get(cell);
+        let (alone, parts) = match here.directory() {
+            None => (Some(self.entries_of(here)), &[][..]),
+            Some(directory) => (None, &self.directories[directory][..]),
+        };
+        alone.into_iter().chain(parts.iter().map(|part| self.entries_in(part)))
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -305,6 +309,7 @@ mod tests {
         let at = |score: u64, within: u64| Coordinates {
             coordinate: Coordinate([1, 1, (score / 2) as u16, score as u16, 0, 0, 0, 0]),
             within: [(within << 8) as u16, 1 << 13, u16::MAX >> 2, u16::MAX >> 2, 0, 0, 0, 0],
+            odd: [0; 2],
         };
         let cell = layout.cell(&at(0, 0).coordinate);
         let mut held: Vec<(u64, u64, u32)> = Vec::new();

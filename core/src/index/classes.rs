@@ -101,6 +101,28 @@ const FROM: [[u64; CLASSES]; CLASSES] = {
     from
 };
 
+/// The same in two bytes per class.
+const FROM_16: [[u16; CLASSES]; CLASSES] = {
+    let mut from = [[0; CLASSES]; CLASSES];
+    let mut at = 0;
+    while at < CLASSES * CLASSES {
+        from[at / CLASSES][at % CLASSES] = FROM[at / CLASSES][at % CLASSES] as u16;
+        at += 1;
+    }
+    from
+};
+
+/// For each class, a mask of the classes up to it.
+pub(super) const UP_TO: [[u8; CLASSES]; CLASSES] = {
+    let mut up_to = [[0; CLASSES]; CLASSES];
+    let mut at = 0;
+    while at < CLASSES * CLASSES {
+        up_to[at / CLASSES][at % CLASSES] = if at % CLASSES <= at / CLASSES { u8::MAX } else { 0 };
+        at += 1;
+    }
+    up_to
+};
+
 /// For each class, one bit per member of a group of 64 whose class it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]
@@ -126,8 +148,10 @@ impl ClassBits {
     #[inline]
     fn set(&mut self, member: usize, class: usize, is_in: bool) -> bool {
         let word = &mut self.0[class & (CLASSES - 1)];
-        *word = *word & !(1 << member) | u64::from(is_in) << member;
-        *word & !(1 << member) != 0
+        let bit = 1u64.wrapping_shl(member as u32);
+        let others = *word & !bit;
+        *word = if is_in { others | bit } else { others };
+        others != 0
     }
 }
 
@@ -175,11 +199,13 @@ impl Rows {
         if self.cells[cell >> 6].set(cell & 63, class, is_in) {
             return;
         }
-        let row = cell >> self.column_bits;
-        let word = cell >> 6 & ((1 << (self.column_bits - 6)) - 1);
+        let row = cell.wrapping_shr(self.column_bits);
+        let word = cell & 1usize.wrapping_shl(self.column_bits).wrapping_sub(1);
         let words = &mut self.words[row][class & (CLASSES - 1)];
-        *words = *words & !(1 << word) | u16::from(is_in) << word;
-        if *words & !(1 << word) == 0 {
+        let bit = 1u16.wrapping_shl((word >> 6) as u32);
+        let others = *words & !bit;
+        *words = if is_in { others | bit } else { others };
+        if others == 0 {
             self.rows[row >> 6].set(row & 63, class, is_in);
         }
     }
@@ -200,8 +226,8 @@ impl Rows {
     #[inline]
     pub(super) fn words(&self, row: usize, class: usize) -> u16 {
         let mut all = 0;
-        for (word, mask) in self.words[row].iter().zip(&FROM[class & (CLASSES - 1)]) {
-            all |= word & *mask as u16;
+        for (word, mask) in self.words[row].iter().zip(&FROM_16[class & (CLASSES - 1)]) {
+            all |= word & mask;
         }
         all
     }
@@ -209,7 +235,7 @@ impl Rows {
     /// Returns the cells of a word of a row that are of `class` or a higher one.
     #[inline]
     pub(super) fn cells(&self, row: usize, word: usize, class: usize) -> u64 {
-        self.cells[row << (self.column_bits - 6) | word].from(class)
+        self.cells[row.wrapping_shl(self.column_bits.wrapping_sub(6)) | word].from(class)
     }
 
     pub(super) fn bytes(&self) -> usize {

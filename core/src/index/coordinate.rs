@@ -177,6 +177,8 @@ pub struct Geometry {
     pub(super) room: usize,
     /// True if some order needs more than four dimensions, or parts of the steps of a later one.
     pub(super) is_wide: bool,
+    /// True if the dimensions are cpu, memory, whole GPUs and the largest part of a GPU, and `is_wide` is false.
+    pub(super) is_plain: bool,
     /// The indexed custom kinds, by index.
     pub(super) custom: Arc<[ResourceId]>,
     /// The weights of the weighted dimension.
@@ -195,10 +197,15 @@ pub(super) struct Scale {
     pub(super) reciprocal: u64,
     /// Multiplied with a part of a step, and divided by 2^32, it gives the part in `1 / 2^WITHIN_BITS`.
     pub(super) part: u64,
+    /// θ, at most 2^16.
+    small_theta: u64,
+    /// `floor(2^SMALL_SHIFT / small_theta) + 1`. It divides values of 17 bits.
+    small: u64,
 }
 
 /// The number of bits that say how much of its last step a value takes.
 pub(super) const WITHIN_BITS: u32 = 14;
+const SMALL_SHIFT: u32 = 40;
 /// The part that is a whole step.
 const WHOLE: u64 = (1 << WITHIN_BITS) - 1;
 
@@ -270,12 +277,18 @@ impl Geometry {
         }
         let scales = scales(&dimensions);
         let orders = vec![IN_ORDER];
-        let custom = Arc::default();
-        let weights = Weights::default();
-        let room = CHUNK;
-        let is_wide = false;
-        let mut geometry = Self { dimensions, scales, orders, room, is_wide, custom, weights, automatic: 0 };
-        geometry.is_wide = !geometry.is_narrow(0);
+        let mut geometry = Self {
+            dimensions,
+            scales,
+            orders,
+            room: CHUNK,
+            is_wide: false,
+            is_plain: false,
+            custom: Arc::default(),
+            weights: Weights::default(),
+            automatic: 0,
+        };
+        geometry.find_width();
         Ok(geometry)
     }
 
@@ -301,8 +314,15 @@ impl Geometry {
             }
             self.orders.push(places);
         }
-        self.is_wide = (0..self.orders.len()).any(|order| !self.is_narrow(order));
+        self.find_width();
         Ok(self)
+    }
+
+    fn find_width(&mut self) {
+        let usual =
+            [Dimension::Cpu, Dimension::Memory, Dimension::WholeGpus, Dimension::LargestGpuPart].into_iter();
+        self.is_wide = (0..self.orders.len()).any(|order| !self.is_narrow(order));
+        self.is_plain = !self.is_wide && self.dimensions.iter().map(|&(dimension, _)| dimension).eq(usual);
     }
 
     /// Splits runs at `room` entries, `4..=32`, instead of at the maximum. For tests, in which few nodes then
@@ -374,26 +394,28 @@ impl Geometry {
     }
 
     /// Returns the coordinate, and how much of their last steps the values take.
-    #[inline]
+    #[inline(always)]
     pub(super) fn coordinates(&self, vector: &ResourceVector) -> Coordinates {
-        if self.is_wide {
-            return self.wide_coordinates(vector);
+        match self.plain_coordinates(vector) {
+            Some(coordinates) => coordinates,
+            None => self.any_coordinates(vector),
         }
-        // By index. Zero where no dimension's scale refers to the value.
-        let mut values = [0; 8];
-        values[0] = vector.cpu.units() as u64;
-        values[1] = vector.memory.units() as u64;
-        values[2] = u64::from(vector.whole_gpus);
-        values[3] = u64::from(vector.largest_gpu_part);
+    }
+
+    /// The same as `coordinates`, if the dimensions are those of every node in their usual order.
+    #[inline(always)]
+    pub(super) fn plain_coordinates(&self, vector: &ResourceVector) -> Option<Coordinates> {
+        if !self.is_plain {
+            return None;
+        }
         debug_assert!(vector.cpu.units() >= 0 && vector.memory.units() >= 0, "amounts are not negative");
+        let [cpu, memory, whole, part, ..] = &self.scales;
         let mut coordinates = Coordinates::default();
-        for (d, scale) in self.scales[..2].iter().enumerate() {
-            coordinates.set(d, scale, values[usize::from(scale.value & 7)]);
-        }
-        for (d, scale) in self.scales[2..4].iter().enumerate() {
-            coordinates.set_steps(2 + d, scale, values[usize::from(scale.value & 7)]);
-        }
-        coordinates
+        coordinates.set(0, cpu, vector.cpu.units() as u64);
+        coordinates.set(1, memory, vector.memory.units() as u64);
+        coordinates.set_steps(2, whole, vector.whole_gpus);
+        coordinates.set_steps(3, part, vector.largest_gpu_part);
+        Some(coordinates)
     }
 }
 
@@ -403,24 +425,36 @@ pub(super) struct Coordinates {
     pub(super) coordinate: Coordinate,
     /// In `1 / 2^WITHIN_BITS`, rounded down. A value that is a whole number of steps takes all of its last one.
     pub(super) within: [u16; DIMENSIONS_MAX],
+    /// The values of the third and the fourth dimension, if these count GPUs. Zero for a whole number of steps.
+    pub(super) odd: [u16; 2],
 }
 
 impl Coordinates {
-    #[inline]
+    #[inline(always)]
     pub(super) fn set(&mut self, d: usize, scale: &Scale, value: u64) {
         let (steps, rest) = ceil_div(value, scale.theta, scale.reciprocal);
+        // At most `WHOLE`, because the rest is at most one step.
+        let part = rest.wrapping_mul(scale.part) >> 32;
         // The highest coordinate includes all larger values.
-        let highest = u64::from(Coordinate::HIGHEST);
-        self.coordinate.0[d] = steps.min(highest) as u16;
-        let part = (rest.wrapping_mul(scale.part) >> 32).min(WHOLE);
-        self.within[d] = if steps > highest { WHOLE as u16 } else { part as u16 };
+        let is_above = steps > u64::from(Coordinate::HIGHEST);
+        let (steps, part) = if is_above { (u64::from(Coordinate::HIGHEST), WHOLE) } else { (steps, part) };
+        self.coordinate.0[d] = steps as u16;
+        self.within[d] = part as u16;
     }
 
-    /// Sets the coordinate of a dimension whose parts of steps are not compared.
-    #[inline]
-    fn set_steps(&mut self, d: usize, scale: &Scale, value: u64) {
-        let (steps, _) = ceil_div(value, scale.theta, scale.reciprocal);
-        self.coordinate.0[d] = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
+    /// Sets the coordinate of a dimension that counts GPUs. Parts of its steps are not compared.
+    #[inline(always)]
+    pub(super) fn set_steps(&mut self, d: usize, scale: &Scale, value: u16) {
+        // Both are below 2^17, so the product is exact after the shift.
+        let value = u64::from(value);
+        let steps =
+            value.wrapping_add(scale.small_theta).wrapping_sub(1).wrapping_mul(scale.small) >> SMALL_SHIFT;
+        self.odd[d - 2] = if steps.wrapping_mul(scale.small_theta) == value { 0 } else { value as u16 };
+        debug_assert!(
+            steps <= u64::from(Coordinate::HIGHEST),
+            "a node has few GPUs, and a part is at most one"
+        );
+        self.coordinate.0[d] = steps as u16;
     }
 
     /// Returns the coordinates in another attribute order.
@@ -428,16 +462,21 @@ impl Coordinates {
         Self {
             coordinate: Coordinate(order.map(|place| self.coordinate.0[usize::from(place)])),
             within: order.map(|place| self.within[usize::from(place)]),
+            odd: self.odd,
         }
     }
 }
 
 pub(super) fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX] {
-    let mut scales = [Scale { value: NO_VALUE, theta: 1, reciprocal: u64::MAX, part: 0 }; DIMENSIONS_MAX];
-    for (scale, &(dimension, theta)) in scales.iter_mut().zip(dimensions) {
-        let theta = theta as u64;
+    let scale = |value, theta: u64| {
+        let small_theta = theta.min(1 << 16);
+        let small = (1 << SMALL_SHIFT) / small_theta + 1;
         let part = (WHOLE << 32) / theta;
-        *scale = Scale { value: dimension.place(), theta, reciprocal: u64::MAX / theta, part };
+        Scale { value, theta, reciprocal: u64::MAX / theta, part, small_theta, small }
+    };
+    let mut scales = [Scale { part: 0, ..scale(NO_VALUE, 1) }; DIMENSIONS_MAX];
+    for (place, &(dimension, theta)) in scales.iter_mut().zip(dimensions) {
+        *place = scale(dimension.place(), theta as u64);
     }
     scales
 }
@@ -449,15 +488,18 @@ pub(super) fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX]
 #[inline]
 pub(super) fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> (u64, u64) {
     debug_assert!(value < 1 << 63 && reciprocal == u64::MAX / divisor);
+    if value == 0 {
+        return (0, 0);
+    }
+    let below = value.wrapping_sub(1);
     // `reciprocal > 2^64 / divisor - 2`, so the product is short by less than `2 * value / 2^64`. The
     // quotient is exact or one too small.
-    let quotient = ((u128::from(value) * u128::from(reciprocal)) >> 64) as u64;
-    // Neither can wrap, because the quotient is at most `value / divisor`.
-    let rest = value.wrapping_sub(quotient.wrapping_mul(divisor));
-    let is_over = rest > divisor;
-    let steps = quotient.wrapping_add(u64::from(rest > 0)).wrapping_add(u64::from(is_over));
+    let quotient = ((u128::from(below) * u128::from(reciprocal)) >> 64) as u64;
+    // Neither can wrap, because the quotient is at most `below / divisor`.
+    let rest = below.wrapping_sub(quotient.wrapping_mul(divisor));
+    let is_over = rest >= divisor;
     let rest = if is_over { rest.wrapping_sub(divisor) } else { rest };
-    (steps, if rest == 0 && value > 0 { divisor } else { rest })
+    (quotient.wrapping_add(1).wrapping_add(u64::from(is_over)), rest.wrapping_add(1))
 }
 
 impl Default for Geometry {
@@ -515,6 +557,23 @@ mod tests {
                 let rest = if value > 0 { (value - 1) % divisor + 1 } else { 0 };
                 prop_assert_eq!(quotient, (value.div_ceil(divisor), rest));
             }
+        }
+
+        #[test]
+        fn gpus_are_divided_as_by_division(
+            theta in prop_oneof![1i64..200, 1i64..1 << 20], whole in 0u16..=16, part in 0u16..=10_000,
+        ) {
+            use Dimension::{Cpu, LargestGpuPart, Memory, WholeGpus};
+            let dimensions = vec![(Cpu, 1), (Memory, 1), (WholeGpus, theta), (LargestGpuPart, theta)];
+            let geometry = Geometry::new(dimensions).unwrap();
+            let vector = ResourceVector { whole_gpus: whole, largest_gpu_part: part, ..Default::default() };
+            let at = geometry.coordinates(&vector);
+            for (d, value) in [(2, whole), (3, part)] {
+                prop_assert_eq!(u64::from(at.coordinate.0[d]), u64::from(value).div_ceil(theta as u64));
+                let is_odd = u64::from(value) % theta as u64 != 0;
+                prop_assert_eq!(at.odd[d - 2], if is_odd { value } else { 0 });
+            }
+            prop_assert_eq!(at, geometry.any_coordinates(&vector));
         }
 
         #[test]

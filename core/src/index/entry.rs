@@ -40,6 +40,9 @@ pub(super) trait Entry: Copy + Debug + PartialEq {
 
     fn new(layout: &Layout, at: &Coordinates, rank: Rank) -> Self;
 
+    /// Returns the cell of a coordinate that the layout covers.
+    fn cell(layout: &Layout, at: &Coordinate) -> usize;
+
     /// Returns what is asked of entries in the row and the column of the request.
     fn asked(layout: &Layout, at: &Coordinates) -> Self::Asked;
 
@@ -111,6 +114,12 @@ pub(super) struct NarrowAsked {
 }
 
 impl Narrow {
+    /// Returns an entry with rank 0 with this rank.
+    #[inline]
+    pub(super) fn with_rank(self, rank: Rank) -> Self {
+        Self(self.0 | u64::from(rank) << RANK_AT)
+    }
+
     #[inline]
     fn full_score(self) -> u32 {
         (self.0 >> SCORE_AT) as u32
@@ -133,16 +142,21 @@ impl Entry for Narrow {
     const AFTER_ALL: u64 = u64::MAX;
     const NOTHING: [u8; 2] = [0; 2];
 
-    #[inline]
+    #[inline(always)]
     fn new(layout: &Layout, at: &Coordinates, rank: Rank) -> Self {
         let [first, second, ..] = at.within.map(u64::from);
-        let score = u64::from(layout.score(&at.coordinate));
+        let score = u64::from(layout.exact_score(&at.coordinate));
         Self(score << SCORE_AT | u64::from(rank) << RANK_AT | first << FIRST_AT | second)
+    }
+
+    #[inline(always)]
+    fn cell(layout: &Layout, at: &Coordinate) -> usize {
+        layout.exact_cell(at)
     }
 
     #[inline]
     fn asked(layout: &Layout, at: &Coordinates) -> NarrowAsked {
-        let score = layout.score(&at.coordinate);
+        let score = layout.exact_score(&at.coordinate);
         let [first, second, ..] = at.within.map(u32::from);
         let fourth_mask = layout.fourth(u32::MAX);
         NarrowAsked { score, fourth: score & fourth_mask, fourth_mask, first, second }
@@ -288,6 +302,10 @@ impl Entry for Wide {
     fn new(_: &Layout, at: &Coordinates, rank: Rank) -> Self {
         let within = at.within.map(|part| (part >> (WITHIN_BITS - 8)) as u8);
         Self { coordinate: at.coordinate, within, rank }
+    }
+
+    fn cell(layout: &Layout, at: &Coordinate) -> usize {
+        layout.cell(at)
     }
 
     fn asked(layout: &Layout, at: &Coordinates) -> Fine {

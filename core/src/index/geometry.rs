@@ -129,11 +129,16 @@ impl Geometry {
     /// The same as `coordinates`, for any dimensions.
     #[cold]
     #[inline(never)]
-    pub(super) fn wide_coordinates(&self, vector: &ResourceVector) -> Coordinates {
+    pub(super) fn any_coordinates(&self, vector: &ResourceVector) -> Coordinates {
         let values = self.weighted(vector);
         let mut coordinates = Coordinates::default();
         for (d, scale) in self.scales[..self.dimensions.len()].iter().enumerate() {
-            coordinates.set(d, scale, values[usize::from(scale.value)]);
+            let value = values[usize::from(scale.value)];
+            if self.is_wide || d < 2 {
+                coordinates.set(d, scale, value);
+            } else {
+                coordinates.set_steps(d, scale, value as u16);
+            }
         }
         coordinates
     }

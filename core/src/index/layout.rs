@@ -142,8 +142,8 @@ impl Layout {
     /// Returns whether the coordinate has a cell and a score.
     #[inline]
     pub(super) fn covers(&self, at: &Coordinate) -> bool {
-        let above = at.0.iter().zip(&self.limits).map(|(field, limit)| field.saturating_sub(*limit));
-        above.fold(0, |any, above| any | above) == 0
+        let [row, column, third, fourth] = self.limits;
+        (at.0[0] <= row) & (at.0[1] <= column) & (at.0[2] <= third) & (at.0[3] <= fourth)
     }
 
     /// Returns the cell of a coordinate that the layout covers.
@@ -160,19 +160,62 @@ impl Layout {
         third >> self.third_shift << self.fourth_bits | fourth >> self.fourth_shift
     }
 
+    /// The same as `cell`, for an exact layout.
+    #[inline(always)]
+    pub(super) fn exact_cell(&self, at: &Coordinate) -> usize {
+        let [row, column, ..] = at.0.map(usize::from);
+        self.cell_at(row, column)
+    }
+
+    /// The same as `score`, for an exact layout.
+    #[inline(always)]
+    pub(super) fn exact_score(&self, at: &Coordinate) -> u32 {
+        u32::from(at.0[2]).wrapping_shl(self.fourth_bits) | u32::from(at.0[3])
+    }
+
+    /// Returns the cell of a row and a column.
+    #[inline(always)]
+    pub(super) fn cell_at(&self, row: usize, column: usize) -> usize {
+        row.wrapping_shl(self.column_bits) | column
+    }
+
+    /// Returns the row of a first coordinate.
+    #[inline(always)]
+    pub(super) fn row_of(&self, first: u16) -> usize {
+        usize::from(first).wrapping_shr(self.row_shift)
+    }
+
+    /// Returns the row of a cell.
+    #[inline(always)]
+    pub(super) fn row(&self, cell: usize) -> usize {
+        cell.wrapping_shr(self.column_bits)
+    }
+
+    /// Returns the column of a cell.
+    #[inline(always)]
+    pub(super) fn column(&self, cell: usize) -> usize {
+        cell & 1usize.wrapping_shl(self.column_bits).wrapping_sub(1)
+    }
+
     /// Returns the part of a score that is the fourth coordinate.
     #[inline]
     pub(super) fn fourth(&self, score: u32) -> u32 {
-        score & ((1 << self.fourth_bits) - 1)
+        score & 1u32.wrapping_shl(self.fourth_bits).wrapping_sub(1)
+    }
+
+    /// Returns the part of a score that is the third coordinate.
+    #[inline]
+    pub(super) fn third(&self, score: u32) -> u32 {
+        score.wrapping_shr(self.fourth_bits)
     }
 
     /// Returns the coordinate of a cell and a score. For an exact layout.
     #[inline]
     pub(super) fn coordinate(&self, cell: usize, score: u32) -> Coordinate {
         let mut at = Coordinate::default();
-        at.0[0] = (cell >> self.column_bits) as u16;
-        at.0[1] = (cell & ((1 << self.column_bits) - 1)) as u16;
-        at.0[2] = (score >> self.fourth_bits) as u16;
+        at.0[0] = self.row(cell) as u16;
+        at.0[1] = self.column(cell) as u16;
+        at.0[2] = self.third(score) as u16;
         at.0[3] = self.fourth(score) as u16;
         at
     }

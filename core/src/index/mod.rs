@@ -21,6 +21,7 @@ mod coordinate;
 mod entry;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
 mod geometry;
+mod lacking;
 mod layout;
 mod marks;
 pub use marks::{Mark, Marks};
@@ -44,6 +45,9 @@ use tree::{BucketTree, Direction, Wanted};
 
 /// The index of a node in its shard's node table.
 pub type Slot = u32;
+
+/// What the index knows of a node.
+type IndexEntry = (Slot, (Ordinal, Coordinates, Marks));
 
 /// The cost of one search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,8 +81,10 @@ pub struct PolicyState {
 /// The index of one shard.
 pub struct DistBuckets {
     geometry: Geometry,
-    /// One tree per attribute order. All but the first are built when they are first requested.
-    trees: Vec<Option<BucketTree>>,
+    /// The tree of the first attribute order.
+    first: BucketTree,
+    /// The trees of the other orders. Each is built when it is first requested.
+    others: Vec<Option<BucketTree>>,
     ranks: Ranks,
     /// Built at the first search that needs it. Dropped when a node returns out of order.
     ordinals: Option<OrdinalTree>,
@@ -89,9 +95,9 @@ impl DistBuckets {
     /// Creates an empty index over `geometry`.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
-        let mut trees: Vec<_> = geometry.orders().iter().map(|_| None).collect();
-        trees[0] = Some(BucketTree::new(&geometry, 0));
-        Self { geometry, trees, ranks: Ranks::default(), ordinals: None, len: 0 }
+        let first = BucketTree::new(&geometry, 0);
+        let others = geometry.orders()[1..].iter().map(|_| None).collect();
+        Self { geometry, first, others, ranks: Ranks::default(), ordinals: None, len: 0 }
     }
 
     /// Returns the geometry, which maps values to coordinates.
@@ -116,20 +122,20 @@ impl DistBuckets {
     /// O(leaves).
     #[must_use]
     pub fn bucket_count(&self) -> usize {
-        self.first_tree().bucket_count(self.geometry.dimension_count())
+        self.first.bucket_count(self.geometry.dimension_count())
     }
 
     /// Returns the coordinate of `slot`, if it is in the index.
     #[must_use]
     pub fn coordinate(&self, slot: Slot) -> Option<Coordinate> {
-        self.first_tree().coordinates(slot).map(|at| at.coordinate)
+        self.first.coordinates(slot).map(|at| at.coordinate)
     }
 
     /// Returns whether `slot` is in the index.
     #[inline]
     #[must_use]
     pub fn contains(&self, slot: Slot) -> bool {
-        self.first_tree().contains(slot)
+        self.first.contains(slot)
     }
 
     /// Returns an upper bound per dimension of all nodes' coordinates.
@@ -137,37 +143,42 @@ impl DistBuckets {
     /// No request above it can be placed here. The call first tightens a few bounds that are too high.
     #[must_use]
     pub fn highest(&mut self) -> Coordinate {
-        self.trees[0].as_mut().expect("the first tree is built with the index").highest()
+        self.first.highest()
     }
 
     /// Returns the marks of `slot`, if it is in the index.
     #[must_use]
     pub fn marks(&self, slot: Slot) -> Option<Marks> {
         self.coordinate(slot)?;
-        Some(self.first_tree().marks(self.ranks.of(slot)))
+        Some(self.first.marks(self.ranks.of(slot)))
     }
 
     /// Returns the bytes taken by the index.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let trees: usize = self.trees.iter().flatten().map(BucketTree::bytes).sum();
+        let trees: usize = self.trees().map(|(_, tree)| tree.bytes()).sum();
         trees + self.ranks.bytes() + self.ordinals.as_ref().map_or(0, OrdinalTree::bytes)
     }
 
-    #[inline]
-    fn first_tree(&self) -> &BucketTree {
-        self.trees[0].as_ref().expect("the first tree is built with the index")
+    /// Returns the trees that are built, each with its order.
+    fn trees(&self) -> impl Iterator<Item = (usize, &BucketTree)> {
+        let others = (1..).zip(&self.others).filter_map(|(order, tree)| Some((order, tree.as_ref()?)));
+        std::iter::once((0, &self.first)).chain(others)
+    }
+
+    fn trees_mut(&mut self) -> impl Iterator<Item = &mut BucketTree> {
+        std::iter::once(&mut self.first).chain(self.others.iter_mut().flatten())
     }
 
     /// Returns what the index knows of a node: ordinal, coordinates, marks.
     fn entry(&self, slot: Slot) -> Option<(Ordinal, Coordinates, Marks)> {
-        let coordinates = self.first_tree().coordinates(slot)?;
-        Some((self.ranks.ordinal(slot), coordinates, self.first_tree().marks(self.ranks.of(slot))))
+        let coordinates = self.first.coordinates(slot)?;
+        Some((self.ranks.ordinal(slot), coordinates, self.first.marks(self.ranks.of(slot))))
     }
 
     /// Returns the nodes in the index, in order of slot.
-    fn entries(&self) -> impl Iterator<Item = (Slot, (Ordinal, Coordinates, Marks))> {
-        (0..self.first_tree().slots()).filter_map(|slot| Some((slot, self.entry(slot)?)))
+    fn entries(&self) -> impl Iterator<Item = IndexEntry> {
+        (0..self.first.slots()).filter_map(|slot| Some((slot, self.entry(slot)?)))
     }
 
     /// Adds a node.
@@ -183,7 +194,7 @@ impl DistBuckets {
         }
         let rank = self.ranks.of(slot);
         self.len += 1;
-        for tree in self.trees.iter_mut().flatten() {
+        for tree in std::iter::once(&mut self.first).chain(self.others.iter_mut().flatten()) {
             tree.insert(slot, rank, &coordinates, marks);
         }
         if let Some(ordinals) = &mut self.ordinals
@@ -200,12 +211,18 @@ impl DistBuckets {
             |(slot, (ordinal, _, marks))| (slot, (ordinal, geometry.coordinates(&available(slot)), marks));
         let entries: Vec<_> = self.entries().map(moved).collect();
         self.geometry = geometry;
-        for (order, tree) in self.trees.iter_mut().enumerate() {
-            if tree.is_some() {
-                *tree = Some(built(&self.geometry, order, &entries, &self.ranks));
+        self.rebuild(&entries);
+        self.ordinals = None;
+    }
+
+    /// Builds all trees again.
+    fn rebuild(&mut self, entries: &[IndexEntry]) {
+        self.first = BucketTree::built(&self.geometry, 0, entries, &self.ranks);
+        for (order, tree) in (1..).zip(&mut self.others) {
+            if let Some(tree) = tree {
+                *tree = BucketTree::built(&self.geometry, order, entries, &self.ranks);
             }
         }
-        self.ordinals = None;
     }
 
     /// Assigns new ranks to all nodes and to `slot`, which is about to be added and does not belong at the
@@ -217,11 +234,7 @@ impl DistBuckets {
         let entries: Vec<_> = self.entries().collect();
         let standing = entries.iter().map(|&(slot, (ordinal, ..))| (ordinal, slot));
         self.ranks.renumber(standing.chain([(ordinal, slot)]).collect());
-        for (order, tree) in self.trees.iter_mut().enumerate() {
-            if tree.is_some() {
-                *tree = Some(built(&self.geometry, order, &entries, &self.ranks));
-            }
-        }
+        self.rebuild(&entries);
     }
 
     /// Removes a node.
@@ -230,7 +243,7 @@ impl DistBuckets {
     /// When `slot` is not in the index.
     pub fn remove(&mut self, slot: Slot) {
         self.len -= 1;
-        for tree in self.trees.iter_mut().flatten() {
+        for tree in self.trees_mut() {
             tree.remove(slot);
         }
         if let Some(ordinals) = &mut self.ordinals {
@@ -242,28 +255,40 @@ impl DistBuckets {
     ///
     /// # Panics
     /// When `slot` is not in the index.
-    #[inline]
+    #[inline(always)]
     pub fn update(&mut self, slot: Slot, available: &ResourceVector) {
-        let coordinates = self.geometry.coordinates(available);
-        let [Some(first), others @ ..] = &mut self.trees[..] else {
-            panic!("the first tree is built with the index");
+        let Some(moves) = self.first.update(slot, &self.geometry, available) else {
+            // By value, so that the amounts stay in registers above.
+            return self.update_any(slot, *available);
         };
-        let moves = first.update(slot, &coordinates);
-        for tree in others.iter_mut().flatten() {
-            tree.update(slot, &coordinates);
+        if !self.others.is_empty() | self.ordinals.is_some() {
+            let at = self.first.coordinates(slot).expect("it was just moved");
+            self.update_others(slot, &at, moves);
         }
-        if !moves {
-            return;
+    }
+
+    /// The same as `update`, for any geometry.
+    #[inline(never)]
+    pub(crate) fn update_any(&mut self, slot: Slot, available: ResourceVector) {
+        let at = self.geometry.coordinates(&available);
+        let moves = self.first.update_any(slot, &at);
+        self.update_others(slot, &at, moves);
+    }
+
+    /// Moves a node in all structures but the first tree. `moves` says whether its coordinate changed there.
+    fn update_others(&mut self, slot: Slot, at: &Coordinates, moves: bool) {
+        for tree in self.others.iter_mut().flatten() {
+            tree.update_any(slot, at);
         }
-        if let Some(ordinals) = &mut self.ordinals {
-            ordinals.update(slot, &coordinates.coordinate);
+        if let Some(ordinals) = self.ordinals.as_mut().filter(|_| moves) {
+            ordinals.update(slot, &at.coordinate);
         }
     }
 
     /// Prefetches the memory that an [`update`](Self::update) of a node will read.
     #[inline]
     pub(crate) fn prefetch(&self, slot: Slot) -> usize {
-        self.trees[0].as_ref().map_or(0, |tree| tree.prefetch(slot))
+        self.first.prefetch(slot)
     }
 
     /// Replaces the marks of a node.
@@ -275,7 +300,7 @@ impl DistBuckets {
         if known == marks {
             return;
         }
-        for tree in self.trees.iter_mut().flatten() {
+        for tree in self.trees_mut() {
             tree.mark(slot, marks);
         }
         if let Some(ordinals) = &mut self.ordinals {
@@ -285,7 +310,7 @@ impl DistBuckets {
 
     /// Sets `mark` on the nodes for which `member` returns true, and clears it on all others. Costs O(nodes).
     pub fn assign(&mut self, mark: Mark, member: impl Fn(Slot) -> bool) {
-        for tree in self.trees.iter_mut().flatten() {
+        for tree in self.trees_mut() {
             tree.assign(mark, &member);
         }
         if let Some(ordinals) = &mut self.ordinals {
@@ -438,11 +463,14 @@ impl DistBuckets {
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        if self.trees[order].is_none() {
-            let entries: Vec<_> = self.entries().collect();
-            self.trees[order] = Some(built(&self.geometry, order, &entries, &self.ranks));
+        if order == 0 {
+            return self.first.first(direction, wanted, &self.ranks, visits, accept);
         }
-        let tree = self.trees[order].as_mut().expect("built above");
+        if self.others[order - 1].is_none() {
+            let entries: Vec<_> = self.entries().collect();
+            self.others[order - 1] = Some(BucketTree::built(&self.geometry, order, &entries, &self.ranks));
+        }
+        let tree = self.others[order - 1].as_mut().expect("built above");
         tree.first(direction, wanted, &self.ranks, visits, accept)
     }
 
@@ -518,7 +546,7 @@ impl DistBuckets {
         mut member: impl FnMut(Slot) -> bool,
     ) -> Vec<Coordinate> {
         let lower = self.geometry.coordinate(asked);
-        let leaves = self.first_tree().leaves(direction, &self.ranks);
+        let leaves = self.first.leaves(direction, &self.ranks);
         let yielded = leaves
             .into_iter()
             .filter(|(at, slots)| at.reaches(&lower) && slots.iter().any(|&slot| member(slot)));
@@ -531,8 +559,7 @@ impl DistBuckets {
     /// Returns the inconsistency.
     pub(crate) fn check_slot(&self, slot: Slot) -> Result<(), Broken> {
         let Some((_, coordinates, marks)) = self.entry(slot) else { return Ok(()) };
-        for (order, tree) in self.trees.iter().enumerate() {
-            let Some(tree) = tree else { continue };
+        for (order, tree) in self.trees() {
             let rank = self.ranks.of(slot);
             if !tree.has_entry(slot, rank)
                 || tree.coordinates(slot).map(|at| at.coordinate)
@@ -551,7 +578,7 @@ impl DistBuckets {
     /// # Errors
     /// Returns the inconsistency.
     pub fn check(&self) -> Result<(), Broken> {
-        for tree in self.trees.iter().flatten() {
+        for (_, tree) in self.trees() {
             tree.check(&self.ranks, self.len)?;
         }
         for (slot, _) in self.entries() {
@@ -562,18 +589,4 @@ impl DistBuckets {
         };
         self.ordinals.as_ref().map_or(Ok(()), |ordinals| ordinals.check(self.len, known))
     }
-}
-
-/// Builds the tree of an attribute order over nodes whose ranks are assigned.
-fn built(
-    geometry: &Geometry,
-    order: usize,
-    entries: &[(Slot, (Ordinal, Coordinates, Marks))],
-    ranks: &Ranks,
-) -> BucketTree {
-    let mut tree = BucketTree::new(geometry, order);
-    for (slot, (_, coordinates, marks)) in entries {
-        tree.insert(*slot, ranks.of(*slot), coordinates, *marks);
-    }
-    tree
 }

@@ -9,6 +9,7 @@ use super::cell_search::Sought;
 use super::classes::{CLASSES, Classes, Rows};
 use super::coordinate::Coordinates;
 use super::entry::Entry;
+use super::lacking::Odd;
 use super::layout::Layout;
 use super::ranks::Ranks;
 use super::{Coordinate, Marks, Slot, Visits};
@@ -17,20 +18,22 @@ use crate::limits::DIMENSIONS_MAX;
 
 /// The largest coordinate in each dimension, and how many nodes have each.
 #[derive(Clone, Debug, Default)]
-struct Counts {
-    by_coordinate: [Vec<u32>; DIMENSIONS_MAX],
+pub(super) struct Counts {
+    pub(super) by_coordinate: [Vec<u32>; DIMENSIONS_MAX],
     /// At least the largest coordinate of any node.
     highest: Coordinate,
+    pub(super) odd: Odd,
 }
 
 impl Counts {
     #[inline]
     fn add(&mut self, d: usize, field: u16) {
         let counts = &mut self.by_coordinate[d];
-        if counts.len() <= usize::from(field) {
-            counts.resize(usize::from(field) + 1, 0);
+        match counts.get_mut(usize::from(field)) {
+            // There are at most `NODES_MAX` nodes.
+            Some(count) => *count = count.wrapping_add(1),
+            None => add_first(counts, field),
         }
-        counts[usize::from(field)] += 1;
         self.highest.0[d] = self.highest.0[d].max(field);
     }
 
@@ -72,13 +75,13 @@ struct Search<'a, E: Entry> {
 
 /// Entries by the cell of their first two coordinates.
 pub(super) struct Plane<E: Entry> {
-    layout: Layout,
+    pub(super) layout: Layout,
     /// The number of dimensions that may differ from zero.
     dimensions: usize,
     classes: Classes,
-    rows: Rows,
-    cells: Cells<E>,
-    counts: Counts,
+    pub(super) rows: Rows,
+    pub(super) cells: Cells<E>,
+    pub(super) counts: Counts,
     len: usize,
 }
 
@@ -116,10 +119,9 @@ impl<E: Entry> Plane<E> {
     fn enter(&mut self, cell: usize, entry: E, marks: Marks) {
         let score = entry.score(&self.layout);
         let class = self.classes.of(score);
-        let before = self.cells.insert(cell, entry, (score, class), marks);
-        let was = before.map(|best| self.classes.of(best));
-        if was.is_none_or(|was| was < class) {
-            self.rows.change(cell, was, Some(class));
+        match self.cells.insert(cell, entry, (score, class), marks) {
+            Some(best) if best >= score => {}
+            before => self.rows.change(cell, before.map(|best| self.classes.of(best)), Some(class)),
         }
     }
 
@@ -148,12 +150,11 @@ impl<E: Entry> Plane<E> {
     ///
     /// # Panics
     /// If it is not in the cell.
-    #[inline]
+    #[inline(always)]
     pub(super) fn update(
         &mut self,
         (cell, entry): (usize, E),
         (to, by): (usize, E),
-        at: &Coordinate,
         marks: &[Marks],
     ) -> bool {
         if cell == to && E::leaf(entry.order()) == E::leaf(by.order()) {
@@ -163,16 +164,22 @@ impl<E: Entry> Plane<E> {
             }
             return false;
         }
+        self.relocate((cell, entry), (to, by), marks.get(by.rank() as usize).copied().unwrap_or(Marks::NONE));
+        true
+    }
+
+    #[inline(never)]
+    fn relocate(&mut self, (cell, entry): (usize, E), (to, by): (usize, E), marks: Marks) {
         let before = entry.coordinate(&self.layout, cell);
-        for d in 0..self.dimensions {
-            if before.0[d] != at.0[d] {
+        let after = by.coordinate(&self.layout, to);
+        for d in 0..if E::IS_BY_SCORE { 4 } else { self.dimensions } {
+            if before.0[d] != after.0[d] {
                 self.counts.remove(d, before.0[d]);
-                self.counts.add(d, at.0[d]);
+                self.counts.add(d, after.0[d]);
             }
         }
         self.leave(cell, entry);
-        self.enter(to, by, marks.get(by.rank() as usize).copied().unwrap_or(Marks::NONE));
-        true
+        self.enter(to, by, marks);
     }
 
     /// Records that an entry has new marks.
@@ -218,11 +225,11 @@ impl<E: Entry> Plane<E> {
         if self.len == 0 || !self.layout.covers(at) {
             return None;
         }
-        let score = self.layout.score(at);
+        let score = E::new(&self.layout, asked.at, 0).score(&self.layout);
         if self.classes.note_request(score) {
             self.learn();
         }
-        let cell = self.layout.cell(at);
+        let cell = E::cell(&self.layout, at);
         let search = Search {
             sought: Sought {
                 asked: E::asked(&self.layout, asked.at),
@@ -232,11 +239,12 @@ impl<E: Entry> Plane<E> {
             },
             score,
             class: self.classes.of(score),
-            row: cell >> self.layout.column_bits(),
-            column: cell & ((1 << self.layout.column_bits()) - 1),
+            row: self.layout.row(cell),
+            column: self.layout.column(cell),
             ranks,
         };
-        let mut groups = search.row / 64..self.rows.groups();
+        let end = self.rows.groups().min(self.layout.row_of(self.counts.highest.0[0]) / 64 + 1);
+        let mut groups = search.row / 64..end;
         let mut first_in_group = |group: usize| {
             let mut open = self.rows.rows(group, search.class);
             if group == search.row / 64 {
@@ -273,7 +281,7 @@ impl<E: Entry> Plane<E> {
             }
             while let Some(bit) = take::<GREATEST>(&mut open) {
                 let column = word * 64 + bit;
-                let cell = row << self.layout.column_bits() | column;
+                let cell = self.layout.cell_at(row, column);
                 if !self.cells.get(cell).may_fit(search.class, within, search.score, marks) {
                     continue;
                 }
@@ -372,6 +380,12 @@ impl<E: Entry> Plane<E> {
     }
 }
 
+#[cold]
+fn add_first(counts: &mut Vec<u32>, field: u16) {
+    counts.resize(usize::from(field) + 1, 0);
+    counts[usize::from(field)] = 1;
+}
+
 /// Takes the first bit in the direction of a search.
 #[inline]
 fn take<const GREATEST: bool>(open: &mut u64) -> Option<usize> {
@@ -379,6 +393,6 @@ fn take<const GREATEST: bool>(open: &mut u64) -> Option<usize> {
         return None;
     }
     let bit = if GREATEST { 63 - open.leading_zeros() } else { open.trailing_zeros() };
-    *open &= !(1 << bit);
+    *open &= !1u64.wrapping_shl(bit);
     Some(bit as usize)
 }

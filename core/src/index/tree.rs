@@ -9,9 +9,10 @@ use super::entry::{Entry, Narrow, RANKS_MAX, Wide};
 use super::layout::{Layout, highest};
 use super::plane::{Asked, Plane};
 use super::ranks::{Rank, Ranks};
-use super::{Coordinate, Mark, Marks, Slot, Visits};
+use super::{Coordinate, IndexEntry, Mark, Marks, ResourceVector, Slot, Visits};
 use crate::broken::{Broken, broken};
 use crate::limits::DIMENSIONS_MAX;
+use crate::resource::Amount;
 
 /// The order in which leaves are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +45,15 @@ struct Place<E> {
     entry: E,
     /// `NOWHERE` if the node is not in the tree.
     cell: u32,
+    /// See [`Coordinates::odd`].
+    odd: [u16; 2],
 }
 
 const NOWHERE: u32 = u32::MAX;
 
 /// The nodes of one attribute order.
-struct Bucketed<E: Entry> {
-    plane: Plane<E>,
+pub(super) struct Bucketed<E: Entry> {
+    pub(super) plane: Plane<E>,
     /// By slot.
     places: Vec<Place<E>>,
 }
@@ -67,42 +70,52 @@ impl<E: Entry> Bucketed<E> {
 
     fn insert(&mut self, slot: Slot, rank: Rank, at: &Coordinates, marks: Marks) {
         if self.places.len() <= slot as usize {
-            self.places.resize(slot as usize + 1, Place { entry: E::VACANT, cell: NOWHERE });
+            self.places.resize(slot as usize + 1, Place { entry: E::VACANT, cell: NOWHERE, odd: [0; 2] });
         }
         assert!(self.places[slot as usize].cell == NOWHERE, "slot {slot} is in the index already");
         assert!((rank as usize) < RANKS_MAX, "ranks are given again before they are so many");
         let layout = self.plane.layout();
         let entry = E::new(layout, at, rank);
-        let cell = layout.cell(&at.coordinate);
+        let cell = E::cell(layout, &at.coordinate);
         self.plane.insert(cell, entry, &at.coordinate, marks);
-        self.places[slot as usize] = Place { entry, cell: cell as u32 };
+        self.plane.change_odd([0; 2], at.odd);
+        self.places[slot as usize] = Place { entry, cell: cell as u32, odd: at.odd };
     }
 
     fn remove(&mut self, slot: Slot) -> Rank {
-        let Some(Place { entry, cell }) = self.place(slot) else { panic!("slot {slot} is not in the index") };
+        let Some(Place { entry, cell, odd }) = self.place(slot) else {
+            panic!("slot {slot} is not in the index")
+        };
         let at = entry.coordinate(self.plane.layout(), cell as usize);
         self.plane.remove(cell as usize, entry, &at);
+        self.plane.change_odd(odd, [0; 2]);
         self.places[slot as usize].cell = NOWHERE;
         entry.rank()
     }
 
     /// Moves a node. Returns whether its coordinate changed.
-    #[inline]
     fn update(&mut self, slot: Slot, at: &Coordinates, marks: &[Marks]) -> bool {
-        let Some(Place { entry, cell }) = self.place(slot) else { panic!("slot {slot} is not in the index") };
+        let rank = self.places[slot as usize].entry.rank();
         let layout = self.plane.layout();
-        let rank = entry.rank();
-        let place = Place { entry: E::new(layout, at, rank), cell: layout.cell(&at.coordinate) as u32 };
-        self.places[slot as usize] = place;
-        let to = (place.cell as usize, place.entry);
-        self.plane.update((cell as usize, entry), to, &at.coordinate, marks)
+        let cell = E::cell(layout, &at.coordinate) as u32;
+        self.move_to(slot, Place { entry: E::new(layout, at, rank), cell, odd: at.odd }, marks)
+    }
+
+    #[inline(always)]
+    fn move_to(&mut self, slot: Slot, to: Place<E>, marks: &[Marks]) -> bool {
+        let from = std::mem::replace(&mut self.places[slot as usize], to);
+        assert!(from.cell != NOWHERE, "slot {slot} is not in the index");
+        if (from.odd, to.odd) != ([0; 2], [0; 2]) {
+            self.plane.change_odd(from.odd, to.odd);
+        }
+        self.plane.update((from.cell as usize, from.entry), (to.cell as usize, to.entry), marks)
     }
 
     #[inline]
     fn coordinates(&self, slot: Slot) -> Option<Coordinates> {
-        let Place { entry, cell } = self.place(slot)?;
+        let Place { entry, cell, odd } = self.place(slot)?;
         let coordinate = entry.coordinate(self.plane.layout(), cell as usize);
-        Some(Coordinates { coordinate, within: entry.parts_within() })
+        Some(Coordinates { coordinate, within: entry.parts_within(), odd })
     }
 
     fn nodes(&self) -> impl Iterator<Item = (Slot, Rank, Coordinates)> {
@@ -139,11 +152,40 @@ impl<E: Entry> Bucketed<E> {
         if !is_sorted || !leaves.iter().all(|(_, ranks)| ranks.is_sorted_by(|a, b| a < b)) {
             return Err(Broken::new("the nodes are out of order"));
         }
+        let odd = self.places.iter().filter(|place| place.cell != NOWHERE).map(|place| place.odd);
+        if !self.plane.has_odd(odd) {
+            return Err(Broken::new("the counts of odd parts of GPUs are not so"));
+        }
         self.plane.check(marks)
     }
 
     fn is_placed(&self, slot: Slot) -> bool {
         self.place(slot).is_some_and(|place| self.plane.has(place.cell as usize, place.entry))
+    }
+}
+
+impl Bucketed<Narrow> {
+    /// Returns the place of a node that has this available, with rank 0. It is `NOWHERE` if the layout does not
+    /// cover it, or if the dimensions are not those of every node in their usual order.
+    // A call, with everything in registers: inlined, it would use up those of its callers.
+    #[inline(never)]
+    fn place_of(
+        &self,
+        geometry: &Geometry,
+        cpu: Amount,
+        memory: Amount,
+        whole_gpus: u16,
+        largest_gpu_part: u16,
+    ) -> Place<Narrow> {
+        let available = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
+        let layout = self.plane.layout();
+        match geometry.plain_coordinates(&available) {
+            Some(at) if layout.covers(&at.coordinate) => {
+                let cell = Narrow::cell(layout, &at.coordinate) as u32;
+                Place { entry: Narrow::new(layout, &at, 0), cell, odd: at.odd }
+            }
+            _ => Place { entry: Narrow::VACANT, cell: NOWHERE, odd: [0; 2] },
+        }
     }
 }
 
@@ -157,10 +199,10 @@ pub(super) struct BucketTree {
     room: usize,
     /// By rank. Empty while no node has a mark.
     marks: Vec<Marks>,
-    width: Width,
+    pub(super) width: Width,
 }
 
-enum Width {
+pub(super) enum Width {
     Narrow(Bucketed<Narrow>),
     Wide(Bucketed<Wide>),
 }
@@ -183,6 +225,15 @@ impl BucketTree {
         let width = Width::over(&Coordinate::default(), 0, may_be_narrow, dimensions, room);
         let order = (order > 0).then(|| geometry.orders()[order]);
         Self { order, may_be_narrow, dimensions, room, marks: Vec::new(), width }
+    }
+
+    /// Builds the tree of an attribute order over nodes whose ranks are assigned.
+    pub(super) fn built(geometry: &Geometry, order: usize, entries: &[IndexEntry], ranks: &Ranks) -> Self {
+        let mut tree = Self::new(geometry, order);
+        for (slot, (_, coordinates, marks)) in entries {
+            tree.insert(*slot, ranks.of(*slot), coordinates, *marks);
+        }
+        tree
     }
 
     /// Returns the coordinates in this attribute order.
@@ -254,12 +305,31 @@ impl BucketTree {
         self.set_marks(rank, Marks::NONE);
     }
 
-    /// Moves a node. Returns whether its coordinate changed.
+    /// Moves a node of the first attribute order. Returns whether its coordinate changed. `None` if that takes
+    /// [`update_any`](Self::update_any).
     ///
     /// # Panics
     /// When it is not in the tree.
-    #[inline]
-    pub(super) fn update(&mut self, slot: Slot, at: &Coordinates) -> bool {
+    #[inline(always)]
+    pub(super) fn update(
+        &mut self,
+        slot: Slot,
+        geometry: &Geometry,
+        available: &ResourceVector,
+    ) -> Option<bool> {
+        let Width::Narrow(tree) = &mut self.width else { return None };
+        let ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, .. } = *available;
+        let mut to = tree.place_of(geometry, cpu, memory, whole_gpus, largest_gpu_part);
+        if to.cell == NOWHERE {
+            return None;
+        }
+        to.entry = to.entry.with_rank(tree.places[slot as usize].entry.rank());
+        Some(tree.move_to(slot, to, &self.marks))
+    }
+
+    /// Moves a node in any order, width and geometry. Returns whether its coordinate changed.
+    #[inline(never)]
+    pub(super) fn update_any(&mut self, slot: Slot, at: &Coordinates) -> bool {
         let at = self.ordered(at);
         let is_covered = each!(&self.width, tree => tree.plane.layout().covers(&at.coordinate));
         if !is_covered {

@@ -13,6 +13,7 @@ use super::strategy::{NoPlace, Wanted};
 use super::topology::Values;
 use crate::group::{GroupRefusal, GroupRefusalReason, Spreading, Strategy, TopologyRule};
 use crate::ids::GroupId;
+use crate::limits::EXPLAIN_NODES_MAX;
 use crate::request::{PlacementRequest, Refusal};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -247,7 +248,8 @@ impl Planner {
         let mut merged = Refusal::default();
         for copy in &mut self.replicas.copies {
             let refusal = copy.refusal(request);
-            self.replicas.meter.charge(1 + refusal.examined);
+            // Beyond a page, nodes are counted without a look at each.
+            self.replicas.meter.charge(1 + refusal.examined.min(u64::from(EXPLAIN_NODES_MAX)));
             merged.merge(&refusal);
         }
         merged

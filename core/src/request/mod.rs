@@ -19,8 +19,10 @@ use crate::resource::Demand;
 /// The level of detail of a refusal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Explain {
-    /// Counts at most [`EXPLAIN_NODES_MAX`](crate::limits::EXPLAIN_NODES_MAX) nodes per shard, so that a
-    /// refusal stays cheap. The reply says how many nodes were counted.
+    /// Counts nodes as far as that is cheap. The reply says how many nodes were counted. If only cpu, memory and
+    /// GPUs decide, these are all nodes, except those beyond
+    /// [`STEP_NODES_MAX`](crate::limits::STEP_NODES_MAX) that have almost what is asked. Otherwise, they are at
+    /// most [`EXPLAIN_NODES_MAX`](crate::limits::EXPLAIN_NODES_MAX) per shard.
     #[default]
     Bounded,
     /// Counts all nodes, page by page. Each node is counted as it is when its page is read. A waiting request

@@ -54,7 +54,7 @@ pub struct Refusal {
     pub growth: u64,
     /// The number of registered nodes.
     pub nodes: u64,
-    /// The number of nodes that were counted.
+    /// The number of nodes that each check was counted for, at least.
     pub examined: u64,
     /// True if some node could hold the request if the node were empty.
     pub feasible: bool,

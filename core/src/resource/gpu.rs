@@ -133,6 +133,8 @@ impl GpuBooks {
     }
 
     /// Returns the number of wholly free devices. This is an indexed dimension.
+    // Apart: beside the next one, neither would compile to wide instructions.
+    #[inline(never)]
     #[must_use]
     pub fn whole_free(&self) -> u16 {
         // This does not use the mask: it compares eight instances at a time.
@@ -140,6 +142,7 @@ impl GpuBooks {
     }
 
     /// Returns the largest free part of one device. This is an indexed dimension.
+    #[inline(never)]
     #[must_use]
     pub fn largest_free(&self) -> u16 {
         // Signed numbers, because every processor compares eight of them at a time.

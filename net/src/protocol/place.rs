@@ -182,7 +182,7 @@ bodies! {
     pub struct RefusalBody {
         /// The number of registered nodes.
         pub nodes: u64,
-        /// The number of nodes that the counts cover.
+        /// The number of nodes that each count covers, at least.
         pub examined: u64,
         /// The failed checks. A node that lacks several resources counts under each.
         pub checks: Vec<FailedCheck> [64],

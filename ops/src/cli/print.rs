@@ -191,7 +191,7 @@ pub(super) fn refusal_text(refusal: &RefusalBody) -> String {
     let over = if refusal.examined == refusal.nodes {
         format!("of {} nodes:", refusal.nodes)
     } else {
-        format!("of the first {} of {} nodes (--explain-all counts all):", refusal.examined, refusal.nodes)
+        format!("of {} of {} nodes (--explain-all counts all):", refusal.examined, refusal.nodes)
     };
     let lines = refusal.checks.iter().map(|check| {
         let what = if check.resource.is_empty() {

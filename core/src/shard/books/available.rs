@@ -18,9 +18,15 @@ impl NodeTable {
     /// Returns the availability of a node, as the index uses it.
     #[inline]
     pub(crate) fn available(&self, slot: Slot) -> ResourceVector {
-        let &Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room(slot);
-        let vector = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
+        let vector = self.available_plain(slot);
         if self.indexed().is_empty() { vector } else { self.with_custom(slot, vector) }
+    }
+
+    /// The same without custom kinds.
+    #[inline(always)]
+    pub(crate) fn available_plain(&self, slot: Slot) -> ResourceVector {
+        let &Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room(slot);
+        ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() }
     }
 
     /// Adds the availability of the indexed custom kinds to `vector`.

@@ -58,6 +58,11 @@ impl Totals {
         self.states[place_of(state)]
     }
 
+    /// Returns the number of nodes in any state.
+    pub(crate) fn nodes(&self) -> u64 {
+        self.states.iter().map(|&nodes| u64::from(nodes)).sum()
+    }
+
     /// Returns a mutable reference to the number of nodes in a state.
     pub(crate) fn nodes_in_mut(&mut self, state: NodeState) -> &mut u32 {
         &mut self.states[place_of(state)]

@@ -1,10 +1,12 @@
 //! The reasons for a refusal: exact counts at a bounded cost.
 //!
-//! Counting runs over contiguous 32-byte records and keeps one tally per check. Only custom resources, which
-//! are rare, need more than these records. The map is built once, at the end.
+//! If only cpu, memory and GPUs decide, the index has counted the nodes already
+//! ([`lacking`](crate::index::DistBuckets::lacking)).
 //!
-//! A command counts at most one page of nodes. To count all nodes, the caller asks for each further page with
-//! another command ([`Explain`]), so that other commands can run in between.
+//! Otherwise, counting runs over contiguous 32-byte records and keeps one tally per check. Only custom resources,
+//! which are rare, need more than these records. The map is built once, at the end. A command counts at most one
+//! page of nodes. To count all nodes, the caller asks for each further page with another command ([`Explain`]), so
+//! that other commands can run in between.
 
 use std::ops::Range;
 
@@ -12,11 +14,11 @@ use super::Choose;
 use super::{Eligibility, Eligible};
 use crate::books::RESERVED;
 use crate::index::Slot;
-use crate::index::{Candidates, Visits};
-use crate::limits::EXPLAIN_SLOTS_PER_NODE;
+use crate::index::{Candidates, Dimension, Visits};
+use crate::limits::{EXPLAIN_SLOTS_PER_NODE, STEP_NODES_MAX};
 use crate::node::NodeState;
 use crate::request::{Check, Explain as Explanation, PlacementRequest, Refusal, Shortage};
-use crate::resource::{Amount, GpuRequest};
+use crate::resource::{Amount, Demand, GpuRequest};
 use crate::shard::books::Books;
 use crate::shard::books::Room;
 
@@ -114,8 +116,63 @@ impl Choose {
         page: Page,
     ) -> (Refusal, u64) {
         let feasible = self.feasible(books, request, scope);
-        let (refusal, looked_at) = self.explain_page(books, request, scope, page);
+        // Who asks for all nodes gets pages, because a crowded step is compared in part.
+        let may_count = matches!(scope, Eligibility::Plain(None))
+            && request.candidates.is_none()
+            && request.explain == Explanation::Bounded
+            && is_simple(books, request);
+        let counted = if may_count { self.counted(books, request, page.most) } else { None };
+        let (refusal, looked_at) = counted.unwrap_or_else(|| self.explain_page(books, request, scope, page));
         (Refusal { feasible, ..refusal }, looked_at)
+    }
+
+    /// Counts all nodes by what the index has counted. Compares at most `page` nodes of a step, and also returns
+    /// the number of nodes compared. `None` if the index cannot tell.
+    fn counted(&self, books: &Books, request: &PlacementRequest, page: u32) -> Option<(Refusal, u64)> {
+        let nodes = books.nodes.len() as u64;
+        let of_states = &books.sums.kept.all;
+        // A replica does not count its nodes by state.
+        if of_states.nodes() != nodes {
+            return None;
+        }
+        let most = STEP_NODES_MAX.min(page as usize);
+        let mut refusal = Refusal { nodes, ..Refusal::default() };
+        let mut unknown = 0;
+        let mut compared = 0;
+        let mut count = |check, dimension, asked: i64, unit, value: fn(&Room) -> i64| {
+            if asked == 0 {
+                return Some(());
+            }
+            let value = |slot| value(books.nodes.room(slot)) as u64;
+            let lacking = self.index.lacking(dimension, asked as u64, most, value)?;
+            if let (Some(largest), 1..) = (lacking.most, lacking.nodes) {
+                let least = Amount::try_from_units((asked - largest as i64) * unit)
+                    .expect("it is below what was asked");
+                refusal.checks.insert(check, Shortage { nodes: lacking.nodes, least });
+            }
+            unknown = lacking.unknown.max(unknown);
+            compared += lacking.compared;
+            Some(())
+        };
+        let Demand { cpu, memory, gpu, .. } = &request.demand;
+        count(Check::Cpu, Dimension::Cpu, cpu.units(), 1, |room| room.cpu.units())?;
+        count(Check::Memory, Dimension::Memory, memory.units(), 1, |room| room.memory.units())?;
+        match *gpu {
+            GpuRequest::None => {}
+            GpuRequest::Fraction(part) => {
+                let value = |room: &Room| i64::from(room.largest_gpu_part);
+                count(Check::GpuPart, Dimension::LargestGpuPart, i64::from(part), 1, value)?;
+            }
+            GpuRequest::Whole(gpus) => {
+                let value = |room: &Room| i64::from(room.whole_gpus);
+                count(Check::WholeGpus, Dimension::WholeGpus, i64::from(gpus), Amount::SCALE, value)?;
+            }
+        }
+        let ready = u64::from(of_states.nodes_in(NodeState::Ready));
+        report_plain(Check::NotReady, nodes - ready, &mut refusal);
+        report_plain(Check::Allocations, ready - self.index.len() as u64, &mut refusal);
+        refusal.examined = nodes - unknown;
+        Some((refusal, compared))
     }
 
     /// Counts nodes until the page is full. Also returns the number of slots that were looked at.
@@ -145,14 +202,20 @@ impl Choose {
             _ => {
                 let end = page_end(books, from, most, &mut refusal);
                 let page = from..end;
-                let plain = matches!(scope, Eligibility::Plain(None));
-                let simple = plain && request.demand.custom.is_none() && books.reservations.is_empty();
+                let simple = matches!(scope, Eligibility::Plain(None)) && is_simple(books, request);
                 match &named {
                     Some(named) => {
                         let here = named.partition_point(|&slot| slot < end);
                         count_named(books, &eligible, request, &named[..here], &mut refusal);
                     }
                     None if simple => count_plain(books, request, page, &mut refusal),
+                    None if let Eligibility::Plain(Some(set)) = scope => {
+                        // The others are not selected.
+                        let members = self.selectors.at(set).members_in(page);
+                        count_slots(books, &eligible, request, members.iter().copied(), &mut refusal);
+                        let others = refusal.examined - members.len() as u64;
+                        report_plain(Check::Selector, others, &mut refusal);
+                    }
                     None => count_slots(books, &eligible, request, page, &mut refusal),
                 }
                 (end, (end - from) as usize)
@@ -186,6 +249,11 @@ impl Choose {
             }
         }
     }
+}
+
+/// Returns whether only amounts that every node has decide, of nodes that labels and taints allow.
+fn is_simple(books: &Books, request: &PlacementRequest) -> bool {
+    request.demand.custom.is_none() && books.reservations.is_empty()
 }
 
 /// Returns the end of the page that begins at `from`, and counts its nodes as examined.

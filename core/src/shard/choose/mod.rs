@@ -199,7 +199,10 @@ impl Choose {
     fn follow_index(&mut self, books: &Books, slot: Slot) {
         let nodes = &books.nodes;
         match (self.index.contains(slot), nodes.takes_work(slot)) {
-            (true, true) => self.index.update(slot, &nodes.available(slot)),
+            (true, true) if nodes.indexed().is_empty() => {
+                self.index.update(slot, &nodes.available_plain(slot))
+            }
+            (true, true) => self.index.update_any(slot, nodes.available(slot)),
             (true, false) => self.index.remove(slot),
             (false, true) => {
                 let marks = self.marks_of(slot);

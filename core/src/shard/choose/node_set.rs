@@ -56,14 +56,21 @@ impl Bits {
 
     /// Returns the slots in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> {
-        (0..).zip(&self.words).flat_map(|(at, &word)| {
+        self.iter_from(0)
+    }
+
+    /// Returns the slots from this one on, in order.
+    pub(crate) fn iter_from(&self, from: Slot) -> impl Iterator<Item = Slot> {
+        let words = (0..).zip(&self.words).skip(from as usize / 64);
+        let slots = words.flat_map(|(at, &word)| {
             let mut left = word;
             std::iter::from_fn(move || {
                 let slot = (left != 0).then(|| at * 64 + left.trailing_zeros() as Slot);
                 left &= left.wrapping_sub(1);
                 slot
             })
-        })
+        });
+        slots.skip_while(move |&slot| slot < from)
     }
 
     fn recount(&mut self) {

@@ -6,6 +6,7 @@
 //! the assignment of marks may depend on the history of requests.
 
 use crate::broken::{Broken, broken};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Choose;
@@ -81,6 +82,11 @@ impl CandidateSet {
     /// Returns all members.
     pub(crate) fn members(&self) -> Vec<Slot> {
         self.bits.iter().collect()
+    }
+
+    /// Returns the members in a range of slots.
+    pub(crate) fn members_in(&self, range: Range<Slot>) -> Vec<Slot> {
+        self.bits.iter_from(range.start).take_while(|&slot| slot < range.end).collect()
     }
 
     fn set(&mut self, slot: Slot, member: bool) {

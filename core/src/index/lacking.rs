@@ -1,0 +1,308 @@
+//! Counts of the nodes that have less of a dimension than a request asks.
+//!
+//! The counts per coordinate say it of all nodes but those in the step of the request itself. Of these, a bounded
+//! number is compared. GPUs are counted by value, so no node is compared for them.
+
+use std::collections::BTreeMap;
+
+use super::coordinate::{Scale, ceil_div};
+use super::entry::{Entry, Narrow};
+use super::plane::Plane;
+use super::ranks::Rank;
+use super::tree::Width;
+use super::{Coordinate, Dimension, DistBuckets, Slot};
+
+/// The most rows of a plane in which nodes of one column are looked for.
+const ROWS_MAX: usize = 1024;
+
+/// The nodes that have less of a dimension than was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lacking {
+    /// The number of these nodes.
+    pub(crate) nodes: u64,
+    /// The largest value of those that were compared. `None` if there are none.
+    pub(crate) most: Option<u64>,
+    /// The number of nodes that were compared.
+    pub(crate) compared: u64,
+    /// The number of nodes that may also have less, but were not compared.
+    pub(crate) unknown: u64,
+}
+
+/// The nodes whose free GPUs are not a whole number of steps: how many have each value, by dimension and value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Odd(BTreeMap<(usize, u16), u32>);
+
+impl Odd {
+    fn change(&mut self, before: [u16; 2], after: [u16; 2]) {
+        for (d, value) in after.into_iter().enumerate().filter(|&(_, value)| value > 0) {
+            *self.0.entry((d, value)).or_default() += 1;
+        }
+        for (d, value) in before.into_iter().enumerate().filter(|&(_, value)| value > 0) {
+            let count = self.0.get_mut(&(d, value)).expect("the node was counted");
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&(d, value));
+            }
+        }
+    }
+
+    /// Returns how many nodes have a value above `low` and below `high`, and the largest of these values.
+    fn between(&self, d: usize, low: u64, high: u64) -> (u64, Option<u64>) {
+        let [low, high] = [low.saturating_add(1), high].map(|value| u16::try_from(value).unwrap_or(u16::MAX));
+        if low >= high {
+            return (0, None);
+        }
+        let range = || self.0.range((d, low)..(d, high));
+        let nodes = range().map(|(_, &count)| u64::from(count)).sum();
+        (nodes, range().next_back().map(|(&(_, value), _)| u64::from(value)))
+    }
+}
+
+impl<E: Entry> Plane<E> {
+    /// Follows a change of a node's values that are not a whole number of steps.
+    #[cold]
+    pub(super) fn change_odd(&mut self, before: [u16; 2], after: [u16; 2]) {
+        self.counts.odd.change(before, after);
+    }
+
+    /// Returns whether exactly these values are counted.
+    pub(super) fn has_odd(&self, values: impl Iterator<Item = [u16; 2]>) -> bool {
+        let mut expected = Odd::default();
+        values.for_each(|values| expected.change([0; 2], values));
+        expected == self.counts.odd
+    }
+
+    /// Returns the number of nodes with a lower coordinate, and the highest such coordinate of a node.
+    fn below(&self, d: usize, at: u16) -> (u64, Option<u16>) {
+        let counts = &self.counts.by_coordinate[d];
+        let lower = &counts[..counts.len().min(usize::from(at))];
+        let nodes = lower.iter().map(|&count| u64::from(count)).sum();
+        (nodes, lower.iter().rposition(|&count| count > 0).map(|at| at as u16))
+    }
+
+    fn at(&self, d: usize, at: u16) -> u64 {
+        self.counts.by_coordinate[d].get(usize::from(at)).map_or(0, |&count| u64::from(count))
+    }
+
+    /// Calls `visit` for the first nodes with this coordinate in the first or second dimension, in order of
+    /// coordinate and then of rank, and for at most this many. For an exact layout.
+    fn visit_step(&self, d: usize, at: u16, most: usize, mut visit: impl FnMut(Rank)) {
+        let mut left = most.min(self.at(d, at) as usize);
+        if left == 0 {
+            return;
+        }
+        let column_bits = self.layout.column_bits();
+        let mut visit_cell = |cell: usize| {
+            for entries in self.cells.chunks_of(cell) {
+                if entries.len() > left {
+                    let mut entries = entries.to_vec();
+                    entries.sort_unstable_by_key(|entry| entry.order());
+                    entries[..left].iter().for_each(|entry| visit(entry.rank()));
+                    left = 0;
+                    break;
+                }
+                entries.iter().for_each(|entry| visit(entry.rank()));
+                left -= entries.len();
+            }
+            left > 0
+        };
+        let at = usize::from(at);
+        if d == 0 {
+            for word in bits(u64::from(self.rows.words(at, 0))) {
+                for bit in bits(self.rows.cells(at, word, 0)) {
+                    if !visit_cell(at << column_bits | word * 64 | bit) {
+                        return;
+                    }
+                }
+            }
+        } else {
+            for row in (0..self.rows.groups())
+                .flat_map(|group| bits(self.rows.rows(group, 0)).map(move |bit| group * 64 + bit))
+            {
+                if self.rows.cells(row, at / 64, 0) >> (at % 64) & 1 == 1
+                    && !visit_cell(row << column_bits | at)
+                {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Plane<Narrow> {
+    /// For the first two dimensions. `value` returns the exact value of a node.
+    fn lacking(
+        &self,
+        (d, at): (usize, u16),
+        asked: u64,
+        most: usize,
+        value: impl Fn(Rank) -> u64,
+    ) -> Option<Lacking> {
+        if self.layout.rows() > ROWS_MAX {
+            return None;
+        }
+        let (nodes, lower) = self.below(d, at);
+        let mut lacking = Lacking { nodes, ..Lacking::default() };
+        self.visit_step(d, at, most, |rank| {
+            lacking.compared += 1;
+            let value = value(rank);
+            if value < asked {
+                lacking.nodes += 1;
+                lacking.most = lacking.most.max(Some(value));
+            }
+        });
+        lacking.unknown = self.at(d, at) - lacking.compared;
+        if lacking.most.is_none()
+            && let Some(lower) = lower
+        {
+            self.visit_step(d, lower, most, |rank| {
+                lacking.compared += 1;
+                lacking.most = lacking.most.max(Some(value(rank)));
+            });
+        }
+        Some(lacking)
+    }
+
+    /// For a dimension that counts GPUs.
+    fn lacking_gpus(&self, d: usize, at: u16, asked: u64, theta: u64) -> Lacking {
+        let odd_in = |at: u16, end: u64| {
+            let end_of_step = u64::from(at).saturating_mul(theta);
+            self.counts.odd.between(d - 2, end_of_step.saturating_sub(theta), end_of_step.min(end))
+        };
+        let (nodes, lower) = self.below(d, at);
+        let (odd, most) = odd_in(at, asked);
+        let most = most.or_else(|| {
+            let lower = lower?;
+            let (odd, largest) = odd_in(lower, u64::MAX);
+            if odd == self.at(d, lower) { largest } else { Some(u64::from(lower).saturating_mul(theta)) }
+        });
+        Lacking { nodes: nodes + odd, most, ..Lacking::default() }
+    }
+}
+
+impl DistBuckets {
+    /// Counts the nodes that have less than `asked` of a dimension, which is above zero. `value` returns how much
+    /// a node has exactly. Compares at most `most` nodes of a step. `None` if the index cannot tell.
+    pub(crate) fn lacking(
+        &self,
+        dimension: Dimension,
+        asked: u64,
+        most: usize,
+        value: impl Fn(Slot) -> u64,
+    ) -> Option<Lacking> {
+        let d = self.geometry.dimensions().iter().position(|&(of, _)| of == dimension)?;
+        let Width::Narrow(tree) = &self.first.width else { return None };
+        let Scale { theta, reciprocal, .. } = self.geometry.scales[d];
+        let (steps, _) = ceil_div(asked, theta, reciprocal);
+        let at = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
+        match d {
+            0 | 1 => tree.plane.lacking((d, at), asked, most, |rank| value(self.ranks.slot(rank))),
+            _ if self.geometry.is_wide => None,
+            _ => Some(tree.plane.lacking_gpus(d, at, asked, theta)),
+        }
+    }
+}
+
+/// Returns the numbers of the bits that are set.
+fn bits(mut of: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (of != 0).then(|| of.trailing_zeros() as usize);
+        of &= of.wrapping_sub(1);
+        bit
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Ordinal;
+    use crate::index::{Geometry, Marks, ResourceVector};
+    use crate::limits::STEP_NODES_MAX;
+    use crate::resource::Amount;
+    use crate::rng::Rng;
+
+    const DIMENSIONS: [Dimension; 4] =
+        [Dimension::Cpu, Dimension::Memory, Dimension::WholeGpus, Dimension::LargestGpuPart];
+
+    fn value_of(vector: &ResourceVector, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::Cpu => vector.cpu.units() as u64,
+            Dimension::Memory => vector.memory.units() as u64,
+            Dimension::WholeGpus => u64::from(vector.whole_gpus),
+            _ => u64::from(vector.largest_gpu_part),
+        }
+    }
+
+    /// A node with few distinct values, so that many share a step and many share a value.
+    fn node(rng: &mut Rng) -> ResourceVector {
+        let amount = |units: u64| Amount::try_from_units(units as i64).expect("it is small");
+        ResourceVector {
+            cpu: amount(rng.below(60) * 2_500),
+            memory: amount(rng.below(40) * 10_240_000 + rng.below(2)),
+            whole_gpus: rng.below(4) as u16,
+            largest_gpu_part: [0, 3_333, 3_334, 3_400, 5_000, 6_667, 10_000][rng.below(7) as usize],
+            ..ResourceVector::default()
+        }
+    }
+
+    #[test]
+    fn counts_are_those_of_a_scan() {
+        let mut rng = Rng::new(7);
+        let mut index = DistBuckets::new(Geometry::default().with_room(4));
+        let mut nodes: Vec<Option<ResourceVector>> = vec![None; 400];
+        for round in 0..4_000u32 {
+            let slot = rng.below(nodes.len() as u64) as Slot;
+            match nodes[slot as usize].take() {
+                Some(_) if rng.below(3) == 0 => index.remove(slot),
+                known => {
+                    let vector = node(&mut rng);
+                    match known {
+                        Some(_) => index.update(slot, &vector),
+                        None => index.insert(slot, Ordinal(u64::from(slot)), &vector, Marks::NONE),
+                    }
+                    nodes[slot as usize] = Some(vector);
+                }
+            }
+            if round % 16 > 0 {
+                continue;
+            }
+            index.check().expect("the index is right");
+            for dimension in DIMENSIONS {
+                let asked = value_of(&node(&mut rng), dimension) + rng.below(2);
+                if asked > 0 {
+                    let exact =
+                        |slot: Slot| value_of(nodes[slot as usize].as_ref().expect("it is there"), dimension);
+                    let Lacking { nodes: lacking, most, unknown, .. } =
+                        index.lacking(dimension, asked, 1 << 20, exact).expect("the layout is exact");
+                    let below = || {
+                        nodes.iter().flatten().map(|node| value_of(node, dimension)).filter(|&v| v < asked)
+                    };
+                    let largest = below().max();
+                    assert_eq!((lacking, unknown), (below().count() as u64, 0), "{dimension:?} {asked}");
+                    assert!(lacking == 0 || most == largest, "{dimension:?} {asked}: {most:?}, {largest:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_crowded_step_is_compared_in_part() {
+        let mut index = DistBuckets::new(Geometry::default());
+        let nodes = STEP_NODES_MAX as u32 + 100;
+        let amount = |slot: Slot| Amount::try_from_units(i64::from(slot) + 1).expect("it is small");
+        for slot in 0..nodes {
+            let vector = ResourceVector { cpu: amount(slot), ..ResourceVector::default() };
+            index.insert(slot, Ordinal(u64::from(nodes - slot) << 32), &vector, Marks::NONE);
+        }
+        let exact = |slot: Slot| amount(slot).units() as u64;
+        // The last slots were registered first.
+        let of_step =
+            index.lacking(Dimension::Cpu, u64::from(nodes - 2), STEP_NODES_MAX, exact).expect("it is exact");
+        let compared = STEP_NODES_MAX as u64;
+        let most = Some(u64::from(nodes - 3));
+        assert_eq!(of_step, Lacking { nodes: compared - 3, most, compared, unknown: 100 });
+        let of_higher = index.lacking(Dimension::Cpu, 10_001, STEP_NODES_MAX, exact).expect("it is exact");
+        let most = Some(u64::from(nodes));
+        assert_eq!(of_higher, Lacking { nodes: u64::from(nodes), most, compared, unknown: 0 });
+    }
+}

@@ -142,7 +142,7 @@ impl<E: Entry> Cells<E> {
     /// Returns the index of an allocated cell.
     #[inline]
     fn index(&self, cell: usize) -> usize {
-        (self.blocks[cell / BLOCK] as usize) << BLOCK.ilog2() | cell % BLOCK
+        ((self.blocks[cell / BLOCK] as usize) << BLOCK.ilog2()) | (cell % BLOCK)
     }
 
     /// Returns a cell that has entries.
@@ -180,7 +180,7 @@ impl<E: Entry> Cells<E> {
             self.allocate(cell / BLOCK);
         }
         let block = self.blocks[cell / BLOCK] as usize;
-        let here = &mut self.cells[block << BLOCK.ilog2() | cell % BLOCK];
+        let here = &mut self.cells[(block << BLOCK.ilog2()) | (cell % BLOCK)];
         let before = (!here.is_empty()).then_some(u32::from(here.best));
         if before.is_none() {
             here.within = [0; CLASSES];

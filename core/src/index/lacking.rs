@@ -110,7 +110,7 @@ impl<E: Entry> Plane<E> {
         if d == 0 {
             for word in bits(u64::from(self.rows.words(at, 0))) {
                 for bit in bits(self.rows.cells(at, word, 0)) {
-                    if !visit_cell(at << column_bits | word * 64 | bit) {
+                    if !visit_cell((at << column_bits) | (word * 64) | bit) {
                         return;
                     }
                 }

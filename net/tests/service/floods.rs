@@ -538,7 +538,7 @@ impl Taker {
 #[tokio::test]
 async fn groups_that_end_while_they_are_taken_back_leave_room_for_others() {
     const GROUPS: usize = WAITING_GROUPS_MAX as usize;
-    const LOOKS: u64 = 2000;
+    const LOOKS: u64 = 1000;
     const HOUR: u64 = 3_600_000_000_000;
     let settings = Settings {
         waiting_groups_max: WAITING_GROUPS_MAX,
@@ -560,7 +560,7 @@ async fn groups_that_end_while_they_are_taken_back_leave_room_for_others() {
     taker.take_back(&groups).await;
     taker.read(GROUPS as u64, 0, 1).await;
     server.pass(HOUR);
-    // In one round, the planner takes some cancellations and answers all groups.
+    // In one round, the planner takes the cancellations and answers all groups.
     gate.set(1);
     taker.read(GROUPS as u64, GROUPS, 1).await;
     taker.lowest = taker.next;

@@ -133,7 +133,7 @@ impl GpuBooks {
     }
 
     /// Returns the number of wholly free devices. This is an indexed dimension.
-    // Apart: beside the next one, neither would compile to wide instructions.
+    // Apart: next to the next one, neither would compile to wide instructions.
     #[inline(never)]
     #[must_use]
     pub fn whole_free(&self) -> u16 {

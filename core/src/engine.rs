@@ -3,6 +3,7 @@
 //! A store has a fixed number of partitions. The number of shards that serve them is chosen at each start.
 
 mod contents;
+mod journal;
 mod planners;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::executor::{ShardLink, ShardRunner};
 use crate::fragmentation::TypicalShapes;
 use crate::ids::{Incarnation, ResourceId, ShardId};
 use crate::index::{Geometry, GeometryError, PolicyState};
+use crate::journal::JournalFeed;
 use crate::limits::{
     ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, HOLD_NS_DEFAULT, PLANNERS_MAX, PORTS_MAX,
     RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
@@ -60,6 +62,8 @@ pub struct EngineConfig {
     pub planners: u16,
     /// How long a shard holds its part of a statement before it asks to abort, in ns.
     pub hold_ns: u64,
+    /// Whether effects are noted for a [journal](Engine::journal).
+    pub journal: bool,
     /// Whether shards publish views for watchers. If there are planners, shards publish views in any case.
     pub views: bool,
 }
@@ -80,6 +84,7 @@ impl Default for EngineConfig {
             planners: 0,
             hold_ns: HOLD_NS_DEFAULT,
             views: false,
+            journal: false,
         }
     }
 }
@@ -148,6 +153,8 @@ pub struct Engine {
     pub table: Arc<ArcSwap<RoutingTable>>,
     /// Stops the shard runners.
     pub stop: StopSignal,
+    /// The journal's end of the effects, if they are noted. Its first units say that the service started.
+    pub journal: Option<JournalFeed>,
     /// The views of each shard, in order. Empty if views are disabled and there are no planners.
     pub views: Vec<ViewReader>,
 }
@@ -173,6 +180,7 @@ impl Engine {
             return Err(EngineError::Planners(config.planners));
         }
         state.partitions.iter().try_for_each(check_allocations)?;
+        let now = state.now;
         let incarnation = Incarnation(state.incarnation.0 + 1);
         let (mut registrar, geometry) = open_registrar(&state, config)?;
         let table = RoutingTable::even(partitions, config.shards);
@@ -203,6 +211,8 @@ impl Engine {
         let mut ports: Vec<Port> = bells.into_iter().zip(links).zip(0..).map(port).collect();
         let of_planners = ports.split_off(callers);
         ports.iter_mut().for_each(|port| port.set_views(views.clone()));
+        let journal =
+            config.journal.then(|| journal::open(&registrar, incarnation, now, (&mut runners, &mut ports)));
         let replicas = |seeds: &mut Rng| {
             let of_shard = |(id, view): (u16, &ViewReader)| {
                 let config = (config, &geometry);
@@ -215,7 +225,9 @@ impl Engine {
         let (mut planners, planner_stop) =
             open_planners(of_engine, threads, of_planners, &mut ports, replicas, &mut seeds);
         let groups = keep_groups(state.groups, &mut planners);
-        let now = state.now;
+        if let Some((_, queue)) = &journal {
+            planners.iter_mut().for_each(|planner| planner.set_journal(Arc::clone(queue)));
+        }
         Ok(Self {
             incarnation,
             now,
@@ -228,6 +240,7 @@ impl Engine {
             catalog,
             table,
             stop,
+            journal: journal.map(|(feed, _)| feed),
             views,
         })
     }
@@ -308,7 +321,11 @@ fn open_shards(
     for (id, owned) in (0..).map(ShardId).zip(owned) {
         let mut shard = new_shard(Shard::new, id, table, (config, geometry), incarnation, seeds);
         shard.set_reserved_nodes_percent(config.reserved_nodes_percent);
-        shard.adopt(owned);
+        if config.journal {
+            shard.adopt_journaled(owned);
+        } else {
+            shard.adopt(owned);
+        }
         if resumed {
             shard.resume_policies(policies[id.index()].clone());
             if let Some(Some(granularity)) = granularities.get(id.index()) {

@@ -5,8 +5,9 @@
 //! 1. It drains the shard's rings into a batch. It takes at most a quantum per ring and round, and records
 //!    the order.
 //! 2. It steps the shard.
-//! 3. It publishes the summary, and what changed if views are enabled.
-//! 4. It hands out the outcomes and rings the bells of the ports.
+//! 3. It puts the effects into the journal, if there is one.
+//! 4. It publishes the summary, and what changed if views are enabled.
+//! 5. It hands out the outcomes and rings the bells of the ports.
 //!
 //! The loop asks to abort statements whose hold is past its deadline. It feeds the decisions back to the
 //! shard in the next batch. When idle, it polls a few times, then sleeps until its bell rings or a deadline
@@ -20,10 +21,11 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::ids::ShardId;
+use crate::journal::Unit;
 use crate::limits::{BATCH_MAX, RING_QUANTUM};
 use crate::link::{
-    Clock, Consumer, Decision, Doorbell, PlannerBell, Producer, ShardSummary, StopSignal, ThreadWaker,
-    ViewInterest, ViewNews, WokenBox,
+    Clock, Consumer, Decision, Doorbell, JournalQueue, PlannerBell, Producer, ShardSummary, StopSignal,
+    ThreadWaker, ViewInterest, ViewNews, WokenBox,
 };
 use crate::planted::{PlantedBug, is_planted};
 use crate::router::port::{Answer, Submission};
@@ -108,6 +110,7 @@ pub struct ShardRunner {
     interest: Arc<ViewInterest>,
     /// The counters of growth and ended bundles when planners were last notified.
     told: (u64, u64),
+    journal: Option<Arc<JournalQueue<Unit>>>,
 }
 
 impl ShardRunner {
@@ -146,6 +149,7 @@ impl ShardRunner {
             outcomes: Vec::with_capacity(BATCH_MAX),
             own: Vec::new(),
             export: None,
+            journal: None,
             spin: 200,
             rested: false,
         }
@@ -271,6 +275,12 @@ impl ShardRunner {
         });
         self.shard.step_batch(&mut self.batch, now, &mut self.outcomes);
         assert!(self.outcomes.len() == count, "{count} commands, {} outcomes", self.outcomes.len());
+        // First of all: whatever follows from the effects is put into the journal after them.
+        if let Some(journal) = &self.journal
+            && let Some(unit) = self.shard.take_unit()
+        {
+            journal.put(unit);
+        }
         // Before the outcomes: a caller that has seen an outcome finds facts at least as new.
         let late = is_planted(PlantedBug::PublishedAfterAnswers);
         if !late {
@@ -289,6 +299,11 @@ impl ShardRunner {
         }
         self.tell_claims(observer);
         count
+    }
+
+    /// Sets where the effects of each batch go. The shard must note them.
+    pub(crate) fn set_journal(&mut self, journal: Arc<JournalQueue<Unit>>) {
+        self.journal = Some(journal);
     }
 
     /// Sets the planners whose bells are rung in addition to those of the ports.

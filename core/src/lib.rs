@@ -15,6 +15,8 @@
 //! | [`fragmentation`] | FGD: finds the node and GPU that strand the least capacity for typical requests |
 //! | [`group`] | placement groups as callers see them |
 //! | [`state`] | the durable state as plain data |
+//! | [`journal`] | the effects of a batch on the durable state, and the storage that keeps them |
+//! | [`recovery`] | the durable state rebuilt from a checkpoint and the journal after it |
 //! | [`books`] | parts of the books of one node |
 //! | [`broken`] | broken invariants, as checks report them |
 //! | [`shard`] | the state machine `step(batch, now) -> outcomes` and its books |
@@ -39,6 +41,7 @@ pub mod group;
 pub mod hash;
 pub mod ids;
 pub mod index;
+pub mod journal;
 pub mod limits;
 pub mod link;
 pub mod lru;
@@ -47,6 +50,7 @@ pub mod memory;
 pub mod node;
 pub mod planner;
 pub mod planted;
+pub mod recovery;
 pub mod registrar;
 pub mod reply;
 pub mod request;

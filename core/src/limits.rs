@@ -139,6 +139,9 @@ pub const EXPLAIN_SLOTS_PER_NODE: u32 = 4;
 pub const AUDIT_PAGE_NODES: u32 = 32;
 /// The number of allocations after which a page of an audit ends. A node that was started is read to its end.
 pub const AUDIT_PAGE_ALLOCATIONS: u32 = 256;
+/// The number of nodes and allocations after which a page of a checkpoint ends. A node that was started is read to its
+/// end.
+pub const CHECKPOINT_PAGE_RECORDS: u32 = 256;
 /// The number of nodes per draw. `Random` makes one draw per this many nodes, within the bounds below, before
 /// it lists the fitting nodes instead.
 pub const RANDOM_DRAWS_PART: usize = 16;

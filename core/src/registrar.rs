@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::hash::stable_hash;
 use crate::ids::{NodeId, Ordinal, PartitionId};
+use crate::journal::Changes;
 use crate::limits::NODES_MAX;
 use crate::map::FixedMap;
 use crate::node::{AgentFacts, NodeRegistration, NodeSpec};
@@ -24,7 +25,7 @@ use crate::resource::ResourceRegistry;
 use crate::shard::Command;
 use crate::state::{RegistrarState, RemovedNode};
 use directory::Directory;
-use removed::RemovedNodes;
+pub(crate) use removed::RemovedNodes;
 use texts::Texts;
 
 /// The default label that keeps the nodes of one rack in one partition.
@@ -203,6 +204,13 @@ impl Registrar {
         let unit_instances = self.resources.unit_instances();
         let removed = self.removed.iter().collect();
         RegistrarState { next_node: self.next_node, resources, removed, unit_instances }
+    }
+
+    /// Returns the resource kinds as the journal records them.
+    #[must_use]
+    pub fn kinds(&self) -> Changes {
+        let names = self.resources.names().map(str::to_owned).collect();
+        Changes::Kinds(names, self.resources.unit_instances())
     }
 
     /// Returns the heartbeats of the agents.

@@ -9,6 +9,7 @@ mod codec;
 pub use codec::run_codec;
 mod geometry;
 mod index_ops;
+mod journaled;
 pub use index_ops::run_index_ops;
 mod modules;
 pub use modules::{ModuleGraph, modules_page};

@@ -30,6 +30,7 @@ use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest, ResourceKi
 use wharf_core::shard::{Adoption, Command, Home, Outcome, Park, Reserve, Shard, WaitToken, Watch};
 use wharf_core::time::Time;
 
+use crate::journaled::Journaled;
 use crate::oracle::LinearShard;
 
 const OPERATIONS_MAX: usize = 256;
@@ -353,6 +354,7 @@ struct Pair {
     /// Every command so far, to be run again in one batch per moment.
     commands: Vec<(Time, Command)>,
     outcomes: Vec<Outcome>,
+    journal: Journaled,
 }
 
 /// Runs the commands encoded in `data` one by one, compares every outcome and checks every invariant. Then runs
@@ -394,7 +396,7 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
     {
         return Err("the same commands in batches come to something else".to_owned());
     }
-    Ok(())
+    pair.journal.check(&mut pair.shard, PARTITIONS, pair.now)
 }
 
 impl Pair {
@@ -407,8 +409,11 @@ impl Pair {
         if let Some(typical) = typical {
             oracle.set_typical_shapes(typical);
         }
+        let mut shard = fresh_shard(geometry, typical, limits);
+        let journal = Journaled::begin(&mut shard);
         Self {
-            shard: fresh_shard(geometry, typical, limits),
+            shard,
+            journal,
             oracle,
             last_node: 0,
             last_wait: 0,
@@ -495,6 +500,7 @@ impl Pair {
             Operation::Pass(time) => {
                 self.now.0 += u64::from(time % 32);
                 self.shard.step([], self.now, &mut Vec::new());
+                self.journal.follow(&mut self.shard);
                 self.oracle.set_now(self.now);
                 self.queue.take_woken(&mut self.shard, &self.oracle).map_or(Ok(()), Err)?;
                 return Ok(self.shard.check_invariants()?);
@@ -562,6 +568,12 @@ impl Pair {
         }
         self.queue.note_command(&command);
         self.shard.step([command.clone()], now, &mut outcomes);
+        // Some units are of several commands, and pages of a checkpoint are read between commands.
+        match self.commands.len() % 5 {
+            0 | 1 => self.journal.follow(&mut self.shard),
+            2 => self.journal.read_page(&mut self.shard, now),
+            _ => {}
+        }
         let [outcome] = &outcomes[..] else {
             return Err(format!("one command, {} outcomes", outcomes.len()));
         };

@@ -21,6 +21,7 @@ use wharf_core::statement::{
 };
 use wharf_core::time::Time;
 
+use crate::journaled::Journaled;
 use crate::oracle::LinearStatements;
 
 const NODES: u64 = 4;
@@ -98,6 +99,7 @@ pub fn run_statement_ops(bytes: &[u8]) -> Result<StatementCounts, String> {
         hybrid: HybridSettings::default(),
     });
     shard.set_allocations_per_node_max(most);
+    let mut journal = Journaled::begin(&mut shard);
     let mut run = Run {
         choices: Choices(bytes.iter()),
         shard,
@@ -113,7 +115,13 @@ pub fn run_statement_ops(bytes: &[u8]) -> Result<StatementCounts, String> {
     }
     while run.choices.0.len() > 0 {
         run.one()?;
+        match run.statements % 3 {
+            0 => journal.read_page(&mut run.shard, Time(run.now)),
+            _ => journal.follow(&mut run.shard),
+        }
     }
+    let now = Time(run.now);
+    journal.check(&mut run.shard, 1, now)?;
     Ok(run.counts)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::state::StoreState;
 use wharf_fuzz::sim::{Settings, run_seed};
-use wharf_ops::daemon::Store;
+use wharf_ops::journal::{Durability, Store};
 
 /// The number of seeds in an ordinary test run. Every other run has no groups.
 const SEEDS: u64 = 40;
@@ -14,11 +14,12 @@ const SEEDS: u64 = 40;
 fn written_and_read(state: &StoreState) -> StoreState {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let partitions = u16::try_from(state.partitions.len()).expect("few partitions");
-    let (store, _) = Store::open(directory.path(), partitions).expect("a new store");
-    store.begin(state.incarnation).expect("it can be written");
-    store.checkpoint(state).expect("it can be written");
+    let open = || Store::open(directory.path(), partitions, Durability::Memory);
+    let (mut store, new) = open().expect("a new store");
+    store.begin(state.incarnation, &new).expect("it can be written");
+    store.checkpoint(state, None).expect("it can be written");
     drop(store);
-    let (_store, read) = Store::open(directory.path(), partitions).expect("what a stop wrote is accepted");
+    let (_store, read) = open().expect("what a stop wrote is accepted");
     read
 }
 

@@ -119,6 +119,7 @@ impl Planner {
     fn begin_removal(&mut self, id: GroupId, tag: JobTag, now: Time) {
         let group = self.groups.get_mut(&id).expect("a group to be removed is there");
         if let Some(job) = group.job.take() {
+            self.note_changed(id);
             self.reply(job.tag, PlanReply::Group(Err(NoGroup::Removed)));
         }
         self.transition(id, State::Ending(Ending::Removal { tag, ended: 0 }));
@@ -176,6 +177,7 @@ impl Planner {
                 let tag = *tag;
                 let removal = *removal;
                 group.bundles.retain(|bundle| !indexes.contains(&bundle.index));
+                self.note_changed(id);
                 self.transition(id, State::Settled);
                 self.reply(tag, PlanReply::Status(Ok(Box::new(self.groups[&id].view()))));
                 self.settle(id, removal, now);
@@ -192,6 +194,7 @@ impl Planner {
 
     pub(super) fn forget_group(&mut self, id: GroupId) {
         self.unwatch(id);
+        self.note_changed(id);
         let group = self.groups.remove(&id).expect("a group is forgotten once");
         self.unlist((Reverse(group.spec.priority), id), &group.state);
     }
@@ -377,6 +380,7 @@ impl Planner {
                 of_it.filter(|bundle| bundle.lost == Some(gone)).for_each(|bundle| bundle.lost = None);
             }
         }
+        self.note_changed(id);
         if by_ticket {
             self.ticket_concluded(false, &concluded.conflicts, now);
         }
@@ -422,6 +426,7 @@ impl Planner {
         // any time.
         let job = group.job.take();
         let incomplete = group.is_incomplete();
+        self.note_changed(id);
         if incomplete {
             self.wait(id, false, OnGrowth::Plan);
         } else {

@@ -138,6 +138,8 @@ pub struct Planner {
     /// Jobs that have not begun.
     queue: JobQueue,
     groups: BTreeMap<GroupId, Group>,
+    /// The groups whose records changed since the last unit, if there is a journal.
+    changed: Option<BTreeSet<GroupId>>,
     /// Waiting groups: highest priority first, then oldest first. This and the lists of groups below follow from
     /// the groups' states ([`Planner::transition`]).
     incomplete: BTreeSet<ByPriority>,
@@ -227,6 +229,7 @@ impl Planner {
             outbox: VecDeque::new(),
             queue: JobQueue::default(),
             groups: BTreeMap::new(),
+            changed: None,
             incomplete: BTreeSet::new(),
             growing: BTreeSet::new(),
             tried_at: Vec::new(),

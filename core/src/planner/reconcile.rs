@@ -60,12 +60,19 @@ impl Planner {
         let bundle = self.groups.get_mut(&group).and_then(|group| group.bundle_mut(index));
         let Some(bundle) = bundle else { return };
         let is_lost = cause == EndCause::NodeLost;
+        let before = (bundle.place, bundle.lost);
         if bundle.lost == Some(allocation) && !is_lost {
             bundle.lost = None;
         }
-        if bundle.place.is_some_and(|place| place.allocation == allocation) {
+        let is_short = bundle.place.is_some_and(|place| place.allocation == allocation);
+        if is_short {
             bundle.place = None;
             bundle.lost = is_lost.then_some(allocation);
+        }
+        if (bundle.place, bundle.lost) != before {
+            self.note_changed(group);
+        }
+        if is_short {
             self.is_short(group);
         }
     }

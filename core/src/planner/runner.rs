@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{JobTag, Planner, PlannerBudget};
+use crate::journal::Unit;
 use crate::limits::RING_SLOTS;
-use crate::link::{Clock, Consumer, Doorbell, PlannerBell, Producer, StopSignal, ThreadWaker, channel};
+use crate::link::{
+    Clock, Consumer, Doorbell, JournalQueue, PlannerBell, Producer, StopSignal, ThreadWaker, channel,
+};
 use crate::router::{PlanAnswer, PlanLink, PlanSubmission, Port};
 use crate::state::GroupRecord;
 
@@ -28,6 +31,7 @@ pub struct PlannerRunner {
     /// Set if the last thing that the runner did was to fall asleep. The bell alone does not show this: a
     /// runner that a deadline woke continues with a bell that nobody rang.
     rested: bool,
+    journal: Option<Arc<JournalQueue<Unit>>>,
 }
 
 const TOKEN_BITS: u32 = 32;
@@ -54,7 +58,7 @@ impl PlannerRunner {
             PlannerLink { jobs, replies, bell: Arc::clone(port.bell()) }
         });
         let links = links.collect();
-        Self { planner, links, bell, interest, waker, stop, spin: 200, rested: false }
+        Self { planner, links, bell, interest, waker, stop, spin: 200, rested: false, journal: None }
     }
 
     /// Sets how many times the runner polls for work before it sleeps.
@@ -71,6 +75,12 @@ impl PlannerRunner {
     #[must_use]
     pub fn planner(&self) -> &Planner {
         &self.planner
+    }
+
+    /// Sets where the records of changed groups go.
+    pub(crate) fn set_journal(&mut self, journal: Arc<JournalQueue<Unit>>) {
+        self.planner.enable_journal();
+        self.journal = Some(journal);
     }
 
     /// Takes over a group that an earlier start left.
@@ -166,6 +176,12 @@ impl PlannerRunner {
             }
         }
         count += self.planner.advance(now);
+        // Before the replies: whoever has seen one finds the records of its groups before it in the journal.
+        if let Some(journal) = &self.journal
+            && let Some(unit) = self.planner.take_unit()
+        {
+            journal.put(unit);
+        }
         self.planner.flush(clock.now());
         count + self.hand_out(rung) + usize::from(self.planner.has_left_over())
     }

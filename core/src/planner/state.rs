@@ -1,10 +1,13 @@
 //! Exports and adopts the groups of a planner as durable state.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Planner;
 use super::group::{Bundle, Group, Place};
 use super::life::OnGrowth;
+use crate::ids::GroupId;
+use crate::journal::{Changes, Unit};
 use crate::state::{GroupBundleRecord, GroupRecord};
 
 impl Planner {
@@ -17,14 +20,32 @@ impl Planner {
     pub fn export(&self) -> Vec<GroupRecord> {
         assert!(!self.is_committing(), "a planner is stopped when nothing is under way");
         let made = |group: &&Group| !group.is_being_created();
-        let record = |group: &Group| GroupRecord {
-            id: group.id,
-            spec: Arc::clone(&group.spec),
-            // Bundles of an unfinished growth were not promised to anyone.
-            bundles: standing(group).map(bundle_record).collect(),
-            next_index: group.grows_from().unwrap_or(group.next_index),
-        };
         self.groups.values().filter(made).map(record).collect()
+    }
+
+    /// Notes all changes of groups from now on, for a journal.
+    pub(crate) fn enable_journal(&mut self) {
+        self.changed = Some(BTreeSet::new());
+    }
+
+    /// Notes that the record of a group changed.
+    pub(super) fn note_changed(&mut self, id: GroupId) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(id);
+        }
+    }
+
+    /// Takes the groups that changed since the last call as a unit. `None` if there are none. Must be called after
+    /// each round, before its replies are handed out.
+    pub fn take_unit(&mut self) -> Option<Unit> {
+        let changed = self.changed.as_mut().filter(|changed| !changed.is_empty())?;
+        let changed = std::mem::take(changed).into_iter();
+        let groups = changed.filter_map(|id| match self.groups.get(&id) {
+            // It was not promised to anyone, and is noted again when it is.
+            Some(group) if group.is_being_created() => None,
+            group => Some((id, group.map(record))),
+        });
+        Some(Unit { now: self.now, changes: Changes::Groups(groups.collect()) })
     }
 
     /// Takes over a group that an earlier start left.
@@ -42,6 +63,16 @@ impl Planner {
             self.wait(id, false, OnGrowth::Plan);
             self.stir(id);
         }
+    }
+}
+
+fn record(group: &Group) -> GroupRecord {
+    GroupRecord {
+        id: group.id,
+        spec: Arc::clone(&group.spec),
+        // Bundles of an unfinished growth were not promised to anyone.
+        bundles: standing(group).map(bundle_record).collect(),
+        next_index: group.grows_from().unwrap_or(group.next_index),
     }
 }
 

@@ -16,7 +16,7 @@ type Key = (Arc<str>, Arc<str>);
 
 /// The most recently removed nodes, up to a limit. Older ones are forgotten and count as new machines.
 #[derive(Default)]
-pub(super) struct RemovedNodes {
+pub(crate) struct RemovedNodes {
     by_age: BTreeMap<u64, RemovedNode>,
     /// Their ages.
     by_machine: BTreeMap<Key, u64>,
@@ -24,7 +24,7 @@ pub(super) struct RemovedNodes {
 }
 
 impl RemovedNodes {
-    pub(super) fn keep(&mut self, node: RemovedNode) {
+    pub(crate) fn keep(&mut self, node: RemovedNode) {
         self.take(&node.name, &node.identity);
         self.by_machine.insert((Arc::clone(&node.name), Arc::clone(&node.identity)), self.next);
         self.by_age.insert(self.next, node);
@@ -37,13 +37,13 @@ impl RemovedNodes {
     }
 
     /// Takes the record of the machine that had this name, because it has returned.
-    pub(super) fn take(&mut self, name: &Arc<str>, identity: &Arc<str>) -> Option<RemovedNode> {
+    pub(crate) fn take(&mut self, name: &Arc<str>, identity: &Arc<str>) -> Option<RemovedNode> {
         let age = self.by_machine.remove(&(Arc::clone(name), Arc::clone(identity)))?;
         self.by_age.remove(&age)
     }
 
     /// Returns the removed nodes, oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = RemovedNode> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = RemovedNode> {
         self.by_age.values().cloned()
     }
 }

@@ -26,6 +26,7 @@ use super::watching::PortViews;
 use crate::group::{ClientKey, PlanJob, PlanReply};
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::Geometry;
+use crate::journal::JournalPort;
 use crate::limits::{EVERY_IN_FLIGHT_MAX, PORT_IN_FLIGHT_MAX};
 use crate::link::{Consumer, Doorbell, Producer, ViewInterest, ViewNews, WokenBox};
 use crate::planted::{PlantedBug, is_planted};
@@ -162,6 +163,7 @@ pub struct Port {
     plans: Plans,
     spillbacks: u64,
     pub(super) views: PortViews,
+    journal: Option<JournalPort>,
 }
 
 impl Port {
@@ -193,6 +195,7 @@ impl Port {
             placings: Slab::new(),
             plans: Plans::default(),
             spillbacks: 0,
+            journal: None,
         }
     }
 
@@ -200,6 +203,16 @@ impl Port {
     #[must_use]
     pub fn bell(&self) -> &Arc<Doorbell> {
         &self.bell
+    }
+
+    /// Returns the journal, if the engine has one.
+    #[must_use]
+    pub fn journal(&self) -> Option<&JournalPort> {
+        self.journal.as_ref()
+    }
+
+    pub(crate) fn set_journal(&mut self, journal: JournalPort) {
+        self.journal = Some(journal);
     }
 
     /// Returns the views of the shards.

@@ -13,7 +13,7 @@ use crate::reply::reply_types;
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::{Amount, Demand, GpuBooks, ResourceKind};
 use crate::shard::state_hash::StateHashes;
-use crate::shard::{NodeBooks, ReservationView, Reserve, WaitingShape};
+use crate::shard::{CheckpointPage, NodeBooks, ReservationView, Reserve, WaitingShape};
 use crate::state::ShardState;
 use crate::statement::{Applied, Part, Prepare, Prepared};
 use crate::time::Time;
@@ -118,6 +118,11 @@ pub enum Command {
     },
     /// Returns the durable state of all partitions as of this command.
     Export,
+    /// Returns the durable state of some nodes, for a checkpoint.
+    Checkpoint {
+        /// The slot at which the page begins: 0, then what the page before says.
+        from: u32,
+    },
 }
 
 reply_types! {
@@ -160,6 +165,8 @@ reply_types! {
         PlaceInto(Result<Box<Placement>, BundleRejection>),
         /// Answers `Export`: the durable state.
         Exported(Box<ShardState>),
+        /// Answers `Checkpoint`.
+        Page(Box<CheckpointPage>),
     }
 }
 

@@ -14,6 +14,9 @@ pub use command::{
     Adoption, Audit, Command, Explain, Home, NodeChange, NodeReply, NodeView, Outcome, Park, Refused,
     Released, ReservationChange, ReservationReply, ResourceSum, ShardStatus, WaitToken, Watch,
 };
+mod journal;
+pub use journal::CheckpointPage;
+use journal::Journaled;
 mod memory;
 mod node_commands;
 mod pending;
@@ -95,6 +98,8 @@ pub struct Shard {
     audit: AuditState,
     /// Set if this is a replica of a shard.
     replica: Option<Box<Replica>>,
+    /// Set if there is a journal.
+    journaled: Option<Box<Journaled>>,
 }
 
 impl Shard {
@@ -113,6 +118,7 @@ impl Shard {
             publish: Publish::default(),
             audit: AuditState::default(),
             replica: None,
+            journaled: None,
         }
     }
 
@@ -217,6 +223,7 @@ impl Shard {
             }
             Command::GoOn => self.handle_go_on(),
             Command::Export => Outcome::Exported(Box::new(self.export())),
+            Command::Checkpoint { from } => Outcome::Page(Box::new(self.read_checkpoint_page(from))),
         }
     }
 

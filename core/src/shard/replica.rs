@@ -14,7 +14,7 @@ use crate::request::PlacementRequest;
 use crate::resource::{GpuAssignment, UnitAssignments};
 use crate::shard::Shard;
 use crate::shard::ShardConfig;
-use crate::shard::books::{COLD, Dirty, IDENTITY, Taken};
+use crate::shard::books::{COLD, CUSTOM, Dirty, IDENTITY, Taken};
 use crate::shard::choose::Choice;
 use crate::view::{ColdImage, Dirty as Changed, HotImage, View};
 
@@ -157,7 +157,7 @@ impl Shard {
             return;
         }
         let before = before.expect("a node of a replica is made of an image");
-        let same = Arc::ptr_eq(&before, cold) && changed & (COLD | IDENTITY) == 0;
+        let same = Arc::ptr_eq(&before, cold) && changed & (COLD | CUSTOM | IDENTITY) == 0;
         if !same {
             let respecified =
                 !Arc::ptr_eq(&before.registration, &cold.registration) || changed & IDENTITY != 0;

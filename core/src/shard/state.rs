@@ -39,6 +39,18 @@ impl Shard {
 
     /// Adds the records of one node to its partition.
     pub(super) fn export_node(&self, slot: Slot, partition: &mut PartitionState) {
+        self.export_node_only(slot, partition);
+        let node = self.books.nodes.hot(slot).id;
+        partition.allocations.extend(self.books.ledger.of_node(slot, &self.books.nodes).map(|allocation| {
+            let Allocation { id, demand, gpus, units, .. } = allocation;
+            let external_id = self.books.adopted.external_id(id);
+            AllocationRecord { id, node, demand, gpus, units, external_id }
+        }));
+        self.export_bundles(slot, partition);
+    }
+
+    /// Adds the records of a node without its allocations and bundles.
+    pub(super) fn export_node_only(&self, slot: Slot, partition: &mut PartitionState) {
         let hot = self.books.nodes.hot(slot);
         let cold = self.books.nodes.cold(slot);
         let registration = cold.registration.clone();
@@ -48,25 +60,21 @@ impl Shard {
         let held = self.statements.allocating_at(slot).filter_map(|(_, held)| held.used.as_ref());
         partition.reservations.extend(self.books.reservation_record(slot, held));
         partition.claims.extend(self.books.claim_records(slot));
-        self.export_statements(slot, partition);
         partition.nodes.push(NodeRecord { registration, state, version, unhealthy });
-        partition.allocations.extend(self.books.ledger.of_node(slot, &self.books.nodes).map(|allocation| {
-            let id = allocation.id;
-            let gpus = allocation.gpus;
-            let units = allocation.units.clone();
-            let external_id = self.books.adopted.external_id(id);
-            AllocationRecord { id, node: hot.id, demand: allocation.demand, gpus, units, external_id }
-        }));
+        if !self.books.has_only_allocations() {
+            for Allocation { id, .. } in self.books.ledger.of_node(slot, &self.books.nodes) {
+                let until = self.releasing_until(id);
+                partition.releasing.extend(until.map(|until| ReleasingRecord { allocation: id, until }));
+            }
+        }
     }
 
-    /// Adds the releasing allocations of a node, its bundles, and the allocations inside.
-    fn export_statements(&self, slot: Slot, partition: &mut PartitionState) {
+    /// Adds the bundles of a node, and the allocations inside.
+    fn export_bundles(&self, slot: Slot, partition: &mut PartitionState) {
         if self.books.has_only_allocations() {
             return;
         }
         for Allocation { id, .. } in self.books.ledger.of_node(slot, &self.books.nodes) {
-            let until = self.releasing_until(id);
-            partition.releasing.extend(until.map(|until| ReleasingRecord { allocation: id, until }));
             if let Some((bundle, inside)) = self.books.bundles.records(id) {
                 partition.bundles.push(bundle);
                 partition.inside.extend(inside);
@@ -74,7 +82,7 @@ impl Shard {
         }
     }
 
-    /// Restores what [`export_statements`](Self::export_statements) exported, and the claims. The allocations
+    /// Restores what [`export_bundles`](Self::export_bundles) exported, and the claims. The allocations
     /// must already be restored.
     fn adopt_statements(&mut self, state: PartitionState) {
         let mut dirty: Vec<Dirty> = Vec::new();

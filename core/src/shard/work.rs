@@ -4,7 +4,7 @@
 //! The counters cover walks over nodes and allocations. Searches in the index are counted by
 //! [`Visits`](crate::index::Visits).
 
-use crate::limits::{AUDIT_PAGE_ALLOCATIONS, AUDIT_PAGE_NODES, EXPLAIN_NODES_MAX};
+use crate::limits::{AUDIT_PAGE_ALLOCATIONS, AUDIT_PAGE_NODES, CHECKPOINT_PAGE_RECORDS, EXPLAIN_NODES_MAX};
 use crate::shard::Shard;
 
 /// Counters of everything that commands have looked at since the shard was created.
@@ -50,6 +50,8 @@ pub struct Pages {
     pub audit_nodes: u32,
     /// The number of allocations after which a page of an audit ends. The last node is read completely.
     pub audit_allocations: u32,
+    /// The number of nodes and allocations after which a page of a checkpoint ends. The last node is read completely.
+    pub checkpoint_records: u32,
 }
 
 impl Default for Pages {
@@ -58,6 +60,7 @@ impl Default for Pages {
             explain_nodes: EXPLAIN_NODES_MAX,
             audit_nodes: AUDIT_PAGE_NODES,
             audit_allocations: AUDIT_PAGE_ALLOCATIONS,
+            checkpoint_records: CHECKPOINT_PAGE_RECORDS,
         }
     }
 }
@@ -81,8 +84,9 @@ impl Shard {
     /// # Panics
     /// If a page size is zero.
     pub fn set_pages(&mut self, pages: Pages) {
-        let Pages { explain_nodes, audit_nodes, audit_allocations } = pages;
-        assert!(explain_nodes > 0 && audit_nodes > 0 && audit_allocations > 0, "{pages:?}");
+        let Pages { explain_nodes, audit_nodes, audit_allocations, checkpoint_records } = pages;
+        let all = [explain_nodes, audit_nodes, audit_allocations, checkpoint_records];
+        assert!(!all.contains(&0), "{pages:?}");
         self.audit.pages = pages;
     }
 }

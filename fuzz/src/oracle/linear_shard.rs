@@ -312,6 +312,7 @@ impl LinearShard {
                 other => differs(other, "the durable state"),
             },
             Command::Explain(_) => panic!("this oracle counts all nodes at once: {command:?}"),
+            Command::Checkpoint { .. } => panic!("this oracle rebuilds nothing: {command:?}"),
             Command::Prepare(_) | Command::Finish { .. } | Command::Apply(_) | Command::PlaceInto { .. } => {
                 panic!("this oracle knows no statements: {command:?}")
             }

@@ -140,6 +140,7 @@ impl Books {
         self.change(slot, UNHEALTHY, |books| books.nodes.take_held(slot, demand, gpus, units.as_ref()));
         self.sums.allocate(slot, demand);
         self.sums.shortfall_changed(&self.nodes, slot);
+        self.note_allocated(&allocation);
         self.ledger.insert(allocation, &mut self.nodes);
     }
 

@@ -11,6 +11,7 @@ use super::ledger::Allocation;
 use super::{Books, Dirty, FreeBooks, short_of};
 use crate::ids::{AllocationId, BundleId};
 use crate::index::Slot;
+use crate::journal::Effect;
 use crate::map::FixedMap;
 use crate::node::NodeState;
 use crate::request::Placement;
@@ -143,15 +144,21 @@ impl Bundles {
         self.live.insert(allocation.id, Bundle { id, books: None });
     }
 
-    /// Notes that an allocation ended. If it is a bundle, ends everything inside and returns the number of
-    /// these allocations.
-    pub(crate) fn end(&mut self, id: AllocationId, cause: EndCause) -> u32 {
+    /// Notes that an allocation ended. If it is a bundle, ends everything inside, and tells each of these allocations to
+    /// `tell`. Returns their number.
+    pub(crate) fn end(
+        &mut self,
+        id: AllocationId,
+        cause: EndCause,
+        mut tell: impl FnMut(AllocationId),
+    ) -> u32 {
         let Some(bundle) = self.live.remove(&id) else { return 0 };
         self.forget(Some(bundle.id));
         self.ends.note(bundle.id, id, cause);
         let mut ended = 0;
         for inside in bundle.inside() {
             self.inside.remove(&inside);
+            tell(inside);
             ended += 1;
         }
         ended
@@ -174,6 +181,9 @@ impl Books {
     /// Notes that a promised bundle is now an allocation. Its node may have been lost since it was promised.
     pub(super) fn enter_bundle(&mut self, bundle: Option<BundleId>, allocation: &Allocation) {
         self.bundles.enter(bundle, allocation);
+        if let Some(bundle) = bundle {
+            self.note(|| Effect::Bundle(BundleRecord { allocation: allocation.id, bundle }));
+        }
         if let (Some(bundle), NodeState::Lost { .. }) = (bundle, self.nodes.state(allocation.node)) {
             self.bundles.ends.note(bundle, allocation.id, EndCause::NodeLost);
         }
@@ -229,8 +239,13 @@ impl Books {
         let id = self.next_id(slot);
         let there = self.bundles.live.get_mut(&bundle).expect("just found");
         there.open(&allocation).inside.insert(id);
-        let inside = Inside { bundle, demand: demand.clone(), gpus, units: units.clone() };
-        self.bundles.inside.insert(id, inside);
+        let demand = demand.clone();
+        self.note(|| {
+            let demand = demand.clone();
+            let units = units.clone();
+            Effect::Inside(InsideRecord { id, bundle, demand, gpus, units })
+        });
+        self.bundles.inside.insert(id, Inside { bundle, demand, gpus, units: units.clone() });
         self.sums.placed += 1;
         self.bump_version(slot);
         self.nodes.take_place(slot);
@@ -240,6 +255,7 @@ impl Books {
     /// Ends the allocation `id` inside a bundle. Returns `None` if there is none.
     pub(super) fn end_inside(&mut self, id: AllocationId) -> Option<Dirty> {
         let Inside { bundle, demand, gpus, units } = self.bundles.inside.remove(&id)?;
+        self.note(|| Effect::Ended(id, EndCause::Released));
         let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
         let books = there.books.as_mut().expect("what is inside is in the books");
         books.free.give(&demand, gpus, units.as_ref());

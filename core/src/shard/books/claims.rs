@@ -279,6 +279,7 @@ impl Books {
         let node = self.nodes.hot(slot).id;
         self.bump_version(slot);
         let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
+        self.note_allocated(&allocation);
         self.enter_bundle(bundle, &allocation);
         self.ledger.insert(allocation, &mut self.nodes);
         let placement = Placement { node, allocation: id, gpus, alternative: 0, units };

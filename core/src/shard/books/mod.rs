@@ -39,7 +39,7 @@ use reservations::Reservations;
 pub use reservations::{ReservationView, Reserve};
 pub(crate) use room::Room;
 pub(crate) use sums::{Sums, add_withheld, shortfall_of};
-pub(crate) use table::{ALL, COLD, ColdNode, HOT, HotNode, IDENTITY, NodeTable, Taken};
+pub(crate) use table::{ALL, COLD, CUSTOM, ColdNode, HOT, HotNode, IDENTITY, NodeTable, Taken};
 pub(crate) use totals::Totals;
 use withheld::Entries;
 
@@ -48,10 +48,12 @@ use super::rejection::{UnknownAllocation, UnknownNode};
 use crate::books::{Kinds, PROMISED, UNHEALTHY, WITHHELD};
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::Slot;
+use crate::journal::{Effect, NodeRemoved};
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
 use crate::resource::Demand;
+use crate::state::AllocationRecord;
 use crate::view::{Dirty as Changed, EndCause};
 
 /// A node whose books changed. Everything that is derived from them must follow.
@@ -91,6 +93,8 @@ pub(crate) struct Books {
     /// The partitions of the shard, in order.
     pub(crate) partitions: Vec<PartitionId>,
     incarnation: Incarnation,
+    /// The effects since the last unit, if there is a journal.
+    effects: Option<Box<Vec<Effect>>>,
 }
 
 impl Books {
@@ -115,6 +119,7 @@ impl Books {
             releasing: Releasing::default(),
             partitions,
             incarnation,
+            effects: None,
         }
     }
 
@@ -191,6 +196,7 @@ impl Books {
         self.sums.allocate(slot, demand);
         self.sums.placed += 1;
         let allocation = Allocation { id, demand: demand.clone(), gpus, units: units.clone(), node: slot };
+        self.note_allocated(&allocation);
         self.ledger.insert(allocation, &mut self.nodes);
         Placement { node, allocation: id, gpus, alternative, units }
     }
@@ -211,6 +217,7 @@ impl Books {
             return self.release_any(id);
         }
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(UnknownAllocation(id))?;
+        self.note(|| Effect::Ended(id, EndCause::Released));
         self.sums.release(allocation.node, &allocation.demand);
         self.give_back(&allocation);
         Ok((None, Dirty::grew(allocation.node)))
@@ -285,7 +292,9 @@ impl Books {
         self.restore(slot, WITHHELD);
         self.set_unhealthy(slot, Vec::new());
         let state = self.nodes.state(slot);
+        let version = self.nodes.hot(slot).version;
         let registration = self.nodes.remove(slot).registration;
+        self.note(|| Effect::NodeRemoved(Box::new(NodeRemoved::new(&registration, version))));
         self.by_ordinal.remove(&registration.ordinal);
         self.sums.node_removed(slot, &registration.spec, state);
         registration
@@ -344,6 +353,62 @@ impl Books {
         let mut dirty = Changed::default();
         (0..self.ledger.places()).for_each(|at| dirty.note(at, 1));
         *self.ledger.dirty_mut() = Some(Box::new(dirty));
+    }
+
+    /// Notes an effect, if there is a journal.
+    #[inline(always)]
+    fn note(&mut self, effect: impl FnOnce() -> Effect) {
+        if let Some(effects) = &mut self.effects {
+            effects.push(effect());
+        }
+    }
+
+    /// Notes a new allocation, if there is a journal.
+    #[inline(always)]
+    fn note_allocated(&mut self, allocation: &Allocation) {
+        if self.effects.is_none() {
+            return;
+        }
+        let &Allocation { id, ref demand, gpus, ref units, node } = allocation;
+        let node = self.nodes.hot(node).id;
+        let external_id = self.adopted.external_id(id);
+        let demand = demand.clone();
+        let units = units.clone();
+        self.note(|| Effect::Allocated(AllocationRecord { id, node, demand, gpus, units, external_id }));
+    }
+
+    /// Notes all effects from now on, for a journal.
+    pub(crate) fn note_effects(&mut self) {
+        self.effects.get_or_insert_default();
+    }
+
+    /// Notes all changes of nodes from now on, and those of the effects so far.
+    pub(crate) fn note_nodes(&mut self) {
+        *self.nodes.unwritten_mut() = Some(Box::default());
+        let effects = self.effects.as_deref().map_or(&[][..], Vec::as_slice);
+        let changed: Vec<NodeId> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Allocated(record) => Some(record.node),
+                _ => None,
+            })
+            .collect();
+        for node in changed {
+            let slot = self.nodes.slot(node).expect("a node with a new allocation is there");
+            self.nodes.touch(slot, HOT | COLD);
+        }
+    }
+
+    /// Takes the effects since the last call, and the nodes that changed. `None` without a journal.
+    pub(crate) fn take_effects(&mut self) -> Option<(Vec<Effect>, Box<Changed>)> {
+        let effects = std::mem::take(&mut **self.effects.as_mut()?);
+        Some((effects, self.nodes.unwritten_mut().take()?))
+    }
+
+    /// Gives the empty list of changed nodes back.
+    pub(crate) fn put_unwritten(&mut self, unwritten: Box<Changed>) {
+        assert!(unwritten.len() == 0, "every changed node is in the unit");
+        *self.nodes.unwritten_mut() = Some(unwritten);
     }
 
     /// Returns the changes of nodes since they were last cleared. While this is `None`, no change is noted.

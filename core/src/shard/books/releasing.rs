@@ -8,6 +8,7 @@ use super::table::COLD;
 use super::{Books, Dirty};
 use crate::ids::AllocationId;
 use crate::index::Slot;
+use crate::journal::Effect;
 use crate::map::FixedMap;
 use crate::shard::rejection::UnknownAllocation;
 use crate::time::Time;
@@ -87,7 +88,13 @@ impl Books {
         } else {
             self.sums.release(allocation.node, &allocation.demand);
         }
-        let inside = self.bundles.end(id, cause);
+        self.note(|| Effect::Ended(id, cause));
+        let Self { bundles, effects, .. } = self;
+        let inside = bundles.end(id, cause, |id| {
+            if let Some(effects) = effects {
+                effects.push(Effect::Ended(id, cause));
+            }
+        });
         self.sums.released += u64::from(inside);
         self.nodes.give_places(allocation.node, inside);
         self.give_back(&allocation);

@@ -27,6 +27,8 @@ pub(crate) const HOT: Changes = 1;
 pub(crate) const COLD: Changes = 2;
 /// A change to the registration: names, capacity, labels, taints.
 pub(crate) const IDENTITY: Changes = 4;
+/// A change to the books of custom resources. They are in the cold part, and follow from the allocations.
+pub(crate) const CUSTOM: Changes = 8;
 /// All kinds of changes.
 pub(crate) const ALL: Changes = HOT | COLD | IDENTITY;
 
@@ -74,6 +76,8 @@ pub(crate) struct NodeTable {
     indexed: Arc<[ResourceId]>,
     /// Changes since the last view, if views are made.
     dirty: Option<Box<Dirty>>,
+    /// Changes since the last unit, if there is a journal.
+    unwritten: Option<Box<Dirty>>,
 }
 
 impl NodeTable {
@@ -88,6 +92,7 @@ impl NodeTable {
             by_id: FixedMap::default(),
             indexed,
             dirty: None,
+            unwritten: None,
         }
     }
 
@@ -168,6 +173,14 @@ impl NodeTable {
         if let Some(dirty) = &mut self.dirty {
             dirty.note(slot, what);
         }
+        if let Some(unwritten) = &mut self.unwritten {
+            unwritten.note(slot, what);
+        }
+    }
+
+    /// Returns the changes since the last unit of the journal. While this is `None`, no change is noted for it.
+    pub(super) fn unwritten_mut(&mut self) -> &mut Option<Box<Dirty>> {
+        &mut self.unwritten
     }
 
     /// Returns the changes since they were last cleared. While this is `None`, no change is noted.
@@ -212,7 +225,7 @@ impl NodeTable {
     }
 
     pub(super) fn set_state(&mut self, slot: Slot, state: NodeState) {
-        self.touch(slot, HOT);
+        self.touch(slot, HOT | COLD);
         let place = &mut self.rooms[slot as usize].state;
         assert!(place.is_some(), "slot {slot} is vacant");
         *place = Some(state);
@@ -326,7 +339,7 @@ impl NodeTable {
     }
 
     fn custom_book(&mut self, slot: Slot, id: ResourceId) -> &mut CustomBook {
-        self.touch(slot, HOT | COLD);
+        self.touch(slot, HOT | CUSTOM);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         let at = cold.custom.binary_search_by_key(&id, |book| book.id);
         &mut cold.custom[at.unwrap_or_else(|_| panic!("no book of resource {} on slot {slot}", id.0))]

@@ -9,7 +9,7 @@ use crate::limits::{VIEW_LOG, VIEW_PLACES};
 use crate::link::{Doorbell, ViewLog, view_log};
 use crate::node::NodeRegistration;
 use crate::shard::Shard;
-use crate::shard::books::{COLD, HOT, IDENTITY};
+use crate::shard::books::{COLD, CUSTOM, HOT, IDENTITY};
 use crate::view::{Changed, ColdImage, Copied, Dirty, HotImage, View, ViewHead, ViewReader, ViewVersion};
 
 /// The state from which publications are made.
@@ -199,7 +199,7 @@ impl Shard {
         let nodes = places.min(dirty.len());
         for _ in 0..nodes {
             let (slot, changes) = dirty.pop().expect("just counted");
-            if changes & COLD != 0 {
+            if changes & (COLD | CUSTOM) != 0 {
                 let image = self.handed_over(slot, changes, &mut views.registrations);
                 images.cold.push((slot, image));
             }

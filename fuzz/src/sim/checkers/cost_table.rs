@@ -30,6 +30,10 @@ pub(super) enum Most {
     Inside,
     /// A page of an audit, and all allocations of one node.
     AuditPageAndNode,
+    /// A page of a checkpoint.
+    CheckpointPage,
+    /// A page of a checkpoint, and all allocations of one node.
+    CheckpointPageAndNode,
     /// Everything. Only the service itself asks for this, when it stops.
     Everything,
 }
@@ -59,6 +63,7 @@ pub(super) const COSTS: &[Cost] = &[
     Cost { commands: &["PlaceInto"], nodes: Most::Nothing, allocations: Most::Named },
     Cost { commands: &["ListNodes"], nodes: Most::Asked, allocations: Most::Nothing },
     Cost { commands: &["Audit"], nodes: Most::AuditPage, allocations: Most::AuditPageAndNode },
+    Cost { commands: &["Checkpoint"], nodes: Most::CheckpointPage, allocations: Most::CheckpointPageAndNode },
     Cost { commands: &["Export"], nodes: Most::Everything, allocations: Most::Everything },
     Cost {
         commands: &[
@@ -124,6 +129,7 @@ fn name_of(command: &Command) -> &'static str {
         Command::Apply(_) => "Apply",
         Command::PlaceInto { .. } => "PlaceInto",
         Command::Export => "Export",
+        Command::Checkpoint { .. } => "Checkpoint",
     }
 }
 
@@ -149,6 +155,8 @@ impl Most {
             Self::OfNode => facts.most_of_a_node,
             Self::Inside => facts.inside,
             Self::AuditPageAndNode => u64::from(pages.audit_allocations) + facts.most_of_a_node,
+            Self::CheckpointPage => u64::from(pages.checkpoint_records),
+            Self::CheckpointPageAndNode => u64::from(pages.checkpoint_records) + facts.most_of_a_node,
             Self::Everything => return None,
         })
     }
@@ -211,7 +219,8 @@ mod tests {
     fn a_command_that_costs_more_than_it_may_is_told() {
         let list = Command::ListNodes { after: Ordinal(0), limit: 3 };
         let place = Command::Place(PlacementRequest::new(Demand::default(), Policy::BestFit));
-        let pages = Pages { explain_nodes: 100, audit_nodes: 32, audit_allocations: 256 };
+        let pages =
+            Pages { explain_nodes: 100, audit_nodes: 32, audit_allocations: 256, checkpoint_records: 256 };
         let check = |command: &Command, nodes_looked_at, allocations_looked_at| {
             let facts = CostFacts { most_of_a_node: 5, inside: 2 };
             let work = ShardWork { nodes_looked_at, allocations_looked_at, ..ShardWork::default() };

@@ -115,6 +115,8 @@ pub(super) mod tests {
             Most::OfNode => "those of the node".to_owned(),
             Most::Inside => "those inside the ended bundles".to_owned(),
             Most::AuditPageAndNode => format!("{} and those of one node", pages.audit_allocations),
+            Most::CheckpointPage => pages.checkpoint_records.to_string(),
+            Most::CheckpointPageAndNode => format!("{} and those of one node", pages.checkpoint_records),
             Most::Everything => "all, only at a clean stop".to_owned(),
         }
     }

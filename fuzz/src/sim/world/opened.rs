@@ -30,7 +30,8 @@ pub(super) const PARTITIONS: u16 = 6;
 pub(super) const HOLD_NS: u64 = 3_000;
 
 /// Page sizes so small that the nodes here fill several pages.
-pub(super) const PAGES: Pages = Pages { explain_nodes: 2, audit_nodes: 2, audit_allocations: 3 };
+pub(super) const PAGES: Pages =
+    Pages { explain_nodes: 2, audit_nodes: 2, audit_allocations: 3, checkpoint_records: 3 };
 
 /// A clock that shows a fixed time.
 pub(super) struct At(pub(super) Time);

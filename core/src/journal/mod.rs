@@ -1,0 +1,164 @@
+//! What a journal records: the effects of each batch on the durable state, as plain data.
+//!
+//! A shard collects its [`Effect`]s while it changes its books, and hands them over as one [`Unit`] per batch. The
+//! registrar and the planners hand over units of their own. The units of all sources are in one order: a unit that was
+//! caused by another one comes after it ([`JournalQueue`](crate::link::JournalQueue)). Storage keeps a prefix of this
+//! order. A reply leaves the process once every unit before it is durable.
+//!
+//! Effects are states, not steps: a node as it is now, an allocation that is there or has ended. So an effect may be
+//! applied again, and the units from any point on lead from a checkpoint that was begun at that point to the same
+//! state ([`Rebuild`](crate::recovery::Rebuild)). No scheduling logic runs during recovery. A later version of
+//! the engine can read the journal of an earlier one.
+
+mod feed;
+pub use feed::{JournalFeed, JournalPort};
+mod store;
+pub use store::{Append, JournalStore, StoreError, Stream};
+
+use std::sync::Arc;
+
+use crate::ids::{AllocationId, GroupId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use crate::index::PolicyState;
+use crate::node::NodeRegistration;
+use crate::state::{
+    AllocationRecord, BundleRecord, ClaimRecord, GranularityState, GroupRecord, InsideRecord, NodeRecord,
+    ReleasingRecord, ReservationRecord,
+};
+use crate::time::Time;
+use crate::view::EndCause;
+
+/// A node as it is now, except for its allocations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeImage {
+    /// Ids, capacity, labels, state, version, unhealthy GPUs.
+    pub record: NodeRecord,
+    /// Its reservation, if any.
+    pub reservation: Option<ReservationRecord>,
+    /// Its claims, in serving order.
+    pub claims: Vec<ClaimRecord>,
+    /// Its releasing allocations.
+    pub releasing: Vec<ReleasingRecord>,
+}
+
+/// A node that was removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRemoved {
+    /// The partition that it was in.
+    pub partition: PartitionId,
+    /// Its id.
+    pub id: NodeId,
+    /// Its position in the order of registration.
+    pub ordinal: Ordinal,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The identity of its machine. With one, the machine gets its old id when it returns.
+    pub identity: Option<Arc<str>>,
+    /// The last version that it had.
+    pub version: u64,
+}
+
+impl NodeRemoved {
+    /// Creates the record of a node that had this registration.
+    #[must_use]
+    pub fn new(registration: &NodeRegistration, version: u64) -> Self {
+        let NodeRegistration { id, ordinal, partition, spec, .. } = registration;
+        let name = Arc::clone(&spec.name);
+        let identity = spec.identity.clone();
+        Self { partition: *partition, id: *id, ordinal: *ordinal, name, identity, version }
+    }
+}
+
+/// A change of the books of a shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// An allocation was made.
+    Allocated(AllocationRecord),
+    /// An allocation is a bundle.
+    Bundle(BundleRecord),
+    /// An allocation was placed into a bundle.
+    Inside(InsideRecord),
+    /// An allocation ended, or one inside a bundle.
+    Ended(AllocationId, EndCause),
+    /// A node was added or changed. The last effect of a unit for its node.
+    Node(Box<NodeImage>),
+    /// Only the version of a node changed.
+    Version {
+        /// The partition of the node.
+        partition: PartitionId,
+        /// The node.
+        node: NodeId,
+        /// The number of changes so far.
+        version: u64,
+    },
+    /// A node was removed. Its allocations ended before.
+    NodeRemoved(Box<NodeRemoved>),
+}
+
+impl Effect {
+    /// Returns the partition that it concerns.
+    #[must_use]
+    pub fn partition(&self) -> PartitionId {
+        match self {
+            Self::Allocated(record) => record.id.partition,
+            Self::Bundle(record) => record.allocation.partition,
+            Self::Inside(record) => record.id.partition,
+            Self::Ended(id, _) => id.partition,
+            Self::Node(image) => image.record.registration.partition,
+            Self::Version { partition, .. } => *partition,
+            Self::NodeRemoved(removed) => removed.partition,
+        }
+    }
+}
+
+/// What changed in one step of one source. All of it becomes durable at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// The time of the step.
+    pub now: Time,
+    /// The changes.
+    pub changes: Changes,
+}
+
+/// The changes of a unit, by source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changes {
+    /// The service started. Earlier policies of shards hold only for the same number of shards.
+    Started {
+        /// The number of this start.
+        incarnation: Incarnation,
+        /// The number of shards.
+        shards: u16,
+    },
+    /// A batch of a shard.
+    Shard {
+        /// The shard.
+        shard: ShardId,
+        /// The changes of its books, in order.
+        effects: Vec<Effect>,
+        /// The cursor and the random state of its policies, if they changed.
+        policy: Option<PolicyState>,
+        /// Its granularity, if nodes changed and it follows them.
+        granularity: Option<GranularityState>,
+    },
+    /// The registrar learnt resource kinds: all kinds in order of their ids, and the indexes of the unit-instance kinds.
+    Kinds(Vec<String>, Vec<u16>),
+    /// A planner changed groups. `None`: the group was removed.
+    Groups(Vec<(GroupId, Option<GroupRecord>)>),
+}
+
+impl Unit {
+    /// Returns whether it has something that no page of a shard shows: resource kinds, groups, a start, or what becomes
+    /// of a machine that was removed.
+    #[must_use]
+    pub fn has_global(&self) -> bool {
+        let is_global = |effect: &Effect| match effect {
+            Effect::Node(image) => image.record.registration.spec.identity.is_some(),
+            Effect::NodeRemoved(_) => true,
+            _ => false,
+        };
+        match &self.changes {
+            Changes::Shard { effects, .. } => effects.iter().any(is_global),
+            _ => true,
+        }
+    }
+}

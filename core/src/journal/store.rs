@@ -1,0 +1,88 @@
+//! The storage of a journal, as the engine sees it.
+
+use std::fmt;
+
+/// A stream of the journal: a partition, or the global records.
+///
+/// Positions count the effects of a stream from 1. An append names each stream that it extends, with the position
+/// before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stream(pub u16);
+
+impl Stream {
+    /// The stream of the registrar and of the groups.
+    pub const GLOBAL: Self = Self(u16::MAX);
+}
+
+/// One append: a value that becomes durable as a whole, over all of its streams.
+#[derive(Clone, Copy, Debug)]
+pub struct Append<'a> {
+    /// The epoch of the writer. A store refuses an epoch that is lower than the highest it has seen.
+    pub epoch: u64,
+    /// The number of this append: one more than that of the append before it.
+    pub number: u64,
+    /// The streams that it extends, ascending: the expected position of each, and the number of effects.
+    pub streams: &'a [(Stream, u64, u32)],
+    /// The encoded units.
+    pub value: &'a [u8],
+}
+
+/// An append that cannot be done.
+#[derive(Debug)]
+pub enum StoreError {
+    /// There is no room. Nothing was written, and the append may be tried again.
+    Full(String),
+    /// It is unknown what is on disk. The process must end.
+    Failed(String),
+    /// Another writer has taken over.
+    Fenced {
+        /// The epoch of the other writer.
+        epoch: u64,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(why) => write!(f, "no room for the journal: {why}"),
+            Self::Failed(why) => write!(f, "the journal cannot be written: {why}"),
+            Self::Fenced { epoch } => write!(f, "the journal belongs to a writer with epoch {epoch}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// The storage of a journal. Embedded storage completes an append at once; a replicated one may take
+/// milliseconds and have several under way.
+pub trait JournalStore: Send {
+    /// Begins an append. Appends complete in the order in which they were begun.
+    ///
+    /// # Errors
+    /// When the append is refused. Nothing of it is stored then, unless the error is [`StoreError::Failed`].
+    fn append(&mut self, append: &Append<'_>) -> Result<(), StoreError>;
+
+    /// Returns the number of the last append that is durable, and waits for it if the storage does so cheaply.
+    ///
+    /// # Errors
+    /// When an append that was begun has failed.
+    fn durable(&mut self) -> Result<u64, StoreError>;
+
+    /// Gives the values of the appends from `from` on to `each`, in order, until it returns false.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    fn read(&mut self, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError>;
+
+    /// Returns the number of the last append, and that of the first one that is kept. 0 if there was none.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    fn bounds(&mut self) -> Result<(u64, u64), StoreError>;
+
+    /// Drops appends before `number`, which a checkpoint covers.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    fn trim(&mut self, number: u64) -> Result<(), StoreError>;
+}

@@ -1,0 +1,437 @@
+//! Recovery: the durable state, rebuilt from a checkpoint and the units of the journal after it.
+//!
+//! A checkpoint is read from the shards page by page while they work, so its pages are of different times. The units from
+//! the time on at which it began lead from all of them to one state. A unit may therefore be applied to records that
+//! show it already.
+//!
+//! The journal ends anywhere. An effect that several units share is then half there, and nobody was told of it. So
+//! [`Rebuild::take_back`] takes back what only a later unit would have made valid: bundles of groups that are not
+//! recorded, places of groups that no shard recorded, and what tickets reserved.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId};
+use crate::index::PolicyState;
+use crate::journal::{Changes, Effect, NodeImage, NodeRemoved, Unit};
+use crate::map::FixedMap;
+use crate::registrar::RemovedNodes;
+use crate::state::{
+    AllocationRecord, BundleRecord, GranularityState, GroupRecord, InsideRecord, PartitionState,
+    RegistrarState, RemovedNode, ShardState, StoreState,
+};
+use crate::time::Time;
+
+/// A journal or a checkpoint that no run of the engine can have written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryError {
+    /// The store has fewer partitions.
+    #[error("partition {0} is recorded, and the store has {1}")]
+    Partition(u16, usize),
+    /// A node has no record, and something of it has.
+    #[error("node {0} is not recorded, and {1} is")]
+    Node(NodeId, String),
+    /// An allocation has no record, and something of it has.
+    #[error("allocation {0} is not recorded, and {1} is")]
+    Allocation(AllocationId, String),
+}
+
+/// What recovery took back, because the journal ends before the unit that would have made it valid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenBack {
+    /// Bundles that were placed, and whose group is not recorded so.
+    pub bundles: usize,
+    /// Places of bundles that no shard recorded.
+    pub places: usize,
+    /// Reservations of tickets.
+    pub reservations: usize,
+}
+
+/// The records of one partition, by id.
+#[derive(Default)]
+struct Records {
+    nodes: BTreeMap<NodeId, NodeImage>,
+    allocations: FixedMap<AllocationId, AllocationRecord>,
+    bundles: FixedMap<AllocationId, BundleId>,
+    inside: FixedMap<AllocationId, InsideRecord>,
+}
+
+/// The global records: everything durable that belongs to no partition.
+///
+/// No page of a checkpoint shows them, so a checkpoint gets them from the units.
+pub struct Globals {
+    incarnation: Incarnation,
+    now: Time,
+    next_node: u64,
+    resources: Vec<String>,
+    unit_instances: Vec<u16>,
+    removed: RemovedNodes,
+    groups: BTreeMap<GroupId, GroupRecord>,
+}
+
+impl Globals {
+    /// Copies the records of a state.
+    #[must_use]
+    pub fn copy(state: &StoreState) -> Self {
+        let RegistrarState { next_node, resources, removed, unit_instances } = state.registrar.clone();
+        let mut kept = RemovedNodes::default();
+        removed.into_iter().for_each(|node| kept.keep(node));
+        let groups = state.groups.iter().cloned();
+        Self {
+            incarnation: state.incarnation,
+            now: state.now,
+            next_node,
+            resources,
+            unit_instances,
+            removed: kept,
+            groups: groups.map(|group| (group.id, group)).collect(),
+        }
+    }
+
+    /// Applies what a unit changes of them.
+    pub fn apply(&mut self, unit: &Unit) {
+        self.now = self.now.max(unit.now);
+        match &unit.changes {
+            Changes::Started { incarnation, .. } => self.incarnation = self.incarnation.max(*incarnation),
+            Changes::Shard { effects, .. } => effects.iter().for_each(|effect| self.apply_effect(effect)),
+            Changes::Kinds(resources, unit_instances) => {
+                self.resources.clone_from(resources);
+                self.unit_instances.clone_from(unit_instances);
+            }
+            Changes::Groups(groups) => {
+                for (id, group) in groups {
+                    match group {
+                        Some(group) => self.groups.insert(*id, group.clone()),
+                        None => self.groups.remove(id),
+                    };
+                }
+            }
+        }
+    }
+
+    fn apply_effect(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Node(image) => {
+                let registration = &image.record.registration;
+                self.meet(registration.id);
+                if let Some(identity) = &registration.spec.identity {
+                    self.removed.take(&registration.spec.name, identity);
+                }
+            }
+            Effect::NodeRemoved(node) => {
+                self.meet(node.id);
+                if let Some(identity) = &node.identity {
+                    let name = node.name.clone();
+                    let identity = identity.clone();
+                    let &NodeRemoved { id, ordinal, version, .. } = &**node;
+                    self.removed.keep(RemovedNode { name, identity, id, ordinal, version });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that a node exists.
+    fn meet(&mut self, node: NodeId) {
+        self.next_node = self.next_node.max(node.0 + 1);
+    }
+
+    /// Returns a state of `partitions` that has only these records.
+    #[must_use]
+    pub fn state(&self, partitions: u16) -> StoreState {
+        StoreState {
+            incarnation: self.incarnation,
+            now: self.now,
+            registrar: RegistrarState {
+                next_node: self.next_node,
+                resources: self.resources.clone(),
+                removed: self.removed.iter().collect(),
+                unit_instances: self.unit_instances.clone(),
+            },
+            groups: self.groups.values().cloned().collect(),
+            ..StoreState::create(partitions)
+        }
+    }
+}
+
+/// A durable state in the making.
+pub struct Rebuild {
+    globals: Globals,
+    partitions: Vec<Records>,
+    policies: Vec<Option<PolicyState>>,
+    granularities: Vec<Option<GranularityState>>,
+}
+
+impl Rebuild {
+    /// Begins with the state of a checkpoint, or with that of a new store.
+    ///
+    /// # Errors
+    /// When a record is of something that is not recorded.
+    pub fn new(state: StoreState) -> Result<Self, RecoveryError> {
+        let globals = Globals::copy(&state);
+        let StoreState { partitions, policies, granularities, .. } = state;
+        let mut rebuild = Self {
+            globals,
+            partitions: partitions.iter().map(|_| Records::default()).collect(),
+            policies: policies.into_iter().map(Some).collect(),
+            granularities,
+        };
+        partitions.into_iter().try_for_each(|partition| rebuild.add(partition))?;
+        Ok(rebuild)
+    }
+
+    /// Adds records of a checkpoint. Those of one node must come together.
+    ///
+    /// # Errors
+    /// When a record is of something that is not recorded.
+    pub fn add(&mut self, partition: PartitionState) -> Result<(), RecoveryError> {
+        let PartitionState { id, nodes, allocations, reservations, claims, releasing, bundles, inside } =
+            partition;
+        for record in &nodes {
+            self.globals.meet(record.registration.id);
+        }
+        let records = self.records(id)?;
+        for record in nodes {
+            let image = NodeImage { record, reservation: None, claims: Vec::new(), releasing: Vec::new() };
+            records.nodes.insert(image.record.registration.id, image);
+        }
+        records.allocations.extend(allocations.into_iter().map(|record| (record.id, record)));
+        for record in reservations {
+            let owner = record.owner;
+            let image = records.node(record.node, || format!("a reservation for {}", owner.number()))?;
+            image.reservation = Some(record);
+        }
+        for record in claims {
+            let id = record.id;
+            records.node(record.node, || format!("claim {id}"))?.claims.push(record);
+        }
+        for record in releasing {
+            let id = record.allocation;
+            let allocation = records.allocations.get(&id);
+            let node = allocation.ok_or_else(|| RecoveryError::Allocation(id, "its end".to_owned()))?.node;
+            records.node(node, || format!("allocation {id}"))?.releasing.push(record);
+        }
+        records.bundles.extend(bundles.into_iter().map(|record| (record.allocation, record.bundle)));
+        records.inside.extend(inside.into_iter().map(|record| (record.id, record)));
+        Ok(())
+    }
+
+    fn records(&mut self, id: PartitionId) -> Result<&mut Records, RecoveryError> {
+        let count = self.partitions.len();
+        self.partitions.get_mut(usize::from(id.0)).ok_or(RecoveryError::Partition(id.0, count))
+    }
+
+    /// Applies a unit. Units are applied in their order.
+    ///
+    /// # Errors
+    /// When it changes what is not recorded. The rebuild is useless then.
+    pub fn apply(&mut self, unit: Unit) -> Result<(), RecoveryError> {
+        self.globals.apply(&unit);
+        match unit.changes {
+            Changes::Started { shards, .. } => {
+                // What this start took back from the run before it.
+                self.take_back();
+                if self.policies.len() != usize::from(shards) {
+                    self.policies = vec![None; usize::from(shards)];
+                    self.granularities = vec![None; usize::from(shards)];
+                }
+            }
+            Changes::Shard { shard, effects, policy, granularity } => {
+                if let (Some(known), Some(policy)) = (self.policies.get_mut(shard.index()), policy) {
+                    *known = Some(policy);
+                }
+                if let (Some(known), Some(granularity)) =
+                    (self.granularities.get_mut(shard.index()), granularity)
+                {
+                    *known = Some(granularity);
+                }
+                effects.into_iter().try_for_each(|effect| self.apply_effect(effect))?;
+            }
+            Changes::Kinds(..) | Changes::Groups(_) => {}
+        }
+        Ok(())
+    }
+
+    fn apply_effect(&mut self, effect: Effect) -> Result<(), RecoveryError> {
+        let partition = effect.partition();
+        let records = self.records(partition)?;
+        match effect {
+            Effect::Allocated(record) => drop(records.allocations.insert(record.id, record)),
+            Effect::Bundle(BundleRecord { allocation, bundle }) => {
+                records.bundles.insert(allocation, bundle);
+            }
+            Effect::Inside(record) => drop(records.inside.insert(record.id, record)),
+            Effect::Ended(id, _) => {
+                if records.allocations.remove(&id).is_some() {
+                    records.bundles.remove(&id);
+                } else {
+                    records.inside.remove(&id);
+                }
+            }
+            Effect::Node(image) => drop(records.nodes.insert(image.record.registration.id, *image)),
+            Effect::Version { node, version, .. } => {
+                // A page that was read later may show that the node is gone.
+                if let Some(image) = records.nodes.get_mut(&node) {
+                    image.record.version = version;
+                }
+            }
+            Effect::NodeRemoved(node) => drop(records.nodes.remove(&node.id)),
+        }
+        Ok(())
+    }
+
+    /// Takes back what is half there. A start that is recorded has done so.
+    pub fn take_back(&mut self) -> TakenBack {
+        let mut taken_back = TakenBack::default();
+        self.drop_bundles(&mut taken_back);
+        self.drop_places(&mut taken_back);
+        for image in self.partitions.iter_mut().flat_map(|records| records.nodes.values_mut()) {
+            // A ticket ends with its planner.
+            if image.reservation.as_ref().is_some_and(|own| own.owner.is_ticket()) {
+                image.reservation = None;
+                taken_back.reservations += 1;
+            }
+        }
+        taken_back
+    }
+
+    /// Returns the state.
+    ///
+    /// # Errors
+    /// When a record is of something that is not recorded.
+    pub fn finish(self) -> Result<StoreState, RecoveryError> {
+        let has_policies = !self.policies.is_empty() && self.policies.iter().all(Option::is_some);
+        let (policies, granularities) = if has_policies {
+            (self.policies.into_iter().flatten().collect(), self.granularities)
+        } else {
+            (Vec::new(), Vec::new())
+        };
+        let ids = (0..).map(PartitionId);
+        let partitions = ids.zip(self.partitions).map(|(id, records)| records.state(id));
+        let partitions = partitions.collect::<Result<Vec<_>, _>>()?;
+        let count = u16::try_from(partitions.len()).expect("PARTITIONS_MAX fits u16");
+        Ok(StoreState { partitions, policies, granularities, ..self.globals.state(count) })
+    }
+
+    /// Drops the bundles that no group records as placed.
+    fn drop_bundles(&mut self, taken_back: &mut TakenBack) {
+        let known: BTreeSet<(AllocationId, BundleId)> =
+            self.globals.groups.values().flat_map(places).collect();
+        let is_known = |allocation, bundle| known.contains(&(allocation, bundle));
+        for records in &mut self.partitions {
+            let unknown = |(&allocation, &bundle): (&AllocationId, &BundleId)| {
+                (!is_known(allocation, bundle)).then_some(allocation)
+            };
+            let gone: BTreeSet<AllocationId> = records.bundles.iter().filter_map(unknown).collect();
+            for id in &gone {
+                records.bundles.remove(id);
+                let node = records.allocations.remove(id).map(|allocation| allocation.node);
+                if let Some(image) = node.and_then(|node| records.nodes.get_mut(&node)) {
+                    image.releasing.retain(|releasing| releasing.allocation != *id);
+                }
+            }
+            if !gone.is_empty() {
+                records.inside.retain(|_, inside| !gone.contains(&inside.bundle));
+            }
+            taken_back.bundles += gone.len();
+            for image in records.nodes.values_mut().filter(|image| !image.claims.is_empty()) {
+                let before = image.claims.len();
+                image.claims.retain(|claim| claim.bundle.is_none_or(|bundle| is_known(claim.id, bundle)));
+                taken_back.bundles += before - image.claims.len();
+            }
+        }
+    }
+
+    /// Drops the places of groups that no shard recorded.
+    fn drop_places(&mut self, taken_back: &mut TakenBack) {
+        let Self { globals: Globals { groups, .. }, partitions, .. } = self;
+        let is_there = |id: AllocationId, node: Option<NodeId>| {
+            let Some(records) = partitions.get(usize::from(id.partition.0)) else { return false };
+            let claimed = || {
+                let image = node.and_then(|node| records.nodes.get(&node));
+                image.is_some_and(|image| image.claims.iter().any(|claim| claim.id == id))
+            };
+            records.bundles.contains_key(&id) || claimed()
+        };
+        for bundle in groups.values_mut().flat_map(|group| &mut group.bundles) {
+            if bundle.place.is_some_and(|(node, id, _)| !is_there(id, Some(node))) {
+                bundle.place = None;
+                taken_back.places += 1;
+            }
+            if bundle.lost.is_some_and(|id| !is_there(id, None)) {
+                bundle.lost = None;
+                taken_back.places += 1;
+            }
+        }
+    }
+}
+
+/// Returns the allocations of a group with their bundles.
+fn places(group: &GroupRecord) -> impl Iterator<Item = (AllocationId, BundleId)> {
+    group.bundles.iter().flat_map(|bundle| {
+        let id = BundleId { group: group.id, index: bundle.index };
+        let placed = bundle.place.map(|(_, allocation, _)| allocation);
+        placed.into_iter().chain(bundle.lost).map(move |allocation| (allocation, id))
+    })
+}
+
+impl Records {
+    fn node(&mut self, node: NodeId, what: impl FnOnce() -> String) -> Result<&mut NodeImage, RecoveryError> {
+        self.nodes.get_mut(&node).ok_or_else(|| RecoveryError::Node(node, what()))
+    }
+
+    /// Returns the partition in canonical form.
+    fn state(self, id: PartitionId) -> Result<PartitionState, RecoveryError> {
+        let mut state = PartitionState::empty(id);
+        for allocation in self.allocations.values() {
+            if !self.nodes.contains_key(&allocation.node) {
+                return Err(RecoveryError::Node(allocation.node, format!("allocation {}", allocation.id)));
+            }
+        }
+        for &allocation in self.bundles.keys().chain(self.inside.values().map(|inside| &inside.bundle)) {
+            if !self.allocations.contains_key(&allocation) {
+                return Err(RecoveryError::Allocation(allocation, "its bundle".to_owned()));
+            }
+        }
+        for image in self.nodes.into_values() {
+            for releasing in &image.releasing {
+                if !self.allocations.contains_key(&releasing.allocation) {
+                    return Err(RecoveryError::Allocation(releasing.allocation, "its end".to_owned()));
+                }
+            }
+            state.reservations.extend(image.reservation);
+            state.nodes.push(image.record);
+            state.claims.extend(image.claims);
+            state.releasing.extend(image.releasing);
+        }
+        state.allocations = self.allocations.into_values().collect();
+        let bundles = self.bundles.into_iter();
+        state.bundles = bundles.map(|(allocation, bundle)| BundleRecord { allocation, bundle }).collect();
+        state.inside = self.inside.into_values().collect();
+        state.allocations.sort_unstable_by_key(|record| record.id);
+        state.releasing.sort_unstable_by_key(|record| record.allocation);
+        state.bundles.sort_unstable_by_key(|record| record.allocation);
+        state.inside.sort_unstable_by_key(|record| record.id);
+        Ok(state)
+    }
+}
+
+impl Rebuild {
+    /// Sets the policies of a shard, as the pages of a checkpoint say.
+    pub fn set_policy(&mut self, shard: usize, policy: PolicyState, granularity: Option<GranularityState>) {
+        if self.policies.len() <= shard {
+            self.policies.resize(shard + 1, None);
+            self.granularities.resize(shard + 1, None);
+        }
+        self.policies[shard] = Some(policy);
+        self.granularities[shard] = granularity;
+    }
+
+    /// Adds the whole state of a shard.
+    ///
+    /// # Errors
+    /// When a record is of something that is not recorded.
+    pub fn add_shard(&mut self, shard: usize, state: ShardState) -> Result<(), RecoveryError> {
+        self.set_policy(shard, state.policy, state.granularity);
+        state.partitions.into_iter().try_for_each(|partition| self.add(partition))
+    }
+}

@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`config`] | settings from embedded defaults, a TOML file, the environment and flags, in rising order |
+//! | [`journal`] | the journal, checkpoints and recovery |
 //! | [`daemon`] | a running service: threads, pinning, clock, certificate, storage, shutdown |
 //! | [`file_error`] | the error of files and directories |
 //! | [`metrics`] | Prometheus metrics over HTTP, with latency from HDR histograms |
@@ -15,5 +16,6 @@ pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod file_error;
+pub mod journal;
 pub mod metrics;
 pub mod typical_pods;

@@ -58,13 +58,13 @@ pub fn decode_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), Body
     bincode::serde::decode_from_slice(bytes, format()).map_err(BodyError::from)
 }
 
-/// Reads a body that this service has written to its store. Its length has no limit.
+/// Reads a body that this service has written to its store from the front of `bytes`. Its length has no limit. Returns
+/// the body and the number of bytes read.
 ///
 /// # Errors
 /// Fails if `bytes` does not begin with such a body.
-pub fn decode_stored<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyError> {
-    let (body, _) = bincode::serde::decode_from_slice(bytes, bincode::config::standard())?;
-    Ok(body)
+pub fn decode_stored<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), BodyError> {
+    Ok(bincode::serde::decode_from_slice(bytes, bincode::config::standard())?)
 }
 
 #[cfg(test)]

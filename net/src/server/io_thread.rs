@@ -224,7 +224,10 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
     let drained = tokio::time::timeout(SHUTDOWN_GRACE, drain()).await.is_ok();
     endpoint.close(VarInt::from_u32(0), b"shutting down");
     if !drained {
-        warn!("peers did not take their last replies: their connections were closed");
+        warn!(
+            "peers did not take their last replies, or the journal was full: their connections were closed"
+        );
+        io.with(|service, _| service.abandon_held());
         drain().await;
     }
     endpoint.wait_idle().await;

@@ -26,6 +26,7 @@
 
 mod connection;
 mod follow;
+mod held;
 mod hello;
 mod input;
 mod into_group;
@@ -118,6 +119,10 @@ pub struct ConnectionService {
     departures: VecDeque<Time>,
     /// Connections whose state changed since the last [`take_touched`](Self::take_touched).
     touched: Vec<ConnectionKey>,
+    /// Connections whose replies wait for the journal.
+    holding: Vec<ConnectionKey>,
+    /// The position of the journal up to which replies were released.
+    released_to: u64,
     /// The port's spillbacks that are already counted.
     spillbacks: u64,
     /// Buffer that is reused from poll to poll.
@@ -147,6 +152,8 @@ impl ConnectionService {
             has_new_deadline: false,
             departures: VecDeque::new(),
             touched: Vec::new(),
+            holding: Vec::new(),
+            released_to: 0,
             spillbacks: 0,
             replies: Vec::new(),
         }
@@ -154,7 +161,7 @@ impl ConnectionService {
 
     /// Opens a connection whose peer is expected to say hello.
     pub fn open(&mut self, hangup: Arc<dyn Hangup>) -> ConnectionKey {
-        self.connections.insert(Connection::new(hangup))
+        self.connections.insert(Connection::new(hangup, self.port.journal().cloned()))
     }
 
     /// Handles bytes that the peer of `key` sent.
@@ -234,7 +241,7 @@ impl ConnectionService {
     /// Returns whether everything that `key` asked is answered and taken for output.
     #[must_use]
     pub fn is_done(&self, key: ConnectionKey) -> bool {
-        self.is_settled(key) && !self.has_output(key)
+        self.is_settled(key) && !self.has_output(key) && !self.connections[key].is_holding()
     }
 
     /// Returns whether nothing of `key` is in progress any more, so that it can be closed.
@@ -254,6 +261,7 @@ impl ConnectionService {
         self.depart(key, now);
         let connection = self.connections.remove(key);
         self.touched.retain(|&touched| touched != key);
+        self.holding.retain(|&holding| holding != key);
         if let Some(session) = connection.session {
             // The peer ended the stream and has every reply, so it will not return.
             let returns =
@@ -272,6 +280,7 @@ impl ConnectionService {
     pub fn poll(&mut self, now: Time) -> bool {
         let told = self.handle_news(now);
         let taken = self.poll_port(now);
+        let released = !self.holding.is_empty() && self.release();
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.expire(now);
         }
@@ -279,7 +288,35 @@ impl ConnectionService {
             self.resume_sessions();
         }
         self.settle(now);
-        taken > 0 || told
+        taken > 0 || told || released
+    }
+
+    /// Drops the replies that wait for the journal, because the service ends without it. Their peers must ask again.
+    pub fn abandon_held(&mut self) {
+        for key in std::mem::take(&mut self.holding) {
+            self.connections[key].abandon_held();
+            self.touch(key);
+        }
+    }
+
+    /// Lets the replies leave that tell only of what is durable. Returns whether more is durable than before.
+    fn release(&mut self) -> bool {
+        let durable = self.port.journal().expect("only a journal makes replies wait").durable();
+        if durable == self.released_to {
+            return false;
+        }
+        self.released_to = durable;
+        let mut holding = std::mem::take(&mut self.holding);
+        holding.retain(|&key| {
+            if self.connections[key].release(durable) {
+                self.touch(key);
+            }
+            let connection = &mut self.connections[key];
+            connection.is_listed = connection.is_holding();
+            connection.is_listed
+        });
+        self.holding = holding;
+        true
     }
 
     /// Returns the time at which [`poll`](Self::poll) must be called at the latest.
@@ -299,7 +336,13 @@ impl ConnectionService {
     /// Puts the thread to sleep if the port has nothing for it. Returns false if it must poll again.
     pub fn try_sleep(&mut self) -> bool {
         let bell = Arc::clone(self.port.bell());
-        bell.sleep_if(|| self.port.is_idle())
+        bell.sleep_if(|| {
+            let waits = match self.port.journal() {
+                Some(journal) if !self.holding.is_empty() => journal.wait_for(self.released_to + 1),
+                _ => true,
+            };
+            waits && self.port.is_idle()
+        })
     }
 
     /// Returns the number of requests in the engine: those that do not wait, and those that do.
@@ -334,6 +377,14 @@ impl ConnectionService {
         if !connection.is_touched {
             connection.is_touched = true;
             self.touched.push(key);
+        }
+        if connection.is_holding() && !connection.is_listed {
+            connection.is_listed = true;
+            self.holding.push(key);
+            let journal = self.port.journal().expect("only a journal makes replies wait");
+            if !journal.wait_for(self.released_to + 1) {
+                self.port.bell().ring();
+            }
         }
     }
 

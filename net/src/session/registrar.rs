@@ -17,6 +17,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use slab::Slab;
 use wharf_core::ids::{NodeId, PartitionId};
+use wharf_core::journal::Unit;
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::node::LifeEvent;
 use wharf_core::registrar::{Catalog, Registrar};
@@ -427,7 +428,14 @@ impl<T> RegistrarService<T> {
     }
 
     fn publish(&mut self) {
-        self.catalog.store(Arc::new(self.registrar.catalog()));
+        let catalog = self.registrar.catalog();
+        // First: what uses a new kind is put into the journal after it.
+        if let Some(journal) = self.port.journal()
+            && catalog.resources.len() != self.catalog.load().resources.len()
+        {
+            journal.put(Unit { now: self.now, changes: self.registrar.kinds() });
+        }
+        self.catalog.store(Arc::new(catalog));
     }
 
     /// Takes the replies of shards; returns how many.

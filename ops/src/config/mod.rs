@@ -22,6 +22,7 @@ use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 use crate::file_error::FileError;
+use crate::journal::Durability;
 use crate::typical_pods;
 use wharf_net::limits::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
 use wharf_net::server::Settings;
@@ -35,6 +36,10 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     /// The directory of the store and the development certificate.
     pub data_dir: PathBuf,
+    /// When a reply may leave.
+    pub durability: Durability,
+    /// The number of bytes of the journal after which a checkpoint is made.
+    pub checkpoint_bytes: u64,
     /// The number of I/O threads.
     pub io_threads: u16,
     /// True if shard threads are pinned to cores.
@@ -53,6 +58,9 @@ pub struct Config {
     /// The settings as written. Numbers that depend on the machine are filled in.
     raw: Raw,
 }
+
+/// The largest value of `checkpoint_mib`: 1 TiB.
+const CHECKPOINT_MIB_MAX: u64 = 1 << 20;
 
 /// Settings that a running service applies on SIGHUP.
 const RELOADABLE: [&str; 8] = [
@@ -166,6 +174,7 @@ impl Config {
         };
         raw.shards = Some(shards);
         raw.io_threads = Some(io_threads);
+        let durability = durability(&raw.durability)?;
         let policy = raw.policy.parse::<Policy>().map_err(|error| value("policy", error.to_string()))?;
         Ok(Self {
             listen: address("listen", &raw.listen)?,
@@ -174,6 +183,8 @@ impl Config {
                 text => Some(address("metrics_listen", text)?),
             },
             data_dir: raw.data_dir.get_or_insert_with(default_data_dir).clone(),
+            durability,
+            checkpoint_bytes: in_range("checkpoint_mib", raw.checkpoint_mib, 1..=CHECKPOINT_MIB_MAX)? << 20,
             io_threads,
             pin: raw.pin,
             partitions,
@@ -200,6 +211,7 @@ impl Config {
                 planners: raw.planners,
                 hold_ns: duration("hold_timeout", &raw.hold_timeout)?,
                 views: raw.follow,
+                journal: durability != Durability::Memory,
             },
             connections: Settings {
                 default_policy: policy,
@@ -211,6 +223,12 @@ impl Config {
             tls,
             raw,
         })
+    }
+
+    /// Sets when replies leave.
+    pub fn set_durability(&mut self, durability: Durability) {
+        self.durability = durability;
+        self.engine.journal = durability != Durability::Memory;
     }
 
     /// Returns the log filter, in `tracing` syntax. It can change while the service runs.
@@ -234,6 +252,15 @@ impl Config {
         }
         differences
     }
+}
+
+fn durability(text: &str) -> Result<Durability, ConfigError> {
+    Ok(match text {
+        "sync" => Durability::Sync,
+        "os" => Durability::Os,
+        "memory" => Durability::Memory,
+        _ => return Err(value("durability", format!("`{text}` is none: give sync, os or memory"))),
+    })
 }
 
 fn address(key: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {

@@ -44,6 +44,11 @@ settings! {
         pub metrics_listen: String = "127.0.0.1:7412".to_owned(),
         /// The directory of the store and the development certificate.
         pub data_dir: Option<PathBuf>,
+        /// When a reply may leave: `sync`, once it survives power loss; `os`, once it survives the process; `memory`, at
+        /// once.
+        pub durability: String = "sync".to_owned(),
+        /// The number of MiB of the journal after which a checkpoint is made.
+        pub checkpoint_mib: u64 = 256,
         /// The number of shards; by default one per core that is not used by an I/O thread.
         pub shards: Option<u16>,
         /// The number of I/O threads; by default one per eight cores.

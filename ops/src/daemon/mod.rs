@@ -1,21 +1,21 @@
 //! A running service.
 //!
 //! Threads: one per shard (pinned if possible), one per I/O thread, one per planner, one for the registrar,
-//! and the caller's thread for metrics and signals. State lives in memory. A clean shutdown writes a
-//! checkpoint, and the next start continues from it with any number of shards.
+//! one for the journal, one for checkpoints, and the caller's thread for metrics and signals. The next start continues
+//! from the newest checkpoint and the journal after it, with any number of shards.
 
 mod certificate;
 pub use certificate::{DEVELOPMENT_CERTIFICATE, read_certificates};
 mod clock;
+mod journal;
 pub use clock::ServiceClock;
-mod group_row;
-mod row;
-mod storage;
-pub use storage::Store;
+pub use journal::EXIT_JOURNAL_FAILED;
+
 mod threads;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, mpsc};
+use std::task::Waker;
 use std::thread::JoinHandle;
 
 use rustls::pki_types::CertificateDer;
@@ -24,8 +24,9 @@ use tracing::{error, info, warn};
 use wharf_core::engine::{Engine, EngineError};
 use wharf_core::executor::ShardRunner;
 use wharf_core::ids::Incarnation;
-use wharf_core::link::{Clock, StopSignal};
+use wharf_core::link::{Clock, StopSignal, ThreadWaker};
 use wharf_core::planner::{Planner, PlannerRunner};
+use wharf_core::recovery::{Globals, TakenBack};
 use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
 use wharf_core::state::{GroupRecord, StoreState};
@@ -37,7 +38,9 @@ use wharf_net::tls::{ServerCertificate, TlsError};
 
 use crate::config::Config;
 use crate::file_error::FileError;
+use crate::journal::{Durability, JournalCounters, Recovery, Store};
 use crate::metrics::Metrics;
+use journal::Journal;
 use threads::Pinning;
 
 /// An error of starting, reloading or stopping a service.
@@ -102,7 +105,8 @@ pub struct Daemon {
     planner_threads: Vec<JoinHandle<Planner>>,
     /// Groups of the store that no planner serves.
     groups: Vec<GroupRecord>,
-    store: Store,
+    store: Arc<Store>,
+    journal: Option<Journal>,
 }
 
 impl Daemon {
@@ -112,14 +116,22 @@ impl Daemon {
     /// When the data directory, the certificate or the address cannot be used. The checkpoint of the last run
     /// then stays valid.
     pub fn start(config: Config) -> Result<Self, DaemonError> {
-        let (store, state) = Store::open(&config.data_dir, config.partitions)?;
+        let (mut store, state) = Store::open(&config.data_dir, config.partitions, config.durability)?;
         let (chain, key) = certificate::load_or_create(&config.data_dir, config.tls.as_ref())?;
         let certificate = ServerCertificate::new(chain.clone(), key)?;
         let sockets = bind(config.listen, config.io_threads)?;
         let address =
             sockets[0].local_addr().map_err(|error| DaemonError::Bind { address: config.listen, error })?;
-        let (wakes, wakers): (Vec<_>, Vec<_>) = (0..=config.io_threads).map(|_| port_owner()).unzip();
+        let (wakes, mut wakers): (Vec<_>, Vec<_>) = (0..=config.io_threads).map(|_| port_owner()).unzip();
+        let has_journal = config.engine.journal;
+        // The last port belongs to the checkpoints.
+        let checkpoint_waker = Arc::new(ThreadWaker::default());
+        if has_journal {
+            wakers.push(Waker::from(Arc::clone(&checkpoint_waker)));
+        }
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
+        let globals = Globals::copy(&state)
+            .state(u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16"));
         let mut engine = Engine::open(state, &config.engine, wakers)?;
         engine.registrar.heartbeats().set_lost_after(config.node_lost_after, engine.now);
         let clock = ServiceClock::starting_at(engine.now);
@@ -136,6 +148,7 @@ impl Daemon {
         let unstarted = StopOnFailure(Some((engine.planner_stop.clone(), engine.stop.clone())));
         let shard_threads = start_shards(&config, engine.runners, &clock, &metrics)?;
         let planner_threads = start_planners(engine.planners, &clock, &metrics)?;
+        let checkpoint_port = has_journal.then(|| engine.ports.pop().expect("one port per owner"));
         let mut owners = engine.ports.into_iter().zip(wakes);
         let (registrar, questions) = RegistrarHandle::channel();
         let (port, wake) = owners.next().expect("one port per owner");
@@ -167,12 +180,29 @@ impl Daemon {
             gates.push(gate);
             io_threads.push(start_io(thread, number, &metrics, &failed, opened)?);
         }
-        store.begin(engine.incarnation)?;
+        let begun = store.begin(engine.incarnation, &globals)?;
+        let store = Arc::new(store);
+        let journal = match (engine.journal, begun, checkpoint_port) {
+            (Some(feed), Some(begun), Some(port)) => {
+                let checkpoints = (port, checkpoint_waker);
+                Some(Journal::start(
+                    feed,
+                    begun,
+                    checkpoints,
+                    &globals,
+                    &store,
+                    &clock,
+                    config.checkpoint_bytes,
+                )?)
+            }
+            _ => None,
+        };
         unstarted.started();
         for gate in gates {
             // A thread that has already exited has reported why.
             let _ = gate.send(());
         }
+        describe_journal(&store);
         if !address.ip().is_loopback() {
             warn!(%address, "serving beyond this machine: clients are not authenticated yet, and a certificate of your own (tls_certificate, tls_key) is needed");
         }
@@ -197,8 +227,15 @@ impl Daemon {
             planner_threads,
             groups: engine.groups,
             store,
+            journal,
             config,
         })
+    }
+
+    /// Returns the counters of the journal, if there is one.
+    #[must_use]
+    pub fn journal(&self) -> Option<&JournalCounters> {
+        self.journal.as_ref().map(|journal| &*journal.counters)
     }
 
     /// Waits until an I/O thread fails; [`stop`](Self::stop) then returns the error. Never resolves if none
@@ -248,12 +285,20 @@ impl Daemon {
             Ok(answer) => answer.await.ok(),
             Err(_) => None,
         };
+        let journal = match self.journal {
+            Some(journal) => Some(journal.stop_checkpoints().await?),
+            None => None,
+        };
         drop(self.registrar);
         let registrar = threads::join("wharf-registrar".to_owned(), self.registrar_thread).await?;
         self.stop.stop();
         for (number, thread) in self.shard_threads.into_iter().enumerate() {
             threads::join(format!("wharf-shard-{number}"), thread).await?;
         }
+        let last = match journal {
+            Some(journal) => Some(journal.finish().await?),
+            None => None,
+        };
         let Some(RegistrarReply::Exported(shards)) = exported else {
             return Err(DaemonError::Panicked("wharf-registrar".to_owned()));
         };
@@ -261,9 +306,28 @@ impl Daemon {
             groups,
             ..StoreState::collect(self.incarnation, self.clock.now(), registrar.state(), shards)
         };
-        self.store.checkpoint(&state)?;
+        self.store.checkpoint(&state, last)?;
         info!(books = %state.books_hash(), "stopped; the state is written");
         Ok(served?)
+    }
+}
+
+/// Logs what recovery found and when replies leave.
+fn describe_journal(store: &Store) {
+    let Recovery { appends, units, taken_back } = store.recovery();
+    if appends > 0 {
+        let TakenBack { bundles, places, reservations } = taken_back;
+        info!(
+            appends,
+            units,
+            bundles,
+            places,
+            reservations,
+            "recovered from the journal; `bundles`, `places` and `reservations` were half done and are taken back"
+        );
+    }
+    if store.durability() == Durability::Memory {
+        warn!("durability is `memory`: the books are lost unless this service stops cleanly");
     }
 }
 

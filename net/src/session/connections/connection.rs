@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use wharf_core::group::ClientKey;
+use wharf_core::journal::JournalPort;
 use wharf_core::limits::CANDIDATES_IN_FLIGHT_MAX;
 use wharf_core::planted::{PlantedBug, is_planted};
 
 use super::follow::{Follow, Followed};
+use super::held::Held;
 use super::hello::Greeting;
 use super::input::Input;
 use super::placing::{Learning, Submission};
@@ -104,11 +106,13 @@ pub(super) struct Connection {
     /// The peer accepts no more replies.
     is_broken: bool,
     pub(super) stalled: Option<Stalled>,
-    /// Encoded replies.
+    /// Encoded replies that may leave.
     pub(super) out: Vec<u8>,
     /// Number of replies in `out`.
     replies: u32,
-    /// Number of replies in `out` or being written.
+    /// Replies that wait until what they tell of is durable.
+    held: Held,
+    /// Number of replies in `out`, held, or being written.
     unwritten: u32,
     /// Bytes of those replies.
     unwritten_bytes: usize,
@@ -122,10 +126,12 @@ pub(super) struct Connection {
     pub(super) follow: Option<Follow>,
     /// It is listed in the service's `touched`.
     pub(super) is_touched: bool,
+    /// It is listed in the service's `holding`.
+    pub(super) is_listed: bool,
 }
 
 impl Connection {
-    pub(super) fn new(hangup: Arc<dyn Hangup>) -> Self {
+    pub(super) fn new(hangup: Arc<dyn Hangup>, journal: Option<JournalPort>) -> Self {
         Self {
             hangup,
             session: None,
@@ -139,6 +145,7 @@ impl Connection {
             stalled: None,
             out: Vec::new(),
             replies: 0,
+            held: Held::new(journal),
             unwritten: 0,
             unwritten_bytes: 0,
             in_flight_max: 1,
@@ -147,6 +154,7 @@ impl Connection {
             candidates: Candidates::default(),
             follow: None,
             is_touched: false,
+            is_listed: false,
         }
     }
 
@@ -189,29 +197,45 @@ impl Connection {
         }
         let session = self.session.as_mut().expect("requests are executed after the hello");
         let is_dropped = self.is_broken && is_planted(PlantedBug::OutcomeOfBrokenConnectionDropped);
-        if Kind::from_number(kind).is_some_and(Kind::only_looks) || is_dropped {
+        let only_looks = Kind::from_number(kind).is_some_and(Kind::only_looks);
+        if only_looks || is_dropped {
             session.answer_unkept(sequence);
         } else {
             session.answer(sequence, &self.out[start..]);
         }
-        self.count_unwritten(start);
+        self.count_unwritten(start, only_looks);
     }
 
-    /// Counts one more reply, which `out` has from `start` on. A peer that takes no replies gets none.
-    fn count_unwritten(&mut self, start: usize) {
+    /// Counts one more reply, which `out` has from `start` on. A peer that takes no replies gets none. A reply that
+    /// tells of what is not durable yet is held.
+    fn count_unwritten(&mut self, start: usize, only_looks: bool) {
         if self.is_broken {
             return self.out.truncate(start);
         }
-        self.replies += 1;
         self.unwritten += 1;
         self.unwritten_bytes += self.out.len() - start;
+        if !self.held.hold(&mut self.out, start, only_looks) {
+            self.replies += 1;
+        }
+    }
+
+    /// Returns whether replies wait until what they tell of is durable.
+    pub(super) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Lets the replies leave that tell of nothing after this position of the journal. Returns whether there were any.
+    pub(super) fn release(&mut self, durable: u64) -> bool {
+        let released = self.held.release(durable, &mut self.out);
+        self.replies += released;
+        released > 0
     }
 
     /// Sends a frame that is not the outcome of a request of the session, or that is sent again.
     pub(super) fn say(&mut self, bytes: &[u8]) {
         let start = self.out.len();
         self.out.extend_from_slice(bytes);
-        self.count_unwritten(start);
+        self.count_unwritten(start, false);
     }
 
     /// Returns whether a request is new and must be executed. The kept outcome of an answered request is sent again.
@@ -229,7 +253,7 @@ impl Connection {
             Admission::Answered(reply) => {
                 let start = self.out.len();
                 self.out.extend_from_slice(reply);
-                self.count_unwritten(start);
+                self.count_unwritten(start, false);
                 Ok(false)
             }
             Admission::Stale => {
@@ -249,6 +273,13 @@ impl Connection {
 
     pub(super) fn take_output(&mut self) -> Output {
         Output { bytes: std::mem::take(&mut self.out), replies: std::mem::take(&mut self.replies) }
+    }
+
+    /// Drops the held replies. The peer gets no more.
+    pub(super) fn abandon_held(&mut self) {
+        self.held.clear();
+        self.is_listed = false;
+        self.is_broken = true;
     }
 
     /// Counts down what the peer took. Replies that it has not taken limit what it may ask.

@@ -21,6 +21,8 @@ use wharf_core::state::{
 use wharf_core::statement::ConflictDetection;
 
 use super::*;
+use crate::journal::checkpoint::{HASH, add_numbers};
+use wharf_core::hash::{StateHasher, stable_hash};
 
 const PARTITIONS: u16 = 4;
 
@@ -247,30 +249,36 @@ fn group() -> GroupRecord {
 }
 
 fn open(directory: &tempfile::TempDir) -> Result<(Store, StoreState), FileError> {
-    Store::open(directory.path(), PARTITIONS)
+    Store::open(directory.path(), PARTITIONS, Durability::Memory)
+}
+
+/// Begins a run without a journal.
+fn begin(store: &mut Store, incarnation: u32) {
+    let begun = store.begin(Incarnation(incarnation), &StoreState::create(PARTITIONS)).unwrap();
+    assert!(begun.is_none());
 }
 
 /// Returns a directory whose store was stopped with `state`.
 fn stopped_with(state: &StoreState) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let (store, _) = open(&directory).unwrap();
-    store.begin(Incarnation(1)).unwrap();
-    store.checkpoint(state).unwrap();
+    let (mut store, _) = open(&directory).unwrap();
+    begin(&mut store, 1);
+    store.checkpoint(state, None).unwrap();
     directory
 }
 
 #[test]
 fn what_is_written_is_read() {
     let directory = stopped_with(&rich());
-    let (store, state) = open(&directory).unwrap();
+    let (mut store, state) = open(&directory).unwrap();
     assert_eq!(state, rich());
     // Overwrites an existing checkpoint.
-    store.begin(Incarnation(2)).unwrap();
+    begin(&mut store, 2);
     let mut less = StoreState { incarnation: Incarnation(2), ..rich() };
     less.partitions[3].allocations.clear();
     less.policies.pop();
     less.granularities.pop();
-    store.checkpoint(&less).unwrap();
+    store.checkpoint(&less, None).unwrap();
     drop(store);
     assert_eq!(open(&directory).unwrap().1, less);
 }
@@ -310,19 +318,19 @@ fn a_start_that_never_began_costs_nothing_and_one_that_crashed_leaves_empty_book
     let directory = stopped_with(&rich());
     // A start that opened the store but could not serve.
     drop(open(&directory).unwrap());
-    let (store, state) = open(&directory).unwrap();
+    let (mut store, state) = open(&directory).unwrap();
     assert_eq!(state, rich());
     let id = store.id();
-    store.begin(Incarnation(2)).unwrap();
+    begin(&mut store, 2);
     drop(store);
     // That run crashed.
-    let (store, state) = open(&directory).unwrap();
+    let (mut store, state) = open(&directory).unwrap();
     assert_eq!((store.id(), state.incarnation), (id, Incarnation(2)));
     assert!(state.partitions.iter().all(|p| p.nodes.is_empty() && p.allocations.is_empty()));
     assert!(state.registrar.next_node > 1 << 40, "{}", state.registrar.next_node);
     let leapt = state.registrar.next_node;
     // The next run crashed too, after registering nodes in its range.
-    store.begin(Incarnation(3)).unwrap();
+    begin(&mut store, 3);
     drop(store);
     let (_store, state) = open(&directory).unwrap();
     assert!(state.registrar.next_node >= leapt + (1 << 40));
@@ -454,10 +462,11 @@ fn damaged_rows_are_refused() {
     let error = overwrite(&rich(), |t| assert!(t.delete_table(HASH).unwrap()));
     assert!(error.to_string().contains("hash"), "{error}");
     // A row with the right hash that this version does not write.
-    let mut hasher = hasher(&rich());
+    let mut hasher = StateHasher::new("checkpoint");
     [&[0xff][..]].into_iter().chain(rows[1..].iter().map(Vec::as_slice)).for_each(|row| {
         hasher.number(stable_hash(row));
     });
+    add_numbers(&mut hasher, &rich());
     let error = overwrite(&rich(), |t| {
         t.open_table(ROWS).unwrap().insert(0, [0xff].as_slice()).unwrap();
         t.open_table(HASH).unwrap().insert((), hasher.finish().0).unwrap();
@@ -475,10 +484,10 @@ fn damaged_numbers_are_told_by_name() {
         ("partitions", 0, "partitions"),
         ("partitions", 70_000, "partitions"),
         ("incarnation", u64::MAX, "incarnation"),
-        ("incarnation", 2, "not those that the last stop wrote"),
-        ("partitions", 5, "not those that the last stop wrote"),
-        ("now", 1, "not those that the last stop wrote"),
-        ("next_node", 10, "not those that the last stop wrote"),
+        ("incarnation", 2, "not those of its last checkpoint"),
+        ("partitions", 5, "not those of its last checkpoint"),
+        ("now", 1, "not those of its last checkpoint"),
+        ("next_node", 10, "not those of its last checkpoint"),
     ];
     for (key, number, named) in cases {
         let error = overwrite(&rich(), |t| drop(t.open_table(NUMBERS).unwrap().insert(key, number).unwrap()));

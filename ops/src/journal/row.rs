@@ -1,4 +1,4 @@
-//! Rows of a checkpoint: the durable state in a form that can be stored.
+//! Rows of a checkpoint and of the journal: the durable state in a form that can be stored.
 //!
 //! The engine's own types are not serialisable, so a change to them cannot silently change the format on
 //! disk. Data that has the same form on the wire is stored as the wire's body. What a node holds has its resource
@@ -137,7 +137,7 @@ pub(super) struct NodeRow {
 }
 
 impl NodeRow {
-    fn new(node: &NodeRecord, kinds: &ResourceRegistry) -> Self {
+    pub(super) fn new(node: &NodeRecord, kinds: &ResourceRegistry) -> Self {
         let NodeRegistration { id, ordinal, spec, agent, .. } = &node.registration;
         Self {
             id: id.0,
@@ -150,7 +150,11 @@ impl NodeRow {
         }
     }
 
-    fn record(self, partition: PartitionId, kinds: &mut ResourceRegistry) -> anyhow::Result<NodeRecord> {
+    pub(super) fn record(
+        self,
+        partition: PartitionId,
+        kinds: &mut ResourceRegistry,
+    ) -> anyhow::Result<NodeRecord> {
         let registration = NodeRegistration {
             id: NodeId(self.id),
             ordinal: Ordinal(self.ordinal),
@@ -164,34 +168,170 @@ impl NodeRow {
     }
 }
 
+/// A reservation. `until` is 0 if it has no end.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ReservationRow {
+    node: u64,
+    owner: u64,
+    until: u64,
+    left: AmountsRow,
+}
+
+impl ReservationRow {
+    pub(super) fn new(own: &ReservationRecord) -> Self {
+        let ReservedAmounts { cpu, memory, gpu, custom } = &own.left;
+        let left = AmountsRow::new(*cpu, *memory, gpu.units(), custom);
+        let until = own.until.map_or(0, |until| until.0);
+        Self { node: own.node.0, owner: own.owner.number(), until, left }
+    }
+
+    pub(super) fn record(self) -> anyhow::Result<ReservationRecord> {
+        Ok(ReservationRecord {
+            node: NodeId(self.node),
+            owner: OwnerId::new(self.owner).context("it has no owner")?,
+            left: self.left.amounts()?,
+            until: (self.until > 0).then_some(Time(self.until)),
+        })
+    }
+}
+
+/// An allocation, its node, and its external id.
+#[derive(Serialize, Deserialize)]
+pub(super) struct AllocationRow(HeldRow, u64, Option<String>);
+
+impl AllocationRow {
+    pub(super) fn new(own: &AllocationRecord) -> Self {
+        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
+        Self(held, own.node.0, own.external_id.as_deref().map(str::to_owned))
+    }
+
+    pub(super) fn record(self) -> anyhow::Result<AllocationRecord> {
+        let Self(held, node, external_id) = self;
+        Ok(AllocationRecord { external_id: external_id.map(Into::into), ..held.record(node)? })
+    }
+}
+
+/// A claim, its node, and the bundle that it will become.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ClaimRow(HeldRow, u64, Option<BundleRow>);
+
+impl ClaimRow {
+    pub(super) fn new(own: &ClaimRecord) -> Self {
+        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
+        Self(held, own.node.0, own.bundle.map(bundle_row))
+    }
+
+    pub(super) fn record(self) -> anyhow::Result<ClaimRecord> {
+        let Self(held, node, bundle) = self;
+        let AllocationRecord { id, node, demand, gpus, units, .. } = held.record(node)?;
+        Ok(ClaimRecord { id, node, demand, gpus, units, bundle: bundle.map(bundle_id) })
+    }
+}
+
+/// An allocation inside a bundle, and the bundle's allocation.
+#[derive(Serialize, Deserialize)]
+pub(super) struct InsideRow(HeldRow, WireAllocation);
+
+impl InsideRow {
+    pub(super) fn new(own: &InsideRecord) -> Self {
+        Self(HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref()), own.bundle.into())
+    }
+
+    pub(super) fn record(self) -> anyhow::Result<InsideRecord> {
+        let Self(held, bundle) = self;
+        let AllocationRecord { id, demand, gpus, units, .. } = held.record(0)?;
+        Ok(InsideRecord { id, bundle: bundle.into(), demand, gpus, units })
+    }
+}
+
+/// The allocation of a bundle.
+#[derive(Serialize, Deserialize)]
+pub(super) struct OfBundleRow(WireAllocation, BundleRow);
+
+impl OfBundleRow {
+    pub(super) fn new(own: &BundleRecord) -> Self {
+        Self(own.allocation.into(), bundle_row(own.bundle))
+    }
+
+    pub(super) fn record(self) -> BundleRecord {
+        BundleRecord { allocation: self.0.into(), bundle: bundle_id(self.1) }
+    }
+}
+
+/// A releasing allocation, and the time at which it ends at the latest.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ReleasingRow(WireAllocation, u64);
+
+impl ReleasingRow {
+    pub(super) fn new(own: &ReleasingRecord) -> Self {
+        Self(own.allocation.into(), own.until.0)
+    }
+
+    pub(super) fn record(self) -> ReleasingRecord {
+        ReleasingRecord { allocation: self.0.into(), until: Time(self.1) }
+    }
+}
+
+/// The policy state of a shard.
+#[derive(Serialize, Deserialize)]
+pub(super) struct PolicyRow {
+    next_fit: u64,
+    rng: u64,
+}
+
+impl PolicyRow {
+    pub(super) fn new(policy: &PolicyState) -> Self {
+        Self { next_fit: policy.next_fit.0, rng: policy.rng.state() }
+    }
+
+    pub(super) fn state(&self) -> PolicyState {
+        PolicyState { next_fit: Ordinal(self.next_fit), rng: Rng::new(self.rng) }
+    }
+}
+
+/// The granularity of a shard: changes, and θ per dimension.
+#[derive(Serialize, Deserialize)]
+pub(super) struct GranularityRow(u64, Vec<i64>);
+
+impl GranularityRow {
+    pub(super) fn new(state: &GranularityState) -> Self {
+        Self(state.changes, state.thetas.clone())
+    }
+
+    pub(super) fn state(self) -> GranularityState {
+        GranularityState { changes: self.0, thetas: self.1 }
+    }
+}
+
 /// A row. Rows are read in the order in which they were written.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Row {
     /// The resource kinds, in order of their ids, and the indexes of the unit-instance kinds. The first row.
     Kinds(Vec<String>, Vec<u16>),
+    /// The number of effects in each stream of the journal.
+    Streams(Vec<(u16, u64)>),
     /// A removed machine, which gets its old id again when it returns.
     Removed { name: String, identity: String, id: u64, ordinal: u64, version: u64 },
-    /// The policy state of a shard, and its granularity if that adapts to the nodes: changes, and θ per
-    /// dimension.
-    Shard { next_fit: u64, rng: u64, granularity: Option<(u64, Vec<i64>)> },
+    /// The policy state of a shard, and its granularity if that adapts to the nodes.
+    Shard(u16, PolicyRow, Option<GranularityRow>),
     /// A placement group.
     Group(Box<GroupRow>),
     /// The number of the partition that has the rows after this one.
     Partition(u16),
     /// A node.
     Node(Box<NodeRow>),
-    /// An allocation, its node, and its external id.
-    Allocation(HeldRow, u64, Option<String>),
-    /// A reservation. `until` is 0 if it has no end.
-    Reservation { node: u64, owner: u64, until: u64, left: AmountsRow },
-    /// A claim, its node, and the bundle that it will become. The claims of a node are in serving order.
-    Claim(HeldRow, u64, Option<BundleRow>),
-    /// A releasing allocation, and the time at which it ends at the latest.
-    Releasing(WireAllocation, u64),
+    /// An allocation.
+    Allocation(AllocationRow),
+    /// A reservation.
+    Reservation(ReservationRow),
+    /// A claim. The claims of a node are in serving order.
+    Claim(ClaimRow),
+    /// A releasing allocation.
+    Releasing(ReleasingRow),
     /// The allocation of a bundle.
-    Bundle(WireAllocation, BundleRow),
-    /// An allocation inside a bundle, and the bundle's allocation.
-    Inside(HeldRow, WireAllocation),
+    Bundle(OfBundleRow),
+    /// An allocation inside a bundle.
+    Inside(InsideRow),
 }
 
 /// Returns the resource kinds of a registrar.
@@ -201,6 +341,14 @@ pub(super) enum Row {
 pub(super) fn kinds_of(registrar: &RegistrarState) -> anyhow::Result<ResourceRegistry> {
     let names = registrar.resources.iter().map(String::as_str);
     Ok(ResourceRegistry::with_names(names, &registrar.unit_instances)?)
+}
+
+/// Returns a catalog of the resource kinds of a registrar.
+pub(super) fn catalog_of(registrar: &RegistrarState) -> Catalog {
+    let kinds = kinds_of(registrar).expect("the kinds of a checkpoint were read");
+    let mut catalog = Catalog::default();
+    catalog.resources = Arc::new(kinds);
+    catalog
 }
 
 /// Returns the rows of a state. `kinds` are its resource kinds.
@@ -213,11 +361,9 @@ pub(super) fn rows<'a>(state: &'a StoreState, kinds: &'a ResourceRegistry) -> im
         ordinal: node.ordinal.0,
         version: node.version,
     });
-    let shards = state.policies.iter().zip(&state.granularities).map(|(policy, granularity)| Row::Shard {
-        next_fit: policy.next_fit.0,
-        rng: policy.rng.state(),
-        granularity: granularity.as_ref().map(|of| (of.changes, of.thetas.clone())),
-    });
+    let policies = (0..).zip(state.policies.iter().zip(&state.granularities));
+    let shards =
+        policies.map(|(shard, (policy, granularity))| shard_row(shard, policy, granularity.as_ref()));
     iter::once(Row::Kinds(registrar.resources.clone(), registrar.unit_instances.clone()))
         .chain(removed)
         .chain(shards)
@@ -225,31 +371,20 @@ pub(super) fn rows<'a>(state: &'a StoreState, kinds: &'a ResourceRegistry) -> im
         .chain(state.partitions.iter().flat_map(|partition| rows_of(partition, kinds)))
 }
 
+/// Returns the row of the policies of a shard.
+pub(super) fn shard_row(shard: u16, policy: &PolicyState, granularity: Option<&GranularityState>) -> Row {
+    Row::Shard(shard, PolicyRow::new(policy), granularity.map(GranularityRow::new))
+}
+
 /// Returns the rows of a partition.
-fn rows_of(partition: &PartitionState, kinds: &ResourceRegistry) -> impl Iterator<Item = Row> {
+pub(super) fn rows_of(partition: &PartitionState, kinds: &ResourceRegistry) -> impl Iterator<Item = Row> {
     let nodes = partition.nodes.iter().map(|node| Row::Node(Box::new(NodeRow::new(node, kinds))));
-    let allocations = partition.allocations.iter().map(|own| {
-        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
-        Row::Allocation(held, own.node.0, own.external_id.as_deref().map(str::to_owned))
-    });
-    let reservations = partition.reservations.iter().map(|own| {
-        let ReservedAmounts { cpu, memory, gpu, custom } = &own.left;
-        let left = AmountsRow::new(*cpu, *memory, gpu.units(), custom);
-        let until = own.until.map_or(0, |until| until.0);
-        Row::Reservation { node: own.node.0, owner: own.owner.number(), until, left }
-    });
-    let claims = partition.claims.iter().map(|own| {
-        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
-        Row::Claim(held, own.node.0, own.bundle.map(bundle_row))
-    });
-    let releasing = partition.releasing.iter();
-    let releasing = releasing.map(|own| Row::Releasing(own.allocation.into(), own.until.0));
-    let bundles = partition.bundles.iter();
-    let bundles = bundles.map(|own| Row::Bundle(own.allocation.into(), bundle_row(own.bundle)));
-    let inside = partition.inside.iter().map(|own| {
-        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
-        Row::Inside(held, own.bundle.into())
-    });
+    let allocations = partition.allocations.iter().map(|own| Row::Allocation(AllocationRow::new(own)));
+    let reservations = partition.reservations.iter().map(|own| Row::Reservation(ReservationRow::new(own)));
+    let claims = partition.claims.iter().map(|own| Row::Claim(ClaimRow::new(own)));
+    let releasing = partition.releasing.iter().map(|own| Row::Releasing(ReleasingRow::new(own)));
+    let bundles = partition.bundles.iter().map(|own| Row::Bundle(OfBundleRow::new(own)));
+    let inside = partition.inside.iter().map(|own| Row::Inside(InsideRow::new(own)));
     let rest = reservations.chain(claims).chain(releasing).chain(bundles).chain(inside);
     iter::once(Row::Partition(partition.id.0)).chain(nodes).chain(allocations).chain(rest)
 }
@@ -261,11 +396,17 @@ pub(super) struct Reader<'a> {
     catalog: Catalog,
     /// The index of the partition that has the next rows.
     partition: usize,
+    streams: Vec<(u16, u64)>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(state: &'a mut StoreState) -> Self {
-        Self { state, catalog: Catalog::default(), partition: 0 }
+        Self { state, catalog: Catalog::default(), partition: 0, streams: Vec::new() }
+    }
+
+    /// Returns the number of effects in each stream.
+    pub(super) fn streams(self) -> Vec<(u16, u64)> {
+        self.streams
     }
 
     /// Adds the next row.
@@ -281,6 +422,7 @@ impl<'a> Reader<'a> {
                 registrar.unit_instances = unit_instances;
                 self.catalog.resources = Arc::new(kinds_of(registrar)?);
             }
+            Row::Streams(streams) => self.streams = streams,
             Row::Removed { name, identity, id, ordinal, version } => registrar.removed.push(RemovedNode {
                 name: name.into(),
                 identity: identity.into(),
@@ -288,9 +430,15 @@ impl<'a> Reader<'a> {
                 ordinal: Ordinal(ordinal),
                 version,
             }),
-            Row::Shard { next_fit, rng, granularity } => {
-                policies.push(PolicyState { next_fit: Ordinal(next_fit), rng: Rng::new(rng) });
-                granularities.push(granularity.map(|(changes, thetas)| GranularityState { thetas, changes }));
+            Row::Shard(shard, policy, granularity) => {
+                // A page of a checkpoint repeats the policies of its shard, and the last one counts.
+                policies.truncate(usize::from(shard));
+                granularities.truncate(usize::from(shard));
+                (policies.len() == usize::from(shard))
+                    .then_some(())
+                    .context("a shard before it is missing")?;
+                policies.push(policy.state());
+                granularities.push(granularity.map(GranularityRow::state));
             }
             Row::Group(group) => groups.push(group.record(&self.catalog)?),
             Row::Partition(id) => {
@@ -301,30 +449,12 @@ impl<'a> Reader<'a> {
                 let kinds = Arc::make_mut(&mut self.catalog.resources);
                 partition.nodes.push(node.record(partition.id, kinds)?);
             }
-            Row::Allocation(held, node, external_id) => partition
-                .allocations
-                .push(AllocationRecord { external_id: external_id.map(Into::into), ..held.record(node)? }),
-            Row::Reservation { node, owner, until, left } => partition.reservations.push(ReservationRecord {
-                node: NodeId(node),
-                owner: OwnerId::new(owner).context("it has no owner")?,
-                left: left.amounts()?,
-                until: (until > 0).then_some(Time(until)),
-            }),
-            Row::Claim(held, node, bundle) => {
-                let AllocationRecord { id, node, demand, gpus, units, .. } = held.record(node)?;
-                let bundle = bundle.map(bundle_id);
-                partition.claims.push(ClaimRecord { id, node, demand, gpus, units, bundle });
-            }
-            Row::Releasing(id, until) => {
-                partition.releasing.push(ReleasingRecord { allocation: id.into(), until: Time(until) });
-            }
-            Row::Bundle(id, bundle) => {
-                partition.bundles.push(BundleRecord { allocation: id.into(), bundle: bundle_id(bundle) });
-            }
-            Row::Inside(held, bundle) => {
-                let AllocationRecord { id, demand, gpus, units, .. } = held.record(0)?;
-                partition.inside.push(InsideRecord { id, bundle: bundle.into(), demand, gpus, units });
-            }
+            Row::Allocation(row) => partition.allocations.push(row.record()?),
+            Row::Reservation(row) => partition.reservations.push(row.record()?),
+            Row::Claim(row) => partition.claims.push(row.record()?),
+            Row::Releasing(row) => partition.releasing.push(row.record()),
+            Row::Bundle(row) => partition.bundles.push(row.record()),
+            Row::Inside(row) => partition.inside.push(row.record()?),
         }
         Ok(())
     }

@@ -1,0 +1,223 @@
+//! The threads of the journal: one writes it, one makes checkpoints.
+
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+use wharf_core::journal::{JournalFeed, JournalStore, Unit};
+use wharf_core::link::{Clock, Doorbell, StopSignal, ThreadWaker, lock};
+use wharf_core::router::Port;
+use wharf_core::state::StoreState;
+
+use super::{DaemonError, ServiceClock, threads};
+use crate::journal::{Checkpointer, Heads, JournalCounters, JournalWriter, Log, Store, Written};
+
+/// The exit status of a process that does not know what its journal has.
+pub const EXIT_JOURNAL_FAILED: i32 = 74;
+
+/// How often a full disk is tried again.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the checkpoint thread is told.
+enum Told {
+    /// Units with global records.
+    Global(Vec<Unit>),
+    /// Begin a checkpoint that this append continues, with these heads before it.
+    Begin(u64, Heads),
+    /// Stop.
+    Stop,
+}
+
+/// The running threads.
+pub(super) struct Journal {
+    stop: StopSignal,
+    writer: JoinHandle<u64>,
+    checkpoints: JoinHandle<()>,
+    inbox: Arc<Inbox>,
+    /// The counters of the journal.
+    pub(super) counters: Arc<JournalCounters>,
+}
+
+/// What the checkpoint thread was told, and what it tells.
+struct Inbox {
+    messages: Mutex<Vec<Told>>,
+    bell: Arc<Doorbell>,
+    /// The journal is needed from this append on.
+    needed_from: AtomicU64,
+    /// A checkpoint was asked for and is not complete.
+    is_busy: AtomicBool,
+}
+
+impl Inbox {
+    fn tell(&self, message: Told) {
+        lock(&self.messages).push(message);
+        self.bell.ring();
+    }
+
+    fn take(&self) -> Vec<Told> {
+        std::mem::take(&mut *lock(&self.messages))
+    }
+}
+
+impl Journal {
+    /// Starts the threads. `port` belongs to the checkpoints, and `waker` wakes their thread.
+    pub(super) fn start(
+        feed: JournalFeed,
+        (log, last, heads): (Log, u64, Heads),
+        (port, waker): (Port, Arc<ThreadWaker>),
+        state: &StoreState,
+        store: &Arc<Store>,
+        clock: &ServiceClock,
+        checkpoint_bytes: u64,
+    ) -> Result<Self, DaemonError> {
+        let stop = feed.stop();
+        let kinds = Arc::clone(&port_kinds(state));
+        let epoch = u64::from(state.incarnation.0) + 1;
+        let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
+        let counters = Arc::clone(writer.counters());
+        let inbox = Arc::new(Inbox {
+            messages: Mutex::default(),
+            bell: Arc::clone(port.bell()),
+            needed_from: AtomicU64::new(0),
+            is_busy: AtomicBool::new(false),
+        });
+        let checkpointer = Checkpointer::new(port, state);
+        let store = Arc::clone(store);
+        let clock = clock.clone();
+        let of_checkpoints = Arc::clone(&inbox);
+        let checkpoints = threads::start("wharf-checkpoint".to_owned(), move || {
+            waker.set_current();
+            run_checkpoints(checkpointer, &of_checkpoints, &store, &clock);
+        })?;
+        let of_writer = Arc::clone(&inbox);
+        let writer = threads::start("wharf-journal".to_owned(), move || {
+            run_writer(writer, &of_writer, checkpoint_bytes)
+        })?;
+        Ok(Self { stop, writer, checkpoints, inbox, counters })
+    }
+
+    /// Ends checkpoints. The shards must still run.
+    pub(super) async fn stop_checkpoints(self) -> Result<StoppedCheckpoints, DaemonError> {
+        self.inbox.tell(Told::Stop);
+        threads::join("wharf-checkpoint".to_owned(), self.checkpoints).await?;
+        Ok(StoppedCheckpoints { stop: self.stop, writer: self.writer })
+    }
+}
+
+/// A journal without checkpoints.
+pub(super) struct StoppedCheckpoints {
+    stop: StopSignal,
+    writer: JoinHandle<u64>,
+}
+
+impl StoppedCheckpoints {
+    /// Writes what is left. Everything that puts units in must have ended. Returns the number of the last append.
+    pub(super) async fn finish(self) -> Result<u64, DaemonError> {
+        self.stop.stop();
+        threads::join("wharf-journal".to_owned(), self.writer).await
+    }
+}
+
+fn port_kinds(state: &StoreState) -> Arc<wharf_core::resource::ResourceRegistry> {
+    let names = state.registrar.resources.iter().map(String::as_str);
+    let kinds = wharf_core::resource::ResourceRegistry::with_names(names, &state.registrar.unit_instances);
+    Arc::new(kinds.expect("the registrar of this start has them"))
+}
+
+/// Writes the journal until it is stopped and everything is written. Returns the number of the last append.
+fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u64) -> u64 {
+    writer.feed().set_current();
+    let mut was_full = false;
+    loop {
+        let is_stopped = writer.feed().is_stopped();
+        match writer.write() {
+            Ok(Written::Nothing) if is_stopped => return writer.end().0 - 1,
+            Ok(Written::Nothing) => {
+                if writer.feed().fall_asleep() {
+                    thread::park();
+                }
+            }
+            Ok(Written::All) => {
+                if std::mem::take(&mut was_full) {
+                    info!("the journal has room again");
+                }
+                let global: Vec<Unit> = writer.take_global().collect();
+                if !global.is_empty() {
+                    inbox.tell(Told::Global(global));
+                }
+                // Relaxed: a number that only grows; reading it late only keeps values longer.
+                let needed_from = inbox.needed_from.load(Ordering::Relaxed);
+                writer.store().trim(needed_from).unwrap_or_else(|error| fail(&error));
+                let tail = writer.counters().tail_bytes.load(Ordering::Relaxed);
+                // Relaxed: only this thread sets it, and the other thread clears it once it is done.
+                if tail >= checkpoint_bytes && !inbox.is_busy.swap(true, Ordering::Relaxed) {
+                    writer.counters().tail_bytes.store(0, Ordering::Relaxed);
+                    let (from, heads) = writer.end();
+                    inbox.tell(Told::Begin(from, heads.clone()));
+                }
+            }
+            Ok(Written::Full) => {
+                if !was_full {
+                    was_full = true;
+                    warn!("the disk of the journal is full: nothing is acknowledged until there is room");
+                }
+                if is_stopped {
+                    error!("the disk of the journal is full: what was not acknowledged is lost");
+                    return writer.end().0 - 1;
+                }
+                thread::park_timeout(FULL_PAUSE);
+            }
+            Err(error) => fail(&error),
+        }
+    }
+}
+
+/// Ends the process. It is unknown what is on disk, so nothing in flight may be called durable.
+fn fail(error: &dyn std::error::Error) -> ! {
+    error!(%error, "the journal failed: this process ends, and what it did not acknowledge is decided by the next start");
+    process::exit(EXIT_JOURNAL_FAILED)
+}
+
+/// Makes checkpoints until it is told to stop.
+fn run_checkpoints(mut checkpointer: Checkpointer, inbox: &Inbox, store: &Store, clock: &ServiceClock) {
+    loop {
+        for message in inbox.take() {
+            match message {
+                Told::Global(units) => units.iter().for_each(|unit| checkpointer.note(unit)),
+                Told::Begin(from, heads) => {
+                    if let Err(error) = checkpointer.begin(store, from, &heads, clock.now()) {
+                        put_off(&error, inbox);
+                    }
+                }
+                Told::Stop => return,
+            }
+        }
+        match checkpointer.poll(clock.now()) {
+            Ok(None) => {}
+            Ok(Some(from)) => {
+                // Relaxed: see where they are read.
+                inbox.needed_from.store(from, Ordering::Relaxed);
+                inbox.is_busy.store(false, Ordering::Relaxed);
+                info!(from, "a checkpoint is complete");
+            }
+            Err(error) => put_off(&error, inbox),
+        }
+        let due = checkpointer.next_deadline();
+        let idle = || checkpointer.port().is_idle() && lock(&inbox.messages).is_empty();
+        if inbox.bell.sleep_if(idle) {
+            match due {
+                None => thread::park(),
+                Some(due) => thread::park_timeout(Duration::from_nanos(due.nanos_since(clock.now()))),
+            }
+        }
+    }
+}
+
+fn put_off(error: &dyn std::error::Error, inbox: &Inbox) {
+    warn!(%error, "a checkpoint was given up; the journal grows until one succeeds");
+    // Relaxed: see where it is read.
+    inbox.is_busy.store(false, Ordering::Relaxed);
+}

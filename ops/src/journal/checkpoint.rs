@@ -1,0 +1,153 @@
+//! Checkpoints on disk: rows in chunks, replaced as a whole by one transaction.
+
+use std::path::PathBuf;
+
+use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
+use wharf_core::hash::{StateHasher, stable_hash};
+use wharf_core::journal::Stream;
+use wharf_core::state::StoreState;
+use wharf_net::codec::{decode_stored, encode_body};
+
+use super::row::{self, Row};
+use super::store::{ReadError, damage};
+use super::writer::Heads;
+use crate::file_error::FileError;
+
+/// Numbers by name.
+pub(super) const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
+/// The rows of the checkpoint in chunks, in their order.
+pub(super) const ROWS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rows");
+/// The hash of the checkpoint.
+pub(super) const HASH: TableDefinition<'_, (), u128> = TableDefinition::new("hash");
+
+/// The number of bytes after which a chunk of rows ends. Unit tests have one row per chunk.
+const CHUNK_BYTES: usize = if cfg!(test) { 1 } else { 60 << 10 };
+
+/// Writes a checkpoint. The one before it stays valid until [`finish`](Self::finish), and if that is never called.
+pub struct CheckpointWriter {
+    transaction: WriteTransaction,
+    path: PathBuf,
+    chunk: Vec<u8>,
+    chunks: u64,
+    hasher: StateHasher,
+    from: u64,
+}
+
+impl CheckpointWriter {
+    pub(super) fn begin(database: &Database, path: PathBuf, from: u64) -> Result<Self, FileError> {
+        let begin = || -> Result<WriteTransaction, redb::Error> {
+            let mut transaction = database.begin_write()?;
+            // Without this, the next start after a crash would read the whole file first.
+            transaction.set_quick_repair(true);
+            transaction.delete_table(ROWS)?;
+            Ok(transaction)
+        };
+        let transaction = begin().map_err(|error| FileError::new(&path, error))?;
+        let hasher = StateHasher::new("checkpoint");
+        Ok(Self { transaction, path, chunk: Vec::new(), chunks: 0, hasher, from })
+    }
+
+    fn error(&self, error: impl Into<redb::Error>) -> FileError {
+        FileError::new(&self.path, error.into())
+    }
+
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub(super) fn row(&mut self, row: &Row) -> Result<(), FileError> {
+        encode_body(row, &mut self.chunk);
+        if self.chunk.len() >= CHUNK_BYTES { self.end_chunk() } else { Ok(()) }
+    }
+
+    fn end_chunk(&mut self) -> Result<(), FileError> {
+        let write = || -> Result<(), redb::Error> {
+            self.transaction.open_table(ROWS)?.insert(self.chunks, self.chunk.as_slice())?;
+            Ok(())
+        };
+        write().map_err(|error| self.error(error))?;
+        self.hasher.number(stable_hash(&self.chunk));
+        self.chunk.clear();
+        self.chunks += 1;
+        Ok(())
+    }
+
+    /// Adds the heads of the streams.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn heads(&mut self, heads: &Heads) -> Result<(), FileError> {
+        self.row(&Row::Streams(heads.iter().map(|(stream, &head)| (stream.0, head)).collect()))
+    }
+
+    /// Adds a whole state.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn state(&mut self, state: &StoreState) -> Result<(), FileError> {
+        let kinds = row::kinds_of(&state.registrar).expect("the registrar has learnt them");
+        row::rows(state, &kinds).try_for_each(|row| self.row(&row))
+    }
+
+    /// Replaces the checkpoint before. `state` has the incarnation, the time and the next node.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn finish(mut self, state: &StoreState) -> Result<(), FileError> {
+        if !self.chunk.is_empty() {
+            self.end_chunk()?;
+        }
+        let Self { transaction, path, mut hasher, from, .. } = self;
+        let write = || -> Result<(), redb::Error> {
+            {
+                let mut numbers = transaction.open_table(NUMBERS)?;
+                numbers.insert("incarnation", u64::from(state.incarnation.0))?;
+                numbers.insert("now", state.now.0)?;
+                numbers.insert("next_node", state.registrar.next_node)?;
+                numbers.insert("from", from)?;
+                add_numbers(&mut hasher, state);
+                transaction.open_table(HASH)?.insert((), hasher.finish().0)?;
+            }
+            Ok(transaction.commit()?)
+        };
+        write().map_err(|error| FileError::new(&path, error))
+    }
+}
+
+/// Ends the hash of a checkpoint with the numbers of its state. The hashes of the chunks come before.
+pub(super) fn add_numbers(hasher: &mut StateHasher, state: &StoreState) {
+    hasher.number(u64::from(state.incarnation.0));
+    hasher.number(state.partitions.len() as u64);
+    hasher.number(state.now.0);
+    hasher.number(state.registrar.next_node);
+}
+
+/// Reads a checkpoint into a state that has its numbers, after a check that the rows are as they were written. Returns
+/// the heads of the streams.
+pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) -> Result<Heads, ReadError> {
+    let rows = transaction.open_table(ROWS)?;
+    let mut hasher = StateHasher::new("checkpoint");
+    for row in rows.iter()? {
+        hasher.number(stable_hash(row?.1.value()));
+    }
+    add_numbers(&mut hasher, state);
+    let written = transaction.open_table(HASH)?.get(())?.map(|hash| hash.value());
+    if written != Some(hasher.finish().0) {
+        return Err(damage("its rows are not those of its last checkpoint"));
+    }
+    let mut reader = row::Reader::new(state);
+    let mut count = 0;
+    for row in rows.iter()? {
+        let (_, bytes) = row?;
+        let mut left = bytes.value();
+        while !left.is_empty() {
+            let added = decode_stored(left).map_err(Into::into).and_then(|(row, read)| {
+                left = &left[read..];
+                reader.add(row)
+            });
+            added.map_err(|error| damage(format_args!("row {count}: {error}")))?;
+            count += 1;
+        }
+    }
+    Ok(reader.streams().into_iter().map(|(stream, head)| (Stream(stream), head)).collect())
+}

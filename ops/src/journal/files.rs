@@ -1,0 +1,170 @@
+//! The files of a store: how they are opened, locked and synced.
+
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use redb::{Builder, Database, StorageBackend};
+
+use crate::file_error::FileError;
+
+/// The file whose lock keeps a second server away.
+const LOCK: &str = "lock";
+
+/// Opens the files of a store by name. Production has a directory; tests have storage that fails.
+pub trait Files: Debug + Send + Sync {
+    /// Opens a file, and creates it if it is not there. With `syncs` false, a sync only promises that the file survives
+    /// this process.
+    ///
+    /// # Errors
+    /// When the file cannot be used.
+    fn open(&self, name: &str, syncs: bool) -> io::Result<Box<dyn StorageBackend>>;
+
+    /// Returns the number of bytes that the storage has left.
+    ///
+    /// # Errors
+    /// When the storage does not say.
+    fn free_bytes(&self) -> io::Result<u64>;
+
+    /// Returns where a file is, for messages.
+    fn path(&self, name: &str) -> PathBuf;
+}
+
+/// A locked directory.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+impl Directory {
+    /// Creates the directory if it is not there, and locks it.
+    ///
+    /// # Errors
+    /// When the directory cannot be created or written, or another process has the lock.
+    pub fn lock(path: &Path) -> Result<Self, FileError> {
+        std::fs::create_dir_all(path).map_err(|error| {
+            FileError::new(path, format_args!("cannot be made: {error} (`data_dir` chooses the directory)"))
+        })?;
+        let lock = path.join(LOCK);
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock);
+        let file = file.map_err(|error| {
+            let remedy = "give this user the right to write it, or choose another `data_dir`";
+            FileError::new(&lock, format_args!("cannot be written: {error}; {remedy}"))
+        })?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: file }),
+            Err(TryLockError::WouldBlock) => {
+                let message =
+                    "another service uses this data directory: stop it, or choose another `data_dir`";
+                Err(FileError::new(path, message))
+            }
+            Err(TryLockError::Error(error)) => {
+                Err(FileError::new(&lock, format_args!("cannot be locked: {error}")))
+            }
+        }
+    }
+}
+
+impl Files for Directory {
+    fn open(&self, name: &str, syncs: bool) -> io::Result<Box<dyn StorageBackend>> {
+        let path = self.path(name);
+        let is_new = !path.exists();
+        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path)?;
+        if is_new {
+            // The name of a new file is in its directory, which has a sync of its own.
+            File::open(&self.path)?.sync_all()?;
+        }
+        Ok(Box::new(PlainFile { file, syncs }))
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let space = rustix::fs::statvfs(&self.path)?;
+        Ok(space.f_bavail * space.f_frsize)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+#[derive(Debug)]
+struct PlainFile {
+    file: File,
+    syncs: bool,
+}
+
+impl StorageBackend for PlainFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if !self.syncs {
+            return Ok(());
+        }
+        // After a failed sync it is unknown what is on disk, whatever its reason.
+        self.file.sync_data().map_err(|error| io::Error::other(format!("a sync failed: {error}")))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+}
+
+/// A backend of any kind.
+#[derive(Debug)]
+struct Any(Box<dyn StorageBackend>);
+
+impl StorageBackend for Any {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}
+
+/// Opens a database in a file.
+///
+/// # Errors
+/// When the file cannot be used, or has something else in it.
+pub(super) fn open_database(
+    files: &dyn Files,
+    name: &str,
+    syncs: bool,
+    cache_bytes: usize,
+) -> Result<Database, FileError> {
+    let path = files.path(name);
+    let backend = files.open(name, syncs).map_err(|error| {
+        let remedy = "give this user the right to write it, or choose another `data_dir`";
+        FileError::new(&path, format_args!("cannot be opened: {error}; {remedy}"))
+    })?;
+    let mut builder = Builder::new();
+    builder.set_cache_size(cache_bytes);
+    builder.create_with_backend(Any(backend)).map_err(|error| FileError::new(&path, error))
+}

@@ -1,0 +1,26 @@
+//! The journal: what makes acknowledged outcomes survive crashes and power loss.
+//!
+//! - [`JournalWriter`] takes units from the engine, makes one group commit of all that came in, and says what is
+//!   durable. Replies leave then.
+//! - [`Store`] has the newest checkpoint and the values after it, and rebuilds the durable state from them.
+//! - [`Checkpointer`] reads a checkpoint from the shards, page by page, while they work.
+//!
+//! The formats are in `row`, `group_row`, `unit_row` and `value`. The engine's own types are not serialisable, so a change
+//! to them cannot silently change the format on disk.
+
+mod checkpoint;
+pub use checkpoint::CheckpointWriter;
+mod checkpointer;
+pub use checkpointer::Checkpointer;
+mod files;
+pub use files::{Directory, Files};
+mod group_row;
+mod log;
+pub use log::Log;
+mod row;
+mod store;
+pub use store::{Durability, Recovery, Store};
+mod unit_row;
+mod value;
+mod writer;
+pub use writer::{Heads, JournalCounters, JournalWriter, Written};

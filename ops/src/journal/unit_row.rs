@@ -1,0 +1,217 @@
+//! Units of the journal in a form that can be stored.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use wharf_core::ids::{GroupId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use wharf_core::journal::{Changes, Effect, NodeImage, NodeRemoved, Unit};
+use wharf_core::registrar::Catalog;
+use wharf_core::resource::ResourceRegistry;
+use wharf_core::state::GroupRecord;
+use wharf_core::time::Time;
+use wharf_core::view::EndCause;
+use wharf_net::protocol::{WireAllocation, WireGroup};
+
+use super::group_row::GroupRow;
+use super::row::{
+    AllocationRow, ClaimRow, GranularityRow, InsideRow, NodeRow, OfBundleRow, PolicyRow, ReleasingRow,
+    ReservationRow,
+};
+
+/// A node and what it holds except allocations.
+#[derive(Serialize, Deserialize)]
+struct ImageRow {
+    partition: u16,
+    node: NodeRow,
+    reservation: Option<ReservationRow>,
+    claims: Vec<ClaimRow>,
+    releasing: Vec<ReleasingRow>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum EffectRow {
+    Allocated(AllocationRow),
+    Bundle(OfBundleRow),
+    Inside(InsideRow),
+    Ended(WireAllocation, u8),
+    Node(Box<ImageRow>),
+    Version {
+        partition: u16,
+        node: u64,
+        version: u64,
+    },
+    NodeRemoved {
+        partition: u16,
+        id: u64,
+        ordinal: u64,
+        name: String,
+        identity: Option<String>,
+        version: u64,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+enum ChangesRow {
+    Started {
+        incarnation: u32,
+        shards: u16,
+    },
+    Shard {
+        shard: u16,
+        effects: Vec<EffectRow>,
+        policy: Option<PolicyRow>,
+        granularity: Option<GranularityRow>,
+    },
+    Kinds(Vec<String>, Vec<u16>),
+    Groups(Vec<(WireGroup, Option<Box<GroupRow>>)>),
+}
+
+/// A unit.
+#[derive(Serialize, Deserialize)]
+pub(super) struct UnitRow {
+    now: u64,
+    changes: ChangesRow,
+}
+
+fn cause_number(cause: EndCause) -> u8 {
+    match cause {
+        EndCause::Released => 0,
+        EndCause::Evicted => 1,
+        EndCause::NodeRemoved => 2,
+        EndCause::NodeLost => 3,
+    }
+}
+
+fn cause(number: u8) -> anyhow::Result<EndCause> {
+    Ok(match number {
+        0 => EndCause::Released,
+        1 => EndCause::Evicted,
+        2 => EndCause::NodeRemoved,
+        3 => EndCause::NodeLost,
+        _ => anyhow::bail!("{number} is no cause of an end"),
+    })
+}
+
+impl EffectRow {
+    fn new(effect: &Effect, kinds: &ResourceRegistry) -> Self {
+        match effect {
+            Effect::Allocated(record) => Self::Allocated(AllocationRow::new(record)),
+            Effect::Bundle(record) => Self::Bundle(OfBundleRow::new(record)),
+            Effect::Inside(record) => Self::Inside(InsideRow::new(record)),
+            &Effect::Ended(id, cause) => Self::Ended(id.into(), cause_number(cause)),
+            Effect::Node(image) => {
+                let NodeImage { record, reservation, claims, releasing } = &**image;
+                Self::Node(Box::new(ImageRow {
+                    partition: record.registration.partition.0,
+                    node: NodeRow::new(record, kinds),
+                    reservation: reservation.as_ref().map(ReservationRow::new),
+                    claims: claims.iter().map(ClaimRow::new).collect(),
+                    releasing: releasing.iter().map(ReleasingRow::new).collect(),
+                }))
+            }
+            &Effect::Version { partition, node, version } => {
+                Self::Version { partition: partition.0, node: node.0, version }
+            }
+            Effect::NodeRemoved(removed) => {
+                let NodeRemoved { partition, id, ordinal, name, identity, version } = &**removed;
+                Self::NodeRemoved {
+                    partition: partition.0,
+                    id: id.0,
+                    ordinal: ordinal.0,
+                    name: name.to_string(),
+                    identity: identity.as_deref().map(str::to_owned),
+                    version: *version,
+                }
+            }
+        }
+    }
+
+    fn effect(self, catalog: &mut Catalog) -> anyhow::Result<Effect> {
+        Ok(match self {
+            Self::Allocated(row) => Effect::Allocated(row.record()?),
+            Self::Bundle(row) => Effect::Bundle(row.record()),
+            Self::Inside(row) => Effect::Inside(row.record()?),
+            Self::Ended(id, number) => Effect::Ended(id.into(), cause(number)?),
+            Self::Node(image) => {
+                let ImageRow { partition, node, reservation, claims, releasing } = *image;
+                let kinds = Arc::make_mut(&mut catalog.resources);
+                Effect::Node(Box::new(NodeImage {
+                    record: node.record(PartitionId(partition), kinds)?,
+                    reservation: reservation.map(ReservationRow::record).transpose()?,
+                    claims: claims.into_iter().map(ClaimRow::record).collect::<anyhow::Result<_>>()?,
+                    releasing: releasing.into_iter().map(ReleasingRow::record).collect(),
+                }))
+            }
+            Self::Version { partition, node, version } => {
+                Effect::Version { partition: PartitionId(partition), node: NodeId(node), version }
+            }
+            Self::NodeRemoved { partition, id, ordinal, name, identity, version } => {
+                Effect::NodeRemoved(Box::new(NodeRemoved {
+                    partition: PartitionId(partition),
+                    id: NodeId(id),
+                    ordinal: Ordinal(ordinal),
+                    name: name.into(),
+                    identity: identity.map(Into::into),
+                    version,
+                }))
+            }
+        })
+    }
+}
+
+impl UnitRow {
+    /// Returns the row of a unit. `kinds` are all resource kinds that it uses.
+    pub(super) fn new(unit: &Unit, kinds: &ResourceRegistry) -> Self {
+        let changes = match &unit.changes {
+            &Changes::Started { incarnation, shards } => {
+                ChangesRow::Started { incarnation: incarnation.0, shards }
+            }
+            Changes::Shard { shard, effects, policy, granularity } => ChangesRow::Shard {
+                shard: shard.0,
+                effects: effects.iter().map(|effect| EffectRow::new(effect, kinds)).collect(),
+                policy: policy.as_ref().map(PolicyRow::new),
+                granularity: granularity.as_ref().map(GranularityRow::new),
+            },
+            Changes::Kinds(names, unit_instances) => ChangesRow::Kinds(names.clone(), unit_instances.clone()),
+            Changes::Groups(groups) => {
+                let row = |(id, group): &(GroupId, Option<GroupRecord>)| {
+                    let id: WireGroup = (*id).into();
+                    (id, group.as_ref().map(|group| Box::new(GroupRow::new(group, kinds))))
+                };
+                ChangesRow::Groups(groups.iter().map(row).collect())
+            }
+        };
+        Self { now: unit.now.0, changes }
+    }
+
+    /// Returns the unit. `catalog` has the resource kinds so far.
+    ///
+    /// # Errors
+    /// When the row has a form that this version does not write.
+    pub(super) fn unit(self, catalog: &mut Catalog) -> anyhow::Result<Unit> {
+        let changes = match self.changes {
+            ChangesRow::Started { incarnation, shards } => {
+                Changes::Started { incarnation: Incarnation(incarnation), shards }
+            }
+            ChangesRow::Shard { shard, effects, policy, granularity } => Changes::Shard {
+                shard: ShardId(shard),
+                effects: effects.into_iter().map(|row| row.effect(catalog)).collect::<anyhow::Result<_>>()?,
+                policy: policy.map(|row| row.state()),
+                granularity: granularity.map(GranularityRow::state),
+            },
+            ChangesRow::Kinds(names, unit_instances) => {
+                let kinds = ResourceRegistry::with_names(names.iter().map(String::as_str), &unit_instances);
+                catalog.resources = Arc::new(kinds.context("there are too many resource kinds")?);
+                Changes::Kinds(names, unit_instances)
+            }
+            ChangesRow::Groups(rows) => {
+                let group = |(id, row): (WireGroup, Option<Box<GroupRow>>)| {
+                    Ok((id.into(), row.map(|row| row.record(catalog)).transpose()?))
+                };
+                Changes::Groups(rows.into_iter().map(group).collect::<anyhow::Result<_>>()?)
+            }
+        };
+        Ok(Unit { now: Time(self.now), changes })
+    }
+}

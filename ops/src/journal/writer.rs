@@ -1,0 +1,228 @@
+//! The writer: takes units from the engine, makes values of them, and says what is durable.
+//!
+//! All units that came in since the last append become one group commit. The writer is a state machine without a
+//! thread: the service runs it on the thread of the journal, the simulator runs it by hand over a storage that fails.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wharf_core::journal::{Append, Changes, JournalFeed, JournalStore, StoreError, Stream, Unit};
+use wharf_core::resource::ResourceRegistry;
+
+use super::value::{Header, UNITS_BYTES, encode, encode_unit};
+
+/// The number of effects in each stream.
+pub type Heads = BTreeMap<Stream, u64>;
+
+/// Counters of a writer, for metrics and status.
+#[derive(Debug, Default)]
+pub struct JournalCounters {
+    /// Appends that are durable.
+    pub appends: AtomicU64,
+    /// Units that are durable.
+    pub units: AtomicU64,
+    /// The bytes of the values.
+    pub bytes: AtomicU64,
+    /// The bytes of the values since the last checkpoint.
+    pub tail_bytes: AtomicU64,
+    /// 1 while the storage is full.
+    pub full: AtomicU64,
+}
+
+/// What a call of [`JournalWriter::write`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// There was nothing to write.
+    Nothing,
+    /// Everything that was there is durable.
+    All,
+    /// The storage is full. The same is tried again with the next call.
+    Full,
+}
+
+/// One value that was not appended yet.
+struct Pending {
+    number: u64,
+    streams: Vec<(Stream, u64, u32)>,
+    value: Vec<u8>,
+    /// The position of the queue once it is durable.
+    position: u64,
+}
+
+/// Writes the journal of one start.
+pub struct JournalWriter<S> {
+    feed: JournalFeed,
+    store: S,
+    epoch: u64,
+    /// The number of the next append.
+    next: u64,
+    heads: Heads,
+    kinds: Arc<ResourceRegistry>,
+    /// The position of the queue up to which units were taken.
+    taken: u64,
+    pending: Vec<Pending>,
+    units: Vec<Unit>,
+    /// Units with global records, for the checkpoint.
+    global: Vec<Unit>,
+    counters: Arc<JournalCounters>,
+}
+
+impl<S: JournalStore> JournalWriter<S> {
+    /// Creates the writer of a start that continues after append `last` with these heads. `kinds` are the resource kinds
+    /// that are recorded.
+    #[must_use]
+    pub fn new(
+        feed: JournalFeed,
+        store: S,
+        (epoch, last): (u64, u64),
+        heads: Heads,
+        kinds: Arc<ResourceRegistry>,
+    ) -> Self {
+        let counters = Arc::default();
+        let pending = Vec::new();
+        let units = Vec::new();
+        let global = Vec::new();
+        Self { feed, store, epoch, next: last + 1, heads, kinds, taken: 0, pending, units, global, counters }
+    }
+
+    /// Returns the engine's end of the journal.
+    #[must_use]
+    pub fn feed(&self) -> &JournalFeed {
+        &self.feed
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<JournalCounters> {
+        &self.counters
+    }
+
+    /// Returns the number of the next append, and the heads before it. Everything that is put into the queue from now on is
+    /// in that append or after it, once [`write`](Self::write) has returned [`Written::All`].
+    #[must_use]
+    pub fn end(&self) -> (u64, &Heads) {
+        (self.next, &self.heads)
+    }
+
+    /// Takes the units with global records since the last call.
+    pub fn take_global(&mut self) -> std::vec::Drain<'_, Unit> {
+        self.global.drain(..)
+    }
+
+    /// Returns the storage.
+    pub fn store(&mut self) -> &mut S {
+        &mut self.store
+    }
+
+    /// Writes everything that came in, and says that it is durable.
+    ///
+    /// # Errors
+    /// When it is unknown what the storage has. The process must end then.
+    pub fn write(&mut self) -> Result<Written, StoreError> {
+        if self.pending.is_empty() {
+            self.take();
+        }
+        if self.pending.is_empty() {
+            return Ok(Written::Nothing);
+        }
+        let pending = std::mem::take(&mut self.pending);
+        let mut left = pending.into_iter();
+        while let Some(one) = left.next() {
+            let Pending { number, streams, value, position } = &one;
+            let append = Append { epoch: self.epoch, number: *number, streams, value };
+            match self.store.append(&append) {
+                Ok(()) => {}
+                Err(StoreError::Full(_)) => {
+                    self.pending = std::iter::once(one).chain(left).collect();
+                    self.set_full(true);
+                    return Ok(Written::Full);
+                }
+                Err(error) => return Err(error),
+            }
+            let durable = self.store.durable()?;
+            assert!(durable == *number, "the storage is at append {durable}, not {number}");
+            self.feed.set_durable(*position);
+            let bytes = value.len() as u64;
+            // Relaxed: statistics; nothing depends on their order.
+            self.counters.appends.fetch_add(1, Ordering::Relaxed);
+            self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.counters.tail_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.counters.units.store(*position, Ordering::Relaxed);
+        }
+        self.set_full(false);
+        Ok(Written::All)
+    }
+
+    fn set_full(&self, is_full: bool) {
+        // Relaxed: a statistic; nothing depends on its order.
+        if self.counters.full.swap(u64::from(is_full), Ordering::Relaxed) != u64::from(is_full) {
+            self.feed.set_full(is_full);
+        }
+    }
+
+    /// Takes the units that came in, and makes values of them.
+    fn take(&mut self) {
+        let mut units = std::mem::take(&mut self.units);
+        let to = self.feed.take(&mut units);
+        let mut position = self.taken;
+        let mut begun = Begun::default();
+        for unit in units.drain(..) {
+            if let Changes::Kinds(names, unit_instances) = &unit.changes {
+                let names = names.iter().map(String::as_str);
+                let kinds = ResourceRegistry::with_names(names, unit_instances);
+                self.kinds = Arc::new(kinds.expect("the registrar has learnt them"));
+            }
+            begun.add(&unit, &self.kinds);
+            position += 1;
+            if begun.bytes.len() >= UNITS_BYTES {
+                self.end_value(std::mem::take(&mut begun), position);
+            }
+            if unit.has_global() {
+                self.global.push(unit);
+            }
+        }
+        assert!(position == to, "{position} units were taken, and the queue says {to}");
+        if begun.units > 0 {
+            self.end_value(begun, position);
+        }
+        self.units = units;
+        self.taken = position;
+    }
+
+    fn end_value(&mut self, begun: Begun, position: u64) {
+        let number = self.next;
+        self.next += 1;
+        let mut streams = Vec::new();
+        for (stream, count) in begun.streams {
+            let head = self.heads.entry(stream).or_default();
+            streams.push((stream, *head, count));
+            *head += u64::from(count);
+        }
+        let header = Header::new(self.epoch, number, &streams, begun.units);
+        self.pending.push(Pending { number, streams, value: encode(&header, &begun.bytes), position });
+    }
+}
+
+/// A value in the making.
+#[derive(Default)]
+struct Begun {
+    bytes: Vec<u8>,
+    streams: BTreeMap<Stream, u32>,
+    units: u32,
+}
+
+impl Begun {
+    fn add(&mut self, unit: &Unit, kinds: &ResourceRegistry) {
+        encode_unit(unit, kinds, &mut self.bytes);
+        self.units += 1;
+        match &unit.changes {
+            Changes::Shard { effects, .. } => {
+                for effect in effects {
+                    *self.streams.entry(Stream(effect.partition().0)).or_default() += 1;
+                }
+            }
+            _ => *self.streams.entry(Stream::GLOBAL).or_default() += 1,
+        }
+    }
+}

@@ -8,6 +8,7 @@
 //! | [`target`] | what a replay drives: the engine in process, a server over QUIC, or the linear scan |
 //! | [`replay`] | the driver, its report, the placements file |
 //! | [`demo`] | a whole service on loopback under churn; a good first run |
+//! | [`durability`] | what it costs that a reply survives a crash |
 //! | [`engine`] | one step of a shard, compared with a floor and a linear scan: speed, visits, memory |
 //! | [`figures`] | the tables of `docs/benchmarks.md`, generated from measurements |
 //! | [`groups`] | gangs created and removed over QUIC |
@@ -20,6 +21,7 @@
 pub mod cli;
 pub mod contention;
 pub mod demo;
+pub mod durability;
 pub mod engine;
 pub mod figures;
 pub mod groups;

@@ -2,6 +2,7 @@
 
 mod contention;
 mod demo;
+mod durability;
 mod engine;
 mod figures;
 mod generate;
@@ -44,6 +45,8 @@ enum Command {
     Contention(contention::ContentionArgs),
     /// Measure how fast groups are created and removed over QUIC while many others exist.
     Groups(groups::GroupsArgs),
+    /// Measure what it costs that a reply survives a crash, by mode and requests in flight.
+    Durability(durability::DurabilityArgs),
     /// Run the measurements and write the tables of docs/benchmarks.md with commit, machine and date.
     Figures(figures::FiguresArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
@@ -65,6 +68,7 @@ impl Cli {
             Command::Views(args) => args.run(),
             Command::Contention(args) => args.run(),
             Command::Groups(args) => args.run(),
+            Command::Durability(args) => args.run(),
             Command::Figures(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),

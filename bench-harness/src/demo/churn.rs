@@ -30,6 +30,8 @@ pub struct Churn {
     pub policy: Policy,
     /// The share of the cluster's scarcest resource that is kept in use, in percent.
     pub utilisation_percent: u8,
+    /// The number of requests in flight until that share is in use, if this is not to be measured.
+    pub fill_in_flight: Option<usize>,
 }
 
 /// The result of a churn.
@@ -69,7 +71,8 @@ struct Load<'a> {
     most: [i128; 3],
 }
 
-/// Drives `target`, on which the nodes of `trace` are registered.
+/// Drives `target`, on which the nodes of `trace` are registered. Calls `begun` when it is filled and the measurement
+/// begins.
 ///
 /// # Errors
 /// When the target fails or sends an unexpected answer.
@@ -78,31 +81,43 @@ pub fn churn<T: Target>(
     trace: &Trace,
     churn: &Churn,
     progress: &mut dyn Progress,
+    begun: &mut dyn FnMut(),
 ) -> Result<ChurnReport, ReplayError> {
     let most = target.in_flight_max();
-    if churn.in_flight == 0 || churn.in_flight > most {
-        return Err(ReplayError::InFlight { given: churn.in_flight, most });
+    for given in [Some(churn.in_flight), churn.fill_in_flight].into_iter().flatten() {
+        if given == 0 || given > most {
+            return Err(ReplayError::InFlight { given, most });
+        }
     }
     let histogram = || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are in order");
+    let report = || ChurnReport {
+        placed: 0,
+        refused: 0,
+        released: 0,
+        elapsed: Duration::ZERO,
+        place_latency: histogram(),
+        release_latency: histogram(),
+        promised: Promised::default(),
+    };
     let mut load = Load {
         trace,
         rng: Rng::new(churn.seed),
         live: Vec::new(),
         under_way: vec![None; churn.in_flight],
         free: (0..churn.in_flight).rev().collect(),
-        report: ChurnReport {
-            placed: 0,
-            refused: 0,
-            released: 0,
-            elapsed: Duration::ZERO,
-            place_latency: histogram(),
-            release_latency: histogram(),
-            promised: Promised::default(),
-        },
+        report: report(),
         most: capacity(trace).map(|capacity| capacity * i128::from(churn.utilisation_percent) / 100),
     };
-    let started = Instant::now();
     let mut replies = Vec::with_capacity(churn.in_flight);
+    if let Some(in_flight) = churn.fill_in_flight {
+        load.fill(target, in_flight, churn.policy)?;
+        let promised = load.report.promised.clone();
+        load.report = ChurnReport { promised, ..report() };
+        load.under_way = vec![None; churn.in_flight];
+        load.free = (0..churn.in_flight).rev().collect();
+        begun();
+    }
+    let started = Instant::now();
     for sent in 0..churn.requests {
         while load.free.is_empty() {
             load.collect(target, &mut replies)?;
@@ -127,10 +142,36 @@ fn capacity(trace: &Trace) -> [i128; 3] {
 }
 
 impl Load<'_> {
-    fn send<T: Target>(&mut self, target: &mut T, policy: Policy) -> Result<(), TargetError> {
+    /// Places until the target utilisation is reached.
+    fn fill<T: Target>(
+        &mut self,
+        target: &mut T,
+        in_flight: usize,
+        policy: Policy,
+    ) -> Result<(), ReplayError> {
+        self.under_way = vec![None; in_flight];
+        self.free = (0..in_flight).rev().collect();
+        let mut replies = Vec::with_capacity(in_flight);
+        while !self.is_full() {
+            while self.free.is_empty() {
+                self.collect(target, &mut replies)?;
+            }
+            self.send(target, policy)?;
+        }
+        while self.free.len() < in_flight {
+            self.collect(target, &mut replies)?;
+        }
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
         let promised = &self.report.promised;
         let used = [promised.cpu, promised.memory, promised.gpu];
-        let is_full = used.iter().zip(&self.most).any(|(used, most)| used > most);
+        used.iter().zip(&self.most).any(|(used, most)| used > most)
+    }
+
+    fn send<T: Target>(&mut self, target: &mut T, policy: Policy) -> Result<(), TargetError> {
+        let is_full = self.is_full();
         let tag = self.free.pop().expect("the caller waited for a free tag");
         let (under_way, order) = if is_full && !self.live.is_empty() {
             let at = self.rng.below(self.live.len() as u64) as usize;

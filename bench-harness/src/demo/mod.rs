@@ -106,8 +106,9 @@ fn drive(daemon: &Daemon, options: DemoOptions, progress: &mut dyn Progress) -> 
         seed: options.seed,
         policy: wharf_core::request::Policy::default(),
         utilisation_percent: 85,
+        fill_in_flight: None,
     };
-    let churn = churn(&mut target, &trace, &load, progress)?;
+    let churn = churn(&mut target, &trace, &load, progress, &mut || {})?;
     let books = target.audit()?;
     crate::replay::check_books(&trace, &churn.promised, &books)?;
     let shards = target.shards();

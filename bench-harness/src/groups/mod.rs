@@ -15,6 +15,7 @@ use wharf_core::planner::PlannerMetrics;
 use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_ops::config::Config;
 use wharf_ops::daemon::{Daemon, DaemonError};
+use wharf_ops::journal::Durability;
 
 use crate::replay::{LatencyNs, rate};
 use load::Load;
@@ -136,6 +137,8 @@ pub fn run(options: &GroupsOptions, mut each: impl FnMut(&GroupsRow)) -> Result<
     config.engine.seed = options.seed;
     config.engine.shards = options.shards;
     config.engine.planners = options.planners;
+    // The rate of planners, not of the disk.
+    config.set_durability(Durability::Memory);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let daemon = Daemon::start(config)?;
     let rows = runtime.block_on(drive(&daemon, options, &mut each));

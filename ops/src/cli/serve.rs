@@ -43,6 +43,9 @@ pub(super) struct ServeArgs {
     /// Directory of the store and the development certificate.
     #[arg(long)]
     data_dir: Option<String>,
+    /// When a reply leaves: sync, os or memory [default: sync].
+    #[arg(long)]
+    durability: Option<String>,
     /// The number of shards [default: one per core that is not used by an I/O thread].
     #[arg(long)]
     shards: Option<String>,
@@ -69,6 +72,7 @@ impl ServeArgs {
             ("listen", self.listen.clone()),
             ("metrics_listen", self.metrics_listen.clone()),
             ("data_dir", self.data_dir.clone()),
+            ("durability", self.durability.clone()),
             ("shards", self.shards.clone()),
             ("io_threads", self.io_threads.clone()),
             ("pin", self.no_pin.then(|| "false".to_owned())),
@@ -163,7 +167,7 @@ async fn serve(args: ServeArgs, config: Config, log: LogFilter) -> anyhow::Resul
 }
 
 /// Prints a line for the process that started the service. A closed standard output does not stop the
-/// service, because it has already consumed the checkpoint.
+/// service, because its start has already begun a new run.
 fn greet(line: std::fmt::Arguments<'_>) {
     if let Err(error) = writeln!(std::io::stdout(), "{line}") {
         warn!(%error, "standard output cannot be written: {line}");

@@ -36,6 +36,13 @@ fn place(service: &Service) -> String {
     service.json(&["place", "--cpu", "1", "--gpu", "0.25"])["allocation"].as_str().expect("placed").to_owned()
 }
 
+#[track_caller]
+fn place_and_release(service: &Service) -> String {
+    let id = place(service);
+    service.run(&["release", &id]).with(0);
+    id
+}
+
 fn sum(status: &Value, key: &str) -> u64 {
     status["shards"]
         .as_array()
@@ -151,9 +158,11 @@ fn a_stop_under_load_loses_no_answer_and_the_next_start_any_number_of_shards_goe
 }
 
 #[test]
-fn after_a_crash_the_books_are_empty_and_no_id_is_given_twice() {
+fn after_a_crash_without_a_journal_the_books_are_empty_and_no_id_is_given_twice() {
+    const MEMORY: [&str; 4] = ["--shards", "2", "--durability", "memory"];
     let site = Site::new();
-    let service = site.serve(&["--shards", "2"]);
+    let service = site.serve(&MEMORY);
+    service.wait_for_log("durability is `memory`", 1);
     let mut nodes = BTreeSet::new();
     let mut allocations = BTreeSet::new();
     nodes.insert(add(&service, "kept-by-a-checkpoint"));
@@ -161,13 +170,13 @@ fn after_a_crash_the_books_are_empty_and_no_id_is_given_twice() {
     allocations.insert(old.clone());
     let store = service.json(&["status"])["store"].clone();
     service.stop();
-    let mut service = site.serve(&["--shards", "2"]);
+    let mut service = site.serve(&MEMORY);
     for crash in 1..=3 {
         let name = format!("node-{crash}");
         assert!(nodes.insert(add(&service, &name)), "a node id is given twice: {nodes:?}");
         assert!(allocations.insert(place(&service)), "an allocation id is given twice: {allocations:?}");
         service.kill();
-        service = site.serve(&["--shards", "2"]);
+        service = site.serve(&MEMORY);
         service.wait_for_log("did not stop cleanly", 1);
         assert_eq!(service.json(&["node", "list"]), Value::Array(Vec::new()));
         let status = service.json(&["status", "--audit"]);
@@ -178,9 +187,39 @@ fn after_a_crash_the_books_are_empty_and_no_id_is_given_twice() {
         assert!(allocations.insert(place(&service)));
     }
     service.stop();
-    let service = site.serve(&["--shards", "2"]);
+    let service = site.serve(&MEMORY);
     assert!(service.log().iter().all(|line| !line.contains("did not stop cleanly")));
     assert_eq!(service.json(&["node", "list"]).as_array().map(Vec::len), Some(1));
+    service.stop();
+}
+
+/// What was answered is there after a crash, with any number of shards, in both modes with a journal.
+#[test]
+fn after_a_crash_the_journal_gives_the_books_back() {
+    let site = Site::new();
+    let mut service = site.serve(&["--shards", "2"]);
+    let mut placed = BTreeSet::new();
+    for (round, (durability, shards)) in [("sync", "1"), ("os", "4"), ("sync", "2")].into_iter().enumerate() {
+        add(&service, &format!("node-{round}"));
+        assert!(placed.insert(place(&service)) && placed.insert(place(&service)));
+        let released = place(&service);
+        service.run(&["release", &released]).with(0);
+        let before = (service.json(&["node", "list"]), service.json(&["status", "--audit"]));
+        service.kill();
+        service = site.serve(&["--shards", shards, "--durability", durability]);
+        service.wait_for_log("recovered from the journal", 1);
+        let after = (service.json(&["node", "list"]), service.json(&["status", "--audit"]));
+        assert_eq!(after.0, before.0, "the nodes after crash {round}");
+        for key in ["resources", "books_hash", "store"] {
+            assert_eq!(after.1[key], before.1[key], "{key} after crash {round}");
+        }
+        assert_eq!(sum(&after.1, "allocations"), placed.len() as u64);
+        service.run(&["release", &released]).with(1).says(&["unknown_allocation"]);
+        assert!(!placed.contains(&place_and_release(&service)), "an id is given twice");
+    }
+    for id in &placed {
+        service.run(&["release", id]).with(0);
+    }
     service.stop();
 }
 

@@ -111,7 +111,7 @@ pub fn churn<T: Target>(
     let mut replies = Vec::with_capacity(churn.in_flight);
     if let Some(in_flight) = churn.fill_in_flight {
         load.fill(target, in_flight, churn.policy)?;
-        let promised = load.report.promised.clone();
+        let promised = load.report.promised;
         load.report = ChurnReport { promised, ..report() };
         load.under_way = vec![None; churn.in_flight];
         load.free = (0..churn.in_flight).rev().collect();

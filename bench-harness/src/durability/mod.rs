@@ -75,7 +75,7 @@ pub struct DurabilityRow {
 /// When the service cannot start, or any of its answers is wrong.
 pub fn run(
     options: &DurabilityOptions,
-    mut each: impl FnMut(&DurabilityRow),
+    each: impl FnMut(&DurabilityRow),
 ) -> Result<Vec<DurabilityRow>, DemoError> {
     let mut rounds: Vec<Vec<DurabilityRow>> = Vec::new();
     for _ in 0..options.rounds {
@@ -95,7 +95,7 @@ pub fn run(
             of_row.swap_remove(of_row.len() / 2)
         })
         .collect();
-    rows.iter().for_each(|row| each(row));
+    rows.iter().for_each(each);
     Ok(rows)
 }
 

@@ -54,9 +54,9 @@ impl<T> JournalQueue<T> {
     pub fn put(&self, unit: T) {
         let mut units = self.units.lock().expect("no thread panics with the lock");
         units.push(unit);
+        // Relaxed: only a thread with the lock writes it.
         let put = self.put.load(Ordering::Relaxed) + 1;
-        // Release pairs with `position`: who reads the number finds the unit in the queue. Only a thread with the
-        // lock writes it.
+        // Release pairs with `position`: who reads the number finds the unit in the queue.
         self.put.store(put, Ordering::Release);
         drop(units);
         if let Some((_, journal)) = self.bells.get() {
@@ -69,6 +69,7 @@ impl<T> JournalQueue<T> {
         assert!(into.is_empty(), "units that were taken are written first");
         let mut units = self.units.lock().expect("no thread panics with the lock");
         std::mem::swap(&mut *units, into);
+        // Relaxed: only a thread with the lock writes it.
         self.put.load(Ordering::Relaxed)
     }
 

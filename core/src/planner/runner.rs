@@ -176,7 +176,7 @@ impl PlannerRunner {
             }
         }
         count += self.planner.advance(now);
-        // Before the replies: whoever has seen one finds the records of its groups before it in the journal.
+        // Before the replies: anyone who has seen one finds the records of its groups before it in the journal.
         if let Some(journal) = &self.journal
             && let Some(unit) = self.planner.take_unit()
         {

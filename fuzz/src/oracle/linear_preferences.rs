@@ -52,6 +52,13 @@ fn holds(selector: Option<&Selector>, node: &LinearNode) -> bool {
     selector.is_none_or(|selector| node.satisfies(selector))
 }
 
+/// Returns whether the request names the node, or no node, and its rules allow the node.
+pub(super) fn named(request: &PlacementRequest, node: &LinearNode) -> bool {
+    request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&node.registration.id).is_ok())
+        && selected(request, node)
+        && !tainted(request, node)
+}
+
 /// Returns whether the labels satisfy the selector or a fallback.
 pub(super) fn selected(request: &PlacementRequest, node: &LinearNode) -> bool {
     alternatives(request).into_iter().any(|selector| holds(selector, node))

@@ -21,7 +21,7 @@ use super::fragmentation::{FragmentationScan, Price};
 use super::ids::GrantedIds;
 use super::linear_granularity::Automatic;
 use super::linear_node::{Lack, LinearNode};
-use super::linear_preferences::{choose_by_class, first_preferred, hybrid, selected, tainted};
+use super::linear_preferences::{choose_by_class, first_preferred, hybrid, named, selected, tainted};
 use super::linear_waiting::compare_bare;
 use super::{Choice, Fitting, Space, choose};
 
@@ -551,12 +551,6 @@ impl LinearShard {
             other => differs(other, format!("{id} removed with {allocations} allocations")),
         }
     }
-}
-
-fn named(request: &PlacementRequest, node: &LinearNode) -> bool {
-    request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&node.registration.id).is_ok())
-        && selected(request, node)
-        && !tainted(request, node)
 }
 
 fn count_lack(checks: &mut BTreeMap<Check, Shortage>, check: Check, short: i64) {

@@ -44,7 +44,6 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use slab::Slab;
-use wharf_core::group::{NoGroup, PlanReply};
 use wharf_core::ids::SessionId;
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
 use wharf_core::planted::{PlantedBug, is_planted};
@@ -524,7 +523,7 @@ impl ConnectionService {
             Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
             _ => self.port_room.give_back(1),
         }
-        let is_taken_back = is_taken_back(&reply);
+        let is_taken_back = waits::is_taken_back(&reply);
         let Some(complete) = operation.handle_part(part, reply, &mut self.port) else {
             if let Parts::IntoGroup(_) = operation.parts {
                 self.port_room.wait(Waiter::Operation(at), 1);
@@ -584,16 +583,6 @@ impl ConnectionService {
     fn stall(&mut self, key: ConnectionKey, stalled: Stalled) {
         let before = self.connections[key].stalled.replace(stalled);
         assert!(before.is_none(), "a stalled connection executes no frame");
-    }
-}
-
-/// Returns whether a waiting request was ended early and this is its answer. For a group that was removed
-/// meanwhile, the removal is the outcome instead.
-fn is_taken_back(reply: &PortReply) -> bool {
-    match reply {
-        PortReply::Place(Err(not_placed)) => not_placed.ended == Some(WaitEnd::Cancelled),
-        PortReply::Plan(reply) => matches!(**reply, PlanReply::Group(Err(NoGroup::Cancelled))),
-        _ => false,
     }
 }
 

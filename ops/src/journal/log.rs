@@ -2,24 +2,23 @@
 
 use std::sync::Arc;
 
-use redb::{Database, ReadableDatabase, ReadableTable, StorageError, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use wharf_core::journal::{Append, JournalStore, StoreError};
 
 use super::files::{Files, open_database};
 use crate::file_error::FileError;
 
-/// The values, by number.
-const VALUES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("values");
-/// By name: `last`, the number of the last append, and `epoch`, that of the last writer.
-const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
+/// By the number of the append: the epoch of its writer, and its value. The last one is always kept, because it says
+/// where the log ends. One table, because each further page that a commit writes costs as much as a tenth of its sync.
+const VALUES: TableDefinition<'_, u64, (u64, &[u8])> = TableDefinition::new("values");
 
 const FILE: &str = "journal.redb";
 
 /// The database reads its own values only at the start, so it needs no large cache.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// The number of old values that an append drops at most.
-const TRIM_STEP: usize = 16;
+/// The number of old values that are dropped at once. An append that drops none does not write their pages.
+const TRIM_STEP: u64 = 256;
 
 /// The number of bytes that must be free for an append, in addition to four times its length. The database grows in steps.
 const ROOM_BYTES: u64 = 16 << 20;
@@ -30,8 +29,11 @@ pub struct Log {
     syncs: bool,
     /// `None` while it is opened again.
     database: Option<Database>,
-    /// The number of the last append.
+    /// The number of the last append, and the epoch of its writer.
     last: u64,
+    epoch: u64,
+    /// The number of the first value that is kept.
+    first: u64,
     /// Values before this number are to be dropped.
     trim_to: u64,
 }
@@ -51,7 +53,7 @@ impl Log {
     /// # Errors
     /// When the file cannot be used.
     pub fn open(files: Arc<dyn Files>, syncs: bool) -> Result<Self, FileError> {
-        let mut log = Self { files, syncs, database: None, last: 0, trim_to: 0 };
+        let mut log = Self { files, syncs, database: None, last: 0, epoch: 0, first: 0, trim_to: 0 };
         log.open_again()?;
         Ok(log)
     }
@@ -61,7 +63,8 @@ impl Log {
         // The old one is closed first.
         self.database = None;
         let database = open_database(&*self.files, FILE, self.syncs, CACHE_BYTES)?;
-        self.last = create(&database).map_err(|error| FileError::new(&self.files.path(FILE), error))?;
+        let ends = create(&database).map_err(|error| FileError::new(&self.files.path(FILE), error))?;
+        (self.first, self.last, self.epoch) = ends;
         self.database = Some(database);
         Ok(())
     }
@@ -70,19 +73,20 @@ impl Log {
         self.database.as_ref().expect("a database that cannot be opened again ends the process")
     }
 
+    /// Returns the first value that this append keeps.
+    fn kept_from(&self) -> u64 {
+        let wanted = self.trim_to.min(self.last);
+        if wanted < self.first + TRIM_STEP { self.first } else { self.first + TRIM_STEP }
+    }
+
     fn write(&self, append: &Append<'_>) -> Result<(), StoreError> {
         let transaction = self.database().begin_write().map_err(failed)?;
         {
-            let mut numbers = transaction.open_table(NUMBERS).map_err(failed)?;
-            let epoch = numbers.get("epoch").map_err(failed)?.map_or(0, |epoch| epoch.value());
-            if epoch > append.epoch {
-                return Err(StoreError::Fenced { epoch });
-            }
-            numbers.insert("epoch", append.epoch).map_err(failed)?;
-            numbers.insert("last", append.number).map_err(failed)?;
             let mut values = transaction.open_table(VALUES).map_err(failed)?;
-            values.insert(append.number, append.value).map_err(failed)?;
-            trim(&mut values, self.trim_to).map_err(failed)?;
+            values.insert(append.number, (append.epoch, append.value)).map_err(failed)?;
+            for number in self.first..self.kept_from() {
+                values.remove(number).map_err(failed)?;
+            }
         }
         transaction.commit().map_err(failed)
     }
@@ -99,33 +103,25 @@ impl Log {
     }
 }
 
-/// Creates the tables. Returns the number of the last append.
-fn create(database: &Database) -> Result<u64, redb::Error> {
+/// Creates the table. Returns the numbers of the first and of the last value, and the epoch of the last writer.
+fn create(database: &Database) -> Result<(u64, u64, u64), redb::Error> {
     let transaction = database.begin_write()?;
-    let last = {
-        transaction.open_table(VALUES)?;
-        let numbers = transaction.open_table(NUMBERS)?;
-        numbers.get("last")?.map_or(0, |last| last.value())
+    let ends = {
+        let values = transaction.open_table(VALUES)?;
+        let first = values.first()?.map_or(1, |(number, _)| number.value());
+        let last = values.last()?.map_or((0, 0), |(number, value)| (number.value(), value.value().0));
+        (first, last.0, last.1)
     };
     transaction.commit()?;
-    Ok(last)
-}
-
-/// Drops some of the values before `to`.
-fn trim(values: &mut redb::Table<'_, u64, &'static [u8]>, to: u64) -> Result<(), StorageError> {
-    for _ in 0..TRIM_STEP {
-        let first = values.first()?.map(|(number, _)| number.value());
-        match first.filter(|&number| number < to) {
-            Some(number) => drop(values.remove(number)?),
-            None => break,
-        }
-    }
-    Ok(())
+    Ok(ends)
 }
 
 impl JournalStore for Log {
     fn append(&mut self, append: &Append<'_>) -> Result<(), StoreError> {
         assert!(append.number == self.last + 1, "append {} follows {}", append.number, self.last);
+        if self.epoch > append.epoch {
+            return Err(StoreError::Fenced { epoch: self.epoch });
+        }
         self.check_room(append)?;
         if let Err(error) = self.write(append) {
             if matches!(error, StoreError::Full(_)) {
@@ -135,7 +131,9 @@ impl JournalStore for Log {
             }
             return Err(error);
         }
+        self.first = self.kept_from();
         self.last = append.number;
+        self.epoch = append.epoch;
         Ok(())
     }
 
@@ -148,7 +146,7 @@ impl JournalStore for Log {
         let values = transaction.open_table(VALUES).map_err(failed)?;
         for row in values.range(from..).map_err(failed)? {
             let (number, value) = row.map_err(failed)?;
-            if !each(number.value(), value.value()) {
+            if !each(number.value(), value.value().1) {
                 break;
             }
         }
@@ -156,10 +154,7 @@ impl JournalStore for Log {
     }
 
     fn bounds(&mut self) -> Result<(u64, u64), StoreError> {
-        let transaction = self.database().begin_read().map_err(failed)?;
-        let values = transaction.open_table(VALUES).map_err(failed)?;
-        let first = values.first().map_err(failed)?.map_or(self.last + 1, |(number, _)| number.value());
-        Ok((self.last, first))
+        Ok((self.last, self.first))
     }
 
     fn trim(&mut self, number: u64) -> Result<(), StoreError> {

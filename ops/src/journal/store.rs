@@ -277,7 +277,7 @@ impl Store {
             return Ok(state);
         }
         let mut reading = Reading { next: from, heads, recovery, catalog: row::catalog_of(&state.registrar) };
-        let mut rebuild = Rebuild::new(state).map_err(|error| damage(error))?;
+        let mut rebuild = Rebuild::new(state).map_err(damage)?;
         let mut fault = None;
         let read = log.read(from, &mut |number, bytes| {
             let applied = reading.apply(number, bytes, &mut rebuild);
@@ -301,7 +301,7 @@ impl Store {
             return Err(damage(format_args!("the journal ends at append {ends_at}, not at {last}")));
         }
         recovery.taken_back = rebuild.take_back();
-        rebuild.finish().map_err(|error| damage(error))
+        rebuild.finish().map_err(damage)
     }
 
     /// Begins to write a checkpoint that append `from` and those after it continue.

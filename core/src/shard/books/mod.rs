@@ -94,7 +94,7 @@ pub(crate) struct Books {
     pub(crate) partitions: Vec<PartitionId>,
     incarnation: Incarnation,
     /// The effects since the last unit, if there is a journal.
-    effects: Option<Box<Vec<Effect>>>,
+    effects: Option<Vec<Effect>>,
 }
 
 impl Books {
@@ -385,7 +385,7 @@ impl Books {
     /// Notes all changes of nodes from now on, and those of the effects so far.
     pub(crate) fn note_nodes(&mut self) {
         *self.nodes.unwritten_mut() = Some(Box::default());
-        let effects = self.effects.as_deref().map_or(&[][..], Vec::as_slice);
+        let effects = self.effects.as_deref().unwrap_or_default();
         let changed: Vec<NodeId> = effects
             .iter()
             .filter_map(|effect| match effect {
@@ -401,8 +401,9 @@ impl Books {
 
     /// Takes the effects since the last call, and the nodes that changed. `None` without a journal.
     pub(crate) fn take_effects(&mut self) -> Option<(Vec<Effect>, Box<Changed>)> {
-        let effects = std::mem::take(&mut **self.effects.as_mut()?);
-        Some((effects, self.nodes.unwritten_mut().take()?))
+        let effects = std::mem::take(self.effects.as_mut()?);
+        let changed = self.nodes.unwritten_mut().take();
+        Some((effects, changed.expect("with a journal, changes of nodes are noted")))
     }
 
     /// Gives the empty list of changed nodes back.

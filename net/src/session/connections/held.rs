@@ -1,6 +1,6 @@
 //! Replies that wait until what they tell of is durable.
 //!
-//! Every reply of the service leaves through here, whoever made it: a shard, a planner, the registrar. It tells of
+//! Every reply of the service leaves through here, from a shard, a planner or the registrar. It tells of
 //! nothing that is not in the journal at that time, so it may leave once all of that is durable.
 
 use std::collections::VecDeque;

@@ -1,7 +1,8 @@
 //! Waiting placements: how they begin, end early, and are answered. Waiting groups end the same way.
 
+use wharf_core::group::{NoGroup, PlanReply};
 use wharf_core::limits::{CANDIDATES_WAITING_MAX, CONNECTION_WAITING_MAX, PORT_CANDIDATES_WAITING_MAX};
-use wharf_core::router::{PortRequest, WaitEnd, WaitRequest};
+use wharf_core::router::{PortReply, PortRequest, WaitEnd, WaitRequest};
 use wharf_core::time::Time;
 
 use super::operation::{Operation, Parts};
@@ -75,5 +76,15 @@ impl ConnectionService {
         if let Some((_, reply)) = self.port.end_wait(tag(operation, 0), why, now) {
             self.handle_reply(operation, 0, reply, now);
         }
+    }
+}
+
+/// Returns whether a waiting request was ended early and this is its answer. For a group that was removed
+/// meanwhile, the removal is the outcome instead.
+pub(super) fn is_taken_back(reply: &PortReply) -> bool {
+    match reply {
+        PortReply::Place(Err(not_placed)) => not_placed.ended == Some(WaitEnd::Cancelled),
+        PortReply::Plan(reply) => matches!(**reply, PlanReply::Group(Err(NoGroup::Cancelled))),
+        _ => false,
     }
 }

@@ -4,6 +4,8 @@
 
 mod traces;
 
+use std::time::Duration;
+
 use traces::{CONSTRAINED, DEFAULT, Files, files, sample_files, verify_written};
 use wharf_bench::replay::{Replay, ReplayOptions, Silent, replay_on};
 use wharf_bench::target::RemoteTarget;
@@ -27,7 +29,7 @@ fn replay_and_verify(files: &Files, options: &ReplayOptions, refusals: Refusals)
         server_name: "localhost".to_owned(),
         roots: daemon.certificates.clone(),
         name: "replay test".to_owned(),
-        reconnects: 0,
+        retry_for: Duration::ZERO,
     };
     let replay = {
         let mut server = RemoteTarget::open(|| Client::connect(client)).unwrap();

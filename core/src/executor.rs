@@ -28,8 +28,10 @@ use crate::link::{
     ThreadWaker, ViewInterest, ViewNews, WokenBox,
 };
 use crate::planted::{PlantedBug, is_planted};
+use crate::request::Placement;
 use crate::router::port::{Answer, Submission};
-use crate::shard::{ClaimEvent, Command, Outcome, Pages, Shard};
+use crate::shard::{ClaimEvent, Command, NodeChange, Outcome, Pages, ReservationChange, Shard};
+use crate::state::{Deed, Done, Origin};
 use crate::time::Time;
 
 /// The port number in a batch record for commands that the runner feeds back itself.
@@ -93,6 +95,8 @@ pub struct ShardRunner {
     batch: Vec<Command>,
     tokens: Vec<u32>,
     enqueued: Vec<Time>,
+    /// The request of each command. Empty without a journal.
+    origins: Vec<Option<Origin>>,
     order: Vec<(u16, u16)>,
     outcomes: Vec<Outcome>,
     spin: u32,
@@ -145,6 +149,7 @@ impl ShardRunner {
             batch: Vec::with_capacity(BATCH_MAX),
             tokens: Vec::with_capacity(BATCH_MAX),
             enqueued: Vec::with_capacity(BATCH_MAX),
+            origins: Vec::new(),
             order: Vec::new(),
             outcomes: Vec::with_capacity(BATCH_MAX),
             own: Vec::new(),
@@ -276,11 +281,7 @@ impl ShardRunner {
         self.shard.step_batch(&mut self.batch, now, &mut self.outcomes);
         assert!(self.outcomes.len() == count, "{count} commands, {} outcomes", self.outcomes.len());
         // First of all: whatever follows from the effects is put into the journal after them.
-        if let Some(journal) = &self.journal
-            && let Some(unit) = self.shard.take_unit()
-        {
-            journal.put(unit);
-        }
+        self.record();
         // Before the outcomes: a caller that has seen an outcome finds facts at least as new.
         let late = is_planted(PlantedBug::PublishedAfterAnswers);
         if !late {
@@ -299,6 +300,16 @@ impl ShardRunner {
         }
         self.tell_claims(observer);
         count
+    }
+
+    /// Puts the effects of the batch into the journal, with the requests that caused them.
+    fn record(&mut self) {
+        let Some(journal) = &self.journal else { return };
+        let pairs = self.origins.drain(..).zip(&self.outcomes);
+        let done = pairs.filter_map(|(origin, outcome)| done_of(origin?, outcome)).collect();
+        if let Some(unit) = self.shard.take_unit(done) {
+            journal.put(unit);
+        }
     }
 
     /// Sets where the effects of each batch go. The shard must note them.
@@ -410,6 +421,9 @@ impl ShardRunner {
                     self.batch.push(submission.command);
                     self.tokens.push(submission.token);
                     self.enqueued.push(submission.enqueued);
+                    if self.journal.is_some() {
+                        self.origins.push(submission.origin);
+                    }
                     count += 1;
                 }
                 if count > 0 {
@@ -442,6 +456,9 @@ impl ShardRunner {
             self.batch.push(submission.command);
             self.tokens.push(submission.token);
             self.enqueued.push(submission.enqueued);
+            if self.journal.is_some() {
+                self.origins.push(submission.origin);
+            }
             self.order.push((port, 1));
         }
     }
@@ -455,6 +472,9 @@ impl ShardRunner {
         self.batch.extend(self.own.drain(..count));
         self.tokens.resize(count, 0);
         self.enqueued.resize(count, clock.now());
+        if self.journal.is_some() {
+            self.origins.resize(count, None);
+        }
         self.order.push((OWN_PORT, count as u16));
     }
 
@@ -487,6 +507,31 @@ impl ShardRunner {
             }
         }
     }
+}
+
+/// Returns what a part of a request has done. `None` if it changed nothing.
+fn done_of(origin: Origin, outcome: &Outcome) -> Option<Done> {
+    let placed = |placement: &Placement| {
+        let alternative = origin.alternative.unwrap_or(placement.alternative);
+        Deed::Placed(Box::new(Placement { alternative, ..placement.clone() }), None)
+    };
+    let deed = match outcome {
+        Outcome::Place(Ok(placement)) => placed(placement),
+        Outcome::PlaceInto(Ok(placement)) | Outcome::Adopt(Ok(placement)) => placed(placement),
+        Outcome::Release(Ok(released)) => Deed::Released(released.inside),
+        &Outcome::Node(Ok(change)) => match change {
+            NodeChange::Added(node)
+            | NodeChange::Updated(node)
+            | NodeChange::State(node, _)
+            | NodeChange::Health(node) => Deed::NodeChanged(node),
+            NodeChange::Removed { node, allocations_ended, .. } => Deed::NodeRemoved(node, allocations_ended),
+        },
+        &Outcome::Reserve(Ok(ReservationChange::Ended(node))) => Deed::ReservationEnded(node),
+        Outcome::Applied(Ok(applied)) => Deed::Statement(applied.statement, applied.granted.clone()),
+        // A reservation that is made again is the same.
+        _ => return None,
+    };
+    Some(Done { origin, deed })
 }
 
 const _: () = assert!(crate::limits::PORTS_MAX <= 64, "ports fit one word of bits");

@@ -17,7 +17,7 @@ use crate::map::FixedMap;
 use crate::registrar::RemovedNodes;
 use crate::state::{
     AllocationRecord, BundleRecord, GranularityState, GroupRecord, InsideRecord, PartitionState,
-    RegistrarState, RemovedNode, ShardState, StoreState,
+    RegistrarState, RemovedNode, SessionTable, ShardState, StoreState,
 };
 use crate::time::Time;
 
@@ -66,6 +66,7 @@ pub struct Globals {
     unit_instances: Vec<u16>,
     removed: RemovedNodes,
     groups: BTreeMap<GroupId, GroupRecord>,
+    sessions: SessionTable,
 }
 
 impl Globals {
@@ -84,6 +85,7 @@ impl Globals {
             unit_instances,
             removed: kept,
             groups: groups.map(|group| (group.id, group)).collect(),
+            sessions: SessionTable::new(state.sessions.clone()),
         }
     }
 
@@ -92,7 +94,7 @@ impl Globals {
         self.now = self.now.max(unit.now);
         match &unit.changes {
             Changes::Started { incarnation, .. } => self.incarnation = self.incarnation.max(*incarnation),
-            Changes::Shard { effects, .. } => effects.iter().for_each(|effect| self.apply_effect(effect)),
+            Changes::Shard { .. } | Changes::Decided(..) => {}
             Changes::Kinds(resources, unit_instances) => {
                 self.resources.clone_from(resources);
                 self.unit_instances.clone_from(unit_instances);
@@ -105,6 +107,12 @@ impl Globals {
                     };
                 }
             }
+            Changes::Sessions(changes) => changes.iter().for_each(|change| self.sessions.apply(change)),
+        }
+        // First: a node may be placed on and removed in one unit.
+        unit.done.iter().for_each(|done| self.sessions.note(done));
+        if let Changes::Shard { effects, .. } = &unit.changes {
+            effects.iter().for_each(|effect| self.apply_effect(effect));
         }
     }
 
@@ -119,6 +127,7 @@ impl Globals {
             }
             Effect::NodeRemoved(node) => {
                 self.meet(node.id);
+                self.sessions.keep_name(node.id, &node.name);
                 if let Some(identity) = &node.identity {
                     let name = node.name.clone();
                     let identity = identity.clone();
@@ -148,6 +157,7 @@ impl Globals {
                 unit_instances: self.unit_instances.clone(),
             },
             groups: self.groups.values().cloned().collect(),
+            sessions: self.sessions.iter().cloned().collect(),
             ..StoreState::create(partitions)
         }
     }
@@ -246,7 +256,7 @@ impl Rebuild {
                 }
                 effects.into_iter().try_for_each(|effect| self.apply_effect(effect))?;
             }
-            Changes::Kinds(..) | Changes::Groups(_) => {}
+            Changes::Kinds(..) | Changes::Groups(_) | Changes::Sessions(_) | Changes::Decided(..) => {}
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ impl Journaled {
 
     /// Takes what the last batch changed.
     pub(crate) fn follow(&mut self, shard: &mut Shard) {
-        self.units.extend(shard.take_unit());
+        self.units.extend(shard.take_unit(Vec::new()));
     }
 
     /// Reads the next page of the checkpoint, or begins a new one. The page is a command among others.
@@ -61,9 +61,9 @@ impl Journaled {
         let empty = || Rebuild::new(StoreState::create(partitions)).map_err(|error| error.to_string());
         let started = Changes::Started { incarnation: Incarnation(1), shards: 1 };
         let mut whole = empty()?;
-        whole.apply(Unit { now, changes: started.clone() }).map_err(|error| error.to_string())?;
+        whole.apply(Unit::new(now, started.clone())).map_err(|error| error.to_string())?;
         let mut from_pages = empty()?;
-        from_pages.apply(Unit { now, changes: started }).map_err(|error| error.to_string())?;
+        from_pages.apply(Unit::new(now, started)).map_err(|error| error.to_string())?;
         for page in self.pages {
             let CheckpointPage { partitions, policy: (policy, granularity), .. } = page;
             from_pages.set_policy(ShardId(0).index(), policy, granularity);

@@ -1,6 +1,8 @@
 //! The bounds of a server that are not part of the wire format. `net/src/protocol/` has those of the wire
 //! format, `core/src/limits.rs` those of the engine.
 
+use std::time::Duration;
+
 use wharf_core::limits::PORT_GROUPS_WAITING_MAX;
 
 use crate::protocol::FRAME_BYTES_MAX;
@@ -9,8 +11,10 @@ use crate::protocol::FRAME_BYTES_MAX;
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Default maximum number of connections from one address: a quarter of all.
 pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u32 = CONNECTIONS_MAX as u32 / 4;
-/// Maximum number of sessions kept without a connection.
-pub const DETACHED_SESSIONS_MAX: usize = 1024;
+/// Maximum number of sessions kept without a connection. After a restart, those of all connections are among them.
+pub const DETACHED_SESSIONS_MAX: usize = CONNECTIONS_MAX + 1024;
+/// Default of the time after which a session without a connection ends.
+pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);
 
 /// Maximum number of groups waiting at one I/O thread, over all clients.
 pub const WAITING_GROUPS_MAX: u32 = PORT_GROUPS_WAITING_MAX as u32;

@@ -18,19 +18,20 @@
 //! session on to the next connection of the same client.
 
 pub mod connections;
+mod detached;
+pub use detached::DetachedSessions;
 pub mod registrar;
 pub mod shared;
 pub(crate) mod tags;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use wharf_core::ids::{Incarnation, SessionId};
+use wharf_core::ids::SessionId;
 use wharf_core::planted::{PlantedBug, is_planted};
+use wharf_core::state::{Deed, KeptOutcome, Origin, OutcomeRecord, SessionRecord};
 
-use crate::limits::DETACHED_SESSIONS_MAX;
 use crate::protocol::{
-    APART_MAX, DETACHED_KEPT_BYTES_MAX, SESSION_KEPT_BYTES_MAX, SESSION_WAITS_BYTES_MAX, SessionToken,
-    UNACKNOWLEDGED_MAX,
+    APART_MAX, SESSION_KEPT_BYTES_MAX, SESSION_WAITS_BYTES_MAX, SessionToken, UNACKNOWLEDGED_MAX,
 };
 pub use crate::weight::Weight;
 
@@ -49,6 +50,23 @@ enum Entry {
     Interrupted,
     /// An answered wait. Holds the encoded reply.
     WaitAnswered(Box<[u8]>),
+    /// An earlier start began it and did these parts, which are not done again. True if it is acknowledged individually.
+    Recovered(Parts, bool),
+}
+
+/// What an earlier start did of a request, by part.
+pub type Parts = Vec<(u16, Deed)>;
+
+/// A sequence of a session.
+#[derive(Debug)]
+struct Slot {
+    /// Hash of the request. 0 if there is none.
+    fingerprint: u32,
+    entry: Entry,
+}
+
+impl Slot {
+    const VACANT: Self = Self { fingerprint: 0, entry: Entry::Vacant };
 }
 
 /// The decision about a request.
@@ -60,6 +78,8 @@ pub enum Admission<'a> {
     UnderWay,
     /// The request was answered. Send this reply again.
     Answered(&'a [u8]),
+    /// Another request had this sequence.
+    Reused,
     /// The request was acknowledged and its outcome dropped. It is not executed again.
     Stale,
     /// The sequence is too far ahead, or too many bytes are kept. The client must acknowledge replies first.
@@ -74,9 +94,11 @@ pub struct Session {
     /// All sequences below this one are acknowledged.
     base: u64,
     /// The entries from `base` on.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<Slot>,
     /// Waits with a sequence below `base`.
-    apart: BTreeMap<u64, Entry>,
+    apart: BTreeMap<u64, Slot>,
+    /// What an earlier start did of requests that are executed again.
+    recovered: BTreeMap<u64, Parts>,
     /// True if the client acknowledges waits individually.
     exact: bool,
     in_flight: usize,
@@ -100,6 +122,7 @@ impl Session {
             base: 1,
             entries: VecDeque::new(),
             apart: BTreeMap::new(),
+            recovered: BTreeMap::new(),
             exact: false,
             in_flight: 0,
             kept_bytes: 0,
@@ -141,12 +164,12 @@ impl Session {
     /// Returns the kept bytes plus those of the window. A client that skips sequences makes the window long
     /// without any outcome.
     fn detached_bytes(&self) -> usize {
-        self.all_kept_bytes() + self.entries.capacity() * size_of::<Entry>()
+        self.all_kept_bytes() + self.entries.capacity() * size_of::<Slot>()
     }
 
     /// Frees the memory of vacant entries at the end of the window.
     fn trim_window(&mut self) {
-        while matches!(self.entries.back(), Some(Entry::Vacant)) {
+        while matches!(self.entries.back(), Some(Slot { entry: Entry::Vacant, .. })) {
             self.entries.pop_back();
         }
         self.entries.shrink_to_fit();
@@ -171,9 +194,14 @@ impl Session {
         let lowest_unacknowledged =
             lowest_unacknowledged + u64::from(is_planted(PlantedBug::OutcomeForgottenEarly));
         while self.base < lowest_unacknowledged {
-            match self.entries.front() {
+            match self.entries.front().map(|slot| &slot.entry) {
                 Some(Entry::InFlight(_)) => return,
-                Some(Entry::Waiting(_) | Entry::Interrupted | Entry::WaitAnswered(_)) => {
+                Some(
+                    Entry::Waiting(_)
+                    | Entry::Interrupted
+                    | Entry::WaitAnswered(_)
+                    | Entry::Recovered(_, true),
+                ) => {
                     if self.apart.len() >= APART_MAX {
                         return;
                     }
@@ -193,9 +221,9 @@ impl Session {
         }
     }
 
-    /// Drops the outcome of the wait at `sequence`. The client has its reply.
-    pub fn acknowledge_wait(&mut self, sequence: u64) {
-        let Some(entry) = self.entry_mut(sequence) else { return };
+    /// Drops the outcome of the wait at `sequence`. The client has its reply. Returns whether there was one.
+    pub fn acknowledge_wait(&mut self, sequence: u64) -> bool {
+        let Some(entry) = self.entry_mut(sequence) else { return false };
         match entry {
             Entry::WaitAnswered(reply) => {
                 let bytes = reply.len();
@@ -204,16 +232,82 @@ impl Session {
             }
             Entry::Interrupted => *entry = Entry::Vacant,
             // The client is wrong: there is no reply that it could have.
-            _ => return,
+            _ => return false,
         }
         self.apart.remove(&sequence);
+        true
     }
 
-    fn entry_mut(&mut self, sequence: u64) -> Option<&mut Entry> {
+    fn slot_mut(&mut self, sequence: u64) -> Option<&mut Slot> {
         match sequence.checked_sub(self.base) {
             Some(offset) => self.entries.get_mut(usize::try_from(offset).ok()?),
             None => self.apart.get_mut(&sequence),
         }
+    }
+
+    fn entry_mut(&mut self, sequence: u64) -> Option<&mut Entry> {
+        self.slot_mut(sequence).map(|slot| &mut slot.entry)
+    }
+
+    /// Returns the origin of the first part of a request in progress.
+    #[must_use]
+    pub fn origin(&mut self, sequence: u64) -> Option<Origin> {
+        let session = self.id;
+        let mark = self.base;
+        let Slot { fingerprint, entry } = self.slot_mut(sequence)?;
+        let is_wait = matches!(entry, Entry::Waiting(_));
+        Some(Origin {
+            session,
+            sequence,
+            mark,
+            fingerprint: *fingerprint,
+            part: 0,
+            is_wait,
+            alternative: None,
+        })
+    }
+
+    /// Takes what an earlier start did of a request that is executed again.
+    pub fn take_recovered(&mut self, sequence: u64) -> Parts {
+        if self.recovered.is_empty() {
+            return Parts::new();
+        }
+        self.recovered.remove(&sequence).unwrap_or_default()
+    }
+
+    /// Returns the session as it is stored. Nothing may be in progress.
+    #[must_use]
+    pub fn record(&self) -> SessionRecord {
+        assert!(self.in_flight == 0, "session {} is stored with requests in progress", self.id);
+        let window = (self.base..).zip(&self.entries);
+        let all = self.apart.iter().map(|(&sequence, slot)| (sequence, slot)).chain(window);
+        let outcomes = all.filter_map(|(sequence, slot)| Some((sequence, slot.record()?))).collect();
+        SessionRecord { id: self.id, token: self.token, mark: self.base, outcomes }
+    }
+
+    /// Creates a session from its record.
+    #[must_use]
+    pub fn restore(record: SessionRecord) -> Self {
+        let SessionRecord { id, token, mark, outcomes } = record;
+        let mut session = Self { base: mark.max(1), ..Self::new(id, token) };
+        for (sequence, record) in outcomes {
+            let slot = Slot::restore(record);
+            match &slot.entry {
+                Entry::Answered(reply) => session.kept_bytes += reply.len(),
+                Entry::WaitAnswered(reply) => session.waits_bytes += reply.len(),
+                _ => {}
+            }
+            let Some(offset) = sequence.checked_sub(session.base) else {
+                session.apart.insert(sequence, slot);
+                continue;
+            };
+            // A record is not larger than the window that it was written from.
+            let offset = usize::try_from(offset).expect("the window is small");
+            assert!(offset < UNACKNOWLEDGED_MAX as usize, "sequence {sequence} is beyond the window");
+            session.entries.resize_with(session.entries.len().max(offset + 1), || Slot::VACANT);
+            session.entries[offset] = slot;
+        }
+        session
     }
 
     /// Sets the weight of the request at `sequence`, which is in progress, until it is answered.
@@ -268,11 +362,13 @@ impl Session {
         self.put_on(waiting);
     }
 
-    /// Decides what to do with the request at `sequence`. A new request is in progress afterwards.
-    pub fn admit(&mut self, sequence: u64) -> Admission<'_> {
+    /// Decides what to do with the request at `sequence`, whose hash is `fingerprint`. A new request is in progress
+    /// afterwards.
+    pub fn admit(&mut self, sequence: u64, fingerprint: u32) -> Admission<'_> {
         let Some(offset) = sequence.checked_sub(self.base) else {
-            let apart = self.apart.get_mut(&sequence);
-            return apart.map_or(Admission::Stale, |entry| entry.admit(&mut self.in_flight));
+            let Some(slot) = self.apart.get_mut(&sequence) else { return Admission::Stale };
+            self.recovered.extend(slot.take_recovered(fingerprint).map(|parts| (sequence, parts)));
+            return slot.admit(fingerprint, &mut self.in_flight);
         };
         if offset >= u64::from(UNACKNOWLEDGED_MAX) {
             return Admission::OutOfWindow;
@@ -281,13 +377,15 @@ impl Session {
         // The lowest unacknowledged request is always executed. Until it is answered, the client cannot
         // acknowledge the outcomes kept above it.
         let full = offset > 0 && self.kept_bytes + self.promised_bytes >= SESSION_KEPT_BYTES_MAX;
-        if full && matches!(self.entries.get(offset), None | Some(Entry::Vacant)) {
+        if full && matches!(self.entries.get(offset), None | Some(Slot { entry: Entry::Vacant, .. })) {
             return Admission::OutOfWindow;
         }
         while self.entries.len() <= offset {
-            self.entries.push_back(Entry::Vacant);
+            self.entries.push_back(Slot::VACANT);
         }
-        self.entries[offset].admit(&mut self.in_flight)
+        let slot = &mut self.entries[offset];
+        self.recovered.extend(slot.take_recovered(fingerprint).map(|parts| (sequence, parts)));
+        slot.admit(fingerprint, &mut self.in_flight)
     }
 
     /// Keeps the outcome of a request in progress.
@@ -335,85 +433,67 @@ impl Session {
     }
 }
 
-impl Entry {
-    fn admit(&mut self, in_flight: &mut usize) -> Admission<'_> {
-        let begun = match self {
-            Self::Vacant => Self::InFlight(Weight::default()),
-            Self::Interrupted => Self::Waiting(Weight { waits: true, ..Weight::default() }),
-            Self::InFlight(_) | Self::Waiting(_) => return Admission::UnderWay,
-            Self::Answered(reply) | Self::WaitAnswered(reply) => return Admission::Answered(reply),
+impl Slot {
+    fn admit(&mut self, fingerprint: u32, in_flight: &mut usize) -> Admission<'_> {
+        if !matches!(self.entry, Entry::Vacant) && self.fingerprint != fingerprint {
+            return Admission::Reused;
+        }
+        let Self { fingerprint: kept, entry } = self;
+        let begun = match entry {
+            Entry::Vacant => Entry::InFlight(Weight::default()),
+            Entry::Interrupted => Entry::Waiting(Weight { waits: true, ..Weight::default() }),
+            Entry::InFlight(_) | Entry::Waiting(_) => return Admission::UnderWay,
+            Entry::Answered(reply) | Entry::WaitAnswered(reply) => return Admission::Answered(reply),
+            Entry::Recovered(..) => unreachable!("what was recovered was taken"),
         };
-        *self = begun;
+        *entry = begun;
+        *kept = fingerprint;
         *in_flight += 1;
         Admission::New
     }
-}
 
-/// Sessions without a connection. They are kept until their clients return or newer sessions evict them.
-#[derive(Debug)]
-pub struct DetachedSessions {
-    incarnation: Incarnation,
-    opened: u64,
-    sessions: BTreeMap<SessionId, Session>,
-    /// Ids in the order in which the sessions were detached.
-    order: VecDeque<SessionId>,
-    /// Bytes that the sessions keep.
-    kept_bytes: usize,
-}
-
-impl DetachedSessions {
-    /// Creates an empty collection.
-    #[must_use]
-    pub fn new(incarnation: Incarnation) -> Self {
-        Self { incarnation, opened: 0, sessions: BTreeMap::new(), order: VecDeque::new(), kept_bytes: 0 }
-    }
-
-    /// Opens a new session.
-    pub fn open(&mut self, token: SessionToken) -> Session {
-        self.opened += 1;
-        Session::new(SessionId { incarnation: self.incarnation, number: self.opened }, token)
-    }
-
-    /// Keeps a session whose connection is gone. Drops the oldest sessions while there are too many or they
-    /// keep too many bytes.
-    ///
-    /// # Panics
-    /// Panics if the session has requests in progress, since their outcomes would be lost.
-    pub fn detach(&mut self, mut session: Session) {
-        assert!(session.in_flight == 0, "session {} is detached with requests under way", session.id);
-        session.trim_window();
-        self.kept_bytes += session.detached_bytes();
-        self.order.push_back(session.id);
-        self.sessions.insert(session.id, session);
-        while self.order.len() > DETACHED_SESSIONS_MAX || self.kept_bytes > DETACHED_KEPT_BYTES_MAX {
-            let Some(oldest) = self.order.pop_front() else { return };
-            self.take(oldest);
-        }
-    }
-
-    fn take(&mut self, id: SessionId) -> Option<Session> {
-        let session = self.sessions.remove(&id)?;
-        self.kept_bytes -= session.detached_bytes();
-        Some(session)
-    }
-
-    /// Returns whether a session is kept that can be resumed with `token`.
-    #[must_use]
-    pub fn has(&self, id: SessionId, token: &SessionToken) -> bool {
-        self.sessions.get(&id).is_some_and(|session| session.token == *token)
-    }
-
-    /// Takes a session out to resume it. Returns `None` if it is not kept or the token is wrong.
-    pub fn resume(&mut self, id: SessionId, token: &SessionToken) -> Option<Session> {
-        if !self.has(id, token) {
+    /// Takes what an earlier start did, if this is the same request. It can be executed then.
+    fn take_recovered(&mut self, fingerprint: u32) -> Option<Parts> {
+        if self.fingerprint != fingerprint {
             return None;
         }
-        self.order.retain(|&kept| kept != id);
-        let session = self.take(id)?;
-        if is_planted(PlantedBug::ResumedSessionEmpty) {
-            return Some(Session::new(id, session.token));
+        match std::mem::replace(&mut self.entry, Entry::Vacant) {
+            Entry::Recovered(parts, is_wait) => {
+                if is_wait {
+                    self.entry = Entry::Interrupted;
+                }
+                Some(parts)
+            }
+            other => {
+                self.entry = other;
+                None
+            }
         }
-        Some(session)
+    }
+
+    /// Returns the outcome as it is stored.
+    fn record(&self) -> Option<OutcomeRecord> {
+        let reply = |reply: &[u8]| KeptOutcome::Reply(reply.into());
+        let (is_wait, outcome) = match &self.entry {
+            Entry::Vacant => return None,
+            Entry::Answered(bytes) => (false, reply(bytes)),
+            Entry::WaitAnswered(bytes) => (true, reply(bytes)),
+            Entry::Interrupted => (true, KeptOutcome::Parts(Vec::new())),
+            Entry::Recovered(parts, is_wait) => (*is_wait, KeptOutcome::Parts(parts.clone())),
+            Entry::InFlight(_) | Entry::Waiting(_) => unreachable!("nothing is in progress"),
+        };
+        Some(OutcomeRecord { fingerprint: self.fingerprint, is_wait, outcome })
+    }
+
+    fn restore(record: OutcomeRecord) -> Self {
+        let OutcomeRecord { fingerprint, is_wait, outcome } = record;
+        let entry = match (outcome, is_wait) {
+            (KeptOutcome::Reply(reply), false) => Entry::Answered(reply[..].into()),
+            (KeptOutcome::Reply(reply), true) => Entry::WaitAnswered(reply[..].into()),
+            (KeptOutcome::Parts(parts), true) if parts.is_empty() => Entry::Interrupted,
+            (KeptOutcome::Parts(parts), is_wait) => Entry::Recovered(parts, is_wait),
+        };
+        Self { fingerprint, entry }
     }
 }
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use quinn::EndpointConfig;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn_proto::HashedConnectionIdGenerator;
+use ring::hmac;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -29,8 +32,11 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 type Chain = Vec<CertificateDer<'static>>;
 
 /// The server's certificate. [`set`](Self::set) replaces it for new connections.
-#[derive(Debug)]
-pub struct ServerCertificate(ArcSwap<CertifiedKey>);
+pub struct ServerCertificate {
+    key: ArcSwap<CertifiedKey>,
+    /// The secret from which the server recognises connections of an earlier start.
+    resets: hmac::Key,
+}
 
 impl ServerCertificate {
     /// Creates it from a certificate chain and its key.
@@ -38,7 +44,9 @@ impl ServerCertificate {
     /// # Errors
     /// Fails if the key cannot be used.
     pub fn new(chain: Chain, key: PrivateKeyDer<'static>) -> Result<Arc<Self>, TlsError> {
-        Ok(Arc::new(Self(ArcSwap::from_pointee(CertifiedKey::from_der(chain, key, &provider())?))))
+        let resets = hmac::Key::new(hmac::HMAC_SHA256, key.secret_der());
+        let key = ArcSwap::from_pointee(CertifiedKey::from_der(chain, key, &provider())?);
+        Ok(Arc::new(Self { key, resets }))
     }
 
     /// Replaces the certificate.
@@ -46,14 +54,33 @@ impl ServerCertificate {
     /// # Errors
     /// Fails if the key cannot be used. The old certificate then stays.
     pub fn set(&self, chain: Chain, key: PrivateKeyDer<'static>) -> Result<(), TlsError> {
-        self.0.store(Arc::new(CertifiedKey::from_der(chain, key, &provider())?));
+        self.key.store(Arc::new(CertifiedKey::from_der(chain, key, &provider())?));
         Ok(())
+    }
+
+    /// Returns the configuration of an endpoint that recognises connections of earlier starts with the same key. It
+    /// resets them, so that their clients connect again at once (RFC 9000, section 10.3).
+    pub(crate) fn endpoint(&self) -> EndpointConfig {
+        let secret = |purpose: &[u8]| hmac::sign(&self.resets, purpose);
+        let ids = secret(b"connection ids");
+        let (ids, _) = ids.as_ref().split_first_chunk().expect("a tag has 32 bytes");
+        let ids = u64::from_le_bytes(*ids);
+        let resets = hmac::Key::new(hmac::HMAC_SHA256, secret(b"stateless resets").as_ref());
+        let mut config = EndpointConfig::new(Arc::new(resets));
+        config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+        config
+    }
+}
+
+impl std::fmt::Debug for ServerCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerCertificate").finish_non_exhaustive()
     }
 }
 
 impl ResolvesServerCert for ServerCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
+        Some(self.key.load_full())
     }
 }
 

@@ -11,6 +11,8 @@ mod books;
 mod cancels;
 #[path = "binary/commands.rs"]
 mod commands;
+#[path = "binary/exactly_once.rs"]
+mod exactly_once;
 #[path = "binary/faults.rs"]
 mod faults;
 #[path = "binary/floods.rs"]

@@ -94,7 +94,7 @@ fn drive(daemon: &Daemon, options: DemoOptions, progress: &mut dyn Progress) -> 
         server_name: "localhost".to_owned(),
         roots: daemon.certificates.clone(),
         name: "wharf-bench demo".to_owned(),
-        reconnects: 0,
+        retry_for: Duration::ZERO,
     };
     let mut target = RemoteTarget::open(|| Client::connect(config))?;
     let registering = Instant::now();

@@ -8,6 +8,7 @@ pub use floor::floor_sync_ns;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde::Serialize;
 use wharf_core::request::Policy;
@@ -135,7 +136,7 @@ fn drive(
         server_name: "localhost".to_owned(),
         roots: daemon.certificates.clone(),
         name: "wharf-bench durability".to_owned(),
-        reconnects: 0,
+        retry_for: Duration::ZERO,
     };
     let mut target = RemoteTarget::open(|| Client::connect(config))?;
     target.register(&trace.nodes.iter().map(TraceNode::spec).collect::<Vec<_>>())?;

@@ -189,7 +189,7 @@ impl Served {
     pub(super) fn begin(&mut self, requests: usize, commands: &[Command]) {
         for sequence in self.sequence..self.sequence + requests as u64 {
             self.session.acknowledge(sequence.saturating_sub(WINDOW));
-            let admitted = matches!(self.session.admit(sequence), Admission::New);
+            let admitted = matches!(self.session.admit(sequence, 0), Admission::New);
             assert!(admitted, "request {sequence} is new");
         }
         let now = self.clock.now();

@@ -156,7 +156,7 @@ async fn drive(
         server_name: "localhost".to_owned(),
         roots: daemon.certificates.clone(),
         name: "wharf-bench groups".to_owned(),
-        reconnects: 0,
+        retry_for: Duration::ZERO,
     };
     let client = Client::connect(config).await?;
     let most = client.hello().limits.in_flight_max as usize;

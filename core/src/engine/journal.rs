@@ -21,8 +21,8 @@ pub(super) fn open(
     let queue = Arc::<JournalQueue<Unit>>::default();
     queue.set_bells(ports.iter().map(|port| Arc::clone(port.bell())).collect(), Arc::clone(&bell));
     let shards = u16::try_from(runners.len()).expect("SHARDS_MAX fits u16");
-    queue.put(Unit { now, changes: Changes::Started { incarnation, shards } });
-    queue.put(Unit { now, changes: registrar.kinds() });
+    queue.put(Unit::new(now, Changes::Started { incarnation, shards }));
+    queue.put(Unit::new(now, registrar.kinds()));
     runners.iter_mut().for_each(|runner| runner.set_journal(Arc::clone(&queue)));
     for (number, port) in (0..).zip(ports) {
         port.set_journal(JournalPort::new(&queue, number));

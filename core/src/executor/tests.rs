@@ -86,7 +86,7 @@ impl Bed {
     }
 
     fn ask(&mut self, now: u64, command: Command) -> Outcome {
-        let submission = Submission { token: 7, enqueued: Time(now), command };
+        let submission = Submission { token: 7, enqueued: Time(now), origin: None, command };
         assert!(self.submissions.push(submission).is_ok());
         self.batch(now);
         self.answers.pop().expect("an answer").outcome
@@ -160,7 +160,9 @@ fn an_export_has_nothing_undecided_and_all_that_is_committed() {
     let third = Arc::new(DecisionCell::default());
     let prepare = bed.prepare_command(3, 1_000, &third);
     for command in [prepare, Command::Export, Command::Status] {
-        assert!(bed.submissions.push(Submission { token: 7, enqueued: Time(6), command }).is_ok());
+        assert!(
+            bed.submissions.push(Submission { token: 7, enqueued: Time(6), origin: None, command }).is_ok()
+        );
     }
     while bed.batch(6) > 0 {}
     assert_eq!((open.decision(), third.decision()), (Some(Decision::Aborted), Some(Decision::Aborted)));
@@ -195,7 +197,9 @@ fn a_runner_with_something_to_feed_back_does_not_sleep() {
     assert!(bed.runner.fall_asleep() && !bed.runner.oversleeps());
     // A command in a ring is overslept if the bell was not rung for it.
     let command = Command::Status;
-    assert!(bed.submissions.push(Submission { token: 7, enqueued: Time(100), command }).is_ok());
+    assert!(
+        bed.submissions.push(Submission { token: 7, enqueued: Time(100), origin: None, command }).is_ok()
+    );
     assert!(bed.runner.oversleeps());
     assert!(!bed.runner.fall_asleep() && !bed.runner.oversleeps());
 }

@@ -17,12 +17,12 @@ pub use store::{Append, JournalStore, StoreError, Stream};
 
 use std::sync::Arc;
 
-use crate::ids::{AllocationId, GroupId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use crate::ids::{AllocationId, GroupId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
 use crate::index::PolicyState;
 use crate::node::NodeRegistration;
 use crate::state::{
-    AllocationRecord, BundleRecord, ClaimRecord, GranularityState, GroupRecord, InsideRecord, NodeRecord,
-    ReleasingRecord, ReservationRecord,
+    AllocationRecord, BundleRecord, ClaimRecord, Done, GranularityState, GroupRecord, InsideRecord,
+    NodeRecord, ReleasingRecord, ReservationRecord, SessionChange,
 };
 use crate::time::Time;
 use crate::view::EndCause;
@@ -117,6 +117,10 @@ pub struct Unit {
     pub now: Time,
     /// The changes.
     pub changes: Changes,
+    /// The requests of clients that caused them, with their outcomes.
+    pub done: Vec<Done>,
+    /// The statements whose part on the shard is committed by this unit. They are not stored.
+    pub finished: Vec<StatementId>,
 }
 
 /// The changes of a unit, by source.
@@ -144,21 +148,39 @@ pub enum Changes {
     Kinds(Vec<String>, Vec<u16>),
     /// A planner changed groups. `None`: the group was removed.
     Groups(Vec<(GroupId, Option<GroupRecord>)>),
+    /// An I/O thread changed client sessions.
+    Sessions(Vec<SessionChange>),
+    /// A planner commits a statement over this number of shards. 0: it was aborted after all. The storage keeps the effects
+    /// of all shards in one value.
+    Decided(StatementId, u16),
 }
 
 impl Unit {
-    /// Returns whether it has something that no page of a shard shows: resource kinds, groups, a start, or what becomes
-    /// of a machine that was removed.
+    /// Creates a unit that no request caused.
     #[must_use]
-    pub fn has_global(&self) -> bool {
-        let is_global = |effect: &Effect| match effect {
-            Effect::Node(image) => image.record.registration.spec.identity.is_some(),
-            Effect::NodeRemoved(_) => true,
-            _ => false,
-        };
-        match &self.changes {
-            Changes::Shard { effects, .. } => effects.iter().any(is_global),
-            _ => true,
+    pub fn new(now: Time, changes: Changes) -> Self {
+        Self { now, changes, done: Vec::new(), finished: Vec::new() }
+    }
+
+    /// Keeps only what no page of a shard shows: resource kinds, groups, sessions, a start, what requests did, and what
+    /// becomes of a machine that was removed. `None` if there is nothing of it.
+    #[must_use]
+    pub fn into_global(mut self) -> Option<Self> {
+        if let Changes::Decided(..) = self.changes {
+            return None;
         }
+        if let Changes::Shard { effects, policy, granularity, .. } = &mut self.changes {
+            effects.retain(|effect| match effect {
+                Effect::Node(image) => image.record.registration.spec.identity.is_some(),
+                Effect::NodeRemoved(_) => true,
+                _ => false,
+            });
+            *policy = None;
+            *granularity = None;
+            if effects.is_empty() && self.done.is_empty() {
+                return None;
+            }
+        }
+        Some(self)
     }
 }

@@ -7,9 +7,11 @@ use super::ticket::TICKET_TAG;
 use super::{Planner, PlannerConfig, Purpose};
 use crate::group::{PlanReply, StatementReport};
 use crate::ids::{ShardId, StatementId};
+use crate::journal::{Changes, Unit};
 use crate::reply::reply_of;
 use crate::router::{PortRequest, WATCH_BIT};
 use crate::shard::{Command, Outcome};
+use crate::state::Origin;
 use crate::statement::{Conflict, Operation};
 use crate::time::Time;
 
@@ -86,8 +88,16 @@ impl Planner {
             if let Command::Prepare(prepare) = &mut command {
                 prepare.deadline = now.plus_nanos(self.config.hold_ns);
             }
+            // Each shard records its effects and the request together.
+            let flight = || self.flights.get((tag >> PART_BITS) as usize);
+            let commits = matches!(command, Command::Apply(_) | Command::Finish { .. });
+            let committed = commits.then(flight).flatten();
+            let origin = committed.and_then(|(_, purpose)| self.origin_of(purpose));
+            let part = tag as u16;
+            let origin = origin.map(|origin| Origin { part, ..origin });
             let request = PortRequest::Shard(shard, command);
-            let answered = self.port.submit(tag, request, now).expect("the port said that it has room");
+            let answered =
+                self.port.submit_for(origin, tag, request, now).expect("the port said that it has room");
             assert!(answered.is_none(), "a command for a shard is answered by the shard");
         }
         self.port.flush();
@@ -103,7 +113,12 @@ impl Planner {
         let key = (tag >> PART_BITS) as usize;
         let part = (tag & ((1 << PART_BITS) - 1)) as usize;
         let (flight, _) = self.flights.get_mut(key).expect("answers are of flights under way");
-        let commands = flight.handle(part, outcome);
+        let journal = self.journal.as_deref();
+        let commands = flight.handle(part, outcome, |statement, shards| {
+            if let Some(journal) = journal {
+                journal.put(Unit::new(now, Changes::Decided(statement, shards)));
+            }
+        });
         if !commands.is_empty() {
             self.send(key, commands);
         } else if flight.is_over() {

@@ -95,8 +95,14 @@ impl StatementInFlight {
         commands.enumerate().map(|(at, (shard, command))| (at, shard, command)).collect()
     }
 
-    /// Takes one shard's answer. Returns the next commands.
-    pub(super) fn handle(&mut self, part: usize, outcome: Outcome) -> Vec<(usize, ShardId, Command)> {
+    /// Takes one shard's answer. Returns the next commands. `record` is called with the number of shards before they can
+    /// commit, and with 0 if they were aborted instead.
+    pub(super) fn handle(
+        &mut self,
+        part: usize,
+        outcome: Outcome,
+        mut record: impl FnMut(StatementId, u16),
+    ) -> Vec<(usize, ShardId, Command)> {
         self.left -= 1;
         match outcome {
             Outcome::Prepared(prepared) => {
@@ -118,7 +124,15 @@ impl StatementInFlight {
             return Vec::new();
         };
         let all = self.conflicts.is_empty() || self.terms.mode == CommitMode::Incremental;
+        let shards = self.parts.iter().filter(|part| part.holds).count();
+        let shards = u16::try_from(shards).expect("SHARDS_MAX fits u16");
+        if all {
+            record(self.statement, shards);
+        }
         let decision = cell.decide(if all { Decision::Committed } else { Decision::Aborted });
+        if all && decision == Decision::Aborted {
+            record(self.statement, 0);
+        }
         self.expired |= all && decision == Decision::Aborted;
         let mut commands = Vec::new();
         for (at, part) in self.parts.iter_mut().enumerate().filter(|(_, part)| part.holds) {
@@ -148,6 +162,15 @@ impl StatementInFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Takes an answer. Nothing is recorded.
+    fn handle(
+        flight: &mut StatementInFlight,
+        part: usize,
+        outcome: Outcome,
+    ) -> Vec<(usize, ShardId, Command)> {
+        flight.handle(part, outcome, |_, _| {})
+    }
     use crate::ids::{AllocationId, Incarnation, PartitionId};
     use crate::statement::{ConflictReason, Evict, Prepared};
 
@@ -189,9 +212,9 @@ mod tests {
     #[test]
     fn all_that_is_held_is_committed_once() {
         let (mut flight, cell) = flight(CommitMode::AllOrNothing);
-        assert!(flight.handle(1, prepared(&[1], &[])).is_empty());
+        assert!(handle(&mut flight, 1, prepared(&[1], &[])).is_empty());
         assert_eq!(cell.decision(), None);
-        let commands = flight.handle(0, prepared(&[0], &[]));
+        let commands = handle(&mut flight, 0, prepared(&[0], &[]));
         assert_eq!(decisions(&commands), [(0, Decision::Committed), (3, Decision::Committed)]);
         assert_eq!(cell.decision(), Some(Decision::Committed));
         assert!(!flight.is_over());
@@ -200,8 +223,8 @@ mod tests {
     #[test]
     fn one_conflict_aborts_all_or_nothing_where_something_is_held() {
         let (mut flight, cell) = flight(CommitMode::AllOrNothing);
-        flight.handle(0, prepared(&[], &[0]));
-        let commands = flight.handle(1, prepared(&[1], &[]));
+        handle(&mut flight, 0, prepared(&[], &[0]));
+        let commands = handle(&mut flight, 1, prepared(&[1], &[]));
         assert_eq!(decisions(&commands), [(3, Decision::Aborted)]);
         assert_eq!(cell.decision(), Some(Decision::Aborted));
     }
@@ -209,8 +232,8 @@ mod tests {
     #[test]
     fn the_rest_of_an_incremental_one_is_committed() {
         let (mut flight, cell) = flight(CommitMode::Incremental);
-        flight.handle(0, prepared(&[], &[0]));
-        let commands = flight.handle(1, prepared(&[1], &[]));
+        handle(&mut flight, 0, prepared(&[], &[0]));
+        let commands = handle(&mut flight, 1, prepared(&[1], &[]));
         assert_eq!(decisions(&commands), [(3, Decision::Committed)]);
         assert_eq!(cell.decision(), Some(Decision::Committed));
     }
@@ -218,8 +241,8 @@ mod tests {
     #[test]
     fn where_nothing_is_held_nothing_is_decided_and_it_is_over() {
         let (mut flight, cell) = flight(CommitMode::AllOrNothing);
-        flight.handle(0, prepared(&[], &[0]));
-        assert!(flight.handle(1, prepared(&[], &[1])).is_empty());
+        handle(&mut flight, 0, prepared(&[], &[0]));
+        assert!(handle(&mut flight, 1, prepared(&[], &[1])).is_empty());
         assert!(flight.is_over());
         assert_eq!(cell.decision(), None);
         assert_eq!(flight.conclude().conflicts.len(), 2);
@@ -228,12 +251,12 @@ mod tests {
     #[test]
     fn a_shard_that_asked_first_has_aborted_it() {
         let (mut flight, cell) = flight(CommitMode::AllOrNothing);
-        flight.handle(0, prepared(&[0], &[]));
+        handle(&mut flight, 0, prepared(&[0], &[]));
         assert_eq!(cell.decide(Decision::Aborted), Decision::Aborted);
-        let commands = flight.handle(1, prepared(&[1], &[]));
+        let commands = handle(&mut flight, 1, prepared(&[1], &[]));
         assert_eq!(decisions(&commands), [(0, Decision::Aborted), (3, Decision::Aborted)]);
-        flight.handle(0, Outcome::Applied(Err(UnknownStatement(ID))));
-        flight.handle(1, Outcome::Applied(Err(UnknownStatement(ID))));
+        handle(&mut flight, 0, Outcome::Applied(Err(UnknownStatement(ID))));
+        handle(&mut flight, 1, Outcome::Applied(Err(UnknownStatement(ID))));
         assert!(flight.is_over());
         assert!(flight.conclude().expired);
     }
@@ -241,15 +264,15 @@ mod tests {
     #[test]
     fn a_statement_that_a_shard_aborted_has_expired_also_where_the_shards_know_it_still() {
         let (mut flight, cell) = flight(CommitMode::AllOrNothing);
-        flight.handle(0, prepared(&[0], &[]));
+        handle(&mut flight, 0, prepared(&[0], &[]));
         assert_eq!(cell.decide(Decision::Aborted), Decision::Aborted);
-        flight.handle(1, prepared(&[1], &[]));
+        handle(&mut flight, 1, prepared(&[1], &[]));
         for part in 0..2 {
             let decision = Decision::Aborted;
             let granted = Vec::new();
             let conflicts = Vec::new();
             let applied = Applied { statement: ID, decision, granted, conflicts, visible_from: 1 };
-            flight.handle(part, Outcome::Applied(Ok(Box::new(applied))));
+            handle(&mut flight, part, Outcome::Applied(Ok(Box::new(applied))));
         }
         let concluded = flight.conclude();
         assert!(concluded.expired && concluded.applied.is_empty());

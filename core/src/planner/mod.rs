@@ -50,14 +50,16 @@ use slab::Slab;
 
 use crate::group::{ClientKey, PlanJob, PlanReply};
 use crate::ids::{GroupId, Incarnation, ShardId};
+use crate::journal::Unit;
 use crate::limits::{
     GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT, WATCH_STEPS_MAX,
 };
-use crate::link::Tickets;
+use crate::link::{JournalQueue, Tickets};
 use crate::map::FixedMap;
 use crate::reply::reply_of;
 use crate::router::{Port, PortReply, WATCH_BIT};
 use crate::shard::{Command, Shard};
+use crate::state::Origin;
 use crate::time::Time;
 use crate::timers::Timers;
 use crate::view::ViewReader;
@@ -140,6 +142,10 @@ pub struct Planner {
     groups: BTreeMap<GroupId, Group>,
     /// The groups whose records changed since the last unit, if there is a journal.
     changed: Option<BTreeSet<GroupId>>,
+    /// Where changes and decisions are recorded.
+    journal: Option<Arc<JournalQueue<Unit>>>,
+    /// The requests of client sessions whose jobs are not answered. Empty without a journal.
+    origins: BTreeMap<JobTag, Origin>,
     /// Waiting groups: highest priority first, then oldest first. This and the lists of groups below follow from
     /// the groups' states ([`Planner::transition`]).
     incomplete: BTreeSet<ByPriority>,
@@ -230,6 +236,8 @@ impl Planner {
             queue: JobQueue::default(),
             groups: BTreeMap::new(),
             changed: None,
+            journal: None,
+            origins: BTreeMap::new(),
             incomplete: BTreeSet::new(),
             growing: BTreeSet::new(),
             tried_at: Vec::new(),

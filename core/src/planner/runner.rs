@@ -31,7 +31,6 @@ pub struct PlannerRunner {
     /// Set if the last thing that the runner did was to fall asleep. The bell alone does not show this: a
     /// runner that a deadline woke continues with a bell that nobody rang.
     rested: bool,
-    journal: Option<Arc<JournalQueue<Unit>>>,
 }
 
 const TOKEN_BITS: u32 = 32;
@@ -58,7 +57,7 @@ impl PlannerRunner {
             PlannerLink { jobs, replies, bell: Arc::clone(port.bell()) }
         });
         let links = links.collect();
-        Self { planner, links, bell, interest, waker, stop, spin: 200, rested: false, journal: None }
+        Self { planner, links, bell, interest, waker, stop, spin: 200, rested: false }
     }
 
     /// Sets how many times the runner polls for work before it sleeps.
@@ -79,8 +78,7 @@ impl PlannerRunner {
 
     /// Sets where the records of changed groups go.
     pub(crate) fn set_journal(&mut self, journal: Arc<JournalQueue<Unit>>) {
-        self.planner.enable_journal();
-        self.journal = Some(journal);
+        self.planner.enable_journal(journal);
     }
 
     /// Takes over a group that an earlier start left.
@@ -163,8 +161,9 @@ impl PlannerRunner {
             // Take all of them, so that no client's jobs wait behind another's in the ring. They begin in
             // turn.
             for _ in 0..RING_SLOTS {
-                let Some(PlanSubmission { token, client, job }) = link.jobs.pop() else { break };
+                let Some(PlanSubmission { token, client, origin, job }) = link.jobs.pop() else { break };
                 if let Some(job) = job {
+                    self.planner.note_origin(tag(at, token), origin);
                     self.planner.submit(tag(at, token), (at, client), job, now);
                 } else {
                     let pushed = link.replies.push(PlanAnswer { token, reply: None });
@@ -177,11 +176,7 @@ impl PlannerRunner {
         }
         count += self.planner.advance(now);
         // Before the replies: anyone who has seen one finds the records of its groups before it in the journal.
-        if let Some(journal) = &self.journal
-            && let Some(unit) = self.planner.take_unit()
-        {
-            journal.put(unit);
-        }
+        self.planner.record();
         self.planner.flush(clock.now());
         count + self.hand_out(rung) + usize::from(self.planner.has_left_over())
     }

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Planner;
 use super::group::{Bundle, Group, Place};
 use super::life::OnGrowth;
+use super::{JobTag, Planner, Purpose};
+use crate::group::PlanReply;
 use crate::ids::GroupId;
 use crate::journal::{Changes, Unit};
-use crate::state::{GroupBundleRecord, GroupRecord};
+use crate::link::JournalQueue;
+use crate::state::{Deed, Done, GroupBundleRecord, GroupRecord, Origin};
 
 impl Planner {
     /// Returns all groups that were created, in order of id. Groups that still wait to be created are left
@@ -23,9 +25,10 @@ impl Planner {
         self.groups.values().filter(made).map(record).collect()
     }
 
-    /// Notes all changes of groups from now on, for a journal.
-    pub(crate) fn enable_journal(&mut self) {
+    /// Records all changes of groups and decisions from now on.
+    pub(crate) fn enable_journal(&mut self, journal: Arc<JournalQueue<Unit>>) {
         self.changed = Some(BTreeSet::new());
+        self.journal = Some(journal);
     }
 
     /// Notes that the record of a group changed.
@@ -35,17 +38,43 @@ impl Planner {
         }
     }
 
-    /// Takes the groups that changed since the last call as a unit. `None` if there are none. Must be called after
-    /// each round, before its replies are handed out.
-    pub fn take_unit(&mut self) -> Option<Unit> {
-        let changed = self.changed.as_mut().filter(|changed| !changed.is_empty())?;
+    /// Notes the request of a client session that asks for a job.
+    pub(crate) fn note_origin(&mut self, job: JobTag, origin: Option<Origin>) {
+        if self.journal.is_some() {
+            self.origins.extend(origin.map(|origin| (job, origin)));
+        }
+    }
+
+    /// Returns the request that asks for a statement.
+    pub(super) fn origin_of(&self, purpose: &Purpose) -> Option<Origin> {
+        let Purpose::Submit(job) = purpose else { return None };
+        self.origins.get(job).copied()
+    }
+
+    /// Puts the groups that changed since the last call into the journal, with the requests that are answered now. Must be
+    /// called after each round, before its replies are handed out.
+    pub(crate) fn record(&mut self) {
+        if let Some(unit) = self.take_unit() {
+            let journal = self.journal.as_ref().expect("only with a journal are changes noted");
+            journal.put(unit);
+        }
+    }
+
+    fn take_unit(&mut self) -> Option<Unit> {
+        let mut done = Vec::new();
+        for (job, reply) in &self.replies {
+            if let Some(origin) = self.origins.remove(job) {
+                done.extend(deed_of(reply).map(|deed| Done { origin, deed }));
+            }
+        }
+        let changed = self.changed.as_mut().filter(|changed| !changed.is_empty() || !done.is_empty())?;
         let changed = std::mem::take(changed).into_iter();
         let groups = changed.filter_map(|id| match self.groups.get(&id) {
             // It was not promised to anyone, and is noted again when it is.
             Some(group) if group.is_being_created() => None,
             group => Some((id, group.map(record))),
         });
-        Some(Unit { now: self.now, changes: Changes::Groups(groups.collect()) })
+        Some(Unit { done, ..Unit::new(self.now, Changes::Groups(groups.collect())) })
     }
 
     /// Takes over a group that an earlier start left.
@@ -91,4 +120,17 @@ fn bundle(record: GroupBundleRecord) -> Bundle {
     let GroupBundleRecord { index, request, place, lost } = record;
     let place = place.map(|(node, allocation, gpus)| Place { node, allocation, gpus });
     Bundle { index, request, place, lost }
+}
+
+/// Returns what a job has done. `None` if it changed nothing.
+fn deed_of(reply: &PlanReply) -> Option<Deed> {
+    Some(match reply {
+        PlanReply::Group(Ok(group)) | PlanReply::Status(Ok(group)) => Deed::GroupChanged(group.id),
+        &PlanReply::Removed(Ok((group, bundles))) => Deed::GroupRemoved(group, bundles),
+        PlanReply::Statement(Ok(report)) => {
+            let granted = report.applied.iter().flat_map(|applied| applied.granted.iter().cloned());
+            Deed::Statement(report.statement, granted.collect())
+        }
+        _ => return None,
+    })
 }

@@ -5,6 +5,7 @@ use crate::index::Coordinate;
 use crate::limits::{REFUSAL_RETRIES_MAX, SHARDS_MAX};
 use crate::request::{PlacementRequest, Refusal};
 use crate::shard::Explain;
+use crate::state::Origin;
 
 /// A set of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub(super) struct Placing {
     pub(super) retries: u8,
     pub(super) at: ShardId,
     pub(super) sweep: Option<Box<FallbackSweep>>,
+    /// The request of a client session, if it is one.
+    pub(super) origin: Option<Origin>,
 }
 
 /// A request with fallback selectors over several shards. All shards are tried with one selector before any
@@ -82,7 +85,14 @@ impl Placing {
         let refusals = Vec::new();
         let retries = REFUSAL_RETRIES_MAX;
         let at = ShardId(0);
-        Self { request, lower, asked, refusals, retries, at, sweep: None }
+        Self { request, lower, asked, refusals, retries, at, sweep: None, origin: None }
+    }
+
+    /// Returns the origin of what the next shard does.
+    pub(super) fn origin(&self) -> Option<Origin> {
+        let sweep = self.sweep.as_ref().filter(|sweep| !sweep.is_last());
+        let alternative = sweep.map(|sweep| sweep.alternative);
+        self.origin.map(|origin| Origin { alternative, ..origin })
     }
 
     /// Begins the sweep with the next fallback selector, if there is one.

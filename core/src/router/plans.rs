@@ -13,11 +13,14 @@ use crate::ids::GroupId;
 use crate::limits::PLANS_IN_FLIGHT_MAX;
 use crate::link::{Consumer, Doorbell, Producer};
 use crate::reply::reply_of;
+use crate::state::Origin;
 
 /// A job that is sent to a planner.
 pub(crate) struct PlanSubmission {
     pub(crate) token: u32,
     pub(crate) client: ClientKey,
+    /// The request of a client session that asks for the job, if it is one.
+    pub(crate) origin: Option<Origin>,
     /// `None` cancels the job with the same token.
     pub(crate) job: Option<PlanJob>,
 }
@@ -83,7 +86,13 @@ impl Plans {
     }
 
     /// Sends a job to its planner, or to all planners.
-    pub(super) fn submit(&mut self, tag: Tag, client: ClientKey, job: PlanJob) -> Result<(), NoRoom> {
+    pub(super) fn submit(
+        &mut self,
+        origin: Option<Origin>,
+        tag: Tag,
+        client: ClientKey,
+        job: PlanJob,
+    ) -> Result<(), NoRoom> {
         assert!(!self.links.is_empty(), "a job for planners, and there are none: ask `planner_count` first");
         if !self.has_room() {
             return Err(NoRoom);
@@ -109,9 +118,9 @@ impl Plans {
         let reply = None;
         let token = self.pending.insert(Pending { tag, planner, client, is_cancelled, left, reply, list });
         for planner in planner..last {
-            self.send(planner, token, client, Some(job.clone()));
+            self.send(planner, token, client, None, Some(job.clone()));
         }
-        self.send(last, token, client, Some(job));
+        self.send(last, token, client, origin, Some(job));
         Ok(())
     }
 
@@ -126,7 +135,7 @@ impl Plans {
             pending.left += 1;
             let planner = pending.planner;
             let client = pending.client;
-            self.send(planner, token, client, None);
+            self.send(planner, token, client, None, None);
         }
     }
 
@@ -134,9 +143,16 @@ impl Plans {
         usize::from(keeper_of(group, u16::try_from(self.links.len()).expect("PLANNERS_MAX fits u16")))
     }
 
-    fn send(&mut self, planner: usize, token: usize, client: ClientKey, job: Option<PlanJob>) {
+    fn send(
+        &mut self,
+        planner: usize,
+        token: usize,
+        client: ClientKey,
+        origin: Option<Origin>,
+        job: Option<PlanJob>,
+    ) {
         let token = u32::try_from(token).expect("PLANS_IN_FLIGHT_MAX fits u32");
-        let pushed = self.links[planner].jobs.push(PlanSubmission { token, client, job });
+        let pushed = self.links[planner].jobs.push(PlanSubmission { token, client, origin, job });
         assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
         self.touched[planner] = true;
     }

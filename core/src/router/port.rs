@@ -35,6 +35,7 @@ use crate::reply::{reply_of, reply_types};
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::rng::Rng;
 use crate::shard::{Command, Outcome, Refused, UnknownAllocation};
+use crate::state::Origin;
 use crate::time::Time;
 use crate::view::ViewReader;
 
@@ -45,6 +46,7 @@ pub type Tag = u64;
 pub(crate) struct Submission {
     pub(crate) token: u32,
     pub(crate) enqueued: Time,
+    pub(crate) origin: Option<Origin>,
     pub(crate) command: Command,
 }
 
@@ -323,26 +325,40 @@ impl Port {
     /// # Errors
     /// Returns `NoRoom` if too many requests are in flight at this port.
     pub fn submit(&mut self, tag: Tag, request: PortRequest, now: Time) -> Result<Option<PortReply>, NoRoom> {
+        self.submit_for(None, tag, request, now)
+    }
+
+    /// Sends a request of a client session. What it does is recorded in the journal together with its origin.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_for(
+        &mut self,
+        origin: Option<Origin>,
+        tag: Tag,
+        request: PortRequest,
+        now: Time,
+    ) -> Result<Option<PortReply>, NoRoom> {
         if !self.has_room(&request) {
             return Err(NoRoom);
         }
         match request {
-            PortRequest::Place(request) => self.submit_place(tag, request, now),
-            PortRequest::Wait(wait) => self.submit_wait(tag, *wait, now),
+            PortRequest::Place(request) => self.submit_place(origin, tag, request, now),
+            PortRequest::Wait(wait) => self.submit_wait(origin, tag, *wait, now),
             PortRequest::Release(id) => {
                 let Some(shard) = self.table.load().shard(id.partition) else {
                     return Ok(Some(PortReply::One(Outcome::Release(Err(UnknownAllocation(id))))));
                 };
-                self.submit_one(tag, shard, Command::Release(id), now);
+                self.submit_one(origin, tag, (shard, Command::Release(id)), now);
             }
             PortRequest::Partition(partition, command) => {
                 let shard = self.table.load().shard(partition);
                 let shard = shard.unwrap_or_else(|| panic!("there is no partition {}", partition.0));
-                self.submit_one(tag, shard, command, now);
+                self.submit_one(origin, tag, (shard, command), now);
             }
-            PortRequest::Shard(shard, command) => self.submit_one(tag, shard, command, now),
-            PortRequest::Plan(job) => self.plans.submit(tag, ClientKey::default(), job)?,
-            PortRequest::PlanFor(client, job) => self.plans.submit(tag, client, job)?,
+            PortRequest::Shard(shard, command) => self.submit_one(origin, tag, (shard, command), now),
+            PortRequest::Plan(job) => self.plans.submit(origin, tag, ClientKey::default(), job)?,
+            PortRequest::PlanFor(client, job) => self.plans.submit(origin, tag, client, job)?,
             PortRequest::Every(command) => {
                 let shards = self.links.len();
                 let left = u16::try_from(shards).expect("SHARDS_MAX fits u16");
@@ -350,19 +366,25 @@ impl Port {
                 let token = self.pending.insert(pending);
                 self.every_in_flight += 1;
                 for shard in 0..left {
-                    self.send(ShardId(shard), token, command.clone(), now);
+                    self.send(ShardId(shard), token, None, command.clone(), now);
                 }
             }
         }
         Ok(None)
     }
 
-    fn submit_one(&mut self, tag: Tag, shard: ShardId, command: Command, now: Time) {
+    fn submit_one(
+        &mut self,
+        origin: Option<Origin>,
+        tag: Tag,
+        (shard, command): (ShardId, Command),
+        now: Time,
+    ) {
         let token = self.pending.insert(Pending::One(tag));
-        self.send(shard, token, command, now);
+        self.send(shard, token, origin, command, now);
     }
 
-    fn submit_place(&mut self, tag: Tag, mut request: PlacementRequest, now: Time) {
+    fn submit_place(&mut self, origin: Option<Origin>, tag: Tag, mut request: PlacementRequest, now: Time) {
         let mut sweep = None;
         if self.links.len() > 1 && !request.fallbacks().is_empty() {
             let first = FallbackSweep { whole: request, alternative: 0 };
@@ -370,20 +392,29 @@ impl Port {
             sweep = Some(Box::new(first));
         }
         let lower = self.geometry.coordinate(&self.geometry.asked(&request.demand));
-        let mut placing = Placing { sweep, ..Placing::new(request, lower) };
+        let mut placing = Placing { sweep, origin, ..Placing::new(request, lower) };
         let shard = self.choose(&placing).expect("no shard was asked yet");
         placing.asked.insert(shard);
         placing.at = shard;
         let command = Command::Place(placing.request.clone());
+        let origin = placing.origin();
         let placing = self.placings.insert(placing);
         let token = self.pending.insert(Pending::Place(tag, placing));
-        self.send(shard, token, command, now);
+        self.send(shard, token, origin, command, now);
     }
 
     /// Sends a command of a pending request. The caller has checked that there is room for the request.
-    pub(super) fn send(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
+    pub(super) fn send(
+        &mut self,
+        shard: ShardId,
+        token: usize,
+        origin: Option<Origin>,
+        command: Command,
+        now: Time,
+    ) {
         let token = u32::try_from(token).expect("PORT_IN_FLIGHT_MAX fits u32");
-        let pushed = self.links[shard.index()].submissions.push(Submission { token, enqueued: now, command });
+        let submission = Submission { token, enqueued: now, origin, command };
+        let pushed = self.links[shard.index()].submissions.push(submission);
         assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
         self.touched[shard.index()] = true;
     }
@@ -436,7 +467,7 @@ impl Port {
         let token = answer.token as usize;
         if let Outcome::Auditing(number) = answer.outcome {
             let shard = ShardId(u16::try_from(shard).expect("SHARDS_MAX fits u16"));
-            self.send(shard, token, Command::Audit { number }, now);
+            self.send(shard, token, None, Command::Audit { number }, now);
             return None;
         }
         match self.pending.get_mut(token).expect("an answer belongs to a pending request") {
@@ -504,8 +535,9 @@ impl Port {
             return Some((tag, PortReply::Place(Err(merged(&placing.refusals)))));
         };
         let shard = placing.at;
+        let origin = placing.origin();
         self.pending[token] = Pending::Place(tag, self.placings.insert(placing));
-        self.send(shard, token, command, now);
+        self.send(shard, token, origin, command, now);
         None
     }
 

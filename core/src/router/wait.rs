@@ -22,6 +22,7 @@ use crate::planted::{PlantedBug, is_planted};
 use crate::reply::reply_of;
 use crate::request::{Placement, PlacementRequest};
 use crate::shard::{Command, Home, Outcome, Park, Refused, WaitToken};
+use crate::state::Origin;
 use crate::time::Time;
 use crate::timers::Timers;
 
@@ -131,7 +132,7 @@ impl Port {
         self.waits.deadlines.first().map(|(until, _)| until)
     }
 
-    pub(super) fn submit_wait(&mut self, tag: Tag, wait: WaitRequest, now: Time) {
+    pub(super) fn submit_wait(&mut self, origin: Option<Origin>, tag: Tag, wait: WaitRequest, now: Time) {
         self.waits.last += 1;
         let number = self.waits.last;
         let lower = self.geometry().coordinate(&self.geometry().asked(&wait.request.demand));
@@ -140,7 +141,7 @@ impl Port {
             priority: wait.priority,
             since: now,
             until: wait.until,
-            placing: Placing::new(wait.request, lower),
+            placing: Placing { origin, ..Placing::new(wait.request, lower) },
             parked: Vec::new(),
             woken: Vec::new(),
             busy: false,
@@ -242,9 +243,11 @@ impl Port {
         while self.waits.in_flight < WAIT_IN_FLIGHT_MAX
             && let Some((shard, number, command)) = self.waits.queued.pop_front()
         {
+            let wait = number.and_then(|number| self.waits.by_number.get(&number));
+            let origin = wait.and_then(|wait| wait.placing.origin);
             let pending = self.pending_mut().insert(Pending::Wait(number));
             self.waits.in_flight += 1;
-            self.send(shard, pending, command, now);
+            self.send(shard, pending, origin, command, now);
         }
     }
 

@@ -4,7 +4,7 @@ use crate::index::{PolicyState, Slot};
 use crate::journal::{Changes, Effect, NodeImage, Unit};
 use crate::shard::Shard;
 use crate::shard::books::{COLD, IDENTITY};
-use crate::state::{GranularityState, PartitionState};
+use crate::state::{Done, GranularityState, PartitionState};
 
 /// What the last unit said of the policies.
 #[derive(Default)]
@@ -39,9 +39,9 @@ impl Shard {
         self.enable_journal();
     }
 
-    /// Takes the effects since the last call as a unit. `None` if nothing durable changed, or without a journal. Must be
-    /// called after each batch, before its outcomes are handed out.
-    pub fn take_unit(&mut self) -> Option<Unit> {
+    /// Takes the effects since the last call as a unit. `done` are the requests that caused them. `None` if nothing durable
+    /// changed, or without a journal. Must be called after each batch, before its outcomes are handed out.
+    pub fn take_unit(&mut self, done: Vec<Done>) -> Option<Unit> {
         let (mut effects, mut unwritten) = self.books.take_effects()?;
         let mut nodes_changed = false;
         while let Some((slot, changes)) = unwritten.pop() {
@@ -60,10 +60,13 @@ impl Shard {
         }
         self.books.put_unwritten(unwritten);
         let (policy, granularity) = self.changed_policies(nodes_changed);
-        if effects.is_empty() && policy.is_none() && granularity.is_none() {
+        let finished = self.statements.take_finished();
+        let is_empty = effects.is_empty() && policy.is_none() && granularity.is_none();
+        if is_empty && done.is_empty() && finished.is_empty() {
             return None;
         }
-        Some(Unit { now: self.now, changes: Changes::Shard { shard: self.id, effects, policy, granularity } })
+        let changes = Changes::Shard { shard: self.id, effects, policy, granularity };
+        Some(Unit { now: self.now, changes, done, finished })
     }
 
     /// Returns the state of the policies and the granularity, each if it changed since the last unit.

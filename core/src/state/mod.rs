@@ -4,11 +4,16 @@
 //! serve them is decided at each start.
 
 mod hash;
+mod sessions;
 
 use std::sync::Arc;
 
 pub(crate) use hash::PartitionHash;
 pub use hash::{books_hash, partition_hash};
+pub use sessions::{
+    Deed, Done, KeptOutcome, Origin, OutcomeRecord, SessionChange, SessionEnd, SessionRecord, SessionTable,
+    SessionToken,
+};
 
 use crate::group::GroupSpec;
 use crate::hash::StateHash;
@@ -179,6 +184,8 @@ pub struct StoreState {
     pub granularities: Vec<Option<GranularityState>>,
     /// Placement groups, in order of id.
     pub groups: Vec<GroupRecord>,
+    /// Client sessions, in order of id.
+    pub sessions: Vec<SessionRecord>,
 }
 
 impl StoreState {
@@ -205,11 +212,12 @@ impl StoreState {
             policies: Vec::new(),
             granularities: Vec::new(),
             groups: Vec::new(),
+            sessions: Vec::new(),
         }
     }
 
     /// Combines the states of the shards and the registrar of one start. The caller fills in the
-    /// [groups](Self::groups).
+    /// [groups](Self::groups) and the [sessions](Self::sessions).
     #[must_use]
     pub fn collect(
         incarnation: Incarnation,
@@ -218,6 +226,7 @@ impl StoreState {
         shards: Vec<ShardState>,
     ) -> Self {
         let groups = Vec::new();
+        let sessions = Vec::new();
         let mut partitions = Vec::new();
         let mut policies = Vec::new();
         let mut granularities = Vec::new();
@@ -227,7 +236,7 @@ impl StoreState {
             granularities.push(shard.granularity);
         }
         partitions.sort_unstable_by_key(|partition: &PartitionState| partition.id);
-        Self { incarnation, now, registrar, partitions, policies, granularities, groups }
+        Self { incarnation, now, registrar, partitions, policies, granularities, groups, sessions }
     }
 
     /// Returns the canonical hash of the partitions and the global records. Equal books have equal hashes,

@@ -18,7 +18,7 @@ use wharf_net::protocol::{
     SessionToken, VERSION_MAX, VERSION_MIN,
 };
 use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, InputEnd, Unobserved};
-use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
+use wharf_net::session::registrar::{self, RegistrarReply};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
 use super::checkers::sessions::{
@@ -84,7 +84,7 @@ pub(super) enum Event {
 }
 
 /// A question for the registrar, and the I/O thread that asks.
-pub(super) type Question = (usize, Asker, RegistrarRequest);
+pub(super) type Question = (usize, Asker, registrar::Question);
 
 /// All I/O threads and connections.
 pub(super) struct Server {

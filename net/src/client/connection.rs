@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -26,8 +26,12 @@ use crate::tls::client_crypto;
 /// Time that a client waits for an answer to a connection attempt. It allows several repetitions of the first
 /// packet.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// The pause between two attempts to reconnect.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// The pause before the second attempt to connect again. It doubles with each attempt, up to the maximum.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Time after which a silent connection counts as lost. The client sends something every five seconds.
+const IDLE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Time that a closed client waits for the server to end the session.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
@@ -43,9 +47,9 @@ pub struct ClientConfig {
     pub roots: Vec<CertificateDer<'static>>,
     /// The client's name, for the server's logs.
     pub name: String,
-    /// Maximum number of reconnects. A reconnect resumes the session and learns the outcomes of the requests
-    /// in progress.
-    pub reconnects: u32,
+    /// The time for which the client tries to connect again when its connection is lost. It then resumes the session,
+    /// and learns the outcomes of the requests in progress. [`Duration::MAX`]: until it succeeds, or the session is gone.
+    pub retry_for: Duration,
 }
 
 struct State {
@@ -320,6 +324,7 @@ fn client_endpoint(config: &ClientConfig) -> Result<Endpoint, ClientError> {
     let mut transport = TransportConfig::default();
     transport.max_concurrent_uni_streams(VarInt::from_u32(0));
     transport.keep_alive_interval(Some(Duration::from_secs(5)));
+    transport.max_idle_timeout(Some(IDLE_PATIENCE.try_into().expect("seconds fit")));
     client.transport_config(Arc::new(transport));
     let local: SocketAddr =
         if config.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
@@ -375,7 +380,6 @@ async fn open(
 /// Serves the connection. Reconnects when it is lost, as often as configured.
 async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
     let mut link = link;
-    let mut reconnects = shared.config.reconnects;
     let resume = Resume { session: shared.hello.session, token: shared.hello.token };
     loop {
         let error = serve(&shared, &mut link).await;
@@ -390,10 +394,10 @@ async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
         if !matches!(error, ClientError::ConnectionLost(_)) {
             return shared.end(&error);
         }
-        let Some(again) = reopen(&shared, &endpoint, resume, &mut reconnects).await else {
-            return shared.end(&error);
+        link = match reopen(&shared, &endpoint, resume, error).await {
+            Ok(again) => again,
+            Err(error) => return shared.end(&error),
         };
-        link = again;
         let mut guard = shared.state();
         let state = &mut *guard;
         state.out.clear();
@@ -411,19 +415,36 @@ async fn say_farewell(link: &mut Link) {
     }
 }
 
-/// Reconnects while attempts are left. Returns `None` if it fails.
-async fn reopen(shared: &Shared, endpoint: &Endpoint, resume: Resume, reconnects: &mut u32) -> Option<Link> {
-    while *reconnects > 0 && shared.state().ended.is_none() {
-        *reconnects -= 1;
-        match open(endpoint, &shared.config, Some(resume)).await {
-            Ok((link, ..)) => return Some(link),
-            // The attempt failed. Try again after a pause.
-            Err(ClientError::Connect { .. }) => tokio::time::sleep(RECONNECT_PAUSE).await,
-            // The server no longer has the session.
-            Err(_) => return None,
+/// Connects again and resumes the session, for as long as the client may try. `lost` says why the connection is gone.
+///
+/// # Errors
+/// When the time is over, or the session is gone.
+async fn reopen(
+    shared: &Shared,
+    endpoint: &Endpoint,
+    resume: Resume,
+    lost: ClientError,
+) -> Result<Link, ClientError> {
+    let since = Instant::now();
+    let mut pause = RETRY_PAUSE;
+    loop {
+        let left = shared.config.retry_for.saturating_sub(since.elapsed());
+        if left.is_zero() || shared.state().ended.is_some() {
+            return Err(lost);
         }
+        match open(endpoint, &shared.config, Some(resume)).await {
+            Ok((link, ..)) => return Ok(link),
+            Err(ClientError::Fault(fault)) if fault.reason == Reason::UnknownSession.into() => {
+                return Err(ClientError::SessionGone(fault.message));
+            }
+            // A service that stops, or that has too many connections, may serve again.
+            Err(ClientError::Connect { .. } | ClientError::ConnectionLost(_)) => {}
+            Err(ClientError::Fault(fault)) if fault.reason == Reason::ShuttingDown.into() => {}
+            Err(other) => return Err(other),
+        }
+        tokio::time::sleep(pause.min(left)).await;
+        pause = (2 * pause).min(RETRY_PAUSE_MAX);
     }
-    None
 }
 
 /// Writes and reads until the connection ends. Returns the cause.

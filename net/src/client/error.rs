@@ -24,10 +24,14 @@ pub enum ClientError {
         /// The problem and the remedy.
         message: String,
     },
-    /// The connection is gone and was not resumed (`ClientConfig::reconnects`). It is unknown whether requests in
-    /// progress were executed.
+    /// The connection is gone and was not resumed in time (`ClientConfig::retry_for`). Whether requests in progress were
+    /// executed is known to the service, but not to this client.
     #[error("the connection is gone, and whether the request was done is unknown: {0}")]
     ConnectionLost(String),
+    /// The service no longer has the session. The outcome of requests in progress is unknown: look at the books before
+    /// they are sent again.
+    #[error("unknown outcome: the service no longer has the session of this client: {0}")]
+    SessionGone(String),
     /// The request is longer than a frame may be. It was not sent.
     #[error("the request cannot be sent: {0}")]
     TooLong(FrameError),

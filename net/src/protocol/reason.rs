@@ -66,6 +66,8 @@ reasons! {
     StaleSequence = 111, "stale_sequence";
     /// The sequence is further ahead than a session may be.
     SequenceOutOfWindow = 112, "sequence_out_of_window";
+    /// Another request of the session had the sequence. Nothing was executed.
+    SequenceReused = 113, "sequence_reused";
     /// The node's state does not allow the requested change.
     IllegalChange = 118, "illegal_change";
     /// The node is reserved for another owner.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig, VarInt};
+use quinn::{Endpoint, Incoming, TokioRuntime, TransportConfig, VarInt};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::warn;
@@ -108,7 +108,7 @@ pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> R
     config.transport_config(Arc::new(transport));
     thread.socket.set_nonblocking(true)?;
     let endpoint =
-        Endpoint::new(EndpointConfig::default(), Some(config), thread.socket, Arc::new(TokioRuntime))?;
+        Endpoint::new(thread.certificate.endpoint(), Some(config), thread.socket, Arc::new(TokioRuntime))?;
     let waker = Waker::from(Arc::new(NotifyWaker(Arc::clone(&thread.wake))));
     let sessions = Arc::clone(&thread.shared.sessions);
     let io = Rc::new(Io {

@@ -12,13 +12,14 @@ use super::ServerShared;
 use crate::limits::QUEUE_MAX;
 use crate::protocol::Fault;
 use crate::session::connections::ConnectionService;
-use crate::session::registrar::{RegistrarReply, RegistrarRequest, RegistrarService};
+use crate::session::registrar::{Question, RegistrarReply, RegistrarRequest, RegistrarService};
 
-pub(super) type Question = (RegistrarRequest, oneshot::Sender<RegistrarReply>);
+/// A question, and where its answer goes.
+pub(super) type Asked = (Question, oneshot::Sender<RegistrarReply>);
 
 /// A handle to the registrar's task.
 #[derive(Clone, Debug)]
-pub struct RegistrarHandle(mpsc::Sender<Question>);
+pub struct RegistrarHandle(mpsc::Sender<Asked>);
 
 impl RegistrarHandle {
     /// Creates a handle, and the questions for the task.
@@ -34,27 +35,24 @@ impl RegistrarHandle {
     /// When the task has ended.
     pub async fn ask(&self, request: RegistrarRequest) -> Result<oneshot::Receiver<RegistrarReply>, Fault> {
         let room = self.room().await.ok_or_else(ConnectionService::no_registrar)?;
-        Ok(ask(room, request))
+        Ok(ask(room, request.into()))
     }
 
     /// Waits for room for one question. Returns `None` if the task has ended.
-    pub(super) async fn room(&self) -> Option<mpsc::Permit<'_, Question>> {
+    pub(super) async fn room(&self) -> Option<mpsc::Permit<'_, Asked>> {
         self.0.reserve().await.ok()
     }
 }
 
 /// Asks a question for which there is room. Returns the receiver of the answer.
-pub(super) fn ask(
-    room: mpsc::Permit<'_, Question>,
-    request: RegistrarRequest,
-) -> oneshot::Receiver<RegistrarReply> {
+pub(super) fn ask(room: mpsc::Permit<'_, Asked>, question: Question) -> oneshot::Receiver<RegistrarReply> {
     let (reply, answer) = oneshot::channel();
-    room.send((request, reply));
+    room.send((question, reply));
     answer
 }
 
 /// The receiving end of the requests to the task.
-pub struct RegistrarQuestions(mpsc::Receiver<Question>);
+pub struct RegistrarQuestions(mpsc::Receiver<Asked>);
 
 /// The resources of the task.
 pub struct RegistrarTask {

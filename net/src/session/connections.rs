@@ -34,6 +34,8 @@ mod operation;
 mod placing;
 mod planning;
 mod questions;
+mod record;
+mod recovered;
 mod requests;
 mod room;
 mod waits;
@@ -48,12 +50,13 @@ use wharf_core::ids::SessionId;
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
+use wharf_core::state::{SessionChange, SessionEnd};
 use wharf_core::time::Time;
 
 use super::shared::{Counters, Hangup, SessionShared};
 use super::tags::{split_tag, tag};
 use crate::protocol::{Fault, Kind, Reason, ReasonCode, Reply};
-use crate::session::registrar::RegistrarRequest;
+use crate::session::registrar::Question;
 use connection::{Connection, Stalled};
 pub use connection::{InputEnd, Output};
 pub(super) use follow::Departed;
@@ -103,7 +106,7 @@ pub struct ConnectionService {
     /// Candidates of the requests that wait at the port.
     candidates_waiting: usize,
     /// Questions that the registrar has not taken yet, in order of arrival.
-    asking: VecDeque<(Asker, RegistrarRequest)>,
+    asking: VecDeque<(Asker, Question)>,
     /// Connections whose session is still at another connection.
     resuming: Vec<ConnectionKey>,
     /// The number of sessions that had left their connection when these were tried.
@@ -118,6 +121,10 @@ pub struct ConnectionService {
     departures: VecDeque<Time>,
     /// Connections whose state changed since the last [`take_touched`](Self::take_touched).
     touched: Vec<ConnectionKey>,
+    /// Changes of sessions that are not in the journal yet.
+    changes: Vec<SessionChange>,
+    /// Connections that have replies without a position of the journal.
+    fresh: Vec<ConnectionKey>,
     /// Connections whose replies wait for the journal.
     holding: Vec<ConnectionKey>,
     /// The position of the journal up to which replies were released.
@@ -151,6 +158,8 @@ impl ConnectionService {
             has_new_deadline: false,
             departures: VecDeque::new(),
             touched: Vec::new(),
+            changes: Vec::new(),
+            fresh: Vec::new(),
             holding: Vec::new(),
             released_to: 0,
             spillbacks: 0,
@@ -261,16 +270,20 @@ impl ConnectionService {
         let connection = self.connections.remove(key);
         self.touched.retain(|&touched| touched != key);
         self.holding.retain(|&holding| holding != key);
+        assert!(!connection.is_fresh, "each input ends with what it has for the journal");
         if let Some(session) = connection.session {
             // The peer ended the stream and has every reply, so it will not return.
             let returns =
                 connection.input_end != Some(InputEnd::Finished) || connection.fault.is_some() || !took_all;
             if returns {
-                self.shared.sessions.detach(session);
+                let dropped = self.shared.sessions.detach(session, now);
+                self.note_ended(dropped, SessionEnd::Evicted);
             } else {
                 self.shared.sessions.close(&session);
+                self.note_ended([session.id()], SessionEnd::Closed);
             }
         }
+        self.record(now);
         connection.fault
     }
 
@@ -282,6 +295,7 @@ impl ConnectionService {
         let released = !self.holding.is_empty() && self.release();
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.expire(now);
+            self.expire_sessions(now);
         }
         if !self.resuming.is_empty() && self.shared.sessions.sessions_left() != self.sessions_left {
             self.resume_sessions();
@@ -290,40 +304,13 @@ impl ConnectionService {
         taken > 0 || told || released
     }
 
-    /// Drops the replies that wait for the journal, because the service ends without it. Their peers must ask again.
-    pub fn abandon_held(&mut self) {
-        for key in std::mem::take(&mut self.holding) {
-            self.connections[key].abandon_held();
-            self.touch(key);
-        }
-    }
-
-    /// Lets the replies leave that tell only of what is durable. Returns whether more is durable than before.
-    fn release(&mut self) -> bool {
-        let durable = self.port.journal().expect("only a journal makes replies wait").durable();
-        if durable == self.released_to {
-            return false;
-        }
-        self.released_to = durable;
-        let mut holding = std::mem::take(&mut self.holding);
-        holding.retain(|&key| {
-            if self.connections[key].release(durable) {
-                self.touch(key);
-            }
-            let connection = &mut self.connections[key];
-            connection.is_listed = connection.is_holding();
-            connection.is_listed
-        });
-        self.holding = holding;
-        true
-    }
-
     /// Returns the time at which [`poll`](Self::poll) must be called at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let follow = self.next_follow_deadline();
         let departure = self.departures.front().copied();
-        [self.port.next_deadline(), follow, departure].into_iter().flatten().min()
+        let expiry = self.next_expiry();
+        [self.port.next_deadline(), follow, departure, expiry].into_iter().flatten().min()
     }
 
     /// Returns whether an input has added a deadline. A thread that sleeps until an earlier answer of
@@ -377,13 +364,9 @@ impl ConnectionService {
             connection.is_touched = true;
             self.touched.push(key);
         }
-        if connection.is_holding() && !connection.is_listed {
-            connection.is_listed = true;
-            self.holding.push(key);
-            let journal = self.port.journal().expect("only a journal makes replies wait");
-            if !journal.wait_for(self.released_to + 1) {
-                self.port.bell().ring();
-            }
+        if connection.has_fresh() && !connection.is_fresh {
+            connection.is_fresh = true;
+            self.fresh.push(key);
         }
     }
 
@@ -430,6 +413,7 @@ impl ConnectionService {
                 },
             }
         }
+        self.record(now);
         self.port.flush();
     }
 
@@ -503,7 +487,8 @@ impl ConnectionService {
 
     /// Submits one part. The caller has taken room for it.
     fn submit(&mut self, operation: usize, part: usize, request: PortRequest, now: Time) {
-        let at_once = self.port.submit(tag(operation, part), request, now);
+        let origin = self.origin(operation, part);
+        let at_once = self.port.submit_for(origin, tag(operation, part), request, now);
         if let Some(reply) = at_once.expect("room was taken before") {
             self.handle_reply(operation, part, reply, now);
         }
@@ -545,26 +530,49 @@ impl ConnectionService {
 
     /// Sends the reply to a request.
     fn answer<R: Reply>(&mut self, asker: Asker, reply: &R, now: Time) {
+        let change = self.reply(asker, reply, now);
+        self.changes.extend(change);
+    }
+
+    /// Sends the reply to a request. Returns it for the journal.
+    fn reply<R: Reply>(&mut self, asker: Asker, reply: &R, now: Time) -> Option<SessionChange> {
         let Asker { connection: key, kind, sequence, started } = asker;
-        self.connections[key].reply(kind, sequence, reply);
+        let change = self.connections[key].reply(kind, sequence, reply);
         self.observer.handle_reply(kind, reply.reason(), now.nanos_since(started));
         reply.part_reasons().into_iter().for_each(|reason| self.observer.handle_part(kind, reason));
         self.touch(key);
+        change
     }
 
     fn answer_fault(&mut self, asker: Asker, fault: &Fault, now: Time) {
         let Asker { connection: key, kind, sequence, started } = asker;
-        self.connections[key].reply_fault(kind.number(), sequence, fault);
+        let change = self.connections[key].reply_fault(kind.number(), sequence, fault);
+        self.changes.extend(change);
         self.observer.handle_reply(kind, fault.reason, now.nanos_since(started));
         self.touch(key);
     }
 
     fn answer_complete(&mut self, asker: Asker, complete: &Complete, now: Time) {
         match complete {
-            Complete::Place(reply) => self.answer(asker, reply, now),
-            Complete::Release(reply) => self.answer(asker, reply, now),
-            Complete::PlaceBatch(reply) => self.answer(asker, reply, now),
-            Complete::ReleaseBatch(reply) => self.answer(asker, reply, now),
+            Complete::Place(reply) => {
+                let change = self.reply(asker, reply, now);
+                // The shard has recorded a grant with its effect.
+                self.changes.extend(change.filter(|_| reply.placed.is_none()));
+            }
+            Complete::Release(reply) => {
+                let change = self.reply(asker, reply, now);
+                self.changes.extend(change.filter(|_| reply.fault.is_some()));
+            }
+            Complete::PlaceBatch(reply) => {
+                let is_refused = reply.replies.iter().any(|reply| reply.placed.is_none());
+                let change = self.reply(asker, reply, now);
+                self.changes.extend(change.filter(|_| is_refused));
+            }
+            Complete::ReleaseBatch(reply) => {
+                let is_refused = reply.replies.iter().any(|reply| reply.fault.is_some());
+                let change = self.reply(asker, reply, now);
+                self.changes.extend(change.filter(|_| is_refused));
+            }
             Complete::Group(reply) => self.answer(asker, &**reply, now),
             Complete::Removed(reply) => self.answer(asker, reply, now),
             Complete::Groups(reply) => self.answer(asker, reply, now),

@@ -25,9 +25,10 @@ use wharf_core::reply::reply_of;
 use wharf_core::request::Placement;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::{Command, NodeBooks, NodeChange, Outcome, UnknownNode};
-use wharf_core::state::ShardState;
+use wharf_core::state::{Deed, Origin, ShardState};
 use wharf_core::time::Time;
 
+use super::Parts;
 use super::tags::{split_tag, tag};
 use crate::convert::{
     adoption, adoption_fault, books_reply, learn_kinds, node_spec, placed_reply, reservation,
@@ -35,9 +36,9 @@ use crate::convert::{
 };
 use crate::protocol::{
     AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, ListReply,
-    ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest, PlaceReply,
-    Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
-    StatusReply, StatusRequest,
+    ListRequest, Name, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest,
+    PlaceReply, Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest,
+    SetResourcesRequest, StatusReply, StatusRequest,
 };
 use listing::Listing;
 
@@ -74,6 +75,49 @@ pub enum RegistrarRequest {
     EndReservation(EndReservationRequest),
     /// Export the durable state of every shard, then end the task.
     Stop,
+}
+
+/// A request to the registrar, and what it is for.
+#[derive(Debug)]
+pub struct Question {
+    /// The request.
+    pub request: RegistrarRequest,
+    /// The client's request that it is, for the journal.
+    pub origin: Option<Origin>,
+    /// The parts that an earlier start did.
+    pub done: Parts,
+}
+
+impl From<RegistrarRequest> for Question {
+    fn from(request: RegistrarRequest) -> Self {
+        Self { request, origin: None, done: Parts::new() }
+    }
+}
+
+/// What the parts of a question are for, and which were done by an earlier start.
+#[derive(Default)]
+struct Cause {
+    origin: Option<Origin>,
+    done: Parts,
+}
+
+impl Cause {
+    fn origin(&self, part: usize) -> Option<Origin> {
+        let part = u16::try_from(part).expect("a message has few parts");
+        self.origin.map(|origin| Origin { part, ..origin })
+    }
+
+    /// Returns the reply to a part that an earlier start did.
+    fn reply(&self, part: usize) -> Option<NodeReply> {
+        let (_, deed) = self.done.iter().find(|&&(done, _)| usize::from(done) == part)?;
+        Some(match *deed {
+            Deed::NodeChanged(node) => NodeReply { node: node.0, ..NodeReply::default() },
+            Deed::NodeRemoved(node, allocations_ended) => {
+                NodeReply { node: node.0, allocations_ended, ..NodeReply::default() }
+            }
+            ref other => unreachable!("a part about a node has not done {other:?}"),
+        })
+    }
 }
 
 /// An answer of the registrar.
@@ -271,21 +315,27 @@ impl<T> RegistrarService<T> {
     }
 
     /// Begins a request; a page of nodes begins with [`proceed`](Self::proceed). [`has_room`](Self::has_room) was checked before.
-    pub fn handle(&mut self, request: RegistrarRequest, reply: T, now: Time) {
+    pub fn handle(&mut self, question: impl Into<Question>, reply: T, now: Time) {
         self.now = now;
+        let Question { request, origin, done } = question.into();
+        let cause = Cause { origin, done };
         match request {
-            RegistrarRequest::Add(NodesRequest { nodes }) => self.start_nodes(nodes, Self::plan_add, reply),
+            RegistrarRequest::Add(NodesRequest { nodes }) => {
+                self.start_nodes(&cause, nodes, Self::plan_add, reply);
+            }
             RegistrarRequest::Update(NodesRequest { nodes }) => {
-                self.start_nodes(nodes, Self::plan_update, reply);
+                self.start_nodes(&cause, nodes, Self::plan_update, reply);
             }
             RegistrarRequest::Drain(DrainRequest { names, undo }) => {
                 let event = if undo { LifeEvent::Undrain } else { LifeEvent::Drain };
                 let life = |node| Ok(Command::Life(node, event));
-                self.start_nodes(names, |service, name| service.plan_named(&name.0, "name", life), reply);
+                let plan = |service: &mut Self, name: Name| service.plan_named(&name.0, "name", life);
+                self.start_nodes(&cause, names, plan, reply);
             }
             RegistrarRequest::Remove(RemoveRequest { names, force }) => {
                 let remove = |node| Ok(Command::RemoveNode { node, force });
-                self.start_nodes(names, |service, name| service.plan_named(&name.0, "name", remove), reply);
+                let plan = |service: &mut Self, name: Name| service.plan_named(&name.0, "name", remove);
+                self.start_nodes(&cause, names, plan, reply);
             }
             RegistrarRequest::List(request) => self.lists_wanted.push_back((request, reply)),
             RegistrarRequest::Status(StatusRequest { audit: false }) => {
@@ -302,30 +352,30 @@ impl<T> RegistrarService<T> {
                     let totals = resource_totals(&resources, service.registrar.resources_mut())?;
                     service.plan_named(&node, "node", |node| Ok(Command::SetResources(node, totals.into())))
                 };
-                self.start_nodes(vec![request], plan, reply);
+                self.start_nodes(&cause, vec![request], plan, reply);
             }
             RegistrarRequest::Adopt(request) => {
                 let planned = self.plan_named(&request.node.clone(), "node", |node| {
                     Ok(Command::Adopt(Box::new(adoption(request, node, &self.catalog.load())?)))
                 });
-                self.start_one(planned, adopted, reply);
+                self.start_one(&cause, planned, adopted, reply);
             }
             RegistrarRequest::Books(request) => {
                 let planned = self.plan_named(&request.node, "node", |node| Ok(Command::NodeBooks(node)));
-                self.start_one(planned, books, reply);
+                self.start_one(&cause, planned, books, reply);
             }
             RegistrarRequest::Reserve(request) => {
                 let planned = self.plan_named(&request.node.clone(), "node", |node| {
                     let reserve = reservation(request, node, &self.catalog.load(), self.now)?;
                     Ok(Command::Reserve(Box::new(reserve)))
                 });
-                self.start_one(planned, reserved, reply);
+                self.start_one(&cause, planned, reserved, reply);
             }
             RegistrarRequest::EndReservation(request) => {
                 let planned = reservation_owner(request.owner).and_then(|owner| {
                     self.plan_named(&request.node, "node", |node| Ok(Command::EndReservation(node, owner)))
                 });
-                self.start_one(planned, reserved, reply);
+                self.start_one(&cause, planned, reserved, reply);
             }
             RegistrarRequest::Learn(names) => {
                 let learnt = learn_kinds(&names, self.registrar.resources_mut());
@@ -378,10 +428,13 @@ impl<T> RegistrarService<T> {
     }
 
     /// Sends a command whose outcome is the whole reply. `answer` converts it, and a fault too.
-    fn start_one(&mut self, planned: Planned, answer: Answer, reply: T) {
+    fn start_one(&mut self, cause: &Cause, planned: Planned, answer: Answer, reply: T) {
         match planned {
             Ok((partition, command, _)) => {
-                self.start(JobKind::One(answer), Some(reply), vec![(partition, command)]);
+                let job = Job { reply: Some(reply), left: 1, kind: JobKind::One(answer) };
+                let key = self.jobs.insert(job);
+                self.send_for(cause.origin(0), tag(key, 0), PortRequest::Partition(partition, command));
+                self.port.flush();
             }
             Err(fault) => {
                 let refused = answer(Err(fault), &self.catalog.load(), self.now);
@@ -390,8 +443,19 @@ impl<T> RegistrarService<T> {
         }
     }
 
-    fn start_nodes<N>(&mut self, nodes: Vec<N>, plan: impl Fn(&mut Self, N) -> Planned, reply: T) {
-        let planned: Vec<Planned> = nodes.into_iter().map(|node| plan(self, node)).collect();
+    /// Sends one command per node. Parts that an earlier start did are answered as it would have done.
+    fn start_nodes<N>(
+        &mut self,
+        cause: &Cause,
+        nodes: Vec<N>,
+        plan: impl Fn(&mut Self, N) -> Planned,
+        reply: T,
+    ) {
+        let planned = nodes.into_iter().enumerate().map(|(part, node)| match cause.reply(part) {
+            Some(done) => Err(done),
+            None => plan(self, node).map_err(NodeReply::from),
+        });
+        let planned: Vec<Result<_, NodeReply>> = planned.collect();
         // Publish before any shard can place on a new node, so that a reply can resolve the node's name.
         self.publish();
         let left = planned.iter().filter(|planned| planned.is_ok()).count();
@@ -400,10 +464,11 @@ impl<T> RegistrarService<T> {
         for (part, planned) in planned.into_iter().enumerate() {
             let answered = match planned {
                 Ok((partition, command, node)) => {
-                    self.send(tag(key, part), PortRequest::Partition(partition, command));
+                    let request = PortRequest::Partition(partition, command);
+                    self.send_for(cause.origin(part), tag(key, part), request);
                     NodeReply { node: node.0, ..NodeReply::default() }
                 }
-                Err(fault) => fault.into(),
+                Err(answered) => answered,
             };
             if let JobKind::Nodes(replies) = &mut self.jobs[key].kind {
                 replies[part] = answered;
@@ -423,7 +488,12 @@ impl<T> RegistrarService<T> {
 
     /// Sends a request to the port, which has room for it.
     fn send(&mut self, tag: Tag, request: PortRequest) {
-        let at_once = self.port.submit(tag, request, self.now);
+        self.send_for(None, tag, request);
+    }
+
+    /// Sends a request that a client's request causes.
+    fn send_for(&mut self, origin: Option<Origin>, tag: Tag, request: PortRequest) {
+        let at_once = self.port.submit_for(origin, tag, request, self.now);
         assert!(matches!(at_once, Ok(None)), "room was looked for before");
     }
 
@@ -433,7 +503,7 @@ impl<T> RegistrarService<T> {
         if let Some(journal) = self.port.journal()
             && catalog.resources.len() != self.catalog.load().resources.len()
         {
-            journal.put(Unit { now: self.now, changes: self.registrar.kinds() });
+            journal.put(Unit::new(self.now, self.registrar.kinds()));
         }
         self.catalog.store(Arc::new(catalog));
     }

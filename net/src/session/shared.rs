@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use wharf_core::ids::{Incarnation, SessionId};
@@ -14,11 +15,13 @@ use wharf_core::link::lock;
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::request::Policy;
 use wharf_core::router::Port;
+use wharf_core::state::SessionRecord;
+use wharf_core::time::Time;
 
 use super::connections::Departed;
 use super::{DetachedSessions, Session};
 use crate::convert::PlacementDefaults;
-use crate::limits::{CONNECTIONS_PER_ADDRESS_DEFAULT, WAITING_GROUPS_DEFAULT};
+use crate::limits::{CONNECTIONS_PER_ADDRESS_DEFAULT, SESSION_KEPT_FOR_DEFAULT, WAITING_GROUPS_DEFAULT};
 use crate::protocol::{
     FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Limits, Reason, ServerIdentity, SessionToken, UNACKNOWLEDGED_MAX,
 };
@@ -37,6 +40,8 @@ pub struct Settings {
     pub connections_per_address_max: u32,
     /// Requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
     pub avoid_gpu_nodes: bool,
+    /// The time after which a session without a connection ends. Time does not pass while the service is down.
+    pub session_kept_for: Duration,
 }
 
 impl Default for Settings {
@@ -47,6 +52,7 @@ impl Default for Settings {
             waiting_groups_max: WAITING_GROUPS_DEFAULT,
             connections_per_address_max: CONNECTIONS_PER_ADDRESS_DEFAULT,
             avoid_gpu_nodes: true,
+            session_kept_for: SESSION_KEPT_FOR_DEFAULT,
         }
     }
 }
@@ -116,6 +122,23 @@ impl SessionShared {
             follow_versions_max: AtomicU64::new(VIEW_VERSIONS_MAX),
             counters: Counters::default(),
         }
+    }
+
+    /// Restores the sessions that earlier starts kept. From `now` on, they wait for their clients.
+    pub fn restore_sessions(&self, sessions: Vec<SessionRecord>, now: Time) {
+        let mut inner = lock(&self.sessions.inner);
+        for record in sessions {
+            inner.detached.restore(Session::restore(record), now);
+        }
+        self.sessions.note_oldest(&inner);
+    }
+
+    /// Returns the records of all sessions. None may have a connection.
+    #[must_use]
+    pub fn session_records(&self) -> Vec<SessionRecord> {
+        let inner = lock(&self.sessions.inner);
+        assert!(inner.attached.is_empty(), "all connections have ended");
+        inner.detached.records()
     }
 
     /// Replaces the settings.
@@ -197,6 +220,8 @@ pub(super) struct Sessions {
     inner: Mutex<Registry>,
     /// The number of sessions that have left their connection.
     left: AtomicU64,
+    /// Since when the session that was detached first has had no connection. `u64::MAX` if there is none.
+    oldest: AtomicU64,
     make_token: MakeToken,
 }
 
@@ -226,7 +251,9 @@ impl Sessions {
         let detached = DetachedSessions::new(incarnation);
         let inner =
             Registry { detached, attached: BTreeMap::new(), claims: BTreeMap::new(), waiting: Vec::new() };
-        Self { inner: Mutex::new(inner), left: AtomicU64::new(0), make_token }
+        let left = AtomicU64::new(0);
+        let oldest = AtomicU64::new(u64::MAX);
+        Self { inner: Mutex::new(inner), left, oldest, make_token }
     }
 
     /// Returns the number of sessions that have left their connection.
@@ -292,12 +319,38 @@ impl Sessions {
         self.leave(inner);
     }
 
-    /// Keeps a session whose connection is gone.
-    pub(super) fn detach(&self, session: Session) {
+    /// Keeps a session whose connection is gone. Returns the sessions that were dropped for it.
+    pub(super) fn detach(&self, session: Session, now: Time) -> Vec<SessionId> {
         let mut inner = lock(&self.inner);
         inner.attached.remove(&session.id());
-        inner.detached.detach(session);
+        let dropped = inner.detached.detach(session, now);
+        self.note_oldest(&inner);
         self.leave(inner);
+        dropped
+    }
+
+    fn note_oldest(&self, inner: &Registry) {
+        let oldest = inner.detached.oldest().map_or(u64::MAX, |since| since.0);
+        // Relaxed: a thread that reads it late looks again at its next deadline.
+        self.oldest.store(oldest, Ordering::Relaxed);
+    }
+
+    /// Returns the time at which a session ends because its client stays away, if there is one.
+    pub(super) fn next_expiry(&self, kept_for: Duration) -> Option<Time> {
+        // Relaxed: see `note_oldest`.
+        let oldest = self.oldest.load(Ordering::Relaxed);
+        let kept_for = u64::try_from(kept_for.as_nanos()).unwrap_or(u64::MAX);
+        (oldest != u64::MAX).then(|| Time(oldest).plus_nanos(kept_for))
+    }
+
+    /// Ends the sessions whose clients have stayed away for too long. Returns them.
+    pub(super) fn expire(&self, kept_for: Duration, now: Time) -> Vec<SessionId> {
+        let kept_for = u64::try_from(kept_for.as_nanos()).unwrap_or(u64::MAX);
+        let Some(since) = now.0.checked_sub(kept_for) else { return Vec::new() };
+        let mut inner = lock(&self.inner);
+        let ended = inner.detached.expire(Time(since));
+        self.note_oldest(&inner);
+        ended
     }
 }
 
@@ -392,7 +445,8 @@ mod tests {
         }
 
         fn detach(&mut self) {
-            self.sessions.detach(self.session.take().expect("it has left no connection yet"));
+            let session = self.session.take().expect("it has left no connection yet");
+            assert_eq!(self.sessions.detach(session, Time::default()), []);
         }
 
         fn resume(&self, peer: usize) -> Resumed {

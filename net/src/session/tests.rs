@@ -1,6 +1,11 @@
 //! Tests of sessions: what they keep, for how long, and within which bounds.
 
+use wharf_core::ids::Incarnation;
+use wharf_core::time::Time;
+
 use super::*;
+use crate::limits::DETACHED_SESSIONS_MAX;
+use crate::protocol::DETACHED_KEPT_BYTES_MAX;
 use crate::protocol::{FRAME_BYTES_MAX, Kind};
 
 fn session() -> Session {
@@ -10,43 +15,43 @@ fn session() -> Session {
 #[test]
 fn a_request_is_done_once_and_answered_the_same() {
     let mut session = session();
-    assert_eq!(session.admit(1), Admission::New);
-    assert_eq!(session.admit(1), Admission::UnderWay);
+    assert_eq!(session.admit(1, 0), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::UnderWay);
     session.answer(1, b"yes");
-    assert_eq!(session.admit(1), Admission::Answered(b"yes"));
+    assert_eq!(session.admit(1, 0), Admission::Answered(b"yes"));
     session.acknowledge(2);
-    assert_eq!(session.admit(1), Admission::Stale);
-    assert_eq!(session.admit(0), Admission::Stale);
+    assert_eq!(session.admit(1, 0), Admission::Stale);
+    assert_eq!(session.admit(0, 0), Admission::Stale);
 }
 
 #[test]
 fn sequences_may_be_skipped_and_answered_in_any_order() {
     let mut session = session();
-    assert_eq!(session.admit(3), Admission::New);
-    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(3, 0), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::New);
     session.answer(3, b"three");
     assert_eq!(session.in_flight(), 1);
     // The mark stops at a request in progress.
     session.acknowledge(4);
-    assert_eq!(session.admit(3), Admission::Answered(b"three"));
+    assert_eq!(session.admit(3, 0), Admission::Answered(b"three"));
     session.answer(1, b"one");
     session.acknowledge(4);
-    assert_eq!(session.admit(3), Admission::Stale);
+    assert_eq!(session.admit(3, 0), Admission::Stale);
 }
 
 #[test]
 fn the_window_bounds_what_a_client_can_make_the_server_keep() {
     let mut session = session();
-    assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX)), Admission::New);
-    assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1), Admission::OutOfWindow);
-    assert_eq!(session.admit(u64::MAX), Admission::OutOfWindow);
+    assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX), 0), Admission::New);
+    assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1, 0), Admission::OutOfWindow);
+    assert_eq!(session.admit(u64::MAX, 0), Admission::OutOfWindow);
 }
 
 /// Returns a session whose client acknowledges waits individually, with a wait at sequence 1.
 fn with_wait() -> Session {
     let mut session = session();
     session.acknowledges_exactly();
-    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::New);
     session.wait(1);
     session
 }
@@ -56,17 +61,17 @@ fn a_wait_is_kept_apart_while_the_window_moves_on() {
     let mut session = with_wait();
     for sequence in 2..100_000 {
         session.acknowledge(sequence);
-        assert_eq!(session.admit(sequence), Admission::New);
+        assert_eq!(session.admit(sequence, 0), Admission::New);
         session.answer(sequence, b"done");
     }
     assert_eq!((session.entries.len(), session.apart.len(), session.in_flight()), (1, 1, 1));
-    assert_eq!(session.admit(1), Admission::UnderWay);
+    assert_eq!(session.admit(1, 0), Admission::UnderWay);
     // The answered wait is kept at any mark until it is acknowledged individually.
     session.answer(1, b"placed");
     session.acknowledge(100_000);
-    assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+    assert_eq!(session.admit(1, 0), Admission::Answered(b"placed"));
     session.acknowledge_wait(1);
-    assert_eq!(session.admit(1), Admission::Stale);
+    assert_eq!(session.admit(1, 0), Admission::Stale);
     assert_eq!((session.all_kept_bytes(), session.apart.len()), (0, 0));
 }
 
@@ -75,15 +80,15 @@ fn an_answered_wait_is_not_forgotten_by_a_mark_that_was_said_before() {
     let mut session = with_wait();
     session.answer(1, b"placed");
     session.acknowledge(2);
-    assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+    assert_eq!(session.admit(1, 0), Admission::Answered(b"placed"));
     session.acknowledge_wait(1);
-    assert_eq!(session.admit(1), Admission::Stale);
+    assert_eq!(session.admit(1, 0), Admission::Stale);
     // A wait acknowledged before the mark passes it is dropped like other entries.
     let mut session = with_wait();
     session.answer(1, b"placed");
     session.acknowledge_wait(1);
     session.acknowledge(2);
-    assert_eq!(session.admit(1), Admission::Stale);
+    assert_eq!(session.admit(1, 0), Admission::Stale);
     assert_eq!(session.all_kept_bytes(), 0);
 }
 
@@ -92,11 +97,11 @@ fn an_interrupted_wait_may_be_asked_again_whatever_the_mark_is() {
     let mut session = with_wait();
     session.answer_unkept(1);
     session.acknowledge(50);
-    assert_eq!((session.in_flight(), session.admit(1)), (0, Admission::New));
+    assert_eq!((session.in_flight(), session.admit(1, 0)), (0, Admission::New));
     session.acknowledge_wait(1);
-    assert_eq!(session.admit(1), Admission::UnderWay, "what is under way cannot be acknowledged");
+    assert_eq!(session.admit(1, 0), Admission::UnderWay, "what is under way cannot be acknowledged");
     session.answer(1, b"placed");
-    assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+    assert_eq!(session.admit(1, 0), Admission::Answered(b"placed"));
 }
 
 #[test]
@@ -105,19 +110,19 @@ fn waits_apart_are_bounded_and_others_are_as_they_were() {
     session.acknowledges_exactly();
     for sequence in 1..=APART_MAX as u64 + 1 {
         session.acknowledge(sequence);
-        assert_eq!(session.admit(sequence), Admission::New);
+        assert_eq!(session.admit(sequence, 0), Admission::New);
         session.wait(sequence);
     }
     let end = APART_MAX as u64 + u64::from(UNACKNOWLEDGED_MAX);
     session.acknowledge(end);
     assert_eq!(session.base, APART_MAX as u64 + 1, "the last one pins the window");
-    assert_eq!(session.admit(end + 1), Admission::OutOfWindow);
+    assert_eq!(session.admit(end + 1, 0), Admission::OutOfWindow);
     // A client that does not acknowledge waits individually has no waits apart.
     let mut session = self::session();
-    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::New);
     session.wait(1);
     session.acknowledge(2);
-    assert_eq!(session.admit(1), Admission::UnderWay);
+    assert_eq!(session.admit(1, 0), Admission::UnderWay);
     assert_eq!(session.base, 1);
 }
 
@@ -126,14 +131,14 @@ fn sessions_are_resumed_by_their_token_and_pushed_out_in_order() {
     let mut detached = DetachedSessions::new(Incarnation(1));
     let first = detached.open([1; 16]);
     let id = first.id();
-    detached.detach(first);
+    detached.detach(first, Time::default());
     assert!(detached.resume(id, &[2; 16]).is_none());
     let first = detached.resume(id, &[1; 16]).unwrap();
     assert!(detached.resume(id, &[1; 16]).is_none());
-    detached.detach(first);
+    detached.detach(first, Time::default());
     for _ in 0..DETACHED_SESSIONS_MAX {
         let other = detached.open([3; 16]);
-        detached.detach(other);
+        detached.detach(other, Time::default());
     }
     assert!(detached.resume(id, &[1; 16]).is_none());
 }
@@ -141,14 +146,14 @@ fn sessions_are_resumed_by_their_token_and_pushed_out_in_order() {
 #[test]
 fn what_only_looks_is_not_kept_and_done_again() {
     let mut session = session();
-    assert_eq!(session.admit(1), Admission::New);
-    assert_eq!(session.admit(1), Admission::UnderWay);
+    assert_eq!(session.admit(1, 0), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::UnderWay);
     session.answer_unkept(1);
     assert_eq!((session.in_flight(), session.kept_bytes), (0, 0));
-    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::New);
     session.answer_unkept(1);
     session.acknowledge(2);
-    assert_eq!(session.admit(1), Admission::Stale);
+    assert_eq!(session.admit(1, 0), Admission::Stale);
 }
 
 #[test]
@@ -156,20 +161,20 @@ fn kept_bytes_are_bounded_until_the_client_acknowledges() {
     let mut session = session();
     let reply = vec![0; SESSION_KEPT_BYTES_MAX / 2];
     for sequence in 2..=4 {
-        assert_eq!(session.admit(sequence), Admission::New);
+        assert_eq!(session.admit(sequence, 0), Admission::New);
     }
     session.answer(2, &reply);
     session.answer(3, &reply);
     // Requests in progress and answered requests stay. New requests must wait.
-    assert_eq!(session.admit(4), Admission::UnderWay);
-    assert_eq!(session.admit(2), Admission::Answered(&reply));
-    assert_eq!(session.admit(5), Admission::OutOfWindow);
+    assert_eq!(session.admit(4, 0), Admission::UnderWay);
+    assert_eq!(session.admit(2, 0), Admission::Answered(&reply));
+    assert_eq!(session.admit(5, 0), Admission::OutOfWindow);
     // The lowest request is executed. Otherwise nothing could be acknowledged.
-    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::New);
     session.answer(1, b"one");
-    assert_eq!(session.admit(5), Admission::OutOfWindow);
+    assert_eq!(session.admit(5, 0), Admission::OutOfWindow);
     session.acknowledge(3);
-    assert_eq!(session.admit(5), Admission::New);
+    assert_eq!(session.admit(5, 0), Admission::New);
 }
 
 #[test]
@@ -180,7 +185,7 @@ fn what_is_under_way_counts_with_what_it_may_bring() {
     let mut admitted = 0;
     let mut answered = 0;
     for sequence in 1..=1000 {
-        match session.admit(sequence) {
+        match session.admit(sequence, 0) {
             Admission::New => session.weigh(sequence, weight),
             refused => {
                 assert_eq!(refused, Admission::OutOfWindow);
@@ -206,7 +211,7 @@ fn waits_have_room_of_their_own_until_they_are_acknowledged() {
     let weight = Weight::of(Kind::CreateGroup.number(), 1000);
     let mut waiting = 0;
     loop {
-        assert_eq!(session.admit(waiting + 1), Admission::New);
+        assert_eq!(session.admit(waiting + 1, 0), Admission::New);
         session.weigh(waiting + 1, weight);
         if !session.can_wait(waiting + 1) {
             break;
@@ -224,10 +229,12 @@ fn waits_have_room_of_their_own_until_they_are_acknowledged() {
     assert!(session.waits_bytes <= SESSION_WAITS_BYTES_MAX);
     // Answered waits count until they are acknowledged individually.
     let next = waiting + 2;
-    assert_eq!(session.admit(next), Admission::New);
+    assert_eq!(session.admit(next, 0), Admission::New);
     session.weigh(next, Weight { request: 2 << 20, ..weight });
     assert!(!session.can_wait(next));
-    (1..=waiting).for_each(|sequence| session.acknowledge_wait(sequence));
+    for sequence in 1..=waiting {
+        assert!(session.acknowledge_wait(sequence));
+    }
     assert_eq!(session.waits_bytes, 0);
     assert!(session.can_wait(next));
 }
@@ -237,10 +244,10 @@ fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
     let mut detached = DetachedSessions::new(Incarnation(1));
     let mut full = || {
         let mut session = detached.open([1; 16]);
-        assert_eq!(session.admit(1), Admission::New);
+        assert_eq!(session.admit(1, 0), Admission::New);
         session.answer(1, &vec![0; SESSION_KEPT_BYTES_MAX]);
         let id = session.id();
-        detached.detach(session);
+        detached.detach(session, Time::default());
         id
     };
     let fit = DETACHED_KEPT_BYTES_MAX / SESSION_KEPT_BYTES_MAX;
@@ -257,20 +264,20 @@ fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
 fn a_detached_session_that_skipped_sequences_weighs_its_window() {
     let mut detached = DetachedSessions::new(Incarnation(1));
     let last = u64::from(UNACKNOWLEDGED_MAX);
-    let sessions = 4 * DETACHED_KEPT_BYTES_MAX / (UNACKNOWLEDGED_MAX as usize * size_of::<Entry>());
+    let sessions = 4 * DETACHED_KEPT_BYTES_MAX / (UNACKNOWLEDGED_MAX as usize * size_of::<Slot>());
     for _ in 0..sessions {
         let mut session = detached.open([1; 16]);
-        assert_eq!(session.admit(last), Admission::New);
+        assert_eq!(session.admit(last, 0), Admission::New);
         session.answer(last, b"released");
-        detached.detach(session);
+        detached.detach(session, Time::default());
     }
     assert!(detached.kept_bytes <= DETACHED_KEPT_BYTES_MAX && detached.order.len() <= sessions / 4);
     // A session whose requests were all dropped keeps no window.
     let mut session = detached.open([1; 16]);
-    assert_eq!(session.admit(last), Admission::New);
+    assert_eq!(session.admit(last, 0), Admission::New);
     session.answer_unkept(last);
     let before = detached.kept_bytes;
-    detached.detach(session);
+    detached.detach(session, Time::default());
     assert_eq!(detached.kept_bytes, before);
 }
 

@@ -1,5 +1,7 @@
 //! The bound on connections per address.
 
+use std::time::Duration;
+
 use crate::harness::{Peer, SERVER_NAME, TestServer, endpoint_at, within};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{ALPN, StatusRequest};
@@ -17,7 +19,8 @@ async fn an_address_has_a_bounded_number_of_connections_and_others_are_served() 
     for _ in 0..PER_ADDRESS {
         open.push(server.client().await);
     }
-    let refused = within(Client::connect(server.client_config(0))).await.err().expect("one too many");
+    let refused =
+        within(Client::connect(server.client_config(Duration::ZERO))).await.err().expect("one too many");
     let ClientError::Connect { message, .. } = &refused else { panic!("{refused:?}") };
     assert!(message.contains("`connections_per_address_max`") && message.contains("close some"), "{message}");
     // Another address has room, and open connections are served.
@@ -31,7 +34,7 @@ async fn an_address_has_a_bounded_number_of_connections_and_others_are_served() 
     within(open.pop().expect("several").close()).await;
     let again = within(async {
         loop {
-            match Client::connect(server.client_config(0)).await {
+            match Client::connect(server.client_config(Duration::ZERO)).await {
                 Ok(client) => return client,
                 Err(ClientError::Connect { .. }) => tokio::task::yield_now().await,
                 Err(other) => panic!("{other}"),

@@ -81,6 +81,7 @@ fn reasons_never_change_their_meaning() {
         (110, "unknown_extension"),
         (111, "stale_sequence"),
         (112, "sequence_out_of_window"),
+        (113, "sequence_reused"),
         (118, "illegal_change"),
         (119, "node_reserved"),
         (120, "not_reserved"),

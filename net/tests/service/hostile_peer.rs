@@ -2,6 +2,8 @@
 //! the stream can still be read, the connection continues. The server always continues, and the books do not
 //! change.
 
+use std::time::Duration;
+
 use crate::harness::{
     self, Frame, Peer, TestServer, add, ask, audit, books, certificate, connect, extended, frame, granted,
     header, hello, node, request, within,
@@ -242,7 +244,7 @@ async fn the_client_names_a_server_of_another_protocol() {
         server_name: harness::SERVER_NAME.to_owned(),
         roots: vec![chain],
         name: "test".to_owned(),
-        reconnects: 3,
+        retry_for: harness::PATIENCE,
     };
     let accepting = tokio::spawn(async move {
         let incoming = endpoint.accept().await.expect("somebody connects");
@@ -257,7 +259,7 @@ async fn the_client_names_a_server_of_another_protocol() {
 #[tokio::test]
 async fn the_client_names_a_certificate_that_it_does_not_trust() {
     let (server, client, before) = served().await;
-    let config = ClientConfig { roots: vec![certificate().0], ..server.client_config(0) };
+    let config = ClientConfig { roots: vec![certificate().0], ..server.client_config(Duration::ZERO) };
     let error = within(Client::connect(config)).await.err().expect("another certificate");
     assert!(error.to_string().contains("certificate"), "{error}");
     assert_unharmed(server, client, before).await;
@@ -310,8 +312,9 @@ async fn a_repeated_request_is_answered_the_same_and_done_once() {
     let after = books(&client).await;
     for _ in 0..3 {
         assert_eq!(peer.call(Kind::Place, 1, &ask(1, 1, 0)).await.bytes, first.bytes);
-        // The sequence identifies the request, so the content of the repetition does not matter.
-        assert_eq!(peer.call(Kind::Release, 1, &placed.allocation).await.bytes, first.bytes);
+        // Another request with the sequence is not done, and does not get the answer either.
+        let other = peer.call(Kind::Release, 1, &placed.allocation).await;
+        other.assert_fault(Reason::SequenceReused);
     }
     assert_eq!(books(&client).await, after);
     let released = peer.call(Kind::Release, 2, &placed.allocation).await;

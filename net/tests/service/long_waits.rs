@@ -67,7 +67,8 @@ async fn a_wait_goes_on_after_a_resumption_and_so_does_the_window() {
     let server = TestServer::start(2);
     let watcher = server.client().await;
     let held = full(&watcher).await;
-    let client = within(Client::connect(server.client_config(1000))).await.expect("the server is there");
+    let client =
+        within(Client::connect(server.client_config(harness::PATIENCE))).await.expect("the server is there");
     let (_, first) = within(client.call_waiting::<kinds::Place>(&waiting(2))).await.expect("it is sent");
     let (_, second) = within(client.call_waiting::<kinds::Place>(&waiting(2))).await.expect("it is sent");
     for _ in 0..3 {

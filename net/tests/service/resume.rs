@@ -8,8 +8,8 @@ use crate::harness::{self, Peer, TestServer, add, ask, audit, granted, hello, no
 use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::{Header, decode_body};
 use wharf_net::protocol::{
-    HelloReply, Kind, ListRequest, PlaceReply, Reason, Resume, StatusReply, StatusRequest, WireAllocation,
-    WireSession,
+    HelloReply, Kind, ListRequest, NodesRequest, PlaceReply, Reason, Resume, StatusReply, StatusRequest,
+    WireAllocation, WireSession,
 };
 
 fn resume_of(hello: &HelloReply) -> Resume {
@@ -167,7 +167,8 @@ async fn the_client_survives_the_loss_of_its_connection() {
     let server = TestServer::start(2);
     let watcher = server.client().await;
     add(&watcher, vec![node("a", 10_000, 10_000, 0)]).await;
-    let client = within(Client::connect(server.client_config(1000))).await.expect("the server is there");
+    let client =
+        within(Client::connect(server.client_config(harness::PATIENCE))).await.expect("the server is there");
     let queue = Arc::new(Completions::default());
     let sender = {
         let client = client.clone();
@@ -252,5 +253,26 @@ async fn a_repeated_status_is_looked_up_again() {
     let first: StatusReply = peer.call(Kind::Status, 1, &StatusRequest::default()).await.body();
     let again: StatusReply = peer.call(Kind::Status, 1, &StatusRequest::default()).await.body();
     assert!(again.now > first.now, "the first outcome was said again");
+    server.stop().await;
+}
+
+/// A client that counts wrong would get the answer to another request.
+#[tokio::test]
+async fn a_sequence_that_belongs_to_another_request_is_refused() {
+    let server = TestServer::start(1);
+    let client = server.client().await;
+    add(&client, vec![node("a", 1000, 1000, 0)]).await;
+    let (mut peer, opened) = Peer::open(&server).await;
+    let first = peer.call(Kind::Place, 1, &ask(1, 1, 0)).await;
+    let other_amount = peer.call(Kind::Place, 1, &ask(2, 1, 0)).await;
+    assert!(other_amount.assert_fault(Reason::SequenceReused).message.contains("sequence 1"));
+    let other_kind = peer.call(Kind::AddNodes, 1, &NodesRequest { nodes: vec![node("b", 1, 1, 0)] }).await;
+    other_kind.assert_fault(Reason::SequenceReused);
+    assert_eq!(peer.call(Kind::Place, 1, &ask(1, 1, 0)).await, first, "the request itself is answered");
+    peer.leave().await;
+    let (mut peer, _) = Peer::resume(&server, Some(resume_of(&opened))).await;
+    peer.call(Kind::Place, 1, &ask(2, 1, 0)).await.assert_fault(Reason::SequenceReused);
+    assert_eq!(peer.call(Kind::Place, 1, &ask(1, 1, 0)).await, first);
+    assert_eq!(placed(&audit(&client).await), 1, "nothing else was done");
     server.stop().await;
 }

@@ -2,6 +2,7 @@
 //! evicted in the order in which they were last attached.
 
 use wharf_core::ids::{Incarnation, SessionId};
+use wharf_core::time::Time;
 use wharf_net::limits::DETACHED_SESSIONS_MAX;
 use wharf_net::protocol::{SESSION_WAITS_BYTES_MAX, UNACKNOWLEDGED_MAX};
 use wharf_net::session::{Admission, DetachedSessions, Session};
@@ -15,7 +16,7 @@ fn session() -> Session {
 /// Returns a session whose wait of sequence 1 lost its connection.
 fn interrupted() -> Session {
     let mut session = session();
-    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::New);
     session.wait(1);
     session.answer_unkept(1);
     session
@@ -28,20 +29,20 @@ fn an_interrupted_wait_that_is_acknowledged_is_not_done_again() {
         session.acknowledge(mark);
         session.acknowledge_wait(1);
         session.acknowledge(2);
-        assert_eq!(session.admit(1), Admission::Stale, "the mark was {mark}");
+        assert_eq!(session.admit(1, 0), Admission::Stale, "the mark was {mark}");
     }
 }
 
 #[test]
 fn an_interrupted_wait_that_is_asked_again_waits_and_is_kept() {
     let mut session = interrupted();
-    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::New);
     assert_eq!(session.in_flight(), 1);
     // It waits as before, so the mark may pass it.
     session.acknowledge(2);
-    assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1), Admission::New);
+    assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1, 0), Admission::New);
     session.answer(1, b"placed");
-    assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+    assert_eq!(session.admit(1, 0), Admission::Answered(b"placed"));
     assert_eq!(session.in_flight(), 1);
 }
 
@@ -49,11 +50,11 @@ fn an_interrupted_wait_that_is_asked_again_waits_and_is_kept() {
 fn what_an_acknowledged_wait_kept_makes_room() {
     let mut session = session();
     for sequence in 1..=2 {
-        assert_eq!(session.admit(sequence), Admission::New);
+        assert_eq!(session.admit(sequence, 0), Admission::New);
     }
     session.wait(2);
     session.answer(2, &vec![0; SESSION_WAITS_BYTES_MAX + 1]);
-    assert_eq!(session.admit(3), Admission::New);
+    assert_eq!(session.admit(3, 0), Admission::New);
     assert!(!session.can_wait(3), "outcomes of waits have a bound of their own");
     session.acknowledge_wait(2);
     assert!(session.can_wait(3));
@@ -62,14 +63,14 @@ fn what_an_acknowledged_wait_kept_makes_room() {
 #[test]
 fn what_is_no_wait_cannot_be_acknowledged_as_one() {
     let mut session = session();
-    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(1, 0), Admission::New);
     session.acknowledge_wait(1);
-    assert_eq!(session.admit(1), Admission::UnderWay);
+    assert_eq!(session.admit(1, 0), Admission::UnderWay);
     session.answer(1, b"yes");
     session.acknowledge_wait(1);
-    assert_eq!(session.admit(1), Admission::Answered(b"yes"));
+    assert_eq!(session.admit(1, 0), Admission::Answered(b"yes"));
     session.acknowledge_wait(9);
-    assert_eq!(session.admit(9), Admission::New, "nothing was known of it");
+    assert_eq!(session.admit(9, 0), Admission::New, "nothing was known of it");
 }
 
 #[test]
@@ -77,11 +78,11 @@ fn a_session_that_comes_and_goes_pushes_nobody_out() {
     let mut detached = DetachedSessions::new(Incarnation(1));
     let other = detached.open([1; 16]);
     let id = other.id();
-    detached.detach(other);
+    detached.detach(other, Time::default());
     let mut mine = detached.open([2; 16]);
     for _ in 0..2 * DETACHED_SESSIONS_MAX {
         let id = mine.id();
-        detached.detach(mine);
+        detached.detach(mine, Time::default());
         mine = detached.resume(id, &[2; 16]).expect("it was just there");
     }
     assert!(detached.resume(id, &[1; 16]).is_some(), "two sessions are not too many");
@@ -93,16 +94,16 @@ fn the_session_that_was_away_for_longest_goes_first() {
     let [first, second] = [0; 2].map(|_| {
         let session = detached.open([1; 16]);
         let id = session.id();
-        detached.detach(session);
+        detached.detach(session, Time::default());
         id
     });
     assert_ne!(first, second);
     // The older session was attached again, so now the other one has been away longest.
     let again = detached.resume(first, &[1; 16]).expect("kept");
-    detached.detach(again);
+    detached.detach(again, Time::default());
     for _ in 0..DETACHED_SESSIONS_MAX - 1 {
         let session = detached.open([3; 16]);
-        detached.detach(session);
+        detached.detach(session, Time::default());
     }
     assert!(detached.resume(second, &[1; 16]).is_none());
     assert!(detached.resume(first, &[1; 16]).is_some());

@@ -1,6 +1,7 @@
 //! The end of a server: accepted requests are answered, later ones get an error, and nothing hangs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::harness::{Peer, TestServer, add, ask, granted, node, request, within};
 use wharf_net::client::{Client, ClientError, Completions};
@@ -92,7 +93,7 @@ async fn every_kind_under_way_is_answered_before_the_stream_ends() {
 async fn who_asks_later_is_told() {
     let server = TestServer::start(1);
     let idle = server.client().await;
-    let config = server.client_config(0);
+    let config = server.client_config(Duration::ZERO);
     server.stop().await;
     let error = within(idle.place(&ask(1, 1, 0))).await.expect_err("the server is gone");
     assert!(matches!(error, ClientError::ConnectionLost(_)), "{error:?}");

@@ -15,6 +15,9 @@ use super::{Ended, print};
 use crate::config::default_data_dir;
 use crate::daemon::{DEVELOPMENT_CERTIFICATE, read_certificates};
 
+/// Time for which a command tries to resume its session when its connection is lost.
+const RETRY_FOR: Duration = Duration::from_secs(30);
+
 /// The time limit of connecting to one address. QUIC itself would try for half a minute.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -73,7 +76,7 @@ impl ConnectArgs {
             let server_name = server_name.clone();
             let roots = roots.clone();
             let name = name.clone();
-            let config = ClientConfig { server, server_name, roots, name, reconnects: 1 };
+            let config = ClientConfig { server, server_name, roots, name, retry_for: RETRY_FOR };
             match timeout(CONNECT_PATIENCE, Client::connect(config)).await {
                 Ok(Ok(client)) => return Ok(client),
                 Ok(Err(error)) => failed = Some(error),

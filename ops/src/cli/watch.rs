@@ -112,6 +112,7 @@ fn is_lost(error: &ClientError) -> bool {
         ClientError::Setup { .. } | ClientError::TooLong(_) => false,
         ClientError::Connect { .. }
         | ClientError::ConnectionLost(_)
+        | ClientError::SessionGone(_)
         | ClientError::Frame(_)
         | ClientError::Body(_) => true,
     }

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wharf_core::engine::EngineConfig;
 use wharf_core::fragmentation::TypicalShapes;
@@ -63,12 +64,13 @@ pub struct Config {
 const CHECKPOINT_MIB_MAX: u64 = 1 << 20;
 
 /// Settings that a running service applies on SIGHUP.
-const RELOADABLE: [&str; 8] = [
+const RELOADABLE: [&str; 9] = [
     "avoid_gpu_nodes",
     "connections_per_address_max",
     "in_flight_max",
     "log",
     "policy",
+    "session_kept_for",
     "tls_certificate",
     "tls_key",
     "waiting_groups_max",
@@ -219,6 +221,7 @@ impl Config {
                 waiting_groups_max: raw.waiting_groups_max,
                 connections_per_address_max: raw.connections_per_address_max,
                 avoid_gpu_nodes: raw.avoid_gpu_nodes,
+                session_kept_for: Duration::from_nanos(duration("session_kept_for", &raw.session_kept_for)?),
             },
             tls,
             raw,
@@ -335,12 +338,13 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 29] = [
+        let cases: [(Change, &str); 30] = [
             (|raw| raw.reserved_nodes_percent = 101, "`reserved_nodes_percent`"),
             (|raw| raw.allocations_per_node_max = 0, "`allocations_per_node_max`"),
             (|raw| raw.allocations_per_node_max = 32_768, "`allocations_per_node_max`"),
             (|raw| raw.node_lost_after = "0.05".into(), "`node_lost_after`"),
             (|raw| raw.node_lost_after = "soon".into(), "`node_lost_after`"),
+            (|raw| raw.session_kept_for = "0".into(), "`session_kept_for`"),
             (|raw| raw.unit_instance_resources = vec!["gpu".into()], "`unit_instance_resources`"),
             (|raw| raw.unit_instance_resources = vec!["mig-*.5gb".into()], "`mig-*.5gb`: a star"),
             (|raw| raw.unit_instance_resources = vec!["mig-**".into()], "`mig-**`: a star"),

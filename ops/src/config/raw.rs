@@ -63,6 +63,8 @@ settings! {
         pub seed: u64,
         /// The number of seconds that a node's agent may be silent before the node counts as lost.
         pub node_lost_after: String = "30".to_owned(),
+        /// The number of seconds after which a client session without a connection ends.
+        pub session_kept_for: String = "3600".to_owned(),
         /// The policy of requests that name none.
         pub policy: String = wharf_core::request::Policy::default().name().to_owned(),
         /// The maximum number of unanswered requests of one connection.

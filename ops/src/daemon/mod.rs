@@ -116,7 +116,7 @@ impl Daemon {
     /// When the data directory, the certificate or the address cannot be used. The checkpoint of the last run
     /// then stays valid.
     pub fn start(config: Config) -> Result<Self, DaemonError> {
-        let (mut store, state) = Store::open(&config.data_dir, config.partitions, config.durability)?;
+        let (mut store, mut state) = Store::open(&config.data_dir, config.partitions, config.durability)?;
         let (chain, key) = certificate::load_or_create(&config.data_dir, config.tls.as_ref())?;
         let certificate = ServerCertificate::new(chain.clone(), key)?;
         let sockets = bind(config.listen, config.io_threads)?;
@@ -132,6 +132,7 @@ impl Daemon {
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
         let globals = Globals::copy(&state)
             .state(u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16"));
+        let sessions = std::mem::take(&mut state.sessions);
         let mut engine = Engine::open(state, &config.engine, wakers)?;
         engine.registrar.heartbeats().set_lost_after(config.node_lost_after, engine.now);
         let clock = ServiceClock::starting_at(engine.now);
@@ -142,6 +143,7 @@ impl Daemon {
             Box::new(threads::resident_bytes),
             config.connections.clone(),
         );
+        shared.sessions.restore_sessions(sessions, engine.now);
         let threads = (config.engine.shards, config.io_threads, config.engine.planners);
         let metrics = Arc::new(Metrics::new(threads, Arc::clone(&shared)));
         // The checkpoint is consumed only once all threads run, so a failed start leaves it valid.
@@ -304,6 +306,7 @@ impl Daemon {
         };
         let state = StoreState {
             groups,
+            sessions: self.shared.sessions.session_records(),
             ..StoreState::collect(self.incarnation, self.clock.now(), registrar.state(), shards)
         };
         self.store.checkpoint(&state, last)?;

@@ -5,7 +5,7 @@
 //! - [`Store`] has the newest checkpoint and the values after it, and rebuilds the durable state from them.
 //! - [`Checkpointer`] reads a checkpoint from the shards, page by page, while they work.
 //!
-//! The formats are in `row`, `group_row`, `unit_row` and `value`. The engine's own types are not serialisable, so a change
+//! The formats are in `row`, `group_row`, `session_row`, `unit_row` and `value`. The engine's own types are not serialisable, so a change
 //! to them cannot silently change the format on disk.
 
 mod checkpoint;
@@ -18,6 +18,7 @@ mod group_row;
 mod log;
 pub use log::Log;
 mod row;
+mod session_row;
 mod store;
 pub use store::{Durability, Recovery, Store};
 mod unit_row;

@@ -27,6 +27,7 @@ use wharf_net::convert::{agent_body, agent_facts, node_body, node_spec, unhealth
 use wharf_net::protocol::{AgentBody, NodeBody, UnhealthyBody, WireAllocation, WireGroup};
 
 use super::group_row::GroupRow;
+use super::session_row::SessionRow;
 
 /// Amounts of each resource, in 1/10,000 of its unit.
 #[derive(Serialize, Deserialize)]
@@ -332,6 +333,8 @@ pub(super) enum Row {
     Bundle(OfBundleRow),
     /// An allocation inside a bundle.
     Inside(InsideRow),
+    /// A client session.
+    Session(Box<SessionRow>),
 }
 
 /// Returns the resource kinds of a registrar.
@@ -368,6 +371,7 @@ pub(super) fn rows<'a>(state: &'a StoreState, kinds: &'a ResourceRegistry) -> im
         .chain(removed)
         .chain(shards)
         .chain(state.groups.iter().map(|group| Row::Group(Box::new(GroupRow::new(group, kinds)))))
+        .chain(state.sessions.iter().map(|session| Row::Session(Box::new(SessionRow::new(session)))))
         .chain(state.partitions.iter().flat_map(|partition| rows_of(partition, kinds)))
 }
 
@@ -414,7 +418,8 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// When the row has a form that this version does not write.
     pub(super) fn add(&mut self, row: Row) -> anyhow::Result<()> {
-        let StoreState { registrar, partitions, policies, granularities, groups, .. } = &mut *self.state;
+        let StoreState { registrar, partitions, policies, granularities, groups, sessions, .. } =
+            &mut *self.state;
         let partition = &mut partitions[self.partition];
         match row {
             Row::Kinds(resources, unit_instances) => {
@@ -455,6 +460,7 @@ impl<'a> Reader<'a> {
             Row::Releasing(row) => partition.releasing.push(row.record()),
             Row::Bundle(row) => partition.bundles.push(row.record()),
             Row::Inside(row) => partition.inside.push(row.record()?),
+            Row::Session(session) => sessions.push(session.record()),
         }
         Ok(())
     }

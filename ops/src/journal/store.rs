@@ -31,7 +31,7 @@ use crate::file_error::FileError;
 const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
 
 const FILE: &str = "store.redb";
-const FORMAT: u64 = 6;
+const FORMAT: u64 = 7;
 
 /// The cache of the database of checkpoints, which are written and read once, in order.
 const CACHE_BYTES: usize = 64 << 20;

@@ -11,13 +11,14 @@ use wharf_core::resource::ResourceRegistry;
 use wharf_core::state::GroupRecord;
 use wharf_core::time::Time;
 use wharf_core::view::EndCause;
-use wharf_net::protocol::{WireAllocation, WireGroup};
+use wharf_net::protocol::{WireAllocation, WireGroup, WireStatement};
 
 use super::group_row::GroupRow;
 use super::row::{
     AllocationRow, ClaimRow, GranularityRow, InsideRow, NodeRow, OfBundleRow, PolicyRow, ReleasingRow,
     ReservationRow,
 };
+use super::session_row::{DoneRow, SessionChangeRow};
 
 /// A node and what it holds except allocations.
 #[derive(Serialize, Deserialize)]
@@ -65,6 +66,8 @@ enum ChangesRow {
     },
     Kinds(Vec<String>, Vec<u16>),
     Groups(Vec<(WireGroup, Option<Box<GroupRow>>)>),
+    Sessions(Vec<SessionChangeRow>),
+    Decided(WireStatement, u16),
 }
 
 /// A unit.
@@ -72,6 +75,7 @@ enum ChangesRow {
 pub(super) struct UnitRow {
     now: u64,
     changes: ChangesRow,
+    done: Vec<DoneRow>,
 }
 
 fn cause_number(cause: EndCause) -> u8 {
@@ -181,8 +185,13 @@ impl UnitRow {
                 };
                 ChangesRow::Groups(groups.iter().map(row).collect())
             }
+            Changes::Sessions(changes) => {
+                ChangesRow::Sessions(changes.iter().map(SessionChangeRow::new).collect())
+            }
+            &Changes::Decided(statement, shards) => ChangesRow::Decided(statement.into(), shards),
         };
-        Self { now: unit.now.0, changes }
+        let done = unit.done.iter().map(DoneRow::new).collect();
+        Self { now: unit.now.0, changes, done }
     }
 
     /// Returns the unit. `catalog` has the resource kinds so far.
@@ -211,7 +220,13 @@ impl UnitRow {
                 };
                 Changes::Groups(rows.into_iter().map(group).collect::<anyhow::Result<_>>()?)
             }
+            ChangesRow::Sessions(rows) => {
+                let changes = rows.into_iter().map(SessionChangeRow::change);
+                Changes::Sessions(changes.collect::<anyhow::Result<_>>()?)
+            }
+            ChangesRow::Decided(statement, shards) => Changes::Decided(statement.into(), shards),
         };
-        Ok(Unit { now: Time(self.now), changes })
+        let done = self.done.into_iter().map(DoneRow::done).collect();
+        Ok(Unit { done, ..Unit::new(Time(self.now), changes) })
     }
 }

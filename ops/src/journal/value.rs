@@ -15,7 +15,7 @@ use wharf_net::codec::{decode_stored, encode_body};
 use super::unit_row::UnitRow;
 
 /// The version of the format.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// The number of bytes of units after which a value ends. With its header it stays below 1 MiB, unless one unit alone is
 /// longer.

@@ -3,10 +3,11 @@
 //! All units that came in since the last append become one group commit. The writer is a state machine without a
 //! thread: the service runs it on the thread of the journal, the simulator runs it by hand over a storage that fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use wharf_core::ids::StatementId;
 use wharf_core::journal::{Append, Changes, JournalFeed, JournalStore, StoreError, Stream, Unit};
 use wharf_core::resource::ResourceRegistry;
 
@@ -59,9 +60,12 @@ pub struct JournalWriter<S> {
     next: u64,
     heads: Heads,
     kinds: Arc<ResourceRegistry>,
-    /// The position of the queue up to which units were taken.
+    /// The position of the queue up to which units are in values.
     taken: u64,
     pending: Vec<Pending>,
+    /// Units that were taken and are in no value yet. True if a value may end with the unit.
+    waiting: Vec<(Unit, bool)>,
+    commits: Commits,
     units: Vec<Unit>,
     /// Units with global records, for the checkpoint.
     global: Vec<Unit>,
@@ -81,9 +85,21 @@ impl<S: JournalStore> JournalWriter<S> {
     ) -> Self {
         let counters = Arc::default();
         let pending = Vec::new();
-        let units = Vec::new();
-        let global = Vec::new();
-        Self { feed, store, epoch, next: last + 1, heads, kinds, taken: 0, pending, units, global, counters }
+        Self {
+            feed,
+            store,
+            epoch,
+            next: last + 1,
+            heads,
+            kinds,
+            taken: 0,
+            pending,
+            waiting: Vec::new(),
+            commits: Commits::default(),
+            units: Vec::new(),
+            global: Vec::new(),
+            counters,
+        }
     }
 
     /// Returns the engine's end of the journal.
@@ -161,13 +177,22 @@ impl<S: JournalStore> JournalWriter<S> {
         }
     }
 
-    /// Takes the units that came in, and makes values of them.
+    /// Takes the units that came in, and makes values of them. The effects of a statement over several shards are in one
+    /// value. So units wait from the first of its shards on, until all of them have committed it.
     fn take(&mut self) {
         let mut units = std::mem::take(&mut self.units);
         let to = self.feed.take(&mut units);
-        let mut position = self.taken;
-        let mut begun = Begun::default();
         for unit in units.drain(..) {
+            self.commits.add(&unit);
+            self.waiting.push((unit, self.commits.is_whole()));
+        }
+        self.units = units;
+        assert!(self.taken + self.waiting.len() as u64 == to, "the queue says {to}");
+        let ready = self.waiting.iter().rposition(|&(_, is_whole)| is_whole).map_or(0, |last| last + 1);
+        let rest = self.waiting.split_off(ready);
+        let mut begun = Begun::default();
+        let mut position = self.taken;
+        for (unit, is_whole) in std::mem::replace(&mut self.waiting, rest) {
             if let Changes::Kinds(names, unit_instances) = &unit.changes {
                 let names = names.iter().map(String::as_str);
                 let kinds = ResourceRegistry::with_names(names, unit_instances);
@@ -175,18 +200,14 @@ impl<S: JournalStore> JournalWriter<S> {
             }
             begun.add(&unit, &self.kinds);
             position += 1;
-            if begun.bytes.len() >= UNITS_BYTES {
+            if begun.bytes.len() >= UNITS_BYTES && is_whole {
                 self.end_value(std::mem::take(&mut begun), position);
             }
-            if unit.has_global() {
-                self.global.push(unit);
-            }
+            self.global.extend(unit.into_global());
         }
-        assert!(position == to, "{position} units were taken, and the queue says {to}");
         if begun.units > 0 {
             self.end_value(begun, position);
         }
-        self.units = units;
         self.taken = position;
     }
 
@@ -201,6 +222,42 @@ impl<S: JournalStore> JournalWriter<S> {
         }
         let header = Header::new(self.epoch, number, &streams, begun.units);
         self.pending.push(Pending { number, streams, value: encode(&header, &begun.bytes), position });
+    }
+}
+
+/// Statements over several shards that are being committed.
+#[derive(Default)]
+struct Commits {
+    /// The number of shards that are left, by statement.
+    left: BTreeMap<StatementId, u16>,
+    /// The statements that some shards have committed, but not all.
+    begun: BTreeSet<StatementId>,
+}
+
+impl Commits {
+    fn add(&mut self, unit: &Unit) {
+        if let Changes::Decided(statement, shards) = unit.changes {
+            self.left.remove(&statement);
+            if shards > 0 {
+                self.left.insert(statement, shards);
+            }
+            assert!(!self.begun.contains(&statement), "{statement} is decided before a shard commits it");
+        }
+        for statement in &unit.finished {
+            let Some(left) = self.left.get_mut(statement) else { continue };
+            *left -= 1;
+            if *left > 0 {
+                self.begun.insert(*statement);
+            } else {
+                self.left.remove(statement);
+                self.begun.remove(statement);
+            }
+        }
+    }
+
+    /// Returns whether each statement so far is committed by all of its shards or by none.
+    fn is_whole(&self) -> bool {
+        self.begun.is_empty()
     }
 }
 
@@ -224,5 +281,56 @@ impl Begun {
             }
             _ => *self.streams.entry(Stream::GLOBAL).or_default() += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wharf_core::ids::{Incarnation, ShardId};
+    use wharf_core::time::Time;
+
+    use super::*;
+
+    fn statement(number: u64) -> StatementId {
+        StatementId { incarnation: Incarnation(1), planner: 0, number }
+    }
+
+    fn decided(number: u64, shards: u16) -> Unit {
+        Unit::new(Time(0), Changes::Decided(statement(number), shards))
+    }
+
+    fn shard(finished: &[u64]) -> Unit {
+        let changes =
+            Changes::Shard { shard: ShardId(0), effects: Vec::new(), policy: None, granularity: None };
+        let finished = finished.iter().map(|&number| statement(number)).collect();
+        Unit { finished, ..Unit::new(Time(0), changes) }
+    }
+
+    /// A value that ended in between would let a crash leave a statement on some of its shards.
+    #[test]
+    fn a_statement_is_whole_when_all_of_its_shards_have_committed_it() {
+        let steps = [
+            (decided(1, 3), true),
+            (shard(&[]), true),
+            (shard(&[1]), false),
+            (decided(2, 2), false),
+            (shard(&[2]), false),
+            (shard(&[1]), false),
+            (shard(&[1]), false),
+            (shard(&[2]), true),
+            // It was aborted after all.
+            (decided(3, 2), true),
+            (decided(3, 0), true),
+            // A statement of another coordinator, whose decision is not recorded.
+            (shard(&[4]), true),
+            (decided(5, 1), true),
+            (shard(&[5]), true),
+        ];
+        let mut commits = Commits::default();
+        for (step, (unit, is_whole)) in steps.into_iter().enumerate() {
+            commits.add(&unit);
+            assert_eq!(commits.is_whole(), is_whole, "after step {step}");
+        }
+        assert!(commits.left.is_empty());
     }
 }

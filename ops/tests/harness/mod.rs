@@ -348,7 +348,7 @@ impl Service {
             server_name: "localhost".to_owned(),
             roots: read_certificates(Path::new(ca)).expect("it was written"),
             name: "test".to_owned(),
-            reconnects: 0,
+            retry_for: Duration::ZERO,
         }
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct Statements {
     /// The results of statements that may be finished twice, by the coordinator and by the shard's runner.
     kept: FixedMap<StatementId, (Time, Applied)>,
     kept_until: Timers<StatementId>,
+    /// The parts of statements over several shards that were committed since the last unit of the journal.
+    finished: Vec<StatementId>,
     /// The statements that involve a node, once per operation. No entry is empty.
     by_slot: FixedMap<Slot, Vec<StatementId>>,
     /// Allocations that an undecided statement evicts.
@@ -142,6 +144,11 @@ impl Statements {
         assert!(before.is_none(), "statement {statement} is held twice");
     }
 
+    /// Takes the parts that were committed since the last call.
+    pub(crate) fn take_finished(&mut self) -> Vec<StatementId> {
+        std::mem::take(&mut self.finished)
+    }
+
     fn leave(&mut self, statement: StatementId) -> Option<HeldPart> {
         let part = self.parts.remove(&statement)?;
         let waited = self.deadlines.remove(part.deadline, statement);
@@ -183,7 +190,12 @@ impl Shard {
             return Ok(Box::new(applied));
         };
         let granted = match decision {
-            Decision::Committed => self.commit(statement, part.held, false),
+            Decision::Committed => {
+                if self.journaled.is_some() {
+                    self.statements.finished.push(statement);
+                }
+                self.commit(statement, part.held, false)
+            }
             Decision::Aborted => {
                 self.undo(statement, part.held);
                 Vec::new()

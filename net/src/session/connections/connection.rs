@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use wharf_core::group::ClientKey;
+use wharf_core::hash::stable_hash;
 use wharf_core::journal::JournalPort;
 use wharf_core::limits::CANDIDATES_IN_FLIGHT_MAX;
 use wharf_core::planted::{PlantedBug, is_planted};
+use wharf_core::state::{Origin, SessionChange};
 
 use super::follow::{Follow, Followed};
 use super::held::Held;
@@ -15,7 +17,7 @@ use super::hello::Greeting;
 use super::input::Input;
 use super::placing::{Learning, Submission};
 use super::questions::Asker;
-use crate::codec::{FLAG_ERROR, FLAG_REPLY, Header, encode_body, encode_frame, try_encode_frame};
+use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
 use crate::limits::LONG_REPLIES_MAX;
 use crate::protocol::{
     BODY_VERSION, CONNECTION_HELD_BYTES_MAX, Fault, Kind, Reason, SESSION_WAITS_BYTES_MAX,
@@ -128,6 +130,8 @@ pub(super) struct Connection {
     pub(super) is_touched: bool,
     /// It is listed in the service's `holding`.
     pub(super) is_listed: bool,
+    /// It is listed in the service's `fresh`.
+    pub(super) is_fresh: bool,
 }
 
 impl Connection {
@@ -155,6 +159,7 @@ impl Connection {
             follow: None,
             is_touched: false,
             is_listed: false,
+            is_fresh: false,
         }
     }
 
@@ -174,16 +179,28 @@ impl Connection {
     }
 
     /// Answers `sequence` with `body`. Keeps the reply until it is acknowledged, unless the request is
-    /// read-only.
-    pub(super) fn reply<T: Serialize>(&mut self, kind: Kind, sequence: u64, body: &T) {
-        self.reply_flagged(kind.number(), 0, sequence, body);
+    /// read-only. Returns the kept reply, unless no journal wants it.
+    pub(super) fn reply<T: Serialize>(
+        &mut self,
+        kind: Kind,
+        sequence: u64,
+        body: &T,
+    ) -> Option<SessionChange> {
+        self.reply_flagged(kind.number(), 0, sequence, body)
     }
 
-    pub(super) fn reply_fault(&mut self, kind: u16, sequence: u64, fault: &Fault) {
-        self.reply_flagged(kind, FLAG_ERROR, sequence, fault);
+    /// Answers `sequence` with a fault, as [`reply`](Self::reply).
+    pub(super) fn reply_fault(&mut self, kind: u16, sequence: u64, fault: &Fault) -> Option<SessionChange> {
+        self.reply_flagged(kind, FLAG_ERROR, sequence, fault)
     }
 
-    fn reply_flagged<T: Serialize>(&mut self, kind: u16, flags: u8, sequence: u64, body: &T) {
+    fn reply_flagged<T: Serialize>(
+        &mut self,
+        kind: u16,
+        flags: u8,
+        sequence: u64,
+        body: &T,
+    ) -> Option<SessionChange> {
         let flags = flags | FLAG_REPLY;
         let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
         let start = self.out.len();
@@ -198,12 +215,28 @@ impl Connection {
         let session = self.session.as_mut().expect("requests are executed after the hello");
         let is_dropped = self.is_broken && is_planted(PlantedBug::OutcomeOfBrokenConnectionDropped);
         let only_looks = Kind::from_number(kind).is_some_and(Kind::only_looks);
+        let mut change = None;
         if only_looks || is_dropped {
             session.answer_unkept(sequence);
         } else {
-            session.answer(sequence, &self.out[start..]);
+            let reply = &self.out[start..];
+            if self.held.has_journal() {
+                let origin = session.origin(sequence).expect("it is in progress");
+                change = Some(SessionChange::Answered(origin, reply.into()));
+            }
+            session.answer(sequence, reply);
         }
         self.count_unwritten(start, only_looks);
+        change
+    }
+
+    /// Returns the origin of what a request in progress does. `None` without a journal, and for requests that change
+    /// nothing.
+    pub(super) fn origin(&mut self, kind: Kind, sequence: u64) -> Option<Origin> {
+        if !self.held.has_journal() || kind.only_looks() {
+            return None;
+        }
+        self.session().origin(sequence)
     }
 
     /// Counts one more reply, which `out` has from `start` on. A peer that takes no replies gets none. A reply that
@@ -219,6 +252,16 @@ impl Connection {
         }
     }
 
+    /// Returns whether there are replies whose position of the journal is not known yet.
+    pub(super) fn has_fresh(&self) -> bool {
+        self.held.has_fresh()
+    }
+
+    /// Sets the position of the journal that the last replies wait for.
+    pub(super) fn assign(&mut self, position: u64) {
+        self.held.assign(position);
+    }
+
     /// Returns whether replies wait until what they tell of is durable.
     pub(super) fn is_holding(&self) -> bool {
         !self.held.is_empty()
@@ -231,20 +274,23 @@ impl Connection {
         released > 0
     }
 
-    /// Sends a frame that is not the outcome of a request of the session, or that is sent again.
+    /// Sends a frame that is not the outcome of a request of the session. It promises nothing.
     pub(super) fn say(&mut self, bytes: &[u8]) {
         let start = self.out.len();
         self.out.extend_from_slice(bytes);
-        self.count_unwritten(start, false);
+        self.count_unwritten(start, true);
     }
 
     /// Returns whether a request is new and must be executed. The kept outcome of an answered request is sent again.
     ///
     /// # Errors
-    /// Fails if the outcome was acknowledged and dropped, or if the sequence is too far ahead.
-    pub(super) fn admit(&mut self, sequence: u64, weight: Weight) -> Result<bool, Fault> {
+    /// Fails if the outcome was acknowledged and dropped, if another request had the sequence, or if the sequence is too
+    /// far ahead.
+    pub(super) fn admit(&mut self, frame: &FrameRef<'_>) -> Result<bool, Fault> {
+        let Header { kind, sequence, .. } = frame.header;
+        let weight = Weight::of(kind, frame.bytes);
         let session = self.session.as_mut().expect("the hello came before");
-        match session.admit(sequence) {
+        match session.admit(sequence, fingerprint(frame)) {
             Admission::New => {
                 session.weigh(sequence, weight);
                 Ok(true)
@@ -261,6 +307,12 @@ impl Connection {
                     "sequence {sequence} was acknowledged (or is 0): it is not done again; sequences count from 1"
                 );
                 Err(Fault::new(Reason::StaleSequence, message))
+            }
+            Admission::Reused => {
+                let message = format!(
+                    "sequence {sequence} belongs to another request: a request that is sent again has the same kind and the same bytes after its header; give a new request the next sequence"
+                );
+                Err(Fault::new(Reason::SequenceReused, message))
             }
             Admission::OutOfWindow => {
                 let message = format!(
@@ -348,4 +400,11 @@ impl Connection {
         );
         Err(Fault::of_field(Reason::LimitExceeded, "mode", message))
     }
+}
+
+/// Returns the hash by which a repeated request is told from another one with the same sequence. It covers the kind and
+/// everything after the header.
+fn fingerprint(frame: &FrameRef<'_>) -> u32 {
+    let hash = stable_hash(frame.payload) ^ u64::from(frame.header.kind).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (hash ^ hash >> 32) as u32
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use wharf_core::ids::SessionId;
+use wharf_core::state::SessionChange;
 
 use super::input::{Asked, fault_frame, read_body};
 use super::{ConnectionKey, ConnectionService, InputEnd, Stalled};
@@ -70,7 +71,11 @@ impl ConnectionService {
         let sessions = &self.shared.sessions;
         let sessions_left = sessions.sessions_left();
         let resumed = match greeting.resume {
-            None => Resumed::Session(sessions.open(hangup)),
+            None => {
+                let session = sessions.open(hangup);
+                self.changes.push(SessionChange::Opened(session.id(), session.token()));
+                Resumed::Session(session)
+            }
             Some((id, token)) => {
                 sessions.resume(&Claim { id, token, connection: hangup, waker: &self.waker })
             }

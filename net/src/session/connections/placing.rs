@@ -9,6 +9,7 @@ use wharf_core::time::Time;
 
 use super::operation::{Complete, Operation, Parts};
 use super::questions::Asker;
+use super::recovered::{deed_reply, release_deed};
 use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::convert::{PlacementDefaults, kinds_to_learn, placement_request};
@@ -16,6 +17,7 @@ use crate::protocol::{
     CreateGroupRequest, Fault, GroupReply, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason,
     ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
 };
+use crate::session::Parts as SessionParts;
 use crate::session::registrar::RegistrarReply;
 
 /// The parts of a request that waits for room at the port or at a planner.
@@ -84,14 +86,25 @@ impl ConnectionService {
         self.ready.push_back(asker.connection);
     }
 
-    pub(super) fn handle_place_batch(&mut self, asker: Asker, PlaceBatch { requests }: PlaceBatch) {
+    /// Handles a batch. `done` are the parts that an earlier start did.
+    pub(super) fn handle_place_batch(
+        &mut self,
+        asker: Asker,
+        PlaceBatch { requests }: PlaceBatch,
+        done: SessionParts,
+    ) {
         debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
         let defaults = self.placement_defaults();
         let catalog = self.port.catalog();
         let mut replies = Vec::with_capacity(requests.len());
         let mut valid: Vec<(i32, usize, PlacementRequest)> = Vec::with_capacity(requests.len());
         let mut named = Vec::new();
+        let mut done = done.into_iter().peekable();
         for (part, mut request) in requests.into_iter().enumerate() {
+            if let Some((_, deed)) = done.next_if(|&(at, _)| usize::from(at) == part) {
+                replies.push(deed_reply(deed, catalog));
+                continue;
+            }
             if request.mode == MODE_WAIT_UNTIL {
                 let message = "requests of a batch do not wait: give it a request of its own";
                 let fault = Fault::of_field(Reason::InvalidField, "mode", message);
@@ -126,14 +139,25 @@ impl ConnectionService {
         self.submit_one(asker, Parts::Release, PortRequest::Release(request.allocation.into()));
     }
 
-    pub(super) fn handle_release_batch(&mut self, asker: Asker, batch: &ReleaseBatch) {
-        if batch.requests.is_empty() {
-            return self.answer(asker, &ReleaseBatchReply::default(), asker.started);
+    /// Handles a batch. `done` are the parts that an earlier start did.
+    pub(super) fn handle_release_batch(&mut self, asker: Asker, batch: &ReleaseBatch, done: SessionParts) {
+        let mut replies = vec![ReleaseReply::default(); batch.requests.len()];
+        let mut left: Vec<bool> = vec![true; replies.len()];
+        for (part, deed) in done {
+            let part = usize::from(part);
+            replies[part] = release_deed(&deed);
+            left[part] = false;
         }
-        let left = batch.requests.len();
-        let parts = Parts::ReleaseBatch { replies: vec![ReleaseReply::default(); left], left };
-        let releases = batch.requests.iter().map(|request| PortRequest::Release(request.allocation.into()));
-        self.submit_parts(asker, parts, releases.enumerate().collect());
+        let requests = batch.requests.iter().enumerate().filter(|&(part, _)| left[part]);
+        let release = |(part, request): (usize, &ReleaseRequest)| {
+            (part, PortRequest::Release(request.allocation.into()))
+        };
+        let releases: Vec<_> = requests.map(release).collect();
+        if releases.is_empty() {
+            return self.answer(asker, &ReleaseBatchReply { replies }, asker.started);
+        }
+        let parts = Parts::ReleaseBatch { replies, left: releases.len() };
+        self.submit_parts(asker, parts, releases);
     }
 
     /// Submits a request of one part, or stalls the connection until the port has room.

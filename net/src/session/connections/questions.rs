@@ -6,7 +6,8 @@ use wharf_core::time::Time;
 use super::placing::Learning;
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::protocol::{Fault, Kind, Reason};
-use crate::session::registrar::{RegistrarReply, RegistrarRequest};
+use crate::session::Parts;
+use crate::session::registrar::{Question, RegistrarReply, RegistrarRequest};
 
 /// A request in progress: who asked what, and when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +22,20 @@ pub struct Asker {
 impl ConnectionService {
     /// Asks the registrar. The reply follows when it has answered.
     pub(super) fn ask_registrar(&mut self, asker: Asker, request: RegistrarRequest) {
-        self.asking.push_back((asker, request));
+        self.ask_again(asker, request, Parts::new());
+    }
+
+    /// Asks the registrar for what an earlier start did not do of a request.
+    pub(super) fn ask_again(&mut self, asker: Asker, request: RegistrarRequest, done: Parts) {
+        let origin = self.connections[asker.connection].origin(asker.kind, asker.sequence);
+        self.asking.push_back((asker, Question { request, origin, done }));
         self.stall(asker.connection, Stalled::Ask);
     }
 
     /// Asks the registrar to learn these kinds. The connection is stalled until it has, and then goes on with
     /// `learning`.
     pub(super) fn ask_to_learn(&mut self, asker: Asker, names: Vec<String>, learning: Learning) {
-        self.asking.push_back((asker, RegistrarRequest::Learn(names)));
+        self.asking.push_back((asker, RegistrarRequest::Learn(names).into()));
         self.stall(asker.connection, Stalled::Learn(asker, learning));
     }
 
@@ -39,7 +46,7 @@ impl ConnectionService {
     }
 
     /// Takes the next question for the registrar. Its answer goes to [`handle_answer`](Self::handle_answer).
-    pub fn next_question(&mut self, now: Time) -> Option<(Asker, RegistrarRequest)> {
+    pub fn next_question(&mut self, now: Time) -> Option<(Asker, Question)> {
         let question = self.asking.pop_front()?;
         let key = question.0.connection;
         let stalled = &mut self.connections[key].stalled;

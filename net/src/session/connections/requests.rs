@@ -1,5 +1,6 @@
 //! Admits the frames of a connection and dispatches its new requests.
 
+use wharf_core::state::SessionChange;
 use wharf_core::time::Time;
 
 use super::input::{Asked, read_body};
@@ -7,7 +8,7 @@ use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService};
 use crate::codec::FrameRef;
 use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason};
-use crate::session::Weight;
+use crate::session::Parts;
 use crate::session::registrar::RegistrarRequest as Question;
 use crate::session::shared::Counters;
 
@@ -25,7 +26,7 @@ impl ConnectionService {
         }
         let connection = &mut self.connections[key];
         connection.session().acknowledge(header.lowest_unacknowledged);
-        match connection.admit(header.sequence, Weight::of(header.kind, frame.bytes)) {
+        match connection.admit(frame) {
             Ok(true) => self.execute(key, frame, now),
             Ok(false) => self.touch(key),
             Err(fault) => self.refuse_frame(key, header.kind, header.sequence, &fault),
@@ -37,11 +38,12 @@ impl ConnectionService {
         let asked = Asked::new(*frame);
         let handled = self.handle_request(key, &asked, now);
         for sequence in asked.acknowledged.take().iter().flat_map(|acknowledged| &acknowledged.sequences) {
-            self.connections[key].session().acknowledge_wait(*sequence);
+            self.acknowledge_wait(key, *sequence);
         }
         if let Err(fault) = handled {
             Counters::count(&self.shared.counters.frames_refused);
-            self.connections[key].reply_fault(header.kind, header.sequence, &fault);
+            let change = self.connections[key].reply_fault(header.kind, header.sequence, &fault);
+            self.changes.extend(change);
             self.touch(key);
             if let Some(kind) = Kind::from_number(header.kind) {
                 self.observer.handle_reply(kind, fault.reason, 0);
@@ -55,13 +57,18 @@ impl ConnectionService {
         let kind = Kind::from_number(number).ok_or_else(|| {
             Fault::new(Reason::UnknownKind, format!("message kind {number} is unknown to version 1"))
         })?;
-        let asker = Asker { connection: key, kind, sequence: asked.frame.header.sequence, started: now };
+        let sequence = asked.frame.header.sequence;
+        let asker = Asker { connection: key, kind, sequence, started: now };
+        let done = self.connections[key].session().take_recovered(sequence);
+        if !done.is_empty() {
+            return self.handle_recovered(asker, asked, done);
+        }
         match kind {
             Kind::Hello => unreachable!("a second hello was refused before"),
             Kind::Place => self.handle_place(asker, read_body(asked)?),
-            Kind::PlaceBatch => self.handle_place_batch(asker, read_body(asked)?),
+            Kind::PlaceBatch => self.handle_place_batch(asker, read_body(asked)?, Parts::new()),
             Kind::Release => self.handle_release(asker, &read_body(asked)?),
-            Kind::ReleaseBatch => self.handle_release_batch(asker, &read_body(asked)?),
+            Kind::ReleaseBatch => self.handle_release_batch(asker, &read_body(asked)?, Parts::new()),
             Kind::CancelWait => {
                 let request: CancelRequest = read_body(asked)?;
                 let waited = self.cancel_wait(key, request.sequence, now);
@@ -91,5 +98,13 @@ impl ConnectionService {
             Kind::EndReservation => self.ask_registrar(asker, Question::EndReservation(read_body(asked)?)),
         }
         Ok(())
+    }
+    /// Drops the outcome of a wait, which the client has.
+    fn acknowledge_wait(&mut self, key: ConnectionKey, sequence: u64) {
+        let session = self.connections[key].session();
+        if session.acknowledge_wait(sequence) {
+            let id = session.id();
+            self.changes.push(SessionChange::WaitAcknowledged(id, sequence));
+        }
     }
 }

@@ -3,6 +3,7 @@
 use wharf_core::group::{NoGroup, PlanReply};
 use wharf_core::limits::{CANDIDATES_WAITING_MAX, CONNECTION_WAITING_MAX, PORT_CANDIDATES_WAITING_MAX};
 use wharf_core::router::{PortReply, PortRequest, WaitEnd, WaitRequest};
+use wharf_core::state::SessionChange;
 use wharf_core::time::Time;
 
 use super::operation::{Operation, Parts};
@@ -23,8 +24,16 @@ impl ConnectionService {
         let parts = Parts::Wait(wait.request.candidates.clone());
         let operation = self.enter(Operation { asker, parts });
         self.connections[key].begins_wait(sequence, operation);
+        self.note_wait(asker);
         self.has_new_deadline = true;
         self.submit(operation, 0, PortRequest::Wait(Box::new(wait)), now);
+    }
+
+    /// Notes that a request waits. A client may acknowledge later requests while it does, and send it again after a restart.
+    pub(super) fn note_wait(&mut self, asker: Asker) {
+        let origin = self.connections[asker.connection].origin(asker.kind, asker.sequence);
+        let wait = origin.filter(|origin| origin.is_wait);
+        self.changes.extend(wait.map(SessionChange::Waits));
     }
 
     /// Checks whether another request that names `named` candidates may wait.

@@ -41,7 +41,7 @@ use wharf_net::tls::ServerCertificate;
 pub const SERVER_NAME: &str = "localhost";
 
 /// Far more than any step here takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns the outcome of `future`, or panics after the time limit.
 #[track_caller]
@@ -273,18 +273,18 @@ impl TestServer {
         }
     }
 
-    pub fn client_config(&self, reconnects: u32) -> ClientConfig {
+    pub fn client_config(&self, retry_for: Duration) -> ClientConfig {
         ClientConfig {
             server: self.address,
             server_name: SERVER_NAME.to_owned(),
             roots: vec![self.certificate.clone()],
             name: "test".to_owned(),
-            reconnects,
+            retry_for,
         }
     }
 
     pub async fn client(&self) -> Client {
-        within(Client::connect(self.client_config(0))).await.expect("the server is there")
+        within(Client::connect(self.client_config(Duration::ZERO))).await.expect("the server is there")
     }
 
     /// Advances the clock, in ns. It does not wake threads that sleep until a deadline.

@@ -1,0 +1,116 @@
+//! What connections put into the journal, and the replies that wait for it.
+//!
+//! Each input ends with [`record`](ConnectionService::record). It puts the changes of sessions into the journal as one unit,
+//! and then says up to which position the replies of this input wait. So a reply never leaves before its outcome is
+//! durable.
+
+use tracing::info;
+use wharf_core::ids::SessionId;
+use wharf_core::journal::{Changes, Unit};
+use wharf_core::state::{Origin, SessionChange, SessionEnd};
+use wharf_core::time::Time;
+
+use super::ConnectionService;
+use super::operation::Parts;
+
+impl ConnectionService {
+    /// Puts the changes of sessions into the journal, and lets the replies of this input wait for it.
+    pub(super) fn record(&mut self, now: Time) {
+        let Some(journal) = self.port.journal() else {
+            self.changes.clear();
+            return;
+        };
+        if !self.changes.is_empty() {
+            journal.put(Unit::new(now, Changes::Sessions(std::mem::take(&mut self.changes))));
+        }
+        if self.fresh.is_empty() {
+            return;
+        }
+        let position = journal.position();
+        let durable = journal.durable();
+        let mut holds = false;
+        for key in std::mem::take(&mut self.fresh) {
+            let connection = &mut self.connections[key];
+            connection.is_fresh = false;
+            connection.assign(position);
+            // Those that wait for earlier positions leave now too, if they can.
+            let is_released = connection.release(durable);
+            if connection.is_holding() && !connection.is_listed {
+                connection.is_listed = true;
+                self.holding.push(key);
+            }
+            holds |= connection.is_holding();
+            if is_released {
+                self.touch(key);
+            }
+        }
+        // The thread may sleep. Its bell is rung when more is durable than what was released so far.
+        let journal = self.port.journal().expect("looked at before");
+        if holds && !journal.wait_for(self.released_to + 1) {
+            self.port.bell().ring();
+        }
+    }
+
+    /// Returns the origin of what a part of an operation does.
+    pub(super) fn origin(&mut self, operation: usize, part: usize) -> Option<Origin> {
+        self.port.journal()?;
+        let operation = &self.operations[operation];
+        // The question for the bundles of a group changes nothing.
+        if matches!(&operation.parts, Parts::IntoGroup(into) if into.is_asking()) {
+            return None;
+        }
+        let asker = operation.asker;
+        let origin = self.connections[asker.connection].origin(asker.kind, asker.sequence)?;
+        Some(Origin { part: u16::try_from(part).expect("a request has few parts"), ..origin })
+    }
+
+    /// Notes that sessions have ended.
+    pub(super) fn note_ended(&mut self, ended: impl IntoIterator<Item = SessionId>, why: SessionEnd) {
+        self.changes.extend(ended.into_iter().map(|id| SessionChange::Ended(id, why)));
+    }
+
+    /// Returns the time at which a session ends because its client stays away, if there is one.
+    pub(super) fn next_expiry(&self) -> Option<Time> {
+        self.shared.sessions.next_expiry(self.shared.settings.load().session_kept_for)
+    }
+
+    /// Ends the sessions whose clients have stayed away for too long.
+    pub(super) fn expire_sessions(&mut self, now: Time) {
+        let kept_for = self.shared.settings.load().session_kept_for;
+        if self.next_expiry().is_some_and(|due| due <= now) {
+            let ended = self.shared.sessions.expire(kept_for, now);
+            if !ended.is_empty() {
+                info!(sessions = ended.len(), "sessions ended because their clients stayed away");
+            }
+            self.note_ended(ended, SessionEnd::Expired);
+        }
+    }
+
+    /// Drops the replies that wait for the journal, because the service ends without it. Their peers must ask again.
+    pub fn abandon_held(&mut self) {
+        for key in std::mem::take(&mut self.holding) {
+            self.connections[key].abandon_held();
+            self.touch(key);
+        }
+    }
+
+    /// Lets the replies leave that tell only of what is durable. Returns whether more is durable than before.
+    pub(super) fn release(&mut self) -> bool {
+        let durable = self.port.journal().expect("only a journal makes replies wait").durable();
+        if durable == self.released_to {
+            return false;
+        }
+        self.released_to = durable;
+        let mut holding = std::mem::take(&mut self.holding);
+        holding.retain(|&key| {
+            if self.connections[key].release(durable) {
+                self.touch(key);
+            }
+            let connection = &mut self.connections[key];
+            connection.is_listed = connection.is_holding();
+            connection.is_listed
+        });
+        self.holding = holding;
+        true
+    }
+}

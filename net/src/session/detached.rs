@@ -1,0 +1,119 @@
+//! Sessions without a connection.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use wharf_core::ids::{Incarnation, SessionId};
+use wharf_core::planted::{PlantedBug, is_planted};
+use wharf_core::state::SessionRecord;
+use wharf_core::time::Time;
+
+use super::Session;
+use crate::limits::DETACHED_SESSIONS_MAX;
+use crate::protocol::{DETACHED_KEPT_BYTES_MAX, SessionToken};
+
+/// Sessions without a connection. They are kept until their clients return, newer sessions evict them, or their time is
+/// over.
+#[derive(Debug)]
+pub struct DetachedSessions {
+    incarnation: Incarnation,
+    opened: u64,
+    sessions: BTreeMap<SessionId, Session>,
+    /// The sessions in the order in which they were detached, and since when they are.
+    pub(super) order: VecDeque<(SessionId, Time)>,
+    /// Bytes that the sessions keep.
+    pub(super) kept_bytes: usize,
+}
+
+impl DetachedSessions {
+    /// Creates an empty collection.
+    #[must_use]
+    pub fn new(incarnation: Incarnation) -> Self {
+        Self { incarnation, opened: 0, sessions: BTreeMap::new(), order: VecDeque::new(), kept_bytes: 0 }
+    }
+
+    /// Opens a new session.
+    pub fn open(&mut self, token: SessionToken) -> Session {
+        self.opened += 1;
+        Session::new(SessionId { incarnation: self.incarnation, number: self.opened }, token)
+    }
+
+    /// Keeps a session whose connection is gone. Drops the oldest sessions while there are too many or they
+    /// keep too many bytes. Returns those that were dropped.
+    ///
+    /// # Panics
+    /// Panics if the session has requests in progress, since their outcomes would be lost.
+    pub fn detach(&mut self, session: Session, now: Time) -> Vec<SessionId> {
+        self.restore(session, now);
+        let mut dropped = Vec::new();
+        while self.order.len() > DETACHED_SESSIONS_MAX || self.kept_bytes > DETACHED_KEPT_BYTES_MAX {
+            let Some((oldest, _)) = self.order.pop_front() else { break };
+            self.take(oldest);
+            dropped.push(oldest);
+        }
+        dropped
+    }
+
+    /// Keeps a session in any case. A start keeps those of all connections of the start before it.
+    ///
+    /// # Panics
+    /// Panics if the session has requests in progress.
+    pub fn restore(&mut self, mut session: Session, now: Time) {
+        let id = session.id();
+        assert!(session.in_flight() == 0, "session {id} is detached with requests under way");
+        session.trim_window();
+        self.kept_bytes += session.detached_bytes();
+        self.order.push_back((id, now));
+        let before = self.sessions.insert(id, session);
+        assert!(before.is_none(), "session {id} is detached twice");
+    }
+
+    /// Drops the sessions that have had no connection since `since` or longer. Returns them.
+    pub fn expire(&mut self, since: Time) -> Vec<SessionId> {
+        let mut dropped = Vec::new();
+        while let Some(&(oldest, detached)) = self.order.front()
+            && detached <= since
+        {
+            self.order.pop_front();
+            self.take(oldest);
+            dropped.push(oldest);
+        }
+        dropped
+    }
+
+    /// Returns since when the session that was detached first has had no connection.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Time> {
+        self.order.front().map(|&(_, since)| since)
+    }
+
+    /// Returns the records of all sessions, in order of id.
+    #[must_use]
+    pub fn records(&self) -> Vec<SessionRecord> {
+        self.sessions.values().map(Session::record).collect()
+    }
+
+    fn take(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.sessions.remove(&id)?;
+        self.kept_bytes -= session.detached_bytes();
+        Some(session)
+    }
+
+    /// Returns whether a session is kept that can be resumed with `token`.
+    #[must_use]
+    pub fn has(&self, id: SessionId, token: &SessionToken) -> bool {
+        self.sessions.get(&id).is_some_and(|session| session.token == *token)
+    }
+
+    /// Takes a session out to resume it. Returns `None` if it is not kept or the token is wrong.
+    pub fn resume(&mut self, id: SessionId, token: &SessionToken) -> Option<Session> {
+        if !self.has(id, token) {
+            return None;
+        }
+        self.order.retain(|&(kept, _)| kept != id);
+        let session = self.take(id)?;
+        if is_planted(PlantedBug::ResumedSessionEmpty) {
+            return Some(Session::new(id, session.token));
+        }
+        Some(session)
+    }
+}

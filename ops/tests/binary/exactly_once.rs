@@ -1,0 +1,187 @@
+//! Requests that are done once although the service is killed while they are under way.
+//!
+//! The client library sends them again by itself. Each has one outcome, which the books after the last start show.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use wharf_core::ids::AllocationId;
+use wharf_net::client::{Client, ClientConfig, ClientError};
+use wharf_net::protocol::{
+    BundleTemplate, CreateGroupRequest, DemandBody, NodeBody, NodesRequest, PlaceBatch, PlaceRequest,
+    ReleaseBatch, ReleaseRequest, WireGroup,
+};
+
+use crate::harness::{PATIENCE, Site, runtime, within};
+
+/// Requests under way at once.
+const WINDOW: usize = 64;
+/// Answers between two kills.
+const ANSWERS: usize = 300;
+const KILLS: usize = 5;
+
+/// What one request has left in the books.
+#[derive(Default)]
+struct Left {
+    allocations: Vec<AllocationId>,
+    group: Option<WireGroup>,
+    node: Option<String>,
+}
+
+fn one() -> PlaceRequest {
+    PlaceRequest { demand: DemandBody { cpu: 1, ..DemandBody::default() }, ..PlaceRequest::default() }
+}
+
+/// Asks for one thing, of a kind that depends on `number`. Every answer but success is a failure of the test.
+async fn ask(client: &Client, number: usize) -> Left {
+    let mut left = Left::default();
+    match number % 8 {
+        0 => {
+            let reply = client.place_batch(&PlaceBatch { requests: vec![one(); 5] }).await.expect("answered");
+            let placed = reply.replies.into_iter().map(|reply| reply.placed.expect("there is room"));
+            let mut placed: Vec<_> = placed.map(|placed| placed.allocation).collect();
+            let requests = placed.drain(..2).map(|allocation| ReleaseRequest { allocation }).collect();
+            let ended = client.release_batch(&ReleaseBatch { requests }).await.expect("answered");
+            assert!(ended.replies.iter().all(|reply| reply.fault.is_none()), "{ended:?}");
+            left.allocations.extend(placed.into_iter().map(AllocationId::from));
+        }
+        1 => {
+            let bundle = BundleTemplate { request: one(), count: 2 };
+            let group = CreateGroupRequest { bundles: vec![bundle], ..CreateGroupRequest::default() };
+            let reply = client.create_group(&group).await.expect("answered");
+            let id = reply.group.unwrap_or_else(|| panic!("{number}: {:?}", reply.fault)).id;
+            if number % 16 == 1 {
+                left.group = Some(id);
+            } else {
+                let reply = client.remove_group(id).await.expect("answered");
+                assert!(reply.fault.is_none() && reply.bundles_ended == 2, "{reply:?}");
+            }
+        }
+        2 => {
+            let name = format!("node-{number}");
+            let node = NodeBody { name: name.clone(), cpu: 1, memory: 1, ..NodeBody::default() };
+            let reply = client.add_nodes(&NodesRequest { nodes: vec![node] }).await.expect("answered");
+            assert!(reply.replies[0].fault.is_none(), "a node is added once: {reply:?}");
+            left.node = Some(name);
+        }
+        kind => {
+            let placed = client.place(&one()).await.expect("answered").placed.expect("there is room");
+            if kind < 6 {
+                let reply = client.release(placed.allocation).await.expect("answered");
+                assert!(reply.fault.is_none(), "an allocation is released once: {reply:?}");
+            } else {
+                left.allocations.push(placed.allocation.into());
+            }
+        }
+    }
+    left
+}
+
+/// Asks until told to stop. Tells of each answer.
+async fn load(config: ClientConfig, answered: SyncSender<()>) -> Vec<Left> {
+    let client = within(Client::connect(config)).await.expect("the service is there");
+    let room = Arc::new(Semaphore::new(WINDOW));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0.. {
+        let permit = Arc::clone(&room).acquire_owned().await.expect("never closed");
+        // The receiver goes when there were enough kills.
+        if answered.send(()).is_err() {
+            break;
+        }
+        let client = client.clone();
+        tasks.spawn(async move {
+            let left = ask(&client, number).await;
+            drop(permit);
+            left
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(left) = within(tasks.join_next()).await {
+        all.push(left.expect("no request failed"));
+    }
+    within(client.close()).await;
+    all
+}
+
+fn placed(status: &Value) -> u64 {
+    let shards = status["shards"].as_array().expect("a list");
+    shards.iter().map(|shard| shard["allocations"].as_u64().expect("a number")).sum()
+}
+
+/// Catches an effect without its outcome in the journal: the client would be answered by a second effect.
+#[test]
+fn requests_under_way_when_the_service_is_killed_are_done_once() {
+    let site = Site::new();
+    let mut service = site.serve(&["--shards", "2"]);
+    for name in ["large-a", "large-b", "large-c", "large-d"] {
+        service.run(&["node", "add", name, "--cpu", "100000", "--memory", "1TiB"]).with(0);
+    }
+    let address = service.address.to_string();
+    let config =
+        ClientConfig { retry_for: Duration::MAX, ..service.client_config(&site.development_certificate()) };
+    let (sender, answered) = sync_channel(0);
+    let client = std::thread::spawn(move || runtime().block_on(load(config, sender)));
+    for kill in 0..KILLS {
+        (0..ANSWERS).for_each(|_| answered.recv_timeout(PATIENCE).expect("the load goes on"));
+        service.kill();
+        let shards = ["3", "1", "2"][kill % 3];
+        service = site.serve(&["--shards", shards, "--listen", &address]);
+    }
+    (0..ANSWERS).for_each(|_| answered.recv_timeout(PATIENCE).expect("the load goes on"));
+    drop(answered);
+    let left = client.join().expect("the load ends");
+
+    let status = service.json(&["status", "--audit"]);
+    let allocations: Vec<AllocationId> = left.iter().flat_map(|left| &left.allocations).copied().collect();
+    let distinct: BTreeSet<AllocationId> = allocations.iter().copied().collect();
+    assert_eq!(distinct.len(), allocations.len(), "two requests have one allocation");
+    let groups = left.iter().filter_map(|left| left.group).collect::<Vec<_>>();
+    assert_eq!(placed(&status), (allocations.len() + 2 * groups.len()) as u64);
+    let listed = service.json(&["group", "list"]);
+    assert_eq!(listed.as_array().map(Vec::len), Some(groups.len()), "{listed}");
+    let nodes: BTreeSet<String> = left.into_iter().filter_map(|left| left.node).collect();
+    let listed = service.json(&["node", "list"]);
+    let listed = listed.as_array().expect("a list").iter().map(|node| node["name"].as_str().expect("a name"));
+    let listed: BTreeSet<String> =
+        listed.filter(|&name| !name.starts_with("large")).map(str::to_owned).collect();
+    assert_eq!(listed, nodes);
+    for id in distinct.iter().take(3) {
+        service.run(&["release", &id.to_string()]).with(0);
+    }
+    service.stop();
+}
+
+/// A client that was away for a clean stop and a crash goes on with its session. One whose session has ended is told so.
+#[test]
+fn a_session_survives_stops_and_crashes_but_not_its_time() {
+    let site = Site::new();
+    let mut service = site.serve(&["--shards", "1"]);
+    service.run(&["node", "add", "a", "--cpu", "100", "--memory", "1TiB"]).with(0);
+    let address = service.address.to_string();
+    let serve = |more: &[&str]| site.serve(&[&["--listen", &address], more].concat());
+    let config =
+        ClientConfig { retry_for: Duration::MAX, ..service.client_config(&site.development_certificate()) };
+    let runtime = runtime();
+    let client = runtime.block_on(async { within(Client::connect(config)).await.expect("it serves") });
+    let place = || runtime.block_on(async { within(client.place(&one())).await });
+    assert!(place().expect("answered").placed.is_some());
+    service.stop();
+    service = serve(&["--shards", "2"]);
+    assert!(place().expect("the session goes on after a stop").placed.is_some());
+    service.kill();
+    service = serve(&["--shards", "1"]);
+    assert!(place().expect("the session goes on after a crash").placed.is_some());
+    let status = service.json(&["status"]);
+    assert_eq!(placed(&status), 3);
+    service.kill();
+    // The client connects only when the runtime runs, so the session is without a connection for its whole time.
+    let short = site.write("short.toml", "session_kept_for = \"0.1\"\n");
+    service = serve(&["--shards", "1", "--config", &short]);
+    service.wait_for_log("sessions ended because their clients stayed away", 1);
+    assert!(matches!(place(), Err(ClientError::SessionGone(_))));
+    service.stop();
+}

@@ -93,6 +93,9 @@ pub async fn run_registrar(task: RegistrarTask, mut questions: RegistrarQuestion
             () = wake.notified() => {}
             () = tokio::time::sleep(patience.unwrap_or_default()), if patience.is_some() => {}
             question = questions.0.recv(), if has_room => match question {
+                Some((RegistrarRequest::Export(request), reply)) if let Some(exports) = shared.exports.get() => {
+                    exports.ask(request, Box::new(|page| drop(reply.send(page.into()))));
+                }
                 Some((request, reply)) => service.handle(request, reply, shared.now()),
                 None => return service.registrar,
             },

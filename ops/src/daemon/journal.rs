@@ -11,7 +11,10 @@ use wharf_core::journal::{JournalFeed, JournalStore, Unit};
 use wharf_core::link::{Clock, Doorbell, StopSignal, ThreadWaker, lock};
 use wharf_core::router::Port;
 use wharf_core::state::StoreState;
+use wharf_net::protocol::ExportRequest;
+use wharf_net::server::ExportAnswer;
 
+use super::exports::{Exporter, ToCheckpoints};
 use super::{DaemonError, ServiceClock, threads};
 use crate::journal::{Checkpointer, Heads, JournalCounters, JournalWriter, Log, Store, Written};
 
@@ -22,11 +25,13 @@ pub const EXIT_JOURNAL_FAILED: i32 = 74;
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the checkpoint thread is told.
-enum Told {
+pub(super) enum Told {
     /// Units with global records.
     Global(Vec<Unit>),
     /// Begin a checkpoint that this append continues, with these heads before it.
     Begin(u64, Heads),
+    /// Make a page of an export.
+    Export(ExportRequest, ExportAnswer),
     /// Stop.
     Stop,
 }
@@ -42,7 +47,7 @@ pub(super) struct Journal {
 }
 
 /// What the checkpoint thread was told, and what it tells.
-struct Inbox {
+pub(super) struct Inbox {
     messages: Mutex<Vec<Told>>,
     bell: Arc<Doorbell>,
     /// The journal is needed from this append on.
@@ -52,7 +57,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    fn tell(&self, message: Told) {
+    pub(super) fn tell(&self, message: Told) {
         lock(&self.messages).push(message);
         self.bell.ring();
     }
@@ -76,6 +81,7 @@ impl Journal {
         let stop = feed.stop();
         let kinds = Arc::clone(&port_kinds(state));
         let epoch = u64::from(state.incarnation.0) + 1;
+        let exporter = Exporter::new(log.reader());
         let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
         let counters = Arc::clone(writer.counters());
         let inbox = Arc::new(Inbox {
@@ -90,13 +96,18 @@ impl Journal {
         let of_checkpoints = Arc::clone(&inbox);
         let checkpoints = threads::start("wharf-checkpoint".to_owned(), move || {
             waker.set_current();
-            run_checkpoints(checkpointer, &of_checkpoints, &store, &clock);
+            run_checkpoints(checkpointer, exporter, &of_checkpoints, &store, &clock);
         })?;
         let of_writer = Arc::clone(&inbox);
         let writer = threads::start("wharf-journal".to_owned(), move || {
             run_writer(writer, &of_writer, checkpoint_bytes)
         })?;
         Ok(Self { stop, writer, checkpoints, inbox, counters })
+    }
+
+    /// Returns who serves exports.
+    pub(super) fn exports(&self) -> ToCheckpoints {
+        ToCheckpoints(Arc::clone(&self.inbox))
     }
 
     /// Ends checkpoints. The shards must still run.
@@ -181,8 +192,15 @@ fn fail(error: &dyn std::error::Error) -> ! {
     process::exit(EXIT_JOURNAL_FAILED)
 }
 
-/// Makes checkpoints until it is told to stop.
-fn run_checkpoints(mut checkpointer: Checkpointer, inbox: &Inbox, store: &Store, clock: &ServiceClock) {
+/// Makes checkpoints and exports until it is told to stop.
+fn run_checkpoints(
+    mut checkpointer: Checkpointer,
+    mut exporter: Exporter,
+    inbox: &Inbox,
+    store: &Store,
+    clock: &ServiceClock,
+) {
+    let mut needed_from = 0;
     loop {
         for message in inbox.take() {
             match message {
@@ -192,20 +210,26 @@ fn run_checkpoints(mut checkpointer: Checkpointer, inbox: &Inbox, store: &Store,
                         put_off(&error, inbox);
                     }
                 }
+                Told::Export(request, answer) => answer(exporter.handle(request, store, clock.now())),
                 Told::Stop => return,
             }
         }
         match checkpointer.poll(clock.now()) {
             Ok(None) => {}
             Ok(Some(from)) => {
-                // Relaxed: see where they are read.
-                inbox.needed_from.store(from, Ordering::Relaxed);
+                needed_from = from;
+                // Relaxed: see where it is read.
                 inbox.is_busy.store(false, Ordering::Relaxed);
                 info!(from, "a checkpoint is complete");
             }
             Err(error) => put_off(&error, inbox),
         }
-        let due = checkpointer.next_deadline();
+        exporter.expire(clock.now());
+        if !exporter.is_active() {
+            // Relaxed: see where it is read.
+            inbox.needed_from.store(needed_from, Ordering::Relaxed);
+        }
+        let due = [checkpointer.next_deadline(), exporter.next_deadline()].into_iter().flatten().min();
         let idle = || checkpointer.port().is_idle() && lock(&inbox.messages).is_empty();
         if inbox.bell.sleep_if(idle) {
             match due {

@@ -54,6 +54,7 @@ pub(super) struct Inbox {
     needed_from: AtomicU64,
     /// A checkpoint was asked for and is not complete.
     is_busy: AtomicBool,
+    counters: Arc<JournalCounters>,
 }
 
 impl Inbox {
@@ -84,11 +85,15 @@ impl Journal {
         let exporter = Exporter::new(log.reader());
         let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
         let counters = Arc::clone(writer.counters());
+        // Relaxed: statistics; nothing depends on their order.
+        counters.checkpoint_from.store(store.checkpoint_from()?, Ordering::Relaxed);
+        counters.checkpoint_at.store(clock.now().0, Ordering::Relaxed);
         let inbox = Arc::new(Inbox {
             messages: Mutex::default(),
             bell: Arc::clone(port.bell()),
             needed_from: AtomicU64::new(0),
             is_busy: AtomicBool::new(false),
+            counters: Arc::clone(&counters),
         });
         let checkpointer = Checkpointer::new(port, state);
         let store = Arc::clone(store);
@@ -162,6 +167,9 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
                 // Relaxed: a number that only grows; reading it late only keeps values longer.
                 let needed_from = inbox.needed_from.load(Ordering::Relaxed);
                 writer.store().trim(needed_from).unwrap_or_else(|error| fail(&error));
+                let (last, first) = writer.store().bounds().unwrap_or_else(|error| fail(&error));
+                // Relaxed: a statistic; nothing depends on its order.
+                writer.counters().kept.store(last + 1 - first, Ordering::Relaxed);
                 let tail = writer.counters().tail_bytes.load(Ordering::Relaxed);
                 // Relaxed: only this thread sets it, and the other thread clears it once it is done.
                 if tail >= checkpoint_bytes && !inbox.is_busy.swap(true, Ordering::Relaxed) {
@@ -218,6 +226,11 @@ fn run_checkpoints(
             Ok(None) => {}
             Ok(Some(from)) => {
                 needed_from = from;
+                let JournalCounters { checkpoints, checkpoint_from, checkpoint_at, .. } = &*inbox.counters;
+                // Relaxed: statistics; nothing depends on their order.
+                checkpoints.fetch_add(1, Ordering::Relaxed);
+                checkpoint_from.store(from, Ordering::Relaxed);
+                checkpoint_at.store(clock.now().0, Ordering::Relaxed);
                 // Relaxed: see where it is read.
                 inbox.is_busy.store(false, Ordering::Relaxed);
                 info!(from, "a checkpoint is complete");

@@ -42,7 +42,7 @@ use wharf_net::tls::{ServerCertificate, TlsError};
 use crate::config::Config;
 use crate::file_error::FileError;
 use crate::journal::{Durability, JournalCounters, Recovery, Store};
-use crate::metrics::Metrics;
+use crate::metrics::{JournalFigures, Metrics};
 use journal::Journal;
 use threads::Pinning;
 
@@ -212,6 +212,11 @@ impl Daemon {
         if let Some(journal) = &journal {
             shared.set_exports(Box::new(journal.exports()));
         }
+        metrics.set_journal(JournalFigures {
+            counters: journal.as_ref().map(|journal| Arc::clone(&journal.counters)),
+            store: Arc::clone(&store),
+            clock: clock.clone(),
+        });
         unstarted.started();
         for gate in gates {
             // A thread that has already exited has reported why.

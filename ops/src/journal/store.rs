@@ -230,6 +230,24 @@ impl Store {
         self.recovery
     }
 
+    /// Returns the first append that the checkpoint does not cover.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn checkpoint_from(&self) -> Result<u64, FileError> {
+        let read = || -> Result<u64, redb::Error> {
+            let transaction = self.database.begin_read()?;
+            Ok(transaction.open_table(NUMBERS)?.get("from")?.map_or(0, |from| from.value()))
+        };
+        read().map_err(|error| self.error(error))
+    }
+
+    /// Returns the files of the store with their lengths in bytes. 0 if a length is unknown.
+    #[must_use]
+    pub fn file_bytes(&self) -> [(&'static str, u64); 2] {
+        [FILE, super::log::FILE].map(|name| (name, self.files.file_bytes(name).unwrap_or_default()))
+    }
+
     /// Returns when replies of this run may leave.
     #[must_use]
     pub fn durability(&self) -> Durability {

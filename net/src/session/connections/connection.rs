@@ -238,6 +238,13 @@ impl Connection {
         self.count_unwritten(start, false);
     }
 
+    /// Sends a frame that promises nothing durable: it need not wait while the storage is full.
+    pub(super) fn greet(&mut self, bytes: &[u8]) {
+        let start = self.out.len();
+        self.out.extend_from_slice(bytes);
+        self.count_unwritten(start, true);
+    }
+
     /// Returns whether a request is new and must be executed. The kept outcome of an answered request is sent again.
     ///
     /// # Errors

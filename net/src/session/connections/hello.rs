@@ -131,14 +131,14 @@ impl ConnectionService {
         let connection = &mut self.connections[key];
         connection.session = Some(session);
         connection.in_flight_max = in_flight_max;
-        connection.say(&frame);
+        connection.greet(&frame);
         self.touch(key);
     }
 
     /// Tells the peer why it gets no session, and ends the connection.
     pub(super) fn refuse_hello(&mut self, key: ConnectionKey, fault: Fault) {
         let connection = &mut self.connections[key];
-        connection.say(&fault_frame(Kind::Hello.number(), 0, &fault));
+        connection.greet(&fault_frame(Kind::Hello.number(), 0, &fault));
         connection.fault = Some(fault);
         connection.is_ending = true;
         self.touch(key);

@@ -11,6 +11,8 @@ mod books;
 mod cancels;
 #[path = "binary/commands.rs"]
 mod commands;
+#[path = "binary/disk.rs"]
+mod disk;
 #[path = "binary/faults.rs"]
 mod faults;
 #[path = "binary/floods.rs"]
@@ -19,6 +21,8 @@ mod floods;
 mod geometry;
 #[path = "binary/groups.rs"]
 mod groups;
+#[path = "binary/journal.rs"]
+mod journal;
 #[path = "binary/memory.rs"]
 mod memory;
 #[path = "binary/metrics.rs"]

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -43,7 +44,10 @@ pub(super) fn export(
 }
 
 fn write(unfinished: &Path, data_dir: &Path, online: bool, connect: &ConnectArgs) -> anyhow::Result<()> {
-    let mut file = File::create(unfinished).map_err(|error| FileError::new(unfinished, error))?;
+    // Only for this user: it has everything that the store has.
+    let mut options = File::options();
+    options.create(true).truncate(true).write(true).mode(0o600);
+    let mut file = options.open(unfinished).map_err(|error| FileError::new(unfinished, error))?;
     let mut out = |piece: &[u8]| file.write_all(piece).map_err(|error| FileError::new(unfinished, error));
     let is_written = !online && journal::export_stopped(data_dir, &mut out)?;
     if !is_written {

@@ -165,6 +165,7 @@ fn check_view(checked: &Checked) -> Value {
         "checkpoint": counts_view(&checked.checkpoint),
         "journal": checked.tail.as_ref().map(tail_view),
         "damage": damage_view(&checked.damage),
+        "is_salvaged": checked.is_salvaged,
         "books": checked.books.as_ref().map(|(counts, _)| counts_view(counts)),
         "taken_back": checked.books.as_ref().map(|(_, recovery)| json!({
             "bundles": recovery.taken_back.bundles,
@@ -189,15 +190,19 @@ fn say_check(checked: &Checked) {
         }
         say_counts("books", counts);
     }
+    if checked.is_salvaged {
+        say(format_args!(
+            "the database of the journal is damaged; these are the values that are whole in its file"
+        ));
+    }
     say_damage(&checked.damage);
     if let Some(broken) = &checked.broken {
         say(format_args!("the books break an invariant: {broken}"));
     }
-    if let Some(first) = checked.damage.first() {
-        let last = first.append - 1;
+    if let Some(last) = checked.whole_to() {
         say(format_args!(
             "`wharf journal repair --to {last}` drops append {} and all after it, with what they acknowledged",
-            first.append
+            last + 1
         ));
     }
     if checked.is_sound() {
@@ -225,10 +230,13 @@ fn repair(args: &RepairArgs) -> anyhow::Result<Ended> {
 }
 
 fn say_repair(repaired: &Repaired) {
-    let Some(dropped) = &repaired.dropped else {
+    if repaired.copy.is_none() {
         return say(format_args!("the journal ends at append {} already", repaired.last));
-    };
-    say_tail("dropped", dropped);
+    }
+    match &repaired.dropped {
+        Some(dropped) => say_tail("dropped", dropped),
+        None => say(format_args!("dropped: only what is not whole")),
+    }
     say_damage(&repaired.damage);
     if let Some(copy) = &repaired.copy {
         say(format_args!("the journal as it was is in {}", copy.display()));

@@ -73,6 +73,8 @@ pub struct Checked {
     pub tail: Option<Tail>,
     /// Values that are not as they were written.
     pub damage: Vec<Damage>,
+    /// The database of the journal is damaged. The values are those that are whole in its file.
+    pub is_salvaged: bool,
     /// The books that a start would have, and what recovery found. `None` with damage.
     pub books: Option<(Counts, Recovery)>,
     /// What is wrong with those books.
@@ -80,10 +82,17 @@ pub struct Checked {
 }
 
 impl Checked {
+    /// Returns the last append before any damage. `None` if nothing is damaged.
+    #[must_use]
+    pub fn whole_to(&self) -> Option<u64> {
+        let end = self.tail.as_ref().filter(|_| self.is_salvaged).map(|tail| tail.appends.1);
+        self.damage.first().map(|first| first.append - 1).or(end)
+    }
+
     /// Returns whether a start would serve these books.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.damage.is_empty() && self.broken.is_none()
+        self.damage.is_empty() && self.broken.is_none() && !self.is_salvaged
     }
 }
 
@@ -100,13 +109,15 @@ pub fn check(data_dir: &Path) -> Result<Checked, FileError> {
 /// # Errors
 /// As [`check`].
 pub(super) fn check_files(files: Arc<dyn Files>) -> Result<Checked, FileError> {
-    let (mut store, checkpoint) = Store::look(files)?;
+    let mut salvaged = None;
+    let (mut store, checkpoint) = Store::look(files, &mut salvaged)?;
     let mut checked = Checked {
         store: store.id(),
         incarnation: checkpoint.state.incarnation,
         checkpoint: Counts::of(&checkpoint.state),
         tail: None,
         damage: Vec::new(),
+        is_salvaged: salvaged.is_some(),
         books: None,
         broken: None,
     };

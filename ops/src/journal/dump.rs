@@ -26,7 +26,7 @@ use crate::file_error::FileError;
 /// When a service runs there, a file cannot be read, or the checkpoint is damaged.
 pub fn dump(data_dir: &Path, from: u64, mut print: impl FnMut(Value)) -> Result<Vec<Damage>, FileError> {
     let files = Arc::new(Overlay::over(Directory::lock_to_read(data_dir)?));
-    let (mut store, checkpoint) = Store::look(files)?;
+    let (mut store, checkpoint) = Store::look(files, &mut None)?;
     let Some(begin) = checkpoint.from else { return Ok(Vec::new()) };
     let walk = Walk::new(begin, store.heads().clone(), catalog_of(&checkpoint.state.registrar));
     walk.run(store.log(), |catalog, step| {

@@ -12,7 +12,7 @@ use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableError};
 
 use super::checkpoint::{HASH, NUMBERS, ROWS};
 use super::files::{Directory, IN_USE};
-use super::log::LogReader;
+use super::log::{self, LogReader};
 use super::overlay::Overlay;
 use super::portable::{Encoder, End, Head, Tag};
 use super::store::Store;
@@ -162,7 +162,12 @@ pub fn export_stopped(
         Err(error) if error.message == IN_USE => return Ok(false),
         other => other?,
     };
-    let (mut store, _) = Store::look(Arc::new(Overlay::over(directory)))?;
+    let mut salvaged = None;
+    let (mut store, _) = Store::look(Arc::new(Overlay::over(directory)), &mut salvaged)?;
+    if salvaged.is_some() {
+        let message = "is damaged: `wharf journal check` tells where, and `wharf journal repair` drops what is after it";
+        return Err(FileError::new(&data_dir.join(log::FILE), message));
+    }
     let values = store.log().reader();
     let mut export = Export::begin(&store, values)?;
     let mut piece = Vec::new();

@@ -186,16 +186,45 @@ pub(super) struct Opened {
     pub(super) is_cut: bool,
 }
 
+/// An error of opening a database.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    /// The file cannot be used, or has something else in it.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A page of the database is damaged.
+    #[error("{}: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the database says.
+        why: String,
+    },
+}
+
+impl From<OpenError> for FileError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::File(error) => error,
+            OpenError::Damaged { path, why } => {
+                let remedy =
+                    "restore both files of the store from a copy, or import an export into another directory";
+                Self::new(&path, format_args!("is damaged: {why}; {remedy}"))
+            }
+        }
+    }
+}
+
 /// Opens a database in a file.
 ///
 /// # Errors
-/// When the file cannot be used, or has something else in it.
+/// When the file cannot be used, or is damaged.
 pub(super) fn open_database(
     files: &dyn Files,
     name: &str,
     syncs: bool,
     cache_bytes: usize,
-) -> Result<Opened, FileError> {
+) -> Result<Opened, OpenError> {
     let path = files.path(name);
     let backend = files
         .open(name, syncs)
@@ -214,11 +243,11 @@ pub(super) fn open_database(
     Ok(Opened { database, is_cut: is_cut.load(Ordering::Relaxed) })
 }
 
-fn open_error(path: &Path, error: &DatabaseError) -> FileError {
-    if let DatabaseError::Storage(StorageError::Corrupted(_)) = error {
-        let remedy =
-            "restore both files of the store from a copy, or import an export into another directory";
-        return FileError::new(path, format_args!("is damaged: {error}; {remedy}"));
+fn open_error(path: &Path, error: &DatabaseError) -> OpenError {
+    match error {
+        DatabaseError::Storage(StorageError::Corrupted(why)) => {
+            OpenError::Damaged { path: path.to_owned(), why: why.clone() }
+        }
+        error => FileError::new(path, error).into(),
     }
-    FileError::new(path, error)
 }

@@ -80,11 +80,7 @@ pub fn import(file: &Path, data_dir: &Path) -> Result<Imported, FileError> {
         return Err(FileError::new(&data_dir.join(name), message));
     }
     let (portable, mut state) = read(file)?;
-    let issued = (state.incarnation.0 / INCARNATIONS_SKIPPED + 1) * INCARNATIONS_SKIPPED;
-    if issued >= INCARNATION_MAX {
-        return Err(FileError::new(file, "its store was imported too often: no range of ids is left"));
-    }
-    state.skip_ids(Incarnation(issued));
+    state.skip_ids(skipped(state.incarnation).map_err(|message| FileError::new(file, message))?);
     let partitions = u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16");
     let unfinished = data_dir.join(UNFINISHED);
     remove(&unfinished)?;
@@ -107,8 +103,18 @@ pub fn import(file: &Path, data_dir: &Path) -> Result<Imported, FileError> {
     Ok(imported)
 }
 
+/// Returns the last incarnation to skip if one after `last` may have issued ids.
+///
+/// # Errors
+/// When no range of ids is left. The error is the message.
+pub(super) fn skipped(last: Incarnation) -> Result<Incarnation, &'static str> {
+    let issued = (last.0 / INCARNATIONS_SKIPPED).saturating_add(1).saturating_mul(INCARNATIONS_SKIPPED);
+    let message = "no range of ids is left: this store was imported or repaired too often";
+    if issued < INCARNATION_MAX { Ok(Incarnation(issued)) } else { Err(message) }
+}
+
 /// Removes what an import has left.
-fn remove(unfinished: &Path) -> Result<(), FileError> {
+pub(super) fn remove(unfinished: &Path) -> Result<(), FileError> {
     match std::fs::remove_dir_all(unfinished) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(FileError::new(unfinished, error)),
         _ => Ok(()),
@@ -120,7 +126,7 @@ fn read(file: &Path) -> Result<(Portable, wharf_core::state::StoreState), FileEr
     let files: Arc<dyn Files> = Arc::new(Overlay::empty());
     let of_file = |error: FileError| FileError::new(file, error);
     let (head, end) = load(&mut Decoder::open(file)?, &files)?;
-    let (mut store, checkpoint) = Store::look(files).map_err(of_file)?;
+    let (mut store, checkpoint) = Store::look(files, &mut None).map_err(of_file)?;
     let state = store.complete(checkpoint).map_err(of_file)?;
     let books = Counts::of(&state);
     if let Some(broken) = broken(state.clone()) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, RwLock};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use wharf_core::journal::{Append, JournalStore, StoreError};
 
-use super::files::{Files, Opened, open_database};
+use super::files::{Files, OpenError, Opened, open_database};
 use crate::file_error::FileError;
 
 /// By the number of the append: the epoch of its writer, and its value. The last one is always kept, because it says
@@ -59,6 +59,14 @@ impl Log {
     /// # Errors
     /// When the file cannot be used.
     pub fn open(files: Arc<dyn Files>, syncs: bool) -> Result<Self, FileError> {
+        Ok(Self::open_typed(files, syncs)?)
+    }
+
+    /// Opens the log, and says whether a page is damaged.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_typed(files: Arc<dyn Files>, syncs: bool) -> Result<Self, OpenError> {
         let database = Shared::default();
         let mut log = Self { files, syncs, database, is_cut: false, last: 0, epoch: 0, first: 0, trim_to: 0 };
         log.open_again()?;
@@ -66,7 +74,7 @@ impl Log {
     }
 
     /// Opens the database as its last commit left it.
-    fn open_again(&mut self) -> Result<(), FileError> {
+    fn open_again(&mut self) -> Result<(), OpenError> {
         let mut shared = self.database.write().expect("no thread panics with the lock");
         // The old one is closed first.
         *shared = None;
@@ -90,23 +98,6 @@ impl Log {
         LogReader { database: Arc::clone(&self.database) }
     }
 
-    /// Returns the highest epoch of the appends after `last`.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub(super) fn highest_epoch(&self, last: u64) -> Result<u64, FileError> {
-        let look = || -> Result<u64, redb::Error> {
-            let shared = read(&self.database);
-            let transaction = database(&shared).begin_read()?;
-            let mut epoch = 0;
-            for row in transaction.open_table(VALUES)?.range(last + 1..)? {
-                epoch = epoch.max(row?.1.value().0);
-            }
-            Ok(epoch)
-        };
-        look().map_err(|error| FileError::new(&self.path(), error))
-    }
-
     /// Drops the appends after `last`. A checkpoint must cover those that are not kept.
     ///
     /// # Errors
@@ -126,7 +117,7 @@ impl Log {
             Ok(transaction.commit()?)
         };
         drop().map_err(|error| FileError::new(&self.path(), error))?;
-        self.open_again()
+        Ok(self.open_again()?)
     }
 
     /// Adds the value of another log, which may begin with any number.

@@ -31,6 +31,7 @@ pub use portable::End;
 mod repair;
 pub use repair::{Repaired, repair};
 mod row;
+mod salvage;
 mod store;
 pub use store::{Durability, Recovery, Store, random};
 mod unit_row;

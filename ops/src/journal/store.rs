@@ -21,9 +21,10 @@ use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 use super::checkpoint::{self, CheckpointWriter, NUMBERS, ROWS};
-use super::files::{Directory, Files, Opened, open_database};
+use super::files::{Directory, Files, OpenError, Opened, open_database};
 use super::log::Log;
 use super::row;
+use super::salvage::Salvaged;
 use super::value::Value;
 use super::walk::advance;
 use super::writer::Heads;
@@ -128,18 +129,22 @@ impl Store {
         partitions: u16,
         durability: Durability,
     ) -> Result<(Self, StoreState), FileError> {
-        let mut store = Self::open_databases(files, durability)?;
+        let mut store = Self::open_databases(files, durability, None)?;
         store.create(partitions).map_err(|error| store.error(error))?;
         let state = store.read().map_err(|error| store.error(error))?;
         Ok((store, state))
     }
 
-    /// Opens the store in `files`, which exists, and reads its checkpoint. Applies nothing of the journal.
+    /// Opens the store in `files`, which exists, and reads its checkpoint. Applies nothing of the journal. If the database of
+    /// the journal is damaged, its whole values are put into `salvaged`, and the store has them in memory.
     ///
     /// # Errors
     /// When a file cannot be used, or the checkpoint is damaged.
-    pub(super) fn look(files: Arc<dyn Files>) -> Result<(Self, Checkpoint), FileError> {
-        let mut store = Self::open_databases(files, Durability::Sync)?;
+    pub(super) fn look(
+        files: Arc<dyn Files>,
+        salvaged: &mut Option<Salvaged>,
+    ) -> Result<(Self, Checkpoint), FileError> {
+        let mut store = Self::open_databases(files, Durability::Sync, Some(salvaged))?;
         let checkpoint = store.read_checkpoint().map_err(|error| store.error(error))?;
         Ok((store, checkpoint))
     }
@@ -167,19 +172,35 @@ impl Store {
         &self.heads
     }
 
-    /// Drops the appends after `last`. The ids that their run may have issued are not issued again.
+    /// Notes that this incarnation may have issued ids, although the books do not say so.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub(super) fn drop_after(&mut self, last: u64) -> Result<(), FileError> {
-        let epoch = self.log().highest_epoch(last)?;
-        self.set(&[(ISSUED, epoch)])?;
-        self.log().drop_after(last)
+    pub(super) fn set_issued(&mut self, issued: Incarnation) -> Result<(), FileError> {
+        self.set(&[(ISSUED, u64::from(issued.0))])
     }
 
-    fn open_databases(files: Arc<dyn Files>, durability: Durability) -> Result<Self, FileError> {
+    fn open_databases(
+        files: Arc<dyn Files>,
+        durability: Durability,
+        salvage: Option<&mut Option<Salvaged>>,
+    ) -> Result<Self, FileError> {
         let Opened { database, is_cut } = open_database(&*files, FILE, true, CACHE_BYTES)?;
-        let log = Log::open(Arc::clone(&files), durability == Durability::Sync)?;
+        let log = match Log::open_typed(Arc::clone(&files), durability == Durability::Sync) {
+            Err(OpenError::Damaged { path, why }) => {
+                let from = read_from(&database).map_err(|error| FileError::new(&files.path(FILE), error))?;
+                let found = Salvaged::scan(&*files, from)?;
+                let Some(salvage) = salvage else {
+                    let last = found.last_whole();
+                    let place = last + 1;
+                    let message =
+                        format!("append {place} of the journal is damaged: {why}; {}", remedy(last));
+                    return Err(FileError::new(&path, message));
+                };
+                salvage.insert(found).log()?
+            }
+            log => log?,
+        };
         let recovery = Recovery { is_cut: is_cut || log.is_cut(), ..Recovery::default() };
         let log = Some(log);
         let heads = Heads::new();
@@ -235,11 +256,7 @@ impl Store {
     /// # Errors
     /// When the store cannot be read.
     pub fn checkpoint_from(&self) -> Result<u64, FileError> {
-        let read = || -> Result<u64, redb::Error> {
-            let transaction = self.database.begin_read()?;
-            Ok(transaction.open_table(NUMBERS)?.get("from")?.map_or(0, |from| from.value()))
-        };
-        read().map_err(|error| self.error(error))
+        read_from(&self.database).map_err(|error| self.error(error))
     }
 
     /// Returns the files of the store with their lengths in bytes. 0 if a length is unknown.
@@ -385,13 +402,9 @@ impl Store {
         read.map_err(|error| ReadError::Content(error.to_string()))?;
         if let Some(error) = fault {
             let at = reading.next;
-            let remedy = format!(
-                "`wharf journal check` looks at all of it; `wharf journal repair --to {}` drops append {at} and all \
-                 after it, with what they acknowledged",
-                at - 1
-            );
             return Err(ReadError::Content(format!(
-                "append {at} of the journal is damaged: {error:#}; {remedy}"
+                "append {at} of the journal is damaged: {error:#}; {}",
+                remedy(at - 1)
             )));
         }
         let ends_at = reading.next - 1;
@@ -425,6 +438,21 @@ impl Store {
         writer.state(state)?;
         writer.finish(state)
     }
+}
+
+/// Returns the first append that the checkpoint of a database does not cover.
+fn read_from(database: &Database) -> Result<u64, redb::Error> {
+    let transaction = database.begin_read()?;
+    Ok(transaction.open_table(NUMBERS)?.get("from")?.map_or(1, |from| from.value()))
+}
+
+/// Returns what the operator of a journal can do that is whole up to append `last`.
+fn remedy(last: u64) -> String {
+    format!(
+        "`wharf journal check` looks at all of it; `wharf journal repair --to {last}` drops append {} and all after it, \
+         with what they acknowledged",
+        last + 1
+    )
 }
 
 /// Reads the values after a checkpoint.

@@ -200,10 +200,12 @@ fn a_repair_drops_the_end_and_skips_its_ids() {
     let directory = written(9);
     let journal = directory.path().join("journal.redb");
     assert!(flip(&journal, &name(7)) > 0);
-    for outside in [10, u64::MAX - 1] {
+    for outside in [10, u64::MAX] {
         let refused = repair(directory.path(), outside).unwrap_err().to_string();
         assert!(refused.contains("ends at 9"), "{refused}");
     }
+    let refused = repair(directory.path(), 7).unwrap_err().to_string();
+    assert!(refused.contains("append 7 is damaged"), "{refused}");
     let before = files(directory.path());
     let repaired = repair(directory.path(), 6).unwrap();
     let dropped = repaired.dropped.expect("something was there");
@@ -213,21 +215,25 @@ fn a_repair_drops_the_end_and_skips_its_ids() {
     assert_eq!(copy.len(), before[&journal].len());
     let (state, recovery) = start(directory.path()).unwrap();
     assert_eq!(recovery.appends, 6);
-    // The run of the dropped values had incarnation 1, and the next node of a new range.
+    // The damaged value could have been that of a later run.
     let mut expected = twin(6);
-    expected.skip_ids(INCARNATION);
-    assert_eq!(state.partitions, expected.partitions);
-    // The run is recorded by append 1 here, so nothing is skipped.
-    assert_eq!((state.incarnation, state.registrar.next_node), (INCARNATION, 7));
+    expected.skip_ids(Incarnation(1 << 16));
+    expected.now = Time(6);
+    assert_eq!(state, expected);
     assert!(check(directory.path()).unwrap().is_sound());
     // Again, without anything to drop.
     assert!(repair(directory.path(), 6).unwrap().dropped.is_none());
-    // Down to the checkpoint: nothing of the run is left, and its ids are skipped.
+}
+
+/// Would catch a repair whose next start issues the ids of what it dropped.
+#[test]
+fn a_repair_without_damage_skips_the_incarnations_that_it_drops() {
+    let directory = written(4);
     repair(directory.path(), 0).unwrap();
-    let (state, _) = start(directory.path()).unwrap();
+    let (state, recovery) = start(directory.path()).unwrap();
     let mut expected = StoreState::create(PARTITIONS);
     expected.skip_ids(INCARNATION);
-    assert_eq!(state, expected);
+    assert_eq!((state, recovery.appends), (expected, 0));
     assert!(check(directory.path()).unwrap().is_sound());
 }
 
@@ -326,8 +332,44 @@ fn damage_before_the_last_append_is_no_torn_end() {
     assert!(flip(&crashed.path().join("journal.redb"), &name(2)) > 1);
     for _ in 0..2 {
         let refused = start(crashed.path()).unwrap_err().to_string();
-        assert!(refused.contains("journal.redb: is damaged") && refused.contains("import"), "{refused}");
+        assert!(refused.contains("append 2 of the journal is damaged: "), "{refused}");
+        assert!(refused.contains("wharf journal repair --to 1"), "{refused}");
     }
-    let refused = check(crashed.path()).unwrap_err().to_string();
-    assert!(refused.contains("journal.redb: is damaged"), "{refused}");
+    let checked = check(crashed.path()).unwrap();
+    let places: Vec<u64> = checked.damage.iter().map(|damage| damage.append).collect();
+    assert_eq!((places, checked.is_salvaged, checked.whole_to()), (vec![2], true, Some(1)));
+    assert_eq!(checked.tail.unwrap().units, 5);
+    assert!(export_stopped(crashed.path(), &mut |_: &[u8]| Ok(())).is_err());
+    for damaged in [2, 5] {
+        let refused = repair(crashed.path(), damaged).unwrap_err().to_string();
+        assert!(refused.contains("append 2 is damaged"), "{refused}");
+    }
+    let repaired = repair(crashed.path(), 1).unwrap();
+    assert_eq!((repaired.dropped.unwrap().appends, repaired.damage.len()), ((2, 5), 1));
+    let (state, recovery) = start(crashed.path()).unwrap();
+    // The damaged value could have been that of a later run.
+    let mut expected = twin(1);
+    expected.skip_ids(Incarnation(1 << 16));
+    expected.now = Time(1);
+    assert_eq!((recovery.appends, state), (1, expected));
+}
+
+/// Would catch a salvage that loses whole values, or takes a damaged checkpoint's place for an append.
+#[test]
+fn a_damaged_database_with_whole_values_is_written_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = begun(directory.path(), 5);
+    let crashed = copy_of(directory.path());
+    drop(open);
+    // Damage in the pages around the values: the names of the tables.
+    assert!(flip(&crashed.path().join("journal.redb"), "values") > 1);
+    let refused = start(crashed.path()).unwrap_err().to_string();
+    assert!(refused.contains("append 6 of the journal is damaged"), "{refused}");
+    let checked = check(crashed.path()).unwrap();
+    assert_eq!((checked.damage.len(), checked.is_sound(), checked.whole_to()), (0, false, Some(5)));
+    let repaired = repair(crashed.path(), 5).unwrap();
+    assert!(repaired.dropped.is_none() && repaired.copy.is_some());
+    let (state, recovery) = start(crashed.path()).unwrap();
+    assert_eq!((recovery.appends, state.partitions), (5, twin(5).partitions));
+    assert!(check(crashed.path()).unwrap().is_sound());
 }

@@ -122,6 +122,8 @@ pub struct ConnectionService {
     holding: Vec<ConnectionKey>,
     /// The position of the journal up to which replies were released.
     released_to: u64,
+    /// The storage of the journal was full at the last release, so no reply that only reads is held.
+    is_full: bool,
     /// The port's spillbacks that are already counted.
     spillbacks: u64,
     /// Buffer that is reused from poll to poll.
@@ -153,6 +155,7 @@ impl ConnectionService {
             touched: Vec::new(),
             holding: Vec::new(),
             released_to: 0,
+            is_full: false,
             spillbacks: 0,
             replies: Vec::new(),
         }
@@ -279,6 +282,8 @@ impl ConnectionService {
     pub fn poll(&mut self, now: Time) -> bool {
         let told = self.handle_news(now);
         let taken = self.poll_port(now);
+        // Whoever holds next is looked at, full or not.
+        self.is_full &= !self.holding.is_empty();
         let released = !self.holding.is_empty() && self.release();
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.expire(now);
@@ -288,34 +293,6 @@ impl ConnectionService {
         }
         self.settle(now);
         taken > 0 || told || released
-    }
-
-    /// Drops the replies that wait for the journal, because the service ends without it. Their peers must ask again.
-    pub fn abandon_held(&mut self) {
-        for key in std::mem::take(&mut self.holding) {
-            self.connections[key].abandon_held();
-            self.touch(key);
-        }
-    }
-
-    /// Lets the replies leave that tell only of what is durable. Returns whether more is durable than before.
-    fn release(&mut self) -> bool {
-        let durable = self.port.journal().expect("only a journal makes replies wait").durable();
-        if durable == self.released_to {
-            return false;
-        }
-        self.released_to = durable;
-        let mut holding = std::mem::take(&mut self.holding);
-        holding.retain(|&key| {
-            if self.connections[key].release(durable) {
-                self.touch(key);
-            }
-            let connection = &mut self.connections[key];
-            connection.is_listed = connection.is_holding();
-            connection.is_listed
-        });
-        self.holding = holding;
-        true
     }
 
     /// Returns the time at which [`poll`](Self::poll) must be called at the latest.
@@ -337,7 +314,10 @@ impl ConnectionService {
         let bell = Arc::clone(self.port.bell());
         bell.sleep_if(|| {
             let waits = match self.port.journal() {
-                Some(journal) if !self.holding.is_empty() => journal.wait_for(self.released_to + 1),
+                // Registered first: a journal that becomes full later rings.
+                Some(journal) if !self.holding.is_empty() => {
+                    journal.wait_for(self.released_to + 1) && journal.is_full() == self.is_full
+                }
                 _ => true,
             };
             waits && self.port.is_idle()
@@ -381,7 +361,7 @@ impl ConnectionService {
             connection.is_listed = true;
             self.holding.push(key);
             let journal = self.port.journal().expect("only a journal makes replies wait");
-            if !journal.wait_for(self.released_to + 1) {
+            if !journal.wait_for(self.released_to + 1) || journal.is_full() != self.is_full {
                 self.port.bell().ring();
             }
         }

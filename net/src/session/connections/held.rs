@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 
 use wharf_core::journal::JournalPort;
 
+use super::ConnectionService;
+
 /// Replies that may leave together.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
@@ -16,6 +18,8 @@ struct Mark {
     replies: u32,
     /// Their length in bytes.
     bytes: usize,
+    /// They answer requests that only read.
+    only_looks: bool,
 }
 
 /// The held replies of a connection. Without a journal there are none.
@@ -47,13 +51,13 @@ impl Held {
         let bytes = out.len() - start;
         self.bytes.extend(out.drain(start..));
         match self.marks.back_mut() {
-            Some(mark) if mark.position == position => {
+            Some(mark) if mark.position == position && mark.only_looks == only_looks => {
                 mark.replies += 1;
                 mark.bytes += bytes;
             }
             last => {
-                assert!(last.is_none_or(|mark| mark.position < position), "positions only grow");
-                self.marks.push_back(Mark { position, replies: 1, bytes });
+                assert!(last.is_none_or(|mark| mark.position <= position), "positions do not go back");
+                self.marks.push_back(Mark { position, replies: 1, bytes, only_looks });
             }
         }
         true
@@ -73,5 +77,60 @@ impl Held {
             out.extend(self.bytes.drain(..mark.bytes));
         }
         replies
+    }
+
+    /// Moves the replies to `out` that may leave because the storage is full. Returns their number.
+    pub(super) fn release_looks(&mut self, out: &mut Vec<u8>) -> u32 {
+        let mut replies = 0;
+        let mut kept = VecDeque::new();
+        self.marks.retain(|mark| {
+            let bytes = self.bytes.drain(..mark.bytes);
+            if mark.only_looks {
+                out.extend(bytes);
+                replies += mark.replies;
+            } else {
+                kept.extend(bytes);
+            }
+            !mark.only_looks
+        });
+        self.bytes = kept;
+        replies
+    }
+}
+
+impl ConnectionService {
+    /// Drops the replies that wait for the journal, because the service ends without it. Their peers must ask again.
+    pub fn abandon_held(&mut self) {
+        for key in std::mem::take(&mut self.holding) {
+            self.connections[key].abandon_held();
+            self.touch(key);
+        }
+    }
+
+    /// Lets the replies leave that tell only of what is durable, and if the storage has become full, those that only read.
+    /// Returns whether either has changed.
+    pub(super) fn release(&mut self) -> bool {
+        let journal = self.port.journal().expect("only a journal makes replies wait");
+        let durable = journal.durable();
+        let was_full = std::mem::replace(&mut self.is_full, journal.is_full());
+        let becomes_full = self.is_full && !was_full;
+        if durable == self.released_to && !becomes_full {
+            return false;
+        }
+        self.released_to = durable;
+        let mut holding = std::mem::take(&mut self.holding);
+        holding.retain(|&key| {
+            let connection = &mut self.connections[key];
+            let released = connection.release(durable);
+            let looked = becomes_full && connection.release_looks();
+            if released || looked {
+                self.touch(key);
+            }
+            let connection = &mut self.connections[key];
+            connection.is_listed = connection.is_holding();
+            connection.is_listed
+        });
+        self.holding = holding;
+        true
     }
 }

@@ -282,7 +282,7 @@ impl ConnectionService {
     pub fn poll(&mut self, now: Time) -> bool {
         let told = self.handle_news(now);
         let taken = self.poll_port(now);
-        // Whoever holds next is looked at, full or not.
+        // The first connection that holds again is looked at, even if the storage is full all the time.
         self.is_full &= !self.holding.is_empty();
         let released = !self.holding.is_empty() && self.release();
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {

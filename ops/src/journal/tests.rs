@@ -356,7 +356,7 @@ fn damage_before_the_last_append_is_no_torn_end() {
 
 /// Would catch a salvage that loses whole values, or takes a damaged checkpoint's place for an append.
 #[test]
-fn a_damaged_database_with_whole_values_is_written_anew() {
+fn a_damaged_database_with_whole_values_is_written_from_them() {
     let directory = tempfile::tempdir().unwrap();
     let open = begun(directory.path(), 5);
     let crashed = copy_of(directory.path());

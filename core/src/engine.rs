@@ -11,6 +11,7 @@ use std::task::Waker;
 
 use arc_swap::ArcSwap;
 
+use crate::broken::Broken;
 use crate::executor::{ShardLink, ShardRunner};
 use crate::fragmentation::TypicalShapes;
 use crate::ids::{Incarnation, ResourceId, ShardId};
@@ -243,6 +244,14 @@ impl Engine {
             journal: journal.map(|(feed, _)| feed),
             views,
         })
+    }
+
+    /// Checks every invariant of every shard, before they run. O(state).
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check(&self) -> Result<(), Broken> {
+        self.runners.iter().try_for_each(|runner| runner.shard().check_invariants())
     }
 }
 

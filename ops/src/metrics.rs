@@ -6,9 +6,12 @@
 //! own recorders, a scrape waits until every thread records again.) Sums and counters of the books come from
 //! the shards' status.
 
+mod journal;
+pub use journal::JournalFigures;
+
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use hdrhistogram::Histogram;
 use prometheus_client::collector::Collector;
@@ -92,6 +95,7 @@ pub struct Metrics {
     /// The counters of each planner, and the number of groups that it keeps.
     planners: Vec<Mutex<(PlannerMetrics, u64)>>,
     replies: Mutex<Vec<(Kind, u16, Arc<AtomicU64>)>>,
+    journal: OnceLock<JournalFigures>,
     shared: Arc<ServerShared>,
 }
 
@@ -104,8 +108,14 @@ impl Metrics {
             latencies: [histograms(shards), histograms(shards), histograms(io_threads)],
             planners: (0..planners).map(|_| Mutex::default()).collect(),
             replies: Mutex::new(Vec::new()),
+            journal: OnceLock::new(),
             shared,
         }
+    }
+
+    /// Sets what is read of the journal. Only the first call has an effect.
+    pub fn set_journal(&self, figures: JournalFigures) {
+        let _ = self.journal.set(figures);
     }
 
     /// Returns the recorder of a shard's thread.
@@ -347,7 +357,8 @@ impl Snapshot {
         let latencies = ("latency", help, Some(Unit::Seconds), Samples::Gauge(latencies));
         let gauges = gauges.into_iter().map(|(name, help, of)| (name, help, None, Samples::Gauge(of)));
         let counters = counters.map(|(name, help, of)| (name, help, None, Samples::Counter(of)));
-        Self(gauges.chain(counters).chain([latencies]).collect())
+        let journal = metrics.journal.get().map_or_else(Vec::new, JournalFigures::metrics);
+        Self(gauges.chain(counters).chain([latencies]).chain(journal).collect())
     }
 }
 

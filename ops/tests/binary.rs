@@ -11,6 +11,8 @@ mod books;
 mod cancels;
 #[path = "binary/commands.rs"]
 mod commands;
+#[path = "binary/disk.rs"]
+mod disk;
 #[path = "binary/exactly_once.rs"]
 mod exactly_once;
 #[path = "binary/faults.rs"]
@@ -21,6 +23,8 @@ mod floods;
 mod geometry;
 #[path = "binary/groups.rs"]
 mod groups;
+#[path = "binary/journal.rs"]
+mod journal;
 #[path = "binary/memory.rs"]
 mod memory;
 #[path = "binary/metrics.rs"]

@@ -3,6 +3,7 @@
 //! Everything else is rebuilt from it. A store has a fixed number of partitions. The number of shards that
 //! serve them is decided at each start.
 
+mod check;
 mod hash;
 mod sessions;
 
@@ -24,6 +25,9 @@ use crate::node::{NodeRegistration, NodeState, Unhealthy};
 use crate::request::PlacementRequest;
 use crate::resource::{Demand, GpuAssignment, ReservedAmounts, UnitAssignments};
 use crate::time::Time;
+
+/// The number of bits of a node id below the incarnation, where [`skip_ids`](StoreState::skip_ids) has put it in.
+const NODE_RANGE_BITS: u32 = 40;
 
 /// A node in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,6 +241,14 @@ impl StoreState {
         }
         partitions.sort_unstable_by_key(|partition: &PartitionState| partition.id);
         Self { incarnation, now, registrar, partitions, policies, granularities, groups, sessions }
+    }
+
+    /// Skips the ids that runs up to the incarnation `issued` may have given out, although these books do not say so. The
+    /// next start has a later incarnation, and its nodes get ids of a range of its own.
+    pub fn skip_ids(&mut self, issued: Incarnation) {
+        self.incarnation = self.incarnation.max(issued);
+        let range = (u64::from(issued.0) + 1).saturating_mul(1 << NODE_RANGE_BITS);
+        self.registrar.next_node = self.registrar.next_node.max(range);
     }
 
     /// Returns the canonical hash of the partitions and the global records. Equal books have equal hashes,

@@ -77,6 +77,8 @@ calls! {
     /// Submits operations that an external scheduler planned. All of them are committed, or those that do not
     /// conflict.
     submit_statement = SubmitStatement;
+    /// Returns a page of an export of the store.
+    export = Export;
     /// Returns a page of changes, or that nothing changed.
     follow_page = Follow;
 }

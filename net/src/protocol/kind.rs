@@ -160,6 +160,8 @@ kinds! {
     SubmitStatement = 29, "submit_statement", StatementRequest => StatementReply, Kept, Frame;
     /// Returns the changes since the client's versions, or waits for the next change.
     Follow = 30, "follow", FollowRequest => FollowReply, Looks, Frame;
+    /// Returns a page of an export of the store.
+    Export = 40, "export", ExportRequest => ExportReply, Looks, Frame;
 }
 
 impl Kind {

@@ -10,6 +10,8 @@ mod agent;
 pub use agent::*;
 mod books;
 pub use books::*;
+mod export;
+pub use export::*;
 mod follow;
 pub use follow::*;
 mod group;

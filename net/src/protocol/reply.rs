@@ -58,7 +58,7 @@ macro_rules! with_fault {
     };
 }
 
-plain!(CancelReply, FollowReply, ListGroupsReply, ListReply, NodeBooksReply, StatusReply);
+plain!(CancelReply, ExportReply, FollowReply, ListGroupsReply, ListReply, NodeBooksReply, StatusReply);
 in_parts!(NodesReply, PlaceBatchReply, ReleaseBatchReply);
 with_fault!(GroupReply, NodeReply, PlaceReply, ReleaseReply, RemoveGroupReply, ReportReply, ReserveReply);
 with_fault!(StatementReply);

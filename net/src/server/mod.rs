@@ -8,13 +8,15 @@
 mod admission;
 mod closing;
 mod connection;
+mod exports;
+pub use exports::{ExportAnswer, Exports};
 mod io_thread;
 pub use io_thread::{IoError, IoThread, run_io_thread};
 mod registrar_task;
 pub use registrar_task::{RegistrarHandle, RegistrarQuestions, RegistrarTask, run_registrar};
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 
 use tokio::sync::Notify;
@@ -37,6 +39,7 @@ pub struct ServerShared {
     clock: Arc<dyn Clock + Sync>,
     resident_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     connection_rooms: Arc<ConnectionRooms>,
+    exports: OnceLock<Box<dyn Exports>>,
 }
 
 impl ServerShared {
@@ -65,7 +68,13 @@ impl ServerShared {
             clock,
             resident_bytes,
             connection_rooms: Arc::default(),
+            exports: OnceLock::new(),
         })
+    }
+
+    /// Sets who serves exports. Only the first call has an effect. Without it, requests for exports are refused.
+    pub fn set_exports(&self, exports: Box<dyn Exports>) {
+        let _ = self.exports.set(exports);
     }
 
     fn now(&self) -> Time {

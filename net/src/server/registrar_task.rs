@@ -91,7 +91,14 @@ pub async fn run_registrar(task: RegistrarTask, mut questions: RegistrarQuestion
             () = wake.notified() => {}
             () = tokio::time::sleep(patience.unwrap_or_default()), if patience.is_some() => {}
             question = questions.0.recv(), if has_room => match question {
-                Some((request, reply)) => service.handle(request, reply, shared.now()),
+                Some((question, reply)) => match (question.request, shared.exports.get()) {
+                    (RegistrarRequest::Export(request), Some(exports)) => {
+                        exports.ask(request, Box::new(|page| drop(reply.send(page.into()))));
+                    }
+                    (request, _) => {
+                        service.handle(Question { request, ..question }, reply, shared.now());
+                    }
+                },
                 None => return service.registrar,
             },
         }

@@ -129,6 +129,8 @@ pub struct ConnectionService {
     holding: Vec<ConnectionKey>,
     /// The position of the journal up to which replies were released.
     released_to: u64,
+    /// The storage of the journal was full at the last release, so no reply that only reads is held.
+    is_full: bool,
     /// The port's spillbacks that are already counted.
     spillbacks: u64,
     /// Buffer that is reused from poll to poll.
@@ -162,6 +164,7 @@ impl ConnectionService {
             fresh: Vec::new(),
             holding: Vec::new(),
             released_to: 0,
+            is_full: false,
             spillbacks: 0,
             replies: Vec::new(),
         }
@@ -292,6 +295,8 @@ impl ConnectionService {
     pub fn poll(&mut self, now: Time) -> bool {
         let told = self.handle_news(now);
         let taken = self.poll_port(now);
+        // Whoever holds next is looked at, full or not.
+        self.is_full &= !self.holding.is_empty();
         let released = !self.holding.is_empty() && self.release();
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.expire(now);
@@ -324,7 +329,10 @@ impl ConnectionService {
         let bell = Arc::clone(self.port.bell());
         bell.sleep_if(|| {
             let waits = match self.port.journal() {
-                Some(journal) if !self.holding.is_empty() => journal.wait_for(self.released_to + 1),
+                // Registered first: a journal that becomes full later rings.
+                Some(journal) if !self.holding.is_empty() => {
+                    journal.wait_for(self.released_to + 1) && journal.is_full() == self.is_full
+                }
                 _ => true,
             };
             waits && self.port.is_idle()

@@ -35,10 +35,10 @@ use crate::convert::{
     reservation_owner, reserve_reply, resource_totals,
 };
 use crate::protocol::{
-    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, ListReply,
-    ListRequest, Name, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest,
-    PlaceReply, Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest,
-    SetResourcesRequest, StatusReply, StatusRequest,
+    AdoptRequest, DrainRequest, EndReservationRequest, ExportReply, ExportRequest, Fault, HeartbeatReply,
+    HeartbeatRequest, ListReply, ListRequest, Name, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply,
+    NodesReply, NodesRequest, PlaceReply, Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply,
+    ReserveRequest, SetResourcesRequest, StatusReply, StatusRequest,
 };
 use listing::Listing;
 
@@ -73,6 +73,8 @@ pub enum RegistrarRequest {
     Reserve(ReserveRequest),
     /// End a reservation.
     EndReservation(EndReservationRequest),
+    /// Return a page of an export of the store. The registrar has no store, so its task passes this on.
+    Export(ExportRequest),
     /// Export the durable state of every shard, then end the task.
     Stop,
 }
@@ -139,12 +141,20 @@ pub enum RegistrarReply {
     Books(Box<NodeBooksReply>),
     /// Answers `Reserve` and `EndReservation`.
     Reserved(Box<ReserveReply>),
+    /// Answers `Export`.
+    Export(Box<ExportReply>),
     /// Answers a request that cannot be served, for example about an unknown node.
     Fault(Fault),
     /// Answers `Learn`: the catalog has the kinds.
     Learnt,
     /// Answers `Stop`, in order of shard.
     Exported(Vec<ShardState>),
+}
+
+impl From<Result<ExportReply, Fault>> for RegistrarReply {
+    fn from(page: Result<ExportReply, Fault>) -> Self {
+        page.map_or_else(Self::Fault, |page| Self::Export(Box::new(page)))
+    }
 }
 
 /// A request whose commands are in progress.
@@ -382,6 +392,10 @@ impl<T> RegistrarService<T> {
                 self.publish();
                 let answer = learnt.map_or_else(RegistrarReply::Fault, |()| RegistrarReply::Learnt);
                 self.answer(reply, answer);
+            }
+            RegistrarRequest::Export(_) => {
+                let message = "this service has no journal, so it can be exported only when it is stopped";
+                self.answer(reply, RegistrarReply::Fault(Fault::new(Reason::NotServed, message)));
             }
             RegistrarRequest::Stop => {
                 self.stops = true;

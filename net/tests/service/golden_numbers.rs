@@ -36,6 +36,7 @@ fn numbers_never_change_their_meaning() {
         (28, "place_into"),
         (29, "submit_statement"),
         (30, "follow"),
+        (40, "export"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));

@@ -180,6 +180,11 @@ fn resolve(server: &str) -> Result<Vec<SocketAddr>, Usage> {
 
 /// Runs a command on its own runtime.
 pub(super) fn block_on(command: impl Future<Output = anyhow::Result<Ended>>) -> anyhow::Result<Ended> {
+    block_on_any(command)?
+}
+
+/// Runs a part of a command on its own runtime.
+pub(super) fn block_on_any<T>(part: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(command)
+    Ok(runtime.context("cannot start the runtime")?.block_on(part))
 }

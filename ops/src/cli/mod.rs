@@ -7,9 +7,11 @@ mod adopt;
 mod agent;
 mod connect;
 mod demand;
+mod export;
 mod group;
 mod group_view;
 mod into;
+mod journal;
 mod node;
 mod node_view;
 mod place;
@@ -75,6 +77,9 @@ enum Command {
     Status(status::StatusArgs),
     /// Print changes of nodes, allocations and holds, one per line.
     Watch(watch::WatchArgs),
+    /// Check, dump, repair, export and import the books on disk.
+    #[command(subcommand)]
+    Journal(journal::JournalCommand),
 }
 
 /// The outcome of a command.
@@ -101,6 +106,7 @@ pub fn run() -> ExitCode {
         Command::Statement(command) => connect::block_on(statement::run(command)),
         Command::Status(args) => connect::block_on(status::run(args)),
         Command::Watch(args) => connect::block_on(watch::run(args)),
+        Command::Journal(command) => journal::run(command),
     };
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,

@@ -11,7 +11,10 @@ use wharf_core::journal::{JournalFeed, JournalStore, Unit};
 use wharf_core::link::{Clock, Doorbell, StopSignal, ThreadWaker, lock};
 use wharf_core::router::Port;
 use wharf_core::state::StoreState;
+use wharf_net::protocol::ExportRequest;
+use wharf_net::server::ExportAnswer;
 
+use super::exports::{Exporter, ToCheckpoints};
 use super::{DaemonError, ServiceClock, threads};
 use crate::journal::{Checkpointer, Heads, JournalCounters, JournalWriter, Log, Store, Written};
 
@@ -22,11 +25,13 @@ pub const EXIT_JOURNAL_FAILED: i32 = 74;
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the checkpoint thread is told.
-enum Told {
+pub(super) enum Told {
     /// Units with global records.
     Global(Vec<Unit>),
     /// Begin a checkpoint that this append continues, with these heads before it.
     Begin(u64, Heads),
+    /// Make a page of an export.
+    Export(ExportRequest, ExportAnswer),
     /// Stop.
     Stop,
 }
@@ -42,17 +47,18 @@ pub(super) struct Journal {
 }
 
 /// What the checkpoint thread was told, and what it tells.
-struct Inbox {
+pub(super) struct Inbox {
     messages: Mutex<Vec<Told>>,
     bell: Arc<Doorbell>,
     /// The journal is needed from this append on.
     needed_from: AtomicU64,
     /// A checkpoint was asked for and is not complete.
     is_busy: AtomicBool,
+    counters: Arc<JournalCounters>,
 }
 
 impl Inbox {
-    fn tell(&self, message: Told) {
+    pub(super) fn tell(&self, message: Told) {
         lock(&self.messages).push(message);
         self.bell.ring();
     }
@@ -76,13 +82,18 @@ impl Journal {
         let stop = feed.stop();
         let kinds = Arc::clone(&port_kinds(state));
         let epoch = u64::from(state.incarnation.0) + 1;
+        let exporter = Exporter::new(log.reader());
         let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
         let counters = Arc::clone(writer.counters());
+        // Relaxed: statistics; nothing depends on their order.
+        counters.checkpoint_from.store(store.checkpoint_from()?, Ordering::Relaxed);
+        counters.checkpoint_at.store(clock.now().0, Ordering::Relaxed);
         let inbox = Arc::new(Inbox {
             messages: Mutex::default(),
             bell: Arc::clone(port.bell()),
             needed_from: AtomicU64::new(0),
             is_busy: AtomicBool::new(false),
+            counters: Arc::clone(&counters),
         });
         let checkpointer = Checkpointer::new(port, state);
         let store = Arc::clone(store);
@@ -90,13 +101,18 @@ impl Journal {
         let of_checkpoints = Arc::clone(&inbox);
         let checkpoints = threads::start("wharf-checkpoint".to_owned(), move || {
             waker.set_current();
-            run_checkpoints(checkpointer, &of_checkpoints, &store, &clock);
+            run_checkpoints(checkpointer, exporter, &of_checkpoints, &store, &clock);
         })?;
         let of_writer = Arc::clone(&inbox);
         let writer = threads::start("wharf-journal".to_owned(), move || {
             run_writer(writer, &of_writer, checkpoint_bytes)
         })?;
         Ok(Self { stop, writer, checkpoints, inbox, counters })
+    }
+
+    /// Returns who serves exports.
+    pub(super) fn exports(&self) -> ToCheckpoints {
+        ToCheckpoints(Arc::clone(&self.inbox))
     }
 
     /// Ends checkpoints. The shards must still run.
@@ -151,6 +167,9 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
                 // Relaxed: a number that only grows; reading it late only keeps values longer.
                 let needed_from = inbox.needed_from.load(Ordering::Relaxed);
                 writer.store().trim(needed_from).unwrap_or_else(|error| fail(&error));
+                let (last, first) = writer.store().bounds().unwrap_or_else(|error| fail(&error));
+                // Relaxed: a statistic; nothing depends on its order.
+                writer.counters().kept.store(last + 1 - first, Ordering::Relaxed);
                 let tail = writer.counters().tail_bytes.load(Ordering::Relaxed);
                 // Relaxed: only this thread sets it, and the other thread clears it once it is done.
                 if tail >= checkpoint_bytes && !inbox.is_busy.swap(true, Ordering::Relaxed) {
@@ -181,8 +200,15 @@ fn fail(error: &dyn std::error::Error) -> ! {
     process::exit(EXIT_JOURNAL_FAILED)
 }
 
-/// Makes checkpoints until it is told to stop.
-fn run_checkpoints(mut checkpointer: Checkpointer, inbox: &Inbox, store: &Store, clock: &ServiceClock) {
+/// Makes checkpoints and exports until it is told to stop.
+fn run_checkpoints(
+    mut checkpointer: Checkpointer,
+    mut exporter: Exporter,
+    inbox: &Inbox,
+    store: &Store,
+    clock: &ServiceClock,
+) {
+    let mut needed_from = 0;
     loop {
         for message in inbox.take() {
             match message {
@@ -192,20 +218,31 @@ fn run_checkpoints(mut checkpointer: Checkpointer, inbox: &Inbox, store: &Store,
                         put_off(&error, inbox);
                     }
                 }
+                Told::Export(request, answer) => answer(exporter.handle(request, store, clock.now())),
                 Told::Stop => return,
             }
         }
         match checkpointer.poll(clock.now()) {
             Ok(None) => {}
             Ok(Some(from)) => {
-                // Relaxed: see where they are read.
-                inbox.needed_from.store(from, Ordering::Relaxed);
+                needed_from = from;
+                let JournalCounters { checkpoints, checkpoint_from, checkpoint_at, .. } = &*inbox.counters;
+                // Relaxed: statistics; nothing depends on their order.
+                checkpoints.fetch_add(1, Ordering::Relaxed);
+                checkpoint_from.store(from, Ordering::Relaxed);
+                checkpoint_at.store(clock.now().0, Ordering::Relaxed);
+                // Relaxed: see where it is read.
                 inbox.is_busy.store(false, Ordering::Relaxed);
                 info!(from, "a checkpoint is complete");
             }
             Err(error) => put_off(&error, inbox),
         }
-        let due = checkpointer.next_deadline();
+        exporter.expire(clock.now());
+        if !exporter.is_active() {
+            // Relaxed: see where it is read.
+            inbox.needed_from.store(needed_from, Ordering::Relaxed);
+        }
+        let due = [checkpointer.next_deadline(), exporter.next_deadline()].into_iter().flatten().min();
         let idle = || checkpointer.port().is_idle() && lock(&inbox.messages).is_empty();
         if inbox.bell.sleep_if(idle) {
             match due {

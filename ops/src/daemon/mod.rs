@@ -7,6 +7,7 @@
 mod certificate;
 pub use certificate::{DEVELOPMENT_CERTIFICATE, read_certificates};
 mod clock;
+mod exports;
 mod journal;
 pub use clock::ServiceClock;
 pub use journal::EXIT_JOURNAL_FAILED;
@@ -21,8 +22,10 @@ use std::thread::JoinHandle;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
+use wharf_core::broken::Broken;
 use wharf_core::engine::{Engine, EngineError};
 use wharf_core::executor::ShardRunner;
+use wharf_core::hash::StateHash;
 use wharf_core::ids::Incarnation;
 use wharf_core::link::{Clock, StopSignal, ThreadWaker};
 use wharf_core::planner::{Planner, PlannerRunner};
@@ -39,7 +42,7 @@ use wharf_net::tls::{ServerCertificate, TlsError};
 use crate::config::Config;
 use crate::file_error::FileError;
 use crate::journal::{Durability, JournalCounters, Recovery, Store};
-use crate::metrics::Metrics;
+use crate::metrics::{JournalFigures, Metrics};
 use journal::Journal;
 use threads::Pinning;
 
@@ -64,6 +67,12 @@ pub enum DaemonError {
     /// unit-instance.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The books of the store are not those that an engine writes.
+    #[error(
+        "the books of this store break an invariant: {0}; nothing was changed; import an export, or restore both \
+         files of the store from a copy"
+    )]
+    Books(#[from] Broken),
     /// A thread cannot be started.
     #[error("cannot start thread `{name}`: {error}")]
     Thread {
@@ -130,10 +139,13 @@ impl Daemon {
             wakers.push(Waker::from(Arc::clone(&checkpoint_waker)));
         }
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
+        state.check()?;
+        let books = state.books_hash();
         let globals = Globals::copy(&state)
             .state(u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16"));
         let sessions = std::mem::take(&mut state.sessions);
         let mut engine = Engine::open(state, &config.engine, wakers)?;
+        engine.check()?;
         engine.registrar.heartbeats().set_lost_after(config.node_lost_after, engine.now);
         let clock = ServiceClock::starting_at(engine.now);
         let shared = ServerShared::new(
@@ -184,7 +196,7 @@ impl Daemon {
         }
         let begun = store.begin(engine.incarnation, &globals)?;
         let store = Arc::new(store);
-        let journal = match (engine.journal, begun, checkpoint_port) {
+        let journal: Option<Journal> = match (engine.journal, begun, checkpoint_port) {
             (Some(feed), Some(begun), Some(port)) => {
                 let checkpoints = (port, checkpoint_waker);
                 Some(Journal::start(
@@ -199,12 +211,20 @@ impl Daemon {
             }
             _ => None,
         };
+        if let Some(journal) = &journal {
+            shared.set_exports(Box::new(journal.exports()));
+        }
+        metrics.set_journal(JournalFigures {
+            counters: journal.as_ref().map(|journal| Arc::clone(&journal.counters)),
+            store: Arc::clone(&store),
+            clock: clock.clone(),
+        });
         unstarted.started();
         for gate in gates {
             // A thread that has already exited has reported why.
             let _ = gate.send(());
         }
-        describe_journal(&store);
+        describe_journal(&store, books);
         if !address.ip().is_loopback() {
             warn!(%address, "serving beyond this machine: clients are not authenticated yet, and a certificate of your own (tls_certificate, tls_key) is needed");
         }
@@ -315,9 +335,14 @@ impl Daemon {
     }
 }
 
-/// Logs what recovery found and when replies leave.
-fn describe_journal(store: &Store) {
-    let Recovery { appends, units, taken_back } = store.recovery();
+/// Logs what recovery found and when replies leave. `books` is the hash of the books that the start has.
+fn describe_journal(store: &Store, books: StateHash) {
+    let Recovery { appends, units, taken_back, is_cut } = store.recovery();
+    if is_cut {
+        warn!(
+            "the last write of the run before was not whole, and is cut off: it was not acknowledged, unless the disk lost what it had synced"
+        );
+    }
     if appends > 0 {
         let TakenBack { bundles, places, reservations } = taken_back;
         info!(
@@ -326,6 +351,7 @@ fn describe_journal(store: &Store) {
             bundles,
             places,
             reservations,
+            %books,
             "recovered from the journal; `bundles`, `places` and `reservations` were half done and are taken back"
         );
     }

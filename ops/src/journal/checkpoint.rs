@@ -9,7 +9,7 @@ use wharf_core::state::StoreState;
 use wharf_net::codec::{decode_stored, encode_body};
 
 use super::row::{self, Row};
-use super::store::{ReadError, damage};
+use super::store::{IDENTITY, ReadError, damage};
 use super::writer::Heads;
 use crate::file_error::FileError;
 
@@ -107,6 +107,62 @@ impl CheckpointWriter {
                 numbers.insert("from", from)?;
                 add_numbers(&mut hasher, state);
                 transaction.open_table(HASH)?.insert((), hasher.finish().0)?;
+            }
+            Ok(transaction.commit()?)
+        };
+        write().map_err(|error| FileError::new(&path, error))
+    }
+}
+
+/// Writes a checkpoint as another store has it, into a database without one.
+pub(super) struct Loader {
+    transaction: WriteTransaction,
+    path: PathBuf,
+}
+
+impl Loader {
+    pub(super) fn begin(database: &Database, path: PathBuf) -> Result<Self, FileError> {
+        let transaction = database.begin_write().map_err(|error| FileError::new(&path, error))?;
+        Ok(Self { transaction, path })
+    }
+
+    fn error(&self, error: impl Into<redb::Error>) -> FileError {
+        FileError::new(&self.path, error.into())
+    }
+
+    /// Adds a chunk of rows.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub(super) fn rows(&mut self, number: u64, chunk: &[u8]) -> Result<(), FileError> {
+        let write = || -> Result<(), redb::Error> {
+            self.transaction.open_table(ROWS)?.insert(number, chunk)?;
+            Ok(())
+        };
+        write().map_err(|error| self.error(error))
+    }
+
+    /// Adds the identity and the numbers of the store, and the hash of its checkpoint.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub(super) fn finish(
+        self,
+        store: &[u8; 16],
+        numbers: &[(String, u64)],
+        hash: Option<u128>,
+    ) -> Result<(), FileError> {
+        let Self { transaction, path } = self;
+        let write = || -> Result<(), redb::Error> {
+            {
+                let mut table = transaction.open_table(NUMBERS)?;
+                for (name, number) in numbers {
+                    table.insert(name.as_str(), number)?;
+                }
+                transaction.open_table(IDENTITY)?.insert("store", store.as_slice())?;
+                if let Some(hash) = hash {
+                    transaction.open_table(HASH)?.insert((), hash)?;
+                }
             }
             Ok(transaction.commit()?)
         };

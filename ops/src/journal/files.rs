@@ -5,13 +5,22 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::{Builder, Database, StorageBackend};
+use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
 
 use crate::file_error::FileError;
 
 /// The file whose lock keeps a second server away.
 const LOCK: &str = "lock";
+
+/// The message for a directory that another process has locked.
+pub(super) const IN_USE: &str =
+    "another service uses this data directory: stop it, or choose another `data_dir`";
+
+/// The remedy for a directory or file that this user cannot use.
+const REMEDY: &str = "give this user the right to write it, or choose another `data_dir`";
 
 /// Opens the files of a store by name. Production has a directory; tests have storage that fails.
 pub trait Files: Debug + Send + Sync {
@@ -30,6 +39,14 @@ pub trait Files: Debug + Send + Sync {
 
     /// Returns where a file is, for messages.
     fn path(&self, name: &str) -> PathBuf;
+
+    /// Returns the length of a file.
+    ///
+    /// # Errors
+    /// When the storage does not say.
+    fn file_bytes(&self, name: &str) -> io::Result<u64> {
+        Ok(std::fs::metadata(self.path(name))?.len())
+    }
 }
 
 /// A locked directory.
@@ -51,19 +68,32 @@ impl Directory {
         })?;
         let lock = path.join(LOCK);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock);
-        let file = file.map_err(|error| {
-            let remedy = "give this user the right to write it, or choose another `data_dir`";
-            FileError::new(&lock, format_args!("cannot be written: {error}; {remedy}"))
-        })?;
+        let file = file
+            .map_err(|error| FileError::new(&lock, format_args!("cannot be written: {error}; {REMEDY}")))?;
+        Self::try_lock(path, file)
+    }
+
+    /// Locks the directory of a store for a reader. It may be read-only if a service has run there before.
+    ///
+    /// # Errors
+    /// When there is no store, or another process has the lock.
+    pub fn lock_to_read(path: &Path) -> Result<Self, FileError> {
+        if !path.join(super::store::FILE).is_file() {
+            let message = "has no store: name the data directory of a service (`--data-dir`)";
+            return Err(FileError::new(path, message));
+        }
+        let lock = path.join(LOCK);
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock);
+        let file = file.or_else(|_| File::open(&lock));
+        Self::try_lock(path, file.map_err(|error| FileError::new(&lock, error))?)
+    }
+
+    fn try_lock(path: &Path, file: File) -> Result<Self, FileError> {
         match file.try_lock() {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: file }),
-            Err(TryLockError::WouldBlock) => {
-                let message =
-                    "another service uses this data directory: stop it, or choose another `data_dir`";
-                Err(FileError::new(path, message))
-            }
+            Err(TryLockError::WouldBlock) => Err(FileError::new(path, IN_USE)),
             Err(TryLockError::Error(error)) => {
-                Err(FileError::new(&lock, format_args!("cannot be locked: {error}")))
+                Err(FileError::new(&path.join(LOCK), format_args!("cannot be locked: {error}")))
             }
         }
     }
@@ -149,22 +179,75 @@ impl StorageBackend for Any {
     }
 }
 
+/// An open database.
+pub(super) struct Opened {
+    pub(super) database: Database,
+    /// Its last commit was not whole, as after a crash during a write. The one before it is the last one now.
+    pub(super) is_cut: bool,
+}
+
+/// An error of opening a database.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    /// The file cannot be used, or has something else in it.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A page of the database is damaged.
+    #[error("{}: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the database says.
+        why: String,
+    },
+}
+
+impl From<OpenError> for FileError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::File(error) => error,
+            OpenError::Damaged { path, why } => {
+                let remedy =
+                    "restore both files of the store from a copy, or import an export into another directory";
+                Self::new(&path, format_args!("is damaged: {why}; {remedy}"))
+            }
+        }
+    }
+}
+
 /// Opens a database in a file.
 ///
 /// # Errors
-/// When the file cannot be used, or has something else in it.
+/// When the file cannot be used, or is damaged.
 pub(super) fn open_database(
     files: &dyn Files,
     name: &str,
     syncs: bool,
     cache_bytes: usize,
-) -> Result<Database, FileError> {
+) -> Result<Opened, OpenError> {
     let path = files.path(name);
-    let backend = files.open(name, syncs).map_err(|error| {
-        let remedy = "give this user the right to write it, or choose another `data_dir`";
-        FileError::new(&path, format_args!("cannot be opened: {error}; {remedy}"))
-    })?;
+    let backend = files
+        .open(name, syncs)
+        .map_err(|error| FileError::new(&path, format_args!("cannot be opened: {error}; {REMEDY}")))?;
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let of_callback = Arc::clone(&is_cut);
     let mut builder = Builder::new();
     builder.set_cache_size(cache_bytes);
-    builder.create_with_backend(Any(backend)).map_err(|error| FileError::new(&path, error))
+    builder.set_repair_callback(move |session| {
+        // The repair of a database that was not closed begins at 0 with a check of the last commit. If that is whole, the
+        // next report is above one half. If it is not, the repair says so below that, and takes the commit back.
+        // Relaxed: the same thread reads it.
+        of_callback.fetch_or((0.1..0.5).contains(&session.progress()), Ordering::Relaxed);
+    });
+    let database = builder.create_with_backend(Any(backend)).map_err(|error| open_error(&path, &error))?;
+    Ok(Opened { database, is_cut: is_cut.load(Ordering::Relaxed) })
+}
+
+fn open_error(path: &Path, error: &DatabaseError) -> OpenError {
+    match error {
+        DatabaseError::Storage(StorageError::Corrupted(why)) => {
+            OpenError::Damaged { path: path.to_owned(), why: why.clone() }
+        }
+        error => FileError::new(path, error).into(),
+    }
 }

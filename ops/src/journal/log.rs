@@ -1,18 +1,20 @@
 //! The storage of the journal's values (redb): one row per append, one transaction and one sync each.
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use wharf_core::journal::{Append, JournalStore, StoreError};
 
-use super::files::{Files, open_database};
+use super::files::{Files, OpenError, Opened, open_database};
 use crate::file_error::FileError;
 
 /// By the number of the append: the epoch of its writer, and its value. The last one is always kept, because it says
 /// where the log ends. One table, because each further page that a commit writes costs as much as a tenth of its sync.
 const VALUES: TableDefinition<'_, u64, (u64, &[u8])> = TableDefinition::new("values");
 
-const FILE: &str = "journal.redb";
+pub(super) const FILE: &str = "journal.redb";
 
 /// The database reads its own values only at the start, so it needs no large cache.
 const CACHE_BYTES: usize = 16 << 20;
@@ -23,12 +25,16 @@ const TRIM_STEP: u64 = 256;
 /// The number of bytes that must be free for an append, in addition to four times its length. The database grows in steps.
 const ROOM_BYTES: u64 = 16 << 20;
 
+/// A database that readers share with the writer. `None` while it is opened again.
+type Shared = Arc<RwLock<Option<Database>>>;
+
 /// The values of a journal in one database.
 pub struct Log {
     files: Arc<dyn Files>,
     syncs: bool,
-    /// `None` while it is opened again.
-    database: Option<Database>,
+    database: Shared,
+    /// The last commit of an earlier run was not whole.
+    is_cut: bool,
     /// The number of the last append, and the epoch of its writer.
     last: u64,
     epoch: u64,
@@ -53,24 +59,89 @@ impl Log {
     /// # Errors
     /// When the file cannot be used.
     pub fn open(files: Arc<dyn Files>, syncs: bool) -> Result<Self, FileError> {
-        let mut log = Self { files, syncs, database: None, last: 0, epoch: 0, first: 0, trim_to: 0 };
+        Ok(Self::open_typed(files, syncs)?)
+    }
+
+    /// Opens the log, and says whether a page is damaged.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_typed(files: Arc<dyn Files>, syncs: bool) -> Result<Self, OpenError> {
+        let database = Shared::default();
+        let mut log = Self { files, syncs, database, is_cut: false, last: 0, epoch: 0, first: 0, trim_to: 0 };
         log.open_again()?;
         Ok(log)
     }
 
     /// Opens the database as its last commit left it.
-    fn open_again(&mut self) -> Result<(), FileError> {
+    fn open_again(&mut self) -> Result<(), OpenError> {
+        let mut shared = self.database.write().expect("no thread panics with the lock");
         // The old one is closed first.
-        self.database = None;
-        let database = open_database(&*self.files, FILE, self.syncs, CACHE_BYTES)?;
-        let ends = create(&database).map_err(|error| FileError::new(&self.files.path(FILE), error))?;
+        *shared = None;
+        let Opened { database, is_cut } = open_database(&*self.files, FILE, self.syncs, CACHE_BYTES)?;
+        let ends = create(&database).map_err(|error| FileError::new(&self.path(), error))?;
         (self.first, self.last, self.epoch) = ends;
-        self.database = Some(database);
+        self.is_cut = is_cut;
+        *shared = Some(database);
         Ok(())
     }
 
-    fn database(&self) -> &Database {
-        self.database.as_ref().expect("a database that cannot be opened again ends the process")
+    /// Returns whether the last append of the run before was not whole, and is cut off.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Returns a reader of the values, for another thread.
+    #[must_use]
+    pub fn reader(&self) -> LogReader {
+        LogReader { database: Arc::clone(&self.database) }
+    }
+
+    /// Drops the appends after `last`. A checkpoint must cover those that are not kept.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub(super) fn drop_after(&mut self, last: u64) -> Result<(), FileError> {
+        let drop = || -> Result<(), redb::Error> {
+            let shared = read(&self.database);
+            let transaction = database(&shared).begin_write()?;
+            {
+                let mut values = transaction.open_table(VALUES)?;
+                values.retain_in(last + 1.., |_, _| false)?;
+                if values.is_empty()? {
+                    // It only says where the log ends: a checkpoint covers it.
+                    values.insert(last, (0, [].as_slice()))?;
+                }
+            }
+            Ok(transaction.commit()?)
+        };
+        drop().map_err(|error| FileError::new(&self.path(), error))?;
+        Ok(self.open_again()?)
+    }
+
+    /// Adds the value of another log, which may begin with any number.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub(super) fn load(&mut self, append: &Append<'_>) -> Result<(), StoreError> {
+        self.write(append)?;
+        if self.last == 0 {
+            self.first = append.number;
+        }
+        self.last = append.number;
+        self.epoch = append.epoch;
+        Ok(())
+    }
+
+    /// Returns the number of the last append. 0 if there was none.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Returns where the values are, for messages.
+    pub(super) fn path(&self) -> PathBuf {
+        self.files.path(FILE)
     }
 
     /// Returns the first value that this append keeps.
@@ -80,7 +151,8 @@ impl Log {
     }
 
     fn write(&self, append: &Append<'_>) -> Result<(), StoreError> {
-        let transaction = self.database().begin_write().map_err(failed)?;
+        let shared = read(&self.database);
+        let transaction = database(&shared).begin_write().map_err(failed)?;
         {
             let mut values = transaction.open_table(VALUES).map_err(failed)?;
             values.insert(append.number, (append.epoch, append.value)).map_err(failed)?;
@@ -100,6 +172,53 @@ impl Log {
             return Err(StoreError::Full(format!("{free} bytes are free, and {wanted} are wanted")));
         }
         Ok(())
+    }
+}
+
+fn read(shared: &Shared) -> impl Deref<Target = Option<Database>> {
+    shared.read().expect("no thread panics with the lock")
+}
+
+fn database(shared: &Option<Database>) -> &Database {
+    shared.as_ref().expect("a database that cannot be opened again ends the process")
+}
+
+/// Reads the values of a log, also while another thread appends to it.
+#[derive(Clone)]
+pub struct LogReader {
+    database: Shared,
+}
+
+impl LogReader {
+    /// Gives the values of the appends from `from` on to `each`, in order, until it returns false. They are those of one
+    /// moment. Keep it short: the writer does not wait, but takes no freed space again meanwhile.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    pub fn read(&self, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError> {
+        let shared = read(&self.database);
+        let transaction = database(&shared).begin_read().map_err(failed)?;
+        let values = transaction.open_table(VALUES).map_err(failed)?;
+        for row in values.range(from..).map_err(failed)? {
+            let (number, value) = row.map_err(failed)?;
+            if !each(number.value(), value.value().1) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the numbers of the first and of the last append that are there. 0 and 0 if there is none.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    pub fn bounds(&self) -> Result<(u64, u64), StoreError> {
+        let shared = read(&self.database);
+        let transaction = database(&shared).begin_read().map_err(failed)?;
+        let values = transaction.open_table(VALUES).map_err(failed)?;
+        let first = values.first().map_err(failed)?.map_or(0, |(number, _)| number.value());
+        let last = values.last().map_err(failed)?.map_or(0, |(number, _)| number.value());
+        Ok((first, last))
     }
 }
 
@@ -142,15 +261,7 @@ impl JournalStore for Log {
     }
 
     fn read(&mut self, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError> {
-        let transaction = self.database().begin_read().map_err(failed)?;
-        let values = transaction.open_table(VALUES).map_err(failed)?;
-        for row in values.range(from..).map_err(failed)? {
-            let (number, value) = row.map_err(failed)?;
-            if !each(number.value(), value.value().1) {
-                break;
-            }
-        }
-        Ok(())
+        self.reader().read(from, each)
     }
 
     fn bounds(&mut self) -> Result<(u64, u64), StoreError> {

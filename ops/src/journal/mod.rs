@@ -5,23 +5,42 @@
 //! - [`Store`] has the newest checkpoint and the values after it, and rebuilds the durable state from them.
 //! - [`Checkpointer`] reads a checkpoint from the shards, page by page, while they work.
 //!
-//! The formats are in `row`, `group_row`, `session_row`, `unit_row` and `value`. The engine's own types are not serialisable, so a change
-//! to them cannot silently change the format on disk.
+//! The formats are in `row`, `group_row`, `session_row`, `unit_row` and `value`. The engine's own types are not
+//! serialisable, so a change to them cannot silently change the format on disk.
 
+mod check;
+pub use check::{Checked, Counts, Tail, check};
 mod checkpoint;
 pub use checkpoint::CheckpointWriter;
 mod checkpointer;
 pub use checkpointer::Checkpointer;
+mod dump;
+pub use dump::dump;
+mod export;
+pub use export::{Export, export_stopped};
 mod files;
 pub use files::{Directory, Files};
 mod group_row;
+mod import;
+pub use import::{Imported, Portable, import, verify};
 mod log;
-pub use log::Log;
+pub use log::{Log, LogReader};
+mod overlay;
+mod portable;
+pub use portable::End;
+mod repair;
+pub use repair::{Repaired, repair};
 mod row;
+mod salvage;
 mod session_row;
 mod store;
-pub use store::{Durability, Recovery, Store};
+pub use store::{Durability, Recovery, Store, random};
 mod unit_row;
 mod value;
+mod walk;
+pub use walk::Damage;
 mod writer;
 pub use writer::{Heads, JournalCounters, JournalWriter, Written};
+
+#[cfg(test)]
+mod tests;

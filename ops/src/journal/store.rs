@@ -8,33 +8,40 @@
 //! - No id is issued twice: each start has a new incarnation, and node ids skip a range after books were lost.
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use tracing::warn;
 use wharf_core::ids::Incarnation;
-use wharf_core::journal::{JournalStore, Stream};
+use wharf_core::journal::JournalStore;
 use wharf_core::limits::PARTITIONS_MAX;
 use wharf_core::recovery::{Rebuild, TakenBack};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 use super::checkpoint::{self, CheckpointWriter, NUMBERS, ROWS};
-use super::files::{Directory, Files, open_database};
+use super::files::{Directory, Files, OpenError, Opened, open_database};
 use super::log::Log;
 use super::row;
+use super::salvage::Salvaged;
 use super::value::Value;
+use super::walk::advance;
 use super::writer::Heads;
 use crate::file_error::FileError;
 
-const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
+/// The identity of the store.
+pub(super) const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
 
-const FILE: &str = "store.redb";
+pub(super) const FILE: &str = "store.redb";
+
+/// The name of the last incarnation of which a repair has dropped appends.
+const ISSUED: &str = "issued";
+
 const FORMAT: u64 = 7;
 
 /// The cache of the database of checkpoints, which are written and read once, in order.
-const CACHE_BYTES: usize = 64 << 20;
+pub(super) const CACHE_BYTES: usize = 64 << 20;
 
 /// When a reply may leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +81,17 @@ pub struct Recovery {
     pub units: u64,
     /// What was taken back.
     pub taken_back: TakenBack,
+    /// The last write of the run before was not whole, and is cut off.
+    pub is_cut: bool,
+}
+
+/// A checkpoint that was read.
+pub(super) struct Checkpoint {
+    pub(super) state: StoreState,
+    /// The first append of the journal that it does not cover. `None`: the last run had no journal.
+    pub(super) from: Option<u64>,
+    /// An incarnation that may have issued ids, although the books do not say so.
+    issued: Incarnation,
 }
 
 /// An open store.
@@ -111,24 +129,91 @@ impl Store {
         partitions: u16,
         durability: Durability,
     ) -> Result<(Self, StoreState), FileError> {
-        let database = open_database(&*files, FILE, true, CACHE_BYTES)?;
-        let log = Log::open(Arc::clone(&files), durability == Durability::Sync)?;
-        let mut store = Self {
-            files,
-            database,
-            id: [0; 16],
-            durability,
-            log: Some(log),
-            heads: Heads::new(),
-            recovery: Recovery::default(),
-        };
+        let mut store = Self::open_databases(files, durability, None)?;
         store.create(partitions).map_err(|error| store.error(error))?;
         let state = store.read().map_err(|error| store.error(error))?;
         Ok((store, state))
     }
 
+    /// Opens the store in `files`, which exists, and reads its checkpoint. Applies nothing of the journal. If the database of
+    /// the journal is damaged, its whole values are put into `salvaged`, and the store has them in memory.
+    ///
+    /// # Errors
+    /// When a file cannot be used, or the checkpoint is damaged.
+    pub(super) fn look(
+        files: Arc<dyn Files>,
+        salvaged: &mut Option<Salvaged>,
+    ) -> Result<(Self, Checkpoint), FileError> {
+        let mut store = Self::open_databases(files, Durability::Sync, Some(salvaged))?;
+        let checkpoint = store.read_checkpoint().map_err(|error| store.error(error))?;
+        Ok((store, checkpoint))
+    }
+
+    /// Returns the state of a store that was [looked](Self::look) at, as [`open`](Self::open) does.
+    ///
+    /// # Errors
+    /// When the journal is damaged.
+    pub(super) fn complete(&mut self, checkpoint: Checkpoint) -> Result<StoreState, FileError> {
+        self.read_rest(checkpoint).map_err(|error| self.error(error))
+    }
+
+    /// Returns the values of the journal, until the store [begins](Self::begin).
+    pub(super) fn log(&mut self) -> &mut Log {
+        self.log.as_mut().expect("the log is there until the store begins")
+    }
+
+    /// Returns the database of the checkpoint.
+    pub(super) fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// Returns the heads of the streams.
+    pub(super) fn heads(&self) -> &Heads {
+        &self.heads
+    }
+
+    /// Notes that this incarnation may have issued ids, although the books do not say so.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub(super) fn set_issued(&mut self, issued: Incarnation) -> Result<(), FileError> {
+        self.set(&[(ISSUED, u64::from(issued.0))])
+    }
+
+    fn open_databases(
+        files: Arc<dyn Files>,
+        durability: Durability,
+        salvage: Option<&mut Option<Salvaged>>,
+    ) -> Result<Self, FileError> {
+        let Opened { database, is_cut } = open_database(&*files, FILE, true, CACHE_BYTES)?;
+        let log = match Log::open_typed(Arc::clone(&files), durability == Durability::Sync) {
+            Err(OpenError::Damaged { path, why }) => {
+                let from = read_from(&database).map_err(|error| FileError::new(&files.path(FILE), error))?;
+                let found = Salvaged::scan(&*files, from)?;
+                let Some(salvage) = salvage else {
+                    let last = found.last_whole();
+                    let place = last + 1;
+                    let message =
+                        format!("append {place} of the journal is damaged: {why}; {}", remedy(last));
+                    return Err(FileError::new(&path, message));
+                };
+                salvage.insert(found).log()?
+            }
+            log => log?,
+        };
+        let recovery = Recovery { is_cut: is_cut || log.is_cut(), ..Recovery::default() };
+        let log = Some(log);
+        let heads = Heads::new();
+        Ok(Self { files, database, id: [0; 16], durability, log, heads, recovery })
+    }
+
     fn error(&self, error: impl Display) -> FileError {
-        FileError::new(&self.files.path(FILE), error)
+        FileError::new(&self.path(), error)
+    }
+
+    /// Returns where the checkpoint is, for messages.
+    pub(super) fn path(&self) -> PathBuf {
+        self.files.path(FILE)
     }
 
     /// Begins `incarnation` over `state`, which this store was opened with. Without a journal, this consumes the
@@ -164,6 +249,20 @@ impl Store {
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         self.recovery
+    }
+
+    /// Returns the first append that the checkpoint does not cover.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn checkpoint_from(&self) -> Result<u64, FileError> {
+        read_from(&self.database).map_err(|error| self.error(error))
+    }
+
+    /// Returns the files of the store with their lengths in bytes. 0 if a length is unknown.
+    #[must_use]
+    pub fn file_bytes(&self) -> [(&'static str, u64); 2] {
+        [FILE, super::log::FILE].map(|name| (name, self.files.file_bytes(name).unwrap_or_default()))
     }
 
     /// Returns when replies of this run may leave.
@@ -218,9 +317,26 @@ impl Store {
         Ok(transaction.commit()?)
     }
 
-    /// Reads the store's identity and its newest state. If the last run had no journal and did not stop cleanly, the state
-    /// has no nodes and allocations.
+    /// Reads the store's identity and its newest state.
     fn read(&mut self) -> Result<StoreState, ReadError> {
+        let checkpoint = self.read_checkpoint()?;
+        self.read_rest(checkpoint)
+    }
+
+    fn read_rest(&mut self, checkpoint: Checkpoint) -> Result<StoreState, ReadError> {
+        let Checkpoint { mut state, from, issued } = checkpoint;
+        if let Some(from) = from {
+            state = self.replay(state, from)?;
+        }
+        if issued > state.incarnation {
+            state.skip_ids(issued);
+        }
+        Ok(state)
+    }
+
+    /// Reads the store's identity and its checkpoint. If the last run had no journal and did not stop cleanly, the state
+    /// has no nodes and allocations.
+    fn read_checkpoint(&mut self) -> Result<Checkpoint, ReadError> {
         let transaction = self.database.begin_read()?;
         let numbers = transaction.open_table(NUMBERS)?;
         let number = |key: &str| -> Result<u64, ReadError> { Ok(numbers.get(key)?.map_or(0, |v| v.value())) };
@@ -253,13 +369,12 @@ impl Store {
             warn!(
                 "the last run had no journal and did not stop cleanly: its books were in memory and are gone; starting with empty ones"
             );
-            // Node ids of the lost run are not issued again: the new ids are from a range of this start.
-            state.registrar.next_node = state.registrar.next_node.max((u64::from(incarnation) + 1) << 40);
+            state.skip_ids(state.incarnation);
         }
-        if has_journal {
-            state = self.replay(state, number("from")?)?;
-        }
-        Ok(state)
+        let from = has_journal.then(|| number("from")).transpose()?;
+        let issued = u32::try_from(number(ISSUED)?).ok().filter(|&issued| issued < u32::MAX);
+        let issued = Incarnation(issued.ok_or_else(|| damage("it says no last incarnation"))?);
+        Ok(Checkpoint { state, from, issued })
     }
 
     /// Applies the journal from append `from` on.
@@ -287,13 +402,9 @@ impl Store {
         read.map_err(|error| ReadError::Content(error.to_string()))?;
         if let Some(error) = fault {
             let at = reading.next;
-            let remedy = format!(
-                "`wharf journal check` looks at all of it; `wharf journal repair --to {}` drops append {at} and all \
-                 after it, with what they acknowledged",
-                at - 1
-            );
             return Err(ReadError::Content(format!(
-                "append {at} of the journal is damaged: {error:#}; {remedy}"
+                "append {at} of the journal is damaged: {error:#}; {}",
+                remedy(at - 1)
             )));
         }
         let ends_at = reading.next - 1;
@@ -329,6 +440,21 @@ impl Store {
     }
 }
 
+/// Returns the first append that the checkpoint of a database does not cover.
+fn read_from(database: &Database) -> Result<u64, redb::Error> {
+    let transaction = database.begin_read()?;
+    Ok(transaction.open_table(NUMBERS)?.get("from")?.map_or(1, |from| from.value()))
+}
+
+/// Returns what the operator of a journal can do that is whole up to append `last`.
+fn remedy(last: u64) -> String {
+    format!(
+        "`wharf journal check` looks at all of it; `wharf journal repair --to {last}` drops append {} and all after it, \
+         with what they acknowledged",
+        last + 1
+    )
+}
+
 /// Reads the values after a checkpoint.
 struct Reading<'a> {
     /// The number of the next append.
@@ -343,11 +469,7 @@ impl Reading<'_> {
         anyhow::ensure!(number == self.next, "append {number} comes next");
         let value = Value::read(bytes)?;
         anyhow::ensure!(value.header.number == number, "it says that it is append {}", value.header.number);
-        for &(stream, before, count) in &value.header.streams {
-            let head = self.heads.entry(Stream(stream)).or_default();
-            anyhow::ensure!(*head == before, "stream {stream} is at {head}, and it continues at {before}");
-            *head += u64::from(count);
-        }
+        advance(self.heads, &value.header)?;
         for unit in value.units(&mut self.catalog)? {
             self.recovery.units += 1;
             rebuild.apply(unit)?;
@@ -367,9 +489,14 @@ pub(super) fn damage(what: impl Display) -> ReadError {
 /// Creates a random identity, so that no two stores share one.
 fn new_identity() -> [u8; 16] {
     let mut id = [0; 16];
-    let provider = rustls::crypto::ring::default_provider();
-    provider.secure_random.fill(&mut id).expect("the operating system gives randomness");
+    random(&mut id);
     id
+}
+
+/// Fills `bytes` with randomness.
+pub fn random(bytes: &mut [u8]) {
+    let provider = rustls::crypto::ring::default_provider();
+    provider.secure_random.fill(bytes).expect("the operating system gives randomness");
 }
 
 #[cfg(test)]

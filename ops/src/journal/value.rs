@@ -10,7 +10,7 @@ use wharf_core::hash::stable_hash;
 use wharf_core::journal::{Stream, Unit};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
-use wharf_net::codec::{decode_stored, encode_body};
+use wharf_net::codec::{decode_body, decode_stored, encode_body};
 
 use super::unit_row::UnitRow;
 
@@ -56,6 +56,24 @@ pub(super) fn encode(header: &Header, units: &[u8]) -> Vec<u8> {
     value.extend_from_slice(units);
     value.extend_from_slice(&stable_hash(&value).to_le_bytes());
     value
+}
+
+/// Looks for a value at the front of `bytes`, which may be anything. Returns its header and its length, if it is whole.
+pub(super) fn find(bytes: &[u8]) -> Option<(Header, usize)> {
+    if bytes.first() != Some(&FORMAT) {
+        return None;
+    }
+    // What claims a length is bounded here, because it may be no value.
+    let (header, mut end) = decode_body::<Header>(bytes).ok()?;
+    let ascend = header.streams.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    if header.units == 0 || !ascend {
+        return None;
+    }
+    for _ in 0..header.units {
+        end += decode_body::<UnitRow>(&bytes[end..]).ok()?.1;
+    }
+    let hash = bytes.get(end..end + HASH_BYTES)?;
+    (stable_hash(&bytes[..end]).to_le_bytes() == hash).then_some((header, end + HASH_BYTES))
 }
 
 /// A value whose hash is right.

@@ -29,6 +29,14 @@ pub struct JournalCounters {
     pub tail_bytes: AtomicU64,
     /// 1 while the storage is full.
     pub full: AtomicU64,
+    /// Appends that the storage has.
+    pub kept: AtomicU64,
+    /// Checkpoints that were completed since the start.
+    pub checkpoints: AtomicU64,
+    /// The first append that the last checkpoint does not cover.
+    pub checkpoint_from: AtomicU64,
+    /// The time when the last checkpoint was complete, or that of the start.
+    pub checkpoint_at: AtomicU64,
 }
 
 /// What a call of [`JournalWriter::write`] did.

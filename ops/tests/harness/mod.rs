@@ -91,6 +91,22 @@ impl Site {
         Service::start(self.serve_command(more), self.development_certificate())
     }
 
+    /// Starts a daemon that serves, with a command that is changed before.
+    #[track_caller]
+    pub fn serve_changed(&self, more: &[&str], change: impl FnOnce(&mut Command)) -> Service {
+        let mut command = self.serve_command(more);
+        change(&mut command);
+        Service::start(command, self.development_certificate())
+    }
+
+    /// Runs a daemon that fails to start, with a command that is changed before.
+    #[track_caller]
+    pub fn serve_changed_and_fail(&self, more: &[&str], change: impl FnOnce(&mut Command)) -> Ended {
+        let mut command = self.serve_command(more);
+        change(&mut command);
+        Ended::of(&mut command)
+    }
+
     /// Runs a daemon that fails to start.
     #[track_caller]
     pub fn serve_and_fail(&self, more: &[&str]) -> Ended {

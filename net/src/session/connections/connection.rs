@@ -274,7 +274,15 @@ impl Connection {
         released > 0
     }
 
-    /// Sends a frame that is not the outcome of a request of the session. It promises nothing.
+    /// Lets the replies leave that need not wait while the storage is full. Returns whether there were any.
+    pub(super) fn release_looks(&mut self) -> bool {
+        let released = self.held.release_looks(&mut self.out);
+        self.replies += released;
+        released > 0
+    }
+
+    /// Sends a frame that is not the outcome of a request of the session. It promises nothing durable, so it need not wait
+    /// while the storage is full.
     pub(super) fn say(&mut self, bytes: &[u8]) {
         let start = self.out.len();
         self.out.extend_from_slice(bytes);

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 
 use wharf_core::journal::JournalPort;
 
+use super::ConnectionService;
+
 /// Replies that may leave together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
@@ -16,6 +18,8 @@ struct Mark {
     replies: u32,
     /// Their length in bytes.
     bytes: usize,
+    /// They answer requests that only read.
+    only_looks: bool,
 }
 
 /// The held replies of a connection. Without a journal there are none.
@@ -26,12 +30,12 @@ pub(super) struct Held {
     /// What the frames wait for, ascending by position.
     marks: VecDeque<Mark>,
     /// The last frames, whose position is not known yet. What they tell of may still be on its way into the journal.
-    fresh: Mark,
+    fresh: VecDeque<Mark>,
 }
 
 impl Held {
     pub(super) fn new(journal: Option<JournalPort>) -> Self {
-        Self { journal, bytes: VecDeque::new(), marks: VecDeque::new(), fresh: Mark::default() }
+        Self { journal, bytes: VecDeque::new(), marks: VecDeque::new(), fresh: VecDeque::new() }
     }
 
     pub(super) fn has_journal(&self) -> bool {
@@ -39,12 +43,12 @@ impl Held {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.marks.is_empty() && self.fresh.replies == 0
+        self.marks.is_empty() && self.fresh.is_empty()
     }
 
     /// Returns whether there are replies without a position.
     pub(super) fn has_fresh(&self) -> bool {
-        self.fresh.replies > 0
+        !self.fresh.is_empty()
     }
 
     /// Takes the reply that `out` has from `start` on, unless it may leave now. Returns whether it is held, until
@@ -55,34 +59,24 @@ impl Held {
         if only_looks && journal.is_full() {
             return false;
         }
-        self.fresh.replies += 1;
-        self.fresh.bytes += out.len() - start;
+        let bytes = out.len() - start;
         self.bytes.extend(out.drain(start..));
+        let mark = Mark { position: 0, replies: 1, bytes, only_looks };
+        add(&mut self.fresh, mark);
         true
     }
 
     /// Sets the position of the journal that the last replies wait for.
     pub(super) fn assign(&mut self, position: u64) {
-        let fresh = std::mem::take(&mut self.fresh);
-        if fresh.replies == 0 {
-            return;
-        }
-        match self.marks.back_mut() {
-            Some(mark) if mark.position == position => {
-                mark.replies += fresh.replies;
-                mark.bytes += fresh.bytes;
-            }
-            last => {
-                assert!(last.is_none_or(|mark| mark.position < position), "positions only grow");
-                self.marks.push_back(Mark { position, ..fresh });
-            }
+        for mark in self.fresh.drain(..) {
+            add(&mut self.marks, Mark { position, ..mark });
         }
     }
 
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.marks.clear();
-        self.fresh = Mark::default();
+        self.fresh.clear();
     }
 
     /// Moves the replies to `out` that wait for nothing after `durable`. Returns their number.
@@ -94,5 +88,76 @@ impl Held {
             out.extend(self.bytes.drain(..mark.bytes));
         }
         replies
+    }
+
+    /// Moves the replies to `out` that may leave because the storage is full. Returns their number.
+    pub(super) fn release_looks(&mut self, out: &mut Vec<u8>) -> u32 {
+        let mut replies = 0;
+        let mut kept = VecDeque::new();
+        self.marks.retain(|mark| {
+            let bytes = self.bytes.drain(..mark.bytes);
+            if mark.only_looks {
+                out.extend(bytes);
+                replies += mark.replies;
+            } else {
+                kept.extend(bytes);
+            }
+            !mark.only_looks
+        });
+        // Those without a position are the last ones.
+        kept.append(&mut self.bytes);
+        self.bytes = kept;
+        replies
+    }
+}
+
+/// Adds replies to marks, which ascend by position.
+fn add(marks: &mut VecDeque<Mark>, more: Mark) {
+    match marks.back_mut() {
+        Some(last) if last.position == more.position && last.only_looks == more.only_looks => {
+            last.replies += more.replies;
+            last.bytes += more.bytes;
+        }
+        last => {
+            assert!(last.is_none_or(|last| last.position <= more.position), "positions do not go back");
+            marks.push_back(more);
+        }
+    }
+}
+
+impl ConnectionService {
+    /// Drops the replies that wait for the journal, because the service ends without it. Their peers must ask again.
+    pub fn abandon_held(&mut self) {
+        for key in std::mem::take(&mut self.holding) {
+            self.connections[key].abandon_held();
+            self.touch(key);
+        }
+    }
+
+    /// Lets the replies leave that tell only of what is durable, and if the storage has become full, those that only read.
+    /// Returns whether either has changed.
+    pub(super) fn release(&mut self) -> bool {
+        let journal = self.port.journal().expect("only a journal makes replies wait");
+        let durable = journal.durable();
+        let was_full = std::mem::replace(&mut self.is_full, journal.is_full());
+        let becomes_full = self.is_full && !was_full;
+        if durable == self.released_to && !becomes_full {
+            return false;
+        }
+        self.released_to = durable;
+        let mut holding = std::mem::take(&mut self.holding);
+        holding.retain(|&key| {
+            let connection = &mut self.connections[key];
+            let released = connection.release(durable);
+            let looked = becomes_full && connection.release_looks();
+            if released || looked {
+                self.touch(key);
+            }
+            let connection = &mut self.connections[key];
+            connection.is_listed = connection.is_holding();
+            connection.is_listed
+        });
+        self.holding = holding;
+        true
     }
 }

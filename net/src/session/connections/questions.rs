@@ -88,6 +88,7 @@ impl ConnectionService {
             RegistrarReply::Books(reply) => self.answer(asker, &*reply, now),
             RegistrarReply::Reserved(reply) => self.answer(asker, &*reply, now),
             RegistrarReply::Adopted(reply) => self.answer(asker, &*reply, now),
+            RegistrarReply::Export(reply) => self.answer(asker, &*reply, now),
             RegistrarReply::Fault(fault) => self.answer_fault(asker, &fault, now),
             RegistrarReply::Learnt | RegistrarReply::Exported(_) => {
                 unreachable!("no connection asks for this alone")

@@ -44,9 +44,9 @@ impl ConnectionService {
                 self.touch(key);
             }
         }
-        // The thread may sleep. Its bell is rung when more is durable than what was released so far.
+        // The thread may sleep. Its bell is rung when more is durable than what was released so far, or the storage is full.
         let journal = self.port.journal().expect("looked at before");
-        if holds && !journal.wait_for(self.released_to + 1) {
+        if holds && (!journal.wait_for(self.released_to + 1) || journal.is_full() != self.is_full) {
             self.port.bell().ring();
         }
     }
@@ -84,33 +84,5 @@ impl ConnectionService {
             }
             self.note_ended(ended, SessionEnd::Expired);
         }
-    }
-
-    /// Drops the replies that wait for the journal, because the service ends without it. Their peers must ask again.
-    pub fn abandon_held(&mut self) {
-        for key in std::mem::take(&mut self.holding) {
-            self.connections[key].abandon_held();
-            self.touch(key);
-        }
-    }
-
-    /// Lets the replies leave that tell only of what is durable. Returns whether more is durable than before.
-    pub(super) fn release(&mut self) -> bool {
-        let durable = self.port.journal().expect("only a journal makes replies wait").durable();
-        if durable == self.released_to {
-            return false;
-        }
-        self.released_to = durable;
-        let mut holding = std::mem::take(&mut self.holding);
-        holding.retain(|&key| {
-            if self.connections[key].release(durable) {
-                self.touch(key);
-            }
-            let connection = &mut self.connections[key];
-            connection.is_listed = connection.is_holding();
-            connection.is_listed
-        });
-        self.holding = holding;
-        true
     }
 }

@@ -95,6 +95,7 @@ impl ConnectionService {
             Kind::SetResources => self.ask_registrar(asker, Question::SetResources(read_body(asked)?)),
             Kind::NodeBooks => self.ask_registrar(asker, Question::Books(read_body(asked)?)),
             Kind::Reserve => self.ask_registrar(asker, Question::Reserve(read_body(asked)?)),
+            Kind::Export => self.ask_registrar(asker, Question::Export(read_body(asked)?)),
             Kind::EndReservation => self.ask_registrar(asker, Question::EndReservation(read_body(asked)?)),
         }
         Ok(())

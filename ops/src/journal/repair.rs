@@ -1,0 +1,130 @@
+//! `wharf journal repair`: drops the end of a journal, and keeps a copy of what was there.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use wharf_core::ids::Incarnation;
+
+use super::check::Tail;
+use super::files::Directory;
+use super::import::{remove, skipped};
+use super::log::{self, Log};
+use super::row::catalog_of;
+use super::salvage::Salvaged;
+use super::store::Store;
+use super::walk::{Damage, Step, Walk};
+use crate::file_error::FileError;
+
+/// The part of the data directory in which a new journal is written, until it is whole.
+const UNFINISHED: &str = "repair";
+
+/// A journal whose end was dropped.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    /// The last append that is left.
+    pub last: u64,
+    /// What was dropped, as far as it could be read. `None`: nothing, because the journal ended there.
+    pub dropped: Option<Tail>,
+    /// Damaged values among those that were dropped.
+    pub damage: Vec<Damage>,
+    /// The journal as it was before.
+    pub copy: Option<PathBuf>,
+}
+
+/// Drops all appends after `last` from the store of a stopped service.
+///
+/// # Errors
+/// When a service runs there, a file cannot be used, the checkpoint is damaged, or `last` is outside of the whole part of the
+/// journal.
+pub fn repair(data_dir: &Path, last: u64) -> Result<Repaired, FileError> {
+    let files = Arc::new(Directory::lock_to_read(data_dir)?);
+    let mut salvaged = None;
+    let (mut store, checkpoint) = Store::look(files, &mut salvaged)?;
+    let path = data_dir.join(log::FILE);
+    let from = checkpoint.from.ok_or_else(|| {
+        FileError::new(&path, "holds nothing to drop: the last run had no journal (`durability = memory`)")
+    })?;
+    let end = store.log().last();
+    let mut found =
+        Found { last, dropped: Tail { appends: (last.saturating_add(1), end), ..Tail::default() }, epoch: 0 };
+    let walk = Walk::new(from, store.heads().clone(), catalog_of(&checkpoint.state.registrar));
+    let mut damage = walk.run(store.log(), |_, step| found.add(&step))?;
+    check_last(last, (from, end), damage.first()).map_err(|message| FileError::new(&path, message))?;
+    if last == end && salvaged.is_none() {
+        return Ok(Repaired { last, dropped: None, damage: Vec::new(), copy: None });
+    }
+    let is_damaged = salvaged.is_some() || !damage.is_empty();
+    let known = checkpoint.state.incarnation.0.max(u32::try_from(found.epoch).unwrap_or(u32::MAX));
+    // A damaged value may be the only one of its run.
+    let issued = if is_damaged { skipped(Incarnation(known)) } else { Ok(Incarnation(known)) };
+    let issued = issued.map_err(|message| FileError::new(&path, message))?;
+    let copy = data_dir.join(format!("journal-to-{end}.redb"));
+    copy_file(&path, &copy)?;
+    store.set_issued(issued)?;
+    match salvaged {
+        Some(salvaged) => write_anew(&salvaged, last, data_dir)?,
+        None => store.log().drop_after(last)?,
+    }
+    damage.retain(|damage| damage.append > last);
+    Ok(Repaired { last, dropped: (last < end).then_some(found.dropped), damage, copy: Some(copy) })
+}
+
+/// What the walk finds.
+struct Found {
+    last: u64,
+    /// What comes after the last append.
+    dropped: Tail,
+    /// The highest epoch.
+    epoch: u64,
+}
+
+impl Found {
+    fn add(&mut self, step: &Step<'_>) {
+        self.epoch = self.epoch.max(step.header.epoch);
+        if step.header.number > self.last {
+            self.dropped.add(step);
+        }
+    }
+}
+
+/// Checks whether `last` can be the last append of a journal from `from` to `end`. The error is the message.
+fn check_last(last: u64, (from, end): (u64, u64), damage: Option<&Damage>) -> Result<(), String> {
+    if last.saturating_add(1) < from || last > end {
+        let covered = from - 1;
+        return Err(format!(
+            "append {last} cannot be the last one: the checkpoint covers the appends up to {covered}, and the journal ends at {end}"
+        ));
+    }
+    match damage.filter(|damage| damage.append <= last) {
+        Some(Damage { append, what }) => {
+            Err(format!("append {last} cannot be the last one: append {append} is damaged: {what}"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Writes the values up to `last` into a new file in the place of the damaged one.
+fn write_anew(salvaged: &Salvaged, last: u64, data_dir: &Path) -> Result<(), FileError> {
+    let unfinished = data_dir.join(UNFINISHED);
+    remove(&unfinished)?;
+    let mut log = Log::open(Arc::new(Directory::lock(&unfinished)?), true)?;
+    salvaged.load(last, &mut log)?;
+    drop(log);
+    let moved = || -> std::io::Result<()> {
+        std::fs::rename(unfinished.join(log::FILE), data_dir.join(log::FILE))?;
+        std::fs::File::open(data_dir)?.sync_all()
+    };
+    moved().map_err(|error| FileError::new(data_dir, error))?;
+    remove(&unfinished)
+}
+
+/// Copies a file to a new one, and syncs it.
+fn copy_file(from: &Path, to: &Path) -> Result<(), FileError> {
+    let copy = || -> std::io::Result<()> {
+        let mut source = std::fs::File::open(from)?;
+        let mut target = std::fs::File::create_new(to)?;
+        std::io::copy(&mut source, &mut target)?;
+        target.sync_all()
+    };
+    copy().map_err(|error| FileError::new(to, format_args!("the journal cannot be copied here: {error}")))
+}

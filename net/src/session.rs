@@ -18,6 +18,7 @@
 //! session on to the next connection of the same client.
 
 pub mod connections;
+pub mod events;
 pub mod registrar;
 pub mod shared;
 pub(crate) mod tags;

@@ -79,6 +79,8 @@ calls! {
     submit_statement = SubmitStatement;
     /// Returns a page of changes, or that nothing changed.
     follow_page = Follow;
+    /// Returns a page of events, or that there is none yet.
+    events_page = Events;
 }
 
 impl Client {

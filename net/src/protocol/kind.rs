@@ -160,6 +160,8 @@ kinds! {
     SubmitStatement = 29, "submit_statement", StatementRequest => StatementReply, Kept, Frame;
     /// Returns the changes since the client's versions, or waits for the next change.
     Follow = 30, "follow", FollowRequest => FollowReply, Looks, Frame;
+    /// Returns what happened from a position on, or waits for the next event.
+    Events = 40, "events", EventsRequest => EventsReply, Looks, Frame;
 }
 
 impl Kind {

@@ -25,6 +25,7 @@
 //! group that tries one shard after the other does not stall its connection.
 
 mod connection;
+mod events;
 mod follow;
 mod held;
 mod hello;
@@ -56,6 +57,7 @@ use crate::protocol::{Fault, Kind, Reason, ReasonCode, Reply};
 use crate::session::registrar::RegistrarRequest;
 use connection::{Connection, Stalled};
 pub use connection::{InputEnd, Output};
+use events::EventFollowers;
 pub(super) use follow::Departed;
 pub use hello::HELLO_PATIENCE;
 pub(crate) use hello::late_hello;
@@ -112,6 +114,7 @@ pub struct ConnectionService {
     ready: VecDeque<ConnectionKey>,
     /// Connections that follow changes.
     followers: Vec<ConnectionKey>,
+    events: EventFollowers,
     /// A deadline was added since the last [`take_new_deadline`](Self::take_new_deadline).
     has_new_deadline: bool,
     /// The times until which views of ended followers are kept.
@@ -133,6 +136,7 @@ impl ConnectionService {
     #[must_use]
     pub fn new(port: Port, shared: Arc<SessionShared>, observer: Box<dyn IoObserver>, waker: Waker) -> Self {
         Self {
+            events: EventFollowers::new(&shared, port.bell()),
             port,
             shared,
             observer,
@@ -340,7 +344,7 @@ impl ConnectionService {
                 Some(journal) if !self.holding.is_empty() => journal.wait_for(self.released_to + 1),
                 _ => true,
             };
-            waits && self.port.is_idle()
+            waits && self.port.is_idle() && self.events.is_idle()
         })
     }
 

@@ -18,6 +18,24 @@ struct Mark {
     bytes: usize,
 }
 
+/// When a reply may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaves {
+    /// Once all that is known now is durable.
+    Durable,
+    /// The same, but also while the storage is full. It shows what is not durable yet, but promises nothing.
+    DurableOrFull,
+    /// Now. It tells only of what is durable.
+    AtOnce,
+}
+
+impl Leaves {
+    /// Returns when the reply to a request leaves that may be read-only.
+    pub(super) fn of(only_looks: bool) -> Self {
+        if only_looks { Self::DurableOrFull } else { Self::Durable }
+    }
+}
+
 /// The held replies of a connection. Without a journal there are none.
 pub(super) struct Held {
     journal: Option<JournalPort>,
@@ -36,12 +54,16 @@ impl Held {
         self.marks.is_empty()
     }
 
-    /// Takes the reply that `out` has from `start` on, unless it may leave now. Returns whether it is held. A reply that
-    /// `only_looks` may leave while the storage is full: it shows what is not durable yet, but promises nothing.
-    pub(super) fn hold(&mut self, out: &mut Vec<u8>, start: usize, only_looks: bool) -> bool {
+    /// Takes the reply that `out` has from `start` on, unless it may leave now. Returns whether it is held.
+    pub(super) fn hold(&mut self, out: &mut Vec<u8>, start: usize, leaves: Leaves) -> bool {
         let Some(journal) = &self.journal else { return false };
         let position = journal.position();
-        if journal.durable() >= position || (only_looks && journal.is_full()) {
+        let may_leave = match leaves {
+            Leaves::Durable => false,
+            Leaves::DurableOrFull => journal.is_full(),
+            Leaves::AtOnce => true,
+        };
+        if may_leave || journal.durable() >= position {
             return false;
         }
         let bytes = out.len() - start;

@@ -1,11 +1,12 @@
 //! The storage of the journal's values (redb): one row per append, one transaction and one sync each.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use wharf_core::journal::{Append, JournalStore, StoreError};
 
 use super::files::{Files, open_database};
+use super::retention::STEP;
 use crate::file_error::FileError;
 
 /// By the number of the append: the epoch of its writer, and its value. The last one is always kept, because it says
@@ -17,18 +18,74 @@ const FILE: &str = "journal.redb";
 /// The database reads its own values only at the start, so it needs no large cache.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// The number of old values that are dropped at once. An append that drops none does not write their pages.
-const TRIM_STEP: u64 = 256;
-
 /// The number of bytes that must be free for an append, in addition to four times its length. The database grows in steps.
 const ROOM_BYTES: u64 = 16 << 20;
 
-/// The values of a journal in one database.
-pub struct Log {
+/// The database of a log, which readers share.
+struct Shared {
     files: Arc<dyn Files>,
     syncs: bool,
-    /// `None` while it is opened again.
-    database: Option<Database>,
+    /// `None` while it is opened again. Only that takes the lock for writing, so readers and appends do not wait for each
+    /// other.
+    database: RwLock<Option<Database>>,
+}
+
+impl Shared {
+    fn with<T>(&self, act: impl FnOnce(&Database) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        // A database that cannot be opened again ends the process.
+        let closed = || StoreError::Failed("the database could not be opened again".to_owned());
+        act(database.as_ref().ok_or_else(closed)?)
+    }
+
+    /// Opens the database as its last commit left it. Returns its ends.
+    fn open_again(&self) -> Result<(u64, u64, u64), FileError> {
+        let mut place = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        // The old one is closed first.
+        *place = None;
+        let database = open_database(&*self.files, FILE, self.syncs, CACHE_BYTES)?;
+        let ends = create(&database).map_err(|error| FileError::new(&self.files.path(FILE), error))?;
+        *place = Some(database);
+        Ok(ends)
+    }
+}
+
+/// Reads the values of a log from another thread. A read does not keep appends waiting.
+pub struct LogReader {
+    shared: Arc<Shared>,
+}
+
+impl LogReader {
+    /// Returns the value of an append, if it is kept.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    pub fn value(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        self.shared.with(|database| {
+            let transaction = database.begin_read().map_err(failed)?;
+            let values = transaction.open_table(VALUES).map_err(failed)?;
+            let value = values.get(number).map_err(failed)?;
+            Ok(value.map(|value| value.value().1.to_vec()))
+        })
+    }
+
+    /// Returns the number of the first value that is kept.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    pub fn first(&self) -> Result<Option<u64>, StoreError> {
+        self.shared.with(|database| {
+            let transaction = database.begin_read().map_err(failed)?;
+            let values = transaction.open_table(VALUES).map_err(failed)?;
+            let first = values.first().map_err(failed)?;
+            Ok(first.map(|(number, _)| number.value()))
+        })
+    }
+}
+
+/// The values of a journal in one database.
+pub struct Log {
+    shared: Arc<Shared>,
     /// The number of the last append, and the epoch of its writer.
     last: u64,
     epoch: u64,
@@ -53,47 +110,41 @@ impl Log {
     /// # Errors
     /// When the file cannot be used.
     pub fn open(files: Arc<dyn Files>, syncs: bool) -> Result<Self, FileError> {
-        let mut log = Self { files, syncs, database: None, last: 0, epoch: 0, first: 0, trim_to: 0 };
-        log.open_again()?;
-        Ok(log)
+        let shared = Arc::new(Shared { files, syncs, database: RwLock::default() });
+        let (first, last, epoch) = shared.open_again()?;
+        Ok(Self { shared, last, epoch, first, trim_to: 0 })
     }
 
-    /// Opens the database as its last commit left it.
-    fn open_again(&mut self) -> Result<(), FileError> {
-        // The old one is closed first.
-        self.database = None;
-        let database = open_database(&*self.files, FILE, self.syncs, CACHE_BYTES)?;
-        let ends = create(&database).map_err(|error| FileError::new(&self.files.path(FILE), error))?;
-        (self.first, self.last, self.epoch) = ends;
-        self.database = Some(database);
-        Ok(())
-    }
-
-    fn database(&self) -> &Database {
-        self.database.as_ref().expect("a database that cannot be opened again ends the process")
+    /// Returns a reader of the values.
+    #[must_use]
+    pub fn reader(&self) -> LogReader {
+        LogReader { shared: Arc::clone(&self.shared) }
     }
 
     /// Returns the first value that this append keeps.
     fn kept_from(&self) -> u64 {
         let wanted = self.trim_to.min(self.last);
-        if wanted < self.first + TRIM_STEP { self.first } else { self.first + TRIM_STEP }
+        // Many at once, because an append that drops none does not write their pages.
+        if wanted < self.first + STEP { self.first } else { self.first + STEP }
     }
 
     fn write(&self, append: &Append<'_>) -> Result<(), StoreError> {
-        let transaction = self.database().begin_write().map_err(failed)?;
-        {
-            let mut values = transaction.open_table(VALUES).map_err(failed)?;
-            values.insert(append.number, (append.epoch, append.value)).map_err(failed)?;
-            for number in self.first..self.kept_from() {
-                values.remove(number).map_err(failed)?;
+        self.shared.with(|database| {
+            let transaction = database.begin_write().map_err(failed)?;
+            {
+                let mut values = transaction.open_table(VALUES).map_err(failed)?;
+                values.insert(append.number, (append.epoch, append.value)).map_err(failed)?;
+                for number in self.first..self.kept_from() {
+                    values.remove(number).map_err(failed)?;
+                }
             }
-        }
-        transaction.commit().map_err(failed)
+            transaction.commit().map_err(failed)
+        })
     }
 
     /// Fails if there is not enough room for an append.
     fn check_room(&self, append: &Append<'_>) -> Result<(), StoreError> {
-        let free = self.files.free_bytes();
+        let free = self.shared.files.free_bytes();
         let free = free.map_err(|error| StoreError::Failed(format!("the free space is unknown: {error}")))?;
         let wanted = ROOM_BYTES + 4 * append.value.len() as u64;
         if free < wanted {
@@ -126,7 +177,9 @@ impl JournalStore for Log {
         if let Err(error) = self.write(append) {
             if matches!(error, StoreError::Full(_)) {
                 // The database takes no more after an error, but what it has committed is whole.
-                self.open_again().map_err(|error| StoreError::Failed(error.to_string()))?;
+                let ends = self.shared.open_again();
+                (self.first, self.last, self.epoch) =
+                    ends.map_err(|error| StoreError::Failed(error.to_string()))?;
                 assert!(append.number == self.last + 1, "an append that failed is not there");
             }
             return Err(error);
@@ -142,15 +195,17 @@ impl JournalStore for Log {
     }
 
     fn read(&mut self, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError> {
-        let transaction = self.database().begin_read().map_err(failed)?;
-        let values = transaction.open_table(VALUES).map_err(failed)?;
-        for row in values.range(from..).map_err(failed)? {
-            let (number, value) = row.map_err(failed)?;
-            if !each(number.value(), value.value().1) {
-                break;
+        self.shared.with(|database| {
+            let transaction = database.begin_read().map_err(failed)?;
+            let values = transaction.open_table(VALUES).map_err(failed)?;
+            for row in values.range(from..).map_err(failed)? {
+                let (number, value) = row.map_err(failed)?;
+                if !each(number.value(), value.value().1) {
+                    break;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn bounds(&mut self) -> Result<(u64, u64), StoreError> {

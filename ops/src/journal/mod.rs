@@ -4,6 +4,7 @@
 //!   durable. Replies leave then.
 //! - [`Store`] has the newest checkpoint and the values after it, and rebuilds the durable state from them.
 //! - [`Checkpointer`] reads a checkpoint from the shards, page by page, while they work.
+//! - [`EventReader`] reads events from the values, for clients that follow them.
 //!
 //! The formats are in `row`, `group_row`, `unit_row` and `value`. The engine's own types are not serialisable, so a change
 //! to them cannot silently change the format on disk.
@@ -12,15 +13,21 @@ mod checkpoint;
 pub use checkpoint::CheckpointWriter;
 mod checkpointer;
 pub use checkpointer::Checkpointer;
+mod events;
+pub use events::{EventReader, EventsInbox, EventsStart};
 mod files;
 pub use files::{Directory, Files};
 mod group_row;
 mod log;
-pub use log::Log;
+pub use log::{Log, LogReader};
+mod recent;
+pub use recent::Recent;
+mod retention;
 mod row;
 mod store;
 pub use store::{Durability, Recovery, Store};
 mod unit_row;
 mod value;
+pub use value::Before;
 mod writer;
 pub use writer::{Heads, JournalCounters, JournalWriter, Written};

@@ -7,6 +7,8 @@ mod adopt;
 mod agent;
 mod connect;
 mod demand;
+mod events;
+mod events_view;
 mod group;
 mod group_view;
 mod into;
@@ -75,6 +77,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Print changes of nodes, allocations and holds, one per line.
     Watch(watch::WatchArgs),
+    /// Print what happened, one event per line, from a position of the journal on.
+    Events(events::EventsArgs),
 }
 
 /// The outcome of a command.
@@ -101,6 +105,7 @@ pub fn run() -> ExitCode {
         Command::Statement(command) => connect::block_on(statement::run(command)),
         Command::Status(args) => connect::block_on(status::run(args)),
         Command::Watch(args) => connect::block_on(watch::run(args)),
+        Command::Events(args) => connect::block_on(events::run(args)),
     };
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,

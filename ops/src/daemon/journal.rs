@@ -1,4 +1,4 @@
-//! The threads of the journal: one writes it, one makes checkpoints.
+//! The threads of the journal: one writes it, one makes checkpoints, and one [reads events](super::events).
 
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,12 +7,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tracing::{error, info, warn};
-use wharf_core::journal::{JournalFeed, JournalStore, Unit};
+use wharf_core::journal::{JournalFeed, Unit};
 use wharf_core::link::{Clock, Doorbell, StopSignal, ThreadWaker, lock};
 use wharf_core::router::Port;
 use wharf_core::state::StoreState;
+use wharf_net::session::events::EventSource;
 
+use super::events::Events;
 use super::{DaemonError, ServiceClock, threads};
+use crate::config::Config;
 use crate::journal::{Checkpointer, Heads, JournalCounters, JournalWriter, Log, Store, Written};
 
 /// The exit status of a process that does not know what its journal has.
@@ -37,6 +40,7 @@ pub(super) struct Journal {
     writer: JoinHandle<u64>,
     checkpoints: JoinHandle<()>,
     inbox: Arc<Inbox>,
+    events: Events,
     /// The counters of the journal.
     pub(super) counters: Arc<JournalCounters>,
 }
@@ -71,12 +75,14 @@ impl Journal {
         state: &StoreState,
         store: &Arc<Store>,
         clock: &ServiceClock,
-        checkpoint_bytes: u64,
+        config: &Config,
     ) -> Result<Self, DaemonError> {
         let stop = feed.stop();
         let kinds = Arc::clone(&port_kinds(state));
         let epoch = u64::from(state.incarnation.0) + 1;
+        let events = Events::start(&log, last, Arc::clone(&kinds), store)?;
         let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
+        let writer = writer.with_events(&store.events(), Arc::clone(events.recent()), config.events_bytes);
         let counters = Arc::clone(writer.counters());
         let inbox = Arc::new(Inbox {
             messages: Mutex::default(),
@@ -93,16 +99,23 @@ impl Journal {
             run_checkpoints(checkpointer, &of_checkpoints, &store, &clock);
         })?;
         let of_writer = Arc::clone(&inbox);
+        let checkpoint_bytes = config.checkpoint_bytes;
         let writer = threads::start("wharf-journal".to_owned(), move || {
             run_writer(writer, &of_writer, checkpoint_bytes)
         })?;
-        Ok(Self { stop, writer, checkpoints, inbox, counters })
+        Ok(Self { stop, writer, checkpoints, inbox, events, counters })
+    }
+
+    /// Returns where the events come from.
+    pub(super) fn events(&self) -> Arc<dyn EventSource> {
+        self.events.source()
     }
 
     /// Ends checkpoints. The shards must still run.
     pub(super) async fn stop_checkpoints(self) -> Result<StoppedCheckpoints, DaemonError> {
         self.inbox.tell(Told::Stop);
         threads::join("wharf-checkpoint".to_owned(), self.checkpoints).await?;
+        self.events.stop().await?;
         Ok(StoppedCheckpoints { stop: self.stop, writer: self.writer })
     }
 }
@@ -150,7 +163,7 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
                 }
                 // Relaxed: a number that only grows; reading it late only keeps values longer.
                 let needed_from = inbox.needed_from.load(Ordering::Relaxed);
-                writer.store().trim(needed_from).unwrap_or_else(|error| fail(&error));
+                writer.trim(needed_from).unwrap_or_else(|error| fail(&error));
                 let tail = writer.counters().tail_bytes.load(Ordering::Relaxed);
                 // Relaxed: only this thread sets it, and the other thread clears it once it is done.
                 if tail >= checkpoint_bytes && !inbox.is_busy.swap(true, Ordering::Relaxed) {

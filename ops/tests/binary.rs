@@ -11,6 +11,8 @@ mod books;
 mod cancels;
 #[path = "binary/commands.rs"]
 mod commands;
+#[path = "binary/events.rs"]
+mod events;
 #[path = "binary/faults.rs"]
 mod faults;
 #[path = "binary/floods.rs"]

@@ -10,9 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId};
+use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, ShardId};
 use crate::index::PolicyState;
-use crate::journal::{Changes, Effect, NodeImage, NodeRemoved, Unit};
+use crate::journal::{Changes, Effect, NodeImage, NodeNews, NodeRemoved, Unit};
 use crate::map::FixedMap;
 use crate::registrar::RemovedNodes;
 use crate::state::{
@@ -20,6 +20,7 @@ use crate::state::{
     RegistrarState, RemovedNode, SessionTable, ShardState, StoreState,
 };
 use crate::time::Time;
+use crate::view::EndCause;
 
 /// A journal or a checkpoint that no run of the engine can have written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +45,18 @@ pub struct TakenBack {
     pub places: usize,
     /// Reservations of tickets.
     pub reservations: usize,
+}
+
+/// The changes of the books by which something was taken back. The next start records them, so that who follows the
+/// changes learns of them.
+#[derive(Default)]
+struct Undone {
+    counts: TakenBack,
+    effects: Vec<Effect>,
+    /// Nodes of which something was taken back.
+    nodes: BTreeSet<(PartitionId, NodeId)>,
+    /// Groups of which a place was taken back.
+    groups: BTreeSet<GroupId>,
 }
 
 /// The records of one partition, by id.
@@ -118,7 +131,7 @@ impl Globals {
 
     fn apply_effect(&mut self, effect: &Effect) {
         match effect {
-            Effect::Node(image) => {
+            Effect::Node(image, _) => {
                 let registration = &image.record.registration;
                 self.meet(registration.id);
                 if let Some(identity) = &registration.spec.identity {
@@ -265,7 +278,7 @@ impl Rebuild {
         let partition = effect.partition();
         let records = self.records(partition)?;
         match effect {
-            Effect::Allocated(record) => drop(records.allocations.insert(record.id, record)),
+            Effect::Allocated(record, _) => drop(records.allocations.insert(record.id, record)),
             Effect::Bundle(BundleRecord { allocation, bundle }) => {
                 records.bundles.insert(allocation, bundle);
             }
@@ -277,7 +290,7 @@ impl Rebuild {
                     records.inside.remove(&id);
                 }
             }
-            Effect::Node(image) => drop(records.nodes.insert(image.record.registration.id, *image)),
+            Effect::Node(image, _) => drop(records.nodes.insert(image.record.registration.id, *image)),
             Effect::Version { node, version, .. } => {
                 // A page that was read later may show that the node is gone.
                 if let Some(image) = records.nodes.get_mut(&node) {
@@ -289,19 +302,43 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Takes back what is half there. A start that is recorded has done so.
-    pub fn take_back(&mut self) -> TakenBack {
-        let mut taken_back = TakenBack::default();
-        self.drop_bundles(&mut taken_back);
-        self.drop_places(&mut taken_back);
-        for image in self.partitions.iter_mut().flat_map(|records| records.nodes.values_mut()) {
-            // A ticket ends with its planner.
-            if image.reservation.as_ref().is_some_and(|own| own.owner.is_ticket()) {
-                image.reservation = None;
-                taken_back.reservations += 1;
+    /// Takes back what is half there. A start that is recorded has done so. Returns what was taken back, and the changes
+    /// that the start must record.
+    pub fn take_back(&mut self) -> (TakenBack, Vec<Changes>) {
+        let mut undone = Undone::default();
+        self.drop_bundles(&mut undone);
+        self.drop_places(&mut undone);
+        for (partition, records) in (0..).map(PartitionId).zip(&mut self.partitions) {
+            for (&node, image) in &mut records.nodes {
+                // A ticket ends with its planner.
+                if image.reservation.as_ref().is_some_and(|own| own.owner.is_ticket()) {
+                    image.reservation = None;
+                    undone.counts.reservations += 1;
+                    undone.nodes.insert((partition, node));
+                }
             }
         }
-        taken_back
+        self.changes_of(undone)
+    }
+
+    /// Returns the changes by which something was taken back.
+    fn changes_of(&self, undone: Undone) -> (TakenBack, Vec<Changes>) {
+        let Undone { counts, mut effects, nodes, groups } = undone;
+        for (partition, node) in nodes {
+            let image = self.partitions[usize::from(partition.0)].nodes[&node].clone();
+            effects.push(Effect::Node(Box::new(image), NodeNews::default()));
+        }
+        let mut changes = Vec::new();
+        if !effects.is_empty() {
+            // The effects name their partitions, so any shard will do.
+            let shard = ShardId(0);
+            changes.push(Changes::Shard { shard, effects, policy: None, granularity: None });
+        }
+        if !groups.is_empty() {
+            let record = |id: GroupId| (id, self.globals.groups.get(&id).cloned());
+            changes.push(Changes::Groups(groups.into_iter().map(record).collect()));
+        }
+        (counts, changes)
     }
 
     /// Returns the state.
@@ -323,11 +360,11 @@ impl Rebuild {
     }
 
     /// Drops the bundles that no group records as placed.
-    fn drop_bundles(&mut self, taken_back: &mut TakenBack) {
+    fn drop_bundles(&mut self, undone: &mut Undone) {
         let known: BTreeSet<(AllocationId, BundleId)> =
             self.globals.groups.values().flat_map(places).collect();
         let is_known = |allocation, bundle| known.contains(&(allocation, bundle));
-        for records in &mut self.partitions {
+        for (partition, records) in (0..).map(PartitionId).zip(&mut self.partitions) {
             let unknown = |(&allocation, &bundle): (&AllocationId, &BundleId)| {
                 (!is_known(allocation, bundle)).then_some(allocation)
             };
@@ -337,22 +374,30 @@ impl Rebuild {
                 let node = records.allocations.remove(id).map(|allocation| allocation.node);
                 if let Some(image) = node.and_then(|node| records.nodes.get_mut(&node)) {
                     image.releasing.retain(|releasing| releasing.allocation != *id);
+                    undone.nodes.insert((partition, image.record.registration.id));
                 }
             }
+            let mut ended = gone.clone();
             if !gone.is_empty() {
+                let inside = records.inside.values().filter(|inside| gone.contains(&inside.bundle));
+                ended.extend(inside.map(|inside| inside.id));
                 records.inside.retain(|_, inside| !gone.contains(&inside.bundle));
             }
-            taken_back.bundles += gone.len();
+            undone.effects.extend(ended.into_iter().map(|id| Effect::Ended(id, EndCause::TakenBack)));
+            undone.counts.bundles += gone.len();
             for image in records.nodes.values_mut().filter(|image| !image.claims.is_empty()) {
                 let before = image.claims.len();
                 image.claims.retain(|claim| claim.bundle.is_none_or(|bundle| is_known(claim.id, bundle)));
-                taken_back.bundles += before - image.claims.len();
+                if image.claims.len() < before {
+                    undone.counts.bundles += before - image.claims.len();
+                    undone.nodes.insert((partition, image.record.registration.id));
+                }
             }
         }
     }
 
     /// Drops the places of groups that no shard recorded.
-    fn drop_places(&mut self, taken_back: &mut TakenBack) {
+    fn drop_places(&mut self, undone: &mut Undone) {
         let Self { globals: Globals { groups, .. }, partitions, .. } = self;
         let is_there = |id: AllocationId, node: Option<NodeId>| {
             let Some(records) = partitions.get(usize::from(id.partition.0)) else { return false };
@@ -362,14 +407,20 @@ impl Rebuild {
             };
             records.bundles.contains_key(&id) || claimed()
         };
-        for bundle in groups.values_mut().flat_map(|group| &mut group.bundles) {
-            if bundle.place.is_some_and(|(node, id, _)| !is_there(id, Some(node))) {
-                bundle.place = None;
-                taken_back.places += 1;
+        for (&id, group) in groups {
+            let before = undone.counts.places;
+            for bundle in &mut group.bundles {
+                if bundle.place.is_some_and(|(node, id, _)| !is_there(id, Some(node))) {
+                    bundle.place = None;
+                    undone.counts.places += 1;
+                }
+                if bundle.lost.is_some_and(|id| !is_there(id, None)) {
+                    bundle.lost = None;
+                    undone.counts.places += 1;
+                }
             }
-            if bundle.lost.is_some_and(|id| !is_there(id, None)) {
-                bundle.lost = None;
-                taken_back.places += 1;
+            if undone.counts.places > before {
+                undone.groups.insert(id);
             }
         }
     }

@@ -81,7 +81,7 @@ impl Tables {
             None => (declared, None),
         };
         let inner = |name: &str| {
-            let name = name.trim_end_matches('>').trim_start_matches("super::");
+            let name = name.trim_end_matches('>').trim_start_matches("Box<").trim_start_matches("super::");
             match name {
                 "String" | "Name" => "text".to_owned(),
                 "ReasonCode" => "u16".to_owned(),
@@ -212,7 +212,7 @@ pub fn protocol_page(protocol: &Path, page: &str) -> io::Result<String> {
     for file in
         ["bounded", "mod", "message", "place", "preference", "node", "agent", "books", "reservation", "group"]
             .into_iter()
-            .chain(["statement", "follow", "status"])
+            .chain(["statement", "follow", "event", "status", "export"])
     {
         tables.read(&std::fs::read_to_string(protocol.join(file).with_extension("rs"))?)?;
     }

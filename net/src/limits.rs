@@ -23,6 +23,8 @@ pub const WAITING_GROUPS_DEFAULT: u32 = WAITING_GROUPS_MAX / 4;
 
 /// Maximum number of connections of a service that may follow changes.
 pub const FOLLOWERS_MAX: u64 = 256;
+/// Maximum number of connections of an I/O thread that may follow events.
+pub const EVENT_FOLLOWERS_MAX: usize = 64;
 /// Maximum number of views kept of ended connections. Beyond that, the oldest are dropped.
 pub const DEPARTED_MAX: usize = 512;
 /// From this number of unwritten replies on, the peer gets no page of changes.

@@ -20,6 +20,7 @@
 pub mod connections;
 mod detached;
 pub use detached::DetachedSessions;
+pub mod events;
 pub mod registrar;
 pub mod shared;
 pub(crate) mod tags;

@@ -262,7 +262,7 @@ const SHARD_COUNTERS: [Counter<ShardStatusBody>; 3] = [
     ("released", "Allocations released", |shard| shard.released),
 ];
 
-const SERVER_COUNTERS: [Counter<Counters>; 6] = [
+const SERVER_COUNTERS: [Counter<Counters>; 7] = [
     ("spilled", "Placements that went on to another shard", |server| load(&server.spillbacks)),
     ("connections_opened", "Connections since the start", |server| load(&server.connections_total)),
     ("connections_refused", "Connections refused for want of room, in all or for their address", |server| {
@@ -270,6 +270,7 @@ const SERVER_COUNTERS: [Counter<Counters>; 6] = [
     }),
     ("frames_refused", "Frames refused for a fault of the peer", |server| load(&server.frames_refused)),
     ("follow_pages", "Pages of changes to followers", |server| load(&server.follow_pages)),
+    ("event_pages", "Pages of events to followers", |server| load(&server.event_pages)),
     ("follow_resyncs", "Times that a follower began with nothing, per shard", |server| {
         load(&server.follow_resyncs)
     }),
@@ -343,6 +344,11 @@ impl Snapshot {
             ("groups", "Placement groups, waiting ones included", groups),
             ("connections", "Open connections", plain(load(&counters.connections) as f64)),
             ("followers", "Connections that follow changes", plain(load(&counters.followers) as f64)),
+            (
+                "event_followers",
+                "Connections that follow events",
+                plain(load(&counters.event_followers) as f64),
+            ),
             ("resident_bytes", "Resident memory of the process", plain(status.resident_bytes as f64)),
         ];
         let counters = (SHARD_COUNTERS.iter())

@@ -13,6 +13,8 @@ mod cancels;
 mod commands;
 #[path = "binary/disk.rs"]
 mod disk;
+#[path = "binary/events.rs"]
+mod events;
 #[path = "binary/exactly_once.rs"]
 mod exactly_once;
 #[path = "binary/faults.rs"]

@@ -69,6 +69,11 @@ impl JournalFeed {
         self.stop.clone()
     }
 
+    /// Puts a unit in, before anything that puts units in runs.
+    pub fn put(&self, unit: Unit) {
+        self.queue.put(unit);
+    }
+
     /// Says that the calling thread writes the journal.
     pub fn set_current(&self) {
         self.waker.set_current();

@@ -17,12 +17,14 @@ pub use store::{Append, JournalStore, StoreError, Stream};
 
 use std::sync::Arc;
 
-use crate::ids::{AllocationId, GroupId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
+use crate::ids::{
+    AllocationId, GroupId, Incarnation, NodeId, Ordinal, PartitionId, SessionId, ShardId, StatementId,
+};
 use crate::index::PolicyState;
 use crate::node::NodeRegistration;
 use crate::state::{
     AllocationRecord, BundleRecord, ClaimRecord, Done, GranularityState, GroupRecord, InsideRecord,
-    NodeRecord, ReleasingRecord, ReservationRecord, SessionChange,
+    NodeRecord, ReleasingRecord, ReservationRecord, SessionChange, SessionEnd,
 };
 use crate::time::Time;
 use crate::view::EndCause;
@@ -38,6 +40,32 @@ pub struct NodeImage {
     pub claims: Vec<ClaimRecord>,
     /// Its releasing allocations.
     pub releasing: Vec<ReleasingRecord>,
+}
+
+/// How an allocation came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeginCause {
+    /// A placement was granted at once.
+    Placed,
+    /// A placement was granted after it had waited.
+    Waited,
+    /// A statement committed it, for a group or for an external scheduler.
+    Committed,
+    /// A claim was granted, because what it waited for was released.
+    Claimed,
+    /// Another system made it, and it was adopted.
+    Adopted,
+}
+
+/// What changed of a node. If nothing of this did, then its reservation, claims, releasing allocations or health.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeNews {
+    /// The node was added.
+    pub is_new: bool,
+    /// Capacity, labels, taints or names may be others.
+    pub spec: bool,
+    /// The state may be another.
+    pub state: bool,
 }
 
 /// A node that was removed.
@@ -72,7 +100,7 @@ impl NodeRemoved {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// An allocation was made.
-    Allocated(AllocationRecord),
+    Allocated(AllocationRecord, BeginCause),
     /// An allocation is a bundle.
     Bundle(BundleRecord),
     /// An allocation was placed into a bundle.
@@ -80,7 +108,7 @@ pub enum Effect {
     /// An allocation ended, or one inside a bundle.
     Ended(AllocationId, EndCause),
     /// A node was added or changed. The last effect of a unit for its node.
-    Node(Box<NodeImage>),
+    Node(Box<NodeImage>, NodeNews),
     /// Only the version of a node changed.
     Version {
         /// The partition of the node.
@@ -99,15 +127,30 @@ impl Effect {
     #[must_use]
     pub fn partition(&self) -> PartitionId {
         match self {
-            Self::Allocated(record) => record.id.partition,
+            Self::Allocated(record, _) => record.id.partition,
             Self::Bundle(record) => record.allocation.partition,
             Self::Inside(record) => record.id.partition,
             Self::Ended(id, _) => id.partition,
-            Self::Node(image) => image.record.registration.partition,
+            Self::Node(image, _) => image.record.registration.partition,
             Self::Version { partition, .. } => *partition,
             Self::NodeRemoved(removed) => removed.partition,
         }
     }
+}
+
+/// One change, as a client is told of it. Its position in the order of all changes is its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// The service started, for the time of this number.
+    Started(Incarnation),
+    /// A change of the books of a shard.
+    Effect(&'a Effect),
+    /// A group as it is now. `None`: it was removed.
+    Group(GroupId, Option<&'a GroupRecord>),
+    /// The names of all resource kinds, because there are new ones.
+    Kinds(&'a [String]),
+    /// A client session ended.
+    SessionEnded(SessionId, SessionEnd),
 }
 
 /// What changed in one step of one source. All of it becomes durable at once.
@@ -162,6 +205,38 @@ impl Unit {
         Self { now, changes, done: Vec::new(), finished: Vec::new() }
     }
 
+    /// Returns the number of its [events](Self::events).
+    #[must_use]
+    pub fn event_count(&self) -> usize {
+        match &self.changes {
+            Changes::Shard { effects, .. } => effects.len(),
+            Changes::Groups(groups) => groups.len(),
+            Changes::Started { .. } | Changes::Kinds(..) => 1,
+            Changes::Sessions(changes) => changes.iter().filter_map(SessionChange::end).count(),
+            Changes::Decided(..) => 0,
+        }
+    }
+
+    /// Returns its changes one by one, in order, as a client is told of them.
+    pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
+        let mut effects = &[][..];
+        let mut groups = &[][..];
+        let mut sessions = &[][..];
+        let mut other = None;
+        match &self.changes {
+            Changes::Shard { effects: changed, .. } => effects = changed,
+            Changes::Groups(changed) => groups = changed,
+            Changes::Sessions(changed) => sessions = changed,
+            &Changes::Started { incarnation, .. } => other = Some(Event::Started(incarnation)),
+            Changes::Kinds(names, _) => other = Some(Event::Kinds(names)),
+            Changes::Decided(..) => {}
+        }
+        let groups = groups.iter().map(|(id, group)| Event::Group(*id, group.as_ref()));
+        let ended = sessions.iter().filter_map(SessionChange::end);
+        let ended = ended.map(|(session, why)| Event::SessionEnded(session, why));
+        effects.iter().map(Event::Effect).chain(groups).chain(ended).chain(other)
+    }
+
     /// Keeps only what no page of a shard shows: resource kinds, groups, sessions, a start, what requests did, and what
     /// becomes of a machine that was removed. `None` if there is nothing of it.
     #[must_use]
@@ -171,7 +246,7 @@ impl Unit {
         }
         if let Changes::Shard { effects, policy, granularity, .. } = &mut self.changes {
             effects.retain(|effect| match effect {
-                Effect::Node(image) => image.record.registration.spec.identity.is_some(),
+                Effect::Node(image, _) => image.record.registration.spec.identity.is_some(),
                 Effect::NodeRemoved(_) => true,
                 _ => false,
             });

@@ -1,9 +1,9 @@
 //! What a shard hands over for the journal after each batch.
 
 use crate::index::{PolicyState, Slot};
-use crate::journal::{Changes, Effect, NodeImage, Unit};
+use crate::journal::{Changes, Effect, NodeImage, NodeNews, Unit};
 use crate::shard::Shard;
-use crate::shard::books::{COLD, IDENTITY};
+use crate::shard::books::{ADDED, COLD, IDENTITY, STATE};
 use crate::state::{Done, GranularityState, PartitionState};
 
 /// What the last unit said of the policies.
@@ -51,7 +51,9 @@ impl Shard {
             }
             if changes & (COLD | IDENTITY) != 0 {
                 nodes_changed = true;
-                effects.push(Effect::Node(Box::new(self.node_image(slot))));
+                let is_set = |what| changes & what != 0;
+                let news = NodeNews { is_new: is_set(ADDED), spec: is_set(IDENTITY), state: is_set(STATE) };
+                effects.push(Effect::Node(Box::new(self.node_image(slot)), news));
             } else {
                 let hot = self.books.nodes.hot(slot);
                 let version = hot.version;

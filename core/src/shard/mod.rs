@@ -44,6 +44,7 @@ use std::sync::Arc;
 
 use crate::ids::{AllocationId, Incarnation, NodeId, OwnerId, PartitionId, ShardId};
 use crate::index::{Geometry, Slot, Visits};
+use crate::journal::BeginCause;
 use crate::limits::{GO_ON_LOOKS_MAX, HOME_LOOKS_MAX};
 use crate::link::ShardFacts;
 use crate::request::{Placement, PlacementRequest, Refusal};
@@ -354,6 +355,9 @@ impl Shard {
         self.choose.fragmentation_mut().set_retrying(true);
         let done = self.handle_place(&retry.request);
         self.choose.fragmentation_mut().set_retrying(false);
+        if let Ok(placement) = &done {
+            self.books.note_cause(placement.allocation, BeginCause::Waited);
+        }
         self.pending.end_retry(&self.books, &retry, done.is_ok());
         Some(done)
     }

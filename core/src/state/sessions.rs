@@ -93,6 +93,17 @@ pub enum SessionChange {
     Ended(SessionId, SessionEnd),
 }
 
+impl SessionChange {
+    /// Returns the session and the cause if the session ends.
+    #[must_use]
+    pub fn end(&self) -> Option<(SessionId, SessionEnd)> {
+        match self {
+            &Self::Ended(id, why) => Some((id, why)),
+            _ => None,
+        }
+    }
+}
+
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeptOutcome {

@@ -21,6 +21,8 @@ pub enum EndCause {
     NodeRemoved,
     /// Its node was lost. Only here, the allocation is still live.
     NodeLost,
+    /// A crash came before all of a change was recorded, so a start took it back. Nobody was told of it.
+    TakenBack,
 }
 
 /// A bundle that is no longer placed.

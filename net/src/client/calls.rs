@@ -81,6 +81,8 @@ calls! {
     export = Export;
     /// Returns a page of changes, or that nothing changed.
     follow_page = Follow;
+    /// Returns a page of events, or that there is none yet.
+    events_page = Events;
 }
 
 impl Client {

@@ -15,5 +15,7 @@ pub use pending::{Completion, Completions};
 mod calls;
 mod connection;
 pub use connection::{Client, ClientConfig};
+mod events;
+pub use events::{BookedAllocation, BookedNode, EventBooks, EventFollower};
 mod follow;
 pub use follow::{Followed, Follower, Mirror, MirroredShard};

@@ -3,7 +3,7 @@
 use super::FRAME_BYTES_MAX;
 
 /// Maximum bytes of one page of an export.
-pub const EXPORT_PAGE_BYTES_MAX: usize = 512 << 10;
+pub const EXPORT_PAGE_BYTES_MAX: usize = 512 * 1024;
 
 const _: () = assert!(EXPORT_PAGE_BYTES_MAX + 1024 <= FRAME_BYTES_MAX as usize);
 

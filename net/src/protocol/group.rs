@@ -50,7 +50,7 @@ pub const GROUP_DEGRADED: u8 = 4;
 
 bodies! {
     /// [`GroupId`](wharf_core::ids::GroupId) on the wire.
-    #[derive(Copy)]
+    #[derive(Copy, PartialOrd, Ord)]
     pub struct WireGroup {
         /// The start of the service that created the group.
         pub incarnation: u32,

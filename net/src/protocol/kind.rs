@@ -162,6 +162,8 @@ kinds! {
     Follow = 30, "follow", FollowRequest => FollowReply, Looks, Frame;
     /// Returns a page of an export of the store.
     Export = 40, "export", ExportRequest => ExportReply, Looks, Frame;
+    /// Returns what happened from a position on, or waits for the next event.
+    Events = 41, "events", EventsRequest => EventsReply, Looks, Frame;
 }
 
 impl Kind {

@@ -10,6 +10,8 @@ mod agent;
 pub use agent::*;
 mod books;
 pub use books::*;
+mod event;
+pub use event::*;
 mod export;
 pub use export::*;
 mod follow;

@@ -143,9 +143,9 @@ reasons! {
     NewFollower = 183, "new_follower";
     /// Why a follower begins from nothing: its version is from another start of the service.
     OtherIncarnation = 184, "other_incarnation";
-    /// Why a follower begins from nothing: its version is no longer kept.
+    /// Why a follower begins from nothing: its version, or the events from its position on, are no longer kept.
     TooFarBehind = 185, "too_far_behind";
-    /// Why a follower begins from nothing: the shard has not reached its version yet.
+    /// Why a follower begins from nothing: its version or position was not reached yet.
     FutureVersion = 186, "future_version";
     /// Why a group is refused: the nodes with room for a bundle are used by the group's other bundles.
     OwnBundles = 187, "own_bundles";

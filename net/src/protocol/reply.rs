@@ -68,3 +68,9 @@ impl Reply for HeartbeatReply {
         self.reason
     }
 }
+
+impl Reply for EventsReply {
+    fn reason(&self) -> ReasonCode {
+        self.reason
+    }
+}

@@ -25,6 +25,7 @@
 //! group that tries one shard after the other does not stall its connection.
 
 mod connection;
+mod events;
 mod follow;
 mod held;
 mod hello;
@@ -59,6 +60,7 @@ use crate::protocol::{Fault, Kind, Reason, ReasonCode, Reply};
 use crate::session::registrar::Question;
 use connection::{Connection, Stalled};
 pub use connection::{InputEnd, Output};
+use events::EventFollowers;
 pub(super) use follow::Departed;
 pub use hello::HELLO_PATIENCE;
 pub(crate) use hello::late_hello;
@@ -115,6 +117,7 @@ pub struct ConnectionService {
     ready: VecDeque<ConnectionKey>,
     /// Connections that follow changes.
     followers: Vec<ConnectionKey>,
+    events: EventFollowers,
     /// A deadline was added since the last [`take_new_deadline`](Self::take_new_deadline).
     has_new_deadline: bool,
     /// The times until which views of ended followers are kept.
@@ -142,6 +145,7 @@ impl ConnectionService {
     #[must_use]
     pub fn new(port: Port, shared: Arc<SessionShared>, observer: Box<dyn IoObserver>, waker: Waker) -> Self {
         Self {
+            events: EventFollowers::new(&shared, port.bell()),
             port,
             shared,
             observer,
@@ -295,7 +299,7 @@ impl ConnectionService {
     pub fn poll(&mut self, now: Time) -> bool {
         let told = self.handle_news(now);
         let taken = self.poll_port(now);
-        // Whoever holds next is looked at, full or not.
+        // The first connection that holds again is looked at, even if the storage is full all the time.
         self.is_full &= !self.holding.is_empty();
         let released = !self.holding.is_empty() && self.release();
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -335,7 +339,7 @@ impl ConnectionService {
                 }
                 _ => true,
             };
-            waits && self.port.is_idle()
+            waits && self.port.is_idle() && self.events.is_idle()
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use wharf_core::state::SessionRecord;
 use wharf_core::time::Time;
 
 use super::connections::Departed;
+use super::events::EventSource;
 use super::{DetachedSessions, Session};
 use crate::convert::PlacementDefaults;
 use crate::limits::{CONNECTIONS_PER_ADDRESS_DEFAULT, SESSION_KEPT_FOR_DEFAULT, WAITING_GROUPS_DEFAULT};
@@ -84,6 +85,10 @@ pub struct Counters {
     pub follow_pages: AtomicU64,
     /// Follow steps that began from an empty state.
     pub follow_resyncs: AtomicU64,
+    /// Connections that follow events.
+    pub event_followers: AtomicU64,
+    /// Pages of events sent to followers.
+    pub event_pages: AtomicU64,
 }
 
 impl Counters {
@@ -105,6 +110,10 @@ pub struct SessionShared {
     pub(super) sessions: Sessions,
     pub(super) departed: Departed,
     follow_versions_max: AtomicU64,
+    /// Where events come from, if there is a journal.
+    events: OnceLock<Arc<dyn EventSource>>,
+    /// The number of I/O threads so far.
+    threads: AtomicU64,
     /// Counters for metrics.
     pub counters: Counters,
 }
@@ -120,6 +129,8 @@ impl SessionShared {
             sessions: Sessions::new(incarnation, make_token),
             departed: Departed::default(),
             follow_versions_max: AtomicU64::new(VIEW_VERSIONS_MAX),
+            events: OnceLock::new(),
+            threads: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -144,6 +155,21 @@ impl SessionShared {
     /// Replaces the settings.
     pub fn set_settings(&self, settings: Settings) {
         self.settings.store(Arc::new(settings));
+    }
+
+    /// Sets where events come from. Without a source, requests for events are refused. Only the first call has an effect.
+    pub fn set_events(&self, source: Arc<dyn EventSource>) {
+        let _ = self.events.set(source);
+    }
+
+    pub(super) fn events(&self) -> Option<Arc<dyn EventSource>> {
+        self.events.get().cloned()
+    }
+
+    /// Returns the number of a new I/O thread.
+    pub(super) fn next_thread(&self) -> u64 {
+        // Relaxed: a number that nobody else gets; nothing depends on its order.
+        self.threads.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns the maximum number of connections per address.

@@ -37,6 +37,7 @@ fn numbers_never_change_their_meaning() {
         (29, "submit_statement"),
         (30, "follow"),
         (40, "export"),
+        (41, "events"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
@@ -59,6 +60,21 @@ fn numbers_never_change_their_meaning() {
     assert_eq!([EXPLAIN_BOUNDED, EXPLAIN_FULL], [0, 1]);
     assert_eq!((ALPN, VERSION_MIN, VERSION_MAX, PORT_DEFAULT), (&b"wharf/1"[..], 1, 1, 7411));
     assert_eq!((FRAME_BYTES_MAX, EXTENSIONS_MAX, HEADER_BYTES), (1 << 20, 16, 24));
+}
+
+#[test]
+fn events_never_change_their_meaning() {
+    let books = [EVENT_OTHER, EVENT_STARTED, EVENT_BEGUN, EVENT_BUNDLE, EVENT_INSIDE, EVENT_ENDED];
+    assert_eq!(books, [0, 1, 2, 3, 4, 5]);
+    let nodes = [EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED];
+    assert_eq!(nodes, [6, 7, 8]);
+    assert_eq!([EVENT_GROUP, EVENT_GROUP_REMOVED, EVENT_KINDS, EVENT_SESSION_ENDED], [9, 10, 11, 12]);
+    assert_eq!([SESSION_CLOSED, SESSION_EXPIRED, SESSION_EVICTED], [1, 2, 3]);
+    let begun = [BEGUN_PLACED, BEGUN_WAITED, BEGUN_COMMITTED, BEGUN_CLAIMED, BEGUN_ADOPTED];
+    assert_eq!(begun, [1, 2, 3, 4, 5]);
+    assert_eq!([ENDED_RELEASED, ENDED_EVICTED, ENDED_NODE_REMOVED, ENDED_NODE_LOST], [1, 2, 3, 4]);
+    assert_eq!(ENDED_TAKEN_BACK, 6);
+    assert_eq!([CHANGED_NEW, CHANGED_SPEC, CHANGED_STATE], [1, 2, 4]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod books;
 mod codec_properties;
 mod connections;
+mod events;
 mod extremes;
 mod floods;
 mod follow;

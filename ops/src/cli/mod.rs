@@ -7,6 +7,8 @@ mod adopt;
 mod agent;
 mod connect;
 mod demand;
+mod events;
+mod events_view;
 mod export;
 mod group;
 mod group_view;
@@ -80,6 +82,8 @@ enum Command {
     /// Check, dump, repair, export and import the books on disk.
     #[command(subcommand)]
     Journal(journal::JournalCommand),
+    /// Print what happened, one event per line, from a position of the journal on.
+    Events(events::EventsArgs),
 }
 
 /// The outcome of a command.
@@ -107,6 +111,7 @@ pub fn run() -> ExitCode {
         Command::Status(args) => connect::block_on(status::run(args)),
         Command::Watch(args) => connect::block_on(watch::run(args)),
         Command::Journal(command) => journal::run(command),
+        Command::Events(args) => connect::block_on(events::run(args)),
     };
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,

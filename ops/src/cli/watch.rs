@@ -15,7 +15,7 @@ use super::watch_view::Printer;
 use crate::agent::Backoff;
 
 /// The time limit of closing the connection when the command is told to end.
-const FAREWELL: Duration = Duration::from_secs(1);
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 #[command(
@@ -101,7 +101,7 @@ impl WatchArgs {
 }
 
 /// Returns whether a new connection may help.
-fn is_lost(error: &ClientError) -> bool {
+pub(super) fn is_lost(error: &ClientError) -> bool {
     match error {
         ClientError::Fault(fault) => matches!(
             fault.reason.known(),
@@ -176,7 +176,7 @@ impl Watch<'_> {
                 Ok(None) => return Ok(()),
                 Err(error) if is_lost(&error) => {
                     self.printer.lost(&error.to_string());
-                    follower.go_on_with(self.connect(&mut backoff).await?);
+                    follower.go_on_with(connect_again(&self.args.connect, &mut backoff).await?);
                     self.printer.connected();
                 }
                 Err(error) => return Err(error.into()),
@@ -188,16 +188,16 @@ impl Watch<'_> {
         let at = followed.page.next.is_none().then(|| written(&follower.versions()));
         self.printer.page(&followed.page, at);
     }
+}
 
-    /// Reconnects, retrying without a limit.
-    async fn connect(&self, backoff: &mut Backoff) -> anyhow::Result<Client> {
-        loop {
-            tokio::time::sleep(backoff.draw()).await;
-            match self.args.connect.connect().await {
-                Ok(client) => return Ok(client),
-                Err(error) if error.downcast_ref().is_some_and(is_lost) => {}
-                Err(error) => return Err(error),
-            }
+/// Reconnects, retrying without a limit.
+pub(super) async fn connect_again(connect: &ConnectArgs, backoff: &mut Backoff) -> anyhow::Result<Client> {
+    loop {
+        tokio::time::sleep(backoff.draw()).await;
+        match connect.connect().await {
+            Ok(client) => return Ok(client),
+            Err(error) if error.downcast_ref().is_some_and(is_lost) => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::node_view::state_name;
 use super::print::{amounts, instances, labels, say, units};
 
 /// Returns held capacity in JSON.
-fn holding_view(holds: &Holding) -> Value {
+pub(super) fn holding_view(holds: &Holding) -> Value {
     let of_kinds = holds.units.iter().map(|of_kind| (of_kind.name.as_str(), &of_kind.instances));
     json!({
         "cpu": units(holds.demand.cpu),
@@ -27,7 +27,7 @@ fn holding_view(holds: &Holding) -> Value {
 }
 
 /// Formats held capacity: `2 cpu, 512 memory, 1 of GPU 0`.
-fn holding_text(holds: &Holding) -> String {
+pub(super) fn holding_text(holds: &Holding) -> String {
     let plain = [(holds.demand.cpu, "cpu"), (holds.demand.memory, "memory")];
     let plain = plain.into_iter().filter(|(amount, _)| *amount > 0);
     let mut parts: Vec<String> = plain.map(|(amount, name)| format!("{} {name}", units(amount))).collect();

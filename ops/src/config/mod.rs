@@ -41,6 +41,8 @@ pub struct Config {
     pub durability: Durability,
     /// The number of bytes of the journal after which a checkpoint is made.
     pub checkpoint_bytes: u64,
+    /// The number of newest bytes of the journal that are kept for those who follow events, although no start needs them.
+    pub events_bytes: u64,
     /// The number of I/O threads.
     pub io_threads: u16,
     /// True if shard threads are pinned to cores.
@@ -60,7 +62,7 @@ pub struct Config {
     raw: Raw,
 }
 
-/// The largest value of `checkpoint_mib`: 1 TiB.
+/// The largest value of `checkpoint_mib` and `events_mib`: 1 TiB.
 const CHECKPOINT_MIB_MAX: u64 = 1 << 20;
 
 /// Settings that a running service applies on SIGHUP.
@@ -187,6 +189,7 @@ impl Config {
             data_dir: raw.data_dir.get_or_insert_with(default_data_dir).clone(),
             durability,
             checkpoint_bytes: in_range("checkpoint_mib", raw.checkpoint_mib, 1..=CHECKPOINT_MIB_MAX)? << 20,
+            events_bytes: in_range("events_mib", raw.events_mib, 0..=CHECKPOINT_MIB_MAX)? << 20,
             io_threads,
             pin: raw.pin,
             partitions,

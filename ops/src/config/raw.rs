@@ -49,6 +49,8 @@ settings! {
         pub durability: String = "sync".to_owned(),
         /// The number of MiB of the journal after which a checkpoint is made.
         pub checkpoint_mib: u64 = 256,
+        /// The number of newest MiB of the journal that are kept for those who follow events, although no start needs them.
+        pub events_mib: u64 = 64,
         /// The number of shards; by default one per core that is not used by an I/O thread.
         pub shards: Option<u16>,
         /// The number of I/O threads; by default one per eight cores.

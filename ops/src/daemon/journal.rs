@@ -1,4 +1,4 @@
-//! The threads of the journal: one writes it, one makes checkpoints.
+//! The threads of the journal: one writes it, one makes checkpoints, and one [reads events](super::events).
 
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,9 +13,12 @@ use wharf_core::router::Port;
 use wharf_core::state::StoreState;
 use wharf_net::protocol::ExportRequest;
 use wharf_net::server::ExportAnswer;
+use wharf_net::session::events::EventSource;
 
+use super::events::Events;
 use super::exports::{Exporter, ToCheckpoints};
 use super::{DaemonError, ServiceClock, threads};
+use crate::config::Config;
 use crate::journal::{Checkpointer, Heads, JournalCounters, JournalWriter, Log, Store, Written};
 
 /// The exit status of a process that does not know what its journal has.
@@ -42,6 +45,7 @@ pub(super) struct Journal {
     writer: JoinHandle<u64>,
     checkpoints: JoinHandle<()>,
     inbox: Arc<Inbox>,
+    events: Events,
     /// The counters of the journal.
     pub(super) counters: Arc<JournalCounters>,
 }
@@ -77,13 +81,15 @@ impl Journal {
         state: &StoreState,
         store: &Arc<Store>,
         clock: &ServiceClock,
-        checkpoint_bytes: u64,
+        config: &Config,
     ) -> Result<Self, DaemonError> {
         let stop = feed.stop();
         let kinds = Arc::clone(&port_kinds(state));
         let epoch = u64::from(state.incarnation.0) + 1;
         let exporter = Exporter::new(log.reader());
+        let events = Events::start(&log, last, Arc::clone(&kinds), store)?;
         let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
+        let writer = writer.with_events(&store.events(), Arc::clone(events.recent()), config.events_bytes);
         let counters = Arc::clone(writer.counters());
         // Relaxed: statistics; nothing depends on their order.
         counters.checkpoint_from.store(store.checkpoint_from()?, Ordering::Relaxed);
@@ -104,10 +110,16 @@ impl Journal {
             run_checkpoints(checkpointer, exporter, &of_checkpoints, &store, &clock);
         })?;
         let of_writer = Arc::clone(&inbox);
+        let checkpoint_bytes = config.checkpoint_bytes;
         let writer = threads::start("wharf-journal".to_owned(), move || {
             run_writer(writer, &of_writer, checkpoint_bytes)
         })?;
-        Ok(Self { stop, writer, checkpoints, inbox, counters })
+        Ok(Self { stop, writer, checkpoints, inbox, events, counters })
+    }
+
+    /// Returns where the events come from.
+    pub(super) fn events(&self) -> Arc<dyn EventSource> {
+        self.events.source()
     }
 
     /// Returns who serves exports.
@@ -119,6 +131,7 @@ impl Journal {
     pub(super) async fn stop_checkpoints(self) -> Result<StoppedCheckpoints, DaemonError> {
         self.inbox.tell(Told::Stop);
         threads::join("wharf-checkpoint".to_owned(), self.checkpoints).await?;
+        self.events.stop().await?;
         Ok(StoppedCheckpoints { stop: self.stop, writer: self.writer })
     }
 }
@@ -166,7 +179,7 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
                 }
                 // Relaxed: a number that only grows; reading it late only keeps values longer.
                 let needed_from = inbox.needed_from.load(Ordering::Relaxed);
-                writer.store().trim(needed_from).unwrap_or_else(|error| fail(&error));
+                writer.trim(needed_from).unwrap_or_else(|error| fail(&error));
                 let (last, first) = writer.store().bounds().unwrap_or_else(|error| fail(&error));
                 // Relaxed: a statistic; nothing depends on its order.
                 writer.counters().kept.store(last + 1 - first, Ordering::Relaxed);

@@ -1,12 +1,13 @@
 //! A running service.
 //!
-//! Threads: one per shard (pinned if possible), one per I/O thread, one per planner, one for the registrar,
-//! one for the journal, one for checkpoints, and the caller's thread for metrics and signals. The next start continues
-//! from the newest checkpoint and the journal after it, with any number of shards.
+//! Threads: one per shard (pinned if possible), one per I/O thread, one per planner, one for the registrar, and the
+//! caller's thread for metrics and signals. With a journal, one writes it, one makes checkpoints, and one reads events. The
+//! next start continues from the newest checkpoint and the journal after it, with any number of shards.
 
 mod certificate;
 pub use certificate::{DEVELOPMENT_CERTIFICATE, read_certificates};
 mod clock;
+mod events;
 mod exports;
 mod journal;
 pub use clock::ServiceClock;
@@ -27,6 +28,7 @@ use wharf_core::engine::{Engine, EngineError};
 use wharf_core::executor::ShardRunner;
 use wharf_core::hash::StateHash;
 use wharf_core::ids::Incarnation;
+use wharf_core::journal::Unit;
 use wharf_core::link::{Clock, StopSignal, ThreadWaker};
 use wharf_core::planner::{Planner, PlannerRunner};
 use wharf_core::recovery::{Globals, TakenBack};
@@ -156,6 +158,10 @@ impl Daemon {
             config.connections.clone(),
         );
         shared.sessions.restore_sessions(sessions, engine.now);
+        if let Some(feed) = &engine.journal {
+            let now = engine.now;
+            store.take_undone().into_iter().for_each(|changes| feed.put(Unit::new(now, changes)));
+        }
         let threads = (config.engine.shards, config.io_threads, config.engine.planners);
         let metrics = Arc::new(Metrics::new(threads, Arc::clone(&shared)));
         // The checkpoint is consumed only once all threads run, so a failed start leaves it valid.
@@ -199,20 +205,13 @@ impl Daemon {
         let journal: Option<Journal> = match (engine.journal, begun, checkpoint_port) {
             (Some(feed), Some(begun), Some(port)) => {
                 let checkpoints = (port, checkpoint_waker);
-                Some(Journal::start(
-                    feed,
-                    begun,
-                    checkpoints,
-                    &globals,
-                    &store,
-                    &clock,
-                    config.checkpoint_bytes,
-                )?)
+                Some(Journal::start(feed, begun, checkpoints, &globals, &store, &clock, &config)?)
             }
             _ => None,
         };
         if let Some(journal) = &journal {
             shared.set_exports(Box::new(journal.exports()));
+            shared.sessions.set_events(journal.events());
         }
         metrics.set_journal(JournalFigures {
             counters: journal.as_ref().map(|journal| Arc::clone(&journal.counters)),

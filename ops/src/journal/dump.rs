@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, ResourceId, SessionId};
-use wharf_core::journal::{Changes, Effect, NodeImage, Stream, Unit};
+use wharf_core::journal::{BeginCause, Changes, Effect, NodeImage, Stream, Unit};
 use wharf_core::node::NodeRegistration;
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, Demand, GpuAssignment, ReservedAmounts};
@@ -142,9 +142,10 @@ fn session_view(change: &SessionChange) -> Value {
 
 fn effect_view(effect: &Effect, catalog: &Catalog) -> Value {
     match effect {
-        Effect::Allocated(record) => {
+        Effect::Allocated(record, begun) => {
             let AllocationRecord { id, node, external_id, .. } = record;
             let mut view = json!({ "effect": "allocated", "allocation": id.to_string(), "node": node.0 });
+            view["cause"] = begin_name(*begun).into();
             if let Some(external_id) = external_id {
                 view["external_id"] = (**external_id).into();
             }
@@ -165,7 +166,7 @@ fn effect_view(effect: &Effect, catalog: &Catalog) -> Value {
         Effect::Ended(id, cause) => {
             json!({ "effect": "ended", "allocation": id.to_string(), "cause": cause_name(*cause) })
         }
-        Effect::Node(image) => node_view(image, catalog),
+        Effect::Node(image, _) => node_view(image, catalog),
         Effect::Version { node, version, .. } => {
             json!({ "effect": "version", "node": node.0, "version": version })
         }
@@ -179,12 +180,23 @@ fn effect_view(effect: &Effect, catalog: &Catalog) -> Value {
     }
 }
 
+fn begin_name(cause: BeginCause) -> &'static str {
+    match cause {
+        BeginCause::Placed => "placed",
+        BeginCause::Waited => "placed_after_wait",
+        BeginCause::Committed => "committed",
+        BeginCause::Claimed => "claim_granted",
+        BeginCause::Adopted => "adopted",
+    }
+}
+
 fn cause_name(cause: EndCause) -> &'static str {
     match cause {
         EndCause::Released => "released",
         EndCause::Evicted => "evicted",
         EndCause::NodeRemoved => "node_removed",
         EndCause::NodeLost => "node_lost",
+        EndCause::TakenBack => "taken_back",
     }
 }
 

@@ -80,7 +80,7 @@ pub fn import(file: &Path, data_dir: &Path) -> Result<Imported, FileError> {
         return Err(FileError::new(&data_dir.join(name), message));
     }
     let (portable, mut state) = read(file)?;
-    state.skip_ids(skipped(state.incarnation).map_err(|message| FileError::new(file, message))?);
+    state.skip_ids(skipped(state.incarnation).map_err(|error| FileError::new(file, error))?);
     let partitions = u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16");
     let unfinished = data_dir.join(UNFINISHED);
     remove(&unfinished)?;
@@ -103,14 +103,15 @@ pub fn import(file: &Path, data_dir: &Path) -> Result<Imported, FileError> {
     Ok(imported)
 }
 
+/// No range of ids is left for an import or a repair.
+#[derive(Debug, thiserror::Error)]
+#[error("no range of ids is left: this store was imported or repaired too often")]
+pub(super) struct NoIdsLeft;
+
 /// Returns the last incarnation to skip if one after `last` may have issued ids.
-///
-/// # Errors
-/// When no range of ids is left. The error is the message.
-pub(super) fn skipped(last: Incarnation) -> Result<Incarnation, &'static str> {
+pub(super) fn skipped(last: Incarnation) -> Result<Incarnation, NoIdsLeft> {
     let issued = (last.0 / INCARNATIONS_SKIPPED).saturating_add(1).saturating_mul(INCARNATIONS_SKIPPED);
-    let message = "no range of ids is left: this store was imported or repaired too often";
-    if issued < INCARNATION_MAX { Ok(Incarnation(issued)) } else { Err(message) }
+    if issued < INCARNATION_MAX { Ok(Incarnation(issued)) } else { Err(NoIdsLeft) }
 }
 
 /// Removes what an import has left.

@@ -8,6 +8,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Tab
 use wharf_core::journal::{Append, JournalStore, StoreError};
 
 use super::files::{Files, OpenError, Opened, open_database};
+use super::retention::STEP;
 use crate::file_error::FileError;
 
 /// By the number of the append: the epoch of its writer, and its value. The last one is always kept, because it says
@@ -18,9 +19,6 @@ pub(super) const FILE: &str = "journal.redb";
 
 /// The database reads its own values only at the start, so it needs no large cache.
 const CACHE_BYTES: usize = 16 << 20;
-
-/// The number of old values that are dropped at once. An append that drops none does not write their pages.
-const TRIM_STEP: u64 = 256;
 
 /// The number of bytes that must be free for an append, in addition to four times its length. The database grows in steps.
 const ROOM_BYTES: u64 = 16 << 20;
@@ -147,7 +145,8 @@ impl Log {
     /// Returns the first value that this append keeps.
     fn kept_from(&self) -> u64 {
         let wanted = self.trim_to.min(self.last);
-        if wanted < self.first + TRIM_STEP { self.first } else { self.first + TRIM_STEP }
+        // Many at once, because an append that drops none does not write their pages.
+        if wanted < self.first + STEP { self.first } else { self.first + STEP }
     }
 
     fn write(&self, append: &Append<'_>) -> Result<(), StoreError> {
@@ -206,6 +205,27 @@ impl LogReader {
             }
         }
         Ok(())
+    }
+
+    /// Returns the value of an append, if it is kept.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    pub fn value(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let shared = read(&self.database);
+        let transaction = database(&shared).begin_read().map_err(failed)?;
+        let values = transaction.open_table(VALUES).map_err(failed)?;
+        let value = values.get(number).map_err(failed)?;
+        Ok(value.map(|value| value.value().1.to_vec()))
+    }
+
+    /// Returns the number of the first value that is kept.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    pub fn first(&self) -> Result<Option<u64>, StoreError> {
+        let (first, _) = self.bounds()?;
+        Ok((first > 0).then_some(first))
     }
 
     /// Returns the numbers of the first and of the last append that are there. 0 and 0 if there is none.

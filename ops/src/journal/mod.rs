@@ -4,6 +4,7 @@
 //!   durable. Replies leave then.
 //! - [`Store`] has the newest checkpoint and the values after it, and rebuilds the durable state from them.
 //! - [`Checkpointer`] reads a checkpoint from the shards, page by page, while they work.
+//! - [`EventReader`] reads events from the values, for clients that follow them.
 //!
 //! The formats are in `row`, `group_row`, `session_row`, `unit_row` and `value`. The engine's own types are not
 //! serialisable, so a change to them cannot silently change the format on disk.
@@ -16,6 +17,8 @@ mod checkpointer;
 pub use checkpointer::Checkpointer;
 mod dump;
 pub use dump::dump;
+mod events;
+pub use events::{EventReader, EventsInbox, EventsStart};
 mod export;
 pub use export::{Export, export_stopped};
 mod files;
@@ -28,8 +31,11 @@ pub use log::{Log, LogReader};
 mod overlay;
 mod portable;
 pub use portable::End;
+mod recent;
+pub use recent::Recent;
 mod repair;
 pub use repair::{Repaired, repair};
+mod retention;
 mod row;
 mod salvage;
 mod session_row;
@@ -37,6 +43,7 @@ mod store;
 pub use store::{Durability, Recovery, Store, random};
 mod unit_row;
 mod value;
+pub use value::Before;
 mod walk;
 pub use walk::Damage;
 mod writer;

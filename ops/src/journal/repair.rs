@@ -49,7 +49,7 @@ pub fn repair(data_dir: &Path, last: u64) -> Result<Repaired, FileError> {
         Found { last, dropped: Tail { appends: (last.saturating_add(1), end), ..Tail::default() }, epoch: 0 };
     let walk = Walk::new(from, store.heads().clone(), catalog_of(&checkpoint.state.registrar));
     let mut damage = walk.run(store.log(), |_, step| found.add(&step))?;
-    check_last(last, (from, end), damage.first()).map_err(|message| FileError::new(&path, message))?;
+    check_last(&path, last, (from, end), damage.first())?;
     if last == end && salvaged.is_none() {
         return Ok(Repaired { last, dropped: None, damage: Vec::new(), copy: None });
     }
@@ -61,8 +61,9 @@ pub fn repair(data_dir: &Path, last: u64) -> Result<Repaired, FileError> {
     let copy = data_dir.join(format!("journal-to-{end}.redb"));
     copy_file(&path, &copy)?;
     store.set_issued(issued)?;
+    store.break_history()?;
     match salvaged {
-        Some(salvaged) => write_anew(&salvaged, last, data_dir)?,
+        Some(salvaged) => write_again(&salvaged, last, data_dir)?,
         None => store.log().drop_after(last)?,
     }
     damage.retain(|damage| damage.append > last);
@@ -87,24 +88,31 @@ impl Found {
     }
 }
 
-/// Checks whether `last` can be the last append of a journal from `from` to `end`. The error is the message.
-fn check_last(last: u64, (from, end): (u64, u64), damage: Option<&Damage>) -> Result<(), String> {
+/// Fails unless `last` can be the last append of the journal in `path`, which needs those from `from` and ends at `end`.
+fn check_last(
+    path: &Path,
+    last: u64,
+    (from, end): (u64, u64),
+    damage: Option<&Damage>,
+) -> Result<(), FileError> {
     if last.saturating_add(1) < from || last > end {
         let covered = from - 1;
-        return Err(format!(
+        let message = format!(
             "append {last} cannot be the last one: the checkpoint covers the appends up to {covered}, and the journal ends at {end}"
-        ));
+        );
+        return Err(FileError::new(path, message));
     }
     match damage.filter(|damage| damage.append <= last) {
         Some(Damage { append, what }) => {
-            Err(format!("append {last} cannot be the last one: append {append} is damaged: {what}"))
+            let message = format!("append {last} cannot be the last one: append {append} is damaged: {what}");
+            Err(FileError::new(path, message))
         }
         None => Ok(()),
     }
 }
 
 /// Writes the values up to `last` into a new file in the place of the damaged one.
-fn write_anew(salvaged: &Salvaged, last: u64, data_dir: &Path) -> Result<(), FileError> {
+fn write_again(salvaged: &Salvaged, last: u64, data_dir: &Path) -> Result<(), FileError> {
     let unfinished = data_dir.join(UNFINISHED);
     remove(&unfinished)?;
     let mut log = Log::open(Arc::new(Directory::lock(&unfinished)?), true)?;

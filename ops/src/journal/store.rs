@@ -14,18 +14,19 @@ use std::sync::Arc;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use tracing::warn;
 use wharf_core::ids::Incarnation;
-use wharf_core::journal::JournalStore;
+use wharf_core::journal::{Changes, JournalStore};
 use wharf_core::limits::PARTITIONS_MAX;
 use wharf_core::recovery::{Rebuild, TakenBack};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 use super::checkpoint::{self, CheckpointWriter, NUMBERS, ROWS};
+use super::events::EventsStart;
 use super::files::{Directory, Files, OpenError, Opened, open_database};
 use super::log::Log;
 use super::row;
 use super::salvage::Salvaged;
-use super::value::Value;
+use super::value::{Before, Value};
 use super::walk::advance;
 use super::writer::Heads;
 use crate::file_error::FileError;
@@ -39,6 +40,9 @@ pub(super) const FILE: &str = "store.redb";
 const ISSUED: &str = "issued";
 
 const FORMAT: u64 = 7;
+
+/// The number of positions between two histories of events, as a power of two.
+const HISTORY_BITS: u32 = 44;
 
 /// The cache of the database of checkpoints, which are written and read once, in order.
 pub(super) const CACHE_BYTES: usize = 64 << 20;
@@ -104,6 +108,9 @@ pub struct Store {
     log: Option<Log>,
     heads: Heads,
     recovery: Recovery,
+    /// What recovery took back, as the start must record it.
+    undone: Vec<Changes>,
+    events: EventsStart,
 }
 
 impl Store {
@@ -204,7 +211,9 @@ impl Store {
         let recovery = Recovery { is_cut: is_cut || log.is_cut(), ..Recovery::default() };
         let log = Some(log);
         let heads = Heads::new();
-        Ok(Self { files, database, id: [0; 16], durability, log, heads, recovery })
+        let undone = Vec::new();
+        let events = EventsStart::default();
+        Ok(Self { files, database, id: [0; 16], durability, log, heads, recovery, undone, events })
     }
 
     fn error(&self, error: impl Display) -> FileError {
@@ -242,7 +251,62 @@ impl Store {
             self.set(&[("clean", 0), ("journal", 1), ("from", last + 1)])?;
             self.heads.clear();
         }
+        self.begin_events(&mut log, last, journal)?;
         Ok(Some((log, last, std::mem::take(&mut self.heads))))
+    }
+
+    /// Decides where the events of this start begin. They continue those in the log, unless the last run had no journal. A
+    /// new history begins then, far from all positions that were given.
+    fn begin_events(&mut self, log: &mut Log, last: u64, is_continued: bool) -> Result<(), FileError> {
+        let mut after = None;
+        let read = log.read(last, &mut |_, bytes| {
+            after = Value::read(bytes).ok().map(|value| value.after());
+            false
+        });
+        read.map_err(|error| self.error(error))?;
+        let number = |key| self.number(key).map_err(|error| self.error(error));
+        let history = number("history")?;
+        let is_continued = is_continued && number("history_broken")? == 0;
+        let history_from = number("history_from")?.max(1);
+        self.events = match after {
+            Some(before) if is_continued => EventsStart { before, history_from },
+            None if last == 0 => EventsStart { before: Before::default(), history_from: 1 },
+            _ => {
+                let history = history + 1;
+                self.set(&[("history", history), ("history_from", last + 1), ("history_broken", 0)])?;
+                let events = history << HISTORY_BITS;
+                let bytes = after.map_or(0, |after| after.bytes);
+                EventsStart { before: Before { events, bytes }, history_from: last + 1 }
+            }
+        };
+        Ok(())
+    }
+
+    /// Ends the history of events, because appends were dropped or the store went back in time. The next start begins a new
+    /// one, so that no position is given twice.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn break_history(&self) -> Result<(), FileError> {
+        self.set(&[("history_broken", 1)])
+    }
+
+    fn number(&self, key: &str) -> Result<u64, redb::Error> {
+        let transaction = self.database.begin_read()?;
+        let numbers = transaction.open_table(NUMBERS)?;
+        Ok(numbers.get(key)?.map_or(0, |number| number.value()))
+    }
+
+    /// Returns where the events of this start begin. Call it after [`begin`](Self::begin).
+    #[must_use]
+    pub fn events(&self) -> EventsStart {
+        self.events
+    }
+
+    /// Takes what recovery took back. The start records it before anything else, so that those who follow events learn of
+    /// it.
+    pub fn take_undone(&mut self) -> Vec<Changes> {
+        std::mem::take(&mut self.undone)
     }
 
     /// Returns what recovery found.
@@ -411,7 +475,9 @@ impl Store {
         if ends_at != last {
             return Err(damage(format_args!("the journal ends at append {ends_at}, not at {last}")));
         }
-        recovery.taken_back = rebuild.take_back();
+        let taken_back = rebuild.take_back();
+        recovery.taken_back = taken_back.0;
+        self.undone = taken_back.1;
         rebuild.finish().map_err(damage)
     }
 

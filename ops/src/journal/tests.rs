@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use wharf_core::journal::{Append, Changes, Effect, JournalStore, NodeImage, Stream, Unit};
+use wharf_core::journal::{
+    Append, BeginCause, Changes, Effect, JournalStore, NodeImage, NodeNews, Stream, Unit,
+};
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, ResourceRegistry};
 use wharf_core::state::{AllocationRecord, NodeRecord, StoreState};
 use wharf_core::time::Time;
 
-use super::value::{Header, encode, encode_unit};
+use super::value::{Before, Content, Header, encode, encode_unit};
 use super::{Durability, Log, Recovery, Store, check, export_stopped, import, repair, verify};
 use crate::file_error::FileError;
 
@@ -49,7 +51,10 @@ fn effects(number: u64) -> Vec<Effect> {
         units: None,
         external_id: None,
     };
-    vec![Effect::Allocated(allocation), Effect::Node(Box::new(image))]
+    vec![
+        Effect::Allocated(allocation, BeginCause::Placed),
+        Effect::Node(Box::new(image), NodeNews::default()),
+    ]
 }
 
 /// Appends one value. The first one also says that the service started.
@@ -63,11 +68,14 @@ fn append(log: &mut Log, number: u64) {
         streams.push((Stream::GLOBAL, 0, 1));
     }
     let mut bytes = Vec::new();
+    let mut events = 0;
     for unit in &units {
         encode_unit(unit, &ResourceRegistry::default(), &mut bytes);
+        events += unit.event_count() as u32;
     }
     let epoch = u64::from(INCARNATION.0);
-    let value = encode(&Header::new(epoch, number, &streams, units.len() as u32), &bytes);
+    let content = Content { units: units.len() as u32, events, before: Before::default() };
+    let value = encode(&Header::new(epoch, number, &streams, &content), &bytes);
     log.append(&Append { epoch, number, streams: &streams, value: &value }).unwrap();
 }
 
@@ -94,8 +102,8 @@ fn twin(last: u64) -> StoreState {
     let partition = &mut state.partitions[usize::from(PARTITION.0)];
     for effect in (1..=last).flat_map(effects) {
         match effect {
-            Effect::Allocated(record) => partition.allocations.push(record),
-            Effect::Node(image) => partition.nodes.push(image.record),
+            Effect::Allocated(record, _) => partition.allocations.push(record),
+            Effect::Node(image, _) => partition.nodes.push(image.record),
             _ => unreachable!("no others are written"),
         }
     }
@@ -347,7 +355,7 @@ fn damage_before_the_last_append_is_no_torn_end() {
 
 /// Would catch a salvage that loses whole values, or takes a damaged checkpoint's place for an append.
 #[test]
-fn a_damaged_database_with_whole_values_is_written_anew() {
+fn a_damaged_database_with_whole_values_is_written_from_them() {
     let directory = tempfile::tempdir().unwrap();
     let open = begun(directory.path(), 5);
     let crashed = copy_of(directory.path());

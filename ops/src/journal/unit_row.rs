@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{GroupId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use wharf_core::journal::{Changes, Effect, NodeImage, NodeRemoved, Unit};
+use wharf_core::journal::{BeginCause, Changes, Effect, NodeImage, NodeNews, NodeRemoved, Unit};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
 use wharf_core::state::GroupRecord;
@@ -32,11 +32,13 @@ struct ImageRow {
 
 #[derive(Serialize, Deserialize)]
 enum EffectRow {
-    Allocated(AllocationRow),
+    /// With the number of its cause.
+    Allocated(AllocationRow, u8),
     Bundle(OfBundleRow),
     Inside(InsideRow),
     Ended(WireAllocation, u8),
-    Node(Box<ImageRow>),
+    /// With the sum of what changed.
+    Node(Box<ImageRow>, u8),
     Version {
         partition: u16,
         node: u64,
@@ -84,6 +86,7 @@ fn cause_number(cause: EndCause) -> u8 {
         EndCause::Evicted => 1,
         EndCause::NodeRemoved => 2,
         EndCause::NodeLost => 3,
+        EndCause::TakenBack => 5,
     }
 }
 
@@ -93,26 +96,61 @@ fn cause(number: u8) -> anyhow::Result<EndCause> {
         1 => EndCause::Evicted,
         2 => EndCause::NodeRemoved,
         3 => EndCause::NodeLost,
+        5 => EndCause::TakenBack,
         _ => anyhow::bail!("{number} is no cause of an end"),
     })
+}
+
+fn begin_number(cause: BeginCause) -> u8 {
+    match cause {
+        BeginCause::Placed => 0,
+        BeginCause::Waited => 1,
+        BeginCause::Committed => 2,
+        BeginCause::Claimed => 3,
+        BeginCause::Adopted => 4,
+    }
+}
+
+fn begin_cause(number: u8) -> anyhow::Result<BeginCause> {
+    Ok(match number {
+        0 => BeginCause::Placed,
+        1 => BeginCause::Waited,
+        2 => BeginCause::Committed,
+        3 => BeginCause::Claimed,
+        4 => BeginCause::Adopted,
+        _ => anyhow::bail!("{number} is no cause of an allocation"),
+    })
+}
+
+fn news_number(news: NodeNews) -> u8 {
+    let NodeNews { is_new, spec, state } = news;
+    u8::from(is_new) | u8::from(spec) << 1 | u8::from(state) << 2
+}
+
+fn news(number: u8) -> NodeNews {
+    let has = |bit: u8| number & bit != 0;
+    NodeNews { is_new: has(1), spec: has(2), state: has(4) }
 }
 
 impl EffectRow {
     fn new(effect: &Effect, kinds: &ResourceRegistry) -> Self {
         match effect {
-            Effect::Allocated(record) => Self::Allocated(AllocationRow::new(record)),
+            Effect::Allocated(record, cause) => {
+                Self::Allocated(AllocationRow::new(record), begin_number(*cause))
+            }
             Effect::Bundle(record) => Self::Bundle(OfBundleRow::new(record)),
             Effect::Inside(record) => Self::Inside(InsideRow::new(record)),
             &Effect::Ended(id, cause) => Self::Ended(id.into(), cause_number(cause)),
-            Effect::Node(image) => {
+            Effect::Node(image, changed) => {
                 let NodeImage { record, reservation, claims, releasing } = &**image;
-                Self::Node(Box::new(ImageRow {
+                let row = ImageRow {
                     partition: record.registration.partition.0,
                     node: NodeRow::new(record, kinds),
                     reservation: reservation.as_ref().map(ReservationRow::new),
                     claims: claims.iter().map(ClaimRow::new).collect(),
                     releasing: releasing.iter().map(ReleasingRow::new).collect(),
-                }))
+                };
+                Self::Node(Box::new(row), news_number(*changed))
             }
             &Effect::Version { partition, node, version } => {
                 Self::Version { partition: partition.0, node: node.0, version }
@@ -133,19 +171,20 @@ impl EffectRow {
 
     fn effect(self, catalog: &mut Catalog) -> anyhow::Result<Effect> {
         Ok(match self {
-            Self::Allocated(row) => Effect::Allocated(row.record()?),
+            Self::Allocated(row, number) => Effect::Allocated(row.record()?, begin_cause(number)?),
             Self::Bundle(row) => Effect::Bundle(row.record()),
             Self::Inside(row) => Effect::Inside(row.record()?),
             Self::Ended(id, number) => Effect::Ended(id.into(), cause(number)?),
-            Self::Node(image) => {
+            Self::Node(image, number) => {
                 let ImageRow { partition, node, reservation, claims, releasing } = *image;
                 let kinds = Arc::make_mut(&mut catalog.resources);
-                Effect::Node(Box::new(NodeImage {
+                let image = NodeImage {
                     record: node.record(PartitionId(partition), kinds)?,
                     reservation: reservation.map(ReservationRow::record).transpose()?,
                     claims: claims.into_iter().map(ClaimRow::record).collect::<anyhow::Result<_>>()?,
                     releasing: releasing.into_iter().map(ReleasingRow::record).collect(),
-                }))
+                };
+                Effect::Node(Box::new(image), news(number))
             }
             Self::Version { partition, node, version } => {
                 Effect::Version { partition: PartitionId(partition), node: NodeId(node), version }

@@ -35,12 +35,34 @@ pub(super) struct Header {
     pub(super) streams: Vec<(u16, u64, u32)>,
     /// The number of units.
     pub(super) units: u32,
+    /// What came before it.
+    pub(super) before: Before,
+    /// The number of its events.
+    pub(super) events: u32,
+}
+
+/// What the values before a value have. These are totals over all starts, so a reader that begins anywhere knows its
+/// position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    /// The position of their last event.
+    pub events: u64,
+    /// The number of their bytes.
+    pub bytes: u64,
+}
+
+/// What a value has, and what came before it.
+pub(super) struct Content {
+    pub(super) units: u32,
+    pub(super) events: u32,
+    pub(super) before: Before,
 }
 
 impl Header {
-    pub(super) fn new(epoch: u64, number: u64, streams: &[(Stream, u64, u32)], units: u32) -> Self {
+    pub(super) fn new(epoch: u64, number: u64, streams: &[(Stream, u64, u32)], content: &Content) -> Self {
         let streams = streams.iter().map(|&(stream, before, count)| (stream.0, before, count)).collect();
-        Self { format: FORMAT, epoch, number, streams, units }
+        let &Content { units, events, before } = content;
+        Self { format: FORMAT, epoch, number, streams, units, before, events }
     }
 }
 
@@ -81,6 +103,8 @@ pub(super) fn find(bytes: &[u8]) -> Option<(Header, usize)> {
 pub(super) struct Value<'a> {
     pub(super) header: Header,
     units: &'a [u8],
+    /// The length of the whole value.
+    bytes: u64,
 }
 
 impl<'a> Value<'a> {
@@ -97,7 +121,13 @@ impl<'a> Value<'a> {
         if header.format != FORMAT {
             bail!("it has format {}, and this version reads format {FORMAT}", header.format);
         }
-        Ok(Self { header, units: &content[read..] })
+        Ok(Self { header, units: &content[read..], bytes: bytes.len() as u64 })
+    }
+
+    /// Returns what the values up to and with this one have.
+    pub(super) fn after(&self) -> Before {
+        let before = self.header.before;
+        Before { events: before.events + u64::from(self.header.events), bytes: before.bytes + self.bytes }
     }
 
     /// Returns the units. `catalog` has the resource kinds so far.
@@ -114,6 +144,8 @@ impl<'a> Value<'a> {
         }
         let found = units.len();
         ensure!(found == self.header.units as usize, "it has {found} units, not {}", self.header.units);
+        let events: usize = units.iter().map(Unit::event_count).sum();
+        ensure!(events == self.header.events as usize, "it has {events} events, not {}", self.header.events);
         Ok(units)
     }
 }

@@ -11,7 +11,10 @@ use wharf_core::ids::StatementId;
 use wharf_core::journal::{Append, Changes, JournalFeed, JournalStore, StoreError, Stream, Unit};
 use wharf_core::resource::ResourceRegistry;
 
-use super::value::{Header, UNITS_BYTES, encode, encode_unit};
+use super::events::EventsStart;
+use super::recent::{Recent, StoredValue};
+use super::retention::Retention;
+use super::value::{Before, Content, Header, UNITS_BYTES, encode, encode_unit};
 
 /// The number of effects in each stream.
 pub type Heads = BTreeMap<Stream, u64>;
@@ -37,6 +40,8 @@ pub struct JournalCounters {
     pub checkpoint_from: AtomicU64,
     /// The time when the last checkpoint was complete, or that of the start.
     pub checkpoint_at: AtomicU64,
+    /// The bytes of the values that are kept.
+    pub kept_bytes: AtomicU64,
 }
 
 /// What a call of [`JournalWriter::write`] did.
@@ -55,6 +60,8 @@ struct Pending {
     number: u64,
     streams: Vec<(Stream, u64, u32)>,
     value: Vec<u8>,
+    /// What the values up to and with this one have.
+    after: Before,
     /// The position of the queue once it is durable.
     position: u64,
 }
@@ -78,6 +85,11 @@ pub struct JournalWriter<S> {
     /// Units with global records, for the checkpoint.
     global: Vec<Unit>,
     counters: Arc<JournalCounters>,
+    /// What the values that were made have.
+    made: Before,
+    retention: Retention,
+    /// Where those who follow events find the newest values.
+    recent: Option<Arc<Recent>>,
 }
 
 impl<S: JournalStore> JournalWriter<S> {
@@ -107,7 +119,18 @@ impl<S: JournalStore> JournalWriter<S> {
             units: Vec::new(),
             global: Vec::new(),
             counters,
+            made: Before::default(),
+            retention: Retention::default(),
+            recent: None,
         }
+    }
+
+    /// Numbers events from `start` on, publishes values to `recent`, and keeps `kept_bytes` bytes of values for those who
+    /// follow events.
+    #[must_use]
+    pub fn with_events(self, start: &EventsStart, recent: Arc<Recent>, kept_bytes: u64) -> Self {
+        let retention = Retention::new(kept_bytes);
+        Self { made: start.before, retention, recent: Some(recent), ..self }
     }
 
     /// Returns the engine's end of the journal.
@@ -153,7 +176,7 @@ impl<S: JournalStore> JournalWriter<S> {
         let pending = std::mem::take(&mut self.pending);
         let mut left = pending.into_iter();
         while let Some(one) = left.next() {
-            let Pending { number, streams, value, position } = &one;
+            let Pending { number, streams, value, position, .. } = &one;
             let append = Append { epoch: self.epoch, number: *number, streams, value };
             match self.store.append(&append) {
                 Ok(()) => {}
@@ -166,16 +189,39 @@ impl<S: JournalStore> JournalWriter<S> {
             }
             let durable = self.store.durable()?;
             assert!(durable == *number, "the storage is at append {durable}, not {number}");
-            self.feed.set_durable(*position);
+            let position = *position;
             let bytes = value.len() as u64;
+            // First, so that a client with a reply finds its events.
+            self.publish(one);
+            self.feed.set_durable(position);
             // Relaxed: statistics; nothing depends on their order.
             self.counters.appends.fetch_add(1, Ordering::Relaxed);
             self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
             self.counters.tail_bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.counters.units.store(*position, Ordering::Relaxed);
+            self.counters.units.store(position, Ordering::Relaxed);
         }
         self.set_full(false);
         Ok(Written::All)
+    }
+
+    /// Gives a value that is durable to those who follow events.
+    fn publish(&mut self, one: Pending) {
+        self.retention.appended(one.after);
+        if let Some(recent) = &self.recent {
+            let last = one.after.events;
+            recent.publish(StoredValue { number: one.number, last, bytes: one.value });
+        }
+    }
+
+    /// Drops values that nobody needs. A start needs those from append `needed_from` on.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn trim(&mut self, needed_from: u64) -> Result<(), StoreError> {
+        self.retention.trim(&mut self.store, needed_from)?;
+        // Relaxed: a statistic; nothing depends on its order.
+        self.counters.kept_bytes.store(self.retention.bytes(), Ordering::Relaxed);
+        Ok(())
     }
 
     fn set_full(&self, is_full: bool) {
@@ -205,6 +251,7 @@ impl<S: JournalStore> JournalWriter<S> {
                 let names = names.iter().map(String::as_str);
                 let kinds = ResourceRegistry::with_names(names, unit_instances);
                 self.kinds = Arc::new(kinds.expect("the registrar has learnt them"));
+                self.recent.iter().for_each(|recent| recent.set_kinds(&self.kinds));
             }
             begun.add(&unit, &self.kinds);
             position += 1;
@@ -228,8 +275,12 @@ impl<S: JournalStore> JournalWriter<S> {
             streams.push((stream, *head, count));
             *head += u64::from(count);
         }
-        let header = Header::new(self.epoch, number, &streams, begun.units);
-        self.pending.push(Pending { number, streams, value: encode(&header, &begun.bytes), position });
+        let content = Content { units: begun.units, events: begun.events, before: self.made };
+        let header = Header::new(self.epoch, number, &streams, &content);
+        let value = encode(&header, &begun.bytes);
+        self.made.events += u64::from(begun.events);
+        self.made.bytes += value.len() as u64;
+        self.pending.push(Pending { number, streams, value, after: self.made, position });
     }
 }
 
@@ -275,12 +326,14 @@ struct Begun {
     bytes: Vec<u8>,
     streams: BTreeMap<Stream, u32>,
     units: u32,
+    events: u32,
 }
 
 impl Begun {
     fn add(&mut self, unit: &Unit, kinds: &ResourceRegistry) {
         encode_unit(unit, kinds, &mut self.bytes);
         self.units += 1;
+        self.events += u32::try_from(unit.event_count()).expect("a unit has the effects of one batch");
         match &unit.changes {
             Changes::Shard { effects, .. } => {
                 for effect in effects {

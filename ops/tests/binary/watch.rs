@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::harness::{PATIENCE, Service, Site};
 
 /// A running watch, whose output lines are read as they arrive.
-struct Watch {
+pub(crate) struct Watch {
     child: Child,
     lines: Receiver<String>,
 }
 
 impl Watch {
-    fn begin(command: &mut Command) -> Self {
+    pub(crate) fn begin(command: &mut Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("the binary runs");
         let out = child.stdout.take().expect("piped");
@@ -29,7 +29,7 @@ impl Watch {
 
     /// Skips lines until one satisfies `wished`, and returns it.
     #[track_caller]
-    fn until(&self, wished: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn until(&self, wished: impl Fn(&Value) -> bool) -> Value {
         let mut passed = Vec::new();
         loop {
             let line = self.lines.recv_timeout(PATIENCE);
@@ -43,7 +43,7 @@ impl Watch {
     }
 
     /// Interrupts the process as ctrl-c does. Returns its exit status.
-    fn interrupt(mut self) -> Option<i32> {
+    pub(crate) fn interrupt(mut self) -> Option<i32> {
         let kill = format!("kill -INT {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
         // The standard output closes when the process exits.

@@ -13,6 +13,7 @@ use super::{Books, Dirty};
 use crate::books::{PROMISED, UNHEALTHY};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
+use crate::journal::BeginCause;
 use crate::limits::{AMOUNT_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
 use crate::memory;
@@ -130,6 +131,7 @@ impl Books {
             self.adopted.enter(node, external_id, id);
         }
         let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
+        self.note_allocated(&allocation, BeginCause::Adopted);
         self.enter_held(allocation);
         Ok(Placement { node, allocation: id, gpus, alternative: 0, units })
     }
@@ -140,7 +142,6 @@ impl Books {
         self.change(slot, UNHEALTHY, |books| books.nodes.take_held(slot, demand, gpus, units.as_ref()));
         self.sums.allocate(slot, demand);
         self.sums.shortfall_changed(&self.nodes, slot);
-        self.note_allocated(&allocation);
         self.ledger.insert(allocation, &mut self.nodes);
     }
 

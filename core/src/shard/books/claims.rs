@@ -15,6 +15,7 @@ use super::{Books, Dirty, FreeBooks, shortfall_of};
 use crate::books::{CLAIMED, Cause, Claim, Entry, ExactAmounts, WITHHELD};
 use crate::ids::{AllocationId, BundleId};
 use crate::index::Slot;
+use crate::journal::BeginCause;
 use crate::limits::CLAIMS_PER_NODE_MAX;
 use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
@@ -279,7 +280,7 @@ impl Books {
         let node = self.nodes.hot(slot).id;
         self.bump_version(slot);
         let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
-        self.note_allocated(&allocation);
+        self.note_allocated(&allocation, BeginCause::Claimed);
         self.enter_bundle(bundle, &allocation);
         self.ledger.insert(allocation, &mut self.nodes);
         let placement = Placement { node, allocation: id, gpus, alternative: 0, units };

@@ -7,6 +7,7 @@ use super::{Allocation, Books, COLD, Dirty, HOT, NodeTable, short_of};
 use crate::books::{ExactAmounts, RESERVED, WITHHELD};
 use crate::ids::{AllocationId, BundleId, OwnerId, StatementId};
 use crate::index::Slot;
+use crate::journal::BeginCause;
 use crate::link::Decision;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
@@ -135,6 +136,7 @@ impl Books {
         self.sums.hold(slot, &demand, -1);
         self.bump_version(slot);
         let placement = self.record(slot, &demand, (gpus, units), 0);
+        self.note_cause(placement.allocation, BeginCause::Committed);
         if let Some(allocation) = self.ledger.get(placement.allocation) {
             self.enter_bundle(bundle, &allocation);
         }

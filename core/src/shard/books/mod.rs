@@ -39,7 +39,7 @@ use reservations::Reservations;
 pub use reservations::{ReservationView, Reserve};
 pub(crate) use room::Room;
 pub(crate) use sums::{Sums, add_withheld, shortfall_of};
-pub(crate) use table::{ALL, COLD, CUSTOM, ColdNode, HOT, HotNode, IDENTITY, NodeTable, Taken};
+pub(crate) use table::{ADDED, ALL, COLD, CUSTOM, ColdNode, HOT, HotNode, IDENTITY, NodeTable, STATE, Taken};
 pub(crate) use totals::Totals;
 use withheld::Entries;
 
@@ -48,7 +48,7 @@ use super::rejection::{UnknownAllocation, UnknownNode};
 use crate::books::{Kinds, PROMISED, UNHEALTHY, WITHHELD};
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::Slot;
-use crate::journal::{Effect, NodeRemoved};
+use crate::journal::{BeginCause, Effect, NodeRemoved};
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
@@ -196,7 +196,7 @@ impl Books {
         self.sums.allocate(slot, demand);
         self.sums.placed += 1;
         let allocation = Allocation { id, demand: demand.clone(), gpus, units: units.clone(), node: slot };
-        self.note_allocated(&allocation);
+        self.note_allocated(&allocation, BeginCause::Placed);
         self.ledger.insert(allocation, &mut self.nodes);
         Placement { node, allocation: id, gpus, alternative, units }
     }
@@ -365,7 +365,7 @@ impl Books {
 
     /// Notes a new allocation, if there is a journal.
     #[inline(always)]
-    fn note_allocated(&mut self, allocation: &Allocation) {
+    fn note_allocated(&mut self, allocation: &Allocation, cause: BeginCause) {
         if self.effects.is_none() {
             return;
         }
@@ -374,7 +374,19 @@ impl Books {
         let external_id = self.adopted.external_id(id);
         let demand = demand.clone();
         let units = units.clone();
-        self.note(|| Effect::Allocated(AllocationRecord { id, node, demand, gpus, units, external_id }));
+        let record = AllocationRecord { id, node, demand, gpus, units, external_id };
+        self.note(|| Effect::Allocated(record, cause));
+    }
+
+    /// Corrects how an allocation came about that was just made, if there is a journal.
+    pub(crate) fn note_cause(&mut self, id: AllocationId, why: BeginCause) {
+        let Some(effects) = &mut self.effects else { return };
+        // It is the last effect, or nearly so.
+        let made = effects.iter_mut().rev().find_map(|effect| match effect {
+            Effect::Allocated(record, cause) if record.id == id => Some(cause),
+            _ => None,
+        });
+        *made.expect("the allocation was made in this batch") = why;
     }
 
     /// Notes all effects from now on, for a journal.
@@ -389,7 +401,7 @@ impl Books {
         let changed: Vec<NodeId> = effects
             .iter()
             .filter_map(|effect| match effect {
-                Effect::Allocated(record) => Some(record.node),
+                Effect::Allocated(record, _) => Some(record.node),
                 _ => None,
             })
             .collect();

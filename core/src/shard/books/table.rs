@@ -29,7 +29,11 @@ pub(crate) const COLD: Changes = 2;
 pub(crate) const IDENTITY: Changes = 4;
 /// A change to the books of custom resources. They are in the cold part, and follow from the allocations.
 pub(crate) const CUSTOM: Changes = 8;
-/// All kinds of changes.
+/// The node was added. Only the journal tells this apart.
+pub(crate) const ADDED: Changes = 16;
+/// A change to the state. Only the journal tells this apart.
+pub(crate) const STATE: Changes = 32;
+/// All kinds of changes that views tell apart.
 pub(crate) const ALL: Changes = HOT | COLD | IDENTITY;
 
 /// The other fields that a placement reads and writes.
@@ -163,7 +167,7 @@ impl NodeTable {
         let before = self.by_id.insert(id, slot);
         assert!(before.is_none(), "node {id} is registered twice");
         self.open_books(slot);
-        self.touch(slot, ALL);
+        self.touch(slot, ALL | ADDED);
         slot
     }
 
@@ -225,7 +229,7 @@ impl NodeTable {
     }
 
     pub(super) fn set_state(&mut self, slot: Slot, state: NodeState) {
-        self.touch(slot, HOT | COLD);
+        self.touch(slot, HOT | COLD | STATE);
         let place = &mut self.rooms[slot as usize].state;
         assert!(place.is_some(), "slot {slot} is vacant");
         *place = Some(state);

@@ -11,8 +11,9 @@ use wharf_core::limits::CANDIDATES_IN_FLIGHT_MAX;
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::state::{Origin, SessionChange};
 
+use super::events::{EventsOfConnection, EventsWanted};
 use super::follow::{Follow, Followed};
-use super::held::Held;
+use super::held::{Held, Leaves};
 use super::hello::Greeting;
 use super::input::Input;
 use super::placing::{Learning, Submission};
@@ -88,6 +89,8 @@ pub(super) enum Stalled {
     Learn(Asker, Learning),
     /// The peer, to take replies before it gets a page of changes.
     Follow(Followed),
+    /// The peer, to take replies before it gets a page of events.
+    Events(EventsWanted),
 }
 
 /// A connection.
@@ -126,6 +129,8 @@ pub(super) struct Connection {
     pub(super) candidates: Candidates,
     /// The follower state, if the connection follows changes.
     pub(super) follow: Option<Follow>,
+    /// What it has asked, if the connection follows events.
+    pub(super) events: Option<EventsOfConnection>,
     /// It is listed in the service's `touched`.
     pub(super) is_touched: bool,
     /// It is listed in the service's `holding`.
@@ -157,6 +162,7 @@ impl Connection {
             groups_waiting: 0,
             candidates: Candidates::default(),
             follow: None,
+            events: None,
             is_touched: false,
             is_listed: false,
             is_fresh: false,
@@ -226,7 +232,8 @@ impl Connection {
             }
             session.answer(sequence, reply);
         }
-        self.count_unwritten(start, only_looks);
+        let leaves = if kind == Kind::Events.number() { Leaves::AtOnce } else { Leaves::of(only_looks) };
+        self.count_unwritten(start, leaves);
         change
     }
 
@@ -241,13 +248,13 @@ impl Connection {
 
     /// Counts one more reply, which `out` has from `start` on. A peer that takes no replies gets none. A reply that
     /// tells of what is not durable yet is held.
-    fn count_unwritten(&mut self, start: usize, only_looks: bool) {
+    fn count_unwritten(&mut self, start: usize, leaves: Leaves) {
         if self.is_broken {
             return self.out.truncate(start);
         }
         self.unwritten += 1;
         self.unwritten_bytes += self.out.len() - start;
-        if !self.held.hold(&mut self.out, start, only_looks) {
+        if !self.held.hold(&mut self.out, start, leaves) {
             self.replies += 1;
         }
     }
@@ -286,7 +293,7 @@ impl Connection {
     pub(super) fn say(&mut self, bytes: &[u8]) {
         let start = self.out.len();
         self.out.extend_from_slice(bytes);
-        self.count_unwritten(start, true);
+        self.count_unwritten(start, Leaves::DurableOrFull);
     }
 
     /// Returns whether a request is new and must be executed. The kept outcome of an answered request is sent again.
@@ -307,7 +314,7 @@ impl Connection {
             Admission::Answered(reply) => {
                 let start = self.out.len();
                 self.out.extend_from_slice(reply);
-                self.count_unwritten(start, false);
+                self.count_unwritten(start, Leaves::Durable);
                 Ok(false)
             }
             Admission::Stale => {

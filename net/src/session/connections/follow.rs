@@ -386,6 +386,7 @@ impl ConnectionService {
 
     /// Goes on with a follow request once the peer has taken its replies.
     pub(super) fn resume_follow(&mut self, key: ConnectionKey, now: Time) {
+        self.resume_events(key, now);
         let connection = &mut self.connections[key];
         if !matches!(connection.stalled, Some(Stalled::Follow(_))) || connection.has_unwritten() {
             return;
@@ -463,19 +464,25 @@ impl ConnectionService {
         self.answer(followed.asker, &reply, now);
     }
 
-    /// Answers the waiting request of a connection without a change.
+    /// Answers the waiting requests of a connection without a change, and without events.
     pub(super) fn end_follow(&mut self, key: ConnectionKey, now: Time) {
+        self.end_wait_for_changes(key, now);
+        self.end_events(key, now);
+    }
+
+    fn end_wait_for_changes(&mut self, key: ConnectionKey, now: Time) {
         let waiting = self.connections[key].follow.as_mut().and_then(|follow| follow.waiting.take());
         if let Some(followed) = waiting {
             self.answer_follow(&followed, None, now);
         }
     }
 
-    /// Handles the shards' announcements of new views. Returns whether there were any.
+    /// Handles the shards' announcements of new views, and pages of events. Returns whether there were any.
     pub(super) fn handle_news(&mut self, now: Time) -> bool {
+        let has_pages = self.handle_event_pages(now);
         let views = self.port.views();
         if !views.has_news() {
-            return false;
+            return has_pages;
         }
         let mut shards = Vec::new();
         views.take_news(|shard| shards.push(shard));
@@ -489,25 +496,28 @@ impl ConnectionService {
         true
     }
 
-    /// Returns when the first waiting follow request must be answered.
+    /// Returns when the first request that waits for changes or events must be answered.
     pub(super) fn next_follow_deadline(&self) -> Option<Time> {
         let follows = self.followers.iter().filter_map(|&key| self.connections[key].follow.as_ref());
-        follows.filter_map(|follow| follow.waiting.as_ref()).map(|followed| followed.until).min()
+        let follows = follows.filter_map(|follow| follow.waiting.as_ref()).map(|followed| followed.until);
+        follows.chain(self.next_events_deadline()).min()
     }
 
-    /// Answers the follow requests whose deadline has passed.
+    /// Answers the requests for changes and events whose deadline has passed.
     pub(super) fn expire_follows(&mut self, now: Time) {
+        self.expire_events(now);
         for at in 0..self.followers.len() {
             let key = self.followers[at];
             let waiting = self.connections[key].follow.as_ref().and_then(|follow| follow.waiting.as_ref());
             if waiting.is_some_and(|followed| followed.until <= now) {
-                self.end_follow(key, now);
+                self.end_wait_for_changes(key, now);
             }
         }
     }
 
     /// Handles the end of a connection. Its client's views are kept for a while.
     pub(super) fn depart(&mut self, key: ConnectionKey, now: Time) {
+        self.leave_events(key);
         let Some(follow) = self.connections[key].follow.take() else { return };
         self.followers.retain(|&other| other != key);
         let nanos = u64::try_from(DEPARTED_FOR.as_nanos()).expect("half a minute");

@@ -22,6 +22,24 @@ struct Mark {
     only_looks: bool,
 }
 
+/// When a reply may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaves {
+    /// Once all that is known now is durable.
+    Durable,
+    /// The same, but also while the storage is full. It shows what is not durable yet, but promises nothing.
+    DurableOrFull,
+    /// Now. It tells only of what is durable.
+    AtOnce,
+}
+
+impl Leaves {
+    /// Returns when the reply to a request leaves that may be read-only.
+    pub(super) fn of(only_looks: bool) -> Self {
+        if only_looks { Self::DurableOrFull } else { Self::Durable }
+    }
+}
+
 /// The held replies of a connection. Without a journal there are none.
 pub(super) struct Held {
     journal: Option<JournalPort>,
@@ -52,11 +70,11 @@ impl Held {
     }
 
     /// Takes the reply that `out` has from `start` on, unless it may leave now. Returns whether it is held, until
-    /// [`assign`](Self::assign). A reply that `only_looks` may leave while the storage is full: it shows what is not durable
-    /// yet, but promises nothing.
-    pub(super) fn hold(&mut self, out: &mut Vec<u8>, start: usize, only_looks: bool) -> bool {
+    /// [`assign`](Self::assign).
+    pub(super) fn hold(&mut self, out: &mut Vec<u8>, start: usize, leaves: Leaves) -> bool {
         let Some(journal) = &self.journal else { return false };
-        if only_looks && journal.is_full() {
+        let only_looks = leaves != Leaves::Durable;
+        if leaves == Leaves::AtOnce || (only_looks && journal.is_full()) {
             return false;
         }
         let bytes = out.len() - start;

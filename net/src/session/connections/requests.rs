@@ -83,6 +83,7 @@ impl ConnectionService {
             | Kind::PlaceInto
             | Kind::SubmitStatement => return self.handle_planning(asker, asked),
             Kind::Follow => return self.handle_follow(asker, &read_body(asked)?),
+            Kind::Events => return self.handle_events(asker, &read_body(asked)?),
             Kind::AddNodes => self.ask_registrar(asker, Question::Add(read_body(asked)?)),
             Kind::UpdateNodes => self.ask_registrar(asker, Question::Update(read_body(asked)?)),
             Kind::DrainNodes => self.ask_registrar(asker, Question::Drain(read_body(asked)?)),

@@ -1,0 +1,178 @@
+//! Output of `wharf events`: one line of text per event for people, one JSON object per line for programs.
+
+use serde_json::{Value, json};
+use wharf_core::ids::{AllocationId, GroupId, SessionId};
+use wharf_net::protocol::{
+    BEGUN_ADOPTED, BEGUN_CLAIMED, BEGUN_COMMITTED, BEGUN_PLACED, BEGUN_WAITED, CHANGED_NEW, CHANGED_SPEC,
+    CHANGED_STATE, ClaimBody, ENDED_EVICTED, ENDED_NODE_LOST, ENDED_NODE_REMOVED, ENDED_RELEASED,
+    ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP, EVENT_GROUP_REMOVED, EVENT_INSIDE,
+    EVENT_KINDS, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_STARTED,
+    EventBody, EventGroup, EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED,
+    WireAllocation, WireGroup, WireSession,
+};
+
+use super::node_view::state_name;
+use super::print::{amounts, given, given_text, labels, say, seconds, units};
+use super::watch_view::{holding_text, holding_view};
+
+/// Returns the name of what happened.
+fn name(event: &EventBody) -> &'static str {
+    match (event.what, event.cause) {
+        (EVENT_STARTED, _) => "started",
+        (EVENT_BEGUN, BEGUN_PLACED) => "placed",
+        (EVENT_BEGUN, BEGUN_WAITED) => "placed_after_wait",
+        (EVENT_BEGUN, BEGUN_COMMITTED) => "committed",
+        (EVENT_BEGUN, BEGUN_CLAIMED) => "claim_granted",
+        (EVENT_BEGUN, BEGUN_ADOPTED) => "adopted",
+        (EVENT_BEGUN, _) => "begun",
+        (EVENT_BUNDLE, _) => "bundle",
+        (EVENT_INSIDE, _) => "placed_into",
+        (EVENT_ENDED, ENDED_RELEASED) => "released",
+        (EVENT_ENDED, ENDED_EVICTED) => "evicted",
+        (EVENT_ENDED, ENDED_NODE_REMOVED) => "ended_with_node",
+        (EVENT_ENDED, ENDED_NODE_LOST) => "lost_with_node",
+        (EVENT_ENDED, ENDED_TAKEN_BACK) => "taken_back",
+        (EVENT_ENDED, _) => "ended",
+        (EVENT_NODE, cause) if cause & CHANGED_NEW != 0 => "node_added",
+        (EVENT_NODE, cause) if cause & CHANGED_SPEC != 0 => "node_updated",
+        (EVENT_NODE, cause) if cause & CHANGED_STATE != 0 => "node_state",
+        (EVENT_NODE, _) => "node_holds",
+        (EVENT_NODE_COUNT, _) => "node_version",
+        (EVENT_NODE_REMOVED, _) => "node_removed",
+        (EVENT_GROUP, _) => "group",
+        (EVENT_GROUP_REMOVED, _) => "group_removed",
+        (EVENT_KINDS, _) => "kinds",
+        (EVENT_SESSION_ENDED, SESSION_CLOSED) => "session_closed",
+        (EVENT_SESSION_ENDED, SESSION_EXPIRED) => "session_expired",
+        (EVENT_SESSION_ENDED, _) => "session_evicted",
+        _ => "other",
+    }
+}
+
+fn allocation(id: WireAllocation) -> String {
+    AllocationId::from(id).to_string()
+}
+
+fn group(id: WireGroup) -> String {
+    GroupId::from(id).to_string()
+}
+
+fn session(id: WireSession) -> String {
+    SessionId::from(id).to_string()
+}
+
+/// Adds the fields of a node to a line.
+fn add_node(line: &mut Value, node: &EventNode) {
+    let body = &node.body;
+    line["name"] = json!(body.name);
+    line["state"] = json!(state_name(node.state));
+    line["capacity"] = json!({
+        "cpu": units(body.cpu),
+        "memory": units(body.memory),
+        "gpus": body.gpus,
+        "resources": amounts(&body.custom),
+        "labels": labels(&body.labels),
+    });
+    line["unhealthy"] = json!(node.unhealthy);
+    if let Some(reservation) = &node.reservation {
+        line["reservation"] = json!({ "owner": reservation.owner, "until": given(reservation.until) });
+    }
+    let pending = &node.pending;
+    let releasing = |releasing: &ReleasingBody| json!({ "allocation": allocation(releasing.allocation), "until": releasing.until });
+    line["releasing"] = pending.releasing.iter().map(releasing).collect();
+    let claim = |claim: &ClaimBody| json!({ "allocation": allocation(claim.allocation), "holds": holding_view(&claim.holds) });
+    line["claims"] = pending.claims.iter().map(claim).collect();
+    line["untold"] = pending.untold.into();
+}
+
+/// Adds the fields of a group to a line.
+fn add_group(line: &mut Value, now: &EventGroup) {
+    let bundle = |bundle: &EventGroupBundle| {
+        json!({
+            "index": bundle.index,
+            "cpu": units(bundle.demand.cpu),
+            "memory": units(bundle.demand.memory),
+            "gpu": units(bundle.demand.gpu),
+            "resources": amounts(&bundle.demand.custom),
+            "node_id": given(bundle.node),
+            "allocation": bundle.allocation.map(allocation),
+            "lost": bundle.lost.map(allocation),
+        })
+    };
+    line["min_members"] = now.min_members.into();
+    line["priority"] = now.priority.into();
+    line["bundles"] = now.bundles.iter().map(bundle).collect();
+}
+
+/// Returns an event in JSON. Fields that do not belong to it are left out.
+fn event_line(event: &EventBody) -> Value {
+    let mut line = json!({
+        "position": event.position,
+        "time": event.time,
+        "event": name(event),
+        "whole": event.is_whole,
+    });
+    let fields = [
+        ("allocation", event.allocation.map(|id| json!(allocation(id)))),
+        ("into", event.into.map(|id| json!(allocation(id)))),
+        ("group", event.group.map(|id| json!(group(id)))),
+        ("session", event.session.map(|id| json!(session(id)))),
+        ("bundle", (event.what == EVENT_BUNDLE).then(|| json!(event.bundle))),
+        ("node_id", given(event.node).map(Into::into)),
+        ("version", given(event.version).map(Into::into)),
+        ("incarnation", given(event.incarnation.into()).map(Into::into)),
+        ("kinds", (event.what == EVENT_KINDS).then(|| json!(event.kinds))),
+        ("holds", event.holds.as_deref().map(holding_view)),
+        ("external_id", given_text(&event.external_id).map(Into::into)),
+    ];
+    for (field, value) in fields {
+        value.into_iter().for_each(|value| line[field] = value);
+    }
+    event.node_now.iter().for_each(|node| add_node(&mut line, node));
+    event.group_now.iter().for_each(|now| add_group(&mut line, now));
+    line
+}
+
+fn event_text(event: &EventBody) -> String {
+    let mut text = format!("{} {} s {}", event.position, seconds(event.time), name(event));
+    let mut add = |part: String| {
+        text.push(' ');
+        text.push_str(&part);
+    };
+    event.allocation.into_iter().for_each(|id| add(allocation(id)));
+    event.into.into_iter().for_each(|id| add(format!("into {}", allocation(id))));
+    event.group.into_iter().for_each(|id| add(group(id)));
+    event.session.into_iter().for_each(|id| add(session(id)));
+    if event.what == EVENT_BUNDLE {
+        add(format!("bundle {}", event.bundle));
+    }
+    match &event.node_now {
+        Some(node) => add(format!("{} (n{}) {}", node.body.name, event.node, state_name(node.state))),
+        None => given(event.node).into_iter().for_each(|node| add(format!("n{node}"))),
+    }
+    if event.what == EVENT_STARTED {
+        add(event.incarnation.to_string());
+    }
+    event.holds.iter().for_each(|holds| add(format!("{{{}}}", holding_text(holds))));
+    given_text(&event.external_id).into_iter().for_each(|name| add(format!("`{name}`")));
+    text
+}
+
+/// Prints events.
+pub(super) struct Printer {
+    json: bool,
+}
+
+impl Printer {
+    pub(super) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    pub(super) fn event(&self, event: &EventBody) {
+        if self.json {
+            say(format_args!("{}", event_line(event)));
+        } else if event.what != EVENT_NODE_COUNT {
+            say(format_args!("{}", event_text(event)));
+        }
+    }
+}

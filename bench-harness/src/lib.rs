@@ -9,6 +9,7 @@
 //! | [`replay`] | the driver, its report, the placements file |
 //! | [`demo`] | a whole service on loopback under churn; a good first run |
 //! | [`durability`] | what it costs that a reply survives a crash |
+//! | [`recovery`] | how long a start takes after the service was killed |
 //! | [`engine`] | one step of a shard, compared with a floor and a linear scan: speed, visits, memory |
 //! | [`figures`] | the tables of `docs/benchmarks.md`, generated from measurements |
 //! | [`groups`] | gangs created and removed over QUIC |
@@ -25,6 +26,7 @@ pub mod durability;
 pub mod engine;
 pub mod figures;
 pub mod groups;
+pub mod recovery;
 pub mod replay;
 pub mod target;
 pub mod trace;

@@ -152,6 +152,11 @@ impl Globals {
         }
     }
 
+    /// Notes the nodes of a page. A unit tells only of nodes with an identity.
+    pub fn meet_nodes(&mut self, partition: &PartitionState) {
+        partition.nodes.iter().for_each(|node| self.meet(node.registration.id));
+    }
+
     /// Notes that a node exists.
     fn meet(&mut self, node: NodeId) {
         self.next_node = self.next_node.max(node.0 + 1);
@@ -207,11 +212,9 @@ impl Rebuild {
     /// # Errors
     /// When a record is of something that is not recorded.
     pub fn add(&mut self, partition: PartitionState) -> Result<(), RecoveryError> {
+        self.globals.meet_nodes(&partition);
         let PartitionState { id, nodes, allocations, reservations, claims, releasing, bundles, inside } =
             partition;
-        for record in &nodes {
-            self.globals.meet(record.registration.id);
-        }
         let records = self.records(id)?;
         for record in nodes {
             let image = NodeImage { record, reservation: None, claims: Vec::new(), releasing: Vec::new() };

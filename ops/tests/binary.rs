@@ -27,6 +27,8 @@ mod geometry;
 mod groups;
 #[path = "binary/journal.rs"]
 mod journal;
+#[path = "binary/kills.rs"]
+mod kills;
 #[path = "binary/memory.rs"]
 mod memory;
 #[path = "binary/metrics.rs"]

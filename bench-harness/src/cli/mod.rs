@@ -7,6 +7,7 @@ mod engine;
 mod figures;
 mod generate;
 mod groups;
+mod recovery;
 mod replay;
 mod verify;
 mod views;
@@ -47,6 +48,8 @@ enum Command {
     Groups(groups::GroupsArgs),
     /// Measure what it costs that a reply survives a crash, by mode and requests in flight.
     Durability(durability::DurabilityArgs),
+    /// Measure how long a start takes after the service was killed, by the size of the store.
+    Recovery(recovery::RecoveryArgs),
     /// Run the measurements and write the tables of docs/benchmarks.md with commit, machine and date.
     Figures(figures::FiguresArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
@@ -69,6 +72,7 @@ impl Cli {
             Command::Contention(args) => args.run(),
             Command::Groups(args) => args.run(),
             Command::Durability(args) => args.run(),
+            Command::Recovery(args) => args.run(),
             Command::Figures(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),

@@ -112,13 +112,13 @@ pub(super) fn between(rng: &mut Rng, low: u32, high: u32) -> u32 {
 }
 
 /// Makes nodes. Nodes share equal texts, as in the service.
-pub(super) struct NodeMaker {
+pub(crate) struct NodeMaker {
     texts: std::collections::HashMap<String, std::sync::Arc<str>>,
     made: u64,
 }
 
 impl NodeMaker {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { texts: std::collections::HashMap::new(), made: 0 }
     }
 
@@ -132,7 +132,7 @@ impl NodeMaker {
     }
 
     /// Makes the next node with a size of openb. Every second node has eight GPUs.
-    pub(super) fn openb(&mut self, rng: &mut Rng) -> NodeSpec {
+    pub(crate) fn openb(&mut self, rng: &mut Rng) -> NodeSpec {
         let with_gpus = self.made.is_multiple_of(2);
         let &(_, cores, gib, model) = draw(rng, if with_gpus { &GPU_SIZES } else { &CPU_SIZES });
         let cpu = Amount::whole(cores);

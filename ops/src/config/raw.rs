@@ -48,7 +48,7 @@ settings! {
         /// once.
         pub durability: String = "sync".to_owned(),
         /// The number of MiB of the journal after which a checkpoint is made.
-        pub checkpoint_mib: u64 = 256,
+        pub checkpoint_mib: u64 = 32,
         /// The number of newest MiB of the journal that are kept for those who follow events, although no start needs them.
         pub events_mib: u64 = 64,
         /// The number of shards; by default one per core that is not used by an I/O thread.

@@ -94,6 +94,9 @@ impl Journal {
         // Relaxed: statistics; nothing depends on their order.
         counters.checkpoint_from.store(store.checkpoint_from()?, Ordering::Relaxed);
         counters.checkpoint_at.store(clock.now().0, Ordering::Relaxed);
+        // The tail that this start read is in the way of the next one too, so it counts for the next checkpoint.
+        // Relaxed: the thread that reads it does not run yet.
+        counters.tail_bytes.store(store.recovery().bytes, Ordering::Relaxed);
         let inbox = Arc::new(Inbox {
             messages: Mutex::default(),
             bell: Arc::clone(port.bell()),

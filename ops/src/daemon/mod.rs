@@ -19,6 +19,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, mpsc};
 use std::task::Waker;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, watch};
@@ -91,6 +92,17 @@ pub enum DaemonError {
     Panicked(String),
 }
 
+/// How long a start took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StartTimes {
+    /// Reading the store: the checkpoint, and the journal after it.
+    pub store: Duration,
+    /// Opening the engine over what was read.
+    pub engine: Duration,
+    /// All of the start, until requests are taken.
+    pub total: Duration,
+}
+
 /// A running service.
 pub struct Daemon {
     /// The served address, with the actual port if the system chose it.
@@ -101,6 +113,8 @@ pub struct Daemon {
     pub metrics: Arc<Metrics>,
     /// The handle of the registrar.
     pub registrar: RegistrarHandle,
+    /// How long its start took.
+    pub start_times: StartTimes,
     certificate: Arc<ServerCertificate>,
     config: Config,
     shared: Arc<ServerShared>,
@@ -127,7 +141,10 @@ impl Daemon {
     /// When the data directory, the certificate or the address cannot be used. The checkpoint of the last run
     /// then stays valid.
     pub fn start(config: Config) -> Result<Self, DaemonError> {
+        let begun = Instant::now();
+        let mut start_times = StartTimes::default();
         let (mut store, mut state) = Store::open(&config.data_dir, config.partitions, config.durability)?;
+        start_times.store = begun.elapsed();
         let (chain, key) = certificate::load_or_create(&config.data_dir, config.tls.as_ref())?;
         let certificate = ServerCertificate::new(chain.clone(), key)?;
         let sockets = bind(config.listen, config.io_threads)?;
@@ -146,8 +163,10 @@ impl Daemon {
         let globals = Globals::copy(&state)
             .state(u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16"));
         let sessions = std::mem::take(&mut state.sessions);
+        let opening = Instant::now();
         let mut engine = Engine::open(state, &config.engine, wakers)?;
         engine.check()?;
+        start_times.engine = opening.elapsed();
         engine.registrar.heartbeats().set_lost_after(config.node_lost_after, engine.now);
         let clock = ServiceClock::starting_at(engine.now);
         let shared = ServerShared::new(
@@ -200,9 +219,9 @@ impl Daemon {
             gates.push(gate);
             io_threads.push(start_io(thread, number, &metrics, &failed, opened)?);
         }
-        let begun = store.begin(engine.incarnation, &globals)?;
+        let of_journal = store.begin(engine.incarnation, &globals)?;
         let store = Arc::new(store);
-        let journal: Option<Journal> = match (engine.journal, begun, checkpoint_port) {
+        let journal: Option<Journal> = match (engine.journal, of_journal, checkpoint_port) {
             (Some(feed), Some(begun), Some(port)) => {
                 let checkpoints = (port, checkpoint_waker);
                 Some(Journal::start(feed, begun, checkpoints, &globals, &store, &clock, &config)?)
@@ -223,12 +242,13 @@ impl Daemon {
             // A thread that has already exited has reported why.
             let _ = gate.send(());
         }
+        start_times.total = begun.elapsed();
         describe_journal(&store, books);
         if !address.ip().is_loopback() {
             warn!(%address, "serving beyond this machine: clients are not authenticated yet, and a certificate of your own (tls_certificate, tls_key) is needed");
         }
         info!(%address, shards = config.engine.shards, io_threads = config.io_threads, incarnation = engine.incarnation.0,
-            nodes, data_dir = %config.data_dir.display(), "serving");
+            nodes, start = ?start_times.total, data_dir = %config.data_dir.display(), "serving");
         Ok(Self {
             address,
             certificates: chain,
@@ -238,6 +258,7 @@ impl Daemon {
             incarnation: engine.incarnation,
             metrics,
             registrar,
+            start_times,
             shutdown,
             failed,
             stop: engine.stop,
@@ -336,7 +357,7 @@ impl Daemon {
 
 /// Logs what recovery found and when replies leave. `books` is the hash of the books that the start has.
 fn describe_journal(store: &Store, books: StateHash) {
-    let Recovery { appends, units, taken_back, is_cut } = store.recovery();
+    let Recovery { appends, units, taken_back, is_cut, .. } = store.recovery();
     if is_cut {
         warn!(
             "the last write of the run before was not whole, and is cut off: it was not acknowledged, unless the disk lost what it had synced"

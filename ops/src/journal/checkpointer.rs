@@ -166,6 +166,7 @@ impl Checkpointer {
         let pause = (now.nanos_since(asked) * (PAGE_SHARE - 1)).min(PAUSE_MAX_NS);
         let due = now.plus_nanos(pause);
         for partition in &page.partitions {
+            self.globals.meet_nodes(partition);
             row::rows_of(partition, &kinds).try_for_each(|row| run.writer.row(&row))?;
         }
         match page.next {

@@ -83,6 +83,8 @@ pub struct Recovery {
     pub appends: u64,
     /// Units in them.
     pub units: u64,
+    /// The bytes of their values.
+    pub bytes: u64,
     /// What was taken back.
     pub taken_back: TakenBack,
     /// The last write of the run before was not whole, and is cut off.
@@ -541,6 +543,7 @@ impl Reading<'_> {
             rebuild.apply(unit)?;
         }
         self.recovery.appends += 1;
+        self.recovery.bytes += bytes.len() as u64;
         self.next += 1;
         Ok(())
     }

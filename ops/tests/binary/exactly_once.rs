@@ -22,7 +22,7 @@ use crate::harness::{PATIENCE, Site, runtime, within};
 const WINDOW: usize = 64;
 /// Answers between two kills.
 const ANSWERS: usize = 300;
-const KILLS: usize = 5;
+const KILLS: usize = 12;
 
 /// What one request has left in the books.
 #[derive(Default)]

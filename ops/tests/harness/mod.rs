@@ -304,6 +304,12 @@ impl Service {
     /// Kills the daemon, as a power failure would.
     #[track_caller]
     pub fn kill(mut self) {
+        self.kill_now();
+    }
+
+    /// Like [`kill`](Self::kill), for a caller that still wants its log.
+    #[track_caller]
+    pub fn kill_now(&mut self) {
         self.child.kill().expect("it runs");
         assert!(!self.wait().success());
     }

@@ -1,0 +1,99 @@
+//! One start of the service, measured.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+use wharf_net::client::{Client, ClientConfig};
+use wharf_net::protocol::{StatusReply, StatusRequest};
+use wharf_ops::config::Config;
+use wharf_ops::daemon::Daemon;
+
+/// The unit of times in `/proc`, on every machine that Linux runs on today.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What a start took, and what it found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Started {
+    pub(super) nodes: u64,
+    pub(super) allocations: u64,
+    pub(super) shards: u64,
+    pub(super) total_seconds: f64,
+    pub(super) store_seconds: f64,
+    pub(super) engine_seconds: f64,
+    pub(super) cpu_seconds: f64,
+    pub(super) audit_seconds: f64,
+    pub(super) peak_bytes: u64,
+}
+
+/// Starts a service from the store in `directory`, and asks it for its books. The service does not stop: it ends with the
+/// process.
+///
+/// # Errors
+/// When it cannot start, or its books are wrong.
+pub(super) fn start(directory: &Path, shards: Option<u16>) -> anyhow::Result<Started> {
+    let mut config = Config::embedded(directory.to_owned());
+    config.listen.set_port(0);
+    config.metrics_listen = None;
+    if let Some(shards) = shards {
+        config.engine.shards = shards;
+    }
+    let shards = config.engine.shards;
+    let daemon = Daemon::start(config)?;
+    let times = daemon.start_times;
+    let cpu_seconds = cpu_seconds()?;
+    let peak_bytes = peak_bytes()?;
+    let config = ClientConfig {
+        server: daemon.address,
+        server_name: "localhost".to_owned(),
+        roots: daemon.certificates.clone(),
+        name: "wharf-bench recovery".to_owned(),
+        retry_for: Duration::ZERO,
+    };
+    let begun = Instant::now();
+    let status = audit(config)?;
+    let audit_seconds = begun.elapsed().as_secs_f64();
+    std::mem::forget(daemon);
+    Ok(Started {
+        nodes: status.shards.iter().map(|shard| shard.nodes()).sum(),
+        allocations: status.shards.iter().map(|shard| shard.allocations).sum(),
+        shards: u64::from(shards),
+        total_seconds: times.total.as_secs_f64(),
+        store_seconds: times.store.as_secs_f64(),
+        engine_seconds: times.engine.as_secs_f64(),
+        cpu_seconds,
+        audit_seconds,
+        peak_bytes,
+    })
+}
+
+/// Returns the status of the service, after a check of all its books.
+fn audit(config: ClientConfig) -> anyhow::Result<StatusReply> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = Client::connect(config).await?;
+        let status = client.status(&StatusRequest { audit: true }).await?;
+        ensure!(status.books_hash.is_some(), "the books were not checked");
+        Ok(status)
+    })
+}
+
+/// Returns the processor time of all threads of this process so far.
+fn cpu_seconds() -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").context("Linux says how long a process ran")?;
+    // The name of the program is in parentheses and may have spaces. User and system time are fields 14 and 15.
+    let (_, fields) = stat.rsplit_once(')').context("the name ends")?;
+    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks = ticks.sum::<Result<u64, _>>().context("numbers of ticks")?;
+    Ok(ticks as f64 / TICKS_PER_SECOND)
+}
+
+/// Returns the most memory that this process had so far.
+fn peak_bytes() -> anyhow::Result<u64> {
+    let status =
+        std::fs::read_to_string("/proc/self/status").context("Linux says how much memory a process had")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("it says the peak")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("a number of KiB")?;
+    Ok(kib * 1024)
+}

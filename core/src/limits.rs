@@ -139,6 +139,10 @@ pub const EXPLAIN_SLOTS_PER_NODE: u32 = 4;
 pub const AUDIT_PAGE_NODES: u32 = 32;
 /// The number of allocations after which a page of an audit ends. A node that was started is read to its end.
 pub const AUDIT_PAGE_ALLOCATIONS: u32 = 256;
+/// The maximum time to live of a lease, in ns: 365 days.
+pub const LEASE_NS_MAX: u64 = 365 * 86_400 * 1_000_000_000;
+/// The maximum number of allocations whose lease is over that one `GoOn` command ends.
+pub const LEASES_ENDED_MAX: u32 = 256;
 /// The number of nodes and allocations after which a page of a checkpoint ends. A node that was started is read to its
 /// end.
 pub const CHECKPOINT_PAGE_RECORDS: u32 = 256;
@@ -216,6 +220,8 @@ pub const GROUP_BUNDLES_MAX: usize = 1024;
 /// The number of ended bundles that a view tells planners, the newest of its shard. A planner that misses more
 /// compares its bundles with the view. Takes at most 64 bytes per bundle in the shard, and as much in a view.
 pub const BUNDLES_ENDED_KEPT: u64 = 4096;
+/// The number of expired leases that a view tells followers, the newest of its shard. Takes 16 bytes per lease.
+pub const LEASES_EXPIRED_KEPT: u64 = 4096;
 /// The maximum number of groups of one planner.
 pub const GROUPS_MAX: usize = 1 << 20;
 /// The maximum number of operations of one statement. Their indexes are u16.

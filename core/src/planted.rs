@@ -65,6 +65,10 @@ pub enum PlantedBug {
     SpreadForgetsPlaced,
     /// A caller that would wait for a group is refused at once.
     GroupNeverWaits,
+    /// A renewal of a lease is answered, and the lease ends when it would have without it.
+    RenewalForgotten,
+    /// A renewal of a session's leases does not reach the journal.
+    RenewalNotJournaled,
     /// A session forgets one more outcome than was acknowledged (checked in wharf-net).
     OutcomeForgottenEarly,
     /// A resumed session knows no outcome (checked in wharf-net).

@@ -10,13 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, ShardId};
+use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, SessionId, ShardId};
 use crate::index::PolicyState;
 use crate::journal::{Changes, Effect, NodeImage, NodeNews, NodeRemoved, Unit};
 use crate::map::FixedMap;
 use crate::registrar::RemovedNodes;
 use crate::state::{
-    AllocationRecord, BundleRecord, GranularityState, GroupRecord, InsideRecord, PartitionState,
+    AllocationRecord, BundleRecord, GranularityState, GroupRecord, InsideRecord, LeaseRecord, PartitionState,
     RegistrarState, RemovedNode, SessionTable, ShardState, StoreState,
 };
 use crate::time::Time;
@@ -66,6 +66,10 @@ struct Records {
     allocations: FixedMap<AllocationId, AllocationRecord>,
     bundles: FixedMap<AllocationId, BundleId>,
     inside: FixedMap<AllocationId, InsideRecord>,
+    /// The deadline of a lease that belongs to a session is in `sessions`.
+    leases: FixedMap<AllocationId, LeaseRecord>,
+    /// The deadlines of the leases of sessions.
+    sessions: FixedMap<SessionId, Time>,
 }
 
 /// The global records: everything durable that belongs to no partition.
@@ -213,8 +217,17 @@ impl Rebuild {
     /// When a record is of something that is not recorded.
     pub fn add(&mut self, partition: PartitionState) -> Result<(), RecoveryError> {
         self.globals.meet_nodes(&partition);
-        let PartitionState { id, nodes, allocations, reservations, claims, releasing, bundles, inside } =
-            partition;
+        let PartitionState {
+            id,
+            nodes,
+            allocations,
+            reservations,
+            claims,
+            releasing,
+            bundles,
+            inside,
+            leases,
+        } = partition;
         let records = self.records(id)?;
         for record in nodes {
             let image = NodeImage { record, reservation: None, claims: Vec::new(), releasing: Vec::new() };
@@ -238,6 +251,7 @@ impl Rebuild {
         }
         records.bundles.extend(bundles.into_iter().map(|record| (record.allocation, record.bundle)));
         records.inside.extend(inside.into_iter().map(|record| (record.id, record)));
+        leases.into_iter().for_each(|record| records.lease(record));
         Ok(())
     }
 
@@ -287,6 +301,8 @@ impl Rebuild {
             }
             Effect::Inside(record) => drop(records.inside.insert(record.id, record)),
             Effect::Ended(id, _) => {
+                // Also if a page that was read later shows that it has ended: units before that may renew its lease.
+                records.leases.remove(&id);
                 if records.allocations.remove(&id).is_some() {
                     records.bundles.remove(&id);
                 } else {
@@ -301,6 +317,8 @@ impl Rebuild {
                 }
             }
             Effect::NodeRemoved(node) => drop(records.nodes.remove(&node.id)),
+            Effect::Leased(record) => records.lease(record),
+            Effect::SessionRenewed { session, until, .. } => drop(records.sessions.insert(session, until)),
         }
         Ok(())
     }
@@ -374,6 +392,7 @@ impl Rebuild {
             let gone: BTreeSet<AllocationId> = records.bundles.iter().filter_map(unknown).collect();
             for id in &gone {
                 records.bundles.remove(id);
+                records.leases.remove(id);
                 let node = records.allocations.remove(id).map(|allocation| allocation.node);
                 if let Some(image) = node.and_then(|node| records.nodes.get_mut(&node)) {
                     image.releasing.retain(|releasing| releasing.allocation != *id);
@@ -439,6 +458,14 @@ fn places(group: &GroupRecord) -> impl Iterator<Item = (AllocationId, BundleId)>
 }
 
 impl Records {
+    /// Records a lease. The latest deadline of a session is that of all its leases here.
+    fn lease(&mut self, record: LeaseRecord) {
+        if let Some(session) = record.session {
+            self.sessions.insert(session, record.until);
+        }
+        self.leases.insert(record.allocation, record);
+    }
+
     fn node(&mut self, node: NodeId, what: impl FnOnce() -> String) -> Result<&mut NodeImage, RecoveryError> {
         self.nodes.get_mut(&node).ok_or_else(|| RecoveryError::Node(node, what()))
     }
@@ -456,6 +483,11 @@ impl Records {
                 return Err(RecoveryError::Allocation(allocation, "its bundle".to_owned()));
             }
         }
+        for lease in self.leases.values() {
+            if !self.allocations.contains_key(&lease.allocation) {
+                return Err(RecoveryError::Allocation(lease.allocation, "its lease".to_owned()));
+            }
+        }
         for image in self.nodes.into_values() {
             for releasing in &image.releasing {
                 if !self.allocations.contains_key(&releasing.allocation) {
@@ -471,10 +503,15 @@ impl Records {
         let bundles = self.bundles.into_iter();
         state.bundles = bundles.map(|(allocation, bundle)| BundleRecord { allocation, bundle }).collect();
         state.inside = self.inside.into_values().collect();
+        let sessions = &self.sessions;
+        let deadline = |lease: &LeaseRecord| lease.session.map_or(lease.until, |session| sessions[&session]);
+        let leases = self.leases.into_values();
+        state.leases = leases.map(|lease| LeaseRecord { until: deadline(&lease), ..lease }).collect();
         state.allocations.sort_unstable_by_key(|record| record.id);
         state.releasing.sort_unstable_by_key(|record| record.allocation);
         state.bundles.sort_unstable_by_key(|record| record.allocation);
         state.inside.sort_unstable_by_key(|record| record.id);
+        state.leases.sort_unstable_by_key(|record| record.allocation);
         Ok(state)
     }
 }

@@ -212,7 +212,7 @@ pub fn protocol_page(protocol: &Path, page: &str) -> io::Result<String> {
     for file in
         ["bounded", "mod", "message", "place", "preference", "node", "agent", "books", "reservation", "group"]
             .into_iter()
-            .chain(["statement", "follow", "event", "status", "export"])
+            .chain(["statement", "follow", "event", "status", "export", "lease"])
     {
         tables.read(&std::fs::read_to_string(protocol.join(file).with_extension("rs"))?)?;
     }

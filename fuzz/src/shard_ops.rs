@@ -2,11 +2,13 @@
 
 mod fresh;
 mod layout;
+mod leases;
 mod limits;
 mod queue;
 mod reservations;
-use fresh::fresh_shard;
+use fresh::{fresh_shard, typical};
 use layout::Layout;
+use leases::{LEASES_ENDED, lasts, lease, session};
 use limits::{Limits, limits};
 use queue::QueueOrder;
 pub use reservations::{ReservationCounts, run_reservation_ops};
@@ -17,7 +19,7 @@ pub use views::{ViewCounts, run_view_ops};
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
-use wharf_core::fragmentation::{RequestShape, TypicalShapes};
+use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::{
     AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId,
 };
@@ -110,6 +112,7 @@ struct Request {
     candidates: Option<[u8; 3]>,
     wishes: Option<Wishes>,
     owner: u8,
+    lease: u8,
     full: bool,
     /// Asks for less, so that most requests fit.
     modest: bool,
@@ -152,6 +155,8 @@ enum Operation {
     Reserve(u8, Request, u8),
     EndReservation(u8, u8),
     Pass(u8),
+    RenewLease(u8, u8),
+    RenewSession(u8, u8),
 }
 
 /// The instances that an adoption names.
@@ -309,6 +314,7 @@ impl Request {
             candidates,
             preferences,
             owner: owner(self.owner),
+            lease: lease(self.lease),
             explain: if self.full { Explain::Full } else { Explain::Bounded },
         }
     }
@@ -317,30 +323,6 @@ impl Request {
 /// Returns one of three owners, or none.
 fn owner(pick: u8) -> Option<OwnerId> {
     OwnerId::new(u64::from(pick % 8).saturating_sub(4))
-}
-
-/// Returns typical requests by number. For most numbers there are none, and the shard learns them.
-fn typical(number: u8) -> Option<Arc<TypicalShapes>> {
-    let shape = |cpu, gpu, models: &[&str]| {
-        let models = (!models.is_empty()).then(|| models.iter().map(|&model| model.into()).collect());
-        RequestShape { cpu: Amount::whole(cpu), gpu, models }
-    };
-    let counted = match number % 8 {
-        0 => vec![
-            (shape(1, GpuRequest::Fraction(3000), &[]), 50),
-            (shape(2, GpuRequest::Whole(1), &[]), 30),
-            (shape(3, GpuRequest::Whole(2), &["T4"]), 9),
-            (shape(2, GpuRequest::None, &[]), 10),
-        ],
-        1 => vec![
-            (shape(4, GpuRequest::Fraction(5000), &["P100", "T4"]), 3),
-            (shape(0, GpuRequest::Whole(4), &[]), 3),
-            (shape(1, GpuRequest::Fraction(7000), &["P100"]), 3),
-        ],
-        2 => vec![(shape(1, GpuRequest::None, &[]), 1)],
-        _ => return None,
-    };
-    Some(Arc::new(TypicalShapes::covering(counted)))
 }
 
 /// The shard and the oracle, which receive the same commands.
@@ -406,6 +388,7 @@ impl Pair {
         oracle.set_space(space);
         oracle.set_reserved_nodes_percent(limits.0);
         oracle.set_allocations_per_node_max(limits.1);
+        oracle.set_leases_ended(LEASES_ENDED);
         if let Some(typical) = typical {
             oracle.set_typical_shapes(typical);
         }
@@ -497,6 +480,12 @@ impl Pair {
                 let owner = OwnerId::new(u64::from(owner % 3 + 1)).expect("not 0");
                 Command::EndReservation(node(pick), owner)
             }
+            Operation::RenewLease(pick, time) => {
+                Command::RenewLease { allocation: self.allocation(pick), lasts_ns: lasts(time) }
+            }
+            Operation::RenewSession(pick, time) => {
+                Command::RenewSession { session: session(pick), lasts_ns: lasts(time) }
+            }
             Operation::Pass(time) => {
                 self.now.0 += u64::from(time % 32);
                 self.shard.step([], self.now, &mut Vec::new());
@@ -578,6 +567,7 @@ impl Pair {
             return Err(format!("one command, {} outcomes", outcomes.len()));
         };
         self.oracle.compare(&command, outcome)?;
+        self.oracle.compare_leases(&self.shard)?;
         self.queue.take_woken(&mut self.shard, &self.oracle).map_or(Ok(()), Err)?;
         self.shard.check_invariants()?;
         let goes_on = matches!(command, Command::GoOn);

@@ -57,6 +57,16 @@ fn shard_operations_find_what_a_release_gives_back_past_a_reservation() {
     finds(run_shard_ops, PlantedBug::ReservationForgottenByReleases);
 }
 
+#[test]
+fn shard_operations_find_a_renewal_that_is_forgotten() {
+    finds(run_shard_ops, PlantedBug::RenewalForgotten);
+}
+
+#[test]
+fn shard_operations_find_a_renewal_that_the_journal_misses() {
+    finds(run_shard_ops, PlantedBug::RenewalNotJournaled);
+}
+
 fn statement_ops(input: &[u8]) -> Result<(), String> {
     run_statement_ops(input).map(drop)
 }
@@ -114,6 +124,7 @@ fn the_simulator_finds_bugs_in_a_shard() {
         PlantedBug::ReleaseRevivesUnhealthy,
         &["unhealthy_offers_nothing", "index_agrees_with_table", "panic"],
     );
+    simulator_finds(PlantedBug::RenewalForgotten, &["renewals_hold"]);
     simulator_finds(PlantedBug::ReservationForgottenByReleases, &["index_agrees_with_table", "panic"]);
     simulator_finds(PlantedBug::IndexStaleMaximum, &["index_agrees_with_table", "refusals_are_true"]);
 }

@@ -27,6 +27,10 @@ pub use groups::{
     page_limit, place_into, plan_fault, removed_group, strategy, strategy_number, topology, wait_until,
     wire_topology,
 };
+mod leases;
+use leases::lease_terms;
+pub(crate) use leases::session_renewed;
+pub use leases::{lease_lasts, renewed_body};
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
@@ -39,7 +43,7 @@ pub use statements::{conflict_body, conflict_detection, statement, statement_rep
 use std::fmt::Display;
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, NodeId, OwnerId, ResourceId};
+use wharf_core::ids::{AllocationId, NodeId, OwnerId, ResourceId, SessionId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX};
 use wharf_core::node::{Labels, NodeSpec};
 use wharf_core::registrar::{Catalog, RegistrarError};
@@ -175,7 +179,6 @@ fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
         ("priority", wire.priority == 0 || waits),
         ("mode", wire.mode == MODE_NOW || waits),
         ("deadline", wire.deadline == 0 || waits),
-        ("lease", wire.lease == 0),
         ("group", wire.group.is_none()),
         ("expected_version", wire.expected_version == 0),
         ("count", wire.count == 1),
@@ -195,7 +198,7 @@ fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
     }
 }
 
-/// The values for fields that a request leaves at their defaults.
+/// What a request does not say itself: the values for fields at their defaults, and who asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlacementDefaults {
     /// The policy.
@@ -204,6 +207,8 @@ pub struct PlacementDefaults {
     pub avoid_gpu: bool,
     /// The number of configured attribute orders.
     pub orders: u8,
+    /// The session that asks. It may get leases.
+    pub session: Option<SessionId>,
 }
 
 /// Converts a placement request to the engine's form.
@@ -235,7 +240,8 @@ pub fn placement_request(
     let preferences =
         preferences::preferences(&mut wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)?;
     let owner = named_owner("owner", wire.owner)?;
-    Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
+    let lease = lease_terms(&wire, defaults.session)?;
+    Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner, lease })
 }
 
 /// Converts a checked request of a stored group to the wire. Returns whether it has affinity to its candidate too: the

@@ -29,6 +29,8 @@ mod groups;
 mod journal;
 #[path = "binary/kills.rs"]
 mod kills;
+#[path = "binary/leases.rs"]
+mod leases;
 #[path = "binary/memory.rs"]
 mod memory;
 #[path = "binary/metrics.rs"]

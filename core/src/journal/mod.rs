@@ -24,7 +24,7 @@ use crate::index::PolicyState;
 use crate::node::NodeRegistration;
 use crate::state::{
     AllocationRecord, BundleRecord, ClaimRecord, Done, GranularityState, GroupRecord, InsideRecord,
-    NodeRecord, ReleasingRecord, ReservationRecord, SessionChange, SessionEnd,
+    LeaseRecord, NodeRecord, ReleasingRecord, ReservationRecord, SessionChange, SessionEnd,
 };
 use crate::time::Time;
 use crate::view::EndCause;
@@ -120,6 +120,18 @@ pub enum Effect {
     },
     /// A node was removed. Its allocations ended before.
     NodeRemoved(Box<NodeRemoved>),
+    /// An allocation has a lease, or its lease was renewed. If the lease belongs to a session, all leases of the session
+    /// in the partition have its deadline.
+    Leased(LeaseRecord),
+    /// The leases of a session in a partition were renewed.
+    SessionRenewed {
+        /// The partition.
+        partition: PartitionId,
+        /// The session.
+        session: SessionId,
+        /// The time at which their allocations end unless they are renewed again.
+        until: Time,
+    },
 }
 
 impl Effect {
@@ -132,8 +144,9 @@ impl Effect {
             Self::Inside(record) => record.id.partition,
             Self::Ended(id, _) => id.partition,
             Self::Node(image, _) => image.record.registration.partition,
-            Self::Version { partition, .. } => *partition,
+            Self::Version { partition, .. } | Self::SessionRenewed { partition, .. } => *partition,
             Self::NodeRemoved(removed) => removed.partition,
+            Self::Leased(record) => record.allocation.partition,
         }
     }
 }

@@ -3,6 +3,8 @@
 mod preferences;
 pub(crate) use preferences::shunned;
 pub use preferences::{Preferences, Rank, RankRules, RankRulesError};
+mod lease;
+pub use lease::LeaseTerms;
 mod placement;
 pub use placement::Placement;
 mod policy;
@@ -66,6 +68,8 @@ pub struct PlacementRequest {
     pub preferences: Option<Arc<Preferences>>,
     /// The owner whose reservations the request may use. Nodes reserved for the owner are tried first.
     pub owner: Option<OwnerId>,
+    /// The lease of the allocation. `None`: it lasts until it is released.
+    pub lease: Option<Arc<LeaseTerms>>,
 }
 
 impl PlacementRequest {
@@ -76,9 +80,10 @@ impl PlacementRequest {
         let candidates = None;
         let preferences = None;
         let owner = None;
+        let lease = None;
         let order = OrderChoice::Default;
         let explain = Explain::default();
-        Self { demand, policy, order, selector, candidates, explain, preferences, owner }
+        Self { demand, policy, order, selector, candidates, explain, preferences, owner, lease }
     }
 
     /// Returns the fallback selectors, in order.

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use super::rejection::{
-    AdoptionRejection, BundleRejection, NodeRejection, ReservationRejection, UnknownAllocation, UnknownNode,
-    UnknownStatement,
+    AdoptionRejection, BundleRejection, LeaseRejection, NodeRejection, ReservationRejection,
+    UnknownAllocation, UnknownNode, UnknownStatement,
 };
-use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, ResourceId, ShardId, StatementId};
+use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, ResourceId, SessionId, ShardId, StatementId};
 use crate::link::Decision;
 use crate::node::{AgentReport, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::reply::reply_types;
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::{Amount, Demand, GpuBooks, ResourceKind};
 use crate::shard::state_hash::StateHashes;
-use crate::shard::{CheckpointPage, NodeBooks, ReservationView, Reserve, WaitingShape};
+use crate::shard::{
+    CheckpointPage, NodeBooks, RenewedLease, RenewedSession, ReservationView, Reserve, WaitingShape,
+};
 use crate::state::ShardState;
 use crate::statement::{Applied, Part, Prepare, Prepared};
 use crate::time::Time;
@@ -116,6 +118,20 @@ pub enum Command {
         /// The resources that it takes from the bundle.
         demand: Box<Demand>,
     },
+    /// Lets the lease of an allocation last from now on, unless it lasts longer already.
+    RenewLease {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The time that it lasts, in ns.
+        lasts_ns: u64,
+    },
+    /// Lets all leases of a session last from now on, unless they last longer already.
+    RenewSession {
+        /// The session.
+        session: SessionId,
+        /// The time that they last, in ns.
+        lasts_ns: u64,
+    },
     /// Returns the durable state of all partitions as of this command.
     Export,
     /// Returns the durable state of some nodes, for a checkpoint.
@@ -163,6 +179,10 @@ reply_types! {
         Applied(Result<Box<Applied>, UnknownStatement>),
         /// Answers `PlaceInto`.
         PlaceInto(Result<Box<Placement>, BundleRejection>),
+        /// Answers `RenewLease`.
+        RenewedLease(Result<RenewedLease, LeaseRejection>),
+        /// Answers `RenewSession`.
+        RenewedSession(RenewedSession),
         /// Answers `Export`: the durable state.
         Exported(Box<ShardState>),
         /// Answers `Checkpoint`.
@@ -184,6 +204,8 @@ impl Outcome {
             Self::Reserve(changed) => changed.is_ok(),
             Self::Applied(applied) => applied.is_ok(),
             Self::PlaceInto(placed) => placed.is_ok(),
+            Self::RenewedLease(renewed) => renewed.is_ok(),
+            Self::RenewedSession(renewed) => renewed.allocations > 0,
             Self::Prepared(_) | Self::WentOn => true,
             _ => false,
         }

@@ -21,6 +21,7 @@ impl Shard {
         add("withheld amounts", Per::Shard, books.entries.bytes());
         statements.memory(|name, bytes| add(name, Per::Shard, bytes));
         add("releasing allocations", Per::Shard, books.releasing.bytes());
+        add("leases", Per::Shard, books.leases.bytes());
         add("claims", Per::Shard, books.claims.bytes());
         add("bundles and what is in them", Per::Shard, books.bundles.bytes());
         if let Some((reader, handed_over)) = self.publish.views() {

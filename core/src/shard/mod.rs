@@ -17,6 +17,8 @@ pub use command::{
 mod journal;
 pub use journal::CheckpointPage;
 use journal::Journaled;
+mod leases;
+pub use leases::{RenewedLease, RenewedSession};
 mod memory;
 mod node_commands;
 mod pending;
@@ -25,8 +27,8 @@ mod prefetch;
 mod publish;
 mod rejection;
 pub use rejection::{
-    AdoptionRejection, BundleRejection, NodeRejection, ReservationRejection, TooManyAllocations,
-    UnknownAllocation, UnknownNode, UnknownStatement,
+    AdoptionRejection, BundleRejection, LeaseRejection, NodeRejection, ReservationRejection,
+    TooManyAllocations, UnknownAllocation, UnknownNode, UnknownStatement,
 };
 mod replica;
 pub use replica::Planned;
@@ -181,6 +183,7 @@ impl Shard {
     pub fn next_deadline(&self) -> Option<Time> {
         let Self { books, statements, .. } = self;
         let next = books.entries.next_deadline().min(books.releasing.next_deadline());
+        let next = next.min(books.leases.next_deadline());
         Some(next.min(statements.next_deadline())).filter(|&next| next != NEVER)
     }
 
@@ -222,6 +225,12 @@ impl Shard {
             Command::PlaceInto { bundles, demand } => {
                 Outcome::PlaceInto(self.handle_place_into(&bundles, &demand))
             }
+            Command::RenewLease { allocation, lasts_ns } => {
+                Outcome::RenewedLease(self.handle_renew_lease(allocation, lasts_ns))
+            }
+            Command::RenewSession { session, lasts_ns } => {
+                Outcome::RenewedSession(self.handle_renew_session(session, lasts_ns))
+            }
             Command::GoOn => self.handle_go_on(),
             Command::Export => Outcome::Exported(Box::new(self.export())),
             Command::Checkpoint { from } => Outcome::Page(Box::new(self.read_checkpoint_page(from))),
@@ -233,6 +242,9 @@ impl Shard {
         match self.choose.choose(&self.books, request, scope) {
             Some(choice) => {
                 let (placement, dirty) = self.books.place(&request.demand, &choice);
+                if let Some(terms) = &request.lease {
+                    self.books.begin_lease(placement.allocation, terms, self.now);
+                }
                 self.follow(dirty);
                 Ok(placement)
             }
@@ -381,11 +393,12 @@ impl Shard {
     /// Returns whether [`Command::GoOn`] has work to do.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.pending.is_behind()
+        self.pending.is_behind() || self.has_lease_over()
     }
 
     /// Continues deferred work, for a bounded number of looks.
     fn handle_go_on(&mut self) -> Outcome {
+        self.end_leases();
         self.pending.go_on(&self.books);
         if self.pending.homes.is_behind() {
             self.look_for_homes(GO_ON_LOOKS_MAX, false);

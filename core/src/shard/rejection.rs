@@ -1,7 +1,7 @@
 //! The reasons why a shard does not carry out a command, one type per family of commands. A rejected command changed
 //! nothing.
 
-use crate::ids::{AllocationId, NodeId, OwnerId, StatementId};
+use crate::ids::{AllocationId, NodeId, OwnerId, SessionId, StatementId};
 use crate::limits::CUSTOM_RESOURCES_MAX;
 use crate::node::IllegalChange;
 use crate::resource::{Amount, ResourceKind};
@@ -12,10 +12,26 @@ use crate::time::Time;
 #[error("node {0} is not registered: list the nodes to see which are")]
 pub struct UnknownNode(pub NodeId);
 
-/// The allocation is not live: it was never granted, was released, or ended with its node.
+/// The allocation is not live: it was never granted, was released, ended with its node, or its lease ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("allocation {0} is not live: it was never granted, was released, or ended with its node")]
+#[error(
+    "allocation {0} is not live: it was never granted, was released, ended with its node, or its lease ran out"
+)]
 pub struct UnknownAllocation(pub AllocationId);
+
+/// The reason why a lease was not renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseRejection {
+    /// The allocation is not live. Its lease may have run out.
+    #[error(transparent)]
+    UnknownAllocation(#[from] UnknownAllocation),
+    /// The allocation has no lease.
+    #[error("allocation {0} has no lease: it lasts until it is released")]
+    NoLease(AllocationId),
+    /// The lease belongs to a session.
+    #[error("the lease of allocation {0} belongs to session {1}: renew the leases of the session")]
+    OfSession(AllocationId, SessionId),
+}
 
 /// The statement is not in progress on this shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

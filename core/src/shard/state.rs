@@ -29,6 +29,7 @@ impl Shard {
             partition.releasing.sort_unstable_by_key(|releasing| releasing.allocation);
             partition.bundles.sort_unstable_by_key(|bundle| bundle.allocation);
             partition.inside.sort_unstable_by_key(|inside| inside.id);
+            partition.leases.sort_unstable_by_key(|lease| lease.allocation);
         }
         ShardState {
             partitions,
@@ -41,11 +42,14 @@ impl Shard {
     pub(super) fn export_node(&self, slot: Slot, partition: &mut PartitionState) {
         self.export_node_only(slot, partition);
         let node = self.books.nodes.hot(slot).id;
-        partition.allocations.extend(self.books.ledger.of_node(slot, &self.books.nodes).map(|allocation| {
-            let Allocation { id, demand, gpus, units, .. } = allocation;
+        for allocation in self.books.ledger.of_node(slot, &self.books.nodes) {
+            let Allocation { id, demand, gpus, units, is_leased, .. } = allocation;
             let external_id = self.books.adopted.external_id(id);
-            AllocationRecord { id, node, demand, gpus, units, external_id }
-        }));
+            partition.allocations.push(AllocationRecord { id, node, demand, gpus, units, external_id });
+            if is_leased {
+                partition.leases.push(self.books.lease_record(id));
+            }
+        }
         self.export_bundles(slot, partition);
     }
 
@@ -87,6 +91,7 @@ impl Shard {
     fn adopt_statements(&mut self, state: PartitionState) {
         let mut dirty: Vec<Dirty> = Vec::new();
         let books = &mut self.books;
+        state.leases.iter().for_each(|record| books.resume_lease(record));
         for record in state.releasing {
             let allocation = books.ledger.get(record.allocation).expect("what is releasing is live");
             dirty.push(books.resume_release(&allocation, record.until));

@@ -4,7 +4,9 @@
 //! The counters cover walks over nodes and allocations. Searches in the index are counted by
 //! [`Visits`](crate::index::Visits).
 
-use crate::limits::{AUDIT_PAGE_ALLOCATIONS, AUDIT_PAGE_NODES, CHECKPOINT_PAGE_RECORDS, EXPLAIN_NODES_MAX};
+use crate::limits::{
+    AUDIT_PAGE_ALLOCATIONS, AUDIT_PAGE_NODES, CHECKPOINT_PAGE_RECORDS, EXPLAIN_NODES_MAX, LEASES_ENDED_MAX,
+};
 use crate::shard::Shard;
 
 /// Counters of everything that commands have looked at since the shard was created.
@@ -52,6 +54,8 @@ pub struct Pages {
     pub audit_allocations: u32,
     /// The number of nodes and allocations after which a page of a checkpoint ends. The last node is read completely.
     pub checkpoint_records: u32,
+    /// The maximum number of allocations whose lease is over that one `GoOn` command ends.
+    pub leases_ended: u32,
 }
 
 impl Default for Pages {
@@ -61,6 +65,7 @@ impl Default for Pages {
             audit_nodes: AUDIT_PAGE_NODES,
             audit_allocations: AUDIT_PAGE_ALLOCATIONS,
             checkpoint_records: CHECKPOINT_PAGE_RECORDS,
+            leases_ended: LEASES_ENDED_MAX,
         }
     }
 }
@@ -84,8 +89,8 @@ impl Shard {
     /// # Panics
     /// If a page size is zero.
     pub fn set_pages(&mut self, pages: Pages) {
-        let Pages { explain_nodes, audit_nodes, audit_allocations, checkpoint_records } = pages;
-        let all = [explain_nodes, audit_nodes, audit_allocations, checkpoint_records];
+        let Pages { explain_nodes, audit_nodes, audit_allocations, checkpoint_records, leases_ended } = pages;
+        let all = [explain_nodes, audit_nodes, audit_allocations, checkpoint_records, leases_ended];
         assert!(!all.contains(&0), "{pages:?}");
         self.audit.pages = pages;
     }

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use super::{
-    AllocationRecord, BundleRecord, ClaimRecord, InsideRecord, NodeRecord, PartitionState, RegistrarState,
-    ReleasingRecord, ReservationRecord,
+    AllocationRecord, BundleRecord, ClaimRecord, InsideRecord, LeaseRecord, NodeRecord, PartitionState,
+    RegistrarState, ReleasingRecord, ReservationRecord,
 };
 use crate::hash::{StateHash, StateHasher};
 use crate::ids::{AllocationId, BundleId, PartitionId, ResourceId};
@@ -39,6 +39,7 @@ impl PartitionHash {
         state.releasing.iter().for_each(|record| self.add(&of_releasing(record)));
         state.bundles.iter().for_each(|record| self.add(&of_bundle(record)));
         state.inside.iter().for_each(|record| self.add(&of_inside(record)));
+        state.leases.iter().for_each(|record| self.add(&of_lease(record)));
     }
 
     /// Returns the hash of the partition.
@@ -140,6 +141,15 @@ fn of_inside(record: &InsideRecord) -> StateHasher {
     let mut hasher = StateHasher::new("inside");
     add_held(&mut hasher, record.id, &record.demand, record.gpus, record.units.as_ref());
     add_id(&mut hasher, record.bundle);
+    hasher
+}
+
+fn of_lease(record: &LeaseRecord) -> StateHasher {
+    let mut hasher = StateHasher::new("lease");
+    add_id(&mut hasher, record.allocation);
+    hasher.number(record.session.map_or(0, |session| u64::from(session.incarnation.0)));
+    hasher.number(record.session.map_or(0, |session| session.number));
+    hasher.number(record.until.0);
     hasher
 }
 

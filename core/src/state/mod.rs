@@ -18,7 +18,9 @@ pub use sessions::{
 
 use crate::group::GroupSpec;
 use crate::hash::StateHash;
-use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId};
+use crate::ids::{
+    AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, SessionId,
+};
 use crate::index::PolicyState;
 use crate::limits::{PARTITIONS_DEFAULT, PARTITIONS_MAX};
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
@@ -98,6 +100,17 @@ pub struct ReleasingRecord {
     pub until: Time,
 }
 
+/// The lease of an allocation, in the durable state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// The allocation.
+    pub allocation: AllocationId,
+    /// The session that the lease belongs to, if any. All leases of a session in one partition have the same deadline.
+    pub session: Option<SessionId>,
+    /// The time at which the allocation ends unless the lease is renewed.
+    pub until: Time,
+}
+
 /// An allocation that is a bundle, in the durable state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BundleRecord {
@@ -141,6 +154,8 @@ pub struct PartitionState {
     pub bundles: Vec<BundleRecord>,
     /// In order of id.
     pub inside: Vec<InsideRecord>,
+    /// In order of allocation.
+    pub leases: Vec<LeaseRecord>,
 }
 
 impl PartitionState {
@@ -156,6 +171,7 @@ impl PartitionState {
             releasing: Vec::new(),
             bundles: Vec::new(),
             inside: Vec::new(),
+            leases: Vec::new(),
         }
     }
 }

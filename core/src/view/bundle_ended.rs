@@ -10,7 +10,7 @@ use super::View;
 use crate::ids::{AllocationId, BundleId};
 use crate::limits::BUNDLES_ENDED_KEPT;
 
-/// The reason why a bundle ended.
+/// The reason why an allocation or a bundle ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndCause {
     /// A caller released its allocation.
@@ -23,6 +23,8 @@ pub enum EndCause {
     NodeLost,
     /// A crash came before all of a change was recorded, so a start took it back. Nobody was told of it.
     TakenBack,
+    /// Its lease ran out. A bundle has none.
+    Expired,
 }
 
 /// A bundle that is no longer placed.

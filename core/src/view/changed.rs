@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::image::{AllocationImage, ColdImage, HotImage, MoreImage};
 use super::{BundleEnded, Copied, Mirror, ViewHead};
+use crate::ids::AllocationId;
 use crate::index::Slot;
 use crate::limits::VIEW_PORTION;
 
@@ -18,6 +19,8 @@ pub(crate) struct Changed {
     pub(crate) more: Vec<(u32, MoreImage)>,
     /// The bundles that ended.
     pub(crate) ended: Vec<BundleEnded>,
+    /// The allocations whose lease ran out.
+    pub(crate) expired: Vec<AllocationId>,
     /// The head of the view that these complete.
     pub(crate) head: Option<ViewHead>,
     /// The size in bytes when the shard handed it over.
@@ -91,6 +94,7 @@ impl Changed {
         empty(&mut self.allocations);
         empty(&mut self.more);
         self.ended.clear();
+        self.expired.clear();
     }
 
     /// Brings `mirror` up to the next images, at most `room`. Returns whether that was the last of them.

@@ -42,8 +42,8 @@ impl ChangeKinds {
 pub enum Change<'a> {
     /// A statement no longer holds something on a node, or the node is gone.
     HoldEnded(&'a NodeRegistration, &'a HoldImage),
-    /// An allocation of a node ended.
-    AllocationEnded(&'a NodeRegistration, AllocationId),
+    /// An allocation of a node ended. True if it is known that its lease ran out.
+    AllocationEnded(&'a NodeRegistration, AllocationId, bool),
     /// A node is gone.
     NodeGone(&'a NodeRegistration),
     /// A node is new or changed.
@@ -83,6 +83,8 @@ pub struct Step<'a> {
     from: Option<&'a View>,
     to: &'a View,
     kinds: ChangeKinds,
+    /// The allocations whose lease ran out in between, in order of id.
+    expired: Vec<AllocationId>,
     nothing: Mirror,
 }
 
@@ -151,7 +153,8 @@ impl<'a> Step<'a> {
     pub fn new(from: Option<&'a View>, to: &'a View, kinds: ChangeKinds) -> Self {
         let same = from.is_none_or(|from| from.head().shard == to.head().shard);
         assert!(same, "views of two shards have nothing in common");
-        Self { from, to, kinds, nothing: Mirror::default() }
+        let expired = from.map_or_else(Vec::new, |from| to.expired_since(from));
+        Self { from, to, kinds, expired, nothing: Mirror::default() }
     }
 
     fn older(&self) -> &Mirror {
@@ -226,7 +229,9 @@ impl<'a> Step<'a> {
             portion.look(place)?;
             match old.node {
                 Some(slot) if new.node.is_none() || new.id != old.id => {
-                    portion.tell(place, Change::AllocationEnded(registration(older, slot), old.id))
+                    let has_expired = self.expired.binary_search(&old.id).is_ok();
+                    let node = registration(older, slot);
+                    portion.tell(place, Change::AllocationEnded(node, old.id, has_expired))
                 }
                 _ => ControlFlow::Continue(()),
             }

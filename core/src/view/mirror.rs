@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::image::{AllocationImage, ColdImage, HotImage, MoreImage, NO_ALLOCATION};
 use super::trie::Trie;
-use super::{BundleEnded, Copied};
+use super::{BundleEnded, Copied, lease_expired};
+use crate::ids::AllocationId;
 
 /// Nodes per leaf.
 const NODES: usize = 8;
@@ -26,6 +27,8 @@ pub(crate) struct Mirror {
     pub(crate) more: Trie<Option<Arc<MoreImage>>, REFERENCES>,
     /// The bundles that ended last, as a ring.
     pub(crate) ended: Trie<Option<BundleEnded>, ALLOCATIONS>,
+    /// The allocations whose lease ran out last, as a ring.
+    pub(crate) expired: Trie<Option<AllocationId>, ALLOCATIONS>,
 }
 
 impl Mirror {
@@ -49,6 +52,17 @@ impl Mirror {
         self.ended.set(&events, |_, _| next.next(), copied);
     }
 
+    /// Adds the allocations that brought the number of expired leases to `count`.
+    pub(super) fn expire(&mut self, count: u64, expired: &[AllocationId], copied: &mut Copied) {
+        let first = count - expired.len() as u64;
+        let mut told: Vec<(u32, AllocationId)> =
+            (first..count).map(lease_expired::place).zip(expired.iter().copied()).collect();
+        told.sort_unstable();
+        let places: Vec<u32> = told.iter().map(|&(place, _)| place).collect();
+        let mut next = told.iter().map(|&(_, id)| id);
+        self.expired.set(&places, |_, _| next.next(), copied);
+    }
+
     /// Calls `visit` with the address and the size of every chunk, in bytes.
     pub(crate) fn chunks(&self, visit: &mut impl FnMut(usize, usize)) {
         self.nodes.chunks(visit);
@@ -56,5 +70,6 @@ impl Mirror {
         self.allocations.chunks(visit);
         self.more.chunks(visit);
         self.ended.chunks(visit);
+        self.expired.chunks(visit);
     }
 }

@@ -15,6 +15,7 @@ mod changed;
 mod changes;
 mod dirty;
 mod image;
+mod lease_expired;
 mod mirror;
 mod reader;
 mod trie;
@@ -26,6 +27,7 @@ pub use changes::{Change, ChangeCursor, ChangeKinds, Step};
 pub(crate) use dirty::{Changes, Dirty};
 pub use image::{AllocationImage, AllocationView, ClaimImage, ColdImage, HoldImage, HotImage, PendingImage};
 pub(crate) use image::{MoreImage, NO_ALLOCATION};
+pub(crate) use lease_expired::UntoldExpired;
 pub(crate) use mirror::Mirror;
 pub use reader::{Fresh, Retained, ViewReader};
 pub use trie::Copied;
@@ -63,6 +65,8 @@ pub struct ViewHead {
     pub facts: ShardFacts,
     /// The number of bundles that ended since the start of the service ([`View::ended_from`]).
     pub bundles_ended: u64,
+    /// The number of leases that ran out since the start of the service.
+    pub leases_expired: u64,
     /// The granularity per dimension, if any adapts to the nodes.
     pub(crate) thetas: Option<Arc<[i64]>>,
     /// The total that all publications of the shard have copied, including this one.

@@ -186,8 +186,9 @@ impl Builder {
                 break;
             }
             head = changed.head.take();
-            let count = head.as_ref().expect("what is handed over completes a view").bundles_ended;
-            self.mirror.tell(count, &changed.ended, &mut self.copied);
+            let shown = head.as_ref().expect("what is handed over completes a view");
+            self.mirror.tell(shown.bundles_ended, &changed.ended, &mut self.copied);
+            self.mirror.expire(shown.leases_expired, &changed.expired, &mut self.copied);
             changed.clear();
             self.source.give_back(changed);
         }

@@ -15,8 +15,13 @@ use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 /// Page sizes with which 1,000 nodes need several pages.
-const PAGES: Pages =
-    Pages { explain_nodes: 100, audit_nodes: 32, audit_allocations: 256, checkpoint_records: 256 };
+const PAGES: Pages = Pages {
+    explain_nodes: 100,
+    audit_nodes: 32,
+    audit_allocations: 256,
+    checkpoint_records: 256,
+    leases_ended: 256,
+};
 
 fn run(shard: &mut Shard, command: Command) -> (Outcome, ShardWork) {
     let before = shard.work();

@@ -22,6 +22,7 @@ mod groups_rules;
 mod growth;
 mod handing_out;
 mod idle;
+mod leases;
 mod marks;
 mod one_queue;
 mod parts_of_steps;

@@ -20,6 +20,7 @@ use wharf_core::time::Time;
 use super::fragmentation::{FragmentationScan, Price};
 use super::ids::GrantedIds;
 use super::linear_granularity::Automatic;
+use super::linear_leases::LinearLeases;
 use super::linear_node::{Lack, LinearNode};
 use super::linear_preferences::{choose_by_class, first_preferred, hybrid, named, selected, tainted};
 use super::linear_waiting::compare_bare;
@@ -65,6 +66,7 @@ pub struct LinearShard {
     pub(super) reserved_percent: u8,
     allocations_per_node_max: u32,
     pub(super) now: Time,
+    pub(super) leases: LinearLeases,
     /// The shard's random state before the next placement, where the caller knows it.
     rng: Option<Rng>,
 }
@@ -99,6 +101,7 @@ impl LinearShard {
             reserved_percent: 5,
             allocations_per_node_max: u32::from(ALLOCATIONS_PER_NODE_DEFAULT),
             now: Time::default(),
+            leases: LinearLeases::default(),
             rng: None,
         }
     }
@@ -244,6 +247,7 @@ impl LinearShard {
         self.allocations
             .insert(allocation, Held { node: id, demand, gpus, units: units.clone(), external_id });
         self.placed += 1;
+        self.begin_lease(allocation, request);
         Placement { node: id, allocation, gpus, alternative, units }
     }
 
@@ -302,11 +306,10 @@ impl LinearShard {
             Command::NodeBooks(id) => self.compare_books(*id, outcome),
             Command::Reserve(reserve) => self.compare_reserve(reserve, outcome),
             Command::EndReservation(id, owner) => self.compare_end(*id, *owner, outcome),
-            // Requests that it wakes are compared once all wake-ups are answered.
-            Command::GoOn => match outcome {
-                Outcome::WentOn => Ok(()),
-                other => differs(other, "that it went on"),
-            },
+            Command::GoOn => self.compare_go_on(outcome),
+            Command::RenewLease { .. } | Command::RenewSession { .. } => {
+                self.compare_renewal(command, outcome)
+            }
             Command::Export => match outcome {
                 Outcome::Exported(state) => self.compare_export(state),
                 other => differs(other, "the durable state"),
@@ -434,13 +437,14 @@ impl LinearShard {
         self.nodes.iter_mut().find(|node| node.registration.id == id)
     }
 
-    fn release(&mut self, id: AllocationId) -> bool {
+    pub(super) fn release(&mut self, id: AllocationId) -> bool {
         let Some(held) = self.allocations.remove(&id) else {
             return false;
         };
         let node = self.node_mut(held.node).expect("allocations end with their node");
         node.change_use(&held.demand, held.gpus, held.units.as_ref(), -1);
         self.released += 1;
+        self.leases.end(id);
         self.settled_growth = None;
         true
     }

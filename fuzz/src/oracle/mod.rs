@@ -17,6 +17,7 @@ mod linear_granularity;
 mod linear_index;
 pub use linear_index::LinearIndex;
 mod linear_books;
+mod linear_leases;
 mod linear_node;
 mod linear_preferences;
 mod linear_reservations;

@@ -52,7 +52,7 @@ impl Told {
                 let gone = self.holds.remove(&(hold.statement, hold.operation));
                 gone.is_some_and(|(on, _)| on == node.id)
             }
-            Change::AllocationEnded(node, id) => {
+            Change::AllocationEnded(node, id, _) => {
                 self.allocations.remove(&id).is_some_and(|(on, _)| on == node.id)
             }
             Change::NodeGone(node) => self.nodes.remove(&node.id).is_some(),

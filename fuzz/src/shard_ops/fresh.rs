@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use wharf_core::fragmentation::TypicalShapes;
+use wharf_core::fragmentation::{RequestShape, TypicalShapes};
 use wharf_core::ids::{PartitionId, ShardId};
 use wharf_core::index::Geometry;
-use wharf_core::shard::{HybridSettings, Shard, ShardConfig};
+use wharf_core::resource::{Amount, GpuRequest};
+use wharf_core::shard::{HybridSettings, Pages, Shard, ShardConfig};
 
+use super::leases::LEASES_ENDED;
 use super::limits::Limits;
 use super::{INCARNATION, PARTITIONS};
 
@@ -30,8 +32,33 @@ pub(super) fn fresh_shard(
         shard.set_wake_looks(2);
     }
     shard.set_allocations_per_node_max(most);
+    shard.set_pages(Pages { leases_ended: LEASES_ENDED, ..Pages::default() });
     if let Some(typical) = typical {
         shard.set_typical_shapes(Arc::clone(typical));
     }
     shard
+}
+
+/// Returns typical requests by number. For most numbers there are none, and the shard learns them.
+pub(super) fn typical(number: u8) -> Option<Arc<TypicalShapes>> {
+    let shape = |cpu, gpu, models: &[&str]| {
+        let models = (!models.is_empty()).then(|| models.iter().map(|&model| model.into()).collect());
+        RequestShape { cpu: Amount::whole(cpu), gpu, models }
+    };
+    let counted = match number % 8 {
+        0 => vec![
+            (shape(1, GpuRequest::Fraction(3000), &[]), 50),
+            (shape(2, GpuRequest::Whole(1), &[]), 30),
+            (shape(3, GpuRequest::Whole(2), &["T4"]), 9),
+            (shape(2, GpuRequest::None, &[]), 10),
+        ],
+        1 => vec![
+            (shape(4, GpuRequest::Fraction(5000), &["P100", "T4"]), 3),
+            (shape(0, GpuRequest::Whole(4), &[]), 3),
+            (shape(1, GpuRequest::Fraction(7000), &["P100"]), 3),
+        ],
+        2 => vec![(shape(1, GpuRequest::None, &[]), 1)],
+        _ => return None,
+    };
+    Some(Arc::new(TypicalShapes::covering(counted)))
 }

@@ -79,6 +79,7 @@ fn request(rng: &mut Rng) -> Request {
         candidates: (rng.below(8) == 0).then(|| [0; 3].map(|_| rng.below(14) as u8)),
         wishes,
         owner: rng.below(8) as u8,
+        lease: 7,
         full: rng.below(2) == 0,
         modest: rng.below(3) > 0,
     }

@@ -31,6 +31,8 @@ pub(super) enum Asked {
     Report,
     /// A heartbeat of an agent.
     Beat,
+    /// The renewal of leases.
+    Renew,
     /// A command about nodes or reservations.
     Operate,
 }
@@ -249,7 +251,7 @@ impl Client {
                 }
                 Ok(())
             }
-            Asked::Operate => Ok(()),
+            Asked::Operate | Asked::Renew => Ok(()),
         }
     }
 

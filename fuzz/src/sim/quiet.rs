@@ -1,6 +1,7 @@
 //! The phase without faults. Messages arrive, clients reconnect and ask again, and agents send heartbeats. At
 //! its end everything is answered, no request waits that would fit, and released capacity is free.
 
+use super::checkers::leases::leases_end_in_time;
 use super::checkers::rest::everything_is_answered;
 use super::checkers::sessions::cancels_are_kept;
 use super::checkers::waiting::nothing_waits_that_would_fit;
@@ -39,6 +40,7 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     // Undecided holds reach their deadlines, and evicted allocations reach the end of their grace period.
     world.pass(GRACE);
     answer_all(world)?;
+    named("leases_end_in_time", leases_end_in_time(&world.facts, world.now, GRACE))?;
     settle_groups(world)?;
     named("all_or_none", world.statements.all_or_none())?;
     world.check_owners()?;

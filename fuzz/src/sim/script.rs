@@ -7,7 +7,7 @@ use wharf_net::protocol::{
     AdoptRequest, CancelRequest, DemandBody, DrainRequest, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE,
     EXPLAIN_FULL, EndReservationRequest, GpuBody, HeartbeatRequest, Kind, MODE_WAIT_UNTIL, Name, NodeBody,
     NodesRequest, OPERATOR_IN, POLICY_LEAST_STRANDED, Pair, PlaceRequest, ReleaseRequest, RemoveRequest,
-    ReportRequest, ReserveRequest, SelectorTerm, Taint, WireAllocation,
+    RenewRequest, ReportRequest, ReserveRequest, SelectorTerm, Taint, WireAllocation,
 };
 
 use super::choices::Choices;
@@ -42,6 +42,7 @@ fn user(client: &mut Client, choices: &mut Choices<'_>, now: Time) -> Option<Vec
         }
         10..14 => release(client, choices),
         14 => release_again(client, choices),
+        _ if choices.one_in(2) => renew(client, choices),
         _ => cancel(client, choices),
     }
 }
@@ -79,7 +80,9 @@ fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> 
         request.priority = choices.below(3) as i32;
     }
     let owner = if choices.one_in(5) { choices.below(2) + 1 } else { 0 };
-    let request = PlaceRequest { owner, ..request };
+    let lease = if choices.one_in(6) { 1 + choices.below(20_000) } else { 0 };
+    let session_lease = lease > 0 && choices.one_in(2);
+    let request = PlaceRequest { owner, lease, session_lease, ..request };
     client.ask(Kind::Place, &request, Asked::Place { waits: until.is_some() })
 }
 
@@ -106,6 +109,16 @@ fn release_again(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u
         *choices.pick(&ended)
     };
     Some(ask_release(client, id))
+}
+
+/// Renews the leases of some allocations, which may have none, and often those of the session.
+fn renew(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
+    let live: Vec<AllocationId> = client.promised.keys().copied().collect();
+    let count = if live.is_empty() { 0 } else { choices.below(4) };
+    let allocations = (0..count).map(|_| (*choices.pick(&live)).into()).collect();
+    let session = client.session().filter(|_| !choices.one_in(3)).map(|(session, _)| session.into());
+    let request = RenewRequest { lease: 1 + choices.below(20_000), allocations, session };
+    Some(client.ask(Kind::Renew, &request, Asked::Renew))
 }
 
 fn ask_release(client: &mut Client, id: AllocationId) -> Vec<u8> {

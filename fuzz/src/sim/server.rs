@@ -188,7 +188,7 @@ impl Server {
         if self.outcomes.has(request) || self.placing.contains_key(&request) {
             return;
         }
-        let defaults = self.fronts[link.front].placement_defaults();
+        let defaults = self.fronts[link.front].placement_defaults(link.key);
         let port = &mut self.fronts[link.front].port;
         let (wire, _) = decode_body::<PlaceRequest>(frame.payload).expect("our own body");
         if let Ok(placement) = placement_request(wire, port.catalog(), defaults) {

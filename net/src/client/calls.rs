@@ -52,6 +52,8 @@ calls! {
     place_batch = PlaceBatch;
     /// Ends several allocations.
     release_batch = ReleaseBatch;
+    /// Renews leases.
+    renew = Renew;
     /// Registers nodes.
     add_nodes = AddNodes;
     /// Updates capacity and labels of nodes.

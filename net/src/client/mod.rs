@@ -13,6 +13,8 @@ pub use error::ClientError;
 mod pending;
 pub use pending::{Completion, Completions};
 mod calls;
+mod leases;
+pub use leases::LeaseKeeper;
 mod connection;
 pub use connection::{Client, ClientConfig};
 mod events;

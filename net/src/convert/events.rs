@@ -13,9 +13,10 @@ use super::{
 use crate::codec::encode_body;
 use crate::protocol::{
     BEGUN_ADOPTED, BEGUN_CLAIMED, BEGUN_COMMITTED, BEGUN_PLACED, BEGUN_WAITED, CHANGED_NEW, CHANGED_SPEC,
-    CHANGED_STATE, ClaimBody, DemandBody, ENDED_EVICTED, ENDED_NODE_LOST, ENDED_NODE_REMOVED, ENDED_RELEASED,
-    ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP, EVENT_GROUP_REMOVED, EVENT_INSIDE,
-    EVENT_KINDS, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_STARTED,
+    CHANGED_STATE, ClaimBody, DemandBody, ENDED_EVICTED, ENDED_EXPIRED, ENDED_NODE_LOST, ENDED_NODE_REMOVED,
+    ENDED_RELEASED, ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP,
+    EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_KINDS, EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT,
+    EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED,
     EVENTS_PER_MESSAGE_DEFAULT, EVENTS_PER_MESSAGE_MAX, EventBody, EventGroup, EventGroupBundle, EventNode,
     EventReservation, Fault, Holding, PENDING_MAX, Pending, ReleasingBody, SESSION_CLOSED, SESSION_EVICTED,
     SESSION_EXPIRED,
@@ -103,6 +104,20 @@ fn effect_body(effect: &Effect, body: EventBody, kinds: &ResourceRegistry) -> Ev
             holds: Some(Box::new(holding(&own.demand, own.gpus, own.units.as_deref(), kinds))),
             ..body
         },
+        Effect::Leased(lease) => EventBody {
+            what: EVENT_LEASE,
+            allocation: Some(lease.allocation.into()),
+            session: lease.session.map(Into::into),
+            until: lease.until.0,
+            ..body
+        },
+        &Effect::SessionRenewed { partition, session, until } => EventBody {
+            what: EVENT_SESSION_RENEWED,
+            session: Some(session.into()),
+            partition: partition.0,
+            until: until.0,
+            ..body
+        },
         &Effect::Ended(id, cause) => {
             EventBody { what: EVENT_ENDED, cause: end_cause(cause), allocation: Some(id.into()), ..body }
         }
@@ -139,6 +154,7 @@ fn end_cause(cause: EndCause) -> u8 {
         EndCause::Evicted => ENDED_EVICTED,
         EndCause::NodeRemoved => ENDED_NODE_REMOVED,
         EndCause::NodeLost => ENDED_NODE_LOST,
+        EndCause::Expired => ENDED_EXPIRED,
         EndCause::TakenBack => ENDED_TAKEN_BACK,
     }
 }

@@ -12,7 +12,8 @@ use crate::codec::encode_body;
 use crate::protocol::{
     AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, ClaimBody,
     FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage, HoldBegun,
-    HoldEnded, Holding, NodeChange, NodeGone, NodeRest, PENDING_MAX, Pending, ReleasingBody, ShardVersion,
+    HoldEnded, Holding, NodeChange, NodeGone, NodeRest, PENDING_MAX, Pending, Reason, ReleasingBody,
+    ShardVersion,
 };
 
 /// Length in bytes from which a page takes no more changes. One more change still fits a frame.
@@ -103,10 +104,11 @@ impl Filling<'_> {
                 let (node, node_name) = named(node);
                 add!(self, holds_ended, HoldEnded { statement, operation, node, node_name });
             }
-            Change::AllocationEnded(node, id) => {
+            Change::AllocationEnded(node, id, has_expired) => {
                 let (node, node_name) = named(node);
                 let allocation = id.into();
-                add!(self, allocations_ended, AllocationEnded { allocation, node, node_name });
+                let reason = if has_expired { Reason::LeaseExpired } else { Reason::Done }.into();
+                add!(self, allocations_ended, AllocationEnded { allocation, node, node_name, reason });
             }
             Change::NodeGone(node) => {
                 let (node, node_name) = named(node);

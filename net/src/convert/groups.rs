@@ -106,6 +106,10 @@ fn check_bundle(asked: &PlaceRequest) -> Result<(), Fault> {
     {
         return Err(invalid(field, of_group));
     }
+    if asked.lease != 0 || asked.session_lease {
+        let message = "the bundles of a group have no leases: leave it at its default, and remove the group";
+        return Err(Fault::of_field(Reason::NotSupportedYet, "lease", message));
+    }
     if asked.count != 1 {
         return Err(invalid("count", "the template has the number of equal bundles: leave this at 1"));
     }

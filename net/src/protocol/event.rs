@@ -36,6 +36,11 @@ pub const EVENT_GROUP_REMOVED: u8 = 10;
 pub const EVENT_KINDS: u8 = 11;
 /// A client session ended. `cause` is one of `SESSION_*`.
 pub const EVENT_SESSION_ENDED: u8 = 12;
+/// An allocation has a lease, or its lease was renewed. If the lease belongs to a session, all leases of the session in the
+/// partition of the allocation have the same end.
+pub const EVENT_LEASE: u8 = 13;
+/// The leases of a session in a partition were renewed.
+pub const EVENT_SESSION_RENEWED: u8 = 14;
 
 /// A placement was granted at once.
 pub const BEGUN_PLACED: u8 = 1;
@@ -56,6 +61,8 @@ pub const ENDED_EVICTED: u8 = 2;
 pub const ENDED_NODE_REMOVED: u8 = 3;
 /// Its node was lost.
 pub const ENDED_NODE_LOST: u8 = 4;
+/// Its lease ran out.
+pub const ENDED_EXPIRED: u8 = 5;
 /// A start took it back, because a crash came before all of a change was recorded. Nobody was told of it.
 pub const ENDED_TAKEN_BACK: u8 = 6;
 
@@ -118,7 +125,7 @@ bodies! {
         pub what: u8,
         /// Why, as `what` says.
         pub cause: u8,
-        /// The allocation, of `EVENT_BEGUN`, `EVENT_BUNDLE`, `EVENT_INSIDE` and `EVENT_ENDED`.
+        /// The allocation, of `EVENT_BEGUN`, `EVENT_BUNDLE`, `EVENT_INSIDE`, `EVENT_ENDED` and `EVENT_LEASE`.
         pub allocation: Option<WireAllocation>,
         /// The bundle's allocation, of `EVENT_INSIDE`.
         pub into: Option<WireAllocation>,
@@ -142,8 +149,12 @@ bodies! {
         pub node_now: Option<Box<EventNode>>,
         /// The group as it is now, of `EVENT_GROUP`.
         pub group_now: Option<Box<EventGroup>>,
-        /// The session, of `EVENT_SESSION_ENDED`.
+        /// The session, of `EVENT_SESSION_ENDED` and `EVENT_SESSION_RENEWED`, and of a lease that belongs to one.
         pub session: Option<WireSession>,
+        /// The partition, of `EVENT_SESSION_RENEWED`.
+        pub partition: u16,
+        /// The end of a lease, in ns of service time, of `EVENT_LEASE` and `EVENT_SESSION_RENEWED`.
+        pub until: u64,
     }
 
     /// A node after a change, without its allocations.

@@ -128,6 +128,9 @@ bodies! {
         pub node: u64,
         /// The node's name.
         pub node_name: String [NAME],
+        /// `lease_expired` if its lease ran out. `done` if it ended otherwise, or the follower is too far behind
+        /// to tell.
+        pub reason: ReasonCode,
     }
 
     /// A hold that ended.

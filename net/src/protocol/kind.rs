@@ -164,6 +164,8 @@ kinds! {
     Export = 40, "export", ExportRequest => ExportReply, Looks, Frame;
     /// Returns what happened from a position on, or waits for the next event.
     Events = 41, "events", EventsRequest => EventsReply, Looks, Frame;
+    /// Renews leases of allocations, or those of a session.
+    Renew = 42, "renew", RenewRequest => RenewReply, Kept, Batch;
 }
 
 impl Kind {

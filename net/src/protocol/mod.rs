@@ -22,6 +22,8 @@ mod ids;
 mod kind;
 pub(crate) use kind::ReplySize;
 pub use kind::{Kind, Message, MessageVisitor, kinds};
+mod lease;
+pub use lease::*;
 mod message;
 pub use message::*;
 mod node;

@@ -122,8 +122,8 @@ bodies! {
         /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for a request that does not
         /// wait.
         pub deadline: u64,
-        /// The lifetime of the allocation without renewal, in ns. 0 means no end (other values are not served
-        /// yet).
+        /// The time to live of the allocation without renewal, in ns, at most 365 days. 0 means no end. It is
+        /// counted in service time from the grant. Bundles of groups have none.
         pub lease: u64,
         /// The group of the request (not served yet).
         pub group: Option<u64>,
@@ -146,6 +146,9 @@ bodies! {
         pub avoid_gpu: u8,
         /// The owner whose reservations may be used. 0 for none.
         pub owner: u64,
+        /// True if the lease belongs to the session that asks, so that one renewal is for all leases of the
+        /// session.
+        pub session_lease: bool,
     }
 
     /// A granted placement.

@@ -158,6 +158,12 @@ reasons! {
     /// The node has the maximum number of allocations. It is a failed check, a conflict, or why an adoption
     /// or a placement into a bundle is refused.
     TooManyAllocations = 190, "too_many_allocations";
+    /// The allocation has no lease.
+    NoLease = 195, "no_lease";
+    /// The lease of the allocation belongs to a session.
+    LeaseOfSession = 196, "lease_of_session";
+    /// Why an allocation ended: its lease ran out.
+    LeaseExpired = 197, "lease_expired";
 
     /// The frame is malformed.
     MalformedFrame = 200, "malformed_frame";

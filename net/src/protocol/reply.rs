@@ -59,9 +59,9 @@ macro_rules! with_fault {
 }
 
 plain!(CancelReply, ExportReply, FollowReply, ListGroupsReply, ListReply, NodeBooksReply, StatusReply);
-in_parts!(NodesReply, PlaceBatchReply, ReleaseBatchReply);
+in_parts!(NodesReply, PlaceBatchReply, ReleaseBatchReply, RenewReply);
 with_fault!(GroupReply, NodeReply, PlaceReply, ReleaseReply, RemoveGroupReply, ReportReply, ReserveReply);
-with_fault!(StatementReply);
+with_fault!(RenewedBody, StatementReply);
 
 impl Reply for HeartbeatReply {
     fn reason(&self) -> ReasonCode {

@@ -37,6 +37,7 @@ mod planning;
 mod questions;
 mod record;
 mod recovered;
+mod renewing;
 mod requests;
 mod room;
 mod waits;
@@ -589,6 +590,7 @@ impl ConnectionService {
             Complete::Removed(reply) => self.answer(asker, reply, now),
             Complete::Groups(reply) => self.answer(asker, reply, now),
             Complete::Statement(reply) => self.answer(asker, reply, now),
+            Complete::Renewed(reply) => self.answer(asker, reply, now),
         }
     }
 

@@ -60,9 +60,9 @@ impl Default for Settings {
 
 impl Settings {
     /// Returns the values for fields that a placement leaves at their defaults.
-    pub(super) fn placement_defaults(&self, port: &Port) -> PlacementDefaults {
+    pub(super) fn placement_defaults(&self, port: &Port, session: Option<SessionId>) -> PlacementDefaults {
         let orders = u8::try_from(port.order_count()).expect("few attribute orders are kept");
-        PlacementDefaults { policy: self.default_policy, avoid_gpu: self.avoid_gpu_nodes, orders }
+        PlacementDefaults { policy: self.default_policy, avoid_gpu: self.avoid_gpu_nodes, orders, session }
     }
 }
 

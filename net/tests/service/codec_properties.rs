@@ -66,10 +66,11 @@ fn place() -> impl Strategy<Value = PlaceRequest> {
         prop::collection::vec(terms().prop_map(|terms| FallbackSelector { terms }), 0..3),
         prop::collection::vec((any::<i32>(), terms()), 0..3),
         prop::collection::vec(any::<u64>(), 0..5),
-        (any::<[u64; 2]>(), any::<u8>()),
+        (any::<[u64; 2]>(), any::<u8>(), any::<bool>()),
     );
     (wanted, where_, when, rather).prop_map(|(wanted, where_, when, rather)| {
-        let (fallbacks, preferred_selectors, preferred_nodes, ([node, owner], avoid_gpu)) = rather;
+        let (fallbacks, preferred_selectors, preferred_nodes, ([node, owner], avoid_gpu, session_lease)) =
+            rather;
         let ([cpu, memory, gpu], custom, [policy, attribute_order, mode, explain], tenant, queue, priority) =
             wanted;
         let (selectors, preferred, candidates, tolerations) = where_;
@@ -104,6 +105,7 @@ fn place() -> impl Strategy<Value = PlaceRequest> {
             node,
             avoid_gpu,
             owner,
+            session_lease,
         }
     })
 }
@@ -500,8 +502,11 @@ proptest! {
         check_round_trip(&ListReply { nodes, more });
         let reply = NodeReply { reason: fault.reason, node, allocations_ended, fault: Some(fault.clone()) };
         check_round_trip(&NodesReply { replies: vec![NodeReply::default(), reply] });
-        let released = ReleaseReply { reason: fault.reason, fault: Some(fault), inside_ended: None };
+        let released = ReleaseReply { reason: fault.reason, fault: Some(fault.clone()), inside_ended: None };
         check_round_trip(&released);
         check_round_trip(&ReleaseBatchReply { replies: vec![ReleaseReply::default(), released] });
+        let reply = RenewedBody { reason: fault.reason, fault: Some(fault), until: node };
+        let session = more.then_some(SessionRenewed { allocations: node, until: u64::from(allocations_ended) });
+        check_round_trip(&RenewReply { replies: vec![RenewedBody::default(), reply], session });
     }
 }

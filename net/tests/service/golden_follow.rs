@@ -70,7 +70,12 @@ fn replies_are_written_as_they_always_were() {
         node_count: 9,
         allocation_count: 10,
         holds_ended: vec![HoldEnded { statement: STATEMENT, operation: 1, node: 7, node_name: name() }],
-        allocations_ended: vec![AllocationEnded { allocation: ALLOCATION, node: 7, node_name: name() }],
+        allocations_ended: vec![AllocationEnded {
+            allocation: ALLOCATION,
+            node: 7,
+            node_name: name(),
+            reason: Reason::LeaseExpired.into(),
+        }],
         nodes_gone: vec![NodeGone { node: 7, node_name: name() }],
         nodes: vec![node, NodeChange::default()],
         allocations: vec![AllocationBegun {
@@ -89,7 +94,7 @@ fn replies_are_written_as_they_always_were() {
         }],
     };
     let head = "03010203fb2c0101b9010203fb2c01040506080 90a".replace(' ', "");
-    let ended = "0101020301 07016e 01010203 07016e 0107016e".replace(' ', "");
+    let ended = "0101020301 07016e 01010203 07016ec5 0107016e".replace(' ', "");
     let node =
         "02 07016e0109fb204efb409c02fb1027000101 01036e7075fb409c01010172040501 016e00fb204e0000000000 \
                 000000 00000000000000000000 000000"

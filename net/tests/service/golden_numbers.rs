@@ -38,6 +38,7 @@ fn numbers_never_change_their_meaning() {
         (30, "follow"),
         (40, "export"),
         (41, "events"),
+        (42, "renew"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
@@ -69,6 +70,7 @@ fn events_never_change_their_meaning() {
     let nodes = [EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED];
     assert_eq!(nodes, [6, 7, 8]);
     assert_eq!([EVENT_GROUP, EVENT_GROUP_REMOVED, EVENT_KINDS, EVENT_SESSION_ENDED], [9, 10, 11, 12]);
+    assert_eq!([EVENT_LEASE, EVENT_SESSION_RENEWED, ENDED_EXPIRED], [13, 14, 5]);
     assert_eq!([SESSION_CLOSED, SESSION_EXPIRED, SESSION_EVICTED], [1, 2, 3]);
     let begun = [BEGUN_PLACED, BEGUN_WAITED, BEGUN_COMMITTED, BEGUN_CLAIMED, BEGUN_ADOPTED];
     assert_eq!(begun, [1, 2, 3, 4, 5]);
@@ -142,6 +144,9 @@ fn reasons_never_change_their_meaning() {
         (188, "confined_too_small"),
         (189, "too_few_places"),
         (190, "too_many_allocations"),
+        (195, "no_lease"),
+        (196, "lease_of_session"),
+        (197, "lease_expired"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

@@ -168,12 +168,11 @@ async fn what_no_node_could_ever_hold_is_infeasible() {
 
 #[tokio::test]
 async fn every_reserved_field_is_refused_by_name() {
-    let reserved: [(&str, Change<PlaceRequest>); 8] = [
+    let reserved: [(&str, Change<PlaceRequest>); 7] = [
         ("tenant", |r| r.tenant = "t".to_owned()),
         ("queue", |r| r.queue = "q".to_owned()),
         ("priority", |r| r.priority = -1),
         ("deadline", |r| r.deadline = 1),
-        ("lease", |r| r.lease = 1),
         ("group", |r| r.group = Some(0)),
         ("expected_version", |r| r.expected_version = 1),
         ("count", |r| r.count = 2),

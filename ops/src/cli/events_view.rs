@@ -4,11 +4,12 @@ use serde_json::{Value, json};
 use wharf_core::ids::{AllocationId, GroupId, SessionId};
 use wharf_net::protocol::{
     BEGUN_ADOPTED, BEGUN_CLAIMED, BEGUN_COMMITTED, BEGUN_PLACED, BEGUN_WAITED, CHANGED_NEW, CHANGED_SPEC,
-    CHANGED_STATE, ClaimBody, ENDED_EVICTED, ENDED_NODE_LOST, ENDED_NODE_REMOVED, ENDED_RELEASED,
-    ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP, EVENT_GROUP_REMOVED, EVENT_INSIDE,
-    EVENT_KINDS, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_STARTED,
-    EventBody, EventGroup, EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED,
-    WireAllocation, WireGroup, WireSession,
+    CHANGED_STATE, ClaimBody, ENDED_EVICTED, ENDED_EXPIRED, ENDED_NODE_LOST, ENDED_NODE_REMOVED,
+    ENDED_RELEASED, ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP,
+    EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_KINDS, EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT,
+    EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EventBody, EventGroup,
+    EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED, WireAllocation, WireGroup,
+    WireSession,
 };
 
 use super::node_view::state_name;
@@ -31,6 +32,7 @@ fn name(event: &EventBody) -> &'static str {
         (EVENT_ENDED, ENDED_EVICTED) => "evicted",
         (EVENT_ENDED, ENDED_NODE_REMOVED) => "ended_with_node",
         (EVENT_ENDED, ENDED_NODE_LOST) => "lost_with_node",
+        (EVENT_ENDED, ENDED_EXPIRED) => "expired",
         (EVENT_ENDED, ENDED_TAKEN_BACK) => "taken_back",
         (EVENT_ENDED, _) => "ended",
         (EVENT_NODE, cause) if cause & CHANGED_NEW != 0 => "node_added",
@@ -42,6 +44,8 @@ fn name(event: &EventBody) -> &'static str {
         (EVENT_GROUP, _) => "group",
         (EVENT_GROUP_REMOVED, _) => "group_removed",
         (EVENT_KINDS, _) => "kinds",
+        (EVENT_LEASE, _) => "lease",
+        (EVENT_SESSION_RENEWED, _) => "session_renewed",
         (EVENT_SESSION_ENDED, SESSION_CLOSED) => "session_closed",
         (EVENT_SESSION_ENDED, SESSION_EXPIRED) => "session_expired",
         (EVENT_SESSION_ENDED, _) => "session_evicted",
@@ -117,6 +121,8 @@ fn event_line(event: &EventBody) -> Value {
         ("into", event.into.map(|id| json!(allocation(id)))),
         ("group", event.group.map(|id| json!(group(id)))),
         ("session", event.session.map(|id| json!(session(id)))),
+        ("partition", (event.what == EVENT_SESSION_RENEWED).then(|| json!(event.partition))),
+        ("until", given(event.until).map(Into::into)),
         ("bundle", (event.what == EVENT_BUNDLE).then(|| json!(event.bundle))),
         ("node_id", given(event.node).map(Into::into)),
         ("version", given(event.version).map(Into::into)),
@@ -143,6 +149,7 @@ fn event_text(event: &EventBody) -> String {
     event.into.into_iter().for_each(|id| add(format!("into {}", allocation(id))));
     event.group.into_iter().for_each(|id| add(group(id)));
     event.session.into_iter().for_each(|id| add(session(id)));
+    given(event.until).into_iter().for_each(|until| add(format!("until {} s", seconds(until))));
     if event.what == EVENT_BUNDLE {
         add(format!("bundle {}", event.bundle));
     }

@@ -10,7 +10,7 @@ use super::{Ended, group, print};
 
 /// The arguments of [`SearchArgs`](super::place::SearchArgs), which a placement into a bundle does not take,
 /// because the bundle determines the node. A conflict with all of them as a group would not name the given one.
-const OF_OTHERS: [&str; 14] = [
+const OF_OTHERS: [&str; 15] = [
     "policy",
     "attribute_order",
     "selectors",
@@ -24,6 +24,7 @@ const OF_OTHERS: [&str; 14] = [
     "wait",
     "priority",
     "owner",
+    "lease",
     "explain_all",
 ];
 

@@ -18,6 +18,7 @@ mod node;
 mod node_view;
 mod place;
 mod print;
+mod renew;
 mod reserve;
 mod serve;
 mod statement;
@@ -65,6 +66,8 @@ enum Command {
     Place(Box<place::PlaceArgs>),
     /// End allocations.
     Release(place::ReleaseArgs),
+    /// Renew leases, so that their allocations do not end by themselves.
+    Renew(renew::RenewArgs),
     /// Record an allocation that another system made, even above the node's capacity.
     Adopt(adopt::AdoptArgs),
     /// Reserve a node for an owner, whose work is placed there first; or end a reservation.
@@ -104,6 +107,7 @@ pub fn run() -> ExitCode {
         Command::Agent(args) => connect::block_on(agent::run(*args)),
         Command::Place(args) => connect::block_on(place::place(*args)),
         Command::Release(args) => connect::block_on(place::release(args)),
+        Command::Renew(args) => connect::block_on(renew::renew(args)),
         Command::Adopt(args) => connect::block_on(adopt::adopt(args)),
         Command::Reserve(args) => connect::block_on(reserve::reserve(args)),
         Command::Group(command) => connect::block_on(group::run(command)),

@@ -87,6 +87,9 @@ pub(super) struct SearchArgs {
     /// for the owner are tried first.
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     owner: u64,
+    /// End the allocation by itself after this time, such as 30s, 5m or 1h, unless `wharf renew` renews it.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lease: Option<Duration>,
     /// Count the reasons of a refusal over all nodes.
     #[arg(long)]
     explain_all: bool,
@@ -229,6 +232,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
             Some(false) => AVOID_GPU_NO,
         },
         owner: search.owner,
+        lease: search.lease.map_or(0, nanos),
         ..PlaceRequest::default()
     };
     let reply =

@@ -167,10 +167,14 @@ impl Printer {
             let line = || event("hold_ended", &about(), (*node, node_name), &[]);
             self.line(line, || format!("hold {statement}/{operation} on {node_name} ended"));
         }
-        for AllocationEnded { allocation, node, node_name } in &page.allocations_ended {
+        for AllocationEnded { allocation, node, node_name, reason } in &page.allocations_ended {
             let id = AllocationId::from(*allocation).to_string();
-            let line = || event("allocation_ended", &[("allocation", json!(id))], (*node, node_name), &[]);
-            self.line(line, || format!("allocation {id} on {node_name} ended"));
+            let about = || [("allocation", json!(id))];
+            let rest = [("reason", json!(reason.to_string()))];
+            let rest = if reason.is_done() { &[][..] } else { &rest };
+            let line = || event("allocation_ended", &about(), (*node, node_name), rest);
+            let why = if reason.is_done() { String::new() } else { format!(" ({reason})") };
+            self.line(line, || format!("allocation {id} on {node_name} ended{why}"));
         }
         for NodeGone { node, node_name } in &page.nodes_gone {
             let line = || event("node_gone", &[], (*node, node_name), &[]);

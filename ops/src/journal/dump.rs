@@ -11,8 +11,8 @@ use wharf_core::node::NodeRegistration;
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, Demand, GpuAssignment, ReservedAmounts};
 use wharf_core::state::{
-    AllocationRecord, ClaimRecord, Deed, Done, GroupRecord, InsideRecord, Origin, ReleasingRecord,
-    SessionChange, SessionEnd,
+    AllocationRecord, ClaimRecord, Deed, Done, GroupRecord, InsideRecord, LeaseRecord, Origin,
+    ReleasingRecord, SessionChange, SessionEnd,
 };
 use wharf_core::view::EndCause;
 
@@ -167,6 +167,15 @@ fn effect_view(effect: &Effect, catalog: &Catalog) -> Value {
             json!({ "effect": "ended", "allocation": id.to_string(), "cause": cause_name(*cause) })
         }
         Effect::Node(image, _) => node_view(image, catalog),
+        Effect::Leased(LeaseRecord { allocation, session, until }) => json!({
+            "effect": "leased",
+            "allocation": allocation.to_string(),
+            "session": session.map(|session| session.to_string()),
+            "until": until.0,
+        }),
+        Effect::SessionRenewed { session, until, .. } => {
+            json!({ "effect": "session_renewed", "session": session.to_string(), "until": until.0 })
+        }
         Effect::Version { node, version, .. } => {
             json!({ "effect": "version", "node": node.0, "version": version })
         }
@@ -196,6 +205,7 @@ fn cause_name(cause: EndCause) -> &'static str {
         EndCause::Evicted => "evicted",
         EndCause::NodeRemoved => "node_removed",
         EndCause::NodeLost => "node_lost",
+        EndCause::Expired => "expired",
         EndCause::TakenBack => "taken_back",
     }
 }

@@ -19,12 +19,12 @@ use wharf_core::resource::{
 };
 use wharf_core::rng::Rng;
 use wharf_core::state::{
-    AllocationRecord, BundleRecord, ClaimRecord, GranularityState, InsideRecord, NodeRecord, PartitionState,
-    RegistrarState, ReleasingRecord, RemovedNode, ReservationRecord, StoreState,
+    AllocationRecord, BundleRecord, ClaimRecord, GranularityState, InsideRecord, LeaseRecord, NodeRecord,
+    PartitionState, RegistrarState, ReleasingRecord, RemovedNode, ReservationRecord, StoreState,
 };
 use wharf_core::time::Time;
 use wharf_net::convert::{agent_body, agent_facts, node_body, node_spec, unhealthy_bodies};
-use wharf_net::protocol::{AgentBody, NodeBody, UnhealthyBody, WireAllocation, WireGroup};
+use wharf_net::protocol::{AgentBody, NodeBody, UnhealthyBody, WireAllocation, WireGroup, WireSession};
 
 use super::group_row::GroupRow;
 use super::session_row::SessionRow;
@@ -273,6 +273,21 @@ impl ReleasingRow {
     }
 }
 
+/// An allocation with a lease, the session that the lease belongs to, and its deadline.
+#[derive(Serialize, Deserialize)]
+pub(super) struct LeaseRow(WireAllocation, Option<WireSession>, u64);
+
+impl LeaseRow {
+    pub(super) fn new(own: &LeaseRecord) -> Self {
+        Self(own.allocation.into(), own.session.map(Into::into), own.until.0)
+    }
+
+    pub(super) fn record(self) -> LeaseRecord {
+        let Self(allocation, session, until) = self;
+        LeaseRecord { allocation: allocation.into(), session: session.map(Into::into), until: Time(until) }
+    }
+}
+
 /// The policy state of a shard.
 #[derive(Serialize, Deserialize)]
 pub(super) struct PolicyRow {
@@ -335,6 +350,8 @@ pub(super) enum Row {
     Inside(InsideRow),
     /// A client session.
     Session(Box<SessionRow>),
+    /// The lease of an allocation.
+    Lease(LeaseRow),
 }
 
 /// Returns the resource kinds of a registrar.
@@ -389,7 +406,8 @@ pub(super) fn rows_of(partition: &PartitionState, kinds: &ResourceRegistry) -> i
     let releasing = partition.releasing.iter().map(|own| Row::Releasing(ReleasingRow::new(own)));
     let bundles = partition.bundles.iter().map(|own| Row::Bundle(OfBundleRow::new(own)));
     let inside = partition.inside.iter().map(|own| Row::Inside(InsideRow::new(own)));
-    let rest = reservations.chain(claims).chain(releasing).chain(bundles).chain(inside);
+    let leases = partition.leases.iter().map(|own| Row::Lease(LeaseRow::new(own)));
+    let rest = reservations.chain(claims).chain(releasing).chain(bundles).chain(inside).chain(leases);
     iter::once(Row::Partition(partition.id.0)).chain(nodes).chain(allocations).chain(rest)
 }
 
@@ -461,6 +479,7 @@ impl<'a> Reader<'a> {
             Row::Bundle(row) => partition.bundles.push(row.record()),
             Row::Inside(row) => partition.inside.push(row.record()?),
             Row::Session(session) => sessions.push(session.record()),
+            Row::Lease(row) => partition.leases.push(row.record()),
         }
         Ok(())
     }

@@ -11,12 +11,12 @@ use wharf_core::resource::ResourceRegistry;
 use wharf_core::state::GroupRecord;
 use wharf_core::time::Time;
 use wharf_core::view::EndCause;
-use wharf_net::protocol::{WireAllocation, WireGroup, WireStatement};
+use wharf_net::protocol::{WireAllocation, WireGroup, WireSession, WireStatement};
 
 use super::group_row::GroupRow;
 use super::row::{
-    AllocationRow, ClaimRow, GranularityRow, InsideRow, NodeRow, OfBundleRow, PolicyRow, ReleasingRow,
-    ReservationRow,
+    AllocationRow, ClaimRow, GranularityRow, InsideRow, LeaseRow, NodeRow, OfBundleRow, PolicyRow,
+    ReleasingRow, ReservationRow,
 };
 use super::session_row::{DoneRow, SessionChangeRow};
 
@@ -52,6 +52,12 @@ enum EffectRow {
         identity: Option<String>,
         version: u64,
     },
+    Leased(LeaseRow),
+    SessionRenewed {
+        partition: u16,
+        session: WireSession,
+        until: u64,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -86,6 +92,7 @@ fn cause_number(cause: EndCause) -> u8 {
         EndCause::Evicted => 1,
         EndCause::NodeRemoved => 2,
         EndCause::NodeLost => 3,
+        EndCause::Expired => 4,
         EndCause::TakenBack => 5,
     }
 }
@@ -96,6 +103,7 @@ fn cause(number: u8) -> anyhow::Result<EndCause> {
         1 => EndCause::Evicted,
         2 => EndCause::NodeRemoved,
         3 => EndCause::NodeLost,
+        4 => EndCause::Expired,
         5 => EndCause::TakenBack,
         _ => anyhow::bail!("{number} is no cause of an end"),
     })
@@ -166,6 +174,10 @@ impl EffectRow {
                     version: *version,
                 }
             }
+            Effect::Leased(record) => Self::Leased(LeaseRow::new(record)),
+            &Effect::SessionRenewed { partition, session, until } => {
+                Self::SessionRenewed { partition: partition.0, session: session.into(), until: until.0 }
+            }
         }
     }
 
@@ -199,6 +211,12 @@ impl EffectRow {
                     version,
                 }))
             }
+            Self::Leased(row) => Effect::Leased(row.record()),
+            Self::SessionRenewed { partition, session, until } => Effect::SessionRenewed {
+                partition: PartitionId(partition),
+                session: session.into(),
+                until: Time(until),
+            },
         })
     }
 }

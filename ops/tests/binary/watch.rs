@@ -160,6 +160,34 @@ fn a_watch_goes_on_over_a_restart_and_ends_when_told() {
     service.stop();
 }
 
+/// Would fail if the cause of an end did not reach a follower, or came with a release.
+#[test]
+fn a_watch_says_that_a_lease_ran_out() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1"]);
+    add(&service, "a");
+    let released = place(&service);
+    // On a slow machine a lease may be over before it is seen.
+    let (expires, file) = loop {
+        let placed = service.json(&["place", "--cpu", "1", "--lease", "2s"]);
+        let lines = once(&service, &[]);
+        if events(&lines, "allocation").iter().any(|line| line["allocation"] == placed["allocation"]) {
+            let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+            break (placed["allocation"].clone(), site.write("watched", &text));
+        }
+    };
+    service.run(&["release", &released]).with(0);
+    service.until(&["status"], |status| status["shards"][0]["allocations"] == json!(0));
+    let since = once(&service, &["--from", &file]);
+    let ended = events(&since, "allocation_ended");
+    let reason_of = |id: &Value| {
+        let line = ended.iter().find(|line| line["allocation"] == *id);
+        line.unwrap_or_else(|| panic!("{id} has not ended in {since:#?}"))["reason"].clone()
+    };
+    assert_eq!([reason_of(&expires), reason_of(&json!(released))], [json!("lease_expired"), Value::Null]);
+    service.stop();
+}
+
 #[test]
 fn changes_can_be_followed_without_planners_if_that_is_set() {
     let site = Site::new();

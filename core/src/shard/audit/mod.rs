@@ -51,6 +51,7 @@ impl Shard {
         self.books.sums.kept.all.check(&totals)?;
         self.pending.check(&self.books)?;
         self.books.check_withheld()?;
+        self.books.check_leases()?;
         self.check_statements()?;
         self.choose.check(&self.books)
     }

@@ -130,7 +130,7 @@ impl Books {
         if let Some(external_id) = external_id {
             self.adopted.enter(node, external_id, id);
         }
-        let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
+        let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot, is_leased: false };
         self.note_allocated(&allocation, BeginCause::Adopted);
         self.enter_held(allocation);
         Ok(Placement { node, allocation: id, gpus, alternative: 0, units })
@@ -152,7 +152,7 @@ impl Books {
         if let Some(external_id) = external_id {
             self.adopted.enter(node, external_id, id);
         }
-        self.enter_held(Allocation { id, demand, gpus, units, node: slot });
+        self.enter_held(Allocation { id, demand, gpus, units, node: slot, is_leased: false });
         Dirty::changed(slot)
     }
 

@@ -279,7 +279,7 @@ impl Books {
         self.sums.placed += 1;
         let node = self.nodes.hot(slot).id;
         self.bump_version(slot);
-        let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
+        let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot, is_leased: false };
         self.note_allocated(&allocation, BeginCause::Claimed);
         self.enter_bundle(bundle, &allocation);
         self.ledger.insert(allocation, &mut self.nodes);

@@ -29,13 +29,16 @@ pub(crate) struct Allocation {
     /// The units of its unit-instance kinds. Few allocations have any.
     pub(crate) units: Option<Arc<UnitAssignments>>,
     pub(crate) node: Slot,
+    /// True if it has a lease ([`Leases`](super::Leases)).
+    pub(crate) is_leased: bool,
 }
 
 /// Fields that few allocations have.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Extra {
     custom: Option<CustomAmounts>,
     units: Option<Arc<UnitAssignments>>,
+    is_leased: bool,
 }
 
 /// The node of a record without an allocation.
@@ -65,21 +68,21 @@ const _: () = assert!(size_of::<Record>() == 64, "a record is one cache line");
 impl Record {
     #[inline]
     fn new(allocation: Allocation, next: u32, granted: u32) -> Self {
-        let Allocation { id, demand, gpus, units, node } = allocation;
+        let Allocation { id, demand, gpus, units, node, is_leased } = allocation;
         let Demand { cpu, memory, gpu, custom } = demand;
-        let plain = custom.is_none() && units.is_none();
-        let extra = if plain { None } else { Some(Box::new(Extra { custom, units })) };
+        let plain = custom.is_none() && units.is_none() && !is_leased;
+        let extra = if plain { None } else { Some(Box::new(Extra { custom, units, is_leased })) };
         Self { id, cpu, memory, extra, gpu, gpus, node, next, previous: NO_ALLOCATION, granted }
     }
 
     #[inline]
     fn allocation(&self) -> Allocation {
-        let (custom, units) = match self.extra.as_deref() {
-            Some(extra) => (extra.custom.clone(), extra.units.clone()),
-            None => (None, None),
+        let Extra { custom, units, is_leased } = match self.extra.as_deref() {
+            Some(extra) => extra.clone(),
+            None => Extra::default(),
         };
         let demand = Demand { cpu: self.cpu, memory: self.memory, gpu: self.gpu, custom };
-        Allocation { id: self.id, demand, gpus: self.gpus, units, node: self.node }
+        Allocation { id: self.id, demand, gpus: self.gpus, units, node: self.node, is_leased }
     }
 }
 
@@ -272,7 +275,8 @@ impl Ledger {
             self.pages.push(Vec::with_capacity(PAGE));
         }
         let AllocationImage { id, gpus, .. } = AllocationImage::default();
-        let nothing = Allocation { id, demand: Demand::default(), gpus, units: None, node: VACANT };
+        let demand = Demand::default();
+        let nothing = Allocation { id, demand, gpus, units: None, node: VACANT, is_leased: false };
         self.pages.last_mut().expect("just pushed").push(Record::new(nothing, NO_ALLOCATION, 0));
         self.vacant = at;
     }
@@ -310,6 +314,27 @@ impl Ledger {
             assert!(after == at, "the list of a node is broken after place {at}");
         }
         Some(allocation)
+    }
+
+    /// Marks a live allocation as one with a lease.
+    pub(super) fn mark_leased(&mut self, id: AllocationId) {
+        let at = self.find(id).expect("what gets a lease is live");
+        let record = self.record_mut(at);
+        let extra = record.extra.get_or_insert_default();
+        assert!(!extra.is_leased, "allocation {id} gets a second lease");
+        extra.is_leased = true;
+        self.touch(at);
+    }
+
+    /// Returns whether an allocation is live and has a lease.
+    pub(super) fn is_leased(&self, id: AllocationId) -> bool {
+        self.get(id).is_some_and(|allocation| allocation.is_leased)
+    }
+
+    /// Returns the number of allocations with a lease. O(allocations).
+    pub(super) fn leased(&self) -> usize {
+        let marked = |record: &&Record| record.extra.as_deref().is_some_and(|extra| extra.is_leased);
+        self.pages.iter().flatten().filter(marked).count()
     }
 
     /// Returns the allocations of one node, newest first.
@@ -403,7 +428,7 @@ mod tests {
 
     fn of(id: AllocationId) -> Allocation {
         let demand = Demand { cpu: Amount::ZERO, memory: Amount::ZERO, gpu: GpuRequest::None, custom: None };
-        Allocation { id, demand, gpus: GpuAssignment::NONE, units: None, node: 0 }
+        Allocation { id, demand, gpus: GpuAssignment::NONE, units: None, node: 0, is_leased: false }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod claims;
 mod free_books;
 mod held;
 mod image;
+mod leases;
 mod ledger;
 mod node_books;
 mod releasing;
@@ -32,6 +33,7 @@ pub use claims::ClaimEvent;
 use claims::Claims;
 pub(crate) use free_books::{FreeBooks, short_of};
 pub(crate) use held::{HeldAllocation, InUse};
+use leases::Leases;
 pub(crate) use ledger::{Allocation, Ledger};
 pub use node_books::{Book, InstanceBook, NodeBooks};
 use releasing::Releasing;
@@ -90,6 +92,7 @@ pub(crate) struct Books {
     pub(crate) claims: Claims,
     pub(crate) bundles: Bundles,
     pub(crate) releasing: Releasing,
+    pub(crate) leases: Leases,
     /// The partitions of the shard, in order.
     pub(crate) partitions: Vec<PartitionId>,
     incarnation: Incarnation,
@@ -117,6 +120,7 @@ impl Books {
             claims: Claims::default(),
             bundles: Bundles::default(),
             releasing: Releasing::default(),
+            leases: Leases::default(),
             partitions,
             incarnation,
             effects: None,
@@ -195,7 +199,14 @@ impl Books {
         let node = self.nodes.hot(slot).id;
         self.sums.allocate(slot, demand);
         self.sums.placed += 1;
-        let allocation = Allocation { id, demand: demand.clone(), gpus, units: units.clone(), node: slot };
+        let allocation = Allocation {
+            id,
+            demand: demand.clone(),
+            gpus,
+            units: units.clone(),
+            node: slot,
+            is_leased: false,
+        };
         self.note_allocated(&allocation, BeginCause::Placed);
         self.ledger.insert(allocation, &mut self.nodes);
         Placement { node, allocation: id, gpus, alternative, units }
@@ -237,6 +248,9 @@ impl Books {
     #[inline]
     fn give_back(&mut self, allocation: &Allocation) {
         self.adopted.forget(allocation.id);
+        if allocation.is_leased {
+            self.leases.leave(allocation.id);
+        }
         let slot = allocation.node;
         self.sums.released += 1;
         let hot = self.nodes.hot(slot);
@@ -369,7 +383,7 @@ impl Books {
         if self.effects.is_none() {
             return;
         }
-        let &Allocation { id, ref demand, gpus, ref units, node } = allocation;
+        let &Allocation { id, ref demand, gpus, ref units, node, .. } = allocation;
         let node = self.nodes.hot(node).id;
         let external_id = self.adopted.external_id(id);
         let demand = demand.clone();

@@ -164,7 +164,7 @@ fn shape_of(request: &PlacementRequest) -> PlacementRequest {
     let policy = Policy::default();
     let order = OrderChoice::default();
     let explain = Explain::default();
-    PlacementRequest { policy, order, explain, ..request.clone() }
+    PlacementRequest { policy, order, explain, lease: None, ..request.clone() }
 }
 
 fn shape_hash(request: &PlacementRequest) -> u64 {

@@ -127,6 +127,7 @@ impl Shard {
         }
         let sequence = views.log.sequence() + 1;
         self.books.bundles.ends.tell(sequence, &mut images.ended);
+        self.books.leases.expired.tell(&mut images.expired);
         let head = self.view_head(sequence);
         views.growth = head.facts.growth;
         images.head = Some(head);
@@ -188,6 +189,7 @@ impl Shard {
             allocation_count: self.books.ledger.len() as u64,
             facts: self.facts(),
             bundles_ended: self.bundles_ended(),
+            leases_expired: self.books.leases.expired.count(),
             thetas,
             copied: Copied::default(),
         }

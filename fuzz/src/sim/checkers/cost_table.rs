@@ -34,6 +34,8 @@ pub(super) enum Most {
     CheckpointPage,
     /// A page of a checkpoint, and all allocations of one node.
     CheckpointPageAndNode,
+    /// The allocations whose lease is over that one command ends.
+    LeasesEnded,
     /// Everything. Only the service itself asks for this, when it stops.
     Everything,
 }
@@ -64,13 +66,13 @@ pub(super) const COSTS: &[Cost] = &[
     Cost { commands: &["ListNodes"], nodes: Most::Asked, allocations: Most::Nothing },
     Cost { commands: &["Audit"], nodes: Most::AuditPage, allocations: Most::AuditPageAndNode },
     Cost { commands: &["Checkpoint"], nodes: Most::CheckpointPage, allocations: Most::CheckpointPageAndNode },
+    Cost { commands: &["GoOn"], nodes: Most::Nothing, allocations: Most::LeasesEnded },
     Cost { commands: &["Export"], nodes: Most::Everything, allocations: Most::Everything },
     Cost {
         commands: &[
             "Status",
             "AddNode",
             "RejoinNode",
-            "GoOn",
             "UpdateNode",
             "Report",
             "SetHealth",
@@ -82,6 +84,8 @@ pub(super) const COSTS: &[Cost] = &[
             "Reserve",
             "EndReservation",
             "Prepare",
+            "RenewLease",
+            "RenewSession",
         ],
         nodes: Most::Nothing,
         allocations: Most::Nothing,
@@ -128,6 +132,8 @@ fn name_of(command: &Command) -> &'static str {
         Command::Finish { .. } => "Finish",
         Command::Apply(_) => "Apply",
         Command::PlaceInto { .. } => "PlaceInto",
+        Command::RenewLease { .. } => "RenewLease",
+        Command::RenewSession { .. } => "RenewSession",
         Command::Export => "Export",
         Command::Checkpoint { .. } => "Checkpoint",
     }
@@ -157,6 +163,7 @@ impl Most {
             Self::AuditPageAndNode => u64::from(pages.audit_allocations) + facts.most_of_a_node,
             Self::CheckpointPage => u64::from(pages.checkpoint_records),
             Self::CheckpointPageAndNode => u64::from(pages.checkpoint_records) + facts.most_of_a_node,
+            Self::LeasesEnded => u64::from(pages.leases_ended),
             Self::Everything => return None,
         })
     }
@@ -219,8 +226,7 @@ mod tests {
     fn a_command_that_costs_more_than_it_may_is_told() {
         let list = Command::ListNodes { after: Ordinal(0), limit: 3 };
         let place = Command::Place(PlacementRequest::new(Demand::default(), Policy::BestFit));
-        let pages =
-            Pages { explain_nodes: 100, audit_nodes: 32, audit_allocations: 256, checkpoint_records: 256 };
+        let pages = Pages { explain_nodes: 100, ..Pages::default() };
         let check = |command: &Command, nodes_looked_at, allocations_looked_at| {
             let facts = CostFacts { most_of_a_node: 5, inside: 2 };
             let work = ShardWork { nodes_looked_at, allocations_looked_at, ..ShardWork::default() };
@@ -234,6 +240,8 @@ mod tests {
         assert_eq!(check(&Command::Audit { number: 0 }, 32, 261), Ok(()));
         assert!(check(&Command::Audit { number: 0 }, 32, 262).is_err());
         assert!(check(&Command::Status, 1, 0).is_err());
+        assert_eq!(check(&Command::GoOn, 0, 256), Ok(()));
+        assert!(check(&Command::GoOn, 0, 257).is_err());
         assert_eq!(check(&Command::Export, 1 << 40, 1 << 40), Ok(()));
     }
 }

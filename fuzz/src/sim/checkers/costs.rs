@@ -117,6 +117,7 @@ pub(super) mod tests {
             Most::AuditPageAndNode => format!("{} and those of one node", pages.audit_allocations),
             Most::CheckpointPage => pages.checkpoint_records.to_string(),
             Most::CheckpointPageAndNode => format!("{} and those of one node", pages.checkpoint_records),
+            Most::LeasesEnded => format!("{} whose leases are over", pages.leases_ended),
             Most::Everything => "all, only at a clean stop".to_owned(),
         }
     }

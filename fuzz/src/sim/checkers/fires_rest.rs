@@ -20,7 +20,9 @@ use super::rest::{
 use super::submitted::NodeVersions;
 use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;
-use super::{BEYOND_A_STEP, OF_A_STEP, costs, fires, fires_beyond, fires_groups, named, sessions};
+use super::{
+    BEYOND_A_STEP, OF_A_STEP, costs, fires, fires_beyond, fires_groups, fires_leases, named, sessions,
+};
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::facts::Facts;
 use crate::sim::server::framed;
@@ -207,6 +209,9 @@ const FIRES: &[(&str, fn())] = &[
     ("infeasible_is_infeasible", fires_groups::a_group_that_is_called_infeasible_and_is_not),
     ("inside_is_of_its_bundle", fires_groups::what_is_inside_a_bundle_and_does_not_belong_there),
     ("inside_is_placed", fires_groups::what_is_inside_a_bundle_and_does_not_belong_there),
+    ("leases_end_in_time", fires_leases::a_lease_that_nobody_ends),
+    ("leases_last_as_long_as_they_say", fires_leases::a_lease_that_ends_too_early_or_too_late),
+    ("renewals_hold", fires_leases::a_renewal_that_does_not_hold),
     ("kept_views_stay", fires_beyond::a_view_of_a_state_that_never_was),
     ("no_bundle_waits_that_would_fit", fires_groups::a_bundle_that_waits_and_would_fit),
     ("no_fit_is_no_fit", fires_groups::a_group_that_is_refused_and_fits),

@@ -74,7 +74,7 @@ impl Mirror {
                 let there = self.holds.remove(&(hold.statement, hold.operation, node.id));
                 ensure(there.is_some(), || format!("{hold:?} ended on {} and was not there", node.id))
             }
-            Change::AllocationEnded(node, id) => {
+            Change::AllocationEnded(node, id, _) => {
                 let there = self.allocations.remove(&id);
                 ensure(there.is_some_and(|there| there.0 == node.id), || format!("{id} ended twice"))
             }

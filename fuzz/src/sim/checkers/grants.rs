@@ -11,6 +11,7 @@ use wharf_core::state::AllocationRecord;
 use wharf_core::statement::Operation;
 
 use super::inside::claims;
+use super::leases::expired;
 use super::statements::granted_and_ended;
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, Step, available, gpu_not_allocated, gpus_available};
@@ -121,6 +122,10 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
             })?;
         }
         (_, Outcome::Place(Ok(placement))) => record_grant(&mut expected, &after, placement, false)?,
+        (Command::GoOn, _) => {
+            let expired = expired(step);
+            expected.retain(|id, _| !expired.contains(id));
+        }
         (_, Outcome::Adopt(Ok(placement))) => record_grant(&mut expected, &after, placement, true)?,
         (_, Outcome::Applied(Ok(applied))) => {
             let (granted, ended) = granted_and_ended(applied);
@@ -186,7 +191,7 @@ pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
     let still = match step.outcome {
         Outcome::Place(Err(_)) | Outcome::Unparked | Outcome::NotParked => true,
         Outcome::Release(Err(_)) | Outcome::Node(Err(_)) | Outcome::Adopt(Err(_)) => true,
-        Outcome::Books(Err(_)) | Outcome::Reserve(Err(_)) => true,
+        Outcome::Books(Err(_)) | Outcome::Reserve(Err(_)) | Outcome::RenewedLease(Err(_)) => true,
         Outcome::Applied(Err(_)) | Outcome::PlaceInto(Err(_)) => true,
         // Nothing is held if a part conflicts as a whole.
         Outcome::Prepared(prepared) => prepared.held.is_empty(),

@@ -14,11 +14,14 @@ mod fires_beyond;
 #[cfg(test)]
 mod fires_groups;
 #[cfg(test)]
+mod fires_leases;
+#[cfg(test)]
 mod fires_rest;
 pub mod following;
 pub mod grants;
 pub mod groups;
 pub mod inside;
+pub mod leases;
 pub mod order;
 pub mod promises;
 pub mod refused;
@@ -54,6 +57,8 @@ pub const OF_A_STEP: &[(&str, Checker)] = &[
     ("inside_is_of_its_bundle", inside::inside_is_of_its_bundle),
     ("claims_become_what_they_claim", inside::claims_become_what_they_claim),
     ("coarse_goes_by_versions", submitted::coarse_goes_by_versions),
+    ("leases_last_as_long_as_they_say", leases::leases_last_as_long_as_they_say),
+    ("renewals_hold", leases::renewals_hold),
 ];
 
 /// All other checkers, by name.
@@ -82,6 +87,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "infeasible_is_infeasible",
     "inside_is_placed",
     "kept_views_stay",
+    "leases_end_in_time",
     "newest_connection_is_welcome",
     "no_bundle_waits_that_would_fit",
     "no_fit_is_no_fit",

@@ -23,7 +23,8 @@ pub struct Promise {
     pub gpus: u16,
 }
 
-/// All grants of a run, and the allocations that ended without their caller: with their node, or by eviction.
+/// All grants of a run, and the allocations that ended without their caller: with their node, by eviction, or with their
+/// lease.
 #[derive(Debug, Default)]
 pub struct Grants {
     by_request: BTreeMap<Request, AllocationId>,
@@ -71,7 +72,7 @@ impl Grants {
         self.gone.extend(there.map(|allocation| allocation.id));
     }
 
-    /// Records that a statement evicted an allocation.
+    /// Records that a statement evicted an allocation, or that its lease ran out.
     pub fn evicted(&mut self, id: AllocationId) {
         self.gone.insert(id);
     }

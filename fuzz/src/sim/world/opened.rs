@@ -16,6 +16,7 @@ use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
 use wharf_net::protocol::IN_FLIGHT_DEFAULT;
 
+use crate::sim::checkers::leases::LEASES_ENDED;
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::views::{GrantsNameTheirView, Shown, VersionsOnlyGrow};
 use crate::sim::choices::Choices;
@@ -30,8 +31,13 @@ pub(super) const PARTITIONS: u16 = 6;
 pub(super) const HOLD_NS: u64 = 3_000;
 
 /// Page sizes so small that the nodes here fill several pages.
-pub(super) const PAGES: Pages =
-    Pages { explain_nodes: 2, audit_nodes: 2, audit_allocations: 3, checkpoint_records: 3 };
+pub(super) const PAGES: Pages = Pages {
+    explain_nodes: 2,
+    audit_nodes: 2,
+    audit_allocations: 3,
+    checkpoint_records: 3,
+    leases_ended: LEASES_ENDED,
+};
 
 /// A clock that shows a fixed time.
 pub(super) struct At(pub(super) Time);

@@ -12,6 +12,7 @@ use super::World;
 use super::opened::{At, PAGES, Recorder};
 use crate::sim::checkers::costs::{audits_are_true, commands_cost_what_they_may};
 use crate::sim::checkers::groups::groups_go_whole;
+use crate::sim::checkers::leases::expired;
 use crate::sim::checkers::order::replay_gives_the_same;
 use crate::sim::checkers::promises::{live, one_node_per_name, promises_are_kept};
 use crate::sim::checkers::rest::{inside_is_placed, nobody_oversleeps};
@@ -132,7 +133,9 @@ impl World<'_> {
             if matches!(outcome, Outcome::Status(_)) {
                 named("audits_are_true", audits_are_true(outcome, twin.state_hash()))?;
             }
-            check_step(&Step { shard, now: self.now, command, outcome, before: &before, after })?;
+            let step = Step { shard, now: self.now, command, outcome, before: &before, after };
+            check_step(&step)?;
+            expired(&step).into_iter().for_each(|id| self.grants.evicted(id));
             match outcome {
                 Outcome::Node(Ok(NodeChange::Removed { node, .. })) => {
                     self.grants.node_removed(*node, &before);

@@ -11,12 +11,13 @@ use wharf_core::router::{NotPlaced, Port, PortReply, WaitEnd};
 use wharf_core::shard::{Outcome, Released, UnknownAllocation};
 
 use super::into_group::{IntoGroup, into_reply};
+use super::renewing::Renewing;
 use super::{Asker, stopped};
 use crate::convert::{explain_candidates, placed_reply, refused_reply};
 use crate::limits::LISTED_BYTES_MAX;
 use crate::protocol::{
     Fault, GroupReply, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody, Reason, ReleaseBatchReply,
-    ReleaseReply, RemoveGroupReply, StatementReply,
+    ReleaseReply, RemoveGroupReply, RenewReply, StatementReply,
 };
 
 /// A request whose parts were submitted to the engine.
@@ -44,6 +45,8 @@ pub(super) enum Parts {
         replies: Vec<ReleaseReply>,
         left: usize,
     },
+    /// A renewal of leases.
+    Renew(Renewing),
     /// A planner's job, and the size that bounds its reply.
     Plan(usize),
     /// A group, or the bundles that a group grows by, that waits like [`Wait`](Self::Wait). Holds the reason
@@ -82,6 +85,7 @@ pub(super) enum Complete {
     Removed(RemoveGroupReply),
     Groups(ListGroupsReply),
     Statement(StatementReply),
+    Renewed(RenewReply),
 }
 
 impl Operation {
@@ -115,6 +119,7 @@ impl Operation {
                 (*left == 0)
                     .then(|| Complete::ReleaseBatch(ReleaseBatchReply { replies: std::mem::take(replies) }))
             }
+            Parts::Renew(renewing) => renewing.handle_part(part, reply),
             &mut Parts::Plan(size) => {
                 Some(Complete::plan(size, *reply_of::<Box<PlanReply>, _>(reply), catalog))
             }

@@ -34,14 +34,14 @@ pub(super) enum Learning {
 }
 
 impl ConnectionService {
-    /// Returns the values for fields that a placement leaves at their defaults.
+    /// Returns what placements of a connection do not say themselves.
     #[must_use]
-    pub fn placement_defaults(&self) -> PlacementDefaults {
-        self.shared.settings.load().placement_defaults(&self.port)
+    pub fn placement_defaults(&self, key: ConnectionKey) -> PlacementDefaults {
+        self.shared.settings.load().placement_defaults(&self.port, self.session_id(key))
     }
 
     pub(super) fn handle_place(&mut self, asker: Asker, request: PlaceRequest) {
-        let defaults = self.placement_defaults();
+        let defaults = self.placement_defaults(asker.connection);
         if request.mode == MODE_WAIT_UNTIL {
             return match kinds_to_learn(&request, self.port.catalog(), defaults) {
                 Err(reply) => self.answer(asker, &*reply, asker.started),
@@ -59,7 +59,7 @@ impl ConnectionService {
     }
 
     fn wait_for_place(&mut self, asker: Asker, request: PlaceRequest) {
-        let defaults = self.placement_defaults();
+        let defaults = self.placement_defaults(asker.connection);
         let priority = request.priority;
         let until = Time(if request.deadline == 0 { u64::MAX } else { request.deadline });
         match placement_request(request, self.port.catalog(), defaults) {
@@ -94,7 +94,7 @@ impl ConnectionService {
         done: SessionParts,
     ) {
         debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
-        let defaults = self.placement_defaults();
+        let defaults = self.placement_defaults(asker.connection);
         let catalog = self.port.catalog();
         let mut replies = Vec::with_capacity(requests.len());
         let mut valid: Vec<(i32, usize, PlacementRequest)> = Vec::with_capacity(requests.len());
@@ -172,7 +172,7 @@ impl ConnectionService {
         }
     }
 
-    fn submit_parts(&mut self, asker: Asker, parts: Parts, requests: Vec<(usize, PortRequest)>) {
+    pub(super) fn submit_parts(&mut self, asker: Asker, parts: Parts, requests: Vec<(usize, PortRequest)>) {
         let submission = Submission { operation: Operation { asker, parts }, requests };
         if self.port_room.take(Waiter::Connection(asker.connection), submission.requests.len()) {
             self.submit_all(submission, asker.started);

@@ -112,7 +112,7 @@ impl ConnectionService {
         if request.mode != MODE_WAIT_UNTIL {
             return self.create_group(asker, request);
         }
-        let defaults = self.placement_defaults();
+        let defaults = self.placement_defaults(asker.connection);
         match group_kinds_to_learn(&request, self.port.catalog(), defaults) {
             Err(reply) => self.answer(asker, &*reply, asker.started),
             Ok(names) if names.is_empty() => self.create_group(asker, request),
@@ -122,7 +122,7 @@ impl ConnectionService {
 
     /// Creates a group whose resource kinds are known.
     pub(super) fn create_group(&mut self, asker: Asker, request: CreateGroupRequest) {
-        let defaults = self.placement_defaults();
+        let defaults = self.placement_defaults(asker.connection);
         let waits = request.mode == MODE_WAIT_UNTIL;
         match group_spec(request, self.port.catalog(), defaults) {
             Ok(spec) => self.submit_group(asker, PlanJob::CreateGroup(spec.into()), waits),
@@ -132,7 +132,7 @@ impl ConnectionService {
 
     fn handle_grow(&mut self, asker: Asker, request: GrowGroupRequest) {
         let GrowGroupRequest { group, bundles: wire, mode, deadline } = request;
-        let defaults = self.placement_defaults();
+        let defaults = self.placement_defaults(asker.connection);
         let until = wait_until(mode, deadline).map_err(Box::<GroupReply>::from);
         match until.and_then(|until| Ok((bundles(wire, self.port.catalog(), defaults)?, until))) {
             Ok((bundles, until)) => {

@@ -69,6 +69,7 @@ impl ConnectionService {
             Kind::PlaceBatch => self.handle_place_batch(asker, read_body(asked)?, Parts::new()),
             Kind::Release => self.handle_release(asker, &read_body(asked)?),
             Kind::ReleaseBatch => self.handle_release_batch(asker, &read_body(asked)?, Parts::new()),
+            Kind::Renew => return self.handle_renew(asker, &read_body(asked)?),
             Kind::CancelWait => {
                 let request: CancelRequest = read_body(asked)?;
                 let waited = self.cancel_wait(key, request.sequence, now);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::group::{GroupSpec, Spreading, Strategy, TopologyRule};
-use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId};
+use wharf_core::ids::{
+    AllocationId, BundleId, GroupId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, SessionId,
+};
 use wharf_core::index::PolicyState;
 use wharf_core::node::{
     AgentFacts, GpuDevice, Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Taint,
@@ -16,7 +18,7 @@ use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ReservedAm
 use wharf_core::rng::Rng;
 use wharf_core::state::{
     AllocationRecord, BundleRecord, ClaimRecord, GranularityState, GroupBundleRecord, GroupRecord,
-    InsideRecord, NodeRecord, ReleasingRecord, RemovedNode, ReservationRecord,
+    InsideRecord, LeaseRecord, NodeRecord, ReleasingRecord, RemovedNode, ReservationRecord,
 };
 use wharf_core::statement::ConflictDetection;
 
@@ -170,6 +172,11 @@ fn rich() -> StoreState {
     let gpus = GpuAssignment { mask: 0b10, part: 2500 };
     let units = None;
     state.partitions[1].inside = vec![InsideRecord { id: own(7), bundle: own(3), demand, gpus, units }];
+    let session = SessionId { incarnation: Incarnation(1), number: 1 << 33 };
+    state.partitions[1].leases = vec![
+        LeaseRecord { allocation: own(1), session: None, until: Time(1 << 41) },
+        LeaseRecord { allocation: own(2), session: Some(session), until: Time(1 << 42) },
+    ];
     state.policies = vec![
         PolicyState { next_fit: Ordinal(3), rng: Rng::new(99) },
         PolicyState { next_fit: Ordinal(0), rng: Rng::new(u64::MAX) },
@@ -372,7 +379,8 @@ fn open_with(state: &StoreState) -> FileError {
 #[test]
 fn states_that_contradict_themselves_are_refused() {
     type Damage = fn(&mut StoreState);
-    let cases: [Damage; 25] = [
+    let cases: [Damage; 26] = [
+        |s| s.partitions[1].leases[0].allocation.sequence = 9,
         |s| s.partitions[1].claims[0].node = NodeId(8),
         |s| s.partitions[1].releasing[0].allocation.sequence = 9,
         |s| s.partitions[1].claims[1].bundle = s.partitions[1].claims[0].bundle,

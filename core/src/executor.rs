@@ -270,6 +270,10 @@ impl ShardRunner {
             return 0;
         }
         self.rested = false;
+        let late = is_planted(PlantedBug::RecordedAfterAnswers);
+        if late {
+            self.record();
+        }
         let now = clock.now();
         observer.handle_batch(&BatchRecord {
             shard: self.id,
@@ -281,7 +285,9 @@ impl ShardRunner {
         self.shard.step_batch(&mut self.batch, now, &mut self.outcomes);
         assert!(self.outcomes.len() == count, "{count} commands, {} outcomes", self.outcomes.len());
         // First of all: whatever follows from the effects is put into the journal after them.
-        self.record();
+        if !late {
+            self.record();
+        }
         // Before the outcomes: a caller that has seen an outcome finds facts at least as new.
         let late = is_planted(PlantedBug::PublishedAfterAnswers);
         if !late {
@@ -302,7 +308,7 @@ impl ShardRunner {
         count
     }
 
-    /// Puts the effects of the batch into the journal, with the requests that caused them.
+    /// Puts the effects since the last call into the journal, with the requests that caused them.
     fn record(&mut self) {
         let Some(journal) = &self.journal else { return };
         let pairs = self.origins.drain(..).zip(&self.outcomes);

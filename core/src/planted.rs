@@ -87,6 +87,14 @@ pub enum PlantedBug {
     OlderConnectionResumes,
     /// A thread that sleeps is not told of a new deadline (checked in wharf-net).
     NewDeadlineUntold,
+    /// A sync of a file of the store is left out, and said to be done (checked in wharf-ops).
+    SyncSkipped,
+    /// A connection does not wait for the journal before it replies (checked in wharf-net).
+    ReplyBeforeDurable,
+    /// A shard hands its outcomes out before it records their effects.
+    RecordedAfterAnswers,
+    /// A release is left out of the unit of its batch.
+    EffectForgotten,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
 }

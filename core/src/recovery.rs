@@ -270,7 +270,9 @@ impl Rebuild {
             Changes::Started { shards, .. } => {
                 // What this start took back from the run before it.
                 self.take_back();
-                if self.policies.len() != usize::from(shards) {
+                // As the start did: it resumed the policies of all shards, or of none.
+                let is_whole = self.policies.iter().all(Option::is_some);
+                if self.policies.len() != usize::from(shards) || !is_whole {
                     self.policies = vec![None; usize::from(shards)];
                     self.granularities = vec![None; usize::from(shards)];
                 }
@@ -534,5 +536,44 @@ impl Rebuild {
     pub fn add_shard(&mut self, shard: usize, state: ShardState) -> Result<(), RecoveryError> {
         self.set_policy(shard, state.policy, state.granularity);
         state.partitions.into_iter().try_for_each(|partition| self.add(partition))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Ordinal, ShardId};
+    use crate::rng::Rng;
+
+    fn unit(changes: Changes) -> Unit {
+        Unit::new(Time(1), changes)
+    }
+
+    fn started(number: u32, shards: u16) -> Unit {
+        unit(Changes::Started { incarnation: Incarnation(number), shards })
+    }
+
+    fn policy(shard: u16, cursor: u64) -> Unit {
+        let policy = Some(PolicyState { next_fit: Ordinal(cursor), rng: Rng::new(cursor) });
+        let shard = ShardId(shard);
+        unit(Changes::Shard { shard, effects: Vec::new(), policy, granularity: None })
+    }
+
+    /// A start resumes the policies of all shards or of none. Finds a rebuild that mixes those of two starts.
+    #[test]
+    fn policies_of_two_starts_are_not_mixed() {
+        let rebuilt = |units: Vec<Unit>| {
+            let mut rebuild = Rebuild::new(StoreState::create(2)).expect("it is empty");
+            units.into_iter().for_each(|unit| rebuild.apply(unit).expect("nothing is missing"));
+            let policies = rebuild.finish().expect("nothing is missing").policies;
+            policies.into_iter().map(|policy| policy.next_fit.0).collect::<Vec<_>>()
+        };
+        let first = || vec![started(1, 2), policy(0, 5)];
+        assert_eq!(rebuilt(first()), []);
+        // The second start found no policy of shard 1, so it began with new ones.
+        let second = [started(2, 2), policy(1, 7)];
+        assert_eq!(rebuilt(first().into_iter().chain(second.clone()).collect()), []);
+        let third = [policy(0, 8), started(3, 2)];
+        assert_eq!(rebuilt(first().into_iter().chain(second).chain(third).collect()), [8, 7]);
     }
 }

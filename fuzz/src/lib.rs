@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod codec;
+pub mod disk;
 pub use codec::run_codec;
 mod geometry;
 mod index_ops;

@@ -6,7 +6,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use wharf_core::planted::{PlantedBug, with_planted};
-use wharf_fuzz::sim::{Settings, run_given, run_seed};
+use wharf_fuzz::sim::power::{Effort, Tried, lose_power};
+use wharf_fuzz::sim::{Journaling, Settings, run_given, run_seed};
 use wharf_fuzz::{bytes_of_seed, run_codec, run_index_ops, run_shard_ops, run_statement_ops};
 
 /// The number of inputs within which a bug must be found. A target runs as many in a second.
@@ -102,11 +103,15 @@ const SEEDS: u64 = 400;
 /// Checks that the simulator finds `bug` and nothing in the same worlds without it. The finding must contain
 /// one of the texts in `by`.
 fn simulator_finds(bug: PlantedBug, by: &[&str]) {
+    simulator_finds_with(bug, by, Settings::default());
+}
+
+fn simulator_finds_with(bug: PlantedBug, by: &[&str], settings: Settings) {
     for seed in 1..=SEEDS {
-        let report = with_planted(bug, || run_seed(seed, Settings::default()));
+        let report = with_planted(bug, || run_seed(seed, settings));
         if let Some((step, found)) = report.found {
             assert!(by.iter().any(|by| found.contains(by)), "{bug:?} shows as something else: {found}");
-            assert_eq!(run_seed(seed, Settings::default()).found, None, "without any planted bug");
+            assert_eq!(run_seed(seed, settings).found, None, "without any planted bug");
             println!("{bug:?} is found by seed {seed} at step {step}: {found}");
             return;
         }
@@ -127,6 +132,42 @@ fn the_simulator_finds_bugs_in_a_shard() {
     simulator_finds(PlantedBug::RenewalForgotten, &["renewals_hold"]);
     simulator_finds(PlantedBug::ReservationForgottenByReleases, &["index_agrees_with_table", "panic"]);
     simulator_finds(PlantedBug::IndexStaleMaximum, &["index_agrees_with_table", "refusals_are_true"]);
+}
+
+#[test]
+fn the_simulator_finds_bugs_of_the_journal() {
+    let finds = |bug, by: &[&str]| {
+        simulator_finds_with(bug, by, Settings { journal: Journaling::Always, ..Settings::default() });
+    };
+    // A client was told what a crash takes back, or the books have what no number of units leads to.
+    finds(PlantedBug::ReplyBeforeDurable, &["promises_are_kept", "a_crash_keeps_the_nodes"]);
+    finds(
+        PlantedBug::SyncSkipped,
+        &["a_crash_leaves_no_half", "a start finds what no crash leaves", "panic"],
+    );
+    finds(
+        PlantedBug::RecordedAfterAnswers,
+        &["promises_are_kept", "a_crash_leaves_no_half", "a_start_keeps_the_books"],
+    );
+    finds(PlantedBug::EffectForgotten, &["a_crash_leaves_no_half"]);
+}
+
+/// Power is lost at many moments of a few runs, and the sync is left out of them.
+#[test]
+fn power_loss_finds_a_sync_that_is_left_out() {
+    let settings = Settings { journal: Journaling::Always, keeps_lives: true, ..Settings::default() };
+    let effort = Effort { moments: 60, torn: 2, starts: 1000, depth: 0 };
+    let found = with_planted(PlantedBug::SyncSkipped, || {
+        let lives = (1..=4).flat_map(|seed| run_seed(seed, settings).lives);
+        lives
+            .enumerate()
+            .find_map(|(number, life)| lose_power(&life, number as u64, effort, &mut Tried::default()).err())
+    });
+    let found = found.expect("nothing is synced, so acknowledged outcomes are lost");
+    assert!(
+        ["allowed books", "Not a redb database", "is damaged"].iter().any(|by| found.contains(by)),
+        "{found}"
+    );
 }
 
 #[test]

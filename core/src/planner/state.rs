@@ -21,6 +21,12 @@ impl Planner {
     #[must_use]
     pub fn export(&self) -> Vec<GroupRecord> {
         assert!(!self.is_committing(), "a planner is stopped when nothing is under way");
+        self.records()
+    }
+
+    /// Returns all groups that were created, as the journal records them. Statements may be in flight.
+    #[must_use]
+    pub fn records(&self) -> Vec<GroupRecord> {
         let made = |group: &&Group| !group.is_being_created();
         self.groups.values().filter(made).map(record).collect()
     }

@@ -4,7 +4,7 @@
 //! It is slow, and it crashes: before the decision, or after it and before any shard has heard of it. The
 //! deadlines of the holds then settle what it left behind.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, StatementId};
@@ -65,6 +65,8 @@ pub(super) struct Moved {
 /// Commits statements through its own port.
 pub(super) struct Coordinator {
     port: Port,
+    /// Answers that wait until what they tell of is durable: until this position of the journal is.
+    held: VecDeque<(Tag, PortReply, u64)>,
     incarnation: Incarnation,
     last: u64,
     last_tag: Tag,
@@ -87,6 +89,7 @@ impl Coordinator {
     pub(super) fn new(port: Port, incarnation: Incarnation) -> Self {
         Self {
             port,
+            held: VecDeque::new(),
             incarnation,
             last: 0,
             last_tag: 0,
@@ -118,7 +121,7 @@ impl Coordinator {
 
     /// Returns whether it knows of nothing in progress.
     pub(super) fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.port.pending() == 0
+        self.under_way.is_empty() && self.port.pending() == 0 && self.held.is_empty()
     }
 
     fn id(&self, number: u64) -> StatementId {
@@ -179,9 +182,13 @@ impl Coordinator {
 
     /// Takes the shards' answers.
     pub(super) fn poll(&mut self, now: Time, moved: &mut Moved) -> Verdict {
-        let mut replies = Vec::new();
-        moved.taken += self.port.poll(now, |tag, reply| replies.push((tag, reply)));
-        for (tag, reply) in replies {
+        let (position, durable) =
+            self.port.journal().map_or((0, 0), |journal| (journal.position(), journal.durable()));
+        let held = &mut self.held;
+        self.port.poll(now, |tag, reply| held.push_back((tag, reply, position)));
+        while self.held.front().is_some_and(|held| held.2 <= durable) {
+            let (tag, reply, _) = self.held.pop_front().expect("just seen");
+            moved.taken += 1;
             let Some((number, piece)) = self.tags.remove(&tag) else { continue };
             let PortReply::One(outcome) = reply else { return Err("a shard answers alone".to_owned()) };
             match outcome {

@@ -14,10 +14,12 @@
 //! | `world` | the engine and everything around it, one step at a time |
 //! | `server` | the I/O threads of production without sockets, and the oracle of their sessions |
 //! | `registrar` | the registrar of production |
+//! | `journal` | the writer and the checkpointer of production, over a disk that fails |
 //! | `client`, `script` | clients: their requests, and the promises they received |
 //! | `coordinator` | statements over several shards, and coordinators that crash |
 //! | `gangs` | placement groups, and submitted statements, sent to planners |
 //! | `follower` | a client that follows changes |
+//! | [`power`] | power loss at any moment of a recorded start |
 //! | `network` | messages in flight |
 //! | `quiet` | the phase without faults |
 //!
@@ -30,7 +32,9 @@ mod coordinator;
 pub mod facts;
 mod follower;
 mod gangs;
+mod journal;
 mod network;
+pub mod power;
 mod quiet;
 mod registrar;
 mod script;
@@ -42,6 +46,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use choices::Choices;
+pub use journal::{Books, Life};
 use wharf_core::hash::StateHash;
 use wharf_core::state::StoreState;
 use world::World;
@@ -62,6 +67,27 @@ pub struct Settings {
     pub small_budgets: bool,
     /// Keeps the durable state of each stop.
     pub keeps_stops: bool,
+    /// Which runs have a journal.
+    pub journal: Journaling,
+    /// Keeps everything that each start with a journal did to its disk.
+    pub keeps_lives: bool,
+}
+
+/// Which runs have a journal, and crash. Without one, a run has only clean stops, and takes half of the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Journaling {
+    /// None.
+    Never,
+    /// Those of every fourth seed.
+    Sometimes,
+    /// All.
+    Always,
+}
+
+impl Journaling {
+    fn has(self, seed: u64) -> bool {
+        self == Self::Always || self == Self::Sometimes && seed.is_multiple_of(4)
+    }
 }
 
 impl Default for Settings {
@@ -72,12 +98,14 @@ impl Default for Settings {
             groups: true,
             small_budgets: true,
             keeps_stops: false,
+            journal: Journaling::Sometimes,
+            keeps_lives: false,
         }
     }
 }
 
 /// The result of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The hash of the trace. Equal runs have equal hashes.
     pub hash: StateHash,
@@ -89,6 +117,12 @@ pub struct Report {
     pub text: Option<String>,
     /// The durable state of each stop, if it was kept.
     pub stops: Vec<StoreState>,
+    /// The number of crashes.
+    pub crashes: u64,
+    /// The number of checkpoints that were completed.
+    pub checkpoints: u64,
+    /// What each start did to its disk, if it was kept.
+    pub lives: Vec<Life>,
     /// The finding and the step at which it occurred, or `None`.
     pub found: Option<(u64, String)>,
 }
@@ -96,13 +130,14 @@ pub struct Report {
 /// Runs the world of `seed`.
 #[must_use]
 pub fn run_seed(seed: u64, settings: Settings) -> Report {
-    run(Choices::seeded(seed), settings)
+    run(Choices::seeded(seed), settings, settings.journal.has(seed))
 }
 
-/// Runs the world whose choices are `bytes`.
+/// Runs the world whose choices are `bytes`. The first one says whether it has a journal.
 #[must_use]
 pub fn run_given(bytes: &[u8], settings: Settings) -> Report {
-    run(Choices::Given(bytes), settings)
+    let (first, rest) = bytes.split_first().unwrap_or((&1, &[]));
+    run(Choices::Given(rest), settings, settings.journal.has(u64::from(*first)))
 }
 
 /// Returns the command that replays a seed.
@@ -111,25 +146,19 @@ pub fn replay_command(seed: u64) -> String {
     format!("WHARF_SIM_SEED={seed} cargo test -p wharf-fuzz --test simulation replay -- --nocapture")
 }
 
-fn run(choices: Choices<'_>, settings: Settings) -> Report {
-    let world = Cell::new(None);
+fn run(choices: Choices<'_>, settings: Settings, has_journal: bool) -> Report {
+    let report = Cell::new(None);
     let ran = catch_unwind(AssertUnwindSafe(|| {
-        let mut at = World::new(choices, settings);
+        let mut at = World::new(choices, settings, has_journal);
         let verdict = catch_unwind(AssertUnwindSafe(|| drive(&mut at, settings.steps)));
         let verdict = verdict.unwrap_or_else(|panic| Err(format!("a panic: {}", message(&*panic))));
-        world.set(Some((
-            at.trace.hash(),
-            at.trace.step(),
-            at.granted(),
-            at.trace.take_text(),
-            at.stops.take(),
-        )));
+        report.set(Some(at.report()));
         verdict
     }));
     let verdict = ran.unwrap_or_else(|panic| Err(format!("a panic at the start: {}", message(&*panic))));
-    let (hash, steps, grants, text, stops) = world.take().unwrap_or_default();
-    let stops = stops.unwrap_or_default();
-    Report { hash, steps, grants, text, stops, found: verdict.err().map(|found| (steps, found)) }
+    let report = report.take().unwrap_or_default();
+    let found = verdict.err().map(|found| (report.steps, found));
+    Report { found, ..report }
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> String {

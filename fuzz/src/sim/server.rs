@@ -97,6 +97,7 @@ pub(super) struct Server {
     /// The newest connection that asked for each session.
     newest: BTreeMap<SessionId, u64>,
     in_flight_max: usize,
+    has_journal: bool,
     outcomes: Outcomes,
     /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
     placing: BTreeMap<(SessionId, u64), (PlacementRequest, Offers)>,
@@ -127,7 +128,9 @@ impl Server {
             let waker = Waker::noop().clone();
             ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker)
         };
+        let has_journal = ports.iter().any(|port| port.journal().is_some());
         Self {
+            has_journal,
             asleep_until: vec![None; ports.len()],
             fronts: ports.into_iter().map(front).collect(),
             links: BTreeMap::new(),
@@ -395,6 +398,8 @@ impl Server {
                     let session = (reply.session.into(), reply.token);
                     link.session = Some(session.0);
                     let newest = *self.newest.entry(session.0).or_insert(number);
+                    // A welcome that waited for the journal may leave after a newer connection came.
+                    let newest = if self.has_journal { number } else { newest };
                     let kept = newest_connection_is_welcome(number, newest);
                     self.events
                         .extend(kept.err().map(|found| Event::Broken("newest_connection_is_welcome", found)));

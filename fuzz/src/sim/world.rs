@@ -5,6 +5,7 @@
 //! the service restarts with another number of shards. The run chooses, so every order and every delay between
 //! threads is possible.
 
+mod crash;
 mod opened;
 mod planning;
 mod stop;
@@ -22,7 +23,6 @@ use wharf_core::view::{View, ViewReader};
 use wharf_net::codec::{FrameRef, decode_frame};
 use wharf_net::protocol::{FRAME_BYTES_MAX, Kind};
 
-use super::Settings;
 use super::checkers::promises::Grants;
 use super::checkers::rest::nobody_oversleeps;
 use super::checkers::rules::Rules;
@@ -36,11 +36,15 @@ use super::coordinator::{Coordinator, Moved};
 use super::facts::Facts;
 use super::follower::Follower;
 use super::gangs::Gangs;
+use super::journal::{Journal, Life, Opening};
 use super::network::{Network, Towards};
 use super::registrar::RegistrarThread;
 use super::server::{Event, Server};
 use super::trace::Trace;
-use opened::{Opened, PARTITIONS, Twin, open};
+use super::{Report, Settings};
+use crate::disk::{Disk, Image};
+pub(super) use opened::open;
+use opened::{Opened, PARTITIONS, Twin};
 use wharf_net::session::registrar::RegistrarReply;
 
 /// The number of nodes that are added first. Some may have a name that is already taken.
@@ -75,7 +79,17 @@ pub(super) struct World<'a> {
     rules: Rules,
     node_versions: NodeVersions,
     /// The durable state of each stop, if it is kept.
-    pub(super) stops: Option<Vec<StoreState>>,
+    stops: Option<Vec<StoreState>>,
+    journal: Option<Journal>,
+    has_journal: bool,
+    /// What is on the disk between two starts.
+    image: Image,
+    /// The nodes that were removed.
+    nodes_removed: BTreeSet<NodeId>,
+    /// What each start did to its disk, if it is kept.
+    lives: Option<Vec<Life>>,
+    crashes: u64,
+    checkpoints: u64,
     /// Bundles that someone other than their planner ended. `were_lost` has the bundles on nodes that were
     /// lost.
     ended_by_others: BTreeSet<AllocationId>,
@@ -89,12 +103,18 @@ pub(super) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub(super) fn new(mut choices: Choices<'a>, settings: Settings) -> Self {
-        let opened = open(&StoreState::create(PARTITIONS), &mut choices, 0, settings.small_budgets);
+    pub(super) fn new(mut choices: Choices<'a>, settings: Settings, has_journal: bool) -> Self {
+        let opening = has_journal
+            .then(|| Opening::of(Disk::new(&Image::new(), settings.keeps_lives), settings.keeps_lives));
+        let opening = opening.transpose().expect("an empty disk is a new store");
+        let new = StoreState::create(PARTITIONS);
+        let (opening, state) = opening.map_or((None, new), |(opening, state)| (Some(opening), state));
+        let opened = open(&state, opening, &mut choices, 0, settings.small_budgets);
         let agent = |number| Role::Agent { number, node: 0, version: 0, alive: true };
         let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
-        let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, ports, unkept } =
-            opened;
+        let opened = opened.expect("this disk does not fail yet");
+        let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, .. } = opened;
+        let Opened { ports, unkept, journal, .. } = opened;
         let count = 4 + choices.place(3);
         Self {
             choices,
@@ -124,8 +144,30 @@ impl<'a> World<'a> {
             rules: Rules::default(),
             node_versions: NodeVersions::default(),
             stops: settings.keeps_stops.then(Vec::new),
+            journal,
+            has_journal,
+            image: Image::new(),
+            nodes_removed: BTreeSet::new(),
+            lives: settings.keeps_lives.then(Vec::new),
+            crashes: 0,
+            checkpoints: 0,
             ended_by_others: BTreeSet::new(),
             were_lost: BTreeSet::new(),
+        }
+    }
+
+    /// Returns what the run came to so far. What was kept is taken.
+    pub(super) fn report(&mut self) -> Report {
+        Report {
+            hash: self.trace.hash(),
+            steps: self.trace.step(),
+            grants: self.granted(),
+            text: self.trace.take_text(),
+            stops: self.stops.take().unwrap_or_default(),
+            crashes: self.crashes,
+            checkpoints: self.checkpoints,
+            lives: self.lives.take().unwrap_or_default(),
+            found: None,
         }
     }
 
@@ -133,6 +175,10 @@ impl<'a> World<'a> {
     pub(super) fn populate(&mut self) -> Verdict {
         self.pass(1);
         self.connect(0, 0)?;
+        if self.has_journal {
+            // The answer to the hello waits for the journal.
+            self.run_dry(false)?;
+        }
         for _ in 0..NODES_FIRST {
             let frame = super::script::add_node(&mut self.clients[0], &mut self.choices);
             if let Some(connection) = self.clients[0].connection {
@@ -151,6 +197,10 @@ impl<'a> World<'a> {
         if self.choices.one_in(60) {
             let nanos = self.choices.below(2 * super::registrar::LOST_AFTER);
             self.pass(nanos);
+        }
+        if self.journal.is_some() && self.choices.below(6) == 0 {
+            self.move_journal()?;
+            return self.check_promises();
         }
         match self.choices.below(100) {
             0..20 => {
@@ -279,6 +329,7 @@ impl<'a> World<'a> {
             self.server.answer(front, asker, answer, &mut self.network, self.now);
             self.handle_events()?;
         }
+        self.follow_units();
         Ok(moved)
     }
 
@@ -406,6 +457,7 @@ impl<'a> World<'a> {
     pub(super) fn end_faults(&mut self) -> Verdict {
         self.is_faulty = false;
         self.server.is_slow = false;
+        self.mend_disk()?;
         for number in self.server.numbers() {
             self.server.take_replies(number, &mut self.network, self.now);
             let mut clients = self.clients.iter();

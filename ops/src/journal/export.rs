@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableError};
+use redb::{ReadTransaction, ReadableTable, TableError};
 
 use super::checkpoint::{HASH, NUMBERS, ROWS};
 use super::files::{Directory, IN_USE};
@@ -55,7 +55,7 @@ impl Export {
     pub fn begin(store: &Store, values: LogReader) -> Result<Self, FileError> {
         let path = store.path();
         let failed = |error: redb::Error| FileError::new(&path, error);
-        let checkpoint = store.database().begin_read().map_err(|error| failed(error.into()))?;
+        let checkpoint = store.begin_read().map_err(failed)?;
         let head = read_head(&checkpoint, store.id()).map_err(failed)?;
         let from = head.number("from");
         let has_journal = head.number("journal") == 1;

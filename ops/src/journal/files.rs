@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
+use wharf_core::planted::{PlantedBug, is_planted};
 
 use crate::file_error::FileError;
 
@@ -21,6 +22,8 @@ pub(super) const IN_USE: &str =
 
 /// The remedy for a directory or file that this user cannot use.
 const REMEDY: &str = "give this user the right to write it, or choose another `data_dir`";
+/// What is appended to the name of a file until it is complete.
+const UNFINISHED: &str = ".new";
 
 /// Opens the files of a store by name. Production has a directory; tests have storage that fails.
 pub trait Files: Debug + Send + Sync {
@@ -30,6 +33,18 @@ pub trait Files: Debug + Send + Sync {
     /// # Errors
     /// When the file cannot be used.
     fn open(&self, name: &str, syncs: bool) -> io::Result<Box<dyn StorageBackend>>;
+
+    /// Returns whether a file is there.
+    ///
+    /// # Errors
+    /// When the storage does not say.
+    fn exists(&self, name: &str) -> io::Result<bool>;
+
+    /// Gives a file another name. It has either name after a power loss during this call, and the new one afterwards.
+    ///
+    /// # Errors
+    /// When the storage cannot be written.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Returns the number of bytes that the storage has left.
     ///
@@ -63,7 +78,7 @@ impl Directory {
     /// # Errors
     /// When the directory cannot be created or written, or another process has the lock.
     pub fn lock(path: &Path) -> Result<Self, FileError> {
-        std::fs::create_dir_all(path).map_err(|error| {
+        create_synced(path).map_err(|error| {
             FileError::new(path, format_args!("cannot be made: {error} (`data_dir` chooses the directory)"))
         })?;
         let lock = path.join(LOCK);
@@ -99,6 +114,20 @@ impl Directory {
     }
 }
 
+/// Creates a directory and those above it. The name of each is in the one above it, which has a sync of its own.
+fn create_synced(path: &Path) -> io::Result<()> {
+    let above: Vec<&Path> = path.ancestors().skip(1).collect();
+    let is_new = |directory: &Path| !directory.as_os_str().is_empty() && !directory.exists();
+    let mut changed: Vec<PathBuf> = Vec::new();
+    for (directory, parent) in path.ancestors().zip(above) {
+        if is_new(directory) {
+            changed.push(if parent.as_os_str().is_empty() { ".".into() } else { parent.to_owned() });
+        }
+    }
+    std::fs::create_dir_all(path)?;
+    changed.iter().try_for_each(|directory| File::open(directory)?.sync_all())
+}
+
 impl Files for Directory {
     fn open(&self, name: &str, syncs: bool) -> io::Result<Box<dyn StorageBackend>> {
         let path = self.path(name);
@@ -109,6 +138,15 @@ impl Files for Directory {
             File::open(&self.path)?.sync_all()?;
         }
         Ok(Box::new(PlainFile { file, syncs }))
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        self.path(name).try_exists()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path(from), self.path(to))?;
+        File::open(&self.path)?.sync_all()
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
@@ -171,6 +209,9 @@ impl StorageBackend for Any {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        if is_planted(PlantedBug::SyncSkipped) {
+            return Ok(());
+        }
         self.0.sync_data()
     }
 
@@ -215,7 +256,7 @@ impl From<OpenError> for FileError {
     }
 }
 
-/// Opens a database in a file.
+/// Opens a database in a file, and creates it if the file is not there.
 ///
 /// # Errors
 /// When the file cannot be used, or is damaged.
@@ -226,9 +267,21 @@ pub(super) fn open_database(
     cache_bytes: usize,
 ) -> Result<Opened, OpenError> {
     let path = files.path(name);
-    let backend = files
-        .open(name, syncs)
-        .map_err(|error| FileError::new(&path, format_args!("cannot be opened: {error}; {REMEDY}")))?;
+    let open = |name: &str| {
+        files.open(name, syncs).map_err(|error| {
+            FileError::new(&files.path(name), format_args!("cannot be opened: {error}; {REMEDY}"))
+        })
+    };
+    let failed = |error: io::Error| FileError::new(&path, error);
+    if !files.exists(name).map_err(failed)? {
+        // A database that a power loss left half created cannot be opened. So it has another name until it is complete.
+        let unfinished = format!("{name}{UNFINISHED}");
+        let backend = open(&unfinished)?;
+        backend.set_len(0).map_err(failed)?;
+        drop(Builder::new().create_with_backend(Any(backend)).map_err(|error| open_error(&path, &error))?);
+        let synced = Any(open(&unfinished)?).sync_data();
+        synced.and_then(|()| files.rename(&unfinished, name)).map_err(failed)?;
+    }
     let is_cut = Arc::new(AtomicBool::new(false));
     let of_callback = Arc::clone(&is_cut);
     let mut builder = Builder::new();
@@ -239,6 +292,7 @@ pub(super) fn open_database(
         // Relaxed: the same thread reads it.
         of_callback.fetch_or((0.1..0.5).contains(&session.progress()), Ordering::Relaxed);
     });
+    let backend = open(name)?;
     let database = builder.create_with_backend(Any(backend)).map_err(|error| open_error(&path, &error))?;
     Ok(Opened { database, is_cut: is_cut.load(Ordering::Relaxed) })
 }
@@ -249,5 +303,32 @@ fn open_error(path: &Path, error: &DatabaseError) -> OpenError {
             OpenError::Damaged { path: path.to_owned(), why: why.clone() }
         }
         error => FileError::new(path, error).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The system refuses to sync a device that has no storage. So the refusal shows that the call reaches the system:
+    /// finds a sync that is left out.
+    #[test]
+    fn a_sync_reaches_the_system_if_it_is_wanted() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Directory::lock(directory.path()).unwrap();
+        std::os::unix::fs::symlink("/dev/null", files.path("file")).unwrap();
+        let refused = files.open("file", true).unwrap().sync_data().unwrap_err();
+        assert!(refused.to_string().starts_with("a sync failed: "), "{refused}");
+        files.open("file", false).unwrap().sync_data().unwrap();
+    }
+
+    /// Finds a first start that loses the directories that it made.
+    #[test]
+    fn directories_are_made_at_any_depth() {
+        let directory = tempfile::tempdir().unwrap();
+        let deep = directory.path().join("a/b/c");
+        drop(Directory::lock(&deep).unwrap());
+        drop(Directory::lock(&deep).unwrap());
+        assert!(deep.join(LOCK).exists());
     }
 }

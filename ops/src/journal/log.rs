@@ -40,6 +40,8 @@ pub struct Log {
     first: u64,
     /// Values before this number are to be dropped.
     trim_to: u64,
+    /// The number of old values that are dropped at once.
+    trim_step: u64,
 }
 
 fn failed(error: impl Into<redb::Error>) -> StoreError {
@@ -66,9 +68,24 @@ impl Log {
     /// As [`open`](Self::open).
     pub(super) fn open_typed(files: Arc<dyn Files>, syncs: bool) -> Result<Self, OpenError> {
         let database = Shared::default();
-        let mut log = Self { files, syncs, database, is_cut: false, last: 0, epoch: 0, first: 0, trim_to: 0 };
+        let mut log = Self {
+            files,
+            syncs,
+            database,
+            is_cut: false,
+            last: 0,
+            epoch: 0,
+            first: 0,
+            trim_to: 0,
+            trim_step: STEP,
+        };
         log.open_again()?;
         Ok(log)
+    }
+
+    /// Sets how many old values are dropped at once, for a test.
+    pub fn set_trim_step(&mut self, values: u64) {
+        self.trim_step = values;
     }
 
     /// Opens the database as its last commit left it.
@@ -146,7 +163,7 @@ impl Log {
     fn kept_from(&self) -> u64 {
         let wanted = self.trim_to.min(self.last);
         // Many at once, because an append that drops none does not write their pages.
-        if wanted < self.first + STEP { self.first } else { self.first + STEP }
+        if wanted < self.first + self.trim_step { self.first } else { self.first + self.trim_step }
     }
 
     fn write(&self, append: &Append<'_>) -> Result<(), StoreError> {

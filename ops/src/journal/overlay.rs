@@ -58,6 +58,18 @@ impl Files for Overlay {
         Ok(Box::new(Written(layer)))
     }
 
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        let is_below = self.below.as_ref().is_some_and(|directory| directory.path(name).exists());
+        Ok(is_below || lock(&self.files).contains_key(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut files = lock(&self.files);
+        let layer = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        files.insert(to.to_owned(), layer);
+        Ok(())
+    }
+
     fn free_bytes(&self) -> io::Result<u64> {
         Ok(u64::MAX / 2)
     }

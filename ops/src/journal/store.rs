@@ -9,13 +9,14 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use tracing::warn;
 use wharf_core::ids::Incarnation;
 use wharf_core::journal::{Changes, JournalStore};
 use wharf_core::limits::PARTITIONS_MAX;
+use wharf_core::link::lock;
 use wharf_core::recovery::{Rebuild, TakenBack};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
@@ -103,7 +104,8 @@ pub(super) struct Checkpoint {
 /// An open store.
 pub struct Store {
     files: Arc<dyn Files>,
-    database: Database,
+    /// It takes no more after an error, until it is opened again. `None` if that failed.
+    database: Mutex<Option<Database>>,
     id: [u8; 16],
     /// What the books are, if this run does not stop cleanly.
     durability: Durability,
@@ -171,9 +173,17 @@ impl Store {
         self.log.as_mut().expect("the log is there until the store begins")
     }
 
-    /// Returns the database of the checkpoint.
-    pub(super) fn database(&self) -> &Database {
-        &self.database
+    /// Begins to read the checkpoint.
+    pub(super) fn begin_read(&self) -> Result<ReadTransaction, redb::Error> {
+        self.with(|database| Ok(database.begin_read()?))
+    }
+
+    /// Uses the database.
+    fn with<R>(&self, run: impl FnOnce(&Database) -> Result<R, redb::Error>) -> Result<R, redb::Error> {
+        match &*lock(&self.database) {
+            Some(database) => run(database),
+            None => Err(redb::Error::PreviousIo),
+        }
     }
 
     /// Returns the heads of the streams.
@@ -215,6 +225,7 @@ impl Store {
         let heads = Heads::new();
         let undone = Vec::new();
         let events = EventsStart::default();
+        let database = Mutex::new(Some(database));
         Ok(Self { files, database, id: [0; 16], durability, log, heads, recovery, undone, events })
     }
 
@@ -294,7 +305,7 @@ impl Store {
     }
 
     fn number(&self, key: &str) -> Result<u64, redb::Error> {
-        let transaction = self.database.begin_read()?;
+        let transaction = self.begin_read()?;
         let numbers = transaction.open_table(NUMBERS)?;
         Ok(numbers.get(key)?.map_or(0, |number| number.value()))
     }
@@ -322,7 +333,7 @@ impl Store {
     /// # Errors
     /// When the store cannot be read.
     pub fn checkpoint_from(&self) -> Result<u64, FileError> {
-        read_from(&self.database).map_err(|error| self.error(error))
+        self.with(read_from).map_err(|error| self.error(error))
     }
 
     /// Returns the files of the store with their lengths in bytes. 0 if a length is unknown.
@@ -339,7 +350,7 @@ impl Store {
 
     /// Returns whether the last run stopped cleanly, and whether it had a journal.
     fn kept(&self) -> Result<(bool, bool), redb::Error> {
-        let transaction = self.database.begin_read()?;
+        let transaction = self.begin_read()?;
         let numbers = transaction.open_table(NUMBERS)?;
         let is_set =
             |key| -> Result<bool, redb::Error> { Ok(numbers.get(key)?.is_some_and(|v| v.value() == 1)) };
@@ -348,7 +359,7 @@ impl Store {
 
     fn set(&self, values: &[(&str, u64)]) -> Result<(), FileError> {
         let write = || -> Result<(), redb::Error> {
-            let transaction = self.database.begin_write()?;
+            let transaction = self.with(|database| Ok(database.begin_write()?))?;
             {
                 let mut numbers = transaction.open_table(NUMBERS)?;
                 for (key, value) in values {
@@ -368,7 +379,7 @@ impl Store {
 
     /// Writes the initial contents of a new store, unless the store exists.
     fn create(&self, partitions: u16) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
+        let transaction = self.with(|database| Ok(database.begin_write()?))?;
         {
             let mut numbers = transaction.open_table(NUMBERS)?;
             if numbers.get("format")?.is_some() {
@@ -403,7 +414,7 @@ impl Store {
     /// Reads the store's identity and its checkpoint. If the last run had no journal and did not stop cleanly, the state
     /// has no nodes and allocations.
     fn read_checkpoint(&mut self) -> Result<Checkpoint, ReadError> {
-        let transaction = self.database.begin_read()?;
+        let transaction = self.begin_read()?;
         let numbers = transaction.open_table(NUMBERS)?;
         let number = |key: &str| -> Result<u64, ReadError> { Ok(numbers.get(key)?.map_or(0, |v| v.value())) };
         let format = number("format")?;
@@ -488,7 +499,15 @@ impl Store {
     /// # Errors
     /// When the store cannot be written.
     pub fn begin_checkpoint(&self, from: u64) -> Result<CheckpointWriter, FileError> {
-        CheckpointWriter::begin(&self.database, self.files.path(FILE), from)
+        let mut database = lock(&self.database);
+        let begin = |database: &Database| CheckpointWriter::begin(database, self.files.path(FILE), from);
+        if let Some(Ok(writer)) = database.as_ref().map(begin) {
+            return Ok(writer);
+        }
+        // The checkpoint before this one failed. The database is closed first.
+        *database = None;
+        let again = database.insert(open_database(&*self.files, FILE, true, CACHE_BYTES)?.database);
+        begin(again)
     }
 
     /// Writes the whole state of a clean stop in one transaction. `last` is the last append of the journal, if there is one.

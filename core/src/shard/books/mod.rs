@@ -228,7 +228,9 @@ impl Books {
             return self.release_any(id);
         }
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(UnknownAllocation(id))?;
-        self.note(|| Effect::Ended(id, EndCause::Released));
+        if !is_planted(PlantedBug::EffectForgotten) {
+            self.note(|| Effect::Ended(id, EndCause::Released));
+        }
         self.sums.release(allocation.node, &allocation.demand);
         self.give_back(&allocation);
         Ok((None, Dirty::grew(allocation.node)))

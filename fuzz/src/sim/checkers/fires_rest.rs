@@ -21,7 +21,7 @@ use super::submitted::NodeVersions;
 use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;
 use super::{
-    BEYOND_A_STEP, OF_A_STEP, costs, fires, fires_beyond, fires_groups, fires_leases, named, sessions,
+    BEYOND_A_STEP, OF_A_STEP, costs, crash, fires, fires_beyond, fires_groups, fires_leases, named, sessions,
 };
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::facts::Facts;
@@ -179,6 +179,9 @@ fn a_shard_that_disagrees_with_itself() {
 
 /// Every checker, with the test that makes it fire.
 const FIRES: &[(&str, fn())] = &[
+    ("a_crash_keeps_the_groups", crash::tests::a_group_that_a_crash_loses),
+    ("a_crash_keeps_the_nodes", crash::tests::a_node_that_a_crash_loses),
+    ("a_crash_leaves_no_half", crash::tests::a_start_with_half_of_a_unit),
     ("a_start_keeps_the_books", fires::a_start_that_forgets),
     ("a_start_keeps_the_groups", fires_groups::a_group_that_is_another_after_a_start),
     ("all_or_none", fires_beyond::a_statement_that_is_done_as_decided_is_silent),

@@ -7,6 +7,7 @@
 pub mod books;
 mod cost_table;
 pub mod costs;
+pub mod crash;
 #[cfg(test)]
 mod fires;
 #[cfg(test)]
@@ -63,6 +64,9 @@ pub const OF_A_STEP: &[(&str, Checker)] = &[
 
 /// All other checkers, by name.
 pub const BEYOND_A_STEP: &[&str] = &[
+    "a_crash_keeps_the_groups",
+    "a_crash_keeps_the_nodes",
+    "a_crash_leaves_no_half",
     "a_start_keeps_the_books",
     "a_start_keeps_the_groups",
     "all_or_none",

@@ -220,6 +220,12 @@ impl Rules {
         self.placings.contains_key(&group)
     }
 
+    /// Forgets what was placed and not shown yet, because the service crashed.
+    pub fn handle_crash(&mut self) {
+        self.rounds.clear();
+        self.placings.clear();
+    }
+
     /// Forgets the rounds, because the service stopped and no plan is in progress.
     pub fn forget_rounds(&mut self) {
         self.rounds.clear();

@@ -282,6 +282,16 @@ impl Statements {
     }
 }
 
+impl Statements {
+    /// Handles a crash. Nothing is held any more. What is releasing is known from the books.
+    pub fn handle_crash(&mut self, facts: &[Facts]) {
+        self.known.clear();
+        let partitions = facts.iter().flat_map(|facts| &facts.partitions);
+        let releasing = partitions.flat_map(|partition| &partition.releasing);
+        self.releasing = releasing.map(|record| (record.allocation, record.until)).collect();
+    }
+}
+
 fn add(sum: &mut [i64; 3], demand: &Demand) {
     let parts = [demand.cpu.units(), demand.memory.units(), demand.gpu.units()];
     for (sum, part) in sum.iter_mut().zip(parts) {

@@ -7,13 +7,14 @@ use wharf_core::group::{
     StatementReport, Strategy,
 };
 use wharf_core::ids::{AllocationId, GroupId};
+use wharf_core::journal::JournalPort;
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortReply;
 use wharf_core::shard::Outcome;
 use wharf_core::statement::{CommitMode, Granted};
 use wharf_core::time::Time;
 
-use super::{Asked, Gangs, Known, Waits};
+use super::{Asked, Gangs, Known, Received, Waits};
 use crate::sim::checkers::groups::{
     Excused, groups_are_as_asked, groups_are_in_the_books, placed, who_may_wait_is_not_refused,
 };
@@ -58,8 +59,11 @@ impl Gangs {
     /// Takes and judges answers. Returns their number.
     pub(in crate::sim) fn poll(&mut self, now: Time, bench: &mut Bench<'_>) -> Result<usize, String> {
         self.collect(now, None);
-        let count = self.inbox.len();
-        while let Some((tag, reply, round)) = self.inbox.pop_front() {
+        let durable = self.port.journal().map_or(0, JournalPort::durable);
+        let mut count = 0;
+        while self.inbox.front().is_some_and(|received| received.position <= durable) {
+            let Received { tag, reply, round, .. } = self.inbox.pop_front().expect("just seen");
+            count += 1;
             let asked = self.asked.remove(&tag);
             let asked = asked.ok_or_else(|| format!("answers_stand: job {tag} is answered twice"))?;
             bench.trace.line(format_args!("{asked:?}: {reply:?}"));
@@ -269,7 +273,9 @@ impl Gangs {
     /// Handles the outcome of a release or of a placement into a bundle.
     fn handle_outcome(&mut self, asked: &Asked, outcome: &Outcome) -> Verdict {
         match (asked, outcome) {
-            (Asked::Into, Outcome::PlaceInto(_)) => {}
+            (Asked::Into, Outcome::PlaceInto(placed)) => {
+                self.told_inside.extend(placed.iter().map(|placement| placement.allocation));
+            }
             (Asked::Release(id), Outcome::Release(_)) => self.forget(*id),
             other => return Err(format!("answers_stand: {other:?}")),
         }

@@ -4,6 +4,7 @@
 
 mod answers;
 mod asks;
+mod crash;
 
 pub(super) use answers::Bench;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use wharf_core::group::{GroupSpec, GroupView, PlanJob, Submit};
 use wharf_core::ids::{AllocationId, GroupId};
+use wharf_core::journal::JournalPort;
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::Command;
@@ -68,19 +70,31 @@ struct Known {
     is_vague: bool,
 }
 
+/// A received answer.
+struct Received {
+    tag: Tag,
+    reply: PortReply,
+    /// The round in which a planner gave it.
+    round: Option<Arc<Round>>,
+    /// The position of the journal that must be durable before its caller is told.
+    position: u64,
+}
+
 /// Sends jobs to planners.
 pub(super) struct Gangs {
     port: Port,
     last: Tag,
     /// Jobs in flight.
     asked: BTreeMap<Tag, Asked>,
-    /// Received answers, each with the round in which a planner gave it.
-    inbox: VecDeque<(Tag, PortReply, Option<Arc<Round>>)>,
+    /// Received answers.
+    inbox: VecDeque<Received>,
     groups: BTreeMap<GroupId, Known>,
     /// The groups that planners keep, according to the last list.
     kept: BTreeSet<GroupId>,
     /// Allocations inside bundles, each with its bundle.
     inside: BTreeMap<AllocationId, AllocationId>,
+    /// Those of them whose caller was told.
+    told_inside: BTreeSet<AllocationId>,
     /// Allocations that statements were granted. `claims` has the promised ids of claims.
     pub(super) promised: BTreeMap<AllocationId, Promise>,
     claims: BTreeSet<AllocationId>,
@@ -102,6 +116,7 @@ impl Gangs {
             groups: BTreeMap::new(),
             kept: BTreeSet::new(),
             inside: BTreeMap::new(),
+            told_inside: BTreeSet::new(),
             promised: BTreeMap::new(),
             claims: BTreeSet::new(),
             ended: BTreeSet::new(),
@@ -114,7 +129,7 @@ impl Gangs {
     /// or not.
     pub(super) fn go_on(&mut self, port: Port) {
         for asked in std::mem::take(&mut self.asked).into_values() {
-            if let Asked::Grow(group, ..) = asked
+            if let Asked::Grow(group, ..) | Asked::Shrink(group, _) = asked
                 && let Some(known) = self.groups.get_mut(&group)
             {
                 known.is_vague = true;
@@ -347,6 +362,9 @@ impl Gangs {
     /// Takes answers from the rings. Answers of planners are stored with the round in which they were given.
     pub(super) fn collect(&mut self, now: Time, round: Option<&Arc<Round>>) {
         let inbox = &mut self.inbox;
-        self.port.poll(now, |tag, reply| inbox.push_back((tag, reply, round.cloned())));
+        let position = self.port.journal().map_or(0, JournalPort::position);
+        self.port.poll(now, |tag, reply| {
+            inbox.push_back(Received { tag, reply, round: round.cloned(), position });
+        });
     }
 }

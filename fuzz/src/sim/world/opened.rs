@@ -21,6 +21,7 @@ use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::views::{GrantsNameTheirView, Shown, VersionsOnlyGrow};
 use crate::sim::choices::Choices;
 use crate::sim::facts::Facts;
+use crate::sim::journal::{Journal, Opening};
 use crate::sim::registrar::RegistrarThread;
 use crate::sim::server::Server;
 
@@ -107,7 +108,7 @@ pub(super) struct Twin {
 }
 
 /// The engine of one start, and a second set of shards.
-pub(super) struct Opened {
+pub(in crate::sim) struct Opened {
     pub(super) incarnation: Incarnation,
     pub(super) runners: Vec<ShardRunner>,
     pub(super) twins: Vec<Twin>,
@@ -120,6 +121,7 @@ pub(super) struct Opened {
     pub(super) views: Vec<ViewReader>,
     /// The ports of the coordinator, of the callers of planners, and of the follower.
     pub(super) ports: (Port, Port, Port),
+    pub(in crate::sim) journal: Option<Journal>,
 }
 
 /// Returns a planner budget that depends on `seed`. Half of the starts use the budget of the service.
@@ -134,12 +136,17 @@ fn budget(seed: u64) -> PlannerBudget {
     }
 }
 
-pub(super) fn open(
+/// Opens an engine over `state`, and begins its journal if there is one.
+///
+/// # Errors
+/// When the disk fails.
+pub(in crate::sim) fn open(
     state: &StoreState,
+    opening: Option<Opening>,
     choices: &mut Choices<'_>,
     last_connection: u64,
     small_budgets: bool,
-) -> Opened {
+) -> Result<Opened, String> {
     let config = EngineConfig {
         shards: choices.below(3) as u16 + 1,
         seed: choices.below(1 << 16),
@@ -147,25 +154,51 @@ pub(super) fn open(
         views: true,
         planners: choices.below(3) as u16,
         hold_ns: HOLD_NS,
+        journal: opening.is_some(),
         ..EngineConfig::default()
     };
     let fronts = choices.place(2) + 1;
     let in_flight_max = *choices.pick(&[1, 2, 4, IN_FLIGHT_DEFAULT]);
-    let wakers = vec![Waker::noop().clone(); fronts + 4];
+    let wakers = vec![Waker::noop().clone(); fronts + 4 + usize::from(config.journal)];
     let mut engine = Engine::open(state.clone(), &config, wakers).expect("numbers in range");
     if small_budgets {
         engine.planners.iter_mut().for_each(|planner| planner.set_budget(budget(config.seed)));
     }
-    let wakers_again = vec![Waker::noop().clone()];
-    let config = EngineConfig { planners: 0, ..config };
-    let again = Engine::open(state.clone(), &config, wakers_again).expect("numbers in range");
-    again.stop.stop();
-    let shards = again.runners.into_iter().map(|runner| runner.run(&At(Time(0)), &mut Unobserved));
     engine.runners.iter_mut().for_each(|runner| runner.set_pages(PAGES));
     let ahead = *choices.pick(&[1, 2, VIEW_LOG]);
     let places = *choices.pick(&[1, 3, VIEW_PLACES]);
     engine.runners.iter_mut().for_each(|runner| runner.set_view_bounds(ahead, places));
-    let twins: Vec<Twin> = shards
+    let twins = twins(state, config);
+    let mut port = || engine.ports.pop().expect("four more than fronts, and one for the checkpoints");
+    let of_journal = engine.journal.take().map(|feed| (feed, port()));
+    let of_registrar = port();
+    let ports = (port(), port(), port());
+    let begin = |opening| {
+        let (feed, port) = of_journal.expect("the engine has a journal");
+        Journal::begin(opening, feed, port, engine.incarnation, state)
+    };
+    Ok(Opened {
+        journal: opening.map(begin).transpose()?,
+        incarnation: engine.incarnation,
+        runners: engine.runners,
+        facts: twins.iter().map(|twin| Facts::of(&twin.shard)).collect(),
+        twins,
+        server: Server::new(engine.ports, engine.incarnation, last_connection, in_flight_max),
+        registrar: RegistrarThread::new(engine.registrar, of_registrar, engine.catalog, engine.now),
+        planners: engine.planners,
+        unkept: engine.groups,
+        views: engine.views,
+        ports,
+    })
+}
+
+/// Opens the second set of shards.
+fn twins(state: &StoreState, config: EngineConfig) -> Vec<Twin> {
+    let config = EngineConfig { planners: 0, journal: false, ..config };
+    let again = Engine::open(state.clone(), &config, vec![Waker::noop().clone()]).expect("numbers in range");
+    again.stop.stop();
+    let shards = again.runners.into_iter().map(|runner| runner.run(&At(Time(0)), &mut Unobserved));
+    shards
         .map(|mut shard| {
             shard.set_pages(PAGES);
             shard
@@ -178,20 +211,5 @@ pub(super) fn open(
             published: BTreeMap::from([(1, Facts::of(&shard))]),
             shard,
         })
-        .collect();
-    let mut port = || engine.ports.pop().expect("four more than fronts");
-    let of_registrar = port();
-    let ports = (port(), port(), port());
-    Opened {
-        incarnation: engine.incarnation,
-        runners: engine.runners,
-        facts: twins.iter().map(|twin| Facts::of(&twin.shard)).collect(),
-        twins,
-        server: Server::new(engine.ports, engine.incarnation, last_connection, in_flight_max),
-        registrar: RegistrarThread::new(engine.registrar, of_registrar, engine.catalog, engine.now),
-        planners: engine.planners,
-        unkept: engine.groups,
-        views: engine.views,
-        ports,
-    }
+        .collect()
 }

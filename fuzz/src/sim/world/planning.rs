@@ -37,6 +37,7 @@ impl World<'_> {
         let before = planner.metrics().statements;
         let last = planner.last_statement();
         let moved = self.planners[at].run_round(&At(self.now));
+        self.follow_units();
         let planner = self.planners[at].planner();
         let after = planner.metrics().statements;
         let last_now = planner.last_statement();
@@ -98,7 +99,7 @@ impl World<'_> {
 
     /// Returns the groups that planners keep and those that none keeps, in order of id.
     pub(super) fn groups(&self) -> Vec<GroupRecord> {
-        let kept = self.planners.iter().flat_map(|planner| planner.planner().export());
+        let kept = self.planners.iter().flat_map(|planner| planner.planner().records());
         let mut groups: Vec<GroupRecord> = kept.chain(self.unkept.iter().cloned()).collect();
         groups.sort_by_key(|group| group.id);
         groups

@@ -3,12 +3,14 @@
 use wharf_core::state::StoreState;
 
 use super::World;
-use super::opened::{HOLD_NS, Opened, open};
+use super::opened::{HOLD_NS, Opened};
+use crate::sim::checkers::crash::as_stored;
 use crate::sim::checkers::groups::{a_start_keeps_the_groups, planners_keep_what_callers_know};
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::promises::a_start_keeps_the_books;
 use crate::sim::checkers::rest::{UnderWay, comes_to_rest, stops_empty};
 use crate::sim::checkers::{Verdict, named};
+use crate::sim::client::Client;
 use crate::sim::facts::Facts;
 use crate::sim::follower::Follower;
 
@@ -19,6 +21,7 @@ impl World<'_> {
     /// Stops the service cleanly and starts it again, possibly with another number of shards.
     pub(in crate::sim) fn restart(&mut self) -> Verdict {
         self.trace.line(format_args!("the service stops"));
+        self.mend_disk()?;
         self.server.is_slow = false;
         self.server.stop(&mut self.network, self.now);
         self.handle_events()?;
@@ -53,20 +56,19 @@ impl World<'_> {
         let known = state.groups.iter().map(|group| group.id).collect();
         named("planners_keep_what_callers_know", planners_keep_what_callers_know(&known, self.gangs.ids()))?;
         named("all_or_none", self.statements.handle_stop())?;
-        self.say_goodbye()?;
+        self.last_replies()?;
+        self.forget_sessions();
         self.stops.iter_mut().for_each(|stops| stops.push(state.clone()));
         let before = std::mem::take(&mut self.facts);
-        let opened = open(&state, &mut self.choices, self.server.last_connection(), self.small_budgets);
-        let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, ports, unkept } =
-            opened;
-        (self.planners, self.views, self.kept, self.unkept) = (planners, views, None, unkept);
-        self.gangs.go_on(ports.1);
-        self.follower = Follower::new(ports.2);
+        self.write_stop(&state)?;
+        let (opened, read) = self.start_again(&state)?;
+        if self.has_journal {
+            let written = as_stored(&state.groups);
+            named("a_start_keeps_the_groups", a_start_keeps_the_groups(&written, &read.groups))?;
+            state.groups = read.groups;
+        }
+        self.go_on(opened);
         self.rules.forget_rounds();
-        self.coordinator.go_on(ports.0, incarnation);
-        self.trace.line(format_args!("{incarnation:?} starts with {} shards", runners.len()));
-        (self.incarnation, self.runners, self.twins, self.facts) = (incarnation, runners, twins, facts);
-        (self.server, self.registrar) = (server, registrar);
         named("a_start_keeps_the_books", a_start_keeps_the_books(&before, &self.facts))?;
         for facts in &self.facts {
             let grown = self.node_versions.check(&Facts::default(), facts);
@@ -91,6 +93,7 @@ impl World<'_> {
                 moved += self.poll_front(front)?;
             }
             moved += self.move_registrar()?;
+            moved += self.drain_journal()?;
             for planner in 0..self.planners.len() {
                 moved += self.run_planner(planner)?;
                 // A round may send statements without taking any input.
@@ -112,8 +115,21 @@ impl World<'_> {
         named("comes_to_rest", comes_to_rest(moved, ROUNDS_MAX))
     }
 
-    /// Delivers or drops the last replies. Afterwards sessions and connections are gone.
-    pub(super) fn say_goodbye(&mut self) -> Verdict {
+    /// Takes over what a start opened. The callers within the process go on with it.
+    pub(super) fn go_on(&mut self, opened: Opened) {
+        let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, .. } = opened;
+        let Opened { ports, unkept, journal, .. } = opened;
+        (self.planners, self.views, self.kept, self.unkept) = (planners, views, None, unkept);
+        self.gangs.go_on(ports.1);
+        self.follower = Follower::new(ports.2);
+        self.coordinator.go_on(ports.0, incarnation);
+        self.trace.line(format_args!("{incarnation:?} starts with {} shards", runners.len()));
+        (self.incarnation, self.runners, self.twins, self.facts) = (incarnation, runners, twins, facts);
+        (self.server, self.registrar, self.journal) = (server, registrar, journal);
+    }
+
+    /// Delivers or drops the last replies of a service that is gone.
+    pub(super) fn last_replies(&mut self) -> Verdict {
         self.network.lose_requests();
         while self.network.len() > 0 {
             if self.choices.below(2) == 0 {
@@ -122,9 +138,11 @@ impl World<'_> {
                 self.network.take(0);
             }
         }
-        for client in &mut self.clients {
-            client.lose_session();
-        }
         Ok(())
+    }
+
+    /// Decides what a start means for the sessions of clients: they are gone. Requests without a reply were done or not.
+    pub(super) fn forget_sessions(&mut self) {
+        self.clients.iter_mut().for_each(Client::lose_session);
     }
 }

@@ -53,6 +53,7 @@ impl World<'_> {
         let states = (self.runners[at].shard().state_hash(), self.twins[at].shard.state_hash());
         self.trace.line(format_args!("  state {}", states.0));
         named("replay_gives_the_same", replay_gives_the_same((&batch.outcomes, &again), states))?;
+        self.follow_units();
         self.record_view(at);
         if self.choices.one_in(2) {
             self.check_views(at)?;
@@ -139,6 +140,7 @@ impl World<'_> {
             match outcome {
                 Outcome::Node(Ok(NodeChange::Removed { node, .. })) => {
                     self.grants.node_removed(*node, &before);
+                    self.nodes_removed.insert(*node);
                 }
                 Outcome::Adopt(Ok(placement)) => self.grants.adopted(placement.allocation),
                 Outcome::PlaceInto(Ok(placement)) => {

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use wharf_core::journal::JournalPort;
+use wharf_core::planted::{PlantedBug, is_planted};
 
 use super::ConnectionService;
 
@@ -73,6 +74,9 @@ impl Held {
     /// [`assign`](Self::assign).
     pub(super) fn hold(&mut self, out: &mut Vec<u8>, start: usize, leaves: Leaves) -> bool {
         let Some(journal) = &self.journal else { return false };
+        if is_planted(PlantedBug::ReplyBeforeDurable) {
+            return false;
+        }
         let only_looks = leaves != Leaves::Durable;
         if leaves == Leaves::AtOnce || (only_looks && journal.is_full()) {
             return false;

@@ -1,0 +1,206 @@
+//! What a crash leaves: everything that callers were told, and no half effect.
+//!
+//! The journal is a sequence of units. The engine's books are kept after each of them. A start after a crash must come to
+//! the books after some number of units, at least those that were called durable. So it has no part of a unit, and nothing
+//! out of order. What several units share may be taken back ([`Rebuild::take_back`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use wharf_core::group::GroupSpec;
+use wharf_core::ids::{GroupId, NodeId};
+use wharf_core::recovery::Rebuild;
+use wharf_core::state::{GroupRecord, StoreState};
+
+use super::{Verdict, ensure};
+use crate::sim::facts::Facts;
+
+/// Returns groups as the store has them. The times at which they would have stopped waiting are not stored.
+#[must_use]
+pub fn as_stored(groups: &[GroupRecord]) -> Vec<GroupRecord> {
+    let mut groups = groups.to_vec();
+    for group in &mut groups {
+        Arc::make_mut(&mut group.spec).wait_until = None;
+    }
+    groups
+}
+
+/// Returns the books as a start after a crash has them. What is half there is taken back.
+///
+/// # Panics
+/// If the books are not those of an engine.
+#[must_use]
+pub fn as_recovered(books: &StoreState) -> StoreState {
+    let mut rebuild = Rebuild::new(books.clone()).expect("they are the books of an engine");
+    rebuild.take_back();
+    let mut books = StoreState { policies: books.policies.clone(), ..rebuild.finish().expect("as above") };
+    books.groups = as_stored(&books.groups);
+    books
+}
+
+/// Checks that a start after a crash came to books that are `allowed`.
+///
+/// # Errors
+/// Returns the first difference from each of the allowed books.
+pub fn a_crash_leaves_no_half(recovered: &StoreState, allowed: &[StoreState]) -> Verdict {
+    let next = recovered.registrar.next_node;
+    let nodes = recovered.partitions.iter().flat_map(|partition| &partition.nodes);
+    let last = nodes.map(|node| node.registration.id.0).max().unwrap_or(0);
+    ensure(next > last, || format!("node {last} is there, and the next one gets number {next}"))?;
+    let recovered = as_recovered(recovered);
+    if allowed.iter().any(|allowed| difference(&recovered, allowed).is_none()) {
+        return Ok(());
+    }
+    let differences: Vec<_> = allowed.iter().filter_map(|allowed| difference(&recovered, allowed)).collect();
+    Err(format!("it has none of {} allowed books: {differences:#?}", allowed.len()))
+}
+
+/// Returns what differs first.
+fn difference(recovered: &StoreState, allowed: &StoreState) -> Option<String> {
+    for (found, allowed) in recovered.partitions.iter().zip(&allowed.partitions) {
+        if found != allowed {
+            return Some(format!("{found:?}, allowed {allowed:?}"));
+        }
+    }
+    if recovered.groups != allowed.groups {
+        return Some(format!("{:?}, allowed {:?}", recovered.groups, allowed.groups));
+    }
+    if recovered.policies.len() == allowed.policies.len() && recovered.policies != allowed.policies {
+        return Some(format!("{:?}, allowed {:?}", recovered.policies, allowed.policies));
+    }
+    let resources = &recovered.registrar.resources;
+    (*resources != allowed.registrar.resources).then(|| format!("resource kinds {resources:?}"))
+}
+
+/// Requests about groups that were not answered when the service crashed. Each was done or not.
+#[derive(Clone, Debug, Default)]
+pub struct UndecidedGroups {
+    /// Groups that were asked for.
+    pub created: Vec<Arc<GroupSpec>>,
+    /// Groups that were to be removed.
+    pub removed: BTreeSet<GroupId>,
+    /// Groups that were to lose bundles.
+    pub shrunk: BTreeSet<GroupId>,
+}
+
+/// Checks that the groups that callers were told of are there, with their bundles, and no other ones. `known` has the
+/// bundles of each.
+///
+/// # Errors
+/// Returns the first group that is missing, or that nobody asked for.
+pub fn a_crash_keeps_the_groups(
+    groups: &[GroupRecord],
+    known: &BTreeMap<GroupId, BTreeSet<u32>>,
+    undecided: &UndecidedGroups,
+) -> Verdict {
+    for (id, bundles) in known {
+        let Some(group) = groups.iter().find(|group| group.id == *id) else {
+            ensure(undecided.removed.contains(id), || format!("group {id} was created, and is gone"))?;
+            continue;
+        };
+        let indexes: BTreeSet<u32> = group.bundles.iter().map(|bundle| bundle.index).collect();
+        ensure(bundles.is_subset(&indexes) || undecided.shrunk.contains(id), || {
+            format!("group {id} has bundles {bundles:?}, and after a crash {indexes:?}")
+        })?;
+    }
+    let waits_no_more = |spec: &GroupSpec| GroupSpec { wait_until: None, ..spec.clone() };
+    for group in groups.iter().filter(|group| !known.contains_key(&group.id)) {
+        let mut created = undecided.created.iter();
+        let asked = created.any(|asked| waits_no_more(asked) == waits_no_more(&group.spec));
+        ensure(asked, || format!("nobody asked for {group:?}"))?;
+    }
+    Ok(())
+}
+
+/// Checks that the nodes that agents were told they are registered as are there, unless they were removed.
+///
+/// # Errors
+/// Returns the first node that is missing.
+pub fn a_crash_keeps_the_nodes(
+    told: impl Iterator<Item = u64>,
+    facts: &[Facts],
+    removed: &BTreeSet<NodeId>,
+) -> Verdict {
+    for node in told.map(NodeId) {
+        let is_there = facts.iter().any(|facts| facts.node(node).is_some());
+        ensure(is_there || removed.contains(&node), || format!("node {node} was registered, and is gone"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::sim::checkers::fires;
+    use wharf_core::group::Strategy;
+    use wharf_core::ids::Incarnation;
+    use wharf_core::shard::Command;
+    use wharf_core::state::{GroupBundleRecord, PartitionState};
+
+    /// Returns the books before and after a placement.
+    fn books() -> [StoreState; 2] {
+        let mut bed = fires::Bed::new(1);
+        let step = bed.step(Command::Place(fires::asks(1, 0)));
+        [&step.before, &step.after].map(|facts| {
+            let partitions: Vec<PartitionState> = facts.partitions.clone();
+            let mut state = StoreState { partitions, ..StoreState::create(1) };
+            let nodes = state.partitions.iter().flat_map(|partition| &partition.nodes);
+            state.registrar.next_node = nodes.map(|node| node.registration.id.0).max().unwrap_or(0) + 1;
+            state
+        })
+    }
+
+    #[test]
+    pub fn a_start_with_half_of_a_unit() {
+        let [before, after] = books();
+        let allowed = [as_recovered(&before), as_recovered(&after)];
+        assert_eq!(a_crash_leaves_no_half(&before, &allowed), Ok(()));
+        assert_eq!(a_crash_leaves_no_half(&after, &allowed), Ok(()));
+        assert!(a_crash_leaves_no_half(&before, &allowed[1..]).is_err(), "what was durable is gone");
+        // The allocation is there, and its node is as it was before.
+        let mut half = after.clone();
+        half.partitions[0].nodes.clone_from(&before.partitions[0].nodes);
+        assert!(a_crash_leaves_no_half(&half, &allowed).is_err(), "a half unit");
+        let mut again = after;
+        again.registrar.next_node = 1;
+        assert!(a_crash_leaves_no_half(&again, &allowed).is_err(), "an id is issued again");
+    }
+
+    #[test]
+    pub fn a_group_that_a_crash_loses() {
+        let id = GroupId { incarnation: Incarnation(1), number: 1 };
+        let request = Arc::new(fires::asks(1, 0));
+        let spec = Arc::new(GroupSpec::new(vec![Arc::clone(&request)], Strategy::Pack));
+        let bundle =
+            |index| GroupBundleRecord { index, request: Arc::clone(&request), place: None, lost: None };
+        let group = GroupRecord { id, spec: Arc::clone(&spec), bundles: vec![bundle(0)], next_index: 1 };
+        let known = BTreeMap::from([(id, BTreeSet::from([0]))]);
+        let nothing = UndecidedGroups::default();
+        let groups = [group];
+        assert_eq!(a_crash_keeps_the_groups(&groups, &known, &nothing), Ok(()));
+        assert!(a_crash_keeps_the_groups(&[], &known, &nothing).is_err(), "it was created");
+        let removed = UndecidedGroups { removed: BTreeSet::from([id]), ..UndecidedGroups::default() };
+        assert_eq!(a_crash_keeps_the_groups(&[], &known, &removed), Ok(()));
+        let grown = BTreeMap::from([(id, BTreeSet::from([0, 1]))]);
+        assert!(a_crash_keeps_the_groups(&groups, &grown, &nothing).is_err(), "it had grown");
+        let shrunk = UndecidedGroups { shrunk: BTreeSet::from([id]), ..UndecidedGroups::default() };
+        assert_eq!(a_crash_keeps_the_groups(&groups, &grown, &shrunk), Ok(()));
+        let nobody = BTreeMap::new();
+        assert!(a_crash_keeps_the_groups(&groups, &nobody, &nothing).is_err(), "nobody asked");
+        let created = UndecidedGroups { created: vec![spec], ..UndecidedGroups::default() };
+        assert_eq!(a_crash_keeps_the_groups(&groups, &nobody, &created), Ok(()));
+    }
+
+    #[test]
+    pub fn a_node_that_a_crash_loses() {
+        let mut bed = fires::Bed::new(1);
+        let step = bed.step(Command::Place(fires::asks(1, 0)));
+        let facts = std::slice::from_ref(&step.after);
+        let there = step.after.nodes().next().expect("one node").registration.id;
+        let none = BTreeSet::new();
+        assert_eq!(a_crash_keeps_the_nodes([there.0].into_iter(), facts, &none), Ok(()));
+        assert!(a_crash_keeps_the_nodes([99].into_iter(), facts, &none).is_err());
+        let removed = BTreeSet::from([NodeId(99)]);
+        assert_eq!(a_crash_keeps_the_nodes([99].into_iter(), facts, &removed), Ok(()));
+    }
+}

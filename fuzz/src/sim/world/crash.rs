@@ -1,0 +1,232 @@
+//! The journal within the world, crashes, and starts after them.
+
+use std::sync::Arc;
+
+use wharf_core::request::PlacementRequest;
+use wharf_core::state::StoreState;
+use wharf_ops::journal::{Durability, Store, Written};
+
+use super::World;
+use super::opened::{Opened, PARTITIONS, open};
+use crate::disk::{Disk, Fate, Room};
+use crate::sim::checkers::crash::{
+    a_crash_keeps_the_groups, a_crash_keeps_the_nodes, a_crash_leaves_no_half, as_recovered,
+};
+use crate::sim::checkers::rest::nobody_oversleeps;
+use crate::sim::checkers::submitted::NodeVersions;
+use crate::sim::checkers::{Verdict, named};
+use crate::sim::client::Role;
+use crate::sim::facts::Facts;
+use crate::sim::journal::Opening;
+
+/// The bytes of values after which a checkpoint begins in these runs.
+const CHECKPOINT_BYTES: u64 = 600;
+
+/// The highest number of operations of the disk until it fails: more than a turn of the journal takes.
+const FAILS_WITHIN: u64 = 24;
+
+/// The highest number of operations until it fails during a start.
+const START_FAILS_WITHIN: u64 = 60;
+
+/// The number of starts in a row that may fail because the disk does.
+const STARTS_MAX: usize = 8;
+
+impl Opening {
+    /// Opens the store of a disk, as a start does. Returns its state too.
+    pub(in crate::sim) fn of(disk: Disk, keeps: bool) -> Result<(Self, StoreState), String> {
+        let files = Arc::new(disk.clone());
+        let opened = Store::open_files(files, PARTITIONS, Durability::Sync);
+        let (store, state) = opened.map_err(|error| error.to_string())?;
+        Ok((Self { disk, store, checkpoint_bytes: CHECKPOINT_BYTES, keeps }, state))
+    }
+}
+
+impl World<'_> {
+    /// Lets something happen to the journal: a turn of one of its threads, a fault of the disk, or a crash.
+    pub(super) fn move_journal(&mut self) -> Verdict {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        named("nobody_oversleeps", nobody_oversleeps("journal", 0, journal.oversleeps()))?;
+        match self.choices.below(64) {
+            0..36 => self.write_journal(),
+            36..58 => {
+                self.move_checkpoints();
+                Ok(())
+            }
+            58 | 59 => {
+                let room = *self.choices.pick(&[Room::Plenty, Room::Low, Room::Plenty, Room::None]);
+                journal.disk.set_room(room);
+                self.trace.line(format_args!("the disk has room: {room:?}"));
+                Ok(())
+            }
+            60 => {
+                let operations = self.choices.below(FAILS_WITHIN);
+                journal.disk.fail_in(operations);
+                self.trace.line(format_args!("the disk fails in {operations} operations"));
+                Ok(())
+            }
+            61 if self.choices.one_in(2) => self.crash("the process is killed"),
+            _ => Ok(()),
+        }
+    }
+
+    fn write_journal(&mut self) -> Verdict {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        match journal.write() {
+            Ok(Written::Nothing) => Ok(()),
+            Ok(written) => {
+                let durable = journal.durable();
+                self.trace.line(format_args!("the journal writes: {written:?}, durable are {durable}"));
+                Ok(())
+            }
+            Err(error) => {
+                self.trace.line(format_args!("{error}"));
+                self.crash("the journal fails")
+            }
+        }
+    }
+
+    fn move_checkpoints(&mut self) -> bool {
+        let Some(journal) = &mut self.journal else { return false };
+        if let Some(what) = journal.turn(self.now) {
+            self.trace.line(format_args!("{what}"));
+        }
+        journal.is_making_checkpoint()
+    }
+
+    /// Runs both threads once, over a disk that works. Returns what moved.
+    pub(super) fn drain_journal(&mut self) -> Result<usize, String> {
+        let Some(journal) = &mut self.journal else { return Ok(0) };
+        named("nobody_oversleeps", nobody_oversleeps("journal", 0, journal.oversleeps()))?;
+        // Only a step may end in a crash.
+        journal.disk.heal();
+        journal.disk.set_room(Room::Plenty);
+        let written = journal.write().map_err(|error| error.to_string())?;
+        self.move_checkpoints();
+        Ok(usize::from(written != Written::Nothing))
+    }
+
+    /// Ends the faults of the disk. If it has failed, the process ends as soon as it notices.
+    pub(super) fn mend_disk(&mut self) -> Verdict {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        journal.disk.heal();
+        journal.disk.set_room(Room::Plenty);
+        if journal.disk.has_failed() { self.crash("the disk has failed") } else { Ok(()) }
+    }
+
+    /// Keeps the books that the units so far lead to, if there are new ones.
+    pub(super) fn follow_units(&mut self) {
+        let Some(journal) = &self.journal else { return };
+        let position = journal.position();
+        if journal.books.last_key_value().is_some_and(|(&last, _)| last == position) {
+            return;
+        }
+        let exported = self.runners.iter().map(|runner| runner.shard().export()).collect();
+        let mut state = StoreState::collect(self.incarnation, self.now, self.registrar.state(), exported);
+        state.groups = self.groups();
+        let journal = self.journal.as_mut().expect("just seen");
+        journal.books.insert(position, state);
+    }
+
+    /// Writes the state of a clean stop. Power may be lost afterwards.
+    pub(super) fn write_stop(&mut self, state: &StoreState) -> Verdict {
+        let Some(mut journal) = self.journal.take() else { return Ok(()) };
+        journal.stop_checkpoints();
+        self.checkpoints += journal.checkpoints;
+        let disk = journal.disk.clone();
+        let life = journal.finish(state)?;
+        self.lives.iter_mut().zip(life).for_each(|(lives, life)| lives.push(life));
+        self.image = disk.image(self.fate());
+        Ok(())
+    }
+
+    /// Chooses what a disk loses.
+    fn fate(&mut self) -> Fate {
+        match self.choices.below(8) {
+            0 => Fate::None,
+            1 => Fate::All,
+            _ => Fate::Torn(self.choices.below(1 << 16)),
+        }
+    }
+
+    /// Starts the service from what is on the disk. Without a journal, it starts from `state`. Returns the state that it
+    /// started from, too. The disk may fail during the start, and power may be lost again.
+    pub(super) fn start_again(&mut self, state: &StoreState) -> Result<(Opened, StoreState), String> {
+        let last = self.server.last_connection();
+        if !self.has_journal {
+            let opened = open(state, None, &mut self.choices, last, self.small_budgets)?;
+            return Ok((opened, state.clone()));
+        }
+        self.gangs.forget_waits();
+        for number in 0..STARTS_MAX {
+            let disk = Disk::new(&self.image, self.lives.is_some());
+            if number + 1 < STARTS_MAX && self.choices.one_in(4) {
+                disk.fail_in(self.choices.below(START_FAILS_WITHIN));
+            }
+            let opening = Opening::of(disk.clone(), self.lives.is_some());
+            let opened = opening.and_then(|(opening, state)| {
+                let opened = open(&state, Some(opening), &mut self.choices, last, self.small_budgets)?;
+                Ok((opened, state))
+            });
+            match opened {
+                Ok(opened) => {
+                    disk.heal();
+                    return Ok(opened);
+                }
+                Err(error) if disk.has_failed() => {
+                    self.trace.line(format_args!("the disk fails during the start: {error}"));
+                    self.image = disk.image(self.fate());
+                }
+                Err(error) => return Err(format!("a start finds what no crash leaves: {error}")),
+            }
+        }
+        unreachable!("the disk works at the last start")
+    }
+
+    /// The process ends at once, and power may be lost. The service starts again, perhaps with another number of shards.
+    pub(super) fn crash(&mut self, why: &str) -> Verdict {
+        let Some(journal) = self.journal.take() else { return Ok(()) };
+        self.crashes += 1;
+        self.checkpoints += journal.checkpoints;
+        let position = journal.position();
+        let durable = journal.durable();
+        self.trace.line(format_args!("{why}: {durable} of {position} units are durable"));
+        self.image = journal.disk.image(self.fate());
+        let allowed: Vec<StoreState> = journal.allowed().map(as_recovered).collect();
+        let life = journal.end();
+        self.lives.iter_mut().zip(life).for_each(|(lives, life)| lives.push(life));
+        let unanswered: Vec<PlacementRequest> = self.server.unanswered().cloned().collect();
+        self.last_replies()?;
+        self.forget_sessions();
+        let (opened, state) = self.start_again(&StoreState::create(PARTITIONS))?;
+        named("a_crash_leaves_no_half", a_crash_leaves_no_half(&state, &allowed))?;
+        let undecided = self.gangs.undecided();
+        let known = self.gangs.bundles();
+        self.gangs.lose_answers();
+        self.go_on(opened);
+        named("a_crash_keeps_the_groups", a_crash_keeps_the_groups(&state.groups, &known, &undecided))?;
+        self.follow_crash(&unanswered)
+    }
+
+    /// Compares what is there after a crash with what callers were told, and forgets what nobody was told.
+    fn follow_crash(&mut self, unanswered: &[PlacementRequest]) -> Verdict {
+        for runner in &self.runners {
+            named("a_start_keeps_the_books", runner.shard().check_invariants())?;
+        }
+        let groups = self.groups();
+        self.gangs.handle_crash(&self.facts, &groups, &self.grants);
+        self.rules.handle_crash();
+        self.statements.handle_crash(&self.facts);
+        self.node_versions = NodeVersions::default();
+        for facts in &self.facts {
+            named("node_versions_only_grow", self.node_versions.check(&Facts::default(), facts))?;
+        }
+        let owned = self.grants.stopped(&self.facts, unanswered.iter());
+        named("everything_is_somebodys", owned)?;
+        let told = self.clients.iter().filter_map(|client| match client.role {
+            Role::Agent { node, .. } if node != 0 => Some(node),
+            _ => None,
+        });
+        named("a_crash_keeps_the_nodes", a_crash_keeps_the_nodes(told, &self.facts, &self.nodes_removed))?;
+        self.check_promises()
+    }
+}

@@ -1,0 +1,25 @@
+//! The store over a disk that fails for a while.
+
+use std::sync::Arc;
+
+use wharf_core::ids::Incarnation;
+use wharf_fuzz::disk::{Disk, Image, Room};
+use wharf_ops::journal::{Durability, Store};
+
+/// Finds a store that takes no checkpoint any more after one that failed.
+#[test]
+fn a_checkpoint_succeeds_after_one_that_found_no_room() {
+    let disk = Disk::new(&Image::new(), false);
+    let open = || Store::open_files(Arc::new(disk.clone()), 4, Durability::Sync).unwrap();
+    let (mut store, mut state) = open();
+    store.begin(Incarnation(1), &state).unwrap().unwrap();
+    state.registrar.next_node = 7;
+    disk.set_room(Room::None);
+    store.checkpoint(&state, Some(0)).unwrap_err();
+    // It cannot even be opened again.
+    store.checkpoint(&state, Some(0)).unwrap_err();
+    disk.set_room(Room::Plenty);
+    store.checkpoint(&state, Some(0)).unwrap();
+    drop(store);
+    assert_eq!(open().1.registrar.next_node, 7);
+}

@@ -13,6 +13,7 @@ use wharf_core::resource::ResourceRegistry;
 use wharf_core::router::Port;
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
+use wharf_ops::file_error::FileError;
 use wharf_ops::journal::{Checkpointer, Heads, JournalWriter, Log, Store, Written};
 
 use crate::disk::{Disk, Event, Image};
@@ -86,9 +87,9 @@ impl Journal {
         port: Port,
         incarnation: Incarnation,
         state: &StoreState,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, FileError> {
         let Opening { disk, mut store, checkpoint_bytes, keeps } = opening;
-        let begun = store.begin(incarnation, state).map_err(|error| error.to_string())?;
+        let begun = store.begin(incarnation, state)?;
         let (mut log, last, heads) = begun.expect("this store has a journal");
         log.set_trim_step(TRIM_STEP);
         let names = state.registrar.resources.iter().map(String::as_str);
@@ -227,15 +228,22 @@ impl Journal {
         self.checkpointer.give_up();
     }
 
-    /// Writes the state of a clean stop and closes the files. Everything that puts units in has ended.
+    /// Writes what is left, on a disk that has room. Everything that puts units in has ended.
     ///
     /// # Errors
     /// When the disk does not work.
-    pub(super) fn finish(mut self, state: &StoreState) -> Result<Option<Life>, String> {
-        while self.write().map_err(|error| error.to_string())? != Written::Nothing {}
+    pub(super) fn write_all(&mut self) -> Result<(), StoreError> {
+        while self.write()? != Written::Nothing {}
+        Ok(())
+    }
+
+    /// Writes the state of a clean stop and closes the files. Everything is written.
+    ///
+    /// # Errors
+    /// When the disk does not work.
+    pub(super) fn finish(self, state: &StoreState) -> Result<Option<Life>, FileError> {
         let last = self.writer.end().0 - 1;
-        self.checkpointer.give_up();
-        self.store.checkpoint(state, Some(last)).map_err(|error| error.to_string())?;
+        self.store.checkpoint(state, Some(last))?;
         Ok(self.end())
     }
 

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use wharf_core::rng::Rng;
 use wharf_core::state::StoreState;
 
+use super::checkers::Verdict;
 use super::checkers::crash::{a_crash_leaves_no_half, as_recovered};
 use super::choices::Choices;
 use super::journal::{Life, Opening};
@@ -54,7 +55,7 @@ const FIRST: usize = 40;
 ///
 /// # Errors
 /// Returns the moment, what survived, and what is wrong.
-pub fn lose_power(life: &Life, seed: u64, effort: Effort, tried: &mut Tried) -> Result<(), String> {
+pub fn lose_power(life: &Life, seed: u64, effort: Effort, tried: &mut Tried) -> Verdict {
     let books: BTreeMap<u64, StoreState> =
         life.books.iter().map(|(&position, books)| (position, as_recovered(books))).collect();
     let durable_at = |moment: usize| {
@@ -82,7 +83,7 @@ impl Run {
         depth: u32,
         tried: &mut Tried,
         allowed: impl Fn(usize) -> Vec<StoreState>,
-    ) -> Result<(), String> {
+    ) -> Verdict {
         let mut volume = Volume::new(image);
         let mut rng = Rng::new(self.seed ^ events.len() as u64);
         let stride = (events.len() / self.effort.moments.max(1)).max(1) as u64;
@@ -126,8 +127,9 @@ impl Run {
         fates
     }
 
-    fn open(&self, image: &Image, allowed: &[StoreState], tried: &mut Tried) -> Result<(), String> {
-        let (_, state) = Opening::of(Disk::new(image, false), false)?;
+    fn open(&self, image: &Image, allowed: &[StoreState], tried: &mut Tried) -> Verdict {
+        let opened = Opening::of(Disk::new(image, false), false);
+        let (_, state) = opened.map_err(|error| error.to_string())?;
         tried.images += 1;
         let durable = allowed.first().map(std::slice::from_ref).unwrap_or_default();
         if a_crash_leaves_no_half(&state, durable).is_ok() {
@@ -144,12 +146,13 @@ impl Run {
         allowed: &[StoreState],
         depth: u32,
         tried: &mut Tried,
-    ) -> Result<(), String> {
+    ) -> Verdict {
         tried.starts += 1;
         let disk = Disk::new(image, true);
-        let (opening, state) = Opening::of(disk, true)?;
+        let (opening, state) = Opening::of(disk, true).map_err(|error| error.to_string())?;
         let mut choices = Choices::seeded(self.seed ^ tried.starts);
-        let opened = open(&state, Some(opening), &mut choices, 0, false)?;
+        let opened = open(&state, Some(opening), &mut choices, 0, false);
+        let opened = opened.map_err(|error| error.to_string())?;
         let mut journal = opened.journal.expect("it was opened with one");
         journal.write().map_err(|error| error.to_string())?;
         let life = journal.end().expect("the disk keeps what is done");

@@ -111,6 +111,12 @@ fn a_damaged_journal_stops_the_start_until_it_is_repaired() {
     service.stop();
 }
 
+/// The nodes of the load, so many that their limits of allocations are not reached.
+const NODES: usize = 8;
+
+/// No more is placed, so that there is room for the rest of the test.
+const PLACED_MAX: usize = 4000;
+
 /// Places one request after the other until told to stop, and returns what was granted.
 async fn place_one_by_one(config: ClientConfig, stop: &AtomicBool) -> Vec<AllocationId> {
     let client = within(Client::connect(config)).await.expect("the service is there");
@@ -118,7 +124,7 @@ async fn place_one_by_one(config: ClientConfig, stop: &AtomicBool) -> Vec<Alloca
     let request = PlaceRequest { demand, ..PlaceRequest::default() };
     let mut granted = Vec::new();
     // Relaxed: the thread is joined later.
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) && granted.len() < PLACED_MAX {
         let reply = within(client.place(&request)).await.expect("it serves");
         granted.push(reply.placed.expect("there is room").allocation.into());
     }
@@ -132,7 +138,7 @@ async fn place_one_by_one(config: ClientConfig, stop: &AtomicBool) -> Vec<Alloca
 fn an_export_under_load_is_a_prefix_of_what_was_granted() {
     let site = Site::new();
     let service = site.serve(&["--shards", "2"]);
-    add(&service, "n");
+    (0..NODES).for_each(|number| add(&service, &format!("n{number}")));
     let stop = AtomicBool::new(false);
     let exports = ["first", "second", "third"].map(|name| site.path(name));
     let (granted, told) = std::thread::scope(|scope| {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use wharf_core::request::PlacementRequest;
 use wharf_core::state::StoreState;
+use wharf_ops::file_error::FileError;
 use wharf_ops::journal::{Durability, Store, Written};
 
 use super::World;
@@ -31,12 +32,16 @@ const START_FAILS_WITHIN: u64 = 60;
 /// The number of starts in a row that may fail because the disk does.
 const STARTS_MAX: usize = 8;
 
+/// Describes the failure of a start whose disk works.
+pub(super) fn what_no_crash_leaves(error: FileError) -> String {
+    format!("a start finds what no crash leaves: {error}")
+}
+
 impl Opening {
     /// Opens the store of a disk, as a start does. Returns its state too.
-    pub(in crate::sim) fn of(disk: Disk, keeps: bool) -> Result<(Self, StoreState), String> {
+    pub(in crate::sim) fn of(disk: Disk, keeps: bool) -> Result<(Self, StoreState), FileError> {
         let files = Arc::new(disk.clone());
-        let opened = Store::open_files(files, PARTITIONS, Durability::Sync);
-        let (store, state) = opened.map_err(|error| error.to_string())?;
+        let (store, state) = Store::open_files(files, PARTITIONS, Durability::Sync)?;
         Ok((Self { disk, store, checkpoint_bytes: CHECKPOINT_BYTES, keeps }, state))
     }
 }
@@ -93,16 +98,17 @@ impl World<'_> {
         journal.is_making_checkpoint()
     }
 
-    /// Runs both threads once, over a disk that works. Returns what moved.
-    pub(super) fn drain_journal(&mut self) -> Result<usize, String> {
-        let Some(journal) = &mut self.journal else { return Ok(0) };
+    /// Runs both threads once, over a disk that works. Counts what moved.
+    pub(super) fn drain_journal(&mut self, moved: &mut usize) -> Verdict {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
         named("nobody_oversleeps", nobody_oversleeps("journal", 0, journal.oversleeps()))?;
         // Only a step may end in a crash.
         journal.disk.heal();
         journal.disk.set_room(Room::Plenty);
         let written = journal.write().map_err(|error| error.to_string())?;
         self.move_checkpoints();
-        Ok(usize::from(written != Written::Nothing))
+        *moved += usize::from(written != Written::Nothing);
+        Ok(())
     }
 
     /// Ends the faults of the disk. If it has failed, the process ends as soon as it notices.
@@ -133,7 +139,8 @@ impl World<'_> {
         journal.stop_checkpoints();
         self.checkpoints += journal.checkpoints;
         let disk = journal.disk.clone();
-        let life = journal.finish(state)?;
+        journal.write_all().map_err(|error| error.to_string())?;
+        let life = journal.finish(state).map_err(|error| error.to_string())?;
         self.lives.iter_mut().zip(life).for_each(|(lives, life)| lives.push(life));
         self.image = disk.image(self.fate());
         Ok(())
@@ -150,7 +157,10 @@ impl World<'_> {
 
     /// Starts the service from what is on the disk. Without a journal, it starts from `state`. Returns the state that it
     /// started from, too. The disk may fail during the start, and power may be lost again.
-    pub(super) fn start_again(&mut self, state: &StoreState) -> Result<(Opened, StoreState), String> {
+    ///
+    /// # Errors
+    /// When a start fails although its disk works.
+    pub(super) fn start_again(&mut self, state: &StoreState) -> Result<(Opened, StoreState), FileError> {
         let last = self.server.last_connection();
         if !self.has_journal {
             let opened = open(state, None, &mut self.choices, last, self.small_budgets)?;
@@ -176,7 +186,7 @@ impl World<'_> {
                     self.trace.line(format_args!("the disk fails during the start: {error}"));
                     self.image = disk.image(self.fate());
                 }
-                Err(error) => return Err(format!("a start finds what no crash leaves: {error}")),
+                Err(error) => return Err(error),
             }
         }
         unreachable!("the disk works at the last start")
@@ -197,7 +207,8 @@ impl World<'_> {
         let unanswered: Vec<PlacementRequest> = self.server.unanswered().cloned().collect();
         self.last_replies()?;
         self.forget_sessions();
-        let (opened, state) = self.start_again(&StoreState::create(PARTITIONS))?;
+        let opened = self.start_again(&StoreState::create(PARTITIONS));
+        let (opened, state) = opened.map_err(what_no_crash_leaves)?;
         named("a_crash_leaves_no_half", a_crash_leaves_no_half(&state, &allowed))?;
         let undecided = self.gangs.undecided();
         let known = self.gangs.bundles();

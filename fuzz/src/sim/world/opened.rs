@@ -15,6 +15,7 @@ use wharf_core::state::{GroupRecord, StoreState};
 use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
 use wharf_net::protocol::IN_FLIGHT_DEFAULT;
+use wharf_ops::file_error::FileError;
 
 use crate::sim::checkers::leases::LEASES_ENDED;
 use crate::sim::checkers::order::NoRingStarves;
@@ -146,7 +147,7 @@ pub(in crate::sim) fn open(
     choices: &mut Choices<'_>,
     last_connection: u64,
     small_budgets: bool,
-) -> Result<Opened, String> {
+) -> Result<Opened, FileError> {
     let config = EngineConfig {
         shards: choices.below(3) as u16 + 1,
         seed: choices.below(1 << 16),

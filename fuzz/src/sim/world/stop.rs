@@ -3,6 +3,7 @@
 use wharf_core::state::StoreState;
 
 use super::World;
+use super::crash::what_no_crash_leaves;
 use super::opened::{HOLD_NS, Opened};
 use crate::sim::checkers::crash::as_stored;
 use crate::sim::checkers::groups::{a_start_keeps_the_groups, planners_keep_what_callers_know};
@@ -61,7 +62,7 @@ impl World<'_> {
         self.stops.iter_mut().for_each(|stops| stops.push(state.clone()));
         let before = std::mem::take(&mut self.facts);
         self.write_stop(&state)?;
-        let (opened, read) = self.start_again(&state)?;
+        let (opened, read) = self.start_again(&state).map_err(what_no_crash_leaves)?;
         if self.has_journal {
             let written = as_stored(&state.groups);
             named("a_start_keeps_the_groups", a_start_keeps_the_groups(&written, &read.groups))?;
@@ -93,7 +94,7 @@ impl World<'_> {
                 moved += self.poll_front(front)?;
             }
             moved += self.move_registrar()?;
-            moved += self.drain_journal()?;
+            self.drain_journal(&mut moved)?;
             for planner in 0..self.planners.len() {
                 moved += self.run_planner(planner)?;
                 // A round may send statements without taking any input.

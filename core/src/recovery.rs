@@ -509,11 +509,7 @@ impl Records {
         let deadline = |lease: &LeaseRecord| lease.session.map_or(lease.until, |session| sessions[&session]);
         let leases = self.leases.into_values();
         state.leases = leases.map(|lease| LeaseRecord { until: deadline(&lease), ..lease }).collect();
-        state.allocations.sort_unstable_by_key(|record| record.id);
-        state.releasing.sort_unstable_by_key(|record| record.allocation);
-        state.bundles.sort_unstable_by_key(|record| record.allocation);
-        state.inside.sort_unstable_by_key(|record| record.id);
-        state.leases.sort_unstable_by_key(|record| record.allocation);
+        state.sort();
         Ok(state)
     }
 }

@@ -159,6 +159,19 @@ pub struct PartitionState {
 }
 
 impl PartitionState {
+    /// Puts the records into their canonical order: by id, and what a node has by the id of the node. The claims of a node
+    /// keep their order.
+    pub fn sort(&mut self) {
+        self.nodes.sort_unstable_by_key(|record| record.registration.id);
+        self.allocations.sort_unstable_by_key(|record| record.id);
+        self.reservations.sort_unstable_by_key(|record| record.node);
+        self.claims.sort_by_key(|record| record.node);
+        self.releasing.sort_unstable_by_key(|record| record.allocation);
+        self.bundles.sort_unstable_by_key(|record| record.allocation);
+        self.inside.sort_unstable_by_key(|record| record.id);
+        self.leases.sort_unstable_by_key(|record| record.allocation);
+    }
+
     /// Creates a partition without nodes.
     #[must_use]
     pub fn empty(id: PartitionId) -> Self {

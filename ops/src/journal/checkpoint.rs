@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
 use wharf_core::hash::{StateHasher, stable_hash};
 use wharf_core::journal::Stream;
-use wharf_core::state::StoreState;
+use wharf_core::state::{PartitionState, StoreState};
 use wharf_net::codec::{decode_stored, encode_body};
 
 use super::row::{self, Row};
@@ -205,5 +205,8 @@ pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) 
             count += 1;
         }
     }
-    Ok(reader.streams().into_iter().map(|(stream, head)| (Stream(stream), head)).collect())
+    let streams = reader.streams();
+    // The pages of a shard have its nodes in another order.
+    state.partitions.iter_mut().for_each(PartitionState::sort);
+    Ok(streams.into_iter().map(|(stream, head)| (Stream(stream), head)).collect())
 }

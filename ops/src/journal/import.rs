@@ -81,6 +81,8 @@ pub fn import(file: &Path, data_dir: &Path) -> Result<Imported, FileError> {
     }
     let (portable, mut state) = read(file)?;
     state.skip_ids(skipped(state.incarnation).map_err(|error| FileError::new(file, error))?);
+    // They belong to clients of the exported store, which may go on.
+    state.sessions.clear();
     let partitions = u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16");
     let unfinished = data_dir.join(UNFINISHED);
     remove(&unfinished)?;

@@ -117,6 +117,21 @@ impl Client {
         }
     }
 
+    /// Goes on without a connection, because the service went away. The session is kept.
+    pub(super) fn disconnect(&mut self) {
+        self.connecting = None;
+        self.connection = None;
+    }
+
+    /// Returns whether a request of the session was answered whose outcome the service keeps.
+    pub(super) fn has_outcomes(&self) -> bool {
+        let keeps = |bytes: &Vec<u8>| {
+            let frame = decode_frame(bytes, FRAME_BYTES_MAX).ok().flatten().expect("a frame that came");
+            !Kind::from_number(frame.header.kind).is_some_and(Kind::only_looks)
+        };
+        self.answered.values().any(keeps)
+    }
+
     /// Drops the session because the service went away. Requests without a reply may have been done.
     pub(super) fn lose_session(&mut self) {
         self.connecting = None;

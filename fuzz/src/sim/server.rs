@@ -97,6 +97,7 @@ pub(super) struct Server {
     /// The newest connection that asked for each session.
     newest: BTreeMap<SessionId, u64>,
     in_flight_max: usize,
+    shared: Arc<SessionShared>,
     has_journal: bool,
     outcomes: Outcomes,
     /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
@@ -107,12 +108,19 @@ pub(super) struct Server {
     pub(super) events: Vec<Event>,
 }
 
+/// The sessions that a start restores, and its time.
+pub(super) struct KeptSessions {
+    pub(super) sessions: Vec<SessionRecord>,
+    pub(super) now: Time,
+}
+
 impl Server {
     pub(super) fn new(
         ports: Vec<Port>,
         incarnation: Incarnation,
         last_connection: u64,
         in_flight_max: u32,
+        kept: KeptSessions,
     ) -> Self {
         let settings = Settings { in_flight_max, ..Settings::default() };
         let tokens = Mutex::new(0u64);
@@ -124,12 +132,14 @@ impl Server {
             token
         };
         let shared = Arc::new(SessionShared::new([7; 16], incarnation, settings, Box::new(make_token)));
+        shared.restore_sessions(kept.sessions, kept.now);
         let front = |port| {
             let waker = Waker::noop().clone();
             ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker)
         };
         let has_journal = ports.iter().any(|port| port.journal().is_some());
         Self {
+            shared: Arc::clone(&shared),
             has_journal,
             asleep_until: vec![None; ports.len()],
             fronts: ports.into_iter().map(front).collect(),
@@ -144,6 +154,16 @@ impl Server {
             questions: Vec::new(),
             events: Vec::new(),
         }
+    }
+
+    /// Returns the sessions that a stop stores.
+    pub(super) fn session_records(&self) -> Vec<SessionRecord> {
+        self.shared.session_records()
+    }
+
+    /// Goes on with the outcomes of the start before: a request has the same one over all starts.
+    pub(super) fn continue_outcomes(&mut self, before: &mut Self) {
+        self.outcomes = std::mem::take(&mut before.outcomes);
     }
 
     pub(super) fn last_connection(&self) -> u64 {

@@ -144,12 +144,11 @@ impl SessionShared {
         self.sessions.note_oldest(&inner);
     }
 
-    /// Returns the records of all sessions. None may have a connection.
+    /// Returns the records of all sessions without a connection. A connection that did not end in time loses its session:
+    /// what it still had under way has no outcome.
     #[must_use]
     pub fn session_records(&self) -> Vec<SessionRecord> {
-        let inner = lock(&self.sessions.inner);
-        assert!(inner.attached.is_empty(), "all connections have ended");
-        inner.detached.records()
+        lock(&self.sessions.inner).detached.records()
     }
 
     /// Replaces the settings.

@@ -224,6 +224,7 @@ const FIRES: &[(&str, fn())] = &[
     ("nobody_oversleeps", a_thread_that_nobody_wakes),
     ("one_outcome_per_request", sessions::tests::an_outcome_that_changes),
     ("sessions_are_kept", sessions::tests::a_hello_that_is_refused),
+    ("answered_sessions_are_kept", sessions::tests::a_session_that_a_start_lost),
     ("newest_connection_is_welcome", sessions::tests::a_session_that_goes_to_an_older_connection),
     ("nobody_takes_what_is_reserved", fires::a_placement_out_of_what_is_reserved_for_another),
     ("nothing_waits_that_would_fit", fires::a_wait_that_would_fit),

@@ -92,6 +92,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "inside_is_placed",
     "kept_views_stay",
     "leases_end_in_time",
+    "answered_sessions_are_kept",
     "newest_connection_is_welcome",
     "no_bundle_waits_that_would_fit",
     "no_fit_is_no_fit",

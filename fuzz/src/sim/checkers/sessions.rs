@@ -56,6 +56,14 @@ pub fn sessions_are_kept(fault: &Fault, is_superseded: bool) -> Verdict {
     ensure(is_stopping || gives_way, || format!("a hello was refused: {fault}"))
 }
 
+/// Checks that a session that a start does not have is one of which no client has an outcome.
+///
+/// # Errors
+/// Returns the session.
+pub fn answered_sessions_are_kept(session: SessionId, has_outcomes: bool) -> Verdict {
+    ensure(!has_outcomes, || format!("session {session} is gone, and its client has outcomes"))
+}
+
 /// Checks that a session continues on the newest connection that its client opened for it.
 ///
 /// # Errors
@@ -87,6 +95,13 @@ pub mod tests {
         let resumed = Fault::new(Reason::SessionResumed, "on a newer connection");
         assert_eq!(sessions_are_kept(&resumed, true), Ok(()));
         assert!(sessions_are_kept(&resumed, false).is_err());
+    }
+
+    #[test]
+    pub fn a_session_that_a_start_lost() {
+        let session = SessionId { incarnation: Incarnation(1), number: 1 };
+        assert_eq!(answered_sessions_are_kept(session, false), Ok(()));
+        assert!(answered_sessions_are_kept(session, true).is_err());
     }
 
     #[test]

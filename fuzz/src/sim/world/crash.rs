@@ -206,10 +206,10 @@ impl World<'_> {
         self.lives.iter_mut().zip(life).for_each(|(lives, life)| lives.push(life));
         let unanswered: Vec<PlacementRequest> = self.server.unanswered().cloned().collect();
         self.last_replies()?;
-        self.forget_sessions();
         let opened = self.start_again(&StoreState::create(PARTITIONS));
         let (opened, state) = opened.map_err(what_no_crash_leaves)?;
         named("a_crash_leaves_no_half", a_crash_leaves_no_half(&state, &allowed))?;
+        self.resume_sessions(&state.sessions)?;
         let undecided = self.gangs.undecided();
         let known = self.gangs.bundles();
         self.gangs.lose_answers();

@@ -24,7 +24,7 @@ use crate::sim::choices::Choices;
 use crate::sim::facts::Facts;
 use crate::sim::journal::{Journal, Opening};
 use crate::sim::registrar::RegistrarThread;
-use crate::sim::server::Server;
+use crate::sim::server::{KeptSessions, Server};
 
 /// The number of partitions of the store. A shard may have one or several.
 pub(super) const PARTITIONS: u16 = 6;
@@ -184,7 +184,13 @@ pub(in crate::sim) fn open(
         runners: engine.runners,
         facts: twins.iter().map(|twin| Facts::of(&twin.shard)).collect(),
         twins,
-        server: Server::new(engine.ports, engine.incarnation, last_connection, in_flight_max),
+        server: Server::new(
+            engine.ports,
+            engine.incarnation,
+            last_connection,
+            in_flight_max,
+            KeptSessions { sessions: state.sessions.clone(), now: engine.now },
+        ),
         registrar: RegistrarThread::new(engine.registrar, of_registrar, engine.catalog, engine.now),
         planners: engine.planners,
         unkept: engine.groups,

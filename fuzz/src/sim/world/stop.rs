@@ -1,6 +1,9 @@
 //! Stops and starts of the service.
 
-use wharf_core::state::StoreState;
+use std::collections::BTreeSet;
+
+use wharf_core::ids::SessionId;
+use wharf_core::state::{SessionRecord, StoreState};
 
 use super::World;
 use super::crash::what_no_crash_leaves;
@@ -10,8 +13,8 @@ use crate::sim::checkers::groups::{a_start_keeps_the_groups, planners_keep_what_
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::promises::a_start_keeps_the_books;
 use crate::sim::checkers::rest::{UnderWay, comes_to_rest, stops_empty};
+use crate::sim::checkers::sessions::answered_sessions_are_kept;
 use crate::sim::checkers::{Verdict, named};
-use crate::sim::client::Client;
 use crate::sim::facts::Facts;
 use crate::sim::follower::Follower;
 
@@ -58,7 +61,7 @@ impl World<'_> {
         named("planners_keep_what_callers_know", planners_keep_what_callers_know(&known, self.gangs.ids()))?;
         named("all_or_none", self.statements.handle_stop())?;
         self.last_replies()?;
-        self.forget_sessions();
+        state.sessions = self.server.session_records();
         self.stops.iter_mut().for_each(|stops| stops.push(state.clone()));
         let before = std::mem::take(&mut self.facts);
         self.write_stop(&state)?;
@@ -68,6 +71,7 @@ impl World<'_> {
             named("a_start_keeps_the_groups", a_start_keeps_the_groups(&written, &read.groups))?;
             state.groups = read.groups;
         }
+        self.resume_sessions(&state.sessions)?;
         self.go_on(opened);
         self.rules.forget_rounds();
         named("a_start_keeps_the_books", a_start_keeps_the_books(&before, &self.facts))?;
@@ -120,6 +124,8 @@ impl World<'_> {
     pub(super) fn go_on(&mut self, opened: Opened) {
         let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, .. } = opened;
         let Opened { ports, unkept, journal, .. } = opened;
+        let mut server = server;
+        server.continue_outcomes(&mut self.server);
         (self.planners, self.views, self.kept, self.unkept) = (planners, views, None, unkept);
         self.gangs.go_on(ports.1);
         self.follower = Follower::new(ports.2);
@@ -142,8 +148,20 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Decides what a start means for the sessions of clients: they are gone. Requests without a reply were done or not.
-    pub(super) fn forget_sessions(&mut self) {
-        self.clients.iter_mut().for_each(Client::lose_session);
+    /// Decides what a start means for the sessions of clients. They go on with those that it has. A session that is not
+    /// durable may be gone, but then nobody was told of an outcome of it.
+    pub(super) fn resume_sessions(&mut self, kept: &[SessionRecord]) -> Verdict {
+        let kept: BTreeSet<SessionId> = kept.iter().map(|session| session.id).collect();
+        for client in &mut self.clients {
+            match client.session() {
+                Some((session, _)) if !kept.contains(&session) => {
+                    let verdict = answered_sessions_are_kept(session, client.has_outcomes());
+                    named("answered_sessions_are_kept", verdict)?;
+                    client.lose_session();
+                }
+                _ => client.disconnect(),
+            }
+        }
+        Ok(())
     }
 }

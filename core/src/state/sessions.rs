@@ -1,7 +1,7 @@
 //! Client sessions in the durable state: which requests were done, and with which outcome.
 //!
 //! The scheme is RIFL (Lee et al., "Implementing linearizability at large scale and low latency", SOSP 2015). A request
-//! is named by its session and a sequence. Whoever carries out an effect of a request records a [`Done`] in the same
+//! is named by its session and a sequence. The owner of an effect of a request records a [`Done`] in the same
 //! unit of the journal. So after a crash, either both are there or none. The thread of the connection records the whole
 //! reply ([`SessionChange::Answered`]) if the effects alone do not tell it.
 //!

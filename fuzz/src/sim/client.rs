@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, NodeId, SessionId};
-use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, encode_body};
+use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body};
 use wharf_net::protocol::{
-    BODY_VERSION, CancelReply, Fault, HeartbeatReply, Kind, PlaceReply, Reason, ReleaseReply, ReportReply,
-    SessionToken,
+    BODY_VERSION, CancelReply, FRAME_BYTES_MAX, Fault, HeartbeatReply, Kind, PlaceReply, Reason,
+    ReleaseReply, ReportReply, SessionToken,
 };
 
 use super::checkers::Verdict;

@@ -10,6 +10,7 @@ use std::task::Waker;
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::Port;
+use wharf_core::state::SessionRecord;
 use wharf_core::time::Time;
 use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
 use wharf_net::convert::placement_request;

@@ -27,8 +27,8 @@ use crate::tls::client_crypto;
 /// packet.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// The pause before the second attempt to connect again. It doubles with each attempt, up to the maximum.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
-const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time after which a silent connection counts as lost. The client sends something every five seconds.
 const IDLE_PATIENCE: Duration = Duration::from_secs(15);
@@ -426,7 +426,7 @@ async fn reopen(
     lost: ClientError,
 ) -> Result<Link, ClientError> {
     let since = Instant::now();
-    let mut pause = RETRY_PAUSE;
+    let mut pause = FIRST_RETRY_PAUSE;
     loop {
         let left = shared.config.retry_for.saturating_sub(since.elapsed());
         if left.is_zero() || shared.state().ended.is_some() {
@@ -443,7 +443,7 @@ async fn reopen(
             Err(other) => return Err(other),
         }
         tokio::time::sleep(pause.min(left)).await;
-        pause = (2 * pause).min(RETRY_PAUSE_MAX);
+        pause = (2 * pause).min(LONGEST_RETRY_PAUSE);
     }
 }
 

@@ -31,6 +31,7 @@ mod held;
 mod hello;
 mod input;
 mod into_group;
+mod observer;
 mod operation;
 mod placing;
 mod planning;
@@ -52,12 +53,12 @@ use wharf_core::ids::SessionId;
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
-use wharf_core::state::{SessionChange, SessionEnd};
+use wharf_core::state::SessionChange;
 use wharf_core::time::Time;
 
 use super::shared::{Counters, Hangup, SessionShared};
 use super::tags::{split_tag, tag};
-use crate::protocol::{Fault, Kind, Reason, ReasonCode, Reply};
+use crate::protocol::{Fault, Reason, Reply};
 use crate::session::registrar::Question;
 use connection::{Connection, Stalled};
 pub use connection::{InputEnd, Output};
@@ -65,6 +66,7 @@ use events::EventFollowers;
 pub(super) use follow::Departed;
 pub use hello::HELLO_PATIENCE;
 pub(crate) use hello::late_hello;
+pub use observer::{IoObserver, Unobserved};
 use operation::{Complete, Operation, Parts};
 pub use questions::Asker;
 use room::{Room, Waiter};
@@ -74,21 +76,6 @@ pub type ConnectionKey = usize;
 
 /// Maximum number of planner jobs in progress at one I/O thread, without waiting groups.
 const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - PORT_GROUPS_WAITING_MAX;
-
-/// Observes the replies of one I/O thread, on that thread.
-pub trait IoObserver {
-    /// Called when a request is answered, `nanos` nanoseconds after it was read. A reply with several parts
-    /// is `done` as a whole. [`handle_part`](Self::handle_part) reports each part.
-    fn handle_reply(&mut self, _kind: Kind, _reason: ReasonCode, _nanos: u64) {}
-
-    /// Called for each part of a batch or of a node command.
-    fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
-}
-
-/// An observer that does nothing.
-pub struct Unobserved;
-
-impl IoObserver for Unobserved {}
 
 /// The connections of one I/O thread, and their requests.
 pub struct ConnectionService {
@@ -121,6 +108,8 @@ pub struct ConnectionService {
     events: EventFollowers,
     /// A deadline was added since the last [`take_new_deadline`](Self::take_new_deadline).
     has_new_deadline: bool,
+    /// The time at which a session that this thread knows of may end because its client stays away.
+    next_expiry: Option<Time>,
     /// The times until which views of ended followers are kept.
     departures: VecDeque<Time>,
     /// Connections whose state changed since the last [`take_touched`](Self::take_touched).
@@ -147,6 +136,7 @@ impl ConnectionService {
     pub fn new(port: Port, shared: Arc<SessionShared>, observer: Box<dyn IoObserver>, waker: Waker) -> Self {
         Self {
             events: EventFollowers::new(&shared, port.bell()),
+            next_expiry: shared.next_expiry(),
             port,
             shared,
             observer,
@@ -283,13 +273,7 @@ impl ConnectionService {
             // The peer ended the stream and has every reply, so it will not return.
             let returns =
                 connection.input_end != Some(InputEnd::Finished) || connection.fault.is_some() || !took_all;
-            if returns {
-                let dropped = self.shared.sessions.detach(session, now);
-                self.note_ended(dropped, SessionEnd::Evicted);
-            } else {
-                self.shared.sessions.close(&session);
-                self.note_ended([session.id()], SessionEnd::Closed);
-            }
+            self.leave_session(session, returns, now);
         }
         self.record(now);
         connection.fault
@@ -319,8 +303,7 @@ impl ConnectionService {
     pub fn next_deadline(&self) -> Option<Time> {
         let follow = self.next_follow_deadline();
         let departure = self.departures.front().copied();
-        let expiry = self.next_expiry();
-        [self.port.next_deadline(), follow, departure, expiry].into_iter().flatten().min()
+        [self.port.next_deadline(), follow, departure, self.next_expiry].into_iter().flatten().min()
     }
 
     /// Returns whether an input has added a deadline. A thread that sleeps until an earlier answer of

@@ -9,6 +9,7 @@ mod bed;
 mod listing;
 #[cfg(test)]
 mod publication_tests;
+mod question;
 mod status;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,10 +26,9 @@ use wharf_core::reply::reply_of;
 use wharf_core::request::Placement;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::{Command, NodeBooks, NodeChange, Outcome, UnknownNode};
-use wharf_core::state::{Deed, Origin, ShardState};
+use wharf_core::state::{Origin, ShardState};
 use wharf_core::time::Time;
 
-use super::Parts;
 use super::tags::{split_tag, tag};
 use crate::convert::{
     adoption, adoption_fault, books_reply, learn_kinds, node_spec, placed_reply, reservation,
@@ -41,6 +41,8 @@ use crate::protocol::{
     ReserveRequest, SetResourcesRequest, StatusReply, StatusRequest,
 };
 use listing::Listing;
+use question::Cause;
+pub use question::Question;
 
 /// A request to the registrar.
 #[derive(Debug)]
@@ -77,49 +79,6 @@ pub enum RegistrarRequest {
     Export(ExportRequest),
     /// Export the durable state of every shard, then end the task.
     Stop,
-}
-
-/// A request to the registrar, and what it is for.
-#[derive(Debug)]
-pub struct Question {
-    /// The request.
-    pub request: RegistrarRequest,
-    /// The client's request that it is, for the journal.
-    pub origin: Option<Origin>,
-    /// The parts that an earlier start did.
-    pub done: Parts,
-}
-
-impl From<RegistrarRequest> for Question {
-    fn from(request: RegistrarRequest) -> Self {
-        Self { request, origin: None, done: Parts::new() }
-    }
-}
-
-/// What the parts of a question are for, and which were done by an earlier start.
-#[derive(Default)]
-struct Cause {
-    origin: Option<Origin>,
-    done: Parts,
-}
-
-impl Cause {
-    fn origin(&self, part: usize) -> Option<Origin> {
-        let part = u16::try_from(part).expect("a message has few parts");
-        self.origin.map(|origin| Origin { part, ..origin })
-    }
-
-    /// Returns the reply to a part that an earlier start did.
-    fn reply(&self, part: usize) -> Option<NodeReply> {
-        let (_, deed) = self.done.iter().find(|&&(done, _)| usize::from(done) == part)?;
-        Some(match *deed {
-            Deed::NodeChanged(node) => NodeReply { node: node.0, ..NodeReply::default() },
-            Deed::NodeRemoved(node, allocations_ended) => {
-                NodeReply { node: node.0, allocations_ended, ..NodeReply::default() }
-            }
-            ref other => unreachable!("a part about a node has not done {other:?}"),
-        })
-    }
 }
 
 /// An answer of the registrar.

@@ -141,7 +141,24 @@ impl SessionShared {
         for record in sessions {
             inner.detached.restore(Session::restore(record), now);
         }
-        self.sessions.note_oldest(&inner);
+    }
+
+    /// Returns how long a session without a connection is kept, in nanoseconds.
+    pub(super) fn session_kept_nanos(&self) -> u64 {
+        u64::try_from(self.settings.load().session_kept_for.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the time at which a session ends because its client stays away, if there is one.
+    pub(super) fn next_expiry(&self) -> Option<Time> {
+        Some(self.sessions.oldest_detached()?.plus_nanos(self.session_kept_nanos()))
+    }
+
+    /// Ends the sessions whose clients have stayed away for too long. Returns them.
+    pub(super) fn expire_sessions(&self, now: Time) -> Vec<SessionId> {
+        match now.0.checked_sub(self.session_kept_nanos()) {
+            Some(since) => self.sessions.expire(Time(since)),
+            None => Vec::new(),
+        }
     }
 
     /// Returns the records of all sessions without a connection. A connection that did not end in time loses its session:
@@ -245,8 +262,6 @@ pub(super) struct Sessions {
     inner: Mutex<Registry>,
     /// The number of sessions that have left their connection.
     left: AtomicU64,
-    /// Since when the session that was detached first has had no connection. `u64::MAX` if there is none.
-    oldest: AtomicU64,
     make_token: MakeToken,
 }
 
@@ -277,8 +292,7 @@ impl Sessions {
         let inner =
             Registry { detached, attached: BTreeMap::new(), claims: BTreeMap::new(), waiting: Vec::new() };
         let left = AtomicU64::new(0);
-        let oldest = AtomicU64::new(u64::MAX);
-        Self { inner: Mutex::new(inner), left, oldest, make_token }
+        Self { inner: Mutex::new(inner), left, make_token }
     }
 
     /// Returns the number of sessions that have left their connection.
@@ -349,33 +363,18 @@ impl Sessions {
         let mut inner = lock(&self.inner);
         inner.attached.remove(&session.id());
         let dropped = inner.detached.detach(session, now);
-        self.note_oldest(&inner);
         self.leave(inner);
         dropped
     }
 
-    fn note_oldest(&self, inner: &Registry) {
-        let oldest = inner.detached.oldest().map_or(u64::MAX, |since| since.0);
-        // Relaxed: a thread that reads it late looks again at its next deadline.
-        self.oldest.store(oldest, Ordering::Relaxed);
+    /// Returns since when the session that was detached first has had no connection, if there is one.
+    pub(super) fn oldest_detached(&self) -> Option<Time> {
+        lock(&self.inner).detached.oldest()
     }
 
-    /// Returns the time at which a session ends because its client stays away, if there is one.
-    pub(super) fn next_expiry(&self, kept_for: Duration) -> Option<Time> {
-        // Relaxed: see `note_oldest`.
-        let oldest = self.oldest.load(Ordering::Relaxed);
-        let kept_for = u64::try_from(kept_for.as_nanos()).unwrap_or(u64::MAX);
-        (oldest != u64::MAX).then(|| Time(oldest).plus_nanos(kept_for))
-    }
-
-    /// Ends the sessions whose clients have stayed away for too long. Returns them.
-    pub(super) fn expire(&self, kept_for: Duration, now: Time) -> Vec<SessionId> {
-        let kept_for = u64::try_from(kept_for.as_nanos()).unwrap_or(u64::MAX);
-        let Some(since) = now.0.checked_sub(kept_for) else { return Vec::new() };
-        let mut inner = lock(&self.inner);
-        let ended = inner.detached.expire(Time(since));
-        self.note_oldest(&inner);
-        ended
+    /// Ends the sessions that have had no connection since `since` or longer. Returns them.
+    fn expire(&self, since: Time) -> Vec<SessionId> {
+        lock(&self.inner).detached.expire(since)
     }
 }
 

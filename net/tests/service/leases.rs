@@ -142,7 +142,7 @@ async fn a_keeper_keeps_the_leases_of_its_client() {
 /// Would fail if a follower could not tell an expired lease from a release.
 #[tokio::test]
 async fn followers_are_told_which_leases_ran_out() {
-    let server = TestServer::start(1);
+    let server = TestServer::start_planning(1, 1);
     let client = server.client().await;
     add(&client, vec![node("a", 4, 1024, 0)]).await;
     let expires = place(&client, &leased(10, ask(1, 0, 0))).await;

@@ -270,7 +270,7 @@ fn checkpoints_bound_the_journal() {
     /// Values that are dropped at once.
     const STEP: f64 = 256.0;
     let site = Site::new();
-    let settings = site.write("settings.toml", "checkpoint_mib = 1\n");
+    let settings = site.write("settings.toml", "checkpoint_mib = 1\nevents_mib = 0\n");
     let service = site.serve(&["--shards", "1", "--config", &settings, "--metrics-listen", "127.0.0.1:0"]);
     // Each change of this node is a long value.
     let labels: Vec<String> = (0..60).map(|number| format!("label-{number}={number:0200}")).collect();

@@ -146,7 +146,10 @@ impl Statements {
 
     /// Takes the parts that were committed since the last call.
     pub(crate) fn take_finished(&mut self) -> Vec<StatementId> {
-        std::mem::take(&mut self.finished)
+        let finished = std::mem::take(&mut self.finished);
+        let is_held = finished.iter().any(|statement| self.parts.contains_key(statement));
+        assert!(!is_held, "a statement that was committed holds nothing");
+        finished
     }
 
     fn leave(&mut self, statement: StatementId) -> Option<HeldPart> {

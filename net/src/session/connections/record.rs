@@ -12,6 +12,7 @@ use wharf_core::time::Time;
 
 use super::ConnectionService;
 use super::operation::Parts;
+use crate::session::Session;
 
 impl ConnectionService {
     /// Puts the changes of sessions into the journal, and lets the replies of this input wait for it.
@@ -69,20 +70,34 @@ impl ConnectionService {
         self.changes.extend(ended.into_iter().map(|id| SessionChange::Ended(id, why)));
     }
 
-    /// Returns the time at which a session ends because its client stays away, if there is one.
-    pub(super) fn next_expiry(&self) -> Option<Time> {
-        self.shared.sessions.next_expiry(self.shared.settings.load().session_kept_for)
+    /// Keeps the session of a connection that ended if its client may return, and forgets it otherwise.
+    pub(super) fn leave_session(&mut self, session: Session, returns: bool, now: Time) {
+        if !returns {
+            self.shared.sessions.close(&session);
+            self.note_ended([session.id()], SessionEnd::Closed);
+            return;
+        }
+        let dropped = self.shared.sessions.detach(session, now);
+        self.note_ended(dropped, SessionEnd::Evicted);
+        // Each thread sees to the sessions that it detached, and at its start to those of earlier starts. So no thread
+        // has to wake another for a session.
+        let due = now.plus_nanos(self.shared.session_kept_nanos());
+        if self.next_expiry.is_none_or(|next| due < next) {
+            self.next_expiry = Some(due);
+            self.has_new_deadline = true;
+        }
     }
 
     /// Ends the sessions whose clients have stayed away for too long.
     pub(super) fn expire_sessions(&mut self, now: Time) {
-        let kept_for = self.shared.settings.load().session_kept_for;
-        if self.next_expiry().is_some_and(|due| due <= now) {
-            let ended = self.shared.sessions.expire(kept_for, now);
-            if !ended.is_empty() {
-                info!(sessions = ended.len(), "sessions ended because their clients stayed away");
-            }
-            self.note_ended(ended, SessionEnd::Expired);
+        if self.next_expiry.is_none_or(|due| now < due) {
+            return;
         }
+        let ended = self.shared.expire_sessions(now);
+        if !ended.is_empty() {
+            info!(sessions = ended.len(), "sessions ended because their clients stayed away");
+        }
+        self.note_ended(ended, SessionEnd::Expired);
+        self.next_expiry = self.shared.next_expiry();
     }
 }

@@ -1,0 +1,18 @@
+//! Who is told of replies.
+
+use crate::protocol::{Kind, ReasonCode};
+
+/// Observes the replies of one I/O thread, on that thread.
+pub trait IoObserver {
+    /// Called when a request is answered, `nanos` nanoseconds after it was read. A reply with several parts
+    /// is `done` as a whole. [`handle_part`](Self::handle_part) reports each part.
+    fn handle_reply(&mut self, _kind: Kind, _reason: ReasonCode, _nanos: u64) {}
+
+    /// Called for each part of a batch or of a node command.
+    fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
+}
+
+/// An observer that does nothing.
+pub struct Unobserved;
+
+impl IoObserver for Unobserved {}

@@ -533,7 +533,9 @@ fn done_of(origin: Origin, outcome: &Outcome) -> Option<Done> {
             NodeChange::Removed { node, allocations_ended, .. } => Deed::NodeRemoved(node, allocations_ended),
         },
         &Outcome::Reserve(Ok(ReservationChange::Ended(node))) => Deed::ReservationEnded(node),
-        Outcome::Applied(Ok(applied)) => Deed::Statement(applied.statement, applied.granted.clone()),
+        Outcome::Applied(Ok(applied)) => {
+            Deed::Statement(applied.statement, applied.granted.clone(), std::collections::BTreeMap::new())
+        }
         // A reservation that is made again is the same.
         _ => return None,
     };

@@ -368,7 +368,10 @@ impl Rebuild {
     ///
     /// # Errors
     /// When a record is of something that is not recorded.
-    pub fn finish(self) -> Result<StoreState, RecoveryError> {
+    pub fn finish(mut self) -> Result<StoreState, RecoveryError> {
+        let nodes = self.partitions.iter().flat_map(|records| records.nodes.values());
+        let nodes = nodes.map(|image| &image.record.registration);
+        self.globals.sessions.keep_names(nodes.map(|node| (node.id, &node.spec.name)));
         let has_policies = !self.policies.is_empty() && self.policies.iter().all(Option::is_some);
         let (policies, granularities) = if has_policies {
             (self.policies.into_iter().flatten().collect(), self.granularities)

@@ -135,7 +135,7 @@ fn deed_of(reply: &PlanReply) -> Option<Deed> {
         &PlanReply::Removed(Ok((group, bundles))) => Deed::GroupRemoved(group, bundles),
         PlanReply::Statement(Ok(report)) => {
             let granted = report.applied.iter().flat_map(|applied| applied.granted.iter().cloned());
-            Deed::Statement(report.statement, granted.collect())
+            Deed::Statement(report.statement, granted.collect(), std::collections::BTreeMap::new())
         }
         _ => return None,
     })

@@ -8,7 +8,7 @@
 //! [`SessionTable`] is what these records lead to. Each record is a state, not a step: it may be applied again, and to a
 //! table that shows it already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::ids::{GroupId, NodeId, SessionId, StatementId};
@@ -40,7 +40,7 @@ pub struct Origin {
 /// What a part of a request has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// An allocation was made or adopted. The name of its node is filled in when the node is removed.
+    /// An allocation was made or adopted. The name of its node is filled in at a start, and when the node is removed.
     Placed(Box<Placement>, Option<Arc<str>>),
     /// An allocation was released. If it was a bundle, the number of allocations inside that ended with it.
     Released(Option<u32>),
@@ -54,8 +54,28 @@ pub enum Deed {
     GroupChanged(GroupId),
     /// A group was removed, with this number of bundles.
     GroupRemoved(GroupId, u32),
-    /// A statement was committed. These operations took effect, by index.
-    Statement(StatementId, Vec<(u16, Granted)>),
+    /// A statement was committed. These operations took effect, by index. The names of the nodes are filled in as with
+    /// `Placed`.
+    Statement(StatementId, Vec<(u16, Granted)>, BTreeMap<NodeId, Arc<str>>),
+}
+
+impl Deed {
+    /// Calls `each` for every node whose name belongs into the reply and is not kept yet. Keeps what it returns.
+    fn name_nodes(&mut self, mut each: impl FnMut(NodeId) -> Option<Arc<str>>) {
+        match self {
+            Self::Placed(placement, name) if name.is_none() => *name = each(placement.node),
+            Self::Statement(_, granted, names) => {
+                for (_, granted) in granted {
+                    if let Granted::Allocated(placement) = granted
+                        && !names.contains_key(&placement.node)
+                    {
+                        names.extend(each(placement.node).map(|name| (placement.node, name)));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// A part of a request that is done.
@@ -229,18 +249,30 @@ impl SessionTable {
 
     /// Keeps the name of a node that is removed, for outcomes that name the node.
     pub fn keep_name(&mut self, node: NodeId, name: &Arc<str>) {
+        self.name_nodes(|unnamed| (unnamed == node).then(|| Arc::clone(name)));
+    }
+
+    /// Keeps the names of all nodes that outcomes name. `names` has at least those that are there.
+    pub(crate) fn keep_names<'a>(&mut self, names: impl Iterator<Item = (NodeId, &'a Arc<str>)>) {
+        let mut unnamed = BTreeSet::new();
+        self.name_nodes(|node| {
+            unnamed.insert(node);
+            None
+        });
+        if !unnamed.is_empty() {
+            let names: BTreeMap<NodeId, &Arc<str>> =
+                names.filter(|(node, _)| unnamed.contains(node)).collect();
+            self.name_nodes(|node| names.get(&node).map(|&name| Arc::clone(name)));
+        }
+    }
+
+    fn name_nodes(&mut self, mut each: impl FnMut(NodeId) -> Option<Arc<str>>) {
         let outcomes = self.sessions.values_mut().flat_map(|session| session.outcomes.values_mut());
         let parts = outcomes.filter_map(|record| match &mut record.outcome {
             KeptOutcome::Parts(parts) => Some(parts),
             KeptOutcome::Reply(_) => None,
         });
-        for (_, deed) in parts.flatten() {
-            if let Deed::Placed(placement, kept) = deed
-                && placement.node == node
-            {
-                kept.get_or_insert_with(|| Arc::clone(name));
-            }
-        }
+        parts.flatten().for_each(|(_, deed)| deed.name_nodes(&mut each));
     }
 }
 
@@ -329,6 +361,32 @@ mod tests {
         table.keep_name(NodeId(3), &"later".into());
         let kept = KeptOutcome::Parts(vec![(0, Deed::Placed(placement.into(), Some("name".into())))]);
         assert_eq!(table.iter().next().expect("opened").outcomes[&1].outcome, kept);
+    }
+
+    /// A node may be removed after a start, when only the names that a start kept are left.
+    #[test]
+    fn a_start_keeps_the_names_of_all_nodes_in_outcomes() {
+        let mut table = table();
+        let of = |node: u64, sequence| {
+            let allocation =
+                AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence };
+            let gpus = GpuAssignment::default();
+            Placement { node: NodeId(node), allocation, gpus, alternative: 0, units: None }
+        };
+        let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: 1 };
+        let granted = vec![(0, Granted::Allocated(of(4, 2))), (1, Granted::Allocated(of(5, 3)))];
+        table.note(&Done { origin: origin(1, 1), deed: Deed::Placed(of(3, 1).into(), None) });
+        let deed = Deed::Statement(statement, granted.clone(), BTreeMap::new());
+        table.note(&Done { origin: origin(2, 1), deed });
+        table.keep_name(NodeId(5), &"removed".into());
+        let names: Vec<Arc<str>> = vec!["c".into(), "d".into(), "later".into(), "other".into()];
+        table.keep_names((3..).map(NodeId).zip(&names));
+        let outcomes = &table.iter().next().expect("opened").outcomes;
+        let kept = KeptOutcome::Parts(vec![(0, Deed::Placed(of(3, 1).into(), Some("c".into())))]);
+        assert_eq!(outcomes[&1].outcome, kept);
+        let names = BTreeMap::from([(NodeId(4), "d".into()), (NodeId(5), "removed".into())]);
+        let kept = KeptOutcome::Parts(vec![(0, Deed::Statement(statement, granted, names))]);
+        assert_eq!(outcomes[&2].outcome, kept);
     }
 
     /// A checkpoint's table may show any later state. The records from its begin on lead to the same table.

@@ -3,14 +3,14 @@
 //! Bytes go in and out without sockets. The server's oracle records the first outcome of each request. Every
 //! later reply to the same request must be the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::Port;
-use wharf_core::state::SessionRecord;
+use wharf_core::state::{KeptOutcome, SessionRecord};
 use wharf_core::time::Time;
 use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
 use wharf_net::convert::placement_request;
@@ -103,6 +103,8 @@ pub(super) struct Server {
     outcomes: Outcomes,
     /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
     placing: BTreeMap<(SessionId, u64), (PlacementRequest, Offers)>,
+    /// Requests that earlier starts decided. Their replies tell nothing of this start.
+    decided_before: BTreeSet<(SessionId, u64)>,
     /// Peers take replies only when they are let.
     pub(super) is_slow: bool,
     pub(super) questions: Vec<Question>,
@@ -133,6 +135,13 @@ impl Server {
             token
         };
         let shared = Arc::new(SessionShared::new([7; 16], incarnation, settings, Box::new(make_token)));
+        let decided = |record: &SessionRecord| {
+            let id = record.id;
+            let undecided = KeptOutcome::Parts(Vec::new());
+            let decided = record.outcomes.iter().filter(|(_, kept)| kept.outcome != undecided);
+            decided.map(|(&sequence, _)| (id, sequence)).collect::<Vec<_>>()
+        };
+        let decided_before = kept.sessions.iter().flat_map(decided).collect();
         shared.restore_sessions(kept.sessions, kept.now);
         let front = |port| {
             let waker = Waker::noop().clone();
@@ -151,6 +160,7 @@ impl Server {
             in_flight_max: in_flight_max as usize,
             outcomes: Outcomes::default(),
             placing: BTreeMap::new(),
+            decided_before,
             is_slow: false,
             questions: Vec::new(),
             events: Vec::new(),
@@ -209,7 +219,8 @@ impl Server {
         let Some(link) = self.links.get(&number) else { return };
         let Some(session) = link.session else { return };
         let request = (session, sequence);
-        if self.outcomes.has(request) || self.placing.contains_key(&request) {
+        let is_decided = self.decided_before.contains(&request) || self.outcomes.has(request);
+        if is_decided || self.placing.contains_key(&request) {
             return;
         }
         let defaults = self.fronts[link.front].placement_defaults(link.key);

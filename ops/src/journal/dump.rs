@@ -107,7 +107,7 @@ fn done_view(done: &Done) -> Value {
         Deed::ReservationEnded(node) => json!({ "reservation_ended": node.0 }),
         Deed::GroupChanged(group) => json!({ "group_changed": group.to_string() }),
         Deed::GroupRemoved(group, _) => json!({ "group_removed": group.to_string() }),
-        Deed::Statement(statement, _) => json!({ "statement": statement.to_string() }),
+        Deed::Statement(statement, ..) => json!({ "statement": statement.to_string() }),
     };
     json!({ "session": session.to_string(), "sequence": sequence, "part": part, "did": did })
 }

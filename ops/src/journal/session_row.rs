@@ -121,7 +121,7 @@ pub(super) enum DeedRow {
     ReservationEnded(u64),
     GroupChanged(WireGroup),
     GroupRemoved(WireGroup, u32),
-    Statement(WireStatement, Vec<(u16, GrantedRow)>),
+    Statement(WireStatement, Vec<(u16, GrantedRow)>, Vec<(u64, String)>),
 }
 
 impl DeedRow {
@@ -136,9 +136,10 @@ impl DeedRow {
             &Deed::ReservationEnded(node) => Self::ReservationEnded(node.0),
             &Deed::GroupChanged(group) => Self::GroupChanged(group.into()),
             &Deed::GroupRemoved(group, bundles) => Self::GroupRemoved(group.into(), bundles),
-            Deed::Statement(statement, granted) => {
+            Deed::Statement(statement, granted, names) => {
                 let row = |(place, granted): &(u16, Granted)| (*place, GrantedRow::new(granted));
-                Self::Statement((*statement).into(), granted.iter().map(row).collect())
+                let names = names.iter().map(|(node, name)| (node.0, name.to_string()));
+                Self::Statement((*statement).into(), granted.iter().map(row).collect(), names.collect())
             }
         }
     }
@@ -154,9 +155,10 @@ impl DeedRow {
             Self::ReservationEnded(node) => Deed::ReservationEnded(NodeId(node)),
             Self::GroupChanged(group) => Deed::GroupChanged(group.into()),
             Self::GroupRemoved(group, bundles) => Deed::GroupRemoved(group.into(), bundles),
-            Self::Statement(statement, rows) => {
+            Self::Statement(statement, rows, names) => {
                 let granted = rows.into_iter().map(|(place, row)| (place, row.granted()));
-                Deed::Statement(statement.into(), granted.collect())
+                let names = names.into_iter().map(|(node, name)| (NodeId(node), name.into()));
+                Deed::Statement(statement.into(), granted.collect(), names.collect())
             }
         }
     }
@@ -315,7 +317,7 @@ mod tests {
             Deed::ReservationEnded(NodeId(3)),
             Deed::GroupChanged(group),
             Deed::GroupRemoved(group, 8),
-            Deed::Statement(statement, granted),
+            Deed::Statement(statement, granted, [(NodeId(3), "name".into())].into()),
         ]
     }
 

@@ -5,7 +5,7 @@
 //! executed.
 
 use wharf_core::group::{PlanJob, StatementReport};
-use wharf_core::ids::GroupId;
+use wharf_core::ids::{GroupId, NodeId};
 use wharf_core::link::Decision;
 use wharf_core::registrar::Catalog;
 use wharf_core::shard::ReservationChange;
@@ -53,11 +53,12 @@ impl ConnectionService {
                     let reply = reserve_reply(ended, &self.port.catalog().resources);
                     self.answer(asker, &reply, now);
                 }
-                Deed::Statement(statement, mut granted) => {
+                Deed::Statement(statement, mut granted, mut names) => {
                     // Each shard has recorded its own operations.
                     for (_, deed) in done {
-                        if let Deed::Statement(_, more) = deed {
+                        if let Deed::Statement(_, more, more_names) = deed {
                             granted.extend(more);
+                            names.extend(more_names);
                         }
                     }
                     let request: StatementRequest = read_body(asked)?;
@@ -75,7 +76,14 @@ impl ConnectionService {
                         expired: false,
                     };
                     let count = request.operations.len();
-                    let reply = statement_reply(&Ok(Box::new(report)), count, self.port.catalog());
+                    let mut reply = statement_reply(&Ok(Box::new(report)), count, self.port.catalog());
+                    for placed in
+                        reply.operations.iter_mut().filter_map(|operation| operation.placed.as_mut())
+                    {
+                        if let Some(name) = names.get(&NodeId(placed.node)) {
+                            placed.node_name = name.to_string();
+                        }
+                    }
                     self.answer(asker, &reply, now);
                 }
                 deed => unreachable!("a request of {kind:?} has not done {deed:?}"),

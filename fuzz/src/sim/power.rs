@@ -156,7 +156,7 @@ impl Run {
         let mut journal = opened.journal.expect("it was opened with one");
         journal.write().map_err(|error| error.to_string())?;
         let life = journal.end().expect("the disk keeps what is done");
-        let few = Run { seed: self.seed, effort: Effort { moments: 12, torn: 1, ..self.effort } };
+        let few = Self { seed: self.seed, effort: Effort { moments: 12, torn: 1, ..self.effort } };
         few.moments(&life.image, &life.events, depth, tried, |_| allowed.to_vec())
     }
 }

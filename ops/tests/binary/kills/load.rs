@@ -138,7 +138,11 @@ async fn release(world: &World, client: &Client) -> Result<(), ClientError> {
 async fn place_one_node(world: &World, client: &Client) -> Result<(), ClientError> {
     let names: Vec<String> = world.oracle.borrow().nodes.keys().cloned().collect();
     let body = world.node_body();
-    if names.is_empty() { add(world, client, body).await } else { Ok(tokio::task::yield_now().await) }
+    if names.is_empty() {
+        return add(world, client, body).await;
+    }
+    tokio::task::yield_now().await;
+    Ok(())
 }
 
 fn pick<T: Clone>(world: &World, of: &[T]) -> Option<T> {
@@ -230,7 +234,10 @@ async fn drain(world: &World, client: &Client) -> Result<(), ClientError> {
     // Most nodes take work.
     let draining: Vec<_> = nodes.iter().filter(|(_, drains)| *drains).cloned().collect();
     let chosen = if draining.len() * 2 < all { pick(world, &nodes) } else { pick(world, &draining) };
-    let Some((name, drains)) = chosen else { return Ok(tokio::task::yield_now().await) };
+    let Some((name, drains)) = chosen else {
+        tokio::task::yield_now().await;
+        return Ok(());
+    };
     let token = world.ask(Asked::Drain { name: name.clone(), is_draining: !drains });
     let request = DrainRequest { names: vec![Name(name.clone())], undo: drains };
     let reply = only(client.drain_nodes(&request).await?.replies);

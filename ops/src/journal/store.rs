@@ -260,8 +260,12 @@ impl Store {
         if is_new {
             self.write(state, last + 1).map_err(|error| self.error(error))?;
         }
-        if !journal {
-            self.set(&[("clean", 0), ("journal", 1), ("from", last + 1)])?;
+        // Nothing of this start may become durable, and yet its ids may be shown. So the next start must know of it.
+        let issued = (ISSUED, u64::from(incarnation.0));
+        if journal {
+            self.set(&[issued])?;
+        } else {
+            self.set(&[issued, ("clean", 0), ("journal", 1), ("from", last + 1)])?;
             self.heads.clear();
         }
         self.begin_events(&mut log, last, journal)?;

@@ -231,7 +231,8 @@ impl Session {
                 *entry = Entry::Vacant;
                 self.waits_bytes -= bytes;
             }
-            Entry::Interrupted => *entry = Entry::Vacant,
+            // The client may have had the reply of an earlier start.
+            Entry::Interrupted | Entry::Recovered(_, true) => *entry = Entry::Vacant,
             // The client is wrong: there is no reply that it could have.
             _ => return false,
         }

@@ -104,6 +104,21 @@ fn an_interrupted_wait_may_be_asked_again_whatever_the_mark_is() {
     assert_eq!(session.admit(1, 0), Admission::Answered(b"placed"));
 }
 
+/// The client had the reply of an earlier start, and acknowledges it to this one.
+#[test]
+fn a_wait_of_an_earlier_start_is_acknowledged() {
+    let deed = wharf_core::state::Deed::Released(None);
+    let outcome = KeptOutcome::Parts(vec![(0, deed)]);
+    let kept = OutcomeRecord { fingerprint: 0, is_wait: true, outcome };
+    let outcomes = [(1, kept)].into();
+    let id = SessionId { incarnation: Incarnation(1), number: 1 };
+    let mut session = Session::restore(SessionRecord { id, token: [7; 16], mark: 2, outcomes });
+    assert_eq!(session.apart.len(), 1);
+    assert!(session.acknowledge_wait(1));
+    assert_eq!(session.apart.len(), 0);
+    assert_eq!(session.admit(1, 0), Admission::Stale);
+}
+
 #[test]
 fn waits_apart_are_bounded_and_others_are_as_they_were() {
     let mut session = session();

@@ -12,8 +12,8 @@ use wharf_net::protocol::{
     WireSession,
 };
 
-use super::node_view::state_name;
-use super::print::{amounts, given, given_text, labels, say, seconds, units};
+use super::node_view::{capacity, state_name};
+use super::print::{amounts, given, given_text, say, seconds, units};
 use super::watch_view::{holding_text, holding_view};
 
 /// Returns the name of what happened.
@@ -70,13 +70,7 @@ fn add_node(line: &mut Value, node: &EventNode) {
     let body = &node.body;
     line["name"] = json!(body.name);
     line["state"] = json!(state_name(node.state));
-    line["capacity"] = json!({
-        "cpu": units(body.cpu),
-        "memory": units(body.memory),
-        "gpus": body.gpus,
-        "resources": amounts(&body.custom),
-        "labels": labels(&body.labels),
-    });
+    line["capacity"] = capacity(body);
     line["unhealthy"] = json!(node.unhealthy);
     if let Some(reservation) = &node.reservation {
         line["reservation"] = json!({ "owner": reservation.owner, "until": given(reservation.until) });

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use wharf_net::protocol::{
     AgentBody, BookBody, InstanceBody, NODE_DRAINING, NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING,
-    NODE_READY, Name, NodeBooksReply, NodeReply, NodeStatus, Taint,
+    NODE_READY, Name, NodeBody, NodeBooksReply, NodeReply, NodeStatus, Taint,
 };
 
 use super::print::{amounts, amounts_view, fault_view, given_text, labels, say, table, units};
@@ -18,6 +18,17 @@ pub(super) fn state_name(state: u8) -> &'static str {
         NODE_LOST | NODE_LOST_DRAINING => "lost",
         _ => "unknown",
     }
+}
+
+/// Returns what a node has in JSON.
+pub(super) fn capacity(body: &NodeBody) -> Value {
+    json!({
+        "cpu": units(body.cpu),
+        "memory": units(body.memory),
+        "gpus": body.gpus,
+        "resources": amounts(&body.custom),
+        "labels": labels(&body.labels),
+    })
 }
 
 /// Returns the result of a change of a node in JSON.

@@ -9,8 +9,8 @@ use wharf_net::protocol::{
     NodeGone, ReleasingBody,
 };
 
-use super::node_view::state_name;
-use super::print::{amounts, instances, labels, say, units};
+use super::node_view::{capacity, state_name};
+use super::print::{amounts, instances, say, units};
 
 /// Returns held capacity in JSON.
 pub(super) fn holding_view(holds: &Holding) -> Value {
@@ -81,13 +81,7 @@ fn node_line(change: &NodeChange) -> Value {
         line["untold"] = pending.untold.into();
     }
     if let Some(body) = &change.body {
-        line["capacity"] = json!({
-            "cpu": units(body.cpu),
-            "memory": units(body.memory),
-            "gpus": body.gpus,
-            "resources": amounts(&body.custom),
-            "labels": labels(&body.labels),
-        });
+        line["capacity"] = capacity(body);
     }
     line
 }

@@ -97,6 +97,10 @@ async fn allocations(client: &Client) -> u64 {
     status.shards.iter().map(|shard| shard.allocations).sum()
 }
 
+async fn until_allocations(client: &Client, least: u64) {
+    within(async { while allocations(client).await < least {} }).await;
+}
+
 /// Would catch an acknowledgement of what is on no disk, a service that stops or answers no reads on a full disk, and one
 /// that does not go on when there is room.
 #[test]
@@ -114,7 +118,7 @@ fn a_full_disk_stops_acknowledgements_until_there_is_room() {
         let queue = Arc::new(Completions::default());
         client.submit(Kind::Place, &request(), &queue, 0).await.expect("it is sent");
         // The shard has placed it, and nobody is told.
-        while allocations(&client).await < 2 {}
+        until_allocations(&client, 2).await;
         service.wait_for_log("the disk of the journal is full", 1);
         assert!(replies(&queue).await.is_empty(), "what is on no disk is acknowledged");
         assert_eq!(metric(&service, "wharf_journal_full"), 1.0);
@@ -122,7 +126,7 @@ fn a_full_disk_stops_acknowledgements_until_there_is_room() {
         let status = service.json(&["status"]);
         assert_eq!(status["shards"][0]["allocations"], 2);
         let late = service.begin(&["place", "--cpu", "1", "--json"]);
-        while allocations(&client).await < 3 {}
+        until_allocations(&client, 3).await;
         assert!(replies(&queue).await.is_empty(), "what is on no disk is acknowledged");
         fs::remove_file(&ballast).expect("it is there");
         let mut batch = Vec::new();
@@ -133,7 +137,7 @@ fn a_full_disk_stops_acknowledgements_until_there_is_room() {
         // Full once more, and the process is killed with a request under way.
         mount.fill();
         client.submit(Kind::Place, &request(), &queue, 1).await.expect("it is sent");
-        while allocations(&client).await < 4 {}
+        until_allocations(&client, 4).await;
         service.wait_for_log("the disk of the journal is full", 2);
         assert!(replies(&queue).await.is_empty(), "what is on no disk is acknowledged");
     });

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use wharf_core::group::GroupSpec;
 use wharf_core::ids::{GroupId, NodeId};
 use wharf_core::recovery::Rebuild;
-use wharf_core::state::{GroupRecord, StoreState};
+use wharf_core::state::{GroupRecord, RegistrarState, StoreState};
 
 use super::{Verdict, ensure};
 use crate::sim::facts::Facts;
@@ -47,7 +47,8 @@ pub fn a_crash_leaves_no_half(recovered: &StoreState, allowed: &[StoreState]) ->
     let nodes = recovered.partitions.iter().flat_map(|partition| &partition.nodes);
     let last = nodes.map(|node| node.registration.id.0).max().unwrap_or(0);
     ensure(next > last, || format!("node {last} is there, and the next one gets number {next}"))?;
-    let recovered = as_recovered(recovered);
+    // As it was read: what the start should have taken back must be gone already.
+    let recovered = StoreState { groups: as_stored(&recovered.groups), ..recovered.clone() };
     if allowed.iter().any(|allowed| difference(&recovered, allowed).is_none()) {
         return Ok(());
     }
@@ -68,8 +69,11 @@ fn difference(recovered: &StoreState, allowed: &StoreState) -> Option<String> {
     if recovered.policies.len() == allowed.policies.len() && recovered.policies != allowed.policies {
         return Some(format!("{:?}, allowed {:?}", recovered.policies, allowed.policies));
     }
-    let resources = &recovered.registrar.resources;
-    (*resources != allowed.registrar.resources).then(|| format!("resource kinds {resources:?}"))
+    let kinds = |state: &StoreState| {
+        let RegistrarState { resources, unit_instances, .. } = &state.registrar;
+        (resources.clone(), unit_instances.clone())
+    };
+    (kinds(recovered) != kinds(allowed)).then(|| format!("resource kinds {:?}", kinds(recovered)))
 }
 
 /// Requests about groups that were not answered when the service crashed. Each was done or not.

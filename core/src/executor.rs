@@ -16,11 +16,12 @@
 //! The caller provides the clock, the thread and the observation ([`Clock`], [`Observer`]). This module
 //! starts no threads.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::ids::ShardId;
+use crate::ids::{ShardId, StatementId};
 use crate::journal::Unit;
 use crate::limits::{BATCH_MAX, RING_QUANTUM};
 use crate::link::{
@@ -97,6 +98,8 @@ pub struct ShardRunner {
     enqueued: Vec<Time>,
     /// The request of each command. Empty without a journal.
     origins: Vec<Option<Origin>>,
+    /// The requests of the statements that are held here, with a journal.
+    prepared: BTreeMap<StatementId, Origin>,
     order: Vec<(u16, u16)>,
     outcomes: Vec<Outcome>,
     spin: u32,
@@ -150,6 +153,7 @@ impl ShardRunner {
             tokens: Vec::with_capacity(BATCH_MAX),
             enqueued: Vec::with_capacity(BATCH_MAX),
             origins: Vec::new(),
+            prepared: BTreeMap::new(),
             order: Vec::new(),
             outcomes: Vec::with_capacity(BATCH_MAX),
             own: Vec::new(),
@@ -311,8 +315,21 @@ impl ShardRunner {
     /// Puts the effects since the last call into the journal, with the requests that caused them.
     fn record(&mut self) {
         let Some(journal) = &self.journal else { return };
+        let prepared = &mut self.prepared;
         let pairs = self.origins.drain(..).zip(&self.outcomes);
-        let done = pairs.filter_map(|(origin, outcome)| done_of(origin?, outcome)).collect();
+        let pairs = pairs.filter_map(|(origin, outcome)| {
+            let origin = match outcome {
+                Outcome::Prepared(part) if !part.held.is_empty() => {
+                    prepared.extend(origin.map(|origin| (part.statement, origin)));
+                    None
+                }
+                // This runner may have finished the part itself, and then the command names no request.
+                Outcome::Applied(Ok(applied)) => prepared.remove(&applied.statement).or(origin),
+                _ => origin,
+            };
+            done_of(origin?, outcome)
+        });
+        let done = pairs.collect();
         if let Some(unit) = self.shard.take_unit(done) {
             journal.put(unit);
         }
@@ -533,8 +550,8 @@ fn done_of(origin: Origin, outcome: &Outcome) -> Option<Done> {
             NodeChange::Removed { node, allocations_ended, .. } => Deed::NodeRemoved(node, allocations_ended),
         },
         &Outcome::Reserve(Ok(ReservationChange::Ended(node))) => Deed::ReservationEnded(node),
-        Outcome::Applied(Ok(applied)) => {
-            Deed::Statement(applied.statement, applied.granted.clone(), std::collections::BTreeMap::new())
+        Outcome::Applied(Ok(applied)) if !applied.granted.is_empty() => {
+            Deed::Statement(applied.statement, applied.granted.clone(), BTreeMap::new())
         }
         // A reservation that is made again is the same.
         _ => return None,

@@ -1,8 +1,9 @@
 //! Statements at a shard's runner: deadlines, stops and exports.
 
 use super::*;
-use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, StatementId};
+use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, SessionId};
 use crate::index::Geometry;
+use crate::journal::JournalFeed;
 use crate::link::{DecisionCell, channel};
 use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
 use crate::resource::{Amount, Demand};
@@ -37,14 +38,21 @@ struct Bed {
 }
 
 fn bed() -> Bed {
-    let config = ShardConfig {
+    bed_over(Shard::new(config()))
+}
+
+fn config() -> ShardConfig {
+    ShardConfig {
         shard: ShardId(0),
         incarnation: Incarnation(1),
         partitions: vec![PartitionId(0)],
         geometry: Geometry::default(),
         seed: 1,
         hybrid: HybridSettings::default(),
-    };
+    }
+}
+
+fn bed_over(shard: Shard) -> Bed {
     let (submissions, from_port) = channel(16);
     let (to_port, answers) = channel(16);
     let bell = Arc::new(Doorbell::new(Waker::noop().clone()));
@@ -59,8 +67,7 @@ fn bed() -> Bed {
     let table = crate::router::RoutingTable::even(1, 1);
     let summary = Arc::clone(table.summary(ShardId(0)));
     let stop = StopSignal::default();
-    let runner =
-        ShardRunner::new(ShardId(0), Shard::new(config), vec![link], summary, bell, waker, stop.clone());
+    let runner = ShardRunner::new(ShardId(0), shard, vec![link], summary, bell, waker, stop.clone());
     let mut bed = Bed { runner, submissions, answers, stop, orders: Orders::default() };
     let spec = NodeSpec {
         name: "n".into(),
@@ -90,6 +97,13 @@ impl Bed {
         assert!(self.submissions.push(submission).is_ok());
         self.batch(now);
         self.answers.pop().expect("an answer").outcome
+    }
+
+    fn ask_for(&mut self, origin: Origin, now: u64, command: Command) {
+        let submission = Submission { token: 7, enqueued: Time(now), origin: Some(origin), command };
+        assert!(self.submissions.push(submission).is_ok());
+        self.batch(now);
+        self.answers.pop().expect("an answer");
     }
 
     fn prepare(&mut self, number: u64, deadline: u64) -> Arc<DecisionCell> {
@@ -146,6 +160,47 @@ fn what_was_committed_in_time_is_committed_whatever_the_clock_says() {
     bed.batch(101);
     let Outcome::Applied(Ok(applied)) = bed.finish(102, 1, Decision::Committed) else { panic!("applied") };
     assert!(matches!(applied.granted[..], [(0, Granted::Allocated(_))]));
+}
+
+/// Finds a unit with the effects of a statement and without its request: after a crash, it would be done twice.
+#[test]
+fn what_the_runner_commits_itself_is_recorded_with_its_request() {
+    let mut shard = Shard::new(config());
+    shard.enable_journal();
+    let mut bed = bed_over(shard);
+    let queue = Arc::<JournalQueue<Unit>>::default();
+    let (bell, waker) = ShardRunner::doorbell();
+    queue.set_bells(Vec::new(), Arc::clone(&bell));
+    let feed = JournalFeed::new(Arc::clone(&queue), bell, waker);
+    bed.runner.set_journal(queue);
+    let origin = Origin {
+        session: SessionId { incarnation: Incarnation(1), number: 1 },
+        sequence: 3,
+        mark: 1,
+        fingerprint: 0,
+        part: 0,
+        is_wait: false,
+        alternative: None,
+    };
+    let mut done_of = |decision: Decision, number: u64, begin: u64| {
+        let cell = Arc::new(DecisionCell::default());
+        let command = bed.prepare_command(number, begin + 99, &cell);
+        bed.ask_for(origin, begin, command);
+        cell.decide(decision);
+        bed.batch(begin + 99);
+        let mut units = Vec::new();
+        feed.take(&mut units);
+        let before: usize = units.drain(..).map(|unit| unit.done.len()).sum();
+        assert_eq!(before, 0, "nothing is done before it is committed");
+        bed.batch(begin + 100);
+        feed.take(&mut units);
+        assert!(bed.runner.prepared.is_empty(), "what is decided is forgotten");
+        units.into_iter().flat_map(|unit| unit.done).collect::<Vec<_>>()
+    };
+    let done = done_of(Decision::Committed, 1, 1);
+    let [Done { origin: of, deed: Deed::Statement(id, granted, _) }] = &done[..] else { panic!("{done:?}") };
+    assert_eq!((*of, *id, granted.len()), (origin, statement(1), 1));
+    assert_eq!(done_of(Decision::Aborted, 2, 201), [], "it did nothing");
 }
 
 #[test]

@@ -88,9 +88,10 @@ impl Planner {
             if let Command::Prepare(prepare) = &mut command {
                 prepare.deadline = now.plus_nanos(self.config.hold_ns);
             }
-            // Each shard records its effects and the request together.
+            // Each shard records its effects and the request together. It may finish a part that it holds itself, so it must
+            // know the request before.
             let flight = || self.flights.get((tag >> PART_BITS) as usize);
-            let commits = matches!(command, Command::Apply(_) | Command::Finish { .. });
+            let commits = matches!(command, Command::Apply(_) | Command::Prepare(_) | Command::Finish { .. });
             let committed = commits.then(flight).flatten();
             let origin = committed.and_then(|(_, purpose)| self.origin_of(purpose));
             let part = tag as u16;

@@ -135,7 +135,11 @@ fn deed_of(reply: &PlanReply) -> Option<Deed> {
         &PlanReply::Removed(Ok((group, bundles))) => Deed::GroupRemoved(group, bundles),
         PlanReply::Statement(Ok(report)) => {
             let granted = report.applied.iter().flat_map(|applied| applied.granted.iter().cloned());
-            Deed::Statement(report.statement, granted.collect(), std::collections::BTreeMap::new())
+            let granted: Vec<_> = granted.collect();
+            if granted.is_empty() {
+                return None;
+            }
+            Deed::Statement(report.statement, granted, std::collections::BTreeMap::new())
         }
         _ => return None,
     })

@@ -148,7 +148,8 @@ impl Config {
         let cores =
             u16::try_from(std::thread::available_parallelism().map_or(1, usize::from)).unwrap_or(u16::MAX);
         let partitions = in_range("partitions", raw.partitions, 1..=PARTITIONS_MAX)?;
-        let io_max = PORTS_MAX as u16 - 1;
+        // The registrar and the checkpoints of the journal have ports of their own.
+        let io_max = PORTS_MAX as u16 - 2;
         let io_threads = raw.io_threads.unwrap_or_else(|| (cores / 8).max(1));
         in_range("io_threads", io_threads, 1..=io_max)?;
         in_range("planners", raw.planners, 0..=PLANNERS_MAX.min(io_max - io_threads))?;

@@ -201,7 +201,9 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
                 }
                 if is_stopped {
                     error!("the disk of the journal is full: what was not acknowledged is lost");
-                    return writer.end().0 - 1;
+                    // Values that were made and not appended have numbers too, so the end of the writer is too far.
+                    let (last, _) = writer.store().bounds().unwrap_or_else(|error| fail(&error));
+                    return last;
                 }
                 thread::park_timeout(FULL_PAUSE);
             }

@@ -159,7 +159,7 @@ impl Daemon {
         }
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
         state.check()?;
-        let books = state.books_hash();
+        let books = (store.recovery().appends > 0).then(|| state.books_hash());
         let globals = Globals::copy(&state)
             .state(u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16"));
         let sessions = std::mem::take(&mut state.sessions);
@@ -355,15 +355,15 @@ impl Daemon {
     }
 }
 
-/// Logs what recovery found and when replies leave. `books` is the hash of the books that the start has.
-fn describe_journal(store: &Store, books: StateHash) {
+/// Logs what recovery found and when replies leave. `books` is the hash of the books if they were recovered.
+fn describe_journal(store: &Store, books: Option<StateHash>) {
     let Recovery { appends, units, taken_back, is_cut, .. } = store.recovery();
     if is_cut {
         warn!(
             "the last write of the run before was not whole, and is cut off: it was not acknowledged, unless the disk lost what it had synced"
         );
     }
-    if appends > 0 {
+    if let Some(books) = books {
         let TakenBack { bundles, places, reservations } = taken_back;
         info!(
             appends,

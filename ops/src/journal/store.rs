@@ -196,7 +196,8 @@ impl Store {
     /// # Errors
     /// When the store cannot be written.
     pub(super) fn set_issued(&mut self, issued: Incarnation) -> Result<(), FileError> {
-        self.set(&[(ISSUED, u64::from(issued.0))])
+        let known = self.number(ISSUED).map_err(|error| self.error(error))?;
+        self.set(&[(ISSUED, known.max(u64::from(issued.0)))])
     }
 
     fn open_databases(
@@ -265,7 +266,9 @@ impl Store {
         if journal {
             self.set(&[issued])?;
         } else {
-            self.set(&[issued, ("clean", 0), ("journal", 1), ("from", last + 1)])?;
+            // What the run without a journal changed is in no event, also if this start ends before the next step.
+            let broken = ("history_broken", u64::from(last > 0));
+            self.set(&[issued, ("clean", 0), ("journal", 1), ("from", last + 1), broken])?;
             self.heads.clear();
         }
         self.begin_events(&mut log, last, journal)?;
@@ -283,11 +286,13 @@ impl Store {
         read.map_err(|error| self.error(error))?;
         let number = |key| self.number(key).map_err(|error| self.error(error));
         let history = number("history")?;
-        let is_continued = is_continued && number("history_broken")? == 0;
+        let is_broken = number("history_broken")? != 0;
         let history_from = number("history_from")?.max(1);
         self.events = match after {
-            Some(before) if is_continued => EventsStart { before, history_from },
-            None if last == 0 => EventsStart { before: Before::default(), history_from: 1 },
+            Some(before) if is_continued && !is_broken => EventsStart { before, history_from },
+            None if last == 0 && history == 0 && !is_broken => {
+                EventsStart { before: Before::default(), history_from: 1 }
+            }
             _ => {
                 let history = history + 1;
                 self.set(&[("history", history), ("history_from", last + 1), ("history_broken", 0)])?;
@@ -534,7 +539,7 @@ impl Store {
 /// Returns the first append that the checkpoint of a database does not cover.
 fn read_from(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_read()?;
-    Ok(transaction.open_table(NUMBERS)?.get("from")?.map_or(1, |from| from.value()))
+    Ok(transaction.open_table(NUMBERS)?.get("from")?.map_or(1, |from| from.value().max(1)))
 }
 
 /// Returns what the operator of a journal can do that is whole up to append `last`.

@@ -30,7 +30,8 @@ impl ConnectionService {
         let position = journal.position();
         let durable = journal.durable();
         let mut holds = false;
-        for key in std::mem::take(&mut self.fresh) {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for key in fresh.drain(..) {
             let connection = &mut self.connections[key];
             connection.is_fresh = false;
             connection.assign(position);
@@ -45,6 +46,8 @@ impl ConnectionService {
                 self.touch(key);
             }
         }
+        // Its buffer is used again.
+        self.fresh = fresh;
         // The thread may sleep. Its bell is rung when more is durable than what was released so far, or the storage is full.
         let journal = self.port.journal().expect("looked at before");
         if holds && (!journal.wait_for(self.released_to + 1) || journal.is_full() != self.is_full) {

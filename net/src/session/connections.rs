@@ -58,7 +58,7 @@ use wharf_core::time::Time;
 
 use super::shared::{Counters, Hangup, SessionShared};
 use super::tags::{split_tag, tag};
-use crate::protocol::{Fault, Reason, Reply};
+use crate::protocol::{Fault, PlaceReply, Reason, Reply};
 use crate::session::registrar::Question;
 use connection::{Connection, Stalled};
 pub use connection::{InputEnd, Output};
@@ -526,18 +526,17 @@ impl ConnectionService {
 
     /// Sends the reply to a request.
     fn answer<R: Reply>(&mut self, asker: Asker, reply: &R, now: Time) {
-        let change = self.reply(asker, reply, now);
-        self.changes.extend(change);
+        self.reply(asker, reply, false, now);
     }
 
-    /// Sends the reply to a request. Returns it for the journal.
-    fn reply<R: Reply>(&mut self, asker: Asker, reply: &R, now: Time) -> Option<SessionChange> {
+    /// Sends the reply to a request. The journal gets the reply unless the recorded effects tell it already.
+    fn reply<R: Reply>(&mut self, asker: Asker, reply: &R, is_told: bool, now: Time) {
         let Asker { connection: key, kind, sequence, started } = asker;
-        let change = self.connections[key].reply(kind, sequence, reply);
+        let change = self.connections[key].reply(kind, sequence, reply, is_told);
+        self.changes.extend(change);
         self.observer.handle_reply(kind, reply.reason(), now.nanos_since(started));
         reply.part_reasons().into_iter().for_each(|reason| self.observer.handle_part(kind, reason));
         self.touch(key);
-        change
     }
 
     fn answer_fault(&mut self, asker: Asker, fault: &Fault, now: Time) {
@@ -550,24 +549,15 @@ impl ConnectionService {
 
     fn answer_complete(&mut self, asker: Asker, complete: &Complete, now: Time) {
         match complete {
-            Complete::Place(reply) => {
-                let change = self.reply(asker, reply, now);
-                // The shard has recorded a grant with its effect.
-                self.changes.extend(change.filter(|_| reply.placed.is_none()));
-            }
-            Complete::Release(reply) => {
-                let change = self.reply(asker, reply, now);
-                self.changes.extend(change.filter(|_| reply.fault.is_some()));
-            }
+            Complete::Place(reply) => self.reply(asker, reply, is_told(reply), now),
+            Complete::Release(reply) => self.reply(asker, reply, reply.fault.is_none(), now),
             Complete::PlaceBatch(reply) => {
-                let is_refused = reply.replies.iter().any(|reply| reply.placed.is_none());
-                let change = self.reply(asker, reply, now);
-                self.changes.extend(change.filter(|_| is_refused));
+                let is_told = reply.replies.iter().all(is_told);
+                self.reply(asker, reply, is_told, now);
             }
             Complete::ReleaseBatch(reply) => {
-                let is_refused = reply.replies.iter().any(|reply| reply.fault.is_some());
-                let change = self.reply(asker, reply, now);
-                self.changes.extend(change.filter(|_| is_refused));
+                let is_told = reply.replies.iter().all(|reply| reply.fault.is_none());
+                self.reply(asker, reply, is_told, now);
             }
             Complete::Group(reply) => self.answer(asker, &**reply, now),
             Complete::Removed(reply) => self.answer(asker, reply, now),
@@ -589,6 +579,12 @@ impl ConnectionService {
         let before = self.connections[key].stalled.replace(stalled);
         assert!(before.is_none(), "a stalled connection executes no frame");
     }
+}
+
+/// Returns whether the effect that the shard recorded tells this reply. It does not if the node was removed before the
+/// reply was made: the reply lacks its name then.
+fn is_told(reply: &PlaceReply) -> bool {
+    reply.placed.as_ref().is_some_and(|placed| !placed.node_name.is_empty())
 }
 
 /// Returns the fault for waiting requests when the service stops.

@@ -185,19 +185,21 @@ impl Connection {
     }
 
     /// Answers `sequence` with `body`. Keeps the reply until it is acknowledged, unless the request is
-    /// read-only. Returns the kept reply, unless no journal wants it.
+    /// read-only. Returns the kept reply if it must be recorded: there is a journal, and the recorded effects do not tell
+    /// it (`is_told`).
     pub(super) fn reply<T: Serialize>(
         &mut self,
         kind: Kind,
         sequence: u64,
         body: &T,
+        is_told: bool,
     ) -> Option<SessionChange> {
-        self.reply_flagged(kind.number(), 0, sequence, body)
+        self.reply_flagged(kind.number(), 0, sequence, body, is_told)
     }
 
     /// Answers `sequence` with a fault, as [`reply`](Self::reply).
     pub(super) fn reply_fault(&mut self, kind: u16, sequence: u64, fault: &Fault) -> Option<SessionChange> {
-        self.reply_flagged(kind, FLAG_ERROR, sequence, fault)
+        self.reply_flagged(kind, FLAG_ERROR, sequence, fault, false)
     }
 
     fn reply_flagged<T: Serialize>(
@@ -206,6 +208,7 @@ impl Connection {
         flags: u8,
         sequence: u64,
         body: &T,
+        is_told: bool,
     ) -> Option<SessionChange> {
         let flags = flags | FLAG_REPLY;
         let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
@@ -226,7 +229,7 @@ impl Connection {
             session.answer_unkept(sequence);
         } else {
             let reply = &self.out[start..];
-            if self.held.has_journal() {
+            if self.held.has_journal() && !is_told {
                 let origin = session.origin(sequence).expect("it is in progress");
                 change = Some(SessionChange::Answered(origin, reply.into()));
             }

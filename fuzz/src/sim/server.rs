@@ -261,15 +261,9 @@ impl Server {
         }
     }
 
-    /// Returns the number of connections, without those that ask one of `askers`, each with its front.
-    pub(super) fn connections_except<'a>(
-        &self,
-        askers: impl Iterator<Item = &'a (usize, Asker)> + Clone,
-    ) -> usize {
-        let asks = |link: &Link| {
-            askers.clone().any(|&(front, asker)| (front, asker.connection) == (link.front, link.key))
-        };
-        self.links.values().filter(|link| !asks(link)).count()
+    /// Returns the number of connections.
+    pub(super) fn connections(&self) -> usize {
+        self.links.len()
     }
 
     fn end(&mut self, number: u64, end: InputEnd, network: &mut Network, now: Time) {

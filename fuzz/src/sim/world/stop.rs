@@ -31,13 +31,13 @@ impl World<'_> {
         self.handle_events()?;
         let settles = self.choices.below(2) == 1;
         self.run_dry(settles)?;
+        self.end_connections(settles)?;
         let left = UnderWay {
             planning: self.is_planning(),
             registrar: !self.registrar.is_idle(),
             requests: self.server.under_way(),
             waiting: self.server.waiting(),
-            // A report that waits for a hold to end keeps its connection until then.
-            connections: self.server.connections_except(self.registrar.replacing()),
+            connections: self.server.connections(),
         };
         named("stops_empty", stops_empty(left))?;
         let owned = self.grants.stopped(&self.facts, self.server.unanswered());
@@ -83,6 +83,18 @@ impl World<'_> {
             named("a_start_keeps_the_books", runner.shard().check_invariants())?;
         }
         named("a_start_keeps_the_groups", a_start_keeps_the_groups(&state.groups, &self.groups()))
+    }
+
+    /// Runs every thread until the last connections have ended: those of reports that wait for a hold.
+    fn end_connections(&mut self, settles: bool) -> Verdict {
+        for _ in 0..ROUNDS_MAX {
+            if self.server.connections() == 0 {
+                break;
+            }
+            self.pass(HOLD_NS / 4);
+            self.run_dry(settles)?;
+        }
+        Ok(())
     }
 
     /// Runs every thread until nothing moves. This includes the coordinator if `settles` is true.

@@ -16,6 +16,7 @@ use wharf_core::time::Time;
 use wharf_ops::file_error::FileError;
 use wharf_ops::journal::{Checkpointer, Heads, JournalWriter, Log, Store, Written};
 
+use super::checkers::crash::as_stored;
 use crate::disk::{Disk, Event, Image};
 
 /// The number of old values that are dropped at once in these runs.
@@ -43,6 +44,8 @@ pub struct Life {
     pub durable: Vec<(usize, u64)>,
     /// The books after each number of units. With no unit, those that the start began with.
     pub books: Books,
+    /// What a clean stop wrote. A start reads it as it is.
+    pub stopped: Option<StoreState>,
 }
 
 /// The journal of one start.
@@ -182,10 +185,10 @@ impl Journal {
     }
 
     /// Returns the books that a start after a crash now may come to.
-    pub(super) fn allowed(&self) -> impl Iterator<Item = &StoreState> {
+    pub(super) fn allowed(&self) -> impl Iterator<Item = (u64, &StoreState)> {
         let durable = self.durable();
         let floor = self.books.range(..=durable).next_back().map_or(0, |(&position, _)| position);
-        self.books.range(floor..).map(|(_, books)| books)
+        self.books.range(floor..).map(|(&position, books)| (position, books))
     }
 
     /// One turn of the thread of checkpoints. A failure gives the checkpoint up. Returns what happened.
@@ -244,7 +247,8 @@ impl Journal {
     pub(super) fn finish(self, state: &StoreState) -> Result<Option<Life>, FileError> {
         let last = self.writer.end().0 - 1;
         self.store.checkpoint(state, Some(last))?;
-        Ok(self.end())
+        let stopped = Some(StoreState { groups: as_stored(&state.groups), ..state.clone() });
+        Ok(self.end().map(|life| Life { stopped, ..life }))
     }
 
     /// Ends the process, and returns what it did if it was kept.
@@ -253,6 +257,6 @@ impl Journal {
         // Before the files are closed: a process that crashes does not close them.
         let events = disk.take_events();
         drop((writer, checkpointer, store));
-        keeps.then(|| Life { image: disk.first(), events, durable: durable_after, books })
+        keeps.then(|| Life { image: disk.first(), events, durable: durable_after, books, stopped: None })
     }
 }

@@ -11,7 +11,7 @@ use wharf_core::rng::Rng;
 use wharf_core::state::StoreState;
 
 use super::checkers::Verdict;
-use super::checkers::crash::{a_crash_leaves_no_half, as_recovered};
+use super::checkers::crash::{a_crash_leaves_no_half, after_units};
 use super::choices::Choices;
 use super::journal::{Life, Opening};
 use super::world::open;
@@ -57,7 +57,7 @@ const FIRST: usize = 40;
 /// Returns the moment, what survived, and what is wrong.
 pub fn lose_power(life: &Life, seed: u64, effort: Effort, tried: &mut Tried) -> Verdict {
     let books: BTreeMap<u64, StoreState> =
-        life.books.iter().map(|(&position, books)| (position, as_recovered(books))).collect();
+        life.books.iter().map(|(&position, books)| (position, after_units((position, books)))).collect();
     let durable_at = |moment: usize| {
         let before = life.durable.iter().take_while(|(events, _)| *events <= moment);
         before.last().map_or(0, |&(_, durable)| durable)
@@ -65,7 +65,7 @@ pub fn lose_power(life: &Life, seed: u64, effort: Effort, tried: &mut Tried) -> 
     let run = Run { seed, effort };
     run.moments(&life.image, &life.events, effort.depth, tried, |moment| {
         let floor = books.range(..=durable_at(moment)).next_back().map_or(0, |(&position, _)| position);
-        books.range(floor..).map(|(_, books)| books.clone()).collect()
+        books.range(floor..).map(|(_, books)| books).chain(&life.stopped).cloned().collect()
     })
 }
 

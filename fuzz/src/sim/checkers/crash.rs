@@ -38,6 +38,16 @@ pub fn as_recovered(books: &StoreState) -> StoreState {
     books
 }
 
+/// Returns the books that a start reads if `position` units of the start before it are durable. With none, that start is
+/// unknown, so the next one reads what it read: a clean stop may have come between the end of a bundle and its planner.
+#[must_use]
+pub fn after_units((position, books): (u64, &StoreState)) -> StoreState {
+    if position > 0 {
+        return as_recovered(books);
+    }
+    StoreState { groups: as_stored(&books.groups), ..books.clone() }
+}
+
 /// Checks that a start after a crash came to books that are `allowed`.
 ///
 /// # Errors

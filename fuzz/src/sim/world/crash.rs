@@ -11,7 +11,7 @@ use super::World;
 use super::opened::{Opened, PARTITIONS, open};
 use crate::disk::{Disk, Fate, Room};
 use crate::sim::checkers::crash::{
-    a_crash_keeps_the_groups, a_crash_keeps_the_nodes, a_crash_leaves_no_half, as_recovered,
+    a_crash_keeps_the_groups, a_crash_keeps_the_nodes, a_crash_leaves_no_half, after_units,
 };
 use crate::sim::checkers::rest::nobody_oversleeps;
 use crate::sim::checkers::submitted::NodeVersions;
@@ -201,7 +201,7 @@ impl World<'_> {
         let durable = journal.durable();
         self.trace.line(format_args!("{why}: {durable} of {position} units are durable"));
         self.image = journal.disk.image(self.fate());
-        let allowed: Vec<StoreState> = journal.allowed().map(as_recovered).collect();
+        let allowed: Vec<StoreState> = journal.allowed().map(after_units).collect();
         let life = journal.end();
         self.lives.iter_mut().zip(life).for_each(|(lives, life)| lives.push(life));
         let unanswered: Vec<PlacementRequest> = self.server.unanswered().cloned().collect();

@@ -77,8 +77,8 @@ pub enum PlantedBug {
     CreditsIgnored,
     /// The registrar's answer to a lost connection is dropped (checked in wharf-net).
     AnswerToLostConnectionDropped,
-    /// The waits of a lost connection go on (checked in wharf-net).
-    WaitOfLostConnectionGoesOn,
+    /// The waits of a lost connection go on there although its session is wanted elsewhere (checked in wharf-net).
+    RecalledWaitGoesOn,
     /// The outcome of a request is not kept if the peer takes no more replies (checked in wharf-net).
     OutcomeOfBrokenConnectionDropped,
     /// A connection whose replies cannot be written is still read (checked in wharf-net).

@@ -177,7 +177,7 @@ fn the_simulator_finds_bugs_in_sessions() {
     simulator_finds(PlantedBug::ResumedSessionEmpty, &["one_outcome_per_request", "one_effect_per_request"]);
     simulator_finds(PlantedBug::CreditsIgnored, &["credits_are_kept"]);
     simulator_finds(PlantedBug::AnswerToLostConnectionDropped, &["everything_is_answered", "stops_empty"]);
-    simulator_finds(PlantedBug::WaitOfLostConnectionGoesOn, &["everything_is_answered", "stops_empty"]);
+    simulator_finds(PlantedBug::RecalledWaitGoesOn, &["everything_is_answered", "stops_empty"]);
     simulator_finds(PlantedBug::OutcomeOfBrokenConnectionDropped, &["everything_is_somebodys"]);
     simulator_finds(PlantedBug::FailedWriteIgnored, &["everything_is_answered", "stops_empty"]);
     simulator_finds(PlantedBug::OlderConnectionResumes, &["newest_connection_is_welcome"]);

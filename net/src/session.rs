@@ -8,8 +8,8 @@
 //! A waiting placement may be outstanding for hours while thousands of requests come and go. A client can
 //! declare in its hello that it acknowledges waits individually
 //! ([`EXTENSION_ACKNOWLEDGED`](crate::protocol::EXTENSION_ACKNOWLEDGED)). Its mark may then pass waits. The
-//! session keeps a passed wait *apart*, outside the window, until the client acknowledges it individually. A wait
-//! that a lost connection interrupted may be sent again, at any mark.
+//! session keeps a passed wait *apart*, outside the window, until the client acknowledges it individually. Such a
+//! wait goes on while its client is away, and after a restart ([`waiting`]).
 //!
 //! Memory is bounded at all times. A request in progress counts with the largest reply that it may produce
 //! ([`Weight`]), so the kept outcomes never exceed their limit.
@@ -24,12 +24,13 @@ pub mod events;
 pub mod registrar;
 pub mod shared;
 pub(crate) mod tags;
+mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use wharf_core::ids::SessionId;
 use wharf_core::planted::{PlantedBug, is_planted};
-use wharf_core::state::{Deed, KeptOutcome, Origin, OutcomeRecord, SessionRecord};
+use wharf_core::state::{Deed, KeptOutcome, Origin, OutcomeRecord, SessionRecord, WaitRecord};
 
 use crate::protocol::{
     APART_MAX, SESSION_KEPT_BYTES_MAX, SESSION_WAITS_BYTES_MAX, SessionToken, UNACKNOWLEDGED_MAX,
@@ -41,13 +42,15 @@ pub use crate::weight::Weight;
 enum Entry {
     /// Skipped so far, or answered without keeping the reply.
     Vacant,
+    /// A wait that the client acknowledged. It is not executed again.
+    Acknowledged,
     /// In progress.
     InFlight(Weight),
     /// Answered. Holds the encoded reply.
     Answered(Box<[u8]>),
     /// In progress and waiting. The client will acknowledge it individually.
     Waiting(Weight),
-    /// A wait whose connection was lost. If the client sends it again, it waits again.
+    /// A wait that left its connection. It waits again at the next one, or if the client sends it again.
     Interrupted,
     /// An answered wait. Holds the encoded reply.
     WaitAnswered(Box<[u8]>),
@@ -98,6 +101,8 @@ pub struct Session {
     entries: VecDeque<Slot>,
     /// Waits with a sequence below `base`.
     apart: BTreeMap<u64, Slot>,
+    /// The placements that wait, and those that waited and whose reply is not recorded whole.
+    waits: BTreeMap<u64, WaitRecord>,
     /// What an earlier start did of requests that are executed again.
     recovered: BTreeMap<u64, Parts>,
     /// True if the client acknowledges waits individually.
@@ -123,6 +128,7 @@ impl Session {
             base: 1,
             entries: VecDeque::new(),
             apart: BTreeMap::new(),
+            waits: BTreeMap::new(),
             recovered: BTreeMap::new(),
             exact: false,
             in_flight: 0,
@@ -165,7 +171,8 @@ impl Session {
     /// Returns the kept bytes plus those of the window. A client that skips sequences makes the window long
     /// without any outcome.
     fn detached_bytes(&self) -> usize {
-        self.all_kept_bytes() + self.entries.capacity() * size_of::<Slot>()
+        let waits: usize = self.waits.values().map(|wait| wait.request.len()).sum();
+        self.all_kept_bytes() + waits + self.entries.capacity() * size_of::<Slot>()
     }
 
     /// Frees the memory of vacant entries at the end of the window.
@@ -228,15 +235,16 @@ impl Session {
         match entry {
             Entry::WaitAnswered(reply) => {
                 let bytes = reply.len();
-                *entry = Entry::Vacant;
+                *entry = Entry::Acknowledged;
                 self.waits_bytes -= bytes;
             }
             // The client may have had the reply of an earlier start.
-            Entry::Interrupted | Entry::Recovered(_, true) => *entry = Entry::Vacant,
+            Entry::Interrupted | Entry::Recovered(_, true) => *entry = Entry::Acknowledged,
             // The client is wrong: there is no reply that it could have.
             _ => return false,
         }
         self.apart.remove(&sequence);
+        self.waits.remove(&sequence);
         true
     }
 
@@ -283,7 +291,11 @@ impl Session {
         assert!(self.in_flight == 0, "session {} is stored with requests in progress", self.id);
         let window = (self.base..).zip(&self.entries);
         let all = self.apart.iter().map(|(&sequence, slot)| (sequence, slot)).chain(window);
-        let outcomes = all.filter_map(|(sequence, slot)| Some((sequence, slot.record()?))).collect();
+        let record = |(sequence, slot): (u64, &Slot)| {
+            let wait = self.waits.get(&sequence).cloned();
+            Some((sequence, OutcomeRecord { wait, ..slot.record()? }))
+        };
+        let outcomes = all.filter_map(record).collect();
         SessionRecord { id: self.id, token: self.token, mark: self.base, outcomes }
     }
 
@@ -292,7 +304,8 @@ impl Session {
     pub fn restore(record: SessionRecord) -> Self {
         let SessionRecord { id, token, mark, outcomes } = record;
         let mut session = Self { base: mark.max(1), ..Self::new(id, token) };
-        for (sequence, record) in outcomes {
+        for (sequence, mut record) in outcomes {
+            session.waits.extend(record.wait.take().map(|wait| (sequence, wait)));
             let slot = Slot::restore(record);
             match &slot.entry {
                 Entry::Answered(reply) => session.kept_bytes += reply.len(),
@@ -396,6 +409,7 @@ impl Session {
     /// Panics if the sequence is not in progress.
     pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
         let (is_wait, weight) = self.leave(sequence);
+        self.waits.remove(&sequence);
         // Callers that set no weight have a weight of 0.
         debug_assert!(
             weight.bytes() == 0 || reply.len() <= weight.reply as usize,
@@ -408,7 +422,7 @@ impl Session {
     }
 
     /// Ends a request in progress without keeping its outcome. If it is repeated, it is executed again. Used
-    /// for read-only requests and for waits whose connection is lost.
+    /// for read-only requests and for waits that leave their connection.
     ///
     /// # Panics
     /// Panics if the sequence is not in progress, like [`answer`](Self::answer).
@@ -446,6 +460,7 @@ impl Slot {
             Entry::Interrupted => Entry::Waiting(Weight { waits: true, ..Weight::default() }),
             Entry::InFlight(_) | Entry::Waiting(_) => return Admission::UnderWay,
             Entry::Answered(reply) | Entry::WaitAnswered(reply) => return Admission::Answered(reply),
+            Entry::Acknowledged => return Admission::Stale,
             Entry::Recovered(..) => unreachable!("what was recovered was taken"),
         };
         *entry = begun;
@@ -477,18 +492,18 @@ impl Slot {
     fn record(&self) -> Option<OutcomeRecord> {
         let reply = |reply: &[u8]| KeptOutcome::Reply(reply.into());
         let (is_wait, outcome) = match &self.entry {
-            Entry::Vacant => return None,
+            Entry::Vacant | Entry::Acknowledged => return None,
             Entry::Answered(bytes) => (false, reply(bytes)),
             Entry::WaitAnswered(bytes) => (true, reply(bytes)),
             Entry::Interrupted => (true, KeptOutcome::Parts(Vec::new())),
             Entry::Recovered(parts, is_wait) => (*is_wait, KeptOutcome::Parts(parts.clone())),
             Entry::InFlight(_) | Entry::Waiting(_) => unreachable!("nothing is in progress"),
         };
-        Some(OutcomeRecord { fingerprint: self.fingerprint, is_wait, outcome })
+        Some(OutcomeRecord { fingerprint: self.fingerprint, is_wait, wait: None, outcome })
     }
 
     fn restore(record: OutcomeRecord) -> Self {
-        let OutcomeRecord { fingerprint, is_wait, outcome } = record;
+        let OutcomeRecord { fingerprint, is_wait, outcome, .. } = record;
         let entry = match (outcome, is_wait) {
             (KeptOutcome::Reply(reply), false) => Entry::Answered(reply[..].into()),
             (KeptOutcome::Reply(reply), true) => Entry::WaitAnswered(reply[..].into()),

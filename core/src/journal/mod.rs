@@ -23,8 +23,8 @@ use crate::ids::{
 use crate::index::PolicyState;
 use crate::node::NodeRegistration;
 use crate::state::{
-    AllocationRecord, BundleRecord, ClaimRecord, Done, GranularityState, GroupRecord, InsideRecord,
-    LeaseRecord, NodeRecord, ReleasingRecord, ReservationRecord, SessionChange, SessionEnd,
+    AllocationRecord, BundleRecord, ClaimRecord, Deed, Done, GranularityState, GroupRecord, InsideRecord,
+    LeaseRecord, NodeRecord, ReleasingRecord, ReservationRecord, SessionChange, SessionEnd, WaitOutcome,
 };
 use crate::time::Time;
 use crate::view::EndCause;
@@ -162,8 +162,10 @@ pub enum Event<'a> {
     Group(GroupId, Option<&'a GroupRecord>),
     /// The names of all resource kinds, because there are new ones.
     Kinds(&'a [String]),
-    /// A client session ended.
+    /// A client session ended. What waits of it has ended with it.
     SessionEnded(SessionId, SessionEnd),
+    /// The wait of this request of a client session ended.
+    WaitEnded(SessionId, u64, WaitOutcome),
 }
 
 /// What changed in one step of one source. All of it becomes durable at once.
@@ -222,10 +224,10 @@ impl Unit {
     #[must_use]
     pub fn event_count(&self) -> usize {
         match &self.changes {
-            Changes::Shard { effects, .. } => effects.len(),
+            Changes::Shard { effects, .. } => effects.len() + self.placed_waits().count(),
             Changes::Groups(groups) => groups.len(),
             Changes::Started { .. } | Changes::Kinds(..) => 1,
-            Changes::Sessions(changes) => changes.iter().filter_map(SessionChange::end).count(),
+            Changes::Sessions(changes) => changes.iter().filter_map(of_session).count(),
             Changes::Decided(..) => 0,
         }
     }
@@ -245,9 +247,20 @@ impl Unit {
             Changes::Decided(..) => {}
         }
         let groups = groups.iter().map(|(id, group)| Event::Group(*id, group.as_ref()));
-        let ended = sessions.iter().filter_map(SessionChange::end);
-        let ended = ended.map(|(session, why)| Event::SessionEnded(session, why));
-        effects.iter().map(Event::Effect).chain(groups).chain(ended).chain(other)
+        let ended = sessions.iter().filter_map(of_session);
+        let placed = self.placed_waits();
+        effects.iter().map(Event::Effect).chain(placed).chain(groups).chain(ended).chain(other)
+    }
+
+    /// Returns the waits of client sessions that it ends by a placement.
+    fn placed_waits(&self) -> impl Iterator<Item = Event<'_>> {
+        self.done.iter().filter(|done| done.origin.is_wait).filter_map(|done| match &done.deed {
+            Deed::Placed(placement, _) => {
+                let outcome = WaitOutcome::Placed(placement.allocation);
+                Some(Event::WaitEnded(done.origin.session, done.origin.sequence, outcome))
+            }
+            _ => None,
+        })
     }
 
     /// Keeps only what no page of a shard shows: resource kinds, groups, sessions, a start, what requests did, and what
@@ -270,5 +283,16 @@ impl Unit {
             }
         }
         Some(self)
+    }
+}
+
+/// Returns the event of a change of sessions, if there is one.
+fn of_session(change: &SessionChange) -> Option<Event<'_>> {
+    match *change {
+        SessionChange::Ended(session, why) => Some(Event::SessionEnded(session, why)),
+        SessionChange::WaitEnded(session, sequence, outcome) => {
+            Some(Event::WaitEnded(session, sequence, outcome))
+        }
+        _ => None,
     }
 }

@@ -300,8 +300,8 @@ impl Port {
     /// Returns whether `request` can be submitted now.
     #[must_use]
     pub fn has_room(&self, request: &PortRequest) -> bool {
-        if matches!(request, PortRequest::Wait(_)) {
-            return self.can_wait();
+        if let PortRequest::Wait(wait) = request {
+            return wait.is_resumed || self.can_wait();
         }
         if matches!(request, PortRequest::Plan(_) | PortRequest::PlanFor(..)) {
             return self.plans.has_room();

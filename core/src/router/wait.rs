@@ -36,8 +36,12 @@ pub struct WaitRequest {
     pub request: PlacementRequest,
     /// The priority. Requests of higher priority are woken first.
     pub priority: i32,
+    /// The time from which on it waits. It orders requests of equal priority.
+    pub since: Time,
     /// The deadline.
     pub until: Time,
+    /// It waited before, at another port or in an earlier start. It may wait although the port is full.
+    pub is_resumed: bool,
 }
 
 /// The reason why a request stops waiting without a placement.
@@ -139,7 +143,7 @@ impl Port {
         let entry = Wait {
             tag,
             priority: wait.priority,
-            since: now,
+            since: wait.since,
             until: wait.until,
             placing: Placing { origin, ..Placing::new(wait.request, lower) },
             parked: Vec::new(),

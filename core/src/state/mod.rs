@@ -13,7 +13,7 @@ pub(crate) use hash::PartitionHash;
 pub use hash::{books_hash, partition_hash};
 pub use sessions::{
     Deed, Done, KeptOutcome, Origin, OutcomeRecord, SessionChange, SessionEnd, SessionRecord, SessionTable,
-    SessionToken,
+    SessionToken, WaitOutcome, WaitRecord,
 };
 
 use crate::group::GroupSpec;

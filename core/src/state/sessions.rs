@@ -11,9 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::ids::{GroupId, NodeId, SessionId, StatementId};
+use crate::ids::{AllocationId, GroupId, NodeId, SessionId, StatementId};
 use crate::request::Placement;
 use crate::statement::Granted;
+use crate::time::Time;
 
 /// The secret with which a client resumes its session.
 pub type SessionToken = [u8; 16];
@@ -98,30 +99,41 @@ pub enum SessionEnd {
     Evicted,
 }
 
+/// A placement that waits. The service goes on with it after a restart, and while its client is away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitRecord {
+    /// The time from which on it waits. It orders requests of equal priority.
+    pub since: Time,
+    /// The request, as its client sent it.
+    pub request: Arc<[u8]>,
+}
+
+/// How a wait of a client session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitOutcome {
+    /// The request was placed.
+    Placed(AllocationId),
+    /// Its deadline passed.
+    Expired,
+    /// Its client cancelled it.
+    Cancelled,
+}
+
 /// A change of the sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionChange {
     /// A session was opened.
     Opened(SessionId, SessionToken),
-    /// A request waits. Its client acknowledges the outcome individually.
-    Waits(Origin),
+    /// A request waits. Its client acknowledges the outcome individually. A group that waits has no record of it.
+    Waits(Origin, Option<WaitRecord>),
     /// A request was answered with this frame.
     Answered(Origin, Arc<[u8]>),
+    /// The wait of a request ended without a placement. [`Answered`](Self::Answered) has the reply.
+    WaitEnded(SessionId, u64, WaitOutcome),
     /// The client has the outcome of a wait.
     WaitAcknowledged(SessionId, u64),
     /// A session ended.
     Ended(SessionId, SessionEnd),
-}
-
-impl SessionChange {
-    /// Returns the session and the cause if the session ends.
-    #[must_use]
-    pub fn end(&self) -> Option<(SessionId, SessionEnd)> {
-        match self {
-            &Self::Ended(id, why) => Some((id, why)),
-            _ => None,
-        }
-    }
 }
 
 /// The outcome of a request.
@@ -140,6 +152,8 @@ pub struct OutcomeRecord {
     pub fingerprint: u32,
     /// True if the client acknowledges it individually.
     pub is_wait: bool,
+    /// The placement that waits, until it is answered.
+    pub wait: Option<WaitRecord>,
     /// The outcome.
     pub outcome: KeptOutcome,
 }
@@ -178,7 +192,7 @@ impl SessionRecord {
         }
         let Origin { fingerprint, is_wait, .. } = *origin;
         let outcome = KeptOutcome::Parts(Vec::new());
-        let record = OutcomeRecord { fingerprint, is_wait, outcome };
+        let record = OutcomeRecord { fingerprint, is_wait, wait: None, outcome };
         Some(self.outcomes.entry(origin.sequence).or_insert(record))
     }
 }
@@ -214,14 +228,20 @@ impl SessionTable {
                 let new = SessionRecord { id, token, mark: 1, outcomes: BTreeMap::new() };
                 self.sessions.entry(id).or_insert(new);
             }
-            SessionChange::Waits(origin) => {
-                self.outcome(origin);
+            SessionChange::Waits(origin, wait) => {
+                if let Some(record) = self.outcome(origin)
+                    && !matches!(record.outcome, KeptOutcome::Reply(_))
+                {
+                    record.wait.clone_from(wait);
+                }
             }
             SessionChange::Answered(origin, reply) => {
                 if let Some(record) = self.outcome(origin) {
+                    record.wait = None;
                     record.outcome = KeptOutcome::Reply(Arc::clone(reply));
                 }
             }
+            SessionChange::WaitEnded(..) => {}
             SessionChange::WaitAcknowledged(id, sequence) => {
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.outcomes.remove(sequence);
@@ -341,6 +361,24 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_is_kept_until_it_is_answered() {
+        let mut table = table();
+        let of = Origin { is_wait: true, ..origin(1, 1) };
+        let wait = WaitRecord { since: Time(5), request: vec![1, 2].into() };
+        table.apply(&SessionChange::Waits(of, Some(wait.clone())));
+        let record = |table: &SessionTable| table.iter().next().expect("opened").outcomes[&1].wait.clone();
+        assert_eq!(record(&table), Some(wait.clone()));
+        // It is placed. The reply is not recorded yet.
+        table.note(&released(of));
+        assert_eq!(record(&table), Some(wait.clone()));
+        table.apply(&SessionChange::Answered(of, vec![9].into()));
+        assert_eq!(record(&table), None);
+        // The page of a checkpoint may show the answer before the units tell that it waits.
+        table.apply(&SessionChange::Waits(of, Some(wait)));
+        assert_eq!(record(&table), None);
+    }
+
+    #[test]
     fn records_of_a_session_that_ended_do_nothing() {
         let mut table = table();
         table.apply(&SessionChange::Ended(ID, SessionEnd::Closed));
@@ -407,6 +445,10 @@ mod tests {
             for sequence in 1..40 {
                 mark += rng.below(sequence - mark + 1);
                 let of = Origin { is_wait: sequence % 5 == 0, ..origin(sequence, mark) };
+                if of.is_wait {
+                    let wait = WaitRecord { since: Time(sequence), request: vec![sequence as u8].into() };
+                    records.push(Record::Change(SessionChange::Waits(of, Some(wait))));
+                }
                 records.push(Record::Done(released(Origin { part: rng.below(3) as u16, ..of })));
                 if rng.below(3) == 0 {
                     let reply = vec![sequence as u8].into();

@@ -153,7 +153,13 @@ fn who_is_woken_by_an_answer_finds_the_owners_of_reservations() {
 fn the_owner_of_a_port_is_woken_for_a_request_that_waits_there() {
     let mut bed = Bed::new();
     let (_, reply) = bed.ask(PortRequest::Place(cores(8)));
-    let wait = WaitRequest { request: cores(4), priority: 0, until: Time(u64::MAX) };
+    let wait = WaitRequest {
+        request: cores(4),
+        priority: 0,
+        since: Time(1),
+        until: Time(u64::MAX),
+        is_resumed: false,
+    };
     let waits = &mut bed.engine.ports[1];
     assert!(matches!(waits.submit(9, PortRequest::Wait(Box::new(wait)), Time(1)), Ok(None)));
     assert!(settle(&mut bed.engine).is_empty(), "it waits");

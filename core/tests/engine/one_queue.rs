@@ -52,9 +52,13 @@ fn wait_all(engine: &mut Engine, waiters: &[Waiter]) {
         engine.now = Time(engine.now.0 + 1);
         let until = Time(u64::MAX);
         let request = match waiter {
-            Waiter::Placement { priority } => {
-                PortRequest::Wait(Box::new(WaitRequest { request: cores(4), priority, until }))
-            }
+            Waiter::Placement { priority } => PortRequest::Wait(Box::new(WaitRequest {
+                request: cores(4),
+                priority,
+                since: engine.now,
+                until,
+                is_resumed: false,
+            })),
             Waiter::Group { priority, bundles } => {
                 let spec = group_of(cores(4), bundles, Strategy::Pack);
                 let spec = GroupSpec { priority, wait_until: Some(until), ..spec };

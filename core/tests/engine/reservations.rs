@@ -313,7 +313,13 @@ fn a_deadline_comes_without_any_command() {
     let mut engine = open(StoreState::default(), 1, 1);
     let node = add_node(&mut engine, node_spec("a", 8, 0));
     reserved_at(&mut engine, &node, reserve(node.id, 1, cores(8).demand, Some(Time(1 << 40))));
-    let wait = wharf_core::router::WaitRequest { request: cores(3), priority: 0, until: Time(u64::MAX) };
+    let wait = wharf_core::router::WaitRequest {
+        request: cores(3),
+        priority: 0,
+        since: engine.now,
+        until: Time(u64::MAX),
+        is_resumed: false,
+    };
     engine.ports[0].submit(9, PortRequest::Wait(Box::new(wait)), engine.now).expect("room");
     assert!(settle(&mut engine).is_empty(), "it waits");
     engine.runners[0].run_batch(&At(1 << 40), &mut Unobserved);

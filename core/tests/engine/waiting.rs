@@ -23,7 +23,7 @@ use wharf_core::time::Time;
 const SHARDS: u16 = 4;
 
 fn submit_wait(engine: &mut Engine, tag: Tag, request: PlacementRequest, priority: i32, until: u64) {
-    let wait = WaitRequest { request, priority, until: Time(until) };
+    let wait = WaitRequest { request, priority, since: engine.now, until: Time(until), is_resumed: false };
     let direct = engine.ports[0].submit(tag, PortRequest::Wait(Box::new(wait)), engine.now);
     assert!(matches!(direct, Ok(None)), "{direct:?}");
 }
@@ -291,7 +291,13 @@ fn no_more_wait_at_a_port_than_may() {
         }
     }
     assert!(!engine.ports[0].can_wait());
-    let wait = WaitRequest { request: cores(2), priority: 0, until: Time(u64::MAX) };
+    let wait = WaitRequest {
+        request: cores(2),
+        priority: 0,
+        since: engine.now,
+        until: Time(u64::MAX),
+        is_resumed: false,
+    };
     assert!(engine.ports[0].submit(0, PortRequest::Wait(Box::new(wait)), engine.now).is_err());
     settle(&mut engine);
     // Requests that do not wait still have room.

@@ -6,15 +6,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, NodeId, SessionId};
-use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body};
+use wharf_net::codec::{
+    Extension, FLAG_ERROR, FLAG_EXTENSIONS, FrameRef, HEADER_BYTES, Header, decode_body, decode_frame,
+    encode_body, encode_frame,
+};
 use wharf_net::protocol::{
-    BODY_VERSION, CancelReply, FRAME_BYTES_MAX, Fault, HeartbeatReply, Kind, PlaceReply, Reason,
-    ReleaseReply, ReportReply, SessionToken,
+    Acknowledged, BODY_VERSION, CancelReply, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, HeartbeatReply,
+    Kind, PlaceReply, Reason, ReleaseReply, ReportReply, SessionToken,
 };
 
 use super::checkers::Verdict;
 use super::checkers::promises::Promise;
 use super::server::framed;
+
+/// The number of waits that a request acknowledges.
+const WAITED_MAX: usize = 8;
 
 /// The part of a request that its client must remember.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +46,8 @@ pub(super) enum Asked {
 /// A request without a reply.
 pub(super) struct Pending {
     kind: Kind,
+    flags: u8,
+    /// The body and the extensions.
     body: Vec<u8>,
     pub(super) asked: Asked,
 }
@@ -58,6 +66,12 @@ pub(super) enum Role {
 /// One client.
 pub(super) struct Client {
     pub(super) role: Role,
+    /// It acknowledges waits individually, so they go on while it is away.
+    pub(super) is_exact: bool,
+    /// The waits whose replies came last.
+    waited: Vec<u64>,
+    /// The waits that it acknowledged in this session.
+    acknowledged: BTreeSet<u64>,
     session: Option<(SessionId, SessionToken)>,
     /// The connection on which the client's hello is not answered yet.
     pub(super) connecting: Option<u64>,
@@ -82,9 +96,12 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(role: Role) -> Self {
+    pub(super) fn new(role: Role, is_exact: bool) -> Self {
         Self {
             role,
+            is_exact,
+            waited: Vec::new(),
+            acknowledged: BTreeSet::new(),
             session: None,
             connecting: None,
             connection: None,
@@ -113,6 +130,8 @@ impl Client {
             self.session = Some(session);
             (self.next, self.answered) = (1, BTreeMap::new());
             self.cancelled.clear();
+            self.waited.clear();
+            self.acknowledged.clear();
             assert!(self.pending.is_empty(), "nothing is under way in a new session");
         }
     }
@@ -179,8 +198,17 @@ impl Client {
 
     /// Starts a new request and returns its first frame.
     pub(super) fn ask<T: serde::Serialize>(&mut self, kind: Kind, request: &T, asked: Asked) -> Vec<u8> {
-        let mut body = Vec::new();
-        encode_body(request, &mut body);
+        let mut acknowledged = Vec::new();
+        encode_body(&Acknowledged { sequences: self.waited.clone() }, &mut acknowledged);
+        let extension = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &acknowledged };
+        let extensions = if self.is_exact { std::slice::from_ref(&extension) } else { &[] };
+        let mut frame = Vec::new();
+        encode_frame(Header::default(), extensions, &mut frame, |out| encode_body(request, out));
+        let body = frame.split_off(HEADER_BYTES);
+        let flags = if self.is_exact { FLAG_EXTENSIONS } else { 0 };
+        if self.is_exact {
+            self.acknowledged.extend(&self.waited);
+        }
         let sequence = self.next;
         self.next += 1;
         if let Asked::Release(id) = asked {
@@ -188,7 +216,7 @@ impl Client {
             *times += 1;
             *promised |= self.promised.remove(&id).is_some();
         }
-        self.pending.insert(sequence, Pending { kind, body, asked });
+        self.pending.insert(sequence, Pending { kind, flags, body, asked });
         self.frame(sequence).expect("it is under way")
     }
 
@@ -197,7 +225,7 @@ impl Client {
         let pending = self.pending.get(&sequence)?;
         let header = Header {
             kind: pending.kind.number(),
-            flags: 0,
+            flags: pending.flags,
             version: BODY_VERSION,
             sequence,
             lowest_unacknowledged: self.mark(),
@@ -231,6 +259,11 @@ impl Client {
         self.answered.insert(sequence, bytes.to_vec());
         match pending.asked {
             Asked::Place { waits } => {
+                if waits {
+                    self.waited.push(sequence);
+                    let passed = self.waited.len().saturating_sub(WAITED_MAX);
+                    self.waited.drain(..passed);
+                }
                 let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|e| e.to_string())?;
                 self.handle_placed(&reply, waits)
             }
@@ -291,7 +324,8 @@ impl Client {
         }
         let stale = decode_body::<Fault>(frame.payload)
             .is_ok_and(|(fault, _)| fault.reason == Reason::StaleSequence.into());
-        if frame.header.flags & FLAG_ERROR != 0 && stale && sequence < self.mark() {
+        let is_acknowledged = sequence < self.mark() || self.acknowledged.contains(&sequence);
+        if frame.header.flags & FLAG_ERROR != 0 && stale && is_acknowledged {
             return Ok(());
         }
         Err(format!("request {sequence} was answered with {first:?}, then with {bytes:?}"))

@@ -12,11 +12,13 @@ use wharf_core::request::PlacementRequest;
 use wharf_core::router::Port;
 use wharf_core::state::{KeptOutcome, SessionRecord};
 use wharf_core::time::Time;
-use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
+use wharf_net::codec::{
+    Extension, FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame,
+};
 use wharf_net::convert::placement_request;
 use wharf_net::protocol::{
-    BODY_VERSION, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, PlaceReply, PlaceRequest, Reason, Resume,
-    SessionToken, VERSION_MAX, VERSION_MIN,
+    Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind,
+    PlaceReply, PlaceRequest, Reason, Resume, SessionToken, VERSION_MAX, VERSION_MIN,
 };
 use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, InputEnd, Unobserved};
 use wharf_net::session::registrar::{self, RegistrarReply};
@@ -84,6 +86,14 @@ pub(super) enum Event {
     Broken(&'static str, String),
 }
 
+/// What the hello of a client says.
+pub(super) struct Greeting {
+    /// It acknowledges waits individually.
+    pub(super) is_exact: bool,
+    /// The session that it resumes.
+    pub(super) resume: Option<(SessionId, SessionToken)>,
+}
+
 /// A question for the registrar, and the I/O thread that asks.
 pub(super) type Question = (usize, Asker, registrar::Question);
 
@@ -103,6 +113,8 @@ pub(super) struct Server {
     outcomes: Outcomes,
     /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
     placing: BTreeMap<(SessionId, u64), (PlacementRequest, Offers)>,
+    /// Placements that waited in an earlier start, and wait on.
+    waited_before: BTreeSet<(SessionId, u64)>,
     /// Requests that earlier starts decided. Their replies tell nothing of this start.
     decided_before: BTreeSet<(SessionId, u64)>,
     /// Peers take replies only when they are let.
@@ -141,14 +153,22 @@ impl Server {
             let decided = record.outcomes.iter().filter(|(_, kept)| kept.outcome != undecided);
             decided.map(|(&sequence, _)| (id, sequence)).collect::<Vec<_>>()
         };
-        let decided_before = kept.sessions.iter().flat_map(decided).collect();
-        shared.restore_sessions(kept.sessions, kept.now);
+        let decided_before: BTreeSet<_> = kept.sessions.iter().flat_map(decided).collect();
+        let waits = |record: &SessionRecord| {
+            let id = record.id;
+            let waits = record.outcomes.iter().filter(|(_, kept)| kept.wait.is_some());
+            waits.map(|(&sequence, _)| (id, sequence)).collect::<Vec<_>>()
+        };
+        let waited_before = kept.sessions.iter().flat_map(waits);
+        let waited_before = waited_before.filter(|request| !decided_before.contains(request)).collect();
+        let now = kept.now;
+        shared.restore_sessions(kept.sessions, now);
         let front = |port| {
             let waker = Waker::noop().clone();
             ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker)
         };
         let has_journal = ports.iter().any(|port| port.journal().is_some());
-        Self {
+        let mut server = Self {
             shared: Arc::clone(&shared),
             has_journal,
             asleep_until: vec![None; ports.len()],
@@ -160,10 +180,27 @@ impl Server {
             in_flight_max: in_flight_max as usize,
             outcomes: Outcomes::default(),
             placing: BTreeMap::new(),
+            waited_before,
             decided_before,
             is_slow: false,
             questions: Vec::new(),
             events: Vec::new(),
+        };
+        server.open_restored(now);
+        server
+    }
+
+    /// Opens connections without a peer for sessions whose placements wait, at one front after the other.
+    fn open_restored(&mut self, now: Time) {
+        for front in (0..self.fronts.len()).cycle() {
+            let number = self.last_connection + 1;
+            let hangup: Arc<dyn Hangup> = Arc::new(SimHangup { number, hung_up: self.hung_up.clone() });
+            let Some(key) = self.fronts[front].open_restored(&hangup, now) else { return };
+            self.last_connection = number;
+            let session = self.fronts[front].session_id(key);
+            let link =
+                Link { front, key, resumes: None, session, untaken: (0, 0), is_deaf: true, is_lost: true };
+            self.links.insert(number, link);
         }
     }
 
@@ -172,9 +209,15 @@ impl Server {
         self.shared.session_records()
     }
 
-    /// Goes on with the outcomes of the start before: a request has the same one over all starts.
-    pub(super) fn continue_outcomes(&mut self, before: &mut Self) {
+    /// Goes on with the outcomes of the start before: a request has the same one over all starts. Placements wait on.
+    pub(super) fn continue_outcomes(&mut self, before: &mut Self, facts: &[Facts]) {
         self.outcomes = std::mem::take(&mut before.outcomes);
+        for (request, (placement, _)) in std::mem::take(&mut before.placing) {
+            if self.waited_before.contains(&request) {
+                let offers = Offers::new(&placement, facts.iter());
+                self.placing.insert(request, (placement, offers));
+            }
+        }
     }
 
     pub(super) fn last_connection(&self) -> u64 {
@@ -185,7 +228,7 @@ impl Server {
     pub(super) fn connect(
         &mut self,
         front: usize,
-        resume: Option<(SessionId, SessionToken)>,
+        Greeting { is_exact, resume }: Greeting,
         network: &mut Network,
         now: Time,
     ) -> u64 {
@@ -202,7 +245,13 @@ impl Server {
         let hello =
             Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: "sim".to_owned(), resume };
         let header = Header { kind: Kind::Hello.number(), version: BODY_VERSION, ..Header::default() };
-        self.receive(number, &framed(header, &hello), network, now);
+        let mut none = Vec::new();
+        encode_body(&Acknowledged::default(), &mut none);
+        let exactly = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &none };
+        let extensions = if is_exact { std::slice::from_ref(&exactly) } else { &[] };
+        let mut frame = Vec::new();
+        encode_frame(header, extensions, &mut frame, |out| encode_body(&hello, out));
+        self.receive(number, &frame, network, now);
         number
     }
 
@@ -258,6 +307,15 @@ impl Server {
         for number in self.numbers() {
             self.take_replies(number, network, now);
             self.end(number, InputEnd::Stopping, network, now);
+            self.recall(number, network, now);
+        }
+    }
+
+    /// Lets a lost connection end, whatever waits there.
+    fn recall(&mut self, number: u64, network: &mut Network, now: Time) {
+        if let Some(link) = self.links.get(&number) {
+            self.fronts[link.front].recall(link.key, now);
+            self.pump(network, now);
         }
     }
 
@@ -329,13 +387,17 @@ impl Server {
         for number in self.hung_up.take() {
             match self.links.get_mut(&number) {
                 Some(link) if link.front != at => self.hung_up.push(number),
-                Some(link) if !link.is_lost => {
+                Some(link) => {
                     closed += 1;
                     link.is_deaf = true;
-                    self.events.push(Event::Closed(number));
-                    self.end(number, InputEnd::Lost, network, now);
+                    let was_lost = link.is_lost;
+                    self.fronts[at].recall(link.key, now);
+                    if !was_lost {
+                        self.events.push(Event::Closed(number));
+                        self.end(number, InputEnd::Lost, network, now);
+                    }
                 }
-                _ => {}
+                None => {}
             }
         }
         closed

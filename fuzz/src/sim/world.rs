@@ -39,7 +39,7 @@ use super::gangs::Gangs;
 use super::journal::{Journal, Life, Opening};
 use super::network::{Network, Towards};
 use super::registrar::RegistrarThread;
-use super::server::{Event, Server};
+use super::server::{Event, Greeting, Server};
 use super::trace::Trace;
 use super::{Report, Settings};
 use crate::disk::{Disk, Image};
@@ -133,7 +133,8 @@ impl<'a> World<'a> {
             facts,
             server,
             registrar,
-            clients: roles.into_iter().take(count).map(Client::new).collect(),
+            // Clients of both kinds are users.
+            clients: (0..).zip(roles).take(count).map(|(at, role)| Client::new(role, at % 2 == 0)).collect(),
             network: Network::default(),
             coordinator: Coordinator::new(ports.0, incarnation),
             gangs: Gangs::new(ports.1),
@@ -359,7 +360,8 @@ impl<'a> World<'a> {
             return Ok(());
         }
         let session = client.session();
-        let connection = self.server.connect(front, session, &mut self.network, self.now);
+        let greeting = Greeting { is_exact: client.is_exact, resume: session };
+        let connection = self.server.connect(front, greeting, &mut self.network, self.now);
         self.trace.line(format_args!("client {at} at front {front}: {connection}"));
         client.connecting = Some(connection);
         self.handle_events()

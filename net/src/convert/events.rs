@@ -2,7 +2,9 @@
 
 use wharf_core::journal::{BeginCause, Effect, Event, NodeImage, NodeNews};
 use wharf_core::resource::{Demand, GpuAssignment, ReservedAmounts, ResourceRegistry, UnitAssignments};
-use wharf_core::state::{ClaimRecord, GroupBundleRecord, GroupRecord, ReservationRecord, SessionEnd};
+use wharf_core::state::{
+    ClaimRecord, GroupBundleRecord, GroupRecord, ReservationRecord, SessionEnd, WaitOutcome,
+};
 use wharf_core::time::Time;
 use wharf_core::view::EndCause;
 
@@ -16,10 +18,10 @@ use crate::protocol::{
     CHANGED_STATE, ClaimBody, DemandBody, ENDED_EVICTED, ENDED_EXPIRED, ENDED_NODE_LOST, ENDED_NODE_REMOVED,
     ENDED_RELEASED, ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP,
     EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_KINDS, EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT,
-    EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED,
+    EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_WAIT_ENDED,
     EVENTS_PER_MESSAGE_DEFAULT, EVENTS_PER_MESSAGE_MAX, EventBody, EventGroup, EventGroupBundle, EventNode,
     EventReservation, Fault, Holding, PENDING_MAX, Pending, ReleasingBody, SESSION_CLOSED, SESSION_EVICTED,
-    SESSION_EXPIRED,
+    SESSION_EXPIRED, WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED,
 };
 
 /// Length in bytes from which the event of a node names no more claims.
@@ -74,6 +76,16 @@ pub fn event_body(event: &PendingEvent<'_>, kinds: &ResourceRegistry) -> EventBo
                 SessionEnd::Evicted => SESSION_EVICTED,
             };
             EventBody { what: EVENT_SESSION_ENDED, cause, session: Some(session.into()), ..body }
+        }
+        Event::WaitEnded(session, sequence, outcome) => {
+            let body = EventBody { what: EVENT_WAIT_ENDED, session: Some(session.into()), sequence, ..body };
+            match outcome {
+                WaitOutcome::Placed(allocation) => {
+                    EventBody { cause: WAIT_PLACED, allocation: Some(allocation.into()), ..body }
+                }
+                WaitOutcome::Expired => EventBody { cause: WAIT_EXPIRED, ..body },
+                WaitOutcome::Cancelled => EventBody { cause: WAIT_CANCELLED, ..body },
+            }
         }
         Event::Effect(effect) => effect_body(effect, body, kinds),
     }

@@ -41,6 +41,9 @@ pub const EVENT_SESSION_ENDED: u8 = 12;
 pub const EVENT_LEASE: u8 = 13;
 /// The leases of a session in a partition were renewed.
 pub const EVENT_SESSION_RENEWED: u8 = 14;
+/// The wait of a placement ended. `session` and `sequence` name its request, and `cause` is one of `WAIT_*`. A wait that
+/// ends with its session has no event of its own.
+pub const EVENT_WAIT_ENDED: u8 = 15;
 
 /// A placement was granted at once.
 pub const BEGUN_PLACED: u8 = 1;
@@ -72,6 +75,13 @@ pub const SESSION_CLOSED: u8 = 1;
 pub const SESSION_EXPIRED: u8 = 2;
 /// There were too many sessions without a connection.
 pub const SESSION_EVICTED: u8 = 3;
+
+/// The request was placed. `allocation` is its allocation.
+pub const WAIT_PLACED: u8 = 1;
+/// Its deadline passed.
+pub const WAIT_EXPIRED: u8 = 2;
+/// Its client cancelled it.
+pub const WAIT_CANCELLED: u8 = 3;
 
 /// The node was added.
 pub const CHANGED_NEW: u8 = 1;
@@ -125,7 +135,8 @@ bodies! {
         pub what: u8,
         /// Why, as `what` says.
         pub cause: u8,
-        /// The allocation, of `EVENT_BEGUN`, `EVENT_BUNDLE`, `EVENT_INSIDE`, `EVENT_ENDED` and `EVENT_LEASE`.
+        /// The allocation, of `EVENT_BEGUN`, `EVENT_BUNDLE`, `EVENT_INSIDE`, `EVENT_ENDED`, `EVENT_LEASE` and
+        /// `EVENT_WAIT_ENDED`.
         pub allocation: Option<WireAllocation>,
         /// The bundle's allocation, of `EVENT_INSIDE`.
         pub into: Option<WireAllocation>,
@@ -149,12 +160,15 @@ bodies! {
         pub node_now: Option<Box<EventNode>>,
         /// The group as it is now, of `EVENT_GROUP`.
         pub group_now: Option<Box<EventGroup>>,
-        /// The session, of `EVENT_SESSION_ENDED` and `EVENT_SESSION_RENEWED`, and of a lease that belongs to one.
+        /// The session, of `EVENT_SESSION_ENDED`, `EVENT_SESSION_RENEWED` and `EVENT_WAIT_ENDED`, and of a lease that
+        /// belongs to one.
         pub session: Option<WireSession>,
         /// The partition, of `EVENT_SESSION_RENEWED`.
         pub partition: u16,
         /// The end of a lease, in ns of service time, of `EVENT_LEASE` and `EVENT_SESSION_RENEWED`.
         pub until: u64,
+        /// The sequence of the request, of `EVENT_WAIT_ENDED`.
+        pub sequence: u64,
     }
 
     /// A node after a change, without its allocations.

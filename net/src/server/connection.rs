@@ -1,5 +1,6 @@
 //! One connection: its bytes are carried to the [`ConnectionService`] and back, until either side ends it.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,24 +8,40 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quinn::{Connection, Incoming, RecvStream, SendStream};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tracing::{debug, info};
 
 use super::closing::close_at_once;
 use super::io_thread::{Io, Signals};
 use crate::protocol::Fault;
-use crate::session::connections::{ConnectionKey, ConnectionService, HELLO_PATIENCE, InputEnd, late_hello};
+use crate::session::connections::{
+    ConnectionKey, ConnectionService, HELLO_PATIENCE, InputEnd, Output, late_hello,
+};
 use crate::session::shared::{Counters, Hangup};
 
 /// Time that a peer has to receive the last bytes of a stream that the server ended.
 const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Closes a connection whose session continues on another one.
-struct QuicHangup(Connection);
+struct QuicHangup {
+    connection: Connection,
+    recalled: Arc<Notify>,
+}
 
 impl Hangup for QuicHangup {
     fn hang_up(&self, code: u32, reason: &'static [u8]) {
-        close_at_once(&self.0, code, reason);
+        close_at_once(&self.connection, code, reason);
+        self.recalled.notify_one();
+    }
+}
+
+/// Recalls a session of an earlier start.
+struct RestoredHangup(Arc<Notify>);
+
+impl Hangup for RestoredHangup {
+    fn hang_up(&self, _code: u32, _reason: &'static [u8]) {
+        self.0.notify_one();
     }
 }
 
@@ -79,18 +96,72 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
         Ok(Err(_)) => return None,
         Err(_) => return Some(late_hello()),
     };
-    let hangup = Arc::new(QuicHangup(connection.clone()));
+    let recalled = Arc::new(Notify::new());
+    let hangup = Arc::new(QuicHangup { connection: connection.clone(), recalled: Arc::clone(&recalled) });
     let (key, signals) = io.open(|service| service.open(hangup));
     let peer = connection.remote_address();
     let served = Served { io: Rc::clone(io), key, signals, hello_until, peer };
-    let (took_all, ()) = tokio::join!(served.write(send), served.read(recv));
+    let carried = async { tokio::join!(served.write(send), served.read(recv)).0 };
+    let took_all = tokio::select! {
+        took_all = carried => took_all,
+        never = recall(io, key, &recalled) => match never {},
+    };
     // Replies still in progress when the peer is gone are kept for its next connection.
-    while !io.look(|service| service.is_settled(key)) {
-        served.signals.writer.notified().await;
+    tokio::select! {
+        () = settle(io, key, &served.signals) => {}
+        never = recall(io, key, &recalled) => match never {},
     }
     let fault = io.with(|service, now| service.close(key, took_all, now));
     io.forget(key);
     fault
+}
+
+/// Opens connections without a peer for sessions of the last start whose placements wait. Returns a future for each, which
+/// serves it until its end.
+pub(super) fn open_restored(io: &Rc<Io>) -> Vec<impl Future<Output = ()> + 'static> {
+    let mut restored = Vec::new();
+    loop {
+        let recalled = Arc::new(Notify::new());
+        let hangup: Arc<dyn Hangup> = Arc::new(RestoredHangup(Arc::clone(&recalled)));
+        let Some(opened) = io.open_restored(&hangup) else { return restored };
+        let io = Rc::clone(io);
+        restored.push(async move {
+            let (key, signals) = opened;
+            tokio::select! {
+                () = settle(&io, key, &signals) => {}
+                never = recall(&io, key, &recalled) => match never {},
+            }
+            io.with(|service, now| service.close(key, false, now));
+            io.forget(key);
+        });
+    }
+}
+
+/// Waits until nothing of a connection without a peer is in progress. Drops its replies: its session keeps them.
+async fn settle(io: &Io, key: ConnectionKey, signals: &Signals) {
+    loop {
+        let Output { bytes, replies } = io.take_output(key);
+        if !bytes.is_empty() {
+            io.with(|service, now| service.written(key, replies, bytes.len(), true, now));
+        }
+        if io.look(|service| service.is_settled(key)) {
+            return;
+        }
+        signals.writer.notified().await;
+    }
+}
+
+/// Recalls a connection when its session is wanted elsewhere, and when the service stops.
+async fn recall(io: &Io, key: ConnectionKey, recalled: &Notify) -> Infallible {
+    let mut shutdown = io.shutdown.clone();
+    let mut is_stopping = false;
+    loop {
+        tokio::select! {
+            () = recalled.notified() => {}
+            _ = shutdown.wait_for(|&stop| stop), if !is_stopping => is_stopping = true,
+        }
+        io.with(|service, now| service.recall(key, now));
+    }
 }
 
 impl Served {

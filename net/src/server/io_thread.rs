@@ -17,12 +17,12 @@ use wharf_core::time::Time;
 
 use super::admission::{ConnectionRoom, Entry};
 use super::closing::Liftable;
-use super::connection::serve_connection;
+use super::connection::{open_restored, serve_connection};
 use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
 use crate::protocol::SEND_WINDOW_BYTES;
 use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
-use crate::session::shared::Counters;
+use crate::session::shared::{Counters, Hangup};
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
 
 /// Time that a stopping server gives its peers to receive their last replies.
@@ -165,6 +165,14 @@ impl Io {
         (key, signals)
     }
 
+    /// Enters a connection without a peer for a session of the last start, if there is one left.
+    pub(super) fn open_restored(&self, hangup: &Arc<dyn Hangup>) -> Option<(ConnectionKey, Rc<Signals>)> {
+        let key = self.with(|service, now| service.open_restored(hangup, now))?;
+        let signals = Rc::<Signals>::default();
+        self.signals.borrow_mut().insert(key, Rc::clone(&signals));
+        Some((key, signals))
+    }
+
     /// Forgets the signals of a connection that was closed.
     pub(super) fn forget(&self, key: ConnectionKey) {
         self.signals.borrow_mut().remove(&key);
@@ -196,6 +204,9 @@ fn resume_panic<T>(ended: Result<T, tokio::task::JoinError>) {
 async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
     let mut connections = JoinSet::new();
     let mut shutdown = io.shutdown.clone();
+    for restored in open_restored(io) {
+        connections.spawn_local(restored);
+    }
     loop {
         tokio::select! {
             biased;

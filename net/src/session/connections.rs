@@ -43,7 +43,7 @@ mod requests;
 mod room;
 mod waits;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -110,6 +110,8 @@ pub struct ConnectionService {
     has_new_deadline: bool,
     /// The time at which a session that this thread knows of may end because its client stays away.
     next_expiry: Option<Time>,
+    /// Lost connections with waits, by the time at which their sessions end.
+    lost: BTreeSet<(Time, ConnectionKey)>,
     /// The times until which views of ended followers are kept.
     departures: VecDeque<Time>,
     /// Connections whose state changed since the last [`take_touched`](Self::take_touched).
@@ -153,6 +155,7 @@ impl ConnectionService {
             ready: VecDeque::new(),
             followers: Vec::new(),
             has_new_deadline: false,
+            lost: BTreeSet::new(),
             departures: VecDeque::new(),
             touched: Vec::new(),
             changes: Vec::new(),
@@ -266,6 +269,9 @@ impl ConnectionService {
         assert!(self.is_settled(key), "a connection is closed with requests under way");
         self.depart(key, now);
         let connection = self.connections.remove(key);
+        if let Some(due) = connection.ends_at {
+            self.lost.remove(&(due, key));
+        }
         self.touched.retain(|&touched| touched != key);
         self.holding.retain(|&holding| holding != key);
         assert!(!connection.is_fresh, "each input ends with what it has for the journal");
@@ -273,7 +279,11 @@ impl ConnectionService {
             // The peer ended the stream and has every reply, so it will not return.
             let returns =
                 connection.input_end != Some(InputEnd::Finished) || connection.fault.is_some() || !took_all;
-            self.leave_session(session, returns, now);
+            if connection.is_expired {
+                self.end_expired(&session);
+            } else {
+                self.leave_session(session, returns, now);
+            }
         }
         self.record(now);
         connection.fault
@@ -289,10 +299,11 @@ impl ConnectionService {
         let released = !self.holding.is_empty() && self.release();
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.expire(now);
+            self.expire_lost(now);
             self.expire_sessions(now);
         }
         if !self.resuming.is_empty() && self.shared.sessions.sessions_left() != self.sessions_left {
-            self.resume_sessions();
+            self.resume_sessions(now);
         }
         self.settle(now);
         taken > 0 || told || released
@@ -303,7 +314,8 @@ impl ConnectionService {
     pub fn next_deadline(&self) -> Option<Time> {
         let follow = self.next_follow_deadline();
         let departure = self.departures.front().copied();
-        [self.port.next_deadline(), follow, departure, self.next_expiry].into_iter().flatten().min()
+        let lost = self.lost.first().map(|&(due, _)| due);
+        [self.port.next_deadline(), follow, departure, lost, self.next_expiry].into_iter().flatten().min()
     }
 
     /// Returns whether an input has added a deadline. A thread that sleeps until an earlier answer of
@@ -413,7 +425,7 @@ impl ConnectionService {
         self.port.flush();
     }
 
-    /// Ends the reading of a connection: its waits end, and the rest is still answered.
+    /// Ends the reading of a connection: what cannot wait on ends, and the rest is still answered.
     fn end_reading(&mut self, key: ConnectionKey, fault: Option<Fault>, now: Time) {
         let connection = &mut self.connections[key];
         if let Some(fault) = &fault {
@@ -423,9 +435,10 @@ impl ConnectionService {
         connection.is_lost = !matches!(connection.input_end, Some(InputEnd::Finished | InputEnd::Stopping));
         connection.fault = fault;
         connection.is_ending = true;
-        let why = if is_stopping { WaitEnd::Stopped } else { WaitEnd::Cancelled };
-        if !(connection.is_lost && is_planted(PlantedBug::WaitOfLostConnectionGoesOn)) {
-            self.end_waits_of(key, why, now);
+        if connection.is_lost {
+            self.lose_waits(key, now);
+        } else {
+            self.end_waits_of(key, if is_stopping { WaitEnd::Stopped } else { WaitEnd::Cancelled }, now);
         }
         self.end_follow(key, now);
         self.touch(key);
@@ -519,9 +532,13 @@ impl ConnectionService {
             self.candidates_waiting -= if waited { candidates } else { 0 };
         }
         self.touch(key);
-        if !waited || !self.connections[key].ends_wait(asker.sequence, is_taken_back) {
-            self.answer_complete(asker, &complete, now);
+        if waited && self.connections[key].ends_wait(asker.sequence, is_taken_back) {
+            return;
         }
+        if let (true, Complete::Place(reply)) = (waited, &complete) {
+            self.note_unplaced(asker, reply);
+        }
+        self.answer_complete(asker, &complete, now);
     }
 
     /// Sends the reply to a request.

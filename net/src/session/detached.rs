@@ -1,6 +1,6 @@
 //! Sessions without a connection.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::planted::{PlantedBug, is_planted};
@@ -11,15 +11,21 @@ use super::Session;
 use crate::limits::DETACHED_SESSIONS_MAX;
 use crate::protocol::{DETACHED_KEPT_BYTES_MAX, SessionToken};
 
+#[derive(Debug)]
+struct Detached {
+    session: Session,
+    since: Time,
+}
+
 /// Sessions without a connection. They are kept until their clients return, newer sessions evict them, or their time is
 /// over.
 #[derive(Debug)]
 pub struct DetachedSessions {
     incarnation: Incarnation,
     opened: u64,
-    sessions: BTreeMap<SessionId, Session>,
-    /// The sessions in the order in which they were detached, and since when they are.
-    pub(super) order: VecDeque<(SessionId, Time)>,
+    sessions: BTreeMap<SessionId, Detached>,
+    /// The sessions by the time at which they were detached.
+    pub(super) order: BTreeSet<(Time, SessionId)>,
     /// Bytes that the sessions keep.
     pub(super) kept_bytes: usize,
 }
@@ -28,7 +34,7 @@ impl DetachedSessions {
     /// Creates an empty collection.
     #[must_use]
     pub fn new(incarnation: Incarnation) -> Self {
-        Self { incarnation, opened: 0, sessions: BTreeMap::new(), order: VecDeque::new(), kept_bytes: 0 }
+        Self { incarnation, opened: 0, sessions: BTreeMap::new(), order: BTreeSet::new(), kept_bytes: 0 }
     }
 
     /// Opens a new session.
@@ -46,8 +52,8 @@ impl DetachedSessions {
         self.restore(session, now);
         let mut dropped = Vec::new();
         while self.order.len() > DETACHED_SESSIONS_MAX || self.kept_bytes > DETACHED_KEPT_BYTES_MAX {
-            let Some((oldest, _)) = self.order.pop_front() else { break };
-            self.take(oldest);
+            let Some(&(_, oldest)) = self.order.first() else { break };
+            self.take_out(oldest);
             dropped.push(oldest);
         }
         dropped
@@ -62,19 +68,18 @@ impl DetachedSessions {
         assert!(session.in_flight() == 0, "session {id} is detached with requests under way");
         session.trim_window();
         self.kept_bytes += session.detached_bytes();
-        self.order.push_back((id, now));
-        let before = self.sessions.insert(id, session);
+        self.order.insert((now, id));
+        let before = self.sessions.insert(id, Detached { session, since: now });
         assert!(before.is_none(), "session {id} is detached twice");
     }
 
     /// Drops the sessions that have had no connection since `since` or longer. Returns them.
     pub fn expire(&mut self, since: Time) -> Vec<SessionId> {
         let mut dropped = Vec::new();
-        while let Some(&(oldest, detached)) = self.order.front()
+        while let Some(&(detached, oldest)) = self.order.first()
             && detached <= since
         {
-            self.order.pop_front();
-            self.take(oldest);
+            self.take_out(oldest);
             dropped.push(oldest);
         }
         dropped
@@ -83,25 +88,19 @@ impl DetachedSessions {
     /// Returns since when the session that was detached first has had no connection.
     #[must_use]
     pub fn oldest(&self) -> Option<Time> {
-        self.order.front().map(|&(_, since)| since)
+        self.order.first().map(|&(since, _)| since)
     }
 
     /// Returns the records of all sessions, in order of id.
     #[must_use]
     pub fn records(&self) -> Vec<SessionRecord> {
-        self.sessions.values().map(Session::record).collect()
-    }
-
-    fn take(&mut self, id: SessionId) -> Option<Session> {
-        let session = self.sessions.remove(&id)?;
-        self.kept_bytes -= session.detached_bytes();
-        Some(session)
+        self.sessions.values().map(|detached| detached.session.record()).collect()
     }
 
     /// Returns whether a session is kept that can be resumed with `token`.
     #[must_use]
     pub fn has(&self, id: SessionId, token: &SessionToken) -> bool {
-        self.sessions.get(&id).is_some_and(|session| session.token == *token)
+        self.sessions.get(&id).is_some_and(|detached| detached.session.token == *token)
     }
 
     /// Takes a session out to resume it. Returns `None` if it is not kept or the token is wrong.
@@ -109,11 +108,18 @@ impl DetachedSessions {
         if !self.has(id, token) {
             return None;
         }
-        self.order.retain(|&(kept, _)| kept != id);
-        let session = self.take(id)?;
+        let session = self.take_out(id)?;
         if is_planted(PlantedBug::ResumedSessionEmpty) {
             return Some(Session::new(id, session.token));
         }
+        Some(session)
+    }
+
+    /// Takes a session out. Returns `None` if it is not kept.
+    pub fn take_out(&mut self, id: SessionId) -> Option<Session> {
+        let Detached { session, since } = self.sessions.remove(&id)?;
+        self.order.remove(&(since, id));
+        self.kept_bytes -= session.detached_bytes();
         Some(session)
     }
 }

@@ -1,6 +1,6 @@
 //! What all connections of a server share: settings, sessions, counters, and views of followers that left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Waker;
@@ -139,7 +139,11 @@ impl SessionShared {
     pub fn restore_sessions(&self, sessions: Vec<SessionRecord>, now: Time) {
         let mut inner = lock(&self.sessions.inner);
         for record in sessions {
-            inner.detached.restore(Session::restore(record), now);
+            let session = Session::restore(record);
+            if session.has_waits() {
+                inner.waits.push_back(session.id());
+            }
+            inner.detached.restore(session, now);
         }
     }
 
@@ -249,6 +253,8 @@ struct Registry {
     claims: BTreeMap<SessionId, Arc<dyn Hangup>>,
     /// Woken when a session leaves its connection.
     waiting: Vec<Waker>,
+    /// Sessions of earlier starts with placements that wait. They may have been resumed meanwhile.
+    waits: VecDeque<SessionId>,
 }
 
 /// All sessions of a server. Each is attached to a connection, or kept until its client returns.
@@ -289,8 +295,13 @@ pub(super) enum Resumed {
 impl Sessions {
     fn new(incarnation: Incarnation, make_token: MakeToken) -> Self {
         let detached = DetachedSessions::new(incarnation);
-        let inner =
-            Registry { detached, attached: BTreeMap::new(), claims: BTreeMap::new(), waiting: Vec::new() };
+        let inner = Registry {
+            detached,
+            attached: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            waiting: Vec::new(),
+            waits: VecDeque::new(),
+        };
         let left = AtomicU64::new(0);
         Self { inner: Mutex::new(inner), left, make_token }
     }
@@ -315,6 +326,19 @@ impl Sessions {
         let session = inner.detached.open(token);
         inner.attach(&session, connection);
         session
+    }
+
+    /// Attaches a session of an earlier start, with placements that wait, to `connection`. Returns `None` if there is no
+    /// further one.
+    pub(super) fn take_waiting(&self, connection: &Arc<dyn Hangup>) -> Option<Session> {
+        let mut inner = lock(&self.inner);
+        while let Some(id) = inner.waits.pop_front() {
+            if let Some(session) = inner.detached.take_out(id) {
+                inner.attach(&session, connection);
+                return Some(session);
+            }
+        }
+        None
     }
 
     /// Resumes a session. The connection takes precedence over all older ones. If another connection has the session,

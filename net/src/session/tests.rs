@@ -109,7 +109,7 @@ fn an_interrupted_wait_may_be_asked_again_whatever_the_mark_is() {
 fn a_wait_of_an_earlier_start_is_acknowledged() {
     let deed = wharf_core::state::Deed::Released(None);
     let outcome = KeptOutcome::Parts(vec![(0, deed)]);
-    let kept = OutcomeRecord { fingerprint: 0, is_wait: true, outcome };
+    let kept = OutcomeRecord { fingerprint: 0, is_wait: true, wait: None, outcome };
     let outcomes = [(1, kept)].into();
     let id = SessionId { incarnation: Incarnation(1), number: 1 };
     let mut session = Session::restore(SessionRecord { id, token: [7; 16], mark: 2, outcomes });

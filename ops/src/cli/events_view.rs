@@ -7,9 +7,9 @@ use wharf_net::protocol::{
     CHANGED_STATE, ClaimBody, ENDED_EVICTED, ENDED_EXPIRED, ENDED_NODE_LOST, ENDED_NODE_REMOVED,
     ENDED_RELEASED, ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP,
     EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_KINDS, EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT,
-    EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EventBody, EventGroup,
-    EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED, WireAllocation, WireGroup,
-    WireSession,
+    EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_WAIT_ENDED,
+    EventBody, EventGroup, EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED,
+    WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WireAllocation, WireGroup, WireSession,
 };
 
 use super::node_view::{capacity, state_name};
@@ -49,6 +49,10 @@ fn name(event: &EventBody) -> &'static str {
         (EVENT_SESSION_ENDED, SESSION_CLOSED) => "session_closed",
         (EVENT_SESSION_ENDED, SESSION_EXPIRED) => "session_expired",
         (EVENT_SESSION_ENDED, _) => "session_evicted",
+        (EVENT_WAIT_ENDED, WAIT_PLACED) => "wait_placed",
+        (EVENT_WAIT_ENDED, WAIT_EXPIRED) => "wait_expired",
+        (EVENT_WAIT_ENDED, WAIT_CANCELLED) => "wait_cancelled",
+        (EVENT_WAIT_ENDED, _) => "wait_ended",
         _ => "other",
     }
 }
@@ -115,6 +119,7 @@ fn event_line(event: &EventBody) -> Value {
         ("into", event.into.map(|id| json!(allocation(id)))),
         ("group", event.group.map(|id| json!(group(id)))),
         ("session", event.session.map(|id| json!(session(id)))),
+        ("sequence", given(event.sequence).map(Into::into)),
         ("partition", (event.what == EVENT_SESSION_RENEWED).then(|| json!(event.partition))),
         ("until", given(event.until).map(Into::into)),
         ("bundle", (event.what == EVENT_BUNDLE).then(|| json!(event.bundle))),

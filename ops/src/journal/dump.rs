@@ -12,7 +12,7 @@ use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, Demand, GpuAssignment, ReservedAmounts};
 use wharf_core::state::{
     AllocationRecord, ClaimRecord, Deed, Done, GroupRecord, InsideRecord, LeaseRecord, Origin,
-    ReleasingRecord, SessionChange, SessionEnd,
+    ReleasingRecord, SessionChange, SessionEnd, WaitOutcome,
 };
 use wharf_core::view::EndCause;
 
@@ -117,8 +117,19 @@ fn session_view(change: &SessionChange) -> Value {
     let of = |change: &str, session: SessionId| json!({ "change": change, "session": session.to_string() });
     match change {
         &SessionChange::Opened(session, _) => of("opened", session),
-        &SessionChange::Waits(Origin { session, sequence, .. }) => {
-            json!({ "change": "waits", "session": session.to_string(), "sequence": sequence })
+        SessionChange::Waits(Origin { session, sequence, .. }, wait) => json!({
+            "change": "waits",
+            "session": session.to_string(),
+            "sequence": sequence,
+            "since": wait.as_ref().map(|wait| wait.since.0),
+        }),
+        &SessionChange::WaitEnded(session, sequence, outcome) => {
+            let cause = match outcome {
+                WaitOutcome::Placed(_) => "placed",
+                WaitOutcome::Expired => "expired",
+                WaitOutcome::Cancelled => "cancelled",
+            };
+            json!({ "change": "wait_ended", "session": session.to_string(), "sequence": sequence, "cause": cause })
         }
         SessionChange::Answered(Origin { session, sequence, .. }, reply) => json!({
             "change": "answered",

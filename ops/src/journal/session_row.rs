@@ -8,7 +8,8 @@ use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::request::Placement;
 use wharf_core::resource::{GpuAssignment, UnitAssignment, UnitAssignments};
 use wharf_core::state::{
-    Deed, Done, KeptOutcome, Origin, OutcomeRecord, SessionChange, SessionEnd, SessionRecord,
+    Deed, Done, KeptOutcome, Origin, OutcomeRecord, SessionChange, SessionEnd, SessionRecord, WaitOutcome,
+    WaitRecord,
 };
 use wharf_core::statement::Granted;
 use wharf_core::time::Time;
@@ -178,11 +179,51 @@ impl DoneRow {
     }
 }
 
+/// A placement that waits: since when, and the request.
+#[derive(Serialize, Deserialize)]
+pub(super) struct WaitRow(u64, Vec<u8>);
+
+impl WaitRow {
+    fn new(wait: &WaitRecord) -> Self {
+        Self(wait.since.0, wait.request.to_vec())
+    }
+
+    fn wait(self) -> WaitRecord {
+        WaitRecord { since: Time(self.0), request: self.1.into() }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) enum WaitOutcomeRow {
+    Placed(WireAllocation),
+    Expired,
+    Cancelled,
+}
+
+impl WaitOutcomeRow {
+    fn new(outcome: WaitOutcome) -> Self {
+        match outcome {
+            WaitOutcome::Placed(allocation) => Self::Placed(allocation.into()),
+            WaitOutcome::Expired => Self::Expired,
+            WaitOutcome::Cancelled => Self::Cancelled,
+        }
+    }
+
+    fn outcome(self) -> WaitOutcome {
+        match self {
+            Self::Placed(allocation) => WaitOutcome::Placed(allocation.into()),
+            Self::Expired => WaitOutcome::Expired,
+            Self::Cancelled => WaitOutcome::Cancelled,
+        }
+    }
+}
+
 /// A change of sessions.
 #[derive(Serialize, Deserialize)]
 pub(super) enum SessionChangeRow {
     Opened(WireSession, [u8; 16]),
-    Waits(OriginRow),
+    Waits(OriginRow, Option<WaitRow>),
+    WaitEnded(WireSession, u64, WaitOutcomeRow),
     Answered(OriginRow, Vec<u8>),
     WaitAcknowledged(WireSession, u64),
     Ended(WireSession, u8),
@@ -209,7 +250,12 @@ impl SessionChangeRow {
     pub(super) fn new(change: &SessionChange) -> Self {
         match change {
             &SessionChange::Opened(session, token) => Self::Opened(session.into(), token),
-            SessionChange::Waits(origin) => Self::Waits(OriginRow::new(origin)),
+            SessionChange::Waits(origin, wait) => {
+                Self::Waits(OriginRow::new(origin), wait.as_ref().map(WaitRow::new))
+            }
+            &SessionChange::WaitEnded(session, sequence, outcome) => {
+                Self::WaitEnded(session.into(), sequence, WaitOutcomeRow::new(outcome))
+            }
             SessionChange::Answered(origin, reply) => Self::Answered(OriginRow::new(origin), reply.to_vec()),
             &SessionChange::WaitAcknowledged(session, sequence) => {
                 Self::WaitAcknowledged(session.into(), sequence)
@@ -221,7 +267,10 @@ impl SessionChangeRow {
     pub(super) fn change(self) -> anyhow::Result<SessionChange> {
         Ok(match self {
             Self::Opened(session, token) => SessionChange::Opened(session.into(), token),
-            Self::Waits(origin) => SessionChange::Waits(origin.origin()),
+            Self::Waits(origin, wait) => SessionChange::Waits(origin.origin(), wait.map(WaitRow::wait)),
+            Self::WaitEnded(session, sequence, outcome) => {
+                SessionChange::WaitEnded(session.into(), sequence, outcome.outcome())
+            }
             Self::Answered(origin, reply) => SessionChange::Answered(origin.origin(), reply.into()),
             Self::WaitAcknowledged(session, sequence) => {
                 SessionChange::WaitAcknowledged(session.into(), sequence)
@@ -237,13 +286,17 @@ enum OutcomeRow {
     Parts(Vec<(u16, DeedRow)>),
 }
 
-/// A session, and by sequence: the hash of the request, whether it is a wait, and the outcome.
+/// What is kept of a request: its hash, whether it is a wait, the placement that waits, and the outcome.
+#[derive(Serialize, Deserialize)]
+struct KeptRow(u32, bool, Option<WaitRow>, OutcomeRow);
+
+/// A session, and by sequence what is kept of its requests.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SessionRow {
     id: WireSession,
     token: [u8; 16],
     mark: u64,
-    outcomes: Vec<(u64, u32, bool, OutcomeRow)>,
+    outcomes: Vec<(u64, KeptRow)>,
 }
 
 impl SessionRow {
@@ -255,21 +308,22 @@ impl SessionRow {
                     OutcomeRow::Parts(parts.iter().map(|(part, deed)| (*part, DeedRow::new(deed))).collect())
                 }
             };
-            (sequence, record.fingerprint, record.is_wait, outcome)
+            let wait = record.wait.as_ref().map(WaitRow::new);
+            (sequence, KeptRow(record.fingerprint, record.is_wait, wait, outcome))
         };
         let outcomes = session.outcomes.iter().map(row).collect();
         Self { id: session.id.into(), token: session.token, mark: session.mark, outcomes }
     }
 
     pub(super) fn record(self) -> SessionRecord {
-        let record = |(sequence, fingerprint, is_wait, row)| {
+        let record = |(sequence, KeptRow(fingerprint, is_wait, wait, row))| {
             let outcome = match row {
                 OutcomeRow::Reply(reply) => KeptOutcome::Reply(reply.into()),
                 OutcomeRow::Parts(rows) => {
                     KeptOutcome::Parts(rows.into_iter().map(|(part, row)| (part, row.deed())).collect())
                 }
             };
-            (sequence, OutcomeRecord { fingerprint, is_wait, outcome })
+            (sequence, OutcomeRecord { fingerprint, is_wait, wait: wait.map(WaitRow::wait), outcome })
         };
         let outcomes = self.outcomes.into_iter().map(record).collect();
         SessionRecord { id: self.id.into(), token: self.token, mark: self.mark, outcomes }
@@ -321,6 +375,10 @@ mod tests {
         ]
     }
 
+    fn wait() -> WaitRecord {
+        WaitRecord { since: Time(1 << 40), request: vec![3, 0, 255].into() }
+    }
+
     fn origin() -> Origin {
         Origin {
             session: SESSION,
@@ -356,7 +414,11 @@ mod tests {
         let ends = ends.map(|end| SessionChange::Ended(SESSION, end));
         let rest = [
             SessionChange::Opened(SESSION, [9; 16]),
-            SessionChange::Waits(origin()),
+            SessionChange::Waits(origin(), None),
+            SessionChange::Waits(origin(), Some(wait())),
+            SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Placed(placement().allocation)),
+            SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Expired),
+            SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Cancelled),
             SessionChange::Answered(origin(), vec![1, 2, 3].into()),
             SessionChange::WaitAcknowledged(SESSION, 77),
         ];
@@ -370,11 +432,13 @@ mod tests {
     #[test]
     fn sessions_are_read_as_they_were_written() {
         let parts = KeptOutcome::Parts((0..).zip(deeds()).collect());
-        let record = |outcome, is_wait| OutcomeRecord { fingerprint: 5, is_wait, outcome };
+        let record = |outcome, is_wait| OutcomeRecord { fingerprint: 5, is_wait, wait: None, outcome };
+        let waits = OutcomeRecord { wait: Some(wait()), ..record(KeptOutcome::Parts(Vec::new()), true) };
         let outcomes = [
             (3, record(parts, true)),
             (9, record(KeptOutcome::Reply(vec![4].into()), false)),
             (11, record(KeptOutcome::Parts(Vec::new()), true)),
+            (12, waits),
         ];
         let session =
             SessionRecord { id: SESSION, token: [1; 16], mark: 8, outcomes: outcomes.into_iter().collect() };

@@ -135,7 +135,7 @@ fn an_answer_that_is_another_the_next_time() {
         framed(header, &ReleaseReply { reason: reason.into(), ..ReleaseReply::default() })
     };
     let asked = || {
-        let mut client = Client::new(Role::User);
+        let mut client = Client::new(Role::User, true);
         let session = SessionId { incarnation: Incarnation(1), number: 1 };
         client.connected(1, (session, SessionToken::default()));
         let request = ReleaseRequest { allocation: id.into() };

@@ -137,7 +137,7 @@ impl World<'_> {
         let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, .. } = opened;
         let Opened { ports, unkept, journal, .. } = opened;
         let mut server = server;
-        server.continue_outcomes(&mut self.server);
+        server.continue_outcomes(&mut self.server, &facts);
         (self.planners, self.views, self.kept, self.unkept) = (planners, views, None, unkept);
         self.gangs.go_on(ports.1);
         self.follower = Follower::new(ports.2);

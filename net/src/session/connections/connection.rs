@@ -10,6 +10,7 @@ use wharf_core::journal::JournalPort;
 use wharf_core::limits::CANDIDATES_IN_FLIGHT_MAX;
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::state::{Origin, SessionChange};
+use wharf_core::time::Time;
 
 use super::events::{EventsOfConnection, EventsWanted};
 use super::follow::{Follow, Followed};
@@ -108,6 +109,12 @@ pub(super) struct Connection {
     pub(super) fault: Option<Fault>,
     /// The peer is gone without ending the stream, and may return.
     pub(super) is_lost: bool,
+    /// The session is wanted elsewhere, or the service stops: nothing waits here.
+    pub(super) is_recalled: bool,
+    /// The time at which the session ends because the peer of this lost connection stays away.
+    pub(super) ends_at: Option<Time>,
+    /// That time has come.
+    pub(super) is_expired: bool,
     /// The peer accepts no more replies.
     is_broken: bool,
     pub(super) stalled: Option<Stalled>,
@@ -150,6 +157,9 @@ impl Connection {
             is_ending: false,
             fault: None,
             is_lost: false,
+            is_recalled: false,
+            ends_at: None,
+            is_expired: false,
             is_broken: false,
             stalled: None,
             out: Vec::new(),
@@ -166,6 +176,17 @@ impl Connection {
             is_touched: false,
             is_listed: false,
             is_fresh: false,
+        }
+    }
+
+    /// Creates the connection of a session that an earlier start had. It has no peer.
+    pub(super) fn restored(hangup: Arc<dyn Hangup>, journal: Option<JournalPort>, session: Session) -> Self {
+        Self {
+            session: Some(session),
+            input_end: Some(InputEnd::Lost),
+            is_ending: true,
+            is_lost: true,
+            ..Self::new(hangup, journal)
         }
     }
 
@@ -389,13 +410,15 @@ impl Connection {
     }
 
     /// Ends the wait of a request. `is_taken_back` says that the wait was ended early and has no other
-    /// outcome. Returns whether no reply is sent: the lost connection ended the wait, and a returning peer
-    /// sends the request again. A wait that its client cancelled, or a group that was removed, gets that as
-    /// its outcome.
+    /// outcome. Returns whether no reply is sent: the placement waits on at the next connection of the session. If it cannot,
+    /// because its client does not acknowledge waits individually, a returning client sends it again. A wait that its
+    /// client cancelled, or a group that was removed, gets that as its outcome.
     pub(super) fn ends_wait(&mut self, sequence: u64, is_taken_back: bool) -> bool {
         let entry = self.waits.remove(&sequence);
         let is_cancelled = entry.is_some_and(|entry| entry.is_cancelled);
-        let is_forgotten = self.is_lost && is_taken_back && !is_cancelled;
+        let is_stopping = self.input_end == Some(InputEnd::Stopping);
+        let goes_on = self.is_lost || (is_stopping && self.session().keeps_wait(sequence));
+        let is_forgotten = goes_on && is_taken_back && !is_cancelled;
         if is_forgotten {
             self.session().answer_unkept(sequence);
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use wharf_core::ids::SessionId;
 use wharf_core::state::SessionChange;
+use wharf_core::time::Time;
 
 use super::input::{Asked, fault_frame, read_body};
 use super::{ConnectionKey, ConnectionService, InputEnd, Stalled};
@@ -58,15 +59,15 @@ fn read_hello(frame: &FrameRef<'_>) -> Result<Greeting, Fault> {
 
 impl ConnectionService {
     /// Handles the first frame of a connection.
-    pub(super) fn handle_hello(&mut self, key: ConnectionKey, frame: &FrameRef<'_>) {
+    pub(super) fn handle_hello(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) {
         match read_hello(frame) {
-            Ok(greeting) => self.greet(key, greeting),
+            Ok(greeting) => self.greet(key, greeting, now),
             Err(fault) => self.refuse_hello(key, fault),
         }
     }
 
     /// Opens or resumes the session, or waits until another connection has let it go.
-    fn greet(&mut self, key: ConnectionKey, greeting: Greeting) {
+    fn greet(&mut self, key: ConnectionKey, greeting: Greeting, now: Time) {
         let hangup = &self.connections[key].hangup;
         let sessions = &self.shared.sessions;
         let sessions_left = sessions.sessions_left();
@@ -83,12 +84,15 @@ impl ConnectionService {
         if self.resuming.is_empty() {
             self.sessions_left = sessions_left;
         }
-        self.handle_resumed(key, greeting, resumed);
+        self.handle_resumed(key, greeting, resumed, now);
     }
 
-    fn handle_resumed(&mut self, key: ConnectionKey, greeting: Greeting, resumed: Resumed) {
+    fn handle_resumed(&mut self, key: ConnectionKey, greeting: Greeting, resumed: Resumed, now: Time) {
         let (reason, message) = match resumed {
-            Resumed::Session(session) => return self.welcome(key, greeting, session),
+            Resumed::Session(session) => {
+                self.welcome(key, greeting, session);
+                return self.resume_waits(key, now);
+            }
             Resumed::Attached => {
                 self.resuming.push(key);
                 return self.stall(key, Stalled::Resume(greeting));
@@ -180,7 +184,7 @@ impl ConnectionService {
     }
 
     /// Tries again to resume the sessions that were at other connections.
-    pub(super) fn resume_sessions(&mut self) {
+    pub(super) fn resume_sessions(&mut self, now: Time) {
         self.sessions_left = self.shared.sessions.sessions_left();
         for key in std::mem::take(&mut self.resuming) {
             let connection = &mut self.connections[key];
@@ -188,7 +192,7 @@ impl ConnectionService {
             let Some((id, token)) = greeting.resume else { continue };
             let claim = Claim { id, token, connection: &connection.hangup, waker: &self.waker };
             let resumed = self.shared.sessions.retry(&claim);
-            self.handle_resumed(key, greeting, resumed);
+            self.handle_resumed(key, greeting, resumed, now);
             self.ready.push_back(key);
         }
     }

@@ -12,6 +12,7 @@ use super::questions::Asker;
 use super::recovered::{deed_reply, release_deed};
 use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled};
+use crate::codec::encode_body;
 use crate::convert::{PlacementDefaults, kinds_to_learn, placement_request};
 use crate::protocol::{
     CreateGroupRequest, Fault, GroupReply, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason,
@@ -45,7 +46,7 @@ impl ConnectionService {
         if request.mode == MODE_WAIT_UNTIL {
             return match kinds_to_learn(&request, self.port.catalog(), defaults) {
                 Err(reply) => self.answer(asker, &*reply, asker.started),
-                Ok(names) if names.is_empty() => self.wait_for_place(asker, request),
+                Ok(names) if names.is_empty() => self.wait_for_place(asker, request, None),
                 Ok(names) => self.ask_to_learn(asker, names, Learning::Place(Box::new(request))),
             };
         }
@@ -58,12 +59,20 @@ impl ConnectionService {
         }
     }
 
-    fn wait_for_place(&mut self, asker: Asker, request: PlaceRequest) {
+    /// Lets a placement wait. `resumed` is since when it waits, if it did before.
+    pub(super) fn wait_for_place(&mut self, asker: Asker, request: PlaceRequest, resumed: Option<Time>) {
         let defaults = self.placement_defaults(asker.connection);
         let priority = request.priority;
         let until = Time(if request.deadline == 0 { u64::MAX } else { request.deadline });
+        let mut bytes = Vec::new();
+        encode_body(&request, &mut bytes);
         match placement_request(request, self.port.catalog(), defaults) {
-            Ok(request) => self.begin_wait(asker, WaitRequest { request, priority, until }),
+            Ok(request) => {
+                let since = resumed.unwrap_or(asker.started);
+                let is_resumed = resumed.is_some();
+                let wait = WaitRequest { request, priority, since, until, is_resumed };
+                self.begin_wait(asker, wait, bytes.into());
+            }
             Err(reply) => self.answer(asker, &*reply, asker.started),
         }
     }
@@ -76,7 +85,7 @@ impl ConnectionService {
             other => unreachable!("no answer to what is to be learnt: {other:?}"),
         };
         match (learning, learnt) {
-            (Learning::Place(request), Ok(())) => self.wait_for_place(asker, *request),
+            (Learning::Place(request), Ok(())) => self.wait_for_place(asker, *request, None),
             (Learning::Place(_), Err(fault)) => self.answer(asker, &PlaceReply::from(fault), asker.started),
             (Learning::CreateGroup(request), Ok(())) => self.create_group(asker, *request),
             (Learning::CreateGroup(_), Err(fault)) => {

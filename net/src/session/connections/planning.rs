@@ -157,7 +157,7 @@ impl ConnectionService {
         let connection = &mut self.connections[key];
         connection.begins_wait(sequence, operation);
         let client = connection.client();
-        self.note_wait(asker);
+        self.note_wait(asker, None);
         self.submit(operation, 0, PortRequest::PlanFor(client, job), now);
     }
 

@@ -16,7 +16,7 @@ impl ConnectionService {
     /// Handles one frame.
     pub(super) fn handle_frame(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) {
         if self.connections[key].session.is_none() {
-            return self.handle_hello(key, frame);
+            return self.handle_hello(key, frame, now);
         }
         let header = frame.header;
         if header.kind == Kind::Hello.number() {

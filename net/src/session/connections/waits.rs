@@ -1,39 +1,166 @@
 //! Waiting placements: how they begin, end early, and are answered. Waiting groups end the same way.
+//!
+//! A placement waits on when its connection is lost, if its client acknowledges waits individually. The lost connection
+//! stays until nothing waits there. If its client returns, or the service stops, it is *recalled*: the waits leave the
+//! engine, and the session goes with them to the next connection. If the client stays away for too long, the session ends,
+//! and the waits with it. A start gives each session that has waits a connection without a peer.
+
+use std::sync::Arc;
 
 use wharf_core::group::{NoGroup, PlanReply};
 use wharf_core::limits::{CANDIDATES_WAITING_MAX, CONNECTION_WAITING_MAX, PORT_CANDIDATES_WAITING_MAX};
+use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::router::{PortReply, PortRequest, WaitEnd, WaitRequest};
-use wharf_core::state::SessionChange;
+use wharf_core::state::{SessionChange, SessionEnd, WaitOutcome, WaitRecord};
 use wharf_core::time::Time;
 
+use super::connection::Connection;
 use super::operation::{Operation, Parts};
+use super::recovered::deed_reply;
 use super::{Asker, ConnectionKey, ConnectionService};
-use crate::protocol::{Fault, PlaceReply, Reason};
+use crate::codec::decode_body;
+use crate::protocol::{Fault, Kind, PlaceReply, Reason};
+use crate::session::Session;
+use crate::session::shared::Hangup;
 use crate::session::tags::tag;
 
 impl ConnectionService {
-    /// Starts a wait. Waiting requests take no room from other requests, neither at the connection nor at the
-    /// port.
-    pub(super) fn begin_wait(&mut self, asker: Asker, wait: WaitRequest) {
+    /// Starts a wait of the placement `request`. Waiting requests take no room from other requests, neither at the connection
+    /// nor at the port.
+    pub(super) fn begin_wait(&mut self, asker: Asker, wait: WaitRequest, request: Arc<[u8]>) {
         let Asker { connection: key, sequence, started: now, .. } = asker;
-        let named = wait.request.candidates.as_ref().map_or(0, |ids| ids.len());
-        let room = self.check_wait_room(key, named);
-        if let Err(fault) = room.and_then(|()| self.connections[key].take_wait_room(sequence)) {
-            return self.answer(asker, &PlaceReply::from(fault), now);
+        if !wait.is_resumed {
+            let named = wait.request.candidates.as_ref().map_or(0, |ids| ids.len());
+            let room = self.check_wait_room(key, named);
+            if let Err(fault) = room.and_then(|()| self.connections[key].take_wait_room(sequence)) {
+                return self.answer(asker, &PlaceReply::from(fault), now);
+            }
         }
         let parts = Parts::Wait(wait.request.candidates.clone());
         let operation = self.enter(Operation { asker, parts });
         self.connections[key].begins_wait(sequence, operation);
-        self.note_wait(asker);
+        if !wait.is_resumed {
+            self.note_wait(asker, Some(WaitRecord { since: wait.since, request }));
+        }
         self.has_new_deadline = true;
         self.submit(operation, 0, PortRequest::Wait(Box::new(wait)), now);
     }
 
     /// Notes that a request waits. A client may acknowledge later requests while it does, and send it again after a restart.
-    pub(super) fn note_wait(&mut self, asker: Asker) {
-        let origin = self.connections[asker.connection].origin(asker.kind, asker.sequence);
-        let wait = origin.filter(|origin| origin.is_wait);
-        self.changes.extend(wait.map(SessionChange::Waits));
+    pub(super) fn note_wait(&mut self, asker: Asker, wait: Option<WaitRecord>) {
+        let connection = &mut self.connections[asker.connection];
+        wait.iter().for_each(|wait| connection.session().keep_wait(asker.sequence, wait));
+        if let Some(origin) = connection.origin(asker.kind, asker.sequence)
+            && origin.is_wait
+        {
+            self.changes.push(SessionChange::Waits(origin, wait));
+        }
+    }
+
+    /// Goes on with the placements that waited at the last connection of the session, or in an earlier start.
+    pub(super) fn resume_waits(&mut self, key: ConnectionKey, now: Time) {
+        for sequence in self.connections[key].session().interrupted_waits() {
+            let (wait, mut done) = self.connections[key].session().resume_wait(sequence);
+            let asker = Asker { connection: key, kind: Kind::Place, sequence, started: now };
+            match done.pop() {
+                // It was placed, and nobody was told.
+                Some((_, deed)) => {
+                    let reply = deed_reply(deed, self.port.catalog());
+                    self.answer(asker, &reply, now);
+                }
+                None => match decode_body(&wait.request) {
+                    Ok((request, _)) => self.wait_for_place(asker, request, Some(wait.since)),
+                    Err(error) => {
+                        let message = error.to_string();
+                        let fault = Fault::of_field(Reason::MalformedBody, error.field, message);
+                        self.answer_fault(asker, &fault, now);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Opens a connection without a peer for a session whose placements waited in the last start. Returns `None` if there is
+    /// no further one. Call it before the first poll, until it returns `None`.
+    pub fn open_restored(&mut self, hangup: &Arc<dyn Hangup>, now: Time) -> Option<ConnectionKey> {
+        let session = self.shared.sessions.take_waiting(hangup)?;
+        let connection = Connection::restored(Arc::clone(hangup), self.port.journal().cloned(), session);
+        let key = self.connections.insert(connection);
+        self.resume_waits(key, now);
+        self.wait_for_client(key, now);
+        self.settle(now);
+        Some(key)
+    }
+
+    /// Lets a connection end: its client resumes the session elsewhere, or the service stops. Placements that wait there go on
+    /// at the next connection.
+    pub fn recall(&mut self, key: ConnectionKey, now: Time) {
+        let connection = &mut self.connections[key];
+        connection.is_recalled = true;
+        if connection.is_lost && !is_planted(PlantedBug::RecalledWaitGoesOn) {
+            self.end_waits_of(key, WaitEnd::Cancelled, now);
+        }
+        self.settle(now);
+    }
+
+    /// Ends the waits of a connection whose peer is gone, except those that go on without it.
+    pub(super) fn lose_waits(&mut self, key: ConnectionKey, now: Time) {
+        if self.connections[key].is_recalled {
+            return self.end_waits_of(key, WaitEnd::Cancelled, now);
+        }
+        let connection = &self.connections[key];
+        let session = connection.session.as_ref().expect("what waits has a session");
+        let waits = connection.waits.iter().filter(|&(&sequence, _)| !session.keeps_wait(sequence));
+        let operations: Vec<usize> = waits.map(|(_, entry)| entry.operation).collect();
+        for operation in operations {
+            self.end_wait(operation, WaitEnd::Cancelled, now);
+        }
+        self.wait_for_client(key, now);
+    }
+
+    /// Bounds the time that a lost connection with waits stays.
+    fn wait_for_client(&mut self, key: ConnectionKey, now: Time) {
+        let connection = &mut self.connections[key];
+        if !connection.waits.is_empty() {
+            let due = now.plus_nanos(self.shared.session_kept_nanos());
+            connection.ends_at = Some(due);
+            self.lost.insert((due, key));
+            self.has_new_deadline = true;
+        }
+    }
+
+    /// Ends the waits of lost connections whose clients stayed away for too long. Their sessions end with them.
+    pub(super) fn expire_lost(&mut self, now: Time) {
+        while let Some(&(due, key)) = self.lost.first()
+            && due <= now
+        {
+            self.lost.remove(&(due, key));
+            let connection = &mut self.connections[key];
+            connection.ends_at = None;
+            connection.is_expired = true;
+            self.recall(key, now);
+        }
+    }
+
+    /// Ends the session of a lost connection whose client stayed away for too long.
+    pub(super) fn end_expired(&mut self, session: &Session) {
+        self.shared.sessions.close(session);
+        self.note_ended([session.id()], SessionEnd::Expired);
+    }
+
+    /// Notes how a wait ended that was not placed.
+    pub(super) fn note_unplaced(&mut self, asker: Asker, reply: &PlaceReply) {
+        if reply.placed.is_some() || self.port.journal().is_none() {
+            return;
+        }
+        let outcome = match Reason::from_number(reply.reason.0) {
+            // The wait did not end by itself. Its client asks again.
+            Some(Reason::ShuttingDown) => return,
+            Some(Reason::Cancelled) => WaitOutcome::Cancelled,
+            _ => WaitOutcome::Expired,
+        };
+        let session = self.connections[asker.connection].session().id();
+        self.changes.push(SessionChange::WaitEnded(session, asker.sequence, outcome));
     }
 
     /// Checks whether another request that names `named` candidates may wait.
@@ -92,7 +219,9 @@ impl ConnectionService {
 /// meanwhile, the removal is the outcome instead.
 pub(super) fn is_taken_back(reply: &PortReply) -> bool {
     match reply {
-        PortReply::Place(Err(not_placed)) => not_placed.ended == Some(WaitEnd::Cancelled),
+        PortReply::Place(Err(not_placed)) => {
+            matches!(not_placed.ended, Some(WaitEnd::Cancelled | WaitEnd::Stopped))
+        }
         PortReply::Plan(reply) => matches!(**reply, PlanReply::Group(Err(NoGroup::Cancelled))),
         _ => false,
     }

@@ -519,7 +519,9 @@ impl ConnectionService {
             self.candidates_waiting -= if waited { candidates } else { 0 };
         }
         self.touch(key);
-        if !waited || !self.connections[key].ends_wait(asker.sequence, is_taken_back) {
+        if waited {
+            self.answer_wait(asker, &complete, is_taken_back, now);
+        } else {
             self.answer_complete(asker, &complete, now);
         }
     }

@@ -2,6 +2,7 @@
 //! it is linked once.
 
 mod books;
+mod cancelled_waits;
 mod codec_properties;
 mod connections;
 mod events;

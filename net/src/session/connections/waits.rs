@@ -6,9 +6,9 @@ use wharf_core::router::{PortReply, PortRequest, WaitEnd, WaitRequest};
 use wharf_core::state::SessionChange;
 use wharf_core::time::Time;
 
-use super::operation::{Operation, Parts};
+use super::operation::{Complete, Operation, Parts};
 use super::{Asker, ConnectionKey, ConnectionService};
-use crate::protocol::{Fault, PlaceReply, Reason};
+use crate::protocol::{CancelReply, Fault, PlaceReply, Reason};
 use crate::session::tags::tag;
 
 impl ConnectionService {
@@ -56,13 +56,28 @@ impl ConnectionService {
         Err(Fault::of_field(Reason::LimitExceeded, "mode", message))
     }
 
-    /// Cancels the wait of one request. Returns whether it was still waiting.
-    pub(super) fn cancel_wait(&mut self, key: ConnectionKey, sequence: u64, now: Time) -> bool {
-        let Some(entry) = self.connections[key].waits.get_mut(&sequence) else { return false };
-        entry.is_cancelled = true;
+    /// Cancels the wait of the request at `sequence`. The cancellation is answered when the wait has ended. A shard may
+    /// place the request at this moment, and a crash before that outcome must leave both requests without an answer.
+    pub(super) fn cancel_wait(&mut self, asker: Asker, sequence: u64) {
+        let Asker { connection: key, started: now, .. } = asker;
+        let Some(entry) = self.connections[key].waits.get_mut(&sequence) else {
+            return self.answer(asker, &CancelReply { waited: false }, now);
+        };
+        entry.cancels.push(asker);
         let operation = entry.operation;
         self.end_wait(operation, WaitEnd::Cancelled, now);
-        true
+    }
+
+    /// Answers a request that waited, and then the requests that cancelled the wait. The journal gets these answers
+    /// together.
+    pub(super) fn answer_wait(&mut self, asker: Asker, complete: &Complete, is_taken_back: bool, now: Time) {
+        let ended = self.connections[asker.connection].ends_wait(asker.sequence, is_taken_back);
+        if !ended.is_forgotten {
+            self.answer_complete(asker, complete, now);
+        }
+        for cancel in ended.cancels {
+            self.answer(cancel, &CancelReply { waited: true }, now);
+        }
     }
 
     /// Ends all waits of a connection that is no longer read.

@@ -181,6 +181,8 @@ fn the_simulator_finds_bugs_in_sessions() {
     simulator_finds(PlantedBug::OutcomeOfBrokenConnectionDropped, &["everything_is_somebodys"]);
     simulator_finds(PlantedBug::FailedWriteIgnored, &["everything_is_answered", "stops_empty"]);
     simulator_finds(PlantedBug::OlderConnectionResumes, &["newest_connection_is_welcome"]);
+    let journaled = Settings { journal: Journaling::Always, ..Settings::default() };
+    simulator_finds_with(PlantedBug::OlderConnectionResumes, &["newest_connection_is_welcome"], journaled);
     simulator_finds(PlantedBug::NewDeadlineUntold, &["nobody_oversleeps"]);
 }
 

@@ -65,6 +65,9 @@ struct Link {
     key: ConnectionKey,
     /// The session that its hello resumes.
     resumes: Option<SessionId>,
+    /// The service has given it its session. The reply that says so may wait for the journal.
+    is_accepted: bool,
+    /// The session that it was told.
     session: Option<SessionId>,
     /// Replies that were sent and that the peer has not taken: their number and bytes.
     untaken: (u32, usize),
@@ -109,7 +112,6 @@ pub(super) struct Server {
     newest: BTreeMap<SessionId, u64>,
     in_flight_max: usize,
     shared: Arc<SessionShared>,
-    has_journal: bool,
     outcomes: Outcomes,
     /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
     placing: BTreeMap<(SessionId, u64), (PlacementRequest, Offers)>,
@@ -167,10 +169,8 @@ impl Server {
             let waker = Waker::noop().clone();
             ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker)
         };
-        let has_journal = ports.iter().any(|port| port.journal().is_some());
         let mut server = Self {
             shared: Arc::clone(&shared),
-            has_journal,
             asleep_until: vec![None; ports.len()],
             fronts: ports.into_iter().map(front).collect(),
             links: BTreeMap::new(),
@@ -198,8 +198,16 @@ impl Server {
             let Some(key) = self.fronts[front].open_restored(&hangup, now) else { return };
             self.last_connection = number;
             let session = self.fronts[front].session_id(key);
-            let link =
-                Link { front, key, resumes: None, session, untaken: (0, 0), is_deaf: true, is_lost: true };
+            let link = Link {
+                front,
+                key,
+                resumes: None,
+                is_accepted: true,
+                session,
+                untaken: (0, 0),
+                is_deaf: true,
+                is_lost: true,
+            };
             self.links.insert(number, link);
         }
     }
@@ -237,8 +245,16 @@ impl Server {
         let hangup = Arc::new(SimHangup { number, hung_up: self.hung_up.clone() });
         let key = self.fronts[front].open(hangup);
         let resumes = resume.map(|(session, _)| session);
-        let link =
-            Link { front, key, resumes, session: None, untaken: (0, 0), is_deaf: false, is_lost: false };
+        let link = Link {
+            front,
+            key,
+            resumes,
+            is_accepted: false,
+            session: None,
+            untaken: (0, 0),
+            is_deaf: false,
+            is_lost: false,
+        };
         self.links.insert(number, link);
         self.newest.extend(resumes.map(|session| (session, number)));
         let resume = resume.map(|(session, token)| Resume { session: session.into(), token });
@@ -444,8 +460,19 @@ impl Server {
         }
     }
 
+    /// Checks the first time that a connection has a session. A newer connection may come before its reply leaves.
+    fn check_accepted(&mut self, number: u64) {
+        let Some(link) = self.links.get_mut(&number).filter(|link| !link.is_accepted) else { return };
+        let Some(session) = self.fronts[link.front].session_id(link.key) else { return };
+        link.is_accepted = true;
+        let newest = *self.newest.entry(session).or_insert(number);
+        let kept = newest_connection_is_welcome(number, newest);
+        self.events.extend(kept.err().map(|found| Event::Broken("newest_connection_is_welcome", found)));
+    }
+
     /// Carries the replies of one connection, and closes it if it has ended.
     fn carry(&mut self, number: u64, network: &mut Network, now: Time) -> usize {
+        self.check_accepted(number);
         let Some(link) = self.links.get_mut(&number) else { return 0 };
         let service = &mut self.fronts[link.front];
         // What a lost connection had sent is executed without waiting for replies to be taken.
@@ -485,12 +512,6 @@ impl Server {
                 Ok((reply, _)) if flags & FLAG_ERROR == 0 => {
                     let session = (reply.session.into(), reply.token);
                     link.session = Some(session.0);
-                    let newest = *self.newest.entry(session.0).or_insert(number);
-                    // A welcome that waited for the journal may leave after a newer connection came.
-                    let newest = if self.has_journal { number } else { newest };
-                    let kept = newest_connection_is_welcome(number, newest);
-                    self.events
-                        .extend(kept.err().map(|found| Event::Broken("newest_connection_is_welcome", found)));
                     self.events.push(Event::Welcome(number, session));
                 }
                 _ => {

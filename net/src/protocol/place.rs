@@ -248,7 +248,7 @@ bodies! {
         pub sequence: u64,
     }
 
-    /// The result of a cancellation.
+    /// The result of a cancellation. It follows the reply of the request whose wait it ended.
     #[derive(Copy)]
     pub struct CancelReply {
         /// True if the request was still waiting. It is then refused as `cancelled`, unless it was placed at

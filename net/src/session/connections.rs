@@ -532,13 +532,11 @@ impl ConnectionService {
             self.candidates_waiting -= if waited { candidates } else { 0 };
         }
         self.touch(key);
-        if waited && self.connections[key].ends_wait(asker.sequence, is_taken_back) {
-            return;
+        if waited {
+            self.answer_wait(asker, &complete, is_taken_back, now);
+        } else {
+            self.answer_complete(asker, &complete, now);
         }
-        if let (true, Complete::Place(reply)) = (waited, &complete) {
-            self.note_unplaced(asker, reply);
-        }
-        self.answer_complete(asker, &complete, now);
     }
 
     /// Sends the reply to a request.

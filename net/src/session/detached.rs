@@ -1,6 +1,6 @@
 //! Sessions without a connection.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::planted::{PlantedBug, is_planted};
@@ -14,7 +14,8 @@ use crate::protocol::{DETACHED_KEPT_BYTES_MAX, SessionToken};
 #[derive(Debug)]
 struct Detached {
     session: Session,
-    since: Time,
+    /// Its place in the order.
+    number: u64,
 }
 
 /// Sessions without a connection. They are kept until their clients return, newer sessions evict them, or their time is
@@ -24,8 +25,10 @@ pub struct DetachedSessions {
     incarnation: Incarnation,
     opened: u64,
     sessions: BTreeMap<SessionId, Detached>,
-    /// The sessions by the time at which they were detached.
-    pub(super) order: BTreeSet<(Time, SessionId)>,
+    /// The sessions in the order in which they were detached, and since when they are.
+    pub(super) order: BTreeMap<u64, (SessionId, Time)>,
+    /// The last number in the order.
+    last: u64,
     /// Bytes that the sessions keep.
     pub(super) kept_bytes: usize,
 }
@@ -34,7 +37,14 @@ impl DetachedSessions {
     /// Creates an empty collection.
     #[must_use]
     pub fn new(incarnation: Incarnation) -> Self {
-        Self { incarnation, opened: 0, sessions: BTreeMap::new(), order: BTreeSet::new(), kept_bytes: 0 }
+        Self {
+            incarnation,
+            opened: 0,
+            sessions: BTreeMap::new(),
+            order: BTreeMap::new(),
+            last: 0,
+            kept_bytes: 0,
+        }
     }
 
     /// Opens a new session.
@@ -52,7 +62,7 @@ impl DetachedSessions {
         self.restore(session, now);
         let mut dropped = Vec::new();
         while self.order.len() > DETACHED_SESSIONS_MAX || self.kept_bytes > DETACHED_KEPT_BYTES_MAX {
-            let Some(&(_, oldest)) = self.order.first() else { break };
+            let Some((_, &(oldest, _))) = self.order.first_key_value() else { break };
             self.take_out(oldest);
             dropped.push(oldest);
         }
@@ -68,15 +78,16 @@ impl DetachedSessions {
         assert!(session.in_flight() == 0, "session {id} is detached with requests under way");
         session.trim_window();
         self.kept_bytes += session.detached_bytes();
-        self.order.insert((now, id));
-        let before = self.sessions.insert(id, Detached { session, since: now });
+        self.last += 1;
+        self.order.insert(self.last, (id, now));
+        let before = self.sessions.insert(id, Detached { session, number: self.last });
         assert!(before.is_none(), "session {id} is detached twice");
     }
 
     /// Drops the sessions that have had no connection since `since` or longer. Returns them.
     pub fn expire(&mut self, since: Time) -> Vec<SessionId> {
         let mut dropped = Vec::new();
-        while let Some(&(detached, oldest)) = self.order.first()
+        while let Some((_, &(oldest, detached))) = self.order.first_key_value()
             && detached <= since
         {
             self.take_out(oldest);
@@ -88,7 +99,7 @@ impl DetachedSessions {
     /// Returns since when the session that was detached first has had no connection.
     #[must_use]
     pub fn oldest(&self) -> Option<Time> {
-        self.order.first().map(|&(since, _)| since)
+        self.order.first_key_value().map(|(_, &(_, since))| since)
     }
 
     /// Returns the records of all sessions, in order of id.
@@ -117,8 +128,8 @@ impl DetachedSessions {
 
     /// Takes a session out. Returns `None` if it is not kept.
     pub fn take_out(&mut self, id: SessionId) -> Option<Session> {
-        let Detached { session, since } = self.sessions.remove(&id)?;
-        self.order.remove(&(since, id));
+        let Detached { session, number } = self.sessions.remove(&id)?;
+        self.order.remove(&number);
         self.kept_bytes -= session.detached_bytes();
         Some(session)
     }

@@ -89,7 +89,7 @@ async fn a_wait_goes_on_after_a_resumption_and_so_does_the_window() {
 }
 
 /// A raw peer that acknowledges waits individually.
-struct Exact {
+pub(crate) struct Exact {
     peer: Peer,
     resume: Resume,
     /// The sequence of the next request.
@@ -97,7 +97,7 @@ struct Exact {
 }
 
 impl Exact {
-    async fn open(server: &TestServer, resume: Option<Resume>, sequence: u64) -> Self {
+    pub(crate) async fn open(server: &TestServer, resume: Option<Resume>, sequence: u64) -> Self {
         let mut peer = Peer::connect(server).await;
         let mut none = Vec::new();
         encode_body(&Acknowledged::default(), &mut none);
@@ -110,10 +110,20 @@ impl Exact {
         Self { peer, resume: Resume { session: hello.session, token: hello.token }, sequence }
     }
 
-    async fn lose(self, server: &TestServer) -> Self {
+    pub(crate) async fn lose(self, server: &TestServer) -> Self {
         let Self { peer, resume, sequence } = self;
         peer.leave().await;
         Self::open(server, Some(resume), sequence).await
+    }
+
+    /// Asks for a placement that waits.
+    pub(crate) async fn ask_to_wait(&mut self, sequence: u64, cpu: i64) {
+        self.peer.send(&request(Kind::Place, sequence, &waiting(cpu))).await;
+    }
+
+    /// Returns the next reply.
+    pub(crate) async fn reply(&mut self) -> harness::Frame {
+        self.peer.frame().await
     }
 
     /// Sends requests one by one. Each acknowledges all before it except the waits.

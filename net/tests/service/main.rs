@@ -2,8 +2,10 @@
 //! it is linked once.
 
 mod books;
+mod cancelled_waits;
 mod codec_properties;
 mod connections;
+mod durable_waits;
 mod events;
 mod extremes;
 mod floods;

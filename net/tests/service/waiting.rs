@@ -16,7 +16,7 @@ fn waits(request: PlaceRequest) -> PlaceRequest {
 }
 
 /// Polls until this number of requests waits.
-async fn until_waiting(client: &Client, feasible: u64, infeasible: u64) {
+pub(crate) async fn until_waiting(client: &Client, feasible: u64, infeasible: u64) {
     let expected = Waiting { feasible, infeasible };
     within(async {
         while client.status(&StatusRequest::default()).await.expect("answered").waiting != expected {
@@ -156,18 +156,33 @@ async fn a_kind_that_nobody_has_yet_is_waited_for_and_taken_by_a_new_node() {
     server.stop().await;
 }
 
+/// The client acknowledges by its mark, so its wait cannot go on with the next start.
 #[tokio::test]
 async fn a_server_that_stops_says_so_to_who_waits() {
+    let server = TestServer::start(2);
+    let client = server.client().await;
+    add(&client, vec![node("n", 1, 4096, 0)]).await;
+    let (mut peer, _) = Peer::open(&server).await;
+    peer.send(&request(Kind::Place, 1, &waits(ask(2, 0, 0)))).await;
+    until_waiting(&client, 0, 1).await;
+    let stopped = tokio::spawn(server.stop());
+    let reply: PlaceReply = peer.frame().await.body();
+    assert_eq!(reply.reason, Reason::ShuttingDown.into(), "{reply:?}");
+    assert!(!reply.fault.expect("it says why").message.is_empty());
+    within(stopped).await.expect("it stopped well");
+}
+
+/// The client library acknowledges waits individually. Its wait goes on with the next start, so it has no reply.
+#[tokio::test]
+async fn a_server_that_stops_answers_no_wait_that_goes_on() {
     let server = TestServer::start(2);
     let client = server.client().await;
     add(&client, vec![node("n", 1, 4096, 0)]).await;
     let (_, reply) = within(client.call_waiting::<kinds::Place>(&waits(ask(2, 0, 0)))).await.expect("sent");
     until_waiting(&client, 0, 1).await;
     let stopped = tokio::spawn(server.stop());
-    let reply = within(reply).await.expect("answered");
-    assert_eq!(reply.reason, Reason::ShuttingDown.into(), "{reply:?}");
-    assert!(!reply.fault.expect("it says why").message.is_empty());
     within(stopped).await.expect("it stopped well");
+    assert!(within(reply).await.is_err(), "the connection ended");
 }
 
 /// More requests may wait than a connection may have unanswered otherwise, up to their own bound.

@@ -24,7 +24,7 @@ use super::groups::{
     groups_are_in_the_books, groups_go_whole, no_bundle_waits_that_would_fit,
     planners_keep_what_callers_know, who_may_wait_is_not_refused,
 };
-use super::refused::{infeasible_is_infeasible, no_fit_is_no_fit};
+use super::refused::{infeasible_is_infeasible, is_whole, no_fit_is_no_fit};
 use super::rest::inside_is_placed;
 use super::rules::{Placed, Placing, Requests, Round, groups_keep_their_rules};
 use super::submitted::statements_are_answered_fairly;
@@ -252,6 +252,20 @@ pub(super) fn a_group_that_is_refused_and_fits() {
         no_fit_is_no_fit(&spec(3, Strategy::Pack), &spec(3, Strategy::Pack).bundles, 3, &busy),
         Ok(())
     );
+}
+
+/// What is refused of a group that is not whole is not judged.
+#[test]
+fn a_group_is_whole_while_all_its_bundles_are_placed() {
+    let (was, id) = bundle(&mut Bed::new(2));
+    let before = round(was.before);
+    let placed = round(was.after);
+    let one = view(&spec(1, Strategy::Pack), &[Some(1)], id);
+    assert!(is_whole(&one, &placed));
+    assert!(!is_whole(&one, &before), "its bundle is in no shard");
+    let two = spec(2, Strategy::Pack);
+    assert!(!is_whole(&view(&two, &[Some(1), None], id), &placed), "a bundle waits");
+    assert!(!is_whole(&view(&two, &[Some(1), Some(2)], id), &placed), "the second one has ended");
 }
 
 #[test]

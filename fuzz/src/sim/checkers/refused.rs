@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::group::{GroupSpec, Spreading, Strategy};
-use wharf_core::ids::NodeId;
+use wharf_core::group::{GroupSpec, GroupView, Spreading, Strategy};
+use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::node::NodeState;
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Demand, GPU_UNIT, GpuRequest, ResourceKind};
 use wharf_core::state::NodeRecord;
 
-use super::rules::Round;
+use super::groups::placed;
+use super::rules::{Round, bundles};
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, available, gpus_available, node_admits};
 
@@ -156,6 +157,14 @@ fn holds_rules(spec: &GroupSpec, rooms: &[Room<'_>]) -> bool {
             most.zip(least).is_none_or(|(most, least)| most - least <= max_skew)
         }
     }
+}
+
+/// Returns whether all bundles of a group are placed, both as last shown and as the planner saw the shards in this round. A
+/// crash may cut a removal short: bundles have ended then, the group is there, and its caller was told nothing.
+#[must_use]
+pub fn is_whole(view: &GroupView, round: &Round) -> bool {
+    let live: BTreeSet<AllocationId> = bundles(&round.facts).map(|(id, _)| id).collect();
+    placed(view).filter(|(_, _, id, _)| live.contains(id)).count() == view.bundles.len()
 }
 
 /// Checks that a group that was refused for now did not plainly fit. A single bundle, or equal bundles, are

@@ -19,7 +19,7 @@ use crate::sim::checkers::groups::{
     Excused, groups_are_as_asked, groups_are_in_the_books, placed, who_may_wait_is_not_refused,
 };
 use crate::sim::checkers::promises::Promise;
-use crate::sim::checkers::refused::{infeasible_is_infeasible, no_fit_is_no_fit};
+use crate::sim::checkers::refused::{infeasible_is_infeasible, is_whole, no_fit_is_no_fit};
 use crate::sim::checkers::rules::{Round, Rules, groups_keep_their_rules};
 use crate::sim::checkers::submitted::statements_are_answered_fairly;
 use crate::sim::checkers::{Verdict, named};
@@ -160,7 +160,7 @@ impl Gangs {
         let Some(Known { spec, view, .. }) = self.groups.get(&group) else { return Ok(()) };
         let alone = matches!(spec.strategy, Strategy::Pack | Strategy::Spread) && spec.topology.is_none();
         // If the group has other waiting bundles, growth may be refused because those do not fit.
-        let whole = placed(view).count() == view.bundles.len() && !bench.rules.is_muddled(group);
+        let whole = is_whole(view, round) && !bench.rules.is_muddled(group);
         let judged =
             if alone && whole { no_fit_is_no_fit(spec, requests, requests.len(), round) } else { Ok(()) };
         named("no_fit_is_no_fit", judged)

@@ -50,13 +50,23 @@ pub struct Output {
 }
 
 /// A waiting request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct WaitEntry {
     /// Its operation.
     pub(super) operation: usize,
-    /// The client has cancelled the wait. Cancellation remains the outcome even if the connection is lost
-    /// before the reply.
-    pub(super) is_cancelled: bool,
+    /// The requests in progress that cancel the wait. Cancellation remains the outcome even if the connection is
+    /// lost before the reply.
+    pub(super) cancels: Vec<Asker>,
+}
+
+/// How a wait ended.
+#[derive(Debug)]
+pub(super) struct WaitEnded {
+    /// No reply is sent: the placement waits on at the next connection of the session. If it cannot, because its client
+    /// does not acknowledge waits individually, a returning peer sends the request again.
+    pub(super) is_forgotten: bool,
+    /// The requests that cancelled the wait.
+    pub(super) cancels: Vec<Asker>,
 }
 
 /// Number of candidates that requests in progress name.
@@ -405,24 +415,22 @@ impl Connection {
 
     /// Records that a request waits from now on as `operation`.
     pub(super) fn begins_wait(&mut self, sequence: u64, operation: usize) {
-        self.waits.insert(sequence, WaitEntry { operation, is_cancelled: false });
+        self.waits.insert(sequence, WaitEntry { operation, cancels: Vec::new() });
         self.session().wait(sequence);
     }
 
     /// Ends the wait of a request. `is_taken_back` says that the wait was ended early and has no other
-    /// outcome. Returns whether no reply is sent: the placement waits on at the next connection of the session. If it cannot,
-    /// because its client does not acknowledge waits individually, a returning client sends it again. A wait that its
-    /// client cancelled, or a group that was removed, gets that as its outcome.
-    pub(super) fn ends_wait(&mut self, sequence: u64, is_taken_back: bool) -> bool {
+    /// outcome. A wait that its client cancelled, or a group that was removed, gets that as its outcome.
+    pub(super) fn ends_wait(&mut self, sequence: u64, is_taken_back: bool) -> WaitEnded {
         let entry = self.waits.remove(&sequence);
-        let is_cancelled = entry.is_some_and(|entry| entry.is_cancelled);
+        let cancels = entry.map(|entry| entry.cancels).unwrap_or_default();
         let is_stopping = self.input_end == Some(InputEnd::Stopping);
         let goes_on = self.is_lost || (is_stopping && self.session().keeps_wait(sequence));
-        let is_forgotten = goes_on && is_taken_back && !is_cancelled;
+        let is_forgotten = goes_on && is_taken_back && cancels.is_empty();
         if is_forgotten {
             self.session().answer_unkept(sequence);
         }
-        is_forgotten
+        WaitEnded { is_forgotten, cancels }
     }
 
     /// Weighs the request of `sequence` as one whose reply is the status of a group of `bundles` bundles.

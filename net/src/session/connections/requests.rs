@@ -7,7 +7,7 @@ use super::input::{Asked, read_body};
 use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService};
 use crate::codec::FrameRef;
-use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason};
+use crate::protocol::{CancelRequest, Fault, Kind, Reason};
 use crate::session::Parts;
 use crate::session::registrar::RegistrarRequest as Question;
 use crate::session::shared::Counters;
@@ -72,8 +72,7 @@ impl ConnectionService {
             Kind::Renew => return self.handle_renew(asker, &read_body(asked)?),
             Kind::CancelWait => {
                 let request: CancelRequest = read_body(asked)?;
-                let waited = self.cancel_wait(key, request.sequence, now);
-                self.answer(asker, &CancelReply { waited }, now);
+                self.cancel_wait(asker, request.sequence);
             }
             Kind::CreateGroup
             | Kind::GrowGroup

@@ -15,11 +15,11 @@ use wharf_core::state::{SessionChange, SessionEnd, WaitOutcome, WaitRecord};
 use wharf_core::time::Time;
 
 use super::connection::Connection;
-use super::operation::{Operation, Parts};
+use super::operation::{Complete, Operation, Parts};
 use super::recovered::deed_reply;
 use super::{Asker, ConnectionKey, ConnectionService};
 use crate::codec::decode_body;
-use crate::protocol::{Fault, Kind, PlaceReply, Reason};
+use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, Reason};
 use crate::session::Session;
 use crate::session::shared::Hangup;
 use crate::session::tags::tag;
@@ -183,13 +183,31 @@ impl ConnectionService {
         Err(Fault::of_field(Reason::LimitExceeded, "mode", message))
     }
 
-    /// Cancels the wait of one request. Returns whether it was still waiting.
-    pub(super) fn cancel_wait(&mut self, key: ConnectionKey, sequence: u64, now: Time) -> bool {
-        let Some(entry) = self.connections[key].waits.get_mut(&sequence) else { return false };
-        entry.is_cancelled = true;
+    /// Cancels the wait of the request at `sequence`. The cancellation is answered when the wait has ended. A shard may
+    /// place the request at this moment, and a crash before that outcome must leave both requests without an answer.
+    pub(super) fn cancel_wait(&mut self, asker: Asker, sequence: u64) {
+        let Asker { connection: key, started: now, .. } = asker;
+        let Some(entry) = self.connections[key].waits.get_mut(&sequence) else {
+            return self.answer(asker, &CancelReply { waited: false }, now);
+        };
+        entry.cancels.push(asker);
         let operation = entry.operation;
         self.end_wait(operation, WaitEnd::Cancelled, now);
-        true
+    }
+
+    /// Answers a request that waited, and then the requests that cancelled the wait. The journal gets these answers
+    /// together.
+    pub(super) fn answer_wait(&mut self, asker: Asker, complete: &Complete, is_taken_back: bool, now: Time) {
+        let ended = self.connections[asker.connection].ends_wait(asker.sequence, is_taken_back);
+        if !ended.is_forgotten {
+            if let Complete::Place(reply) = complete {
+                self.note_unplaced(asker, reply);
+            }
+            self.answer_complete(asker, complete, now);
+        }
+        for cancel in ended.cancels {
+            self.answer(cancel, &CancelReply { waited: true }, now);
+        }
     }
 
     /// Ends all waits of a connection that is no longer read.

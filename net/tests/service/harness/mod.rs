@@ -4,6 +4,7 @@
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses its part")]
 
+pub mod bed;
 mod build;
 pub use build::*;
 pub mod golden;

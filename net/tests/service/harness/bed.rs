@@ -1,0 +1,153 @@
+//! The connections of one I/O thread and a shard, without sockets. Each runs when a test says so.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{self, ShardRunner};
+use wharf_core::ids::Incarnation;
+use wharf_core::journal::{Changes, JournalFeed, Unit};
+use wharf_core::link::Clock;
+use wharf_core::state::{SessionChange, SessionRecord, StoreState};
+use wharf_core::time::Time;
+use wharf_net::codec::{Extension, decode_body, decode_frame, encode_body};
+use wharf_net::protocol::{
+    Acknowledged, CancelRequest, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Hello, HelloReply, Kind,
+    MODE_WAIT_UNTIL, PlaceRequest, Resume,
+};
+use wharf_net::session::connections::{ConnectionKey, ConnectionService, Unobserved};
+use wharf_net::session::shared::{Hangup, SessionShared, Settings};
+
+use super::{Frame, ask, extended, header, request};
+
+/// The time at which a bed begins.
+pub const NOW: Time = Time(1_000_000_000);
+
+/// The sequence of the placement that waits.
+pub const WAIT: u64 = 1;
+
+/// How long a placement waits, in ns.
+pub const PATIENCE_NS: u64 = 1_000_000_000;
+
+struct At(Time);
+
+impl Clock for At {
+    fn now(&self) -> Time {
+        self.0
+    }
+}
+
+struct NoHangup;
+
+impl Hangup for NoHangup {
+    fn hang_up(&self, _code: u32, _reason: &'static [u8]) {}
+}
+
+/// The connections of an I/O thread, and a shard without nodes.
+pub struct Bed {
+    pub now: Time,
+    pub service: ConnectionService,
+    pub shared: Arc<SessionShared>,
+    shard: ShardRunner,
+    journal: JournalFeed,
+}
+
+impl Bed {
+    pub fn new() -> Self {
+        Self::restored(Vec::new(), NOW)
+    }
+
+    /// Starts at `now` with the sessions of an earlier start.
+    pub fn restored(sessions: Vec<SessionRecord>, now: Time) -> Self {
+        let config = EngineConfig { journal: true, ..EngineConfig::default() };
+        let wakers = vec![Waker::noop().clone(); 2];
+        let mut engine =
+            Engine::open(StoreState::default(), &config, wakers).expect("the numbers are in range");
+        let shared = SessionShared::new([1; 16], Incarnation(1), Settings::default(), Box::new(|| [7; 16]));
+        shared.restore_sessions(sessions, now);
+        let shared = Arc::new(shared);
+        let port = engine.ports.pop().expect("one for each waker");
+        let waker = Waker::noop().clone();
+        Self {
+            now,
+            service: ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker),
+            shared,
+            shard: engine.runners.pop().expect("one shard"),
+            journal: engine.journal.take().expect("the engine notes effects"),
+        }
+    }
+
+    /// Connects, and says hello. An exact client acknowledges waits individually. Returns the first reply.
+    pub fn greet(&mut self, is_exact: bool, resume: Option<Resume>) -> (ConnectionKey, Frame) {
+        let key = self.service.open(Arc::new(NoHangup));
+        let mut none = Vec::new();
+        encode_body(&Acknowledged::default(), &mut none);
+        let exactly = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &none };
+        let extensions = if is_exact { std::slice::from_ref(&exactly) } else { &[] };
+        let hello = Hello { version_min: 1, version_max: 1, client: "bed".to_owned(), resume };
+        self.service.receive(key, &extended(header(Kind::Hello, 0), extensions, &hello), self.now);
+        self.write();
+        let mut replies = self.replies(key);
+        (key, replies.remove(0))
+    }
+
+    /// Connects, and says hello.
+    pub fn connect(&mut self, is_exact: bool, resume: Option<Resume>) -> (ConnectionKey, HelloReply) {
+        let (key, reply) = self.greet(is_exact, resume);
+        (key, decode_body(&reply.payload).expect("a hello").0)
+    }
+
+    /// Asks for a placement that waits for [`PATIENCE_NS`] from the begin of the first bed on.
+    pub fn place(&mut self, key: ConnectionKey) {
+        let place = PlaceRequest { mode: MODE_WAIT_UNTIL, deadline: NOW.0 + PATIENCE_NS, ..ask(1, 0, 0) };
+        self.service.receive(key, &request(Kind::Place, WAIT, &place), self.now);
+    }
+
+    pub fn cancel(&mut self, key: ConnectionKey, sequence: u64) {
+        let cancel = CancelRequest { sequence: WAIT };
+        self.service.receive(key, &request(Kind::CancelWait, sequence, &cancel), self.now);
+    }
+
+    pub fn run_shard(&mut self) {
+        self.shard.run_batch(&At(self.now), &mut executor::Unobserved);
+        self.service.poll(self.now);
+    }
+
+    /// Lets everything become durable. Returns the units.
+    pub fn units(&mut self) -> Vec<Unit> {
+        let mut units = Vec::new();
+        self.journal.take(&mut units);
+        self.journal.set_durable(self.journal.position());
+        self.service.poll(self.now);
+        units
+    }
+
+    /// Lets everything become durable. Returns the requests that each unit answers, by sequence.
+    pub fn write(&mut self) -> Vec<Vec<u64>> {
+        self.units().iter().map(answered).filter(|answered| !answered.is_empty()).collect()
+    }
+
+    /// Returns the replies that the peer took.
+    pub fn replies(&mut self, key: ConnectionKey) -> Vec<Frame> {
+        let output = self.service.take_output(key);
+        let mut rest = &output.bytes[..];
+        let mut frames = Vec::new();
+        while let Some(frame) = decode_frame(rest, FRAME_BYTES_MAX).expect("frames") {
+            let (bytes, left) = rest.split_at(frame.bytes);
+            let payload = frame.payload.to_vec();
+            frames.push(Frame { header: frame.header, payload, bytes: bytes.to_vec() });
+            rest = left;
+        }
+        self.service.written(key, output.replies, output.bytes.len(), false, self.now);
+        frames
+    }
+}
+
+fn answered(unit: &Unit) -> Vec<u64> {
+    let Changes::Sessions(changes) = &unit.changes else { return Vec::new() };
+    let answered = changes.iter().filter_map(|change| match change {
+        SessionChange::Answered(origin, _) => Some(origin.sequence),
+        _ => None,
+    });
+    answered.collect()
+}

@@ -37,6 +37,7 @@ pub use print::say;
 use wharf_net::client::ClientError;
 
 use crate::config::ConfigError;
+use crate::daemon::{DaemonError, EXIT_JOURNAL_FAILED};
 
 /// A placement service. Control planes ask it where work should run; it answers in microseconds and keeps the
 /// books.
@@ -143,6 +144,8 @@ fn status_of(error: &anyhow::Error) -> u8 {
         2
     } else if matches!(error.downcast_ref(), Some(ClientError::Fault(_))) {
         1
+    } else if matches!(error.downcast_ref(), Some(DaemonError::JournalFull { .. })) {
+        EXIT_JOURNAL_FAILED
     } else {
         3
     }

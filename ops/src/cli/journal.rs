@@ -96,7 +96,18 @@ pub(super) struct ImportArgs {
     store: StoreArgs,
 }
 
+/// Leaves panics of the database over a damaged file to those who get them as errors.
+fn report_other_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !journal::becomes_error() {
+            report(panic);
+        }
+    }));
+}
+
 pub(super) fn run(command: JournalCommand) -> anyhow::Result<Ended> {
+    report_other_panics();
     match command {
         JournalCommand::Check(args) => check(&args),
         JournalCommand::Dump(args) => dump(&args),
@@ -194,6 +205,9 @@ fn say_check(checked: &Checked) {
         say(format_args!(
             "the database of the journal is damaged; these are the values that are whole in its file"
         ));
+    }
+    if checked.is_salvaged && checked.tail.is_none() {
+        say(format_args!("the checkpoint has all books: move `journal.redb` away"));
     }
     say_damage(&checked.damage);
     if let Some(broken) = &checked.broken {

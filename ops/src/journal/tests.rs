@@ -16,6 +16,8 @@ use super::value::{Before, Content, Header, encode, encode_unit};
 use super::{Durability, Log, Recovery, Store, check, export_stopped, import, repair, verify};
 use crate::file_error::FileError;
 
+mod damage;
+
 const PARTITIONS: u16 = 4;
 const PARTITION: PartitionId = PartitionId(1);
 

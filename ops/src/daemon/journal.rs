@@ -195,9 +195,9 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
                 // Relaxed: a number that only grows; reading it late only keeps values longer.
                 let needed_from = inbox.needed_from.load(Ordering::Relaxed);
                 writer.trim(needed_from).unwrap_or_else(|error| fail(&error));
-                let (last, first) = writer.store().bounds().unwrap_or_else(|error| fail(&error));
+                let kept = writer.store().bounds().unwrap_or_else(|error| fail(&error)).count();
                 // Relaxed: a statistic; nothing depends on its order.
-                writer.counters().kept.store(last + 1 - first, Ordering::Relaxed);
+                writer.counters().kept.store(kept, Ordering::Relaxed);
                 let tail = writer.counters().tail_bytes.load(Ordering::Relaxed);
                 // Relaxed: only this thread sets it, and the other thread clears it once it is done.
                 if tail >= checkpoint_bytes && !inbox.is_busy.swap(true, Ordering::Relaxed) {
@@ -213,7 +213,7 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
                 }
                 if is_stopped {
                     // Values that were made and not appended have numbers too, so the end of the writer is too far.
-                    let (last, _) = writer.store().bounds().unwrap_or_else(|error| fail(&error));
+                    let last = writer.store().bounds().unwrap_or_else(|error| fail(&error)).last;
                     let lost = writer.behind();
                     error!(
                         lost,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable, TableError};
+use wharf_core::journal::Bounds;
 
 use super::checkpoint::{HASH, NUMBERS, ROWS};
 use super::files::{Directory, IN_USE};
@@ -61,7 +62,7 @@ impl Export {
         let from = head.number("from");
         let has_journal = head.number("journal") == 1;
         // After the checkpoint: what its pages show is durable by now.
-        let (first, last) = values.bounds().map_err(|error| FileError::new(&path, error))?;
+        let Bounds { first, last } = values.bounds().map_err(|error| FileError::new(&path, error))?;
         let to = if has_journal && last >= from { last } else { 0 };
         if to > 0 && first > from {
             let message =

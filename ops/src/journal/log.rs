@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
-use wharf_core::journal::{Append, JournalStore, StoreError};
+use wharf_core::journal::{Append, Bounds, JournalStore, StoreError};
 
 use super::files::{Files, OpenError, Opened, open_database, open_error};
 use super::guard::{Handle, each_row, guarded};
@@ -252,21 +252,21 @@ impl LogReader {
     /// # Errors
     /// When the storage cannot be read.
     pub fn first(&self) -> Result<Option<u64>, StoreError> {
-        let (first, _) = self.bounds()?;
-        Ok((first > 0).then_some(first))
+        let bounds = self.bounds()?;
+        Ok((bounds.count() > 0).then_some(bounds.first))
     }
 
-    /// Returns the numbers of the first and of the last append that are there. 0 and 0 if there is none.
+    /// Returns which appends are there.
     ///
     /// # Errors
     /// When the storage cannot be read.
-    pub fn bounds(&self) -> Result<(u64, u64), StoreError> {
+    pub fn bounds(&self) -> Result<Bounds, StoreError> {
         let shared = read(&self.database);
         let ends = guarded(|| -> Result<_, redb::Error> {
             let values = database(&shared).begin_read()?.open_table(VALUES)?;
-            let first = values.first()?.map_or(0, |(number, _)| number.value());
+            let first = values.first()?.map_or(1, |(number, _)| number.value());
             let last = values.last()?.map_or(0, |(number, _)| number.value());
-            Ok((first, last))
+            Ok(Bounds { first, last })
         });
         ends.map_err(failed)
     }
@@ -314,8 +314,8 @@ impl JournalStore for Log {
         self.reader().read(from, each)
     }
 
-    fn bounds(&mut self) -> Result<(u64, u64), StoreError> {
-        Ok((self.last, self.first))
+    fn bounds(&mut self) -> Result<Bounds, StoreError> {
+        Ok(Bounds { first: self.first, last: self.last })
     }
 
     fn trim(&mut self, number: u64) -> Result<(), StoreError> {

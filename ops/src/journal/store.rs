@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use tracing::warn;
 use wharf_core::ids::Incarnation;
-use wharf_core::journal::{Changes, JournalStore};
+use wharf_core::journal::{Bounds, Changes, JournalStore};
 use wharf_core::limits::PARTITIONS_MAX;
 use wharf_core::link::lock;
 use wharf_core::recovery::{Rebuild, TakenBack};
@@ -256,7 +256,7 @@ impl Store {
             return Ok(None);
         }
         let mut log = self.log.take().expect("a store begins once");
-        let (last, _) = log.bounds().map_err(|error| self.log_error(error))?;
+        let Bounds { last, .. } = log.bounds().map_err(|error| self.log_error(error))?;
         let is_new = !clean && !journal;
         if is_new {
             self.write(state, last + 1)?;
@@ -469,7 +469,7 @@ impl Store {
         let Self { log, heads, recovery, files, .. } = self;
         let log = log.as_mut().expect("the log is there until the store begins");
         let of_log = |message: String| ReadError::Journal(FileError::new(&files.path(log::FILE), message));
-        let (last, first) = log.bounds().map_err(|error| of_log(error.to_string()))?;
+        let Bounds { first, last } = log.bounds().map_err(|error| of_log(error.to_string()))?;
         if last + 1 < from || (last >= from && first > from) {
             let message = format!(
                 "the journal has appends {first} to {last}, and the checkpoint needs those from {from}"

@@ -389,6 +389,11 @@ fn checkpoints_bound_the_journal() {
     let per_mib = DRAINS as f64 * 1048576.0 / bytes;
     let most = samples.iter().map(|[kept, ..]| *kept).fold(0.0, f64::max);
     assert!(most < 3.0 * per_mib + STEP, "{most} appends are kept, {per_mib} per MiB: {samples:?}");
+    let kept = metric(&service, "wharf_journal_kept_bytes");
+    assert!(
+        kept > 0.0 && kept < (3.0 * per_mib + STEP) * 1048576.0 / per_mib,
+        "{kept} bytes are kept: {samples:?}"
+    );
     let journal = metric(&service, "wharf_file_bytes{file=\"journal.redb\"}");
     let on_disk = fs::metadata(site.path("data").join("journal.redb")).expect("it is there").len();
     assert_eq!(journal, on_disk as f64);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Ended;
 use super::connect::ConnectArgs;
 use super::export::export;
-use super::print::{self, say};
+use super::print::{self, say, store_id};
 use crate::config::default_data_dir;
 use crate::journal::{self, Checked, Counts, Damage, End, Imported, Portable, Repaired, Tail};
 
@@ -119,11 +119,6 @@ pub(super) fn run(command: JournalCommand) -> anyhow::Result<Ended> {
         }
         JournalCommand::Import(args) => import(&args),
     }
-}
-
-/// Formats the identity of a store.
-fn store_id(id: [u8; 16]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn counts_view(counts: &Counts) -> Value {

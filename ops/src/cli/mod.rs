@@ -1,7 +1,7 @@
 //! The commands of `wharf`.
 //!
-//! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no connection,
-//! or the service could not start or continue.
+//! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no connection, a file that
+//! cannot be used, or the service could not start or continue; 74 it could not write its journal to the end.
 
 mod adopt;
 mod agent;
@@ -47,7 +47,8 @@ use crate::daemon::{DaemonError, EXIT_JOURNAL_FAILED};
     version,
     propagate_version = true,
     after_help = "Exit status: 0 done; 1 refused, or a fault found; 2 wrong usage or settings; 3 no connection, \
-                  or the service could not start or go on."
+                  a file that cannot be used, or the service could not start or go on; 74 it could not write its \
+                  journal."
 )]
 struct Cli {
     #[command(subcommand)]

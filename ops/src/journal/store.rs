@@ -209,13 +209,14 @@ impl Store {
         &self.heads
     }
 
-    /// Notes that this incarnation may have issued ids, although the books do not say so.
+    /// Notes that ids were issued which the books do not have: by the incarnations up to `seen`, and by those that the store
+    /// knows. One more is noted, because the last of them may be in the books, but not with all of its ids.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub(super) fn set_issued(&mut self, issued: Incarnation) -> Result<(), FileError> {
+    pub(super) fn skip_issued(&mut self, seen: Incarnation) -> Result<(), FileError> {
         let known = self.number(ISSUED).map_err(|error| self.error(error))?;
-        self.set(&[(ISSUED, known.max(u64::from(issued.0)))])
+        self.set(&[(ISSUED, known.max(u64::from(seen.0)) + 1)])
     }
 
     fn error(&self, error: impl Into<ReadError>) -> FileError {

@@ -1,6 +1,7 @@
 //! The data directory of the real service: bounded, full, read-only, of another user, and on a disk whose syncs fail.
 //!
-//! A test that needs a right or a tool that is not there says so and ends. As root on Linux, all of them run.
+//! A test that needs a right or a tool that is not there says so and ends, or fails if `WHARF_REQUIRE_DISK_TESTS` is 1. As
+//! root on Linux, all of them run.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -25,6 +26,14 @@ const NODES: u32 = 200;
 /// A user without rights.
 const NOBODY: u32 = 65534;
 
+/// Says why a test cannot run here. Fails it if it must run.
+#[track_caller]
+fn skip(why: std::fmt::Arguments<'_>) {
+    let must_run = std::env::var("WHARF_REQUIRE_DISK_TESTS").is_ok_and(|value| value == "1");
+    assert!(!must_run, "WHARF_REQUIRE_DISK_TESTS is 1, and this test cannot run: {why}");
+    println!("skipped: {why}");
+}
+
 /// A file system of limited size, until it is dropped.
 struct Mount(PathBuf);
 
@@ -38,7 +47,7 @@ impl Mount {
         match mounted {
             Ok(output) if output.status.success() => Some(Self(path)),
             other => {
-                println!("skipped: a file system of limited size cannot be mounted here: {other:?}");
+                skip(format_args!("a file system of limited size cannot be mounted here: {other:?}"));
                 None
             }
         }
@@ -261,7 +270,7 @@ fn can_drop_rights(site: &Site) -> bool {
     let ran = site.wharf(&["--version"]).uid(NOBODY).gid(NOBODY).output();
     let can = ran.as_ref().is_ok_and(|output| output.status.success());
     if !can {
-        println!("skipped: a process of another user cannot be started here: {ran:?}");
+        skip(format_args!("a process of another user cannot be started here: {ran:?}"));
     }
     can
 }
@@ -326,8 +335,7 @@ fn a_failed_sync_ends_the_process_with_its_status_and_acknowledges_nothing() {
     let library = site.path("failing_sync.so");
     let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
     if !built.as_ref().is_ok_and(|output| output.status.success()) {
-        println!("skipped: there is no C compiler here, so no sync can be made to fail: {built:?}");
-        return;
+        return skip(format_args!("there is no C compiler here, so no sync can be made to fail: {built:?}"));
     }
     let failing = site.path("syncs-fail");
     let mut service = site.serve_changed(&["--shards", "1"], |command| {

@@ -13,7 +13,7 @@
 mod feed;
 pub use feed::{JournalFeed, JournalPort};
 mod store;
-pub use store::{Append, JournalStore, StoreError, Stream};
+pub use store::{Append, Bounds, JournalStore, StoreError, Stream};
 
 use std::sync::Arc;
 

@@ -53,6 +53,23 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+/// The appends that a storage has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The number of the first one. One more than `last` if there is none.
+    pub first: u64,
+    /// The number of the last one. 0 if there never was one.
+    pub last: u64,
+}
+
+impl Bounds {
+    /// Returns how many there are.
+    #[must_use]
+    pub fn count(self) -> u64 {
+        self.last + 1 - self.first
+    }
+}
+
 /// The storage of a journal. Embedded storage completes an append at once; a replicated one may take
 /// milliseconds and have several under way.
 pub trait JournalStore: Send {
@@ -74,11 +91,11 @@ pub trait JournalStore: Send {
     /// When the storage cannot be read.
     fn read(&mut self, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError>;
 
-    /// Returns the number of the last append, and that of the first one that is kept. 0 if there was none.
+    /// Returns which appends are kept.
     ///
     /// # Errors
     /// When the storage cannot be read.
-    fn bounds(&mut self) -> Result<(u64, u64), StoreError>;
+    fn bounds(&mut self) -> Result<Bounds, StoreError>;
 
     /// Drops appends before `number`, which a checkpoint covers.
     ///

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Ended;
 use super::connect::ConnectArgs;
 use super::export::export;
-use super::print::{self, say};
+use super::print::{self, say, store_id};
 use crate::config::default_data_dir;
 use crate::journal::{self, Checked, Counts, Damage, End, Imported, Portable, Repaired, Tail};
 
@@ -96,7 +96,18 @@ pub(super) struct ImportArgs {
     store: StoreArgs,
 }
 
+/// Leaves panics of the database over a damaged file to those who get them as errors.
+fn report_other_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !journal::becomes_error() {
+            report(panic);
+        }
+    }));
+}
+
 pub(super) fn run(command: JournalCommand) -> anyhow::Result<Ended> {
+    report_other_panics();
     match command {
         JournalCommand::Check(args) => check(&args),
         JournalCommand::Dump(args) => dump(&args),
@@ -108,11 +119,6 @@ pub(super) fn run(command: JournalCommand) -> anyhow::Result<Ended> {
         }
         JournalCommand::Import(args) => import(&args),
     }
-}
-
-/// Formats the identity of a store.
-fn store_id(id: [u8; 16]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn counts_view(counts: &Counts) -> Value {
@@ -194,6 +200,9 @@ fn say_check(checked: &Checked) {
         say(format_args!(
             "the database of the journal is damaged; these are the values that are whole in its file"
         ));
+    }
+    if checked.is_salvaged && checked.tail.is_none() {
+        say(format_args!("the checkpoint has all books: move `journal.redb` away"));
     }
     say_damage(&checked.damage);
     if let Some(broken) = &checked.broken {

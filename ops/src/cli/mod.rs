@@ -1,7 +1,7 @@
 //! The commands of `wharf`.
 //!
-//! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no connection,
-//! or the service could not start or continue.
+//! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no connection, a file that
+//! cannot be used, or the service could not start or continue; 74 it could not write its journal to the end.
 
 mod adopt;
 mod agent;
@@ -37,6 +37,7 @@ pub use print::say;
 use wharf_net::client::ClientError;
 
 use crate::config::ConfigError;
+use crate::daemon::{DaemonError, EXIT_JOURNAL_FAILED};
 
 /// A placement service. Control planes ask it where work should run; it answers in microseconds and keeps the
 /// books.
@@ -46,7 +47,8 @@ use crate::config::ConfigError;
     version,
     propagate_version = true,
     after_help = "Exit status: 0 done; 1 refused, or a fault found; 2 wrong usage or settings; 3 no connection, \
-                  or the service could not start or go on."
+                  a file that cannot be used, or the service could not start or go on; 74 it could not write its \
+                  journal."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -143,6 +145,8 @@ fn status_of(error: &anyhow::Error) -> u8 {
         2
     } else if matches!(error.downcast_ref(), Some(ClientError::Fault(_))) {
         1
+    } else if matches!(error.downcast_ref(), Some(DaemonError::JournalFull { .. })) {
+        EXIT_JOURNAL_FAILED
     } else {
         3
     }

@@ -25,6 +25,11 @@ pub fn say(line: fmt::Arguments<'_>) {
     }
 }
 
+/// Formats the identity of a store.
+pub(super) fn store_id(id: [u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Formats an amount from the wire.
 pub(super) fn units(units: impl Into<i64>) -> String {
     let units = units.into();

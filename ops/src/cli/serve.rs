@@ -19,6 +19,7 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 use super::Ended;
 use crate::config::{Config, ConfigError, Overrides};
 use crate::daemon::Daemon;
+use crate::journal;
 use crate::metrics::Metrics;
 use wharf_net::server::RegistrarHandle;
 
@@ -108,10 +109,13 @@ fn start_logging(config: &Config, format: LogFormat) -> anyhow::Result<LogFilter
 }
 
 /// Aborts the process when a thread panics. A panic is a broken invariant, and the service must not answer
-/// from books that may be wrong.
+/// from books that may be wrong. A panic of the database over a damaged file becomes an error of the start.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        if journal::becomes_error() {
+            return;
+        }
         report(panic);
         error!(%panic, "a broken invariant stops the service");
         std::process::abort();

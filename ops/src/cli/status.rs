@@ -6,7 +6,7 @@ use wharf_net::protocol::{ResourceStatus, ShardStatusBody, StatusReply, StatusRe
 
 use super::Ended;
 use super::connect::ConnectArgs;
-use super::print::{say, sum, table};
+use super::print::{say, store_id, sum, table};
 
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
@@ -39,7 +39,7 @@ fn shard_view(shard: &ShardStatusBody) -> Value {
 fn status_view(status: &StatusReply) -> Value {
     json!({
         "software": status.server.software,
-        "store": store(status),
+        "store": store_id(status.server.store),
         "incarnation": status.server.incarnation,
         "uptime_seconds": status.uptime / 1_000_000_000,
         "resident_bytes": status.resident_bytes,
@@ -52,15 +52,10 @@ fn status_view(status: &StatusReply) -> Value {
     })
 }
 
-/// Formats the identity of the store.
-fn store(status: &StatusReply) -> String {
-    status.server.store.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Prints the status for people.
 fn say_status(status: &StatusReply, is_audited: bool) {
     let server = &status.server;
-    let store = store(status);
+    let store = store_id(server.store);
     say(format_args!("{}, store {store}, incarnation {}", server.software, server.incarnation));
     let waiting = &status.waiting;
     say(format_args!(

@@ -21,8 +21,8 @@ use super::{DaemonError, ServiceClock, threads};
 use crate::config::Config;
 use crate::journal::{Checkpointer, Heads, JournalCounters, JournalWriter, Log, Store, Written};
 
-/// The exit status of a process that does not know what its journal has.
-pub const EXIT_JOURNAL_FAILED: i32 = 74;
+/// The exit status of a process that could not write its journal to the end.
+pub const EXIT_JOURNAL_FAILED: u8 = 74;
 
 /// How often a full disk is tried again.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
@@ -42,7 +42,7 @@ pub(super) enum Told {
 /// The running threads.
 pub(super) struct Journal {
     stop: StopSignal,
-    writer: JoinHandle<u64>,
+    writer: JoinHandle<Stopped>,
     checkpoints: JoinHandle<()>,
     inbox: Arc<Inbox>,
     events: Events,
@@ -139,17 +139,29 @@ impl Journal {
     }
 }
 
+/// How the thread that writes the journal ended.
+struct Stopped {
+    /// The last append.
+    last: u64,
+    /// Units that the full disk did not take.
+    lost: u64,
+}
+
 /// A journal without checkpoints.
 pub(super) struct StoppedCheckpoints {
     stop: StopSignal,
-    writer: JoinHandle<u64>,
+    writer: JoinHandle<Stopped>,
 }
 
 impl StoppedCheckpoints {
     /// Writes what is left. Everything that puts units in must have ended. Returns the number of the last append.
+    ///
+    /// # Errors
+    /// When the disk is full. A checkpoint would then hold changes that no event tells, so none may be written.
     pub(super) async fn finish(self) -> Result<u64, DaemonError> {
         self.stop.stop();
-        threads::join("wharf-journal".to_owned(), self.writer).await
+        let Stopped { last, lost } = threads::join("wharf-journal".to_owned(), self.writer).await?;
+        if lost > 0 { Err(DaemonError::JournalFull { last, lost }) } else { Ok(last) }
     }
 }
 
@@ -159,14 +171,14 @@ fn port_kinds(state: &StoreState) -> Arc<wharf_core::resource::ResourceRegistry>
     Arc::new(kinds.expect("the registrar of this start has them"))
 }
 
-/// Writes the journal until it is stopped and everything is written. Returns the number of the last append.
-fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u64) -> u64 {
+/// Writes the journal until it is stopped, and everything is written or the disk is full.
+fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u64) -> Stopped {
     writer.feed().set_current();
     let mut was_full = false;
     loop {
         let is_stopped = writer.feed().is_stopped();
         match writer.write() {
-            Ok(Written::Nothing) if is_stopped => return writer.end().0 - 1,
+            Ok(Written::Nothing) if is_stopped => return Stopped { last: writer.end().0 - 1, lost: 0 },
             Ok(Written::Nothing) => {
                 if writer.feed().fall_asleep() {
                     thread::park();
@@ -183,9 +195,9 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
                 // Relaxed: a number that only grows; reading it late only keeps values longer.
                 let needed_from = inbox.needed_from.load(Ordering::Relaxed);
                 writer.trim(needed_from).unwrap_or_else(|error| fail(&error));
-                let (last, first) = writer.store().bounds().unwrap_or_else(|error| fail(&error));
+                let kept = writer.store().bounds().unwrap_or_else(|error| fail(&error)).count();
                 // Relaxed: a statistic; nothing depends on its order.
-                writer.counters().kept.store(last + 1 - first, Ordering::Relaxed);
+                writer.counters().kept.store(kept, Ordering::Relaxed);
                 let tail = writer.counters().tail_bytes.load(Ordering::Relaxed);
                 // Relaxed: only this thread sets it, and the other thread clears it once it is done.
                 if tail >= checkpoint_bytes && !inbox.is_busy.swap(true, Ordering::Relaxed) {
@@ -200,10 +212,14 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
                     warn!("the disk of the journal is full: nothing is acknowledged until there is room");
                 }
                 if is_stopped {
-                    error!("the disk of the journal is full: what was not acknowledged is lost");
                     // Values that were made and not appended have numbers too, so the end of the writer is too far.
-                    let (last, _) = writer.store().bounds().unwrap_or_else(|error| fail(&error));
-                    return last;
+                    let last = writer.store().bounds().unwrap_or_else(|error| fail(&error)).last;
+                    let lost = writer.behind();
+                    error!(
+                        lost,
+                        last, "the disk of the journal is full: the changes in `lost` units are not written"
+                    );
+                    return Stopped { last, lost };
                 }
                 thread::park_timeout(FULL_PAUSE);
             }
@@ -215,7 +231,7 @@ fn run_writer(mut writer: JournalWriter<Log>, inbox: &Inbox, checkpoint_bytes: u
 /// Ends the process. It is unknown what is on disk, so nothing in flight may be called durable.
 fn fail(error: &dyn std::error::Error) -> ! {
     error!(%error, "the journal failed: this process ends, and what it did not acknowledge is decided by the next start");
-    process::exit(EXIT_JOURNAL_FAILED)
+    process::exit(EXIT_JOURNAL_FAILED.into())
 }
 
 /// Makes checkpoints and exports until it is told to stop.

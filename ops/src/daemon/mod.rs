@@ -87,9 +87,32 @@ pub enum DaemonError {
     /// An I/O thread failed.
     #[error(transparent)]
     Io(#[from] IoError),
+    /// The disk was full until the end.
+    #[error(
+        "the disk of the journal is full: the last {lost} units of changes are not written, and none of them was \
+         acknowledged; the next start has everything up to append {last}"
+    )]
+    JournalFull {
+        /// The last append.
+        last: u64,
+        /// Units that are not written.
+        lost: u64,
+    },
+    /// The checkpoint of a clean stop cannot be written.
+    #[error("{error}; the checkpoint of this stop is not written, so the next start {}", next_start(*has_journal))]
+    LastCheckpoint {
+        /// The cause.
+        error: FileError,
+        /// The journal has all that the checkpoint would have.
+        has_journal: bool,
+    },
     /// A thread panicked because of a bug.
     #[error("thread `{0}` stopped by a bug: see the log")]
     Panicked(String),
+}
+
+fn next_start(has_journal: bool) -> &'static str {
+    if has_journal { "continues from the journal" } else { "has empty books" }
 }
 
 /// How long a start took.
@@ -306,7 +329,7 @@ impl Daemon {
     /// Stops the service: takes no new requests, answers accepted ones, and writes the checkpoint.
     ///
     /// # Errors
-    /// When a thread panicked, or the checkpoint cannot be written.
+    /// When a thread panicked, or the journal or the checkpoint cannot be written.
     pub async fn stop(self) -> Result<(), DaemonError> {
         // A failed send means that all receivers have stopped already.
         let _ = self.shutdown.send(true);
@@ -349,7 +372,10 @@ impl Daemon {
             sessions: self.shared.sessions.session_records(),
             ..StoreState::collect(self.incarnation, self.clock.now(), registrar.state(), shards)
         };
-        self.store.checkpoint(&state, last)?;
+        let has_journal = last.is_some();
+        self.store
+            .checkpoint(&state, last)
+            .map_err(|error| DaemonError::LastCheckpoint { error, has_journal })?;
         info!(books = %state.books_hash(), "stopped; the state is written");
         Ok(served?)
     }

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{Database, TableDefinition, WriteTransaction};
 use wharf_core::hash::{StateHasher, stable_hash};
 use wharf_core::journal::Stream;
 use wharf_core::state::{PartitionState, StoreState};
 use wharf_net::codec::{decode_stored, encode_body};
 
+use super::guard::{each_row, guarded};
 use super::row::{self, Row};
 use super::store::{IDENTITY, ReadError, damage};
 use super::writer::Heads;
@@ -181,30 +182,34 @@ pub(super) fn add_numbers(hasher: &mut StateHasher, state: &StoreState) {
 /// Reads a checkpoint into a state that has its numbers, after a check that the rows are as they were written. Returns
 /// the heads of the streams.
 pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) -> Result<Heads, ReadError> {
-    let rows = transaction.open_table(ROWS)?;
+    let rows =
+        || guarded(|| -> Result<_, redb::Error> { Ok(transaction.open_table(ROWS)?.range::<u64>(..)?) });
     let mut hasher = StateHasher::new("checkpoint");
-    for row in rows.iter()? {
-        hasher.number(stable_hash(row?.1.value()));
-    }
+    each_row(rows()?, |_, bytes| {
+        hasher.number(stable_hash(bytes));
+        Ok::<_, redb::Error>(true)
+    })?;
     add_numbers(&mut hasher, state);
-    let written = transaction.open_table(HASH)?.get(())?.map(|hash| hash.value());
+    let written = guarded(|| -> Result<_, redb::Error> {
+        Ok(transaction.open_table(HASH)?.get(())?.map(|hash| hash.value()))
+    })?;
     if written != Some(hasher.finish().0) {
         return Err(damage("its rows are not those of its last checkpoint"));
     }
     let mut reader = row::Reader::new(state);
     let mut count = 0;
-    for row in rows.iter()? {
-        let (_, bytes) = row?;
-        let mut left = bytes.value();
+    each_row(rows()?, |_, bytes| {
+        let mut left = bytes;
         while !left.is_empty() {
             let added = decode_stored(left).map_err(Into::into).and_then(|(row, read)| {
                 left = &left[read..];
                 reader.add(row)
             });
-            added.map_err(|error| damage(format_args!("row {count}: {error}")))?;
+            added.map_err(|error: anyhow::Error| damage(format_args!("row {count}: {error}")))?;
             count += 1;
         }
-    }
+        Ok::<_, ReadError>(true)
+    })?;
     let streams = reader.streams();
     // The pages of a shard have its nodes in another order.
     state.partitions.iter_mut().for_each(PartitionState::sort);

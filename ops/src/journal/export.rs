@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable, TableError};
+use wharf_core::journal::Bounds;
 
 use super::checkpoint::{HASH, NUMBERS, ROWS};
 use super::files::{Directory, IN_USE};
+use super::guard::{each_row, guarded};
 use super::log::{self, LogReader};
 use super::overlay::Overlay;
 use super::portable::{Encoder, End, Head, Tag};
@@ -56,11 +58,11 @@ impl Export {
         let path = store.path();
         let failed = |error: redb::Error| FileError::new(&path, error);
         let checkpoint = store.begin_read().map_err(failed)?;
-        let head = read_head(&checkpoint, store.id()).map_err(failed)?;
+        let head = guarded(|| read_head(&checkpoint, store.id())).map_err(failed)?;
         let from = head.number("from");
         let has_journal = head.number("journal") == 1;
         // After the checkpoint: what its pages show is durable by now.
-        let (first, last) = values.bounds().map_err(|error| FileError::new(&path, error))?;
+        let Bounds { first, last } = values.bounds().map_err(|error| FileError::new(&path, error))?;
         let to = if has_journal && last >= from { last } else { 0 };
         if to > 0 && first > from {
             let message =
@@ -96,21 +98,27 @@ impl Export {
     }
 
     fn rows(&mut self, from: u64, out: &mut Vec<u8>) -> Result<Next, redb::Error> {
-        let rows = match self.checkpoint.open_table(ROWS) {
-            Ok(rows) => rows,
-            Err(TableError::TableDoesNotExist(_)) => return Ok(self.after_rows()),
-            Err(error) => return Err(error.into()),
-        };
-        let full = out.len() + PIECE_BYTES;
-        for row in rows.range(from..)? {
-            let (number, content) = row?;
-            if out.len() >= full {
-                return Ok(Next::Rows(number.value()));
+        let rows = guarded(|| -> Result<_, redb::Error> {
+            match self.checkpoint.open_table(ROWS) {
+                Ok(rows) => Ok(Some(rows.range(from..)?)),
+                Err(TableError::TableDoesNotExist(_)) => Ok(None),
+                Err(error) => Err(error.into()),
             }
-            self.encoder.record(Tag::Rows, content.value(), out);
-            self.end.rows += 1;
-        }
-        Ok(self.after_rows())
+        })?;
+        let Some(rows) = rows else { return Ok(self.after_rows()) };
+        let Self { encoder, end, .. } = self;
+        let full = out.len() + PIECE_BYTES;
+        let mut next = None;
+        each_row(rows, |number, content| {
+            if out.len() >= full {
+                next = Some(number);
+                return Ok(false);
+            }
+            encoder.record(Tag::Rows, content, out);
+            end.rows += 1;
+            Ok::<_, redb::Error>(true)
+        })?;
+        Ok(next.map_or_else(|| self.after_rows(), Next::Rows))
     }
 
     fn after_rows(&self) -> Next {

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
+use redb::{Builder, StorageBackend};
 use wharf_core::planted::{PlantedBug, is_planted};
 
+use super::guard::{Handle, guarded};
 use crate::file_error::FileError;
 
 /// The file whose lock keeps a second server away.
@@ -222,7 +223,7 @@ impl StorageBackend for Any {
 
 /// An open database.
 pub(super) struct Opened {
-    pub(super) database: Database,
+    pub(super) database: Handle,
     /// Its last commit was not whole, as after a crash during a write. The one before it is the last one now.
     pub(super) is_cut: bool,
 }
@@ -278,7 +279,11 @@ pub(super) fn open_database(
         let unfinished = format!("{name}{UNFINISHED}");
         let backend = open(&unfinished)?;
         backend.set_len(0).map_err(failed)?;
-        drop(Builder::new().create_with_backend(Any(backend)).map_err(|error| open_error(&path, &error))?);
+        drop(
+            Builder::new()
+                .create_with_backend(Any(backend))
+                .map_err(|error| open_error(&path, error.into()))?,
+        );
         let synced = Any(open(&unfinished)?).sync_data();
         synced.and_then(|()| files.rename(&unfinished, name)).map_err(failed)?;
     }
@@ -293,16 +298,33 @@ pub(super) fn open_database(
         of_callback.fetch_or((0.1..0.5).contains(&session.progress()), Ordering::Relaxed);
     });
     let backend = open(name)?;
-    let database = builder.create_with_backend(Any(backend)).map_err(|error| open_error(&path, &error))?;
-    Ok(Opened { database, is_cut: is_cut.load(Ordering::Relaxed) })
+    let database = guarded(|| builder.create_with_backend(Any(backend)));
+    let database = database.map_err(|error| open_error(&path, error))?;
+    Ok(Opened { database: Handle::new(database), is_cut: is_cut.load(Ordering::Relaxed) })
 }
 
-fn open_error(path: &Path, error: &DatabaseError) -> OpenError {
+/// Returns the error of a file that cannot be read. What the disk did not refuse is damage.
+pub(super) fn open_error(path: &Path, error: redb::Error) -> OpenError {
+    match damage_of(error) {
+        Ok(why) => OpenError::Damaged { path: path.to_owned(), why },
+        Err(error) => FileError::new(path, error).into(),
+    }
+}
+
+/// Returns what is wrong with the content of a file.
+///
+/// # Errors
+/// With `error`, if it does not come from the content.
+pub(super) fn damage_of(error: redb::Error) -> Result<String, redb::Error> {
     match error {
-        DatabaseError::Storage(StorageError::Corrupted(why)) => {
-            OpenError::Damaged { path: path.to_owned(), why: why.clone() }
+        redb::Error::Io(error)
+            if !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+        {
+            Err(redb::Error::Io(error))
         }
-        error => FileError::new(path, error).into(),
+        redb::Error::PreviousIo | redb::Error::DatabaseAlreadyOpen => Err(error),
+        redb::Error::Corrupted(why) => Ok(why),
+        error => Ok(error.to_string()),
     }
 }
 

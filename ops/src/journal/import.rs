@@ -105,13 +105,14 @@ pub fn import(file: &Path, data_dir: &Path) -> Result<Imported, FileError> {
     Ok(imported)
 }
 
-/// No range of ids is left for an import or a repair.
+/// No range of ids is left for an import.
 #[derive(Debug, thiserror::Error)]
-#[error("no range of ids is left: this store was imported or repaired too often")]
-pub(super) struct NoIdsLeft;
+#[error("no range of ids is left: this store was imported too often")]
+struct NoIdsLeft;
 
-/// Returns the last incarnation to skip if one after `last` may have issued ids.
-pub(super) fn skipped(last: Incarnation) -> Result<Incarnation, NoIdsLeft> {
+/// Returns the last incarnation to skip if any after `last` may issue ids. A store reaches it by starts only, also after a
+/// repair, so it never meets an import.
+fn skipped(last: Incarnation) -> Result<Incarnation, NoIdsLeft> {
     let issued = (last.0 / INCARNATIONS_SKIPPED).saturating_add(1).saturating_mul(INCARNATIONS_SKIPPED);
     if issued < INCARNATION_MAX { Ok(Incarnation(issued)) } else { Err(NoIdsLeft) }
 }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
-use wharf_core::journal::{Append, JournalStore, StoreError};
+use wharf_core::journal::{Append, Bounds, JournalStore, StoreError};
 
-use super::files::{Files, OpenError, Opened, open_database};
+use super::files::{Files, OpenError, Opened, open_database, open_error};
+use super::guard::{Handle, each_row, guarded};
 use super::retention::STEP;
 use crate::file_error::FileError;
 
@@ -24,7 +25,7 @@ const CACHE_BYTES: usize = 16 << 20;
 const ROOM_BYTES: u64 = 16 << 20;
 
 /// A database that readers share with the writer. `None` while it is opened again.
-type Shared = Arc<RwLock<Option<Database>>>;
+type Shared = Arc<RwLock<Option<Handle>>>;
 
 /// The values of a journal in one database.
 pub struct Log {
@@ -94,11 +95,20 @@ impl Log {
         // The old one is closed first.
         *shared = None;
         let Opened { database, is_cut } = open_database(&*self.files, FILE, self.syncs, CACHE_BYTES)?;
-        let ends = create(&database).map_err(|error| FileError::new(&self.path(), error))?;
+        let ends = guarded(|| create(&database)).map_err(|error| open_error(&self.path(), error))?;
         (self.first, self.last, self.epoch) = ends;
         self.is_cut = is_cut;
         *shared = Some(database);
         Ok(())
+    }
+
+    /// Reads all values, so that a damaged page is found.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn check_pages(&self) -> Result<(), OpenError> {
+        let read = self.reader().rows(0, &mut |_, _| true);
+        read.map_err(|error| open_error(&self.path(), error))
     }
 
     /// Returns whether the last append of the run before was not whole, and is cut off.
@@ -131,7 +141,7 @@ impl Log {
             }
             Ok(transaction.commit()?)
         };
-        drop().map_err(|error| FileError::new(&self.path(), error))?;
+        guarded(drop).map_err(|error| FileError::new(&self.path(), error))?;
         Ok(self.open_again()?)
     }
 
@@ -191,11 +201,11 @@ impl Log {
     }
 }
 
-fn read(shared: &Shared) -> impl Deref<Target = Option<Database>> {
+fn read(shared: &Shared) -> impl Deref<Target = Option<Handle>> {
     shared.read().expect("no thread panics with the lock")
 }
 
-fn database(shared: &Option<Database>) -> &Database {
+fn database(shared: &Option<Handle>) -> &Database {
     shared.as_ref().expect("a database that cannot be opened again ends the process")
 }
 
@@ -212,16 +222,16 @@ impl LogReader {
     /// # Errors
     /// When the storage cannot be read.
     pub fn read(&self, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError> {
+        self.rows(from, each).map_err(failed)
+    }
+
+    fn rows(&self, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), redb::Error> {
         let shared = read(&self.database);
-        let transaction = database(&shared).begin_read().map_err(failed)?;
-        let values = transaction.open_table(VALUES).map_err(failed)?;
-        for row in values.range(from..).map_err(failed)? {
-            let (number, value) = row.map_err(failed)?;
-            if !each(number.value(), value.value().1) {
-                break;
-            }
-        }
-        Ok(())
+        let rows = guarded(|| -> Result<_, redb::Error> {
+            let transaction = database(&shared).begin_read()?;
+            Ok(transaction.open_table(VALUES)?.range(from..)?)
+        })?;
+        each_row(rows, |number, (_, value)| Ok::<_, redb::Error>(each(number, value)))
     }
 
     /// Returns the value of an append, if it is kept.
@@ -229,11 +239,12 @@ impl LogReader {
     /// # Errors
     /// When the storage cannot be read.
     pub fn value(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let shared = read(&self.database);
-        let transaction = database(&shared).begin_read().map_err(failed)?;
-        let values = transaction.open_table(VALUES).map_err(failed)?;
-        let value = values.get(number).map_err(failed)?;
-        Ok(value.map(|value| value.value().1.to_vec()))
+        let mut found = None;
+        self.read(number, &mut |first, value| {
+            found = (first == number).then(|| value.to_vec());
+            false
+        })?;
+        Ok(found)
     }
 
     /// Returns the number of the first value that is kept.
@@ -241,21 +252,23 @@ impl LogReader {
     /// # Errors
     /// When the storage cannot be read.
     pub fn first(&self) -> Result<Option<u64>, StoreError> {
-        let (first, _) = self.bounds()?;
-        Ok((first > 0).then_some(first))
+        let bounds = self.bounds()?;
+        Ok((bounds.count() > 0).then_some(bounds.first))
     }
 
-    /// Returns the numbers of the first and of the last append that are there. 0 and 0 if there is none.
+    /// Returns which appends are there.
     ///
     /// # Errors
     /// When the storage cannot be read.
-    pub fn bounds(&self) -> Result<(u64, u64), StoreError> {
+    pub fn bounds(&self) -> Result<Bounds, StoreError> {
         let shared = read(&self.database);
-        let transaction = database(&shared).begin_read().map_err(failed)?;
-        let values = transaction.open_table(VALUES).map_err(failed)?;
-        let first = values.first().map_err(failed)?.map_or(0, |(number, _)| number.value());
-        let last = values.last().map_err(failed)?.map_or(0, |(number, _)| number.value());
-        Ok((first, last))
+        let ends = guarded(|| -> Result<_, redb::Error> {
+            let values = database(&shared).begin_read()?.open_table(VALUES)?;
+            let first = values.first()?.map_or(1, |(number, _)| number.value());
+            let last = values.last()?.map_or(0, |(number, _)| number.value());
+            Ok(Bounds { first, last })
+        });
+        ends.map_err(failed)
     }
 }
 
@@ -301,8 +314,8 @@ impl JournalStore for Log {
         self.reader().read(from, each)
     }
 
-    fn bounds(&mut self) -> Result<(u64, u64), StoreError> {
-        Ok((self.last, self.first))
+    fn bounds(&mut self) -> Result<Bounds, StoreError> {
+        Ok(Bounds { first: self.first, last: self.last })
     }
 
     fn trim(&mut self, number: u64) -> Result<(), StoreError> {

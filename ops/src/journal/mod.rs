@@ -24,6 +24,8 @@ pub use export::{Export, export_stopped};
 mod files;
 pub use files::{Directory, Files};
 mod group_row;
+mod guard;
+pub use guard::becomes_error;
 mod import;
 pub use import::{Imported, Portable, import, verify};
 mod log;

@@ -1,5 +1,6 @@
 //! `wharf journal repair`: drops the end of a journal, and keeps a copy of what was there.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use wharf_core::ids::Incarnation;
 
 use super::check::Tail;
 use super::files::Directory;
-use super::import::{remove, skipped};
+use super::import::remove;
 use super::log::{self, Log};
 use super::row::catalog_of;
 use super::salvage::Salvaged;
@@ -53,14 +54,9 @@ pub fn repair(data_dir: &Path, last: u64) -> Result<Repaired, FileError> {
     if last == end && salvaged.is_none() {
         return Ok(Repaired { last, dropped: None, damage: Vec::new(), copy: None });
     }
-    let is_damaged = salvaged.is_some() || !damage.is_empty();
-    let known = checkpoint.state.incarnation.0.max(u32::try_from(found.epoch).unwrap_or(u32::MAX));
-    // A damaged value may be the only one of its run.
-    let issued = if is_damaged { skipped(Incarnation(known)) } else { Ok(Incarnation(known)) };
-    let issued = issued.map_err(|message| FileError::new(&path, message))?;
-    let copy = data_dir.join(format!("journal-to-{end}.redb"));
-    copy_file(&path, &copy)?;
-    store.set_issued(issued)?;
+    let copy = keep_copy(&path, data_dir, end)?;
+    let found_epoch = u32::try_from(found.epoch).unwrap_or(u32::MAX);
+    store.skip_issued(checkpoint.state.incarnation.max(Incarnation(found_epoch)))?;
     store.break_history()?;
     match salvaged {
         Some(salvaged) => write_again(&salvaged, last, data_dir)?,
@@ -120,19 +116,34 @@ fn write_again(salvaged: &Salvaged, last: u64, data_dir: &Path) -> Result<(), Fi
     drop(log);
     let moved = || -> std::io::Result<()> {
         std::fs::rename(unfinished.join(log::FILE), data_dir.join(log::FILE))?;
-        std::fs::File::open(data_dir)?.sync_all()
+        File::open(data_dir)?.sync_all()
     };
     moved().map_err(|error| FileError::new(data_dir, error))?;
     remove(&unfinished)
 }
 
-/// Copies a file to a new one, and syncs it.
-fn copy_file(from: &Path, to: &Path) -> Result<(), FileError> {
-    let copy = || -> std::io::Result<()> {
-        let mut source = std::fs::File::open(from)?;
-        let mut target = std::fs::File::create_new(to)?;
+/// Copies a journal that ends at append `end` to a new file, which survives a power loss. A copy that was not completed is
+/// overwritten, and a whole one is left alone.
+fn keep_copy(journal: &Path, data_dir: &Path, end: u64) -> Result<PathBuf, FileError> {
+    let unfinished = data_dir.join(format!("journal-to-{end}.redb.new"));
+    let mut copy = data_dir.join(format!("journal-to-{end}.redb"));
+    let mut number = 2;
+    while copy.exists() {
+        copy = data_dir.join(format!("journal-to-{end}-{number}.redb"));
+        number += 1;
+    }
+    let write = || -> std::io::Result<()> {
+        let mut source = File::open(journal)?;
+        let mut target = File::create(&unfinished)?;
         std::io::copy(&mut source, &mut target)?;
-        target.sync_all()
+        target.sync_all()?;
+        std::fs::rename(&unfinished, &copy)?;
+        File::open(data_dir)?.sync_all()
     };
-    copy().map_err(|error| FileError::new(to, format_args!("the journal cannot be copied here: {error}")))
+    match write() {
+        Ok(()) => Ok(copy),
+        Err(error) => {
+            Err(FileError::new(&unfinished, format_args!("the journal cannot be copied here: {error}")))
+        }
+    }
 }

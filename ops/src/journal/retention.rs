@@ -51,8 +51,7 @@ impl Retention {
     /// Lets `store` drop values that neither a start needs, which begins at `needed_from`, nor those who follow events.
     pub(super) fn trim(&mut self, store: &mut impl JournalStore, needed_from: u64) -> Result<(), StoreError> {
         if self.dropped_to == 0 {
-            let (_, first) = store.bounds()?;
-            self.dropped_to = first.max(1);
+            self.dropped_to = store.bounds()?.first.max(1);
             self.dropped = bytes_before(store, self.dropped_to, 0)?.unwrap_or(self.total);
         }
         let number = self.dropped_to + STEP;

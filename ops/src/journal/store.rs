@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use tracing::warn;
 use wharf_core::ids::Incarnation;
-use wharf_core::journal::{Changes, JournalStore};
+use wharf_core::journal::{Bounds, Changes, JournalStore};
 use wharf_core::limits::PARTITIONS_MAX;
 use wharf_core::link::lock;
 use wharf_core::recovery::{Rebuild, TakenBack};
@@ -23,14 +23,18 @@ use wharf_core::time::Time;
 
 use super::checkpoint::{self, CheckpointWriter, NUMBERS, ROWS};
 use super::events::EventsStart;
-use super::files::{Directory, Files, OpenError, Opened, open_database};
-use super::log::Log;
+use super::files::{Directory, Files, damage_of, open_database};
+use super::guard::{Handle, guarded};
+use super::log::{self, Log};
 use super::row;
 use super::salvage::Salvaged;
 use super::value::{Before, Value};
 use super::walk::advance;
 use super::writer::Heads;
 use crate::file_error::FileError;
+use open::{damaged_journal, remedy};
+
+mod open;
 
 /// The identity of the store.
 pub(super) const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
@@ -41,6 +45,9 @@ pub(super) const FILE: &str = "store.redb";
 const ISSUED: &str = "issued";
 
 const FORMAT: u64 = 7;
+
+/// The name of the number that says whether the events of the next run begin a new history.
+const BROKEN: &str = "history_broken";
 
 /// The number of positions between two histories of events, as a power of two.
 const HISTORY_BITS: u32 = 44;
@@ -69,11 +76,14 @@ pub(super) enum ReadError {
     /// The contents are damaged, or have another format.
     #[error("{0}")]
     Content(String),
+    /// The journal cannot be read.
+    #[error(transparent)]
+    Journal(FileError),
 }
 
 impl<E: Into<redb::Error>> From<E> for ReadError {
     fn from(error: E) -> Self {
-        Self::Database(error.into())
+        damage_of(error.into()).map_or_else(Self::Database, damage)
     }
 }
 
@@ -105,7 +115,7 @@ pub(super) struct Checkpoint {
 pub struct Store {
     files: Arc<dyn Files>,
     /// It takes no more after an error, until it is opened again. `None` if that failed.
-    database: Mutex<Option<Database>>,
+    database: Mutex<Option<Handle>>,
     id: [u8; 16],
     /// What the books are, if this run does not stop cleanly.
     durability: Durability,
@@ -140,7 +150,7 @@ impl Store {
         partitions: u16,
         durability: Durability,
     ) -> Result<(Self, StoreState), FileError> {
-        let mut store = Self::open_databases(files, durability, None)?;
+        let mut store = Self::open_databases(files, durability)?;
         store.create(partitions).map_err(|error| store.error(error))?;
         let state = store.read().map_err(|error| store.error(error))?;
         Ok((store, state))
@@ -155,7 +165,7 @@ impl Store {
         files: Arc<dyn Files>,
         salvaged: &mut Option<Salvaged>,
     ) -> Result<(Self, Checkpoint), FileError> {
-        let mut store = Self::open_databases(files, Durability::Sync, Some(salvaged))?;
+        let mut store = Self::look_at_databases(files, salvaged)?;
         let checkpoint = store.read_checkpoint().map_err(|error| store.error(error))?;
         Ok((store, checkpoint))
     }
@@ -178,12 +188,20 @@ impl Store {
         self.with(|database| Ok(database.begin_read()?))
     }
 
-    /// Uses the database.
+    /// Uses the database. `run` only runs code of it.
     fn with<R>(&self, run: impl FnOnce(&Database) -> Result<R, redb::Error>) -> Result<R, redb::Error> {
         match &*lock(&self.database) {
-            Some(database) => run(database),
+            Some(database) => guarded(|| run(database)),
             None => Err(redb::Error::PreviousIo),
         }
+    }
+
+    /// Reads the numbers of the store.
+    fn numbers<R>(
+        &self,
+        read: impl FnOnce(&redb::ReadOnlyTable<&'static str, u64>) -> Result<R, redb::Error>,
+    ) -> Result<R, redb::Error> {
+        self.with(|database| read(&database.begin_read()?.open_table(NUMBERS)?))
     }
 
     /// Returns the heads of the streams.
@@ -191,47 +209,25 @@ impl Store {
         &self.heads
     }
 
-    /// Notes that this incarnation may have issued ids, although the books do not say so.
+    /// Notes that ids were issued which the books do not have: by the incarnations up to `seen`, and by those that the store
+    /// knows. One more is noted, because the last of them may be in the books, but not with all of its ids.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub(super) fn set_issued(&mut self, issued: Incarnation) -> Result<(), FileError> {
+    pub(super) fn skip_issued(&mut self, seen: Incarnation) -> Result<(), FileError> {
         let known = self.number(ISSUED).map_err(|error| self.error(error))?;
-        self.set(&[(ISSUED, known.max(u64::from(issued.0)))])
+        self.set(&[(ISSUED, known.max(u64::from(seen.0)) + 1)])
     }
 
-    fn open_databases(
-        files: Arc<dyn Files>,
-        durability: Durability,
-        salvage: Option<&mut Option<Salvaged>>,
-    ) -> Result<Self, FileError> {
-        let Opened { database, is_cut } = open_database(&*files, FILE, true, CACHE_BYTES)?;
-        let log = match Log::open_typed(Arc::clone(&files), durability == Durability::Sync) {
-            Err(OpenError::Damaged { path, why }) => {
-                let from = read_from(&database).map_err(|error| FileError::new(&files.path(FILE), error))?;
-                let found = Salvaged::scan(&*files, from)?;
-                let Some(salvage) = salvage else {
-                    let last = found.last_whole();
-                    let place = last + 1;
-                    let message =
-                        format!("append {place} of the journal is damaged: {why}; {}", remedy(last));
-                    return Err(FileError::new(&path, message));
-                };
-                salvage.insert(found).log()?
-            }
-            log => log?,
-        };
-        let recovery = Recovery { is_cut: is_cut || log.is_cut(), ..Recovery::default() };
-        let log = Some(log);
-        let heads = Heads::new();
-        let undone = Vec::new();
-        let events = EventsStart::default();
-        let database = Mutex::new(Some(database));
-        Ok(Self { files, database, id: [0; 16], durability, log, heads, recovery, undone, events })
+    fn error(&self, error: impl Into<ReadError>) -> FileError {
+        match error.into() {
+            ReadError::Journal(error) => error,
+            error => FileError::new(&self.path(), error),
+        }
     }
 
-    fn error(&self, error: impl Display) -> FileError {
-        FileError::new(&self.path(), error)
+    fn log_error(&self, error: impl Display) -> FileError {
+        FileError::new(&self.files.path(log::FILE), error)
     }
 
     /// Returns where the checkpoint is, for messages.
@@ -250,24 +246,29 @@ impl Store {
         incarnation: Incarnation,
         state: &StoreState,
     ) -> Result<Option<(Log, u64, Heads)>, FileError> {
-        let mut log = self.log.take().expect("a store begins once");
-        let (last, _) = log.bounds().map_err(|error| self.error(error))?;
         let (clean, journal) = self.kept().map_err(|error| self.error(error))?;
+        let is_broken = self.number(BROKEN).map_err(|error| self.error(error))? != 0;
+        let incarnation = u64::from(incarnation.0);
         if self.durability == Durability::Memory {
-            self.set(&[("clean", 0), ("journal", 0), ("incarnation", u64::from(incarnation.0))])?;
+            self.log = None;
+            // Its own events are told to nobody, and the journal may be moved away until the next run that has one.
+            let broken = (BROKEN, u64::from(is_broken || journal));
+            self.set(&[("clean", 0), ("journal", 0), ("incarnation", incarnation), broken])?;
             return Ok(None);
         }
+        let mut log = self.log.take().expect("a store begins once");
+        let Bounds { last, .. } = log.bounds().map_err(|error| self.log_error(error))?;
         let is_new = !clean && !journal;
         if is_new {
-            self.write(state, last + 1).map_err(|error| self.error(error))?;
+            self.write(state, last + 1)?;
         }
         // Nothing of this start may become durable, and yet its ids may be shown. So the next start must know of it.
-        let issued = (ISSUED, u64::from(incarnation.0));
+        let issued = (ISSUED, incarnation);
         if journal {
             self.set(&[issued])?;
         } else {
             // What the run without a journal changed is in no event, also if this start ends before the next step.
-            let broken = ("history_broken", u64::from(last > 0));
+            let broken = (BROKEN, u64::from(is_broken || last > 0));
             self.set(&[issued, ("clean", 0), ("journal", 1), ("from", last + 1), broken])?;
             self.heads.clear();
         }
@@ -283,10 +284,10 @@ impl Store {
             after = Value::read(bytes).ok().map(|value| value.after());
             false
         });
-        read.map_err(|error| self.error(error))?;
+        read.map_err(|error| self.log_error(error))?;
         let number = |key| self.number(key).map_err(|error| self.error(error));
         let history = number("history")?;
-        let is_broken = number("history_broken")? != 0;
+        let is_broken = number(BROKEN)? != 0;
         let history_from = number("history_from")?.max(1);
         self.events = match after {
             Some(before) if is_continued && !is_broken => EventsStart { before, history_from },
@@ -295,7 +296,7 @@ impl Store {
             }
             _ => {
                 let history = history + 1;
-                self.set(&[("history", history), ("history_from", last + 1), ("history_broken", 0)])?;
+                self.set(&[("history", history), ("history_from", last + 1), (BROKEN, 0)])?;
                 let events = history << HISTORY_BITS;
                 let bytes = after.map_or(0, |after| after.bytes);
                 EventsStart { before: Before { events, bytes }, history_from: last + 1 }
@@ -310,13 +311,11 @@ impl Store {
     /// # Errors
     /// When the store cannot be written.
     pub fn break_history(&self) -> Result<(), FileError> {
-        self.set(&[("history_broken", 1)])
+        self.set(&[(BROKEN, 1)])
     }
 
     fn number(&self, key: &str) -> Result<u64, redb::Error> {
-        let transaction = self.begin_read()?;
-        let numbers = transaction.open_table(NUMBERS)?;
-        Ok(numbers.get(key)?.map_or(0, |number| number.value()))
+        self.numbers(|numbers| Ok(numbers.get(key)?.map_or(0, |number| number.value())))
     }
 
     /// Returns where the events of this start begin. Call it after [`begin`](Self::begin).
@@ -359,16 +358,12 @@ impl Store {
 
     /// Returns whether the last run stopped cleanly, and whether it had a journal.
     fn kept(&self) -> Result<(bool, bool), redb::Error> {
-        let transaction = self.begin_read()?;
-        let numbers = transaction.open_table(NUMBERS)?;
-        let is_set =
-            |key| -> Result<bool, redb::Error> { Ok(numbers.get(key)?.is_some_and(|v| v.value() == 1)) };
-        Ok((is_set("clean")?, is_set("journal")?))
+        Ok((self.number("clean")? == 1, self.number("journal")? == 1))
     }
 
     fn set(&self, values: &[(&str, u64)]) -> Result<(), FileError> {
-        let write = || -> Result<(), redb::Error> {
-            let transaction = self.with(|database| Ok(database.begin_write()?))?;
+        let write = |database: &Database| -> Result<(), redb::Error> {
+            let transaction = database.begin_write()?;
             {
                 let mut numbers = transaction.open_table(NUMBERS)?;
                 for (key, value) in values {
@@ -377,7 +372,7 @@ impl Store {
             }
             Ok(transaction.commit()?)
         };
-        write().map_err(|error| self.error(error))
+        self.with(write).map_err(|error| self.error(error))
     }
 
     /// Returns the store's identity, which stays the same over restarts.
@@ -388,19 +383,21 @@ impl Store {
 
     /// Writes the initial contents of a new store, unless the store exists.
     fn create(&self, partitions: u16) -> Result<(), redb::Error> {
-        let transaction = self.with(|database| Ok(database.begin_write()?))?;
-        {
-            let mut numbers = transaction.open_table(NUMBERS)?;
-            if numbers.get("format")?.is_some() {
-                return Ok(());
+        self.with(|database| {
+            let transaction = database.begin_write()?;
+            {
+                let mut numbers = transaction.open_table(NUMBERS)?;
+                if numbers.get("format")?.is_some() {
+                    return Ok(());
+                }
+                numbers.insert("format", FORMAT)?;
+                numbers.insert("partitions", u64::from(partitions))?;
+                numbers.insert("clean", 1)?;
+                let mut identity = transaction.open_table(IDENTITY)?;
+                identity.insert("store", new_identity().as_slice())?;
             }
-            numbers.insert("format", FORMAT)?;
-            numbers.insert("partitions", u64::from(partitions))?;
-            numbers.insert("clean", 1)?;
-            let mut identity = transaction.open_table(IDENTITY)?;
-            identity.insert("store", new_identity().as_slice())?;
-        }
-        Ok(transaction.commit()?)
+            Ok(transaction.commit()?)
+        })
     }
 
     /// Reads the store's identity and its newest state.
@@ -423,9 +420,7 @@ impl Store {
     /// Reads the store's identity and its checkpoint. If the last run had no journal and did not stop cleanly, the state
     /// has no nodes and allocations.
     fn read_checkpoint(&mut self) -> Result<Checkpoint, ReadError> {
-        let transaction = self.begin_read()?;
-        let numbers = transaction.open_table(NUMBERS)?;
-        let number = |key: &str| -> Result<u64, ReadError> { Ok(numbers.get(key)?.map_or(0, |v| v.value())) };
+        let number = |key: &str| -> Result<u64, ReadError> { Ok(self.number(key)?) };
         let format = number("format")?;
         if format != FORMAT {
             let message = format!(
@@ -433,8 +428,11 @@ impl Store {
             );
             return Err(ReadError::Content(message));
         }
-        let id = transaction.open_table(IDENTITY)?.get("store")?.and_then(|id| id.value().try_into().ok());
-        self.id = id.ok_or_else(|| damage("it says no identity"))?;
+        let id: Option<[u8; 16]> = self.with(|database| {
+            let identity = database.begin_read()?.open_table(IDENTITY)?;
+            Ok(identity.get("store")?.and_then(|id| id.value().try_into().ok()))
+        })?;
+        let id = id.ok_or_else(|| damage("it says no identity"))?;
         let partitions =
             u16::try_from(number("partitions")?).ok().filter(|p| (1..=PARTITIONS_MAX).contains(p));
         let partitions = partitions.ok_or_else(|| damage("it says no number of partitions"))?;
@@ -446,10 +444,12 @@ impl Store {
         state.now = Time(number("now")?);
         state.registrar.next_node = number("next_node")?.max(1);
         let has_journal = number("journal")? == 1;
+        let mut heads = Heads::new();
         if number("clean")? == 1 || has_journal {
+            let transaction = self.begin_read()?;
             // A store that was never stopped has no checkpoint.
-            if transaction.list_tables()?.any(|table| table.name() == ROWS.name()) {
-                self.heads = checkpoint::read(&transaction, &mut state)?;
+            if guarded(|| transaction.list_tables())?.any(|table| table.name() == ROWS.name()) {
+                heads = checkpoint::read(&transaction, &mut state)?;
             }
         } else {
             warn!(
@@ -460,19 +460,22 @@ impl Store {
         let from = has_journal.then(|| number("from")).transpose()?;
         let issued = u32::try_from(number(ISSUED)?).ok().filter(|&issued| issued < u32::MAX);
         let issued = Incarnation(issued.ok_or_else(|| damage("it says no last incarnation"))?);
+        self.id = id;
+        self.heads = heads;
         Ok(Checkpoint { state, from, issued })
     }
 
     /// Applies the journal from append `from` on.
     fn replay(&mut self, state: StoreState, from: u64) -> Result<StoreState, ReadError> {
-        let Self { log, heads, recovery, .. } = self;
+        let Self { log, heads, recovery, files, .. } = self;
         let log = log.as_mut().expect("the log is there until the store begins");
-        let (last, first) = log.bounds().map_err(|error| ReadError::Content(error.to_string()))?;
+        let of_log = |message: String| ReadError::Journal(FileError::new(&files.path(log::FILE), message));
+        let Bounds { first, last } = log.bounds().map_err(|error| of_log(error.to_string()))?;
         if last + 1 < from || (last >= from && first > from) {
             let message = format!(
                 "the journal has appends {first} to {last}, and the checkpoint needs those from {from}"
             );
-            return Err(damage(message));
+            return Err(of_log(damage(message).to_string()));
         }
         if last < from {
             return Ok(state);
@@ -485,17 +488,16 @@ impl Store {
             fault = applied.err();
             fault.is_none()
         });
-        read.map_err(|error| ReadError::Content(error.to_string()))?;
+        read.map_err(|error| ReadError::Journal(damaged_journal(&**files, Some(from), error)))?;
         if let Some(error) = fault {
             let at = reading.next;
-            return Err(ReadError::Content(format!(
-                "append {at} of the journal is damaged: {error:#}; {}",
-                remedy(at - 1)
-            )));
+            let message = format!("append {at} of the journal is damaged: {error:#}; {}", remedy(at - 1));
+            return Err(of_log(message));
         }
         let ends_at = reading.next - 1;
         if ends_at != last {
-            return Err(damage(format_args!("the journal ends at append {ends_at}, not at {last}")));
+            let message = damage(format_args!("the journal ends at append {ends_at}, not at {last}"));
+            return Err(of_log(message.to_string()));
         }
         let taken_back = rebuild.take_back();
         recovery.taken_back = taken_back.0;
@@ -509,7 +511,7 @@ impl Store {
     /// When the store cannot be written.
     pub fn begin_checkpoint(&self, from: u64) -> Result<CheckpointWriter, FileError> {
         let mut database = lock(&self.database);
-        let begin = |database: &Database| CheckpointWriter::begin(database, self.files.path(FILE), from);
+        let begin = |database: &Handle| CheckpointWriter::begin(database, self.files.path(FILE), from);
         if let Some(Ok(writer)) = database.as_ref().map(begin) {
             return Ok(writer);
         }
@@ -525,7 +527,7 @@ impl Store {
     /// When the store cannot be written. The next start then continues from the journal, or begins with empty books
     /// without one.
     pub fn checkpoint(&self, state: &StoreState, last: Option<u64>) -> Result<(), FileError> {
-        self.write(state, last.map_or(0, |last| last + 1)).map_err(|error| self.error(error))?;
+        self.write(state, last.map_or(0, |last| last + 1))?;
         self.set(&[("clean", 1)])
     }
 
@@ -540,15 +542,6 @@ impl Store {
 fn read_from(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_read()?;
     Ok(transaction.open_table(NUMBERS)?.get("from")?.map_or(1, |from| from.value().max(1)))
-}
-
-/// Returns what the operator of a journal can do that is whole up to append `last`.
-fn remedy(last: u64) -> String {
-    format!(
-        "`wharf journal check` looks at all of it; `wharf journal repair --to {last}` drops append {} and all after it, \
-         with what they acknowledged",
-        last + 1
-    )
 }
 
 /// Reads the values after a checkpoint.
@@ -579,7 +572,8 @@ impl Reading<'_> {
 
 pub(super) fn damage(what: impl Display) -> ReadError {
     ReadError::Content(format!(
-        "is damaged: {what}; restore the file from a copy, or move it away to begin with an empty store"
+        "is damaged: {what}; restore both files of the store from a copy, import an export into another directory, or \
+         move both files away to begin with an empty store"
     ))
 }
 

@@ -16,6 +16,8 @@ use super::value::{Before, Content, Header, encode, encode_unit};
 use super::{Durability, Log, Recovery, Store, check, export_stopped, import, repair, verify};
 use crate::file_error::FileError;
 
+mod damage;
+
 const PARTITIONS: u16 = 4;
 const PARTITION: PartitionId = PartitionId(1);
 
@@ -214,11 +216,12 @@ fn a_repair_drops_the_end_and_skips_its_ids() {
     assert_eq!(copy.len(), before[&journal].len());
     let (state, recovery) = start(directory.path()).unwrap();
     assert_eq!(recovery.appends, 6);
-    // The damaged value could have been that of a later run.
+    // The run is in the books, but not with all of its ids.
     let mut expected = twin(6);
-    expected.skip_ids(Incarnation(1 << 16));
+    expected.skip_ids(Incarnation(INCARNATION.0 + 1));
     expected.now = Time(6);
     assert_eq!(state, expected);
+    assert!(state.registrar.next_node > 9, "an id of a node that was dropped is given again");
     assert!(check(directory.path()).unwrap().is_sound());
     // Again, without anything to drop.
     assert!(repair(directory.path(), 6).unwrap().dropped.is_none());
@@ -231,9 +234,48 @@ fn a_repair_without_damage_skips_the_incarnations_that_it_drops() {
     repair(directory.path(), 0).unwrap();
     let (state, recovery) = start(directory.path()).unwrap();
     let mut expected = StoreState::create(PARTITIONS);
-    expected.skip_ids(INCARNATION);
+    expected.skip_ids(Incarnation(INCARNATION.0 + 1));
     assert_eq!((state, recovery.appends), (expected, 0));
     assert!(check(directory.path()).unwrap().is_sound());
+}
+
+/// Would catch a repair that a copy of an earlier one blocks, one that overwrites such a copy, and a copy in part.
+#[test]
+fn a_repair_keeps_a_whole_copy_whatever_an_earlier_one_has_left() {
+    let directory = written(9);
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("journal-to-9.redb"), "the copy of an earlier repair").unwrap();
+    std::fs::write(path("journal-to-9.redb.new"), "half of a copy").unwrap();
+    let copy = repair(directory.path(), 6).unwrap().copy.expect("something was dropped");
+    assert_eq!(copy, path("journal-to-9-2.redb"));
+    assert_eq!(std::fs::read(path("journal-to-9.redb")).unwrap(), b"the copy of an earlier repair");
+    assert!(!path("journal-to-9.redb.new").exists());
+    // The copy is the journal as it was.
+    std::fs::rename(copy, path("journal.redb")).unwrap();
+    assert_eq!(start(directory.path()).unwrap().0.partitions, twin(9).partitions);
+}
+
+/// Would catch a repaired store that issues the ids of a start whose values are all lost, or those of an import.
+#[test]
+fn a_repaired_store_issues_no_id_of_a_lost_start_or_of_an_import() {
+    let directory = written(4);
+    let file = directory.path().join("export");
+    std::fs::write(&file, exported(directory.path())).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let imported = import(&file, target.path()).unwrap().incarnation;
+    // Starts that left no value.
+    for incarnation in [2, 3] {
+        let (mut store, state) = Store::open(directory.path(), PARTITIONS, Durability::Sync).unwrap();
+        store.begin(Incarnation(incarnation), &state).unwrap();
+    }
+    assert!(flip(&directory.path().join("journal.redb"), &name(4)) > 0);
+    let mut last = Incarnation(3);
+    for to in [3, 2] {
+        repair(directory.path(), to).unwrap();
+        let state = start(directory.path()).unwrap().0;
+        assert!(state.incarnation > last && state.incarnation < imported, "{}", state.incarnation.0);
+        last = state.incarnation;
+    }
 }
 
 /// Exports a stopped store.
@@ -346,9 +388,8 @@ fn damage_before_the_last_append_is_no_torn_end() {
     let repaired = repair(crashed.path(), 1).unwrap();
     assert_eq!((repaired.dropped.unwrap().appends, repaired.damage.len()), ((2, 5), 1));
     let (state, recovery) = start(crashed.path()).unwrap();
-    // The damaged value could have been that of a later run.
     let mut expected = twin(1);
-    expected.skip_ids(Incarnation(1 << 16));
+    expected.skip_ids(Incarnation(INCARNATION.0 + 1));
     expected.now = Time(1);
     assert_eq!((recovery.appends, state), (1, expected));
 }

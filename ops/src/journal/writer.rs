@@ -152,6 +152,13 @@ impl<S: JournalStore> JournalWriter<S> {
         (self.next, &self.heads)
     }
 
+    /// Returns the number of units that came in and are not durable.
+    #[must_use]
+    pub fn behind(&self) -> u64 {
+        // Relaxed: only the thread of this writer sets it.
+        self.feed.position() - self.counters.units.load(Ordering::Relaxed)
+    }
+
     /// Takes the units with global records since the last call.
     pub fn take_global(&mut self) -> std::vec::Drain<'_, Unit> {
         self.global.drain(..)

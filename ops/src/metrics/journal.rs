@@ -30,12 +30,15 @@ const COUNTERS: [Counter<JournalCounters>; 4] = [
     ("checkpoints", "Checkpoints that were completed since the start", |journal| load(&journal.checkpoints)),
 ];
 
-const GAUGES: [Counter<JournalCounters>; 4] = [
+const GAUGES: [Counter<JournalCounters>; 5] = [
     ("journal_tail_bytes", "Bytes of values since the last checkpoint was begun", |journal| {
         load(&journal.tail_bytes)
     }),
     ("journal_kept_appends", "Appends that the journal has, covered ones included", |journal| {
         load(&journal.kept)
+    }),
+    ("journal_kept_bytes", "Bytes of the values that the journal has, covered ones included", |journal| {
+        load(&journal.kept_bytes)
     }),
     ("journal_full", "1 while the disk is full, and nothing is acknowledged", |journal| load(&journal.full)),
     ("checkpoint_position", "The first append that the last checkpoint does not cover", |journal| {

@@ -1,6 +1,7 @@
 //! The data directory of the real service: bounded, full, read-only, of another user, and on a disk whose syncs fail.
 //!
-//! A test that needs a right or a tool that is not there says so and ends. As root on Linux, all of them run.
+//! A test that needs a right or a tool that is not there says so and ends, or fails if `WHARF_REQUIRE_DISK_TESTS` is 1. As
+//! root on Linux, all of them run.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,12 +13,26 @@ use std::time::Duration;
 
 use wharf_net::client::{Client, Completions};
 use wharf_net::codec::decode_body;
-use wharf_net::protocol::{DemandBody, DrainRequest, Kind, Name, PlaceReply, PlaceRequest, StatusRequest};
+use wharf_net::protocol::{
+    DemandBody, DrainRequest, Kind, Name, NodeBody, NodesRequest, Pair, PlaceReply, PlaceRequest,
+    StatusRequest,
+};
 
 use crate::harness::{Service, Site, runtime, within};
 
+/// The nodes of books that are large.
+const NODES: u32 = 200;
+
 /// A user without rights.
 const NOBODY: u32 = 65534;
+
+/// Says why a test cannot run here. Fails it if it must run.
+#[track_caller]
+fn skip(why: std::fmt::Arguments<'_>) {
+    let must_run = std::env::var("WHARF_REQUIRE_DISK_TESTS").is_ok_and(|value| value == "1");
+    assert!(!must_run, "WHARF_REQUIRE_DISK_TESTS is 1, and this test cannot run: {why}");
+    println!("skipped: {why}");
+}
 
 /// A file system of limited size, until it is dropped.
 struct Mount(PathBuf);
@@ -32,7 +47,7 @@ impl Mount {
         match mounted {
             Ok(output) if output.status.success() => Some(Self(path)),
             other => {
-                println!("skipped: a file system of limited size cannot be mounted here: {other:?}");
+                skip(format_args!("a file system of limited size cannot be mounted here: {other:?}"));
                 None
             }
         }
@@ -45,10 +60,15 @@ impl Mount {
 
     /// Takes the room of the file system, except for the last MiB.
     fn fill(&self) -> PathBuf {
+        self.fill_to(1 << 20)
+    }
+
+    /// Takes the room of the file system, except for the last `rest` bytes.
+    fn fill_to(&self, rest: u64) -> PathBuf {
         let ballast = self.0.join("ballast");
         let space = free_bytes(&self.0);
         let file = fs::File::create(&ballast).expect("there is room");
-        let mut left = space - (1 << 20);
+        let mut left = space - rest;
         let block = vec![1; 1 << 20];
         while left > 0 {
             let length = left.min(block.len() as u64) as usize;
@@ -151,6 +171,81 @@ fn a_full_disk_stops_acknowledgements_until_there_is_room() {
     service.stop();
 }
 
+/// Would catch a stop that loses what was acknowledged, keeps a change without its event, or says that all is written.
+#[test]
+fn a_stop_on_a_full_disk_keeps_what_was_acknowledged_and_says_what_it_lost() {
+    let site = Site::new();
+    let Some(mount) = Mount::new(site.path("data"), 96) else { return };
+    let mut service = site.serve(&["--shards", "1"]);
+    service.run(&["node", "add", "n", "--cpu", "1000", "--memory", "1TiB"]).with(0);
+    let answered = service.json(&["place", "--cpu", "1"])["allocation"].as_str().expect("placed").to_owned();
+    let ballast = runtime().block_on(async {
+        let client = service.client().await;
+        let ballast = mount.fill();
+        let queue = Arc::new(Completions::default());
+        client.submit(Kind::Place, &request(), &queue, 0).await.expect("it is sent");
+        until_allocations(&client, 2).await;
+        service.wait_for_log("the disk of the journal is full", 1);
+        service.signal("TERM");
+        let mut batch = Vec::new();
+        within(queue.take(&mut batch)).await;
+        assert!(batch[0].reply.is_err(), "what is on no disk is acknowledged");
+        ballast
+    });
+    assert_eq!(service.wait().code(), Some(74), "{:#?}", service.log());
+    let said = service.wait_for_log("the changes in `lost` units are not written", 1);
+    let lost = said.split("lost=").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("a number");
+    // At least the placement.
+    assert!(lost.parse::<u64>().expect("a number") > 0, "{said}");
+    service.wait_for_log(&format!("the last {lost} units of changes are not written"), 1);
+    fs::remove_file(&ballast).expect("it is there");
+    site.run(&["journal", "check", "--data-dir", &site.data_dir()])
+        .with(0)
+        .says(&["1 allocations", "all is sound"]);
+    let service = site.serve(&["--shards", "1"]);
+    assert_eq!(service.json(&["status", "--audit"])["shards"][0]["allocations"], 1);
+    let events = service.run(&["events", "--json"]).with(0).out;
+    assert_eq!(events.matches("\"placed\"").count(), 1, "{events}");
+    service.run(&["release", &answered]).with(0);
+    service.stop();
+}
+
+/// Would catch a stop whose books depend on a checkpoint that could not be written.
+#[test]
+fn a_stop_without_room_for_its_checkpoint_is_continued_from_the_journal() {
+    let site = Site::new();
+    let Some(mount) = Mount::new(site.path("data"), 96) else { return };
+    let mut service = site.serve(&["--shards", "1"]);
+    // So many that their checkpoint needs room.
+    let labels: Vec<Pair> =
+        (0..60).map(|number| Pair { key: format!("label-{number}"), value: "v".repeat(200) }).collect();
+    let node = |number: u32| {
+        let name = format!("n{number}");
+        NodeBody { name, cpu: 10_000, memory: 10_000, labels: labels.clone(), ..NodeBody::default() }
+    };
+    runtime().block_on(async {
+        // Its session is the only one, so nothing is left to write when it has its last answer.
+        let client = service.client().await;
+        for from in (0..NODES).step_by(25) {
+            let request = NodesRequest { nodes: (from..from + 25).map(node).collect() };
+            let reply = within(client.add_nodes(&request)).await.expect("it serves");
+            assert!(reply.replies.iter().all(|one| one.fault.is_none()), "{reply:?}");
+        }
+        let placed = within(client.place(&request())).await.expect("it serves");
+        assert!(placed.placed.is_some(), "{placed:?}");
+    });
+    let ballast = mount.fill_to(0);
+    service.signal("TERM");
+    assert_eq!(service.wait().code(), Some(3), "{:#?}", service.log());
+    service.wait_for_log("is not written, so the next start continues from the journal", 1);
+    fs::remove_file(&ballast).expect("it is there");
+    let service = site.serve(&["--shards", "1"]);
+    service.wait_for_log("recovered from the journal", 1);
+    let shard = &service.json(&["status", "--audit"])["shards"][0];
+    assert_eq!((&shard["nodes_ready"], &shard["allocations"]), (&NODES.into(), &1.into()));
+    service.stop();
+}
+
 /// Would catch a start that changes a store which it cannot serve, and a message without a remedy.
 #[test]
 fn a_read_only_file_system_refuses_the_start_and_can_be_checked() {
@@ -175,7 +270,7 @@ fn can_drop_rights(site: &Site) -> bool {
     let ran = site.wharf(&["--version"]).uid(NOBODY).gid(NOBODY).output();
     let can = ran.as_ref().is_ok_and(|output| output.status.success());
     if !can {
-        println!("skipped: a process of another user cannot be started here: {ran:?}");
+        skip(format_args!("a process of another user cannot be started here: {ran:?}"));
     }
     can
 }
@@ -240,8 +335,7 @@ fn a_failed_sync_ends_the_process_with_its_status_and_acknowledges_nothing() {
     let library = site.path("failing_sync.so");
     let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
     if !built.as_ref().is_ok_and(|output| output.status.success()) {
-        println!("skipped: there is no C compiler here, so no sync can be made to fail: {built:?}");
-        return;
+        return skip(format_args!("there is no C compiler here, so no sync can be made to fail: {built:?}"));
     }
     let failing = site.path("syncs-fail");
     let mut service = site.serve_changed(&["--shards", "1"], |command| {
@@ -303,6 +397,11 @@ fn checkpoints_bound_the_journal() {
     let per_mib = DRAINS as f64 * 1048576.0 / bytes;
     let most = samples.iter().map(|[kept, ..]| *kept).fold(0.0, f64::max);
     assert!(most < 3.0 * per_mib + STEP, "{most} appends are kept, {per_mib} per MiB: {samples:?}");
+    let kept = metric(&service, "wharf_journal_kept_bytes");
+    assert!(
+        kept > 0.0 && kept < (3.0 * per_mib + STEP) * 1048576.0 / per_mib,
+        "{kept} bytes are kept: {samples:?}"
+    );
     let journal = metric(&service, "wharf_file_bytes{file=\"journal.redb\"}");
     let on_disk = fs::metadata(site.path("data").join("journal.redb")).expect("it is there").len();
     assert_eq!(journal, on_disk as f64);

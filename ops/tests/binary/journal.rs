@@ -111,6 +111,51 @@ fn a_damaged_journal_stops_the_start_until_it_is_repaired() {
     service.stop();
 }
 
+/// Damages each page of a database below what its values have, so that it panics while it reads.
+fn damage_pages(file: &Path) {
+    let mut bytes = std::fs::read(file).expect("the store is there");
+    bytes.chunks_mut(4096).skip(1).for_each(|page| page[0] = 0xff);
+    std::fs::write(file, bytes).expect("the store can be written");
+}
+
+/// Would catch a start or a command that ends with a panic of the database, or without a word about what to do.
+#[test]
+fn damaged_pages_stop_the_start_with_their_remedy() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1"]);
+    add(&service, "kept");
+    let kept = place(&service);
+    service.kill();
+    // A start that fails later closes the databases, and closed ones are not verified when they are opened.
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let close = || drop(site.serve_and_fail(&["--listen", &address]).with(3).says(&["cannot serve on"]));
+    close();
+    let store = site.path("data").join("store.redb");
+    let whole = std::fs::read(&store).expect("the store is there");
+    damage_pages(&store);
+    let remedy = ["store.redb: is damaged: ", "restore both files of the store from a copy"];
+    site.serve_and_fail(&["--shards", "1"]).with(3).says(&remedy);
+    for command in [&["check"][..], &["dump"], &["repair", "--to", "1"]] {
+        journal(&site, command).with(3).says(&remedy);
+    }
+    std::fs::write(&store, whole).expect("the store can be written");
+    close();
+    damage_pages(&site.path("data").join("journal.redb"));
+    let refused = site.serve_and_fail(&["--shards", "1"]).with(3);
+    let refused =
+        refused.says(&["journal.redb: append", "of the journal is damaged: ", "`wharf journal check`"]);
+    let to = refused.err.split("--to ").nth(1).and_then(|rest| rest.split('`').next()).expect("a remedy");
+    journal(&site, &["check"])
+        .with(1)
+        .says(&[&format!("`wharf journal repair --to {to}` drops"), "1 allocations"]);
+    journal(&site, &["repair", "--to", to]).with(0).says(&["dropped: only what is not whole"]);
+    let service = site.serve(&["--shards", "1"]);
+    assert_eq!(service.json(&["status", "--audit"])["shards"][0]["allocations"], 1);
+    service.run(&["release", &kept]).with(0);
+    service.stop();
+}
+
 /// The nodes of the load, so many that their limits of allocations are not reached.
 const NODES: usize = 8;
 

@@ -418,7 +418,7 @@ fn states_that_contradict_themselves_are_refused() {
         let mut state = rich();
         damage(&mut state);
         let error = open_with(&state);
-        assert!(error.to_string().contains("restore the file"), "{error}");
+        assert!(error.to_string().contains("restore both files"), "{error}");
     }
 }
 
@@ -446,7 +446,7 @@ fn damaged_rows_are_refused() {
     assert!(rows.len() > 25, "{}", rows.len());
     let refused = |change: &dyn Fn(&mut Rows<'_>)| {
         let error = overwrite(&rich(), |t| change(&mut t.open_table(ROWS).unwrap()));
-        assert!(error.to_string().contains("restore the file"), "{error}");
+        assert!(error.to_string().contains("restore both files"), "{error}");
     };
     for (at, good) in (0..).zip(&rows) {
         // A missing row, truncated rows, and noise.
@@ -480,7 +480,7 @@ fn damaged_rows_are_refused() {
         t.open_table(HASH).unwrap().insert((), hasher.finish().0).unwrap();
     });
     assert!(
-        error.to_string().contains("row 0: ") && error.to_string().contains("restore the file"),
+        error.to_string().contains("row 0: ") && error.to_string().contains("restore both files"),
         "{error}"
     );
 }

@@ -178,13 +178,22 @@ pub(super) fn add_numbers(hasher: &mut StateHasher, state: &StoreState) {
     hasher.number(state.registrar.next_node);
 }
 
-/// Reads a checkpoint into a state that has its numbers, after a check that the rows are as they were written. Returns
-/// the heads of the streams.
-pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) -> Result<Heads, ReadError> {
+/// What a checkpoint says beside its state.
+pub(super) struct Read {
+    pub(super) heads: Heads,
+    /// The bytes of its rows.
+    pub(super) bytes: u64,
+}
+
+/// Reads a checkpoint into a state that has its numbers, after a check that the rows are as they were written.
+pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) -> Result<Read, ReadError> {
     let rows = transaction.open_table(ROWS)?;
     let mut hasher = StateHasher::new("checkpoint");
+    let mut bytes = 0;
     for row in rows.iter()? {
-        hasher.number(stable_hash(row?.1.value()));
+        let (_, chunk) = row?;
+        hasher.number(stable_hash(chunk.value()));
+        bytes += chunk.value().len() as u64;
     }
     add_numbers(&mut hasher, state);
     let written = transaction.open_table(HASH)?.get(())?.map(|hash| hash.value());
@@ -194,8 +203,8 @@ pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) 
     let mut reader = row::Reader::new(state);
     let mut count = 0;
     for row in rows.iter()? {
-        let (_, bytes) = row?;
-        let mut left = bytes.value();
+        let (_, chunk) = row?;
+        let mut left = chunk.value();
         while !left.is_empty() {
             let added = decode_stored(left).map_err(Into::into).and_then(|(row, read)| {
                 left = &left[read..];
@@ -208,5 +217,6 @@ pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) 
     let streams = reader.streams();
     // The pages of a shard have its nodes in another order.
     state.partitions.iter_mut().for_each(PartitionState::sort);
-    Ok(streams.into_iter().map(|(stream, head)| (Stream(stream), head)).collect())
+    let heads = streams.into_iter().map(|(stream, head)| (Stream(stream), head)).collect();
+    Ok(Read { heads, bytes })
 }

@@ -25,10 +25,10 @@ use super::checkpoint::{self, CheckpointWriter, NUMBERS, ROWS};
 use super::events::EventsStart;
 use super::files::{Directory, Files, OpenError, Opened, open_database};
 use super::log::Log;
+use super::reading::Reading;
 use super::row;
 use super::salvage::Salvaged;
 use super::value::{Before, Value};
-use super::walk::advance;
 use super::writer::Heads;
 use crate::file_error::FileError;
 
@@ -80,6 +80,8 @@ impl<E: Into<redb::Error>> From<E> for ReadError {
 /// What recovery found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
+    /// The bytes of the checkpoint's rows.
+    pub checkpoint_bytes: u64,
     /// Appends after the checkpoint.
     pub appends: u64,
     /// Units in them.
@@ -449,7 +451,9 @@ impl Store {
         if number("clean")? == 1 || has_journal {
             // A store that was never stopped has no checkpoint.
             if transaction.list_tables()?.any(|table| table.name() == ROWS.name()) {
-                self.heads = checkpoint::read(&transaction, &mut state)?;
+                let read = checkpoint::read(&transaction, &mut state)?;
+                self.heads = read.heads;
+                self.recovery.checkpoint_bytes = read.bytes;
             }
         } else {
             warn!(
@@ -549,32 +553,6 @@ fn remedy(last: u64) -> String {
          with what they acknowledged",
         last + 1
     )
-}
-
-/// Reads the values after a checkpoint.
-struct Reading<'a> {
-    /// The number of the next append.
-    next: u64,
-    heads: &'a mut Heads,
-    recovery: &'a mut Recovery,
-    catalog: wharf_core::registrar::Catalog,
-}
-
-impl Reading<'_> {
-    fn apply(&mut self, number: u64, bytes: &[u8], rebuild: &mut Rebuild) -> anyhow::Result<()> {
-        anyhow::ensure!(number == self.next, "append {number} comes next");
-        let value = Value::read(bytes)?;
-        anyhow::ensure!(value.header.number == number, "it says that it is append {}", value.header.number);
-        advance(self.heads, &value.header)?;
-        for unit in value.units(&mut self.catalog)? {
-            self.recovery.units += 1;
-            rebuild.apply(unit)?;
-        }
-        self.recovery.appends += 1;
-        self.recovery.bytes += bytes.len() as u64;
-        self.next += 1;
-        Ok(())
-    }
 }
 
 pub(super) fn damage(what: impl Display) -> ReadError {

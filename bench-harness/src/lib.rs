@@ -28,6 +28,7 @@ pub mod figures;
 pub mod groups;
 pub mod recovery;
 pub mod replay;
+mod service;
 pub mod target;
 pub mod trace;
 pub mod verify;

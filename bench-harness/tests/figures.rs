@@ -38,6 +38,8 @@ fn short_tables_are_measured_and_written() {
         "views-readers",
         "views-planners",
         "groups",
+        "durability",
+        "recovery",
     ];
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("page.md");

@@ -23,9 +23,14 @@ fn number(row: &Value, key: &str) -> f64 {
 /// from which no start is possible, and a tail that is not applied.
 #[test]
 fn a_service_starts_from_a_checkpoint_alone_and_from_one_with_a_tail() {
-    let rows = rows("recovery --nodes 60 --allocations 1500 --tail-records 0,300 --rounds 1 --shards 2");
+    let shape = "--nodes 60 --allocations 1500 --tail-records 0,300 --sessions 8 --unacknowledged 80";
+    let rows = rows(&format!("recovery {shape} --rounds 1 --shards 2 --built-shards 3"));
     assert_eq!(rows.len(), 2);
     for row in &rows {
+        assert_eq!([number(row, "shards"), number(row, "built_shards")], [2.0, 3.0], "{row}");
+        // Those that are kept, and those in flight at the end.
+        assert!((80.0..80.0 + 1024.0).contains(&number(row, "outcomes")), "{row}");
+        assert!(number(row, "checkpoint_bytes") > 1500.0, "{row}");
         assert_eq!((number(row, "nodes"), number(row, "allocations")), (60.0, 1500.0), "{row}");
         let parts = number(row, "store_seconds") + number(row, "engine_seconds");
         assert!(number(row, "recovery_seconds") >= parts && parts > 0.0, "{row}");
@@ -34,6 +39,7 @@ fn a_service_starts_from_a_checkpoint_alone_and_from_one_with_a_tail() {
     let of = |key| [number(&rows[0], key), number(&rows[1], key)];
     assert_eq!([of("tail_records")[0], of("tail_appends")[0], of("tail_bytes")[0]], [0.0; 3], "{rows:?}");
     assert!(of("tail_records")[1] >= 300.0 && of("tail_bytes")[1] > 300.0, "{rows:?}");
+    assert!(of("tail_requests")[1] > 100.0 && of("tail_refused")[1] > 0.0, "{rows:?}");
 }
 
 #[test]

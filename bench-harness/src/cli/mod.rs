@@ -7,6 +7,7 @@ mod engine;
 mod figures;
 mod generate;
 mod groups;
+mod of_service;
 mod recovery;
 mod replay;
 mod verify;

@@ -1,14 +1,15 @@
 //! `wharf-bench recovery`.
 
-use std::path::PathBuf;
-
 use anyhow::Context;
 use clap::{Args, value_parser};
 use wharf_ops::cli::say;
 
-use crate::recovery::{Contents, RecoveryOptions, RecoveryRow, Step, run, run_here};
+use super::of_service::ServiceArgs;
+use crate::recovery::{Contents, RecoveryOptions, Step, run, run_here};
 
+// A later argument counts: `wharf-bench figures --quick` adds its own.
 #[derive(Debug, Args)]
+#[command(args_override_self = true)]
 pub(super) struct RecoveryArgs {
     /// The number of nodes.
     #[arg(long, default_value_t = 5_000, value_parser = value_parser!(u32).range(1..=4_000_000))]
@@ -22,21 +23,17 @@ pub(super) struct RecoveryArgs {
     /// The requests in flight while the tail is written: those of one append.
     #[arg(long, value_name = "W", default_value_t = 32, value_parser = value_parser!(u64).range(2..=1024))]
     in_flight: u64,
-    /// The number of shards [default: by the cores of this machine].
-    #[arg(long)]
-    shards: Option<u16>,
-    /// The seed of nodes and requests.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// The number of starts per row. The row has the one in the middle.
-    #[arg(long, default_value_t = 3, value_parser = value_parser!(u16).range(1..=99))]
-    rounds: u16,
-    /// The directory under which the data directories are made [default: that of temporary files].
-    #[arg(long)]
-    directory: Option<PathBuf>,
-    /// Print a JSON array of rows instead of a table.
-    #[arg(long)]
-    json: bool,
+    /// The number of client sessions.
+    #[arg(long, default_value_t = 64, value_parser = value_parser!(u32).range(1..=10_000))]
+    sessions: u32,
+    /// The number of outcomes that clients do not acknowledge before the service is killed.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    unacknowledged: u64,
+    /// The number of shards of the service that is killed [default: that of the start].
+    #[arg(long, value_name = "SHARDS")]
+    built_shards: Option<u16>,
+    #[command(flatten)]
+    service: ServiceArgs,
     /// Run one step in this process: the command starts itself with it.
     #[arg(long, hide = true)]
     step: Option<String>,
@@ -50,29 +47,31 @@ impl RecoveryArgs {
             return Ok(());
         }
         let mut rows = Vec::new();
-        if !self.json {
-            say(format_args!("{}", RecoveryRow::HEAD));
-        }
         for &tail_records in &self.tail_records {
             let row = run(&self.options(tail_records))?;
-            if !self.json {
-                say(format_args!("{row}"));
-            }
+            self.service.say_line(&row);
             rows.push(row);
         }
-        if self.json {
-            say(format_args!("{}", serde_json::to_string_pretty(&rows)?));
-        }
-        Ok(())
+        self.service.say_rows(&rows)
     }
 
     fn options(&self, tail_records: u64) -> RecoveryOptions {
-        let &Self { nodes, allocations, in_flight, shards, seed, rounds, .. } = self;
+        let &Self { nodes, allocations, in_flight, sessions, unacknowledged, built_shards, .. } = self;
+        let ServiceArgs { shards, seed, rounds, .. } = self.service;
         RecoveryOptions {
-            contents: Contents { nodes, allocations, tail_records, in_flight, seed },
+            contents: Contents {
+                nodes,
+                allocations,
+                tail_records,
+                in_flight,
+                sessions,
+                unacknowledged,
+                seed,
+            },
             shards,
+            built_shards,
             rounds: usize::from(rounds),
-            directory: self.directory.clone().unwrap_or_else(std::env::temp_dir),
+            directory: self.service.directory(),
         }
     }
 }

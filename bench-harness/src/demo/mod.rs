@@ -7,11 +7,11 @@ pub use churn::{Churn, ChurnReport, churn};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use wharf_net::client::{Client, ClientConfig};
-use wharf_ops::config::Config;
+use wharf_net::client::Client;
 use wharf_ops::daemon::{Daemon, DaemonError};
 
 use crate::replay::{LatencyNs, Progress, ReplayError, rate};
+use crate::service;
 use crate::target::{Books, RemoteTarget, Target, TargetError};
 use crate::trace::TraceNode;
 use crate::workload::SyntheticCluster;
@@ -71,14 +71,7 @@ pub struct Demo {
 /// When the service cannot start, or any of its answers is wrong.
 pub fn run(options: DemoOptions, progress: &mut dyn Progress) -> Result<Demo, DemoError> {
     let directory = tempfile::tempdir().map_err(DemoError::Directory)?;
-    let mut config = Config::embedded(directory.path().to_owned());
-    config.listen.set_port(0);
-    config.metrics_listen = None;
-    config.engine.seed = options.seed;
-    if let Some(shards) = options.shards {
-        config.engine.shards = shards;
-    }
-    let daemon = Daemon::start(config)?;
+    let daemon = Daemon::start(service::config(directory.path(), options.seed, options.shards))?;
     let demo = drive(&daemon, options, progress);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(DemoError::Directory)?.block_on(daemon.stop())?;
@@ -89,14 +82,7 @@ fn drive(daemon: &Daemon, options: DemoOptions, progress: &mut dyn Progress) -> 
     let cluster =
         SyntheticCluster { nodes: options.nodes, pods: 10_000, seed: options.seed, gpu_spec_percent: 10 };
     let trace = cluster.generate().parse().map_err(ReplayError::from)?;
-    let config = ClientConfig {
-        server: daemon.address,
-        server_name: "localhost".to_owned(),
-        roots: daemon.certificates.clone(),
-        name: "wharf-bench demo".to_owned(),
-        retry_for: Duration::ZERO,
-    };
-    let mut target = RemoteTarget::open(|| Client::connect(config))?;
+    let mut target = RemoteTarget::open(|| Client::connect(service::client(daemon, "demo")))?;
     let registering = Instant::now();
     target.register(&trace.nodes.iter().map(TraceNode::spec).collect::<Vec<_>>())?;
     let registration = registering.elapsed();

@@ -8,24 +8,35 @@ pub use floor::floor_sync_ns;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use serde::Serialize;
 use wharf_core::request::Policy;
-use wharf_net::client::{Client, ClientConfig};
-use wharf_ops::config::Config;
+use wharf_net::client::Client;
 use wharf_ops::daemon::Daemon;
 use wharf_ops::journal::Durability;
 
 use crate::demo::{Churn, DemoError, churn};
 use crate::replay::{LatencyNs, ReplayError, Silent, rate};
+use crate::service;
 use crate::target::{RemoteTarget, Target};
 use crate::trace::TraceNode;
 use crate::workload::SyntheticCluster;
 
-/// The modes by name, in the order in which they are measured.
-pub const MODES: [(&str, Durability); 3] =
-    [("memory", Durability::Memory), ("os", Durability::Os), ("sync", Durability::Sync)];
+/// A mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// Its name, as in the settings.
+    pub name: &'static str,
+    /// When replies leave.
+    pub durability: Durability,
+}
+
+/// The modes, in the order in which they are measured.
+pub const MODES: [Mode; 3] = [
+    Mode { name: "memory", durability: Durability::Memory },
+    Mode { name: "os", durability: Durability::Os },
+    Mode { name: "sync", durability: Durability::Sync },
+];
 
 /// The requests in flight while the cluster is filled.
 const FILL_IN_FLIGHT: usize = 256;
@@ -33,8 +44,8 @@ const FILL_IN_FLIGHT: usize = 256;
 /// The measurements: one row per mode and number of requests in flight.
 #[derive(Clone, Debug)]
 pub struct DurabilityOptions {
-    /// The modes, by name.
-    pub modes: Vec<&'static str>,
+    /// The modes.
+    pub modes: Vec<Mode>,
     /// The numbers of requests in flight.
     pub in_flight: Vec<usize>,
     /// The requests per row, for each request in flight; at least 20,000 together.
@@ -81,9 +92,9 @@ pub fn run(
     let mut rounds: Vec<Vec<DurabilityRow>> = Vec::new();
     for _ in 0..options.rounds {
         let mut rows = Vec::new();
-        for &(mode, durability) in MODES.iter().filter(|(mode, _)| options.modes.contains(mode)) {
+        for &mode in &options.modes {
             for &in_flight in &options.in_flight {
-                rows.push(measure(options, (mode, durability), in_flight)?);
+                rows.push(measure(options, mode, in_flight)?);
             }
         }
         rounds.push(rows);
@@ -100,23 +111,13 @@ pub fn run(
     Ok(rows)
 }
 
-fn measure(
-    options: &DurabilityOptions,
-    (mode, durability): (&'static str, Durability),
-    in_flight: usize,
-) -> Result<DurabilityRow, DemoError> {
+fn measure(options: &DurabilityOptions, mode: Mode, in_flight: usize) -> Result<DurabilityRow, DemoError> {
     let directory = tempfile::tempdir_in(&options.directory).map_err(DemoError::Directory)?;
     let floor_sync_ns = floor_sync_ns(directory.path()).map_err(DemoError::Directory)?;
-    let mut config = Config::embedded(directory.path().to_owned());
-    config.listen.set_port(0);
-    config.metrics_listen = None;
-    config.engine.seed = options.seed;
-    config.set_durability(durability);
-    if let Some(shards) = options.shards {
-        config.engine.shards = shards;
-    }
+    let mut config = service::config(directory.path(), options.seed, options.shards);
+    config.set_durability(mode.durability);
     let daemon = Daemon::start(config)?;
-    let row = drive(&daemon, options, (mode, in_flight), floor_sync_ns);
+    let row = drive(&daemon, options, mode, in_flight, floor_sync_ns);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(DemoError::Directory)?.block_on(daemon.stop())?;
     row
@@ -125,20 +126,14 @@ fn measure(
 fn drive(
     daemon: &Daemon,
     options: &DurabilityOptions,
-    (mode, in_flight): (&'static str, usize),
+    mode: Mode,
+    in_flight: usize,
     floor_sync_ns: u64,
 ) -> Result<DurabilityRow, DemoError> {
     let cluster =
         SyntheticCluster { nodes: options.nodes, pods: 10_000, seed: options.seed, gpu_spec_percent: 10 };
     let trace = cluster.generate().parse().map_err(ReplayError::from)?;
-    let config = ClientConfig {
-        server: daemon.address,
-        server_name: "localhost".to_owned(),
-        roots: daemon.certificates.clone(),
-        name: "wharf-bench durability".to_owned(),
-        retry_for: Duration::ZERO,
-    };
-    let mut target = RemoteTarget::open(|| Client::connect(config))?;
+    let mut target = RemoteTarget::open(|| Client::connect(service::client(daemon, "durability")))?;
     target.register(&trace.nodes.iter().map(TraceNode::spec).collect::<Vec<_>>())?;
     let requests = (options.requests * in_flight as u64).max(20_000);
     let load = Churn {
@@ -165,7 +160,7 @@ fn drive(
     };
     let per = |amount: u64, count: u64| if count > 0 { amount as f64 / count as f64 } else { 0.0 };
     Ok(DurabilityRow {
-        mode,
+        mode: mode.name,
         in_flight,
         placements_per_second: rate(churn.placed, churn.elapsed).round(),
         latency_ns: LatencyNs::of(&churn.place_latency),

@@ -33,7 +33,7 @@ fn begin(name: &str) -> String {
 pub fn measure(section: &Section, quick: bool) -> anyhow::Result<Vec<Value>> {
     let binary = std::env::current_exe().context("the path of this binary")?;
     let mut rows = Vec::new();
-    for command in section.commands {
+    for command in section.commands() {
         let mut arguments: Vec<&str> = command.split(' ').collect();
         if quick {
             arguments.extend(section.quick.split(' ').filter(|argument| !argument.is_empty()));
@@ -63,9 +63,13 @@ pub fn measure(section: &Section, quick: bool) -> anyhow::Result<Vec<Value>> {
 /// When a row lacks a column. The error names both.
 pub fn render(section: &Section, rows: &[Value], origin: &Origin) -> anyhow::Result<String> {
     let table = table::render(section.columns, rows).with_context(|| format!("section {}", section.name))?;
-    let commands: Vec<String> =
-        section.commands.iter().map(|command| format!("`wharf-bench {command}`")).collect();
-    Ok(format!("{}\n\n{table}\n{origin}\n", commands.join(", ")))
+    let mut command = format!("`wharf-bench {}`", section.command);
+    if section.variants != [""] {
+        let variants: Vec<String> = section.variants.iter().map(|variant| format!("`{variant}`")).collect();
+        command.push_str(" with ");
+        command.push_str(&variants.join(", "));
+    }
+    Ok(format!("{command}\n\n{table}\n{origin}\n"))
 }
 
 /// Returns the page with the table of a section replaced.
@@ -139,7 +143,7 @@ mod tests {
     fn every_section_has_a_name_of_its_own() {
         for (at, section) in SECTIONS.iter().enumerate() {
             assert!(SECTIONS[..at].iter().all(|other| other.name != section.name), "{}", section.name);
-            assert!(!section.commands.is_empty() && !section.columns.is_empty(), "{}", section.name);
+            assert!(!section.variants.is_empty() && !section.columns.is_empty(), "{}", section.name);
         }
     }
 }

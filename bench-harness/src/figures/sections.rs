@@ -1,6 +1,6 @@
 //! The tables of README.md and `docs/benchmarks.md`: their commands and columns.
 
-use super::table::Unit::{Count, Decimals, Microseconds, Milliseconds, PercentOf, Plain};
+use super::table::Unit::{Count, Decimals, Mebibytes, Microseconds, Milliseconds, PercentOf, Plain};
 use super::table::{Column, Unit};
 
 /// A table.
@@ -10,12 +10,22 @@ pub struct Section {
     pub name: &'static str,
     /// The page.
     pub page: &'static str,
-    /// Arguments of `wharf-bench`, without `--json`. The rows of all commands form one table.
-    pub commands: &'static [&'static str],
+    /// The arguments of `wharf-bench` that all commands of the table begin with.
+    pub command: &'static str,
+    /// The rest of the arguments of each command, without `--json`. The rows of all commands form one table.
+    pub variants: &'static [&'static str],
     /// Arguments that shorten each command, for tests of the columns.
     pub quick: &'static str,
     /// The columns.
     pub columns: &'static [Column],
+}
+
+impl Section {
+    /// Returns the arguments of each command, one text each.
+    pub fn commands(&self) -> impl Iterator<Item = String> {
+        let command = self.command;
+        self.variants.iter().map(move |variant| format!("{command} {variant}").trim_end().to_owned())
+    }
 }
 
 const fn column(title: &'static str, pointer: &'static str, unit: Unit) -> Column {
@@ -38,6 +48,10 @@ const ENGINE: &[Column] = &[
     column("bytes per allocation", "/bytes_per_allocation", Count),
 ];
 
+const P50_MICROSECONDS: Column = column("p50 µs", "/latency_ns/p50", Microseconds);
+const P99_MICROSECONDS: Column = column("p99 µs", "/latency_ns/p99", Microseconds);
+const DECISIONS_PER_SECOND: Column = column("decisions/s", "/placements_per_second", Count);
+
 /// The page of all tables but those of README.md.
 const BENCHMARKS: &str = "docs/benchmarks.md";
 /// The page of few figures for a first impression.
@@ -49,9 +63,9 @@ const ENGINE_QUICK: &str = "--nodes 1000 --ops 200";
 const REPLAY: &[Column] = &[
     column("policy", "/policy", Plain),
     column("shards", "/shards", Count),
-    column("decisions/s", "/placements_per_second", Count),
-    column("p50 µs", "/latency_ns/p50", Microseconds),
-    column("p99 µs", "/latency_ns/p99", Microseconds),
+    DECISIONS_PER_SECOND,
+    P50_MICROSECONDS,
+    P99_MICROSECONDS,
     column("placed", "/placed", Count),
     column("not placed", "/unplaced", Count),
     column("GPUs allocated %", "/gpu_allocated_milli", PercentOf("/gpu_capacity_milli")),
@@ -62,7 +76,8 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "summary-speed",
         page: README,
-        commands: &["engine --rows steady --nodes 1000,100000"],
+        command: "engine --rows steady --nodes 1000,100000",
+        variants: &[""],
         quick: "--ops 200",
         columns: &[
             column("nodes", "/nodes", Count),
@@ -75,59 +90,60 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "summary-packing",
         page: README,
-        commands: &[
-            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 120 --policy least-stranded",
-            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 120 --policy fgd",
-            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 120 --policy best-fit",
-        ],
+        command: "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 120",
+        variants: &["--policy least-stranded", "--policy fgd", "--policy best-fit"],
         quick: "",
         columns: &[
             column("policy", "/policy", Plain),
             column("GPUs allocated at 120 % load", "/loads/0/gpu_allocated_percent", Decimals(2)),
-            column("decisions/s", "/placements_per_second", Count),
+            DECISIONS_PER_SECOND,
         ],
     },
     Section {
         name: "engine-steady",
         page: BENCHMARKS,
-        commands: &["engine --rows steady"],
+        command: "engine --rows steady",
+        variants: &[""],
         quick: ENGINE_QUICK,
         columns: ENGINE,
     },
     Section {
         name: "engine-unkind",
         page: BENCHMARKS,
-        commands: &[
-            "engine --rows adversarial-last,adversarial-anticorrelated,adversarial-fractions,full-99.5,all-equal,all-different",
-        ],
+        command: "engine --rows adversarial-last,adversarial-anticorrelated,adversarial-fractions,full-99.5,all-equal,all-different",
+        variants: &[""],
         quick: ENGINE_QUICK,
         columns: ENGINE,
     },
     Section {
         name: "engine-candidates",
         page: BENCHMARKS,
-        commands: &["engine --rows candidates-1,candidates-10,candidates-1000,candidates-half"],
+        command: "engine --rows candidates-1,candidates-10,candidates-1000,candidates-half",
+        variants: &[""],
         quick: ENGINE_QUICK,
         columns: ENGINE,
     },
     Section {
         name: "engine-served",
         page: BENCHMARKS,
-        commands: &["engine --rows steady,served-step --nodes 1000,10000"],
+        command: "engine --rows steady,served-step --nodes 1000,10000",
+        variants: &[""],
         quick: "--ops 200",
         columns: ENGINE,
     },
     Section {
         name: "engine-fgd",
         page: BENCHMARKS,
-        commands: &["engine --rows fgd"],
+        command: "engine --rows fgd",
+        variants: &[""],
         quick: ENGINE_QUICK,
         columns: ENGINE,
     },
     Section {
         name: "views-publish",
         page: BENCHMARKS,
-        commands: &["views --tables publish"],
+        command: "views --tables publish",
+        variants: &[""],
         quick: "--nodes 200 --rounds 5",
         columns: &[
             column("nodes", "/nodes", Count),
@@ -141,7 +157,8 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "views-readers",
         page: BENCHMARKS,
-        commands: &["views --tables readers"],
+        command: "views --tables readers",
+        variants: &[""],
         quick: "--nodes 200 --rounds 5 --millis 5",
         columns: &[
             column("nodes", "/nodes", Count),
@@ -153,7 +170,8 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "views-planners",
         page: BENCHMARKS,
-        commands: &["views --tables planners"],
+        command: "views --tables planners",
+        variants: &[""],
         quick: "--nodes 200 --rounds 5",
         columns: &[
             column("nodes", "/nodes", Count),
@@ -167,7 +185,8 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "groups",
         page: BENCHMARKS,
-        commands: &["groups"],
+        command: "groups",
+        variants: &[""],
         quick: "--groups 20 --live 5 --nodes 100",
         columns: &[
             column("bundles", "/bundles", Count),
@@ -182,14 +201,15 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "durability",
         page: BENCHMARKS,
-        commands: &["durability"],
+        command: "durability",
+        variants: &[""],
         quick: "--requests 1 --nodes 40 --mode memory,os --in-flight 64 --rounds 1",
         columns: &[
             column("mode", "/mode", Plain),
             column("in flight", "/in_flight", Count),
             column("placements/s", "/placements_per_second", Count),
-            column("p50 µs", "/latency_ns/p50", Microseconds),
-            column("p99 µs", "/latency_ns/p99", Microseconds),
+            P50_MICROSECONDS,
+            P99_MICROSECONDS,
             column("bytes per placement", "/bytes_per_placement", Decimals(1)),
             column("requests per commit", "/requests_per_commit", Decimals(1)),
             column("floor µs", "/floor_sync_ns", Microseconds),
@@ -198,29 +218,34 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "recovery",
         page: BENCHMARKS,
-        commands: &[
-            "recovery --tail-records 0,1000000,5000000",
-            "recovery --nodes 1000000 --allocations 5000000 --tail-records 1000000 --rounds 1",
+        command: "recovery",
+        variants: &[
+            "--tail-records 0,100000,1000000",
+            "--nodes 1000000 --allocations 5000000 --tail-records 1000000 --rounds 1",
         ],
-        quick: "",
+        quick: "--nodes 60 --allocations 1500 --tail-records 0,300 --rounds 1",
         columns: &[
             column("nodes", "/nodes", Count),
             column("allocations", "/allocations", Count),
+            column("checkpoint MiB", "/checkpoint_bytes", Mebibytes),
             column("records in the tail", "/tail_records", Count),
             column("appends", "/tail_appends", Count),
-            column("bytes", "/tail_bytes", Count),
+            column("tail MiB", "/tail_bytes", Mebibytes),
+            column("refused", "/tail_refused", Count),
+            column("outcomes", "/outcomes", Count),
             column("start s", "/recovery_seconds", Decimals(2)),
             column("store s", "/store_seconds", Decimals(2)),
             column("engine s", "/engine_seconds", Decimals(2)),
             column("cpu s", "/cpu_seconds", Decimals(2)),
             column("audit s", "/audit_seconds", Decimals(2)),
-            column("peak bytes", "/peak_bytes", Count),
+            column("peak MiB", "/peak_bytes", Mebibytes),
         ],
     },
     Section {
         name: "contention",
         page: BENCHMARKS,
-        commands: &["contention --decision-ms 100 --load 32 --seconds 30 --planners 1,4,8,32"],
+        command: "contention --decision-ms 100 --load 32 --seconds 30 --planners 1,4,8,32",
+        variants: &[""],
         quick: "",
         columns: &[
             column("planners", "/planners", Count),
@@ -235,14 +260,15 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "replay",
         page: BENCHMARKS,
-        commands: &[
-            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy best-fit",
-            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy least-fit",
-            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy first-fit",
-            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy next-fit",
-            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy random",
-            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy fgd",
-            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy least-stranded",
+        command: "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv",
+        variants: &[
+            "--policy best-fit",
+            "--policy least-fit",
+            "--policy first-fit",
+            "--policy next-fit",
+            "--policy random",
+            "--policy fgd",
+            "--policy least-stranded",
         ],
         quick: "",
         columns: REPLAY,
@@ -250,22 +276,23 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "replay-policies",
         page: BENCHMARKS,
-        commands: &[
-            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy best-fit",
-            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy least-fit",
-            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy random",
-            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy hybrid",
-            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy fgd",
-            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy least-stranded",
+        command: "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120",
+        variants: &[
+            "--policy best-fit",
+            "--policy least-fit",
+            "--policy random",
+            "--policy hybrid",
+            "--policy fgd",
+            "--policy least-stranded",
         ],
         quick: "",
         columns: &[
             column("policy", "/policy", Plain),
             column("GPUs allocated at 95 %", "/loads/0/gpu_allocated_percent", Decimals(2)),
             column("GPUs allocated at 120 %", "/loads/1/gpu_allocated_percent", Decimals(2)),
-            column("decisions/s", "/placements_per_second", Count),
-            column("p50 µs", "/latency_ns/p50", Microseconds),
-            column("p99 µs", "/latency_ns/p99", Microseconds),
+            DECISIONS_PER_SECOND,
+            P50_MICROSECONDS,
+            P99_MICROSECONDS,
         ],
     },
 ];

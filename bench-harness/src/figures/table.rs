@@ -16,6 +16,8 @@ pub enum Unit {
     Microseconds,
     /// A number of nanoseconds, printed in milliseconds with one decimal place.
     Milliseconds,
+    /// A number of bytes, printed in MiB with one decimal place.
+    Mebibytes,
     /// The quotient of this column's number and another's in percent, with two decimal places.
     PercentOf(&'static str),
 }
@@ -79,6 +81,7 @@ fn cell(column: &Column, row: &Value) -> anyhow::Result<String> {
         Unit::Decimals(places) => format!("{number:.places$}"),
         Unit::Microseconds => format!("{:.1}", number / 1e3),
         Unit::Milliseconds => format!("{:.1}", number / 1e6),
+        Unit::Mebibytes => format!("{:.1}", number / f64::from(1 << 20)),
         Unit::PercentOf(whole) => match row.pointer(whole).and_then(Value::as_f64) {
             Some(whole) if whole > 0.0 => format!("{:.2}", number / whole * 100.0),
             _ => bail!("column {}: a row has no positive {whole}: {row}", column.title),
@@ -117,15 +120,16 @@ mod tests {
             column("ratio", "/ratio", Unit::Decimals(2)),
             column("p99 µs", "/p99_ns", Unit::Microseconds),
             column("p99 ms", "/p99_ns", Unit::Milliseconds),
+            column("MiB", "/bytes", Unit::Mebibytes),
             column("share %", "/ratio", Unit::PercentOf("/whole")),
             column("scan", "/scan", Unit::Count),
         ];
         let row = json!({
-            "name": "steady", "deep": {"count": 1_234_567.4}, "ratio": 0.5, "p99_ns": 1_550_000, "whole": 2, "scan": null
+            "name": "steady", "deep": {"count": 1_234_567.4}, "ratio": 0.5, "p99_ns": 1_550_000, "bytes": 5 << 19, "whole": 2, "scan": null
         });
         let table = render(&columns, &[row]).expect("all columns");
         let last = table.lines().last().expect("a row");
-        assert_eq!(last, "| steady | 1,234,567 | 0.50 | 1550.0 | 1.6 | 25.00 | – |");
+        assert_eq!(last, "| steady | 1,234,567 | 0.50 | 1550.0 | 1.6 | 2.5 | 25.00 | – |");
         assert_eq!(table.lines().count(), 3);
     }
 

@@ -12,12 +12,12 @@ use std::time::Duration;
 use serde::Serialize;
 use wharf_core::group::Strategy;
 use wharf_core::planner::PlannerMetrics;
-use wharf_net::client::{Client, ClientConfig, ClientError};
-use wharf_ops::config::Config;
+use wharf_net::client::{Client, ClientError};
 use wharf_ops::daemon::{Daemon, DaemonError};
 use wharf_ops::journal::Durability;
 
 use crate::replay::{LatencyNs, rate};
+use crate::service;
 use load::Load;
 
 /// The strategies by name.
@@ -131,11 +131,7 @@ pub struct GroupsRow {
 /// When the service fails, refuses a group, or its books do not match its answers.
 pub fn run(options: &GroupsOptions, mut each: impl FnMut(&GroupsRow)) -> Result<Vec<GroupsRow>, GroupsError> {
     let directory = tempfile::tempdir()?;
-    let mut config = Config::embedded(directory.path().to_owned());
-    config.listen.set_port(0);
-    config.metrics_listen = None;
-    config.engine.seed = options.seed;
-    config.engine.shards = options.shards;
+    let mut config = service::config(directory.path(), options.seed, Some(options.shards));
     config.engine.planners = options.planners;
     // The rate of planners, not of the disk.
     config.set_durability(Durability::Memory);
@@ -151,14 +147,7 @@ async fn drive(
     options: &GroupsOptions,
     each: &mut impl FnMut(&GroupsRow),
 ) -> Result<Vec<GroupsRow>, GroupsError> {
-    let config = ClientConfig {
-        server: daemon.address,
-        server_name: "localhost".to_owned(),
-        roots: daemon.certificates.clone(),
-        name: "wharf-bench groups".to_owned(),
-        retry_for: Duration::ZERO,
-    };
-    let client = Client::connect(config).await?;
+    let client = Client::connect(service::client(daemon, "groups")).await?;
     let most = client.hello().limits.in_flight_max as usize;
     if options.in_flight == 0 || options.in_flight > most {
         let message = format!("{} groups under way: give 1 to {most}", options.in_flight);

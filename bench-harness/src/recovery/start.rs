@@ -1,14 +1,15 @@
 //! One start of the service, measured.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use wharf_net::client::{Client, ClientConfig};
 use wharf_net::protocol::{StatusReply, StatusRequest};
-use wharf_ops::config::Config;
 use wharf_ops::daemon::Daemon;
+
+use crate::service;
 
 /// The unit of times in `/proc`, on every machine that Linux runs on today.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -19,6 +20,9 @@ pub(super) struct Started {
     pub(super) nodes: u64,
     pub(super) allocations: u64,
     pub(super) shards: u64,
+    pub(super) checkpoint_bytes: u64,
+    pub(super) tail_appends: u64,
+    pub(super) tail_bytes: u64,
     pub(super) total_seconds: f64,
     pub(super) store_seconds: f64,
     pub(super) engine_seconds: f64,
@@ -32,33 +36,23 @@ pub(super) struct Started {
 ///
 /// # Errors
 /// When it cannot start, or its books are wrong.
-pub(super) fn start(directory: &Path, shards: Option<u16>) -> anyhow::Result<Started> {
-    let mut config = Config::embedded(directory.to_owned());
-    config.listen.set_port(0);
-    config.metrics_listen = None;
-    if let Some(shards) = shards {
-        config.engine.shards = shards;
-    }
-    let shards = config.engine.shards;
-    let daemon = Daemon::start(config)?;
+pub(super) fn start(directory: &Path, shards: u16, seed: u64) -> anyhow::Result<Started> {
+    let daemon = Daemon::start(service::config(directory, seed, Some(shards)))?;
     let times = daemon.start_times;
+    let recovery = daemon.recovery();
     let cpu_seconds = cpu_seconds()?;
     let peak_bytes = peak_bytes()?;
-    let config = ClientConfig {
-        server: daemon.address,
-        server_name: "localhost".to_owned(),
-        roots: daemon.certificates.clone(),
-        name: "wharf-bench recovery".to_owned(),
-        retry_for: Duration::ZERO,
-    };
     let begun = Instant::now();
-    let status = audit(config)?;
+    let status = audit(service::client(&daemon, "recovery"))?;
     let audit_seconds = begun.elapsed().as_secs_f64();
     std::mem::forget(daemon);
     Ok(Started {
         nodes: status.shards.iter().map(|shard| shard.nodes()).sum(),
         allocations: status.shards.iter().map(|shard| shard.allocations).sum(),
         shards: u64::from(shards),
+        checkpoint_bytes: recovery.checkpoint_bytes,
+        tail_appends: recovery.appends,
+        tail_bytes: recovery.bytes,
         total_seconds: times.total.as_secs_f64(),
         store_seconds: times.store.as_secs_f64(),
         engine_seconds: times.engine.as_secs_f64(),

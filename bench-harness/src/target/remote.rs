@@ -148,8 +148,8 @@ impl RemoteTarget {
     }
 }
 
-/// Converts a request to its wire form. Traces have no custom resources and no candidates.
-fn place_request(request: &PlacementRequest) -> PlaceRequest {
+/// Converts a request without custom resources and candidates to its wire form.
+pub(crate) fn place_request(request: &PlacementRequest) -> PlaceRequest {
     let terms = request.selector.as_deref().map_or(&[][..], |selector| selector.terms());
     let selectors = terms.iter().map(|term| SelectorTerm {
         key: term.key.clone(),

@@ -120,7 +120,7 @@ fn next_start(has_journal: bool) -> &'static str {
 pub struct StartTimes {
     /// Reading the store: the checkpoint, and the journal after it.
     pub store: Duration,
-    /// Opening the engine over what was read.
+    /// Checking what was read, and opening the engine over it.
     pub engine: Duration,
     /// All of the start, until requests are taken.
     pub total: Duration,
@@ -181,12 +181,12 @@ impl Daemon {
             wakers.push(Waker::from(Arc::clone(&checkpoint_waker)));
         }
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
+        let opening = Instant::now();
         state.check()?;
         let books = (store.recovery().appends > 0).then(|| state.books_hash());
         let globals = Globals::copy(&state)
             .state(u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16"));
         let sessions = std::mem::take(&mut state.sessions);
-        let opening = Instant::now();
         let mut engine = Engine::open(state, &config.engine, wakers)?;
         engine.check()?;
         start_times.engine = opening.elapsed();
@@ -301,6 +301,12 @@ impl Daemon {
     #[must_use]
     pub fn journal(&self) -> Option<&JournalCounters> {
         self.journal.as_ref().map(|journal| &*journal.counters)
+    }
+
+    /// Returns what its start found in the store.
+    #[must_use]
+    pub fn recovery(&self) -> Recovery {
+        self.store.recovery()
     }
 
     /// Waits until an I/O thread fails; [`stop`](Self::stop) then returns the error. Never resolves if none

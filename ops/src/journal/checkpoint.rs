@@ -179,14 +179,22 @@ pub(super) fn add_numbers(hasher: &mut StateHasher, state: &StoreState) {
     hasher.number(state.registrar.next_node);
 }
 
-/// Reads a checkpoint into a state that has its numbers, after a check that the rows are as they were written. Returns
-/// the heads of the streams.
-pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) -> Result<Heads, ReadError> {
+/// What a checkpoint says beside its state.
+pub(super) struct Read {
+    pub(super) heads: Heads,
+    /// The bytes of its rows.
+    pub(super) bytes: u64,
+}
+
+/// Reads a checkpoint into a state that has its numbers, after a check that the rows are as they were written.
+pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) -> Result<Read, ReadError> {
     let rows =
         || guarded(|| -> Result<_, redb::Error> { Ok(transaction.open_table(ROWS)?.range::<u64>(..)?) });
     let mut hasher = StateHasher::new("checkpoint");
+    let mut length = 0;
     each_row(rows()?, |_, bytes| {
         hasher.number(stable_hash(bytes));
+        length += bytes.len() as u64;
         Ok::<_, redb::Error>(true)
     })?;
     add_numbers(&mut hasher, state);
@@ -213,5 +221,6 @@ pub(super) fn read(transaction: &redb::ReadTransaction, state: &mut StoreState) 
     let streams = reader.streams();
     // The pages of a shard have its nodes in another order.
     state.partitions.iter_mut().for_each(PartitionState::sort);
-    Ok(streams.into_iter().map(|(stream, head)| (Stream(stream), head)).collect())
+    let heads = streams.into_iter().map(|(stream, head)| (Stream(stream), head)).collect();
+    Ok(Read { heads, bytes: length })
 }

@@ -33,6 +33,7 @@ pub use log::{Log, LogReader};
 mod overlay;
 mod portable;
 pub use portable::End;
+mod reading;
 mod recent;
 pub use recent::Recent;
 mod repair;

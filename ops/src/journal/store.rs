@@ -26,10 +26,10 @@ use super::events::EventsStart;
 use super::files::{Directory, Files, damage_of, open_database};
 use super::guard::{Handle, guarded};
 use super::log::{self, Log};
+use super::reading::Reading;
 use super::row;
 use super::salvage::Salvaged;
 use super::value::{Before, Value};
-use super::walk::advance;
 use super::writer::Heads;
 use crate::file_error::FileError;
 use open::{damaged_journal, remedy};
@@ -90,6 +90,8 @@ impl<E: Into<redb::Error>> From<E> for ReadError {
 /// What recovery found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
+    /// The bytes of the checkpoint's rows.
+    pub checkpoint_bytes: u64,
     /// Appends after the checkpoint.
     pub appends: u64,
     /// Units in them.
@@ -445,11 +447,14 @@ impl Store {
         state.registrar.next_node = number("next_node")?.max(1);
         let has_journal = number("journal")? == 1;
         let mut heads = Heads::new();
+        let mut bytes = 0;
         if number("clean")? == 1 || has_journal {
             let transaction = self.begin_read()?;
             // A store that was never stopped has no checkpoint.
             if guarded(|| transaction.list_tables())?.any(|table| table.name() == ROWS.name()) {
-                heads = checkpoint::read(&transaction, &mut state)?;
+                let read = checkpoint::read(&transaction, &mut state)?;
+                heads = read.heads;
+                bytes = read.bytes;
             }
         } else {
             warn!(
@@ -462,6 +467,7 @@ impl Store {
         let issued = Incarnation(issued.ok_or_else(|| damage("it says no last incarnation"))?);
         self.id = id;
         self.heads = heads;
+        self.recovery.checkpoint_bytes = bytes;
         Ok(Checkpoint { state, from, issued })
     }
 
@@ -542,32 +548,6 @@ impl Store {
 fn read_from(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_read()?;
     Ok(transaction.open_table(NUMBERS)?.get("from")?.map_or(1, |from| from.value().max(1)))
-}
-
-/// Reads the values after a checkpoint.
-struct Reading<'a> {
-    /// The number of the next append.
-    next: u64,
-    heads: &'a mut Heads,
-    recovery: &'a mut Recovery,
-    catalog: wharf_core::registrar::Catalog,
-}
-
-impl Reading<'_> {
-    fn apply(&mut self, number: u64, bytes: &[u8], rebuild: &mut Rebuild) -> anyhow::Result<()> {
-        anyhow::ensure!(number == self.next, "append {number} comes next");
-        let value = Value::read(bytes)?;
-        anyhow::ensure!(value.header.number == number, "it says that it is append {}", value.header.number);
-        advance(self.heads, &value.header)?;
-        for unit in value.units(&mut self.catalog)? {
-            self.recovery.units += 1;
-            rebuild.apply(unit)?;
-        }
-        self.recovery.appends += 1;
-        self.recovery.bytes += bytes.len() as u64;
-        self.next += 1;
-        Ok(())
-    }
 }
 
 pub(super) fn damage(what: impl Display) -> ReadError {

@@ -1,34 +1,32 @@
-//! The journal of a simulated start: the writer and the checkpointer of production over a disk that fails.
+//! The journal of a simulated start: the loops of production over a disk that fails.
 //!
-//! [`Journal::write`] and [`Journal::turn`] are one turn of the threads in `ops/src/daemon/journal.rs`. The books are kept
-//! as they were after each unit that is not durable yet. A start after a crash must come to one of these.
+//! [`Journal::write`] and [`Journal::turn`] are one turn of the threads that `ops/src/daemon/journal.rs` runs. The books are
+//! kept as they were after each unit that is not durable yet. A start after a crash must come to one of these.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::task::Waker;
 
 use wharf_core::ids::Incarnation;
-use wharf_core::journal::{JournalFeed, JournalPort, JournalStore, StoreError, Unit};
-use wharf_core::resource::ResourceRegistry;
+use wharf_core::journal::{JournalFeed, JournalPort, StoreError};
+use wharf_core::link::Doorbell;
 use wharf_core::router::Port;
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 use wharf_ops::file_error::FileError;
-use wharf_ops::journal::{Checkpointer, Heads, JournalWriter, Log, Store, Written};
+use wharf_ops::journal::{CheckpointTurn, JournalBounds, JournalLoops, JournalStart, JournalTurn, Store};
 
 use super::checkers::crash::as_stored;
 use crate::disk::{Disk, Event, Image};
 
+/// The bytes of values after which a checkpoint begins in these runs.
+const CHECKPOINT_BYTES: u64 = 600;
+
 /// The number of old values that are dropped at once in these runs.
 const TRIM_STEP: u64 = 4;
 
-/// What the checkpoints are told.
-enum Told {
-    /// Units with global records.
-    Global(Vec<Unit>),
-    /// Begin a checkpoint that this append continues, with these heads before it.
-    Begin(u64, Heads),
-}
+/// The bytes of values that a start keeps for those who follow events. Each start has the next of these.
+const EVENTS_BYTES: [u64; 3] = [0, 900, 4000];
 
 /// The books after the units so far, by the number of units.
 pub type Books = BTreeMap<u64, StoreState>;
@@ -51,17 +49,10 @@ pub struct Life {
 /// The journal of one start.
 pub(super) struct Journal {
     pub(super) disk: Disk,
-    // Before the store: a checkpoint that is under way ends first.
-    checkpointer: Checkpointer,
-    writer: JournalWriter<Log>,
-    store: Store,
+    loops: JournalLoops,
+    store: Arc<Store>,
     /// What the engine says of the journal.
     port: JournalPort,
-    inbox: Vec<Told>,
-    needed_from: u64,
-    is_busy: bool,
-    /// The bytes of values after which a checkpoint begins.
-    checkpoint_bytes: u64,
     /// The books after each number of units from the durable one on.
     pub(super) books: Books,
     /// The number of checkpoints that were completed.
@@ -75,7 +66,6 @@ pub(super) struct Journal {
 pub(super) struct Opening {
     pub(super) disk: Disk,
     pub(super) store: Store,
-    pub(super) checkpoint_bytes: u64,
     pub(super) keeps: bool,
 }
 
@@ -91,26 +81,31 @@ impl Journal {
         incarnation: Incarnation,
         state: &StoreState,
     ) -> Result<Self, FileError> {
-        let Opening { disk, mut store, checkpoint_bytes, keeps } = opening;
+        let Opening { disk, mut store, keeps } = opening;
+        store.record_undone(&feed, state.now);
         let begun = store.begin(incarnation, state)?;
-        let (mut log, last, heads) = begun.expect("this store has a journal");
-        log.set_trim_step(TRIM_STEP);
-        let names = state.registrar.resources.iter().map(String::as_str);
-        let kinds = ResourceRegistry::with_names(names, &state.registrar.unit_instances);
-        let kinds = Arc::new(kinds.expect("the registrar of this start has them"));
+        let (log, last, heads) = begun.expect("this store has a journal");
         let of_port = port.journal().expect("this engine has a journal").clone();
         let books = Books::from([(0, state.clone()), (of_port.position(), state.clone())]);
-        let writer = JournalWriter::new(feed, log, (u64::from(incarnation.0), last), heads, kinds);
+        let store = Arc::new(store);
+        let events_bytes = EVENTS_BYTES[incarnation.0 as usize % EVENTS_BYTES.len()];
+        let loops = JournalLoops::begin(JournalStart {
+            feed,
+            port,
+            events_bell: Arc::new(Doorbell::new(Waker::noop().clone())),
+            store: &store,
+            log,
+            last,
+            heads,
+            state,
+            bounds: JournalBounds { checkpoint_bytes: CHECKPOINT_BYTES, events_bytes, trim_step: TRIM_STEP },
+            now: state.now,
+        })?;
         Ok(Self {
             disk,
+            loops,
             store,
-            writer,
-            checkpointer: Checkpointer::new(port, state),
             port: of_port,
-            inbox: Vec::new(),
-            needed_from: 0,
-            is_busy: false,
-            checkpoint_bytes,
             books,
             checkpoints: 0,
             durable_after: Vec::new(),
@@ -130,47 +125,19 @@ impl Journal {
 
     /// Returns whether a thread sleeps although there is work for it.
     pub(super) fn oversleeps(&mut self) -> bool {
-        let port = self.checkpointer.port();
-        let is_overslept = port.bell().is_asleep() && !(port.is_idle() && self.inbox.is_empty());
-        is_overslept || self.writer.feed().oversleeps()
+        self.loops.checkpoints.oversleeps() || self.loops.journal.oversleeps()
     }
 
     /// One turn of the thread that writes.
     ///
     /// # Errors
     /// When it is unknown what the disk has. The process ends then.
-    pub(super) fn write(&mut self) -> Result<Written, StoreError> {
-        let written = self.writer.write()?;
-        match written {
-            Written::Nothing => {
-                let _asleep = self.writer.feed().fall_asleep();
-            }
-            Written::Full => {}
-            Written::All => {
-                let global: Vec<Unit> = self.writer.take_global().collect();
-                if !global.is_empty() {
-                    self.tell(Told::Global(global));
-                }
-                self.writer.store().trim(self.needed_from)?;
-                // Relaxed: there is one thread.
-                let tail = self.writer.counters().tail_bytes.load(Ordering::Relaxed);
-                if tail >= self.checkpoint_bytes && !self.is_busy {
-                    // Relaxed: as above.
-                    self.writer.counters().tail_bytes.store(0, Ordering::Relaxed);
-                    self.is_busy = true;
-                    let (from, heads) = self.writer.end();
-                    let begin = Told::Begin(from, heads.clone());
-                    self.tell(begin);
-                }
-                self.follow_durable();
-            }
+    pub(super) fn write(&mut self) -> Result<JournalTurn, StoreError> {
+        let turn = self.loops.journal.turn()?;
+        if turn == JournalTurn::Written {
+            self.follow_durable();
         }
-        Ok(written)
-    }
-
-    fn tell(&mut self, told: Told) {
-        self.inbox.push(told);
-        self.checkpointer.port().bell().ring();
+        Ok(turn)
     }
 
     /// Forgets the books before those that are durable now, unless all are kept.
@@ -191,61 +158,51 @@ impl Journal {
         self.books.range(floor..).map(|(&position, books)| (position, books))
     }
 
-    /// One turn of the thread of checkpoints. A failure gives the checkpoint up. Returns what happened.
+    /// One turn of the thread of checkpoints. Returns what happened.
     pub(super) fn turn(&mut self, now: Time) -> Option<String> {
-        let mut failure = None;
-        for told in std::mem::take(&mut self.inbox) {
-            match told {
-                Told::Global(units) => units.iter().for_each(|unit| self.checkpointer.note(unit)),
-                Told::Begin(from, heads) => {
-                    failure = self.checkpointer.begin(&self.store, from, &heads, now).err();
-                }
-            }
-        }
-        let polled = if failure.is_none() { self.checkpointer.poll(now) } else { Ok(None) };
-        let port = self.checkpointer.port();
-        let bell = Arc::clone(port.bell());
-        let _asleep = bell.sleep_if(|| port.is_idle());
-        match (failure, polled) {
-            (None, Ok(None)) => None,
-            (None, Ok(Some(from))) => {
-                self.needed_from = from;
-                self.is_busy = false;
+        let turn = self.loops.checkpoints.turn(now);
+        let _asleep = self.loops.checkpoints.fall_asleep();
+        match turn {
+            CheckpointTurn::GoesOn => None,
+            CheckpointTurn::Completed(from) => {
                 self.checkpoints += 1;
                 Some(format!("a checkpoint is complete, continued by append {from}"))
             }
-            (Some(error), _) | (None, Err(error)) => {
-                self.is_busy = false;
-                Some(format!("a checkpoint is given up: {error}"))
-            }
+            CheckpointTurn::GivenUp(error) => Some(format!("a checkpoint is given up: {error}")),
+            CheckpointTurn::Ended => unreachable!("a stop takes the last turn itself"),
         }
     }
 
     /// Returns whether a checkpoint is under way.
     pub(super) fn is_making_checkpoint(&self) -> bool {
-        self.checkpointer.is_running()
+        self.loops.checkpoints.is_making_checkpoint()
     }
 
     /// Ends checkpoints, as the first step of a clean stop.
-    pub(super) fn stop_checkpoints(&mut self) {
-        self.checkpointer.give_up();
+    pub(super) fn stop_checkpoints(&mut self, now: Time) {
+        self.loops.inbox.stop();
+        while !matches!(self.loops.checkpoints.turn(now), CheckpointTurn::Ended) {}
     }
 
-    /// Writes what is left, on a disk that has room. Everything that puts units in has ended.
+    /// Writes what is left, on a disk that has room, and returns the number of the last append. Everything that puts units
+    /// in has ended.
     ///
     /// # Errors
     /// When the disk does not work.
-    pub(super) fn write_all(&mut self) -> Result<(), StoreError> {
-        while self.write()? != Written::Nothing {}
-        Ok(())
+    pub(super) fn write_all(&mut self) -> Result<u64, StoreError> {
+        self.loops.journal.stop().stop();
+        loop {
+            if let JournalTurn::Ended { last, .. } = self.write()? {
+                return Ok(last);
+            }
+        }
     }
 
-    /// Writes the state of a clean stop and closes the files. Everything is written.
+    /// Writes the state of a clean stop and closes the files. Everything is written, up to append `last`.
     ///
     /// # Errors
     /// When the disk does not work.
-    pub(super) fn finish(self, state: &StoreState) -> Result<Option<Life>, FileError> {
-        let last = self.writer.end().0 - 1;
+    pub(super) fn finish(self, state: &StoreState, last: u64) -> Result<Option<Life>, FileError> {
         self.store.checkpoint(state, Some(last))?;
         let stopped = Some(StoreState { groups: as_stored(&state.groups), ..state.clone() });
         Ok(self.end().map(|life| Life { stopped, ..life }))
@@ -253,10 +210,10 @@ impl Journal {
 
     /// Ends the process, and returns what it did if it was kept.
     pub(super) fn end(self) -> Option<Life> {
-        let Self { disk, writer, store, checkpointer, durable_after, books, keeps, .. } = self;
+        let Self { disk, loops, store, durable_after, books, keeps, .. } = self;
         // Before the files are closed: a process that crashes does not close them.
         let events = disk.take_events();
-        drop((writer, checkpointer, store));
+        drop((loops, store));
         keeps.then(|| Life { image: disk.first(), events, durable: durable_after, books, stopped: None })
     }
 }

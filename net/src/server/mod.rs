@@ -39,7 +39,7 @@ pub struct ServerShared {
     clock: Arc<dyn Clock + Sync>,
     resident_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     connection_rooms: Arc<ConnectionRooms>,
-    exports: OnceLock<Box<dyn Exports>>,
+    exports: OnceLock<Arc<dyn Exports>>,
 }
 
 impl ServerShared {
@@ -73,7 +73,7 @@ impl ServerShared {
     }
 
     /// Sets who serves exports. Only the first call has an effect. Without it, requests for exports are refused.
-    pub fn set_exports(&self, exports: Box<dyn Exports>) {
+    pub fn set_exports(&self, exports: Arc<dyn Exports>) {
         let _ = self.exports.set(exports);
     }
 

@@ -5,46 +5,50 @@ use std::task::Waker;
 use std::thread::{self, JoinHandle};
 
 use wharf_core::link::{Doorbell, ThreadWaker};
-use wharf_core::resource::ResourceRegistry;
 use wharf_net::session::events::EventSource;
 
 use super::{DaemonError, threads};
-use crate::journal::{EventReader, EventsInbox, Log, Recent, Store};
+use crate::journal::{EventReader, EventsInbox};
 
 const NAME: &str = "wharf-events";
 
+/// The bell of the thread, before it runs.
+pub(super) struct EventsBell {
+    waker: Arc<ThreadWaker>,
+    bell: Arc<Doorbell>,
+}
+
+impl EventsBell {
+    pub(super) fn new() -> Self {
+        let waker = Arc::new(ThreadWaker::default());
+        let bell = Arc::new(Doorbell::new(Waker::from(Arc::clone(&waker))));
+        Self { waker, bell }
+    }
+
+    pub(super) fn bell(&self) -> Arc<Doorbell> {
+        Arc::clone(&self.bell)
+    }
+}
+
 /// The running thread.
 pub(super) struct Events {
-    recent: Arc<Recent>,
     inbox: Arc<EventsInbox>,
     thread: JoinHandle<()>,
 }
 
 impl Events {
-    /// Starts the thread over the log of a start that continues after append `last`.
+    /// Starts the thread.
     pub(super) fn start(
-        log: &Log,
-        last: u64,
-        kinds: Arc<ResourceRegistry>,
-        store: &Store,
+        reader: EventReader,
+        inbox: Arc<EventsInbox>,
+        bell: EventsBell,
     ) -> Result<Self, DaemonError> {
-        let waker = Arc::new(ThreadWaker::default());
-        let bell = Arc::new(Doorbell::new(Waker::from(Arc::clone(&waker))));
-        let start = store.events();
-        let recent = Arc::new(Recent::new(last, start.before, kinds, Arc::clone(&bell)));
-        let inbox = Arc::new(EventsInbox::new(Arc::clone(&recent), bell));
-        let reader = EventReader::new(log.reader(), Arc::clone(&recent), &start);
         let of_reader = Arc::clone(&inbox);
         let thread = threads::start(NAME.to_owned(), move || {
-            waker.set_current();
+            bell.waker.set_current();
             run(reader, &of_reader);
         })?;
-        Ok(Self { recent, inbox, thread })
-    }
-
-    /// Returns where the journal publishes its values.
-    pub(super) fn recent(&self) -> &Arc<Recent> {
-        &self.recent
+        Ok(Self { inbox, thread })
     }
 
     /// Returns where the events come from.

@@ -8,7 +8,6 @@ mod certificate;
 pub use certificate::{DEVELOPMENT_CERTIFICATE, read_certificates};
 mod clock;
 mod events;
-mod exports;
 mod journal;
 pub use clock::ServiceClock;
 pub use journal::EXIT_JOURNAL_FAILED;
@@ -29,7 +28,6 @@ use wharf_core::engine::{Engine, EngineError};
 use wharf_core::executor::ShardRunner;
 use wharf_core::hash::StateHash;
 use wharf_core::ids::Incarnation;
-use wharf_core::journal::Unit;
 use wharf_core::link::{Clock, StopSignal, ThreadWaker};
 use wharf_core::planner::{Planner, PlannerRunner};
 use wharf_core::recovery::{Globals, TakenBack};
@@ -44,8 +42,11 @@ use wharf_net::tls::{ServerCertificate, TlsError};
 
 use crate::config::Config;
 use crate::file_error::FileError;
-use crate::journal::{Durability, JournalCounters, Recovery, Store};
+use crate::journal::{
+    Durability, JournalBounds, JournalCounters, JournalLoops, JournalStart, Recovery, Store,
+};
 use crate::metrics::{JournalFigures, Metrics};
+use events::EventsBell;
 use journal::Journal;
 use threads::Pinning;
 
@@ -201,8 +202,7 @@ impl Daemon {
         );
         shared.sessions.restore_sessions(sessions, engine.now);
         if let Some(feed) = &engine.journal {
-            let now = engine.now;
-            store.take_undone().into_iter().for_each(|changes| feed.put(Unit::new(now, changes)));
+            store.record_undone(feed, engine.now);
         }
         let threads = (config.engine.shards, config.io_threads, config.engine.planners);
         let metrics = Arc::new(Metrics::new(threads, Arc::clone(&shared)));
@@ -245,14 +245,26 @@ impl Daemon {
         let of_journal = store.begin(engine.incarnation, &globals)?;
         let store = Arc::new(store);
         let journal: Option<Journal> = match (engine.journal, of_journal, checkpoint_port) {
-            (Some(feed), Some(begun), Some(port)) => {
-                let checkpoints = (port, checkpoint_waker);
-                Some(Journal::start(feed, begun, checkpoints, &globals, &store, &clock, &config)?)
+            (Some(feed), Some((log, last, heads)), Some(port)) => {
+                let events = EventsBell::new();
+                let loops = JournalLoops::begin(JournalStart {
+                    feed,
+                    port,
+                    events_bell: events.bell(),
+                    store: &store,
+                    log,
+                    last,
+                    heads,
+                    state: &globals,
+                    bounds: JournalBounds::new(config.checkpoint_bytes, config.events_bytes),
+                    now: clock.now(),
+                })?;
+                Some(Journal::start(loops, checkpoint_waker, events, &clock)?)
             }
             _ => None,
         };
         if let Some(journal) = &journal {
-            shared.set_exports(Box::new(journal.exports()));
+            shared.set_exports(journal.exports());
             shared.sessions.set_events(journal.events());
         }
         metrics.set_journal(JournalFigures {

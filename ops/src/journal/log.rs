@@ -84,8 +84,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Sets how many old values are dropped at once, for a test.
-    pub fn set_trim_step(&mut self, values: u64) {
+    /// Sets how many old values are dropped at once.
+    pub(super) fn set_trim_step(&mut self, values: u64) {
         self.trim_step = values;
     }
 

@@ -4,6 +4,7 @@
 //!   durable. Replies leave then.
 //! - [`Store`] has the newest checkpoint and the values after it, and rebuilds the durable state from them.
 //! - [`Checkpointer`] reads a checkpoint from the shards, page by page, while they work.
+//! - [`JournalLoops`] are the loops of the threads, which run these.
 //! - [`EventReader`] reads events from the values, for clients that follow them.
 //!
 //! The formats are in `row`, `group_row`, `session_row`, `unit_row` and `value`. The engine's own types are not
@@ -21,6 +22,7 @@ mod events;
 pub use events::{EventReader, EventsInbox, EventsStart};
 mod export;
 pub use export::{Export, export_stopped};
+mod exporter;
 mod files;
 pub use files::{Directory, Files};
 mod group_row;
@@ -30,6 +32,11 @@ mod import;
 pub use import::{Imported, Portable, import, verify};
 mod log;
 pub use log::{Log, LogReader};
+mod loops;
+pub use loops::{
+    CheckpointInbox, CheckpointLoop, CheckpointTurn, JournalBounds, JournalLoop, JournalLoops, JournalStart,
+    JournalTurn,
+};
 mod overlay;
 mod portable;
 pub use portable::End;

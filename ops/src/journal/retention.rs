@@ -1,13 +1,13 @@
 //! Which values are kept for those who follow events, after no start needs them any more.
 //!
 //! Each value says how many bytes came before it, so two values say how many are between them. The thread of the journal
-//! looks at one value per [`STEP`] of them, which the log then drops at once.
+//! looks at one value per step of [`STEP`] values, which the log then drops at once.
 
 use wharf_core::journal::{JournalStore, StoreError};
 
 use super::value::{Before, Value};
 
-/// The number of values that are dropped together.
+/// The number of values that a service drops together.
 pub(super) const STEP: u64 = 256;
 
 /// A value before which everything may be dropped.
@@ -19,7 +19,7 @@ struct Cut {
 }
 
 /// Decides what is dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Retention {
     /// The number of newest bytes that are kept although no start needs them.
     kept_bytes: u64,
@@ -31,11 +31,20 @@ pub(super) struct Retention {
     dropped_to: u64,
     /// The next value before which values may be dropped, once it was looked at.
     next: Option<Cut>,
+    /// The number of values that are dropped together.
+    step: u64,
 }
 
 impl Retention {
     pub(super) fn new(kept_bytes: u64) -> Self {
-        Self { kept_bytes, ..Self::default() }
+        Self { kept_bytes, total: 0, dropped: 0, dropped_to: 0, next: None, step: STEP }
+    }
+
+    /// Sets the number of values that are dropped together. Nothing may have been dropped.
+    pub(super) fn set_step(&mut self, values: u64) {
+        assert!(values > 0, "some values are dropped");
+        assert!(self.dropped_to == 0, "the step is set before the first value is dropped");
+        self.step = values;
     }
 
     /// Notes that a value was appended.
@@ -54,7 +63,7 @@ impl Retention {
             self.dropped_to = store.bounds()?.first.max(1);
             self.dropped = bytes_before(store, self.dropped_to, 0)?.unwrap_or(self.total);
         }
-        let number = self.dropped_to + STEP;
+        let number = self.dropped_to + self.step;
         if number > needed_from {
             return Ok(());
         }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use tracing::warn;
 use wharf_core::ids::Incarnation;
-use wharf_core::journal::{Bounds, Changes, JournalStore};
+use wharf_core::journal::{Bounds, Changes, JournalFeed, JournalStore, Unit};
 use wharf_core::limits::PARTITIONS_MAX;
 use wharf_core::link::lock;
 use wharf_core::recovery::{Rebuild, TakenBack};
@@ -326,10 +326,10 @@ impl Store {
         self.events
     }
 
-    /// Takes what recovery took back. The start records it before anything else, so that those who follow events learn of
-    /// it.
-    pub fn take_undone(&mut self) -> Vec<Changes> {
-        std::mem::take(&mut self.undone)
+    /// Puts what recovery took back into the journal, so that those who follow events learn of it. A start does so before
+    /// anything else puts units in.
+    pub fn record_undone(&mut self, feed: &JournalFeed, now: Time) {
+        self.undone.drain(..).for_each(|changes| feed.put(Unit::new(now, changes)));
     }
 
     /// Returns what recovery found.

@@ -12,6 +12,7 @@ use wharf_core::journal::{Append, Changes, JournalFeed, JournalStore, StoreError
 use wharf_core::resource::ResourceRegistry;
 
 use super::events::EventsStart;
+use super::log::Log;
 use super::recent::{Recent, StoredValue};
 use super::retention::Retention;
 use super::value::{Before, Content, Header, UNITS_BYTES, encode, encode_unit};
@@ -120,7 +121,7 @@ impl<S: JournalStore> JournalWriter<S> {
             global: Vec::new(),
             counters,
             made: Before::default(),
-            retention: Retention::default(),
+            retention: Retention::new(0),
             recent: None,
         }
     }
@@ -288,6 +289,14 @@ impl<S: JournalStore> JournalWriter<S> {
         self.made.events += u64::from(begun.events);
         self.made.bytes += value.len() as u64;
         self.pending.push(Pending { number, streams, value, after: self.made, position });
+    }
+}
+
+impl JournalWriter<Log> {
+    /// Sets how many old values are dropped at once. Nothing may have been written.
+    pub fn set_trim_step(&mut self, values: u64) {
+        self.store.set_trim_step(values);
+        self.retention.set_step(values);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wharf_core::request::PlacementRequest;
 use wharf_core::state::StoreState;
 use wharf_ops::file_error::FileError;
-use wharf_ops::journal::{Durability, Store, Written};
+use wharf_ops::journal::{Durability, JournalTurn, Store};
 
 use super::World;
 use super::opened::{Opened, PARTITIONS, open};
@@ -19,9 +19,6 @@ use crate::sim::checkers::{Verdict, named};
 use crate::sim::client::Role;
 use crate::sim::facts::Facts;
 use crate::sim::journal::Opening;
-
-/// The bytes of values after which a checkpoint begins in these runs.
-const CHECKPOINT_BYTES: u64 = 600;
 
 /// The highest number of operations of the disk until it fails: more than a turn of the journal takes.
 const FAILS_WITHIN: u64 = 24;
@@ -42,7 +39,7 @@ impl Opening {
     pub(in crate::sim) fn of(disk: Disk, keeps: bool) -> Result<(Self, StoreState), FileError> {
         let files = Arc::new(disk.clone());
         let (store, state) = Store::open_files(files, PARTITIONS, Durability::Sync)?;
-        Ok((Self { disk, store, checkpoint_bytes: CHECKPOINT_BYTES, keeps }, state))
+        Ok((Self { disk, store, keeps }, state))
     }
 }
 
@@ -77,10 +74,10 @@ impl World<'_> {
     fn write_journal(&mut self) -> Verdict {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         match journal.write() {
-            Ok(Written::Nothing) => Ok(()),
-            Ok(written) => {
+            Ok(JournalTurn::Nothing { .. }) => Ok(()),
+            Ok(turn) => {
                 let durable = journal.durable();
-                self.trace.line(format_args!("the journal writes: {written:?}, durable are {durable}"));
+                self.trace.line(format_args!("the journal writes: {turn:?}, durable are {durable}"));
                 Ok(())
             }
             Err(error) => {
@@ -105,9 +102,9 @@ impl World<'_> {
         // Only a step may end in a crash.
         journal.disk.heal();
         journal.disk.set_room(Room::Plenty);
-        let written = journal.write().map_err(|error| error.to_string())?;
+        let turn = journal.write().map_err(|error| error.to_string())?;
         self.move_checkpoints();
-        *moved += usize::from(written != Written::Nothing);
+        *moved += usize::from(!matches!(turn, JournalTurn::Nothing { .. }));
         Ok(())
     }
 
@@ -136,11 +133,11 @@ impl World<'_> {
     /// Writes the state of a clean stop. Power may be lost afterwards.
     pub(super) fn write_stop(&mut self, state: &StoreState) -> Verdict {
         let Some(mut journal) = self.journal.take() else { return Ok(()) };
-        journal.stop_checkpoints();
+        journal.stop_checkpoints(self.now);
         self.checkpoints += journal.checkpoints;
         let disk = journal.disk.clone();
-        journal.write_all().map_err(|error| error.to_string())?;
-        let life = journal.finish(state).map_err(|error| error.to_string())?;
+        let last = journal.write_all().map_err(|error| error.to_string())?;
+        let life = journal.finish(state, last).map_err(|error| error.to_string())?;
         self.lives.iter_mut().zip(life).for_each(|(lives, life)| lives.push(life));
         self.image = disk.image(self.fate());
         Ok(())

@@ -80,8 +80,7 @@ pub(super) fn start(directory: &TempDir, kept_bytes: u64) -> (Service, StoreStat
     let globals = Globals::copy(&state).state(PARTITIONS);
     let mut engine = Engine::open(state.clone(), &config, vec![Waker::noop().clone(); 2]).unwrap();
     let feed = engine.journal.take().unwrap();
-    let now = engine.now;
-    store.take_undone().into_iter().for_each(|changes| feed.put(Unit::new(now, changes)));
+    store.record_undone(&feed, engine.now);
     let (log, last, heads) = store.begin(engine.incarnation, &globals).unwrap().unwrap();
     let bell = Arc::new(Doorbell::new(Waker::noop().clone()));
     let kinds = Arc::new(crate::journal::row::kinds_of(&globals.registrar).unwrap());

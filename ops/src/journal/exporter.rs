@@ -3,28 +3,17 @@
 //! One export is under way at a time. While it is, no value that it needs is dropped. It ends when its last page is made,
 //! or when nobody has asked for a page for [`PATIENCE_NS`].
 
-use std::sync::Arc;
-
 use tracing::{info, warn};
 use wharf_core::time::Time;
 use wharf_net::protocol::{EXPORT_PAGE_BYTES_MAX, ExportReply, ExportRequest, Fault, Reason};
-use wharf_net::server::{ExportAnswer, Exports};
 
-use super::journal::{Inbox, Told};
+use super::export::Export;
+use super::log::LogReader;
+use super::store::Store;
 use crate::file_error::FileError;
-use crate::journal::{Export, LogReader, Store};
 
 /// The longest time between two requests for pages of an export, in ns.
 const PATIENCE_NS: u64 = 30_000_000_000;
-
-/// Passes requests on to the thread of the checkpoints.
-pub(super) struct ToCheckpoints(pub(super) Arc<Inbox>);
-
-impl Exports for ToCheckpoints {
-    fn ask(&self, request: ExportRequest, answer: ExportAnswer) {
-        self.0.tell(Told::Export(request, answer));
-    }
-}
 
 /// The last export, and its last page.
 struct Current {

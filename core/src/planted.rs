@@ -77,7 +77,7 @@ pub enum PlantedBug {
     CreditsIgnored,
     /// The registrar's answer to a lost connection is dropped (checked in wharf-net).
     AnswerToLostConnectionDropped,
-    /// The waits of a lost connection go on there although its session is wanted elsewhere (checked in wharf-net).
+    /// The waits of a lost connection go on there although another connection wants its session (checked in wharf-net).
     RecalledWaitGoesOn,
     /// The outcome of a request is not kept if the peer takes no more replies (checked in wharf-net).
     OutcomeOfBrokenConnectionDropped,

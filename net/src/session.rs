@@ -9,7 +9,7 @@
 //! declare in its hello that it acknowledges waits individually
 //! ([`EXTENSION_ACKNOWLEDGED`](crate::protocol::EXTENSION_ACKNOWLEDGED)). Its mark may then pass waits. The
 //! session keeps a passed wait *apart*, outside the window, until the client acknowledges it individually. Such a
-//! wait goes on while its client is away, and after a restart ([`waiting`]).
+//! wait goes on while its client is away, and after a restart (`waiting.rs`).
 //!
 //! Memory is bounded at all times. A request in progress counts with the largest reply that it may produce
 //! ([`Weight`]), so the kept outcomes never exceed their limit.

@@ -151,7 +151,7 @@ async fn settle(io: &Io, key: ConnectionKey, signals: &Signals) {
     }
 }
 
-/// Recalls a connection when its session is wanted elsewhere, and when the service stops.
+/// Recalls a connection when another connection wants its session, and when the service stops.
 async fn recall(io: &Io, key: ConnectionKey, recalled: &Notify) -> Infallible {
     let mut shutdown = io.shutdown.clone();
     let mut is_stopping = false;

@@ -24,6 +24,7 @@
 //! frame is executed before it. Connections that wait for the same room go on in order of arrival. A placement into a
 //! group that tries one shard after the other does not stall its connection.
 
+mod answers;
 mod connection;
 mod events;
 mod follow;
@@ -58,7 +59,7 @@ use wharf_core::time::Time;
 
 use super::shared::{Counters, Hangup, SessionShared};
 use super::tags::{split_tag, tag};
-use crate::protocol::{Fault, PlaceReply, Reason, Reply};
+use crate::protocol::{Fault, Reason};
 use crate::session::registrar::Question;
 use connection::{Connection, Stalled};
 pub use connection::{InputEnd, Output};
@@ -67,7 +68,7 @@ pub(super) use follow::Departed;
 pub use hello::HELLO_PATIENCE;
 pub(crate) use hello::late_hello;
 pub use observer::{IoObserver, Unobserved};
-use operation::{Complete, Operation, Parts};
+use operation::{Operation, Parts};
 pub use questions::Asker;
 use room::{Room, Waiter};
 
@@ -539,49 +540,6 @@ impl ConnectionService {
         }
     }
 
-    /// Sends the reply to a request.
-    fn answer<R: Reply>(&mut self, asker: Asker, reply: &R, now: Time) {
-        self.reply(asker, reply, false, now);
-    }
-
-    /// Sends the reply to a request. The journal gets the reply unless the recorded effects tell it already.
-    fn reply<R: Reply>(&mut self, asker: Asker, reply: &R, is_told: bool, now: Time) {
-        let Asker { connection: key, kind, sequence, started } = asker;
-        let change = self.connections[key].reply(kind, sequence, reply, is_told);
-        self.changes.extend(change);
-        self.observer.handle_reply(kind, reply.reason(), now.nanos_since(started));
-        reply.part_reasons().into_iter().for_each(|reason| self.observer.handle_part(kind, reason));
-        self.touch(key);
-    }
-
-    fn answer_fault(&mut self, asker: Asker, fault: &Fault, now: Time) {
-        let Asker { connection: key, kind, sequence, started } = asker;
-        let change = self.connections[key].reply_fault(kind.number(), sequence, fault);
-        self.changes.extend(change);
-        self.observer.handle_reply(kind, fault.reason, now.nanos_since(started));
-        self.touch(key);
-    }
-
-    fn answer_complete(&mut self, asker: Asker, complete: &Complete, now: Time) {
-        match complete {
-            Complete::Place(reply) => self.reply(asker, reply, is_told(reply), now),
-            Complete::Release(reply) => self.reply(asker, reply, reply.fault.is_none(), now),
-            Complete::PlaceBatch(reply) => {
-                let is_told = reply.replies.iter().all(is_told);
-                self.reply(asker, reply, is_told, now);
-            }
-            Complete::ReleaseBatch(reply) => {
-                let is_told = reply.replies.iter().all(|reply| reply.fault.is_none());
-                self.reply(asker, reply, is_told, now);
-            }
-            Complete::Group(reply) => self.answer(asker, &**reply, now),
-            Complete::Removed(reply) => self.answer(asker, reply, now),
-            Complete::Groups(reply) => self.answer(asker, reply, now),
-            Complete::Statement(reply) => self.answer(asker, reply, now),
-            Complete::Renewed(reply) => self.answer(asker, reply, now),
-        }
-    }
-
     /// Answers a request that is refused before its frame is executed.
     fn refuse_frame(&mut self, key: ConnectionKey, kind: u16, sequence: u64, fault: &Fault) {
         Counters::count(&self.shared.counters.frames_refused);
@@ -594,12 +552,6 @@ impl ConnectionService {
         let before = self.connections[key].stalled.replace(stalled);
         assert!(before.is_none(), "a stalled connection executes no frame");
     }
-}
-
-/// Returns whether the effect that the shard recorded tells this reply. It does not if the node was removed before the
-/// reply was made: the reply lacks its name then.
-fn is_told(reply: &PlaceReply) -> bool {
-    reply.placed.as_ref().is_some_and(|placed| !placed.node_name.is_empty())
 }
 
 /// Returns the fault for waiting requests when the service stops.

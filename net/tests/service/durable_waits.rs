@@ -158,7 +158,7 @@ fn the_wait_of_a_client_that_acknowledges_by_its_mark_ends_with_its_connection()
     assert_eq!(bed.service.in_engine(), (0, 0));
 }
 
-/// Whoever waits for longer goes first, also after its connection was lost and resumed.
+/// The older wait goes first, also after its connection was lost and resumed.
 #[tokio::test]
 async fn a_resumed_wait_keeps_its_place() {
     let server = TestServer::start(1);

@@ -179,7 +179,7 @@ pub(super) fn add_numbers(hasher: &mut StateHasher, state: &StoreState) {
     hasher.number(state.registrar.next_node);
 }
 
-/// What a checkpoint says beside its state.
+/// What a checkpoint says in addition to its state.
 pub(super) struct Read {
     pub(super) heads: Heads,
     /// The bytes of its rows.

@@ -119,7 +119,7 @@ pub(super) struct Connection {
     pub(super) fault: Option<Fault>,
     /// The peer is gone without ending the stream, and may return.
     pub(super) is_lost: bool,
-    /// The session is wanted elsewhere, or the service stops: nothing waits here.
+    /// Another connection wants the session, or the service stops: nothing waits here.
     pub(super) is_recalled: bool,
     /// The time at which the session ends because the peer of this lost connection stays away.
     pub(super) ends_at: Option<Time>,

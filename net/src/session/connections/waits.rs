@@ -92,7 +92,7 @@ impl ConnectionService {
         Some(key)
     }
 
-    /// Lets a connection end: its client resumes the session elsewhere, or the service stops. Placements that wait there go on
+    /// Lets a connection end: its client resumes the session on another one, or the service stops. Placements that wait there go on
     /// at the next connection.
     pub fn recall(&mut self, key: ConnectionKey, now: Time) {
         let connection = &mut self.connections[key];

@@ -25,9 +25,9 @@ impl Store {
             None
         } else {
             let opened = Log::open_typed(Arc::clone(&files), durability == Durability::Sync);
-            Some(opened.or_else(|error| match error {
-                OpenError::Damaged { why, .. } => Err(damaged_journal(&*files, from, why)),
-                OpenError::File(error) => Err(error),
+            Some(opened.map_err(|error| match error {
+                OpenError::Damaged { why, .. } => damaged_journal(&*files, from, why),
+                OpenError::File(error) => error,
             })?)
         };
         Ok(Self::with_databases(files, checkpoints, durability, log))

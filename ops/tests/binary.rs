@@ -13,6 +13,8 @@ mod cancels;
 mod commands;
 #[path = "binary/disk.rs"]
 mod disk;
+#[path = "binary/durable_waits.rs"]
+mod durable_waits;
 #[path = "binary/events.rs"]
 mod events;
 #[path = "binary/exactly_once.rs"]

@@ -221,8 +221,10 @@ impl ConnectionService {
 
     fn end_wait(&mut self, operation: usize, why: WaitEnd, now: Time) {
         if let Parts::WaitGroup(ended) = &mut self.operations[operation].parts {
-            // Tell the planner only once. It answers when it has taken the group back or placed it.
-            if ended.replace(why).is_none() {
+            // The first reason stays: who was cancelled stays so when the service stops. The planner is told once. It answers
+            // when it has taken the group back or placed it.
+            if ended.is_none() {
+                *ended = Some(why);
                 self.port.cancel_plan(tag(operation, 0));
             }
             return;

@@ -1,4 +1,4 @@
-//! The connections of one I/O thread and a shard, without sockets. Each runs when a test says so.
+//! The connections of one I/O thread, a shard and a planner, without sockets. Each runs when a test says so.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -8,12 +8,13 @@ use wharf_core::executor::{self, ShardRunner};
 use wharf_core::ids::Incarnation;
 use wharf_core::journal::{Changes, JournalFeed, Unit};
 use wharf_core::link::Clock;
+use wharf_core::planner::PlannerRunner;
 use wharf_core::state::{SessionChange, SessionRecord, StoreState};
 use wharf_core::time::Time;
 use wharf_net::codec::{Extension, decode_body, decode_frame, encode_body};
 use wharf_net::protocol::{
-    Acknowledged, CancelRequest, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Hello, HelloReply, Kind,
-    MODE_WAIT_UNTIL, PlaceRequest, Resume,
+    Acknowledged, BundleTemplate, CancelRequest, CreateGroupRequest, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX,
+    Hello, HelloReply, Kind, MODE_WAIT_UNTIL, PlaceRequest, Resume,
 };
 use wharf_net::session::connections::{ConnectionKey, ConnectionService, Unobserved};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
@@ -23,10 +24,10 @@ use super::{Frame, ask, extended, header, request};
 /// The time at which a bed begins.
 pub const NOW: Time = Time(1_000_000_000);
 
-/// The sequence of the placement that waits.
+/// The sequence of the request that waits.
 pub const WAIT: u64 = 1;
 
-/// How long a placement waits, in ns.
+/// How long a request waits, in ns.
 pub const PATIENCE_NS: u64 = 1_000_000_000;
 
 struct At(Time);
@@ -43,12 +44,13 @@ impl Hangup for NoHangup {
     fn hang_up(&self, _code: u32, _reason: &'static [u8]) {}
 }
 
-/// The connections of an I/O thread, and a shard without nodes.
+/// The connections of an I/O thread, a shard without nodes, and a planner.
 pub struct Bed {
     pub now: Time,
     pub service: ConnectionService,
     pub shared: Arc<SessionShared>,
     shard: ShardRunner,
+    planner: PlannerRunner,
     journal: JournalFeed,
 }
 
@@ -59,7 +61,7 @@ impl Bed {
 
     /// Starts at `now` with the sessions of an earlier start.
     pub fn restored(sessions: Vec<SessionRecord>, now: Time) -> Self {
-        let config = EngineConfig { journal: true, ..EngineConfig::default() };
+        let config = EngineConfig { journal: true, planners: 1, ..EngineConfig::default() };
         let wakers = vec![Waker::noop().clone(); 2];
         let mut engine =
             Engine::open(StoreState::default(), &config, wakers).expect("the numbers are in range");
@@ -73,6 +75,7 @@ impl Bed {
             service: ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker),
             shared,
             shard: engine.runners.pop().expect("one shard"),
+            planner: engine.planners.pop().expect("one planner"),
             journal: engine.journal.take().expect("the engine notes effects"),
         }
     }
@@ -103,6 +106,15 @@ impl Bed {
         self.service.receive(key, &request(Kind::Place, WAIT, &place), self.now);
     }
 
+    /// Asks for a group that waits for as long.
+    pub fn create_group(&mut self, key: ConnectionKey) {
+        let bundles = vec![BundleTemplate { request: ask(1, 0, 0), count: 1 }];
+        let deadline = NOW.0 + PATIENCE_NS;
+        let mode = MODE_WAIT_UNTIL;
+        let group = CreateGroupRequest { bundles, mode, deadline, ..CreateGroupRequest::default() };
+        self.service.receive(key, &request(Kind::CreateGroup, WAIT, &group), self.now);
+    }
+
     pub fn cancel(&mut self, key: ConnectionKey, sequence: u64) {
         let cancel = CancelRequest { sequence: WAIT };
         self.service.receive(key, &request(Kind::CancelWait, sequence, &cancel), self.now);
@@ -110,6 +122,11 @@ impl Bed {
 
     pub fn run_shard(&mut self) {
         self.shard.run_batch(&At(self.now), &mut executor::Unobserved);
+        self.service.poll(self.now);
+    }
+
+    pub fn run_planner(&mut self) {
+        self.planner.run_round(&At(self.now));
         self.service.poll(self.now);
     }
 

@@ -19,6 +19,8 @@ const UNIT: i64 = 10_000;
 const NODES: u64 = 7;
 /// The highest number of requests that a client has in flight.
 const OPEN_MAX: usize = 8;
+/// An incarnation that no run reaches.
+const INCARNATION_NEVER: u32 = 1 << 20;
 
 /// Returns the frame of the client's next action: a new request, or a repetition of one in flight.
 pub(super) fn next_frame(client: &mut Client, choices: &mut Choices<'_>, now: Time) -> Option<Vec<u8>> {
@@ -104,7 +106,7 @@ fn release_again(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u
     let id = if ended.is_empty() || choices.one_in(4) {
         // An id that was never granted, in a partition that may not exist.
         let partition = choices.below(10) as u16;
-        WireAllocation { incarnation: 9, partition, sequence: choices.below(9) }.into()
+        WireAllocation { incarnation: INCARNATION_NEVER, partition, sequence: choices.below(9) }.into()
     } else {
         *choices.pick(&ended)
     };

@@ -61,10 +61,12 @@ pub(super) fn a_statement_that_is_done_as_decided_is_silent() {
         assert!(statements.all_or_none().is_err(), "it is not decided");
         cell.decide(decision);
         assert!(statements.all_or_none().is_err(), "it is not done");
+        assert!(!statements.is_done(STATEMENT));
         let was = finish(&mut bed, decision);
         assert_eq!(super::check_step(&was.step()), Ok(()));
         assert_eq!(statements.handle(&was.step()), Ok(()));
         assert_eq!(statements.all_or_none(), Ok(()));
+        assert!(statements.is_done(STATEMENT));
         assert_eq!(statements.counts().0 + statements.counts().1, 1);
     }
 }

@@ -26,7 +26,7 @@ use super::groups::{
 };
 use super::refused::{infeasible_is_infeasible, is_whole, no_fit_is_no_fit};
 use super::rest::inside_is_placed;
-use super::rules::{Placed, Placing, Requests, Round, groups_keep_their_rules};
+use super::rules::{Placed, Placing, Requests, Round, Rules, groups_keep_their_rules};
 use super::submitted::statements_are_answered_fairly;
 use crate::sim::facts::Facts;
 
@@ -266,6 +266,17 @@ fn a_group_is_whole_while_all_its_bundles_are_placed() {
     let two = spec(2, Strategy::Pack);
     assert!(!is_whole(&view(&two, &[Some(1), None], id), &placed), "a bundle waits");
     assert!(!is_whole(&view(&two, &[Some(1), Some(2)], id), &placed), "the second one has ended");
+}
+
+/// Half of a statement would be judged as if it were all of it.
+#[test]
+fn what_a_statement_places_is_judged_when_it_is_done() {
+    let mut rules = Rules::default();
+    let placed = Placed { index: 0, node: NODE, demand: asks(2, 1).demand };
+    rules.granted(STATEMENT, GROUP, placed, false);
+    assert!(rules.take(GROUP, |_| false).is_empty());
+    assert_eq!(rules.take(GROUP, |statement| statement == STATEMENT).len(), 1);
+    assert!(rules.take(GROUP, |_| true).is_empty(), "once");
 }
 
 #[test]

@@ -200,13 +200,17 @@ impl Rules {
         }
     }
 
-    /// Returns what was placed of a group since the last call.
-    pub fn take(&mut self, group: GroupId) -> Vec<Placing> {
+    /// Returns what was placed of a group since the last call, by statements that `is_done` on all their shards.
+    pub fn take(&mut self, group: GroupId, is_done: impl Fn(StatementId) -> bool) -> Vec<Placing> {
         let muddled = self.muddled.contains(&group);
         let placings = self.placings.remove(&group).unwrap_or_default();
+        let (done, open): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            placings.into_iter().partition(|&(statement, _)| is_done(statement));
+        if !open.is_empty() {
+            self.placings.insert(group, open);
+        }
         let known = |placing| if muddled { Placing { existing: None, ..placing } } else { placing };
-        placings
-            .into_iter()
+        done.into_iter()
             .map(|(statement, placing)| {
                 self.rounds.remove(&statement);
                 known(placing)

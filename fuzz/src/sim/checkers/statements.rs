@@ -64,6 +64,13 @@ impl Statements {
         (self.committed, self.aborted)
     }
 
+    /// Returns whether a statement is done on all shards that hold a part of it.
+    #[must_use]
+    pub fn is_done(&self, id: StatementId) -> bool {
+        let statement = self.known.get(&id);
+        statement.is_none_or(|statement| statement.parts.values().all(|part| part.applied.is_some()))
+    }
+
     /// Checks one step of a shard.
     ///
     /// # Errors

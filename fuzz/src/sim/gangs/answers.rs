@@ -21,6 +21,7 @@ use crate::sim::checkers::groups::{
 use crate::sim::checkers::promises::Promise;
 use crate::sim::checkers::refused::{infeasible_is_infeasible, is_whole, no_fit_is_no_fit};
 use crate::sim::checkers::rules::{Round, Rules, groups_keep_their_rules};
+use crate::sim::checkers::statements::Statements;
 use crate::sim::checkers::submitted::statements_are_answered_fairly;
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::facts::Facts;
@@ -30,6 +31,7 @@ use crate::sim::trace::Trace;
 pub(in crate::sim) struct Bench<'a> {
     pub(in crate::sim) facts: &'a [Facts],
     pub(in crate::sim) rules: &'a mut Rules,
+    pub(in crate::sim) statements: &'a Statements,
     /// Allocations that someone else ended.
     pub(in crate::sim) excused: Excused<'a>,
     pub(in crate::sim) trace: &'a mut Trace,
@@ -231,10 +233,11 @@ impl Gangs {
         if all { self.judge_placings(id, Some(id), bench) } else { Ok(()) }
     }
 
-    /// Judges the new placements of a group by the requested rules. Forgets them if `known` is `None`.
+    /// Judges the new placements of a group by the requested rules, each when its statement is done on all its shards. Forgets
+    /// them if `known` is `None`.
     fn judge_placings(&self, id: GroupId, known: Option<GroupId>, bench: &mut Bench<'_>) -> Verdict {
         let known = known.and_then(|id| self.groups.get(&id));
-        let placings = bench.rules.take(id);
+        let placings = bench.rules.take(id, |statement| bench.statements.is_done(statement));
         for placing in known.into_iter().flat_map(|known| placings.iter().map(move |p| (known, p))) {
             let (known, placing) = placing;
             let gone = |index: &u32| !known.requests.contains_key(index);

@@ -93,7 +93,13 @@ impl World<'_> {
         // An answer may be older than the end of a lost bundle.
         let ended = |id: AllocationId| self.ended_by_others.contains(&id) || self.were_lost.contains(&id);
         let excused = Excused { ended: &ended };
-        let mut bench = Bench { facts: &self.facts, rules: &mut self.rules, excused, trace: &mut self.trace };
+        let mut bench = Bench {
+            facts: &self.facts,
+            rules: &mut self.rules,
+            statements: &self.statements,
+            excused,
+            trace: &mut self.trace,
+        };
         self.gangs.poll(self.now, &mut bench)
     }
 

@@ -90,7 +90,8 @@ impl CheckpointWriter {
         row::rows(state, &kinds).try_for_each(|row| self.row(&row))
     }
 
-    /// Replaces the checkpoint before. `state` has the incarnation, the time and the next node.
+    /// Replaces the checkpoint before. `state` has the incarnation, the time and the next node. The store does not count as
+    /// stopped cleanly any more.
     ///
     /// # Errors
     /// When the store cannot be written.
@@ -106,6 +107,7 @@ impl CheckpointWriter {
                 numbers.insert("now", state.now.0)?;
                 numbers.insert("next_node", state.registrar.next_node)?;
                 numbers.insert("from", from)?;
+                numbers.insert("clean", 0)?;
                 add_numbers(&mut hasher, state);
                 transaction.open_table(HASH)?.insert((), hasher.finish().0)?;
             }

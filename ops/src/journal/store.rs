@@ -109,6 +109,8 @@ pub(super) struct Checkpoint {
     pub(super) state: StoreState,
     /// The first append of the journal that it does not cover. `None`: the last run had no journal.
     pub(super) from: Option<u64>,
+    /// It was written at a clean stop, when nothing was half done.
+    is_clean: bool,
     /// An incarnation that may have issued ids, although the books do not say so.
     issued: Incarnation,
 }
@@ -409,9 +411,9 @@ impl Store {
     }
 
     fn read_rest(&mut self, checkpoint: Checkpoint) -> Result<StoreState, ReadError> {
-        let Checkpoint { mut state, from, issued } = checkpoint;
+        let Checkpoint { mut state, from, is_clean, issued } = checkpoint;
         if let Some(from) = from {
-            state = self.replay(state, from)?;
+            state = self.replay(state, from, is_clean)?;
         }
         if issued > state.incarnation {
             state.skip_ids(issued);
@@ -445,10 +447,11 @@ impl Store {
         state.incarnation = Incarnation(incarnation);
         state.now = Time(number("now")?);
         state.registrar.next_node = number("next_node")?.max(1);
+        let is_clean = number("clean")? == 1;
         let has_journal = number("journal")? == 1;
         let mut heads = Heads::new();
         let mut bytes = 0;
-        if number("clean")? == 1 || has_journal {
+        if is_clean || has_journal {
             let transaction = self.begin_read()?;
             // A store that was never stopped has no checkpoint.
             if guarded(|| transaction.list_tables())?.any(|table| table.name() == ROWS.name()) {
@@ -468,11 +471,12 @@ impl Store {
         self.id = id;
         self.heads = heads;
         self.recovery.checkpoint_bytes = bytes;
-        Ok(Checkpoint { state, from, issued })
+        Ok(Checkpoint { state, from, is_clean, issued })
     }
 
-    /// Applies the journal from append `from` on.
-    fn replay(&mut self, state: StoreState, from: u64) -> Result<StoreState, ReadError> {
+    /// Applies the journal from append `from` on, and takes back what is half there. Nothing is if the state is that of a clean
+    /// stop (`is_clean`) and no append came after it.
+    fn replay(&mut self, state: StoreState, from: u64, is_clean: bool) -> Result<StoreState, ReadError> {
         let Self { log, heads, recovery, files, .. } = self;
         let log = log.as_mut().expect("the log is there until the store begins");
         let of_log = |message: String| ReadError::Journal(FileError::new(&files.path(log::FILE), message));
@@ -483,7 +487,7 @@ impl Store {
             );
             return Err(of_log(damage(message).to_string()));
         }
-        if last < from {
+        if last < from && is_clean {
             return Ok(state);
         }
         let mut reading = Reading { next: from, heads, recovery, catalog: row::catalog_of(&state.registrar) };

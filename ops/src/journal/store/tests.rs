@@ -343,6 +343,32 @@ fn a_start_that_never_began_costs_nothing_and_one_that_crashed_leaves_empty_book
     assert!(state.registrar.next_node >= leapt + (1 << 40));
 }
 
+/// Would catch a start after a crash that takes nothing back because no append came after the last checkpoint. The
+/// checkpoint after a clean stop has everything as it is.
+#[test]
+fn what_only_a_checkpoint_shows_is_taken_back_after_a_crash_and_not_after_a_stop() {
+    let mut state = rich();
+    state.groups.clear();
+    let directory = stopped_with(&state);
+    let open = || {
+        let (store, read) = Store::open(directory.path(), PARTITIONS, Durability::Os).unwrap();
+        let bundles = read.partitions.iter().map(|partition| partition.bundles.len());
+        (store, bundles.sum::<usize>())
+    };
+    let (mut store, before) = open();
+    assert!(before > 0);
+    store.begin(Incarnation(2), &state).unwrap().unwrap();
+    let mut checkpoint = store.begin_checkpoint(1).unwrap();
+    checkpoint.state(&state).unwrap();
+    checkpoint.finish(&state).unwrap();
+    drop(store);
+    let (store, crashed) = open();
+    assert_eq!(crashed, 0, "no group is recorded");
+    store.checkpoint(&state, Some(0)).unwrap();
+    drop(store);
+    assert_eq!(open().1, before);
+}
+
 #[test]
 fn a_second_service_is_refused() {
     let directory = tempfile::tempdir().unwrap();

@@ -6,7 +6,8 @@
 //!
 //! The journal ends anywhere. An effect that several units share is then half there, and nobody was told of it. So
 //! [`Rebuild::take_back`] takes back what only a later unit would have made valid: bundles of groups that are not
-//! recorded, places of groups that no shard recorded, and what tickets reserved.
+//! recorded, places of groups that no shard recorded, and what tickets reserved. A bundle that is in its grace period keeps
+//! it, also if its group is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -391,8 +392,10 @@ impl Rebuild {
             self.globals.groups.values().flat_map(places).collect();
         let is_known = |allocation, bundle| known.contains(&(allocation, bundle));
         for (partition, records) in (0..).map(PartitionId).zip(&mut self.partitions) {
+            let releasing = records.nodes.values().flat_map(|image| &image.releasing);
+            let releasing: BTreeSet<AllocationId> = releasing.map(|record| record.allocation).collect();
             let unknown = |(&allocation, &bundle): (&AllocationId, &BundleId)| {
-                (!is_known(allocation, bundle)).then_some(allocation)
+                (!is_known(allocation, bundle) && !releasing.contains(&allocation)).then_some(allocation)
             };
             let gone: BTreeSet<AllocationId> = records.bundles.iter().filter_map(unknown).collect();
             for id in &gone {
@@ -400,7 +403,6 @@ impl Rebuild {
                 records.leases.remove(id);
                 let node = records.allocations.remove(id).map(|allocation| allocation.node);
                 if let Some(image) = node.and_then(|node| records.nodes.get_mut(&node)) {
-                    image.releasing.retain(|releasing| releasing.allocation != *id);
                     undone.nodes.insert((partition, image.record.registration.id));
                 }
             }

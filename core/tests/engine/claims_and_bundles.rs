@@ -6,11 +6,13 @@ use crate::statement_bed::{
 use wharf_core::ids::{AllocationId, NodeId, OwnerId};
 use wharf_core::limits::CLAIMS_PER_NODE_MAX;
 use wharf_core::link::Decision;
+use wharf_core::recovery::Rebuild;
 use wharf_core::resource::{Amount, Demand, ResourceKind};
 use wharf_core::shard::{
     BundleRejection, ClaimEvent, Command, NodeChange, Outcome, Released, ReservationChange,
     UnknownAllocation, UnknownStatement,
 };
+use wharf_core::state::{BundleRecord, StoreState};
 use wharf_core::statement::{Allocate, Applied, ConflictReason, Granted, Operation};
 
 fn pipelined(applied: &Applied, at: usize) -> AllocationId {
@@ -289,6 +291,32 @@ fn claims_evictions_and_bundles_outlive_a_start() {
     assert_eq!(again.shard.drain_claim_events().count(), 2);
     let ended = again.step(Command::Release(placed.allocation));
     assert!(matches!(ended, Outcome::Release(Ok(Released { inside: Some(0), .. }))), "{ended:?}");
+}
+
+/// Rebuilds the books as a start after a crash does.
+fn after_a_crash(mut bed: Bed) -> StoreState {
+    let Outcome::Exported(exported) = bed.step(Command::Export) else { panic!("an export") };
+    let books = StoreState { partitions: exported.partitions, ..StoreState::create(1) };
+    let mut rebuild = Rebuild::new(books).expect("nothing is missing");
+    rebuild.take_back();
+    rebuild.finish().expect("nothing is missing")
+}
+
+/// No group is recorded: the first one was not created yet, the second one was removed after the eviction.
+#[test]
+fn a_bundle_keeps_its_grace_over_a_crash_although_its_group_is_gone() {
+    let mut bed = Bed::with_nodes(&[(8, 0)]);
+    let of_group = |group| {
+        let one = Allocate { bundle: Some(bundle(group, 0)), ..allocation(1, cores(2)) };
+        Operation::Allocate(one)
+    };
+    let applied = bed.apply(part(1, [of_group(1), of_group(2)]));
+    let Granted::Allocated(placed) = &applied.granted[1].1 else { panic!("{applied:?}") };
+    bed.apply(part(2, [evict(placed.allocation, 500)]));
+    let partition = &after_a_crash(bed).partitions[0];
+    let ids = |records: &[BundleRecord]| records.iter().map(|record| record.bundle).collect::<Vec<_>>();
+    assert_eq!(ids(&partition.bundles), [bundle(2, 0)]);
+    assert_eq!((partition.allocations.len(), partition.releasing.len()), (1, 1));
 }
 
 #[test]

@@ -197,9 +197,16 @@ impl ShardRunner {
         &self.shard
     }
 
+    /// Puts into the journal what the start itself has changed: claims that it granted. A caller that runs the shard by hand
+    /// does so before the first batch. [`run`](Self::run) does it by itself.
+    pub fn record_start(&mut self) {
+        self.record();
+    }
+
     /// Runs on the calling thread until it is stopped and has no work left. Returns the shard.
     pub fn run(mut self, clock: &impl Clock, observer: &mut impl Observer) -> Shard {
         self.waker.set_current();
+        self.record_start();
         let mut idle_looks = 0;
         loop {
             // Read before the rings, so that commands submitted before the stop are still seen.

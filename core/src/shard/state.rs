@@ -87,7 +87,7 @@ impl Shard {
     }
 
     /// Restores what [`export_bundles`](Self::export_bundles) exported, and the claims. The allocations
-    /// must already be restored.
+    /// must already be restored. Claims are granted that have all of their own.
     fn adopt_statements(&mut self, state: PartitionState) {
         let mut dirty: Vec<Dirty> = Vec::new();
         let books = &mut self.books;
@@ -98,7 +98,9 @@ impl Shard {
         }
         state.bundles.iter().for_each(|record| books.resume_bundle(record));
         dirty.extend(state.inside.into_iter().map(|record| books.resume_inside(record)));
-        dirty.extend(state.claims.into_iter().map(|record| books.resume_claim(record)));
+        let claimed: Vec<Dirty> = state.claims.into_iter().map(|record| books.resume_claim(record)).collect();
+        claimed.iter().for_each(|claimed| books.grant_resumed(claimed.slot));
+        dirty.extend(claimed);
         dirty.into_iter().for_each(|dirty| self.follow(dirty));
     }
 

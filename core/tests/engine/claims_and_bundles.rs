@@ -293,6 +293,20 @@ fn claims_evictions_and_bundles_outlive_a_start() {
     assert!(matches!(ended, Outcome::Release(Ok(Released { inside: Some(0), .. }))), "{ended:?}");
 }
 
+/// The hold of an undecided statement is not durable. Without it, the claim has all of its own.
+#[test]
+fn a_start_grants_the_claim_that_a_hold_kept_waiting() {
+    let mut bed = Bed::with_nodes(&[(8, 0)]);
+    let victim = bed.place(cores(4));
+    bed.prepare(part(1, [allocate(1, cores(4))]), 1_000);
+    let applied = bed.apply(part(2, [evict(victim, 500), pipeline(1, cores(3))]));
+    let claim = pipelined(&applied, 1);
+    let mut again = bed.reopened();
+    let book = again.books(1).resources[0].1;
+    assert_eq!((book.pipelined, book.allocated, book.releasing), (0, 30_000, 40_000));
+    again.release(claim);
+}
+
 /// Rebuilds the books as a start after a crash does.
 fn after_a_crash(mut bed: Bed) -> StoreState {
     let Outcome::Exported(exported) = bed.step(Command::Export) else { panic!("an export") };

@@ -11,6 +11,7 @@ use wharf_core::ids::Incarnation;
 use wharf_core::journal::{JournalFeed, JournalPort, StoreError};
 use wharf_core::link::Doorbell;
 use wharf_core::router::Port;
+use wharf_core::shard::Shard;
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 use wharf_ops::file_error::FileError;
@@ -111,6 +112,20 @@ impl Journal {
             durable_after: Vec::new(),
             keeps,
         })
+    }
+
+    /// Keeps the books after the unit of what a start has changed in a shard, if there is one.
+    pub(super) fn follow_start(&mut self, shard: &Shard) {
+        let position = self.position();
+        let (&last, books) = self.books.last_key_value().expect("those of the start");
+        if position > last {
+            let mut books = books.clone();
+            for partition in shard.export().partitions {
+                let at = usize::from(partition.id.0);
+                books.partitions[at] = partition;
+            }
+            self.books.insert(position, books);
+        }
     }
 
     /// Returns the number of units so far.

@@ -156,7 +156,9 @@ impl Run {
         let mut journal = opened.journal.expect("it was opened with one");
         journal.write().map_err(|error| error.to_string())?;
         let life = journal.end().expect("the disk keeps what is done");
+        let of_start = life.books.iter().map(|(&position, books)| after_units((position, books)));
+        let allowed: Vec<StoreState> = allowed.iter().cloned().chain(of_start).collect();
         let few = Self { seed: self.seed, effort: Effort { moments: 12, torn: 1, ..self.effort } };
-        few.moments(&life.image, &life.events, depth, tried, |_| allowed.to_vec())
+        few.moments(&life.image, &life.events, depth, tried, |_| allowed.clone())
     }
 }

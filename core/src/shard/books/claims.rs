@@ -351,6 +351,12 @@ impl Books {
         Dirty::changed(slot)
     }
 
+    /// Grants the restored claims of a node that have all of their own. Holds of undecided statements end with a crash, and
+    /// what was half done is taken back. Both may be what a claim waited for.
+    pub(crate) fn grant_resumed(&mut self, slot: Slot) {
+        self.grant_claims(slot);
+    }
+
     /// Returns the amounts claimed on a node, including claims of undecided statements.
     pub(crate) fn claimed(&self, slot: Slot) -> ExactAmounts {
         let mut sum = ExactAmounts::default();

@@ -178,8 +178,13 @@ pub(in crate::sim) fn open(
         let (feed, port) = of_journal.expect("the engine has a journal");
         Journal::begin(opening, feed, port, engine.incarnation, state)
     };
+    let mut journal = opening.map(begin).transpose()?;
+    for runner in &mut engine.runners {
+        runner.record_start();
+        journal.iter_mut().for_each(|journal| journal.follow_start(runner.shard()));
+    }
     Ok(Opened {
-        journal: opening.map(begin).transpose()?,
+        journal,
         incarnation: engine.incarnation,
         runners: engine.runners,
         facts: twins.iter().map(|twin| Facts::of(&twin.shard)).collect(),

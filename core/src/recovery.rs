@@ -130,7 +130,22 @@ impl Globals {
         // First: a node may be placed on and removed in one unit.
         unit.done.iter().for_each(|done| self.sessions.note(done));
         if let Changes::Shard { effects, .. } = &unit.changes {
+            self.keep_names(effects);
             effects.iter().for_each(|effect| self.apply_effect(effect));
+        }
+    }
+
+    /// Keeps the names of nodes that effects remove, for outcomes that name the nodes. It looks at all outcomes, so it does
+    /// so once per unit.
+    fn keep_names(&mut self, effects: &[Effect]) {
+        // The last name of a node counts, and that must be the one of its first removal.
+        let removed = effects.iter().rev().filter_map(|effect| match effect {
+            Effect::NodeRemoved(node) => Some((node.id, &node.name)),
+            _ => None,
+        });
+        let mut removed = removed.peekable();
+        if removed.peek().is_some() {
+            self.sessions.keep_names(removed);
         }
     }
 
@@ -145,7 +160,6 @@ impl Globals {
             }
             Effect::NodeRemoved(node) => {
                 self.meet(node.id);
-                self.sessions.keep_name(node.id, &node.name);
                 if let Some(identity) = &node.identity {
                     let name = node.name.clone();
                     let identity = identity.clone();

@@ -9,19 +9,22 @@
 //! recorded, places of groups that no shard recorded, and what tickets reserved. A bundle that is in its grace period keeps
 //! it, also if its group is gone.
 
+mod records;
+mod sorted;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, SessionId, ShardId};
+use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, ShardId};
 use crate::index::PolicyState;
-use crate::journal::{Changes, Effect, NodeImage, NodeNews, NodeRemoved, Unit};
-use crate::map::FixedMap;
+use crate::journal::{Changes, Effect, NodeNews, NodeRemoved, Unit};
 use crate::registrar::RemovedNodes;
 use crate::state::{
-    AllocationRecord, BundleRecord, GranularityState, GroupRecord, InsideRecord, LeaseRecord, PartitionState,
-    RegistrarState, RemovedNode, SessionTable, ShardState, StoreState,
+    GranularityState, GroupRecord, PartitionState, RegistrarState, RemovedNode, SessionTable, ShardState,
+    StoreState,
 };
 use crate::time::Time;
 use crate::view::EndCause;
+use records::Records;
 
 /// A journal or a checkpoint that no run of the engine can have written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,19 +61,6 @@ struct Undone {
     nodes: BTreeSet<(PartitionId, NodeId)>,
     /// Groups of which a place was taken back.
     groups: BTreeSet<GroupId>,
-}
-
-/// The records of one partition, by id.
-#[derive(Default)]
-struct Records {
-    nodes: BTreeMap<NodeId, NodeImage>,
-    allocations: FixedMap<AllocationId, AllocationRecord>,
-    bundles: FixedMap<AllocationId, BundleId>,
-    inside: FixedMap<AllocationId, InsideRecord>,
-    /// The deadline of a lease that belongs to a session is in `sessions`.
-    leases: FixedMap<AllocationId, LeaseRecord>,
-    /// The deadlines of the leases of sessions.
-    sessions: FixedMap<SessionId, Time>,
 }
 
 /// The global records: everything durable that belongs to no partition.
@@ -232,42 +222,7 @@ impl Rebuild {
     /// When a record is of something that is not recorded.
     pub fn add(&mut self, partition: PartitionState) -> Result<(), RecoveryError> {
         self.globals.meet_nodes(&partition);
-        let PartitionState {
-            id,
-            nodes,
-            allocations,
-            reservations,
-            claims,
-            releasing,
-            bundles,
-            inside,
-            leases,
-        } = partition;
-        let records = self.records(id)?;
-        for record in nodes {
-            let image = NodeImage { record, reservation: None, claims: Vec::new(), releasing: Vec::new() };
-            records.nodes.insert(image.record.registration.id, image);
-        }
-        records.allocations.extend(allocations.into_iter().map(|record| (record.id, record)));
-        for record in reservations {
-            let owner = record.owner;
-            let image = records.node(record.node, || format!("a reservation for {}", owner.number()))?;
-            image.reservation = Some(record);
-        }
-        for record in claims {
-            let id = record.id;
-            records.node(record.node, || format!("claim {id}"))?.claims.push(record);
-        }
-        for record in releasing {
-            let id = record.allocation;
-            let allocation = records.allocations.get(&id);
-            let node = allocation.ok_or_else(|| RecoveryError::Allocation(id, "its end".to_owned()))?.node;
-            records.node(node, || format!("allocation {id}"))?.releasing.push(record);
-        }
-        records.bundles.extend(bundles.into_iter().map(|record| (record.allocation, record.bundle)));
-        records.inside.extend(inside.into_iter().map(|record| (record.id, record)));
-        leases.into_iter().for_each(|record| records.lease(record));
-        Ok(())
+        self.records(partition.id)?.add(partition)
     }
 
     fn records(&mut self, id: PartitionId) -> Result<&mut Records, RecoveryError> {
@@ -312,28 +267,18 @@ impl Rebuild {
         let partition = effect.partition();
         let records = self.records(partition)?;
         match effect {
-            Effect::Allocated(record, _) => drop(records.allocations.insert(record.id, record)),
-            Effect::Bundle(BundleRecord { allocation, bundle }) => {
-                records.bundles.insert(allocation, bundle);
-            }
-            Effect::Inside(record) => drop(records.inside.insert(record.id, record)),
-            Effect::Ended(id, _) => {
-                // Also if a page that was read later shows that it has ended: units before that may renew its lease.
-                records.leases.remove(&id);
-                if records.allocations.remove(&id).is_some() {
-                    records.bundles.remove(&id);
-                } else {
-                    records.inside.remove(&id);
-                }
-            }
-            Effect::Node(image, _) => drop(records.nodes.insert(image.record.registration.id, *image)),
+            Effect::Allocated(record, _) => records.allocations.insert(record),
+            Effect::Bundle(record) => records.bundles.insert(record),
+            Effect::Inside(record) => records.inside.insert(record),
+            Effect::Ended(id, _) => records.end(id),
+            Effect::Node(image, _) => records.set_node(*image),
             Effect::Version { node, version, .. } => {
                 // A page that was read later may show that the node is gone.
-                if let Some(image) = records.nodes.get_mut(&node) {
-                    image.record.version = version;
+                if let Some(record) = records.nodes.get_mut(node) {
+                    record.version = version;
                 }
             }
-            Effect::NodeRemoved(node) => drop(records.nodes.remove(&node.id)),
+            Effect::NodeRemoved(node) => records.remove_node(node.id),
             Effect::Leased(record) => records.lease(record),
             Effect::SessionRenewed { session, until, .. } => drop(records.sessions.insert(session, until)),
         }
@@ -347,10 +292,10 @@ impl Rebuild {
         self.drop_bundles(&mut undone);
         self.drop_places(&mut undone);
         for (partition, records) in (0..).map(PartitionId).zip(&mut self.partitions) {
-            for (&node, image) in &mut records.nodes {
+            for (&node, of_node) in &mut records.of_nodes {
                 // A ticket ends with its planner.
-                if image.reservation.as_ref().is_some_and(|own| own.owner.is_ticket()) {
-                    image.reservation = None;
+                if of_node.reservation.as_ref().is_some_and(|own| own.owner.is_ticket()) {
+                    of_node.reservation = None;
                     undone.counts.reservations += 1;
                     undone.nodes.insert((partition, node));
                 }
@@ -363,7 +308,7 @@ impl Rebuild {
     fn changes_of(&self, undone: Undone) -> (TakenBack, Vec<Changes>) {
         let Undone { counts, mut effects, nodes, groups } = undone;
         for (partition, node) in nodes {
-            let image = self.partitions[usize::from(partition.0)].nodes[&node].clone();
+            let image = self.partitions[usize::from(partition.0)].image(node).expect("it is recorded");
             effects.push(Effect::Node(Box::new(image), NodeNews::default()));
         }
         let mut changes = Vec::new();
@@ -384,8 +329,8 @@ impl Rebuild {
     /// # Errors
     /// When a record is of something that is not recorded.
     pub fn finish(mut self) -> Result<StoreState, RecoveryError> {
-        let nodes = self.partitions.iter().flat_map(|records| records.nodes.values());
-        let nodes = nodes.map(|image| &image.record.registration);
+        let nodes = self.partitions.iter().flat_map(|records| records.nodes.iter());
+        let nodes = nodes.map(|record| &record.registration);
         self.globals.sessions.keep_names(nodes.map(|node| (node.id, &node.spec.name)));
         let has_policies = !self.policies.is_empty() && self.policies.iter().all(Option::is_some);
         let (policies, granularities) = if has_policies {
@@ -406,34 +351,28 @@ impl Rebuild {
             self.globals.groups.values().flat_map(places).collect();
         let is_known = |allocation, bundle| known.contains(&(allocation, bundle));
         for (partition, records) in (0..).map(PartitionId).zip(&mut self.partitions) {
-            let releasing = records.nodes.values().flat_map(|image| &image.releasing);
+            let releasing = records.of_nodes.values().flat_map(|of_node| &of_node.releasing);
             let releasing: BTreeSet<AllocationId> = releasing.map(|record| record.allocation).collect();
-            let unknown = |(&allocation, &bundle): (&AllocationId, &BundleId)| {
-                (!is_known(allocation, bundle) && !releasing.contains(&allocation)).then_some(allocation)
-            };
-            let gone: BTreeSet<AllocationId> = records.bundles.iter().filter_map(unknown).collect();
-            for id in &gone {
-                records.bundles.remove(id);
-                records.leases.remove(id);
-                let node = records.allocations.remove(id).map(|allocation| allocation.node);
-                if let Some(image) = node.and_then(|node| records.nodes.get_mut(&node)) {
-                    undone.nodes.insert((partition, image.record.registration.id));
-                }
+            let unknown = records.bundles.iter().filter(|one| !is_known(one.allocation, one.bundle));
+            let unknown = unknown.map(|record| record.allocation);
+            let gone: BTreeSet<AllocationId> = unknown.filter(|id| !releasing.contains(id)).collect();
+            let inside = records.inside.iter().filter(|inside| gone.contains(&inside.bundle));
+            let inside: Vec<AllocationId> = inside.map(|inside| inside.id).collect();
+            let nodes = gone.iter().filter_map(|&id| records.take_bundle(id));
+            undone.nodes.extend(nodes.map(|node| (partition, node)));
+            for &id in &inside {
+                records.inside.remove(id);
             }
-            let mut ended = gone.clone();
-            if !gone.is_empty() {
-                let inside = records.inside.values().filter(|inside| gone.contains(&inside.bundle));
-                ended.extend(inside.map(|inside| inside.id));
-                records.inside.retain(|_, inside| !gone.contains(&inside.bundle));
-            }
-            undone.effects.extend(ended.into_iter().map(|id| Effect::Ended(id, EndCause::TakenBack)));
             undone.counts.bundles += gone.len();
-            for image in records.nodes.values_mut().filter(|image| !image.claims.is_empty()) {
-                let before = image.claims.len();
-                image.claims.retain(|claim| claim.bundle.is_none_or(|bundle| is_known(claim.id, bundle)));
-                if image.claims.len() < before {
-                    undone.counts.bundles += before - image.claims.len();
-                    undone.nodes.insert((partition, image.record.registration.id));
+            let mut ended = gone;
+            ended.extend(inside);
+            undone.effects.extend(ended.into_iter().map(|id| Effect::Ended(id, EndCause::TakenBack)));
+            for (&node, of_node) in &mut records.of_nodes {
+                let before = of_node.claims.len();
+                of_node.claims.retain(|claim| claim.bundle.is_none_or(|bundle| is_known(claim.id, bundle)));
+                if of_node.claims.len() < before {
+                    undone.counts.bundles += before - of_node.claims.len();
+                    undone.nodes.insert((partition, node));
                 }
             }
         }
@@ -445,10 +384,10 @@ impl Rebuild {
         let is_there = |id: AllocationId, node: Option<NodeId>| {
             let Some(records) = partitions.get(usize::from(id.partition.0)) else { return false };
             let claimed = || {
-                let image = node.and_then(|node| records.nodes.get(&node));
-                image.is_some_and(|image| image.claims.iter().any(|claim| claim.id == id))
+                let of_node = node.and_then(|node| records.of_nodes.get(&node));
+                of_node.is_some_and(|of_node| of_node.claims.iter().any(|claim| claim.id == id))
             };
-            records.bundles.contains_key(&id) || claimed()
+            records.bundles.contains(id) || claimed()
         };
         for (&id, group) in groups {
             let before = undone.counts.places;
@@ -476,61 +415,6 @@ fn places(group: &GroupRecord) -> impl Iterator<Item = (AllocationId, BundleId)>
         let placed = bundle.place.map(|(_, allocation, _)| allocation);
         placed.into_iter().chain(bundle.lost).map(move |allocation| (allocation, id))
     })
-}
-
-impl Records {
-    /// Records a lease. The latest deadline of a session is that of all its leases here.
-    fn lease(&mut self, record: LeaseRecord) {
-        if let Some(session) = record.session {
-            self.sessions.insert(session, record.until);
-        }
-        self.leases.insert(record.allocation, record);
-    }
-
-    fn node(&mut self, node: NodeId, what: impl FnOnce() -> String) -> Result<&mut NodeImage, RecoveryError> {
-        self.nodes.get_mut(&node).ok_or_else(|| RecoveryError::Node(node, what()))
-    }
-
-    /// Returns the partition in canonical form.
-    fn state(self, id: PartitionId) -> Result<PartitionState, RecoveryError> {
-        let mut state = PartitionState::empty(id);
-        for allocation in self.allocations.values() {
-            if !self.nodes.contains_key(&allocation.node) {
-                return Err(RecoveryError::Node(allocation.node, format!("allocation {}", allocation.id)));
-            }
-        }
-        for &allocation in self.bundles.keys().chain(self.inside.values().map(|inside| &inside.bundle)) {
-            if !self.allocations.contains_key(&allocation) {
-                return Err(RecoveryError::Allocation(allocation, "its bundle".to_owned()));
-            }
-        }
-        for lease in self.leases.values() {
-            if !self.allocations.contains_key(&lease.allocation) {
-                return Err(RecoveryError::Allocation(lease.allocation, "its lease".to_owned()));
-            }
-        }
-        for image in self.nodes.into_values() {
-            for releasing in &image.releasing {
-                if !self.allocations.contains_key(&releasing.allocation) {
-                    return Err(RecoveryError::Allocation(releasing.allocation, "its end".to_owned()));
-                }
-            }
-            state.reservations.extend(image.reservation);
-            state.nodes.push(image.record);
-            state.claims.extend(image.claims);
-            state.releasing.extend(image.releasing);
-        }
-        state.allocations = self.allocations.into_values().collect();
-        let bundles = self.bundles.into_iter();
-        state.bundles = bundles.map(|(allocation, bundle)| BundleRecord { allocation, bundle }).collect();
-        state.inside = self.inside.into_values().collect();
-        let sessions = &self.sessions;
-        let deadline = |lease: &LeaseRecord| lease.session.map_or(lease.until, |session| sessions[&session]);
-        let leases = self.leases.into_values();
-        state.leases = leases.map(|lease| LeaseRecord { until: deadline(&lease), ..lease }).collect();
-        state.sort();
-        Ok(state)
-    }
 }
 
 impl Rebuild {

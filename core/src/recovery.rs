@@ -78,22 +78,22 @@ pub struct Globals {
 }
 
 impl Globals {
-    /// Copies the records of a state.
+    /// Takes the records of a state.
     #[must_use]
-    pub fn copy(state: &StoreState) -> Self {
-        let RegistrarState { next_node, resources, removed, unit_instances } = state.registrar.clone();
+    pub fn new(state: StoreState) -> Self {
+        let StoreState { incarnation, now, registrar, groups, sessions, .. } = state;
+        let RegistrarState { next_node, resources, removed, unit_instances } = registrar;
         let mut kept = RemovedNodes::default();
         removed.into_iter().for_each(|node| kept.keep(node));
-        let groups = state.groups.iter().cloned();
         Self {
-            incarnation: state.incarnation,
-            now: state.now,
+            incarnation,
+            now,
             next_node,
             resources,
             unit_instances,
             removed: kept,
-            groups: groups.map(|group| (group.id, group)).collect(),
-            sessions: SessionTable::new(state.sessions.clone()),
+            groups: groups.into_iter().map(|group| (group.id, group)).collect(),
+            sessions: SessionTable::new(sessions),
         }
     }
 
@@ -188,6 +188,22 @@ impl Globals {
             ..StoreState::create(partitions)
         }
     }
+
+    /// Returns these records as a state without partitions.
+    fn into_state(self) -> StoreState {
+        let Self { incarnation, now, next_node, resources, unit_instances, removed, groups, sessions } = self;
+        let removed = removed.iter().collect();
+        StoreState {
+            incarnation,
+            now,
+            registrar: RegistrarState { next_node, resources, removed, unit_instances },
+            partitions: Vec::new(),
+            policies: Vec::new(),
+            granularities: Vec::new(),
+            groups: groups.into_values().collect(),
+            sessions: sessions.into_records(),
+        }
+    }
 }
 
 /// A durable state in the making.
@@ -203,11 +219,12 @@ impl Rebuild {
     ///
     /// # Errors
     /// When a record is of something that is not recorded.
-    pub fn new(state: StoreState) -> Result<Self, RecoveryError> {
-        let globals = Globals::copy(&state);
-        let StoreState { partitions, policies, granularities, .. } = state;
+    pub fn new(mut state: StoreState) -> Result<Self, RecoveryError> {
+        let partitions = std::mem::take(&mut state.partitions);
+        let policies = std::mem::take(&mut state.policies);
+        let granularities = std::mem::take(&mut state.granularities);
         let mut rebuild = Self {
-            globals,
+            globals: Globals::new(state),
             partitions: partitions.iter().map(|_| Records::default()).collect(),
             policies: policies.into_iter().map(Some).collect(),
             granularities,
@@ -341,8 +358,7 @@ impl Rebuild {
         let ids = (0..).map(PartitionId);
         let partitions = ids.zip(self.partitions).map(|(id, records)| records.state(id));
         let partitions = partitions.collect::<Result<Vec<_>, _>>()?;
-        let count = u16::try_from(partitions.len()).expect("PARTITIONS_MAX fits u16");
-        Ok(StoreState { partitions, policies, granularities, ..self.globals.state(count) })
+        Ok(StoreState { partitions, policies, granularities, ..self.globals.into_state() })
     }
 
     /// Drops the bundles that no group records as placed.

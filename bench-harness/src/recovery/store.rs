@@ -125,7 +125,7 @@ impl Service {
         let kinds = Arc::clone(&engine.catalog.load().resources);
         let epoch = u64::from(engine.incarnation.0);
         let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
-        let checkpointer = Checkpointer::new(engine.ports.pop().context("one port per owner")?, &state);
+        let checkpointer = Checkpointer::new(engine.ports.pop().context("one port per owner")?, state);
         let port = engine.ports.pop().context("one port per owner")?;
         let shared =
             SessionShared::new(store.id(), engine.incarnation, Settings::default(), counted_tokens());

@@ -272,6 +272,23 @@ impl StoreState {
         Self { incarnation, now, registrar, partitions, policies, granularities, groups, sessions }
     }
 
+    /// Copies the global records: everything that belongs to no partition and no shard.
+    ///
+    /// # Panics
+    /// If the number of partitions is zero or above the limit.
+    #[must_use]
+    pub fn globals(&self) -> Self {
+        let count = u16::try_from(self.partitions.len()).expect("PARTITIONS_MAX fits u16");
+        Self {
+            incarnation: self.incarnation,
+            now: self.now,
+            registrar: self.registrar.clone(),
+            groups: self.groups.clone(),
+            sessions: self.sessions.clone(),
+            ..Self::create(count)
+        }
+    }
+
     /// Skips the ids that runs up to the incarnation `issued` may have given out, although these books do not say so. The
     /// next start has a later incarnation, and its nodes get ids of a range of its own.
     pub fn skip_ids(&mut self, issued: Incarnation) {

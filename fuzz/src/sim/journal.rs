@@ -98,7 +98,7 @@ impl Journal {
             log,
             last,
             heads,
-            state,
+            globals: state.globals(),
             bounds: JournalBounds { checkpoint_bytes: CHECKPOINT_BYTES, events_bytes, trim_step: TRIM_STEP },
             now: state.now,
         })?;

@@ -30,7 +30,7 @@ use wharf_core::hash::StateHash;
 use wharf_core::ids::Incarnation;
 use wharf_core::link::{Clock, StopSignal, ThreadWaker};
 use wharf_core::planner::{Planner, PlannerRunner};
-use wharf_core::recovery::{Globals, TakenBack};
+use wharf_core::recovery::TakenBack;
 use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
 use wharf_core::state::{GroupRecord, StoreState};
@@ -185,8 +185,7 @@ impl Daemon {
         let opening = Instant::now();
         state.check()?;
         let books = (store.recovery().appends > 0).then(|| state.books_hash());
-        let globals = Globals::copy(&state)
-            .state(u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16"));
+        let globals = state.globals();
         let sessions = std::mem::take(&mut state.sessions);
         let mut engine = Engine::open(state, &config.engine, wakers)?;
         engine.check()?;
@@ -255,7 +254,7 @@ impl Daemon {
                     log,
                     last,
                     heads,
-                    state: &globals,
+                    globals,
                     bounds: JournalBounds::new(config.checkpoint_bytes, config.events_bytes),
                     now: clock.now(),
                 })?;

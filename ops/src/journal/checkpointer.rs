@@ -54,11 +54,12 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Creates the checkpointer over the global records of `state`, which the start was opened with. `port` is its own.
+    /// Creates the checkpointer over the [global records](StoreState::globals) of the state that the start was opened with.
+    /// `port` is its own.
     #[must_use]
-    pub fn new(port: Port, state: &StoreState) -> Self {
+    pub fn new(port: Port, state: StoreState) -> Self {
         let partitions = u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16");
-        Self { port, globals: Globals::copy(state), partitions, run: None }
+        Self { port, globals: Globals::new(state), partitions, run: None }
     }
 
     /// Returns its port.

@@ -62,8 +62,8 @@ pub struct JournalStart<'a> {
     pub last: u64,
     /// The heads of the streams.
     pub heads: Heads,
-    /// The state that the store was opened with. Only its global records are read.
-    pub state: &'a StoreState,
+    /// The [global records](StoreState::globals) of the state that the store was opened with.
+    pub globals: StoreState,
     /// How much is kept.
     pub bounds: JournalBounds,
     /// The time of the start.
@@ -95,9 +95,9 @@ impl JournalLoops {
     /// # Panics
     /// If the state has resource kinds that no registrar knows.
     pub fn begin(start: JournalStart<'_>) -> Result<Self, FileError> {
-        let JournalStart { feed, port, events_bell, store, log, last, heads, state, bounds, now } = start;
-        let kinds = Arc::new(kinds_of(&state.registrar).expect("the registrar of this start has them"));
-        let epoch = u64::from(state.incarnation.0) + 1;
+        let JournalStart { feed, port, events_bell, store, log, last, heads, globals, bounds, now } = start;
+        let kinds = Arc::new(kinds_of(&globals.registrar).expect("the registrar of this start has them"));
+        let epoch = u64::from(globals.incarnation.0) + 1;
         let begun = store.events();
         let recent = Arc::new(Recent::new(last, begun.before, Arc::clone(&kinds), Arc::clone(&events_bell)));
         let events_inbox = Arc::new(EventsInbox::new(Arc::clone(&recent), events_bell));
@@ -115,7 +115,7 @@ impl JournalLoops {
         counters.tail_bytes.store(store.recovery().bytes, Ordering::Relaxed);
         let inbox = Arc::new(CheckpointInbox::new(Arc::clone(port.bell())));
         let checkpoints = CheckpointLoop {
-            checkpointer: Checkpointer::new(port, state),
+            checkpointer: Checkpointer::new(port, globals),
             exporter,
             inbox: Arc::clone(&inbox),
             counters: Arc::clone(&counters),

@@ -13,7 +13,6 @@ use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, Statemen
 use wharf_core::journal::{Changes, Unit};
 use wharf_core::link::{Clock, Doorbell};
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Taints};
-use wharf_core::recovery::Globals;
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
 use wharf_core::rng::Rng;
@@ -77,7 +76,7 @@ pub(super) struct Service {
 pub(super) fn start(directory: &TempDir, kept_bytes: u64) -> (Service, StoreState) {
     let (mut store, state) = Store::open(directory.path(), PARTITIONS, Durability::Os).unwrap();
     let config = EngineConfig { shards: SHARDS, journal: true, ..EngineConfig::default() };
-    let globals = Globals::copy(&state).state(PARTITIONS);
+    let globals = state.globals();
     let mut engine = Engine::open(state.clone(), &config, vec![Waker::noop().clone(); 2]).unwrap();
     let feed = engine.journal.take().unwrap();
     store.record_undone(&feed, engine.now);
@@ -91,7 +90,7 @@ pub(super) fn start(directory: &TempDir, kept_bytes: u64) -> (Service, StoreStat
     let epoch = u64::from(engine.incarnation.0) + 1;
     let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
     let writer = writer.with_events(&begun, Arc::clone(&recent), kept_bytes);
-    let checkpoints = Checkpointer::new(engine.ports.pop().unwrap(), &globals);
+    let checkpoints = Checkpointer::new(engine.ports.pop().unwrap(), globals);
     let partitions = || state.partitions.iter();
     let nodes = partitions().flat_map(|partition| &partition.nodes).map(|node| node.registration.clone());
     let live = partitions().flat_map(|partition| &partition.allocations).map(|own| (own.id, own.node));

@@ -7,16 +7,34 @@ use std::collections::BTreeSet;
 
 use super::{PartitionState, StoreState};
 use crate::broken::{Broken, broken};
+use crate::hash::stable_hash;
 use crate::ids::{AllocationId, NodeId, Ordinal};
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::map::FixedMap;
+use crate::node::NodeRegistration;
 
 /// What is unique over all partitions.
 #[derive(Default)]
 struct Seen<'a> {
-    nodes: BTreeSet<NodeId>,
-    ordinals: BTreeSet<Ordinal>,
-    names: BTreeSet<&'a str>,
+    nodes: Vec<NodeId>,
+    ordinals: Vec<Ordinal>,
+    /// With their hashes, by which they are sorted: most comparisons are those of numbers. Equal hashes do no harm.
+    names: Vec<(u64, &'a str)>,
+}
+
+impl Seen<'_> {
+    /// Sorts everything, and finds out whether something was there twice.
+    fn has_duplicates(&mut self) -> bool {
+        self.nodes.sort_unstable();
+        self.ordinals.sort_unstable();
+        self.names.sort_unstable();
+        has_pair(&self.nodes) || has_pair(&self.ordinals) || has_pair(&self.names)
+    }
+}
+
+/// Returns whether two neighbours are equal.
+fn has_pair<T: PartialEq>(sorted: &[T]) -> bool {
+    sorted.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 impl StoreState {
@@ -34,8 +52,11 @@ impl StoreState {
             self.check_allocations(partition)?;
             check_rest(partition)?;
         }
+        if seen.has_duplicates() {
+            return Err(self.find_duplicate());
+        }
         for removed in &self.registrar.removed {
-            if removed.id.0 >= self.registrar.next_node || seen.nodes.contains(&removed.id) {
+            if removed.id.0 >= self.registrar.next_node || seen.nodes.binary_search(&removed.id).is_ok() {
                 return Err(broken!("node {} is recorded as removed, and it is not", removed.id));
             }
         }
@@ -57,15 +78,10 @@ impl StoreState {
             if id.0 >= self.registrar.next_node {
                 return Err(broken!("node {id} has an id that was never issued"));
             }
-            let is_new = seen.nodes.insert(id)
-                && seen.ordinals.insert(registration.ordinal)
-                && seen.names.insert(&registration.spec.name);
-            if !is_new {
-                return Err(broken!(
-                    "node {id} (`{}`) has the id, the ordinal or the name of another",
-                    registration.spec.name
-                ));
-            }
+            seen.nodes.push(id);
+            seen.ordinals.push(registration.ordinal);
+            let name = &*registration.spec.name;
+            seen.names.push((stable_hash(name.as_bytes()), name));
             if usize::from(registration.spec.gpus) > GPU_INSTANCES_MAX {
                 return Err(broken!("node {id} has {} GPUs", registration.spec.gpus));
             }
@@ -73,15 +89,30 @@ impl StoreState {
         Ok(())
     }
 
+    /// Returns the first node that has the id, the ordinal or the name of one before it.
+    fn find_duplicate(&self) -> Broken {
+        let mut ids = BTreeSet::new();
+        let mut ordinals = BTreeSet::new();
+        let mut names = BTreeSet::new();
+        let nodes = self.partitions.iter().flat_map(|partition| &partition.nodes);
+        let mut nodes = nodes.map(|node| &node.registration);
+        let twice = nodes.find(|node| {
+            !(ids.insert(node.id) && ordinals.insert(node.ordinal) && names.insert(&node.spec.name))
+        });
+        let NodeRegistration { id, spec, .. } = twice.expect("something is there twice");
+        broken!("node {id} (`{}`) has the id, the ordinal or the name of another", spec.name)
+    }
+
     fn check_allocations(&self, partition: &PartitionState) -> Result<(), Broken> {
-        let nodes: BTreeSet<NodeId> = partition.nodes.iter().map(|node| node.registration.id).collect();
+        let nodes = partition.nodes.iter().map(|node| (node.registration.id, ()));
+        let nodes: FixedMap<NodeId, ()> = nodes.collect();
         let granted = partition.allocations.iter().map(|one| (one.id, one.node));
         let claimed = partition.claims.iter().map(|claim| (claim.id, claim.node));
         for (id, node) in granted.chain(claimed) {
             if id.partition != partition.id || id.incarnation > self.incarnation {
                 return Err(broken!("allocation {id} of partition {} was never granted", partition.id.0));
             }
-            if !nodes.contains(&node) {
+            if !nodes.contains_key(&node) {
                 return Err(broken!("allocation {id} is on node {node}, which is not recorded"));
             }
         }
@@ -89,7 +120,7 @@ impl StoreState {
             return Err(broken!("partition {} has an allocation twice", partition.id.0));
         }
         let reserved = partition.reservations.iter().map(|own| own.node);
-        match reserved.into_iter().find(|node| !nodes.contains(node)) {
+        match reserved.into_iter().find(|node| !nodes.contains_key(node)) {
             Some(node) => Err(broken!("node {node} is reserved, and it is not recorded")),
             None => Ok(()),
         }

@@ -183,8 +183,7 @@ impl Daemon {
         }
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
         let opening = Instant::now();
-        state.check()?;
-        let books = (store.recovery().appends > 0).then(|| state.books_hash());
+        let books = check_books(&state, store.recovery().appends > 0)?;
         let globals = state.globals();
         let sessions = std::mem::take(&mut state.sessions);
         let mut engine = Engine::open(state, &config.engine, wakers)?;
@@ -396,6 +395,15 @@ impl Daemon {
         info!(books = %state.books_hash(), "stopped; the state is written");
         Ok(served?)
     }
+}
+
+/// Checks what was read. Meanwhile another thread computes the hash of the books, if it is wanted.
+fn check_books(state: &StoreState, wants_hash: bool) -> Result<Option<StateHash>, Broken> {
+    std::thread::scope(|scope| {
+        let hash = wants_hash.then(|| scope.spawn(|| state.books_hash()));
+        state.check()?;
+        Ok(hash.map(|hash| hash.join().expect("a hash of plain data does not fail")))
+    })
 }
 
 /// Logs what recovery found and when replies leave. `books` is the hash of the books if they were recovered.

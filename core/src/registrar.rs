@@ -185,10 +185,20 @@ impl Registrar {
         registrar.resources =
             ResourceRegistry::with_names(state.resources.iter().map(String::as_str), &state.unit_instances)
                 .expect("a store holds no more kinds than it could learn");
-        for node in nodes {
+        let nodes: Vec<&NodeRegistration> = nodes.collect();
+        registrar.nodes.reserve(nodes.len());
+        for node in &nodes {
             assert!(node.id.0 < state.next_node, "node {} was never registered", node.id);
-            registrar.enter(node, None);
+            registrar.enter_entry(node, None);
         }
+        // At once, because a map that is made of all entries costs much less than one that grows.
+        registrar.by_ordinal = nodes.iter().map(|node| (node.ordinal, node.id)).collect();
+        assert!(
+            registrar.by_ordinal.len() == nodes.len(),
+            "two nodes have one place in order of registration"
+        );
+        registrar.by_name = nodes.iter().map(|node| (Arc::clone(&node.spec.name), node.id)).collect();
+        assert!(registrar.by_name.len() == nodes.len(), "two nodes have one name");
         for node in &state.removed {
             assert!(node.id.0 < state.next_node, "removed node {} was never registered", node.id);
             registrar.removed.keep(node.clone());
@@ -374,6 +384,15 @@ impl Registrar {
     }
 
     fn enter(&mut self, node: &NodeRegistration, former_version: Option<u64>) {
+        let before = self.by_ordinal.insert(node.ordinal, node.id);
+        assert!(before.is_none(), "two nodes were registered as number {}", node.ordinal.0);
+        let before = self.by_name.insert(Arc::clone(&node.spec.name), node.id);
+        assert!(before.is_none(), "two nodes are called `{}`", node.spec.name);
+        self.enter_entry(node, former_version);
+    }
+
+    /// Enters what is found by the node's id.
+    fn enter_entry(&mut self, node: &NodeRegistration, former_version: Option<u64>) {
         let topology = node.spec.labels.get(&self.topology_label).map(Arc::from);
         let identity = node.spec.identity.clone();
         let entry = Entry {
@@ -385,10 +404,6 @@ impl Registrar {
             former_version,
         };
         self.catalog.nodes.set(node.id, Some((Arc::clone(&node.spec.name), node.partition)));
-        let before = self.by_ordinal.insert(node.ordinal, node.id);
-        assert!(before.is_none(), "two nodes were registered as number {}", node.ordinal.0);
-        let before = self.by_name.insert(Arc::clone(&node.spec.name), node.id);
-        assert!(before.is_none(), "two nodes are called `{}`", node.spec.name);
         self.nodes.insert(node.id, entry);
     }
 

@@ -106,33 +106,30 @@ impl Shard {
 
     /// Restores partitions as an earlier start of the store left them.
     ///
-    /// Nodes are added in order of registration, and allocations in order of id. The result does not depend on
-    /// how the partitions were distributed over shards before.
+    /// Nodes are added in order of registration. Allocations are added by partition and node, and those of a node in order
+    /// of id. The result does not depend on how the partitions were distributed over shards before.
     ///
     /// # Panics
     /// If a partition does not belong to this shard, or an allocation names a node of another partition.
-    pub(crate) fn adopt(&mut self, partitions: Vec<PartitionState>) {
-        let mut nodes = Vec::new();
-        let mut allocations = Vec::new();
+    pub(crate) fn adopt(&mut self, mut partitions: Vec<PartitionState>) {
+        let mut nodes = Vec::with_capacity(partitions.iter().map(|partition| partition.nodes.len()).sum());
         let mut reservations = Vec::new();
-        let mut with_statements = Vec::new();
-        for mut partition in partitions {
+        for partition in &mut partitions {
             assert!(self.books.owns(partition.id), "partition {} is another shard's", partition.id.0);
             nodes.append(&mut partition.nodes);
-            allocations.append(&mut partition.allocations);
             reservations.append(&mut partition.reservations);
-            with_statements.push(partition);
         }
         nodes.sort_unstable_by_key(|node| node.registration.ordinal);
-        allocations.sort_unstable_by_key(|allocation| allocation.id);
+        self.books.nodes.reserve(nodes.len());
         let mut states = Vec::new();
         for node in nodes {
             states.push((node.registration.id, node.state, node.version, node.unhealthy));
             self.add_node(node.registration);
         }
-        for record in allocations {
-            let dirty = self.books.resume_allocation(record);
-            self.follow(dirty);
+        self.books.ledger.reserve(partitions.iter().map(|partition| partition.allocations.len()).sum());
+        for partition in &mut partitions {
+            // Dropped at once, so that the memory is used again.
+            self.adopt_allocations(std::mem::take(&mut partition.allocations));
         }
         for (node, state, version, unhealthy) in states {
             let slot = self.books.nodes.slot(node).expect("just added");
@@ -149,7 +146,24 @@ impl Shard {
             let dirty = self.books.resume_reservation(record);
             self.follow(dirty);
         }
-        with_statements.into_iter().for_each(|partition| self.adopt_statements(partition));
+        partitions.into_iter().for_each(|partition| self.adopt_statements(partition));
+    }
+
+    /// Restores the allocations of a partition node by node. So what is read together later is recorded together, and
+    /// searches follow a node once.
+    fn adopt_allocations(&mut self, allocations: Vec<AllocationRecord>) {
+        let mut by_node: Vec<(Slot, &AllocationRecord)> = Vec::with_capacity(allocations.len());
+        for record in &allocations {
+            let slot = self.books.nodes.slot(record.node);
+            by_node.push((slot.expect("an allocation's node is in its partition"), record));
+        }
+        by_node.sort_unstable_by_key(|&(slot, record)| (slot, record.id));
+        for of_node in by_node.chunk_by(|one, next| one.0 == next.0) {
+            let dirty = of_node.iter().map(|&(slot, record)| self.books.resume_allocation(slot, record));
+            if let Some(dirty) = dirty.last() {
+                self.follow(dirty);
+            }
+        }
     }
 
     /// Continues with the policy state of an earlier start.

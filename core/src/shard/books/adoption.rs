@@ -145,10 +145,9 @@ impl Books {
         self.ledger.insert(allocation, &mut self.nodes);
     }
 
-    /// Restores an allocation from the durable state.
-    pub(crate) fn resume_allocation(&mut self, record: AllocationRecord) -> Dirty {
-        let AllocationRecord { id, node, demand, gpus, units, external_id } = record;
-        let slot = self.nodes.slot(node).expect("an allocation's node is in its partition");
+    /// Restores an allocation on the node in `slot` from the durable state.
+    pub(crate) fn resume_allocation(&mut self, slot: Slot, record: &AllocationRecord) -> Dirty {
+        let AllocationRecord { id, node, demand, gpus, units, external_id } = record.clone();
         if let Some(external_id) = external_id {
             self.adopted.enter(node, external_id, id);
         }

@@ -116,6 +116,11 @@ impl Ledger {
         self.live
     }
 
+    /// Makes room for this many allocations of earlier starts.
+    pub(crate) fn reserve(&mut self, allocations: usize) {
+        self.by_id.reserve(allocations);
+    }
+
     /// Returns the record at a place, if it is an allocation.
     #[inline]
     fn record(&self, at: u32) -> Option<&Record> {

@@ -139,6 +139,14 @@ impl NodeTable {
         self.room(slot).takes_work()
     }
 
+    /// Makes room for this many nodes.
+    pub(crate) fn reserve(&mut self, nodes: usize) {
+        self.rooms.reserve(nodes);
+        self.hot.reserve(nodes);
+        self.cold.reserve(nodes);
+        self.by_id.reserve(nodes);
+    }
+
     /// Adds a node, all of it free.
     pub(super) fn insert(&mut self, registration: NodeRegistration) -> Slot {
         let hot = HotNode {

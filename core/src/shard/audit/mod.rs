@@ -3,6 +3,8 @@
 //! Each check recomputes its expected value from the ledger and the capacities. It never derives the expected
 //! value from the structure that it checks.
 
+use std::fmt::Display;
+
 use crate::broken::{Broken, broken};
 use crate::shard::books::{ColdNode, FreeBooks, HotNode, InUse, Totals, add_withheld, shortfall_of};
 mod run;
@@ -130,8 +132,8 @@ fn check_node(free: &FreeBooks, hot: &HotNode, cold: &ColdNode, held: &ExactAmou
         let at = usize::from(instance);
         let total = if instance < spec.gpus { u32::from(GPU_UNIT) } else { 0 };
         let available = part(free.gpus.free(instance).into());
-        let name = format!("gpu instance {instance}");
-        check_book(hot, &name, part(total), available, part(cold.short.gpus[at]), part(held.gpus[at]))?;
+        let name = format_args!("gpu instance {instance}");
+        check_book(hot, name, part(total), available, part(cold.short.gpus[at]), part(held.gpus[at]))?;
     }
     let mut unseen = held.custom.clone();
     for book in &free.custom {
@@ -140,8 +142,8 @@ fn check_node(free: &FreeBooks, hot: &HotNode, cold: &ColdNode, held: &ExactAmou
             check_units(hot, book, units, used, held)?;
             continue;
         }
-        let name = format!("resource {}", book.id.0);
-        check_book(hot, &name, book.total, book.available, book.shortfall, used)?;
+        let name = format_args!("resource {}", book.id.0);
+        check_book(hot, name, book.total, book.available, book.shortfall, used)?;
     }
     if let Some(id) = unseen.keys().next() {
         return Err(broken!("node {} has no book of resource {}, which its allocations hold", hot.id, id.0));
@@ -162,8 +164,8 @@ fn check_units(
     for (id, free, short) in units.iter() {
         let total = if id < units.count() { u32::from(GPU_UNIT) } else { 0 };
         let allocated = part(held.of_unit(book.id, id));
-        let name = format!("resource {} unit {id}", book.id.index());
-        check_book(hot, &name, part(total), part(free.into()), part(short), allocated)?;
+        let name = format_args!("resource {} unit {id}", book.id.index());
+        check_book(hot, name, part(total), part(free.into()), part(short), allocated)?;
         seen = seen.plus(allocated);
     }
     let sums = (Amount::whole(u32::from(units.count())), units.free(), units.short(), seen);
@@ -177,7 +179,7 @@ fn check_units(
 /// available.
 fn check_book(
     hot: &HotNode,
-    resource: &str,
+    resource: impl Display,
     total: Amount,
     available: Amount,
     shortfall: Amount,

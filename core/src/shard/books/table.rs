@@ -312,6 +312,11 @@ impl NodeTable {
         }
     }
 
+    /// Returns whether there is a registered node in `slot`.
+    pub(crate) fn is_node(&self, slot: Slot) -> bool {
+        self.cold.get(slot as usize).is_some_and(Option::is_some)
+    }
+
     /// Returns the registered nodes, in order of slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &HotNode, &ColdNode)> {
         (0..)

@@ -6,14 +6,15 @@ use crate::index::{Marks, Slot};
 use crate::shard::books::Books;
 
 impl Choose {
-    /// Checks every structure over the whole state. O(state).
+    /// Checks every structure over the whole state, after [`check_node`](Self::check_node) for every node. O(state).
     ///
     /// # Errors
     /// The first discrepancy.
     pub(crate) fn check(&self, books: &Books) -> Result<(), Broken> {
-        for tree in [&self.index, &self.capacities, &self.reserved] {
-            tree.check()?;
+        for tree in [&self.index, &self.capacities] {
+            tree.check_rest(|slot| books.nodes.is_node(slot))?;
         }
+        self.reserved.check()?;
         let reserved = books.nodes_reserved() as usize;
         if self.reserved.len() != reserved {
             return Err(broken!(

@@ -9,13 +9,12 @@ use wharf_core::state::{PartitionState, StoreState};
 use wharf_net::codec::{decode_stored, encode_body};
 
 use super::guard::{each_row, guarded};
+use super::numbers;
 use super::row::{self, Row};
-use super::store::{IDENTITY, ReadError, damage};
+use super::store::{ReadError, SHOWN, damage};
 use super::writer::Heads;
 use crate::file_error::FileError;
 
-/// Numbers by name.
-pub(super) const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 /// The rows of the checkpoint in chunks, in their order.
 pub(super) const ROWS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rows");
 /// The hash of the checkpoint.
@@ -90,27 +89,28 @@ impl CheckpointWriter {
         row::rows(state, &kinds).try_for_each(|row| self.row(&row))
     }
 
-    /// Replaces the checkpoint before. `state` has the incarnation, the time and the next node. The store does not count as
-    /// stopped cleanly any more.
+    /// Replaces the checkpoint before. `state` has the incarnation, the time and the next node. The rows may show what the
+    /// appends up to `shown` did. The store does not count as stopped cleanly any more.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub fn finish(mut self, state: &StoreState) -> Result<(), FileError> {
+    pub fn finish(mut self, state: &StoreState, shown: u64) -> Result<(), FileError> {
         if !self.chunk.is_empty() {
             self.end_chunk()?;
         }
         let Self { transaction, path, mut hasher, from, .. } = self;
         let write = || -> Result<(), redb::Error> {
-            {
-                let mut numbers = transaction.open_table(NUMBERS)?;
-                numbers.insert("incarnation", u64::from(state.incarnation.0))?;
-                numbers.insert("now", state.now.0)?;
-                numbers.insert("next_node", state.registrar.next_node)?;
-                numbers.insert("from", from)?;
-                numbers.insert("clean", 0)?;
-                add_numbers(&mut hasher, state);
-                transaction.open_table(HASH)?.insert((), hasher.finish().0)?;
-            }
+            let of_state = [
+                ("incarnation", u64::from(state.incarnation.0)),
+                ("now", state.now.0),
+                ("next_node", state.registrar.next_node),
+                ("from", from),
+                (SHOWN, shown),
+                ("clean", 0),
+            ];
+            numbers::set(&transaction, of_state)?;
+            add_numbers(&mut hasher, state);
+            transaction.open_table(HASH)?.insert((), hasher.finish().0)?;
             Ok(transaction.commit()?)
         };
         write().map_err(|error| FileError::new(&path, error))
@@ -125,7 +125,8 @@ pub(super) struct Loader {
 
 impl Loader {
     pub(super) fn begin(database: &Database, path: PathBuf) -> Result<Self, FileError> {
-        let transaction = database.begin_write().map_err(|error| FileError::new(&path, error))?;
+        let mut transaction = database.begin_write().map_err(|error| FileError::new(&path, error))?;
+        transaction.set_two_phase_commit(true);
         Ok(Self { transaction, path })
     }
 
@@ -157,15 +158,10 @@ impl Loader {
     ) -> Result<(), FileError> {
         let Self { transaction, path } = self;
         let write = || -> Result<(), redb::Error> {
-            {
-                let mut table = transaction.open_table(NUMBERS)?;
-                for (name, number) in numbers {
-                    table.insert(name.as_str(), number)?;
-                }
-                transaction.open_table(IDENTITY)?.insert("store", store.as_slice())?;
-                if let Some(hash) = hash {
-                    transaction.open_table(HASH)?.insert((), hash)?;
-                }
+            numbers::set(&transaction, numbers.iter().map(|(name, number)| (name.as_str(), *number)))?;
+            numbers::set_identity(&transaction, store)?;
+            if let Some(hash) = hash {
+                transaction.open_table(HASH)?.insert((), hash)?;
             }
             Ok(transaction.commit()?)
         };

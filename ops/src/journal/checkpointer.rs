@@ -5,6 +5,8 @@
 //! times ([`Rebuild`](wharf_core::recovery::Rebuild)). A checkpoint is complete once all units that a page may show are
 //! durable. Otherwise a crash could leave a page that shows more than the journal does.
 
+use std::sync::Arc;
+
 use wharf_core::ids::ShardId;
 use wharf_core::journal::Unit;
 use wharf_core::recovery::Globals;
@@ -15,6 +17,7 @@ use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 use super::checkpoint::CheckpointWriter;
+use super::recent::Recent;
 use super::row::{self, Row};
 use super::store::Store;
 use super::writer::Heads;
@@ -51,6 +54,8 @@ pub struct Checkpointer {
     globals: Globals,
     partitions: u16,
     run: Option<Run>,
+    /// Says which appends are durable.
+    recent: Option<Arc<Recent>>,
 }
 
 impl Checkpointer {
@@ -59,7 +64,13 @@ impl Checkpointer {
     #[must_use]
     pub fn new(port: Port, state: StoreState) -> Self {
         let partitions = u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16");
-        Self { port, globals: Globals::new(state), partitions, run: None }
+        Self { port, globals: Globals::new(state), partitions, run: None, recent: None }
+    }
+
+    /// Lets checkpoints say which appends they show. `recent` is where the writer publishes values.
+    #[must_use]
+    pub fn with_appends(self, recent: Arc<Recent>) -> Self {
+        Self { recent: Some(recent), ..self }
     }
 
     /// Returns its port.
@@ -194,6 +205,8 @@ impl Checkpointer {
         if journal.wait_for(position) {
             return Ok(None);
         }
+        // Those are durable: a value is published before its position is. The pages show nothing after them.
+        let shown = self.recent.as_ref().map_or(0, |recent| recent.last_append());
         let Run { mut writer, from, begun, .. } = self.run.take().expect("just seen");
         let mut state = self.globals.state(self.partitions);
         state.now = state.now.max(begun);
@@ -202,7 +215,7 @@ impl Checkpointer {
         state.registrar.resources = kinds.names().map(str::to_owned).collect();
         state.registrar.unit_instances = kinds.unit_instances();
         writer.state(&state)?;
-        writer.finish(&state)?;
+        writer.finish(&state, shown)?;
         Ok(Some(from))
     }
 }

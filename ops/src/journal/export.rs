@@ -11,10 +11,11 @@ use std::sync::Arc;
 use redb::{ReadTransaction, ReadableTable, TableError};
 use wharf_core::journal::Bounds;
 
-use super::checkpoint::{HASH, NUMBERS, ROWS};
+use super::checkpoint::{HASH, ROWS};
 use super::files::{Directory, IN_USE};
 use super::guard::{each_row, guarded};
 use super::log::{self, LogReader};
+use super::numbers::NUMBERS;
 use super::overlay::Overlay;
 use super::portable::{Encoder, End, Head, Tag};
 use super::store::Store;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{Builder, StorageBackend};
 use wharf_core::planted::{PlantedBug, is_planted};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::guard::{Handle, guarded};
 use crate::file_error::FileError;
@@ -298,9 +299,32 @@ pub(super) fn open_database(
         of_callback.fetch_or((0.1..0.5).contains(&session.progress()), Ordering::Relaxed);
     });
     let backend = open(name)?;
+    let is_head_damaged = has_damaged_head(&*backend).map_err(failed)?;
     let database = guarded(|| builder.create_with_backend(Any(backend)));
     let database = database.map_err(|error| open_error(&path, error))?;
-    Ok(Opened { database: Handle::new(database), is_cut: is_cut.load(Ordering::Relaxed) })
+    let is_cut = is_head_damaged || is_cut.load(Ordering::Relaxed);
+    Ok(Opened { database: Handle::new(database), is_cut })
+}
+
+/// Returns whether the head of a database says otherwise than was written which commit is the last one. If that commit had
+/// one phase, the database begins with the one before it and does not say so. An empty file is no database yet.
+///
+/// The head of redb (see its `docs/design.md`): the lowest bit of a byte says which of two slots has the last commit. Each
+/// slot ends with the XXH3 (128 bits) of what comes before.
+fn has_damaged_head(backend: &dyn StorageBackend) -> io::Result<bool> {
+    const LAST_AT: u64 = 9;
+    const SLOTS_AT: u64 = 64;
+    const SLOT_BYTES: u64 = 128;
+    const HASH_AT: usize = 112;
+    if backend.len()? < SLOTS_AT + 2 * SLOT_BYTES {
+        return Ok(false);
+    }
+    let mut last = [0];
+    backend.read(LAST_AT, &mut last)?;
+    let mut slot = [0; SLOT_BYTES as usize];
+    backend.read(SLOTS_AT + u64::from(last[0] & 1) * SLOT_BYTES, &mut slot)?;
+    let (content, hash) = slot.split_at(HASH_AT);
+    Ok(xxh3_128(content).to_le_bytes() != *hash)
 }
 
 /// Returns the error of a file that cannot be read. What the disk did not refuse is damage.

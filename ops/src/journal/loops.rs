@@ -104,7 +104,7 @@ impl JournalLoops {
         let events = EventReader::new(log.reader(), Arc::clone(&recent), &begun);
         let exporter = Exporter::new(log.reader());
         let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
-        let mut writer = writer.with_events(&begun, recent, bounds.events_bytes);
+        let mut writer = writer.with_events(&begun, Arc::clone(&recent), bounds.events_bytes);
         writer.set_trim_step(bounds.trim_step);
         let counters = Arc::clone(writer.counters());
         // Relaxed: statistics; nothing depends on their order.
@@ -115,7 +115,7 @@ impl JournalLoops {
         counters.tail_bytes.store(store.recovery().bytes, Ordering::Relaxed);
         let inbox = Arc::new(CheckpointInbox::new(Arc::clone(port.bell())));
         let checkpoints = CheckpointLoop {
-            checkpointer: Checkpointer::new(port, globals),
+            checkpointer: Checkpointer::new(port, globals).with_appends(recent),
             exporter,
             inbox: Arc::clone(&inbox),
             counters: Arc::clone(&counters),

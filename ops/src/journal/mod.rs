@@ -37,6 +37,8 @@ pub use loops::{
     CheckpointInbox, CheckpointLoop, CheckpointTurn, JournalBounds, JournalLoop, JournalLoops, JournalStart,
     JournalTurn,
 };
+mod numbers;
+pub use numbers::random;
 mod overlay;
 mod portable;
 pub use portable::End;
@@ -50,7 +52,7 @@ mod row;
 mod salvage;
 mod session_row;
 mod store;
-pub use store::{Durability, Recovery, Store, random};
+pub use store::{Durability, Recovery, Store};
 mod unit_row;
 mod value;
 pub use value::Before;

@@ -50,7 +50,9 @@ pub fn repair(data_dir: &Path, last: u64) -> Result<Repaired, FileError> {
         Found { last, dropped: Tail { appends: (last.saturating_add(1), end), ..Tail::default() }, epoch: 0 };
     let walk = Walk::new(from, store.heads().clone(), catalog_of(&checkpoint.state.registrar));
     let mut damage = walk.run(store.log(), |_, step| found.add(&step))?;
-    check_last(&path, last, (from, end), damage.first())?;
+    // Without what the checkpoint shows, its pages do not fit together.
+    let covered = checkpoint.shown.max(from - 1);
+    check_last(&path, last, (covered, end), damage.first())?;
     if last == end && salvaged.is_none() {
         return Ok(Repaired { last, dropped: None, damage: Vec::new(), copy: None });
     }
@@ -84,15 +86,15 @@ impl Found {
     }
 }
 
-/// Fails unless `last` can be the last append of the journal in `path`, which needs those from `from` and ends at `end`.
+/// Fails unless `last` can be the last append of the journal in `path`, whose checkpoint shows those up to `covered`, and
+/// which ends at `end`.
 fn check_last(
     path: &Path,
     last: u64,
-    (from, end): (u64, u64),
+    (covered, end): (u64, u64),
     damage: Option<&Damage>,
 ) -> Result<(), FileError> {
-    if last.saturating_add(1) < from || last > end {
-        let covered = from - 1;
+    if last < covered || last > end {
         let message = format!(
             "append {last} cannot be the last one: the checkpoint covers the appends up to {covered}, and the journal ends at {end}"
         );

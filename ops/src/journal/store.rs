@@ -11,7 +11,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableHandle, WriteTransaction};
 use tracing::warn;
 use wharf_core::ids::Incarnation;
 use wharf_core::journal::{Bounds, Changes, JournalFeed, JournalStore, Unit};
@@ -21,11 +21,12 @@ use wharf_core::recovery::{Rebuild, TakenBack};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
-use super::checkpoint::{self, CheckpointWriter, NUMBERS, ROWS};
+use super::checkpoint::{self, CheckpointWriter, ROWS};
 use super::events::EventsStart;
 use super::files::{Directory, Files, damage_of, open_database};
 use super::guard::{Handle, guarded};
 use super::log::{self, Log};
+use super::numbers::{self, IDENTITY, NUMBERS, are_sealed, new_identity};
 use super::reading::Reading;
 use super::row;
 use super::salvage::Salvaged;
@@ -36,15 +37,15 @@ use open::{damaged_journal, remedy};
 
 mod open;
 
-/// The identity of the store.
-pub(super) const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
-
 pub(super) const FILE: &str = "store.redb";
 
 /// The name of the last incarnation of which a repair has dropped appends.
 const ISSUED: &str = "issued";
 
-const FORMAT: u64 = 7;
+/// The name of the last append of which the checkpoint may show something.
+pub(super) const SHOWN: &str = "shown";
+
+const FORMAT: u64 = 8;
 
 /// The name of the number that says whether the events of the next run begin a new history.
 const BROKEN: &str = "history_broken";
@@ -111,6 +112,8 @@ pub(super) struct Checkpoint {
     pub(super) from: Option<u64>,
     /// It was written at a clean stop, when nothing was half done.
     is_clean: bool,
+    /// The last append of which it may show something. Without that append, its pages do not fit together.
+    pub(super) shown: u64,
     /// An incarnation that may have issued ids, although the books do not say so.
     issued: Incarnation,
 }
@@ -367,13 +370,8 @@ impl Store {
 
     fn set(&self, values: &[(&str, u64)]) -> Result<(), FileError> {
         let write = |database: &Database| -> Result<(), redb::Error> {
-            let transaction = database.begin_write()?;
-            {
-                let mut numbers = transaction.open_table(NUMBERS)?;
-                for (key, value) in values {
-                    numbers.insert(*key, *value)?;
-                }
-            }
+            let transaction = begin_write(database)?;
+            numbers::set(&transaction, values.iter().copied())?;
             Ok(transaction.commit()?)
         };
         self.with(write).map_err(|error| self.error(error))
@@ -388,18 +386,13 @@ impl Store {
     /// Writes the initial contents of a new store, unless the store exists.
     fn create(&self, partitions: u16) -> Result<(), redb::Error> {
         self.with(|database| {
-            let transaction = database.begin_write()?;
-            {
-                let mut numbers = transaction.open_table(NUMBERS)?;
-                if numbers.get("format")?.is_some() {
-                    return Ok(());
-                }
-                numbers.insert("format", FORMAT)?;
-                numbers.insert("partitions", u64::from(partitions))?;
-                numbers.insert("clean", 1)?;
-                let mut identity = transaction.open_table(IDENTITY)?;
-                identity.insert("store", new_identity().as_slice())?;
+            let transaction = begin_write(database)?;
+            if transaction.open_table(NUMBERS)?.get("format")?.is_some() {
+                return Ok(());
             }
+            let first = [("format", FORMAT), ("partitions", u64::from(partitions)), ("clean", 1)];
+            numbers::set(&transaction, first)?;
+            numbers::set_identity(&transaction, &new_identity())?;
             Ok(transaction.commit()?)
         })
     }
@@ -411,9 +404,9 @@ impl Store {
     }
 
     fn read_rest(&mut self, checkpoint: Checkpoint) -> Result<StoreState, ReadError> {
-        let Checkpoint { mut state, from, is_clean, issued } = checkpoint;
+        let Checkpoint { mut state, from, is_clean, shown, issued } = checkpoint;
         if let Some(from) = from {
-            state = self.replay(state, from, is_clean)?;
+            state = self.replay(state, from, is_clean, shown)?;
         }
         if issued > state.incarnation {
             state.skip_ids(issued);
@@ -431,6 +424,9 @@ impl Store {
                 "has format {format}, and this version reads format {FORMAT}: use the version that wrote it"
             );
             return Err(ReadError::Content(message));
+        }
+        if !self.with(|database| are_sealed(&database.begin_read()?))? {
+            return Err(damage("its numbers are not those that were written"));
         }
         let id: Option<[u8; 16]> = self.with(|database| {
             let identity = database.begin_read()?.open_table(IDENTITY)?;
@@ -466,17 +462,24 @@ impl Store {
             state.skip_ids(state.incarnation);
         }
         let from = has_journal.then(|| number("from")).transpose()?;
+        let shown = number(SHOWN)?;
         let issued = u32::try_from(number(ISSUED)?).ok().filter(|&issued| issued < u32::MAX);
         let issued = Incarnation(issued.ok_or_else(|| damage("it says no last incarnation"))?);
         self.id = id;
         self.heads = heads;
         self.recovery.checkpoint_bytes = bytes;
-        Ok(Checkpoint { state, from, is_clean, issued })
+        Ok(Checkpoint { state, from, is_clean, shown, issued })
     }
 
-    /// Applies the journal from append `from` on, and takes back what is half there. Nothing is if the state is that of a clean
-    /// stop (`is_clean`) and no append came after it.
-    fn replay(&mut self, state: StoreState, from: u64, is_clean: bool) -> Result<StoreState, ReadError> {
+    /// Applies the journal from append `from` on, at least up to `shown`, and takes back what is half there. Nothing is if the
+    /// state is that of a clean stop (`is_clean`) and no append came after it.
+    fn replay(
+        &mut self,
+        state: StoreState,
+        from: u64,
+        is_clean: bool,
+        shown: u64,
+    ) -> Result<StoreState, ReadError> {
         let Self { log, heads, recovery, files, .. } = self;
         let log = log.as_mut().expect("the log is there until the store begins");
         let of_log = |message: String| ReadError::Journal(FileError::new(&files.path(log::FILE), message));
@@ -485,6 +488,10 @@ impl Store {
             let message = format!(
                 "the journal has appends {first} to {last}, and the checkpoint needs those from {from}"
             );
+            return Err(of_log(damage(message).to_string()));
+        }
+        if last < shown {
+            let message = format!("it ends at append {last}, and the checkpoint shows append {shown}");
             return Err(of_log(damage(message).to_string()));
         }
         if last < from && is_clean {
@@ -498,10 +505,11 @@ impl Store {
             fault = applied.err();
             fault.is_none()
         });
-        read.map_err(|error| ReadError::Journal(damaged_journal(&**files, Some(from), error)))?;
+        read.map_err(|error| ReadError::Journal(damaged_journal(&**files, Some((from, shown)), error)))?;
         if let Some(error) = fault {
             let at = reading.next;
-            let message = format!("append {at} of the journal is damaged: {error:#}; {}", remedy(at - 1));
+            let message =
+                format!("append {at} of the journal is damaged: {error:#}; {}", remedy(at - 1, shown));
             return Err(of_log(message));
         }
         let ends_at = reading.next - 1;
@@ -544,8 +552,16 @@ impl Store {
     fn write(&self, state: &StoreState, from: u64) -> Result<(), FileError> {
         let mut writer = self.begin_checkpoint(from)?;
         writer.state(state)?;
-        writer.finish(state)
+        writer.finish(state, from.saturating_sub(1))
     }
+}
+
+/// Begins to change a database. The commit is in two phases: otherwise one that is damaged later could not be told from one
+/// that was never whole, and the start would go on with what was before it.
+fn begin_write(database: &Database) -> Result<WriteTransaction, redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_two_phase_commit(true);
+    Ok(transaction)
 }
 
 /// Returns the first append that the checkpoint of a database does not cover.
@@ -559,19 +575,6 @@ pub(super) fn damage(what: impl Display) -> ReadError {
         "is damaged: {what}; restore both files of the store from a copy, import an export into another directory, or \
          move both files away to begin with an empty store"
     ))
-}
-
-/// Creates a random identity, so that no two stores share one.
-fn new_identity() -> [u8; 16] {
-    let mut id = [0; 16];
-    random(&mut id);
-    id
-}
-
-/// Fills `bytes` with randomness.
-pub fn random(bytes: &mut [u8]) {
-    let provider = rustls::crypto::ring::default_provider();
-    provider.secure_random.fill(bytes).expect("the operating system gives randomness");
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use wharf_core::statement::ConflictDetection;
 
 use super::*;
 use crate::journal::checkpoint::{HASH, add_numbers};
+use crate::journal::numbers::seal;
 use wharf_core::hash::{StateHasher, stable_hash};
 
 const PARTITIONS: u16 = 4;
@@ -360,7 +361,7 @@ fn what_only_a_checkpoint_shows_is_taken_back_after_a_crash_and_not_after_a_stop
     store.begin(Incarnation(2), &state).unwrap().unwrap();
     let mut checkpoint = store.begin_checkpoint(1).unwrap();
     checkpoint.state(&state).unwrap();
-    checkpoint.finish(&state).unwrap();
+    checkpoint.finish(&state, 0).unwrap();
     drop(store);
     let (store, crashed) = open();
     assert_eq!(crashed, 0, "no group is recorded");
@@ -524,10 +525,29 @@ fn damaged_numbers_are_told_by_name() {
         ("next_node", 10, "not those of its last checkpoint"),
     ];
     for (key, number, named) in cases {
-        let error = overwrite(&rich(), |t| drop(t.open_table(NUMBERS).unwrap().insert(key, number).unwrap()));
+        let error = overwrite(&rich(), |t| {
+            t.open_table(NUMBERS).unwrap().insert(key, number).unwrap();
+            seal(t).unwrap();
+        });
         assert!(error.to_string().contains(named), "{error}");
     }
     let short = [1u8; 3].as_slice();
-    let error = overwrite(&rich(), |t| drop(t.open_table(IDENTITY).unwrap().insert("store", short).unwrap()));
+    let error = overwrite(&rich(), |t| {
+        t.open_table(IDENTITY).unwrap().insert("store", short).unwrap();
+        seal(t).unwrap();
+    });
     assert!(error.to_string().contains("identity"), "{error}");
+}
+
+/// Finds a start that trusts a number of which the database does not notice that it changed. Each of these would let it
+/// begin with other books, or give ids again.
+#[test]
+fn changed_numbers_are_refused() {
+    for (key, number) in [("clean", 0), ("journal", 3), ("from", 7), ("issued", 9), ("history", 2)] {
+        let error = overwrite(&rich(), |t| drop(t.open_table(NUMBERS).unwrap().insert(key, number).unwrap()));
+        assert!(error.to_string().contains("its numbers are not those that were written"), "{key}: {error}");
+    }
+    let other = [1u8; 16].as_slice();
+    let error = overwrite(&rich(), |t| drop(t.open_table(IDENTITY).unwrap().insert("store", other).unwrap()));
+    assert!(error.to_string().contains("its numbers are not those that were written"), "{error}");
 }

@@ -93,7 +93,7 @@ fn with_checkpoint() -> tempfile::TempDir {
     let heads = [(Stream(PARTITION.0), 2 * covered), (Stream::GLOBAL, 1)];
     checkpoint.heads(&heads.into_iter().collect()).unwrap();
     checkpoint.state(&twin(covered)).unwrap();
-    checkpoint.finish(&twin(covered)).unwrap();
+    checkpoint.finish(&twin(covered), covered).unwrap();
     drop((store, log));
     directory
 }

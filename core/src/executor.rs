@@ -336,7 +336,10 @@ impl ShardRunner {
             };
             done_of(origin?, outcome)
         });
-        let done = pairs.collect();
+        let mut done: Vec<_> = pairs.collect();
+        if is_planted(PlantedBug::OutcomeNotJournaled) {
+            done.clear();
+        }
         if let Some(unit) = self.shard.take_unit(done) {
             journal.put(unit);
         }

@@ -95,6 +95,8 @@ pub enum PlantedBug {
     RecordedAfterAnswers,
     /// A release is left out of the unit of its batch.
     EffectForgotten,
+    /// What a request of a client has done is left out of the unit of its effect.
+    OutcomeNotJournaled,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
 }

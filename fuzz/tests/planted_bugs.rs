@@ -150,13 +150,14 @@ fn the_simulator_finds_bugs_of_the_journal() {
         &["promises_are_kept", "a_crash_leaves_no_half", "a_start_keeps_the_books"],
     );
     finds(PlantedBug::EffectForgotten, &["a_crash_leaves_no_half"]);
+    finds(PlantedBug::OutcomeNotJournaled, &["a_start_keeps_the_outcomes"]);
 }
 
 /// Power is lost at many moments of a few runs, and the sync is left out of them.
 #[test]
 fn power_loss_finds_a_sync_that_is_left_out() {
     let settings = Settings { journal: Journaling::Always, keeps_lives: true, ..Settings::default() };
-    let effort = Effort { moments: 60, torn: 2, starts: 1000, depth: 0 };
+    let effort = Effort { moments: 60, torn: 2, flips: 0, starts: 1000, depth: 0 };
     let found = with_planted(PlantedBug::SyncSkipped, || {
         let lives = (1..=4).flat_map(|seed| run_seed(seed, settings).lives);
         lives.enumerate().find_map(|(number, life)| {

@@ -4,12 +4,12 @@
 //! `WHARF_POWER_MOMENTS` more moments of each start.
 
 use wharf_fuzz::sim::power::{Effort, Tried, lose_power};
-use wharf_fuzz::sim::{Journaling, Settings, run_seed};
+use wharf_fuzz::sim::{Journaling, Settings, Stage, run_seed};
 
 /// The number of runs in an ordinary test run.
 const SEEDS: u64 = 6;
 
-const EFFORT: Effort = Effort { moments: 60, torn: 3, starts: 200, depth: 2 };
+const EFFORT: Effort = Effort { moments: 60, torn: 3, flips: 2, starts: 200, depth: 2 };
 
 fn number(name: &str, default: u64) -> u64 {
     let text = std::env::var(name);
@@ -45,4 +45,9 @@ fn nothing_acknowledged_is_lost_and_nothing_is_there_in_part() {
     }
     println!("{tried:?}");
     assert!(tried.exhausted > 100 && tried.ahead > 100 && tried.starts > 10, "{tried:?}");
+    assert!(tried.replies > 1000, "{tried:?}");
+    assert!(tried.refused > 100 && tried.cut > 10 && tried.unread > 100, "{tried:?}");
+    for stage in [Stage::Checkpoint, Stage::Completion, Stage::Trim] {
+        assert!(tried.within.get(&stage).is_some_and(|&moments| moments > 50), "{stage:?}: {tried:?}");
+    }
 }

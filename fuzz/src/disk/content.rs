@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The length of a page. The database writes pages of this length.
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// The bytes of a file. A page that was never written has zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +57,12 @@ impl Content {
             offset += now.len() as u64;
             data = rest;
         }
+    }
+
+    /// Returns the offsets of the pages that were written within the file.
+    pub(super) fn written(&self) -> impl Iterator<Item = u64> {
+        let offsets = self.pages.keys().map(|page| page * PAGE as u64);
+        offsets.take_while(|&offset| offset < self.len)
     }
 
     /// Cuts the file, or lets it grow by zeros.

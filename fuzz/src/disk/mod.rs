@@ -6,6 +6,8 @@
 
 mod content;
 pub use content::Content;
+mod flip;
+pub use flip::{Flip, flip};
 mod unsynced;
 pub use unsynced::{Change, Event, Fate, Image, Volume};
 

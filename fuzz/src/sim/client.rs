@@ -11,11 +11,12 @@ use wharf_net::codec::{
     encode_body, encode_frame,
 };
 use wharf_net::protocol::{
-    Acknowledged, BODY_VERSION, CancelReply, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, HeartbeatReply,
-    Kind, PlaceReply, Reason, ReleaseReply, ReportReply, SessionToken,
+    Acknowledged as AcknowledgedWaits, BODY_VERSION, CancelReply, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX,
+    Fault, HeartbeatReply, Kind, PlaceReply, Reason, ReleaseReply, ReportReply, SessionToken,
 };
 
 use super::checkers::Verdict;
+use super::checkers::outcomes::Acknowledged;
 use super::checkers::promises::Promise;
 use super::server::framed;
 
@@ -196,10 +197,15 @@ impl Client {
         self.pending.keys().next().copied().unwrap_or(self.next)
     }
 
+    /// Returns what it has acknowledged in its session.
+    pub(super) fn acknowledged(&self) -> Acknowledged {
+        Acknowledged { mark: self.mark(), waits: self.acknowledged.clone() }
+    }
+
     /// Starts a new request and returns its first frame.
     pub(super) fn ask<T: serde::Serialize>(&mut self, kind: Kind, request: &T, asked: Asked) -> Vec<u8> {
         let mut acknowledged = Vec::new();
-        encode_body(&Acknowledged { sequences: self.waited.clone() }, &mut acknowledged);
+        encode_body(&AcknowledgedWaits { sequences: self.waited.clone() }, &mut acknowledged);
         let extension = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &acknowledged };
         let extensions = if self.is_exact { std::slice::from_ref(&extension) } else { &[] };
         let mut frame = Vec::new();

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use wharf_core::ids::Incarnation;
@@ -15,9 +16,12 @@ use wharf_core::shard::Shard;
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 use wharf_ops::file_error::FileError;
-use wharf_ops::journal::{CheckpointTurn, JournalBounds, JournalLoops, JournalStart, JournalTurn, Store};
+use wharf_ops::journal::{
+    CheckpointTurn, JournalBounds, JournalCounters, JournalLoops, JournalStart, JournalTurn, Store,
+};
 
 use super::checkers::crash::as_stored;
+use super::checkers::outcomes::Replies;
 use crate::disk::{Disk, Event, Image};
 
 /// The bytes of values after which a checkpoint begins in these runs.
@@ -32,6 +36,36 @@ const EVENTS_BYTES: [u64; 3] = [0, 900, 4000];
 /// The books after the units so far, by the number of units.
 pub type Books = BTreeMap<u64, StoreState>;
 
+/// What a start does to its disk at some time, beside appending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// A checkpoint is under way.
+    Checkpoint,
+    /// A checkpoint is completed.
+    Completion,
+    /// An append drops old values.
+    Trim,
+}
+
+/// A stage, and what was done to the disk in it: the things after the first `from` of them, up to the first `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The stage.
+    pub stage: Stage,
+    /// The number of things that were done before.
+    pub from: usize,
+    /// The number of things that were done at its end.
+    pub to: usize,
+}
+
+impl Span {
+    /// Returns whether something of the stage was done after this many things, and something is left.
+    #[must_use]
+    pub fn is_within(&self, moment: usize) -> bool {
+        self.from < moment && moment < self.to
+    }
+}
+
 /// Everything that one start did to its disk, from the opening of the store to the end of the process.
 #[derive(Clone, Debug)]
 pub struct Life {
@@ -45,6 +79,10 @@ pub struct Life {
     pub books: Books,
     /// What a clean stop wrote. A start reads it as it is.
     pub stopped: Option<StoreState>,
+    /// The replies that may have left at each moment.
+    pub replies: Replies,
+    /// What was done beside appending.
+    pub spans: Vec<Span>,
 }
 
 /// The journal of one start.
@@ -58,9 +96,21 @@ pub(super) struct Journal {
     pub(super) books: Books,
     /// The number of checkpoints that were completed.
     pub(super) checkpoints: u64,
+    /// The number of units that were durable after the last turn that wrote, and after the one before it, if there were two.
+    last_turn: Option<u64>,
+    durable_before: Option<u64>,
     /// See [`Life::durable`]. Kept only if the disk keeps its events.
     durable_after: Vec<(usize, u64)>,
+    /// See [`Life::spans`].
+    spans: Vec<Span>,
+    /// What had been done to the disk when the checkpoint began that is under way.
+    checkpoint_begun: Option<usize>,
     keeps: bool,
+}
+
+/// Returns the last position of books up to which at most this many units lead.
+pub(super) fn floor(books: &Books, units: u64) -> u64 {
+    books.range(..=units).next_back().map_or(0, |(&position, _)| position)
 }
 
 /// What a start opens before its engine.
@@ -109,7 +159,11 @@ impl Journal {
             port: of_port,
             books,
             checkpoints: 0,
+            last_turn: None,
+            durable_before: None,
             durable_after: Vec::new(),
+            spans: Vec::new(),
+            checkpoint_begun: None,
             keeps,
         })
     }
@@ -133,6 +187,12 @@ impl Journal {
         self.port.position()
     }
 
+    /// Returns the number of units that were durable before the last turn that wrote. `None` if there were not two: what was
+    /// durable before is of an earlier start then.
+    pub(super) fn durable_before(&self) -> Option<u64> {
+        self.durable_before
+    }
+
     /// Returns the number of units that were called durable.
     pub(super) fn durable(&self) -> u64 {
         self.port.durable()
@@ -148,34 +208,54 @@ impl Journal {
     /// # Errors
     /// When it is unknown what the disk has. The process ends then.
     pub(super) fn write(&mut self) -> Result<JournalTurn, StoreError> {
+        let from = self.disk.count();
+        let dropped = self.dropped();
         let turn = self.loops.journal.turn()?;
         if turn == JournalTurn::Written {
+            if self.dropped() > dropped {
+                self.note_span(Stage::Trim, from);
+            }
             self.follow_durable();
         }
         Ok(turn)
     }
 
-    /// Forgets the books before those that are durable now, unless all are kept.
+    /// Notes that what was done to the disk since was a stage.
+    fn note_span(&mut self, stage: Stage, from: usize) {
+        if self.keeps {
+            self.spans.push(Span { stage, from, to: self.disk.count() });
+        }
+    }
+
+    /// Returns how many appends there were more than values are kept. It grows when values are dropped.
+    fn dropped(&self) -> i64 {
+        let JournalCounters { appends, kept, .. } = &*self.loops.counters;
+        // Relaxed: there is one thread.
+        appends.load(Ordering::Relaxed) as i64 - kept.load(Ordering::Relaxed) as i64
+    }
+
+    /// Forgets the books before those that were durable before this turn, unless all are kept.
     fn follow_durable(&mut self) {
         let durable = self.durable();
         if self.keeps {
             self.durable_after.push((self.disk.count(), durable));
         } else {
-            let floor = self.books.range(..=durable).next_back().map_or(0, |(&position, _)| position);
-            self.books = self.books.split_off(&floor);
+            self.books = self.books.split_off(&floor(&self.books, self.last_turn.unwrap_or(0)));
         }
+        self.durable_before = self.last_turn.replace(durable);
     }
 
-    /// Returns the books that a start after a crash now may come to.
-    pub(super) fn allowed(&self) -> impl Iterator<Item = (u64, &StoreState)> {
-        let durable = self.durable();
-        let floor = self.books.range(..=durable).next_back().map_or(0, |(&position, _)| position);
-        self.books.range(floor..).map(|(&position, books)| (position, books))
+    /// Returns the books that a start may come to that has at least this many units.
+    pub(super) fn allowed(&self, units: u64) -> impl Iterator<Item = (u64, &StoreState)> {
+        let books = self.books.range(floor(&self.books, units)..);
+        books.map(|(&position, books)| (position, books))
     }
 
     /// One turn of the thread of checkpoints. Returns what happened.
     pub(super) fn turn(&mut self, now: Time) -> Option<String> {
+        let from = self.disk.count();
         let turn = self.loops.checkpoints.turn(now);
+        self.follow_checkpoint(&turn, from);
         let _asleep = self.loops.checkpoints.fall_asleep();
         match turn {
             CheckpointTurn::GoesOn => None,
@@ -185,6 +265,21 @@ impl Journal {
             }
             CheckpointTurn::GivenUp(error) => Some(format!("a checkpoint is given up: {error}")),
             CheckpointTurn::Ended => unreachable!("a stop takes the last turn itself"),
+        }
+    }
+
+    /// Notes what was done to the disk since `from` for a checkpoint.
+    fn follow_checkpoint(&mut self, turn: &CheckpointTurn, from: usize) {
+        if let CheckpointTurn::Completed(_) = turn {
+            self.note_span(Stage::Completion, from);
+        }
+        match (self.is_making_checkpoint(), self.checkpoint_begun) {
+            (true, None) => self.checkpoint_begun = Some(from),
+            (false, Some(begun)) => {
+                self.note_span(Stage::Checkpoint, begun);
+                self.checkpoint_begun = None;
+            }
+            _ => {}
         }
     }
 
@@ -217,18 +312,34 @@ impl Journal {
     ///
     /// # Errors
     /// When the disk does not work.
-    pub(super) fn finish(self, state: &StoreState, last: u64) -> Result<Option<Life>, FileError> {
+    pub(super) fn finish(
+        self,
+        state: &StoreState,
+        last: u64,
+        replies: &Replies,
+    ) -> Result<Option<Life>, FileError> {
         self.store.checkpoint(state, Some(last))?;
         let stopped = Some(StoreState { groups: as_stored(&state.groups), ..state.clone() });
-        Ok(self.end().map(|life| Life { stopped, ..life }))
+        Ok(self.end(replies).map(|life| Life { stopped, ..life }))
     }
 
     /// Ends the process, and returns what it did if it was kept.
-    pub(super) fn end(self) -> Option<Life> {
-        let Self { disk, loops, store, durable_after, books, keeps, .. } = self;
+    pub(super) fn end(mut self, replies: &Replies) -> Option<Life> {
+        if let Some(begun) = self.checkpoint_begun.take() {
+            self.note_span(Stage::Checkpoint, begun);
+        }
+        let Self { disk, loops, store, durable_after, books, spans, keeps, .. } = self;
         // Before the files are closed: a process that crashes does not close them.
         let events = disk.take_events();
         drop((loops, store));
-        keeps.then(|| Life { image: disk.first(), events, durable: durable_after, books, stopped: None })
+        keeps.then(|| Life {
+            image: disk.first(),
+            events,
+            durable: durable_after,
+            books,
+            stopped: None,
+            replies: replies.clone(),
+            spans,
+        })
     }
 }

@@ -46,7 +46,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use choices::Choices;
-pub use journal::{Books, Life};
+pub use journal::{Books, Life, Span, Stage};
 use wharf_core::hash::StateHash;
 use wharf_core::state::StoreState;
 use world::World;

@@ -6,16 +6,21 @@
 //! these starts lose power themselves, at any of their own moments.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use wharf_core::rng::Rng;
-use wharf_core::state::StoreState;
+use wharf_ops::journal::becomes_error;
 
 use super::checkers::Verdict;
 use super::checkers::crash::{a_crash_leaves_no_half, after_units};
+use super::checkers::flips::{Became, CameTo, Expected, a_flipped_bit_is_noticed};
+use super::checkers::outcomes::Moment;
 use super::choices::Choices;
-use super::journal::{Life, Opening};
+use super::journal::{Books, Life, Opening, Span, Stage, floor};
+use super::message;
 use super::world::open;
-use crate::disk::{Disk, Event, Fate, Image, Volume};
+use crate::disk::{Disk, Event, Fate, Image, Volume, flip};
 
 /// With at most this many changes that are not synced, every subset of them is tried.
 const EXHAUSTIVE_MAX: usize = 5;
@@ -23,10 +28,13 @@ const EXHAUSTIVE_MAX: usize = 5;
 /// How much of a life is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// The number of moments. The first ones of a life, which open the store, are always among them.
+    /// The number of moments, and that of further ones in each [`Stage`]. The first ones of a life, which open the store,
+    /// are always among them.
     pub moments: usize,
     /// The number of images per moment in which writes are torn and swapped.
     pub torn: u64,
+    /// The number of images per moment in which one bit is flipped that was synced.
+    pub flips: u64,
     /// One of this many images is started until its journal is written, and that start loses power too.
     pub starts: u64,
     /// The number of times that a start may lose power after another one.
@@ -34,10 +42,12 @@ pub struct Effort {
 }
 
 /// What was tried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tried {
     /// Moments.
     pub moments: u64,
+    /// Moments within each stage.
+    pub within: BTreeMap<Stage, u64>,
     /// Moments at which every subset of the changes was tried.
     pub exhausted: u64,
     /// Images that were opened.
@@ -46,6 +56,14 @@ pub struct Tried {
     pub starts: u64,
     /// Images that had more than what was durable.
     pub ahead: u64,
+    /// Replies that may have left by a moment and were not acknowledged, over all moments.
+    pub replies: u64,
+    /// Flipped bits for which the start refused.
+    pub refused: u64,
+    /// Flipped bits for which the start began before the last commit.
+    pub cut: u64,
+    /// Flipped bits from which nothing was read.
+    pub unread: u64,
 }
 
 /// The number of moments at the begin of each life that are always tried.
@@ -56,17 +74,73 @@ const FIRST: usize = 40;
 /// # Errors
 /// Returns the moment, what survived, and what is wrong.
 pub fn lose_power(life: &Life, seed: u64, effort: Effort, tried: &mut Tried) -> Verdict {
-    let books: BTreeMap<u64, StoreState> =
+    let books: Books =
         life.books.iter().map(|(&position, books)| (position, after_units((position, books)))).collect();
-    let durable_at = |moment: usize| {
-        let before = life.durable.iter().take_while(|(events, _)| *events <= moment);
-        before.last().map_or(0, |&(_, durable)| durable)
+    let expected = |moment: usize, units: u64| {
+        let allowed = books.range(floor(&books, units)..).map(|(_, books)| books).chain(&life.stopped);
+        let moment = Moment { durable: units, events: moment };
+        Expected { books: allowed.cloned().collect(), replies: &life.replies, moment }
     };
     let run = Run { seed, effort };
-    run.moments(&life.image, &life.events, effort.depth, tried, |moment| {
-        let floor = books.range(..=durable_at(moment)).next_back().map_or(0, |(&position, _)| position);
-        books.range(floor..).map(|(_, books)| books).chain(&life.stopped).cloned().collect()
+    let done = Done { image: &life.image, events: &life.events, spans: &life.spans };
+    run.moments(done, effort.depth, tried, |moment| {
+        let count = life.durable.partition_point(|(events, _)| *events <= moment);
+        let mut durable = life.durable[..count].iter().rev();
+        let mut units = || durable.next().map_or(0, |&(_, units)| units);
+        let now = expected(moment, units());
+        // Without two appends of its own, the last commit is of a start before, whose books are not known here.
+        let before = (count > 1).then(|| expected(moment, units()));
+        Allowed { before, now }
     })
+}
+
+/// What a process did to a disk.
+#[derive(Clone, Copy)]
+struct Done<'a> {
+    image: &'a Image,
+    events: &'a [Event],
+    spans: &'a [Span],
+}
+
+/// What a start may come to after a power loss.
+#[derive(Clone)]
+struct Allowed<'a> {
+    now: Expected<'a>,
+    /// The same if the last commit was not there. `None` if that is not known: no bit is flipped then.
+    before: Option<Expected<'a>>,
+}
+
+/// Chooses moments.
+struct Moments<'a> {
+    spans: &'a [Span],
+    /// One of this many moments is chosen, of all and of each stage.
+    stride: u64,
+    strides: BTreeMap<Stage, u64>,
+}
+
+impl<'a> Moments<'a> {
+    fn new(done: Done<'a>, wanted: usize) -> Self {
+        let stride = |count: usize| (count / wanted.max(1)).max(1) as u64;
+        let mut counts = BTreeMap::<Stage, usize>::new();
+        for span in done.spans {
+            *counts.entry(span.stage).or_default() += span.to - span.from;
+        }
+        let strides = counts.into_iter().map(|(stage, count)| (stage, stride(count))).collect();
+        Self { spans: done.spans, stride: stride(done.events.len()), strides }
+    }
+
+    /// Returns whether a moment is tried.
+    fn takes(&self, moment: usize, rng: &mut Rng) -> bool {
+        let mut is_chosen = moment <= FIRST || rng.below(self.stride) == 0;
+        for stage in self.stages(moment) {
+            is_chosen |= rng.below(self.strides[&stage]) == 0;
+        }
+        is_chosen
+    }
+
+    fn stages(&self, moment: usize) -> impl Iterator<Item = Stage> {
+        self.spans.iter().filter(move |span| span.is_within(moment)).map(|span| span.stage)
+    }
 }
 
 struct Run {
@@ -75,34 +149,48 @@ struct Run {
 }
 
 impl Run {
-    /// Loses power at moments of these events. `allowed` returns the books that a start may come to.
-    fn moments(
+    /// Loses power at moments of what was done. `allowed` returns what a start may come to.
+    fn moments<'a>(
         &self,
-        image: &Image,
-        events: &[Event],
+        done: Done<'_>,
         depth: u32,
         tried: &mut Tried,
-        allowed: impl Fn(usize) -> Vec<StoreState>,
+        allowed: impl Fn(usize) -> Allowed<'a>,
     ) -> Verdict {
-        let mut volume = Volume::new(image);
-        let mut rng = Rng::new(self.seed ^ events.len() as u64);
-        let stride = (events.len() / self.effort.moments.max(1)).max(1) as u64;
-        for moment in 0..=events.len() {
-            if let Some(event) = moment.checked_sub(1).map(|at| &events[at]) {
+        let mut volume = Volume::new(done.image);
+        let count = done.events.len();
+        let mut rng = Rng::new(self.seed ^ count as u64);
+        let moments = Moments::new(done, self.effort.moments);
+        for moment in 0..=count {
+            if let Some(event) = moment.checked_sub(1).map(|at| &done.events[at]) {
                 volume.apply(event);
             }
-            if moment > FIRST && rng.below(stride) != 0 {
+            if !moments.takes(moment, &mut rng) {
                 continue;
             }
             let allowed = allowed(moment);
             tried.moments += 1;
+            tried.replies += allowed.now.replies.count(allowed.now.moment) as u64;
+            moments.stages(moment).for_each(|stage| *tried.within.entry(stage).or_default() += 1);
             for fate in self.fates(volume.unsynced(), &mut rng, tried) {
                 let image = volume.image(fate);
-                let opened = self.open(&image, &allowed, tried);
-                opened.map_err(|found| format!("moment {moment} of {}, {fate:?}: {found}", events.len()))?;
+                let opened = self.open(&image, &allowed.now, tried);
+                opened.map_err(|found| format!("moment {moment} of {count}, {fate:?}: {found}"))?;
                 if depth > 0 && rng.below(self.effort.starts) == 0 {
                     let started = self.lose_power_in_start(&image, &allowed, depth - 1, tried);
                     started.map_err(|found| format!("moment {moment}, {fate:?}, in the start: {found}"))?;
+                }
+            }
+            let Some(before) = &allowed.before else { continue };
+            let synced = volume.image(Fate::None);
+            for _ in 0..self.effort.flips {
+                let seed = rng.next_u64();
+                let became = flip_bit(&synced, seed, &allowed.now, before);
+                match became.map_err(|found| format!("moment {moment} of {count}, flip {seed}: {found}"))? {
+                    Some(Became::Refused) => tried.refused += 1,
+                    Some(Became::Cut) => tried.cut += 1,
+                    Some(Became::Unread) => tried.unread += 1,
+                    None => {}
                 }
             }
         }
@@ -127,23 +215,20 @@ impl Run {
         fates
     }
 
-    fn open(&self, image: &Image, allowed: &[StoreState], tried: &mut Tried) -> Verdict {
+    fn open(&self, image: &Image, expected: &Expected<'_>, tried: &mut Tried) -> Verdict {
         let opened = Opening::of(Disk::new(image, false), false);
         let (_, state) = opened.map_err(|error| error.to_string())?;
         tried.images += 1;
-        let durable = allowed.first().map(std::slice::from_ref).unwrap_or_default();
-        if a_crash_leaves_no_half(&state, durable).is_ok() {
-            return Ok(());
-        }
-        tried.ahead += 1;
-        a_crash_leaves_no_half(&state, allowed)
+        let durable = expected.books.first().map(std::slice::from_ref).unwrap_or_default();
+        tried.ahead += u64::from(a_crash_leaves_no_half(&state, durable).is_err());
+        expected.check(&state)
     }
 
     /// Starts from an image until the first units of the start are durable, and loses power at moments of that.
     fn lose_power_in_start(
         &self,
         image: &Image,
-        allowed: &[StoreState],
+        allowed: &Allowed<'_>,
         depth: u32,
         tried: &mut Tried,
     ) -> Verdict {
@@ -155,10 +240,55 @@ impl Run {
         let opened = opened.map_err(|error| error.to_string())?;
         let mut journal = opened.journal.expect("it was opened with one");
         journal.write().map_err(|error| error.to_string())?;
-        let life = journal.end().expect("the disk keeps what is done");
+        let life = journal.end(allowed.now.replies).expect("the disk keeps what is done");
+        // The start itself may change the books.
         let of_start = life.books.iter().map(|(&position, books)| after_units((position, books)));
-        let allowed: Vec<StoreState> = allowed.iter().cloned().chain(of_start).collect();
-        let few = Self { seed: self.seed, effort: Effort { moments: 12, torn: 1, ..self.effort } };
-        few.moments(&life.image, &life.events, depth, tried, |_| allowed.clone())
+        let mut allowed = allowed.clone();
+        allowed.now.books.extend(of_start);
+        allowed.before = None;
+        let few = Self { seed: self.seed, effort: Effort { moments: 12, torn: 1, flips: 0, ..self.effort } };
+        let done = Done { image: &life.image, events: &life.events, spans: &life.spans };
+        few.moments(done, depth, tried, |_| allowed.clone())
     }
+}
+
+/// Lets panics of the database over damage print nothing, as the service does.
+fn hush_guarded_panics() {
+    static HUSHED: Once = Once::new();
+    HUSHED.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !becomes_error() {
+                before(panic);
+            }
+        }));
+    });
+}
+
+/// Opens an image in which a bit is flipped that the seed chooses. Returns what became of it. `before` is what a start must
+/// come to if the last commit was not there.
+///
+/// # Errors
+/// When the start has wrong books, or refuses without saying where.
+pub(super) fn flip_bit(
+    image: &Image,
+    seed: u64,
+    expected: &Expected<'_>,
+    before: &Expected<'_>,
+) -> Result<Option<Became>, String> {
+    let Some((flipped, flip)) = flip(image, seed) else { return Ok(None) };
+    hush_guarded_panics();
+    let open = || match Opening::of(Disk::new(&flipped, false), false) {
+        Ok((Opening { store, .. }, state)) => {
+            let is_cut = store.recovery().is_cut;
+            // It is not closed. The database would write to pages that it did not read so far, and two panics over one that is
+            // damaged end the process.
+            std::mem::forget(store);
+            CameTo::Read { state: Box::new(state), is_cut }
+        }
+        Err(error) => CameTo::Refused(error.to_string()),
+    };
+    let opened = catch_unwind(AssertUnwindSafe(open));
+    let came_to = opened.map_err(|panic| format!("with {flip}, a panic: {}", message(&*panic)))?;
+    a_flipped_bit_is_noticed(&flip, &came_to, expected, before).map(Some)
 }

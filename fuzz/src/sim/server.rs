@@ -3,6 +3,8 @@
 //! Bytes go in and out without sockets. The server's oracle records the first outcome of each request. Every
 //! later reply to the same request must be the same.
 
+mod sent;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
@@ -12,24 +14,21 @@ use wharf_core::request::PlacementRequest;
 use wharf_core::router::Port;
 use wharf_core::state::{KeptOutcome, SessionRecord};
 use wharf_core::time::Time;
-use wharf_net::codec::{
-    Extension, FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame,
-};
+use wharf_net::codec::{Extension, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
 use wharf_net::convert::placement_request;
 use wharf_net::protocol::{
-    Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind,
-    PlaceReply, PlaceRequest, Reason, Resume, SessionToken, VERSION_MAX, VERSION_MIN,
+    Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Hello, Kind, PlaceRequest, Resume,
+    SessionToken, VERSION_MAX, VERSION_MIN,
 };
 use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, InputEnd, Unobserved};
 use wharf_net::session::registrar::{self, RegistrarReply};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
-use super::checkers::sessions::{
-    Outcomes, credits_are_kept, newest_connection_is_welcome, sessions_are_kept,
-};
+use super::checkers::outcomes::Replies;
+use super::checkers::sessions::{Outcomes, credits_are_kept, newest_connection_is_welcome};
 use super::checkers::waiting::Offers;
 use super::facts::Facts;
-use super::network::{Network, Towards};
+use super::network::Network;
 
 /// The number of questions that are passed on to the registrar at once.
 const QUESTIONS_MAX: usize = 64;
@@ -113,6 +112,8 @@ pub(super) struct Server {
     in_flight_max: usize,
     shared: Arc<SessionShared>,
     outcomes: Outcomes,
+    /// The replies that may leave, with a journal.
+    pub(super) replies: Replies,
     /// Placements that are asked and not answered, and the nodes that have offered them the whole time.
     placing: BTreeMap<(SessionId, u64), (PlacementRequest, Offers)>,
     /// Placements that waited in an earlier start, and wait on.
@@ -179,6 +180,7 @@ impl Server {
             newest: BTreeMap::new(),
             in_flight_max: in_flight_max as usize,
             outcomes: Outcomes::default(),
+            replies: Replies::default(),
             placing: BTreeMap::new(),
             waited_before,
             decided_before,
@@ -220,6 +222,7 @@ impl Server {
     /// Goes on with the outcomes of the start before: a request has the same one over all starts. Placements wait on.
     pub(super) fn continue_outcomes(&mut self, before: &mut Self, facts: &[Facts]) {
         self.outcomes = std::mem::take(&mut before.outcomes);
+        self.replies = std::mem::take(&mut before.replies);
         for (request, (placement, _)) in std::mem::take(&mut before.placing) {
             if self.waited_before.contains(&request) {
                 let offers = Offers::new(&placement, facts.iter());
@@ -455,6 +458,7 @@ impl Server {
                 }
             }
             if moved == before {
+                self.note_held();
                 return moved;
             }
         }
@@ -503,56 +507,6 @@ impl Server {
         output.replies as usize
     }
 
-    /// Checks a frame that the service sends, and passes it on to the network.
-    fn handle_sent(&mut self, number: u64, frame: &FrameRef<'_>, bytes: &[u8], network: &mut Network) {
-        let Header { kind, flags, sequence, .. } = frame.header;
-        let link = self.links.get_mut(&number).expect("it sends");
-        if kind == Kind::Hello.number() {
-            return match decode_body::<HelloReply>(frame.payload) {
-                Ok((reply, _)) if flags & FLAG_ERROR == 0 => {
-                    let session = (reply.session.into(), reply.token);
-                    link.session = Some(session.0);
-                    self.events.push(Event::Welcome(number, session));
-                }
-                _ => {
-                    let (fault, _) = decode_body(frame.payload).expect("a hello has a reply or a fault");
-                    let is_superseded = link.resumes.is_some_and(|session| self.newest[&session] != number);
-                    let kept = sessions_are_kept(&fault, is_superseded);
-                    self.events.extend(kept.err().map(|found| Event::Broken("sessions_are_kept", found)));
-                }
-            };
-        }
-        if !link.is_lost {
-            network.send(number, Towards::Client, bytes.to_vec());
-        }
-        let session = link.session.expect("replies follow the hello");
-        let known = Kind::from_number(kind).expect("clients here send known kinds");
-        if is_refused_frame(frame) || known.only_looks() {
-            return;
-        }
-        let is_first = self.outcomes.record((session, sequence), bytes);
-        if let Err(found) = self.outcomes.check((session, sequence), bytes) {
-            self.events.push(Event::Broken("one_outcome_per_request", found));
-        } else if is_first && known == Kind::Place {
-            self.handle_outcome(session, frame);
-        }
-    }
-
-    /// Handles the first outcome of a placement.
-    fn handle_outcome(&mut self, session: SessionId, frame: &FrameRef<'_>) {
-        let sequence = frame.header.sequence;
-        let placing = self.placing.remove(&(session, sequence));
-        let Ok((reply, _)) = decode_body::<PlaceReply>(frame.payload) else { return };
-        if let Some(placed) = reply.placed {
-            return self.events.push(Event::Granted(session, sequence, placed.allocation.into()));
-        }
-        let is_refused = [Reason::NoFitNow, Reason::Infeasible].iter().any(|&no| reply.reason == no.into());
-        if let Some((request, offers)) = placing.filter(|_| is_refused) {
-            let found = offers.check_refused(&request).err();
-            self.events.extend(found.map(|found| Event::Broken("no_refusal_while_a_node_offers", found)));
-        }
-    }
-
     /// Records that a shard changed.
     pub(super) fn shard_changed(&mut self, before: &Facts, now: &Facts) {
         for (request, offers) in self.placing.values_mut() {
@@ -579,14 +533,6 @@ impl Server {
     pub(super) fn waiting(&self) -> usize {
         self.fronts.iter().map(|front| front.in_engine().1).sum()
     }
-}
-
-/// Returns whether a frame says that a request was not executed because of its sequence.
-fn is_refused_frame(frame: &FrameRef<'_>) -> bool {
-    let of_sequences = [Reason::StaleSequence, Reason::SequenceOutOfWindow];
-    frame.header.flags & FLAG_ERROR != 0
-        && decode_body::<Fault>(frame.payload)
-            .is_ok_and(|(fault, _)| of_sequences.iter().any(|&reason| fault.reason == reason.into()))
 }
 
 pub(super) fn framed<T: serde::Serialize>(header: Header, body: &T) -> Vec<u8> {

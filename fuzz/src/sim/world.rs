@@ -438,7 +438,10 @@ impl<'a> World<'a> {
         let Some(connection) = client.connection.or(client.connecting) else { return Ok(()) };
         if client.connection.is_some() && client.pending.is_empty() && self.choices.one_in(4) {
             self.trace.line(format_args!("client {at} ends connection {connection}"));
+            let session = client.session().map(|(session, _)| session);
             client.leave();
+            let events = self.journal.as_ref().map_or(0, |journal| journal.disk.count());
+            session.into_iter().for_each(|session| self.server.replies.end(session, events));
             self.server.finish(connection, &mut self.network, self.now);
             return self.handle_events();
         }

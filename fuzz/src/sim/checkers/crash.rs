@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use wharf_core::group::GroupSpec;
 use wharf_core::ids::{GroupId, NodeId};
+use wharf_core::node::NodeRegistration;
 use wharf_core::recovery::Rebuild;
-use wharf_core::state::{GroupRecord, RegistrarState, StoreState};
+use wharf_core::state::{GroupRecord, NodeRecord, RegistrarState, RemovedNode, StoreState};
 
 use super::{Verdict, ensure};
 use crate::sim::facts::Facts;
@@ -48,6 +49,30 @@ pub fn after_units((position, books): (u64, &StoreState)) -> StoreState {
     StoreState { groups: as_stored(&books.groups), ..books.clone() }
 }
 
+/// Says which machines were removed when the books went from `before` to `now`. The registrar learns of it later than the
+/// journal, so its own records are of no use here. Their versions are those that were last seen.
+pub fn follow_removed(before: &StoreState, now: &mut StoreState) {
+    let nodes = |state: &StoreState| -> BTreeMap<NodeId, NodeRecord> {
+        let nodes = state.partitions.iter().flat_map(|partition| &partition.nodes);
+        nodes.map(|node| (node.registration.id, node.clone())).collect()
+    };
+    let there = nodes(now);
+    let mut removed = before.registrar.removed.clone();
+    for (id, NodeRecord { registration, version, .. }) in nodes(before) {
+        let NodeRegistration { spec, ordinal, .. } = registration;
+        if let (false, Some(identity)) = (there.contains_key(&id), spec.identity) {
+            removed.retain(|known| (&known.name, &known.identity) != (&spec.name, &identity));
+            removed.push(RemovedNode { name: spec.name, identity, id, ordinal, version });
+        }
+    }
+    let is_back = |known: &RemovedNode| {
+        let mut specs = there.values().map(|node| &node.registration.spec);
+        specs.any(|spec| spec.name == known.name && spec.identity.as_ref() == Some(&known.identity))
+    };
+    removed.retain(|known| !is_back(known));
+    now.registrar.removed = removed;
+}
+
 /// Checks that a start after a crash came to books that are `allowed`.
 ///
 /// # Errors
@@ -66,8 +91,15 @@ pub fn a_crash_leaves_no_half(recovered: &StoreState, allowed: &[StoreState]) ->
     Err(format!("it has none of {} allowed books: {differences:#?}", allowed.len()))
 }
 
-/// Returns what differs first.
+/// Returns what differs first. The incarnation may be a later one, because a start is known before its first unit.
 fn difference(recovered: &StoreState, allowed: &StoreState) -> Option<String> {
+    if recovered.incarnation < allowed.incarnation {
+        return Some(format!("{:?}, allowed from {:?} on", recovered.incarnation, allowed.incarnation));
+    }
+    if !are_removed(recovered, &allowed.registrar.removed) {
+        let both = (&recovered.registrar.removed, &allowed.registrar.removed);
+        return Some(format!("removed are {:?}, allowed {:?}", both.0, both.1));
+    }
     for (found, allowed) in recovered.partitions.iter().zip(&allowed.partitions) {
         if found != allowed {
             return Some(format!("{found:?}, allowed {allowed:?}"));
@@ -84,6 +116,24 @@ fn difference(recovered: &StoreState, allowed: &StoreState) -> Option<String> {
         (resources.clone(), unit_instances.clone())
     };
     (kinds(recovered) != kinds(allowed)).then(|| format!("resource kinds {:?}", kinds(recovered)))
+}
+
+/// Returns whether the machines that were removed are those that are allowed, with versions that they may have had last. There
+/// may be more of them: a node that is added and removed in one unit is in no books.
+fn are_removed(recovered: &StoreState, allowed: &[RemovedNode]) -> bool {
+    let removed = &recovered.registrar.removed;
+    let is_found = |allowed: &RemovedNode| {
+        removed.iter().any(|found| {
+            let version = allowed.version;
+            found.version >= version && RemovedNode { version, ..found.clone() } == *allowed
+        })
+    };
+    let nodes = recovered.partitions.iter().flat_map(|partition| &partition.nodes);
+    let mut specs = nodes.map(|node| &node.registration.spec);
+    let is_there = |found: &RemovedNode| {
+        specs.any(|spec| spec.name == found.name && spec.identity.as_ref() == Some(&found.identity))
+    };
+    allowed.iter().all(is_found) && !removed.iter().any(is_there)
 }
 
 /// Requests about groups that were not answered when the service crashed. Each was done or not.

@@ -21,7 +21,8 @@ use super::submitted::NodeVersions;
 use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;
 use super::{
-    BEYOND_A_STEP, OF_A_STEP, costs, crash, fires, fires_beyond, fires_groups, fires_leases, named, sessions,
+    BEYOND_A_STEP, OF_A_STEP, costs, crash, fires, fires_beyond, fires_groups, fires_leases, flips, named,
+    outcomes, sessions,
 };
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::facts::Facts;
@@ -224,6 +225,9 @@ const FIRES: &[(&str, fn())] = &[
     ("nobody_oversleeps", a_thread_that_nobody_wakes),
     ("one_outcome_per_request", sessions::tests::an_outcome_that_changes),
     ("sessions_are_kept", sessions::tests::a_hello_that_is_refused),
+    ("a_flipped_bit_is_noticed", flips::tests::a_flipped_bit_that_nobody_notices),
+    ("a_start_keeps_the_outcomes", outcomes::tests::an_outcome_that_a_start_lost),
+    ("a_start_keeps_the_sessions", sessions::tests::a_session_that_a_start_reads_differently),
     ("answered_sessions_are_kept", sessions::tests::a_session_that_a_start_lost),
     ("newest_connection_is_welcome", sessions::tests::a_session_that_goes_to_an_older_connection),
     ("nobody_takes_what_is_reserved", fires::a_placement_out_of_what_is_reserved_for_another),

@@ -18,12 +18,14 @@ mod fires_groups;
 mod fires_leases;
 #[cfg(test)]
 mod fires_rest;
+pub mod flips;
 pub mod following;
 pub mod grants;
 pub mod groups;
 pub mod inside;
 pub mod leases;
 pub mod order;
+pub mod outcomes;
 pub mod promises;
 pub mod refused;
 pub mod rest;
@@ -67,8 +69,11 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "a_crash_keeps_the_groups",
     "a_crash_keeps_the_nodes",
     "a_crash_leaves_no_half",
+    "a_flipped_bit_is_noticed",
     "a_start_keeps_the_books",
     "a_start_keeps_the_groups",
+    "a_start_keeps_the_outcomes",
+    "a_start_keeps_the_sessions",
     "all_or_none",
     "answers_stand",
     "audits_are_true",

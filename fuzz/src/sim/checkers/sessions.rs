@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::SessionId;
+use wharf_core::state::SessionRecord;
 use wharf_net::protocol::{Fault, Reason};
 
 use super::{Verdict, ensure};
@@ -64,6 +65,19 @@ pub fn answered_sessions_are_kept(session: SessionId, has_outcomes: bool) -> Ver
     ensure(!has_outcomes, || format!("session {session} is gone, and its client has outcomes"))
 }
 
+/// Checks that a start after a clean stop has the sessions that the stop wrote.
+///
+/// # Errors
+/// Returns the sessions that differ.
+pub fn a_start_keeps_the_sessions(written: &[SessionRecord], read: &[SessionRecord]) -> Verdict {
+    ensure(written == read, || {
+        let differ = |one: &[SessionRecord], other: &[SessionRecord]| -> Vec<SessionRecord> {
+            one.iter().filter(|session| !other.contains(session)).cloned().collect()
+        };
+        format!("written {:?}, read {:?}", differ(written, read), differ(read, written))
+    })
+}
+
 /// Checks that a session continues on the newest connection that its client opened for it.
 ///
 /// # Errors
@@ -102,6 +116,18 @@ pub mod tests {
         let session = SessionId { incarnation: Incarnation(1), number: 1 };
         assert_eq!(answered_sessions_are_kept(session, false), Ok(()));
         assert!(answered_sessions_are_kept(session, true).is_err());
+    }
+
+    #[test]
+    pub fn a_session_that_a_start_reads_differently() {
+        let id = SessionId { incarnation: Incarnation(1), number: 1 };
+        let session = SessionRecord { id, token: [0; 16], mark: 1, outcomes: BTreeMap::new() };
+        let other = SessionRecord { mark: 2, ..session.clone() };
+        let written = [session];
+        assert_eq!(a_start_keeps_the_sessions(&written, &written), Ok(()));
+        assert!(a_start_keeps_the_sessions(&written, &[other]).is_err());
+        assert!(a_start_keeps_the_sessions(&written, &[]).is_err());
+        assert!(a_start_keeps_the_sessions(&[], &written).is_err());
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use wharf_core::ids::SessionId;
 use wharf_core::request::PlacementRequest;
-use wharf_core::state::StoreState;
+use wharf_core::state::{SessionRecord, StoreState};
 use wharf_ops::file_error::FileError;
 use wharf_ops::journal::{Durability, JournalTurn, Store};
 
@@ -11,14 +12,17 @@ use super::World;
 use super::opened::{Opened, PARTITIONS, open};
 use crate::disk::{Disk, Fate, Room};
 use crate::sim::checkers::crash::{
-    a_crash_keeps_the_groups, a_crash_keeps_the_nodes, a_crash_leaves_no_half, after_units,
+    a_crash_keeps_the_groups, a_crash_keeps_the_nodes, a_crash_leaves_no_half, after_units, follow_removed,
 };
+use crate::sim::checkers::flips::Expected;
+use crate::sim::checkers::outcomes::{Acknowledged, Moment};
 use crate::sim::checkers::rest::nobody_oversleeps;
 use crate::sim::checkers::submitted::NodeVersions;
 use crate::sim::checkers::{Verdict, named};
-use crate::sim::client::Role;
+use crate::sim::client::{Client, Role};
 use crate::sim::facts::Facts;
 use crate::sim::journal::Opening;
+use crate::sim::power::flip_bit;
 
 /// The highest number of operations of the disk until it fails: more than a turn of the journal takes.
 const FAILS_WITHIN: u64 = 24;
@@ -29,9 +33,17 @@ const START_FAILS_WITHIN: u64 = 60;
 /// The number of starts in a row that may fail because the disk does.
 const STARTS_MAX: usize = 8;
 
+/// A bit is flipped after one of this many crashes. The run goes on without it.
+const CRASHES_PER_FLIP: u64 = 4;
+
 /// Describes the failure of a start whose disk works.
 pub(super) fn what_no_crash_leaves(error: FileError) -> String {
     format!("a start finds what no crash leaves: {error}")
+}
+
+/// Returns what clients have acknowledged in their sessions.
+fn acknowledged(clients: &[Client]) -> impl Iterator<Item = (SessionId, Acknowledged)> {
+    clients.iter().filter_map(|client| Some((client.session()?.0, client.acknowledged())))
 }
 
 impl Opening {
@@ -127,6 +139,8 @@ impl World<'_> {
         let mut state = StoreState::collect(self.incarnation, self.now, self.registrar.state(), exported);
         state.groups = self.groups();
         let journal = self.journal.as_mut().expect("just seen");
+        let (_, before) = journal.books.last_key_value().expect("it begins with some");
+        follow_removed(before, &mut state);
         journal.books.insert(position, state);
     }
 
@@ -137,7 +151,9 @@ impl World<'_> {
         self.checkpoints += journal.checkpoints;
         let disk = journal.disk.clone();
         let last = journal.write_all().map_err(|error| error.to_string())?;
-        let life = journal.finish(state, last).map_err(|error| error.to_string())?;
+        self.note_acknowledged();
+        let replies = &self.server.replies;
+        let life = journal.finish(state, last, replies).map_err(|error| error.to_string())?;
         self.lives.iter_mut().zip(life).for_each(|(lives, life)| lives.push(life));
         self.image = disk.image(self.fate());
         Ok(())
@@ -198,21 +214,56 @@ impl World<'_> {
         let durable = journal.durable();
         self.trace.line(format_args!("{why}: {durable} of {position} units are durable"));
         self.image = journal.disk.image(self.fate());
-        let allowed: Vec<StoreState> = journal.allowed().map(after_units).collect();
-        let life = journal.end();
+        self.note_acknowledged();
+        let expected = |units| Expected {
+            books: journal.allowed(units).map(after_units).collect(),
+            replies: &self.server.replies,
+            moment: Moment { durable: units, events: usize::MAX },
+        };
+        let now = expected(durable);
+        if let Some(before) = journal.durable_before()
+            && self.choices.one_in(CRASHES_PER_FLIP)
+        {
+            let before = expected(before);
+            let became = flip_bit(&self.image, self.choices.below(1 << 32), &now, &before);
+            let became = named("a_flipped_bit_is_noticed", became)?;
+            self.trace.line(format_args!("with a flipped bit, a start is {became:?}"));
+        }
+        let allowed = now.books;
+        let life = journal.end(&self.server.replies);
         self.lives.iter_mut().zip(life).for_each(|(lives, life)| lives.push(life));
         let unanswered: Vec<PlacementRequest> = self.server.unanswered().cloned().collect();
         self.last_replies()?;
         let opened = self.start_again(&StoreState::create(PARTITIONS));
         let (opened, state) = opened.map_err(what_no_crash_leaves)?;
         named("a_crash_leaves_no_half", a_crash_leaves_no_half(&state, &allowed))?;
+        self.check_outcomes(&state.sessions, durable)?;
         self.resume_sessions(&state.sessions)?;
+        self.forget_replies(durable);
         let undecided = self.gangs.undecided();
         let known = self.gangs.bundles();
         self.gangs.lose_answers();
         self.go_on(opened);
         named("a_crash_keeps_the_groups", a_crash_keeps_the_groups(&state.groups, &known, &undecided))?;
         self.follow_crash(&unanswered)
+    }
+
+    /// Notes what clients have acknowledged.
+    pub(super) fn note_acknowledged(&mut self) {
+        self.server.replies.set_acknowledged(acknowledged(&self.clients));
+    }
+
+    /// Checks that a start has the outcomes of which clients may know, when this many units were durable.
+    pub(super) fn check_outcomes(&mut self, sessions: &[SessionRecord], durable: u64) -> Verdict {
+        self.note_acknowledged();
+        let moment = Moment { durable, events: usize::MAX };
+        let kept = self.server.replies.a_start_keeps_the_outcomes(sessions, moment);
+        named("a_start_keeps_the_outcomes", kept)
+    }
+
+    /// Forgets the replies that no client can have and those that were acknowledged. Clients have taken up their sessions.
+    pub(super) fn forget_replies(&mut self, durable: u64) {
+        self.server.replies.go_on(durable, acknowledged(&self.clients));
     }
 
     /// Compares what is there after a crash with what callers were told, and forgets what nobody was told.

@@ -13,7 +13,7 @@ use crate::sim::checkers::groups::{a_start_keeps_the_groups, planners_keep_what_
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::promises::a_start_keeps_the_books;
 use crate::sim::checkers::rest::{UnderWay, comes_to_rest, stops_empty};
-use crate::sim::checkers::sessions::answered_sessions_are_kept;
+use crate::sim::checkers::sessions::{a_start_keeps_the_sessions, answered_sessions_are_kept};
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::facts::Facts;
 use crate::sim::follower::Follower;
@@ -70,8 +70,12 @@ impl World<'_> {
             let written = as_stored(&state.groups);
             named("a_start_keeps_the_groups", a_start_keeps_the_groups(&written, &read.groups))?;
             state.groups = read.groups;
+            let kept = a_start_keeps_the_sessions(&state.sessions, &read.sessions);
+            named("a_start_keeps_the_sessions", kept)?;
+            self.check_outcomes(&read.sessions, u64::MAX)?;
         }
         self.resume_sessions(&state.sessions)?;
+        self.forget_replies(u64::MAX);
         self.go_on(opened);
         self.rules.forget_rounds();
         named("a_start_keeps_the_books", a_start_keeps_the_books(&before, &self.facts))?;

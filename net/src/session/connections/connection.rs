@@ -308,6 +308,11 @@ impl Connection {
         !self.held.is_empty()
     }
 
+    /// Returns the held replies that have a position of the journal, with it.
+    pub(super) fn held(&self) -> Vec<(u64, Vec<u8>)> {
+        self.held.assigned()
+    }
+
     /// Lets the replies leave that tell of nothing after this position of the journal. Returns whether there were any.
     pub(super) fn release(&mut self, durable: u64) -> bool {
         let released = self.held.release(durable, &mut self.out);

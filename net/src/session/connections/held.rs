@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use wharf_core::journal::JournalPort;
 use wharf_core::planted::{PlantedBug, is_planted};
 
-use super::ConnectionService;
+use super::{ConnectionKey, ConnectionService};
 
 /// Replies that may leave together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -97,6 +97,12 @@ impl Held {
         }
     }
 
+    /// Returns the replies that have a position of the journal, each run of them with its position.
+    pub(super) fn assigned(&self) -> Vec<(u64, Vec<u8>)> {
+        let mut bytes = self.bytes.iter().copied();
+        self.marks.iter().map(|mark| (mark.position, bytes.by_ref().take(mark.bytes).collect())).collect()
+    }
+
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.marks.clear();
@@ -154,6 +160,13 @@ fn add(marks: &mut VecDeque<Mark>, more: Mark) {
 }
 
 impl ConnectionService {
+    /// Returns the replies to `key` that wait for the journal: frames, and the number of units that must be durable before
+    /// they leave. A checker asks for them, to know what may have left before a crash.
+    #[must_use]
+    pub fn held(&self, key: ConnectionKey) -> Vec<(u64, Vec<u8>)> {
+        self.connections[key].held()
+    }
+
     /// Drops the replies that wait for the journal, because the service ends without it. Their peers must ask again.
     pub fn abandon_held(&mut self) {
         for key in std::mem::take(&mut self.holding) {

@@ -4,19 +4,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::Semaphore;
-use wharf_core::ids::AllocationId;
+use wharf_core::ids::{AllocationId, Incarnation};
 use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_net::protocol::{
     BundleTemplate, CreateGroupRequest, DemandBody, NodeBody, NodesRequest, PlaceBatch, PlaceRequest,
     ReleaseBatch, ReleaseRequest, WireGroup,
 };
 
-use crate::harness::{PATIENCE, Site, runtime, within};
+use crate::harness::{PATIENCE, Proxy, Site, runtime, sum, within};
 
 /// Requests under way at once.
 const WINDOW: usize = 64;
@@ -81,8 +81,28 @@ async fn ask(client: &Client, number: usize) -> Left {
     left
 }
 
+/// Requests that were sent before a kill and answered after it, by the kill.
+#[derive(Default)]
+struct Survivors {
+    kills: AtomicUsize,
+    counts: [AtomicUsize; KILLS],
+}
+
+impl Survivors {
+    /// Runs a request, and notes which kills it outlived.
+    async fn watch<T>(&self, request: impl Future<Output = T>) -> T {
+        // SeqCst: the kill is noted while no service is there, so a request that was begun before was answered after it.
+        let begun = self.kills.load(Ordering::SeqCst);
+        let answer = request.await;
+        for kill in begun..self.kills.load(Ordering::SeqCst) {
+            self.counts[kill].fetch_add(1, Ordering::SeqCst);
+        }
+        answer
+    }
+}
+
 /// Asks until told to stop. Tells of each answer.
-async fn load(config: ClientConfig, answered: SyncSender<()>) -> Vec<Left> {
+async fn load(config: ClientConfig, answered: Sender<()>, survivors: Arc<Survivors>) -> Vec<Left> {
     let client = within(Client::connect(config)).await.expect("the service is there");
     let room = Arc::new(Semaphore::new(WINDOW));
     let mut tasks = tokio::task::JoinSet::new();
@@ -93,8 +113,9 @@ async fn load(config: ClientConfig, answered: SyncSender<()>) -> Vec<Left> {
             break;
         }
         let client = client.clone();
+        let survivors = Arc::clone(&survivors);
         tasks.spawn(async move {
-            let left = ask(&client, number).await;
+            let left = survivors.watch(ask(&client, number)).await;
             drop(permit);
             left
         });
@@ -105,11 +126,6 @@ async fn load(config: ClientConfig, answered: SyncSender<()>) -> Vec<Left> {
     }
     within(client.close()).await;
     all
-}
-
-fn placed(status: &Value) -> u64 {
-    let shards = status["shards"].as_array().expect("a list");
-    shards.iter().map(|shard| shard["allocations"].as_u64().expect("a number")).sum()
 }
 
 /// Catches an effect without its outcome in the journal: the client would be answered by a second effect.
@@ -123,24 +139,33 @@ fn requests_under_way_when_the_service_is_killed_are_done_once() {
     let address = service.address.to_string();
     let config =
         ClientConfig { retry_for: Duration::MAX, ..service.client_config(&site.development_certificate()) };
-    let (sender, answered) = sync_channel(0);
-    let client = std::thread::spawn(move || runtime().block_on(load(config, sender)));
+    // It never blocks the client, whose connection goes on during an outage.
+    let (sender, answered) = channel();
+    let survivors = Arc::new(Survivors::default());
+    let of_load = Arc::clone(&survivors);
+    let client = std::thread::spawn(move || runtime().block_on(load(config, sender, of_load)));
     for kill in 0..KILLS {
         (0..ANSWERS).for_each(|_| answered.recv_timeout(PATIENCE).expect("the load goes on"));
         service.kill();
+        // What was answered before is old.
+        answered.try_iter().for_each(drop);
+        survivors.kills.fetch_add(1, Ordering::SeqCst);
         let shards = ["3", "1", "2"][kill % 3];
         service = site.serve(&["--shards", shards, "--listen", &address]);
     }
     (0..ANSWERS).for_each(|_| answered.recv_timeout(PATIENCE).expect("the load goes on"));
     drop(answered);
     let left = client.join().expect("the load ends");
+    let survivors: Vec<usize> = survivors.counts.iter().map(|count| count.load(Ordering::SeqCst)).collect();
+    println!("requests that outlived each kill: {survivors:?}");
+    assert!(survivors.iter().all(|&count| count > 0), "no request was under way at a kill: {survivors:?}");
 
     let status = service.json(&["status", "--audit"]);
     let allocations: Vec<AllocationId> = left.iter().flat_map(|left| &left.allocations).copied().collect();
     let distinct: BTreeSet<AllocationId> = allocations.iter().copied().collect();
     assert_eq!(distinct.len(), allocations.len(), "two requests have one allocation");
     let groups = left.iter().filter_map(|left| left.group).collect::<Vec<_>>();
-    assert_eq!(placed(&status), (allocations.len() + 2 * groups.len()) as u64);
+    assert_eq!(sum(&status, "allocations"), (allocations.len() + 2 * groups.len()) as u64);
     let listed = service.json(&["group", "list"]);
     assert_eq!(listed.as_array().map(Vec::len), Some(groups.len()), "{listed}");
     let nodes: BTreeSet<String> = left.into_iter().filter_map(|left| left.node).collect();
@@ -152,6 +177,46 @@ fn requests_under_way_when_the_service_is_killed_are_done_once() {
     for id in distinct.iter().take(3) {
         service.run(&["release", &id.to_string()]).with(0);
     }
+    service.stop();
+}
+
+/// The service is killed when a placement is durable and its reply was lost on the way. Would catch a start that does it
+/// again, and one that does not know the answer.
+#[test]
+fn a_reply_that_is_lost_before_a_kill_is_given_after_it() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1"]);
+    service.run(&["node", "add", "a", "--cpu", "100", "--memory", "1TiB"]).with(0);
+    let address = service.address.to_string();
+    let proxy = Proxy::to(service.address);
+    let config = service.client_config(&site.development_certificate());
+    let config = ClientConfig { server: proxy.address, retry_for: Duration::MAX, ..config };
+    let (connected, is_connected) = channel();
+    let (cut, is_cut) = channel();
+    let client = std::thread::spawn(move || {
+        runtime().block_on(async {
+            let client = within(Client::connect(config)).await.expect("the service is there");
+            connected.send(()).expect("the test waits");
+            is_cut.recv_timeout(PATIENCE).expect("the test goes on");
+            let answer = within(client.place(&one())).await.expect("answered");
+            within(client.close()).await;
+            answer
+        })
+    });
+    is_connected.recv_timeout(PATIENCE).expect("it connects");
+    proxy.lose_replies(true);
+    cut.send(()).expect("the client waits");
+    // This status is answered when all that it shows is durable.
+    service.until(&["status"], |status| sum(status, "allocations") == 1);
+    service.kill();
+    let service = site.serve(&["--shards", "1", "--listen", &address]);
+    proxy.lose_replies(false);
+    let placed = client.join().expect("the client ends").placed.expect("there is room");
+    let id = AllocationId::from(placed.allocation);
+    assert_eq!(id.incarnation, Incarnation(1), "the first start has placed it");
+    let status = service.json(&["status", "--audit"]);
+    assert_eq!((sum(&status, "allocations"), &status["incarnation"]), (1, &2.into()));
+    service.run(&["release", &id.to_string()]).with(0);
     service.stop();
 }
 
@@ -176,7 +241,7 @@ fn a_session_survives_stops_and_crashes_but_not_its_time() {
     service = serve(&["--shards", "1"]);
     assert!(place().expect("the session goes on after a crash").placed.is_some());
     let status = service.json(&["status"]);
-    assert_eq!(placed(&status), 3);
+    assert_eq!(sum(&status, "allocations"), 3);
     service.kill();
     // The client connects only when the runtime runs, so the session is without a connection for its whole time.
     let short = site.write("short.toml", "session_kept_for = \"0.1\"\n");

@@ -9,7 +9,7 @@ use wharf_core::ids::AllocationId;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_net::protocol::{DemandBody, PlaceRequest};
 
-use crate::harness::{Ended, Service, Site, runtime, within};
+use crate::harness::{Ended, Service, Site, runtime, sum, within};
 
 /// Runs `wharf journal` on the store of a site.
 fn journal(site: &Site, arguments: &[&str]) -> Ended {
@@ -191,9 +191,7 @@ fn an_export_under_load_is_a_prefix_of_what_was_granted() {
         let load = scope.spawn(|| runtime().block_on(place_one_by_one(config, &stop)));
         let mut told = Vec::new();
         for export in &exports {
-            let before = &service.json(&["status"])["shards"];
-            let before: u64 =
-                before.as_array().expect("a list").iter().map(|one| one["placed"].as_u64().unwrap()).sum();
+            let before = sum(&service.json(&["status"]), "placed");
             let data_dir = site.data_dir();
             let exported =
                 service.run(&["journal", "export", text(export), "--data-dir", &data_dir, "--json"]);

@@ -1,8 +1,6 @@
 //! Leases with the real binary: they are renewed, outlast a stop and a crash, and run out.
 
-use serde_json::Value;
-
-use crate::harness::{Service, Site};
+use crate::harness::{Service, Site, sum};
 
 fn add(service: &Service) {
     service.run(&["node", "add", "a", "--cpu", "4", "--memory", "8GiB"]).with(0);
@@ -11,11 +9,6 @@ fn add(service: &Service) {
 fn place(service: &Service, more: &[&str]) -> String {
     let placed = service.json(&[&["place", "--cpu", "1"], more].concat());
     placed["allocation"].as_str().unwrap_or_else(|| panic!("not placed: {placed}")).to_owned()
-}
-
-fn allocations(status: &Value) -> u64 {
-    let shards = status["shards"].as_array().expect("a list");
-    shards.iter().map(|shard| shard["allocations"].as_u64().expect("a number")).sum()
 }
 
 /// Returns the end of a lease, in ns of service time. A renewal that asks for less shortens nothing.
@@ -45,7 +38,7 @@ fn leases_outlast_a_stop_and_a_crash_with_any_number_of_shards() {
 
     let service = site.serve(&["--shards", "4"]);
     assert_eq!(end_of(&service, &leased), renewed);
-    assert_eq!(allocations(&service.json(&["status", "--audit"])), 2);
+    assert_eq!(sum(&service.json(&["status", "--audit"]), "allocations"), 2);
     service.run(&["release", &leased, &plain]).with(0);
     service.run(&["renew", &leased, "--lease", "1h"]).with(1).says(&["unknown_allocation"]);
     service.stop();
@@ -61,10 +54,10 @@ fn a_lease_runs_out_and_stays_so() {
     for _ in 0..3 {
         place(&service, &["--lease", "1ms"]);
     }
-    service.until(&["status"], |status| allocations(status) == 1);
+    service.until(&["status"], |status| sum(status, "allocations") == 1);
     service.kill();
     let service = site.serve(&["--shards", "2"]);
-    assert_eq!(allocations(&service.json(&["status", "--audit"])), 1);
+    assert_eq!(sum(&service.json(&["status", "--audit"]), "allocations"), 1);
     service.run(&["release", &kept]).with(0);
     service.stop();
 }

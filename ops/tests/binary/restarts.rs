@@ -10,7 +10,7 @@ use wharf_net::client::{Client, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{DemandBody, Kind, PlaceReply, PlaceRequest};
 
-use crate::harness::{PATIENCE, Service, Site, runtime, within};
+use crate::harness::{PATIENCE, Service, Site, runtime, sum, within};
 
 #[track_caller]
 fn add(service: &Service, name: &str) -> u64 {
@@ -41,15 +41,6 @@ fn place_and_release(service: &Service) -> String {
     let id = place(service);
     service.run(&["release", &id]).with(0);
     id
-}
-
-fn sum(status: &Value, key: &str) -> u64 {
-    status["shards"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|shard| shard[key].as_u64().expect("a number"))
-        .sum()
 }
 
 /// Places continuously until the connection ends. Calls `under_way` once many requests are in flight. Returns

@@ -20,6 +20,9 @@ use tempfile::TempDir;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_ops::daemon::read_certificates;
 
+mod proxy;
+pub use proxy::Proxy;
+
 /// The limit of every wait, far above what any of them takes even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -394,6 +397,13 @@ impl Drop for Service {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns the sum of a number over the shards of a status.
+#[track_caller]
+pub fn sum(status: &Value, key: &str) -> u64 {
+    let shards = status["shards"].as_array().expect("a list");
+    shards.iter().map(|shard| shard[key].as_u64().expect("a number")).sum()
 }
 
 /// Creates a runtime for a client. Connections make no progress between two calls of `block_on`.

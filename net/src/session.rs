@@ -305,7 +305,9 @@ impl Session {
         let SessionRecord { id, token, mark, outcomes } = record;
         let mut session = Self { base: mark.max(1), ..Self::new(id, token) };
         for (sequence, mut record) in outcomes {
-            session.waits.extend(record.wait.take().map(|wait| (sequence, wait)));
+            // The status of a group that was placed is shown when its client asks again. It does not wait any more.
+            let wait = record.wait.take().filter(|_| !record.outcome.is_group());
+            session.waits.extend(wait.map(|wait| (sequence, wait)));
             let slot = Slot::restore(record);
             match &slot.entry {
                 Entry::Answered(reply) => session.kept_bytes += reply.len(),

@@ -21,6 +21,8 @@ pub enum PlanJob {
     /// Adds bundles to a group, either all of them or none. Bundles that do not fit now wait until the given
     /// time. Without one, the job is refused.
     GrowGroup(GroupId, Vec<Arc<PlacementRequest>>, Option<Time>),
+    /// Creates a group or lets one grow, by a job that waited before. It keeps the place in line that it had since this time.
+    Resume(Time, Box<Self>),
     /// Removes bundles from a group by index, and ends what runs in them.
     ShrinkGroup(GroupId, Vec<u32>),
     /// Removes a group, and ends what runs in its bundles.
@@ -36,7 +38,17 @@ pub enum PlanJob {
 impl PlanJob {
     /// Returns whether the job may begin a statement.
     pub(crate) fn plans(&self) -> bool {
-        matches!(self, Self::CreateGroup(_) | Self::GrowGroup(..) | Self::Submit(_))
+        matches!(self, Self::CreateGroup(_) | Self::GrowGroup(..) | Self::Resume(..) | Self::Submit(_))
+    }
+
+    /// Returns whether the job may wait for capacity.
+    pub(crate) fn waits(&self) -> bool {
+        match self {
+            Self::CreateGroup(spec) => spec.wait_until.is_some(),
+            Self::GrowGroup(.., until) => until.is_some(),
+            Self::Resume(..) => true,
+            _ => false,
+        }
     }
 
     /// Returns the cost of the job itself, in work units: the number of bundles or operations that it names,
@@ -45,6 +57,7 @@ impl PlanJob {
         1 + match self {
             Self::CreateGroup(spec) => spec.bundles.len() as u64,
             Self::GrowGroup(_, requests, _) => requests.len() as u64,
+            Self::Resume(_, job) => return job.units(),
             Self::ShrinkGroup(_, indexes) => indexes.len() as u64,
             Self::Submit(submit) => submit.operations.len() as u64,
             Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) => 0,

@@ -225,7 +225,7 @@ impl Unit {
     pub fn event_count(&self) -> usize {
         match &self.changes {
             Changes::Shard { effects, .. } => effects.len() + self.placed_waits().count(),
-            Changes::Groups(groups) => groups.len(),
+            Changes::Groups(groups) => groups.len() + self.placed_waits().count(),
             Changes::Started { .. } | Changes::Kinds(..) => 1,
             Changes::Sessions(changes) => changes.iter().filter_map(of_session).count(),
             Changes::Decided(..) => 0,
@@ -249,17 +249,18 @@ impl Unit {
         let groups = groups.iter().map(|(id, group)| Event::Group(*id, group.as_ref()));
         let ended = sessions.iter().filter_map(of_session);
         let placed = self.placed_waits();
-        effects.iter().map(Event::Effect).chain(placed).chain(groups).chain(ended).chain(other)
+        effects.iter().map(Event::Effect).chain(groups).chain(placed).chain(ended).chain(other)
     }
 
     /// Returns the waits of client sessions that it ends by a placement.
     fn placed_waits(&self) -> impl Iterator<Item = Event<'_>> {
-        self.done.iter().filter(|done| done.origin.is_wait).filter_map(|done| match &done.deed {
-            Deed::Placed(placement, _) => {
-                let outcome = WaitOutcome::Placed(placement.allocation);
-                Some(Event::WaitEnded(done.origin.session, done.origin.sequence, outcome))
-            }
-            _ => None,
+        self.done.iter().filter(|done| done.origin.is_wait).filter_map(|done| {
+            let outcome = match &done.deed {
+                Deed::Placed(placement, _) => WaitOutcome::Placed(placement.allocation),
+                &Deed::GroupChanged(group) => WaitOutcome::Group(group),
+                _ => return None,
+            };
+            Some(Event::WaitEnded(done.origin.session, done.origin.sequence, outcome))
         })
     }
 

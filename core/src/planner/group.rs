@@ -1,10 +1,11 @@
 //! The state of a group at its planner.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::JobTag;
 use super::colocate::Item;
-use super::life::State;
+use super::life::{ByPriority, State};
 use super::queue::PortClient;
 use super::watch::GroupWatch;
 use crate::group::{BundleView, GroupSpec, GroupState, GroupView};
@@ -72,6 +73,9 @@ pub(super) struct Group {
     pub(super) failed_at: Option<u64>,
     /// The number of tickets without success since the last success.
     pub(super) tickets: u32,
+    /// The time from which on its creation waited. It orders groups of equal priority. Groups of earlier starts begin with zero,
+    /// so they come first.
+    pub(super) created: Time,
     /// The time of the last job, or of the first loss of a bundle since then. The group waits since this time. Groups of
     /// earlier starts begin with zero, so they come first.
     pub(super) since: Time,
@@ -94,9 +98,15 @@ impl Group {
             losses: 0,
             failed_at: None,
             tickets: 0,
+            created: Time(0),
             since: Time(0),
             watch: None,
         }
+    }
+
+    /// Returns its turn among groups.
+    pub(super) fn turn(&self) -> ByPriority {
+        (Reverse(self.spec.priority), self.created, self.id)
     }
 
     /// Adds bundles. Returns the index of the first.

@@ -1,6 +1,5 @@
 //! The life of a group: it is created, grown, shrunk, placed again after losses, and removed.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -30,7 +29,13 @@ use crate::time::Time;
 const PAUSES_PER_HOLD: u64 = 64;
 
 impl Planner {
-    pub(super) fn create_group(&mut self, tag: JobTag, client: PortClient, spec: Arc<GroupSpec>, now: Time) {
+    /// Creates a group. It waits since `since` if it does not fit.
+    pub(super) fn create_group(
+        &mut self,
+        (tag, client, since): (JobTag, PortClient, Time),
+        spec: Arc<GroupSpec>,
+        now: Time,
+    ) {
         let checked = spec.check().map_err(PlanRejection::from);
         let room =
             (self.groups.len() < GROUPS_MAX).then_some(()).ok_or(PlanRejection::TooManyGroups(GROUPS_MAX));
@@ -41,15 +46,16 @@ impl Planner {
         let mut group = Group::new(id, Arc::clone(&spec), Vec::with_capacity(spec.bundles.len()), 0);
         group.add(&spec.bundles);
         (group.client, group.job) = (Some(client), Some(Job::new(tag, None, spec.wait_until)));
-        group.since = now;
+        (group.created, group.since) = (since, since);
         self.groups.insert(id, group);
         self.asked.insert(tag, id);
         self.try_group(id, now);
     }
 
+    /// Adds bundles to a group. They wait since `since` if they do not fit.
     pub(super) fn grow_group(
         &mut self,
-        (tag, client): (JobTag, PortClient),
+        (tag, client, since): (JobTag, PortClient, Time),
         id: GroupId,
         (requests, until): (&[Arc<PlacementRequest>], Option<Time>),
         now: Time,
@@ -65,7 +71,7 @@ impl Planner {
         }
         let first = group.add(requests);
         (group.client, group.job) = (Some(client), Some(Job::new(tag, Some(first), until)));
-        group.since = now;
+        group.since = since;
         self.asked.insert(tag, id);
         self.try_group(id, now);
     }
@@ -196,7 +202,7 @@ impl Planner {
         self.unwatch(id);
         self.note_changed(id);
         let group = self.groups.remove(&id).expect("a group is forgotten once");
-        self.unlist((Reverse(group.spec.priority), id), &group.state);
+        self.unlist(group.turn(), &group.state);
     }
 
     pub(super) fn group_status(&mut self, tag: JobTag, id: GroupId) {

@@ -63,8 +63,8 @@ pub(super) enum State {
     Ending(Ending),
 }
 
-/// A group by its priority: the highest first, then the oldest.
-pub(super) type ByPriority = (Reverse<i32>, GroupId);
+/// A group by its priority: the highest first, then the one that was created first.
+pub(super) type ByPriority = (Reverse<i32>, Time, GroupId);
 
 /// What a waiting group does when something grows, but no node for a bundle that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ impl Planner {
     /// Brings a group into another state. The planner's lists follow.
     pub(super) fn transition(&mut self, id: GroupId, next: State) {
         let group = self.groups.get_mut(&id).expect("a group has states while it is kept");
-        let key = (Reverse(group.spec.priority), id);
+        let key = group.turn();
         let before = group.state.become_next(next);
         self.unlist(key, &before);
         let group = &self.groups[&id];
@@ -197,7 +197,7 @@ impl Planner {
             _ => return,
         };
         deadline.into_iter().for_each(|deadline| {
-            self.deadlines.remove(deadline, key.1);
+            self.deadlines.remove(deadline, key.2);
         });
     }
 }

@@ -312,10 +312,17 @@ impl Planner {
 
     fn begin(&mut self, tag: JobTag, client: PortClient, job: PlanJob, now: Time) {
         match job {
-            PlanJob::CreateGroup(spec) => self.create_group(tag, client, spec, now),
+            PlanJob::CreateGroup(spec) => self.create_group((tag, client, now), spec, now),
             PlanJob::GrowGroup(id, requests, until) => {
-                self.grow_group((tag, client), id, (&requests, until), now);
+                self.grow_group((tag, client, now), id, (&requests, until), now);
             }
+            PlanJob::Resume(since, job) => match *job {
+                PlanJob::CreateGroup(spec) => self.create_group((tag, client, since), spec, now),
+                PlanJob::GrowGroup(id, requests, until) => {
+                    self.grow_group((tag, client, since), id, (&requests, until), now);
+                }
+                job => panic!("only what creates a group or lets it grow waits: {job:?}"),
+            },
             PlanJob::ShrinkGroup(id, indexes) => self.shrink_group(tag, id, &indexes, now),
             PlanJob::RemoveGroup(id) => self.remove_group(tag, id, now),
             PlanJob::GroupStatus(id) => self.group_status(tag, id),

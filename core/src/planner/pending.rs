@@ -135,7 +135,7 @@ impl Planner {
         if is_through && std::mem::take(&mut self.given_up) {
             // Groups that found a place and lost it would lose it again to the same work.
             let no_fit = |id: &GroupId| matches!(self.groups[id].state, State::Waiting { no_fit: true, .. });
-            let ids = self.incomplete.iter().map(|(_, id)| *id).filter(no_fit);
+            let ids = self.incomplete.iter().map(|(.., id)| *id).filter(no_fit);
             self.stirred.extend(ids.collect::<Vec<_>>());
         }
         let stirred = std::mem::take(&mut self.stirred).into_iter();
@@ -163,7 +163,7 @@ impl Planner {
             self.growing_from = some.last().copied().map(Bound::Excluded);
         }
         let growth = self.epoch().growth;
-        for (_, id) in some {
+        for (.., id) in some {
             let state = &self.groups[&id].state;
             let State::Waiting { on_growth, .. } = *state else { panic!("group {id} is {state:?}") };
             match on_growth {
@@ -184,14 +184,14 @@ impl Planner {
             .filter_map(|id| self.groups.get(&id))
             .filter(|group| matches!(group.state, State::Waiting { .. }));
         let mut waiting: Vec<&Group> = waiting.collect();
-        waiting.sort_unstable_by_key(|group| (Reverse(group.spec.priority), group.id));
+        waiting.sort_unstable_by_key(|group| group.turn());
         let mut before: FixedMap<(i32, Option<PortClient>), u32> = FixedMap::default();
         let order = waiting.into_iter().map(|group| {
             let of_client = before.entry((group.spec.priority, group.client)).or_default();
             *of_client += 1;
-            (Reverse(group.spec.priority), *of_client, group.id)
+            (Reverse(group.spec.priority), *of_client, group.created, group.id)
         });
-        let mut order: Vec<(Reverse<i32>, u32, GroupId)> = order.collect();
+        let mut order: Vec<(Reverse<i32>, u32, Time, GroupId)> = order.collect();
         order.sort_unstable();
         order.into_iter().map(|(.., id)| id).collect()
     }

@@ -2,15 +2,19 @@
 //!
 //! A job may take two slots of each ring: one for itself, and one for its cancel. So a job that is cancelled is
 //! answered when its planner has also taken the cancel.
+//!
+//! Jobs that waited before have room in any case, because they were admitted once. While as many jobs wait as may, they are
+//! kept in the *backlog*.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use slab::Slab;
 
 use super::port::{NoRoom, PortReply, Tag};
-use crate::group::{ClientKey, GroupView, PlanJob, PlanReply, keeper_of};
+use crate::group::{ClientKey, GroupView, NoGroup, PlanJob, PlanReply, keeper_of};
 use crate::ids::GroupId;
-use crate::limits::PLANS_IN_FLIGHT_MAX;
+use crate::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
 use crate::link::{Consumer, Doorbell, Producer};
 use crate::reply::reply_of;
 use crate::state::Origin;
@@ -45,6 +49,8 @@ struct Pending {
     planner: usize,
     client: ClientKey,
     is_cancelled: bool,
+    /// It may wait for capacity.
+    waits: bool,
     /// The number of awaited answers.
     left: usize,
     reply: Option<PlanReply>,
@@ -57,12 +63,25 @@ struct List {
     groups: Vec<GroupView>,
 }
 
+/// A job that waits for room at the rings.
+struct Waiting {
+    origin: Option<Origin>,
+    tag: Tag,
+    client: ClientKey,
+    job: PlanJob,
+}
+
 /// The planners behind a port.
 #[derive(Default)]
 pub(super) struct Plans {
     links: Vec<PlanLink>,
     touched: Vec<bool>,
     pending: Slab<Pending>,
+    /// The number of pending jobs that may wait for capacity.
+    waiting: usize,
+    backlog: VecDeque<Waiting>,
+    /// The jobs that were cancelled in the backlog.
+    cancelled: Vec<Tag>,
     /// The planner that got the last job that any planner may do.
     next: usize,
 }
@@ -77,15 +96,24 @@ impl Plans {
         self.links.len()
     }
 
+    /// Returns the number of jobs that are not answered.
     pub(super) fn pending(&self) -> usize {
-        self.pending.len()
+        self.pending.len() + self.backlog.len() + self.cancelled.len()
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.pending.len() < PLANS_IN_FLIGHT_MAX
+    pub(super) fn has_room_for(&self, job: &PlanJob) -> bool {
+        matches!(job, PlanJob::Resume(..)) || self.pending.len() < PLANS_IN_FLIGHT_MAX
+    }
+
+    /// Returns whether a job that waited before may be sent to its planner.
+    fn may_resume(&self) -> bool {
+        self.waiting < PORT_GROUPS_WAITING_MAX && self.pending.len() < PLANS_IN_FLIGHT_MAX
     }
 
     /// Sends a job to its planner, or to all planners.
+    ///
+    /// # Errors
+    /// Returns `NoRoom` if there are too many jobs, unless this one waited before.
     pub(super) fn submit(
         &mut self,
         origin: Option<Origin>,
@@ -94,15 +122,28 @@ impl Plans {
         job: PlanJob,
     ) -> Result<(), NoRoom> {
         assert!(!self.links.is_empty(), "a job for planners, and there are none: ask `planner_count` first");
-        if !self.has_room() {
+        if !self.has_room_for(&job) {
             return Err(NoRoom);
         }
+        let is_resumed = matches!(job, PlanJob::Resume(..));
+        let job = Waiting { origin, tag, client, job };
+        if is_resumed && !(self.backlog.is_empty() && self.may_resume()) {
+            self.backlog.push_back(job);
+        } else {
+            self.send_job(job);
+        }
+        Ok(())
+    }
+
+    fn send_job(&mut self, Waiting { origin, tag, client, job }: Waiting) {
         let mut list = None;
-        let planner = match job {
+        let routed = if let PlanJob::Resume(_, job) = &job { job } else { &job };
+        let planner = match *routed {
             PlanJob::GrowGroup(group, ..)
             | PlanJob::ShrinkGroup(group, _)
             | PlanJob::RemoveGroup(group)
             | PlanJob::GroupStatus(group) => self.keeper(group),
+            PlanJob::Resume(..) => unreachable!("the job that is resumed waited itself"),
             PlanJob::CreateGroup(_) | PlanJob::Submit(_) => {
                 self.next = (self.next + 1) % self.links.len();
                 self.next
@@ -114,18 +155,24 @@ impl Plans {
         };
         let last = if list.is_some() { self.links.len() - 1 } else { planner };
         let left = last + 1 - planner;
+        let waits = job.waits();
+        self.waiting += usize::from(waits);
         let is_cancelled = false;
         let reply = None;
-        let token = self.pending.insert(Pending { tag, planner, client, is_cancelled, left, reply, list });
+        let token =
+            self.pending.insert(Pending { tag, planner, client, is_cancelled, waits, left, reply, list });
         for planner in planner..last {
             self.send(planner, token, client, None, Some(job.clone()));
         }
         self.send(last, token, client, origin, Some(job));
-        Ok(())
     }
 
     /// Cancels the job of `tag` if it is still in flight and was not cancelled before.
     pub(super) fn cancel(&mut self, tag: Tag) {
+        if let Some(at) = self.backlog.iter().position(|waiting| waiting.tag == tag) {
+            self.backlog.remove(at);
+            return self.cancelled.push(tag);
+        }
         let found = self.pending.iter_mut().find(|(_, pending)| pending.tag == tag);
         if let Some((token, pending)) = found
             && !pending.is_cancelled
@@ -166,7 +213,10 @@ impl Plans {
     }
 
     pub(super) fn poll(&mut self, mut reply: impl FnMut(Tag, PortReply)) -> usize {
-        let mut taken = 0;
+        let mut taken = self.cancelled.len();
+        for tag in self.cancelled.drain(..) {
+            reply(tag, PortReply::Plan(Box::new(PlanReply::Group(Err(NoGroup::Cancelled)))));
+        }
         for planner in 0..self.links.len() {
             while let Some(answer) = self.links[planner].replies.pop() {
                 taken += 1;
@@ -174,6 +224,11 @@ impl Plans {
                     reply(tag, PortReply::Plan(Box::new(done)));
                 }
             }
+        }
+        while self.may_resume()
+            && let Some(waiting) = self.backlog.pop_front()
+        {
+            self.send_job(waiting);
         }
         taken
     }
@@ -190,7 +245,8 @@ impl Plans {
         if pending.left > 0 {
             return None;
         }
-        let Pending { tag, reply, list, .. } = self.pending.remove(token);
+        let Pending { tag, reply, list, waits, .. } = self.pending.remove(token);
+        self.waiting -= usize::from(waits);
         let of_list = list.map(|List { limit, mut groups }| {
             groups.sort_by_key(|group| group.id);
             groups.truncate(usize::from(limit));
@@ -200,6 +256,6 @@ impl Plans {
     }
 
     pub(super) fn is_idle(&mut self) -> bool {
-        self.links.iter_mut().all(|link| link.replies.is_empty())
+        self.cancelled.is_empty() && self.links.iter_mut().all(|link| link.replies.is_empty())
     }
 }

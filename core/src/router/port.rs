@@ -303,8 +303,8 @@ impl Port {
         if let PortRequest::Wait(wait) = request {
             return wait.is_resumed || self.can_wait();
         }
-        if matches!(request, PortRequest::Plan(_) | PortRequest::PlanFor(..)) {
-            return self.plans.has_room();
+        if let PortRequest::Plan(job) | PortRequest::PlanFor(_, job) = request {
+            return self.plans.has_room_for(job);
         }
         let every = matches!(request, PortRequest::Every(_));
         self.room() > 0 && !(every && self.every_in_flight >= EVERY_IN_FLIGHT_MAX)

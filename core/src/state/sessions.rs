@@ -99,11 +99,13 @@ pub enum SessionEnd {
     Evicted,
 }
 
-/// A placement that waits. The service goes on with it after a restart, and while its client is away.
+/// A placement or a group that waits. The service goes on with it after a restart, and while its client is away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitRecord {
     /// The time from which on it waits. It orders requests of equal priority.
     pub since: Time,
+    /// The kind of its frame.
+    pub kind: u16,
     /// The request, as its client sent it.
     pub request: Arc<[u8]>,
 }
@@ -113,6 +115,8 @@ pub struct WaitRecord {
 pub enum WaitOutcome {
     /// The request was placed.
     Placed(AllocationId),
+    /// The group was created, or has grown.
+    Group(GroupId),
     /// Its deadline passed.
     Expired,
     /// Its client cancelled it.
@@ -124,8 +128,8 @@ pub enum WaitOutcome {
 pub enum SessionChange {
     /// A session was opened.
     Opened(SessionId, SessionToken),
-    /// A request waits. Its client acknowledges the outcome individually. A group that waits has no record of it.
-    Waits(Origin, Option<WaitRecord>),
+    /// A request waits. Its client acknowledges the outcome individually.
+    Waits(Origin, WaitRecord),
     /// A request was answered with this frame.
     Answered(Origin, Arc<[u8]>),
     /// The wait of a request ended without a placement. [`Answered`](Self::Answered) has the reply.
@@ -145,6 +149,14 @@ pub enum KeptOutcome {
     Parts(Vec<(u16, Deed)>),
 }
 
+impl KeptOutcome {
+    /// Returns whether the request created or changed a group.
+    #[must_use]
+    pub fn is_group(&self) -> bool {
+        matches!(self, Self::Parts(parts) if matches!(parts[..], [(_, Deed::GroupChanged(_))]))
+    }
+}
+
 /// A request whose outcome its client has not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutcomeRecord {
@@ -152,7 +164,7 @@ pub struct OutcomeRecord {
     pub fingerprint: u32,
     /// True if the client acknowledges it individually.
     pub is_wait: bool,
-    /// The placement that waits, until it is answered.
+    /// The request that waits, until it is answered.
     pub wait: Option<WaitRecord>,
     /// The outcome.
     pub outcome: KeptOutcome,
@@ -232,7 +244,7 @@ impl SessionTable {
                 if let Some(record) = self.outcome(origin)
                     && !matches!(record.outcome, KeptOutcome::Reply(_))
                 {
-                    record.wait.clone_from(wait);
+                    record.wait = Some(wait.clone());
                 }
             }
             SessionChange::Answered(origin, reply) => {
@@ -364,8 +376,8 @@ mod tests {
     fn a_wait_is_kept_until_it_is_answered() {
         let mut table = table();
         let of = Origin { is_wait: true, ..origin(1, 1) };
-        let wait = WaitRecord { since: Time(5), request: vec![1, 2].into() };
-        table.apply(&SessionChange::Waits(of, Some(wait.clone())));
+        let wait = WaitRecord { since: Time(5), kind: 1, request: vec![1, 2].into() };
+        table.apply(&SessionChange::Waits(of, wait.clone()));
         let record = |table: &SessionTable| table.iter().next().expect("opened").outcomes[&1].wait.clone();
         assert_eq!(record(&table), Some(wait.clone()));
         // It is placed. The reply is not recorded yet.
@@ -374,7 +386,7 @@ mod tests {
         table.apply(&SessionChange::Answered(of, vec![9].into()));
         assert_eq!(record(&table), None);
         // The page of a checkpoint may show the answer before the units tell that it waits.
-        table.apply(&SessionChange::Waits(of, Some(wait)));
+        table.apply(&SessionChange::Waits(of, wait));
         assert_eq!(record(&table), None);
     }
 
@@ -446,8 +458,9 @@ mod tests {
                 mark += rng.below(sequence - mark + 1);
                 let of = Origin { is_wait: sequence % 5 == 0, ..origin(sequence, mark) };
                 if of.is_wait {
-                    let wait = WaitRecord { since: Time(sequence), request: vec![sequence as u8].into() };
-                    records.push(Record::Change(SessionChange::Waits(of, Some(wait))));
+                    let request = vec![sequence as u8].into();
+                    let wait = WaitRecord { since: Time(sequence), kind: 1, request };
+                    records.push(Record::Change(SessionChange::Waits(of, wait)));
                 }
                 records.push(Record::Done(released(Origin { part: rng.below(3) as u16, ..of })));
                 if rng.below(3) == 0 {

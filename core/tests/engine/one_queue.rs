@@ -135,6 +135,29 @@ fn placements_and_groups_are_served_by_priority_then_age() {
     }
 }
 
+/// Would catch a group that waits again, with a new id, and is the youngest then.
+#[test]
+fn groups_that_waited_before_keep_their_age() {
+    let (mut engine, held) = full(1, 1);
+    engine.now = Time(1000);
+    wait_all(&mut engine, &[group(0), placement(0), group(0)]);
+    for (tag, since) in [(3, 1002), (4, 500), (5, 400)] {
+        let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..group_of(cores(4), 1, Strategy::Pack) };
+        let job = PlanJob::Resume(Time(since), Box::new(PlanJob::CreateGroup(Arc::new(spec))));
+        engine.ports[0].submit(tag, PortRequest::Plan(job), engine.now).expect("room");
+        engine.ports[0].flush();
+        assert!(settle(&mut engine).is_empty(), "it waits");
+    }
+    let mut free = Granted::Placement(held[0]);
+    let mut order = Vec::new();
+    for _ in 0..6 {
+        let (tag, next) = give_back_to_one(&mut engine, free);
+        order.push(tag);
+        free = next;
+    }
+    assert!(order == [5, 4, 0, 1, 3, 2] || order == [5, 4, 0, 3, 1, 2], "{order:?}");
+}
+
 #[test]
 fn room_that_does_not_serve_a_group_goes_to_those_after_it() {
     let (mut engine, held) = full(2, 2);

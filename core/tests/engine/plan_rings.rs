@@ -150,3 +150,38 @@ fn a_cancel_of_a_group_that_ended_takes_back_no_other() {
         assert_all(others).iter().all(|reply| matches!(reply, PlanReply::Group(Err(NoGroup::Cancelled))))
     );
 }
+
+/// More groups waited than may at one port: it had more I/O threads before. Would catch a ring that overflows, a group that
+/// is never asked for, a cancel that finds nothing, and new jobs that have no room.
+#[test]
+fn groups_that_waited_before_have_room_in_any_case() {
+    const MORE: u64 = 30;
+    let mut engine = bed();
+    let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..group_of(cores(4), 1, Strategy::Pack) };
+    let spec = Arc::new(spec);
+    for tag in 0..GROUPS + MORE {
+        let job = PlanJob::CreateGroup(Arc::clone(&spec));
+        let job = PortRequest::Plan(PlanJob::Resume(Time(tag), Box::new(job)));
+        assert!(engine.ports[0].has_room(&job));
+        engine.ports[0].submit(tag, job, engine.now).expect("room");
+    }
+    engine.ports[0].flush();
+    assert!(settle(&mut engine).is_empty(), "all of them wait");
+    assert_eq!(engine.ports[0].pending() as u64, GROUPS + MORE);
+    assert_eq!(engine.planners[0].planner().group_count() as u64, GROUPS);
+    let asked = fill(&mut engine);
+    assert_eq!(asked, PLANS_IN_FLIGHT_MAX as u64 - GROUPS);
+    let (looks, others) = take_looks(settle(&mut engine));
+    assert_eq!((looks, others.len()), (asked, 0));
+    // The last ones are not with the planner yet. When the first ones end, others come to it.
+    let cancelled: Vec<Tag> = (0..10).chain(GROUPS + MORE - 10..GROUPS + MORE).collect();
+    cancelled.iter().for_each(|&tag| engine.ports[0].cancel_plan(tag));
+    assert!(!engine.ports[0].is_idle(), "there are replies");
+    engine.ports[0].flush();
+    let (_, mut others) = take_looks(settle(&mut engine));
+    others.sort_unstable_by_key(|&(tag, _)| tag);
+    assert!(others.iter().map(|&(tag, _)| tag).eq(cancelled), "{others:?}");
+    assert!(others.iter().all(|(_, reply)| matches!(reply, PlanReply::Group(Err(NoGroup::Cancelled)))));
+    assert_eq!(engine.planners[0].planner().group_count() as u64, GROUPS);
+    check_all(&engine);
+}

@@ -83,6 +83,9 @@ pub fn event_body(event: &PendingEvent<'_>, kinds: &ResourceRegistry) -> EventBo
                 WaitOutcome::Placed(allocation) => {
                     EventBody { cause: WAIT_PLACED, allocation: Some(allocation.into()), ..body }
                 }
+                WaitOutcome::Group(group) => {
+                    EventBody { cause: WAIT_PLACED, group: Some(group.into()), ..body }
+                }
                 WaitOutcome::Expired => EventBody { cause: WAIT_EXPIRED, ..body },
                 WaitOutcome::Cancelled => EventBody { cause: WAIT_CANCELLED, ..body },
             }

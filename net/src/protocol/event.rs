@@ -76,7 +76,7 @@ pub const SESSION_EXPIRED: u8 = 2;
 /// There were too many sessions without a connection.
 pub const SESSION_EVICTED: u8 = 3;
 
-/// The request was placed. `allocation` is its allocation.
+/// The request was placed. `allocation` is its allocation, or `group` its group.
 pub const WAIT_PLACED: u8 = 1;
 /// Its deadline passed.
 pub const WAIT_EXPIRED: u8 = 2;
@@ -140,7 +140,7 @@ bodies! {
         pub allocation: Option<WireAllocation>,
         /// The bundle's allocation, of `EVENT_INSIDE`.
         pub into: Option<WireAllocation>,
-        /// The group, of `EVENT_BUNDLE`, `EVENT_GROUP` and `EVENT_GROUP_REMOVED`.
+        /// The group, of `EVENT_BUNDLE`, `EVENT_GROUP`, `EVENT_GROUP_REMOVED` and `EVENT_WAIT_ENDED`.
         pub group: Option<WireGroup>,
         /// The index in the group, of `EVENT_BUNDLE`.
         pub bundle: u32,

@@ -93,7 +93,7 @@ pub struct ConnectionService {
     /// Room for planner jobs in the port.
     plan_room: Room,
     /// Number of groups that may still wait.
-    group_room: usize,
+    group_room: isize,
     /// Candidates of the requests that wait at the port.
     candidates_waiting: usize,
     /// Questions that the registrar has not taken yet, in order of arrival.
@@ -148,7 +148,7 @@ impl ConnectionService {
             operations: Slab::new(),
             port_room: Room::new(PORT_IN_FLIGHT_MAX),
             plan_room: Room::new(PLAN_ROOM),
-            group_room: PORT_GROUPS_WAITING_MAX,
+            group_room: PORT_GROUPS_WAITING_MAX as isize,
             candidates_waiting: 0,
             asking: VecDeque::new(),
             resuming: Vec::new(),

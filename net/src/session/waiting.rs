@@ -1,4 +1,4 @@
-//! Placements of a session that wait. They go on while their client is away, and after a restart.
+//! Requests of a session that wait. They go on while their client is away, and after a restart.
 //!
 //! A wait is in the engine at the port of one connection. When the session leaves that connection, the wait leaves the
 //! engine. The next connection puts it back, as old as it was. Only clients that acknowledge waits individually have such
@@ -7,33 +7,32 @@
 use wharf_core::state::WaitRecord;
 
 use super::{Entry, Parts, Session};
-use crate::protocol::Kind;
 use crate::weight::Weight;
 
 /// Bytes of a frame beyond the body of its request, at most.
 const FRAME_BYTES: usize = 64;
 
 impl Session {
-    /// Keeps a placement that began to wait, unless its client does not acknowledge waits individually.
+    /// Keeps a request that began to wait, unless its client does not acknowledge waits individually.
     pub fn keep_wait(&mut self, sequence: u64, wait: &WaitRecord) {
         if let Some(Entry::Waiting(_)) = self.entry_mut(sequence) {
             self.waits.insert(sequence, wait.clone());
         }
     }
 
-    /// Returns whether the placement goes on when the session leaves its connection.
+    /// Returns whether the request goes on when the session leaves its connection.
     #[must_use]
     pub fn keeps_wait(&self, sequence: u64) -> bool {
         self.waits.contains_key(&sequence)
     }
 
-    /// Returns whether there are placements that go on at the next connection.
+    /// Returns whether there are requests that go on at the next connection.
     #[must_use]
     pub fn has_waits(&self) -> bool {
         !self.waits.is_empty()
     }
 
-    /// Returns the placements that go on, by sequence. None of them is in progress.
+    /// Returns the requests that go on, by sequence. None of them is in progress.
     #[must_use]
     pub fn interrupted_waits(&mut self) -> Vec<u64> {
         let sequences: Vec<u64> = self.waits.keys().copied().collect();
@@ -43,10 +42,10 @@ impl Session {
         sequences.into_iter().filter(is_interrupted).collect()
     }
 
-    /// Puts an interrupted placement in progress again. Returns it, and what an earlier start did of it.
+    /// Puts an interrupted request in progress again. Returns it, and what an earlier start did of it.
     ///
     /// # Panics
-    /// Panics if the placement is not interrupted.
+    /// Panics if the request is not interrupted.
     pub fn resume_wait(&mut self, sequence: u64) -> (WaitRecord, Parts) {
         let wait = self.waits[&sequence].clone();
         let entry = self.entry_mut(sequence).expect("what waits has an entry");
@@ -57,7 +56,7 @@ impl Session {
             other => panic!("sequence {sequence} is {other:?}, not interrupted"),
         };
         self.in_flight += 1;
-        self.weigh(sequence, Weight::of(Kind::Place.number(), wait.request.len() + FRAME_BYTES));
+        self.weigh(sequence, Weight::of(wait.kind, wait.request.len() + FRAME_BYTES));
         (wait, parts)
     }
 }

@@ -1,15 +1,16 @@
-//! Placements that wait on while their client is away, and after a restart, at the connections of one I/O thread.
+//! Requests that wait on while their client is away, and after a restart, at the connections of one I/O thread.
 //!
 //! Faults that these find: a wait that ends with its connection or with its start, one that loses its place, one that nobody
 //! can resume, one that outlives its session, and an end that no event tells.
 
 use std::sync::Arc;
 
+use wharf_core::ids::{GroupId, Incarnation};
 use wharf_core::journal::{Changes, Event, Unit};
-use wharf_core::state::{SessionChange, SessionEnd, SessionTable, WaitOutcome};
+use wharf_core::state::{Deed, KeptOutcome, SessionChange, SessionEnd, SessionTable, WaitOutcome};
 use wharf_core::time::Time;
 use wharf_net::limits::SESSION_KEPT_FOR_DEFAULT;
-use wharf_net::protocol::{HelloReply, PlaceReply, Reason, Resume};
+use wharf_net::protocol::{GroupReply, HelloReply, PlaceReply, Reason, Resume};
 use wharf_net::session::connections::{ConnectionKey, InputEnd};
 use wharf_net::session::shared::Hangup;
 
@@ -156,6 +157,82 @@ fn the_wait_of_a_client_that_acknowledges_by_its_mark_ends_with_its_connection()
     bed.run_shard();
     assert!(bed.service.is_settled(key));
     assert_eq!(bed.service.in_engine(), (0, 0));
+}
+
+/// Returns a bed with a group that waits to be created, its connection, and how to resume the session.
+fn waiting_group() -> (Bed, ConnectionKey, Resume, SessionTable) {
+    let mut bed = Bed::with_full_node(Vec::new(), NOW);
+    let (key, HelloReply { session, token, .. }) = bed.connect(true, None);
+    let mut table = SessionTable::default();
+    table.apply(&SessionChange::Opened(session.into(), token));
+    bed.create_group(key);
+    follow(&mut table, &bed.units());
+    bed.run_planner();
+    assert_eq!(bed.groups(), 1);
+    (bed, key, Resume { session, token }, table)
+}
+
+#[test]
+fn a_lost_connection_keeps_its_group_until_its_client_returns() {
+    let (mut bed, key, resume, _) = waiting_group();
+    lose(&mut bed, key);
+    bed.run_planner();
+    assert!(!bed.service.is_settled(key), "the group waits on");
+    assert_eq!(bed.groups(), 1);
+    bed.service.recall(key, bed.now);
+    bed.run_planner();
+    assert!(bed.service.is_settled(key));
+    assert_eq!(bed.groups(), 0);
+    bed.service.close(key, false, bed.now);
+    let (key, hello) = bed.connect(true, Some(resume));
+    assert!(hello.resumed);
+    bed.run_planner();
+    assert_eq!(bed.groups(), 1, "it waits again, although nobody has sent it again");
+    // The client sends it again. It is under way.
+    bed.create_group(key);
+    bed.run_planner();
+    assert_eq!(bed.groups(), 1);
+    bed.now = Time(NOW.0 + PATIENCE_NS);
+    bed.run_planner();
+    let units = bed.units();
+    let told = ends(&units);
+    assert_eq!(told, [Event::WaitEnded(resume.session.into(), WAIT, WaitOutcome::Expired)]);
+    let replies = bed.replies(key);
+    assert_eq!(replies[0].header.sequence, WAIT);
+    assert_eq!(replies[0].body::<GroupReply>().reason, Reason::NoFitNow.into());
+}
+
+#[test]
+fn a_start_goes_on_with_groups_that_waited() {
+    let (_, _, resume, table) = waiting_group();
+    let mut records = table.into_records();
+    let hangup: Arc<dyn Hangup> = Arc::new(NoHangup);
+    for hour in 1..4 {
+        let mut bed = Bed::with_full_node(records.clone(), Time(NOW.0 + hour));
+        let key = bed.service.open_restored(&hangup, bed.now).expect("a session has a wait");
+        bed.run_planner();
+        assert_eq!(bed.groups(), 1);
+        bed.service.recall(key, bed.now);
+        bed.run_planner();
+        bed.service.close(key, false, bed.now);
+        let after = bed.shared.session_records();
+        assert_eq!(after, records, "a clean stop has it as it was");
+        records = after;
+    }
+    // A crash came after the group was placed, and before its reply.
+    let mut placed = records.clone();
+    let id = GroupId { incarnation: Incarnation(1), number: 7 };
+    placed[0].outcomes.get_mut(&WAIT).expect("it waits").outcome =
+        KeptOutcome::Parts(vec![(0, Deed::GroupChanged(id))]);
+    let mut bed = Bed::with_full_node(placed, NOW);
+    assert!(bed.service.open_restored(&hangup, bed.now).is_none(), "nothing waits");
+    let (key, _) = bed.connect(true, Some(resume));
+    bed.create_group(key);
+    bed.run_planner();
+    bed.write();
+    let reply: GroupReply = bed.replies(key)[0].body();
+    assert_eq!(reply.reason, Reason::UnknownGroup.into(), "its group is shown, and is gone");
+    assert_eq!(bed.groups(), 0);
 }
 
 /// The older wait goes first, also after its connection was lost and resumed.

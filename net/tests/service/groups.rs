@@ -391,20 +391,21 @@ async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
     server.stop().await;
 }
 
+/// The client acknowledges by its mark, so its group cannot go on with the next start.
 #[tokio::test]
 async fn a_server_that_stops_says_so_to_a_group_that_waits() {
     let server = TestServer::start_planning(2, 1);
     let client = server.client().await;
     add(&client, four()).await;
     place(&client, &ask(1, 0, 0)).await;
-    let (_, reply) = within(client.call_waiting::<kinds::CreateGroup>(&waiting(group(4, 4, STRATEGY_PACK))))
-        .await
-        .expect("sent");
+    let (mut peer, _) = Peer::open(&server).await;
+    let request = waiting(group(4, 4, STRATEGY_PACK));
+    peer.send(&harness::frame(header(Kind::CreateGroup, 1), &request)).await;
     until_waiting(&client, 1).await;
-    server.begin_shutdown();
-    let reply = within(reply).await.expect("answered before it stops");
+    let stopped = tokio::spawn(server.stop());
+    let reply: GroupReply = peer.frame().await.body();
     assert_eq!(fault(&reply).0, Reason::ShuttingDown);
-    server.stop().await;
+    within(stopped).await.expect("it stopped well");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use wharf_core::state::{
     ReleasingRecord, SessionChange, SessionEnd, WaitOutcome,
 };
 use wharf_core::view::EndCause;
+use wharf_net::protocol::Kind;
 
 use super::files::Directory;
 use super::overlay::Overlay;
@@ -121,11 +122,12 @@ fn session_view(change: &SessionChange) -> Value {
             "change": "waits",
             "session": session.to_string(),
             "sequence": sequence,
-            "since": wait.as_ref().map(|wait| wait.since.0),
+            "kind": Kind::from_number(wait.kind).map(Kind::name),
+            "since": wait.since.0,
         }),
         &SessionChange::WaitEnded(session, sequence, outcome) => {
             let cause = match outcome {
-                WaitOutcome::Placed(_) => "placed",
+                WaitOutcome::Placed(_) | WaitOutcome::Group(_) => "placed",
                 WaitOutcome::Expired => "expired",
                 WaitOutcome::Cancelled => "cancelled",
             };

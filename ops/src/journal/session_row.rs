@@ -179,23 +179,24 @@ impl DoneRow {
     }
 }
 
-/// A placement that waits: since when, and the request.
+/// A request that waits: since when, its kind, and the request.
 #[derive(Serialize, Deserialize)]
-pub(super) struct WaitRow(u64, Vec<u8>);
+pub(super) struct WaitRow(u64, u16, Vec<u8>);
 
 impl WaitRow {
     fn new(wait: &WaitRecord) -> Self {
-        Self(wait.since.0, wait.request.to_vec())
+        Self(wait.since.0, wait.kind, wait.request.to_vec())
     }
 
     fn wait(self) -> WaitRecord {
-        WaitRecord { since: Time(self.0), request: self.1.into() }
+        WaitRecord { since: Time(self.0), kind: self.1, request: self.2.into() }
     }
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) enum WaitOutcomeRow {
     Placed(WireAllocation),
+    Group(WireGroup),
     Expired,
     Cancelled,
 }
@@ -204,6 +205,7 @@ impl WaitOutcomeRow {
     fn new(outcome: WaitOutcome) -> Self {
         match outcome {
             WaitOutcome::Placed(allocation) => Self::Placed(allocation.into()),
+            WaitOutcome::Group(group) => Self::Group(group.into()),
             WaitOutcome::Expired => Self::Expired,
             WaitOutcome::Cancelled => Self::Cancelled,
         }
@@ -212,6 +214,7 @@ impl WaitOutcomeRow {
     fn outcome(self) -> WaitOutcome {
         match self {
             Self::Placed(allocation) => WaitOutcome::Placed(allocation.into()),
+            Self::Group(group) => WaitOutcome::Group(group.into()),
             Self::Expired => WaitOutcome::Expired,
             Self::Cancelled => WaitOutcome::Cancelled,
         }
@@ -222,7 +225,7 @@ impl WaitOutcomeRow {
 #[derive(Serialize, Deserialize)]
 pub(super) enum SessionChangeRow {
     Opened(WireSession, [u8; 16]),
-    Waits(OriginRow, Option<WaitRow>),
+    Waits(OriginRow, WaitRow),
     WaitEnded(WireSession, u64, WaitOutcomeRow),
     Answered(OriginRow, Vec<u8>),
     WaitAcknowledged(WireSession, u64),
@@ -250,9 +253,7 @@ impl SessionChangeRow {
     pub(super) fn new(change: &SessionChange) -> Self {
         match change {
             &SessionChange::Opened(session, token) => Self::Opened(session.into(), token),
-            SessionChange::Waits(origin, wait) => {
-                Self::Waits(OriginRow::new(origin), wait.as_ref().map(WaitRow::new))
-            }
+            SessionChange::Waits(origin, wait) => Self::Waits(OriginRow::new(origin), WaitRow::new(wait)),
             &SessionChange::WaitEnded(session, sequence, outcome) => {
                 Self::WaitEnded(session.into(), sequence, WaitOutcomeRow::new(outcome))
             }
@@ -267,7 +268,7 @@ impl SessionChangeRow {
     pub(super) fn change(self) -> anyhow::Result<SessionChange> {
         Ok(match self {
             Self::Opened(session, token) => SessionChange::Opened(session.into(), token),
-            Self::Waits(origin, wait) => SessionChange::Waits(origin.origin(), wait.map(WaitRow::wait)),
+            Self::Waits(origin, wait) => SessionChange::Waits(origin.origin(), wait.wait()),
             Self::WaitEnded(session, sequence, outcome) => {
                 SessionChange::WaitEnded(session.into(), sequence, outcome.outcome())
             }
@@ -376,7 +377,7 @@ mod tests {
     }
 
     fn wait() -> WaitRecord {
-        WaitRecord { since: Time(1 << 40), request: vec![3, 0, 255].into() }
+        WaitRecord { since: Time(1 << 40), kind: 300, request: vec![3, 0, 255].into() }
     }
 
     fn origin() -> Origin {
@@ -414,9 +415,13 @@ mod tests {
         let ends = ends.map(|end| SessionChange::Ended(SESSION, end));
         let rest = [
             SessionChange::Opened(SESSION, [9; 16]),
-            SessionChange::Waits(origin(), None),
-            SessionChange::Waits(origin(), Some(wait())),
+            SessionChange::Waits(origin(), wait()),
             SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Placed(placement().allocation)),
+            SessionChange::WaitEnded(
+                SESSION,
+                9,
+                WaitOutcome::Group(GroupId { incarnation: Incarnation(9), number: 8 }),
+            ),
             SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Expired),
             SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Cancelled),
             SessionChange::Answered(origin(), vec![1, 2, 3].into()),

@@ -87,7 +87,7 @@ impl ConnectionService {
         match (learning, learnt) {
             (Learning::Place(request), Ok(())) => self.wait_for_place(asker, *request, None),
             (Learning::Place(_), Err(fault)) => self.answer(asker, &PlaceReply::from(fault), asker.started),
-            (Learning::CreateGroup(request), Ok(())) => self.create_group(asker, *request),
+            (Learning::CreateGroup(request), Ok(())) => self.create_group(asker, *request, None),
             (Learning::CreateGroup(_), Err(fault)) => {
                 self.answer(asker, &GroupReply::from(fault), asker.started);
             }

@@ -1,9 +1,13 @@
 //! Groups and statements, which planners serve.
 
+use std::sync::Arc;
+
 use wharf_core::group::{NoGroup, PlanJob, PlanReply};
 use wharf_core::limits::GROUP_BUNDLES_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::router::{PortRequest, WaitEnd};
+use wharf_core::state::WaitRecord;
+use wharf_core::time::Time;
 
 use super::input::{Asked, read_body};
 use super::operation::{Complete, Operation, Parts, cut_units};
@@ -11,6 +15,7 @@ use super::placing::{Learning, Submission};
 use super::questions::Asker;
 use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled, stopped};
+use crate::codec::{BodyError, decode_body, encode_body};
 use crate::convert::{
     bundles, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit, removed_group,
     statement, statement_reply, wait_until,
@@ -20,6 +25,28 @@ use crate::protocol::{
     CreateGroupRequest, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsRequest,
     MODE_WAIT_UNTIL, Reason, RemoveGroupRequest, ShrinkGroupRequest, StatementReply, StatementRequest,
 };
+use crate::weight::Weight;
+
+/// Returns the number of bundles that a request names.
+fn bundle_count(request: &CreateGroupRequest) -> usize {
+    request.bundles.iter().map(|bundle| bundle.count as usize).fold(0, usize::saturating_add)
+}
+
+/// A request that may wait, as its client sent it.
+struct MayWait {
+    request: Arc<[u8]>,
+    /// Since when it waits, if it did before.
+    resumed: Option<Time>,
+}
+
+/// Returns the bytes of a request, if it may wait.
+fn may_wait(mode: u8, request: &impl serde::Serialize, resumed: Option<Time>) -> Option<MayWait> {
+    (mode == MODE_WAIT_UNTIL).then(|| {
+        let mut bytes = Vec::new();
+        encode_body(request, &mut bytes);
+        MayWait { request: bytes.into(), resumed }
+    })
+}
 
 impl Complete {
     /// Builds the reply to a planner's job. `size` is the number of a statement's operations, or the groups per
@@ -67,13 +94,11 @@ impl ConnectionService {
         match kind {
             Kind::CreateGroup => {
                 let request: CreateGroupRequest = read_body(asked)?;
-                let counts = request.bundles.iter().map(|bundle| bundle.count as usize);
-                let bundles = counts.fold(0, usize::saturating_add);
-                connection.expects_group(asker.sequence, asked.weight(), bundles);
+                connection.expects_group(asker.sequence, asked.weight(), bundle_count(&request));
                 self.handle_create(asker, request);
             }
             Kind::PlaceInto => self.handle_place_into(asker, read_body(asked)?),
-            Kind::GrowGroup => self.handle_grow(asker, read_body(asked)?),
+            Kind::GrowGroup => self.grow_group(asker, read_body(asked)?, None),
             Kind::SubmitStatement => self.handle_statement(asker, read_body(asked)?),
             Kind::ShrinkGroup => {
                 let ShrinkGroupRequest { group, bundles } = read_body(asked)?;
@@ -110,33 +135,35 @@ impl ConnectionService {
 
     fn handle_create(&mut self, asker: Asker, request: CreateGroupRequest) {
         if request.mode != MODE_WAIT_UNTIL {
-            return self.create_group(asker, request);
+            return self.create_group(asker, request, None);
         }
         let defaults = self.placement_defaults(asker.connection);
         match group_kinds_to_learn(&request, self.port.catalog(), defaults) {
             Err(reply) => self.answer(asker, &*reply, asker.started),
-            Ok(names) if names.is_empty() => self.create_group(asker, request),
+            Ok(names) if names.is_empty() => self.create_group(asker, request, None),
             Ok(names) => self.ask_to_learn(asker, names, Learning::CreateGroup(Box::new(request))),
         }
     }
 
-    /// Creates a group whose resource kinds are known.
-    pub(super) fn create_group(&mut self, asker: Asker, request: CreateGroupRequest) {
+    /// Creates a group whose resource kinds are known. `resumed` is since when it waits, if it did before.
+    pub(super) fn create_group(&mut self, asker: Asker, request: CreateGroupRequest, resumed: Option<Time>) {
         let defaults = self.placement_defaults(asker.connection);
-        let waits = request.mode == MODE_WAIT_UNTIL;
+        let wait = may_wait(request.mode, &request, resumed);
         match group_spec(request, self.port.catalog(), defaults) {
-            Ok(spec) => self.submit_group(asker, PlanJob::CreateGroup(spec.into()), waits),
+            Ok(spec) => self.submit_group(asker, PlanJob::CreateGroup(spec.into()), wait),
             Err(reply) => self.answer(asker, &*reply, asker.started),
         }
     }
 
-    fn handle_grow(&mut self, asker: Asker, request: GrowGroupRequest) {
+    /// Lets a group grow. `resumed` is as in [`create_group`](Self::create_group).
+    fn grow_group(&mut self, asker: Asker, request: GrowGroupRequest, resumed: Option<Time>) {
+        let wait = may_wait(request.mode, &request, resumed);
         let GrowGroupRequest { group, bundles: wire, mode, deadline } = request;
         let defaults = self.placement_defaults(asker.connection);
         let until = wait_until(mode, deadline).map_err(Box::<GroupReply>::from);
         match until.and_then(|until| Ok((bundles(wire, self.port.catalog(), defaults)?, until))) {
             Ok((bundles, until)) => {
-                self.submit_group(asker, PlanJob::GrowGroup(group.into(), bundles, until), until.is_some());
+                self.submit_group(asker, PlanJob::GrowGroup(group.into(), bundles, until), wait);
             }
             Err(reply) => self.answer(asker, &*reply, asker.started),
         }
@@ -144,43 +171,72 @@ impl ConnectionService {
 
     /// Submits a job that may wait. A job that waits takes no room from jobs that are answered at once: waiting
     /// groups have their own.
-    fn submit_group(&mut self, asker: Asker, job: PlanJob, waits: bool) {
-        if !waits {
+    fn submit_group(&mut self, asker: Asker, mut job: PlanJob, wait: Option<MayWait>) {
+        let Some(MayWait { request, resumed }) = wait else {
             return self.submit_plan(asker, Parts::Plan(0), job);
+        };
+        let Asker { connection: key, kind, sequence, started: now } = asker;
+        if let Some(since) = resumed {
+            job = PlanJob::Resume(since, Box::new(job));
+        } else {
+            let room = self.connections[key].take_wait_room(sequence);
+            if let Err(fault) = room.and_then(|()| self.check_group_room(key)) {
+                return self.answer(asker, &GroupReply::from(fault), now);
+            }
         }
-        let Asker { connection: key, sequence, started: now, .. } = asker;
-        let room = self.connections[key].take_wait_room(sequence);
-        if let Err(fault) = room.and_then(|()| self.take_group_room(key)) {
-            return self.answer(asker, &GroupReply::from(fault), now);
-        }
+        self.group_room -= 1;
+        self.connections[key].groups_waiting += 1;
         let operation = self.enter(Operation { asker, parts: Parts::WaitGroup(None) });
         let connection = &mut self.connections[key];
         connection.begins_wait(sequence, operation);
         let client = connection.client();
-        self.note_wait(asker, None);
+        if resumed.is_none() {
+            self.note_wait(asker, WaitRecord { since: now, kind: kind.number(), request });
+        }
         self.submit(operation, 0, PortRequest::PlanFor(client, job), now);
     }
 
-    /// Takes room for one more waiting group, both at the connection and at the I/O thread. The limit per
+    /// Goes on with a job that waited before, since this time.
+    ///
+    /// # Errors
+    /// Returns a fault if the request cannot be read.
+    pub(super) fn resume_group(&mut self, asker: Asker, wait: &WaitRecord) -> Result<(), Fault> {
+        let weight = Weight::of(wait.kind, wait.request.len());
+        let connection = &mut self.connections[asker.connection];
+        let malformed = |error: BodyError| {
+            let message = error.to_string();
+            Fault::of_field(Reason::MalformedBody, error.field, message)
+        };
+        if asker.kind == Kind::GrowGroup {
+            connection.expects_group(asker.sequence, weight, GROUP_BUNDLES_MAX);
+            let (request, _) = decode_body(&wait.request).map_err(malformed)?;
+            self.grow_group(asker, request, Some(wait.since));
+        } else {
+            let (request, _) = decode_body(&wait.request).map_err(malformed)?;
+            connection.expects_group(asker.sequence, weight, bundle_count(&request));
+            self.create_group(asker, request, Some(wait.since));
+        }
+        Ok(())
+    }
+
+    /// Checks whether one more group may wait, both at the connection and at the I/O thread. The limit per
     /// connection keeps one client from taking all the room.
-    fn take_group_room(&mut self, key: ConnectionKey) -> Result<(), Fault> {
+    fn check_group_room(&self, key: ConnectionKey) -> Result<(), Fault> {
         let limit = self.shared.settings.load().waiting_groups_max;
         let full = |message: String| Err(Fault::of_field(Reason::LimitExceeded, "mode", message));
-        let connection = &mut self.connections[key];
-        if connection.groups_waiting >= limit {
+        if self.connections[key].groups_waiting >= limit {
             return full(format!(
                 "{limit} groups wait at this connection, which is all that may (setting `waiting_groups_max`): cancel \
                  some, ask again later, or without waiting"
             ));
         }
-        let Some(left) = self.group_room.checked_sub(1) else {
+        // Below 0: groups that waited in an earlier start have room in any case.
+        if self.group_room <= 0 {
             return full(format!(
                 "{WAITING_GROUPS_MAX} groups wait at this I/O thread of the service, which is all that can: ask \
                  again later, or without waiting"
             ));
-        };
-        self.group_room = left;
-        connection.groups_waiting += 1;
+        }
         Ok(())
     }
 

@@ -1,6 +1,7 @@
-//! Waiting placements: how they begin, end early, and are answered. Waiting groups end the same way.
+//! Waiting requests: how they begin, end early, go on, and are answered. They are placements, and groups that are created or
+//! grow.
 //!
-//! A placement waits on when its connection is lost, if its client acknowledges waits individually. The lost connection
+//! A request waits on when its connection is lost, if its client acknowledges waits individually. The lost connection
 //! stays until nothing waits there. If its client returns, or the service stops, it is *recalled*: the waits leave the
 //! engine, and the session goes with them to the next connection. If the client stays away for too long, the session ends,
 //! and the waits with it. A start gives each session that has waits a connection without a peer.
@@ -19,7 +20,7 @@ use super::operation::{Complete, Operation, Parts};
 use super::recovered::deed_reply;
 use super::{Asker, ConnectionKey, ConnectionService};
 use crate::codec::decode_body;
-use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, Reason};
+use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, Reason, ReasonCode};
 use crate::session::Session;
 use crate::session::shared::Hangup;
 use crate::session::tags::tag;
@@ -40,16 +41,16 @@ impl ConnectionService {
         let operation = self.enter(Operation { asker, parts });
         self.connections[key].begins_wait(sequence, operation);
         if !wait.is_resumed {
-            self.note_wait(asker, Some(WaitRecord { since: wait.since, request }));
+            self.note_wait(asker, WaitRecord { since: wait.since, kind: asker.kind.number(), request });
         }
         self.has_new_deadline = true;
         self.submit(operation, 0, PortRequest::Wait(Box::new(wait)), now);
     }
 
     /// Notes that a request waits. A client may acknowledge later requests while it does, and send it again after a restart.
-    pub(super) fn note_wait(&mut self, asker: Asker, wait: Option<WaitRecord>) {
+    pub(super) fn note_wait(&mut self, asker: Asker, wait: WaitRecord) {
         let connection = &mut self.connections[asker.connection];
-        wait.iter().for_each(|wait| connection.session().keep_wait(asker.sequence, wait));
+        connection.session().keep_wait(asker.sequence, &wait);
         if let Some(origin) = connection.origin(asker.kind, asker.sequence)
             && origin.is_wait
         {
@@ -57,30 +58,39 @@ impl ConnectionService {
         }
     }
 
-    /// Goes on with the placements that waited at the last connection of the session, or in an earlier start.
+    /// Goes on with the requests that waited at the last connection of the session, or in an earlier start.
     pub(super) fn resume_waits(&mut self, key: ConnectionKey, now: Time) {
         for sequence in self.connections[key].session().interrupted_waits() {
             let (wait, mut done) = self.connections[key].session().resume_wait(sequence);
-            let asker = Asker { connection: key, kind: Kind::Place, sequence, started: now };
-            match done.pop() {
+            let kind = Kind::from_number(wait.kind).unwrap_or(Kind::Place);
+            let asker = Asker { connection: key, kind, sequence, started: now };
+            if let Some((_, deed)) = done.pop() {
                 // It was placed, and nobody was told.
-                Some((_, deed)) => {
-                    let reply = deed_reply(deed, self.port.catalog());
-                    self.answer(asker, &reply, now);
-                }
-                None => match decode_body(&wait.request) {
-                    Ok((request, _)) => self.wait_for_place(asker, request, Some(wait.since)),
-                    Err(error) => {
-                        let message = error.to_string();
-                        let fault = Fault::of_field(Reason::MalformedBody, error.field, message);
-                        self.answer_fault(asker, &fault, now);
-                    }
-                },
+                let reply = deed_reply(deed, self.port.catalog());
+                self.answer(asker, &reply, now);
+            } else if let Err(fault) = self.resume_wait(asker, &wait) {
+                self.answer_fault(asker, &fault, now);
             }
         }
     }
 
-    /// Opens a connection without a peer for a session whose placements waited in the last start. Returns `None` if there is
+    /// Goes on with a request that waited.
+    ///
+    /// # Errors
+    /// Returns a fault if the request cannot be read.
+    fn resume_wait(&mut self, asker: Asker, wait: &WaitRecord) -> Result<(), Fault> {
+        if asker.kind != Kind::Place {
+            return self.resume_group(asker, wait);
+        }
+        let (request, _) = decode_body(&wait.request).map_err(|error| {
+            let message = error.to_string();
+            Fault::of_field(Reason::MalformedBody, error.field, message)
+        })?;
+        self.wait_for_place(asker, request, Some(wait.since));
+        Ok(())
+    }
+
+    /// Opens a connection without a peer for a session whose requests waited in the last start. Returns `None` if there is
     /// no further one. Call it before the first poll, until it returns `None`.
     pub fn open_restored(&mut self, hangup: &Arc<dyn Hangup>, now: Time) -> Option<ConnectionKey> {
         let session = self.shared.sessions.take_waiting(hangup)?;
@@ -92,8 +102,8 @@ impl ConnectionService {
         Some(key)
     }
 
-    /// Lets a connection end: its client resumes the session on another one, or the service stops. Placements that wait there go on
-    /// at the next connection.
+    /// Lets a connection end: its client resumes the session on another one, or the service stops. Requests that wait there go
+    /// on at the next connection.
     pub fn recall(&mut self, key: ConnectionKey, now: Time) {
         let connection = &mut self.connections[key];
         connection.is_recalled = true;
@@ -149,11 +159,11 @@ impl ConnectionService {
     }
 
     /// Notes how a wait ended that was not placed.
-    pub(super) fn note_unplaced(&mut self, asker: Asker, reply: &PlaceReply) {
-        if reply.placed.is_some() || self.port.journal().is_none() {
+    pub(super) fn note_unplaced(&mut self, asker: Asker, reason: ReasonCode) {
+        if reason.is_done() || self.port.journal().is_none() {
             return;
         }
-        let outcome = match Reason::from_number(reply.reason.0) {
+        let outcome = match reason.known() {
             // The wait did not end by itself. Its client asks again.
             Some(Reason::ShuttingDown) => return,
             Some(Reason::Cancelled) => WaitOutcome::Cancelled,
@@ -200,9 +210,12 @@ impl ConnectionService {
     pub(super) fn answer_wait(&mut self, asker: Asker, complete: &Complete, is_taken_back: bool, now: Time) {
         let ended = self.connections[asker.connection].ends_wait(asker.sequence, is_taken_back);
         if !ended.is_forgotten {
-            if let Complete::Place(reply) = complete {
-                self.note_unplaced(asker, reply);
-            }
+            let reason = match complete {
+                Complete::Place(reply) => Some(reply.reason),
+                Complete::Group(reply) => Some(reply.reason),
+                _ => None,
+            };
+            reason.into_iter().for_each(|reason| self.note_unplaced(asker, reason));
             self.answer_complete(asker, complete, now);
         }
         for cancel in ended.cancels {

@@ -5,11 +5,13 @@ use std::task::Waker;
 
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{self, ShardRunner};
-use wharf_core::ids::Incarnation;
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId};
 use wharf_core::journal::{Changes, JournalFeed, Unit};
 use wharf_core::link::Clock;
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
 use wharf_core::planner::PlannerRunner;
-use wharf_core::state::{SessionChange, SessionRecord, StoreState};
+use wharf_core::resource::{Amount, Demand, GpuAssignment};
+use wharf_core::state::{AllocationRecord, NodeRecord, SessionChange, SessionRecord, StoreState};
 use wharf_core::time::Time;
 use wharf_net::codec::{Extension, decode_body, decode_frame, encode_body};
 use wharf_net::protocol::{
@@ -61,10 +63,46 @@ impl Bed {
 
     /// Starts at `now` with the sessions of an earlier start.
     pub fn restored(sessions: Vec<SessionRecord>, now: Time) -> Self {
+        Self::over(&StoreState::default(), sessions, now)
+    }
+
+    /// Starts in the same way, with a node of one core that is in use.
+    pub fn with_full_node(sessions: Vec<SessionRecord>, now: Time) -> Self {
+        let partition = PartitionId(0);
+        let node = NodeId(1);
+        let spec = NodeSpec {
+            name: "full".into(),
+            identity: None,
+            cpu: Amount::whole(1),
+            memory: Amount::whole(1),
+            gpus: 0,
+            custom: None,
+            labels: Labels::default(),
+            taints: Taints::default(),
+        };
+        let registration = NodeRegistration { id: node, ordinal: Ordinal(1), partition, spec, agent: None };
+        let unhealthy = Vec::new();
+        let id = AllocationId { incarnation: Incarnation(1), partition, sequence: 1 };
+        let mut state = StoreState::create(1);
+        state.incarnation = Incarnation(1);
+        state.registrar.next_node = 2;
+        let books = &mut state.partitions[0];
+        books.nodes.push(NodeRecord { registration, state: NodeState::Ready, version: 1, unhealthy });
+        books.allocations.push(AllocationRecord {
+            id,
+            node,
+            demand: Demand { cpu: Amount::whole(1), ..Demand::default() },
+            gpus: GpuAssignment::default(),
+            units: None,
+            external_id: None,
+        });
+        Self::over(&state, sessions, now)
+    }
+
+    fn over(state: &StoreState, sessions: Vec<SessionRecord>, now: Time) -> Self {
         let config = EngineConfig { journal: true, planners: 1, ..EngineConfig::default() };
         let wakers = vec![Waker::noop().clone(); 2];
-        let mut engine =
-            Engine::open(StoreState::default(), &config, wakers).expect("the numbers are in range");
+        let mut engine = Engine::open(state.clone(), &config, wakers).expect("the numbers are in range");
         let shared = SessionShared::new([1; 16], Incarnation(1), Settings::default(), Box::new(|| [7; 16]));
         shared.restore_sessions(sessions, now);
         let shared = Arc::new(shared);
@@ -128,6 +166,11 @@ impl Bed {
     pub fn run_planner(&mut self) {
         self.planner.run_round(&At(self.now));
         self.service.poll(self.now);
+    }
+
+    /// Returns the number of groups of the planner.
+    pub fn groups(&self) -> usize {
+        self.planner.planner().group_count()
     }
 
     /// Lets everything become durable. Returns the units.

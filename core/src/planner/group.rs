@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::JobTag;
 use super::colocate::Item;
-use super::life::{ByPriority, State};
+use super::life::{ByPriority, Ending, State};
 use super::queue::PortClient;
 use super::watch::GroupWatch;
 use crate::group::{BundleView, GroupSpec, GroupState, GroupView};
@@ -73,9 +73,8 @@ pub(super) struct Group {
     pub(super) failed_at: Option<u64>,
     /// The number of tickets without success since the last success.
     pub(super) tickets: u32,
-    /// The time from which on its creation waited. It orders groups of equal priority. Groups of earlier starts begin with zero,
-    /// so they come first.
-    pub(super) created: Time,
+    /// `since` when it last began to wait. The planner's lists have it under this time until it waits no more.
+    pub(super) listed: Time,
     /// The time of the last job, or of the first loss of a bundle since then. The group waits since this time. Groups of
     /// earlier starts begin with zero, so they come first.
     pub(super) since: Time,
@@ -98,15 +97,15 @@ impl Group {
             losses: 0,
             failed_at: None,
             tickets: 0,
-            created: Time(0),
+            listed: Time(0),
             since: Time(0),
             watch: None,
         }
     }
 
-    /// Returns its turn among groups.
+    /// Returns its turn among the groups that wait.
     pub(super) fn turn(&self) -> ByPriority {
-        (Reverse(self.spec.priority), self.created, self.id)
+        (Reverse(self.spec.priority), self.listed, self.id)
     }
 
     /// Adds bundles. Returns the index of the first.
@@ -167,6 +166,20 @@ impl Group {
     /// Returns whether the job that creates the group waits.
     pub(super) fn is_being_created(&self) -> bool {
         self.job.as_ref().is_some_and(|job| job.grows_from.is_none())
+    }
+
+    /// Returns whether the group is being removed. Its record is gone then.
+    pub(super) fn is_being_removed(&self) -> bool {
+        matches!(self.state, State::Ending(Ending::Removal { .. }))
+    }
+
+    /// Returns whether the bundle of this index is being removed.
+    pub(super) fn is_ending(&self, index: u32) -> bool {
+        match &self.state {
+            State::Ending(Ending::Removal { .. }) => true,
+            State::Ending(Ending::Shrink { indexes, .. }) => indexes.contains(&index),
+            _ => false,
+        }
     }
 
     /// Returns the index of the first bundle that the group grows by, if it grows.

@@ -20,6 +20,7 @@ use crate::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Placement, PlacementRequest};
+use crate::state::Deed;
 use crate::statement::{
     Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Granted, Operation,
 };
@@ -46,7 +47,7 @@ impl Planner {
         let mut group = Group::new(id, Arc::clone(&spec), Vec::with_capacity(spec.bundles.len()), 0);
         group.add(&spec.bundles);
         (group.client, group.job) = (Some(client), Some(Job::new(tag, None, spec.wait_until)));
-        (group.created, group.since) = (since, since);
+        group.since = since;
         self.groups.insert(id, group);
         self.asked.insert(tag, id);
         self.try_group(id, now);
@@ -82,6 +83,7 @@ impl Planner {
         }
         let indexes = indexes.to_vec();
         self.transition(id, State::Ending(Ending::Shrink { tag, indexes, removal: None }));
+        self.record_ending(id, tag, Deed::GroupChanged(id));
         self.end_bundles(id, now);
     }
 
@@ -124,11 +126,16 @@ impl Planner {
 
     fn begin_removal(&mut self, id: GroupId, tag: JobTag, now: Time) {
         let group = self.groups.get_mut(&id).expect("a group to be removed is there");
+        let placed = group.placed();
+        let is_recorded = !group.is_being_created();
         if let Some(job) = group.job.take() {
-            self.note_changed(id);
             self.reply(job.tag, PlanReply::Group(Err(NoGroup::Removed)));
         }
         self.transition(id, State::Ending(Ending::Removal { tag, ended: 0 }));
+        let count = u32::try_from(placed).expect("GROUP_BUNDLES_MAX fits u32");
+        if is_recorded {
+            self.record_ending(id, tag, Deed::GroupRemoved(id, count));
+        }
         self.end_bundles(id, now);
     }
 
@@ -183,7 +190,6 @@ impl Planner {
                 let tag = *tag;
                 let removal = *removal;
                 group.bundles.retain(|bundle| !indexes.contains(&bundle.index));
-                self.note_changed(id);
                 self.transition(id, State::Settled);
                 self.reply(tag, PlanReply::Status(Ok(Box::new(self.groups[&id].view()))));
                 self.settle(id, removal, now);
@@ -198,9 +204,9 @@ impl Planner {
         }
     }
 
+    /// Forgets a group. The journal knows already that it is removed, or it never knew of it.
     pub(super) fn forget_group(&mut self, id: GroupId) {
         self.unwatch(id);
-        self.note_changed(id);
         let group = self.groups.remove(&id).expect("a group is forgotten once");
         self.unlist(group.turn(), &group.state);
     }

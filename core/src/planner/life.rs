@@ -63,7 +63,7 @@ pub(super) enum State {
     Ending(Ending),
 }
 
-/// A group by its priority: the highest first, then the one that was created first.
+/// A group by its priority: the highest first, then the one that waits longest.
 pub(super) type ByPriority = (Reverse<i32>, Time, GroupId);
 
 /// What a waiting group does when something grows, but no node for a bundle that is watched.
@@ -154,7 +154,9 @@ impl Planner {
         let key = group.turn();
         let before = group.state.become_next(next);
         self.unlist(key, &before);
-        let group = &self.groups[&id];
+        let group = self.groups.get_mut(&id).expect("just seen");
+        group.listed = group.since;
+        let key = group.turn();
         match group.state {
             State::Waiting { deadline, .. } => {
                 self.incomplete.insert(key);

@@ -59,7 +59,7 @@ use crate::map::FixedMap;
 use crate::reply::reply_of;
 use crate::router::{Port, PortReply, WATCH_BIT};
 use crate::shard::{Command, Shard};
-use crate::state::Origin;
+use crate::state::{Done, Origin};
 use crate::time::Time;
 use crate::timers::Timers;
 use crate::view::ViewReader;
@@ -144,6 +144,8 @@ pub struct Planner {
     changed: Option<BTreeSet<GroupId>>,
     /// Where changes and decisions are recorded.
     journal: Option<Arc<JournalQueue<Unit>>>,
+    /// What requests have done whose jobs are not answered yet, since the last unit.
+    early: Vec<Done>,
     /// The requests of client sessions whose jobs are not answered. Empty without a journal.
     origins: BTreeMap<JobTag, Origin>,
     /// Waiting groups: highest priority first, then oldest first. This and the lists of groups below follow from
@@ -237,6 +239,7 @@ impl Planner {
             groups: BTreeMap::new(),
             changed: None,
             journal: None,
+            early: Vec::new(),
             origins: BTreeMap::new(),
             incomplete: BTreeSet::new(),
             growing: BTreeSet::new(),

@@ -189,7 +189,7 @@ impl Planner {
         let order = waiting.into_iter().map(|group| {
             let of_client = before.entry((group.spec.priority, group.client)).or_default();
             *of_client += 1;
-            (Reverse(group.spec.priority), *of_client, group.created, group.id)
+            (Reverse(group.spec.priority), *of_client, group.listed, group.id)
         });
         let mut order: Vec<(Reverse<i32>, u32, Time, GroupId)> = order.collect();
         order.sort_unstable();

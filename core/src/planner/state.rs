@@ -27,8 +27,8 @@ impl Planner {
     /// Returns all groups that were created, as the journal records them. Statements may be in flight.
     #[must_use]
     pub fn records(&self) -> Vec<GroupRecord> {
-        let made = |group: &&Group| !group.is_being_created();
-        self.groups.values().filter(made).map(record).collect()
+        let is_recorded = |group: &&Group| !(group.is_being_created() || group.is_being_removed());
+        self.groups.values().filter(is_recorded).map(record).collect()
     }
 
     /// Records all changes of groups and decisions from now on.
@@ -57,6 +57,18 @@ impl Planner {
         self.origins.get(job).copied()
     }
 
+    /// Records what a job that ends bundles of a group has done, before any of them ends. So a crash leaves all of them or
+    /// none: a start takes back the bundles that no group has. Nobody else can stop the job.
+    pub(super) fn record_ending(&mut self, id: GroupId, job: JobTag, deed: Deed) {
+        self.note_changed(id);
+        if let Some(&origin) = self.origins.get(&job) {
+            self.early.push(Done { origin, deed });
+        }
+        if self.journal.is_some() {
+            self.record();
+        }
+    }
+
     /// Puts the groups that changed since the last call into the journal, with the requests that are answered now. Must be
     /// called after each round, before its replies are handed out.
     pub(crate) fn record(&mut self) {
@@ -67,7 +79,7 @@ impl Planner {
     }
 
     fn take_unit(&mut self) -> Option<Unit> {
-        let mut done = Vec::new();
+        let mut done = std::mem::take(&mut self.early);
         for (job, reply) in &self.replies {
             if let Some(origin) = self.origins.remove(job) {
                 done.extend(deed_of(reply).map(|deed| Done { origin, deed }));
@@ -78,6 +90,7 @@ impl Planner {
         let groups = changed.filter_map(|id| match self.groups.get(&id) {
             // It was not promised to anyone, and is noted again when it is.
             Some(group) if group.is_being_created() => None,
+            Some(group) if group.is_being_removed() => Some((id, None)),
             group => Some((id, group.map(record))),
         });
         Some(Unit { done, ..Unit::new(self.now, Changes::Groups(groups.collect())) })
@@ -111,10 +124,11 @@ fn record(group: &Group) -> GroupRecord {
     }
 }
 
-/// Returns the bundles of a group without those of an unfinished growth.
+/// Returns the bundles of a group without those of an unfinished growth and those that are being removed.
 fn standing(group: &Group) -> impl Iterator<Item = &Bundle> {
     let first = group.grows_from();
-    group.bundles.iter().filter(move |bundle| first.is_none_or(|first| bundle.index < first))
+    let bundles = group.bundles.iter().filter(|bundle| !group.is_ending(bundle.index));
+    bundles.filter(move |bundle| first.is_none_or(|first| bundle.index < first))
 }
 
 fn bundle_record(bundle: &Bundle) -> GroupBundleRecord {

@@ -12,6 +12,7 @@ mod claims_and_bundles;
 mod claims_in_views;
 mod costs;
 mod determinism;
+mod endings;
 mod geometry;
 mod golden_distbuckets;
 mod group_bed;

@@ -98,7 +98,7 @@ fn shard_operations_find_a_request_that_passes_a_bundle() {
 }
 
 /// The number of simulated worlds within which a bug must be found.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 2000;
 
 /// Checks that the simulator finds `bug` and nothing in the same worlds without it. The finding must contain
 /// one of the texts in `by`.
@@ -140,14 +140,22 @@ fn the_simulator_finds_bugs_of_the_journal() {
         simulator_finds_with(bug, by, Settings { journal: Journaling::Always, ..Settings::default() });
     };
     // A client was told what a crash takes back, or the books have what no number of units leads to.
-    finds(PlantedBug::ReplyBeforeDurable, &["promises_are_kept", "a_crash_keeps_the_nodes"]);
+    finds(
+        PlantedBug::ReplyBeforeDurable,
+        &["promises_are_kept", "a_crash_keeps_the_nodes", "a_start_keeps_the_outcomes"],
+    );
     finds(
         PlantedBug::SyncSkipped,
         &["a_crash_leaves_no_half", "a start finds what no crash leaves", "panic"],
     );
     finds(
         PlantedBug::RecordedAfterAnswers,
-        &["promises_are_kept", "a_crash_leaves_no_half", "a_start_keeps_the_books"],
+        &[
+            "promises_are_kept",
+            "a_crash_leaves_no_half",
+            "a_start_keeps_the_books",
+            "a_start_keeps_the_outcomes",
+        ],
     );
     finds(PlantedBug::EffectForgotten, &["a_crash_leaves_no_half"]);
     finds(PlantedBug::OutcomeNotJournaled, &["a_start_keeps_the_outcomes"]);

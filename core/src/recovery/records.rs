@@ -11,7 +11,7 @@ use crate::state::{
 };
 use crate::time::Time;
 
-/// What a node has besides its record and its allocations. Most nodes have nothing.
+/// What a node has in addition to its record and its allocations. Most nodes have nothing.
 #[derive(Clone, Default)]
 pub(super) struct OfNode {
     pub(super) reservation: Option<ReservationRecord>,

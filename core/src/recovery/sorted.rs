@@ -13,14 +13,14 @@ use crate::state::{AllocationRecord, BundleRecord, InsideRecord, LeaseRecord, No
 /// A record that has a key.
 pub(super) trait Keyed {
     /// The type of the key.
-    type Key: Copy + Ord + Hash;
+    type Id: Copy + Ord + Hash;
 
     /// Returns the key.
-    fn key(&self) -> Self::Key;
+    fn key(&self) -> Self::Id;
 }
 
 impl Keyed for NodeRecord {
-    type Key = NodeId;
+    type Id = NodeId;
 
     fn key(&self) -> NodeId {
         self.registration.id
@@ -28,7 +28,7 @@ impl Keyed for NodeRecord {
 }
 
 impl Keyed for AllocationRecord {
-    type Key = AllocationId;
+    type Id = AllocationId;
 
     fn key(&self) -> AllocationId {
         self.id
@@ -36,7 +36,7 @@ impl Keyed for AllocationRecord {
 }
 
 impl Keyed for BundleRecord {
-    type Key = AllocationId;
+    type Id = AllocationId;
 
     fn key(&self) -> AllocationId {
         self.allocation
@@ -44,7 +44,7 @@ impl Keyed for BundleRecord {
 }
 
 impl Keyed for InsideRecord {
-    type Key = AllocationId;
+    type Id = AllocationId;
 
     fn key(&self) -> AllocationId {
         self.id
@@ -52,7 +52,7 @@ impl Keyed for InsideRecord {
 }
 
 impl Keyed for LeaseRecord {
-    type Key = AllocationId;
+    type Id = AllocationId;
 
     fn key(&self) -> AllocationId {
         self.allocation
@@ -64,11 +64,11 @@ pub(super) struct Sorted<V: Keyed> {
     /// Ascending by key.
     base: Vec<V>,
     /// The keys of `base`, which a search reads without the records.
-    keys: Vec<V::Key>,
+    keys: Vec<V::Id>,
     /// Whether each record of `base` is gone.
     gone: Vec<bool>,
     /// Records whose keys are not in `base`.
-    added: FixedMap<V::Key, V>,
+    added: FixedMap<V::Id, V>,
 }
 
 impl<V: Keyed> Default for Sorted<V> {
@@ -99,7 +99,7 @@ impl<V: Keyed> Sorted<V> {
     }
 
     /// Returns where `base` has a key, also if the record is gone.
-    fn place(&self, key: V::Key) -> Option<usize> {
+    fn place(&self, key: V::Id) -> Option<usize> {
         // New records have higher keys than all that were there.
         if self.keys.last().is_none_or(|&last| last < key) {
             return None;
@@ -120,7 +120,7 @@ impl<V: Keyed> Sorted<V> {
     }
 
     /// Removes a record. Returns whether it was there.
-    pub(super) fn remove(&mut self, key: V::Key) -> bool {
+    pub(super) fn remove(&mut self, key: V::Id) -> bool {
         match self.place(key) {
             Some(at) => !std::mem::replace(&mut self.gone[at], true),
             None => self.added.remove(&key).is_some(),
@@ -128,7 +128,7 @@ impl<V: Keyed> Sorted<V> {
     }
 
     /// Returns the record with this key.
-    pub(super) fn get(&self, key: V::Key) -> Option<&V> {
+    pub(super) fn get(&self, key: V::Id) -> Option<&V> {
         match self.place(key) {
             Some(at) => (!self.gone[at]).then(|| &self.base[at]),
             None => self.added.get(&key),
@@ -136,7 +136,7 @@ impl<V: Keyed> Sorted<V> {
     }
 
     /// Returns whether there is a record with this key.
-    pub(super) fn contains(&self, key: V::Key) -> bool {
+    pub(super) fn contains(&self, key: V::Id) -> bool {
         match self.place(key) {
             Some(at) => !self.gone[at],
             None => self.added.contains_key(&key),
@@ -144,7 +144,7 @@ impl<V: Keyed> Sorted<V> {
     }
 
     /// Returns the record with this key, for a change of anything but the key.
-    pub(super) fn get_mut(&mut self, key: V::Key) -> Option<&mut V> {
+    pub(super) fn get_mut(&mut self, key: V::Id) -> Option<&mut V> {
         match self.place(key) {
             Some(at) => (!self.gone[at]).then(|| &mut self.base[at]),
             None => self.added.get_mut(&key),
@@ -185,7 +185,7 @@ mod tests {
     struct Pair(u64, u64);
 
     impl Keyed for Pair {
-        type Key = u64;
+        type Id = u64;
 
         fn key(&self) -> u64 {
             self.0

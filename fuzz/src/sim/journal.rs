@@ -36,7 +36,7 @@ const EVENTS_BYTES: [u64; 3] = [0, 900, 4000];
 /// The books after the units so far, by the number of units.
 pub type Books = BTreeMap<u64, StoreState>;
 
-/// What a start does to its disk at some time, beside appending.
+/// What a start does to its disk at some time, in addition to appending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// A checkpoint is under way.
@@ -81,7 +81,7 @@ pub struct Life {
     pub stopped: Option<StoreState>,
     /// The replies that may have left at each moment.
     pub replies: Replies,
-    /// What was done beside appending.
+    /// What was done in addition to appending.
     pub spans: Vec<Span>,
 }
 

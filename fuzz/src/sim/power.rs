@@ -14,7 +14,7 @@ use wharf_ops::journal::becomes_error;
 
 use super::checkers::Verdict;
 use super::checkers::crash::{a_crash_leaves_no_half, after_units};
-use super::checkers::flips::{Became, CameTo, Expected, a_flipped_bit_is_noticed};
+use super::checkers::flips::{Became, CameTo, Expected, Flipped, a_flipped_bit_is_noticed};
 use super::checkers::outcomes::Moment;
 use super::choices::Choices;
 use super::journal::{Books, Life, Opening, Span, Stage, floor};
@@ -185,12 +185,14 @@ impl Run {
             let synced = volume.image(Fate::None);
             for _ in 0..self.effort.flips {
                 let seed = rng.next_u64();
-                let became = flip_bit(&synced, seed, &allowed.now, before);
-                match became.map_err(|found| format!("moment {moment} of {count}, flip {seed}: {found}"))? {
-                    Some(Became::Refused) => tried.refused += 1,
-                    Some(Became::Cut) => tried.cut += 1,
-                    Some(Became::Unread) => tried.unread += 1,
-                    None => {}
+                let Some(Flipped { became, verdict }) = flip_bit(&synced, seed, &allowed.now, before) else {
+                    continue;
+                };
+                verdict.map_err(|found| format!("moment {moment} of {count}, flip {seed}: {found}"))?;
+                match became {
+                    Became::Refused => tried.refused += 1,
+                    Became::Cut => tried.cut += 1,
+                    Became::Unread => tried.unread += 1,
                 }
             }
         }
@@ -267,16 +269,14 @@ fn hush_guarded_panics() {
 
 /// Opens an image in which a bit is flipped that the seed chooses. Returns what became of it. `before` is what a start must
 /// come to if the last commit was not there.
-///
-/// # Errors
-/// When the start has wrong books, or refuses without saying where.
+/// `None` if nothing was written.
 pub(super) fn flip_bit(
     image: &Image,
     seed: u64,
     expected: &Expected<'_>,
     before: &Expected<'_>,
-) -> Result<Option<Became>, String> {
-    let Some((flipped, flip)) = flip(image, seed) else { return Ok(None) };
+) -> Option<Flipped> {
+    let (flipped, flip) = flip(image, seed)?;
     hush_guarded_panics();
     let open = || match Opening::of(Disk::new(&flipped, false), false) {
         Ok((Opening { store, .. }, state)) => {
@@ -288,7 +288,11 @@ pub(super) fn flip_bit(
         }
         Err(error) => CameTo::Refused(error.to_string()),
     };
-    let opened = catch_unwind(AssertUnwindSafe(open));
-    let came_to = opened.map_err(|panic| format!("with {flip}, a panic: {}", message(&*panic)))?;
-    a_flipped_bit_is_noticed(&flip, &came_to, expected, before).map(Some)
+    Some(match catch_unwind(AssertUnwindSafe(open)) {
+        Ok(came_to) => a_flipped_bit_is_noticed(&flip, &came_to, expected, before),
+        Err(panic) => {
+            let verdict = Err(format!("with {flip}, a panic: {}", message(&*panic)));
+            Flipped { became: Became::Refused, verdict }
+        }
+    })
 }

@@ -220,7 +220,7 @@ fn a_start_goes_on_with_groups_that_waited() {
         records = after;
     }
     // A crash came after the group was placed, and before its reply.
-    let mut placed = records.clone();
+    let mut placed = records;
     let id = GroupId { incarnation: Incarnation(1), number: 7 };
     placed[0].outcomes.get_mut(&WAIT).expect("it waits").outcome =
         KeptOutcome::Parts(vec![(0, Deed::GroupChanged(id))]);

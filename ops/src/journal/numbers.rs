@@ -1,7 +1,7 @@
 //! The numbers of a store by name, with a hash over all of them and the identity.
 //!
 //! The database checks all of its pages only at some starts after a crash. A number that is not as it was written could
-//! let a start begin with empty books, or give ids a second time. So whoever changes a number seals all of them, and each
+//! let a start begin with empty books, or give ids a second time. So each change of a number seals all of them, and each
 //! start looks whether they [are sealed](are_sealed).
 
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};

@@ -87,7 +87,7 @@ fn placed_after_waits(service: &Service) -> Vec<String> {
     let events = lines.out.lines().map(|line| serde_json::from_str(line).expect("a line of JSON"));
     let placed = events.filter(|event: &Value| event["event"] == "wait_placed");
     let got = placed.map(|event| {
-        let got = event["allocation"].as_str().or(event["group"].as_str());
+        let got = event["allocation"].as_str().or_else(|| event["group"].as_str());
         got.expect("it was placed").to_owned()
     });
     got.collect()

@@ -11,13 +11,13 @@ mod books;
 #[path = "events/load.rs"]
 mod load;
 
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 
 use serde_json::json;
 use tokio::sync::oneshot;
 use wharf_core::rng::Rng;
 
-use crate::harness::{PATIENCE, Service, Site};
+use crate::harness::{ANSWERS_ROOM, PATIENCE, Service, Site};
 use crate::watch::Watch;
 use books::{Books, read};
 
@@ -149,7 +149,7 @@ fn books_are_rebuilt_from_events_over_kills_under_load() {
     load::report_agent(&service);
     for kill in 0..KILLS {
         let config = service.client_config(&site.development_certificate());
-        let (sender, answered) = channel();
+        let (sender, answered) = sync_channel(ANSWERS_ROOM);
         let load_seed = rng.below(u64::MAX);
         let (kill_it, killed) = oneshot::channel();
         let client = std::thread::spawn(move || load::run(config, load_seed, &sender, killed));

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -16,7 +16,7 @@ use wharf_net::protocol::{
     ReleaseBatch, ReleaseRequest, WireGroup,
 };
 
-use crate::harness::{PATIENCE, Proxy, Site, runtime, sum, within};
+use crate::harness::{ANSWERS_ROOM, PATIENCE, Proxy, Site, runtime, sum, within};
 
 /// Requests under way at once.
 const WINDOW: usize = 64;
@@ -102,7 +102,7 @@ impl Survivors {
 }
 
 /// Asks until told to stop. Tells of each answer.
-async fn load(config: ClientConfig, answered: Sender<()>, survivors: Arc<Survivors>) -> Vec<Left> {
+async fn load(config: ClientConfig, answered: SyncSender<()>, survivors: Arc<Survivors>) -> Vec<Left> {
     let client = within(Client::connect(config)).await.expect("the service is there");
     let room = Arc::new(Semaphore::new(WINDOW));
     let mut tasks = tokio::task::JoinSet::new();
@@ -140,7 +140,7 @@ fn requests_under_way_when_the_service_is_killed_are_done_once() {
     let config =
         ClientConfig { retry_for: Duration::MAX, ..service.client_config(&site.development_certificate()) };
     // It never blocks the client, whose connection goes on during an outage.
-    let (sender, answered) = channel();
+    let (sender, answered) = sync_channel(ANSWERS_ROOM);
     let survivors = Arc::new(Survivors::default());
     let of_load = Arc::clone(&survivors);
     let client = std::thread::spawn(move || runtime().block_on(load(config, sender, of_load)));
@@ -191,8 +191,8 @@ fn a_reply_that_is_lost_before_a_kill_is_given_after_it() {
     let proxy = Proxy::to(service.address);
     let config = service.client_config(&site.development_certificate());
     let config = ClientConfig { server: proxy.address, retry_for: Duration::MAX, ..config };
-    let (connected, is_connected) = channel();
-    let (cut, is_cut) = channel();
+    let (connected, is_connected) = sync_channel(ANSWERS_ROOM);
+    let (cut, is_cut) = sync_channel(ANSWERS_ROOM);
     let client = std::thread::spawn(move || {
         runtime().block_on(async {
             let client = within(Client::connect(config)).await.expect("the service is there");

@@ -26,6 +26,9 @@ pub use proxy::Proxy;
 /// The limit of every wait, far above what any of them takes even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Room for all answers that a test may count, so that the one who asks never waits.
+pub const ANSWERS_ROOM: usize = 1 << 16;
+
 /// A directory for one test: data, configuration and certificates.
 pub struct Site {
     directory: TempDir,

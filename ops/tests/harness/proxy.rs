@@ -33,7 +33,8 @@ impl Proxy {
             socket.set_read_timeout(Some(LOOK_AGAIN)).expect("not zero");
             Arc::new(socket)
         };
-        let (front, back) = (bind(), bind());
+        let front = bind();
+        let back = bind();
         let address = front.local_addr().expect("bound");
         let flags = Arc::new(Flags::default());
         let client = Arc::new(Mutex::new(service));

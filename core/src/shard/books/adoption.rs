@@ -148,6 +148,7 @@ impl Books {
     /// Restores an allocation on the node in `slot` from the durable state.
     pub(crate) fn resume_allocation(&mut self, slot: Slot, record: &AllocationRecord) -> Dirty {
         let AllocationRecord { id, node, demand, gpus, units, external_id } = record.clone();
+        assert!(self.nodes.is_node(slot), "an allocation's node is in its partition");
         if let Some(external_id) = external_id {
             self.adopted.enter(node, external_id, id);
         }

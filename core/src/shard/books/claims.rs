@@ -354,6 +354,7 @@ impl Books {
     /// Grants the restored claims of a node that have all of their own. Holds of undecided statements end with a crash, and
     /// what was half done is taken back. Both may be what a claim waited for.
     pub(crate) fn grant_resumed(&mut self, slot: Slot) {
+        assert!(self.nodes.is_node(slot), "a claim's node is registered");
         self.grant_claims(slot);
     }
 

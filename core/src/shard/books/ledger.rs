@@ -118,6 +118,7 @@ impl Ledger {
 
     /// Makes room for this many allocations of earlier starts.
     pub(crate) fn reserve(&mut self, allocations: usize) {
+        assert!(self.by_id.is_empty(), "a start makes room before it restores allocations");
         self.by_id.reserve(allocations);
     }
 

@@ -141,6 +141,7 @@ impl NodeTable {
 
     /// Makes room for this many nodes.
     pub(crate) fn reserve(&mut self, nodes: usize) {
+        assert!(self.by_id.is_empty(), "a start makes room before it restores nodes");
         self.rooms.reserve(nodes);
         self.hot.reserve(nodes);
         self.cold.reserve(nodes);

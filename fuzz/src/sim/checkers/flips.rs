@@ -57,30 +57,38 @@ pub enum Became {
     Unread,
 }
 
+/// What a start made of a flipped bit, and what is wrong with that.
+pub struct Flipped {
+    /// What became of the bit.
+    pub became: Became,
+    /// The books that are wrong, or the message that does not name the place.
+    pub verdict: Verdict,
+}
+
 /// Checks what a start made of a flipped bit. `before` is what it must come to if the last commit was not there.
-///
-/// # Errors
-/// Returns the books that are wrong, or the message that does not name the place.
+#[must_use]
 pub fn a_flipped_bit_is_noticed(
     flip: &Flip,
     came_to: &CameTo,
     expected: &Expected<'_>,
     before: &Expected<'_>,
-) -> Result<Became, String> {
+) -> Flipped {
     let (state, is_cut) = match came_to {
         CameTo::Refused(message) => {
             let names_it = message.contains(&flip.file) || message.contains("of the journal is damaged");
-            ensure(names_it, || format!("with {flip}, a start refuses and does not say where: {message}"))?;
-            return Ok(Became::Refused);
+            let verdict = ensure(names_it, || {
+                format!("with {flip}, a start refuses and does not say where: {message}")
+            });
+            return Flipped { became: Became::Refused, verdict };
         }
         CameTo::Read { state, is_cut } => (state, *is_cut),
     };
     if expected.check(state).is_ok() {
-        return Ok(Became::Unread);
+        return Flipped { became: Became::Unread, verdict: Ok(()) };
     }
     let allowed = if is_cut { before } else { expected };
-    allowed.check(state).map_err(|found| format!("with {flip}, cut: {is_cut}: {found}"))?;
-    Ok(Became::Cut)
+    let verdict = allowed.check(state).map_err(|found| format!("with {flip}, cut: {is_cut}: {found}"));
+    Flipped { became: Became::Cut, verdict }
 }
 
 #[cfg(test)]
@@ -101,7 +109,10 @@ pub mod tests {
         let expected = of(&[&newer]);
         let before = of(&[&older, &newer]);
         let flip = Flip { file: "store.redb".to_owned(), offset: 1, bit: 1 };
-        let check = |came_to: CameTo| a_flipped_bit_is_noticed(&flip, &came_to, &expected, &before);
+        let check = |came_to: CameTo| {
+            let Flipped { became, verdict } = a_flipped_bit_is_noticed(&flip, &came_to, &expected, &before);
+            verdict.map(|()| became)
+        };
         let read = |state: &StoreState, is_cut| CameTo::Read { state: Box::new(state.clone()), is_cut };
         let refused = |message: &str| CameTo::Refused(message.to_owned());
         assert_eq!(check(refused("disk/store.redb: is damaged")), Ok(Became::Refused));

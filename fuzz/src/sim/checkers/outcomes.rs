@@ -248,9 +248,9 @@ pub mod tests {
         assert!(check(&session(2, vec![(2, released.clone())]), 6), "the client has acknowledged it");
         assert!(!check(&session(3, Vec::new()), 6), "the client has not acknowledged that much");
 
-        let elsewhere = Placement { node: NodeId(5), ..placement() };
+        let on_another = Placement { node: NodeId(5), ..placement() };
         for other in [
-            done(Deed::Placed(elsewhere.into(), Some("n".into()))),
+            done(Deed::Placed(on_another.into(), Some("n".into()))),
             done(Deed::Placed(placement().into(), None)),
             done(Deed::Released(None)),
             KeptOutcome::Parts(Vec::new()),

@@ -14,7 +14,7 @@ use crate::disk::{Disk, Fate, Room};
 use crate::sim::checkers::crash::{
     a_crash_keeps_the_groups, a_crash_keeps_the_nodes, a_crash_leaves_no_half, after_units, follow_removed,
 };
-use crate::sim::checkers::flips::Expected;
+use crate::sim::checkers::flips::{Expected, Flipped};
 use crate::sim::checkers::outcomes::{Acknowledged, Moment};
 use crate::sim::checkers::rest::nobody_oversleeps;
 use crate::sim::checkers::submitted::NodeVersions;
@@ -225,9 +225,11 @@ impl World<'_> {
             && self.choices.one_in(CRASHES_PER_FLIP)
         {
             let before = expected(before);
-            let became = flip_bit(&self.image, self.choices.below(1 << 32), &now, &before);
-            let became = named("a_flipped_bit_is_noticed", became)?;
-            self.trace.line(format_args!("with a flipped bit, a start is {became:?}"));
+            let flipped = flip_bit(&self.image, self.choices.below(1 << 32), &now, &before);
+            if let Some(Flipped { became, verdict }) = flipped {
+                named("a_flipped_bit_is_noticed", verdict)?;
+                self.trace.line(format_args!("with a flipped bit, a start is {became:?}"));
+            }
         }
         let allowed = now.books;
         let life = journal.end(&self.server.replies);

@@ -1,6 +1,6 @@
 //! The load under which the service is killed: it makes every kind of event.
 
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
@@ -76,7 +76,7 @@ fn node_body(name: &str, cores: i64) -> NodeBody {
 }
 
 /// Works until the service is killed. Tells of each answer.
-pub fn run(config: ClientConfig, seed: u64, answered: &Sender<()>, mut killed: oneshot::Receiver<()>) {
+pub fn run(config: ClientConfig, seed: u64, answered: &SyncSender<()>, mut killed: oneshot::Receiver<()>) {
     runtime().block_on(LocalSet::new().run_until(async {
         let client = within(Client::connect(config)).await.expect("the service is there");
         let mut workers = JoinSet::new();
@@ -106,7 +106,7 @@ struct Worker {
     rng: Rng,
     live: Vec<WireAllocation>,
     leased: Vec<WireAllocation>,
-    answered: Sender<()>,
+    answered: SyncSender<()>,
 }
 
 fn demand(cores: i64) -> DemandBody {

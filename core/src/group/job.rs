@@ -43,11 +43,16 @@ impl PlanJob {
 
     /// Returns whether the job may wait for capacity.
     pub(crate) fn waits(&self) -> bool {
+        self.until().is_some()
+    }
+
+    /// Returns until when the job may wait.
+    pub(crate) fn until(&self) -> Option<Time> {
         match self {
-            Self::CreateGroup(spec) => spec.wait_until.is_some(),
-            Self::GrowGroup(.., until) => until.is_some(),
-            Self::Resume(..) => true,
-            _ => false,
+            Self::CreateGroup(spec) => spec.wait_until,
+            Self::GrowGroup(.., until) => *until,
+            Self::Resume(_, job) => job.until(),
+            _ => None,
         }
     }
 
@@ -290,6 +295,9 @@ pub enum GroupRefusalReason {
         /// The work units of the search ([`PlannerBudget::search`](crate::planner::PlannerBudget::search)).
         units: u64,
     },
+    /// More groups waited than a port may have at the planners, and its deadline passed before its turn came.
+    #[error("it had no turn before its deadline: too many groups wait at this I/O thread of the service")]
+    NoTurn,
     /// The group conflicted with other work at every attempt.
     #[error("it conflicted with other work at each attempt")]
     Conflicts(Vec<Conflict>),

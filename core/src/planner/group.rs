@@ -41,6 +41,8 @@ pub(super) struct Job {
     pub(super) grows_from: Option<u32>,
     /// The time until which the bundles may wait for room.
     pub(super) until: Option<Time>,
+    /// Its client wants it no more. A statement that is under way may still place the bundles.
+    pub(super) is_cancelled: bool,
     /// The deadline for getting a ticket, for a job that does not wait and lost too often.
     pub(super) queued_until: Option<Time>,
     /// The shape of the nodes for which the group was last found not to be infeasible.
@@ -49,7 +51,7 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(tag: JobTag, grows_from: Option<u32>, until: Option<Time>) -> Self {
-        Self { tag, grows_from, until, queued_until: None, judged: None }
+        Self { tag, grows_from, until, is_cancelled: false, queued_until: None, judged: None }
     }
 }
 

@@ -129,6 +129,8 @@ impl Planner {
         let placed = group.placed();
         let is_recorded = !group.is_being_created();
         if let Some(job) = group.job.take() {
+            // In the unit of the removal: otherwise a start could go on with the job.
+            self.note_deed(job.tag, Deed::GroupRemoved(id, 0));
             self.reply(job.tag, PlanReply::Group(Err(NoGroup::Removed)));
         }
         self.transition(id, State::Ending(Ending::Removal { tag, ended: 0 }));
@@ -407,6 +409,9 @@ impl Planner {
     fn placement_lost(&mut self, id: GroupId, conflicts: &[Conflict], now: Time) {
         let group = self.groups.get_mut(&id).expect("just seen");
         group.losses += 1;
+        if group.job.as_ref().is_some_and(|job| job.is_cancelled) {
+            return self.give_up(id, NoGroup::Cancelled, now);
+        }
         if group.losses < STATEMENT_LOSSES_MAX {
             // Tried after all answers are taken: until then, their grants are in views and also claimed on
             // the replicas.

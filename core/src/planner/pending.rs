@@ -70,7 +70,7 @@ impl Planner {
     }
 
     /// Cancels the job `tag`, which creates or grows a group. If its statement is being committed, the group
-    /// is placed, or refused if the commit fails.
+    /// is placed, or the job is cancelled when the commit fails.
     pub(super) fn cancel(&mut self, tag: JobTag, client: PortClient, now: Time) {
         if self.queue.cancel(client, tag) {
             return self.reply(tag, PlanReply::Group(Err(NoGroup::Cancelled)));
@@ -79,7 +79,7 @@ impl Planner {
         let Some(&id) = self.asked.get(&tag) else { return };
         let group = self.groups.get_mut(&id).expect("who is asked for stays until that is answered");
         if let (State::Committing { .. }, Some(job)) = (&group.state, &mut group.job) {
-            job.until = None;
+            job.is_cancelled = true;
             return;
         }
         self.give_up(id, NoGroup::Cancelled, now);

@@ -57,13 +57,18 @@ impl Planner {
         self.origins.get(job).copied()
     }
 
+    /// Notes what the request of a job has done, for the next unit.
+    pub(super) fn note_deed(&mut self, job: JobTag, deed: Deed) {
+        if let Some(&origin) = self.origins.get(&job) {
+            self.early.push(Done { origin, deed });
+        }
+    }
+
     /// Records what a job that ends bundles of a group has done, before any of them ends. So a crash leaves all of them or
     /// none: a start takes back the bundles that no group has. Nobody else can stop the job.
     pub(super) fn record_ending(&mut self, id: GroupId, job: JobTag, deed: Deed) {
         self.note_changed(id);
-        if let Some(&origin) = self.origins.get(&job) {
-            self.early.push(Done { origin, deed });
-        }
+        self.note_deed(job, deed);
         if self.journal.is_some() {
             self.record();
         }

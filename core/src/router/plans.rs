@@ -6,18 +6,21 @@
 //! Jobs that waited before have room in any case, because they were admitted once. While as many jobs wait as may, they are
 //! kept in the *backlog*.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use slab::Slab;
 
 use super::port::{NoRoom, PortReply, Tag};
-use crate::group::{ClientKey, GroupView, NoGroup, PlanJob, PlanReply, keeper_of};
+use crate::group::{
+    ClientKey, GroupRefusal, GroupRefusalReason, GroupView, NoGroup, PlanJob, PlanReply, keeper_of,
+};
 use crate::ids::GroupId;
 use crate::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
 use crate::link::{Consumer, Doorbell, Producer};
 use crate::reply::reply_of;
 use crate::state::Origin;
+use crate::time::Time;
 
 /// A job that is sent to a planner.
 pub(crate) struct PlanSubmission {
@@ -79,7 +82,12 @@ pub(super) struct Plans {
     pending: Slab<Pending>,
     /// The number of pending jobs that may wait for capacity.
     waiting: usize,
-    backlog: VecDeque<Waiting>,
+    /// By the time since which each waits, then in order of arrival.
+    backlog: BTreeMap<(Time, u64), Waiting>,
+    /// The deadlines of the backlog.
+    deadlines: BTreeSet<(Time, (Time, u64))>,
+    /// The number of jobs that ever were in the backlog.
+    arrivals: u64,
     /// The jobs that were cancelled in the backlog.
     cancelled: Vec<Tag>,
     /// The planner that got the last job that any planner may do.
@@ -125,14 +133,44 @@ impl Plans {
         if !self.has_room_for(&job) {
             return Err(NoRoom);
         }
-        let is_resumed = matches!(job, PlanJob::Resume(..));
+        let since = if let PlanJob::Resume(since, _) = job { Some(since) } else { None };
         let job = Waiting { origin, tag, client, job };
-        if is_resumed && !(self.backlog.is_empty() && self.may_resume()) {
-            self.backlog.push_back(job);
-        } else {
-            self.send_job(job);
+        match since {
+            Some(since) if !(self.backlog.is_empty() && self.may_resume()) => {
+                self.arrivals += 1;
+                let key = (since, self.arrivals);
+                self.deadlines.extend(job.job.until().map(|until| (until, key)));
+                self.backlog.insert(key, job);
+            }
+            _ => self.send_job(job),
         }
         Ok(())
+    }
+
+    /// Takes a job out of the backlog.
+    fn take(&mut self, key: (Time, u64)) -> Waiting {
+        let waiting = self.backlog.remove(&key).expect("it is in the backlog");
+        let until = waiting.job.until().expect("what waited before may wait");
+        let was_there = self.deadlines.remove(&(until, key));
+        assert!(was_there, "each job of the backlog has a deadline");
+        waiting
+    }
+
+    /// Returns the first deadline of the jobs that no planner has yet.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|&(until, _)| until)
+    }
+
+    /// Answers the jobs that no planner has yet, and whose deadline has passed.
+    pub(super) fn end_overdue(&mut self, now: Time, mut reply: impl FnMut(Tag, PortReply)) {
+        while let Some(&(until, key)) = self.deadlines.first()
+            && until <= now
+        {
+            let tag = self.take(key).tag;
+            let refusal = GroupRefusal { infeasible: false, reason: GroupRefusalReason::NoTurn, attempts: 0 };
+            let refused = PlanReply::Group(Err(NoGroup::Refused(Box::new(refusal))));
+            reply(tag, PortReply::Plan(Box::new(refused)));
+        }
     }
 
     fn send_job(&mut self, Waiting { origin, tag, client, job }: Waiting) {
@@ -169,8 +207,9 @@ impl Plans {
 
     /// Cancels the job of `tag` if it is still in flight and was not cancelled before.
     pub(super) fn cancel(&mut self, tag: Tag) {
-        if let Some(at) = self.backlog.iter().position(|waiting| waiting.tag == tag) {
-            self.backlog.remove(at);
+        let found = self.backlog.iter().find(|(_, waiting)| waiting.tag == tag).map(|(&key, _)| key);
+        if let Some(key) = found {
+            self.take(key);
             return self.cancelled.push(tag);
         }
         let found = self.pending.iter_mut().find(|(_, pending)| pending.tag == tag);
@@ -226,8 +265,9 @@ impl Plans {
             }
         }
         while self.may_resume()
-            && let Some(waiting) = self.backlog.pop_front()
+            && let Some((&key, _)) = self.backlog.first_key_value()
         {
+            let waiting = self.take(key);
             self.send_job(waiting);
         }
         taken

@@ -162,7 +162,7 @@ pub struct Port {
     bell: Arc<Doorbell>,
     placings: Slab<Placing>,
     pub(super) waits: Waits,
-    plans: Plans,
+    pub(super) plans: Plans,
     spillbacks: u64,
     pub(super) views: PortViews,
     journal: Option<JournalPort>,

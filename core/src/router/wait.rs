@@ -133,7 +133,8 @@ impl Port {
     /// time.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.waits.deadlines.first().map(|(until, _)| until)
+        let of_waits = self.waits.deadlines.first().map(|(until, _)| until);
+        of_waits.into_iter().chain(self.plans.next_deadline()).min()
     }
 
     pub(super) fn submit_wait(&mut self, origin: Option<Origin>, tag: Tag, wait: WaitRequest, now: Time) {
@@ -344,6 +345,7 @@ impl Port {
 
     /// Ends the requests whose deadline has passed.
     pub fn end_waits(&mut self, now: Time, mut reply: impl FnMut(Tag, PortReply)) {
+        self.plans.end_overdue(now, &mut reply);
         while let Some(number) = self.waits.deadlines.due(now) {
             if let Some((tag, done)) = self.end_number(number, WaitEnd::Expired) {
                 reply(tag, done);

@@ -53,7 +53,8 @@ pub enum Deed {
     ReservationEnded(NodeId),
     /// A group was created or changed.
     GroupChanged(GroupId),
-    /// A group was removed, with this number of bundles.
+    /// A group was removed, with this number of bundles. For a request that was to create the group or to let it grow: it was
+    /// removed before.
     GroupRemoved(GroupId, u32),
     /// A statement was committed. These operations took effect, by index. The names of the nodes are filled in as with
     /// `Placed`.
@@ -119,8 +120,10 @@ pub enum WaitOutcome {
     Group(GroupId),
     /// Its deadline passed.
     Expired,
-    /// Its client cancelled it.
+    /// Its client cancelled it, or its group was removed.
     Cancelled,
+    /// It can never be placed, or its group is gone or is being changed.
+    Refused,
 }
 
 /// A change of the sessions.
@@ -150,10 +153,11 @@ pub enum KeptOutcome {
 }
 
 impl KeptOutcome {
-    /// Returns whether the request created or changed a group.
+    /// Returns whether it is known what became of a group.
     #[must_use]
     pub fn is_group(&self) -> bool {
-        matches!(self, Self::Parts(parts) if matches!(parts[..], [(_, Deed::GroupChanged(_))]))
+        let Self::Parts(parts) = self else { return false };
+        matches!(parts[..], [(_, Deed::GroupChanged(_) | Deed::GroupRemoved(..))])
     }
 }
 

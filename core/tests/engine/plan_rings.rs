@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::by_hand::{ManualClock, ask, check_all, cores, settle};
 use crate::group_bed::{engine, group_of, with_nodes};
 use wharf_core::engine::Engine;
-use wharf_core::group::{GroupSpec, NoGroup, PlanJob, PlanRejection, PlanReply, Strategy};
+use wharf_core::group::{
+    GroupRefusalReason, GroupSpec, NoGroup, PlanJob, PlanRejection, PlanReply, Strategy,
+};
 use wharf_core::ids::{GroupId, Incarnation};
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
 use wharf_core::router::{PortReply, PortRequest, Tag};
@@ -159,8 +161,12 @@ fn groups_that_waited_before_have_room_in_any_case() {
     let mut engine = bed();
     let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..group_of(cores(4), 1, Strategy::Pack) };
     let spec = Arc::new(spec);
+    let until = Time(engine.now.0 + 10_000);
+    let early = Arc::new(GroupSpec { wait_until: Some(until), ..GroupSpec::clone(&spec) });
     for tag in 0..GROUPS + MORE {
-        let job = PlanJob::CreateGroup(Arc::clone(&spec));
+        // The last one has a deadline.
+        let spec = if tag == GROUPS + MORE - 1 { &early } else { &spec };
+        let job = PlanJob::CreateGroup(Arc::clone(spec));
         let job = PortRequest::Plan(PlanJob::Resume(Time(tag), Box::new(job)));
         assert!(engine.ports[0].has_room(&job));
         engine.ports[0].submit(tag, job, engine.now).expect("room");
@@ -173,8 +179,16 @@ fn groups_that_waited_before_have_room_in_any_case() {
     assert_eq!(asked, PLANS_IN_FLIGHT_MAX as u64 - GROUPS);
     let (looks, others) = take_looks(settle(&mut engine));
     assert_eq!((looks, others.len()), (asked, 0));
+    assert_eq!(engine.ports[0].next_deadline(), Some(until));
+    engine.now = until;
+    let mut ended = Vec::new();
+    engine.ports[0].end_waits(until, |tag, reply| ended.push((tag, reply)));
+    let [(last, PortReply::Plan(reply))] = &ended[..] else { panic!("{ended:?}") };
+    let PlanReply::Group(Err(NoGroup::Refused(refusal))) = &**reply else { panic!("{reply:?}") };
+    assert_eq!((*last, &refusal.reason), (GROUPS + MORE - 1, &GroupRefusalReason::NoTurn));
+    assert_eq!(engine.ports[0].next_deadline(), Some(Time(u64::MAX)));
     // The last ones are not with the planner yet. When the first ones end, others come to it.
-    let cancelled: Vec<Tag> = (0..10).chain(GROUPS + MORE - 10..GROUPS + MORE).collect();
+    let cancelled: Vec<Tag> = (0..10).chain(GROUPS + MORE - 10..GROUPS + MORE - 1).collect();
     cancelled.iter().for_each(|&tag| engine.ports[0].cancel_plan(tag));
     assert!(!engine.ports[0].is_idle(), "there are replies");
     engine.ports[0].flush();

@@ -28,7 +28,7 @@ use crate::disk::{Disk, Event, Image};
 const CHECKPOINT_BYTES: u64 = 600;
 
 /// The number of old values that are dropped at once in these runs.
-const TRIM_STEP: u64 = 4;
+const TRIM_STEP: u64 = 2;
 
 /// The bytes of values that a start keeps for those who follow events. Each start has the next of these.
 const EVENTS_BYTES: [u64; 3] = [0, 900, 4000];

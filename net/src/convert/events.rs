@@ -21,7 +21,7 @@ use crate::protocol::{
     EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_WAIT_ENDED,
     EVENTS_PER_MESSAGE_DEFAULT, EVENTS_PER_MESSAGE_MAX, EventBody, EventGroup, EventGroupBundle, EventNode,
     EventReservation, Fault, Holding, PENDING_MAX, Pending, ReleasingBody, SESSION_CLOSED, SESSION_EVICTED,
-    SESSION_EXPIRED, WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED,
+    SESSION_EXPIRED, WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED,
 };
 
 /// Length in bytes from which the event of a node names no more claims.
@@ -88,6 +88,7 @@ pub fn event_body(event: &PendingEvent<'_>, kinds: &ResourceRegistry) -> EventBo
                 }
                 WaitOutcome::Expired => EventBody { cause: WAIT_EXPIRED, ..body },
                 WaitOutcome::Cancelled => EventBody { cause: WAIT_CANCELLED, ..body },
+                WaitOutcome::Refused => EventBody { cause: WAIT_REFUSED, ..body },
             }
         }
         Event::Effect(effect) => effect_body(effect, body, kinds),

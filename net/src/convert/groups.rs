@@ -323,6 +323,7 @@ pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
             (Reason::TopologyTooSmall, Some(bundle), placed, 0)
         }
         Why::SearchGivenUp { bundle, placed, .. } => (Reason::LimitExceeded, Some(bundle), placed, 0),
+        Why::NoTurn => (Reason::LimitExceeded, None, 0, 0),
         Why::Conflicts(_) => (Reason::Conflicted, None, 0, 0),
     };
     let message = reason.to_string();

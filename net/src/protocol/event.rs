@@ -80,8 +80,10 @@ pub const SESSION_EVICTED: u8 = 3;
 pub const WAIT_PLACED: u8 = 1;
 /// Its deadline passed.
 pub const WAIT_EXPIRED: u8 = 2;
-/// Its client cancelled it.
+/// Its client cancelled it, or its group was removed.
 pub const WAIT_CANCELLED: u8 = 3;
+/// It can never be placed, or its group is gone or is being changed.
+pub const WAIT_REFUSED: u8 = 4;
 
 /// The node was added.
 pub const CHANGED_NEW: u8 = 1;

@@ -7,6 +7,7 @@
 use wharf_core::state::WaitRecord;
 
 use super::{Entry, Parts, Session};
+use crate::protocol::Kind;
 use crate::weight::Weight;
 
 /// Bytes of a frame beyond the body of its request, at most.
@@ -32,10 +33,12 @@ impl Session {
         !self.waits.is_empty()
     }
 
-    /// Returns the requests that go on, by sequence. None of them is in progress.
+    /// Returns the requests that go on, by sequence. None of them is in progress. Groups only do `with_groups`.
     #[must_use]
-    pub fn interrupted_waits(&mut self) -> Vec<u64> {
-        let sequences: Vec<u64> = self.waits.keys().copied().collect();
+    pub fn interrupted_waits(&mut self, with_groups: bool) -> Vec<u64> {
+        let goes_on = |wait: &WaitRecord| with_groups || wait.kind == Kind::Place.number();
+        let waits = self.waits.iter().filter(|(_, wait)| goes_on(wait));
+        let sequences: Vec<u64> = waits.map(|(&sequence, _)| sequence).collect();
         let is_interrupted = |&sequence: &u64| {
             matches!(self.entry_mut(sequence), Some(Entry::Interrupted | Entry::Recovered(_, true)))
         };

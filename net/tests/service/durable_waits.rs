@@ -219,11 +219,27 @@ fn a_start_goes_on_with_groups_that_waited() {
         assert_eq!(after, records, "a clean stop has it as it was");
         records = after;
     }
+    // A start without planners keeps it for the next one.
+    let mut none = Bed::without_planners(records.clone(), NOW);
+    if let Some(key) = none.service.open_restored(&hangup, none.now) {
+        none.service.recall(key, none.now);
+        none.service.close(key, false, none.now);
+    }
+    assert_eq!(none.shared.session_records(), records);
+    // A crash came after the group was removed, and before the reply.
+    let id = GroupId { incarnation: Incarnation(1), number: 7 };
+    let outcome = |deed| KeptOutcome::Parts(vec![(0, deed)]);
+    let mut removed = records.clone();
+    removed[0].outcomes.get_mut(&WAIT).expect("it waits").outcome = outcome(Deed::GroupRemoved(id, 0));
+    let mut bed = Bed::with_full_node(removed, NOW);
+    assert!(bed.service.open_restored(&hangup, bed.now).is_none(), "nothing waits");
+    let (key, _) = bed.connect(true, Some(resume));
+    bed.create_group(key);
+    bed.write();
+    assert_eq!(bed.replies(key)[0].body::<GroupReply>().reason, Reason::Cancelled.into());
     // A crash came after the group was placed, and before its reply.
     let mut placed = records;
-    let id = GroupId { incarnation: Incarnation(1), number: 7 };
-    placed[0].outcomes.get_mut(&WAIT).expect("it waits").outcome =
-        KeptOutcome::Parts(vec![(0, Deed::GroupChanged(id))]);
+    placed[0].outcomes.get_mut(&WAIT).expect("it waits").outcome = outcome(Deed::GroupChanged(id));
     let mut bed = Bed::with_full_node(placed, NOW);
     assert!(bed.service.open_restored(&hangup, bed.now).is_none(), "nothing waits");
     let (key, _) = bed.connect(true, Some(resume));

@@ -9,7 +9,7 @@ use wharf_net::protocol::{
     EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_KINDS, EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT,
     EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_WAIT_ENDED,
     EventBody, EventGroup, EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED,
-    WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WireAllocation, WireGroup, WireSession,
+    WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED, WireAllocation, WireGroup, WireSession,
 };
 
 use super::node_view::{capacity, state_name};
@@ -52,6 +52,7 @@ fn name(event: &EventBody) -> &'static str {
         (EVENT_WAIT_ENDED, WAIT_PLACED) => "wait_placed",
         (EVENT_WAIT_ENDED, WAIT_EXPIRED) => "wait_expired",
         (EVENT_WAIT_ENDED, WAIT_CANCELLED) => "wait_cancelled",
+        (EVENT_WAIT_ENDED, WAIT_REFUSED) => "wait_refused",
         (EVENT_WAIT_ENDED, _) => "wait_ended",
         _ => "other",
     }

@@ -130,6 +130,7 @@ fn session_view(change: &SessionChange) -> Value {
                 WaitOutcome::Placed(_) | WaitOutcome::Group(_) => "placed",
                 WaitOutcome::Expired => "expired",
                 WaitOutcome::Cancelled => "cancelled",
+                WaitOutcome::Refused => "refused",
             };
             json!({ "change": "wait_ended", "session": session.to_string(), "sequence": sequence, "cause": cause })
         }

@@ -199,6 +199,7 @@ pub(super) enum WaitOutcomeRow {
     Group(WireGroup),
     Expired,
     Cancelled,
+    Refused,
 }
 
 impl WaitOutcomeRow {
@@ -208,6 +209,7 @@ impl WaitOutcomeRow {
             WaitOutcome::Group(group) => Self::Group(group.into()),
             WaitOutcome::Expired => Self::Expired,
             WaitOutcome::Cancelled => Self::Cancelled,
+            WaitOutcome::Refused => Self::Refused,
         }
     }
 
@@ -217,6 +219,7 @@ impl WaitOutcomeRow {
             Self::Group(group) => WaitOutcome::Group(group.into()),
             Self::Expired => WaitOutcome::Expired,
             Self::Cancelled => WaitOutcome::Cancelled,
+            Self::Refused => WaitOutcome::Refused,
         }
     }
 }
@@ -424,6 +427,7 @@ mod tests {
             ),
             SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Expired),
             SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Cancelled),
+            SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Refused),
             SessionChange::Answered(origin(), vec![1, 2, 3].into()),
             SessionChange::WaitAcknowledged(SESSION, 77),
         ];

@@ -21,7 +21,7 @@ use wharf_core::recovery::{Rebuild, TakenBack};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
-use super::checkpoint::{self, CheckpointWriter, ROWS};
+use super::checkpoint::{self, CheckpointWriter, HASH, ROWS};
 use super::events::EventsStart;
 use super::files::{Directory, Files, damage_of, open_database};
 use super::guard::{Handle, guarded};
@@ -387,8 +387,12 @@ impl Store {
     fn create(&self, partitions: u16) -> Result<(), redb::Error> {
         self.with(|database| {
             let transaction = begin_write(database)?;
+            let is_new = transaction.list_tables()?.next().is_none();
             if transaction.open_table(NUMBERS)?.get("format")?.is_some() {
                 return Ok(());
+            }
+            if !is_new {
+                return Err(redb::Error::Corrupted("it has no format".to_owned()));
             }
             let first = [("format", FORMAT), ("partitions", u64::from(partitions)), ("clean", 1)];
             numbers::set(&transaction, first)?;
@@ -450,7 +454,12 @@ impl Store {
         if is_clean || has_journal {
             let transaction = self.begin_read()?;
             // A store that was never stopped has no checkpoint.
-            if guarded(|| transaction.list_tables())?.any(|table| table.name() == ROWS.name()) {
+            let tables: Vec<_> = guarded(|| transaction.list_tables())?.collect();
+            let has = |name| tables.iter().any(|table| table.name() == name);
+            if has(ROWS.name()) != has(HASH.name()) {
+                return Err(damage("its rows or their hash are missing"));
+            }
+            if has(ROWS.name()) {
                 let read = checkpoint::read(&transaction, &mut state)?;
                 heads = read.heads;
                 bytes = read.bytes;

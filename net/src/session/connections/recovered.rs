@@ -4,7 +4,7 @@
 //! whole reply. If the client sends the request again, its reply is built from that. Parts that were not done are
 //! executed.
 
-use wharf_core::group::{PlanJob, StatementReport};
+use wharf_core::group::{NoGroup, PlanJob, StatementReport};
 use wharf_core::ids::{GroupId, NodeId};
 use wharf_core::link::Decision;
 use wharf_core::registrar::Catalog;
@@ -16,7 +16,7 @@ use super::ConnectionService;
 use super::input::{Asked, read_body};
 use super::operation::Parts;
 use super::questions::Asker;
-use crate::convert::{placed_reply, removed_group, reserve_reply, statement_reply};
+use crate::convert::{group_reply, placed_reply, removed_group, reserve_reply, statement_reply};
 use crate::protocol::{Fault, Kind, PlaceReply, ReleaseReply, StatementRequest};
 use crate::session::Parts as SessionParts;
 use crate::session::registrar::RegistrarRequest as Request;
@@ -45,6 +45,10 @@ impl ConnectionService {
                 }
                 deed @ Deed::Released(_) => self.answer(asker, &release_deed(&deed), now),
                 Deed::GroupChanged(group) => self.show_group(asker, group),
+                Deed::GroupRemoved(..) if matches!(kind, Kind::CreateGroup | Kind::GrowGroup) => {
+                    let removed = group_reply(&Err(NoGroup::Removed), self.port.catalog());
+                    self.answer(asker, &removed, now);
+                }
                 Deed::GroupRemoved(group, bundles) => {
                     self.answer(asker, &removed_group(&Ok((group, bundles))), now);
                 }

@@ -60,7 +60,9 @@ impl ConnectionService {
 
     /// Goes on with the requests that waited at the last connection of the session, or in an earlier start.
     pub(super) fn resume_waits(&mut self, key: ConnectionKey, now: Time) {
-        for sequence in self.connections[key].session().interrupted_waits() {
+        let has_planners = self.port.planner_count() > 0;
+        // Without planners, groups are kept for a start that has some, or until their clients ask again.
+        for sequence in self.connections[key].session().interrupted_waits(has_planners) {
             let (wait, mut done) = self.connections[key].session().resume_wait(sequence);
             let kind = Kind::from_number(wait.kind).unwrap_or(Kind::Place);
             let asker = Asker { connection: key, kind, sequence, started: now };
@@ -167,7 +169,10 @@ impl ConnectionService {
             // The wait did not end by itself. Its client asks again.
             Some(Reason::ShuttingDown) => return,
             Some(Reason::Cancelled) => WaitOutcome::Cancelled,
-            _ => WaitOutcome::Expired,
+            // A placement that waits is not refused before its deadline.
+            _ if asker.kind == Kind::Place => WaitOutcome::Expired,
+            Some(Reason::NoFitNow | Reason::Conflicted) => WaitOutcome::Expired,
+            _ => WaitOutcome::Refused,
         };
         let session = self.connections[asker.connection].session().id();
         self.changes.push(SessionChange::WaitEnded(session, asker.sequence, outcome));

@@ -52,7 +52,7 @@ pub struct Bed {
     pub service: ConnectionService,
     pub shared: Arc<SessionShared>,
     shard: ShardRunner,
-    planner: PlannerRunner,
+    planner: Option<PlannerRunner>,
     journal: JournalFeed,
 }
 
@@ -63,7 +63,12 @@ impl Bed {
 
     /// Starts at `now` with the sessions of an earlier start.
     pub fn restored(sessions: Vec<SessionRecord>, now: Time) -> Self {
-        Self::over(&StoreState::default(), sessions, now)
+        Self::over(&StoreState::default(), sessions, now, 1)
+    }
+
+    /// Starts in the same way, without planners.
+    pub fn without_planners(sessions: Vec<SessionRecord>, now: Time) -> Self {
+        Self::over(&StoreState::default(), sessions, now, 0)
     }
 
     /// Starts in the same way, with a node of one core that is in use.
@@ -96,11 +101,11 @@ impl Bed {
             units: None,
             external_id: None,
         });
-        Self::over(&state, sessions, now)
+        Self::over(&state, sessions, now, 1)
     }
 
-    fn over(state: &StoreState, sessions: Vec<SessionRecord>, now: Time) -> Self {
-        let config = EngineConfig { journal: true, planners: 1, ..EngineConfig::default() };
+    fn over(state: &StoreState, sessions: Vec<SessionRecord>, now: Time, planners: u16) -> Self {
+        let config = EngineConfig { journal: true, planners, ..EngineConfig::default() };
         let wakers = vec![Waker::noop().clone(); 2];
         let mut engine = Engine::open(state.clone(), &config, wakers).expect("the numbers are in range");
         let shared = SessionShared::new([1; 16], Incarnation(1), Settings::default(), Box::new(|| [7; 16]));
@@ -113,7 +118,7 @@ impl Bed {
             service: ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker),
             shared,
             shard: engine.runners.pop().expect("one shard"),
-            planner: engine.planners.pop().expect("one planner"),
+            planner: engine.planners.pop(),
             journal: engine.journal.take().expect("the engine notes effects"),
         }
     }
@@ -164,13 +169,13 @@ impl Bed {
     }
 
     pub fn run_planner(&mut self) {
-        self.planner.run_round(&At(self.now));
+        self.planner.as_mut().expect("one planner").run_round(&At(self.now));
         self.service.poll(self.now);
     }
 
     /// Returns the number of groups of the planner.
     pub fn groups(&self) -> usize {
-        self.planner.planner().group_count()
+        self.planner.as_ref().expect("one planner").planner().group_count()
     }
 
     /// Lets everything become durable. Returns the units.

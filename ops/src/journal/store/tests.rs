@@ -551,3 +551,40 @@ fn changed_numbers_are_refused() {
     let error = overwrite(&rich(), |t| drop(t.open_table(IDENTITY).unwrap().insert("store", other).unwrap()));
     assert!(error.to_string().contains("its numbers are not those that were written"), "{error}");
 }
+
+/// Changes the database of a store as damage could, which redb does not see after a clean stop.
+fn damaged(directory: &Path, change: impl FnOnce(&redb::WriteTransaction)) -> String {
+    let database = redb::Database::open(directory.join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    change(&transaction);
+    transaction.commit().unwrap();
+    let identity = || {
+        let transaction = database.begin_read().unwrap();
+        let table = transaction.open_table(IDENTITY).unwrap();
+        table.get("store").unwrap().unwrap().value().to_vec()
+    };
+    let before = identity();
+    drop(database);
+    let error = Store::open(directory, PARTITIONS, Durability::Os).map(drop).unwrap_err().to_string();
+    let database = redb::Database::open(directory.join(FILE)).unwrap();
+    let transaction = database.begin_read().unwrap();
+    let table = transaction.open_table(IDENTITY).unwrap();
+    assert_eq!(table.get("store").unwrap().unwrap().value(), before, "it is the same store still");
+    error
+}
+
+/// Would catch a start with empty books, or one that makes a new store of a damaged one.
+#[test]
+fn a_store_without_its_rows_or_its_format_is_damaged_and_not_new() {
+    let directory = stopped_with(&rich());
+    let error = damaged(directory.path(), |transaction| assert!(transaction.delete_table(ROWS).unwrap()));
+    assert!(error.contains("its rows or their hash are missing"), "{error}");
+    let directory = stopped_with(&rich());
+    let error = damaged(directory.path(), |transaction| {
+        transaction.open_table(NUMBERS).unwrap().remove("format").unwrap();
+    });
+    assert!(error.contains("it has no format"), "{error}");
+    let directory = stopped_with(&rich());
+    let error = damaged(directory.path(), |transaction| assert!(transaction.delete_table(NUMBERS).unwrap()));
+    assert!(error.contains("it has no format"), "{error}");
+}

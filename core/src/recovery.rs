@@ -66,6 +66,7 @@ struct Undone {
 /// The global records: everything durable that belongs to no partition.
 ///
 /// No page of a checkpoint shows them, so a checkpoint gets them from the units.
+#[derive(Clone)]
 pub struct Globals {
     incarnation: Incarnation,
     now: Time,
@@ -174,19 +175,8 @@ impl Globals {
     /// Returns a state of `partitions` that has only these records.
     #[must_use]
     pub fn state(&self, partitions: u16) -> StoreState {
-        StoreState {
-            incarnation: self.incarnation,
-            now: self.now,
-            registrar: RegistrarState {
-                next_node: self.next_node,
-                resources: self.resources.clone(),
-                removed: self.removed.iter().collect(),
-                unit_instances: self.unit_instances.clone(),
-            },
-            groups: self.groups.values().cloned().collect(),
-            sessions: self.sessions.iter().cloned().collect(),
-            ..StoreState::create(partitions)
-        }
+        let StoreState { partitions, .. } = StoreState::create(partitions);
+        StoreState { partitions, ..self.clone().into_state() }
     }
 
     /// Returns these records as a state without partitions.

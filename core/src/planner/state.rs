@@ -37,9 +37,10 @@ impl Planner {
         self.journal = Some(journal);
     }
 
-    /// Notes that the record of a group changed.
+    /// Notes that the record of a group changed. A group that is being created has none: it was not promised to anyone.
     pub(super) fn note_changed(&mut self, id: GroupId) {
-        if let Some(changed) = &mut self.changed {
+        let is_recorded = !self.groups.get(&id).is_some_and(Group::is_being_created);
+        if let Some(changed) = self.changed.as_mut().filter(|_| is_recorded) {
             changed.insert(id);
         }
     }
@@ -92,11 +93,9 @@ impl Planner {
         }
         let changed = self.changed.as_mut().filter(|changed| !changed.is_empty() || !done.is_empty())?;
         let changed = std::mem::take(changed).into_iter();
-        let groups = changed.filter_map(|id| match self.groups.get(&id) {
-            // It was not promised to anyone, and is noted again when it is.
-            Some(group) if group.is_being_created() => None,
-            Some(group) if group.is_being_removed() => Some((id, None)),
-            group => Some((id, group.map(record))),
+        let groups = changed.map(|id| {
+            let group = self.groups.get(&id).filter(|group| !group.is_being_removed());
+            (id, group.map(record))
         });
         Some(Unit { done, ..Unit::new(self.now, Changes::Groups(groups.collect())) })
     }

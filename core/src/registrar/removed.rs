@@ -15,7 +15,7 @@ use crate::state::RemovedNode;
 type Key = (Arc<str>, Arc<str>);
 
 /// The most recently removed nodes, up to a limit. Older ones are forgotten and count as new machines.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct RemovedNodes {
     by_age: BTreeMap<u64, RemovedNode>,
     /// Their ages.

@@ -283,12 +283,8 @@ impl SessionTable {
         self.sessions.get_mut(&origin.session)?.outcome(origin)
     }
 
-    /// Keeps the name of a node that is removed, for outcomes that name the node.
-    pub fn keep_name(&mut self, node: NodeId, name: &Arc<str>) {
-        self.name_nodes(|unnamed| (unnamed == node).then(|| Arc::clone(name)));
-    }
-
-    /// Keeps the names of all nodes that outcomes name. `names` has at least those that are there.
+    /// Keeps the names of nodes, for outcomes that name the nodes. Of several names of a node, the last one counts. A name that
+    /// is kept already stays.
     pub(crate) fn keep_names<'a>(&mut self, names: impl Iterator<Item = (NodeId, &'a Arc<str>)>) {
         let mut unnamed = BTreeSet::new();
         self.name_nodes(|node| {
@@ -410,9 +406,9 @@ mod tests {
         let gpus = GpuAssignment::default();
         let placement = Placement { node: NodeId(3), allocation: id, gpus, alternative: 0, units: None };
         table.note(&Done { origin: origin(1, 1), deed: Deed::Placed(placement.clone().into(), None) });
-        table.keep_name(NodeId(4), &"other".into());
-        table.keep_name(NodeId(3), &"name".into());
-        table.keep_name(NodeId(3), &"later".into());
+        for (node, name) in [(4, "other"), (3, "name"), (3, "later")] {
+            table.keep_names([(NodeId(node), &name.into())].into_iter());
+        }
         let kept = KeptOutcome::Parts(vec![(0, Deed::Placed(placement.into(), Some("name".into())))]);
         assert_eq!(table.iter().next().expect("opened").outcomes[&1].outcome, kept);
     }
@@ -432,7 +428,7 @@ mod tests {
         table.note(&Done { origin: origin(1, 1), deed: Deed::Placed(of(3, 1).into(), None) });
         let deed = Deed::Statement(statement, granted.clone(), BTreeMap::new());
         table.note(&Done { origin: origin(2, 1), deed });
-        table.keep_name(NodeId(5), &"removed".into());
+        table.keep_names([(NodeId(5), &"removed".into())].into_iter());
         let names: Vec<Arc<str>> = vec!["c".into(), "d".into(), "later".into(), "other".into()];
         table.keep_names((3..).map(NodeId).zip(&names));
         let outcomes = &table.iter().next().expect("opened").outcomes;

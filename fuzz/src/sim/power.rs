@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use wharf_core::rng::Rng;
-use wharf_ops::journal::becomes_error;
+use wharf_ops::journal::report_other_panics;
 
 use super::checkers::Verdict;
 use super::checkers::crash::{a_crash_leaves_no_half, after_units};
@@ -254,22 +254,8 @@ impl Run {
     }
 }
 
-/// Lets panics of the database over damage print nothing, as the service does.
-fn hush_guarded_panics() {
-    static HUSHED: Once = Once::new();
-    HUSHED.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !becomes_error() {
-                before(panic);
-            }
-        }));
-    });
-}
-
 /// Opens an image in which a bit is flipped that the seed chooses. Returns what became of it. `before` is what a start must
-/// come to if the last commit was not there.
-/// `None` if nothing was written.
+/// come to if the last commit was not there. `None` if nothing was written.
 pub(super) fn flip_bit(
     image: &Image,
     seed: u64,
@@ -277,7 +263,8 @@ pub(super) fn flip_bit(
     before: &Expected<'_>,
 ) -> Option<Flipped> {
     let (flipped, flip) = flip(image, seed)?;
-    hush_guarded_panics();
+    static QUIET: Once = Once::new();
+    QUIET.call_once(report_other_panics);
     let open = || match Opening::of(Disk::new(&flipped, false), false) {
         Ok((Opening { store, .. }, state)) => {
             let is_cut = store.recovery().is_cut;

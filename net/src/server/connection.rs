@@ -116,7 +116,7 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
     fault
 }
 
-/// Opens connections without a peer for sessions of the last start whose placements wait. Returns a future for each, which
+/// Opens connections without a peer for sessions of the last start whose requests wait. Returns a future for each, which
 /// serves it until its end.
 pub(super) fn open_restored(io: &Rc<Io>) -> Vec<impl Future<Output = ()> + 'static> {
     let mut restored = Vec::new();

@@ -253,7 +253,7 @@ struct Registry {
     claims: BTreeMap<SessionId, Arc<dyn Hangup>>,
     /// Woken when a session leaves its connection.
     waiting: Vec<Waker>,
-    /// Sessions of earlier starts with placements that wait. They may have been resumed meanwhile.
+    /// Sessions of earlier starts with requests that wait. They may have been resumed meanwhile.
     waits: VecDeque<SessionId>,
 }
 
@@ -328,7 +328,7 @@ impl Sessions {
         session
     }
 
-    /// Attaches a session of an earlier start, with placements that wait, to `connection`. Returns `None` if there is no
+    /// Attaches a session of an earlier start, with requests that wait, to `connection`. Returns `None` if there is no
     /// further one.
     pub(super) fn take_waiting(&self, connection: &Arc<dyn Hangup>) -> Option<Session> {
         let mut inner = lock(&self.inner);

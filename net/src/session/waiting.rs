@@ -13,6 +13,11 @@ use crate::weight::Weight;
 /// Bytes of a frame beyond the body of its request, at most.
 const FRAME_BYTES: usize = 64;
 
+/// Returns the weight of a request that waits, by its kind and length.
+pub(super) fn weight_of(wait: &WaitRecord) -> Weight {
+    Weight::of(wait.kind, wait.request.len() + FRAME_BYTES)
+}
+
 impl Session {
     /// Keeps a request that began to wait, unless its client does not acknowledge waits individually.
     pub fn keep_wait(&mut self, sequence: u64, wait: &WaitRecord) {
@@ -59,7 +64,7 @@ impl Session {
             other => panic!("sequence {sequence} is {other:?}, not interrupted"),
         };
         self.in_flight += 1;
-        self.weigh(sequence, Weight::of(wait.kind, wait.request.len() + FRAME_BYTES));
+        self.weigh(sequence, weight_of(&wait));
         (wait, parts)
     }
 }

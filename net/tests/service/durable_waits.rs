@@ -202,6 +202,18 @@ fn a_lost_connection_keeps_its_group_until_its_client_returns() {
     assert_eq!(replies[0].body::<GroupReply>().reason, Reason::NoFitNow.into());
 }
 
+/// No node could ever hold it. Would catch an event that tells of a deadline.
+#[test]
+fn a_group_that_is_refused_at_once_is_told_as_refused() {
+    let mut bed = Bed::new();
+    let (key, HelloReply { session, .. }) = bed.connect(true, None);
+    bed.create_group(key);
+    bed.run_planner();
+    let units = bed.units();
+    assert_eq!(ends(&units), [Event::WaitEnded(session.into(), WAIT, WaitOutcome::Refused)]);
+    assert_eq!(bed.replies(key)[0].body::<GroupReply>().reason, Reason::Infeasible.into());
+}
+
 #[test]
 fn a_start_goes_on_with_groups_that_waited() {
     let (_, _, resume, table) = waiting_group();

@@ -96,18 +96,8 @@ pub(super) struct ImportArgs {
     store: StoreArgs,
 }
 
-/// Leaves panics of the database over a damaged file to those who get them as errors.
-fn report_other_panics() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !journal::becomes_error() {
-            report(panic);
-        }
-    }));
-}
-
 pub(super) fn run(command: JournalCommand) -> anyhow::Result<Ended> {
-    report_other_panics();
+    journal::report_other_panics();
     match command {
         JournalCommand::Check(args) => check(&args),
         JournalCommand::Dump(args) => dump(&args),

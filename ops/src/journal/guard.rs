@@ -21,6 +21,16 @@ pub fn becomes_error() -> bool {
     IS_GUARDED.get()
 }
 
+/// Lets panics that become errors print nothing, because those who get the errors report them. Call it once per process.
+pub fn report_other_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !becomes_error() {
+            report(panic);
+        }
+    }));
+}
+
 /// Runs a call of the database. A panic is damage.
 pub(super) fn guarded<R, E: Into<redb::Error>>(
     call: impl FnOnce() -> Result<R, E>,

@@ -27,7 +27,7 @@ mod files;
 pub use files::{Directory, Files};
 mod group_row;
 mod guard;
-pub use guard::becomes_error;
+pub use guard::{becomes_error, report_other_panics};
 mod import;
 pub use import::{Imported, Portable, import, verify};
 mod log;

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::InputEnd;
 use crate::codec::{
-    FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
+    BodyError, FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
     encode_frame, split_extensions,
 };
 use crate::protocol::{Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Reason};
@@ -81,6 +81,12 @@ pub(super) fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
     frame
 }
 
+/// Returns the fault for a body that cannot be read.
+pub(super) fn body_fault(error: BodyError) -> Fault {
+    let message = error.to_string();
+    Fault::of_field(Reason::MalformedBody, error.field, message)
+}
+
 /// Reads the version, body and extensions of a frame.
 pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fault> {
     let frame = &asked.frame;
@@ -92,10 +98,7 @@ pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fau
         return Err(Fault::new(Reason::UnknownVersion, message));
     }
     let malformed = |message: String| Fault::new(Reason::MalformedBody, message);
-    let (body, taken) = decode_body::<T>(frame.payload).map_err(|error| {
-        let message = error.to_string();
-        Fault::of_field(Reason::MalformedBody, error.field, message)
-    })?;
+    let (body, taken) = decode_body::<T>(frame.payload).map_err(body_fault)?;
     let extensions = split_extensions(header, &frame.payload[taken..]).map_err(malformed)?;
     let acknowledged = extensions.iter().find(|extension| extension.tag == EXTENSION_ACKNOWLEDGED);
     // The extension is ignorable, so an unreadable one is ignored.

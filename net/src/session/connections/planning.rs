@@ -9,13 +9,13 @@ use wharf_core::router::{PortRequest, WaitEnd};
 use wharf_core::state::WaitRecord;
 use wharf_core::time::Time;
 
-use super::input::{Asked, read_body};
+use super::input::{Asked, body_fault, read_body};
 use super::operation::{Complete, Operation, Parts, cut_units};
 use super::placing::{Learning, Submission};
 use super::questions::Asker;
 use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled, stopped};
-use crate::codec::{BodyError, decode_body, encode_body};
+use crate::codec::{decode_body, encode_body};
 use crate::convert::{
     bundles, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit, removed_group,
     statement, statement_reply, wait_until,
@@ -25,7 +25,7 @@ use crate::protocol::{
     CreateGroupRequest, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsRequest,
     MODE_WAIT_UNTIL, Reason, RemoveGroupRequest, ShrinkGroupRequest, StatementReply, StatementRequest,
 };
-use crate::weight::Weight;
+use crate::session::waiting::weight_of;
 
 /// Returns the number of bundles that a request names.
 fn bundle_count(request: &CreateGroupRequest) -> usize {
@@ -201,18 +201,14 @@ impl ConnectionService {
     /// # Errors
     /// Returns a fault if the request cannot be read.
     pub(super) fn resume_group(&mut self, asker: Asker, wait: &WaitRecord) -> Result<(), Fault> {
-        let weight = Weight::of(wait.kind, wait.request.len());
+        let weight = weight_of(wait);
         let connection = &mut self.connections[asker.connection];
-        let malformed = |error: BodyError| {
-            let message = error.to_string();
-            Fault::of_field(Reason::MalformedBody, error.field, message)
-        };
         if asker.kind == Kind::GrowGroup {
             connection.expects_group(asker.sequence, weight, GROUP_BUNDLES_MAX);
-            let (request, _) = decode_body(&wait.request).map_err(malformed)?;
+            let (request, _) = decode_body(&wait.request).map_err(body_fault)?;
             self.grow_group(asker, request, Some(wait.since));
         } else {
-            let (request, _) = decode_body(&wait.request).map_err(malformed)?;
+            let (request, _) = decode_body(&wait.request).map_err(body_fault)?;
             connection.expects_group(asker.sequence, weight, bundle_count(&request));
             self.create_group(asker, request, Some(wait.since));
         }

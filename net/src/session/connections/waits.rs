@@ -16,6 +16,7 @@ use wharf_core::state::{SessionChange, SessionEnd, WaitOutcome, WaitRecord};
 use wharf_core::time::Time;
 
 use super::connection::Connection;
+use super::input::body_fault;
 use super::operation::{Complete, Operation, Parts};
 use super::recovered::deed_reply;
 use super::{Asker, ConnectionKey, ConnectionService};
@@ -64,7 +65,7 @@ impl ConnectionService {
         // Without planners, groups are kept for a start that has some, or until their clients ask again.
         for sequence in self.connections[key].session().interrupted_waits(has_planners) {
             let (wait, mut done) = self.connections[key].session().resume_wait(sequence);
-            let kind = Kind::from_number(wait.kind).unwrap_or(Kind::Place);
+            let kind = Kind::from_number(wait.kind).expect("only requests of known kinds wait");
             let asker = Asker { connection: key, kind, sequence, started: now };
             if let Some((_, deed)) = done.pop() {
                 // It was placed, and nobody was told.
@@ -84,10 +85,7 @@ impl ConnectionService {
         if asker.kind != Kind::Place {
             return self.resume_group(asker, wait);
         }
-        let (request, _) = decode_body(&wait.request).map_err(|error| {
-            let message = error.to_string();
-            Fault::of_field(Reason::MalformedBody, error.field, message)
-        })?;
+        let (request, _) = decode_body(&wait.request).map_err(body_fault)?;
         self.wait_for_place(asker, request, Some(wait.since));
         Ok(())
     }

@@ -7,7 +7,7 @@ use wharf_core::rng::Rng;
 use super::*;
 use crate::journal::check::check_files;
 use crate::journal::files::{Directory, Files};
-use crate::journal::guard::becomes_error;
+use crate::journal::guard::report_other_panics;
 use crate::journal::overlay::Overlay;
 
 /// The appends of the store.
@@ -74,14 +74,7 @@ fn assert_says_the_remedy(name: &str, error: &str) {
 /// Panics that become errors are not printed, because there are many.
 fn quiet_guarded_panics() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let report = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !becomes_error() {
-                report(panic);
-            }
-        }));
-    });
+    ONCE.call_once(report_other_panics);
 }
 
 /// Returns the directory of a store whose checkpoint covers the first half of the appends.

@@ -42,6 +42,7 @@ struct Inner {
     /// The number of changes and syncs until the disk fails.
     fails_in: Option<u64>,
     has_failed: bool,
+    is_gone: bool,
 }
 
 /// A disk. Its clones are the same disk.
@@ -73,6 +74,11 @@ impl Disk {
     /// have been done.
     pub fn fail_in(&self, operations: u64) {
         self.lock().fails_in = Some(operations);
+    }
+
+    /// Lets everything fail from now on, reads too.
+    pub fn remove(&self) {
+        self.lock().is_gone = true;
     }
 
     /// Takes back a failure that was ordered and has not happened.
@@ -130,8 +136,13 @@ impl Inner {
         }
     }
 
+    fn reach(&self) -> io::Result<()> {
+        if self.is_gone { Err(io::Error::other("the disk was removed")) } else { Ok(()) }
+    }
+
     /// Counts an operation. Returns an error if the disk fails in it.
     fn count(&mut self) -> io::Result<()> {
+        self.reach()?;
         if self.has_failed {
             return Err(io::Error::other("the disk has failed"));
         }
@@ -224,6 +235,7 @@ impl StorageBackend for OpenFile {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let inner = self.disk.lock();
+        inner.reach()?;
         let content = &inner.contents[self.file];
         if offset + out.len() as u64 > content.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -266,11 +266,10 @@ pub(super) fn flip_bit(
     static QUIET: Once = Once::new();
     QUIET.call_once(report_other_panics);
     let open = || match Opening::of(Disk::new(&flipped, false), false) {
-        Ok((Opening { store, .. }, state)) => {
+        Ok((Opening { disk, store, .. }, state)) => {
             let is_cut = store.recovery().is_cut;
-            // It is not closed. The database would write to pages that it did not read so far, and two panics over one that is
-            // damaged end the process.
-            std::mem::forget(store);
+            // Its close would read pages that no start reads, and two panics over one that is damaged end the process.
+            disk.remove();
             CameTo::Read { state: Box::new(state), is_cut }
         }
         Err(error) => CameTo::Refused(error.to_string()),

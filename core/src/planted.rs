@@ -97,6 +97,8 @@ pub enum PlantedBug {
     EffectForgotten,
     /// What a request of a client has done is left out of the unit of its effect.
     OutcomeNotJournaled,
+    /// A creation of a group that was done before a crash is done again when its client asks again (checked in wharf-net).
+    GroupCreatedAgain,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
 }

@@ -157,8 +157,18 @@ fn the_simulator_finds_bugs_of_the_journal() {
             "a_start_keeps_the_outcomes",
         ],
     );
-    finds(PlantedBug::EffectForgotten, &["a_crash_leaves_no_half"]);
+    finds(PlantedBug::EffectForgotten, &["a_crash_leaves_no_half", "a start finds what no crash leaves"]);
     finds(PlantedBug::OutcomeNotJournaled, &["a_start_keeps_the_outcomes"]);
+    // Two groups were made for one request, and the caller knows one of them. Or the second one has no room.
+    finds(
+        PlantedBug::GroupCreatedAgain,
+        &[
+            "everything_is_somebodys",
+            "planners_keep_what_callers_know",
+            "a_crash_keeps_the_groups",
+            "one_outcome_per_request",
+        ],
+    );
 }
 
 /// Power is lost at many moments of a few runs, and the sync is left out of them.

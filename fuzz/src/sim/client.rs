@@ -3,9 +3,11 @@
 //! This is the oracle on the caller's side. It trusts only frames that reached it. A request without a reply
 //! may have been done or not. A request that was answered must get the same answer forever.
 
+mod groups;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::ids::{AllocationId, NodeId, SessionId};
+use wharf_core::ids::{AllocationId, GroupId, NodeId, SessionId};
 use wharf_net::codec::{
     Extension, FLAG_ERROR, FLAG_EXTENSIONS, FrameRef, HEADER_BYTES, Header, decode_body, decode_frame,
     encode_body, encode_frame,
@@ -18,6 +20,7 @@ use wharf_net::protocol::{
 use super::checkers::Verdict;
 use super::checkers::outcomes::Acknowledged;
 use super::checkers::promises::Promise;
+use super::checkers::sessions::is_same_answer;
 use super::server::framed;
 
 /// The number of waits that a request acknowledges.
@@ -40,8 +43,24 @@ pub(super) enum Asked {
     Beat,
     /// The renewal of leases.
     Renew,
+    /// The creation of a group, and whether it may wait.
+    Create { waits: bool },
+    /// The growth of a group by this many bundles, and whether it may wait.
+    Grow { group: GroupId, by: usize, waits: bool },
+    /// The removal of a group.
+    Remove(GroupId),
     /// A command about nodes or reservations.
     Operate,
+}
+
+impl Asked {
+    /// Returns whether the request may wait.
+    pub(super) fn waits(&self) -> bool {
+        matches!(
+            self,
+            Self::Place { waits: true } | Self::Create { waits: true } | Self::Grow { waits: true, .. }
+        )
+    }
 }
 
 /// A request without a reply.
@@ -86,6 +105,8 @@ pub(super) struct Client {
     pub(super) promised: BTreeMap<AllocationId, Promise>,
     /// Allocations that the client was told have ended.
     pub(super) ended: BTreeSet<AllocationId>,
+    /// The groups that it was told of and has not asked to remove.
+    pub(super) groups: BTreeSet<GroupId>,
     /// For each released allocation, the number of release requests and whether the allocation was promised.
     released: BTreeMap<AllocationId, (u32, bool)>,
     /// Promised allocations that were unknown when they were released. Their node must be gone.
@@ -112,6 +133,7 @@ impl Client {
             cancelled: BTreeSet::new(),
             promised: BTreeMap::new(),
             ended: BTreeSet::new(),
+            groups: BTreeSet::new(),
             released: BTreeMap::new(),
             missed: Vec::new(),
             doubtful: BTreeSet::new(),
@@ -186,10 +208,16 @@ impl Client {
 
     /// Returns the session and sequence of each request that waits.
     pub(super) fn waits(&self) -> impl Iterator<Item = (SessionId, u64)> {
-        let waits = self.pending.iter().filter(|(_, pending)| pending.asked == Asked::Place { waits: true });
+        let waits = self.pending.iter().filter(|(_, pending)| pending.asked.waits());
         self.session
             .into_iter()
             .flat_map(move |(session, _)| waits.clone().map(move |(&at, _)| (session, at)))
+    }
+
+    /// Returns the number of groups, and of growths of one, that wait.
+    pub(super) fn waiting_groups(&self) -> usize {
+        let is_of_group = |asked: &Asked| !matches!(asked, Asked::Place { .. });
+        self.pending.values().filter(|pending| pending.asked.waits() && is_of_group(&pending.asked)).count()
     }
 
     /// Returns the sequence below which every request is answered.
@@ -256,20 +284,24 @@ impl Client {
             let (fault, _) = decode_body::<Fault>(frame.payload).map_err(|error| error.to_string())?;
             // The node that it names may have been removed meanwhile.
             let names_a_node = matches!(pending.asked, Asked::Adopt | Asked::Operate);
-            if names_a_node && fault.reason == Reason::UnknownNode.into() {
+            let is_of_group =
+                matches!(pending.asked, Asked::Create { .. } | Asked::Grow { .. } | Asked::Remove(_));
+            if names_a_node && fault.reason == Reason::UnknownNode.into()
+                || is_of_group && fault.reason == Reason::NotServed.into()
+            {
                 self.answered.insert(sequence, bytes.to_vec());
                 return Ok(());
             }
             return Err(format!("request {sequence} ({:?}) was answered with {fault}", pending.asked));
         }
         self.answered.insert(sequence, bytes.to_vec());
+        if pending.asked.waits() {
+            self.waited.push(sequence);
+            let passed = self.waited.len().saturating_sub(WAITED_MAX);
+            self.waited.drain(..passed);
+        }
         match pending.asked {
             Asked::Place { waits } => {
-                if waits {
-                    self.waited.push(sequence);
-                    let passed = self.waited.len().saturating_sub(WAITED_MAX);
-                    self.waited.drain(..passed);
-                }
                 let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|e| e.to_string())?;
                 self.handle_placed(&reply, waits)
             }
@@ -305,6 +337,9 @@ impl Client {
                 }
                 Ok(())
             }
+            Asked::Create { waits } => self.handle_created(frame, waits),
+            Asked::Grow { group, by, waits } => self.handle_grown(frame, group, by, waits),
+            Asked::Remove(group) => self.handle_removed(frame, group),
             Asked::Operate | Asked::Renew => Ok(()),
         }
     }
@@ -325,7 +360,7 @@ impl Client {
         let Some(first) = self.answered.get(&sequence) else {
             return Err(format!("a reply to request {sequence}, which was never made"));
         };
-        if first == bytes {
+        if is_same_answer(first, bytes) {
             return Ok(());
         }
         let stale = decode_body::<Fault>(frame.payload)

@@ -6,7 +6,7 @@ use super::checkers::rest::everything_is_answered;
 use super::checkers::sessions::cancels_are_kept;
 use super::checkers::waiting::nothing_waits_that_would_fit;
 use super::checkers::{Verdict, named};
-use super::client::{Asked, Client, Role};
+use super::client::{Client, Role};
 use super::network::Towards;
 use super::script;
 use super::world::World;
@@ -45,6 +45,12 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     named("all_or_none", world.statements.all_or_none())?;
     world.check_owners()?;
     world.check_groups()?;
+    // Without a planner, groups wait for the next start.
+    if world.has_planners() {
+        let open = world.clients.iter().map(Client::waiting_groups).sum();
+        let what = "groups wait past their deadlines";
+        named("everything_is_answered", everything_is_answered(open, what))?;
+    }
     world.settle_follower()?;
     let waits = world.clients.iter().flat_map(Client::waits);
     let waiting = waits.filter_map(|(session, sequence)| world.server.placing(session, sequence));
@@ -108,7 +114,7 @@ fn answer_all(world: &mut World<'_>) -> Verdict {
         if is_answered(world) {
             return Ok(());
         }
-        if world.is_replacing() || !world.gangs.is_idle() {
+        if world.is_replacing() || !world.gangs.is_idle() || world.server.under_way() > 0 {
             // Blocking holds end with their deadlines, including those that nobody will decide. A job of a
             // group whose ticket meets such a hold is answered afterwards.
             world.pass(REPLACING);
@@ -138,7 +144,7 @@ fn answer_all(world: &mut World<'_>) -> Verdict {
 fn is_answered(world: &World<'_>) -> bool {
     let all = world.clients.iter().all(|client| {
         let mut pending = client.pending.values();
-        client.connection.is_some() && pending.all(|p| p.asked == Asked::Place { waits: true })
+        client.connection.is_some() && pending.all(|pending| pending.asked.waits())
     });
     all && world.server.under_way() == 0
         && world.coordinator.is_idle()
@@ -168,6 +174,14 @@ fn give_back(world: &mut World<'_>) -> Verdict {
     for at in 0..world.clients.len() {
         while let Some(frame) = script::release(&mut world.clients[at], &mut world.choices) {
             if let Some(connection) = world.clients[at].connection {
+                world.network.send(connection, Towards::Server, frame);
+            }
+        }
+    }
+    for client in &mut world.clients {
+        for group in client.groups.clone() {
+            let frame = client.ask_removal(group);
+            if let Some(connection) = client.connection {
                 world.network.send(connection, Towards::Server, frame);
             }
         }

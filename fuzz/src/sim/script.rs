@@ -23,12 +23,18 @@ const OPEN_MAX: usize = 8;
 const INCARNATION_NEVER: u32 = 1 << 20;
 
 /// Returns the frame of the client's next action: a new request, or a repetition of one in flight.
-pub(super) fn next_frame(client: &mut Client, choices: &mut Choices<'_>, now: Time) -> Option<Vec<u8>> {
+pub(super) fn next_frame(
+    client: &mut Client,
+    choices: &mut Choices<'_>,
+    now: Time,
+    asks_for_groups: bool,
+) -> Option<Vec<u8>> {
     let open: Vec<u64> = client.pending.keys().copied().collect();
     if open.len() >= OPEN_MAX || (!open.is_empty() && choices.one_in(4)) {
         return client.frame(*choices.pick(&open));
     }
     match client.role {
+        Role::User if asks_for_groups && choices.one_in(6) => client.ask_about_groups(choices, now),
         Role::User => user(client, choices, now),
         Role::Operator => operator(client, choices),
         Role::Agent { .. } => agent(client, choices),
@@ -128,7 +134,7 @@ fn ask_release(client: &mut Client, id: AllocationId) -> Vec<u8> {
 }
 
 fn cancel(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
-    let waits = client.pending.iter().filter(|(_, p)| p.asked == Asked::Place { waits: true });
+    let waits = client.pending.iter().filter(|(_, pending)| pending.asked.waits());
     let waits: Vec<u64> = waits.map(|(&sequence, _)| sequence).collect();
     (!waits.is_empty()).then(|| ask_cancel(client, *choices.pick(&waits)))
 }

@@ -3,6 +3,7 @@
 //! Bytes go in and out without sockets. The server's oracle records the first outcome of each request. Every
 //! later reply to the same request must be the same.
 
+mod groups;
 mod sent;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,8 @@ use super::checkers::sessions::{Outcomes, credits_are_kept, newest_connection_is
 use super::checkers::waiting::Offers;
 use super::facts::Facts;
 use super::network::Network;
+use groups::SessionGroups;
+pub(super) use groups::is_of_session;
 
 /// The number of questions that are passed on to the registrar at once.
 const QUESTIONS_MAX: usize = 64;
@@ -118,6 +121,8 @@ pub(super) struct Server {
     placing: BTreeMap<(SessionId, u64), (PlacementRequest, Offers)>,
     /// Placements that waited in an earlier start, and wait on.
     waited_before: BTreeSet<(SessionId, u64)>,
+    /// The groups of clients, and their requests about groups.
+    pub(super) groups: SessionGroups,
     /// Requests that earlier starts decided. Their replies tell nothing of this start.
     decided_before: BTreeSet<(SessionId, u64)>,
     /// Peers take replies only when they are let.
@@ -183,6 +188,7 @@ impl Server {
             replies: Replies::default(),
             placing: BTreeMap::new(),
             waited_before,
+            groups: SessionGroups::default(),
             decided_before,
             is_slow: false,
             questions: Vec::new(),
@@ -200,6 +206,11 @@ impl Server {
             let Some(key) = self.fronts[front].open_restored(&hangup, now) else { return };
             self.last_connection = number;
             let session = self.fronts[front].session_id(key);
+            // Without planners, groups wait for the next start, and nothing is in progress.
+            if self.fronts[front].is_settled(key) && self.fronts[front].take_output(key).bytes.is_empty() {
+                self.fronts[front].close(key, false, now);
+                continue;
+            }
             let link = Link {
                 front,
                 key,
@@ -223,6 +234,7 @@ impl Server {
     pub(super) fn continue_outcomes(&mut self, before: &mut Self, facts: &[Facts]) {
         self.outcomes = std::mem::take(&mut before.outcomes);
         self.replies = std::mem::take(&mut before.replies);
+        self.groups = std::mem::take(&mut before.groups);
         for (request, (placement, _)) in std::mem::take(&mut before.placing) {
             if self.waited_before.contains(&request) {
                 let offers = Offers::new(&placement, facts.iter());
@@ -298,6 +310,19 @@ impl Server {
             let offers = Offers::new(&placement, facts.iter());
             self.placing.insert(request, (placement, offers));
         }
+    }
+
+    /// Notes a request about groups whose frame is about to arrive, unless it was answered.
+    pub(super) fn expect_group(&mut self, number: u64, frame: &FrameRef<'_>) {
+        let Some(link) = self.links.get(&number) else { return };
+        let Some(session) = link.session else { return };
+        let request = (session, frame.header.sequence);
+        if self.decided_before.contains(&request) || self.outcomes.has(request) {
+            return;
+        }
+        let defaults = self.fronts[link.front].placement_defaults(link.key);
+        let port = &mut self.fronts[link.front].port;
+        self.groups.expect(request, frame, port.catalog(), defaults);
     }
 
     /// The service notices that a connection is lost, unless it knows already.

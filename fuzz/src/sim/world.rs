@@ -346,7 +346,8 @@ impl<'a> World<'a> {
             let front = self.choices.place(self.server.fronts.len());
             return self.connect(at, front);
         };
-        if let Some(frame) = super::script::next_frame(client, &mut self.choices, self.now) {
+        let asks_for_groups = self.asks_for_groups;
+        if let Some(frame) = super::script::next_frame(client, &mut self.choices, self.now, asks_for_groups) {
             self.trace.line(format_args!("client {at} sends {} bytes", frame.len()));
             self.network.send(connection, Towards::Server, frame);
         }
@@ -411,6 +412,8 @@ impl<'a> World<'a> {
         }
         if frame.header.kind == Kind::Place.number() {
             self.server.expect_placement(connection, frame, &self.facts);
+        } else {
+            self.server.expect_group(connection, frame);
         }
         self.server.receive(connection, rest, &mut self.network, self.now);
         self.handle_events()

@@ -47,6 +47,9 @@ pub const GROUP_PLACED: u8 = 3;
 /// Bundles were lost with their nodes, released or evicted, and fewer than the minimum are left. They are
 /// placed again.
 pub const GROUP_DEGRADED: u8 = 4;
+/// The request was done before a crash, and this start of the service has no planners to show its group. Only the id is
+/// set. A status request shows the rest once the service has planners.
+pub const GROUP_NOT_SHOWN: u8 = 5;
 
 bodies! {
     /// [`GroupId`](wharf_core::ids::GroupId) on the wire.

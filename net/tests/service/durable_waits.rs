@@ -10,7 +10,7 @@ use wharf_core::journal::{Changes, Event, Unit};
 use wharf_core::state::{Deed, KeptOutcome, SessionChange, SessionEnd, SessionTable, WaitOutcome};
 use wharf_core::time::Time;
 use wharf_net::limits::SESSION_KEPT_FOR_DEFAULT;
-use wharf_net::protocol::{GroupReply, HelloReply, PlaceReply, Reason, Resume};
+use wharf_net::protocol::{GROUP_NOT_SHOWN, GroupBody, GroupReply, HelloReply, PlaceReply, Reason, Resume};
 use wharf_net::session::connections::{ConnectionKey, InputEnd};
 use wharf_net::session::shared::Hangup;
 
@@ -252,6 +252,14 @@ fn a_start_goes_on_with_groups_that_waited() {
     // A crash came after the group was placed, and before its reply.
     let mut placed = records;
     placed[0].outcomes.get_mut(&WAIT).expect("it waits").outcome = outcome(Deed::GroupChanged(id));
+    // Without planners, its client learns its id.
+    let mut none = Bed::without_planners(placed.clone(), NOW);
+    let (key, _) = none.connect(true, Some(resume));
+    none.create_group(key);
+    none.write();
+    let shown = none.replies(key)[0].body::<GroupReply>();
+    let body = GroupBody { id: id.into(), state: GROUP_NOT_SHOWN, ..GroupBody::default() };
+    assert_eq!(shown, GroupReply { group: Some(body), ..GroupReply::default() });
     let mut bed = Bed::with_full_node(placed, NOW);
     assert!(bed.service.open_restored(&hangup, bed.now).is_none(), "nothing waits");
     let (key, _) = bed.connect(true, Some(resume));

@@ -184,7 +184,8 @@ fn numbers_of_groups_and_statements_never_change_their_meaning() {
     let strategies = [STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD];
     assert_eq!(strategies, [0, 1, 2, 3]);
     assert_eq!([TOPOLOGY_PACK, TOPOLOGY_STRICT_PACK, TOPOLOGY_SPREAD], [1, 2, 3]);
-    assert_eq!([GROUP_WAITING, GROUP_COMMITTING, GROUP_PLACED, GROUP_DEGRADED], [1, 2, 3, 4]);
+    let states = [GROUP_WAITING, GROUP_COMMITTING, GROUP_PLACED, GROUP_DEGRADED, GROUP_NOT_SHOWN];
+    assert_eq!(states, [1, 2, 3, 4, 5]);
     assert_eq!([OPERATION_ALLOCATE, OPERATION_PIPELINE, OPERATION_EVICT], [1, 2, 3]);
     assert_eq!([CONFLICT_DETECTION_FINE, CONFLICT_DETECTION_COARSE], [0, 1]);
     assert_eq!([COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL], [0, 1]);

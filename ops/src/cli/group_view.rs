@@ -5,8 +5,8 @@ use wharf_core::group::Strategy;
 use wharf_core::ids::{AllocationId, GroupId, StatementId};
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
-    BundleBody, ConflictBody, GROUP_COMMITTING, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody,
-    GroupRefusalBody, GroupReply, GroupSummary, RemoveGroupReply, TOPOLOGY_PACK, TOPOLOGY_SPREAD,
+    BundleBody, ConflictBody, GROUP_COMMITTING, GROUP_DEGRADED, GROUP_NOT_SHOWN, GROUP_PLACED, GROUP_WAITING,
+    GroupBody, GroupRefusalBody, GroupReply, GroupSummary, RemoveGroupReply, TOPOLOGY_PACK, TOPOLOGY_SPREAD,
     TOPOLOGY_STRICT_PACK, TopologyBody,
 };
 
@@ -23,6 +23,7 @@ fn state_name(number: u8) -> &'static str {
         GROUP_COMMITTING => "committing",
         GROUP_PLACED => "placed",
         GROUP_DEGRADED => "degraded",
+        GROUP_NOT_SHOWN => "not shown, because this service has no planners",
         _ => "unknown",
     }
 }

@@ -147,6 +147,15 @@ pub struct UndecidedGroups {
     pub shrunk: BTreeSet<GroupId>,
 }
 
+impl UndecidedGroups {
+    /// Returns whether somebody asked for a group like this one.
+    #[must_use]
+    pub fn has_asked_for(&self, spec: &GroupSpec) -> bool {
+        let waits_no_more = |spec: &GroupSpec| GroupSpec { wait_until: None, ..spec.clone() };
+        self.created.iter().any(|asked| waits_no_more(asked) == waits_no_more(spec))
+    }
+}
+
 /// Checks that the groups that callers were told of are there, with their bundles, and no other ones. `known` has the
 /// bundles of each.
 ///
@@ -167,11 +176,8 @@ pub fn a_crash_keeps_the_groups(
             format!("group {id} has bundles {bundles:?}, and after a crash {indexes:?}")
         })?;
     }
-    let waits_no_more = |spec: &GroupSpec| GroupSpec { wait_until: None, ..spec.clone() };
     for group in groups.iter().filter(|group| !known.contains_key(&group.id)) {
-        let mut created = undecided.created.iter();
-        let asked = created.any(|asked| waits_no_more(asked) == waits_no_more(&group.spec));
-        ensure(asked, || format!("nobody asked for {group:?}"))?;
+        ensure(undecided.has_asked_for(&group.spec), || format!("nobody asked for {group:?}"))?;
     }
     Ok(())
 }

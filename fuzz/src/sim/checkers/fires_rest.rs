@@ -193,6 +193,7 @@ const FIRES: &[(&str, fn())] = &[
     ("bundles_are_of_groups", fires_groups::a_bundle_of_no_group),
     ("claims_become_what_they_claim", fires_groups::a_claim_that_comes_or_goes_by_itself),
     ("coarse_goes_by_versions", fires_groups::a_coarse_operation_on_another_version),
+    ("groups_have_one_request", sessions::tests::a_group_of_two_requests),
     ("cancels_are_kept", sessions::tests::a_wait_that_outlives_its_cancellation),
     ("credits_are_kept", sessions::tests::a_request_beyond_the_limit),
     ("comes_to_rest", an_engine_that_goes_on_for_ever),

@@ -90,6 +90,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "grants_name_their_view",
     "groups_are_as_asked",
     "groups_go_whole",
+    "groups_have_one_request",
     "groups_keep_their_rules",
     "groups_are_in_the_books",
     "index_agrees_with_table",

@@ -12,7 +12,9 @@ use wharf_core::ids::SessionId;
 use wharf_core::request::Placement;
 use wharf_core::state::{Deed, KeptOutcome, SessionRecord};
 use wharf_net::codec::{FLAG_ERROR, decode_body, decode_frame};
-use wharf_net::protocol::{FRAME_BYTES_MAX, Kind, PlaceReply, ReleaseReply};
+use wharf_net::protocol::{
+    FRAME_BYTES_MAX, GroupReply, Kind, PlaceReply, Reason, ReleaseReply, RemoveGroupReply,
+};
 
 use super::{Verdict, ensure};
 
@@ -156,6 +158,18 @@ fn leads_to(outcome: &KeptOutcome, frame: &[u8]) -> bool {
         (Kind::Release, [(0, Deed::Released(inside))]) => {
             let (reply, _) = decode_body::<ReleaseReply>(decoded.payload).expect("a body that was sent");
             reply.reason.is_done() && reply.inside_ended == *inside
+        }
+        (Kind::CreateGroup | Kind::GrowGroup, [(0, Deed::GroupChanged(id))]) => {
+            let (reply, _) = decode_body::<GroupReply>(decoded.payload).expect("a body that was sent");
+            reply.group.is_some_and(|group| group.id == (*id).into())
+        }
+        (Kind::CreateGroup | Kind::GrowGroup, [(0, Deed::GroupRemoved(..))]) => {
+            let (reply, _) = decode_body::<GroupReply>(decoded.payload).expect("a body that was sent");
+            reply.reason == Reason::Cancelled.into()
+        }
+        (Kind::RemoveGroup, [(0, Deed::GroupRemoved(_, ended))]) => {
+            let (reply, _) = decode_body::<RemoveGroupReply>(decoded.payload).expect("a body that was sent");
+            reply.reason.is_done() && reply.bundles_ended == *ended
         }
         // The reply to each other request is recorded whole.
         _ => false,

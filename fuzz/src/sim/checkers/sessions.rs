@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::ids::SessionId;
+use wharf_core::ids::{GroupId, SessionId};
 use wharf_core::state::SessionRecord;
-use wharf_net::protocol::{Fault, Reason};
+use wharf_net::codec::{FLAG_ERROR, decode_body, decode_frame};
+use wharf_net::protocol::{FRAME_BYTES_MAX, Fault, GroupReply, Kind, Reason};
 
 use super::{Verdict, ensure};
 
@@ -34,8 +35,43 @@ impl Outcomes {
     /// Returns both frames if the request had another outcome before.
     pub fn check(&self, request: Request, frame: &[u8]) -> Verdict {
         let first = self.0.get(&request).map(Vec::as_slice);
-        ensure(first == Some(frame), || format!("{request:?} had the outcome {first:?}, and now {frame:?}"))
+        ensure(first.is_some_and(|first| is_same_answer(first, frame)), || {
+            format!("{request:?} had the outcome {first:?}, and now {frame:?}")
+        })
     }
+}
+
+/// Returns whether two frames are the same answer. The reply to a request about a group shows the group as it is at that time,
+/// so after a crash it is the same if it names the same group, or says that the group is gone.
+///
+/// # Panics
+/// If a frame is damaged.
+#[must_use]
+pub fn is_same_answer(first: &[u8], again: &[u8]) -> bool {
+    let group = |frame: &[u8]| {
+        let frame = decode_frame(frame, FRAME_BYTES_MAX).ok().flatten().expect("a whole frame");
+        let kind = Kind::from_number(frame.header.kind);
+        let is_of_group = matches!(kind, Some(Kind::CreateGroup | Kind::GrowGroup));
+        let reply = (is_of_group && frame.header.flags & FLAG_ERROR == 0)
+            .then(|| decode_body::<GroupReply>(frame.payload).expect("a whole body").0);
+        reply.map(|reply| (frame.header.sequence, reply.group.map(|group| group.id), reply.reason))
+    };
+    first == again
+        || match (group(first), group(again)) {
+            (Some((of, Some(shown), _)), Some((sequence, now, reason))) => {
+                let is_gone = now.is_none() && reason == Reason::UnknownGroup.into();
+                of == sequence && (now == Some(shown) || is_gone)
+            }
+            _ => false,
+        }
+}
+
+/// Checks that no group was created by two requests.
+///
+/// # Errors
+/// Returns both requests.
+pub fn groups_have_one_request(group: GroupId, first: Request, now: Request) -> Verdict {
+    ensure(first == now, || format!("group {group} was created by {first:?}, and by {now:?}"))
 }
 
 /// Checks that no more requests of a connection are in progress than its server's limit, without waits.
@@ -100,7 +136,10 @@ pub fn cancels_are_kept(waiting: &BTreeSet<u64>, cancelled: &BTreeSet<u64>) -> V
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::sim::server::framed;
     use wharf_core::ids::Incarnation;
+    use wharf_net::codec::Header;
+    use wharf_net::protocol::{GROUP_DEGRADED, GROUP_PLACED, GroupBody, WireGroup};
 
     #[test]
     pub fn a_hello_that_is_refused() {
@@ -146,6 +185,41 @@ pub mod tests {
         assert_eq!(outcomes.check((session, 1), b"done"), Ok(()));
         assert!(outcomes.check((session, 1), b"refused").is_err());
         assert!(outcomes.has((session, 2)) && !outcomes.has((session, 3)));
+    }
+
+    #[test]
+    pub fn a_group_of_two_requests() {
+        let session = SessionId { incarnation: Incarnation(1), number: 1 };
+        let group = GroupId { incarnation: Incarnation(1), number: 1 };
+        assert_eq!(groups_have_one_request(group, (session, 1), (session, 1)), Ok(()));
+        assert!(groups_have_one_request(group, (session, 1), (session, 2)).is_err());
+    }
+
+    #[test]
+    fn an_answer_that_shows_its_group_later() {
+        let frame = |kind: Kind, sequence, reply: &GroupReply| {
+            let header = Header { kind: kind.number(), sequence, ..Header::default() };
+            framed(header, reply)
+        };
+        let shows = |number, state| {
+            let id = WireGroup { incarnation: 1, number };
+            GroupReply {
+                group: Some(GroupBody { id, state, ..GroupBody::default() }),
+                ..GroupReply::default()
+            }
+        };
+        let gone = GroupReply { reason: Reason::UnknownGroup.into(), ..GroupReply::default() };
+        let refused = GroupReply { reason: Reason::NoFitNow.into(), ..GroupReply::default() };
+        let first = frame(Kind::CreateGroup, 1, &shows(1, GROUP_PLACED));
+        assert!(is_same_answer(&first, &frame(Kind::CreateGroup, 1, &shows(1, GROUP_DEGRADED))));
+        assert!(is_same_answer(&first, &frame(Kind::CreateGroup, 1, &gone)));
+        for other in [shows(2, GROUP_PLACED), refused] {
+            assert!(!is_same_answer(&first, &frame(Kind::CreateGroup, 1, &other)));
+            assert!(!is_same_answer(&frame(Kind::CreateGroup, 1, &other), &first));
+        }
+        assert!(!is_same_answer(&first, &frame(Kind::CreateGroup, 2, &shows(1, GROUP_PLACED))));
+        let shown = frame(Kind::GroupStatus, 1, &shows(1, GROUP_PLACED));
+        assert!(!is_same_answer(&shown, &frame(Kind::GroupStatus, 1, &shows(1, GROUP_DEGRADED))));
     }
 
     #[test]

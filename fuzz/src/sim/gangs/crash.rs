@@ -14,7 +14,7 @@ use crate::sim::coordinator::COORDINATOR;
 use crate::sim::facts::Facts;
 
 /// Returns a group as a status would show it.
-fn view_of(record: &GroupRecord) -> GroupView {
+pub(in crate::sim) fn view_of(record: &GroupRecord) -> GroupView {
     let bundles = record.bundles.iter().map(|bundle| {
         let placed =
             bundle.place.map(|(node, allocation, gpus)| BundleView::Placed { node, allocation, gpus });

@@ -7,6 +7,7 @@ mod asks;
 mod crash;
 
 pub(super) use answers::Bench;
+pub(super) use crash::view_of;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -68,6 +68,9 @@ impl Server {
             self.events.push(Event::Broken("one_outcome_per_request", found));
         } else if is_first && kind == Kind::Place.number() {
             self.handle_outcome(session, frame);
+        } else if is_first {
+            let kept = self.groups.handle_outcome((session, sequence), frame);
+            self.events.extend(kept.err().map(|found| Event::Broken("groups_have_one_request", found)));
         }
     }
 

@@ -23,6 +23,7 @@ use crate::sim::client::{Client, Role};
 use crate::sim::facts::Facts;
 use crate::sim::journal::Opening;
 use crate::sim::power::flip_bit;
+use crate::sim::server::is_of_session;
 
 /// The highest number of operations of the disk until it fails: more than a turn of the journal takes.
 const FAILS_WITHIN: u64 = 24;
@@ -242,8 +243,10 @@ impl World<'_> {
         self.check_outcomes(&state.sessions, durable)?;
         self.resume_sessions(&state.sessions)?;
         self.forget_replies(durable);
-        let undecided = self.gangs.undecided();
-        let known = self.gangs.bundles();
+        let mut undecided = self.gangs.undecided();
+        self.server.groups.add_undecided(&mut undecided);
+        let mut known = self.gangs.bundles();
+        known.extend(self.server.groups.bundles());
         self.gangs.lose_answers();
         self.go_on(opened);
         named("a_crash_keeps_the_groups", a_crash_keeps_the_groups(&state.groups, &known, &undecided))?;
@@ -273,7 +276,8 @@ impl World<'_> {
         for runner in &self.runners {
             named("a_start_keeps_the_books", runner.shard().check_invariants())?;
         }
-        let groups = self.groups();
+        let mut groups = self.groups();
+        groups.retain(|group| !is_of_session(group));
         self.gangs.handle_crash(&self.facts, &groups, &self.grants);
         self.rules.handle_crash();
         self.statements.handle_crash(&self.facts);

@@ -1,8 +1,10 @@
 //! Planners and their callers: rounds, answers, and the checks of groups at rest.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, StatementId};
+use wharf_core::group::GroupView;
+use wharf_core::ids::{AllocationId, GroupId, StatementId};
 use wharf_core::planner::PlannerRunner;
 use wharf_core::state::GroupRecord;
 use wharf_core::time::Time;
@@ -18,7 +20,8 @@ use crate::sim::checkers::rest::{nobody_oversleeps, planners_sleep};
 use crate::sim::checkers::rules::Round;
 use crate::sim::checkers::work::rounds_are_bounded;
 use crate::sim::checkers::{Verdict, named};
-use crate::sim::gangs::Bench;
+use crate::sim::gangs::{Bench, view_of};
+use crate::sim::server::is_of_session;
 
 impl World<'_> {
     /// Lets one planner run a round.
@@ -127,6 +130,11 @@ impl World<'_> {
         Ok(())
     }
 
+    /// Returns whether this start has planners.
+    pub(in crate::sim) fn has_planners(&self) -> bool {
+        !self.planners.is_empty()
+    }
+
     /// Returns the number of statements that planners have made since this start.
     pub(in crate::sim) fn statements_made(&self) -> u64 {
         self.planners.iter().map(|planner| planner.planner().metrics().statements).sum()
@@ -139,11 +147,16 @@ impl World<'_> {
             return Ok(());
         }
         named("every_group_is_settled", every_group_is_settled(self.gangs.views(), self.gangs.unanswered()))?;
-        let keep = planners_keep_what_callers_know(self.gangs.kept(), self.gangs.ids());
+        let records = self.groups();
+        let known = self.gangs.ids().chain(self.server.groups.expected(&records));
+        let keep = planners_keep_what_callers_know(self.gangs.kept(), known);
         named("planners_keep_what_callers_know", keep)?;
         // Views have shown the planners everything that ended, so nothing is excused.
         let excused = Excused { ended: &|_| false };
-        for view in self.gangs.views() {
+        let of_sessions = records.iter().filter(|group| is_of_session(group));
+        let of_sessions: BTreeMap<GroupId, GroupView> =
+            of_sessions.map(|group| (group.id, view_of(group))).collect();
+        for view in self.gangs.views().chain(of_sessions.values()) {
             named("groups_are_in_the_books", groups_are_in_the_books(view, &self.facts, &excused))?;
             // A bundle whose search was given up may fit.
             if !self.planners.iter().any(|planner| planner.planner().work().given_up > 0) {
@@ -151,7 +164,8 @@ impl World<'_> {
             }
         }
         let lost = |id: AllocationId| self.were_lost.contains(&id);
-        let of_groups = bundles_are_of_groups(&self.facts, |group| self.gangs.view(group), lost);
+        let view = |group: GroupId| self.gangs.view(group).or_else(|| of_sessions.get(&group));
+        let of_groups = bundles_are_of_groups(&self.facts, view, lost);
         named("bundles_are_of_groups", of_groups)
     }
 }

@@ -57,8 +57,9 @@ impl World<'_> {
         };
         let mut state = StoreState::collect(self.incarnation, self.now, self.registrar.state(), exported);
         state.groups = self.groups();
-        let known = state.groups.iter().map(|group| group.id).collect();
-        named("planners_keep_what_callers_know", planners_keep_what_callers_know(&known, self.gangs.ids()))?;
+        let kept = state.groups.iter().map(|group| group.id).collect();
+        let known = self.gangs.ids().chain(self.server.groups.expected(&state.groups));
+        named("planners_keep_what_callers_know", planners_keep_what_callers_know(&kept, known))?;
         named("all_or_none", self.statements.handle_stop())?;
         self.last_replies()?;
         state.sessions = self.server.session_records();
@@ -174,6 +175,7 @@ impl World<'_> {
                     let verdict = answered_sessions_are_kept(session, client.has_outcomes());
                     named("answered_sessions_are_kept", verdict)?;
                     client.lose_session();
+                    self.server.groups.lose(session);
                 }
                 _ => client.disconnect(),
             }

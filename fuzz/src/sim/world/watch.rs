@@ -260,8 +260,10 @@ impl World<'_> {
                     COORDINATOR => {
                         self.coordinator.owns(id) || self.coordinator.forgotten.contains(&statement)
                     }
-                    _ => group
-                        .map_or_else(|| self.gangs.owns(id), |group| self.gangs.has(group) || releasing(&id)),
+                    _ => {
+                        let has = |group| self.gangs.has(group) || self.server.groups.has(group);
+                        group.map_or_else(|| self.gangs.owns(id), |group| has(group) || releasing(&id))
+                    }
                 };
             }
             self.clients.iter().any(|client| {

@@ -7,6 +7,7 @@
 use wharf_core::group::{NoGroup, PlanJob, StatementReport};
 use wharf_core::ids::{GroupId, NodeId};
 use wharf_core::link::Decision;
+use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::registrar::Catalog;
 use wharf_core::shard::ReservationChange;
 use wharf_core::state::Deed;
@@ -17,7 +18,9 @@ use super::input::{Asked, read_body};
 use super::operation::Parts;
 use super::questions::Asker;
 use crate::convert::{group_reply, placed_reply, removed_group, reserve_reply, statement_reply};
-use crate::protocol::{Fault, Kind, PlaceReply, ReleaseReply, StatementRequest};
+use crate::protocol::{
+    Fault, GROUP_NOT_SHOWN, GroupBody, GroupReply, Kind, PlaceReply, ReleaseReply, StatementRequest,
+};
 use crate::session::Parts as SessionParts;
 use crate::session::registrar::RegistrarRequest as Request;
 
@@ -44,6 +47,9 @@ impl ConnectionService {
                     self.answer(asker, &reply, now);
                 }
                 deed @ Deed::Released(_) => self.answer(asker, &release_deed(&deed), now),
+                Deed::GroupChanged(_) if is_planted(PlantedBug::GroupCreatedAgain) => {
+                    return self.handle_planning(asker, asked);
+                }
                 Deed::GroupChanged(group) => self.show_group(asker, group),
                 Deed::GroupRemoved(..) if matches!(kind, Kind::CreateGroup | Kind::GrowGroup) => {
                     let removed = group_reply(&Err(NoGroup::Removed), self.port.catalog());
@@ -98,6 +104,11 @@ impl ConnectionService {
 
     /// Shows a group as it is now. Nobody was told of it before.
     fn show_group(&mut self, asker: Asker, group: GroupId) {
+        if self.port.planner_count() == 0 {
+            let body = GroupBody { id: group.into(), state: GROUP_NOT_SHOWN, ..GroupBody::default() };
+            let reply = GroupReply { group: Some(body), ..GroupReply::default() };
+            return self.answer(asker, &reply, asker.started);
+        }
         self.submit_plan(asker, Parts::Plan(0), PlanJob::GroupStatus(group));
     }
 }

@@ -12,8 +12,9 @@ use tokio::sync::Semaphore;
 use wharf_core::ids::{AllocationId, Incarnation};
 use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_net::protocol::{
-    BundleTemplate, CreateGroupRequest, DemandBody, NodeBody, NodesRequest, PlaceBatch, PlaceRequest,
-    ReleaseBatch, ReleaseRequest, WireGroup,
+    BundleTemplate, COMMIT_ALL_OR_NOTHING, CreateGroupRequest, DemandBody, GrowGroupRequest, MODE_WAIT_UNTIL,
+    NodeBody, NodesRequest, OPERATION_ALLOCATE, OPERATION_EVICT, OperationBody, PlaceBatch, PlaceRequest,
+    Reason, ReleaseBatch, ReleaseRequest, RenewRequest, StatementRequest, WireGroup,
 };
 
 use crate::harness::{ANSWERS_ROOM, PATIENCE, Proxy, Site, runtime, sum, within};
@@ -24,11 +25,18 @@ const WINDOW: usize = 64;
 const ANSWERS: usize = 300;
 const KILLS: usize = 12;
 
+/// The GPUs for which placements and groups wait.
+const GPUS: &str = "3";
+
+/// A lease that does not end during the test, in ns.
+const LEASE: u64 = 3_600_000_000_000;
+
 /// What one request has left in the books.
 #[derive(Default)]
 struct Left {
     allocations: Vec<AllocationId>,
-    group: Option<WireGroup>,
+    /// A group and the number of its bundles.
+    group: Option<(WireGroup, u64)>,
     node: Option<String>,
 }
 
@@ -36,10 +44,45 @@ fn one() -> PlaceRequest {
     PlaceRequest { demand: DemandBody { cpu: 1, ..DemandBody::default() }, ..PlaceRequest::default() }
 }
 
+/// Returns a request for a GPU, of which there are few.
+fn one_gpu() -> PlaceRequest {
+    let demand = DemandBody { gpu: 10_000, ..DemandBody::default() };
+    PlaceRequest { demand, ..PlaceRequest::default() }
+}
+
+/// Evicts an allocation and places another one on its node, both or none. Returns the one that is there then.
+async fn replace(client: &Client) -> AllocationId {
+    let placed = client.place(&one()).await.expect("answered").placed.expect("there is room");
+    let evict = OperationBody {
+        operation: OPERATION_EVICT,
+        allocation: Some(placed.allocation),
+        ..OperationBody::default()
+    };
+    let allocate = OperationBody {
+        operation: OPERATION_ALLOCATE,
+        node: placed.node,
+        demand: one().demand,
+        ..OperationBody::default()
+    };
+    let statement = StatementRequest {
+        operations: vec![evict, allocate],
+        mode: COMMIT_ALL_OR_NOTHING,
+        ..StatementRequest::default()
+    };
+    let reply = client.submit_statement(&statement).await.expect("answered");
+    if reply.reason.is_done() {
+        return reply.operations[1].placed.as_ref().expect("it is done").allocation.into();
+    }
+    // Nothing of it was done: it came too late for its deadline, or the node has as many allocations as it may.
+    let refused = [Reason::Expired, Reason::Conflicted];
+    assert!(reply.reason.known().is_some_and(|reason| refused.contains(&reason)), "{reply:?}");
+    placed.allocation.into()
+}
+
 /// Asks for one thing, of a kind that depends on `number`. Every answer but success is a failure of the test.
 async fn ask(client: &Client, number: usize) -> Left {
     let mut left = Left::default();
-    match number % 8 {
+    match number % 14 {
         0 => {
             let reply = client.place_batch(&PlaceBatch { requests: vec![one(); 5] }).await.expect("answered");
             let placed = reply.replies.into_iter().map(|reply| reply.placed.expect("there is room"));
@@ -54,8 +97,13 @@ async fn ask(client: &Client, number: usize) -> Left {
             let group = CreateGroupRequest { bundles: vec![bundle], ..CreateGroupRequest::default() };
             let reply = client.create_group(&group).await.expect("answered");
             let id = reply.group.unwrap_or_else(|| panic!("{number}: {:?}", reply.fault)).id;
-            if number % 16 == 1 {
-                left.group = Some(id);
+            if number % 28 == 1 {
+                let bundles = vec![BundleTemplate { request: one(), count: 1 }];
+                let growth = GrowGroupRequest { group: id, bundles, ..GrowGroupRequest::default() };
+                let reply = client.grow_group(&growth).await.expect("answered");
+                let grown = reply.group.unwrap_or_else(|| panic!("{number}: {:?}", reply.fault));
+                assert_eq!((grown.id, grown.bundles.len()), (id, 3), "it grows once");
+                left.group = Some((id, 3));
             } else {
                 let reply = client.remove_group(id).await.expect("answered");
                 assert!(reply.fault.is_none() && reply.bundles_ended == 2, "{reply:?}");
@@ -68,9 +116,35 @@ async fn ask(client: &Client, number: usize) -> Left {
             assert!(reply.replies[0].fault.is_none(), "a node is added once: {reply:?}");
             left.node = Some(name);
         }
+        3 => {
+            let wait = PlaceRequest { mode: MODE_WAIT_UNTIL, ..one_gpu() };
+            let placed =
+                client.place(&wait).await.expect("answered").placed.expect("it waits until it is placed");
+            let reply = client.release(placed.allocation).await.expect("answered");
+            assert!(reply.fault.is_none(), "an allocation is released once: {reply:?}");
+        }
+        4 => {
+            let bundles = vec![BundleTemplate { request: one_gpu(), count: 2 }];
+            let group =
+                CreateGroupRequest { bundles, mode: MODE_WAIT_UNTIL, ..CreateGroupRequest::default() };
+            let reply = client.create_group(&group).await.expect("answered");
+            let id = reply.group.unwrap_or_else(|| panic!("{number}: {:?}", reply.fault)).id;
+            let reply = client.remove_group(id).await.expect("answered");
+            assert!(reply.fault.is_none() && reply.bundles_ended == 2, "{reply:?}");
+        }
+        5 => left.allocations.push(replace(client).await),
+        6 => {
+            let leased = PlaceRequest { lease: LEASE, ..one() };
+            let placed = client.place(&leased).await.expect("answered").placed.expect("there is room");
+            let allocations = vec![placed.allocation];
+            let renew = RenewRequest { lease: 2 * LEASE, allocations, session: None };
+            let reply = client.renew(&renew).await.expect("answered");
+            assert!(reply.replies[0].reason.is_done(), "its lease is there: {reply:?}");
+            left.allocations.push(placed.allocation.into());
+        }
         kind => {
             let placed = client.place(&one()).await.expect("answered").placed.expect("there is room");
-            if kind < 6 {
+            if kind < 11 {
                 let reply = client.release(placed.allocation).await.expect("answered");
                 assert!(reply.fault.is_none(), "an allocation is released once: {reply:?}");
             } else {
@@ -136,6 +210,7 @@ fn requests_under_way_when_the_service_is_killed_are_done_once() {
     for name in ["large-a", "large-b", "large-c", "large-d"] {
         service.run(&["node", "add", name, "--cpu", "100000", "--memory", "1TiB"]).with(0);
     }
+    service.run(&["node", "add", "large-gpus", "--cpu", "1", "--memory", "1MiB", "--gpus", GPUS]).with(0);
     let address = service.address.to_string();
     let config =
         ClientConfig { retry_for: Duration::MAX, ..service.client_config(&site.development_certificate()) };
@@ -165,7 +240,9 @@ fn requests_under_way_when_the_service_is_killed_are_done_once() {
     let distinct: BTreeSet<AllocationId> = allocations.iter().copied().collect();
     assert_eq!(distinct.len(), allocations.len(), "two requests have one allocation");
     let groups = left.iter().filter_map(|left| left.group).collect::<Vec<_>>();
-    assert_eq!(sum(&status, "allocations"), (allocations.len() + 2 * groups.len()) as u64);
+    let bundles: u64 = groups.iter().map(|(_, bundles)| bundles).sum();
+    assert_eq!(sum(&status, "allocations"), allocations.len() as u64 + bundles);
+    assert_eq!(status["waiting"], 0, "{status}");
     let listed = service.json(&["group", "list"]);
     assert_eq!(listed.as_array().map(Vec::len), Some(groups.len()), "{listed}");
     let nodes: BTreeSet<String> = left.into_iter().filter_map(|left| left.node).collect();

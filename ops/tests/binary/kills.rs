@@ -102,6 +102,7 @@ async fn check(world: &World, service: &Service) {
     let client = service.client().await;
     let seen = whole(world, &client).await;
     world.oracle.borrow_mut().compare(&seen);
+    load::check_leases(world, &client).await;
     let crowded = world.oracle.borrow().node_of_orphans(&seen, ORPHANS_MAX);
     let Some((name, allocations)) = crowded else { return };
     let request = RemoveRequest { names: vec![Name(name.clone())], force: true };

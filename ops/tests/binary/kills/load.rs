@@ -1,17 +1,21 @@
-//! The load: clients that place, release, make and remove groups, and change nodes, until the service is killed.
+//! The load: clients that place, release, submit statements, make, grow and remove groups, and change nodes, until the
+//! service is killed.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use wharf_core::ids::AllocationId;
 use wharf_core::rng::Rng;
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
-    BundleTemplate, CreateGroupRequest, DemandBody, DrainRequest, Name, NodeBody, NodeReply, NodesRequest,
-    PlaceRequest, Reason, RemoveRequest, WireGroup,
+    BundleBody, BundleTemplate, COMMIT_ALL_OR_NOTHING, CreateGroupRequest, DemandBody, DrainRequest,
+    GrowGroupRequest, Name, NodeBody, NodeReply, NodesRequest, OPERATION_ALLOCATE, OperationBody,
+    PlaceRequest, Reason, RemoveRequest, RenewRequest, StatementRequest, WireGroup,
 };
 
 use super::oracle::{Asked, Bundle, GroupKey, Oracle, Single, group_key};
+use crate::harness::within;
 
 /// One whole unit of a resource on the wire.
 const WHOLE: i64 = 10_000;
@@ -24,6 +28,12 @@ const MEMORY_MAX: u64 = 1 << 40;
 
 /// The numbers of nodes between which the load keeps the cluster.
 const NODES: (usize, usize) = (4, 8);
+
+/// A lease that does not end during the test, in ns.
+const LEASE: u64 = 3_600_000_000_000;
+
+/// Leases that are renewed at once.
+const RENEWED_MAX: usize = 8;
 
 /// The numbers of groups and of other allocations that the load keeps at most.
 const GROUPS_MAX: usize = 12;
@@ -81,13 +91,16 @@ fn demand(memory: i64, gpu: i64) -> DemandBody {
 /// Works until the connection ends. Only one worker at a time may change nodes.
 pub async fn work(world: Rc<World>, client: Client, changes_nodes: bool) -> Result<(), ClientError> {
     loop {
-        match world.below(if changes_nodes { 20 } else { 14 }) {
+        match world.below(if changes_nodes { 24 } else { 18 }) {
             0..7 => place(&world, &client).await?,
             7..10 => release(&world, &client).await?,
             10..12 => create(&world, &client).await?,
             12..14 => remove(&world, &client).await?,
-            14..16 => drain(&world, &client).await?,
-            16..18 => add_node(&world, &client).await?,
+            14 | 15 => grow(&world, &client).await?,
+            16 => submit(&world, &client).await?,
+            17 => renew(&world, &client).await?,
+            18..20 => drain(&world, &client).await?,
+            20..22 => add_node(&world, &client).await?,
             _ => remove_node(&world, &client).await?,
         }
     }
@@ -100,7 +113,9 @@ async fn place(world: &World, client: &Client) -> Result<(), ClientError> {
     let memory = world.memory();
     let gpu = WHOLE / 10 * world.below(3) as i64;
     let token = world.ask(Asked::Place { memory });
-    let request = PlaceRequest { demand: demand(memory, gpu), ..PlaceRequest::default() };
+    let is_leased = world.below(4) == 0;
+    let lease = if is_leased { LEASE } else { 0 };
+    let request = PlaceRequest { demand: demand(memory, gpu), lease, ..PlaceRequest::default() };
     let reply = client.place(&request).await?;
     world.answer(token);
     match reply.placed {
@@ -108,7 +123,7 @@ async fn place(world: &World, client: &Client) -> Result<(), ClientError> {
             let id = AllocationId::from(placed.allocation);
             let mut oracle = world.oracle.borrow_mut();
             oracle.meet(id);
-            oracle.singles.insert(id, Single { node: placed.node, memory });
+            oracle.singles.insert(id, Single { node: placed.node, memory, is_leased });
         }
         None => {
             assert!(matches!(reply.reason.known(), Some(Reason::NoFitNow | Reason::Infeasible)), "{reply:?}")
@@ -149,15 +164,22 @@ fn pick<T: Clone>(world: &World, of: &[T]) -> Option<T> {
     if of.is_empty() { None } else { Some(of[world.below(of.len() as u64) as usize].clone()) }
 }
 
+fn template(memory: &i64) -> BundleTemplate {
+    let request = PlaceRequest { demand: demand(*memory, 0), ..PlaceRequest::default() };
+    BundleTemplate { request, count: 1 }
+}
+
+/// Returns a bundle that was shown, and for which this amount of memory was asked.
+fn bundle((bundle, &memory): (&BundleBody, &i64)) -> Bundle {
+    let placed = bundle.placed.as_ref().expect("a group that does not wait is placed");
+    (placed.allocation.into(), placed.node, memory)
+}
+
 async fn create(world: &World, client: &Client) -> Result<(), ClientError> {
     if world.oracle.borrow().groups.len() >= GROUPS_MAX {
         return remove(world, client).await;
     }
     let memory: Vec<i64> = (0..2 + world.below(3)).map(|_| world.memory()).collect();
-    let template = |&memory: &i64| BundleTemplate {
-        request: PlaceRequest { demand: demand(memory, 0), ..PlaceRequest::default() },
-        count: 1,
-    };
     let request = CreateGroupRequest {
         bundles: memory.iter().map(template).collect(),
         strategy: world.below(4) as u8,
@@ -171,10 +193,6 @@ async fn create(world: &World, client: &Client) -> Result<(), ClientError> {
         assert!(reply.reason.known().is_some_and(|reason| refused.contains(&reason)), "{reply:?}");
         return Ok(());
     };
-    let bundle = |(bundle, &memory): (&wharf_net::protocol::BundleBody, &i64)| -> Bundle {
-        let placed = bundle.placed.as_ref().expect("a group that does not wait is placed");
-        (placed.allocation.into(), placed.node, memory)
-    };
     let bundles: Vec<Bundle> = group.bundles.iter().zip(&memory).map(bundle).collect();
     let mut oracle = world.oracle.borrow_mut();
     bundles.iter().for_each(|bundle| oracle.meet(bundle.0));
@@ -185,9 +203,7 @@ async fn create(world: &World, client: &Client) -> Result<(), ClientError> {
 async fn remove(world: &World, client: &Client) -> Result<(), ClientError> {
     let chosen = {
         let oracle = world.oracle.borrow();
-        let is_free = |key: GroupKey| !oracle.is_busy(|asked| *asked == Asked::Remove { group: key });
-        let keys: Vec<GroupKey> = oracle.groups.keys().copied().filter(|&key| is_free(key)).collect();
-        pick(world, &keys)
+        free_group(world, &oracle)
     };
     let Some((incarnation, number)) = chosen else { return place_one_node(world, client).await };
     let token = world.ask(Asked::Remove { group: (incarnation, number) });
@@ -196,6 +212,123 @@ async fn remove(world: &World, client: &Client) -> Result<(), ClientError> {
     world.answer(token);
     world.oracle.borrow_mut().groups.remove(&(incarnation, number));
     Ok(())
+}
+
+/// Returns a group that no request under way changes.
+fn free_group(world: &World, oracle: &Oracle) -> Option<GroupKey> {
+    let is_of = |asked: &Asked, key: GroupKey| match asked {
+        Asked::Remove { group } | Asked::Grow { group, .. } => *group == key,
+        _ => false,
+    };
+    let is_free = |key: GroupKey| !oracle.is_busy(|asked| is_of(asked, key));
+    let keys: Vec<GroupKey> = oracle.groups.keys().copied().filter(|&key| is_free(key)).collect();
+    pick(world, &keys)
+}
+
+async fn grow(world: &World, client: &Client) -> Result<(), ClientError> {
+    let chosen = free_group(world, &world.oracle.borrow());
+    let Some((incarnation, number)) = chosen else { return create(world, client).await };
+    let memory: Vec<i64> = (0..1 + world.below(2)).map(|_| world.memory()).collect();
+    let request = GrowGroupRequest {
+        group: WireGroup { incarnation, number },
+        bundles: memory.iter().map(template).collect(),
+        ..GrowGroupRequest::default()
+    };
+    let token = world.ask(Asked::Grow { group: (incarnation, number), memory: memory.clone() });
+    let reply = client.grow_group(&request).await?;
+    world.answer(token);
+    let Some(group) = reply.group else {
+        let refused = [Reason::NoFitNow, Reason::Infeasible, Reason::Conflicted, Reason::GroupBusy];
+        assert!(reply.reason.known().is_some_and(|reason| refused.contains(&reason)), "{reply:?}");
+        return Ok(());
+    };
+    let mut oracle = world.oracle.borrow_mut();
+    let before = oracle.groups.remove(&(incarnation, number)).expect("nobody else changes it");
+    let known: Vec<i64> = before.iter().map(|bundle| bundle.2).chain(memory).collect();
+    assert_eq!(group.bundles.len(), known.len(), "it grows by what was asked: {group:?}");
+    let bundles: Vec<Bundle> = group.bundles.iter().zip(&known).map(bundle).collect();
+    assert!(bundles.starts_with(&before), "{group:?} was {before:?}");
+    bundles[before.len()..].iter().for_each(|bundle| oracle.meet(bundle.0));
+    oracle.groups.insert((incarnation, number), bundles);
+    Ok(())
+}
+
+/// Places on two nodes, or on none.
+async fn submit(world: &World, client: &Client) -> Result<(), ClientError> {
+    let nodes: BTreeSet<u64> = world.oracle.borrow().singles.values().map(|single| single.node).collect();
+    let nodes: Vec<u64> = nodes.into_iter().collect();
+    if nodes.len() < 2 || world.oracle.borrow().singles.len() >= SINGLES_MAX {
+        return release(world, client).await;
+    }
+    let first = world.below(nodes.len() as u64) as usize;
+    let second = (first + 1 + world.below(nodes.len() as u64 - 1) as usize) % nodes.len();
+    let parts: Vec<(u64, i64)> = [first, second].map(|at| (nodes[at], world.memory())).to_vec();
+    let operation = |&(node, memory): &(u64, i64)| OperationBody {
+        operation: OPERATION_ALLOCATE,
+        node,
+        demand: demand(memory, 0),
+        ..OperationBody::default()
+    };
+    let request = StatementRequest {
+        operations: parts.iter().map(operation).collect(),
+        mode: COMMIT_ALL_OR_NOTHING,
+        ..StatementRequest::default()
+    };
+    let token = world.ask(Asked::Statement { parts: parts.clone() });
+    let reply = client.submit_statement(&request).await?;
+    world.answer(token);
+    if !reply.reason.is_done() {
+        // A node may drain, be full or be gone.
+        let refused = [Reason::Conflicted, Reason::Expired, Reason::UnknownNode];
+        assert!(reply.reason.known().is_some_and(|reason| refused.contains(&reason)), "{reply:?}");
+        return Ok(());
+    }
+    let mut oracle = world.oracle.borrow_mut();
+    for (operation, &(node, memory)) in reply.operations.iter().zip(&parts) {
+        let placed = operation.placed.as_ref().expect("all of it was done");
+        assert_eq!(placed.node, node, "{reply:?}");
+        let id = AllocationId::from(placed.allocation);
+        oracle.meet(id);
+        oracle.singles.insert(id, Single { node, memory, is_leased: false });
+    }
+    Ok(())
+}
+
+/// Renews leases of some allocations. Other workers may release them meanwhile.
+async fn renew(world: &World, client: &Client) -> Result<(), ClientError> {
+    let ids: Vec<AllocationId> = {
+        let oracle = world.oracle.borrow();
+        let leased = oracle.singles.iter().filter(|(_, single)| single.is_leased);
+        leased.map(|(&id, _)| id).take(RENEWED_MAX).collect()
+    };
+    if ids.is_empty() {
+        return place(world, client).await;
+    }
+    let allocations = ids.iter().map(|&id| id.into()).collect();
+    let reply = client.renew(&RenewRequest { lease: LEASE, allocations, session: None }).await?;
+    for (id, renewed) in ids.iter().zip(&reply.replies) {
+        let oracle = world.oracle.borrow();
+        let is_leaving = !oracle.singles.contains_key(id)
+            || oracle.is_busy(|asked| *asked == Asked::Release { allocation: *id });
+        assert!(renewed.reason.is_done() || is_leaving, "the lease of {id} is lost: {renewed:?}");
+    }
+    Ok(())
+}
+
+/// Checks that the allocations that have a lease are those that were placed with one.
+pub async fn check_leases(world: &World, client: &Client) {
+    let singles: Vec<(AllocationId, Single)> =
+        world.oracle.borrow().singles.iter().map(|(&id, &single)| (id, single)).collect();
+    if singles.is_empty() {
+        return;
+    }
+    let allocations = singles.iter().map(|&(id, _)| id.into()).collect();
+    let renew = RenewRequest { lease: LEASE, allocations, session: None };
+    let reply = within(client.renew(&renew)).await.expect("the service renews leases");
+    for ((id, single), renewed) in singles.iter().zip(&reply.replies) {
+        let expected = if single.is_leased { Reason::Done } else { Reason::NoLease };
+        assert_eq!(renewed.reason, expected.into(), "{id} {single:?}: {renewed:?}");
+    }
 }
 
 /// Returns the reply of the one node that a request named.

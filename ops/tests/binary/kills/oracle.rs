@@ -21,13 +21,36 @@ pub fn group_key(group: WireGroup) -> GroupKey {
 /// A request that has no reply yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    Place { memory: i64 },
-    Release { allocation: AllocationId },
-    Create { memory: Vec<i64> },
-    Remove { group: GroupKey },
-    AddNode { name: String },
-    Drain { name: String, is_draining: bool },
-    RemoveNode { name: String },
+    Place {
+        memory: i64,
+    },
+    Release {
+        allocation: AllocationId,
+    },
+    Create {
+        memory: Vec<i64>,
+    },
+    Grow {
+        group: GroupKey,
+        memory: Vec<i64>,
+    },
+    Remove {
+        group: GroupKey,
+    },
+    /// A statement that places on several nodes, or on none: a node and an amount of memory for each.
+    Statement {
+        parts: Vec<(u64, i64)>,
+    },
+    AddNode {
+        name: String,
+    },
+    Drain {
+        name: String,
+        is_draining: bool,
+    },
+    RemoveNode {
+        name: String,
+    },
 }
 
 /// A live allocation that is no bundle.
@@ -35,6 +58,7 @@ pub enum Asked {
 pub struct Single {
     pub node: u64,
     pub memory: i64,
+    pub is_leased: bool,
 }
 
 /// A bundle of a group: its allocation, its node and its memory.
@@ -51,11 +75,13 @@ pub struct Oracle {
     pub singles: BTreeMap<AllocationId, Single>,
     pub groups: BTreeMap<GroupKey, Vec<Bundle>>,
     /// Allocations that exist although no client was told of them: node and memory.
-    orphans: Vec<Single>,
+    orphans: Vec<(u64, i64)>,
     /// Every id that a client was ever told.
     ids: BTreeSet<AllocationId>,
     under_way: BTreeMap<Token, Asked>,
     next: Token,
+    /// Whether each statement without a reply was done, as far as the nodes that were compared tell.
+    statements: BTreeMap<Token, bool>,
     /// Requests that had no reply and were done, and that were not done.
     pub decided: (u64, u64),
 }
@@ -108,10 +134,21 @@ impl Oracle {
     pub fn compare(&mut self, seen: &Seen) {
         self.compare_nodes(seen);
         self.compare_groups(seen);
+        let there: BTreeSet<u64> = seen.nodes.iter().map(|node| node.id).collect();
+        // A node that has something cannot be removed, so a statement on one that is gone was not done.
+        let is_lost = |parts: &[(u64, i64)]| parts.iter().any(|(node, _)| !there.contains(node));
+        let lost = self.under_way.iter().filter_map(|(&token, asked)| match asked {
+            Asked::Statement { parts } if is_lost(parts) => Some((token, false)),
+            _ => None,
+        });
+        self.statements = lost.collect();
         for node in &seen.nodes {
             self.compare_books(node, seen);
         }
-        let there: BTreeSet<u64> = seen.nodes.iter().map(|node| node.id).collect();
+        for (token, _) in std::mem::take(&mut self.statements).into_iter().filter(|(_, is_done)| *is_done) {
+            self.under_way.remove(&token);
+            self.decided.0 += 1;
+        }
         let lost = self.singles.iter().find(|(_, single)| !there.contains(&single.node));
         assert!(lost.is_none(), "{lost:?} was on a node that is gone");
         // What is still under way was not done.
@@ -173,11 +210,19 @@ impl Oracle {
         let memory: Vec<i64> = group.bundles.iter().map(|bundle| bundle.2).collect();
         if let Some(known) = self.groups.get(&group.key) {
             let told: Vec<i64> = known.iter().map(|bundle| bundle.2).collect();
-            assert_eq!(memory, told, "the bundles of {group:?}");
             // A removal that was not answered may have ended some bundles, which are placed again.
             let is_leaving =
                 self.is_busy(|asked| matches!(asked, Asked::Remove { group: of } if *of == group.key));
-            assert!(is_leaving || *known == group.bundles, "{group:?} was {known:?}");
+            assert!(is_leaving || group.bundles.starts_with(known), "{group:?} was {known:?}");
+            if memory != told {
+                let is_it = |asked: &Asked| match asked {
+                    Asked::Grow { group: of, memory: more } => {
+                        *of == group.key && [&told[..], more].concat() == memory
+                    }
+                    _ => false,
+                };
+                assert!(self.done(is_it), "{group:?} had bundles with {told:?}, and nobody grew it so");
+            }
         } else {
             let made = self.done(|asked| matches!(asked, Asked::Create { memory: of } if *of == memory));
             assert!(made, "{group:?} was not asked for, or was removed");
@@ -208,8 +253,8 @@ impl Oracle {
                 |asked| if let Asked::Release { allocation } = asked { Some(*allocation) } else { None },
             )
             .collect();
-        for orphan in self.orphans.iter().filter(|orphan| orphan.node == node.id) {
-            memory -= orphan.memory;
+        for (_, of_orphan) in self.orphans.iter().filter(|(on, _)| *on == node.id) {
+            memory -= of_orphan;
             count -= 1;
         }
         let of_node = || self.singles.iter().filter(|(_, single)| single.node == node.id);
@@ -226,6 +271,20 @@ impl Oracle {
             Asked::Place { memory } => Some((Undecided::Placed(token), *memory)),
             _ => None,
         }));
+        for (&token, asked) in &self.under_way {
+            let Asked::Statement { parts } = asked else { continue };
+            for &(_, of_part) in parts.iter().filter(|(on, _)| *on == node.id) {
+                match self.statements.get(&token) {
+                    Some(true) => {
+                        memory -= of_part;
+                        count -= 1;
+                        self.orphans.push((node.id, of_part));
+                    }
+                    Some(false) => {}
+                    None => open.push((Undecided::Part(token), of_part)),
+                }
+            }
+        }
         let subset = subset(&open, memory, count);
         let subset = subset.unwrap_or_else(|| {
             panic!("{node:?}: {count} allocations with {memory} are left, and {open:?} is undecided")
@@ -239,7 +298,11 @@ impl Oracle {
                 Undecided::Placed(token) if is_there => {
                     self.under_way.remove(&token);
                     self.decided.0 += 1;
-                    self.orphans.push(Single { node, memory });
+                    self.orphans.push((node, memory));
+                }
+                Undecided::Part(token) => {
+                    self.statements.insert(token, is_there);
+                    self.orphans.extend(is_there.then_some((node, memory)));
                 }
                 Undecided::Kept(id) if !is_there => {
                     self.done(|asked| *asked == Asked::Release { allocation: id });
@@ -253,7 +316,7 @@ impl Oracle {
     /// Returns a node that has nothing but allocations, many of which no client knows, and how many it has.
     pub fn node_of_orphans(&self, seen: &Seen, most: usize) -> Option<(String, u32)> {
         let is_free = |id: u64| self.groups.values().flatten().all(|bundle| bundle.1 != id);
-        let orphans = |id: u64| self.orphans.iter().filter(|orphan| orphan.node == id).count();
+        let orphans = |id: u64| self.orphans.iter().filter(|(on, _)| *on == id).count();
         let found = seen.nodes.iter().find(|node| is_free(node.id) && orphans(node.id) > most);
         found.map(|node| (node.name.clone(), node.allocations))
     }
@@ -261,7 +324,7 @@ impl Oracle {
     /// Notes that a node is removed with all that it had.
     pub fn drop_node(&mut self, name: &str, id: u64) {
         self.nodes.remove(name);
-        self.orphans.retain(|orphan| orphan.node != id);
+        self.orphans.retain(|(on, _)| *on != id);
         self.singles.retain(|_, single| single.node != id);
     }
 }
@@ -271,6 +334,8 @@ impl Oracle {
 enum Undecided {
     /// This request may have placed.
     Placed(Token),
+    /// This statement may have been done, so its part on the node would be there.
+    Part(Token),
     /// A release of this allocation may not have been done.
     Kept(AllocationId),
 }
@@ -300,8 +365,8 @@ fn the_oracle_finds_what_is_lost_and_what_is_doubled() {
     let told = || {
         let mut oracle = Oracle::default();
         oracle.nodes.insert("a".to_owned(), false);
-        oracle.singles.insert(id(1), Single { node: 1, memory: 10 });
-        oracle.singles.insert(id(2), Single { node: 1, memory: 200 });
+        oracle.singles.insert(id(1), Single { node: 1, memory: 10, is_leased: false });
+        oracle.singles.insert(id(2), Single { node: 1, memory: 200, is_leased: false });
         oracle.ask(Asked::Release { allocation: id(2) });
         oracle.ask(Asked::Place { memory: 3000 });
         oracle
@@ -319,4 +384,68 @@ fn the_oracle_finds_what_is_lost_and_what_is_doubled() {
         let compared = std::panic::catch_unwind(|| told().compare(&seen(allocations, memory)));
         assert!(compared.is_err(), "{allocations} allocations with {memory} are accepted");
     }
+}
+
+#[test]
+fn the_oracle_finds_half_statements_and_half_growth() {
+    let node =
+        |id, allocations, memory| SeenNode { id, name: format!("node-{id}"), state: 1, allocations, memory };
+    let told = || {
+        let mut oracle = Oracle::default();
+        oracle.nodes.extend([("node-1".to_owned(), false), ("node-2".to_owned(), false)]);
+        oracle.ask(Asked::Statement { parts: vec![(1, 10), (2, 200)] });
+        oracle
+    };
+    let seen = |first, second| Seen {
+        nodes: vec![node(1, u32::from(first > 0), first), node(2, u32::from(second > 0), second)],
+        groups: Vec::new(),
+    };
+    for (first, second, decided) in [(0, 0, (0, 1)), (10, 200, (1, 0))] {
+        let mut oracle = told();
+        oracle.compare(&seen(first, second));
+        assert_eq!(oracle.decided, decided);
+        oracle.compare(&seen(first, second));
+    }
+    for (first, second) in [(10, 0), (0, 200)] {
+        assert!(
+            std::panic::catch_unwind(|| told().compare(&seen(first, second))).is_err(),
+            "a half statement"
+        );
+    }
+    // A node of the statement is gone, so nothing of it may be there.
+    let mut gone = told();
+    gone.nodes.remove("node-2");
+    let alone = |memory| Seen { nodes: vec![node(1, u32::from(memory > 0), memory)], groups: Vec::new() };
+    gone.compare(&alone(0));
+    assert_eq!(gone.decided, (0, 1));
+
+    let id = |sequence| AllocationId {
+        incarnation: wharf_core::ids::Incarnation(1),
+        partition: wharf_core::ids::PartitionId(0),
+        sequence,
+    };
+    let key = (1, 1);
+    let grown = |count: u64| {
+        let bundles: Vec<Bundle> = (0..count).map(|at| (id(at), 1, 10 + at as i64)).collect();
+        let memory = bundles.iter().map(|bundle| bundle.2).sum();
+        Seen {
+            nodes: vec![node(1, count as u32, memory)],
+            groups: vec![SeenGroup { key, is_whole: true, bundles }],
+        }
+    };
+    let told = || {
+        let mut oracle = Oracle::default();
+        oracle.nodes.insert("node-1".to_owned(), false);
+        oracle.groups.insert(key, vec![(id(0), 1, 10)]);
+        oracle.meet(id(0));
+        oracle.ask(Asked::Grow { group: key, memory: vec![11, 12] });
+        oracle
+    };
+    for (count, decided) in [(1, (0, 1)), (3, (1, 0))] {
+        let mut oracle = told();
+        oracle.compare(&grown(count));
+        assert_eq!(oracle.decided, decided, "{count} bundles");
+        oracle.compare(&grown(count));
+    }
+    assert!(std::panic::catch_unwind(|| told().compare(&grown(2))).is_err(), "half of the growth");
 }

@@ -41,8 +41,8 @@ impl Outcomes {
     }
 }
 
-/// Returns whether two frames are the same answer. The reply to a request about a group shows the group as it is at that time,
-/// so after a crash it is the same if it names the same group, or says that the group is gone.
+/// Returns whether two frames are the same answer. The reply to a request about a group shows the group as it is at that time.
+/// So after a crash it is the same if it names the same group, or says that the group is gone.
 ///
 /// # Panics
 /// If a frame is damaged.

@@ -56,7 +56,8 @@ impl Client {
             let bundles = templates(choices);
             let count: u32 = bundles.iter().map(|template| template.count).sum();
             let min_members = if choices.one_in(3) { choices.below(u64::from(count)) as u32 + 1 } else { 0 };
-            let (strategy, priority) = (choices.below(4) as u8, choices.below(3) as i32);
+            let strategy = choices.below(4) as u8;
+            let priority = choices.below(3) as i32;
             let request = CreateGroupRequest {
                 bundles,
                 strategy,

@@ -32,6 +32,25 @@ pub fn of_vec<T>(vec: &Vec<T>) -> u64 {
     (vec.capacity() * size_of::<T>()) as u64
 }
 
+/// Adds an element. The capacity grows by an eighth at a time, not to its double, so that few places are unused.
+pub fn push_tight<T>(vec: &mut Vec<T>, value: T) {
+    grow_tight(vec, vec.len() + 1);
+    vec.push(value);
+}
+
+/// Appends `value` until there are `len` elements. The capacity grows as by [`push_tight`].
+pub fn resize_tight<T: Clone>(vec: &mut Vec<T>, len: usize, value: T) {
+    grow_tight(vec, len);
+    vec.resize(len, value);
+}
+
+fn grow_tight<T>(vec: &mut Vec<T>, len: usize) {
+    if len > vec.capacity() {
+        let capacity = len.max(vec.capacity() + vec.capacity() / 8).max(64);
+        vec.reserve_exact(capacity - vec.len());
+    }
+}
+
 /// Returns the bytes of a map's entries, without what they point to.
 ///
 /// The table has a power of two of slots, at most 7/8 of them in use, and one control byte per slot.
@@ -58,6 +77,25 @@ pub fn of_btree(len: usize, entry: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tight_vectors_have_few_unused_places() {
+        let mut pushed = Vec::new();
+        let mut resized = Vec::new();
+        let mut grown = 0;
+        for number in 0..100_000_usize {
+            let before = pushed.capacity();
+            push_tight(&mut pushed, number);
+            resize_tight(&mut resized, number + 1, number);
+            grown += usize::from(pushed.capacity() > before);
+            assert!(pushed.capacity() <= (number + 1).max(64) * 9 / 8 + 8, "{number}: {}", pushed.capacity());
+            assert!(resized.capacity() <= (number + 1).max(64) * 9 / 8 + 8);
+        }
+        assert_eq!(pushed, resized);
+        assert!(grown < 100, "it is copied {grown} times");
+        resize_tight(&mut resized, 200_000, 7);
+        assert_eq!((resized.capacity(), resized.len()), (200_000, 200_000));
+    }
 
     #[test]
     fn bytes_follow_capacity() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::units_of;
@@ -27,6 +28,46 @@ pub(crate) struct Shortfalls {
     pub(crate) cpu: Amount,
     pub(crate) memory: Amount,
     pub(crate) gpus: [u32; GPU_INSTANCES_MAX],
+}
+
+impl Shortfalls {
+    const NONE: Self = Self { cpu: Amount::ZERO, memory: Amount::ZERO, gpus: [0; GPU_INSTANCES_MAX] };
+}
+
+/// The shortfalls of a node. Few nodes have any, so the others only have a pointer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RareShortfalls(Option<Box<Shortfalls>>);
+
+impl RareShortfalls {
+    /// Creates them from what an image has.
+    pub(crate) fn new(shortfalls: Option<&Shortfalls>) -> Self {
+        Self(shortfalls.cloned().map(Box::new))
+    }
+
+    /// Returns whether there are any. Without any, their memory is freed.
+    pub(crate) fn settle(&mut self) -> bool {
+        self.0.take_if(|shortfalls| **shortfalls == Shortfalls::NONE);
+        self.0.is_some()
+    }
+
+    /// Returns the bytes behind the pointer.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.as_ref().map_or(0, |_| size_of::<Shortfalls>() as u64)
+    }
+}
+
+impl Deref for RareShortfalls {
+    type Target = Shortfalls;
+
+    fn deref(&self) -> &Shortfalls {
+        self.0.as_deref().unwrap_or(&Shortfalls::NONE)
+    }
+}
+
+impl DerefMut for RareShortfalls {
+    fn deref_mut(&mut self) -> &mut Shortfalls {
+        self.0.get_or_insert_default()
+    }
 }
 
 impl ExactAmounts {

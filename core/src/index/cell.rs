@@ -10,6 +10,7 @@
 use super::Marks;
 use super::classes::{CLASSES, UP_TO};
 use super::entry::Entry;
+use crate::memory;
 use crate::planted::{PlantedBug, is_planted};
 
 /// The most entries in a cell itself.
@@ -160,8 +161,9 @@ impl<E: Entry> Cells<E> {
     #[cold]
     fn allocate(&mut self, block: usize) {
         let at = self.free_blocks.pop().unwrap_or_else(|| {
-            self.filled.push(0);
-            self.cells.resize(self.cells.len() + BLOCK, Cell::EMPTY);
+            memory::push_tight(&mut self.filled, 0);
+            let len = self.cells.len() + BLOCK;
+            memory::resize_tight(&mut self.cells, len, Cell::EMPTY);
             (self.filled.len() - 1) as u32
         });
         self.blocks[block] = at;
@@ -205,7 +207,7 @@ impl<E: Entry> Cells<E> {
 
     fn new_chunk(&mut self) -> u32 {
         self.free_chunks.pop().unwrap_or_else(|| {
-            self.chunks.push(Chunk([E::VACANT; CHUNK]));
+            memory::push_tight(&mut self.chunks, Chunk([E::VACANT; CHUNK]));
             (self.chunks.len() - 1) as u32
         })
     }

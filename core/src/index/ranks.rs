@@ -3,6 +3,7 @@
 
 use crate::ids::Ordinal;
 use crate::index::Slot;
+use crate::memory;
 
 /// The position of a node in the order of registration among the nodes that the index knows.
 pub(super) type Rank = u32;
@@ -49,7 +50,7 @@ impl Ranks {
     /// Assigns a rank to a node if no other node has to move: its old rank, or a new one after all others.
     pub(super) fn give(&mut self, slot: Slot, ordinal: Ordinal) -> Option<Rank> {
         if self.by_slot.len() <= slot as usize {
-            self.by_slot.resize(slot as usize + 1, NONE);
+            memory::resize_tight(&mut self.by_slot, slot as usize + 1, NONE);
         }
         let old = self.by_slot[slot as usize];
         if old != NONE && self.ordinals[old as usize] == ordinal {
@@ -59,8 +60,8 @@ impl Ranks {
             return None;
         }
         let rank = Rank::try_from(self.slots.len()).expect("fewer nodes than u32 can count");
-        self.slots.push(slot);
-        self.ordinals.push(ordinal);
+        memory::push_tight(&mut self.slots, slot);
+        memory::push_tight(&mut self.ordinals, ordinal);
         self.by_slot[slot as usize] = rank;
         Some(rank)
     }

@@ -12,6 +12,7 @@ use super::ranks::{Rank, Ranks};
 use super::{Coordinate, IndexEntry, Mark, Marks, ResourceVector, Slot, Visits};
 use crate::broken::{Broken, broken};
 use crate::limits::DIMENSIONS_MAX;
+use crate::memory;
 use crate::resource::Amount;
 
 /// The order in which leaves are searched.
@@ -70,7 +71,8 @@ impl<E: Entry> Bucketed<E> {
 
     fn insert(&mut self, slot: Slot, rank: Rank, at: &Coordinates, marks: Marks) {
         if self.places.len() <= slot as usize {
-            self.places.resize(slot as usize + 1, Place { entry: E::VACANT, cell: NOWHERE, odd: [0; 2] });
+            let vacant = Place { entry: E::VACANT, cell: NOWHERE, odd: [0; 2] };
+            memory::resize_tight(&mut self.places, slot as usize + 1, vacant);
         }
         assert!(self.places[slot as usize].cell == NOWHERE, "slot {slot} is in the index already");
         assert!((rank as usize) < RANKS_MAX, "ranks are given again before they are so many");
@@ -275,7 +277,7 @@ impl BucketTree {
             if marks == Marks::NONE {
                 return;
             }
-            self.marks.resize(rank as usize + 1, Marks::NONE);
+            memory::resize_tight(&mut self.marks, rank as usize + 1, Marks::NONE);
         }
         self.marks[rank as usize] = marks;
     }

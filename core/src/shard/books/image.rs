@@ -2,7 +2,7 @@
 
 use super::table::{ColdNode, HotNode, Room, has_shortfall};
 use super::{Books, Dirty};
-use crate::books::{Cause, Shortfalls, WITHHELD};
+use crate::books::{Cause, RareShortfalls, WITHHELD};
 use crate::index::Slot;
 use crate::node::NodeSpec;
 use crate::view::{AllocationView, ColdImage, HotImage};
@@ -70,7 +70,7 @@ impl Books {
 fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, ColdNode) {
     let mut cold = ColdNode {
         registration: (*image_of_cold.registration).clone(),
-        short: Shortfalls::default(),
+        short: RareShortfalls::default(),
         custom: Vec::new(),
     };
     fill_cold(&mut cold, image_of_cold);
@@ -85,7 +85,7 @@ fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, Cold
         has_shortfall: false,
         withheld: 0,
     };
-    flag(&mut hot, &cold);
+    flag(&mut hot, &mut cold);
     let mut room = Room::VACANT;
     room.set_capacity(&cold.registration.spec);
     fill_hot(&mut room, &mut hot, image);
@@ -93,12 +93,12 @@ fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, Cold
 }
 
 fn fill_cold(cold: &mut ColdNode, image: &ColdImage) {
-    cold.short = image.shortfalls.as_deref().cloned().unwrap_or_default();
+    cold.short = RareShortfalls::new(image.shortfalls.as_deref());
     cold.custom.clear();
     cold.custom.extend_from_slice(&image.custom);
 }
 
-fn flag(hot: &mut HotNode, cold: &ColdNode) {
+fn flag(hot: &mut HotNode, cold: &mut ColdNode) {
     hot.has_custom = !cold.custom.is_empty();
     hot.has_shortfall = has_shortfall(cold);
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::books::{CustomBook, Kinds, Shortfalls, book_or_new, take_over};
+use crate::books::{CustomBook, Kinds, RareShortfalls, book_or_new, take_over};
 use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, GPU_INSTANCES_MAX};
@@ -62,7 +62,7 @@ const _: () = assert!(size_of::<HotNode>() == 64, "the hot record is one cache l
 #[derive(Clone, Debug)]
 pub(crate) struct ColdNode {
     pub(crate) registration: NodeRegistration,
-    pub(crate) short: Shortfalls,
+    pub(crate) short: RareShortfalls,
     /// Sorted by id.
     pub(crate) custom: Vec<CustomBook>,
 }
@@ -162,15 +162,15 @@ impl NodeTable {
             withheld: 0,
         };
         let id = registration.id;
-        let cold = ColdNode { registration, short: Shortfalls::default(), custom: Vec::new() };
+        let cold = ColdNode { registration, short: RareShortfalls::default(), custom: Vec::new() };
         let slot = if let Some(slot) = self.free.pop() {
             self.hot[slot as usize] = hot;
             self.cold[slot as usize] = Some(cold);
             slot
         } else {
-            self.rooms.push(Room::VACANT);
-            self.hot.push(hot);
-            self.cold.push(Some(cold));
+            memory::push_tight(&mut self.rooms, Room::VACANT);
+            memory::push_tight(&mut self.hot, hot);
+            memory::push_tight(&mut self.cold, Some(cold));
             Slot::try_from(self.hot.len() - 1).expect("NODES_MAX fits a slot")
         };
         let before = self.by_id.insert(id, slot);
@@ -299,8 +299,8 @@ impl NodeTable {
     pub(crate) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         add("rooms", memory::of_vec(&self.rooms));
         add("hot records", memory::of_vec(&self.hot));
-        let custom = self.cold.iter().flatten().map(|cold| memory::of_vec(&cold.custom));
-        add("cold records", memory::of_vec(&self.cold) + custom.sum::<u64>());
+        let rare = self.cold.iter().flatten().map(|cold| memory::of_vec(&cold.custom) + cold.short.bytes());
+        add("cold records", memory::of_vec(&self.cold) + rare.sum::<u64>());
         let texts = self.cold.iter().flatten().map(|cold| {
             let spec = &cold.registration.spec;
             // A shared slice has two counters before it. A label is two pointers with lengths.
@@ -394,7 +394,7 @@ impl NodeTable {
     #[cold]
     fn give_short(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) {
         let (room, hot, cold) = self.parts_mut(slot);
-        let short = &mut cold.short;
+        let short = &mut *cold.short;
         for (free, short, given) in [
             (&mut room.cpu, &mut short.cpu, demand.cpu),
             (&mut room.memory, &mut short.memory, demand.memory),
@@ -506,12 +506,23 @@ impl NodeTable {
         let room = &mut self.rooms[slot as usize];
         let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
-        take_over(&mut room.cpu, &mut cold.short.cpu, demand.cpu);
-        take_over(&mut room.memory, &mut cold.short.memory, demand.memory);
+        let covers = |hot: &HotNode, instance| gpus.part.min(hot.gpus.free(instance));
+        let is_covered = demand.cpu <= room.cpu
+            && demand.memory <= room.memory
+            && gpus.instances().all(|instance| covers(hot, instance) == gpus.part);
+        if is_covered {
+            room.cpu = room.cpu.minus(demand.cpu);
+            room.memory = room.memory.minus(demand.memory);
+        } else {
+            take_over(&mut room.cpu, &mut cold.short.cpu, demand.cpu);
+            take_over(&mut room.memory, &mut cold.short.memory, demand.memory);
+        }
         for instance in gpus.instances() {
-            let covered = gpus.part.min(hot.gpus.free(instance));
+            let covered = covers(hot, instance);
             hot.gpus.set_free(instance, hot.gpus.free(instance) - covered);
-            cold.short.gpus[usize::from(instance)] += u32::from(gpus.part - covered);
+            if covered < gpus.part {
+                cold.short.gpus[usize::from(instance)] += u32::from(gpus.part - covered);
+            }
         }
         room.follow(&hot.gpus);
         for &(id, amount) in demand.custom() {
@@ -528,6 +539,7 @@ fn rebalance(total: Amount, available: Amount, shortfall: Amount, new_total: Amo
     (new_total.saturating_minus(used), used.saturating_minus(new_total))
 }
 
-pub(crate) fn has_shortfall(cold: &ColdNode) -> bool {
-    cold.short != Shortfalls::default() || cold.custom.iter().any(|book| !book.shortfall.is_zero())
+/// Returns whether anything of a node is in use beyond its capacity.
+pub(crate) fn has_shortfall(cold: &mut ColdNode) -> bool {
+    cold.short.settle() || cold.custom.iter().any(|book| !book.shortfall.is_zero())
 }

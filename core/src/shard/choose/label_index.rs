@@ -52,7 +52,7 @@ impl LabelIndex {
             return;
         }
         if self.known.len() <= slot as usize {
-            self.known.resize(slot as usize + 1, None);
+            memory::resize_tight(&mut self.known, slot as usize + 1, None);
         }
         let before = self.known[slot as usize].take();
         self.nodes.set(slot, labels.is_some());

@@ -275,7 +275,7 @@ impl Shard {
         let fresh = || Arc::new(cold.registration.clone());
         Some(ColdImage {
             registration: registration.map_or_else(fresh, Arc::clone),
-            shortfalls: hot.has_shortfall.then(|| Box::new(cold.short.clone())),
+            shortfalls: hot.has_shortfall.then(|| Box::new((*cold.short).clone())),
             custom: cold.custom.clone().into_boxed_slice(),
             entries: self.books.entries_of(slot, UNHEALTHY | RESERVED).cloned().collect(),
             holds: self.statements.images_at(slot),

@@ -19,7 +19,8 @@ use crate::agent::Backoff;
                   the service. With --json, one object per line; `event` names what happened, and `whole` says that \
                   the events so far amount to a state of the books. Text leaves out events of which only the version \
                   of a node is new.\n\
-                  On a lost connection it connects again and goes on where it was. It says so on standard error.\n\
+                  On a lost connection it connects again and goes on where it was. After more than 30 seconds it says \
+                  so on standard error.\n\
                   Exit status: 0 all is printed, or told to end (ctrl-c); 1 the service refused, or the events from \
                   the position on are no longer kept; 2 wrong usage; 3 no connection at the beginning."
 )]

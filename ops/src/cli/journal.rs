@@ -170,6 +170,7 @@ fn check_view(checked: &Checked) -> Value {
         })),
         "is_cut": checked.books.as_ref().map(|(_, recovery)| recovery.is_cut),
         "broken": checked.broken,
+        "are_books_gone": checked.are_books_gone,
     })
 }
 
@@ -178,11 +179,17 @@ fn say_check(checked: &Checked) {
     say_counts("checkpoint", &checked.checkpoint);
     match &checked.tail {
         Some(tail) => say_tail("journal", tail),
-        None => say(format_args!("journal: none; the last run had `durability = memory`")),
+        None if checked.are_books_gone => {
+            say(format_args!(
+                "journal: none; the last run had `durability = memory` and did not stop cleanly, so its books are gone"
+            ));
+        }
+        None => say(format_args!("journal: none; the checkpoint has all books")),
     }
     if let Some((counts, recovery)) = &checked.books {
         if recovery.is_cut {
-            say(format_args!("the last write was not whole; a start cuts it off"));
+            let file = recovery.cut_file.unwrap_or_default();
+            say(format_args!("{file}: the last write was not whole; a start cuts it off"));
         }
         say_counts("books", counts);
     }

@@ -408,10 +408,11 @@ fn check_books(state: &StoreState, wants_hash: bool) -> Result<Option<StateHash>
 
 /// Logs what recovery found and when replies leave. `books` is the hash of the books if they were recovered.
 fn describe_journal(store: &Store, books: Option<StateHash>) {
-    let Recovery { appends, units, taken_back, is_cut, .. } = store.recovery();
-    if is_cut {
+    let Recovery { appends, units, taken_back, cut_file, last_append, .. } = store.recovery();
+    if let Some(file) = cut_file {
         warn!(
-            "the last write of the run before was not whole, and is cut off: it was not acknowledged, unless the disk lost what it had synced"
+            last_append,
+            "{file}: the last write of the run before was not whole, and is cut off: it was not acknowledged, unless the disk lost what it had synced"
         );
     }
     if let Some(books) = books {

@@ -69,7 +69,9 @@ pub struct Checked {
     pub incarnation: Incarnation,
     /// The books of the checkpoint alone.
     pub checkpoint: Counts,
-    /// What comes after it. `None`: the last run had no journal.
+    /// The last run had no journal and did not stop cleanly, so its books are gone.
+    pub are_books_gone: bool,
+    /// What comes after it. `None`: the checkpoint has all books.
     pub tail: Option<Tail>,
     /// Values that are not as they were written.
     pub damage: Vec<Damage>,
@@ -115,6 +117,7 @@ pub(super) fn check_files(files: Arc<dyn Files>) -> Result<Checked, FileError> {
         store: store.id(),
         incarnation: checkpoint.state.incarnation,
         checkpoint: Counts::of(&checkpoint.state),
+        are_books_gone: checkpoint.from.is_none() && !checkpoint.is_clean,
         tail: None,
         damage: Vec::new(),
         is_salvaged: salvaged.is_some(),

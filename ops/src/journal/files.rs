@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +95,7 @@ impl Directory {
     /// # Errors
     /// When there is no store, or another process has the lock.
     pub fn lock_to_read(path: &Path) -> Result<Self, FileError> {
-        if !path.join(super::store::FILE).is_file() {
+        if !path.join(super::store::FILE).is_file() && !path.join(super::log::FILE).is_file() {
             let message = "has no store: name the data directory of a service (`--data-dir`)";
             return Err(FileError::new(path, message));
         }
@@ -134,7 +134,10 @@ impl Files for Directory {
     fn open(&self, name: &str, syncs: bool) -> io::Result<Box<dyn StorageBackend>> {
         let path = self.path(name);
         let is_new = !path.exists();
-        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path)?;
+        // It has the tokens of sessions.
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).read(true).write(true).mode(0o600);
+        let file = options.open(&path)?;
         if is_new {
             // The name of a new file is in its directory, which has a sync of its own.
             File::open(&self.path)?.sync_all()?;
@@ -299,6 +302,10 @@ pub(super) fn open_database(
         of_callback.fetch_or((0.1..0.5).contains(&session.progress()), Ordering::Relaxed);
     });
     let backend = open(name)?;
+    if backend.len().map_err(failed)? == 0 {
+        // It got its name when its database was complete.
+        return Err(OpenError::Damaged { path, why: "it is empty".to_owned() });
+    }
     let is_head_damaged = has_damaged_head(&*backend).map_err(failed)?;
     let database = guarded(|| builder.create_with_backend(Any(backend)));
     let database = database.map_err(|error| open_error(&path, error))?;

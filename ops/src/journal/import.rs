@@ -73,13 +73,20 @@ pub fn verify(file: &Path) -> Result<Portable, FileError> {
 /// # Errors
 /// When the file or the directory cannot be used, or the directory has a store already.
 pub fn import(file: &Path, data_dir: &Path) -> Result<Imported, FileError> {
-    let _directory = Directory::lock(data_dir)?;
-    if let Some(name) = [store::FILE, log::FILE].into_iter().find(|name| data_dir.join(name).exists()) {
-        let message =
-            "is there: import into a directory without a store, or move both files of the store away";
-        return Err(FileError::new(&data_dir.join(name), message));
-    }
+    let check_empty = || match [store::FILE, log::FILE].into_iter().find(|name| data_dir.join(name).exists())
+    {
+        Some(name) => {
+            let message =
+                "is there: import into a directory without a store, or move both files of the store away";
+            Err(FileError::new(&data_dir.join(name), message))
+        }
+        None => Ok(()),
+    };
+    check_empty()?;
+    // A file that cannot be read leaves no directory behind.
     let (portable, mut state) = read(file)?;
+    let _directory = Directory::lock(data_dir)?;
+    check_empty()?;
     state.skip_ids(skipped(state.incarnation).map_err(|error| FileError::new(file, error))?);
     // They belong to clients of the exported store, which may go on.
     state.sessions.clear();
@@ -173,6 +180,12 @@ fn load(decoder: &mut Decoder, files: &Arc<dyn Files>) -> Result<(Head, End), Fi
     };
     if end != found || decoder.next()?.is_some() {
         return Err(decoder.damage(format_args!("it says that it holds {end:?}, and it holds {found:?}")));
+    }
+    log.set_owner(&head.store)?;
+    let from = head.number("from");
+    if head.number("journal") == 1 && found.appends == 0 && from > 1 {
+        // Nothing followed the checkpoint. A log without values still says where it ends.
+        log.drop_after(from - 1)?;
     }
     checkpoint.finish(&head.store, &head.numbers, head.hash)?;
     Ok((head, end))

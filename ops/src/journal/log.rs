@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError};
 use wharf_core::journal::{Append, Bounds, JournalStore, StoreError};
 
 use super::files::{Files, OpenError, Opened, open_database, open_error};
@@ -15,6 +15,9 @@ use crate::file_error::FileError;
 /// By the number of the append: the epoch of its writer, and its value. The last one is always kept, because it says
 /// where the log ends. One table, because each further page that a commit writes costs as much as a tenth of its sync.
 const VALUES: TableDefinition<'_, u64, (u64, &[u8])> = TableDefinition::new("values");
+
+/// The identity of the store that the values belong to. It is there before the first append.
+const OWNER: TableDefinition<'_, (), [u8; 16]> = TableDefinition::new("owner");
 
 pub(super) const FILE: &str = "journal.redb";
 
@@ -157,6 +160,39 @@ impl Log {
         self.last = append.number;
         self.epoch = append.epoch;
         Ok(())
+    }
+
+    /// Returns the identity of the store that the values belong to. `None`: no store has begun with this log.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    pub(super) fn owner(&self) -> Result<Option<[u8; 16]>, FileError> {
+        let shared = read(&self.database);
+        let owner = guarded(|| match database(&shared).begin_read()?.open_table(OWNER) {
+            Ok(owner) => Ok::<_, redb::Error>(owner.get(())?.map(|owner| owner.value())),
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        });
+        Ok(owner.map_err(|error| open_error(&self.path(), error))?)
+    }
+
+    /// Says which store the values belong to.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub(super) fn set_owner(&self, store: &[u8; 16]) -> Result<(), FileError> {
+        let shared = read(&self.database);
+        let set = || -> Result<(), redb::Error> {
+            let transaction = database(&shared).begin_write()?;
+            transaction.open_table(OWNER)?.insert((), store)?;
+            Ok(transaction.commit()?)
+        };
+        guarded(set).map_err(|error| FileError::new(&self.path(), error))
+    }
+
+    /// Returns the epoch of the last append. 0 if there was none.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Returns the number of the last append. 0 if there was none.

@@ -42,9 +42,9 @@ pub fn repair(data_dir: &Path, last: u64) -> Result<Repaired, FileError> {
     let mut salvaged = None;
     let (mut store, checkpoint) = Store::look(files, &mut salvaged)?;
     let path = data_dir.join(log::FILE);
-    let from = checkpoint.from.ok_or_else(|| {
-        FileError::new(&path, "holds nothing to drop: the last run had no journal (`durability = memory`)")
-    })?;
+    let from = checkpoint
+        .from
+        .ok_or_else(|| FileError::new(&path, "holds nothing to drop: the checkpoint has all books"))?;
     let end = store.log().last();
     let mut found =
         Found { last, dropped: Tail { appends: (last.saturating_add(1), end), ..Tail::default() }, epoch: 0 };
@@ -61,7 +61,7 @@ pub fn repair(data_dir: &Path, last: u64) -> Result<Repaired, FileError> {
     store.skip_issued(checkpoint.state.incarnation.max(Incarnation(found_epoch)))?;
     store.break_history()?;
     match salvaged {
-        Some(salvaged) => write_again(&salvaged, last, data_dir)?,
+        Some(salvaged) => write_again(&salvaged, last, data_dir, &store.id())?,
         None => store.log().drop_after(last)?,
     }
     damage.retain(|damage| damage.append > last);
@@ -110,11 +110,12 @@ fn check_last(
 }
 
 /// Writes the values up to `last` into a new file in the place of the damaged one.
-fn write_again(salvaged: &Salvaged, last: u64, data_dir: &Path) -> Result<(), FileError> {
+fn write_again(salvaged: &Salvaged, last: u64, data_dir: &Path, store: &[u8; 16]) -> Result<(), FileError> {
     let unfinished = data_dir.join(UNFINISHED);
     remove(&unfinished)?;
     let mut log = Log::open(Arc::new(Directory::lock(&unfinished)?), true)?;
     salvaged.load(last, &mut log)?;
+    log.set_owner(store)?;
     drop(log);
     let moved = || -> std::io::Result<()> {
         std::fs::rename(unfinished.join(log::FILE), data_dir.join(log::FILE))?;

@@ -45,7 +45,7 @@ const ISSUED: &str = "issued";
 /// The name of the last append of which the checkpoint may show something.
 pub(super) const SHOWN: &str = "shown";
 
-const FORMAT: u64 = 8;
+const FORMAT: u64 = 9;
 
 /// The name of the number that says whether the events of the next run begin a new history.
 const BROKEN: &str = "history_broken";
@@ -103,6 +103,10 @@ pub struct Recovery {
     pub taken_back: TakenBack,
     /// The last write of the run before was not whole, and is cut off.
     pub is_cut: bool,
+    /// The file of that write.
+    pub cut_file: Option<&'static str>,
+    /// The last append that is left. 0 if there is none.
+    pub last_append: u64,
 }
 
 /// A checkpoint that was read.
@@ -111,7 +115,7 @@ pub(super) struct Checkpoint {
     /// The first append of the journal that it does not cover. `None`: the last run had no journal.
     pub(super) from: Option<u64>,
     /// It was written at a clean stop, when nothing was half done.
-    is_clean: bool,
+    pub(super) is_clean: bool,
     /// The last append of which it may show something. Without that append, its pages do not fit together.
     pub(super) shown: u64,
     /// An incarnation that may have issued ids, although the books do not say so.
@@ -269,6 +273,7 @@ impl Store {
         if is_new {
             self.write(state, last + 1)?;
         }
+        log.set_owner(&self.id)?;
         // Nothing of this start may become durable, and yet its ids may be shown. So the next start must know of it.
         let issued = (ISSUED, incarnation);
         if journal {
@@ -493,6 +498,7 @@ impl Store {
         let log = log.as_mut().expect("the log is there until the store begins");
         let of_log = |message: String| ReadError::Journal(FileError::new(&files.path(log::FILE), message));
         let Bounds { first, last } = log.bounds().map_err(|error| of_log(error.to_string()))?;
+        recovery.last_append = last;
         if last + 1 < from || (last >= from && first > from) {
             let message = format!(
                 "the journal has appends {first} to {last}, and the checkpoint needs those from {from}"

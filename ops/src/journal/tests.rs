@@ -12,11 +12,13 @@ use wharf_core::resource::{Amount, Demand, GpuAssignment, ResourceRegistry};
 use wharf_core::state::{AllocationRecord, NodeRecord, StoreState};
 use wharf_core::time::Time;
 
+use super::check::Counts;
 use super::value::{Before, Content, Header, encode, encode_unit};
 use super::{Durability, Log, Recovery, Store, check, export_stopped, import, repair, verify};
 use crate::file_error::FileError;
 
 mod damage;
+mod pairs;
 
 const PARTITIONS: u16 = 4;
 const PARTITION: PartitionId = PartitionId(1);

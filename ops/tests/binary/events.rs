@@ -7,7 +7,7 @@
 #![allow(unreachable_pub, reason = "its items are for the modules of one test")]
 
 #[path = "events/books.rs"]
-mod books;
+pub mod books;
 #[path = "events/load.rs"]
 mod load;
 

@@ -1,5 +1,6 @@
 //! `kill -9` of the real service under load over QUIC, again and again. After each start, a reader that knows nothing of
-//! the load compares the books with what the clients were told: nothing is lost, and nothing is there twice.
+//! the load compares the books with what the clients were told: nothing is lost, and nothing is there twice. Another one
+//! rebuilds the books from the events, and compares them with what the service prints.
 //!
 //! `WHARF_KILLS` is the number of kills, `WHARF_KILL_SEED` the seed of the load and of the moments.
 
@@ -20,6 +21,7 @@ use wharf_core::rng::Rng;
 use wharf_net::client::Client;
 use wharf_net::protocol::{Name, RemoveRequest, WireGroup};
 
+use crate::events::books::Books;
 use crate::harness::{Service, Site, runtime, within};
 use load::World;
 use oracle::Oracle;
@@ -68,9 +70,11 @@ fn whatever_was_answered_is_there_after_each_kill() {
     let site = Site::new();
     let settings = site.write("kills.toml", "checkpoint_mib = 1\n");
     let mut checkpoints = 0;
+    let mut told = Books::default();
     for kill in 0..kills {
         let service = serve(&site, &settings, kill);
         runtime().block_on(check(&world, &service));
+        told.settle(&service);
         let service = run_until_killed(&world, service);
         checkpoints += service.log().iter().filter(|line| line.contains("a checkpoint is complete")).count();
         if (kill + 1).is_multiple_of(50) {
@@ -82,6 +86,7 @@ fn whatever_was_answered_is_there_after_each_kill() {
     service.stop();
     let service = serve(&site, &settings, kills + 1);
     runtime().block_on(check(&world, &service));
+    told.settle(&service);
     service.stop();
     let (done, not_done) = world.oracle.borrow().decided;
     println!(

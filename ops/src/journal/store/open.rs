@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use redb::{Database, ReadableDatabase, TableError};
 
-use super::{CACHE_BYTES, Durability, FILE, SHOWN, Store};
+use super::{CACHE_BYTES, Durability, FILE, ISSUED, SHOWN, Store};
 use crate::file_error::FileError;
 use crate::journal::events::EventsStart;
 use crate::journal::files::{Files, OpenError, Opened, open_database, open_error};
 use crate::journal::guard::guarded;
 use crate::journal::log::{self, Log};
-use crate::journal::numbers::NUMBERS;
+use crate::journal::numbers::{IDENTITY, NUMBERS};
 use crate::journal::salvage::Salvaged;
 use crate::journal::store::Recovery;
 use crate::journal::writer::Heads;
@@ -19,16 +19,21 @@ use crate::journal::writer::Heads;
 impl Store {
     /// Opens the databases for a start. That of the journal stays closed if neither this run nor the books need it.
     pub(super) fn open_databases(files: Arc<dyn Files>, durability: Durability) -> Result<Self, FileError> {
+        let has_log = exists(&*files)?;
         let checkpoints = open_database(&*files, FILE, true, CACHE_BYTES)?;
-        let from = journal_from(&*files, &checkpoints.database)?;
-        let log = if from.is_none() && durability == Durability::Memory {
+        let told = told_of_journal(&*files, &checkpoints.database)?;
+        let needed = told.needed;
+        check_files(&*files, &told, has_log)?;
+        let log = if needed.is_none() && durability == Durability::Memory && told.last_start > 0 {
             None
         } else {
             let opened = Log::open_typed(Arc::clone(&files), durability == Durability::Sync);
-            Some(opened.map_err(|error| match error {
-                OpenError::Damaged { why, .. } => damaged_journal(&*files, from, why),
+            let log = opened.map_err(|error| match error {
+                OpenError::Damaged { why, .. } => damaged_journal(&*files, needed, why),
                 OpenError::File(error) => error,
-            })?)
+            })?;
+            check_pair(&told, &log)?;
+            Some(log)
         };
         Ok(Self::with_databases(files, checkpoints, durability, log))
     }
@@ -39,14 +44,21 @@ impl Store {
         files: Arc<dyn Files>,
         salvaged: &mut Option<Salvaged>,
     ) -> Result<Self, FileError> {
+        let has_log = exists(&*files)?;
         let checkpoints = open_database(&*files, FILE, true, CACHE_BYTES)?;
+        let told = told_of_journal(&*files, &checkpoints.database)?;
+        check_files(&*files, &told, has_log)?;
         let opened = Log::open_typed(Arc::clone(&files), true);
         let log = match opened.and_then(|log| log.check_pages().map(|()| log)) {
             Err(OpenError::Damaged { .. }) => {
-                let from = journal_from(&*files, &checkpoints.database)?.map_or(1, |(from, _)| from);
+                let from = told.needed.map_or(1, |(from, _)| from);
                 salvaged.insert(Salvaged::scan(&*files, from)?).log()?
             }
-            log => log?,
+            log => {
+                let log = log?;
+                check_pair(&told, &log)?;
+                log
+            }
         };
         Ok(Self::with_databases(files, checkpoints, Durability::Sync, Some(log)))
     }
@@ -57,7 +69,8 @@ impl Store {
         durability: Durability,
         log: Option<Log>,
     ) -> Self {
-        let is_cut = checkpoints.is_cut || log.as_ref().is_some_and(Log::is_cut);
+        let is_log_cut = log.as_ref().is_some_and(Log::is_cut);
+        let cut_file = is_log_cut.then_some(log::FILE).or_else(|| checkpoints.is_cut.then_some(FILE));
         Self {
             files,
             database: Mutex::new(Some(checkpoints.database)),
@@ -65,27 +78,87 @@ impl Store {
             durability,
             log,
             heads: Heads::new(),
-            recovery: Recovery { is_cut, ..Recovery::default() },
+            recovery: Recovery { is_cut: cut_file.is_some(), cut_file, ..Recovery::default() },
             undone: Vec::new(),
             events: EventsStart::default(),
         }
     }
 }
 
-/// Returns the first append of the journal that the checkpoint of a store does not cover, and the last one that it shows.
-/// `None`: the last run had no journal, or there was none.
-fn journal_from(files: &dyn Files, database: &Database) -> Result<Option<(u64, u64)>, FileError> {
+/// What a store says of its journal.
+#[derive(Default)]
+struct Told {
+    /// The first append that the checkpoint does not cover, and the last one that it shows. `None`: the last run had no
+    /// journal, or there was none.
+    needed: Option<(u64, u64)>,
+    /// The incarnation of the last start. 0: there was none.
+    last_start: u64,
+    /// The identity of the store. `None`: it is new.
+    store: Option<[u8; 16]>,
+}
+
+fn told_of_journal(files: &dyn Files, database: &Database) -> Result<Told, FileError> {
     let read = guarded(|| -> Result<_, redb::Error> {
-        let numbers = match database.begin_read()?.open_table(NUMBERS) {
-            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        let transaction = database.begin_read()?;
+        let numbers = match transaction.open_table(NUMBERS) {
+            Err(TableError::TableDoesNotExist(_)) => return Ok(Told::default()),
             numbers => numbers?,
         };
-        let has_journal = numbers.get("journal")?.is_some_and(|has| has.value() == 1);
-        let from = numbers.get("from")?.map_or(1, |from| from.value().max(1));
-        let shown = numbers.get(SHOWN)?.map_or(0, |shown| shown.value());
-        Ok(has_journal.then_some((from, shown)))
+        let number =
+            |name| -> Result<u64, redb::Error> { Ok(numbers.get(name)?.map_or(0, |number| number.value())) };
+        let needed = (number("from")?.max(1), number(SHOWN)?);
+        let store = match transaction.open_table(IDENTITY) {
+            Ok(identity) => identity.get("store")?.and_then(|id| id.value().try_into().ok()),
+            Err(TableError::TableDoesNotExist(_)) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let last_start = number("incarnation")?.max(number(ISSUED)?);
+        Ok(Told { needed: (number("journal")? == 1).then_some(needed), last_start, store })
     });
     Ok(read.map_err(|error| open_error(&files.path(FILE), error))?)
+}
+
+const REMEDY: &str = "restore both files of the store from a copy, import an export into another directory, or move \
+                      both files away to begin with an empty store";
+
+/// Returns whether there is a journal. One without a store is refused, before a store is created.
+fn exists(files: &dyn Files) -> Result<bool, FileError> {
+    let exists = |name| files.exists(name).map_err(|error| FileError::new(&files.path(name), error));
+    let has_log = exists(log::FILE)?;
+    if has_log && !exists(FILE)? {
+        let message = format!("is missing, and `{}` is there without it: {REMEDY}", log::FILE);
+        return Err(FileError::new(&files.path(FILE), message));
+    }
+    Ok(has_log)
+}
+
+/// Checks that the journal is there if the books need it.
+fn check_files(files: &dyn Files, told: &Told, has_log: bool) -> Result<(), FileError> {
+    if told.needed.is_some() && !has_log {
+        let message = format!("is missing, and the books in `{FILE}` need it: {REMEDY}");
+        return Err(FileError::new(&files.path(log::FILE), message));
+    }
+    Ok(())
+}
+
+/// Checks that a journal is that of this store, and that the store is not an older one. Each start is noted in the store
+/// before its first append.
+fn check_pair(told: &Told, log: &Log) -> Result<(), FileError> {
+    let Told { last_start, store, .. } = told;
+    let owner = log.owner()?;
+    if owner.is_some() && owner != *store || owner.is_none() && log.last() > 0 {
+        let message = format!("belongs to another store than `{FILE}`: {REMEDY}");
+        return Err(FileError::new(&log.path(), message));
+    }
+    let epoch = log.epoch();
+    if epoch > *last_start {
+        let message = format!(
+            "has appends of start {epoch}, and `{FILE}` knows of starts up to {last_start}, so that file is older or \
+             damaged: {REMEDY}"
+        );
+        return Err(FileError::new(&log.path(), message));
+    }
+    Ok(())
 }
 
 /// Returns what is said of a journal whose database is damaged. `needed` are the first append that the checkpoint does not

@@ -87,7 +87,7 @@ pub(super) fn start(directory: &TempDir, kept_bytes: u64) -> (Service, StoreStat
     let recent = Arc::new(Recent::new(last, begun.before, Arc::clone(&kinds), Arc::clone(&bell)));
     let reader = EventReader::new(log.reader(), Arc::clone(&recent), &begun);
     let inbox = EventsInbox::new(Arc::clone(&recent), bell);
-    let epoch = u64::from(engine.incarnation.0) + 1;
+    let epoch = u64::from(engine.incarnation.0);
     let writer = JournalWriter::new(feed, log, (epoch, last), heads, kinds);
     let writer = writer.with_events(&begun, Arc::clone(&recent), kept_bytes);
     let checkpoints = Checkpointer::new(engine.ports.pop().unwrap(), globals);

@@ -108,7 +108,8 @@ pub(super) struct ReleaseArgs {
 /// accept a name, and arguments that take a name never accept an id.
 fn node_id(text: &str) -> Result<u64, String> {
     let number = text.strip_prefix('n').unwrap_or(text);
-    number.parse().map_err(|_| {
+    // Ids count from 1.
+    number.parse().ok().filter(|&id| id > 0).ok_or_else(|| {
         format!(
             "`{text}` is no node id: give one such as n7, as `wharf node list` prints it next to the name"
         )

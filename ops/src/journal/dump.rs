@@ -27,10 +27,15 @@ use crate::file_error::FileError;
 /// Gives the units after the checkpoint to `print`, from append `from` on. Returns the damage that the walk found.
 ///
 /// # Errors
-/// When a service runs there, a file cannot be read, or the checkpoint is damaged.
+/// When a service runs there, a file cannot be read, the checkpoint is damaged, or the journal ends before `from`.
 pub fn dump(data_dir: &Path, from: u64, mut print: impl FnMut(Value)) -> Result<Vec<Damage>, FileError> {
     let files = Arc::new(Overlay::over(Directory::lock_to_read(data_dir)?));
     let (mut store, checkpoint) = Store::look(files, &mut None)?;
+    let last = store.log().last();
+    if from > last.saturating_add(1) {
+        let message = format!("ends at append {last}, so there is nothing from append {from} on");
+        return Err(FileError::new(&store.log().path(), message));
+    }
     let Some(begin) = checkpoint.from else { return Ok(Vec::new()) };
     let walk = Walk::new(begin, store.heads().clone(), catalog_of(&checkpoint.state.registrar));
     walk.run(store.log(), |catalog, step| {

@@ -65,6 +65,11 @@ impl Salvaged {
         last
     }
 
+    /// Returns whether a value of an append after `last` was found.
+    pub(super) fn has_after(&self, last: u64) -> bool {
+        self.values.range(last + 1..).next().is_some()
+    }
+
     /// Writes the values up to `last` into a log that is empty.
     ///
     /// # Errors

@@ -172,8 +172,14 @@ pub(super) fn damaged_journal(files: &dyn Files, needed: Option<(u64, u64)>, why
     match Salvaged::scan(files, from) {
         Ok(found) => {
             let last = found.last_whole();
-            let message =
-                format!("append {} of the journal is damaged: {why}; {}", last + 1, remedy(last, shown));
+            // The damage may be around the values only.
+            let all = if found.has_after(last) {
+                String::new()
+            } else {
+                format!("; no append after {last} is found, and all before it are whole")
+            };
+            let remedy = remedy(last, shown);
+            let message = format!("append {} of the journal is damaged: {why}{all}; {remedy}", last + 1);
             FileError::new(&path, message)
         }
         Err(error) => error,

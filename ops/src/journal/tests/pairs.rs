@@ -115,3 +115,13 @@ fn only_their_owner_reads_the_files() {
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
 }
+
+#[test]
+fn a_dump_from_beyond_the_end_is_refused() {
+    let written = written(5);
+    let mut lines = 0;
+    super::super::dump(written.path(), 6, |_| lines += 1).unwrap();
+    assert_eq!(lines, 0);
+    let refused = super::super::dump(written.path(), 7, |_| lines += 1).unwrap_err().to_string();
+    assert!(refused.contains("ends at append 5"), "{refused}");
+}

@@ -43,18 +43,17 @@ impl Outcomes {
 
 /// Returns whether two frames are the same answer. The reply to a request about a group shows the group as it is at that time.
 /// So after a crash it is the same if it names the same group, or says that the group is gone.
-///
-/// # Panics
-/// If a frame is damaged.
 #[must_use]
 pub fn is_same_answer(first: &[u8], again: &[u8]) -> bool {
     let group = |frame: &[u8]| {
-        let frame = decode_frame(frame, FRAME_BYTES_MAX).ok().flatten().expect("a whole frame");
+        let frame = decode_frame(frame, FRAME_BYTES_MAX).ok().flatten()?;
         let kind = Kind::from_number(frame.header.kind);
-        let is_of_group = matches!(kind, Some(Kind::CreateGroup | Kind::GrowGroup));
-        let reply = (is_of_group && frame.header.flags & FLAG_ERROR == 0)
-            .then(|| decode_body::<GroupReply>(frame.payload).expect("a whole body").0);
-        reply.map(|reply| (frame.header.sequence, reply.group.map(|group| group.id), reply.reason))
+        if !matches!(kind, Some(Kind::CreateGroup | Kind::GrowGroup)) || frame.header.flags & FLAG_ERROR != 0
+        {
+            return None;
+        }
+        let (reply, _) = decode_body::<GroupReply>(frame.payload).ok()?;
+        Some((frame.header.sequence, reply.group.map(|group| group.id), reply.reason))
     };
     first == again
         || match (group(first), group(again)) {

@@ -186,7 +186,9 @@ fn power_loss_finds_a_sync_that_is_left_out() {
     });
     let found = found.expect("nothing is synced, so acknowledged outcomes are lost");
     assert!(
-        ["allowed books", "Not a redb database", "is damaged", "panic"].iter().any(|by| found.contains(by)),
+        ["allowed books", "Not a redb database", "is damaged", "restore both files", "panic"]
+            .iter()
+            .any(|by| found.contains(by)),
         "{found}"
     );
 }

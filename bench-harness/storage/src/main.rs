@@ -2,6 +2,9 @@
 //! table that it prints, and what was decided by it.
 #![forbid(unsafe_code)]
 
+#[path = "../../src/figures/machine.rs"]
+#[allow(unreachable_pub, reason = "it is a module of a library, and a part of this program")]
+mod machine;
 mod report;
 mod storages;
 
@@ -49,7 +52,7 @@ fn main() -> ExitCode {
 
 fn run(Arguments { dir, appends, rounds }: Arguments) -> anyhow::Result<()> {
     let dir = dir.unwrap_or_else(std::env::temp_dir);
-    let origin = report::origin();
+    let origin = machine::Origin::of_this_run(false);
     // By storage, length and round, in ns.
     let mut medians = vec![[const { Vec::new() }; VALUE_BYTES.len()]; STORAGES.len()];
     for round in 1..=rounds {

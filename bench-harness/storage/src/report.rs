@@ -1,9 +1,6 @@
-//! What is printed: the table, and where its figures come from.
+//! The table that is printed.
 
 use std::fmt::{self, Write};
-use std::process::Command;
-
-use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
 use crate::storages::STORAGES;
 
@@ -53,27 +50,6 @@ fn separated(number: u64) -> String {
         return number.to_string();
     }
     format!("{},{:03}", separated(number / 1000), number % 1000)
-}
-
-/// Returns what a reader needs to repeat a measurement: the commit of the working directory, this machine, and today's
-/// date in UTC.
-pub(crate) fn origin() -> String {
-    let system = System::new_with_specifics(RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()));
-    let processor = system.cpus().first().map_or("", |cpu| cpu.brand()).trim();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let date = time::OffsetDateTime::now_utc().date();
-    format!("Commit {}, {processor}, {cores} cores, {date}.", commit())
-}
-
-/// Returns the short hash of the commit, with `+` if tracked sources differ from it.
-fn commit() -> String {
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let Some(hash) = git(&["rev-parse", "--short=10", "HEAD"]) else { return "unknown".to_owned() };
-    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", "*.rs", "*.toml"]);
-    if changed.is_some_and(|changed| !changed.is_empty()) { format!("{hash}+") } else { hash }
 }
 
 #[cfg(test)]

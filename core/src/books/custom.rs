@@ -24,6 +24,7 @@ pub(crate) fn take_over(available: &mut Amount, shortfall: &mut Amount, amount: 
     let covered = amount.min(*available);
     *available = available.minus(covered);
     *shortfall = shortfall.plus(amount.minus(covered));
+    assert!(available.is_zero() || shortfall.is_zero(), "what is available pays for a shortfall first");
 }
 
 /// Returns what an allocation holds of the unit-instance kind `id`.

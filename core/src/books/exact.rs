@@ -47,10 +47,6 @@ impl RareShortfalls {
     /// Returns whether there are any. Without any, their memory is freed.
     pub(crate) fn settle(&mut self) -> bool {
         self.0.take_if(|shortfalls| **shortfalls == Shortfalls::NONE);
-        assert!(
-            self.0.is_some() == (**self != Shortfalls::NONE),
-            "a node keeps memory for shortfalls if it has some"
-        );
         self.0.is_some()
     }
 

@@ -76,7 +76,7 @@ impl Disk {
         self.lock().fails_in = Some(operations);
     }
 
-    /// Lets everything fail from now on, reads too.
+    /// Lets each read, change and sync fail from now on.
     pub fn remove(&self) {
         self.lock().is_gone = true;
     }

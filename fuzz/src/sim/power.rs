@@ -267,7 +267,7 @@ pub(super) fn flip_bit(
     QUIET.call_once(report_other_panics);
     let open = || match Opening::of(Disk::new(&flipped, false), false) {
         Ok((Opening { disk, store, .. }, state)) => {
-            let is_cut = store.recovery().is_cut;
+            let is_cut = store.recovery().is_cut();
             // Its close would read pages that no start reads, and two panics over one that is damaged end the process.
             disk.remove();
             CameTo::Read { state: Box::new(state), is_cut }

@@ -168,7 +168,7 @@ fn check_view(checked: &Checked) -> Value {
             "places": recovery.taken_back.places,
             "reservations": recovery.taken_back.reservations,
         })),
-        "is_cut": checked.books.as_ref().map(|(_, recovery)| recovery.is_cut),
+        "is_cut": checked.books.as_ref().map(|(_, recovery)| recovery.is_cut()),
         "broken": checked.broken,
         "are_books_gone": checked.are_books_gone,
     })
@@ -187,8 +187,7 @@ fn say_check(checked: &Checked) {
         None => say(format_args!("journal: none; the checkpoint has all books")),
     }
     if let Some((counts, recovery)) = &checked.books {
-        if recovery.is_cut {
-            let file = recovery.cut_file.unwrap_or_default();
+        if let Some(file) = recovery.cut_file {
             say(format_args!("{file}: the last write was not whole; a start cuts it off"));
         }
         say_counts("books", counts);

@@ -33,7 +33,7 @@ use super::salvage::Salvaged;
 use super::value::{Before, Value};
 use super::writer::Heads;
 use crate::file_error::FileError;
-use open::{damaged_journal, remedy};
+use open::{REMEDY, damaged_journal, remedy};
 
 mod open;
 
@@ -101,12 +101,18 @@ pub struct Recovery {
     pub bytes: u64,
     /// What was taken back.
     pub taken_back: TakenBack,
-    /// The last write of the run before was not whole, and is cut off.
-    pub is_cut: bool,
-    /// The file of that write.
+    /// The file in which the last write of the run before was not whole, and is cut off.
     pub cut_file: Option<&'static str>,
     /// The last append that is left. 0 if there is none.
     pub last_append: u64,
+}
+
+impl Recovery {
+    /// Returns whether a write of the run before is cut off.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.cut_file.is_some()
+    }
 }
 
 /// A checkpoint that was read.
@@ -273,7 +279,9 @@ impl Store {
         if is_new {
             self.write(state, last + 1)?;
         }
-        log.set_owner(&self.id)?;
+        if log.owner()? != Some(self.id) {
+            log.set_owner(&self.id)?;
+        }
         // Nothing of this start may become durable, and yet its ids may be shown. So the next start must know of it.
         let issued = (ISSUED, incarnation);
         if journal {
@@ -498,7 +506,6 @@ impl Store {
         let log = log.as_mut().expect("the log is there until the store begins");
         let of_log = |message: String| ReadError::Journal(FileError::new(&files.path(log::FILE), message));
         let Bounds { first, last } = log.bounds().map_err(|error| of_log(error.to_string()))?;
-        recovery.last_append = last;
         if last + 1 < from || (last >= from && first > from) {
             let message = format!(
                 "the journal has appends {first} to {last}, and the checkpoint needs those from {from}"
@@ -586,10 +593,7 @@ fn read_from(database: &Database) -> Result<u64, redb::Error> {
 }
 
 pub(super) fn damage(what: impl Display) -> ReadError {
-    ReadError::Content(format!(
-        "is damaged: {what}; restore both files of the store from a copy, import an export into another directory, or \
-         move both files away to begin with an empty store"
-    ))
+    ReadError::Content(format!("is damaged: {what}; {REMEDY}"))
 }
 
 #[cfg(test)]

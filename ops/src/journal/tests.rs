@@ -155,7 +155,7 @@ fn a_check_counts_what_is_there_and_changes_nothing() {
     assert_eq!((tail.appends, tail.units, tail.effects), ((1, 7), 8, 15));
     let (books, recovery) = checked.books.expect("no damage");
     assert_eq!((books.nodes, books.allocations, books.hash), (7, 7, twin(7).books_hash()));
-    assert_eq!((recovery.appends, recovery.units, recovery.is_cut), (7, 8, false));
+    assert_eq!((recovery.appends, recovery.units, recovery.is_cut()), (7, 8, false));
     assert_eq!(files(directory.path()), before);
     // What it says is what a start finds.
     assert_eq!(start(directory.path()).unwrap().0.books_hash(), books.hash);
@@ -356,13 +356,13 @@ fn a_torn_last_append_is_cut_off_and_told() {
     drop(open);
     let torn = copy_of(crashed.path());
     let (state, recovery) = start(crashed.path()).unwrap();
-    assert_eq!((recovery.appends, recovery.is_cut, state.books_hash()), (5, false, twin(5).books_hash()));
+    assert_eq!((recovery.appends, recovery.is_cut(), state.books_hash()), (5, false, twin(5).books_hash()));
     // A sector of the last commit was not written.
     assert_eq!(flip(&torn.path().join("journal.redb"), &name(5)), 1);
     let checked = check(torn.path()).unwrap();
-    assert!(checked.is_sound() && checked.books.expect("no damage").1.is_cut);
+    assert!(checked.is_sound() && checked.books.expect("no damage").1.is_cut());
     let (state, recovery) = start(torn.path()).unwrap();
-    assert_eq!((recovery.appends, recovery.is_cut, state.books_hash()), (4, true, twin(4).books_hash()));
+    assert_eq!((recovery.appends, recovery.is_cut(), state.books_hash()), (4, true, twin(4).books_hash()));
 }
 
 /// After a crash, damage before the last commit is no torn end. Would catch a start that drops the journal down to there.

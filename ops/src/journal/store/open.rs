@@ -19,12 +19,11 @@ use crate::journal::writer::Heads;
 impl Store {
     /// Opens the databases for a start. That of the journal stays closed if neither this run nor the books need it.
     pub(super) fn open_databases(files: Arc<dyn Files>, durability: Durability) -> Result<Self, FileError> {
-        let has_log = exists(&*files)?;
-        let checkpoints = open_database(&*files, FILE, true, CACHE_BYTES)?;
-        let told = told_of_journal(&*files, &checkpoints.database)?;
+        let (checkpoints, told) = open_checkpoints(&*files)?;
         let needed = told.needed;
-        check_files(&*files, &told, has_log)?;
-        let log = if needed.is_none() && durability == Durability::Memory && told.last_start > 0 {
+        // A store that was never started has no journal, unless it is not the store of that journal.
+        let is_first = told.last_start == 0 && told.has_journal_file;
+        let log = if needed.is_none() && durability == Durability::Memory && !is_first {
             None
         } else {
             let opened = Log::open_typed(Arc::clone(&files), durability == Durability::Sync);
@@ -44,10 +43,7 @@ impl Store {
         files: Arc<dyn Files>,
         salvaged: &mut Option<Salvaged>,
     ) -> Result<Self, FileError> {
-        let has_log = exists(&*files)?;
-        let checkpoints = open_database(&*files, FILE, true, CACHE_BYTES)?;
-        let told = told_of_journal(&*files, &checkpoints.database)?;
-        check_files(&*files, &told, has_log)?;
+        let (checkpoints, told) = open_checkpoints(&*files)?;
         let opened = Log::open_typed(Arc::clone(&files), true);
         let log = match opened.and_then(|log| log.check_pages().map(|()| log)) {
             Err(OpenError::Damaged { .. }) => {
@@ -71,6 +67,7 @@ impl Store {
     ) -> Self {
         let is_log_cut = log.as_ref().is_some_and(Log::is_cut);
         let cut_file = is_log_cut.then_some(log::FILE).or_else(|| checkpoints.is_cut.then_some(FILE));
+        let last_append = log.as_ref().map_or(0, Log::last);
         Self {
             files,
             database: Mutex::new(Some(checkpoints.database)),
@@ -78,7 +75,7 @@ impl Store {
             durability,
             log,
             heads: Heads::new(),
-            recovery: Recovery { is_cut: cut_file.is_some(), cut_file, ..Recovery::default() },
+            recovery: Recovery { cut_file, last_append, ..Recovery::default() },
             undone: Vec::new(),
             events: EventsStart::default(),
         }
@@ -95,6 +92,8 @@ struct Told {
     last_start: u64,
     /// The identity of the store. `None`: it is new.
     store: Option<[u8; 16]>,
+    /// There is a file of a journal, whether it is needed or not.
+    has_journal_file: bool,
 }
 
 fn told_of_journal(files: &dyn Files, database: &Database) -> Result<Told, FileError> {
@@ -113,32 +112,31 @@ fn told_of_journal(files: &dyn Files, database: &Database) -> Result<Told, FileE
             Err(error) => return Err(error.into()),
         };
         let last_start = number("incarnation")?.max(number(ISSUED)?);
-        Ok(Told { needed: (number("journal")? == 1).then_some(needed), last_start, store })
+        Ok(Told { needed: (number("journal")? == 1).then_some(needed), last_start, store, ..Told::default() })
     });
     Ok(read.map_err(|error| open_error(&files.path(FILE), error))?)
 }
 
-const REMEDY: &str = "restore both files of the store from a copy, import an export into another directory, or move \
-                      both files away to begin with an empty store";
+/// What the operator of a store can do whose files are of no use together.
+pub(super) const REMEDY: &str = "restore both files of the store from a copy, import an export into another directory, \
+                                 or move both files away to begin with an empty store";
 
-/// Returns whether there is a journal. One without a store is refused, before a store is created.
-fn exists(files: &dyn Files) -> Result<bool, FileError> {
+/// Opens the database of checkpoints, and reads what it says of the journal. One file without the other is refused, unless
+/// the books need no journal. A missing store is refused before one is created.
+fn open_checkpoints(files: &dyn Files) -> Result<(Opened, Told), FileError> {
     let exists = |name| files.exists(name).map_err(|error| FileError::new(&files.path(name), error));
-    let has_log = exists(log::FILE)?;
-    if has_log && !exists(FILE)? {
+    let has_journal_file = exists(log::FILE)?;
+    if has_journal_file && !exists(FILE)? {
         let message = format!("is missing, and `{}` is there without it: {REMEDY}", log::FILE);
         return Err(FileError::new(&files.path(FILE), message));
     }
-    Ok(has_log)
-}
-
-/// Checks that the journal is there if the books need it.
-fn check_files(files: &dyn Files, told: &Told, has_log: bool) -> Result<(), FileError> {
-    if told.needed.is_some() && !has_log {
+    let checkpoints = open_database(files, FILE, true, CACHE_BYTES)?;
+    let told = Told { has_journal_file, ..told_of_journal(files, &checkpoints.database)? };
+    if told.needed.is_some() && !has_journal_file {
         let message = format!("is missing, and the books in `{FILE}` need it: {REMEDY}");
         return Err(FileError::new(&files.path(log::FILE), message));
     }
-    Ok(())
+    Ok((checkpoints, told))
 }
 
 /// Checks that a journal is that of this store, and that the store is not an older one. Each start is noted in the store

@@ -4,7 +4,7 @@ use super::*;
 
 const FILES: [&str; 2] = ["store.redb", "journal.redb"];
 
-/// Checks that a start and the tools refuse a directory with a message that says this, and change nothing there.
+/// Checks that a start and the tools refuse a directory with a message that says this, and make no file of a store there.
 #[track_caller]
 fn assert_refused(directory: &Path, says: &[&str]) {
     let before = files(directory);
@@ -124,4 +124,16 @@ fn a_dump_from_beyond_the_end_is_refused() {
     assert_eq!(lines, 0);
     let refused = super::super::dump(written.path(), 7, |_| lines += 1).unwrap_err().to_string();
     assert!(refused.contains("ends at append 5"), "{refused}");
+}
+
+#[test]
+fn a_first_start_without_a_journal_makes_no_file_of_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut store, state) = Store::open(directory.path(), PARTITIONS, Durability::Memory).unwrap();
+    assert!(store.begin(INCARNATION, &state).unwrap().is_none());
+    drop(store);
+    assert!(!directory.path().join("journal.redb").exists());
+    // The next run may have one.
+    drop(begun(directory.path(), 0));
+    assert!(directory.path().join("journal.redb").exists());
 }

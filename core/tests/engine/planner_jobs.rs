@@ -15,7 +15,7 @@ use wharf_core::group::{
     Spreading, Strategy, Submit, TopologyRule,
 };
 use wharf_core::ids::{AllocationId, GroupId, NodeId, PartitionId};
-use wharf_core::limits::{PLANNER_FLIGHTS_MAX, STATEMENT_OPERATIONS_MAX};
+use wharf_core::limits::{PLANNER_FLIGHTS_MAX, PORT_IN_FLIGHT_MAX, STATEMENT_OPERATIONS_MAX};
 use wharf_core::link::Clock;
 use wharf_core::planner::PlannerBudget;
 use wharf_core::request::{PlacementRequest, Policy};
@@ -96,6 +96,36 @@ fn no_more_statements_are_begun_than_may_be_in_flight() {
     engine.now = clock.now();
     assert_eq!(placed(&settle(&mut engine)).len() as u64, most + 10);
     assert_eq!(live_allocations(&mut engine), most + 10);
+}
+
+/// With as many statements as may be in flight, each over all shards, there are more commands than the planner's
+/// port has room for. The rest is sent as answers arrive.
+#[test]
+fn statements_over_many_shards_wait_for_room_at_the_port() {
+    let shards = 16;
+    let config = EngineConfig { planners: 1, ..config(shards) };
+    let wakers = vec![Waker::noop().clone()];
+    let mut engine = Engine::open(StoreState::create(64), &config, wakers).expect("numbers in range");
+    let statements = PLANNER_FLIGHTS_MAX as u64;
+    // The names decide the partitions, so every shard has some of these.
+    let nodes = with_nodes(&mut engine, 64, statements as u32, 0);
+    assert!(PLANNER_FLIGHTS_MAX * usize::from(shards) > PORT_IN_FLIGHT_MAX);
+    for tag in 0..statements {
+        let operations = nodes.iter().map(|&node| allocate(node, 1)).collect();
+        let (conflict_detection, mode) = (ConflictDetection::Fine, CommitMode::AllOrNothing);
+        let job = PlanJob::Submit(Box::new(Submit { operations, conflict_detection, mode }));
+        engine.ports[0].submit(tag, PortRequest::Plan(job), engine.now).expect("room");
+    }
+    let replies = settle(&mut engine);
+    let is_done = |reply: &PortReply| match reply {
+        PortReply::Plan(reply) => {
+            matches!(&**reply, PlanReply::Statement(Ok(report)) if report.conflicts.is_empty())
+        }
+        _ => false,
+    };
+    assert_eq!(replies.iter().filter(|(_, reply)| is_done(reply)).count() as u64, statements);
+    assert_eq!(live_allocations(&mut engine), statements * nodes.len() as u64);
+    check_all(&engine);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use crate::by_hand::{ManualClock, Workload, add_node, ask, check_all, cores, nod
 use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, Ordinal};
-use wharf_core::limits::REFUSAL_RETRIES_MAX;
-use wharf_core::node::{LifeEvent, NodeState, TaintEffect};
+use wharf_core::limits::{REFUSAL_RETRIES_MAX, STEP_NODES_MAX};
+use wharf_core::node::{LifeEvent, NodeSpec, NodeState, TaintEffect};
 use wharf_core::request::{Check, Explain, PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{NotPlaced, PortReply, PortRequest, Verdict};
@@ -261,4 +261,24 @@ fn a_refusal_counts_nodes_that_take_no_work_and_nodes_that_are_short() {
     };
     let counts: Vec<_> = refusal.checks.iter().map(|(&check, short)| (check, short.nodes)).collect();
     assert_eq!(counts, [(Check::NotReady, 3), (Check::Cpu, 2)], "{refusal:?}");
+}
+
+/// Nodes whose cores end in the step of the request are compared one by one, but only so many.
+#[test]
+fn a_refusal_tells_how_many_nodes_were_examined() {
+    for (nodes, examined) in [(200, 200), (STEP_NODES_MAX as u64 + 44, STEP_NODES_MAX as u64)] {
+        let mut engine = open(StoreState::create(1), 1, 1);
+        for number in 0..nodes {
+            let cpu = Amount::try_from_units(35_000).expect("3.5 cores");
+            add_node(&mut engine, NodeSpec { cpu, ..node_spec(&format!("n{number}"), 4, 0) });
+        }
+        let PortReply::Place(Err(NotPlaced { ended: None, refusal, .. })) =
+            ask(&mut engine, PortRequest::Place(cores(4)))
+        else {
+            panic!("no node has four cores");
+        };
+        assert_eq!((refusal.nodes, refusal.examined), (nodes, examined), "{refusal:?}");
+        let short = refusal.checks[&Check::Cpu];
+        assert_eq!((short.nodes, short.least.units()), (examined, 5_000), "{refusal:?}");
+    }
 }

@@ -25,6 +25,7 @@ pub(crate) fn client(daemon: &Daemon, command: &str) -> ClientConfig {
         server: daemon.address,
         server_name: "localhost".to_owned(),
         roots: daemon.certificates.clone(),
+        certificate: None,
         name: format!("wharf-bench {command}"),
         retry_for: Duration::ZERO,
     }

@@ -28,6 +28,7 @@ fn replay_and_verify(files: &Files, options: &ReplayOptions, refusals: Refusals)
         server: daemon.address,
         server_name: "localhost".to_owned(),
         roots: daemon.certificates.clone(),
+        certificate: None,
         name: "replay test".to_owned(),
         retry_for: Duration::ZERO,
     };

@@ -47,11 +47,34 @@ impl ShardId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u32);
 
+/// A tenant: who allocations and groups belong to. The operator chooses the numbers; 0 is the operator itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u16);
+
+impl TenantId {
+    /// The operator, to whom everything belongs that no tenant asked for.
+    pub const OPERATOR: Self = Self(0);
+
+    /// Writes the last part of the id of something that belongs to this tenant. The operator has none.
+    fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self == Self::OPERATOR { Ok(()) } else { write!(f, "-{}", self.0) }
+    }
+}
+
+/// Returns the tenant that the last part of an id names.
+fn parse_tenant(part: Option<&str>) -> Option<TenantId> {
+    let Some(part) = part else { return Some(TenantId::OPERATOR) };
+    let tenant = part.parse().ok().map(TenantId)?;
+    // Each id has one text.
+    (tenant != TenantId::OPERATOR).then_some(tenant)
+}
+
 /// A granted placement.
 ///
 /// The id is unique forever. A shard grants each `sequence` once, each partition has one shard, and each start has
 /// its own `incarnation`. The id contains the partition, so a release finds its shard without a directory, even if
-/// the number of shards has changed since.
+/// the number of shards has changed since. It also contains the tenant, so nobody touches what belongs to another
+/// tenant by a forged id: the id of an allocation with another tenant is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId {
     /// The start of the service that granted it.
@@ -60,18 +83,21 @@ pub struct AllocationId {
     pub partition: PartitionId,
     /// Says which record of the shard's ledger it had first, and how many ids that record had before.
     pub sequence: u64,
+    /// Who it belongs to.
+    pub tenant: TenantId,
 }
 
 impl fmt::Display for AllocationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a{}-{}-{}", self.incarnation.0, self.partition.0, self.sequence)
+        write!(f, "a{}-{}-{}", self.incarnation.0, self.partition.0, self.sequence)?;
+        self.tenant.write(f)
     }
 }
 
 /// A text that is not an allocation id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not an allocation id: expected aINCARNATION-PARTITION-SEQUENCE, as a placement printed it (a1-17-42)"
+    "`{text}` is not an allocation id: expected aINCARNATION-PARTITION-SEQUENCE[-TENANT], as a placement printed it (a1-17-42)"
 )]
 pub struct ParseAllocationIdError {
     /// The given text.
@@ -88,6 +114,7 @@ impl FromStr for AllocationId {
                 incarnation: Incarnation(parts.next()?.parse().ok()?),
                 partition: PartitionId(parts.next()?.parse().ok()?),
                 sequence: parts.next()?.parse().ok()?,
+                tenant: parse_tenant(parts.next())?,
             };
             parts.next().is_none().then_some(id)
         };
@@ -115,6 +142,8 @@ impl fmt::Display for StatementId {
 /// A placement group. `number` modulo the number of planners gives the planner that manages it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId {
+    /// Who it belongs to, with all of its bundles. It comes first, so that the groups of a tenant are a range.
+    pub tenant: TenantId,
     /// The start of the service that created it.
     pub incarnation: Incarnation,
     /// Counts within the incarnation.
@@ -123,7 +152,33 @@ pub struct GroupId {
 
 impl fmt::Display for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "g{}-{}", self.incarnation.0, self.number)
+        write!(f, "g{}-{}", self.incarnation.0, self.number)?;
+        self.tenant.write(f)
+    }
+}
+
+/// A text that is not a group id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a group id: expected gINCARNATION-NUMBER[-TENANT], as creation printed it (g1-42)")]
+pub struct ParseGroupIdError {
+    /// The given text.
+    pub text: String,
+}
+
+impl FromStr for GroupId {
+    type Err = ParseGroupIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let mut parts = text.strip_prefix('g')?.split('-');
+            let id = Self {
+                incarnation: Incarnation(parts.next()?.parse().ok()?),
+                number: parts.next()?.parse().ok()?,
+                tenant: parse_tenant(parts.next())?,
+            };
+            parts.next().is_none().then_some(id)
+        };
+        parse().ok_or_else(|| ParseGroupIdError { text: text.to_owned() })
     }
 }
 
@@ -236,13 +291,42 @@ mod tests {
 
     #[test]
     fn allocation_ids_survive_their_text_form() {
-        let id = AllocationId { incarnation: Incarnation(7), partition: PartitionId(255), sequence: 1 << 40 };
-        assert_eq!(id.to_string().parse(), Ok(id));
+        let id = AllocationId {
+            incarnation: Incarnation(7),
+            partition: PartitionId(255),
+            sequence: 1 << 40,
+            tenant: TenantId::OPERATOR,
+        };
+        assert_eq!((id.to_string().as_str(), id.to_string().parse()), ("a7-255-1099511627776", Ok(id)));
+        let id = AllocationId { tenant: TenantId(9), ..id };
+        assert_eq!((id.to_string().as_str(), id.to_string().parse()), ("a7-255-1099511627776-9", Ok(id)));
+        let id = GroupId { tenant: TenantId(9), incarnation: Incarnation(7), number: 3 };
+        assert_eq!((id.to_string().as_str(), id.to_string().parse()), ("g7-3-9", Ok(id)));
+    }
+
+    #[test]
+    fn broken_group_ids_are_refused_with_what_was_given() {
+        for text in ["", "g", "g1", "g1-2-0", "g1-2-3-4", "1-2", "a1-2"] {
+            let error = text.parse::<GroupId>().unwrap_err();
+            assert!(error.to_string().contains(&format!("`{text}`")), "{error}");
+        }
     }
 
     #[test]
     fn broken_allocation_ids_are_refused_with_what_was_given() {
-        for text in ["", "a", "a1", "a1-2", "a1-2-3-4", "1-2-3", "a1-70000-3", "a-1-2-3", "a1-2-x"] {
+        for text in [
+            "",
+            "a",
+            "a1",
+            "a1-2",
+            "a1-2-3-0",
+            "a1-2-3-4-5",
+            "a1-2-3-70000",
+            "1-2-3",
+            "a1-70000-3",
+            "a-1-2-3",
+            "a1-2-x",
+        ] {
             let error = text.parse::<AllocationId>().unwrap_err();
             assert!(error.to_string().contains(&format!("`{text}`")), "{error}");
         }

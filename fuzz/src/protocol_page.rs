@@ -183,7 +183,7 @@ fn numbered(source: &str) -> impl Iterator<Item = (String, &str)> {
 pub fn protocol_page(protocol: &Path, page: &str) -> io::Result<String> {
     let (prose, _) = page.split_once(BEGIN).ok_or_else(|| io::Error::other("the page has no tables"))?;
     let mut out = format!("{prose}{BEGIN}");
-    out.push_str("\n## Kinds\n\n| number | name | request | reply | outcome kept | meaning |\n|---|---|---|---|---|---|\n");
+    out.push_str("\n## Kinds\n\n| number | name | request | reply | outcome kept | roles | meaning |\n|---|---|---|---|---|---|---|\n");
     let kinds = std::fs::read_to_string(protocol.join("kind.rs"))?;
     let mut rows = numbered(&kinds).filter(|(_, line)| line.contains("=>")).peekable();
     for kind in Kind::ALL {
@@ -196,11 +196,12 @@ pub fn protocol_page(protocol: &Path, page: &str) -> io::Result<String> {
         let kept = if kind.only_looks() { "no" } else { "yes" };
         let _ = writeln!(
             out,
-            "| {} | `{}` | [{request}](#{}) | [{reply}](#{}) | {kept} | {doc} |",
+            "| {} | `{}` | [{request}](#{}) | [{reply}](#{}) | {kept} | {} | {doc} |",
             kind.number(),
             kind.name(),
             request.to_lowercase(),
-            reply.to_lowercase()
+            reply.to_lowercase(),
+            kind.roles()
         );
     }
     out.push_str("\n## Reasons\n\n| number | name | meaning |\n|---|---|---|\n");

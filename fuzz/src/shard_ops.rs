@@ -21,7 +21,7 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Unstructured};
 use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::{
-    AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId,
+    AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId, TenantId,
 };
 use wharf_core::node::{
     AgentFacts, AgentReport, GpuDevice, Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector,
@@ -316,6 +316,7 @@ impl Request {
             owner: owner(self.owner),
             lease: lease(self.lease),
             explain: if self.full { Explain::Full } else { Explain::Bounded },
+            tenant: TenantId(u16::from(self.order / 8 % 3)),
         }
     }
 }
@@ -505,6 +506,7 @@ impl Pair {
             gpus: named.gpus.map(|mask| u16::from(mask % 16)),
             units: named.units.map(|mask| (units_kind(), u64::from(mask % 8))).into_iter().collect(),
             external_id: named.external_id.map(|name| format!("pod-{}", name % 4).into()),
+            tenant: TenantId::OPERATOR,
         }))
     }
 
@@ -528,13 +530,23 @@ impl Pair {
         waiting[usize::from(pick) % waiting.len()]
     }
 
-    /// Returns a live allocation, or in one of sixteen cases an unknown id.
+    /// Returns a live allocation, or in one of sixteen cases an unknown id. Every other one is that of a live allocation
+    /// with another tenant.
     fn allocation(&self, pick: u8) -> AllocationId {
         let live = self.oracle.live();
+        if !live.is_empty() && pick % 32 == 16 {
+            let id = live[usize::from(pick) % live.len()];
+            return AllocationId { tenant: TenantId(id.tenant.0 + 1), ..id };
+        }
         if live.is_empty() || pick.is_multiple_of(16) {
             let partition = PartitionId(u16::from(pick) % (PARTITIONS + 1));
             let sequence = u64::from(pick);
-            return AllocationId { incarnation: INCARNATION, partition, sequence };
+            return AllocationId {
+                incarnation: INCARNATION,
+                partition,
+                sequence,
+                tenant: TenantId::OPERATOR,
+            };
         }
         live[usize::from(pick) % live.len()]
     }

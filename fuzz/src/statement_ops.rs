@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use wharf_core::ids::{
     AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId,
+    TenantId,
 };
 use wharf_core::index::Geometry;
 use wharf_core::limits::{ALLOCATIONS_PER_NODE_DEFAULT, RESULT_KEPT_NS};
@@ -45,6 +46,11 @@ pub struct StatementCounts {
     pub ended: u64,
     /// Placements into bundles.
     pub inside: u64,
+}
+
+/// Returns the tenant to which an allocation of a statement belongs: that of its group, or one of three by node.
+fn tenant_of(node: NodeId, bundle: Option<BundleId>) -> TenantId {
+    bundle.map_or(TenantId((node.0 % 3) as u16), |bundle| bundle.group.tenant)
 }
 
 impl StatementCounts {
@@ -158,7 +164,12 @@ impl Run<'_> {
                 return id;
             }
         }
-        let none = AllocationId { incarnation: Incarnation(9), partition: PartitionId(0), sequence: 1 };
+        let none = AllocationId {
+            incarnation: Incarnation(9),
+            partition: PartitionId(0),
+            sequence: 1,
+            tenant: TenantId::OPERATOR,
+        };
         let back = self.choices.below(12) as usize;
         self.ids.iter().rev().nth(back).copied().unwrap_or(none)
     }
@@ -176,7 +187,7 @@ impl Run<'_> {
 
     fn bundle(&mut self) -> Option<BundleId> {
         let index = self.choices.below(12) as u32;
-        let group = GroupId { incarnation: Incarnation(1), number: 1 };
+        let group = GroupId { incarnation: Incarnation(1), number: 1, tenant: TenantId(2) };
         (index < 6).then_some(BundleId { group, index })
     }
 
@@ -193,13 +204,27 @@ impl Run<'_> {
                     }
                     _ => None,
                 };
-                Operation::Allocate(Allocate { node, expected: None, demand, gpus, owner: None, bundle })
+                Operation::Allocate(Allocate {
+                    node,
+                    expected: None,
+                    demand,
+                    gpus,
+                    owner: None,
+                    bundle,
+                    tenant: tenant_of(node, bundle),
+                })
             }
             2 => {
                 let node = self.node();
                 let demand = self.demand();
                 let bundle = self.bundle();
-                Operation::Pipeline(Pipeline { node, expected: None, demand, bundle })
+                Operation::Pipeline(Pipeline {
+                    node,
+                    expected: None,
+                    demand,
+                    bundle,
+                    tenant: tenant_of(node, bundle),
+                })
             }
             _ => {
                 let allocation = self.id();
@@ -216,7 +241,16 @@ impl Run<'_> {
         let claims = (1..=count).map(|at| {
             let demand = self.demand();
             let bundle = self.bundle();
-            (at, Operation::Pipeline(Pipeline { node, expected: None, demand, bundle }))
+            (
+                at,
+                Operation::Pipeline(Pipeline {
+                    node,
+                    expected: None,
+                    demand,
+                    bundle,
+                    tenant: tenant_of(node, bundle),
+                }),
+            )
         });
         std::iter::once((0, evict)).chain(claims).collect()
     }

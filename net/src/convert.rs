@@ -43,7 +43,7 @@ pub use statements::{conflict_body, conflict_detection, statement, statement_rep
 use std::fmt::Display;
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, NodeId, OwnerId, ResourceId, SessionId};
+use wharf_core::ids::{AllocationId, NodeId, OwnerId, ResourceId, SessionId, TenantId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX};
 use wharf_core::node::{Labels, NodeSpec};
 use wharf_core::registrar::{Catalog, RegistrarError};
@@ -174,7 +174,6 @@ fn order_number(order: OrderChoice) -> u8 {
 fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
     let waits = wire.mode == MODE_WAIT_UNTIL;
     let fields = [
-        ("tenant", wire.tenant.is_empty()),
         ("queue", wire.queue.is_empty()),
         ("priority", wire.priority == 0 || waits),
         ("mode", wire.mode == MODE_NOW || waits),
@@ -209,6 +208,8 @@ pub struct PlacementDefaults {
     pub orders: u8,
     /// The session that asks. It may get leases.
     pub session: Option<SessionId>,
+    /// Who asks: who the allocations will belong to.
+    pub tenant: TenantId,
 }
 
 /// Converts a placement request to the engine's form.
@@ -241,7 +242,19 @@ pub fn placement_request(
         preferences::preferences(&mut wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)?;
     let owner = named_owner("owner", wire.owner)?;
     let lease = lease_terms(&wire, defaults.session)?;
-    Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner, lease })
+    let tenant = defaults.tenant;
+    Ok(PlacementRequest {
+        demand,
+        policy,
+        order,
+        selector,
+        candidates,
+        explain,
+        preferences,
+        owner,
+        lease,
+        tenant,
+    })
 }
 
 /// Converts a checked request of a stored group to the wire. Returns whether it has affinity to its candidate too: the

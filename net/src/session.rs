@@ -28,7 +28,7 @@ mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use wharf_core::ids::SessionId;
+use wharf_core::ids::{SessionId, TenantId};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::state::{Deed, KeptOutcome, Origin, OutcomeRecord, SessionRecord, WaitRecord};
 
@@ -118,7 +118,26 @@ pub struct Session {
     waits_bytes: usize,
 }
 
+/// Marks a token as that of a tenant's session. The last two bytes are the tenant's number; all others are secret.
+pub(crate) fn of_tenant(mut token: SessionToken, tenant: TenantId) -> SessionToken {
+    let (_, last) = token.split_last_chunk_mut().expect("a token has 16 bytes");
+    *last = tenant.0.to_le_bytes();
+    token
+}
+
+/// Returns whether a token is that of a session of this tenant.
+pub(crate) fn is_of_tenant(token: &SessionToken, tenant: TenantId) -> bool {
+    of_tenant(*token, tenant) == *token
+}
+
 impl Session {
+    /// Returns who it acts for. A session keeps its tenant over restarts, because its token does.
+    #[must_use]
+    pub fn tenant(&self) -> TenantId {
+        let (_, last) = self.token.split_last_chunk().expect("a token has 16 bytes");
+        TenantId(u16::from_le_bytes(*last))
+    }
+
     /// Creates a session whose first sequence is 1.
     #[must_use]
     pub fn new(id: SessionId, token: SessionToken) -> Self {

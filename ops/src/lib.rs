@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod audit;
 pub mod cli;
 pub mod config;
 pub mod daemon;

@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::audit::Audit;
 use hdrhistogram::Histogram;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text::encode};
@@ -27,6 +28,7 @@ use wharf_core::planner::{Planner, PlannerMetrics};
 use wharf_core::resource::Amount;
 use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
+use wharf_net::access::Denied;
 use wharf_net::protocol::{Kind, ReasonCode, ShardStatusBody, StatusReply, StatusRequest};
 use wharf_net::server::{Counters, IoObserver, RegistrarHandle, ServerShared};
 use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
@@ -97,6 +99,8 @@ pub struct Metrics {
     replies: Mutex<Vec<(Kind, u16, Arc<AtomicU64>)>>,
     journal: OnceLock<JournalFigures>,
     shared: Arc<ServerShared>,
+    /// Where refused calls are written.
+    audit: Audit,
 }
 
 impl Metrics {
@@ -110,6 +114,7 @@ impl Metrics {
             replies: Mutex::new(Vec::new()),
             journal: OnceLock::new(),
             shared,
+            audit: Audit::default(),
         }
     }
 
@@ -237,6 +242,10 @@ impl IoObserver for ReplyObserver {
 
     fn handle_part(&mut self, kind: Kind, reason: ReasonCode) {
         self.count(kind, reason);
+    }
+
+    fn handle_denied(&mut self, denied: &Denied<'_>) {
+        self.metrics.audit.note(denied);
     }
 }
 

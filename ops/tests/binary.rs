@@ -43,6 +43,8 @@ mod reload;
 mod reservations;
 #[path = "binary/restarts.rs"]
 mod restarts;
+#[path = "binary/security.rs"]
+mod security;
 #[path = "binary/waits.rs"]
 mod waits;
 #[path = "binary/watch.rs"]

@@ -57,6 +57,12 @@ pub(super) struct ReplayArgs {
     /// With --connect: the name in the server's certificate, if it is not the host.
     #[arg(long, value_name = "NAME", requires = "connect")]
     server_name: Option<String>,
+    /// With --connect: PEM file of this client's certificate, for services that want one.
+    #[arg(long, value_name = "FILE", requires_all = ["connect", "key"])]
+    cert: Option<PathBuf>,
+    /// With --connect: PEM file of the key of --cert.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// The maximum number of orders in flight. With one shard, the placements do not depend on it.
     #[arg(long, value_name = "W", default_value_t = IN_FLIGHT_DEFAULT)]
     in_flight: usize,
@@ -128,7 +134,8 @@ impl ReplayArgs {
     fn connect_args(&self) -> Option<ConnectArgs> {
         let ca = self.ca.clone();
         let server_name = self.server_name.clone();
-        Some(ConnectArgs { server: self.connect.clone()?, server_name, ca, json: false })
+        let (cert, key) = (self.cert.clone(), self.key.clone());
+        Some(ConnectArgs { server: self.connect.clone()?, server_name, ca, cert, key, json: false })
     }
 
     fn trace(&self) -> anyhow::Result<Trace> {

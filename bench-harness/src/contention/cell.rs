@@ -271,6 +271,7 @@ fn registration(number: u64, shard: u16) -> NodeRegistration {
 
 #[cfg(test)]
 mod tests {
+    use wharf_core::ids::TenantId;
     use wharf_core::statement::Allocate;
 
     use super::*;
@@ -280,7 +281,15 @@ mod tests {
         let node = NodeId(node);
         (
             shard,
-            Operation::Allocate(Allocate { node, expected, demand, gpus: None, owner: None, bundle: None }),
+            Operation::Allocate(Allocate {
+                node,
+                expected,
+                demand,
+                gpus: None,
+                owner: None,
+                bundle: None,
+                tenant: TenantId::OPERATOR,
+            }),
         )
     }
 

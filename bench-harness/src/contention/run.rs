@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use wharf_core::ids::{Incarnation, StatementId};
+use wharf_core::ids::{Incarnation, StatementId, TenantId};
 use wharf_core::request::PlacementRequest;
 use wharf_core::rng::Rng;
 use wharf_core::shard::Shard;
@@ -255,6 +255,7 @@ impl Planner {
                     gpus: None,
                     owner: None,
                     bundle: None,
+                    tenant: TenantId::OPERATOR,
                 }),
             ));
             of_task.push(number);

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use wharf_core::executor::{BatchRecord, Observer};
-use wharf_core::ids::{Incarnation, SessionId, ShardId, StatementId};
+use wharf_core::ids::{Incarnation, SessionId, ShardId, StatementId, TenantId};
 use wharf_core::link::{Clock, Decision, DecisionCell};
 use wharf_core::registrar::{Catalog, Registrar, TOPOLOGY_LABEL_DEFAULT};
 use wharf_core::request::Placement;
@@ -172,6 +172,7 @@ impl Served {
                 gpus: None,
                 owner: None,
                 bundle: None,
+                tenant: TenantId::OPERATOR,
             };
             operations.push((place, Operation::Allocate(allocate)));
         }

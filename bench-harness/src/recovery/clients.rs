@@ -12,6 +12,7 @@ use serde::Serialize;
 use wharf_core::ids::AllocationId;
 use wharf_core::router::Port;
 use wharf_core::time::Time;
+use wharf_net::access::Peer;
 use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
 use wharf_net::protocol::{
     BODY_VERSION, FRAME_BYTES_MAX, Hello, Kind, PlaceReply, PlaceRequest, ReleaseReply, ReleaseRequest,
@@ -82,7 +83,7 @@ impl Clients {
         let waker = Waker::noop().clone();
         let mut connections = ConnectionService::new(port, Arc::new(shared), Box::new(Unobserved), waker);
         let clients: Vec<Client> =
-            (0..count).map(|_| Client::new(connections.open(Arc::new(NoHangup)))).collect();
+            (0..count).map(|_| Client::new(connections.open(Arc::new(NoHangup), Peer::default()))).collect();
         let unanswered = clients.len();
         Ok(Self { connections, clients, turn: 0, unacknowledged, unanswered, told: Vec::new() })
     }

@@ -1,7 +1,7 @@
 //! Statements at a shard's runner: deadlines, stops and exports.
 
 use super::*;
-use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, SessionId};
+use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, SessionId, TenantId};
 use crate::index::Geometry;
 use crate::journal::JournalFeed;
 use crate::link::{DecisionCell, channel};
@@ -117,7 +117,15 @@ impl Bed {
     fn prepare_command(&self, number: u64, deadline: u64, cell: &Arc<DecisionCell>) -> Command {
         let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
         let node = NodeId(1);
-        let one = Allocate { node, expected: None, demand, gpus: None, owner: None, bundle: None };
+        let one = Allocate {
+            node,
+            expected: None,
+            demand,
+            gpus: None,
+            owner: None,
+            bundle: None,
+            tenant: TenantId::OPERATOR,
+        };
         let part = Part {
             statement: statement(number),
             operations: vec![(0, Operation::Allocate(one))],

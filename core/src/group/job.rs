@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::spec::{GroupSpec, GroupSpecError};
-use crate::ids::{AllocationId, GroupId, NodeId, StatementId};
+use crate::ids::{AllocationId, GroupId, NodeId, StatementId, TenantId};
 use crate::reply::reply_types;
 use crate::request::{PlacementRequest, Refusal};
 use crate::resource::{GpuAssignment, ResourceKind};
@@ -29,8 +29,8 @@ pub enum PlanJob {
     RemoveGroup(GroupId),
     /// Returns the current state of a group.
     GroupStatus(GroupId),
-    /// Lists groups of this planner: those after the given id, and at most the given number.
-    ListGroups(Option<GroupId>, u16),
+    /// Lists groups of this planner: those after the given id, of one tenant or of all, and at most the given number.
+    ListGroups(Option<GroupId>, Option<TenantId>, u16),
     /// Commits operations that an external scheduler planned.
     Submit(Box<Submit>),
 }

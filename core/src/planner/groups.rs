@@ -16,7 +16,7 @@ use crate::group::{
     GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, NoGroup, PlanRejection,
     PlanReply, Spreading, StatementReport, TopologyRule,
 };
-use crate::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, ShardId};
+use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, OwnerId, ShardId, TenantId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Placement, PlacementRequest};
@@ -43,7 +43,8 @@ impl Planner {
         if let Err(rejection) = checked.and(room) {
             return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(rejection))));
         }
-        let id = self.next_group_id();
+        let tenant = spec.bundles.first().map_or(TenantId::OPERATOR, |bundle| bundle.tenant);
+        let id = self.next_group_id(tenant);
         let mut group = Group::new(id, Arc::clone(&spec), Vec::with_capacity(spec.bundles.len()), 0);
         group.add(&spec.bundles);
         (group.client, group.job) = (Some(client), Some(Job::new(tag, None, spec.wait_until)));
@@ -227,10 +228,22 @@ impl Planner {
         self.reply(tag, reply);
     }
 
-    pub(super) fn list_groups(&mut self, tag: JobTag, after: Option<GroupId>, limit: u16) {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let from = after.map_or(Unbounded, Excluded);
-        let page = self.groups.range((from, Unbounded)).take(usize::from(limit));
+    pub(super) fn list_groups(
+        &mut self,
+        tag: JobTag,
+        after: Option<GroupId>,
+        tenant: Option<TenantId>,
+        limit: u16,
+    ) {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let first = tenant.map(|tenant| GroupId { tenant, incarnation: Incarnation(0), number: 0 });
+        let from = match (after, first) {
+            (Some(after), first) if first.is_none_or(|first| first <= after) => Excluded(after),
+            (_, first) => first.map_or(Unbounded, Included),
+        };
+        let of_tenant = |id: GroupId| tenant.is_none_or(|tenant| tenant == id.tenant);
+        let page = self.groups.range((from, Unbounded)).take_while(|&(&id, _)| of_tenant(id));
+        let page = page.take(usize::from(limit));
         let page: Vec<GroupView> = page.map(|(_, group)| group.view()).collect();
         self.replicas.meter.charge(page.iter().map(|group| 1 + group.bundles.len() as u64).sum());
         self.reply(tag, PlanReply::Groups(page));
@@ -339,6 +352,7 @@ impl Planner {
                 gpus: None,
                 owner: owner(taken.node).or(request.owner),
                 bundle: Some(BundleId { group: id, index: taken.bundle }),
+                tenant: id.tenant,
             });
             operations.push((self.shard_id(taken.shard), operation));
         }

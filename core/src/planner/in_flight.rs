@@ -171,13 +171,18 @@ mod tests {
     ) -> Vec<(usize, ShardId, Command)> {
         flight.handle(part, outcome, |_, _| {})
     }
-    use crate::ids::{AllocationId, Incarnation, PartitionId};
+    use crate::ids::{AllocationId, Incarnation, PartitionId, TenantId};
     use crate::statement::{ConflictReason, Evict, Prepared};
 
     const ID: StatementId = StatementId { incarnation: Incarnation(1), planner: 0, number: 7 };
 
     fn operation(sequence: u64) -> Operation {
-        let allocation = AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence };
+        let allocation = AllocationId {
+            incarnation: Incarnation(1),
+            partition: PartitionId(0),
+            sequence,
+            tenant: TenantId::OPERATOR,
+        };
         Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 })
     }
 

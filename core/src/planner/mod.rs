@@ -49,7 +49,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use crate::group::{ClientKey, PlanJob, PlanReply};
-use crate::ids::{GroupId, Incarnation, ShardId};
+use crate::ids::{GroupId, Incarnation, ShardId, TenantId};
 use crate::journal::Unit;
 use crate::limits::{
     GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT, WATCH_STEPS_MAX,
@@ -329,7 +329,7 @@ impl Planner {
             PlanJob::ShrinkGroup(id, indexes) => self.shrink_group(tag, id, &indexes, now),
             PlanJob::RemoveGroup(id) => self.remove_group(tag, id, now),
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
-            PlanJob::ListGroups(after, limit) => self.list_groups(tag, after, limit),
+            PlanJob::ListGroups(after, tenant, limit) => self.list_groups(tag, after, tenant, limit),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
         }
     }
@@ -517,11 +517,11 @@ impl Planner {
     }
 
     /// Creates the id of a new group. Its number modulo the number of planners is this planner's number.
-    fn next_group_id(&mut self) -> GroupId {
+    fn next_group_id(&mut self, tenant: TenantId) -> GroupId {
         let planners = u64::from(self.config.planners);
         let own = u64::from(self.config.number);
         let number = self.next_group * planners + own;
         self.next_group += 1;
-        GroupId { incarnation: self.config.incarnation, number }
+        GroupId { incarnation: self.config.incarnation, number, tenant }
     }
 }

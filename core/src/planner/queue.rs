@@ -126,7 +126,7 @@ mod tests {
     const SMALL: PortClient = (0, 2);
 
     fn job() -> PlanJob {
-        PlanJob::ListGroups(None, 1)
+        PlanJob::ListGroups(None, None, 1)
     }
 
     #[test]

@@ -393,7 +393,7 @@ fn same_shape(newest: &View, before: &View, slot: Slot) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::test_bed::{Bed, cores, node_of};
-    use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, StatementId};
+    use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, StatementId, TenantId};
     use crate::limits::BUNDLES_ENDED_KEPT;
     use crate::node::LifeEvent;
     use crate::resource::Amount;
@@ -403,9 +403,20 @@ mod tests {
 
     /// Places bundle 0 of group 1 on a node. Returns its allocation and the first view that shows it.
     fn place_bundle(bed: &mut Bed, node: NodeId) -> (AllocationId, u64) {
-        let bundle = Some(BundleId { group: GroupId { incarnation: Incarnation(1), number: 1 }, index: 0 });
+        let bundle = Some(BundleId {
+            group: GroupId { incarnation: Incarnation(1), number: 1, tenant: TenantId::OPERATOR },
+            index: 0,
+        });
         let demand = cores(1).demand;
-        let allocate = Allocate { node, expected: None, demand, gpus: None, owner: None, bundle };
+        let allocate = Allocate {
+            node,
+            expected: None,
+            demand,
+            gpus: None,
+            owner: None,
+            bundle,
+            tenant: TenantId::OPERATOR,
+        };
         let Outcome::Applied(Ok(applied)) = bed.step(0, apply(Operation::Allocate(allocate))) else {
             panic!("a statement is applied")
         };

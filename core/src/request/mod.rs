@@ -14,7 +14,7 @@ pub use refusal::{Check, Refusal, Shortage};
 
 use std::sync::Arc;
 
-use crate::ids::{NodeId, OwnerId};
+use crate::ids::{NodeId, OwnerId, TenantId};
 use crate::node::Selector;
 use crate::resource::Demand;
 
@@ -70,6 +70,8 @@ pub struct PlacementRequest {
     pub owner: Option<OwnerId>,
     /// The lease of the allocation. `None`: it lasts until it is released.
     pub lease: Option<Arc<LeaseTerms>>,
+    /// Who the allocation will belong to.
+    pub tenant: TenantId,
 }
 
 impl PlacementRequest {
@@ -83,7 +85,8 @@ impl PlacementRequest {
         let lease = None;
         let order = OrderChoice::Default;
         let explain = Explain::default();
-        Self { demand, policy, order, selector, candidates, explain, preferences, owner, lease }
+        let tenant = TenantId::OPERATOR;
+        Self { demand, policy, order, selector, candidates, explain, preferences, owner, lease, tenant }
     }
 
     /// Returns the fallback selectors, in order.

@@ -186,7 +186,7 @@ impl Plans {
                 self.next = (self.next + 1) % self.links.len();
                 self.next
             }
-            PlanJob::ListGroups(_, limit) => {
+            PlanJob::ListGroups(_, _, limit) => {
                 list = Some(List { limit, groups: Vec::new() });
                 0
             }

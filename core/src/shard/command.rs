@@ -6,7 +6,9 @@ use super::rejection::{
     AdoptionRejection, BundleRejection, LeaseRejection, NodeRejection, ReservationRejection,
     UnknownAllocation, UnknownNode, UnknownStatement,
 };
-use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, ResourceId, SessionId, ShardId, StatementId};
+use crate::ids::{
+    AllocationId, NodeId, Ordinal, OwnerId, ResourceId, SessionId, ShardId, StatementId, TenantId,
+};
 use crate::link::Decision;
 use crate::node::{AgentReport, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::reply::reply_types;
@@ -350,6 +352,8 @@ pub struct Adoption {
     /// The name given by the other system. Adopting the same demand again on this node under this name returns
     /// the recorded allocation.
     pub external_id: Option<Arc<str>>,
+    /// Who the allocation belongs to.
+    pub tenant: TenantId,
 }
 
 /// The current state of a node.

@@ -36,7 +36,7 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+    use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId, TenantId};
     use crate::index::Geometry;
     use crate::memory::Per;
     use crate::node::{Labels, NodeRegistration, NodeSpec};
@@ -174,6 +174,7 @@ mod tests {
                 gpus: None,
                 units: Vec::new(),
                 external_id: Some(format!("pod-{number:010}").into()),
+                tenant: TenantId::OPERATOR,
             }))
         };
         shard.step((0..1000).map(park), Time(0), &mut outcomes);

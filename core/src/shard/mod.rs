@@ -241,7 +241,7 @@ impl Shard {
         let scope = self.choose.eligibility(&self.books, request);
         match self.choose.choose(&self.books, request, scope) {
             Some(choice) => {
-                let (placement, dirty) = self.books.place(&request.demand, &choice);
+                let (placement, dirty) = self.books.place(request, &choice);
                 if let Some(terms) = &request.lease {
                     self.books.begin_lease(placement.allocation, terms, self.now);
                 }

@@ -116,7 +116,9 @@ impl StoreState {
                 return Err(broken!("allocation {id} is on node {node}, which is not recorded"));
             }
         }
-        if !partition.allocations.windows(2).all(|pair| pair[0].id < pair[1].id) {
+        // Ids that differ in their tenant alone would name one record.
+        let place = |id: AllocationId| (id.incarnation, id.partition, id.sequence);
+        if !partition.allocations.windows(2).all(|pair| place(pair[0].id) < place(pair[1].id)) {
             return Err(broken!("partition {} has an allocation twice", partition.id.0));
         }
         let reserved = partition.reservations.iter().map(|own| own.node);
@@ -143,6 +145,12 @@ fn check_rest(partition: &PartitionState) -> Result<(), Broken> {
         if !is_live(record.allocation) || before.is_some() {
             return Err(broken!("allocation {} is recorded as a bundle, and it is none", record.allocation));
         }
+        if record.allocation.tenant != record.bundle.group.tenant {
+            return Err(broken!("bundle {} is on {}, of another tenant", record.bundle, record.allocation));
+        }
+    }
+    if let Some(one) = partition.inside.iter().find(|one| one.id.tenant != one.bundle.tenant) {
+        return Err(broken!("allocation {} is inside {}, of another tenant", one.id, one.bundle));
     }
     match partition.inside.iter().find(|one| !bundles.contains_key(&one.bundle)) {
         Some(one) => Err(broken!("allocation {} is inside {}, which is no bundle", one.id, one.bundle)),
@@ -153,7 +161,7 @@ fn check_rest(partition: &PartitionState) -> Result<(), Broken> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{BundleId, GroupId, Incarnation, PartitionId};
+    use crate::ids::{BundleId, GroupId, Incarnation, PartitionId, TenantId};
     use crate::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
     use crate::resource::{Amount, Demand, GpuAssignment};
     use crate::state::{
@@ -180,7 +188,12 @@ mod tests {
     }
 
     fn id(sequence: u64) -> AllocationId {
-        AllocationId { incarnation: Incarnation(2), partition: PartitionId(1), sequence }
+        AllocationId {
+            incarnation: Incarnation(2),
+            partition: PartitionId(1),
+            sequence,
+            tenant: TenantId::OPERATOR,
+        }
     }
 
     fn state() -> StoreState {
@@ -197,7 +210,7 @@ mod tests {
         };
         let demand = Demand::default();
         let gpus = GpuAssignment::NONE;
-        let group = GroupId { incarnation: Incarnation(1), number: 1 };
+        let group = GroupId { incarnation: Incarnation(1), number: 1, tenant: TenantId::OPERATOR };
         let bundle = BundleId { group, index: 0 };
         let partition = &mut state.partitions[1];
         partition.nodes = vec![node(3), node(4)];
@@ -216,7 +229,7 @@ mod tests {
     fn each_contradiction_is_found() {
         assert_eq!(state().check(), Ok(()));
         type Plant = fn(&mut StoreState);
-        let cases: [(Plant, &str); 13] = [
+        let cases: [(Plant, &str); 16] = [
             (|s| s.partitions.swap(0, 1), "is at the place"),
             (|s| s.partitions[1].nodes[0].registration.partition = PartitionId(0), "is in partition"),
             (|s| s.registrar.next_node = 4, "never issued"),
@@ -226,6 +239,9 @@ mod tests {
             (|s| s.incarnation = Incarnation(1), "never granted"),
             (|s| s.partitions[1].allocations[0].node = NodeId(2), "not recorded"),
             (|s| s.partitions[1].allocations[1].id = id(1), "twice"),
+            (|s| s.partitions[1].allocations[1].id = AllocationId { tenant: TenantId(1), ..id(1) }, "twice"),
+            (|s| s.partitions[1].bundles[0].bundle.group.tenant = TenantId(1), "of another tenant"),
+            (|s| s.partitions[1].inside[0].id.tenant = TenantId(1), "of another tenant"),
             (|s| s.partitions[1].claims[0].id = id(2), "is a claim"),
             (|s| s.partitions[1].releasing[0].allocation = id(8), "not live"),
             (|s| s.partitions[1].bundles[0].allocation = id(8), "it is none"),

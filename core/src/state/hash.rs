@@ -156,6 +156,7 @@ fn of_lease(record: &LeaseRecord) -> StateHasher {
 fn add_id(hasher: &mut StateHasher, id: AllocationId) {
     hasher.number(u64::from(id.incarnation.0));
     hasher.number(id.sequence);
+    hasher.number(u64::from(id.tenant.0));
 }
 
 fn add_bundle(hasher: &mut StateHasher, bundle: Option<BundleId>) {
@@ -163,6 +164,7 @@ fn add_bundle(hasher: &mut StateHasher, bundle: Option<BundleId>) {
     hasher.number(1);
     hasher.number(u64::from(group.incarnation.0));
     hasher.number(group.number);
+    hasher.number(u64::from(group.tenant.0));
     hasher.number(u64::from(index));
 }
 

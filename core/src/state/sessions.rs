@@ -311,7 +311,7 @@ impl SessionTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{AllocationId, Incarnation, PartitionId};
+    use crate::ids::{AllocationId, Incarnation, PartitionId, TenantId};
     use crate::resource::GpuAssignment;
     use crate::rng::Rng;
 
@@ -402,7 +402,12 @@ mod tests {
     #[test]
     fn the_name_of_a_removed_node_is_kept_once() {
         let mut table = table();
-        let id = AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence: 1 };
+        let id = AllocationId {
+            incarnation: Incarnation(1),
+            partition: PartitionId(0),
+            sequence: 1,
+            tenant: TenantId::OPERATOR,
+        };
         let gpus = GpuAssignment::default();
         let placement = Placement { node: NodeId(3), allocation: id, gpus, alternative: 0, units: None };
         table.note(&Done { origin: origin(1, 1), deed: Deed::Placed(placement.clone().into(), None) });
@@ -418,8 +423,12 @@ mod tests {
     fn a_start_keeps_the_names_of_all_nodes_in_outcomes() {
         let mut table = table();
         let of = |node: u64, sequence| {
-            let allocation =
-                AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence };
+            let allocation = AllocationId {
+                incarnation: Incarnation(1),
+                partition: PartitionId(0),
+                sequence,
+                tenant: TenantId::OPERATOR,
+            };
             let gpus = GpuAssignment::default();
             Placement { node: NodeId(node), allocation, gpus, alternative: 0, units: None }
         };

@@ -1,6 +1,6 @@
 //! The operations of a statement.
 
-use crate::ids::{AllocationId, BundleId, NodeId, OwnerId};
+use crate::ids::{AllocationId, BundleId, NodeId, OwnerId, TenantId};
 use crate::resource::Demand;
 
 /// One operation of a statement.
@@ -43,6 +43,8 @@ pub struct Allocate {
     pub owner: Option<OwnerId>,
     /// The bundle that the allocation becomes. Later placements may be made into it.
     pub bundle: Option<BundleId>,
+    /// Who the allocation will belong to.
+    pub tenant: TenantId,
 }
 
 /// Claims capacity that is available or being released on a node (Volcano's Pipeline). The claim becomes an
@@ -58,6 +60,8 @@ pub struct Pipeline {
     pub demand: Demand,
     /// The bundle that the allocation becomes.
     pub bundle: Option<BundleId>,
+    /// Who the allocation will belong to.
+    pub tenant: TenantId,
 }
 
 /// Ends an allocation after a grace period. During the grace period the allocation is *releasing*.

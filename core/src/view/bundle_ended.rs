@@ -125,12 +125,17 @@ impl View {
 mod tests {
     use super::super::{Copied, Mirror};
     use super::*;
-    use crate::ids::{GroupId, Incarnation, PartitionId, ShardId};
+    use crate::ids::{GroupId, Incarnation, PartitionId, ShardId, TenantId};
     use crate::index::Geometry;
     use crate::shard::{HybridSettings, Shard, ShardConfig};
 
     fn id(sequence: u64) -> AllocationId {
-        AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence }
+        AllocationId {
+            incarnation: Incarnation(1),
+            partition: PartitionId(0),
+            sequence,
+            tenant: TenantId::OPERATOR,
+        }
     }
 
     /// A view with this sequence and ring.
@@ -150,7 +155,10 @@ mod tests {
 
     #[test]
     fn views_tell_the_newest_events_in_order_and_say_when_some_are_lost() {
-        let bundle = BundleId { group: GroupId { incarnation: Incarnation(1), number: 1 }, index: 0 };
+        let bundle = BundleId {
+            group: GroupId { incarnation: Incarnation(1), number: 1, tenant: TenantId::OPERATOR },
+            index: 0,
+        };
         let mut ends = UntoldEnds::default();
         let mut mirror = Mirror::default();
         let mut noted = 0;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::books::{Cause, CustomBook, Entry, Shortfalls};
-use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId, StatementId};
+use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId, StatementId, TenantId};
 use crate::index::Slot;
 use crate::node::{NodeRegistration, NodeState};
 use crate::resource::{
@@ -173,7 +173,7 @@ impl Default for AllocationImage {
         let incarnation = crate::ids::Incarnation(0);
         let partition = PartitionId(0);
         Self {
-            id: AllocationId { incarnation, partition, sequence: 0 },
+            id: AllocationId { incarnation, partition, sequence: 0, tenant: TenantId::OPERATOR },
             cpu: Amount::ZERO,
             memory: Amount::ZERO,
             gpu: GpuRequest::None,

@@ -2,7 +2,7 @@
 
 use crate::by_hand::{lone_node, lone_shard, node_spec};
 use crate::statement_bed::Bed;
-use wharf_core::ids::{NodeId, ResourceId};
+use wharf_core::ids::{NodeId, ResourceId, TenantId};
 use wharf_core::node::NodeSpec;
 use wharf_core::request::{Placement, PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceKind, UnitAssignment};
@@ -33,7 +33,8 @@ fn adopt(
     units: &[(ResourceId, u64)],
 ) -> Result<Placement, AdoptionRejection> {
     let units = units.to_vec();
-    let adoption = Adoption { node: NodeId(1), demand, gpus, units, external_id: None };
+    let adoption =
+        Adoption { node: NodeId(1), demand, gpus, units, external_id: None, tenant: TenantId::OPERATOR };
     match bed.step(Command::Adopt(Box::new(adoption))) {
         Outcome::Adopt(adopted) => adopted.map(|placement| *placement),
         other => panic!("adopted or rejected: {other:?}"),

@@ -11,7 +11,7 @@ use crate::statement_bed::{
 };
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::group::Strategy;
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, TenantId};
 use wharf_core::index::Geometry;
 use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
 use wharf_core::link::Decision;
@@ -68,7 +68,14 @@ fn conflict(applied: &Applied) -> ConflictReason {
 fn adoption(name: &str) -> Command {
     let external_id = Some(Arc::from(name));
     let demand = nothing();
-    Command::Adopt(Box::new(Adoption { node: NodeId(1), demand, gpus: None, units: Vec::new(), external_id }))
+    Command::Adopt(Box::new(Adoption {
+        node: NodeId(1),
+        demand,
+        gpus: None,
+        units: Vec::new(),
+        external_id,
+        tenant: TenantId::OPERATOR,
+    }))
 }
 
 fn granted(applied: &Applied) -> AllocationId {

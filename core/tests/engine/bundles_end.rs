@@ -384,7 +384,9 @@ fn a_group_that_waits_is_not_degraded() {
     let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..group_of(cores(8), 1, Strategy::Pack) };
     let waits = ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
     assert!(waits.is_empty(), "{waits:?}");
-    let PlanReply::Groups(groups) = plan(&mut engine, PlanJob::ListGroups(None, 8)) else { panic!("a list") };
+    let PlanReply::Groups(groups) = plan(&mut engine, PlanJob::ListGroups(None, None, 8)) else {
+        panic!("a list")
+    };
     assert_eq!(groups.iter().map(|group| group.state).collect::<Vec<_>>(), [GroupState::Waiting]);
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::by_hand::{self, ManualClock, Recorder, Workload, cores, node_spec, open, shards_of};
 use proptest::prelude::*;
 use wharf_core::hash::StateHash;
-use wharf_core::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
+use wharf_core::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId, TenantId};
 use wharf_core::index::Geometry;
 use wharf_core::limits::{BATCH_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, RING_QUANTUM};
 use wharf_core::link::Decision;
@@ -103,9 +103,12 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
                 let owner = None;
                 let gpus = None;
                 let bundle = None;
+                let tenant = TenantId(rng.below(2) as u16);
                 let operation = match rng.below(3) {
-                    0 => Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle }),
-                    1 => Operation::Pipeline(Pipeline { node, expected, demand, bundle }),
+                    0 => {
+                        Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle, tenant })
+                    }
+                    1 => Operation::Pipeline(Pipeline { node, expected, demand, bundle, tenant }),
                     _ => {
                         let allocation = workload.allocation(20);
                         Operation::Evict(Evict { allocation, expected, grace_ns: rng.below(3) * 7 })

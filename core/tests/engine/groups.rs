@@ -15,7 +15,7 @@ use wharf_core::group::{
     GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, NoGroup, PlanJob, PlanRejection,
     PlanReply, Spreading, Strategy, TopologyRule,
 };
-use wharf_core::ids::{AllocationId, NodeId, StatementId};
+use wharf_core::ids::{AllocationId, NodeId, StatementId, TenantId};
 use wharf_core::link::{Clock, Decision, DecisionCell};
 use wharf_core::node::LifeEvent;
 use wharf_core::planner::PlannerMetrics;
@@ -374,7 +374,15 @@ fn planners_over_the_same_nodes_never_exceed_them() {
 
 fn allocate(node: NodeId, cpu: u32, expected: Option<u64>) -> Operation {
     let demand = Demand { cpu: Amount::whole(cpu), ..Demand::default() };
-    Operation::Allocate(Allocate { node, expected, demand, gpus: None, owner: None, bundle: None })
+    Operation::Allocate(Allocate {
+        node,
+        expected,
+        demand,
+        gpus: None,
+        owner: None,
+        bundle: None,
+        tenant: TenantId::OPERATOR,
+    })
 }
 
 #[test]

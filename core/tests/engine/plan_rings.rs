@@ -8,7 +8,7 @@ use wharf_core::engine::Engine;
 use wharf_core::group::{
     GroupRefusalReason, GroupSpec, NoGroup, PlanJob, PlanRejection, PlanReply, Strategy,
 };
-use wharf_core::ids::{GroupId, Incarnation};
+use wharf_core::ids::{GroupId, Incarnation, TenantId};
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
 use wharf_core::router::{PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
@@ -48,7 +48,7 @@ fn take_back(engine: &mut Engine) {
 
 /// Asks for a group that does not exist until the port accepts no more. Returns the number of requests.
 fn fill(engine: &mut Engine) -> u64 {
-    let unknown = GroupId { incarnation: Incarnation(9), number: 1 };
+    let unknown = GroupId { incarnation: Incarnation(9), number: 1, tenant: TenantId::OPERATOR };
     let look = || PortRequest::Plan(PlanJob::GroupStatus(unknown));
     let port = &mut engine.ports[0];
     let mut count = 0;

@@ -14,7 +14,7 @@ use wharf_core::group::{
     ClientKey, GroupRefusalReason, GroupSpec, GroupView, NoGroup, PlanJob, PlanRejection, PlanReply,
     Spreading, Strategy, Submit, TopologyRule,
 };
-use wharf_core::ids::{AllocationId, GroupId, NodeId, PartitionId};
+use wharf_core::ids::{AllocationId, GroupId, NodeId, PartitionId, TenantId};
 use wharf_core::limits::{PLANNER_FLIGHTS_MAX, PORT_IN_FLIGHT_MAX, STATEMENT_OPERATIONS_MAX};
 use wharf_core::link::Clock;
 use wharf_core::planner::PlannerBudget;
@@ -79,7 +79,7 @@ fn no_more_statements_are_begun_than_may_be_in_flight() {
     for tag in 0..most + 10 {
         submit_for(&mut engine, tag, 1, spec.clone());
     }
-    let unknown = GroupId { incarnation: engine.incarnation, number: 99_999 };
+    let unknown = GroupId { incarnation: engine.incarnation, number: 99_999, tenant: TenantId::OPERATOR };
     let look = PortRequest::PlanFor(2, PlanJob::GroupStatus(unknown));
     engine.ports[0].submit(1 << 20, look, engine.now).expect("room");
     engine.ports[0].flush();
@@ -112,7 +112,8 @@ fn statements_over_many_shards_wait_for_room_at_the_port() {
     assert!(PLANNER_FLIGHTS_MAX * usize::from(shards) > PORT_IN_FLIGHT_MAX);
     for tag in 0..statements {
         let operations = nodes.iter().map(|&node| allocate(node, 1)).collect();
-        let (conflict_detection, mode) = (ConflictDetection::Fine, CommitMode::AllOrNothing);
+        let conflict_detection = ConflictDetection::Fine;
+        let mode = CommitMode::AllOrNothing;
         let job = PlanJob::Submit(Box::new(Submit { operations, conflict_detection, mode }));
         engine.ports[0].submit(tag, PortRequest::Plan(job), engine.now).expect("room");
     }
@@ -136,7 +137,7 @@ fn groups_are_listed_in_pages() {
     let ids: Vec<GroupId> = (0..5).map(|_| create(&mut engine, spec.clone()).expect("it fits").id).collect();
     assert!(ids.is_sorted() && ids.windows(2).all(|pair| pair[0] != pair[1]));
     let mut page = |after, limit| {
-        let reply = plan(&mut engine, PlanJob::ListGroups(after, limit));
+        let reply = plan(&mut engine, PlanJob::ListGroups(after, None, limit));
         let PlanReply::Groups(groups) = reply else { panic!("a list: {reply:?}") };
         assert!(groups.iter().all(|group| places(group).len() == 2));
         groups.iter().map(|group| group.id).collect::<Vec<_>>()
@@ -148,16 +149,58 @@ fn groups_are_listed_in_pages() {
     assert_eq!(page(None, 0), []);
 }
 
+/// Groups of three tenants are created in turns. Each tenant has pages of its own groups.
+#[test]
+fn the_groups_of_a_tenant_are_listed_alone() {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 1, 16, 0);
+    let mut ids = Vec::new();
+    for number in 0..9 {
+        let tenant = TenantId(number % 3);
+        let request = PlacementRequest { tenant, ..cores(1) };
+        let group = create(&mut engine, group_of(request, 1, Strategy::Pack)).expect("it fits");
+        assert_eq!(group.id.tenant, tenant);
+        assert!(places(&group).iter().all(|(_, _, allocation)| allocation.tenant == tenant), "{group:?}");
+        ids.push(group.id);
+    }
+    let mut page = |after, tenant, limit| {
+        let reply = plan(&mut engine, PlanJob::ListGroups(after, Some(TenantId(tenant)), limit));
+        let PlanReply::Groups(groups) = reply else { panic!("a list: {reply:?}") };
+        groups.iter().map(|group| group.id).collect::<Vec<_>>()
+    };
+    assert_eq!(page(None, 1, 9), [ids[1], ids[4], ids[7]]);
+    assert_eq!(page(None, 2, 2), [ids[2], ids[5]]);
+    assert_eq!(page(Some(ids[5]), 2, 2), [ids[8]]);
+    assert_eq!(page(Some(ids[8]), 2, 2), []);
+    // An id of another tenant is no place in the list: it begins with the tenant's first group, or is at its end.
+    assert_eq!(page(Some(ids[0]), 2, 9), [ids[2], ids[5], ids[8]]);
+    assert_eq!(page(Some(ids[8]), 1, 9), []);
+    assert_eq!(page(None, 3, 9), []);
+}
+
 fn allocate(node: NodeId, cpu: u32) -> Operation {
     let demand = Demand { cpu: Amount::whole(cpu), ..Demand::default() };
-    Operation::Allocate(Allocate { node, expected: None, demand, gpus: None, owner: None, bundle: None })
+    Operation::Allocate(Allocate {
+        node,
+        expected: None,
+        demand,
+        gpus: None,
+        owner: None,
+        bundle: None,
+        tenant: TenantId::OPERATOR,
+    })
 }
 
 #[test]
 fn what_names_nothing_is_a_conflict_of_its_own_in_an_incremental_statement() {
     let mut engine = engine(2, 1);
     let nodes = with_nodes(&mut engine, 4, 4, 0);
-    let nowhere = AllocationId { incarnation: engine.incarnation, partition: PartitionId(4000), sequence: 1 };
+    let nowhere = AllocationId {
+        incarnation: engine.incarnation,
+        partition: PartitionId(4000),
+        sequence: 1,
+        tenant: TenantId::OPERATOR,
+    };
     let evict = Operation::Evict(Evict { allocation: nowhere, expected: None, grace_ns: 0 });
     let unknown = NodeId(999);
     let operations = |known: &[NodeId]| {

@@ -9,7 +9,7 @@ use crate::by_hand::{
 };
 use wharf_core::engine::{Engine, EngineError};
 use wharf_core::hash::StateHash;
-use wharf_core::ids::{AllocationId, PartitionId, StatementId};
+use wharf_core::ids::{AllocationId, PartitionId, StatementId, TenantId};
 use wharf_core::limits::ALLOCATIONS_PER_NODE_MAX;
 use wharf_core::link::Decision;
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Term};
@@ -195,6 +195,7 @@ fn take_as_of(engine: &mut Engine, node: &NodeRegistration, version: u64) -> App
         gpus: None,
         owner: None,
         bundle: None,
+        tenant: TenantId::OPERATOR,
     };
     let part = Part {
         statement: StatementId { incarnation: engine.incarnation, planner: 0, number: version },

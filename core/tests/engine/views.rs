@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use wharf_core::ids::{
     AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId, StatementId,
+    TenantId,
 };
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::limits::{VIEW_LOG, VIEW_PLACES};
@@ -468,8 +469,15 @@ fn a_view_shows_what_a_statement_holds_until_it_is_decided() {
     let node = NodeId(2);
     let slot = free.slot_of(node).expect("registered");
     let demand = Demand { cpu: Amount::from_milli(500), ..Demand::default() };
-    let allocate =
-        Allocate { node, expected: None, demand: demand.clone(), gpus: None, owner: None, bundle: None };
+    let allocate = Allocate {
+        node,
+        expected: None,
+        demand: demand.clone(),
+        gpus: None,
+        owner: None,
+        bundle: None,
+        tenant: TenantId::OPERATOR,
+    };
     let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: 9 };
     for decision in [Decision::Aborted, Decision::Committed] {
         let part = Part {

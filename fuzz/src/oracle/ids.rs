@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use wharf_core::ids::{AllocationId, Incarnation, PartitionId};
+use wharf_core::ids::{AllocationId, Incarnation, PartitionId, TenantId};
 use wharf_core::shard::Outcome;
 use wharf_core::statement::Granted;
 
@@ -34,11 +34,17 @@ impl GrantedIds {
         }
     }
 
-    /// Returns the next id of the outcome if the shard may grant it for a node of `partition`, and otherwise an id
-    /// that no shard grants.
-    pub(super) fn next(&mut self, incarnation: Incarnation, partition: PartitionId) -> AllocationId {
-        let none = AllocationId { incarnation, partition, sequence: u64::MAX - self.granted.len() as u64 };
-        let is_right = |id: &AllocationId| (id.incarnation, id.partition) == (incarnation, partition);
+    /// Returns the next id of the outcome if the shard may grant it to `tenant` for a node of `partition`, and otherwise
+    /// an id that no shard grants.
+    pub(super) fn next(
+        &mut self,
+        incarnation: Incarnation,
+        partition: PartitionId,
+        tenant: TenantId,
+    ) -> AllocationId {
+        let sequence = u64::MAX - self.granted.len() as u64;
+        let none = AllocationId { incarnation, partition, sequence, tenant };
+        let is_right = |id: &AllocationId| AllocationId { sequence: id.sequence, ..none } == *id;
         let told = self.told.pop_front().filter(is_right).unwrap_or(none);
         let id = if self.granted.contains(&told) { none } else { told };
         self.granted.insert(id);

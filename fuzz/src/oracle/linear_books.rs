@@ -136,7 +136,7 @@ impl LinearShard {
         let Placement { node, allocation, gpus, units, alternative: _ } = (**placement).clone();
         let there = &mut self.nodes[at];
         there.change_use(&adoption.demand, gpus, units.as_ref(), 1);
-        let right = self.ids.next(self.incarnation, there.registration.partition);
+        let right = self.ids.next(self.incarnation, there.registration.partition, adoption.tenant);
         if self.nodes[at].reservation.is_some() {
             self.settled_growth = None;
         }

@@ -241,7 +241,7 @@ impl LinearShard {
         let node = &mut self.nodes[at];
         node.change_use(&request.demand, gpus, units.as_ref(), 1);
         let id = node.registration.id;
-        let allocation = self.ids.next(self.incarnation, node.registration.partition);
+        let allocation = self.ids.next(self.incarnation, node.registration.partition, request.tenant);
         let demand = request.demand.clone();
         let external_id = None;
         self.allocations

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::ids::{AllocationId, BundleId, Incarnation, NodeId, PartitionId, StatementId};
+use wharf_core::ids::{AllocationId, BundleId, Incarnation, NodeId, PartitionId, StatementId, TenantId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, RESULT_KEPT_NS};
 use wharf_core::link::Decision;
 use wharf_core::node::NodeState;
@@ -77,8 +77,8 @@ impl LinearStatements {
         self.ids.tell(outcome);
     }
 
-    fn next_id(&mut self) -> AllocationId {
-        self.ids.next(Incarnation(1), PartitionId(0))
+    fn next_id(&mut self, tenant: TenantId) -> AllocationId {
+        self.ids.next(Incarnation(1), PartitionId(0), tenant)
     }
 
     /// Returns one of the live allocations and its node.
@@ -110,7 +110,7 @@ impl LinearStatements {
             return None;
         }
         let gpus = there.visible().choose(demand).ok()?;
-        let id = self.next_id();
+        let id = self.next_id(TenantId::OPERATOR);
         Some(self.enter(node, id, Take { demand: demand.clone(), gpus }, None))
     }
 
@@ -139,7 +139,7 @@ impl LinearStatements {
         let mut own = own.less(std::iter::once(&there.take));
         (own.cpu, own.gpus) = (-own.cpu, own.gpus.map(|part| -part));
         let gpus = own.less(there.inside.values()).choose(demand).map_err(|_| true)?;
-        let id = self.next_id();
+        let id = self.next_id(bundle.tenant);
         let take = Take { demand: demand.clone(), gpus };
         let there = self.nodes.get_mut(&node).and_then(|node| node.allocations.get_mut(&bundle));
         there.expect("just found").inside.insert(id, take);
@@ -469,15 +469,15 @@ impl LinearStatements {
             let there = self.nodes.get_mut(&node).expect("a node with holds stays");
             let is_own = |hold: &Hold| hold.statement == statement && hold.at == at;
             let came_to = match operation {
-                Operation::Allocate(_) => {
+                Operation::Allocate(Allocate { tenant, .. }) => {
                     let place = there.holds.iter().position(is_own).expect("it is held");
                     let hold = there.holds.remove(place);
-                    let id = self.next_id();
+                    let id = self.next_id(tenant);
                     Granted::Allocated(self.enter(node, id, hold.take, hold.bundle))
                 }
-                Operation::Pipeline(_) => {
+                Operation::Pipeline(Pipeline { tenant, .. }) => {
                     claimed.insert(node);
-                    let id = self.next_id();
+                    let id = self.next_id(tenant);
                     let there = self.nodes.get_mut(&node).expect("just found");
                     let claim =
                         there.claims.iter_mut().find(|claim| claim.id.is_none() && is_own(&claim.hold));

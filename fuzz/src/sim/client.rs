@@ -7,7 +7,7 @@ mod groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::ids::{AllocationId, GroupId, NodeId, SessionId};
+use wharf_core::ids::{AllocationId, GroupId, NodeId, SessionId, TenantId};
 use wharf_net::codec::{
     Extension, FLAG_ERROR, FLAG_EXTENSIONS, FrameRef, HEADER_BYTES, Header, decode_body, decode_frame,
     encode_body, encode_frame,
@@ -21,7 +21,7 @@ use super::checkers::Verdict;
 use super::checkers::outcomes::Acknowledged;
 use super::checkers::promises::Promise;
 use super::checkers::sessions::is_same_answer;
-use super::server::framed;
+use super::server::{AGENT, OPERATOR, USERS, framed};
 
 /// The number of waits that a request acknowledges.
 const WAITED_MAX: usize = 8;
@@ -86,6 +86,8 @@ pub(super) enum Role {
 /// One client.
 pub(super) struct Client {
     pub(super) role: Role,
+    /// Who it acts for. Users act for one of two tenants or for the operator.
+    pub(super) tenant: TenantId,
     /// It acknowledges waits individually, so they go on while it is away.
     pub(super) is_exact: bool,
     /// The waits whose replies came last.
@@ -121,6 +123,7 @@ impl Client {
     pub(super) fn new(role: Role, is_exact: bool) -> Self {
         Self {
             role,
+            tenant: TenantId::OPERATOR,
             is_exact,
             waited: Vec::new(),
             acknowledged: BTreeSet::new(),
@@ -138,6 +141,15 @@ impl Client {
             missed: Vec::new(),
             doubtful: BTreeSet::new(),
             undecided: BTreeSet::new(),
+        }
+    }
+
+    /// Returns the name in its certificate.
+    pub(super) fn name(&self) -> &'static str {
+        match (&self.role, self.tenant.0) {
+            (Role::Operator, _) => OPERATOR,
+            (Role::Agent { .. }, _) => AGENT,
+            (Role::User, tenant) => USERS[usize::from(tenant)],
         }
     }
 
@@ -381,7 +393,10 @@ impl Client {
             return Err(format!("a placement was answered with {reply:?}"));
         }
         if let Some(placed) = &reply.placed {
-            let id = placed.allocation.into();
+            let id: AllocationId = placed.allocation.into();
+            if id.tenant != self.tenant {
+                return Err(format!("a client of tenant {} was granted {id}", self.tenant.0));
+            }
             let gpus = placed.gpus.iter().fold(0, |mask, gpu| mask | 1 << gpu);
             let before = self.promised.insert(id, Promise { node: NodeId(placed.node), gpus });
             if before.is_some() || self.ended.contains(&id) {

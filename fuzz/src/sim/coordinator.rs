@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, Incarnation, PartitionId, StatementId};
+use wharf_core::ids::{AllocationId, Incarnation, PartitionId, StatementId, TenantId};
 use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
@@ -358,7 +358,7 @@ fn plan(seen: &[Facts], choices: &mut Choices<'_>, coarse: bool) -> Option<(usiz
         let expected = coarse.then_some(node.version);
         let node = registration.id;
         let bundle = None;
-        let pipeline = Pipeline { node, expected, demand, bundle };
+        let pipeline = Pipeline { node, expected, demand, bundle, tenant: TenantId::OPERATOR };
         return Some((shard, registration.partition, Operation::Pipeline(pipeline)));
     }
     let allocate = Allocate {
@@ -368,6 +368,7 @@ fn plan(seen: &[Facts], choices: &mut Choices<'_>, coarse: bool) -> Option<(usiz
         gpus: None,
         owner: wharf_core::ids::OwnerId::new(choices.below(6)).filter(|owner| owner.number() < 3),
         bundle: None,
+        tenant: TenantId::OPERATOR,
     };
     Some((shard, registration.partition, Operation::Allocate(allocate)))
 }

@@ -112,7 +112,13 @@ fn release_again(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u
     let id = if ended.is_empty() || choices.one_in(4) {
         // An id that was never granted, in a partition that may not exist.
         let partition = choices.below(10) as u16;
-        WireAllocation { incarnation: INCARNATION_NEVER, partition, sequence: choices.below(9) }.into()
+        WireAllocation {
+            incarnation: INCARNATION_NEVER,
+            partition,
+            sequence: choices.below(9),
+            tenant: client.tenant.0,
+        }
+        .into()
     } else {
         *choices.pick(&ended)
     };

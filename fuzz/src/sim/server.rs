@@ -3,6 +3,7 @@
 //! Bytes go in and out without sockets. The server's oracle records the first outcome of each request. Every
 //! later reply to the same request must be the same.
 
+mod access;
 mod groups;
 mod sent;
 
@@ -15,6 +16,7 @@ use wharf_core::request::PlacementRequest;
 use wharf_core::router::Port;
 use wharf_core::state::{KeptOutcome, SessionRecord};
 use wharf_core::time::Time;
+use wharf_net::access::Peer;
 use wharf_net::codec::{Extension, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
 use wharf_net::convert::placement_request;
 use wharf_net::protocol::{
@@ -30,6 +32,8 @@ use super::checkers::sessions::{Outcomes, credits_are_kept, newest_connection_is
 use super::checkers::waiting::Offers;
 use super::facts::Facts;
 use super::network::Network;
+use access::access;
+pub(super) use access::{AGENT, OPERATOR, USERS};
 use groups::SessionGroups;
 pub(super) use groups::is_of_session;
 
@@ -95,6 +99,8 @@ pub(super) enum Event {
 pub(super) struct Greeting {
     /// It acknowledges waits individually.
     pub(super) is_exact: bool,
+    /// The name in its certificate.
+    pub(super) name: &'static str,
     /// The session that it resumes.
     pub(super) resume: Option<(SessionId, SessionToken)>,
 }
@@ -170,6 +176,7 @@ impl Server {
         let waited_before = kept.sessions.iter().flat_map(waits);
         let waited_before = waited_before.filter(|request| !decided_before.contains(request)).collect();
         let now = kept.now;
+        shared.set_access(&access());
         shared.restore_sessions(kept.sessions, now);
         let front = |port| {
             let waker = Waker::noop().clone();
@@ -251,14 +258,15 @@ impl Server {
     pub(super) fn connect(
         &mut self,
         front: usize,
-        Greeting { is_exact, resume }: Greeting,
+        Greeting { is_exact, name, resume }: Greeting,
         network: &mut Network,
         now: Time,
     ) -> u64 {
         self.last_connection += 1;
         let number = self.last_connection;
         let hangup = Arc::new(SimHangup { number, hung_up: self.hung_up.clone() });
-        let key = self.fronts[front].open(hangup);
+        let key =
+            self.fronts[front].open(hangup, Peer { names: vec![name.to_owned()], address: String::new() });
         let resumes = resume.map(|(session, _)| session);
         let link = Link {
             front,

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_core::executor::ShardRunner;
-use wharf_core::ids::{AllocationId, Incarnation, NodeId};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, TenantId};
 use wharf_core::planner::PlannerRunner;
 use wharf_core::state::{GroupRecord, StoreState};
 use wharf_core::time::Time;
@@ -39,7 +39,7 @@ use super::gangs::Gangs;
 use super::journal::{Journal, Life, Opening};
 use super::network::{Network, Towards};
 use super::registrar::RegistrarThread;
-use super::server::{Event, Greeting, Server};
+use super::server::{Event, Greeting, Server, USERS};
 use super::trace::Trace;
 use super::{Report, Settings};
 use crate::disk::{Disk, Image};
@@ -102,6 +102,14 @@ pub(super) struct World<'a> {
     most_nodes: usize,
 }
 
+/// Creates a client. Users are of both kinds, and act for three tenants in turns.
+fn new_client((at, role): (usize, Role)) -> Client {
+    let tenant = if role == Role::User { TenantId((at % USERS.len()) as u16) } else { TenantId::OPERATOR };
+    let mut client = Client::new(role, at % 2 == 0);
+    client.tenant = tenant;
+    client
+}
+
 impl<'a> World<'a> {
     pub(super) fn new(mut choices: Choices<'a>, settings: Settings, has_journal: bool) -> Self {
         let opening = has_journal
@@ -134,7 +142,7 @@ impl<'a> World<'a> {
             server,
             registrar,
             // Clients of both kinds are users.
-            clients: (0..).zip(roles).take(count).map(|(at, role)| Client::new(role, at % 2 == 0)).collect(),
+            clients: (0..).zip(roles).take(count).map(new_client).collect(),
             network: Network::default(),
             coordinator: Coordinator::new(ports.0, incarnation),
             gangs: Gangs::new(ports.1),
@@ -361,7 +369,7 @@ impl<'a> World<'a> {
             return Ok(());
         }
         let session = client.session();
-        let greeting = Greeting { is_exact: client.is_exact, resume: session };
+        let greeting = Greeting { is_exact: client.is_exact, name: client.name(), resume: session };
         let connection = self.server.connect(front, greeting, &mut self.network, self.now);
         self.trace.line(format_args!("client {at} at front {front}: {connection}"));
         client.connecting = Some(connection);

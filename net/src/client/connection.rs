@@ -21,7 +21,7 @@ use crate::protocol::{
     ALPN, Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply,
     Kind, Message, Reason, Resume, VERSION_MAX, VERSION_MIN,
 };
-use crate::tls::client_crypto;
+use crate::tls::{ClientCertificate, client_crypto};
 
 /// Time that a client waits for an answer to a connection attempt. It allows several repetitions of the first
 /// packet.
@@ -45,6 +45,8 @@ pub struct ClientConfig {
     pub server_name: String,
     /// Certificates of trusted authorities, or the server's own self-signed one.
     pub roots: Vec<CertificateDer<'static>>,
+    /// The client's own certificate, for servers that want one.
+    pub certificate: Option<ClientCertificate>,
     /// The client's name, for the server's logs.
     pub name: String,
     /// The time for which the client tries to connect again when its connection is lost. It then resumes the session,
@@ -319,7 +321,8 @@ impl Shared {
 
 fn client_endpoint(config: &ClientConfig) -> Result<Endpoint, ClientError> {
     let setup = |message: String| ClientError::Setup { server: config.server, message };
-    let crypto = client_crypto(&config.roots, ALPN).map_err(|error| setup(error.to_string()))?;
+    let crypto = client_crypto(&config.roots, config.certificate.clone(), ALPN)
+        .map_err(|error| setup(error.to_string()))?;
     let mut client = quinn::ClientConfig::new(Arc::new(crypto));
     let mut transport = TransportConfig::default();
     transport.max_concurrent_uni_streams(VarInt::from_u32(0));
@@ -357,7 +360,13 @@ async fn open(
     encode_body(&Acknowledged::default(), &mut none);
     let exactly = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &none };
     encode_frame(header, &[exactly], &mut frame, |out| encode_body(&hello, out));
-    send.write_all(&frame).await.map_err(|error| failed(with_causes(&error)))?;
+    // The server judges the client's certificate after the client takes the connection for made. What it says then is
+    // the cause of any failure.
+    let closed = |error: &dyn std::error::Error| match connection.close_reason() {
+        Some(reason) => failed(connect_message(&reason)),
+        None => failed(with_causes(error)),
+    };
+    send.write_all(&frame).await.map_err(|error| closed(&error))?;
     let mut buffer = Vec::new();
     loop {
         if let Some(frame) = decode_frame(&buffer, FRAME_BYTES_MAX)? {
@@ -370,7 +379,7 @@ async fn open(
             let exact = extensions.iter().any(|extension| extension.tag == EXTENSION_ACKNOWLEDGED);
             return Ok((Link { connection, send, recv }, reply, exact));
         }
-        let chunk = recv.read_chunk(usize::MAX, true).await.map_err(|error| failed(with_causes(&error)))?;
+        let chunk = recv.read_chunk(usize::MAX, true).await.map_err(|error| closed(&error))?;
         let chunk =
             chunk.ok_or_else(|| failed("the server ended the stream before it answered".to_owned()))?;
         buffer.extend_from_slice(&chunk.bytes);

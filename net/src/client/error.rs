@@ -49,7 +49,8 @@ pub enum ClientError {
 /// Explains a failed connection attempt to a person.
 pub(super) fn connect_message(error: &quinn::ConnectionError) -> String {
     // TLS alerts as QUIC codes: 0x100 plus the alert (RFC 9001, section 4.8).
-    const ALERT_NO_APPLICATION_PROTOCOL: u64 = 0x100 + 120;
+    const ALERTS: u64 = 0x100;
+    const ALERT_NO_APPLICATION_PROTOCOL: u64 = ALERTS + 120;
     // CONNECTION_REFUSED (RFC 9000, section 20.1).
     const REFUSED: u64 = 0x2;
     let code = match error {
@@ -68,7 +69,27 @@ pub(super) fn connect_message(error: &quinn::ConnectionError) -> String {
     if code == ALERT_NO_APPLICATION_PROTOCOL {
         return "the server does not speak the protocol `wharf/1` (no common ALPN)".to_owned();
     }
+    if let Some(alert) = code.checked_sub(ALERTS).and_then(alert_message) {
+        return alert.to_owned();
+    }
     format!("{error}")
+}
+
+/// Explains a TLS alert about the client's certificate (RFC 8446, section 6.2).
+fn alert_message(alert: u64) -> Option<&'static str> {
+    Some(match alert {
+        116 => {
+            "the server wants a certificate of this client: give one, with its key (--cert and --key, made by \
+             `wharf cert client`)"
+        }
+        42 | 43 | 46 | 48 | 51 => {
+            "the server does not accept the certificate of this client: take one that an authority in its setting \
+             `tls_client_ca` has signed"
+        }
+        44 => "the certificate of this client is revoked: take a new one",
+        45 => "the certificate of this client has expired, or is not valid yet: take a new one",
+        _ => return None,
+    })
 }
 
 /// Returns the text of an error with all its causes. quinn's own text only says that the connection was lost.

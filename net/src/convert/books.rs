@@ -1,6 +1,6 @@
 //! Conversion between wire types and engine types: adoptions, single resources, and books.
 
-use wharf_core::ids::{NodeId, ResourceId};
+use wharf_core::ids::{NodeId, ResourceId, TenantId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, UNIT_INSTANCES_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{
@@ -75,7 +75,7 @@ pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<A
         None
     } else {
         check_name("external_id", &wire.external_id)?;
-        Some(wire.external_id.into())
+        Some(wire.external_id.as_str().into())
     };
     let is_nothing = demand.cpu.is_zero()
         && demand.memory.is_zero()
@@ -87,7 +87,7 @@ pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<A
         let message = "nothing is adopted: give what the allocation holds, an amount of cpu, memory, gpu or a custom resource";
         return Err(invalid("cpu", message));
     }
-    Ok(Adoption { node, demand, gpus, units, external_id })
+    Ok(Adoption { node, demand, gpus, units, external_id, tenant: TenantId(wire.tenant) })
 }
 
 /// Returns the id of a known custom kind.

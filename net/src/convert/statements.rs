@@ -1,7 +1,7 @@
 //! Conversion between wire types and engine types: statements of external schedulers.
 
 use wharf_core::group::{PlanRejection, StatementReport, Submit};
-use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::ids::{AllocationId, NodeId, TenantId};
 use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Demand, GpuRequest};
@@ -69,14 +69,28 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
             let demand = asked(wire.demand, catalog)?;
             let gpus = named.then_some(gpus as u16);
             check_instances(gpus, demand.gpu)?;
-            Ok(Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle: None }))
+            Ok(Operation::Allocate(Allocate {
+                node,
+                expected,
+                demand,
+                gpus,
+                owner,
+                bundle: None,
+                tenant: TenantId(wire.tenant),
+            }))
         }
         OPERATION_PIPELINE => {
             check_absent(&wire, &["allocation", "grace", "gpus", "owner"])?;
             let node = node(wire.node, mode, catalog)?;
             let expected = wire.expected_version;
             let demand = asked(wire.demand, catalog)?;
-            Ok(Operation::Pipeline(Pipeline { node, expected, demand, bundle: None }))
+            Ok(Operation::Pipeline(Pipeline {
+                node,
+                expected,
+                demand,
+                bundle: None,
+                tenant: TenantId(wire.tenant),
+            }))
         }
         OPERATION_EVICT => {
             check_absent(&wire, &["node", "custom", "memory", "gpu", "cpu", "gpus", "owner"])?;

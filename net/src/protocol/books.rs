@@ -33,6 +33,8 @@ bodies! {
         /// The name that the allocation's maker gave it, or empty. Adopting it again on this node with the
         /// same name and demand returns the existing allocation.
         pub external_id: String [NAME],
+        /// Who the allocation belongs to; 0: the operator.
+        pub tenant: u16,
     }
 
     /// Replaces the capacity of some resources of a node, all or none. The reply is a

@@ -59,6 +59,8 @@ bodies! {
         pub incarnation: u32,
         /// The group's number within that start.
         pub number: u64,
+        /// Who the group belongs to; 0: the operator.
+        pub tenant: u16,
     }
 
     /// A number of equal bundles.

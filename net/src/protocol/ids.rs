@@ -1,6 +1,6 @@
 //! Ids on the wire and in the engine.
 
-use wharf_core::ids::{AllocationId, GroupId, Incarnation, PartitionId, SessionId, StatementId};
+use wharf_core::ids::{AllocationId, GroupId, Incarnation, PartitionId, SessionId, StatementId, TenantId};
 
 use super::{WireAllocation, WireGroup, WireSession, WireStatement};
 
@@ -22,8 +22,8 @@ macro_rules! same_ids {
 }
 
 same_ids! {
-    WireAllocation = AllocationId { incarnation: Incarnation, partition: PartitionId; sequence }
-    WireGroup = GroupId { incarnation: Incarnation; number }
+    WireAllocation = AllocationId { incarnation: Incarnation, partition: PartitionId, tenant: TenantId; sequence }
+    WireGroup = GroupId { incarnation: Incarnation, tenant: TenantId; number }
     WireSession = SessionId { incarnation: Incarnation; number }
     WireStatement = StatementId { incarnation: Incarnation; planner, number }
 }

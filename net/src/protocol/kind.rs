@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::*;
+use crate::access::{Role, Roles};
 
 /// The request and reply bodies of one kind.
 pub trait Message {
@@ -49,7 +50,7 @@ enum Outcome {
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])* $kind:ident = $number:literal, $name:literal,
-        $request:ty => $reply:ty, $outcome:ident, $size:ident;)*) => {
+        $request:ty => $reply:ty, $outcome:ident, $size:ident, [$($role:ident),*];)*) => {
         /// The kind of a message. A reply has the kind of its request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
@@ -93,6 +94,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// Returns the roles that may send it. A peer needs one of them. An admin may send every kind.
+            #[must_use]
+            pub const fn roles(self) -> Roles {
+                match self {
+                    $(Self::$kind => Roles::of(&[Role::Admin, $(Role::$role),*]),)*
+                }
+            }
+
             /// Runs `visitor` on the bodies of this kind.
             pub fn visit<V: MessageVisitor>(self, visitor: V) -> V::Output {
                 match self {
@@ -105,67 +114,67 @@ macro_rules! kinds {
 
 kinds! {
     /// Opens the session. The first frame of a connection, and only that one.
-    Hello = 1, "hello", Hello => HelloReply, Kept, Single;
+    Hello = 1, "hello", Hello => HelloReply, Kept, Single, [Submit, NodeAgent, Observer, Planner];
     /// Places one request.
-    Place = 2, "place", PlaceRequest => PlaceReply, Kept, Single;
+    Place = 2, "place", PlaceRequest => PlaceReply, Kept, Single, [Submit];
     /// Places several requests, each decided on its own.
-    PlaceBatch = 3, "place_batch", PlaceBatch => PlaceBatchReply, Kept, Batch;
+    PlaceBatch = 3, "place_batch", PlaceBatch => PlaceBatchReply, Kept, Batch, [Submit];
     /// Releases one allocation.
-    Release = 4, "release", ReleaseRequest => ReleaseReply, Kept, Single;
+    Release = 4, "release", ReleaseRequest => ReleaseReply, Kept, Single, [Submit];
     /// Releases several allocations, each on its own.
-    ReleaseBatch = 5, "release_batch", ReleaseBatch => ReleaseBatchReply, Kept, Batch;
+    ReleaseBatch = 5, "release_batch", ReleaseBatch => ReleaseBatchReply, Kept, Batch, [Submit];
     /// Registers nodes.
-    AddNodes = 6, "add_nodes", NodesRequest => NodesReply, Kept, Batch;
+    AddNodes = 6, "add_nodes", NodesRequest => NodesReply, Kept, Batch, [];
     /// Updates capacity and labels of registered nodes.
-    UpdateNodes = 7, "update_nodes", NodesRequest => NodesReply, Kept, Batch;
+    UpdateNodes = 7, "update_nodes", NodesRequest => NodesReply, Kept, Batch, [];
     /// Drains nodes, or undoes it.
-    DrainNodes = 8, "drain_nodes", DrainRequest => NodesReply, Kept, Batch;
+    DrainNodes = 8, "drain_nodes", DrainRequest => NodesReply, Kept, Batch, [];
     /// Removes nodes.
-    RemoveNodes = 9, "remove_nodes", RemoveRequest => NodesReply, Kept, Batch;
+    RemoveNodes = 9, "remove_nodes", RemoveRequest => NodesReply, Kept, Batch, [];
     /// Lists a page of nodes.
-    ListNodes = 10, "list_nodes", ListRequest => ListReply, Looks, Frame;
+    ListNodes = 10, "list_nodes", ListRequest => ListReply, Looks, Frame, [Observer, Planner];
     /// Returns sums and counters, and audits on demand.
-    Status = 11, "status", StatusRequest => StatusReply, Looks, Frame;
+    Status = 11, "status", StatusRequest => StatusReply, Looks, Frame, [Observer, Planner];
     /// Registers or updates a node with the findings of its agent.
-    Report = 12, "report", ReportRequest => ReportReply, Kept, Single;
+    Report = 12, "report", ReportRequest => ReportReply, Kept, Single, [NodeAgent];
     /// Tells that a node's agent is alive.
-    Heartbeat = 13, "heartbeat", HeartbeatRequest => HeartbeatReply, Kept, Single;
+    Heartbeat = 13, "heartbeat", HeartbeatRequest => HeartbeatReply, Kept, Single, [NodeAgent];
     /// Adopts an allocation that another system made.
-    Adopt = 16, "adopt", AdoptRequest => PlaceReply, Kept, Single;
+    Adopt = 16, "adopt", AdoptRequest => PlaceReply, Kept, Single, [Planner];
     /// Replaces the capacity of single resources of a node.
-    SetResources = 17, "set_resources", SetResourcesRequest => NodesReply, Kept, Batch;
+    SetResources = 17, "set_resources", SetResourcesRequest => NodesReply, Kept, Batch, [];
     /// Returns the books of a node.
-    NodeBooks = 18, "node_books", NodeBooksRequest => NodeBooksReply, Looks, Frame;
+    NodeBooks = 18, "node_books", NodeBooksRequest => NodeBooksReply, Looks, Frame, [Observer, Planner];
     /// Cancels the wait of a placement or group.
-    CancelWait = 19, "cancel_wait", CancelRequest => CancelReply, Kept, Single;
+    CancelWait = 19, "cancel_wait", CancelRequest => CancelReply, Kept, Single, [Submit];
     /// Reserves a node for an owner.
-    Reserve = 20, "reserve", ReserveRequest => ReserveReply, Kept, Reservation;
+    Reserve = 20, "reserve", ReserveRequest => ReserveReply, Kept, Reservation, [Planner];
     /// Ends the reservation of a node.
-    EndReservation = 21, "end_reservation", EndReservationRequest => ReserveReply, Kept, Reservation;
+    EndReservation = 21, "end_reservation", EndReservationRequest => ReserveReply, Kept, Reservation, [Planner];
     /// Creates a placement group.
-    CreateGroup = 22, "create_group", CreateGroupRequest => GroupReply, Kept, Frame;
+    CreateGroup = 22, "create_group", CreateGroupRequest => GroupReply, Kept, Frame, [Submit];
     /// Adds bundles to a group.
-    GrowGroup = 23, "grow_group", GrowGroupRequest => GroupReply, Kept, Frame;
+    GrowGroup = 23, "grow_group", GrowGroupRequest => GroupReply, Kept, Frame, [Submit];
     /// Removes bundles from a group.
-    ShrinkGroup = 24, "shrink_group", ShrinkGroupRequest => GroupReply, Kept, Frame;
+    ShrinkGroup = 24, "shrink_group", ShrinkGroupRequest => GroupReply, Kept, Frame, [Submit];
     /// Removes a group.
-    RemoveGroup = 25, "remove_group", RemoveGroupRequest => RemoveGroupReply, Kept, Single;
+    RemoveGroup = 25, "remove_group", RemoveGroupRequest => RemoveGroupReply, Kept, Single, [Submit];
     /// Returns the state of a group.
-    GroupStatus = 26, "group_status", GroupStatusRequest => GroupReply, Looks, Frame;
+    GroupStatus = 26, "group_status", GroupStatusRequest => GroupReply, Looks, Frame, [Submit, Observer, Planner];
     /// Lists a page of groups.
-    ListGroups = 27, "list_groups", ListGroupsRequest => ListGroupsReply, Looks, Frame;
+    ListGroups = 27, "list_groups", ListGroupsRequest => ListGroupsReply, Looks, Frame, [Submit, Observer, Planner];
     /// Places into a bundle of a group.
-    PlaceInto = 28, "place_into", PlaceIntoRequest => PlaceReply, Kept, Single;
+    PlaceInto = 28, "place_into", PlaceIntoRequest => PlaceReply, Kept, Single, [Submit];
     /// Submits operations that an external scheduler planned.
-    SubmitStatement = 29, "submit_statement", StatementRequest => StatementReply, Kept, Frame;
+    SubmitStatement = 29, "submit_statement", StatementRequest => StatementReply, Kept, Frame, [Planner];
     /// Returns the changes since the client's versions, or waits for the next change.
-    Follow = 30, "follow", FollowRequest => FollowReply, Looks, Frame;
+    Follow = 30, "follow", FollowRequest => FollowReply, Looks, Frame, [Observer, Planner];
     /// Returns a page of an export of the store.
-    Export = 40, "export", ExportRequest => ExportReply, Looks, Frame;
+    Export = 40, "export", ExportRequest => ExportReply, Looks, Frame, [];
     /// Returns what happened from a position on, or waits for the next event.
-    Events = 41, "events", EventsRequest => EventsReply, Looks, Frame;
+    Events = 41, "events", EventsRequest => EventsReply, Looks, Frame, [Observer, Planner];
     /// Renews leases of allocations, or those of a session.
-    Renew = 42, "renew", RenewRequest => RenewReply, Kept, Batch;
+    Renew = 42, "renew", RenewRequest => RenewReply, Kept, Batch, [Submit];
 }
 
 impl Kind {

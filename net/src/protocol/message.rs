@@ -62,6 +62,8 @@ bodies! {
         pub partition: u16,
         /// The allocation's sequence within the partition.
         pub sequence: u64,
+        /// Who the allocation belongs to; 0: the operator.
+        pub tenant: u16,
     }
 
     /// A session to resume.
@@ -141,6 +143,8 @@ bodies! {
         pub field: String [PROSE],
         /// The problem and its remedy, for people.
         pub message: String [PROSE],
+        /// For `overloaded`: the number of ms after which the request may succeed. Otherwise 0.
+        pub retry_after_ms: u32,
     }
 }
 
@@ -150,12 +154,12 @@ pub type SessionToken = [u8; 16];
 impl Fault {
     /// Creates a fault of the request as a whole.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason: reason.into(), field: String::new(), message: message.into() }
+        Self::of_field(reason, "", message)
     }
 
     /// Creates a fault of one field.
     pub fn of_field(reason: Reason, field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason: reason.into(), field: field.into(), message: message.into() }
+        Self { reason: reason.into(), field: field.into(), message: message.into(), retry_after_ms: 0 }
     }
 }
 

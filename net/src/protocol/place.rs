@@ -102,9 +102,7 @@ bodies! {
         /// and 1 and up select from its setting `attribute_orders`. [`ORDER_DOMINANT`] begins with the
         /// request's dominant resource. Other policies ignore it.
         pub attribute_order: u8,
-        /// The tenant that asks (not served yet).
-        pub tenant: String [NAME],
-        /// The tenant's queue (not served yet).
+        /// The queue (not served yet).
         pub queue: String [NAME],
         /// Requests of higher priority go first, among waiting requests and within a batch. Must be 0 for a
         /// single request that does not wait.

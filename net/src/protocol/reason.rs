@@ -158,6 +158,8 @@ reasons! {
     /// The node has the maximum number of allocations. It is a failed check, a conflict, or why an adoption
     /// or a placement into a bundle is refused.
     TooManyAllocations = 190, "too_many_allocations";
+    /// The peer has no right to do this.
+    Forbidden = 191, "forbidden";
     /// The allocation has no lease.
     NoLease = 195, "no_lease";
     /// The lease of the allocation belongs to a session.
@@ -184,6 +186,8 @@ reasons! {
     ShuttingDown = 300, "shutting_down";
     /// The registrar cannot be reached.
     Unavailable = 301, "unavailable";
+    /// The tenant has used up a limit. The fault says when to ask again.
+    Overloaded = 302, "overloaded";
 }
 
 impl Reason {

@@ -61,6 +61,8 @@ bodies! {
         pub allocation: Option<WireAllocation>,
         /// Evict: the grace period in ns. 0 ends the allocation at once.
         pub grace: u64,
+        /// Allocate, pipeline: who the allocation belongs to; 0: the operator.
+        pub tenant: u16,
     }
 
     /// Submits a statement.

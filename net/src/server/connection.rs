@@ -8,17 +8,20 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quinn::{Connection, Incoming, RecvStream, SendStream};
+use rustls::pki_types::CertificateDer;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tracing::{debug, info};
 
 use super::closing::close_at_once;
 use super::io_thread::{Io, Signals};
+use crate::access::Peer;
 use crate::protocol::Fault;
 use crate::session::connections::{
     ConnectionKey, ConnectionService, HELLO_PATIENCE, InputEnd, Output, late_hello,
 };
 use crate::session::shared::{Counters, Hangup};
+use crate::tls::names_of;
 
 /// Time that a peer has to receive the last bytes of a stream that the server ended.
 const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(5);
@@ -98,8 +101,9 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
     };
     let recalled = Arc::new(Notify::new());
     let hangup = Arc::new(QuicHangup { connection: connection.clone(), recalled: Arc::clone(&recalled) });
-    let (key, signals) = io.open(|service| service.open(hangup));
     let peer = connection.remote_address();
+    let known = Peer { names: names_in(connection), address: peer.to_string() };
+    let (key, signals) = io.open(|service| service.open(hangup, known));
     let served = Served { io: Rc::clone(io), key, signals, hello_until, peer };
     let carried = async { tokio::join!(served.write(send), served.read(recv)).0 };
     let took_all = tokio::select! {
@@ -114,6 +118,13 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
     let fault = io.with(|service, now| service.close(key, took_all, now));
     io.forget(key);
     fault
+}
+
+/// Returns the names in the certificate that the peer has shown, if it has shown any.
+fn names_in(connection: &Connection) -> Vec<String> {
+    let shown =
+        connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
+    shown.and_then(|chain| chain.first().map(names_of)).unwrap_or_default()
 }
 
 /// Opens connections without a peer for sessions of the last start whose requests wait. Returns a future for each, which

@@ -23,7 +23,7 @@ use crate::protocol::SEND_WINDOW_BYTES;
 use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
 use crate::session::shared::{Counters, Hangup};
-use crate::tls::{ServerCertificate, TlsError, server_crypto};
+use crate::tls::{ClientTrust, ServerCertificate, TlsError, server_crypto};
 
 /// Time that a stopping server gives its peers to receive their last replies.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -38,6 +38,8 @@ pub struct IoThread {
     pub wake: Arc<Notify>,
     /// The certificate.
     pub certificate: Arc<ServerCertificate>,
+    /// The authorities of clients. `None`: clients need no certificate.
+    pub clients: Option<Arc<ClientTrust>>,
     /// The state that all threads share.
     pub shared: Arc<ServerShared>,
     /// The handle of the registrar.
@@ -97,7 +99,10 @@ pub(super) struct Io {
 /// # Errors
 /// Fails if the socket or the certificate cannot be used.
 pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> Result<(), IoError> {
-    let mut config = quinn::ServerConfig::with_crypto(Arc::new(server_crypto(&thread.certificate)?));
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(server_crypto(
+        &thread.certificate,
+        thread.clients.as_ref(),
+    )?));
     let mut transport = TransportConfig::default();
     // A session uses one stream.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));

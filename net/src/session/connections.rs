@@ -41,6 +41,7 @@ mod record;
 mod recovered;
 mod renewing;
 mod requests;
+mod rights;
 mod room;
 mod waits;
 
@@ -59,9 +60,10 @@ use wharf_core::time::Time;
 
 use super::shared::{Counters, Hangup, SessionShared};
 use super::tags::{split_tag, tag};
+use crate::access::Peer;
 use crate::protocol::{Fault, Reason};
 use crate::session::registrar::Question;
-use connection::{Connection, Stalled};
+use connection::{Connection, Known, Stalled};
 pub use connection::{InputEnd, Output};
 use events::EventFollowers;
 pub(super) use follow::Departed;
@@ -170,14 +172,18 @@ impl ConnectionService {
     }
 
     /// Opens a connection whose peer is expected to say hello.
-    pub fn open(&mut self, hangup: Arc<dyn Hangup>) -> ConnectionKey {
-        self.connections.insert(Connection::new(hangup, self.port.journal().cloned()))
+    pub fn open(&mut self, hangup: Arc<dyn Hangup>, peer: Peer) -> ConnectionKey {
+        let version = self.shared.access_version();
+        let rights = self.shared.rights(&peer.names);
+        let known = Known { peer, rights, version };
+        self.connections.insert(Connection::new(hangup, self.port.journal().cloned(), known))
     }
 
     /// Handles bytes that the peer of `key` sent.
     pub fn receive(&mut self, key: ConnectionKey, bytes: &[u8], now: Time) {
         self.connections[key].input.extend(bytes);
         self.go_on(key, now);
+        self.connections[key].count_in_flight();
         self.settle(now);
     }
 
@@ -269,7 +275,8 @@ impl ConnectionService {
     pub fn close(&mut self, key: ConnectionKey, took_all: bool, now: Time) -> Option<Fault> {
         assert!(self.is_settled(key), "a connection is closed with requests under way");
         self.depart(key, now);
-        let connection = self.connections.remove(key);
+        let mut connection = self.connections.remove(key);
+        connection.count_in_flight();
         if let Some(due) = connection.ends_at {
             self.lost.remove(&(due, key));
         }
@@ -369,6 +376,7 @@ impl ConnectionService {
 
     fn touch(&mut self, key: ConnectionKey) {
         let connection = &mut self.connections[key];
+        connection.count_in_flight();
         if !connection.is_touched {
             connection.is_touched = true;
             self.touched.push(key);

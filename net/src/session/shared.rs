@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use wharf_core::ids::{Incarnation, SessionId};
+use wharf_core::ids::{Incarnation, SessionId, TenantId};
 use wharf_core::limits::{
     NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX, VIEW_VERSIONS_MAX,
 };
@@ -20,7 +20,8 @@ use wharf_core::time::Time;
 
 use super::connections::Departed;
 use super::events::EventSource;
-use super::{DetachedSessions, Session};
+use super::{DetachedSessions, Session, of_tenant};
+use crate::access::{Access, AccessSettings, Rights};
 use crate::convert::PlacementDefaults;
 use crate::limits::{CONNECTIONS_PER_ADDRESS_DEFAULT, SESSION_KEPT_FOR_DEFAULT, WAITING_GROUPS_DEFAULT};
 use crate::protocol::{
@@ -60,9 +61,17 @@ impl Default for Settings {
 
 impl Settings {
     /// Returns the values for fields that a placement leaves at their defaults.
-    pub(super) fn placement_defaults(&self, port: &Port, session: Option<SessionId>) -> PlacementDefaults {
+    pub(super) fn placement_defaults(&self, port: &Port, session: Option<&Session>) -> PlacementDefaults {
         let orders = u8::try_from(port.order_count()).expect("few attribute orders are kept");
-        PlacementDefaults { policy: self.default_policy, avoid_gpu: self.avoid_gpu_nodes, orders, session }
+        let tenant = session.map_or(TenantId::OPERATOR, Session::tenant);
+        let session = session.map(Session::id);
+        PlacementDefaults {
+            policy: self.default_policy,
+            avoid_gpu: self.avoid_gpu_nodes,
+            orders,
+            session,
+            tenant,
+        }
     }
 }
 
@@ -107,6 +116,10 @@ pub struct SessionShared {
     store: [u8; 16],
     incarnation: Incarnation,
     pub(super) settings: ArcSwap<Settings>,
+    /// Who may do what.
+    access: ArcSwap<Access>,
+    /// How often `access` was replaced.
+    access_version: AtomicU64,
     pub(super) sessions: Sessions,
     pub(super) departed: Departed,
     follow_versions_max: AtomicU64,
@@ -126,6 +139,8 @@ impl SessionShared {
             store,
             incarnation,
             settings: ArcSwap::from_pointee(settings),
+            access: ArcSwap::default(),
+            access_version: AtomicU64::new(0),
             sessions: Sessions::new(incarnation, make_token),
             departed: Departed::default(),
             follow_versions_max: AtomicU64::new(VIEW_VERSIONS_MAX),
@@ -133,6 +148,25 @@ impl SessionShared {
             threads: AtomicU64::new(0),
             counters: Counters::default(),
         }
+    }
+
+    /// Replaces who may do what. Connections follow with their next request.
+    pub fn set_access(&self, settings: &AccessSettings) {
+        self.access.store(Arc::new(Access::new(settings, Some(&self.access.load()))));
+        // Release: pairs with the acquire in `access_version`, so that who sees the version finds the rights.
+        self.access_version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns how often the rights were replaced.
+    #[inline]
+    pub(super) fn access_version(&self) -> u64 {
+        // Acquire: see `set_access`.
+        self.access_version.load(Ordering::Acquire)
+    }
+
+    /// Returns what a peer with these names in its certificate may do.
+    pub(super) fn rights(&self, names: &[String]) -> Arc<Rights> {
+        self.access.load().rights(names)
     }
 
     /// Restores the sessions that earlier starts kept. From `now` on, they wait for their clients.
@@ -319,9 +353,9 @@ impl Sessions {
         inner.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Opens a new session at `connection`.
-    pub(super) fn open(&self, connection: &Arc<dyn Hangup>) -> Session {
-        let token = (self.make_token)();
+    /// Opens a new session of a tenant at `connection`.
+    pub(super) fn open(&self, tenant: TenantId, connection: &Arc<dyn Hangup>) -> Session {
+        let token = of_tenant((self.make_token)(), tenant);
         let mut inner = lock(&self.inner);
         let session = inner.detached.open(token);
         inner.attach(&session, connection);
@@ -486,7 +520,7 @@ mod tests {
         fn new() -> Self {
             let sessions = Sessions::new(Incarnation(1), Box::new(|| [7; 16]));
             let peers = [(); 3].map(|()| Peer::new());
-            let session = sessions.open(&peers[0].hangup);
+            let session = sessions.open(TenantId::OPERATOR, &peers[0].hangup);
             let id = session.id();
             let token = session.token();
             Self { sessions, peers, session: Some(session), id, token }

@@ -53,7 +53,7 @@ fn term() -> impl Strategy<Value = SelectorTerm> {
 }
 
 fn place() -> impl Strategy<Value = PlaceRequest> {
-    let wanted = (any::<[i64; 3]>(), amounts(), any::<[u8; 4]>(), name(), name(), any::<i32>());
+    let wanted = (any::<[i64; 3]>(), amounts(), any::<[u8; 4]>(), name(), any::<i32>());
     let where_ = (
         prop::collection::vec(term(), 0..3),
         prop::collection::vec((any::<i32>(), term()), 0..3),
@@ -71,15 +71,13 @@ fn place() -> impl Strategy<Value = PlaceRequest> {
     (wanted, where_, when, rather).prop_map(|(wanted, where_, when, rather)| {
         let (fallbacks, preferred_selectors, preferred_nodes, ([node, owner], avoid_gpu, session_lease)) =
             rather;
-        let ([cpu, memory, gpu], custom, [policy, attribute_order, mode, explain], tenant, queue, priority) =
-            wanted;
+        let ([cpu, memory, gpu], custom, [policy, attribute_order, mode, explain], queue, priority) = wanted;
         let (selectors, preferred, candidates, tolerations) = where_;
         let ([deadline, lease, expected_version], group, count) = when;
         PlaceRequest {
             demand: DemandBody { cpu, memory, gpu, custom },
             policy,
             attribute_order,
-            tenant,
             queue,
             priority,
             selectors,
@@ -111,18 +109,17 @@ fn place() -> impl Strategy<Value = PlaceRequest> {
 }
 
 fn fault() -> impl Strategy<Value = Fault> {
-    (any::<u16>(), name(), ".{0,40}").prop_map(|(reason, field, message)| Fault {
-        reason: ReasonCode(reason),
-        field,
-        message,
+    (any::<u16>(), name(), ".{0,40}", any::<u32>()).prop_map(|(reason, field, message, retry_after_ms)| {
+        Fault { reason: ReasonCode(reason), field, message, retry_after_ms }
     })
 }
 
 fn allocation() -> impl Strategy<Value = WireAllocation> {
-    any::<(u32, u16, u64)>().prop_map(|(incarnation, partition, sequence)| WireAllocation {
+    any::<(u32, u16, u64, u16)>().prop_map(|(incarnation, partition, sequence, tenant)| WireAllocation {
         incarnation,
         partition,
         sequence,
+        tenant,
     })
 }
 
@@ -189,11 +186,11 @@ fn create_group() -> impl Strategy<Value = CreateGroupRequest> {
 }
 
 fn operation() -> impl Strategy<Value = OperationBody> {
-    let numbers = (any::<u8>(), any::<[u64; 3]>(), any::<Option<u64>>(), any::<[i64; 3]>());
+    let numbers = (any::<u8>(), any::<[u64; 3]>(), any::<Option<u64>>(), any::<[i64; 3]>(), any::<u16>());
     let gpus = prop::collection::vec(any::<u8>(), 0..16);
     (numbers, amounts(), gpus, prop::option::of(allocation())).prop_map(
         |(numbers, custom, gpus, allocation)| {
-            let (operation, [node, owner, grace], expected_version, [cpu, memory, gpu]) = numbers;
+            let (operation, [node, owner, grace], expected_version, [cpu, memory, gpu], tenant) = numbers;
             OperationBody {
                 operation,
                 node,
@@ -203,13 +200,18 @@ fn operation() -> impl Strategy<Value = OperationBody> {
                 owner,
                 allocation,
                 grace,
+                tenant,
             }
         },
     )
 }
 
 fn group_id() -> impl Strategy<Value = WireGroup> {
-    any::<(u32, u64)>().prop_map(|(incarnation, number)| WireGroup { incarnation, number })
+    any::<(u32, u64, u16)>().prop_map(|(incarnation, number, tenant)| WireGroup {
+        incarnation,
+        number,
+        tenant,
+    })
 }
 
 fn conflict() -> impl Strategy<Value = ConflictBody> {

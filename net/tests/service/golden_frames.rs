@@ -67,7 +67,7 @@ fn fault() -> Fault {
 }
 
 fn allocation() -> WireAllocation {
-    WireAllocation { incarnation: 3, partition: 255, sequence: 70_000 }
+    WireAllocation { incarnation: 3, partition: 255, sequence: 70_000, tenant: 4 }
 }
 
 /// Returns a request whose fields all differ from their defaults and from their neighbors.
@@ -76,7 +76,6 @@ fn place_request() -> PlaceRequest {
         demand: DemandBody { cpu: 10_000, memory: 20_000, gpu: -3, custom: vec![amount("fpga", 4)] },
         policy: POLICY_BEST_FIT,
         attribute_order: 6,
-        tenant: "t".to_owned(),
         queue: "q".to_owned(),
         priority: -7,
         selectors: vec![term("k", OPERATOR_IN, "v")],
@@ -201,23 +200,19 @@ fn place_is_written_as_it_always_was() {
         Kind::Place,
         0,
         &PlaceRequest::default(),
-        "2f0000000200000104030201000000000b0a000000000000 \
-         000000000000000000000000000000000000010000000000000000",
+        "2e0000000200000104030201000000000b0a000000000000 0000000000000000000000000000000000010000000000000000",
     );
     check(
         Kind::Place,
         0,
         &place_request(),
-        "6d0000000200000104030201000000000b0a000000000000 \
-         fb204efb409c05010466706761080206017401710d01016b0101017601100170030101770209fd0000000000010000\
-         0101610201620a010b0c010d0e0f010201016606010137000128010173070101750215fb2c0116021701",
+        "6b0000000200000104030201000000000b0a000000000000 fb204efb409c0501046670676108020601710d01016b0101017601100170030101770209fd00000000000100000101610201620a010b0c010d0e0f010201016606010137000128010173070101750215fb2c0116021701",
     );
     check(
         Kind::Place,
         FLAG_REPLY,
         &placed(),
-        "2c0000000200020104030201000000000b0a000000000000 \
-         000105016e03fbff00fc70110100020003fbc40900000002",
+        "2d0000000200020104030201000000000b0a000000000000 000105016e03fbff00fc7011010004020003fbc40900000002",
     );
     check(
         Kind::Place,
@@ -230,8 +225,7 @@ fn place_is_written_as_it_always_was() {
         Kind::Place,
         FLAG_REPLY,
         &faulty(),
-        "210000000200020104030201000000000b0a000000000000 \
-         640000016403637075026e6f00",
+        "220000000200020104030201000000000b0a000000000000 640000016403637075026e6f0000",
     );
 }
 
@@ -245,24 +239,26 @@ fn place_batch_is_written_as_it_always_was() {
         Kind::PlaceBatch,
         0,
         &PlaceBatch { requests },
-        "4b0000000300000104030201000000000b0a000000000000 \
-         0202000000000000000000000000000000000001000000000000000000000000000000000000000000000000000001\
-         0000000000000000",
+        "490000000300000104030201000000000b0a000000000000 0202000000000000000000000000000000000100000000000000000000000000000000000000000000000000010000000000000000",
     );
     let replies = vec![placed(), faulty()];
     check(
         Kind::PlaceBatch,
         FLAG_REPLY,
         &PlaceBatchReply { replies },
-        "3a0000000300020104030201000000000b0a000000000000 \
-         02000105016e03fbff00fc70110100020003fbc40900000002640000016403637075026e6f00",
+        "3c0000000300020104030201000000000b0a000000000000 02000105016e03fbff00fc7011010004020003fbc40900000002640000016403637075026e6f0000",
     );
 }
 
 #[test]
 fn release_is_written_as_it_always_was() {
     let request = ReleaseRequest { allocation: allocation() };
-    check(Kind::Release, 0, &request, "1d0000000400000104030201000000000b0a000000000000 03fbff00fc70110100");
+    check(
+        Kind::Release,
+        0,
+        &request,
+        "1e0000000400000104030201000000000b0a000000000000 03fbff00fc7011010004",
+    );
     check(
         Kind::Release,
         FLAG_REPLY,
@@ -276,24 +272,21 @@ fn release_is_written_as_it_always_was() {
         Kind::Release,
         FLAG_REPLY,
         &reply,
-        "1f0000000400020104030201000000000b0a000000000000 \
-         68016403637075026e6f00",
+        "200000000400020104030201000000000b0a000000000000 68016403637075026e6f0000",
     );
     let batch = ReleaseBatch { requests: vec![request, request] };
     check(
         Kind::ReleaseBatch,
         0,
         &batch,
-        "270000000500000104030201000000000b0a000000000000 \
-         0203fbff00fc7011010003fbff00fc70110100",
+        "290000000500000104030201000000000b0a000000000000 0203fbff00fc701101000403fbff00fc7011010004",
     );
     let batch = ReleaseBatchReply { replies: vec![ReleaseReply::default(), reply] };
     check(
         Kind::ReleaseBatch,
         FLAG_REPLY,
         &batch,
-        "230000000500020104030201000000000b0a000000000000 \
-         0200000068016403637075026e6f00",
+        "240000000500020104030201000000000b0a000000000000 0200000068016403637075026e6f0000",
     );
 }
 
@@ -325,29 +318,25 @@ fn node_messages_are_written_as_they_always_were() {
         Kind::AddNodes,
         FLAG_REPLY,
         &reply,
-        "270000000600020104030201000000000b0a000000000000 \
-         020000000069fb2c0102016403637075026e6f",
+        "280000000600020104030201000000000b0a000000000000 020000000069fb2c0102016403637075026e6f00",
     );
     check(
         Kind::UpdateNodes,
         FLAG_REPLY,
         &reply,
-        "270000000700020104030201000000000b0a000000000000 \
-         020000000069fb2c0102016403637075026e6f",
+        "280000000700020104030201000000000b0a000000000000 020000000069fb2c0102016403637075026e6f00",
     );
     check(
         Kind::DrainNodes,
         FLAG_REPLY,
         &reply,
-        "270000000800020104030201000000000b0a000000000000 \
-         020000000069fb2c0102016403637075026e6f",
+        "280000000800020104030201000000000b0a000000000000 020000000069fb2c0102016403637075026e6f00",
     );
     check(
         Kind::RemoveNodes,
         FLAG_REPLY,
         &reply,
-        "270000000900020104030201000000000b0a000000000000 \
-         020000000069fb2c0102016403637075026e6f",
+        "280000000900020104030201000000000b0a000000000000 020000000069fb2c0102016403637075026e6f00",
     );
     check(
         Kind::ListNodes,
@@ -498,6 +487,6 @@ fn a_fault_is_written_as_it_always_was() {
         Kind::Place,
         FLAG_REPLY | FLAG_ERROR,
         &fault(),
-        "1c0000000200060104030201000000000b0a000000000000 6403637075026e6f",
+        "1d0000000200060104030201000000000b0a000000000000 6403637075026e6f00",
     );
 }

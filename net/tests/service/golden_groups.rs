@@ -6,13 +6,13 @@ use wharf_net::protocol::*;
 
 use crate::harness::golden::{check, hex};
 
-const GROUP: WireGroup = WireGroup { incarnation: 1, number: 300 };
+const GROUP: WireGroup = WireGroup { incarnation: 1, number: 300, tenant: 4 };
 
 fn placed() -> PlacedBody {
     PlacedBody {
         node: 7,
         node_name: "n".to_owned(),
-        allocation: WireAllocation { incarnation: 1, partition: 2, sequence: 3 },
+        allocation: WireAllocation { incarnation: 1, partition: 2, sequence: 3, tenant: 4 },
         gpus: vec![0, 2],
         gpu_part: 10_000,
         units: Vec::new(),
@@ -38,12 +38,12 @@ fn requests_for_groups_are_written_as_they_always_were() {
     check(&create, &format!("01{}0803{}", hex(&request), "01047a6f6e6503020601090101"));
     check(
         &GrowGroupRequest { group: GROUP, bundles: vec![template], mode: MODE_WAIT_UNTIL, deadline: 300 },
-        &format!("01fb2c0101{}0801fb2c01", hex(&request)),
+        &format!("01fb2c010401{}0801fb2c01", hex(&request)),
     );
-    check(&ShrinkGroupRequest { group: GROUP, bundles: vec![0, 5] }, "01fb2c01020005");
-    check(&RemoveGroupRequest { group: GROUP }, "01fb2c01");
-    check(&GroupStatusRequest { group: GROUP }, "01fb2c01");
-    check(&ListGroupsRequest { after: Some(GROUP), limit: 10 }, "0101fb2c010a");
+    check(&ShrinkGroupRequest { group: GROUP, bundles: vec![0, 5] }, "01fb2c0104020005");
+    check(&RemoveGroupRequest { group: GROUP }, "01fb2c0104");
+    check(&GroupStatusRequest { group: GROUP }, "01fb2c0104");
+    check(&ListGroupsRequest { after: Some(GROUP), limit: 10 }, "0101fb2c01040a");
     check(&ListGroupsRequest::default(), "0000");
     let into = PlaceIntoRequest {
         group: Some(GROUP),
@@ -56,9 +56,9 @@ fn requests_for_groups_are_written_as_they_always_were() {
         },
         ..PlaceIntoRequest::default()
     };
-    check(&into, "000101fb2c010104fb204efb409cfb102701036e7075fb409c");
+    check(&into, "000101fb2c01040104fb204efb409cfb102701036e7075fb409c");
     let allocation = Some(placed().allocation);
-    check(&PlaceIntoRequest { allocation, ..PlaceIntoRequest::default() }, "01010203000000000000");
+    check(&PlaceIntoRequest { allocation, ..PlaceIntoRequest::default() }, "0101020304000000000000");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn replies_about_groups_are_written_as_they_always_were() {
     };
     let reply = GroupReply { group: Some(group), ..GroupReply::default() };
     let written =
-        "000101fb2c0103010001040903020".to_owned() + "4fb204efb409cfb409c0107016e010203020002fb1027";
+        "000101fb2c01040301000104090302".to_owned() + "04fb204efb409cfb409c0107016e01020304020002fb1027";
     check(&reply, &(written + "00fb2c01" + "000000000000" + "0000"));
     let refusal = GroupRefusalBody {
         cause: Reason::NoNodeForBundle.into(),
@@ -103,12 +103,12 @@ fn replies_about_groups_are_written_as_they_always_were() {
     let fault = Some(Fault::of_field(Reason::UnknownGroup, "group", "m"));
     check(
         &GroupReply { reason: Reason::UnknownGroup.into(), fault: fault.clone(), ..GroupReply::default() },
-        "a1000001a10567726f7570016d",
+        "a1000001a10567726f7570016d00",
     );
     check(&RemoveGroupReply { bundles_ended: 8, ..RemoveGroupReply::default() }, "000800");
     let removed =
         RemoveGroupReply { reason: Reason::UnknownGroup.into(), fault, ..RemoveGroupReply::default() };
-    check(&removed, "a10001a10567726f7570016d");
+    check(&removed, "a10001a10567726f7570016d00");
     let summary = GroupSummary {
         id: GROUP,
         state: GROUP_WAITING,
@@ -118,7 +118,7 @@ fn replies_about_groups_are_written_as_they_always_were() {
         min_members: 6,
         priority: -2,
     };
-    check(&ListGroupsReply { groups: vec![summary], more: true }, "0101fb2c0101000807060301");
+    check(&ListGroupsReply { groups: vec![summary], more: true }, "0101fb2c010401000807060301");
 }
 
 #[test]
@@ -146,7 +146,10 @@ fn statements_are_written_as_they_always_were() {
         conflict_detection: CONFLICT_DETECTION_COARSE,
         mode: COMMIT_INCREMENTAL,
     };
-    check(&request, "0201070103fb204efb409cfb204e01036e7075fb409c010209000003000000000000000001010203050101");
+    check(
+        &request,
+        "0201070103fb204efb409cfb204e01036e7075fb409c010209000000030000000000000000010102030405000101",
+    );
     let conflict = ConflictBody {
         operation: 1,
         reason: Reason::Insufficient.into(),
@@ -174,8 +177,8 @@ fn statements_are_written_as_they_always_were() {
     let statement = Some(WireStatement { incarnation: 1, planner: 2, number: 300 });
     let reply = StatementReply { reason: Reason::Conflicted.into(), statement, operations, fault: None };
     let operations =
-        "000107016e010203020002fb1027000101020300000000000101020307080099000000000101".to_owned();
-    let facts = "9907016e0104010303637075fb409cfb204e010209010102030101020301000101fb2c0104016d";
+        "000107016e01020304020002fb102700010102030400000000000101020304070800990000000001".to_owned() + "01";
+    let facts = "9907016e0104010303637075fb409cfb204e01020901010203040101020301000101fb2c010404016d";
     check(&reply, &format!("aa010102fb2c0103{operations}{facts}00"));
 }
 

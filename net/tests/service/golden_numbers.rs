@@ -144,6 +144,7 @@ fn reasons_never_change_their_meaning() {
         (188, "confined_too_small"),
         (189, "too_few_places"),
         (190, "too_many_allocations"),
+        (191, "forbidden"),
         (195, "no_lease"),
         (196, "lease_of_session"),
         (197, "lease_expired"),
@@ -156,6 +157,7 @@ fn reasons_never_change_their_meaning() {
         (206, "session_resumed"),
         (300, "shutting_down"),
         (301, "unavailable"),
+        (302, "overloaded"),
     ];
     assert_eq!(reasons, expected);
     assert!(Reason::ALL.iter().all(|&reason| Reason::from_number(reason.number()) == Some(reason)));

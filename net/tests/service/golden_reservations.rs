@@ -23,7 +23,7 @@ fn reservations_are_written_as_they_always_were() {
     let fault = Fault::of_field(Reason::NodeReserved, "node", "m");
     let refused =
         ReserveReply { reason: Reason::NodeReserved.into(), fault: Some(fault), ..Default::default() };
-    check(&refused, "7700000177046e6f6465016d");
+    check(&refused, "7700000177046e6f6465016d00");
 }
 
 #[test]

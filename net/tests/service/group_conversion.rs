@@ -7,7 +7,7 @@ use wharf_core::group::{
     PlanRejection, Spreading, StatementReport, Strategy,
 };
 use wharf_core::ids::{
-    AllocationId, BundleId, GroupId, Incarnation, NodeId, OwnerId, PartitionId, StatementId,
+    AllocationId, BundleId, GroupId, Incarnation, NodeId, OwnerId, PartitionId, StatementId, TenantId,
 };
 use wharf_core::limits::{AMOUNT_MAX, GROUP_BUNDLES_MAX};
 use wharf_core::link::Decision;
@@ -189,7 +189,7 @@ fn submit(operations: Vec<OperationBody>) -> StatementRequest {
 #[test]
 fn a_statement_is_what_was_asked() {
     let (catalog, nodes) = catalog();
-    let allocation = WireAllocation { incarnation: 1, partition: 2, sequence: 3 };
+    let allocation = WireAllocation { incarnation: 1, partition: 2, sequence: 3, tenant: 0 };
     let allocate = OperationBody {
         operation: OPERATION_ALLOCATE,
         node: nodes[0].0,
@@ -317,9 +317,14 @@ fn conflict(operation: u16, node: NodeId, reason: ConflictReason) -> Conflict {
 
 const STATEMENT: StatementId =
     StatementId { incarnation: Incarnation(u32::MAX), planner: u16::MAX, number: u64::MAX };
-const GROUP: GroupId = GroupId { incarnation: Incarnation(u32::MAX), number: u64::MAX };
-const ALLOCATION: AllocationId =
-    AllocationId { incarnation: Incarnation(u32::MAX), partition: PartitionId(u16::MAX), sequence: u64::MAX };
+const GROUP: GroupId =
+    GroupId { incarnation: Incarnation(u32::MAX), number: u64::MAX, tenant: TenantId::OPERATOR };
+const ALLOCATION: AllocationId = AllocationId {
+    incarnation: Incarnation(u32::MAX),
+    partition: PartitionId(u16::MAX),
+    sequence: u64::MAX,
+    tenant: TenantId::OPERATOR,
+};
 
 /// Returns every reason of a conflict, with facts of maximum length.
 fn conflicts(catalog: &Catalog) -> Vec<(ConflictReason, Reason)> {

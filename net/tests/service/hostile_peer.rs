@@ -243,6 +243,7 @@ async fn the_client_names_a_server_of_another_protocol() {
         server: endpoint.local_addr().unwrap(),
         server_name: harness::SERVER_NAME.to_owned(),
         roots: vec![chain],
+        certificate: None,
         name: "test".to_owned(),
         retry_for: harness::PATIENCE,
     };

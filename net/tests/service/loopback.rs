@@ -271,7 +271,7 @@ async fn the_largest_batches_fit() {
     assert_eq!(reply.replies, vec![ReleaseReply::default(); 1024]);
 
     // A request that fits no frame fails at the caller, and the connection continues.
-    let long = PlaceRequest { tenant: "t".repeat(253), queue: "q".repeat(253), ..ask(1, 1, 0) };
+    let long = PlaceRequest { queue: "q".repeat(253), ..ask(1, 1, 0) };
     let long = PlaceRequest { candidates: (0..1024).collect(), ..long };
     let refused = within(client.place_batch(&PlaceBatch { requests: vec![long; 1024] })).await;
     assert!(matches!(refused, Err(ClientError::TooLong(_))), "{refused:?}");

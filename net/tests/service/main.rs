@@ -1,6 +1,7 @@
 //! Tests of the service over real QUIC, and of its wire format byte for byte. They form one program, so that
 //! it is linked once.
 
+mod access;
 mod books;
 mod cancelled_waits;
 mod codec_properties;

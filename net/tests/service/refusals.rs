@@ -168,8 +168,7 @@ async fn what_no_node_could_ever_hold_is_infeasible() {
 
 #[tokio::test]
 async fn every_reserved_field_is_refused_by_name() {
-    let reserved: [(&str, Change<PlaceRequest>); 7] = [
-        ("tenant", |r| r.tenant = "t".to_owned()),
+    let reserved: [(&str, Change<PlaceRequest>); 6] = [
         ("queue", |r| r.queue = "q".to_owned()),
         ("priority", |r| r.priority = -1),
         ("deadline", |r| r.deadline = 1),
@@ -482,7 +481,7 @@ async fn texts_and_lists_beyond_their_limits_are_no_bodies() {
     let before = books(&client).await;
     let long = || "x".repeat(254);
     let placements: [(&str, &str, PlaceRequest); 5] = [
-        ("tenant", "254 bytes", PlaceRequest { tenant: long(), ..ask(1, 1, 0) }),
+        ("queue", "254 bytes", PlaceRequest { queue: long(), ..ask(1, 1, 0) }),
         ("name", "254 bytes", with_custom(vec![named(&long(), 1)], ask(1, 1, 0))),
         ("custom", "33 elements", with_custom(vec![named("x", 1); 33], ask(1, 1, 0))),
         ("selectors", "33 elements", PlaceRequest { selectors: vec![term("x", 3, &[]); 33], ..ask(1, 1, 0) }),

@@ -45,7 +45,7 @@ async fn a_resumed_session_answers_the_same_and_does_nothing_twice() {
     let mut allocations = BTreeSet::new();
     for sequence in 1..=200 {
         let reply = peer.call(Kind::Place, sequence, &ask(1, 1, 0)).await;
-        let WireAllocation { incarnation, partition, sequence } = granted(reply.body()).allocation;
+        let WireAllocation { incarnation, partition, sequence, .. } = granted(reply.body()).allocation;
         assert!(allocations.insert((incarnation, partition, sequence)), "one allocation for two requests");
     }
     assert_eq!(placed(&audit(&client).await), 200, "each request was done once");

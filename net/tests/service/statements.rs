@@ -204,7 +204,7 @@ async fn an_incremental_statement_does_what_does_not_conflict() {
 async fn an_unknown_id_of_an_incremental_statement_is_that_operations_conflict() {
     let (server, client, nodes) = bed().await;
     let empty = standing(&client).await;
-    let nowhere = WireAllocation { partition: 9999, incarnation: 1, sequence: 1 };
+    let nowhere = WireAllocation { partition: 9999, incarnation: 1, sequence: 1, tenant: 0 };
     // The operations go to one shard, several, or none. Places in the reply are those that were sent.
     let mut operations = vec![take(999_999, 1), take(nodes[0], 5), evict(nowhere), take(nodes[0], 4)];
     for count in [4, 8] {
@@ -241,7 +241,7 @@ async fn an_unknown_id_of_an_incremental_statement_is_that_operations_conflict()
 async fn what_cannot_be_is_a_fault_of_its_operation() {
     let (server, client, nodes) = bed().await;
     let before = standing(&client).await;
-    let unknown = WireAllocation { partition: 9999, incarnation: 1, sequence: 1 };
+    let unknown = WireAllocation { partition: 9999, incarnation: 1, sequence: 1, tenant: 0 };
     for (operation, reason, field) in [
         (take(999_999, 1), Reason::UnknownNode, "operations[1].node"),
         (take(nodes[0], -1), Reason::InvalidField, "operations[1].cpu"),

@@ -42,6 +42,7 @@ pub(super) async fn adopt(args: AdoptArgs) -> anyhow::Result<Ended> {
         gpus: args.gpus,
         units: args.units,
         external_id: args.external_id,
+        tenant: 0,
     };
     let reply = args.connect.ask(async |client| client.adopt(&request).await).await?;
     let is_done = reply.reason.is_done();

@@ -13,7 +13,7 @@ use wharf_net::client::{Client, ClientConfig, ClientError};
 
 use super::{Ended, print};
 use crate::config::default_data_dir;
-use crate::daemon::{DEVELOPMENT_CERTIFICATE, read_certificates};
+use crate::daemon::{DEVELOPMENT_CERTIFICATE, client_certificate, read_certificates};
 
 /// Time for which a command tries to resume its session when its connection is lost.
 const RETRY_FOR: Duration = Duration::from_secs(30);
@@ -39,6 +39,12 @@ pub struct ConnectArgs {
     /// given, the development certificate in this machine's data directory.
     #[arg(long, env = "WHARF_CA", global = true)]
     pub ca: Option<PathBuf>,
+    /// PEM file of this client's certificate, for services that want one.
+    #[arg(long, env = "WHARF_CERT", requires = "key", global = true)]
+    pub cert: Option<PathBuf>,
+    /// PEM file of the key of --cert.
+    #[arg(long, env = "WHARF_KEY", requires = "cert", global = true)]
+    pub key: Option<PathBuf>,
     /// Print JSON.
     #[arg(long, env = "WHARF_JSON", global = true)]
     pub json: bool,
@@ -68,6 +74,10 @@ impl ConnectArgs {
         let roots = read_certificates(&ca).context(
             "no certificate to trust: give --ca FILE (the server's data directory holds dev-cert.pem)",
         )?;
+        let certificate = match (&self.cert, &self.key) {
+            (Some(chain), Some(key)) => Some(client_certificate(chain, key)?),
+            _ => None,
+        };
         let name = concat!("wharf ", env!("CARGO_PKG_VERSION")).to_owned();
         // A name may have several addresses (`localhost` often has two), and the service may listen on only
         // one.
@@ -76,7 +86,8 @@ impl ConnectArgs {
             let server_name = server_name.clone();
             let roots = roots.clone();
             let name = name.clone();
-            let config = ClientConfig { server, server_name, roots, name, retry_for: RETRY_FOR };
+            let certificate = certificate.clone();
+            let config = ClientConfig { server, server_name, roots, certificate, name, retry_for: RETRY_FOR };
             match timeout(CONNECT_PATIENCE, Client::connect(config)).await {
                 Ok(Ok(client)) => return Ok(client),
                 Ok(Err(error)) => failed = Some(error),

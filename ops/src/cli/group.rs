@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use wharf_core::group::Strategy;
-use wharf_core::ids::{GroupId, Incarnation};
+use wharf_core::ids::{GroupId, ParseGroupIdError};
 use wharf_net::client::Client;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
@@ -136,14 +136,8 @@ pub(super) struct RemoveArgs {
 }
 
 /// Parses a group id as printed by `wharf group create`.
-pub(super) fn group_id(text: &str) -> Result<GroupId, String> {
-    let read = || {
-        let (incarnation, number) = text.strip_prefix('g')?.split_once('-')?;
-        Some(GroupId { incarnation: Incarnation(incarnation.parse().ok()?), number: number.parse().ok()? })
-    };
-    read().ok_or_else(|| {
-        format!("`{text}` is no group id: give one such as g1-7, as `wharf group create` and `list` print it")
-    })
+pub(super) fn group_id(text: &str) -> Result<GroupId, ParseGroupIdError> {
+    text.parse()
 }
 
 fn strategy(text: &str) -> Result<Strategy, String> {
@@ -310,6 +304,7 @@ async fn remove(args: RemoveArgs) -> anyhow::Result<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wharf_core::ids::{Incarnation, TenantId};
 
     #[test]
     fn bundles_are_read_by_name() {
@@ -341,10 +336,10 @@ mod tests {
 
     #[test]
     fn group_ids_are_read_as_they_are_printed() {
-        let id = GroupId { incarnation: Incarnation(3), number: 1 << 40 };
+        let id = GroupId { incarnation: Incarnation(3), number: 1 << 40, tenant: TenantId::OPERATOR };
         assert_eq!(group_id(&id.to_string()), Ok(id));
-        for broken in ["", "g", "g1", "1-2", "g1-2-3", "g-1-2", "gx-1", "a1-2-3"] {
-            assert!(group_id(broken).unwrap_err().contains(&format!("`{broken}`")), "{broken}");
+        for broken in ["", "g", "g1", "1-2", "g1-2-0", "g-1-2", "gx-1", "a1-2-3"] {
+            assert!(group_id(broken).unwrap_err().to_string().contains(&format!("`{broken}`")), "{broken}");
         }
     }
 }

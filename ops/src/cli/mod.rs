@@ -5,6 +5,7 @@
 
 mod adopt;
 mod agent;
+mod cert;
 mod connect;
 mod demand;
 mod events;
@@ -87,6 +88,9 @@ enum Command {
     /// Check, dump, repair, export and import the books on disk.
     #[command(subcommand)]
     Journal(journal::JournalCommand),
+    /// Make certificates for a new cluster: an authority, services and clients.
+    #[command(subcommand)]
+    Cert(cert::CertCommand),
     /// Print what happened, one event per line, from a position of the journal on.
     Events(events::EventsArgs),
 }
@@ -117,6 +121,7 @@ pub fn run() -> ExitCode {
         Command::Status(args) => connect::block_on(status::run(args)),
         Command::Watch(args) => connect::block_on(watch::run(args)),
         Command::Journal(command) => journal::run(command),
+        Command::Cert(command) => cert::run(command),
         Command::Events(args) => connect::block_on(events::run(args)),
     };
     match ended {

@@ -12,11 +12,13 @@ use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use super::Ended;
+use crate::audit;
 use crate::config::{Config, ConfigError, Overrides};
 use crate::daemon::Daemon;
 use crate::journal;
@@ -94,18 +96,32 @@ fn filter(text: &str) -> Result<EnvFilter, ConfigError> {
     })
 }
 
-fn start_logging(config: &Config, format: LogFormat) -> anyhow::Result<LogFilter> {
+/// Starts the logs. The audit log is written until the guard is dropped.
+fn start_logging(
+    config: &Config,
+    format: LogFormat,
+) -> anyhow::Result<(LogFilter, Option<tracing_appender::non_blocking::WorkerGuard>)> {
     let (layer, handle) = reload::Layer::new(filter(config.log())?);
-    let registry = tracing_subscriber::registry().with(layer);
     let writer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    match format {
-        LogFormat::Text => registry.with(writer).try_init(),
-        LogFormat::Json => registry.with(writer.json()).try_init(),
+    // Each log has a filter of its own: what `log` leaves out is in the audit log.
+    let writer = match format {
+        LogFormat::Text => writer.boxed(),
+        LogFormat::Json => writer.json().boxed(),
+    };
+    let mut guard = None;
+    let mut audit_layer = None;
+    if let Some(directory) = &config.audit_log {
+        let (files, worker) = audit::files(directory)
+            .with_context(|| format!("the audit log cannot be written to {}", directory.display()))?;
+        guard = Some(worker);
+        let of_audit = Targets::new().with_target(audit::TARGET, tracing::Level::INFO);
+        audit_layer = Some(tracing_subscriber::fmt::layer().json().with_writer(files).with_filter(of_audit));
     }
-    .context("logging is set up twice")?;
-    Ok(handle)
+    let registry = tracing_subscriber::registry().with(writer.with_filter(layer)).with(audit_layer);
+    registry.try_init().context("logging is set up twice")?;
+    Ok((handle, guard))
 }
 
 /// Aborts the process when a thread panics. A panic is a broken invariant, and the service must not answer
@@ -124,7 +140,7 @@ fn abort_on_panic() {
 
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<Ended> {
     let config = Config::load(&args.overrides())?;
-    let log = start_logging(&config, args.log_format)?;
+    let (log, _audit) = start_logging(&config, args.log_format)?;
     abort_on_panic();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(args, config, log))

@@ -2,9 +2,11 @@
 //! overrides the one before. Reading takes two steps: [`Raw`] holds settings as written, [`Config`] holds
 //! checked settings.
 
+mod access;
 mod index;
 mod raw;
-pub use raw::{GranularityRaw, HybridRaw, Overrides, Raw, WeightsRaw};
+pub use access::ClientFiles;
+pub use raw::{GranularityRaw, HybridRaw, IdentityRaw, Overrides, Raw, TenantRaw, WeightsRaw};
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -25,6 +27,7 @@ use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 use crate::file_error::FileError;
 use crate::journal::Durability;
 use crate::typical_pods;
+use wharf_net::access::AccessSettings;
 use wharf_net::limits::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
 use wharf_net::server::Settings;
 
@@ -58,6 +61,13 @@ pub struct Config {
     /// PEM files of the server's certificate chain and key; `None` for a development certificate. Can change
     /// while the service runs.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// The files that say which clients are known; `None` if clients show no certificates. Their content can change while
+    /// the service runs.
+    pub clients: Option<ClientFiles>,
+    /// Who may do what. Can change while the service runs, but not whether clients show certificates.
+    pub access: AccessSettings,
+    /// The directory of the audit log.
+    pub audit_log: Option<PathBuf>,
     /// The settings as written. Numbers that depend on the machine are filled in.
     raw: Raw,
 }
@@ -66,14 +76,18 @@ pub struct Config {
 const CHECKPOINT_MIB_MAX: u64 = 1 << 20;
 
 /// Settings that a running service applies on SIGHUP.
-const RELOADABLE: [&str; 9] = [
+const RELOADABLE: [&str; 13] = [
     "avoid_gpu_nodes",
     "connections_per_address_max",
+    "identities",
     "in_flight_max",
     "log",
     "policy",
     "session_kept_for",
+    "tenants",
     "tls_certificate",
+    "tls_client_ca",
+    "tls_client_crl",
     "tls_key",
     "waiting_groups_max",
 ];
@@ -177,12 +191,15 @@ impl Config {
             (Some(_), None) => return Err(missing("tls_key", "tls_certificate")),
             (None, Some(_)) => return Err(missing("tls_certificate", "tls_key")),
         };
+        let listen = address("listen", &raw.listen)?;
+        let clients = access::clients(&raw, listen)?;
+        let access = access::access(&raw, clients.is_some())?;
         raw.shards = Some(shards);
         raw.io_threads = Some(io_threads);
         let durability = durability(&raw.durability)?;
         let policy = raw.policy.parse::<Policy>().map_err(|error| value("policy", error.to_string()))?;
         Ok(Self {
-            listen: address("listen", &raw.listen)?,
+            listen,
             metrics_listen: match raw.metrics_listen.as_str() {
                 "" => None,
                 text => Some(address("metrics_listen", text)?),
@@ -228,6 +245,9 @@ impl Config {
                 session_kept_for: Duration::from_nanos(duration("session_kept_for", &raw.session_kept_for)?),
             },
             tls,
+            clients,
+            access,
+            audit_log: raw.audit_log.clone(),
             raw,
         })
     }
@@ -256,6 +276,11 @@ impl Config {
             if differs && !RELOADABLE.contains(&key.as_str()) {
                 differences.push(key.clone());
             }
+        }
+        let key = "client_certificates";
+        if self.clients.is_some() != other.clients.is_some() && !differences.iter().any(|known| known == key)
+        {
+            differences.push(key.to_owned());
         }
         differences
     }

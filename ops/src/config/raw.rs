@@ -84,6 +84,19 @@ settings! {
         pub tls_certificate: Option<PathBuf>,
         /// The PEM file of the key.
         pub tls_key: Option<PathBuf>,
+        /// The PEM file of the authorities that sign the certificates of clients.
+        pub tls_client_ca: Option<PathBuf>,
+        /// The PEM file of the lists of revoked certificates.
+        pub tls_client_crl: Option<PathBuf>,
+        /// Whether clients must show certificates: `required`, `off`, or `auto`: if other machines can reach the service,
+        /// or an authority is given.
+        pub client_certificates: String = "auto".to_owned(),
+        /// The directory of the audit log; `None` to write it to the log of the service only.
+        pub audit_log: Option<PathBuf>,
+        /// The tenants.
+        pub tenants: Vec<TenantRaw>,
+        /// What clients may do, by the names in their certificates.
+        pub identities: Vec<IdentityRaw>,
         /// Resource kinds whose units are instances: each unit has an id and can be shared in parts. A name that
         /// ends in `*` matches every kind with that prefix. In the environment, names are separated by commas.
         #[serde(deserialize_with = "names")]
@@ -115,6 +128,32 @@ settings! {
         pub weights: WeightsRaw,
         /// The granularity of the index.
         pub granularity: GranularityRaw,
+    }
+
+    /// A tenant.
+    pub struct TenantRaw {
+        /// The name.
+        pub name: String,
+        /// The number, 1 to 65,535. It is part of the ids of what belongs to the tenant.
+        pub number: u16,
+        /// The requests per second; by default any number.
+        pub requests_per_second: Option<u32>,
+        /// The maximum number of unanswered requests, over all connections; by default any number.
+        pub in_flight_max: Option<u32>,
+        /// The owners whose reservations it may use.
+        pub owners: Vec<u64>,
+    }
+
+    /// What a client may do.
+    pub struct IdentityRaw {
+        /// The name in its certificate: the common name, or a URI among the alternative names.
+        pub name: String,
+        /// The roles.
+        pub roles: Vec<String>,
+        /// The tenant for which it submits work; by default the operator.
+        pub tenant: Option<String>,
+        /// The nodes that it may report: names, or beginnings of names with a star. By default all.
+        pub nodes: Option<Vec<String>>,
     }
 
     /// The settings of the hybrid policy, as fractions of 1.
@@ -199,14 +238,25 @@ pub struct Overrides {
 }
 
 /// Variables of the commands that connect to a service. They are not settings of the service.
-const CLIENT_VARIABLES: [&str; 5] =
-    ["WHARF_SERVER", "WHARF_SERVER_NAME", "WHARF_CA", "WHARF_JSON", "WHARF_CONFIG"];
+const CLIENT_VARIABLES: [&str; 7] = [
+    "WHARF_SERVER",
+    "WHARF_SERVER_NAME",
+    "WHARF_CA",
+    "WHARF_CERT",
+    "WHARF_KEY",
+    "WHARF_JSON",
+    "WHARF_CONFIG",
+];
+
+/// Settings that only a file can have: lists of tables.
+const OF_FILES: [&str; 2] = ["tenants", "identities"];
 
 /// Returns the names of all settings. The settings of a table follow its name and a dot.
 fn keys() -> Vec<String> {
     let mut keys = Vec::new();
     for (key, value) in serde_json::json!(Raw::default()).as_object().into_iter().flatten() {
         match value.as_object() {
+            None if OF_FILES.contains(&key.as_str()) => {}
             None => keys.push(key.clone()),
             // A table inside of a table has names of resource kinds, which are no settings.
             Some(table) => keys.extend(

@@ -7,9 +7,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use tracing::info;
 
+use wharf_net::tls::ClientCertificate;
+
+use crate::config::ClientFiles;
 use crate::file_error::FileError;
 
 /// File name of the development certificate in the data directory.
@@ -52,6 +55,32 @@ fn load(chain: &Path, key: &Path) -> Result<ChainAndKey, FileError> {
     let certificates = read_certificates(chain)?;
     let key = PrivateKeyDer::from_pem_file(key).map_err(|error| FileError::new(key, error))?;
     Ok((certificates, key))
+}
+
+/// Reads the certificate and the key of a client.
+///
+/// # Errors
+/// When a file cannot be read or contains none.
+pub fn client_certificate(chain: &Path, key: &Path) -> Result<ClientCertificate, FileError> {
+    let (chain, key) = load(chain, key)?;
+    Ok(ClientCertificate { chain, key })
+}
+
+/// The authorities that sign the certificates of clients, and their lists of revoked certificates.
+pub(super) type AuthoritiesAndRevoked =
+    (Vec<CertificateDer<'static>>, Vec<CertificateRevocationListDer<'static>>);
+
+/// Reads the authorities of clients.
+pub(super) fn load_authorities(files: &ClientFiles) -> Result<AuthoritiesAndRevoked, FileError> {
+    let authorities = read_certificates(&files.authorities)?;
+    let Some(path) = &files.revoked else { return Ok((authorities, Vec::new())) };
+    let read =
+        CertificateRevocationListDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let revoked = read.map_err(|error| FileError::new(path, error))?;
+    if revoked.is_empty() {
+        return Err(FileError::new(path, "holds no list of revoked certificates: give a PEM file with one"));
+    }
+    Ok((authorities, revoked))
 }
 
 fn create(certificate: &Path, key: &Path) -> Result<(), FileError> {

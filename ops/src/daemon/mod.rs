@@ -5,7 +5,7 @@
 //! next start continues from the newest checkpoint and the journal after it, with any number of shards.
 
 mod certificate;
-pub use certificate::{DEVELOPMENT_CERTIFICATE, read_certificates};
+pub use certificate::{DEVELOPMENT_CERTIFICATE, client_certificate, read_certificates};
 mod clock;
 mod events;
 mod journal;
@@ -38,7 +38,7 @@ use wharf_net::server::{
     IoError, IoThread, RegistrarHandle, RegistrarTask, ServerShared, port_owner, run_io_thread, run_registrar,
 };
 use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
-use wharf_net::tls::{ServerCertificate, TlsError};
+use wharf_net::tls::{ClientTrust, ServerCertificate, TlsError};
 
 use crate::config::Config;
 use crate::file_error::FileError;
@@ -140,6 +140,7 @@ pub struct Daemon {
     /// How long its start took.
     pub start_times: StartTimes,
     certificate: Arc<ServerCertificate>,
+    clients: Option<Arc<ClientTrust>>,
     config: Config,
     shared: Arc<ServerShared>,
     clock: ServiceClock,
@@ -171,6 +172,13 @@ impl Daemon {
         start_times.store = begun.elapsed();
         let (chain, key) = certificate::load_or_create(&config.data_dir, config.tls.as_ref())?;
         let certificate = ServerCertificate::new(chain.clone(), key)?;
+        let clients = match &config.clients {
+            Some(files) => {
+                let (authorities, revoked) = certificate::load_authorities(files)?;
+                Some(ClientTrust::new(&authorities, revoked)?)
+            }
+            None => None,
+        };
         let sockets = bind(config.listen, config.io_threads)?;
         let address =
             sockets[0].local_addr().map_err(|error| DaemonError::Bind { address: config.listen, error })?;
@@ -198,6 +206,7 @@ impl Daemon {
             Box::new(threads::resident_bytes),
             config.connections.clone(),
         );
+        shared.sessions.set_access(&config.access);
         shared.sessions.restore_sessions(sessions, engine.now);
         if let Some(feed) = &engine.journal {
             store.record_undone(feed, engine.now);
@@ -232,6 +241,7 @@ impl Daemon {
                 port,
                 wake,
                 certificate: Arc::clone(&certificate),
+                clients: clients.clone(),
                 shared: Arc::clone(&shared),
                 registrar: registrar.clone(),
                 shutdown: stopping.clone(),
@@ -277,8 +287,8 @@ impl Daemon {
         }
         start_times.total = begun.elapsed();
         describe_journal(&store, books);
-        if !address.ip().is_loopback() {
-            warn!(%address, "serving beyond this machine: clients are not authenticated yet, and a certificate of your own (tls_certificate, tls_key) is needed");
+        if !address.ip().is_loopback() && clients.is_none() {
+            warn!(%address, "client_certificates is off: everyone who reaches this address may do everything");
         }
         info!(%address, shards = config.engine.shards, io_threads = config.io_threads, incarnation = engine.incarnation.0,
             nodes, start = ?start_times.total, data_dir = %config.data_dir.display(), "serving");
@@ -286,6 +296,7 @@ impl Daemon {
             address,
             certificates: chain,
             certificate,
+            clients,
             shared,
             clock,
             incarnation: engine.incarnation,
@@ -329,9 +340,18 @@ impl Daemon {
     /// others that differ.
     ///
     /// # Errors
-    /// When the new certificate cannot be used. Nothing changes then.
+    /// When a new certificate cannot be used. Nothing changes then.
     pub fn reload(&mut self, config: Config) -> Result<Vec<String>, DaemonError> {
         let (chain, key) = certificate::load_or_create(&self.config.data_dir, config.tls.as_ref())?;
+        // Both are read before either is replaced.
+        let clients = self.clients.as_ref().zip(config.clients.as_ref());
+        let clients =
+            clients.map(|(trust, files)| Ok::<_, FileError>((trust, certificate::load_authorities(files)?)));
+        // Whether the key can be used is known before the authorities are replaced.
+        ServerCertificate::new(chain.clone(), key.clone_key())?;
+        if let Some((trust, (authorities, revoked))) = clients.transpose()? {
+            trust.set(&authorities, revoked)?;
+        }
         self.certificate.set(chain.clone(), key)?;
         self.certificates = chain;
         let fixed = self.config.fixed_differences(&config);
@@ -339,6 +359,9 @@ impl Daemon {
             warn!(setting = name, "this setting changes at the next start only");
         }
         self.shared.sessions.set_settings(config.connections);
+        if self.config.clients.is_some() == config.clients.is_some() {
+            self.shared.sessions.set_access(&config.access);
+        }
         Ok(fixed)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use wharf_core::group::GroupSpec;
-use wharf_core::ids::NodeId;
+use wharf_core::ids::{NodeId, TenantId};
 use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{GpuAssignment, ResourceRegistry};
@@ -42,9 +42,14 @@ pub(super) struct GroupRow {
     next_index: u32,
 }
 
-/// Reads a request. A node to which it has affinity may be gone, so it is stored as a candidate.
-fn request((wire, affinity): (PlaceRequest, bool), catalog: &Catalog) -> anyhow::Result<PlacementRequest> {
-    let defaults = PlacementDefaults { orders: u8::MAX, ..PlacementDefaults::default() };
+/// Reads a request of a tenant's group. A node to which it has affinity may be gone, so it is stored as a candidate.
+fn request(
+    row: (PlaceRequest, bool),
+    tenant: TenantId,
+    catalog: &Catalog,
+) -> anyhow::Result<PlacementRequest> {
+    let (wire, affinity) = row;
+    let defaults = PlacementDefaults { orders: u8::MAX, tenant, ..PlacementDefaults::default() };
     let request = placement_request(wire, catalog, defaults);
     let mut request = request.map_err(|reply| anyhow!(reply.fault.unwrap_or_default()))?;
     if affinity {
@@ -89,7 +94,8 @@ impl GroupRow {
     }
 
     pub(super) fn record(self, catalog: &Catalog) -> anyhow::Result<GroupRecord> {
-        let requests = self.requests.into_iter().map(|row| Ok(Arc::new(request(row, catalog)?)));
+        let tenant = TenantId(self.id.tenant);
+        let requests = self.requests.into_iter().map(|row| Ok(Arc::new(request(row, tenant, catalog)?)));
         let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
         let of_place = |at: u32| requests.get(at as usize).cloned().context("a request is missing");
         let asked = self.asked.into_iter().map(of_place).collect::<anyhow::Result<_>>()?;

@@ -336,7 +336,9 @@ impl SessionRow {
 
 #[cfg(test)]
 mod tests {
-    use wharf_core::ids::{AllocationId, GroupId, Incarnation, PartitionId, SessionId, StatementId};
+    use wharf_core::ids::{
+        AllocationId, GroupId, Incarnation, PartitionId, SessionId, StatementId, TenantId,
+    };
     use wharf_net::codec::{decode_stored, encode_body};
 
     use super::*;
@@ -344,8 +346,12 @@ mod tests {
     const SESSION: SessionId = SessionId { incarnation: Incarnation(3), number: 4 };
 
     fn placement() -> Placement {
-        let allocation =
-            AllocationId { incarnation: Incarnation(3), partition: PartitionId(5), sequence: 1 << 40 };
+        let allocation = AllocationId {
+            incarnation: Incarnation(3),
+            partition: PartitionId(5),
+            sequence: 1 << 40,
+            tenant: TenantId::OPERATOR,
+        };
         let units: UnitAssignments = vec![(ResourceId(7), UnitAssignment { mask: 5, part: 10_000 })];
         Placement {
             node: NodeId(9),
@@ -357,7 +363,7 @@ mod tests {
     }
 
     fn deeds() -> Vec<Deed> {
-        let group = GroupId { incarnation: Incarnation(3), number: 6 };
+        let group = GroupId { incarnation: Incarnation(3), number: 6, tenant: TenantId::OPERATOR };
         let statement = StatementId { incarnation: Incarnation(3), planner: 1, number: 2 };
         let allocation = placement().allocation;
         let granted = vec![
@@ -423,7 +429,11 @@ mod tests {
             SessionChange::WaitEnded(
                 SESSION,
                 9,
-                WaitOutcome::Group(GroupId { incarnation: Incarnation(9), number: 8 }),
+                WaitOutcome::Group(GroupId {
+                    incarnation: Incarnation(9),
+                    number: 8,
+                    tenant: TenantId::OPERATOR,
+                }),
             ),
             SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Expired),
             SessionChange::WaitEnded(SESSION, 9, WaitOutcome::Cancelled),

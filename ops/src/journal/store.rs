@@ -45,7 +45,7 @@ const ISSUED: &str = "issued";
 /// The name of the last append of which the checkpoint may show something.
 pub(super) const SHOWN: &str = "shown";
 
-const FORMAT: u64 = 9;
+const FORMAT: u64 = 10;
 
 /// The name of the number that says whether the events of the next run begin a new history.
 const BROKEN: &str = "history_broken";

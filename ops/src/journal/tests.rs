@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, TenantId};
 use wharf_core::journal::{
     Append, BeginCause, Changes, Effect, JournalStore, NodeImage, NodeNews, Stream, Unit,
 };
@@ -48,7 +48,12 @@ fn effects(number: u64) -> Vec<Effect> {
     let record = NodeRecord { registration, state: NodeState::Ready, version: 1, unhealthy: Vec::new() };
     let image = NodeImage { record, reservation: None, claims: Vec::new(), releasing: Vec::new() };
     let allocation = AllocationRecord {
-        id: AllocationId { incarnation: INCARNATION, partition: PARTITION, sequence: number },
+        id: AllocationId {
+            incarnation: INCARNATION,
+            partition: PARTITION,
+            sequence: number,
+            tenant: TenantId::OPERATOR,
+        },
         node: NodeId(number),
         demand: Demand { cpu: Amount::whole(1), ..Demand::default() },
         gpus: GpuAssignment::NONE,

@@ -127,7 +127,7 @@ async fn whole(world: &World, client: &Client) -> Seen {
         }
         for key in halves {
             let (incarnation, number) = key;
-            let reply = within(client.remove_group(WireGroup { incarnation, number })).await;
+            let reply = within(client.remove_group(WireGroup { incarnation, number, tenant: 0 })).await;
             let reply = reply.expect("the service is there");
             assert!(reply.reason.is_done(), "{reply:?}");
             world.oracle.borrow_mut().finish_removal(key);

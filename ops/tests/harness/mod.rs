@@ -375,6 +375,7 @@ impl Service {
             server: self.address,
             server_name: "localhost".to_owned(),
             roots: read_certificates(Path::new(ca)).expect("it was written"),
+            certificate: None,
             name: "test".to_owned(),
             retry_for: Duration::ZERO,
         }

@@ -106,12 +106,12 @@ impl Books {
 
     /// Adopts on a node where only unhealthy instances are withheld.
     fn adopt_at(&mut self, slot: Slot, adoption: Adoption) -> Result<Placement, AdoptionRejection> {
-        let Adoption { node, demand, gpus, units, external_id } = adoption;
+        let Adoption { node, demand, gpus, units, external_id, tenant } = adoption;
         if let Some(external_id) = &external_id
             && let Some(&id) = self.adopted.allocations.get(&(node, Arc::clone(external_id)))
         {
             let known = self.ledger.get(id).expect("external ids name live allocations");
-            if known.demand != demand {
+            if known.demand != demand || id.tenant != tenant {
                 return Err(AdoptionRejection::ExternalIdTaken(node, id));
             }
             let Allocation { gpus, units, .. } = known;
@@ -126,7 +126,7 @@ impl Books {
             return Err(AdoptionRejection::ShortfallTooLarge(node));
         }
         self.bump_version(slot);
-        let id = self.next_id(slot);
+        let id = self.next_id(slot, tenant);
         if let Some(external_id) = external_id {
             self.adopted.enter(node, external_id, id);
         }

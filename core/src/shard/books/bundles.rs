@@ -236,7 +236,7 @@ impl Books {
         let books = there.open(&allocation);
         let (gpus, units) = books.free.planned(demand).expect("just checked");
         books.free.take(demand, gpus, units.as_ref());
-        let id = self.next_id(slot);
+        let id = self.next_id(slot, bundle.tenant);
         let there = self.bundles.live.get_mut(&bundle).expect("just found");
         there.open(&allocation).inside.insert(id);
         let demand = demand.clone();
@@ -301,6 +301,9 @@ impl Books {
             let Some(allocation) = self.ledger.get(id) else {
                 return Err(broken!("bundle {} is on {id}, which is not live", bundle.id));
             };
+            if bundle.inside().chain([id]).any(|one| one.tenant != bundle.id.group.tenant) {
+                return Err(broken!("bundle {} and what is inside belong to different tenants", bundle.id));
+            }
             let Allocation { demand, gpus, units, .. } = &allocation;
             let mut free = FreeBooks::of_allocation(demand, *gpus, units.as_ref());
             for id in bundle.inside() {

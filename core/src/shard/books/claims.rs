@@ -13,7 +13,7 @@ use super::ledger::Allocation;
 use super::table::COLD;
 use super::{Books, Dirty, FreeBooks, shortfall_of};
 use crate::books::{CLAIMED, Cause, Claim, Entry, ExactAmounts, WITHHELD};
-use crate::ids::{AllocationId, BundleId};
+use crate::ids::{AllocationId, BundleId, TenantId};
 use crate::index::Slot;
 use crate::journal::BeginCause;
 use crate::limits::CLAIMS_PER_NODE_MAX;
@@ -198,9 +198,9 @@ impl Books {
         self.grew(slot)
     }
 
-    /// Gives an id to a claim whose statement was committed.
-    pub(crate) fn commit_claim(&mut self, slot: Slot, number: u64) -> AllocationId {
-        let id = self.next_id(slot);
+    /// Gives an id to a claim whose statement was committed. Its allocation will belong to `tenant`.
+    pub(crate) fn commit_claim(&mut self, slot: Slot, number: u64, tenant: TenantId) -> AllocationId {
+        let id = self.next_id(slot, tenant);
         self.claim_mut(slot, |claim| claim.number == number).id = Some(id);
         self.claims.by_id.insert(id, slot);
         self.bump_version(slot);

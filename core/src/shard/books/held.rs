@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::reservations::Used;
 use super::{Allocation, Books, COLD, Dirty, HOT, NodeTable, short_of};
 use crate::books::{ExactAmounts, RESERVED, WITHHELD};
-use crate::ids::{AllocationId, BundleId, OwnerId, StatementId};
+use crate::ids::{AllocationId, BundleId, StatementId, TenantId};
 use crate::index::Slot;
 use crate::journal::BeginCause;
 use crate::link::Decision;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, ResourceKind, UnitAssignments};
-use crate::statement::ConflictReason;
+use crate::statement::{Allocate, ConflictReason};
 
 /// The amounts in use on a node, summed from its allocations and holds.
 #[derive(Default)]
@@ -31,6 +31,7 @@ pub(crate) struct InUse {
 #[derive(Clone, Debug)]
 pub(crate) struct HeldAllocation {
     pub(crate) slot: Slot,
+    pub(crate) tenant: TenantId,
     pub(crate) demand: Demand,
     pub(crate) gpus: GpuAssignment,
     pub(crate) units: Option<Arc<UnitAssignments>>,
@@ -40,16 +41,13 @@ pub(crate) struct HeldAllocation {
 }
 
 impl Books {
-    /// Holds the amounts of an allocation for an undecided statement. `named` lists the GPU instances to take, as a
-    /// mask. An owner's amounts come out of its reservation.
+    /// Holds the amounts of an allocation for an undecided statement. An owner's amounts come out of its reservation.
     pub(crate) fn hold(
         &mut self,
         slot: Slot,
-        demand: &Demand,
-        named: Option<u16>,
-        owner: Option<OwnerId>,
-        bundle: Option<BundleId>,
+        allocate: &Allocate,
     ) -> Result<(HeldAllocation, Dirty), ConflictReason> {
+        let &Allocate { ref demand, gpus: named, owner, bundle, tenant, .. } = allocate;
         let taken = if self.own(slot, owner) == RESERVED {
             self.change(slot, RESERVED, |books| {
                 let gpus = books.chosen(slot, demand, named)?;
@@ -65,7 +63,7 @@ impl Books {
         let ((gpus, units), used) = taken.map_err(|reason| self.or_reserved(slot, demand, reason))?;
         self.sums.hold(slot, demand, 1);
         self.bundles.promise(bundle);
-        let held = HeldAllocation { slot, demand: demand.clone(), gpus, units, bundle, used };
+        let held = HeldAllocation { slot, tenant, demand: demand.clone(), gpus, units, bundle, used };
         Ok((held, Dirty::changed(slot)))
     }
 
@@ -130,12 +128,12 @@ impl Books {
 
     /// Makes an allocation of held amounts. Returns the node if a reservation ended with it.
     pub(crate) fn commit_held(&mut self, held: HeldAllocation) -> (Placement, Option<Dirty>) {
-        let HeldAllocation { slot, demand, gpus, units, used, bundle } = held;
+        let HeldAllocation { slot, tenant, demand, gpus, units, used, bundle } = held;
         let is_over = used.is_some_and(|used| self.end_use(slot, &used, Decision::Committed));
         let ended = if is_over { self.end_reservation(slot) } else { None };
         self.sums.hold(slot, &demand, -1);
         self.bump_version(slot);
-        let placement = self.record(slot, &demand, (gpus, units), 0);
+        let placement = self.record(slot, &demand, tenant, (gpus, units), 0);
         self.note_cause(placement.allocation, BeginCause::Committed);
         if let Some(allocation) = self.ledger.get(placement.allocation) {
             self.enter_bundle(bundle, &allocation);

@@ -404,7 +404,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId};
+    use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, TenantId};
     use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
 
     fn nodes() -> NodeTable {
@@ -429,7 +429,12 @@ mod tests {
     }
 
     fn id(incarnation: u32, sequence: u64) -> AllocationId {
-        AllocationId { incarnation: Incarnation(incarnation), partition: PartitionId(3), sequence }
+        AllocationId {
+            incarnation: Incarnation(incarnation),
+            partition: PartitionId(3),
+            sequence,
+            tenant: TenantId::OPERATOR,
+        }
     }
 
     fn of(id: AllocationId) -> Allocation {

@@ -48,12 +48,12 @@ use withheld::Entries;
 use super::choose::Choice;
 use super::rejection::{UnknownAllocation, UnknownNode};
 use crate::books::{Kinds, PROMISED, UNHEALTHY, WITHHELD};
-use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId};
+use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, TenantId};
 use crate::index::Slot;
 use crate::journal::{BeginCause, Effect, NodeRemoved};
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::planted::{PlantedBug, is_planted};
-use crate::request::Placement;
+use crate::request::{Placement, PlacementRequest};
 use crate::resource::Demand;
 use crate::state::AllocationRecord;
 use crate::view::{Dirty as Changed, EndCause};
@@ -171,10 +171,11 @@ impl Books {
 
     /// Allocates `demand` on a node that was chosen for it.
     #[inline(always)]
-    pub(crate) fn place(&mut self, demand: &Demand, choice: &Choice) -> (Placement, Dirty) {
+    pub(crate) fn place(&mut self, request: &PlacementRequest, choice: &Choice) -> (Placement, Dirty) {
         let slot = choice.slot;
+        let PlacementRequest { demand, tenant, .. } = request;
         let taken = self.take(demand, choice);
-        let placement = self.record(slot, demand, taken, choice.alternative);
+        let placement = self.record(slot, demand, *tenant, taken, choice.alternative);
         let dirty = if choice.is_own { self.grew(slot) } else { Dirty::changed(slot) };
         (placement, dirty)
     }
@@ -194,8 +195,15 @@ impl Books {
 
     /// Records the allocation of what was taken.
     #[inline(always)]
-    fn record(&mut self, slot: Slot, demand: &Demand, (gpus, units): Taken, alternative: u8) -> Placement {
-        let id = self.next_id(slot);
+    fn record(
+        &mut self,
+        slot: Slot,
+        demand: &Demand,
+        tenant: TenantId,
+        (gpus, units): Taken,
+        alternative: u8,
+    ) -> Placement {
+        let id = self.next_id(slot, tenant);
         let node = self.nodes.hot(slot).id;
         self.sums.allocate(slot, demand);
         self.sums.placed += 1;
@@ -214,10 +222,10 @@ impl Books {
 
     /// Returns the id for a new allocation on a node.
     #[inline]
-    fn next_id(&mut self, slot: Slot) -> AllocationId {
+    fn next_id(&mut self, slot: Slot, tenant: TenantId) -> AllocationId {
         let partition = self.nodes.hot(slot).partition;
         let sequence = self.ledger.next_sequence();
-        AllocationId { incarnation: self.incarnation, partition, sequence }
+        AllocationId { incarnation: self.incarnation, partition, sequence, tenant }
     }
 
     /// Ends an allocation, a claim, or an allocation inside a bundle. Returns the number of allocations inside if it is a

@@ -31,7 +31,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use slab::Slab;
 
-use crate::ids::{NodeId, OwnerId};
+use crate::ids::{NodeId, OwnerId, TenantId};
 use crate::index::{ResourceVector, Slot};
 use crate::limits::{PUT_OFF_KEPT, WAKE_LOOKS_MAX, WOKEN_PER_EVENT_MAX};
 use crate::map::FixedMap;
@@ -164,7 +164,7 @@ fn shape_of(request: &PlacementRequest) -> PlacementRequest {
     let policy = Policy::default();
     let order = OrderChoice::default();
     let explain = Explain::default();
-    PlacementRequest { policy, order, explain, lease: None, ..request.clone() }
+    PlacementRequest { policy, order, explain, lease: None, tenant: TenantId::OPERATOR, ..request.clone() }
 }
 
 fn shape_hash(request: &PlacementRequest) -> u64 {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, StatementId};
+use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, StatementId, TenantId};
 use crate::index::Slot;
 use crate::map::FixedMap;
 use crate::node::NodeState;
@@ -31,6 +31,8 @@ pub(crate) enum Hold {
         slot: Slot,
         /// The number of the claim.
         number: u64,
+        /// Who its allocation will belong to.
+        tenant: TenantId,
     },
     /// A marked allocation.
     Evict {
@@ -261,13 +263,13 @@ impl Shard {
         at: u16,
         attempt: &mut Attempt,
     ) -> Result<Hold, ConflictReason> {
-        let Pipeline { node, expected, demand, bundle } = pipeline;
-        let slot = self.expect_ready(*node, *expected, at, attempt)?;
-        self.expect_unplaced(*bundle, attempt)?;
+        let &Pipeline { node, expected, ref demand, bundle, tenant } = pipeline;
+        let slot = self.expect_ready(node, expected, at, attempt)?;
+        self.expect_unplaced(bundle, attempt)?;
         let evicted = &attempt.evicted;
-        let (number, dirty) = self.books.hold_claim(slot, demand, *bundle, |id| evicted.contains_key(&id))?;
-        attempt.note(at, *bundle, dirty);
-        Ok(Hold::Pipeline { slot, number })
+        let (number, dirty) = self.books.hold_claim(slot, demand, bundle, |id| evicted.contains_key(&id))?;
+        attempt.note(at, bundle, dirty);
+        Ok(Hold::Pipeline { slot, number, tenant })
     }
 
     fn hold_allocation(
@@ -276,11 +278,11 @@ impl Shard {
         at: u16,
         attempt: &mut Attempt,
     ) -> Result<Hold, ConflictReason> {
-        let Allocate { node, expected, demand, gpus, owner, bundle } = allocate;
-        let slot = self.expect_ready(*node, *expected, at, attempt)?;
-        self.expect_unplaced(*bundle, attempt)?;
-        let (held, dirty) = self.books.hold(slot, demand, *gpus, *owner, *bundle)?;
-        attempt.note(at, *bundle, dirty);
+        let &Allocate { node, expected, bundle, .. } = allocate;
+        let slot = self.expect_ready(node, expected, at, attempt)?;
+        self.expect_unplaced(bundle, attempt)?;
+        let (held, dirty) = self.books.hold(slot, allocate)?;
+        attempt.note(at, bundle, dirty);
         Ok(Hold::Allocate(held))
     }
 
@@ -341,7 +343,7 @@ impl Shard {
     fn give_back(&mut self, hold: Hold) -> Option<Dirty> {
         match hold {
             Hold::Allocate(held) => Some(self.books.give_held(&held)),
-            Hold::Pipeline { slot, number } => Some(self.books.drop_claim(slot, number)),
+            Hold::Pipeline { slot, number, .. } => Some(self.books.drop_claim(slot, number)),
             Hold::Evict { allocation, slot, .. } => {
                 self.statements.evicting.remove(&allocation);
                 self.books.bump_version(slot);
@@ -375,9 +377,9 @@ impl Shard {
             self.leave_hold(hold.slot(), statement, at_once);
             let came_to = match hold {
                 Hold::Allocate(held) => Granted::Allocated(self.commit_allocation(held)),
-                Hold::Pipeline { slot, number } => {
+                Hold::Pipeline { slot, number, tenant } => {
                     claimed.insert(slot);
-                    let allocation = self.books.commit_claim(slot, number);
+                    let allocation = self.books.commit_claim(slot, number, tenant);
                     let node = self.books.nodes.hot(slot).id;
                     Granted::Pipelined { allocation, node }
                 }

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{BatchRecord, Observer, Unobserved};
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, TenantId};
 use wharf_core::index::Geometry;
 use wharf_core::link::Clock;
 use wharf_core::node::{
@@ -301,6 +301,7 @@ impl Workload {
             incarnation: self.incarnation,
             partition: PartitionId(self.below(u32::from(self.partitions)) as u16),
             sequence: u64::from(self.below(count)),
+            tenant: TenantId::OPERATOR,
         }
     }
 

@@ -8,6 +8,7 @@ use crate::by_hand::{lone_shard, node_spec, open, shards_of};
 use wharf_core::hash::StateHash;
 use wharf_core::ids::{
     AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, StatementId,
+    TenantId,
 };
 use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::NodeRegistration;
@@ -192,7 +193,15 @@ pub(crate) fn coarse(part: Part) -> Part {
 }
 
 pub(crate) fn allocation(node: u64, demand: Demand) -> Allocate {
-    Allocate { node: NodeId(node), expected: None, demand, gpus: None, owner: None, bundle: None }
+    Allocate {
+        node: NodeId(node),
+        expected: None,
+        demand,
+        gpus: None,
+        owner: None,
+        bundle: None,
+        tenant: TenantId::OPERATOR,
+    }
 }
 
 pub(crate) fn allocate(node: u64, demand: Demand) -> Operation {
@@ -215,13 +224,28 @@ pub(crate) fn gpus(amount: &str) -> Demand {
 
 /// Returns the bundle of a group at this index.
 pub(crate) fn bundle(group: u64, index: u32) -> BundleId {
-    BundleId { group: GroupId { incarnation: Incarnation(1), number: group }, index }
+    BundleId {
+        group: GroupId { incarnation: Incarnation(1), number: group, tenant: TenantId::OPERATOR },
+        index,
+    }
 }
 
 pub(crate) fn pipeline(node: u64, demand: Demand) -> Operation {
-    Operation::Pipeline(Pipeline { node: NodeId(node), expected: None, demand, bundle: None })
+    Operation::Pipeline(Pipeline {
+        node: NodeId(node),
+        expected: None,
+        demand,
+        bundle: None,
+        tenant: TenantId::OPERATOR,
+    })
 }
 
 pub(crate) fn pipeline_bundle(node: u64, demand: Demand, bundle: BundleId) -> Operation {
-    Operation::Pipeline(Pipeline { node: NodeId(node), expected: None, demand, bundle: Some(bundle) })
+    Operation::Pipeline(Pipeline {
+        node: NodeId(node),
+        expected: None,
+        demand,
+        bundle: Some(bundle),
+        tenant: TenantId::OPERATOR,
+    })
 }

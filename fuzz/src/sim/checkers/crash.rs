@@ -204,6 +204,7 @@ pub mod tests {
     use crate::sim::checkers::fires;
     use wharf_core::group::Strategy;
     use wharf_core::ids::Incarnation;
+    use wharf_core::ids::TenantId;
     use wharf_core::shard::Command;
     use wharf_core::state::{GroupBundleRecord, PartitionState};
 
@@ -238,7 +239,7 @@ pub mod tests {
 
     #[test]
     pub fn a_group_that_a_crash_loses() {
-        let id = GroupId { incarnation: Incarnation(1), number: 1 };
+        let id = GroupId { incarnation: Incarnation(1), number: 1, tenant: TenantId::OPERATOR };
         let request = Arc::new(fires::asks(1, 0));
         let spec = Arc::new(GroupSpec::new(vec![Arc::clone(&request)], Strategy::Pack));
         let bundle =

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::hash::StateHash;
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, SessionId, ShardId};
+use wharf_core::ids::{
+    AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, SessionId, ShardId, TenantId,
+};
 use wharf_core::index::Geometry;
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
@@ -153,7 +155,12 @@ pub(super) fn an_allocation_that_nobody_asked_for() {
 
 #[test]
 pub(super) fn a_rejection_that_leaves_a_trace() {
-    let nothing = AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence: 99 };
+    let nothing = AllocationId {
+        incarnation: Incarnation(1),
+        partition: PartitionId(0),
+        sequence: 99,
+        tenant: TenantId::OPERATOR,
+    };
     let was = Bed::new(1).step(Command::Release(nothing));
     assert!(matches!(was.outcome, Outcome::Release(Err(_))));
     was.fires("rejections_move_nothing", |was| was.after.partitions[0].nodes[0].version += 1);
@@ -245,7 +252,12 @@ pub(super) fn a_ring_that_is_passed_over() {
 #[test]
 pub(super) fn a_request_with_two_effects() {
     let session = SessionId { incarnation: Incarnation(1), number: 1 };
-    let id = |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence };
+    let id = |sequence| AllocationId {
+        incarnation: Incarnation(1),
+        partition: PartitionId(0),
+        sequence,
+        tenant: TenantId::OPERATOR,
+    };
     let mut grants = Grants::default();
     assert_eq!(grants.one_effect_per_request((session, 1), id(1)), Ok(()));
     assert_eq!(grants.one_effect_per_request((session, 2), id(2)), Ok(()));

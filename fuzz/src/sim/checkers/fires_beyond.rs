@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, Incarnation, StatementId};
+use wharf_core::ids::{AllocationId, Incarnation, StatementId, TenantId};
 use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::NodeState;
 use wharf_core::resource::{Amount, Demand};
@@ -28,7 +28,8 @@ fn allocate(cpu: u32) -> Operation {
     let gpus = None;
     let owner = None;
     let bundle = None;
-    Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle })
+    let tenant = TenantId::OPERATOR;
+    Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle, tenant })
 }
 
 fn part(operations: Vec<Operation>) -> Part {
@@ -101,6 +102,7 @@ pub(super) fn a_statement_that_is_done_otherwise() {
                 incarnation: Incarnation(1),
                 partition: wharf_core::ids::PartitionId(0),
                 sequence: 1,
+                tenant: TenantId::OPERATOR,
             };
             applied.granted.push((0, Granted::Ended(id)));
         }

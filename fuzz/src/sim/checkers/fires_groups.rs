@@ -7,7 +7,7 @@ use wharf_core::group::{
     BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupState, GroupView, Spreading,
     StatementReport, Strategy, TopologyRule,
 };
-use wharf_core::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, StatementId};
+use wharf_core::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, StatementId, TenantId};
 use wharf_core::link::Decision;
 use wharf_core::node::{Labels, NodeState};
 use wharf_core::shard::{Command, Outcome};
@@ -30,7 +30,7 @@ use super::rules::{Placed, Placing, Requests, Round, Rules, groups_keep_their_ru
 use super::submitted::statements_are_answered_fairly;
 use crate::sim::facts::Facts;
 
-const GROUP: GroupId = GroupId { incarnation: Incarnation(1), number: 0 };
+const GROUP: GroupId = GroupId { incarnation: Incarnation(1), number: 0, tenant: TenantId::OPERATOR };
 const STATEMENT: StatementId = StatementId { incarnation: Incarnation(1), planner: 0, number: 1 };
 
 fn part(operations: Vec<Operation>, conflict_detection: ConflictDetection) -> Command {
@@ -42,7 +42,15 @@ fn part(operations: Vec<Operation>, conflict_detection: ConflictDetection) -> Co
 fn allocate(index: Option<u32>, expected: Option<u64>) -> Operation {
     let bundle = index.map(|index| BundleId { group: GROUP, index });
     let demand = asks(2, 1).demand;
-    Operation::Allocate(Allocate { node: NODE, expected, demand, gpus: None, owner: None, bundle })
+    Operation::Allocate(Allocate {
+        node: NODE,
+        expected,
+        demand,
+        gpus: None,
+        owner: None,
+        bundle,
+        tenant: TenantId::OPERATOR,
+    })
 }
 
 /// Places a bundle of two cores and a GPU on node 1. Returns the step and the allocation.
@@ -396,7 +404,7 @@ pub(super) fn a_claim_that_comes_or_goes_by_itself() {
         bed.step(part(vec![Operation::Evict(evict)], ConflictDetection::Fine));
         let node = NODE;
         let demand = asks(8, 2).demand;
-        let pipeline = Pipeline { node, expected: None, demand, bundle: None };
+        let pipeline = Pipeline { node, expected: None, demand, bundle: None, tenant: TenantId::OPERATOR };
         let was = bed.step(part(vec![Operation::Pipeline(pipeline)], ConflictDetection::Fine));
         assert_eq!(was.after.partitions[0].claims.len(), 1, "{:?}", was.outcome);
         (bed, first)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId, StatementId};
+use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId, StatementId, TenantId};
 use wharf_core::link::Decision;
 use wharf_core::planner::{PlannerBudget, PlannerWork};
 use wharf_core::shard::{Command, Outcome};
@@ -123,7 +123,12 @@ fn a_follower_that_has_something_else() {
 
 #[test]
 fn an_answer_that_is_another_the_next_time() {
-    let id = AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence: 1 };
+    let id = AllocationId {
+        incarnation: Incarnation(1),
+        partition: PartitionId(0),
+        sequence: 1,
+        tenant: TenantId::OPERATOR,
+    };
     let reply = |sequence, reason: Reason| {
         let version = 1;
         let header = Header {

@@ -191,7 +191,7 @@ fn is_reply_to(reply: &PlaceReply, placement: &Placement, name: Option<&str>) ->
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
+    use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId, TenantId};
     use wharf_core::resource::GpuAssignment;
     use wharf_core::state::OutcomeRecord;
     use wharf_net::codec::{FLAG_REPLY, Header};
@@ -211,7 +211,12 @@ pub mod tests {
     }
 
     fn placement() -> Placement {
-        let allocation = AllocationId { incarnation: Incarnation(1), partition: PartitionId(2), sequence: 3 };
+        let allocation = AllocationId {
+            incarnation: Incarnation(1),
+            partition: PartitionId(2),
+            sequence: 3,
+            tenant: TenantId::OPERATOR,
+        };
         Placement { node: NodeId(4), allocation, gpus: GpuAssignment::default(), alternative: 0, units: None }
     }
 

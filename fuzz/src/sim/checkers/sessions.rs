@@ -137,6 +137,7 @@ pub mod tests {
     use super::*;
     use crate::sim::server::framed;
     use wharf_core::ids::Incarnation;
+    use wharf_core::ids::TenantId;
     use wharf_net::codec::Header;
     use wharf_net::protocol::{GROUP_DEGRADED, GROUP_PLACED, GroupBody, WireGroup};
 
@@ -189,7 +190,7 @@ pub mod tests {
     #[test]
     pub fn a_group_of_two_requests() {
         let session = SessionId { incarnation: Incarnation(1), number: 1 };
-        let group = GroupId { incarnation: Incarnation(1), number: 1 };
+        let group = GroupId { incarnation: Incarnation(1), number: 1, tenant: TenantId::OPERATOR };
         assert_eq!(groups_have_one_request(group, (session, 1), (session, 1)), Ok(()));
         assert!(groups_have_one_request(group, (session, 1), (session, 2)).is_err());
     }
@@ -201,7 +202,7 @@ pub mod tests {
             framed(header, reply)
         };
         let shows = |number, state| {
-            let id = WireGroup { incarnation: 1, number };
+            let id = WireGroup { incarnation: 1, number, tenant: 0 };
             GroupReply {
                 group: Some(GroupBody { id, state, ..GroupBody::default() }),
                 ..GroupReply::default()

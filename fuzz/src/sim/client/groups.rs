@@ -91,6 +91,11 @@ impl Client {
     pub(super) fn handle_created(&mut self, frame: &FrameRef<'_>, waits: bool) -> Verdict {
         let (reply, _) = decode_body::<GroupReply>(frame.payload).map_err(|error| error.to_string())?;
         let Some(group) = &reply.group else { return may_be_refused(&reply, waits) };
+        let placed = group.bundles.iter().filter_map(|bundle| bundle.placed.as_ref());
+        let mut tenants = placed.map(|placed| placed.allocation.tenant).chain([group.id.tenant]);
+        if tenants.any(|tenant| tenant != self.tenant.0) {
+            return Err(format!("a client of tenant {} has the group {group:?}", self.tenant.0));
+        }
         if !self.groups.insert(group.id.into()) {
             return Err(format!("group {:?} was created twice", group.id));
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use wharf_core::group::{GroupSpec, Spreading, Strategy, Submit, TopologyRule};
-use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::ids::{AllocationId, NodeId, TenantId};
 use wharf_core::node::{Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -142,14 +142,22 @@ fn operation(
             let node = there.unwrap_or(id);
             let demand = demand(choices);
             let bundle = None;
-            Operation::Pipeline(Pipeline { node, expected, demand, bundle })
+            Operation::Pipeline(Pipeline { node, expected, demand, bundle, tenant: TenantId::OPERATOR })
         }
         _ => {
             let demand = demand(choices);
             let gpus = None;
             let owner = None;
             let bundle = None;
-            Operation::Allocate(Allocate { node: id, expected, demand, gpus, owner, bundle })
+            Operation::Allocate(Allocate {
+                node: id,
+                expected,
+                demand,
+                gpus,
+                owner,
+                bundle,
+                tenant: TenantId::OPERATOR,
+            })
         }
     })
 }

@@ -346,7 +346,7 @@ impl Gangs {
         for group in self.groups.keys().copied().collect::<Vec<_>>() {
             self.plan(Asked::Status(group), PlanJob::GroupStatus(group), now);
         }
-        self.plan(Asked::List, PlanJob::ListGroups(None, u16::MAX), now);
+        self.plan(Asked::List, PlanJob::ListGroups(None, None, u16::MAX), now);
     }
 
     /// Removes every group and releases what statements were granted.

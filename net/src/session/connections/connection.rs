@@ -19,6 +19,7 @@ use super::hello::Greeting;
 use super::input::Input;
 use super::placing::{Learning, Submission};
 use super::questions::Asker;
+use crate::access::{Peer, Rights};
 use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
 use crate::limits::LONG_REPLIES_MAX;
 use crate::protocol::{
@@ -104,9 +105,24 @@ pub(super) enum Stalled {
     Events(EventsWanted),
 }
 
+/// A peer, and what it may do as of a version of all rights. The default is nobody, with no rights.
+#[derive(Default)]
+pub(super) struct Known {
+    pub(super) peer: Peer,
+    pub(super) rights: Arc<Rights>,
+    pub(super) version: u64,
+}
+
 /// A connection.
 pub(super) struct Connection {
     pub(super) hangup: Arc<dyn Hangup>,
+    pub(super) peer: Peer,
+    /// What the peer may do, as of `rights_version`.
+    pub(super) rights: Arc<Rights>,
+    /// The version of the rights of all peers that `rights` are from.
+    pub(super) rights_version: u64,
+    /// The requests in progress that are counted for the tenant.
+    counted_in_flight: u64,
     /// The session, from the hello on.
     pub(super) session: Option<Session>,
     pub(super) input: Input,
@@ -157,9 +173,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(hangup: Arc<dyn Hangup>, journal: Option<JournalPort>) -> Self {
+    pub(super) fn new(hangup: Arc<dyn Hangup>, journal: Option<JournalPort>, peer: Known) -> Self {
+        let Known { peer, rights, version: rights_version } = peer;
         Self {
             hangup,
+            peer,
+            rights,
+            rights_version,
+            counted_in_flight: 0,
             session: None,
             input: Input::default(),
             input_end: None,
@@ -196,7 +217,7 @@ impl Connection {
             input_end: Some(InputEnd::Lost),
             is_ending: true,
             is_lost: true,
-            ..Self::new(hangup, journal)
+            ..Self::new(hangup, journal, Known::default())
         }
     }
 
@@ -213,6 +234,34 @@ impl Connection {
     /// Returns the number of requests in progress.
     pub(super) fn in_flight(&self) -> usize {
         self.session.as_ref().map_or(0, Session::in_flight)
+    }
+
+    /// Returns the number of requests in progress that do not wait.
+    fn in_flight_at_once(&self) -> u64 {
+        self.in_flight().saturating_sub(self.waits.len()) as u64
+    }
+
+    /// Returns the number of requests in progress that are not counted for the tenant yet.
+    pub(super) fn uncounted(&self) -> u64 {
+        self.in_flight_at_once().saturating_sub(self.counted_in_flight)
+    }
+
+    /// Counts the requests in progress for the tenant, if there is one.
+    pub(super) fn count_in_flight(&mut self) {
+        if let Some(tenant) = &self.rights.tenant {
+            let now = self.in_flight_at_once();
+            tenant.usage.set_in_flight(self.counted_in_flight, now);
+            self.counted_in_flight = now;
+        }
+    }
+
+    /// Replaces what the peer may do.
+    pub(super) fn set_rights(&mut self, rights: Arc<Rights>, version: u64) {
+        if let Some(tenant) = &self.rights.tenant {
+            tenant.usage.set_in_flight(std::mem::take(&mut self.counted_in_flight), 0);
+        }
+        (self.rights, self.rights_version) = (rights, version);
+        self.count_in_flight();
     }
 
     /// Answers `sequence` with `body`. Keeps the reply until it is acknowledged, unless the request is

@@ -13,8 +13,8 @@ use crate::protocol::{
     Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, Fault, Hello, HelloReply, Kind, Reason, SessionToken,
     VERSION_MAX, VERSION_MIN,
 };
-use crate::session::Session;
 use crate::session::shared::{Claim, Resumed};
+use crate::session::{Session, is_of_tenant};
 
 /// Time that a peer has from its handshake to the end of its hello.
 pub const HELLO_PATIENCE: Duration = Duration::from_secs(10);
@@ -68,14 +68,22 @@ impl ConnectionService {
 
     /// Opens or resumes the session, or waits until another connection has let it go.
     fn greet(&mut self, key: ConnectionKey, greeting: Greeting, now: Time) {
+        if let Err(fault) = self.connections[key].rights.check_kind(Kind::Hello) {
+            self.note_denied(key, Kind::Hello, &fault);
+            return self.refuse_hello(key, fault);
+        }
         let hangup = &self.connections[key].hangup;
         let sessions = &self.shared.sessions;
         let sessions_left = sessions.sessions_left();
         let resumed = match greeting.resume {
             None => {
-                let session = sessions.open(hangup);
+                let session = sessions.open(self.connections[key].rights.tenant_id(), hangup);
                 self.changes.push(SessionChange::Opened(session.id(), session.token()));
                 Resumed::Session(session)
+            }
+            // Whoever acts for another tenant does not learn that the session exists.
+            Some((_, token)) if !is_of_tenant(&token, self.connections[key].rights.tenant_id()) => {
+                Resumed::Unknown
             }
             Some((id, token)) => {
                 sessions.resume(&Claim { id, token, connection: hangup, waker: &self.waker })

@@ -146,7 +146,7 @@ pub(super) fn into_reply(placed: Result<Box<Placement>, BundleRejection>, catalo
 
 #[cfg(test)]
 mod tests {
-    use wharf_core::ids::Incarnation;
+    use wharf_core::ids::{Incarnation, TenantId};
 
     use super::*;
 
@@ -156,6 +156,7 @@ mod tests {
             incarnation: Incarnation(1),
             partition: PartitionId(partition),
             sequence,
+            tenant: TenantId::OPERATOR,
         };
         // Even partitions belong to shard 0, odd ones to shard 1, and the last one to none.
         let shard_of = |partition: PartitionId| (partition.0 < 9).then_some(ShardId(partition.0 % 2));

@@ -1,5 +1,6 @@
 //! Who is told of replies.
 
+use crate::access::Denied;
 use crate::protocol::{Kind, ReasonCode};
 
 /// Observes the replies of one I/O thread, on that thread.
@@ -10,6 +11,9 @@ pub trait IoObserver {
 
     /// Called for each part of a batch or of a node command.
     fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
+
+    /// Called for each call that is refused because its peer has no right to it.
+    fn handle_denied(&mut self, _denied: &Denied<'_>) {}
 }
 
 /// An observer that does nothing.

@@ -38,7 +38,8 @@ impl ConnectionService {
     /// Returns what placements of a connection do not say themselves.
     #[must_use]
     pub fn placement_defaults(&self, key: ConnectionKey) -> PlacementDefaults {
-        self.shared.settings.load().placement_defaults(&self.port, self.session_id(key))
+        let session = self.connections[key].session.as_ref();
+        self.shared.settings.load().placement_defaults(&self.port, session)
     }
 
     pub(super) fn handle_place(&mut self, asker: Asker, request: PlaceRequest) {

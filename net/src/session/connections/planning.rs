@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use wharf_core::group::{NoGroup, PlanJob, PlanReply};
+use wharf_core::ids::TenantId;
 use wharf_core::limits::GROUP_BUNDLES_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::router::{PortRequest, WaitEnd};
@@ -17,8 +18,8 @@ use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled, stopped};
 use crate::codec::{decode_body, encode_body};
 use crate::convert::{
-    bundles, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit, removed_group,
-    statement, statement_reply, wait_until,
+    PlacementDefaults, bundles, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit,
+    removed_group, statement, statement_reply, wait_until,
 };
 use crate::limits::WAITING_GROUPS_MAX;
 use crate::protocol::{
@@ -93,29 +94,32 @@ impl ConnectionService {
         }
         match kind {
             Kind::CreateGroup => {
-                let request: CreateGroupRequest = read_body(asked)?;
+                let request: CreateGroupRequest = self.read_scoped(asker, asked)?;
+                let connection = &mut self.connections[asker.connection];
                 connection.expects_group(asker.sequence, asked.weight(), bundle_count(&request));
                 self.handle_create(asker, request);
             }
-            Kind::PlaceInto => self.handle_place_into(asker, read_body(asked)?),
-            Kind::GrowGroup => self.grow_group(asker, read_body(asked)?, None),
+            Kind::PlaceInto => self.handle_place_into(asker, self.read_scoped(asker, asked)?),
+            Kind::GrowGroup => self.grow_group(asker, self.read_scoped(asker, asked)?, None),
             Kind::SubmitStatement => self.handle_statement(asker, read_body(asked)?),
             Kind::ShrinkGroup => {
-                let ShrinkGroupRequest { group, bundles } = read_body(asked)?;
+                let ShrinkGroupRequest { group, bundles } = self.read_scoped(asker, asked)?;
                 self.submit_plan(asker, Parts::Plan(0), PlanJob::ShrinkGroup(group.into(), bundles));
             }
             Kind::RemoveGroup => {
-                let RemoveGroupRequest { group } = read_body(asked)?;
+                let RemoveGroupRequest { group } = self.read_scoped(asker, asked)?;
                 self.submit_plan(asker, Parts::Plan(0), PlanJob::RemoveGroup(group.into()));
             }
             Kind::GroupStatus => {
-                let GroupStatusRequest { group } = read_body(asked)?;
+                let GroupStatusRequest { group } = self.read_scoped(asker, asked)?;
                 self.submit_plan(asker, Parts::Plan(0), PlanJob::GroupStatus(group.into()));
             }
             Kind::ListGroups => {
                 let ListGroupsRequest { after, limit } = read_body(asked)?;
                 let limit = page_limit(limit)?;
-                let job = PlanJob::ListGroups(after.map(Into::into), limit);
+                let tenant =
+                    self.connections[asker.connection].rights.tenant.as_ref().map(|tenant| tenant.limits.id);
+                let job = PlanJob::ListGroups(after.map(Into::into), tenant, limit);
                 self.submit_plan(asker, Parts::Plan(usize::from(limit)), job);
             }
             other => unreachable!("{other:?} is no planner's"),
@@ -159,7 +163,8 @@ impl ConnectionService {
     fn grow_group(&mut self, asker: Asker, request: GrowGroupRequest, resumed: Option<Time>) {
         let wait = may_wait(request.mode, &request, resumed);
         let GrowGroupRequest { group, bundles: wire, mode, deadline } = request;
-        let defaults = self.placement_defaults(asker.connection);
+        let tenant = TenantId(group.tenant);
+        let defaults = PlacementDefaults { tenant, ..self.placement_defaults(asker.connection) };
         let until = wait_until(mode, deadline).map_err(Box::<GroupReply>::from);
         match until.and_then(|until| Ok((bundles(wire, self.port.catalog(), defaults)?, until))) {
             Ok((bundles, until)) => {

@@ -7,7 +7,7 @@ use super::input::{Asked, read_body};
 use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService};
 use crate::codec::FrameRef;
-use crate::protocol::{CancelRequest, Fault, Kind, Reason};
+use crate::protocol::{CancelRequest, Fault, Kind, Reason, RenewRequest};
 use crate::session::Parts;
 use crate::session::registrar::RegistrarRequest as Question;
 use crate::session::shared::Counters;
@@ -42,6 +42,11 @@ impl ConnectionService {
         }
         if let Err(fault) = handled {
             Counters::count(&self.shared.counters.frames_refused);
+            if fault.reason == Reason::Forbidden.into()
+                && let Some(kind) = Kind::from_number(header.kind)
+            {
+                self.note_denied(key, kind, &fault);
+            }
             let change = self.connections[key].reply_fault(header.kind, header.sequence, &fault);
             self.changes.extend(change);
             self.touch(key);
@@ -63,13 +68,20 @@ impl ConnectionService {
         if !done.is_empty() {
             return self.handle_recovered(asker, asked, done);
         }
+        self.authorize(asker)?;
         match kind {
             Kind::Hello => unreachable!("a second hello was refused before"),
-            Kind::Place => self.handle_place(asker, read_body(asked)?),
-            Kind::PlaceBatch => self.handle_place_batch(asker, read_body(asked)?, Parts::new()),
-            Kind::Release => self.handle_release(asker, &read_body(asked)?),
-            Kind::ReleaseBatch => self.handle_release_batch(asker, &read_body(asked)?, Parts::new()),
-            Kind::Renew => return self.handle_renew(asker, &read_body(asked)?),
+            Kind::Place => self.handle_place(asker, self.read_scoped(asker, asked)?),
+            Kind::PlaceBatch => self.handle_place_batch(asker, self.read_scoped(asker, asked)?, Parts::new()),
+            Kind::Release => self.handle_release(asker, &self.read_scoped(asker, asked)?),
+            Kind::ReleaseBatch => {
+                self.handle_release_batch(asker, &self.read_scoped(asker, asked)?, Parts::new())
+            }
+            Kind::Renew => {
+                let request: RenewRequest = self.read_scoped(asker, asked)?;
+                self.check_session(asker.connection, request.session)?;
+                return self.handle_renew(asker, &request);
+            }
             Kind::CancelWait => {
                 let request: CancelRequest = read_body(asked)?;
                 self.cancel_wait(asker, request.sequence);
@@ -90,7 +102,9 @@ impl ConnectionService {
             Kind::RemoveNodes => self.ask_registrar(asker, Question::Remove(read_body(asked)?)),
             Kind::ListNodes => self.ask_registrar(asker, Question::List(read_body(asked)?)),
             Kind::Status => self.ask_registrar(asker, Question::Status(read_body(asked)?)),
-            Kind::Report => self.ask_registrar(asker, Question::Report(Box::new(read_body(asked)?))),
+            Kind::Report => {
+                self.ask_registrar(asker, Question::Report(Box::new(self.read_scoped(asker, asked)?)))
+            }
             Kind::Heartbeat => self.ask_registrar(asker, Question::Heartbeat(read_body(asked)?)),
             Kind::Adopt => self.ask_registrar(asker, Question::Adopt(read_body(asked)?)),
             Kind::SetResources => self.ask_registrar(asker, Question::SetResources(read_body(asked)?)),

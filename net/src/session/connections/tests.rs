@@ -67,12 +67,13 @@ impl Bed {
         };
         let registration = engine.registrar.register(spec).unwrap();
         let command = engine.registrar.join_command(registration.clone());
-        let (port, other) = (engine.ports.pop().unwrap(), engine.ports.pop().unwrap());
+        let port = engine.ports.pop().unwrap();
+        let other = engine.ports.pop().unwrap();
         let make_token = Box::new(|| [1; 16]);
         let shared = SessionShared::new([7; 16], engine.incarnation, Settings::default(), make_token);
         let waker = Waker::noop().clone();
         let mut service = ConnectionService::new(port, Arc::new(shared), Box::new(Unobserved), waker);
-        let key = service.open(Arc::new(NoHangup));
+        let key = service.open(Arc::new(NoHangup), Peer::default());
         let runner = engine.runners.pop().unwrap();
         let clock = ManualClock(Cell::new(engine.now.0));
         let mut bed = Self { service, runner, clock, other, key, sequence: 0 };

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{self, ShardRunner};
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, TenantId};
 use wharf_core::journal::{Changes, JournalFeed, Unit};
 use wharf_core::link::Clock;
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
@@ -13,12 +13,13 @@ use wharf_core::planner::PlannerRunner;
 use wharf_core::resource::{Amount, Demand, GpuAssignment};
 use wharf_core::state::{AllocationRecord, NodeRecord, SessionChange, SessionRecord, StoreState};
 use wharf_core::time::Time;
+use wharf_net::access::Peer;
 use wharf_net::codec::{Extension, decode_body, decode_frame, encode_body};
 use wharf_net::protocol::{
     Acknowledged, BundleTemplate, CancelRequest, CreateGroupRequest, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX,
     Hello, HelloReply, Kind, MODE_WAIT_UNTIL, PlaceRequest, Resume,
 };
-use wharf_net::session::connections::{ConnectionKey, ConnectionService, Unobserved};
+use wharf_net::session::connections::{ConnectionKey, ConnectionService, InputEnd, Unobserved};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
 use super::{Frame, ask, extended, header, request};
@@ -87,7 +88,8 @@ impl Bed {
         };
         let registration = NodeRegistration { id: node, ordinal: Ordinal(1), partition, spec, agent: None };
         let unhealthy = Vec::new();
-        let id = AllocationId { incarnation: Incarnation(1), partition, sequence: 1 };
+        let id =
+            AllocationId { incarnation: Incarnation(1), partition, sequence: 1, tenant: TenantId::OPERATOR };
         let mut state = StoreState::create(1);
         state.incarnation = Incarnation(1);
         state.registrar.next_node = 2;
@@ -125,7 +127,18 @@ impl Bed {
 
     /// Connects, and says hello. An exact client acknowledges waits individually. Returns the first reply.
     pub fn greet(&mut self, is_exact: bool, resume: Option<Resume>) -> (ConnectionKey, Frame) {
-        let key = self.service.open(Arc::new(NoHangup));
+        self.greet_as(&[], is_exact, resume)
+    }
+
+    /// Connects a client with these names in its certificate, and says hello. Returns the first reply.
+    pub fn greet_as(
+        &mut self,
+        names: &[&str],
+        is_exact: bool,
+        resume: Option<Resume>,
+    ) -> (ConnectionKey, Frame) {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        let key = self.service.open(Arc::new(NoHangup), Peer { names, address: "bed".to_owned() });
         let mut none = Vec::new();
         encode_body(&Acknowledged::default(), &mut none);
         let exactly = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &none };
@@ -156,6 +169,13 @@ impl Bed {
         let mode = MODE_WAIT_UNTIL;
         let group = CreateGroupRequest { bundles, mode, deadline, ..CreateGroupRequest::default() };
         self.service.receive(key, &request(Kind::CreateGroup, WAIT, &group), self.now);
+    }
+
+    /// Loses a connection that has nothing in progress, or whose requests are answered without it.
+    pub fn lose(&mut self, key: ConnectionKey) {
+        self.service.end_input(key, InputEnd::Lost, self.now);
+        self.write();
+        self.service.close(key, false, self.now);
     }
 
     pub fn cancel(&mut self, key: ConnectionKey, sequence: u64) {

@@ -30,13 +30,14 @@ use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
+use wharf_net::access::AccessSettings;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_net::protocol::{ListRequest, NodeStatus, StatusReply, StatusRequest};
 use wharf_net::server::{
     IoThread, RegistrarHandle, RegistrarTask, ServerShared, Settings, Unobserved, port_owner, run_io_thread,
     run_registrar,
 };
-use wharf_net::tls::ServerCertificate;
+use wharf_net::tls::{ClientCertificate, ClientTrust, ServerCertificate};
 
 /// The name in the certificate.
 pub const SERVER_NAME: &str = "localhost";
@@ -67,6 +68,36 @@ impl Clock for TestClock {
 }
 
 /// Creates a self-signed certificate and its key.
+/// An authority that signs certificates of clients.
+pub struct ClientAuthority(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
+
+impl ClientAuthority {
+    pub fn new() -> Self {
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        Self(rcgen::CertifiedIssuer::self_signed(params, key).expect("an authority"))
+    }
+
+    fn certificate(&self) -> CertificateDer<'static> {
+        self.0.der().clone()
+    }
+
+    /// Makes a certificate of a client, with this common name and these URIs.
+    pub fn client(&self, name: &str, uris: &[&str]) -> ClientCertificate {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let uri = |uri: &&str| rcgen::SanType::URI((*uri).try_into().expect("plain text"));
+        params.subject_alt_names = uris.iter().map(uri).collect();
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let signed = params.signed_by(&key, &self.0).expect("it is signed");
+        ClientCertificate {
+            chain: vec![signed.der().clone()],
+            key: PrivateKeyDer::Pkcs8(key.serialize_der().into()),
+        }
+    }
+}
+
 pub fn certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     let made = rcgen::generate_simple_self_signed([SERVER_NAME.to_owned()]).expect("the name is a name");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
@@ -189,6 +220,27 @@ impl TestServer {
     }
 
     fn start_over(state: StoreState, shards: u16, planners: u16, settings: Settings, gate: &Gate) -> Self {
+        Self::start_with_clients(state, (shards, planners), settings, gate, None)
+    }
+
+    /// Starts a server with planners, whose clients show certificates of this authority.
+    pub fn start_secured(access: &AccessSettings, clients: &ClientAuthority) -> Self {
+        let clients = ClientTrust::new(&[clients.certificate()], Vec::new()).expect("it is an authority");
+        let state = StoreState::default();
+        let server =
+            Self::start_with_clients(state, (2, 1), Settings::default(), &Gate::open(), Some(clients));
+        server.shared.sessions.set_access(access);
+        server
+    }
+
+    fn start_with_clients(
+        state: StoreState,
+        threads: (u16, u16),
+        settings: Settings,
+        gate: &Gate,
+        clients: Option<Arc<ClientTrust>>,
+    ) -> Self {
+        let (shards, planners) = threads;
         let clock = TestClock(Instant::now(), Arc::default());
         let passed = Arc::clone(&clock.1);
         let (io_wake, io_waker) = port_owner();
@@ -247,6 +299,7 @@ impl TestServer {
                 port: io_port,
                 wake: io_wake,
                 certificate: server_certificate,
+                clients,
                 shared: io_shared,
                 registrar: handle,
                 shutdown: stopping,
@@ -279,6 +332,7 @@ impl TestServer {
             server: self.address,
             server_name: SERVER_NAME.to_owned(),
             roots: vec![self.certificate.clone()],
+            certificate: None,
             name: "test".to_owned(),
             retry_for,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::group::{GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::ids::{
-    AllocationId, BundleId, GroupId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, SessionId,
+    AllocationId, BundleId, GroupId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, SessionId, TenantId,
 };
 use wharf_core::index::PolicyState;
 use wharf_core::node::{
@@ -59,7 +59,12 @@ fn allocation(
     node: u64,
     change: impl FnOnce(&mut AllocationRecord),
 ) -> AllocationRecord {
-    let id = AllocationId { incarnation: Incarnation(1), partition: PartitionId(partition), sequence };
+    let id = AllocationId {
+        incarnation: Incarnation(1),
+        partition: PartitionId(partition),
+        sequence,
+        tenant: TenantId::OPERATOR,
+    };
     let demand = Demand { cpu: "0.25".parse().unwrap(), ..Demand::default() };
     let gpus = GpuAssignment::NONE;
     let mut allocation =
@@ -155,8 +160,16 @@ fn rich() -> StoreState {
         ReservationRecord { node: NodeId(3), owner, left: left.clone(), until },
         ReservationRecord { node: NodeId(5), owner, left, until: None },
     ];
-    let bundle = |index| BundleId { group: GroupId { incarnation: Incarnation(1), number: 5 }, index };
-    let own = |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(1), sequence };
+    let bundle = |index| BundleId {
+        group: GroupId { incarnation: Incarnation(1), number: 5, tenant: TenantId::OPERATOR },
+        index,
+    };
+    let own = |sequence| AllocationId {
+        incarnation: Incarnation(1),
+        partition: PartitionId(1),
+        sequence,
+        tenant: TenantId::OPERATOR,
+    };
     // The claim with the higher id is served first.
     state.partitions[1].claims = [(6, Some(bundle(0))), (5, None)]
         .map(|(sequence, bundle)| {
@@ -230,10 +243,14 @@ fn group() -> GroupRecord {
         owner: OwnerId::new(7),
         ..PlacementRequest::new(without_gpu, Policy::BestFit)
     });
-    let id = GroupId { incarnation: Incarnation(1), number: 5 };
+    let id = GroupId { incarnation: Incarnation(1), number: 5, tenant: TenantId::OPERATOR };
     let next_index = 4;
-    let sequence =
-        |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(1), sequence };
+    let sequence = |sequence| AllocationId {
+        incarnation: Incarnation(1),
+        partition: PartitionId(1),
+        sequence,
+        tenant: TenantId::OPERATOR,
+    };
     let bundle = |index, request: &Arc<PlacementRequest>, place, lost| GroupBundleRecord {
         index,
         request: Arc::clone(request),

@@ -207,7 +207,7 @@ async fn remove(world: &World, client: &Client) -> Result<(), ClientError> {
     };
     let Some((incarnation, number)) = chosen else { return place_one_node(world, client).await };
     let token = world.ask(Asked::Remove { group: (incarnation, number) });
-    let reply = client.remove_group(WireGroup { incarnation, number }).await?;
+    let reply = client.remove_group(WireGroup { incarnation, number, tenant: 0 }).await?;
     assert!(reply.reason.is_done(), "group {incarnation}/{number} is lost: {reply:?}");
     world.answer(token);
     world.oracle.borrow_mut().groups.remove(&(incarnation, number));
@@ -230,7 +230,7 @@ async fn grow(world: &World, client: &Client) -> Result<(), ClientError> {
     let Some((incarnation, number)) = chosen else { return create(world, client).await };
     let memory: Vec<i64> = (0..1 + world.below(2)).map(|_| world.memory()).collect();
     let request = GrowGroupRequest {
-        group: WireGroup { incarnation, number },
+        group: WireGroup { incarnation, number, tenant: 0 },
         bundles: memory.iter().map(template).collect(),
         ..GrowGroupRequest::default()
     };

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::ids::AllocationId;
+use wharf_core::ids::{AllocationId, TenantId};
 use wharf_net::protocol::{NODE_DRAINING, WireGroup};
 
 use super::reader::{Seen, SeenGroup, SeenNode};
@@ -357,6 +357,7 @@ fn the_oracle_finds_what_is_lost_and_what_is_doubled() {
         incarnation: wharf_core::ids::Incarnation(1),
         partition: wharf_core::ids::PartitionId(0),
         sequence,
+        tenant: TenantId::OPERATOR,
     };
     let seen = |allocations, memory| Seen {
         nodes: vec![SeenNode { id: 1, name: "a".to_owned(), state: 1, allocations, memory }],
@@ -423,6 +424,7 @@ fn the_oracle_finds_half_statements_and_half_growth() {
         incarnation: wharf_core::ids::Incarnation(1),
         partition: wharf_core::ids::PartitionId(0),
         sequence,
+        tenant: TenantId::OPERATOR,
     };
     let key = (1, 1);
     let grown = |count: u64| {

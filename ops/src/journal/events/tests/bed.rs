@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
 use wharf_core::group::{GroupSpec, Strategy};
-use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, StatementId};
+use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, StatementId, TenantId};
 use wharf_core::journal::{Changes, Unit};
 use wharf_core::link::{Clock, Doorbell};
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Taints};
@@ -205,7 +205,7 @@ impl Service {
     /// Records a group, as a planner does. With `is_there`, its place is one that a shard recorded.
     fn record_group(&mut self, place: Option<(NodeId, AllocationId)>, number: u64) {
         let request = Arc::new(PlacementRequest::new(cores(1, 0), Policy::FirstFit));
-        let id = GroupId { incarnation: self.engine.incarnation, number };
+        let id = GroupId { incarnation: self.engine.incarnation, number, tenant: TenantId::OPERATOR };
         let place = place.map(|(node, allocation)| (node, allocation, GpuAssignment::NONE));
         let bundle = GroupBundleRecord { index: 0, request: Arc::clone(&request), place, lost: None };
         let spec = Arc::new(GroupSpec::new(vec![request], Strategy::Spread));
@@ -252,7 +252,14 @@ impl Service {
                 let custom = node.spec.custom.clone();
                 let demand = Demand { custom, ..cores(3, 1) };
                 let external_id = (rng.below(2) == 0).then(|| format!("pod-{number}").into());
-                let adoption = Adoption { node: node.id, demand, gpus: None, units: Vec::new(), external_id };
+                let adoption = Adoption {
+                    node: node.id,
+                    demand,
+                    gpus: None,
+                    units: Vec::new(),
+                    external_id,
+                    tenant: TenantId::OPERATOR,
+                };
                 self.command(&node, Command::Adopt(Box::new(adoption)));
             }
             6 => {
@@ -297,19 +304,32 @@ impl Service {
         rng: &mut Rng,
         number: u64,
     ) {
-        let group = GroupId { incarnation: self.engine.incarnation, number };
+        let group = GroupId { incarnation: self.engine.incarnation, number, tenant: TenantId::OPERATOR };
         let bundle = Some(BundleId { group, index: 0 });
         let known = self.nodes.iter().find(|known| live.is_some_and(|(_, of)| of == known.id)).cloned();
         match (rng.below(3), live, known) {
             (0, Some((allocation, _)), Some(on)) => {
                 let evict = Evict { allocation, expected: None, grace_ns: rng.below(60) };
-                let pipeline = Pipeline { node: on.id, expected: None, demand: cores(1, 0), bundle: None };
+                let pipeline = Pipeline {
+                    node: on.id,
+                    expected: None,
+                    demand: cores(1, 0),
+                    bundle: None,
+                    tenant: TenantId::OPERATOR,
+                };
                 self.apply(&on, vec![Operation::Evict(evict), Operation::Pipeline(pipeline)]);
             }
             _ => {
                 let demand = cores(2, 0);
-                let allocate =
-                    Allocate { node: node.id, expected: None, demand, gpus: None, owner: None, bundle };
+                let allocate = Allocate {
+                    node: node.id,
+                    expected: None,
+                    demand,
+                    gpus: None,
+                    owner: None,
+                    bundle,
+                    tenant: TenantId::OPERATOR,
+                };
                 let before = self.live.len();
                 self.apply(node, vec![Operation::Allocate(allocate)]);
                 match rng.below(4) {
@@ -330,7 +350,12 @@ impl Service {
     }
 
     fn any_id(&self, node: &NodeRegistration) -> AllocationId {
-        AllocationId { incarnation: self.engine.incarnation, partition: node.partition, sequence: 1 }
+        AllocationId {
+            incarnation: self.engine.incarnation,
+            partition: node.partition,
+            sequence: 1,
+            tenant: TenantId::OPERATOR,
+        }
     }
 
     pub(super) fn write(&mut self) {

@@ -8,7 +8,7 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::*;
 
-use crate::harness::golden::hex;
+use crate::harness::golden::{hex, json, read_by_page};
 
 /// Encodes a frame as text: header, then body.
 fn encode<T: Serialize>(kind: Kind, flags: u8, body: &T) -> String {
@@ -44,6 +44,7 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     assert_eq!((frame.header.kind, frame.header.flags, frame.bytes), (kind.number(), flags, bytes.len()));
     let (read, taken) = decode_body::<T>(frame.payload).expect("a body");
     assert_eq!((&read, taken), (body, frame.payload.len()));
+    read_by_page(&format!("frame {} {}", expected.replace(' ', ""), json(body)));
 }
 
 fn name(text: &str) -> Name {

@@ -26,6 +26,7 @@ pub mod durability;
 pub mod engine;
 pub mod figures;
 pub mod groups;
+mod process;
 pub mod recovery;
 pub mod replay;
 mod service;

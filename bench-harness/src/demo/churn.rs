@@ -201,7 +201,7 @@ impl Load<'_> {
                     self.report.placed += 1;
                     self.report.place_latency.saturating_record(nanos);
                     self.live.push((pod, granted.allocation));
-                    self.promise(pod, 1);
+                    self.report.promised.change(&self.trace.pods[pod].demand, 1);
                 }
                 (UnderWay::Place { .. }, Answer::Refused(_)) => {
                     self.report.refused += 1;
@@ -210,21 +210,11 @@ impl Load<'_> {
                 (UnderWay::Release { pod }, Answer::Released) => {
                     self.report.released += 1;
                     self.report.release_latency.saturating_record(nanos);
-                    self.promise(pod, -1);
+                    self.report.promised.change(&self.trace.pods[pod].demand, -1);
                 }
                 (_, _) => return Err(ReplayError::UnknownTag(tag)),
             }
         }
         Ok(())
-    }
-
-    /// Adds a pod's demand to the promised sums (`sign` 1), or subtracts it (`sign` -1).
-    fn promise(&mut self, pod: usize, sign: i128) {
-        let demand = &self.trace.pods[pod].demand;
-        let promised = &mut self.report.promised;
-        promised.allocations = promised.allocations.wrapping_add_signed(sign as i64);
-        promised.cpu += sign * i128::from(demand.cpu.units());
-        promised.memory += sign * i128::from(demand.memory.units());
-        promised.gpu += sign * i128::from(demand.gpu.amount().units());
     }
 }

@@ -135,7 +135,7 @@ impl fmt::Display for Demo {
             churn.elapsed.as_secs_f64()
         )?;
         for (what, histogram) in [("place", &churn.place_latency), ("release", &churn.release_latency)] {
-            let LatencyNs { p50, p99, p999, max } = LatencyNs::of(histogram);
+            let LatencyNs { p50, p99, p999, max, .. } = LatencyNs::of(histogram);
             let micros = |nanos: u64| nanos as f64 / 1000.0;
             writeln!(
                 f,

@@ -31,12 +31,17 @@ pub struct Mode {
     pub durability: Durability,
 }
 
+impl Mode {
+    /// A reply leaves at once.
+    pub const MEMORY: Self = Self { name: "memory", durability: Durability::Memory };
+    /// A reply leaves once it survives the process.
+    pub const OS: Self = Self { name: "os", durability: Durability::Os };
+    /// A reply leaves once it survives a loss of power.
+    pub const SYNC: Self = Self { name: "sync", durability: Durability::Sync };
+}
+
 /// The modes, in the order in which they are measured.
-pub const MODES: [Mode; 3] = [
-    Mode { name: "memory", durability: Durability::Memory },
-    Mode { name: "os", durability: Durability::Os },
-    Mode { name: "sync", durability: Durability::Sync },
-];
+pub const MODES: [Mode; 3] = [Mode::MEMORY, Mode::OS, Mode::SYNC];
 
 /// The requests in flight while the cluster is filled.
 const FILL_IN_FLIGHT: usize = 256;

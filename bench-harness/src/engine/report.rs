@@ -115,6 +115,12 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl Row {
+    /// Returns the nanoseconds of one place plus one release, in batches.
+    #[must_use]
+    pub fn ns_per_op(&self) -> f64 {
+        self.ns_per_op
+    }
+
     /// Creates the row of a measurement, not compared with any target yet.
     #[must_use]
     pub fn new(planned: &Planned, measured: Measured) -> Self {

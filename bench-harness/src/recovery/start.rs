@@ -3,16 +3,14 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use wharf_net::client::{Client, ClientConfig};
 use wharf_net::protocol::{StatusReply, StatusRequest};
 use wharf_ops::daemon::Daemon;
 
+use crate::process::Process;
 use crate::service;
-
-/// The unit of times in `/proc`, on every machine that Linux runs on today.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What a start took, and what it found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,8 +38,8 @@ pub(super) fn start(directory: &Path, shards: u16, seed: u64) -> anyhow::Result<
     let daemon = Daemon::start(service::config(directory, seed, Some(shards)))?;
     let times = daemon.start_times;
     let recovery = daemon.recovery();
-    let cpu_seconds = cpu_seconds()?;
-    let peak_bytes = peak_bytes()?;
+    let cpu_seconds = Process::This.cpu_seconds()?;
+    let peak_bytes = Process::This.peak_bytes()?;
     let begun = Instant::now();
     let status = audit(service::client(&daemon, "recovery"))?;
     let audit_seconds = begun.elapsed().as_secs_f64();
@@ -71,23 +69,4 @@ fn audit(config: ClientConfig) -> anyhow::Result<StatusReply> {
         ensure!(status.books_hash.is_some(), "the books were not checked");
         Ok(status)
     })
-}
-
-/// Returns the processor time of all threads of this process so far.
-fn cpu_seconds() -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").context("Linux says how long a process ran")?;
-    // The name of the program is in parentheses and may have spaces. User and system time are fields 14 and 15.
-    let (_, fields) = stat.rsplit_once(')').context("the name ends")?;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
-    let ticks = ticks.sum::<Result<u64, _>>().context("numbers of ticks")?;
-    Ok(ticks as f64 / TICKS_PER_SECOND)
-}
-
-/// Returns the most memory that this process had so far.
-fn peak_bytes() -> anyhow::Result<u64> {
-    let status =
-        std::fs::read_to_string("/proc/self/status").context("Linux says how much memory a process had")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("it says the peak")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("a number of KiB")?;
-    Ok(kib * 1024)
 }

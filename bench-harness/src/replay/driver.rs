@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use wharf_core::ids::AllocationId;
 use wharf_core::request::Policy;
-use wharf_core::resource::GpuAssignment;
+use wharf_core::resource::{Demand, GpuAssignment};
 use wharf_core::router::Verdict;
 
 use super::{Event, Progress, ReplayError};
@@ -69,6 +69,14 @@ pub struct Promised {
 }
 
 impl Promised {
+    /// Adds what was granted (`sign` 1), or takes away what was released (`sign` -1).
+    pub(crate) fn change(&mut self, demand: &Demand, sign: i128) {
+        self.allocations = self.allocations.checked_add_signed(sign as i64).expect("released once");
+        self.cpu += sign * i128::from(demand.cpu.units());
+        self.memory += sign * i128::from(demand.memory.units());
+        self.gpu += sign * i128::from(demand.gpu.amount().units());
+    }
+
     fn peak(self, other: Self) -> Self {
         Self {
             allocations: self.allocations.max(other.allocations),
@@ -250,13 +258,8 @@ impl<T: Target> Driver<'_, T> {
     }
 
     fn promise(&mut self, pod: usize, sign: i128) {
-        let demand = &self.trace.pods[pod].demand;
-        let promised = &mut self.promised;
-        promised.allocations = promised.allocations.checked_add_signed(sign as i64).expect("released once");
-        promised.cpu += sign * i128::from(demand.cpu.units());
-        promised.memory += sign * i128::from(demand.memory.units());
-        promised.gpu += sign * i128::from(demand.gpu.amount().units());
-        self.peak = self.peak.peak(*promised);
+        self.promised.change(&self.trace.pods[pod].demand, sign);
+        self.peak = self.peak.peak(self.promised);
     }
 }
 

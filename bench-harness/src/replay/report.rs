@@ -31,6 +31,8 @@ pub struct LatencyNs {
     pub p99: u64,
     /// The 99.9th percentile.
     pub p999: u64,
+    /// The 99.99th percentile.
+    pub p9999: u64,
     /// The maximum.
     pub max: u64,
 }
@@ -129,6 +131,7 @@ impl LatencyNs {
             p50: histogram.value_at_quantile(0.5),
             p99: histogram.value_at_quantile(0.99),
             p999: histogram.value_at_quantile(0.999),
+            p9999: histogram.value_at_quantile(0.9999),
             max: histogram.max(),
         }
     }
@@ -281,7 +284,7 @@ impl fmt::Display for Report {
             }
         }
         write!(f, "\nrate         {:>12.0} /s over {:.3} s", self.placements_per_second, self.seconds)?;
-        let LatencyNs { p50, p99, p999, max } = self.latency_ns;
+        let LatencyNs { p50, p99, p999, max, .. } = self.latency_ns;
         write!(
             f,
             "\nlatency      {:>12.1} µs p50, {:.1} p99, {:.1} p99.9, {:.1} max",

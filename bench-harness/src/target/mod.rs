@@ -17,7 +17,7 @@ mod fragmentation;
 pub use fragmentation::{FragmentationScan, NodeState, Price};
 mod remote;
 pub use remote::RemoteTarget;
-pub(crate) use remote::place_request;
+pub(crate) use remote::{audited_books, place_request};
 
 use wharf_core::ids::AllocationId;
 use wharf_core::node::NodeSpec;

@@ -182,6 +182,28 @@ pub(crate) fn place_request(request: &PlacementRequest) -> PlaceRequest {
     }
 }
 
+/// Returns the sums of a status that audited the books.
+pub(crate) fn audited_books(status: &StatusReply) -> Result<Books, TargetError> {
+    if status.books_hash.is_none() {
+        return Err(TargetError::Rejected("an audit was answered without its hash".to_owned()));
+    }
+    let mut books = Books::default();
+    for shard in &status.shards {
+        books.nodes += shard.nodes();
+        books.allocations += shard.allocations;
+    }
+    for resource in &status.resources {
+        let sum = BookSum { capacity: resource.total, allocated: resource.allocated };
+        match resource.name.as_str() {
+            "cpu" => books.cpu = sum,
+            "memory" => books.memory = sum,
+            "gpu" => books.gpu = sum,
+            _ => {}
+        }
+    }
+    Ok(books)
+}
+
 impl Target for RemoteTarget {
     fn transport(&self) -> &'static str {
         "quic"
@@ -247,24 +269,7 @@ impl Target for RemoteTarget {
 
     fn audit(&mut self) -> Result<Books, TargetError> {
         let status = self.status(true)?;
-        if status.books_hash.is_none() {
-            return Err(TargetError::Rejected("an audit was answered without its hash".to_owned()));
-        }
-        let mut books = Books::default();
-        for shard in &status.shards {
-            books.nodes += shard.nodes();
-            books.allocations += shard.allocations;
-        }
-        for resource in &status.resources {
-            let sum = BookSum { capacity: resource.total, allocated: resource.allocated };
-            match resource.name.as_str() {
-                "cpu" => books.cpu = sum,
-                "memory" => books.memory = sum,
-                "gpu" => books.gpu = sum,
-                _ => {}
-            }
-        }
-        Ok(books)
+        audited_books(&status)
     }
 }
 

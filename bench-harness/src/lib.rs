@@ -11,6 +11,7 @@
 //! | [`durability`] | what it costs that a reply survives a crash |
 //! | [`recovery`] | how long a start takes after the service was killed |
 //! | [`engine`] | one step of a shard, compared with a floor and a linear scan: speed, visits, memory |
+//! | [`rpc`] | requests over QUIC, next to a bare QUIC echo |
 //! | [`figures`] | the tables of `docs/benchmarks.md`, generated from measurements |
 //! | [`groups`] | gangs created and removed over QUIC |
 //! | [`views`] | the cost of publishing views, and of their readers |
@@ -29,6 +30,7 @@ pub mod groups;
 mod process;
 pub mod recovery;
 pub mod replay;
+pub mod rpc;
 mod service;
 pub mod target;
 pub mod trace;

@@ -10,6 +10,7 @@ mod groups;
 mod of_service;
 mod recovery;
 mod replay;
+mod rpc;
 mod verify;
 mod views;
 
@@ -51,6 +52,8 @@ enum Command {
     Durability(durability::DurabilityArgs),
     /// Measure how long a start takes after the service was killed, by the size of the store.
     Recovery(recovery::RecoveryArgs),
+    /// Measure requests over QUIC next to a bare QUIC echo: closed and open loops, latency, processor time.
+    Rpc(Box<rpc::RpcArgs>),
     /// Run the measurements and write the tables of docs/benchmarks.md with commit, machine and date.
     Figures(figures::FiguresArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
@@ -74,6 +77,7 @@ impl Cli {
             Command::Groups(args) => args.run(),
             Command::Durability(args) => args.run(),
             Command::Recovery(args) => args.run(),
+            Command::Rpc(args) => args.run(),
             Command::Figures(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),

@@ -1,0 +1,338 @@
+//! `wharf-bench rpc`: requests to the service over QUIC, next to a bare QUIC echo.
+//!
+//! The service, the echo and the load are one process each. The service holds a cluster that is 85 % full, and is driven
+//! through the client library, as users drive it:
+//!
+//! - *closed loop*: a fixed number of frames in flight per connection;
+//! - *open loop*: requests at a set rate, whose latency counts from when they were due;
+//! - *mixed*: a closed loop with groups and updates of nodes among places and releases.
+//!
+//! Each row alternates between service and echo, with the same connections, window and frame sizes, so that other work on
+//! the machine affects both. After each row the books are audited.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `plan` | the rows |
+//! | `work`, `drive` | what is asked of the service, and by whom |
+//! | `arrivals` | the times of an open loop |
+//! | `floor` | the echo |
+//! | `recorder` | what is measured |
+//! | `peer` | the processes of service and echo |
+//! | `row`, `html` | the results |
+
+mod arrivals;
+mod drive;
+mod floor;
+mod html;
+mod peer;
+mod plan;
+mod recorder;
+mod row;
+mod work;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::task::LocalSet;
+use wharf_core::link::lock;
+use wharf_core::request::Policy;
+use wharf_net::client::{Client, ClientConfig};
+
+use crate::engine::rows::Selection;
+use crate::engine::scenario::Kind;
+use crate::engine::shapes::Shapes;
+use crate::engine::{Budget, measure_all};
+use drive::{Driver, ServiceLoad, connect};
+use floor::{EchoClient, EchoLoad, FrameSizes};
+use peer::Peer;
+use recorder::{Segment, Times};
+use row::Measured;
+use work::{Mix, work_of};
+
+pub use arrivals::Arrivals;
+pub use html::write_report;
+pub use peer::{Serve, serve_here};
+pub use plan::{Callers, Load, ROWS, Rate, RowPlan, Target};
+pub use row::{CurvePoint, Heading, RpcRow};
+
+/// From this number of connections on, their memory is measured.
+const IDLE_CONNECTIONS_MIN: usize = 32;
+/// Connections besides those of a load.
+const OTHER_CONNECTIONS: u32 = 16;
+
+/// The measurements.
+#[derive(Clone, Debug)]
+pub struct RpcOptions {
+    /// The rows.
+    pub rows: Vec<RowPlan>,
+    /// The numbers of shards. All rows are measured with each.
+    pub shards: Vec<u16>,
+    /// The number of nodes.
+    pub nodes: u32,
+    /// The policy of all places.
+    pub policy: Policy,
+    /// The time for which each of service and echo is measured per row.
+    pub seconds: Duration,
+    /// The time before each measurement.
+    pub warm_up: Duration,
+    /// The number of turns of echo and service that a row consists of.
+    pub rounds: u32,
+    /// The requests of a burst.
+    pub burst: u32,
+    /// The seed of nodes, requests and arrivals.
+    pub seed: u64,
+    /// The shapes of requests.
+    pub shapes: Shapes,
+    /// The directory under which data directories are made.
+    pub directory: PathBuf,
+}
+
+/// Measures all rows. `each` is called with every finished row.
+///
+/// # Errors
+/// When a process cannot start, an answer is wrong, or the books are not what was promised.
+pub fn run(options: &RpcOptions, each: impl FnMut(&RpcRow)) -> anyhow::Result<Vec<RpcRow>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let echo = Peer::start(&Serve::Echo)?;
+    let certificate = echo.certificates.first().context("the echo has a certificate")?.clone();
+    let mut run = Run {
+        options,
+        echo: EchoClient::new(echo.address, certificate, echo.process())?,
+        rows: Vec::new(),
+        each,
+    };
+    let measured = LocalSet::new().block_on(&runtime, run.measure_all());
+    let rows = run.rows;
+    measured?;
+    echo.stop()?;
+    Ok(rows.into_iter().map(|(_, row)| row).collect())
+}
+
+struct Run<'a, F> {
+    options: &'a RpcOptions,
+    echo: EchoClient,
+    rows: Vec<(RowPlan, RpcRow)>,
+    each: F,
+}
+
+/// A running service with a full cluster.
+struct Service {
+    peer: Peer,
+    config: ClientConfig,
+    /// A connection for what is not measured.
+    client: Client,
+    driver: Driver,
+    shards: u16,
+    /// The best rate of a closed loop with one connection and one request per frame.
+    closed_per_second: f64,
+}
+
+impl<F: FnMut(&RpcRow)> Run<'_, F> {
+    async fn measure_all(&mut self) -> anyhow::Result<()> {
+        for &shards in &self.options.shards {
+            for mode in crate::durability::MODES {
+                let of_mode = |row: &&RowPlan| row.mode == mode;
+                let plans: Vec<RowPlan> = self.options.rows.iter().filter(of_mode).copied().collect();
+                if plans.is_empty() {
+                    continue;
+                }
+                let directory = tempfile::tempdir_in(&self.options.directory)
+                    .context("a temporary directory for the service's data cannot be made")?;
+                let serve = Serve::Service {
+                    directory: directory.path().to_owned(),
+                    shards,
+                    mode: mode.name.to_owned(),
+                    connections: plans.iter().map(|plan| plan.connections as u32).max().unwrap_or(0)
+                        + OTHER_CONNECTIONS,
+                    seed: self.options.seed,
+                };
+                let mut service = self.start(&serve, shards).await?;
+                for plan in plans {
+                    self.measure(&mut service, plan).await?;
+                }
+                service.stop().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn start(&self, serve: &Serve, shards: u16) -> anyhow::Result<Service> {
+        let &RpcOptions { nodes, policy, seed, .. } = self.options;
+        let scenario = Kind::Steady.scenario(nodes, policy, &self.options.shapes, seed);
+        let (bodies, mut work) = work_of(&scenario, seed);
+        let peer = Peer::start(serve)?;
+        let config = ClientConfig {
+            server: peer.address,
+            server_name: "localhost".to_owned(),
+            roots: peer.certificates.clone(),
+            name: "wharf-bench rpc".to_owned(),
+            retry_for: Duration::ZERO,
+        };
+        let client = Client::connect(config.clone()).await?;
+        work.fill(&bodies, &client).await?;
+        let driver = Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)) };
+        Ok(Service { peer, config, client, driver, shards, closed_per_second: 0.0 })
+    }
+
+    async fn measure(&mut self, service: &mut Service, plan: RowPlan) -> anyhow::Result<()> {
+        let mix = if plan.load == Load::Mixed { Mix::Mixed } else { Mix::Pairs(plan.batch) };
+        let sizes = service.driver.probe(&service.client, mix).await?;
+        let times = Times {
+            warm_up: self.options.warm_up,
+            measured: self.options.seconds / self.options.rounds.max(1),
+        };
+        let offered_per_second = match plan.load {
+            Load::Open { rate, .. } => Some(self.rate(service, rate, times).await?),
+            Load::Closed | Load::Mixed => None,
+        };
+        lock(&service.driver.work).refused = 0;
+        let mut turn = Turn { plan, mix, sizes, times, offered_per_second, seed: self.options.seed };
+        let mut floor = Segment::empty();
+        let mut own = Segment::empty();
+        let mut bytes_per_idle_connection = None;
+        for round in 0..self.options.rounds.max(1) {
+            turn.seed = self.options.seed.wrapping_add(u64::from(round));
+            floor.add(&self.echo.drive(&turn.echo_load(self.options.burst)).await?);
+            let before = service.peer.process().resident_bytes()?;
+            let clients = connect(&service.config, plan.connections).await?;
+            if round == 0 && plan.connections >= IDLE_CONNECTIONS_MIN {
+                let grown = service.peer.process().resident_bytes()?.saturating_sub(before);
+                bytes_per_idle_connection = Some(grown / plan.connections as u64);
+            }
+            let load = turn.service_load(self.options.burst);
+            own.add(&service.driver.drive(&clients, &load, service.peer.process()).await?);
+            for client in clients {
+                client.close().await;
+            }
+        }
+        service.audit().await.with_context(|| format!("after the row `{}`", plan.name))?;
+        let measured = service.measured(turn, own, floor, self.options);
+        let measured = Measured {
+            bytes_per_idle_connection,
+            served_step_per_second: (plan.batch > 1).then(|| self.served_step()).transpose()?,
+            ..measured
+        };
+        let row = RpcRow::new(measured, &self.rows);
+        if plan.load == Load::Closed && plan.batch == 1 && plan.connections == 1 {
+            service.closed_per_second = service.closed_per_second.max(row.requests_per_second);
+        }
+        (self.each)(&row);
+        self.rows.push((plan, row));
+        Ok(())
+    }
+
+    /// Returns the rate of an open loop. If no closed loop was measured, one is.
+    async fn rate(&self, service: &mut Service, rate: Rate, times: Times) -> anyhow::Result<f64> {
+        match rate {
+            Rate::PerSecond(per_second) => Ok(per_second),
+            Rate::PercentOfClosed(percent) => {
+                if service.closed_per_second == 0.0 {
+                    let clients = connect(&service.config, 1).await?;
+                    let load = ServiceLoad {
+                        in_flight: wharf_net::protocol::IN_FLIGHT_DEFAULT as usize,
+                        mix: Mix::Pairs(1),
+                        callers: Callers::Lockstep,
+                        schedule: None,
+                        times,
+                    };
+                    let closed = service.driver.drive(&clients, &load, service.peer.process()).await?;
+                    service.closed_per_second = crate::replay::rate(closed.requests, closed.elapsed);
+                }
+                Ok(service.closed_per_second * percent / 100.0)
+            }
+        }
+    }
+
+    /// Returns the requests per second of the row `served-step` of `wharf-bench engine`.
+    fn served_step(&self) -> anyhow::Result<f64> {
+        let &RpcOptions { nodes, policy, seed, seconds, .. } = self.options;
+        let selection =
+            Selection { rows: vec!["served-step".to_owned()], nodes: vec![nodes], policy: Some(policy) };
+        let plan = selection.plan().map_err(anyhow::Error::msg)?;
+        let rows = measure_all(&plan, &self.options.shapes, Budget::Time(seconds / 4), seed, |_| {});
+        let row = rows.first().context("the row was measured")?;
+        // An operation is a place and a release.
+        Ok(2e9 / row.ns_per_op())
+    }
+}
+
+/// What both sides of one turn have in common.
+struct Turn {
+    plan: RowPlan,
+    mix: Mix,
+    sizes: FrameSizes,
+    times: Times,
+    offered_per_second: Option<f64>,
+    seed: u64,
+}
+
+impl Turn {
+    fn schedule(&self, burst: u32) -> Option<arrivals::Schedule> {
+        let Load::Open { arrivals, .. } = self.plan.load else { return None };
+        let frames_per_second = self.offered_per_second? / self.plan.batch as f64;
+        Some(arrivals::Schedule::new(arrivals, frames_per_second, burst, self.seed))
+    }
+
+    fn echo_load(&self, burst: u32) -> EchoLoad {
+        EchoLoad {
+            connections: self.plan.connections,
+            in_flight: self.plan.in_flight,
+            callers: self.plan.callers,
+            schedule: self.schedule(burst),
+            batch: self.plan.batch as u64,
+            sizes: self.sizes,
+            times: self.times,
+        }
+    }
+
+    fn service_load(&self, burst: u32) -> ServiceLoad {
+        ServiceLoad {
+            in_flight: self.plan.in_flight,
+            mix: self.mix,
+            callers: self.plan.callers,
+            schedule: self.schedule(burst),
+            times: self.times,
+        }
+    }
+}
+
+impl Service {
+    async fn audit(&self) -> anyhow::Result<()> {
+        // No request is in flight, so nothing changes the sums meanwhile.
+        let checked = lock(&self.driver.work).promises();
+        checked.audit(&self.client).await
+    }
+
+    fn measured(&self, turn: Turn, service: Segment, floor: Segment, options: &RpcOptions) -> Measured {
+        let work = lock(&self.driver.work);
+        Measured {
+            plan: turn.plan,
+            policy: options.policy.name(),
+            shards: self.shards,
+            nodes: options.nodes,
+            offered_per_second: turn.offered_per_second,
+            service,
+            floor,
+            sizes: turn.sizes,
+            refused: work.refused,
+            bytes_per_idle_connection: None,
+            served_step_per_second: None,
+            utilisation_percent: work.utilisation_percent(),
+            allocations: work.allocations(),
+        }
+    }
+
+    /// Releases everything, checks that the books are empty, and stops the service.
+    async fn stop(self) -> anyhow::Result<()> {
+        let Self { peer, client, driver, .. } = self;
+        let work = Arc::into_inner(driver.work).context("no load is left")?;
+        let mut work = work.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        work.empty(&client).await?;
+        anyhow::ensure!(work.allocations() == 0, "{} allocations were not released", work.allocations());
+        work.promises().audit(&client).await.context("after everything was released")?;
+        client.close().await;
+        peer.stop()
+    }
+}

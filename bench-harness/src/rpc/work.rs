@@ -1,0 +1,347 @@
+//! What is asked of the service, and what it has promised.
+//!
+//! Places and releases come in turns, so that the cluster stays as full as it is. Every answer is checked, and what it
+//! promises is summed up: at the end, the audited books must say the same.
+
+use std::sync::Arc;
+
+use anyhow::{bail, ensure};
+use wharf_core::limits::NODES_PER_MESSAGE_MAX;
+use wharf_core::node::NodeSpec;
+use wharf_core::request::PlacementRequest;
+use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceRegistry};
+use wharf_core::rng::Rng;
+use wharf_net::client::Client;
+use wharf_net::convert::node_body;
+use wharf_net::protocol::{
+    BundleTemplate, CreateGroupRequest, DemandBody, GroupReply, NodeBody, NodesReply, NodesRequest, Pair,
+    PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch, ReleaseReply, ReleaseRequest,
+    RemoveGroupReply, RemoveGroupRequest, StatusRequest, WireAllocation, WireGroup,
+};
+
+use crate::engine::scenario::Scenario;
+use crate::replay::{Promised, check_books};
+use crate::target::{audited_books, place_request};
+use crate::trace::{Trace, TraceNode};
+
+/// The share of the scarcest resource that is in use, in percent.
+const UTILISATION_PERCENT: i128 = 85;
+/// The requests of a message while the cluster is filled or emptied.
+const FILL_BATCH: usize = 256;
+/// Of a mixed load, the percentage of requests that create or remove a group; as many update a node.
+const GROUPS_PERCENT: u64 = 5;
+/// The bundles of a group.
+const BUNDLES: u32 = 4;
+/// The groups that a mixed load keeps.
+const GROUPS: usize = 64;
+/// The label that an update of a node changes.
+const UPDATED_LABEL: &str = "updated";
+
+/// An allocation that was granted and is not released.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Live {
+    request: u32,
+    allocation: WireAllocation,
+}
+
+/// What a frame asks for.
+#[derive(Clone, Debug)]
+pub(super) enum Asked {
+    Place(u32),
+    Release(Live),
+    PlaceBatch(Vec<u32>),
+    ReleaseBatch(Vec<Live>),
+    CreateGroup,
+    RemoveGroup(WireGroup),
+    UpdateNode(u32),
+}
+
+/// The bodies of requests, made before the load begins.
+pub(super) struct Bodies {
+    pub(super) places: Vec<PlaceRequest>,
+    pub(super) group: CreateGroupRequest,
+    nodes: Vec<NodeBody>,
+}
+
+impl Bodies {
+    pub(super) fn release(live: &Live) -> ReleaseRequest {
+        ReleaseRequest { allocation: live.allocation }
+    }
+
+    pub(super) fn place_batch(&self, requests: &[u32]) -> PlaceBatch {
+        PlaceBatch { requests: requests.iter().map(|&at| self.places[at as usize].clone()).collect() }
+    }
+
+    pub(super) fn release_batch(live: &[Live]) -> ReleaseBatch {
+        ReleaseBatch { requests: live.iter().map(Self::release).collect() }
+    }
+
+    pub(super) fn remove_group(group: WireGroup) -> RemoveGroupRequest {
+        RemoveGroupRequest { group }
+    }
+
+    /// Returns an update of one label of a node. Every update has another value than the one before.
+    pub(super) fn update(&self, update: u32) -> NodesRequest {
+        let count = self.nodes.len() as u32;
+        let mut node = self.nodes[(update % count) as usize].clone();
+        let value = if (update / count).is_multiple_of(2) { "odd" } else { "even" };
+        node.labels.push(Pair { key: UPDATED_LABEL.to_owned(), value: value.to_owned() });
+        NodesRequest { nodes: vec![node] }
+    }
+}
+
+/// The kind of a load's requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mix {
+    /// Places and releases, this number per frame.
+    Pairs(usize),
+    /// Groups and updates of nodes among them.
+    Mixed,
+}
+
+/// The state of a load.
+pub(super) struct Work {
+    demands: Vec<Demand>,
+    bundle: Demand,
+    /// The nodes as a trace has them, with which books are checked.
+    trace: Arc<Trace>,
+    rng: Rng,
+    live: Vec<Live>,
+    groups: Vec<WireGroup>,
+    updates: u32,
+    releases_next: bool,
+    removes_next: bool,
+    promised: Promised,
+    capacity: [i128; 3],
+    /// Requests that no node could hold.
+    pub(super) refused: u64,
+}
+
+/// Makes the bodies of a scenario's requests, and a load over them.
+pub(super) fn work_of(scenario: &Scenario, seed: u64) -> (Bodies, Work) {
+    let no_kinds = ResourceRegistry::default();
+    let requests: &[PlacementRequest] = &scenario.requests;
+    let bundle =
+        Demand { cpu: Amount::whole(1), memory: Amount::whole(1024), gpu: GpuRequest::None, custom: None };
+    let template = PlaceRequest {
+        demand: DemandBody {
+            cpu: bundle.cpu.units(),
+            memory: bundle.memory.units(),
+            ..DemandBody::default()
+        },
+        ..PlaceRequest::default()
+    };
+    let bodies = Bodies {
+        places: requests.iter().map(place_request).collect(),
+        group: CreateGroupRequest {
+            bundles: vec![BundleTemplate { request: template, count: BUNDLES }],
+            ..CreateGroupRequest::default()
+        },
+        nodes: scenario.nodes.iter().map(|node| node_body(node, &no_kinds)).collect(),
+    };
+    let trace = Trace { nodes: scenario.nodes.iter().map(trace_node).collect(), ..Trace::default() };
+    let sum = |of: &dyn Fn(&TraceNode) -> i128| trace.nodes.iter().map(of).sum();
+    let capacity = [
+        sum(&|node| i128::from(node.cpu.units())),
+        sum(&|node| i128::from(node.memory.units())),
+        sum(&|node| i128::from(Amount::whole(u32::from(node.gpus)).units())),
+    ];
+    let work = Work {
+        demands: requests.iter().map(|request| request.demand.clone()).collect(),
+        bundle,
+        trace: Arc::new(trace),
+        rng: Rng::new(seed),
+        live: Vec::new(),
+        groups: Vec::new(),
+        updates: 0,
+        releases_next: false,
+        removes_next: false,
+        promised: Promised::default(),
+        capacity,
+        refused: 0,
+    };
+    (bodies, work)
+}
+
+fn trace_node(spec: &NodeSpec) -> TraceNode {
+    let NodeSpec { name, cpu, memory, gpus, .. } = spec.clone();
+    TraceNode { name, cpu, memory, gpus, model: None }
+}
+
+impl Work {
+    /// Returns the share of the scarcest resource in use, in percent.
+    pub(super) fn utilisation_percent(&self) -> f64 {
+        let used = [self.promised.cpu, self.promised.memory, self.promised.gpu];
+        let shares = used.iter().zip(&self.capacity).filter(|(_, capacity)| **capacity > 0);
+        shares.map(|(used, capacity)| *used as f64 * 100.0 / *capacity as f64).fold(0.0, f64::max)
+    }
+
+    fn is_full(&self) -> bool {
+        let used = [self.promised.cpu, self.promised.memory, self.promised.gpu];
+        used.iter().zip(&self.capacity).any(|(used, capacity)| used * 100 > capacity * UTILISATION_PERCENT)
+    }
+
+    pub(super) fn allocations(&self) -> u64 {
+        self.promised.allocations
+    }
+
+    /// Returns what the next frame asks for.
+    pub(super) fn next(&mut self, mix: Mix) -> Asked {
+        match mix {
+            Mix::Pairs(batch) => self.next_of_pair(batch),
+            Mix::Mixed => match self.rng.below(100) {
+                share if share < GROUPS_PERCENT => self.next_of_groups(),
+                share if share < 2 * GROUPS_PERCENT => {
+                    self.updates = self.updates.wrapping_add(1);
+                    Asked::UpdateNode(self.updates)
+                }
+                _ => self.next_of_pair(1),
+            },
+        }
+    }
+
+    /// In turns. If requests were refused, fewer are released, so that the cluster stays as full as it is.
+    fn next_of_pair(&mut self, batch: usize) -> Asked {
+        let releases = self.releases_next;
+        self.releases_next = !releases;
+        if releases && self.is_full() && self.live.len() >= batch {
+            let mut draw = || {
+                let at = self.rng.below(self.live.len() as u64) as usize;
+                self.live.swap_remove(at)
+            };
+            return match batch {
+                1 => Asked::Release(draw()),
+                _ => Asked::ReleaseBatch((0..batch).map(|_| draw()).collect()),
+            };
+        }
+        match batch {
+            1 => Asked::Place(self.draw_request()),
+            _ => Asked::PlaceBatch((0..batch).map(|_| self.draw_request()).collect()),
+        }
+    }
+
+    fn draw_request(&mut self) -> u32 {
+        self.rng.below(self.demands.len() as u64) as u32
+    }
+
+    fn next_of_groups(&mut self) -> Asked {
+        let removes = self.removes_next;
+        self.removes_next = !removes;
+        if removes && self.groups.len() >= GROUPS {
+            let at = self.rng.below(self.groups.len() as u64) as usize;
+            return Asked::RemoveGroup(self.groups.swap_remove(at));
+        }
+        Asked::CreateGroup
+    }
+
+    pub(super) fn placed(&mut self, request: u32, reply: &PlaceReply) -> anyhow::Result<()> {
+        if let Some(placed) = &reply.placed {
+            self.live.push(Live { request, allocation: placed.allocation });
+            self.promised.change(&self.demands[request as usize], 1);
+            return Ok(());
+        }
+        ensure!(is_refusal(reply.reason), "a placement was answered with {reply:?}");
+        self.refused += 1;
+        Ok(())
+    }
+
+    pub(super) fn released(&mut self, live: &Live, reply: &ReleaseReply) -> anyhow::Result<()> {
+        ensure!(reply.reason == Reason::Done.into(), "a release was answered with {reply:?}");
+        self.promised.change(&self.demands[live.request as usize], -1);
+        Ok(())
+    }
+
+    pub(super) fn placed_batch(&mut self, requests: &[u32], replies: &[PlaceReply]) -> anyhow::Result<()> {
+        ensure!(requests.len() == replies.len(), "{} requests got {} replies", requests.len(), replies.len());
+        requests.iter().zip(replies).try_for_each(|(&request, reply)| self.placed(request, reply))
+    }
+
+    pub(super) fn released_batch(&mut self, live: &[Live], replies: &[ReleaseReply]) -> anyhow::Result<()> {
+        ensure!(live.len() == replies.len(), "{} releases got {} replies", live.len(), replies.len());
+        live.iter().zip(replies).try_for_each(|(live, reply)| self.released(live, reply))
+    }
+
+    pub(super) fn created(&mut self, reply: &GroupReply) -> anyhow::Result<()> {
+        let Some(group) = &reply.group else {
+            ensure!(is_refusal(reply.reason), "a group was answered with {reply:?}");
+            self.refused += 1;
+            return Ok(());
+        };
+        self.groups.push(group.id);
+        (0..BUNDLES).for_each(|_| self.promised.change(&self.bundle, 1));
+        Ok(())
+    }
+
+    pub(super) fn removed(&mut self, reply: &RemoveGroupReply) -> anyhow::Result<()> {
+        ensure!(reply.bundles_ended == BUNDLES, "the removal of a group was answered with {reply:?}");
+        (0..BUNDLES).for_each(|_| self.promised.change(&self.bundle, -1));
+        Ok(())
+    }
+
+    pub(super) fn updated(&mut self, reply: &NodesReply) -> anyhow::Result<()> {
+        let done = reply.replies.iter().all(|reply| reply.reason == Reason::Done.into());
+        ensure!(done && reply.replies.len() == 1, "the update of a node was answered with {reply:?}");
+        Ok(())
+    }
+
+    /// Registers the nodes, and places until the cluster is as full as it shall be.
+    pub(super) async fn fill(&mut self, bodies: &Bodies, client: &Client) -> anyhow::Result<()> {
+        for nodes in bodies.nodes.chunks(NODES_PER_MESSAGE_MAX) {
+            let reply = client.add_nodes(&NodesRequest { nodes: nodes.to_vec() }).await?;
+            let fault = reply.replies.into_iter().find_map(|reply| reply.fault);
+            if let Some(fault) = fault {
+                bail!("a node was not added: {fault}");
+            }
+        }
+        while !self.is_full() {
+            let before = self.allocations();
+            let requests: Vec<u32> = (0..FILL_BATCH).map(|_| self.draw_request()).collect();
+            let reply = client.place_batch(&bodies.place_batch(&requests)).await?;
+            self.placed_batch(&requests, &reply.replies)?;
+            ensure!(
+                self.allocations() > before,
+                "the cluster is only {:.1} % full and takes no more: give more nodes",
+                self.utilisation_percent()
+            );
+        }
+        self.refused = 0;
+        Ok(())
+    }
+
+    /// Releases everything.
+    pub(super) async fn empty(&mut self, client: &Client) -> anyhow::Result<()> {
+        for group in std::mem::take(&mut self.groups) {
+            self.removed(&client.remove_group(group).await?)?;
+        }
+        while !self.live.is_empty() {
+            let live = self.live.split_off(self.live.len().saturating_sub(FILL_BATCH));
+            let reply = client.release_batch(&Bodies::release_batch(&live)).await?;
+            self.released_batch(&live, &reply.replies)?;
+        }
+        Ok(())
+    }
+
+    /// Returns what the audited books must say.
+    pub(super) fn promises(&self) -> Promises {
+        Promises { trace: Arc::clone(&self.trace), promised: self.promised }
+    }
+}
+
+/// What the service promised.
+pub(super) struct Promises {
+    trace: Arc<Trace>,
+    promised: Promised,
+}
+
+impl Promises {
+    /// Checks that the service's books are in order, and say what its answers promised.
+    pub(super) async fn audit(&self, client: &Client) -> anyhow::Result<()> {
+        let status = client.status(&StatusRequest { audit: true }).await?;
+        check_books(&self.trace, &self.promised, &audited_books(&status)?)?;
+        Ok(())
+    }
+}
+
+fn is_refusal(reason: ReasonCode) -> bool {
+    reason == Reason::NoFitNow.into() || reason == Reason::Infeasible.into()
+}

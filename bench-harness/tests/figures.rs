@@ -39,6 +39,7 @@ fn short_tables_are_measured_and_written() {
         "views-planners",
         "groups",
         "durability",
+        "rpc",
         "recovery",
     ];
     let directory = tempfile::tempdir().expect("a directory");

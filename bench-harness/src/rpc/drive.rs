@@ -38,13 +38,25 @@ pub(super) struct Driver {
     pub(super) work: Arc<Mutex<Work>>,
 }
 
-/// Connects as many clients.
+/// Connects as many clients over one socket, as the clients of the echo are.
 pub(super) async fn connect(config: &ClientConfig, count: usize) -> anyhow::Result<Vec<Client>> {
-    let mut clients = Vec::with_capacity(count);
-    for _ in 0..count {
-        clients.push(Client::connect(config.clone()).await?);
+    let mut clients = vec![Client::connect(config.clone()).await?];
+    while clients.len() < count {
+        clients.push(clients[0].connect_another().await?);
     }
     Ok(clients)
+}
+
+/// Closes the clients of a load, all at once: each waits until their socket is idle.
+pub(super) async fn close(clients: Vec<Client>) -> anyhow::Result<()> {
+    let mut closing = JoinSet::new();
+    for client in clients {
+        closing.spawn(client.close());
+    }
+    while let Some(closed) = closing.join_next().await {
+        closed.context("the close of a client panicked")?;
+    }
+    Ok(())
 }
 
 fn decode<T: DeserializeOwned>(raw: &[u8]) -> anyhow::Result<T> {

@@ -44,7 +44,7 @@ use crate::engine::rows::Selection;
 use crate::engine::scenario::Kind;
 use crate::engine::shapes::Shapes;
 use crate::engine::{Budget, measure_all};
-use drive::{Driver, ServiceLoad, connect};
+use drive::{Driver, ServiceLoad, close, connect};
 use floor::{EchoClient, EchoLoad, FrameSizes};
 use peer::Peer;
 use recorder::{Segment, Times};
@@ -99,7 +99,10 @@ pub fn run(options: &RpcOptions, each: impl FnMut(&RpcRow)) -> anyhow::Result<Ve
     let certificate = echo.certificates.first().context("the echo has a certificate")?.clone();
     let mut run = Run {
         options,
-        echo: EchoClient::new(echo.address, certificate, echo.process())?,
+        echo: {
+            let _runtime = runtime.enter();
+            EchoClient::new(echo.address, certificate, echo.process())?
+        },
         rows: Vec::new(),
         each,
     };
@@ -203,9 +206,7 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
             }
             let load = turn.service_load(self.options.burst);
             own.add(&service.driver.drive(&clients, &load, service.peer.process()).await?);
-            for client in clients {
-                client.close().await;
-            }
+            close(clients).await?;
         }
         service.audit().await.with_context(|| format!("after the row `{}`", plan.name))?;
         let measured = service.measured(turn, own, floor, self.options);
@@ -238,6 +239,7 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
                         times,
                     };
                     let closed = service.driver.drive(&clients, &load, service.peer.process()).await?;
+                    close(clients).await?;
                     service.closed_per_second = crate::replay::rate(closed.requests, closed.elapsed);
                 }
                 Ok(service.closed_per_second * percent / 100.0)

@@ -89,21 +89,22 @@ impl Recorder {
     /// Lets the load warm up, then measures it. The load ends when this does.
     pub(super) async fn measure(&self, times: Times, server: Process) -> anyhow::Result<Segment> {
         tokio::time::sleep(times.warm_up).await;
-        let cpu = || anyhow::Ok((server.cpu_seconds()?, Process::This.cpu_seconds()?));
-        let before = cpu()?;
+        let server_before = server.cpu_seconds()?;
+        let client_before = Process::This.cpu_seconds()?;
         let begun = Instant::now();
         // Relaxed: see above.
         self.phase.store(MEASURING, Ordering::Relaxed);
         tokio::time::sleep(times.measured).await;
         self.phase.store(OVER, Ordering::Relaxed);
         let elapsed = begun.elapsed();
-        let after = cpu()?;
+        let server_cpu = server.cpu_seconds()? - server_before;
+        let client_cpu = Process::This.cpu_seconds()? - client_before;
         let recorded = lock(&self.recorded);
         Ok(Segment {
             requests: recorded.requests,
             elapsed,
-            server_cpu: after.0 - before.0,
-            client_cpu: after.1 - before.1,
+            server_cpu,
+            client_cpu,
             latency: recorded.latency.clone(),
         })
     }

@@ -290,3 +290,86 @@ impl fmt::Display for Target {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::durability::Mode;
+    use crate::rpc::plan::ROWS;
+
+    /// Returns a segment of one second.
+    fn segment(requests: u64, latencies: &[u64]) -> Segment {
+        let mut segment = Segment { requests, elapsed: Duration::from_secs(1), ..Segment::empty() };
+        latencies.iter().for_each(|&nanos| segment.latency.saturating_record(nanos));
+        segment.server_cpu = 0.5;
+        segment
+    }
+
+    fn measured(name: &str, service: Segment, floor: Segment) -> Measured {
+        let plan = ROWS.into_iter().find(|row| row.name == name).unwrap();
+        Measured {
+            plan,
+            policy: "least-fit",
+            shards: 2,
+            nodes: 10,
+            offered_per_second: None,
+            service,
+            floor,
+            sizes: FrameSizes { request: 64, reply: 32 },
+            refused: 0,
+            bytes_per_idle_connection: None,
+            served_step_per_second: Some(1000.0),
+            utilisation_percent: 85.0,
+            allocations: 1,
+        }
+    }
+
+    fn judged(name: &str, requests: u64, latencies: &[u64]) -> RpcRow {
+        let floor = segment(1000, &[100; 10]);
+        RpcRow::new(measured(name, segment(requests, latencies), floor), &[])
+    }
+
+    #[test]
+    fn a_row_is_judged_by_what_its_target_says() {
+        let cases = [
+            ("one", judged("one", 10, &[199; 3]), Some(true)),
+            ("one", judged("one", 10, &[220; 3]), Some(false)),
+            ("few", judged("few", 500, &[100]), Some(true)),
+            ("few", judged("few", 499, &[100]), Some(false)),
+            ("batches", judged("batches", 600, &[100]), Some(true)),
+            ("poisson", judged("poisson", 10, &[100, 100, 400]), Some(false)),
+            ("mixed", judged("mixed", 10, &[100]), None),
+            ("many-sync", judged("many-sync", 10, &[100]), None),
+        ];
+        for (name, row, is_met) in cases {
+            assert_eq!(row.is_met, is_met, "{name}: {row}");
+        }
+    }
+
+    #[test]
+    fn a_durable_row_is_compared_with_the_same_row_in_memory() {
+        let floor = || segment(1000, &[100]);
+        let plan = |name: &str| *ROWS.iter().find(|row| row.name == name).unwrap();
+        let callers = RpcRow::new(measured("many-callers", segment(900, &[1]), floor()), &[]);
+        let memory = RpcRow::new(measured("many", segment(300, &[1]), floor()), &[]);
+        let earlier = [(plan("many-callers"), callers), (plan("many"), memory)];
+        let sync = RpcRow::new(measured("many-sync", segment(150, &[1]), floor()), &earlier);
+        assert_eq!((sync.judged, sync.is_met, sync.mode), (Some(0.5), Some(true), Mode::SYNC.name));
+    }
+
+    #[test]
+    fn processor_time_is_that_of_one_request() {
+        let row = judged("few", 1000, &[100]);
+        assert_eq!(row.server_cpu_us_per_request, 500.0);
+        assert_eq!((row.requests_per_second, row.ratio_to_floor), (1000.0, 1.0));
+    }
+
+    #[test]
+    fn a_curve_ends_where_there_are_no_more_frames() {
+        let row = judged("few", 10, &[5; 1000]);
+        let last = row.curve.last().unwrap();
+        assert!((2.9..=3.0).contains(&last.nines) && last.ns == 5, "{last:?}");
+    }
+}

@@ -345,3 +345,113 @@ impl Promises {
 fn is_refusal(reason: ReasonCode) -> bool {
     reason == Reason::NoFitNow.into() || reason == Reason::Infeasible.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::scenario::Kind;
+    use crate::engine::shapes::Shapes;
+    use wharf_core::request::Policy;
+    use wharf_net::protocol::{GroupBody, PlacedBody};
+
+    fn work() -> (Bodies, Work) {
+        let shapes = Shapes::synthetic(3);
+        work_of(&Kind::Steady.scenario(20, Policy::LeastFit, &shapes, 3), 3)
+    }
+
+    fn granted(number: u64) -> PlaceReply {
+        let allocation = WireAllocation { sequence: number, ..WireAllocation::default() };
+        let placed = Some(PlacedBody { allocation, ..PlacedBody::default() });
+        PlaceReply { reason: Reason::Done.into(), placed, ..PlaceReply::default() }
+    }
+
+    fn done() -> ReleaseReply {
+        ReleaseReply { reason: Reason::Done.into(), ..ReleaseReply::default() }
+    }
+
+    /// Answers what is asked, and returns the number of places and of releases.
+    fn answer(work: &mut Work, mix: Mix, frames: u64) -> (u64, u64) {
+        let mut places = 0;
+        let mut releases = 0;
+        for number in 0..frames {
+            match work.next(mix) {
+                Asked::Place(request) => {
+                    places += 1;
+                    work.placed(request, &granted(number)).unwrap();
+                }
+                Asked::Release(live) => {
+                    releases += 1;
+                    work.released(&live, &done()).unwrap();
+                }
+                Asked::PlaceBatch(requests) => {
+                    places += requests.len() as u64;
+                    let replies = vec![granted(number); requests.len()];
+                    work.placed_batch(&requests, &replies).unwrap();
+                }
+                Asked::ReleaseBatch(live) => {
+                    releases += live.len() as u64;
+                    work.released_batch(&live, &vec![done(); live.len()]).unwrap();
+                }
+                Asked::CreateGroup => {
+                    let id = WireGroup { incarnation: 1, number };
+                    let group = Some(GroupBody { id, ..GroupBody::default() });
+                    let reason = Reason::Done.into();
+                    work.created(&GroupReply { reason, group, ..GroupReply::default() }).unwrap();
+                }
+                Asked::RemoveGroup(_) => {
+                    let bundles_ended = BUNDLES;
+                    let reply = RemoveGroupReply { bundles_ended, ..RemoveGroupReply::default() };
+                    work.removed(&reply).unwrap();
+                }
+                Asked::UpdateNode(_) => {}
+            }
+        }
+        (places, releases)
+    }
+
+    #[test]
+    fn a_full_cluster_stays_as_full_as_it_is() {
+        for mix in [Mix::Pairs(1), Mix::Pairs(4)] {
+            let mut work = work().1;
+            answer(&mut work, mix, 2_000);
+            let before = work.allocations();
+            assert!(work.is_full());
+            let (places, releases) = answer(&mut work, mix, 2_000);
+            assert!(places.abs_diff(releases) <= places / 10, "{mix:?}: {places} and {releases}");
+            assert!(work.allocations().abs_diff(before) <= before / 10, "{mix:?}");
+            assert_eq!(work.live.len() as u64, work.allocations());
+        }
+    }
+
+    #[test]
+    fn a_mixed_load_keeps_few_groups_and_counts_their_bundles() {
+        let mut work = work().1;
+        answer(&mut work, Mix::Mixed, 20_000);
+        assert!((GROUPS - 1..=GROUPS + 1).contains(&work.groups.len()), "{}", work.groups.len());
+        let bundles = work.groups.len() as u64 * u64::from(BUNDLES);
+        assert_eq!(work.allocations(), work.live.len() as u64 + bundles);
+        assert!((500..1500).contains(&work.updates), "{}", work.updates);
+    }
+
+    #[test]
+    fn each_update_of_a_node_changes_it() {
+        let bodies = work().0;
+        let count = bodies.nodes.len() as u32;
+        let of = |update: u32| bodies.update(update).nodes[0].clone();
+        assert_ne!(of(1), of(1 + count));
+        assert_eq!(of(1), of(1 + 2 * count));
+        assert_ne!(of(1).name, of(2).name);
+    }
+
+    #[test]
+    fn an_answer_that_is_none_is_an_error() {
+        let mut work = work().1;
+        assert!(work.placed(0, &PlaceReply::default()).is_err());
+        let refused = PlaceReply { reason: Reason::NoFitNow.into(), ..PlaceReply::default() };
+        work.placed(0, &refused).unwrap();
+        assert_eq!((work.refused, work.allocations()), (1, 0));
+        assert!(work.placed_batch(&[0, 1], &[granted(1)]).is_err());
+        assert!(work.removed(&RemoveGroupReply::default()).is_err());
+        assert!(work.updated(&NodesReply::default()).is_err());
+    }
+}

@@ -112,6 +112,19 @@ impl Client {
     /// Fails if no connection can be made, or the server refuses the hello.
     pub async fn connect(config: ClientConfig) -> Result<Self, ClientError> {
         let endpoint = client_endpoint(&config)?;
+        Self::connect_over(endpoint, config).await
+    }
+
+    /// Connects to the same server over the same socket, with a session of its own. A socket has large buffers, so this is
+    /// for callers that want many sessions.
+    ///
+    /// # Errors
+    /// Same as [`connect`](Self::connect).
+    pub async fn connect_another(&self) -> Result<Self, ClientError> {
+        Self::connect_over(self.endpoint.clone(), self.shared.config.clone()).await
+    }
+
+    async fn connect_over(endpoint: Endpoint, config: ClientConfig) -> Result<Self, ClientError> {
         let (link, hello, exact) = open(&endpoint, &config, None).await?;
         let shared = Arc::new(Shared {
             in_flight: Semaphore::new(hello.limits.in_flight_max.max(1) as usize),
@@ -132,7 +145,7 @@ impl Client {
         &self.shared.hello
     }
 
-    /// Closes the connection once every request in progress is answered.
+    /// Closes the connection once every request in progress is answered. Waits for the others over the same socket too.
     pub async fn close(self) {
         let limit = self.shared.hello.limits.in_flight_max.max(1);
         let _ = self.shared.in_flight.acquire_many(limit).await;

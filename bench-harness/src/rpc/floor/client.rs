@@ -1,13 +1,13 @@
 //! The client of the echo.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use bytes::Bytes;
 use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream};
 use rustls::RootCertStore;
@@ -40,7 +40,8 @@ pub(in crate::rpc) struct EchoLoad {
 pub(in crate::rpc) struct EchoClient {
     server: SocketAddr,
     process: Process,
-    config: ClientConfig,
+    /// All connections share a socket, as those of the load of the service do.
+    endpoint: Endpoint,
 }
 
 /// A connection and its stream.
@@ -51,6 +52,7 @@ struct Link {
 }
 
 impl EchoClient {
+    /// Needs a runtime.
     pub(in crate::rpc) fn new(
         server: SocketAddr,
         certificate: CertificateDer<'static>,
@@ -61,39 +63,42 @@ impl EchoClient {
         let mut config = ClientConfig::with_root_certificates(Arc::new(roots))
             .context("the certificate of the echo cannot be trusted")?;
         config.transport_config(Arc::new(transport()));
-        Ok(Self { server, process, config })
-    }
-
-    /// Connects as clients of the service do: each with a socket of its own.
-    async fn connect(&self) -> anyhow::Result<Link> {
         let mut endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())
             .context("a client of the echo has no socket")?;
-        endpoint.set_default_client_config(self.config.clone());
-        let connection =
-            endpoint.connect(self.server, "localhost")?.await.context("the echo does not answer")?;
+        endpoint.set_default_client_config(config);
+        Ok(Self { server, process, endpoint })
+    }
+
+    async fn connect(&self) -> anyhow::Result<Link> {
+        let connecting = self.endpoint.connect(self.server, "localhost")?;
+        let connection = connecting.await.context("the echo does not answer")?;
         let (send, recv) = connection.open_bi().await?;
         Ok(Link { connection, send, recv })
     }
 
     /// Drives one segment. Needs a local task set.
     pub(in crate::rpc) async fn drive(&self, load: &EchoLoad) -> anyhow::Result<Segment> {
+        let mut links = Vec::with_capacity(load.connections);
+        for _ in 0..load.connections {
+            links.push(self.connect().await?);
+        }
+        // The load begins when all are connected.
         let recorder = Rc::new(Recorder::new());
         let mut tasks = JoinSet::new();
-        let mut connections = Vec::new();
-        for number in 0..load.connections {
-            let link = self.connect().await?;
+        let mut connections = Vec::with_capacity(load.connections);
+        for (number, link) in links.into_iter().enumerate() {
             connections.push(link.connection.clone());
-            let recorder = Rc::clone(&recorder);
+            let &EchoLoad { sizes, batch, in_flight, .. } = load;
+            let caller = EchoCaller { link, sizes, batch, recorder: Rc::clone(&recorder) };
             match (&load.schedule, load.callers) {
                 (Some(schedule), _) => {
-                    let schedule = schedule.part(number, load.connections);
-                    tasks.spawn_local(open(link, load.sizes, load.batch, schedule, recorder));
+                    tasks.spawn_local(caller.open(schedule.part(number, load.connections)));
                 }
                 (None, Callers::Lockstep) => {
-                    tasks.spawn_local(lockstep(link, load.sizes, load.batch, load.in_flight, recorder));
+                    tasks.spawn_local(caller.lockstep(in_flight));
                 }
                 (None, Callers::Independent) => {
-                    tasks.spawn_local(independent(link, load.sizes, load.batch, load.in_flight, recorder));
+                    tasks.spawn_local(caller.independent(in_flight));
                 }
             }
         }
@@ -111,56 +116,118 @@ impl EchoClient {
     }
 }
 
-/// One task sends a window of frames, and a new frame for each reply. All that is there is written at once.
-async fn lockstep(
+/// The load of one connection.
+struct EchoCaller {
     link: Link,
     sizes: FrameSizes,
     batch: u64,
-    in_flight: usize,
     recorder: Rc<Recorder>,
-) -> anyhow::Result<()> {
-    let Link { mut send, mut recv, .. } = link;
-    let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
-    let mut frames = Frames::default();
-    let mut since = vec![Instant::now(); in_flight];
-    let mut free: Vec<usize> = (0..in_flight).collect();
-    loop {
-        let now = Instant::now();
-        let mut out = Vec::with_capacity(free.len() * sizes.request as usize);
-        for id in free.drain(..) {
-            since[id] = now;
-            append(&mut out, sizes.request, sizes.reply, id as u64);
+}
+
+impl EchoCaller {
+    /// One task sends a window of frames, and a new frame for each reply. All that is there is written at once.
+    async fn lockstep(self, in_flight: usize) -> anyhow::Result<()> {
+        let Self { link: Link { mut send, mut recv, connection: _connection }, sizes, batch, recorder } =
+            self;
+        let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+        let mut frames = Frames::default();
+        let mut since = vec![Instant::now(); in_flight];
+        let mut free: Vec<usize> = (0..in_flight).collect();
+        loop {
+            let now = Instant::now();
+            let mut out = Vec::with_capacity(free.len() * sizes.request as usize);
+            for id in free.drain(..) {
+                since[id] = now;
+                append(&mut out, sizes.request, sizes.reply, id as u64);
+            }
+            if !out.is_empty() {
+                send.write_chunk(out.into()).await?;
+            }
+            let count = recv.read_chunks(&mut chunks).await?.context("the echo ended a stream")?;
+            let mut batch = recorder.batch(Instant::now(), batch);
+            for chunk in &chunks[..count] {
+                frames.take(chunk, |id, _| {
+                    batch.record(since[id as usize]);
+                    free.push(id as usize);
+                });
+            }
         }
-        if !out.is_empty() {
-            send.write_chunk(out.into()).await?;
-        }
-        let count = recv.read_chunks(&mut chunks).await?.context("the echo ended a stream")?;
-        let mut batch = recorder.batch(Instant::now(), batch);
-        for chunk in &chunks[..count] {
-            frames.take(chunk, |id, _| {
-                batch.record(since[id as usize]);
-                free.push(id as usize);
+    }
+
+    /// Each caller is a task that waits for its own reply before it sends its next frame.
+    async fn independent(self, in_flight: usize) -> anyhow::Result<()> {
+        let Self { link: Link { send, recv, connection: _connection }, sizes, batch, recorder } = self;
+        let outgoing = Outgoing::new(sizes);
+        let places: Rc<RefCell<Vec<Place>>> = Rc::default();
+        places.borrow_mut().resize_with(in_flight, Place::default);
+        // Ends its tasks when this future is dropped.
+        let mut callers = JoinSet::new();
+        for id in 0..in_flight {
+            let outgoing = Rc::clone(&outgoing);
+            let places = Rc::clone(&places);
+            let recorder = Rc::clone(&recorder);
+            callers.spawn_local(async move {
+                loop {
+                    let since = Instant::now();
+                    outgoing.send(id as u64);
+                    std::future::poll_fn(|context| places.borrow_mut()[id].poll(context)).await;
+                    recorder.batch(Instant::now(), batch).record(since);
+                }
             });
         }
+        let answered = |id: u64| places.borrow_mut()[id as usize].answer();
+        tokio::try_join!(outgoing.write(send), read(recv, || {}, answered)).map(|_| ())
+    }
+
+    /// Frames are sent when they are due, whether earlier ones are answered or not.
+    async fn open(self, schedule: Schedule) -> anyhow::Result<()> {
+        let Self { link: Link { send, recv, connection: _connection }, sizes, batch, recorder } = self;
+        let outgoing = Outgoing::new(sizes);
+        let since: RefCell<Vec<Instant>> = RefCell::default();
+        let free: RefCell<Vec<usize>> = RefCell::default();
+        let mut pacer = Pacer::new(schedule)?;
+        let sending = async {
+            loop {
+                let at = match pacer.arrival().await {
+                    Ok(at) => at,
+                    Err(error) => return Err::<(), _>(error),
+                };
+                let id = free.borrow_mut().pop().unwrap_or_else(|| {
+                    since.borrow_mut().push(at);
+                    since.borrow().len() - 1
+                });
+                since.borrow_mut()[id] = at;
+                outgoing.send(id as u64);
+            }
+        };
+        let now = Cell::new(Instant::now());
+        let answered = |id: u64| {
+            let id = id as usize;
+            recorder.batch(now.get(), batch).record(since.borrow()[id]);
+            free.borrow_mut().push(id);
+        };
+        let reading = read(recv, || now.set(Instant::now()), answered);
+        tokio::try_join!(sending, outgoing.write(send), reading).map(|_| ())
     }
 }
 
-/// What the tasks of one connection share.
-struct Shared {
+/// Frames that are to be written to a connection.
+struct Outgoing {
+    sizes: FrameSizes,
     out: RefCell<Vec<u8>>,
     written: Notify,
 }
 
-impl Shared {
-    fn new() -> Rc<Self> {
-        Rc::new(Self { out: RefCell::default(), written: Notify::new() })
+impl Outgoing {
+    fn new(sizes: FrameSizes) -> Rc<Self> {
+        Rc::new(Self { sizes, out: RefCell::default(), written: Notify::new() })
     }
 
-    fn send(&self, sizes: FrameSizes, id: u64) {
+    fn send(&self, id: u64) {
         let mut out = self.out.borrow_mut();
         // The writer takes all that is there when it runs.
         let is_first = out.is_empty();
-        append(&mut out, sizes.request, sizes.reply, id);
+        append(&mut out, self.sizes.request, self.sizes.reply, id);
         if is_first {
             self.written.notify_one();
         }
@@ -170,14 +237,13 @@ impl Shared {
         loop {
             self.written.notified().await;
             let out = std::mem::take(&mut *self.out.borrow_mut());
-            let capacity = out.len();
+            self.out.borrow_mut().reserve(out.len());
             send.write_chunk(out.into()).await?;
-            self.out.borrow_mut().reserve(capacity);
         }
     }
 }
 
-/// Reads replies and calls `each` with their ids; `all` after those that came together.
+/// Reads replies. Calls `begin` when some came together, and `each` with their ids.
 async fn read(
     mut recv: RecvStream,
     mut begin: impl FnMut(),
@@ -194,91 +260,26 @@ async fn read(
     }
 }
 
-/// The place of a caller.
+/// Where a caller waits for its reply.
 #[derive(Default)]
 struct Place {
-    answered: bool,
+    is_answered: bool,
     waker: Option<Waker>,
 }
 
-/// Each caller is a task that waits for its own reply before it sends its next frame.
-async fn independent(
-    link: Link,
-    sizes: FrameSizes,
-    batch: u64,
-    in_flight: usize,
-    recorder: Rc<Recorder>,
-) -> anyhow::Result<()> {
-    let Link { send, recv, connection: _connection } = link;
-    let shared = Shared::new();
-    let places: Rc<RefCell<Vec<Place>>> = Rc::default();
-    places.borrow_mut().resize_with(in_flight, Place::default);
-    let mut callers = JoinSet::new();
-    for id in 0..in_flight {
-        let shared = Rc::clone(&shared);
-        let places = Rc::clone(&places);
-        let recorder = Rc::clone(&recorder);
-        callers.spawn_local(async move {
-            loop {
-                let since = Instant::now();
-                shared.send(sizes, id as u64);
-                std::future::poll_fn(|context| {
-                    let mut places = places.borrow_mut();
-                    let place = &mut places[id];
-                    if std::mem::take(&mut place.answered) {
-                        return Poll::Ready(());
-                    }
-                    place.waker = Some(context.waker().clone());
-                    Poll::Pending
-                })
-                .await;
-                recorder.batch(Instant::now(), batch).record(since);
-            }
-        });
+impl Place {
+    fn poll(&mut self, context: &Context<'_>) -> Poll<()> {
+        if std::mem::take(&mut self.is_answered) {
+            return Poll::Ready(());
+        }
+        self.waker = Some(context.waker().clone());
+        Poll::Pending
     }
-    let answered = |id: u64| {
-        let place = &mut places.borrow_mut()[id as usize];
-        place.answered = true;
-        if let Some(waker) = place.waker.take() {
+
+    fn answer(&mut self) {
+        self.is_answered = true;
+        if let Some(waker) = self.waker.take() {
             waker.wake();
         }
-    };
-    tokio::try_join!(shared.write(send), read(recv, || {}, answered)).map(|_| ())
-}
-
-/// Frames are sent when they are due, whether earlier ones are answered or not.
-async fn open(
-    link: Link,
-    sizes: FrameSizes,
-    batch: u64,
-    schedule: Schedule,
-    recorder: Rc<Recorder>,
-) -> anyhow::Result<()> {
-    let Link { send, recv, connection: _connection } = link;
-    let shared = Shared::new();
-    let since: RefCell<Vec<Instant>> = RefCell::default();
-    let free: RefCell<Vec<usize>> = RefCell::default();
-    let mut pacer = Pacer::new(schedule)?;
-    let sending = async {
-        loop {
-            let at = match pacer.arrival().await {
-                Ok(at) => at,
-                Err(error) => return Err::<(), _>(error),
-            };
-            let id = free.borrow_mut().pop().unwrap_or_else(|| {
-                since.borrow_mut().push(at);
-                since.borrow().len() - 1
-            });
-            since.borrow_mut()[id] = at;
-            shared.send(sizes, id as u64);
-        }
-    };
-    let now = std::cell::Cell::new(Instant::now());
-    let answered = |id: u64| {
-        let id = id as usize;
-        recorder.batch(now.get(), batch).record(since.borrow()[id]);
-        free.borrow_mut().push(id);
-    };
-    let reading = read(recv, || now.set(Instant::now()), answered);
-    tokio::try_join!(sending, shared.write(send), reading).map(|((), (), ())| ())
+    }
 }

@@ -65,12 +65,15 @@ impl Plot {
     pub(super) fn draw(&self) -> anyhow::Result<String> {
         let ys = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
         let top = ys.clone().fold(1.0, f64::max);
+        // Room for the names of the series above them.
+        let names = self.series.len() as f64;
         match self.y {
             YAxis::Microseconds => {
-                let bottom = ys.filter(|y| *y > 0.0).fold(top, f64::min);
-                self.draw_over((bottom * 0.8..top * 1.3).log_scale(), "µs")
+                let bottom = ys.filter(|y| *y > 0.0).fold(top, f64::min) * 0.8;
+                let room = (top / bottom).powf(0.05 + 0.06 * names);
+                self.draw_over((bottom..top * room).log_scale(), "µs")
             }
-            YAxis::Number(what) => self.draw_over(0.0..top * 1.1, what),
+            YAxis::Number(what) => self.draw_over(0.0..top * (1.1 + 0.05 * names), what),
         }
     }
 

@@ -110,7 +110,10 @@ impl RpcArgs {
             return serve_here(&serve);
         }
         if self.quick {
-            (self.nodes, self.seconds, self.warm_up, self.rounds) = (200, 0.1, 0.02, 1);
+            self.nodes = 200;
+            self.seconds = 0.1;
+            self.warm_up = 0.02;
+            self.rounds = 1;
         }
         let options = RpcOptions {
             rows: self.plan(),

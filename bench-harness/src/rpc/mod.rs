@@ -59,7 +59,7 @@ pub use row::{CurvePoint, Heading, RpcRow};
 
 /// From this number of connections on, their memory is measured.
 const IDLE_CONNECTIONS_MIN: usize = 32;
-/// Connections besides those of a load.
+/// Connections that are no part of a load.
 const OTHER_CONNECTIONS: u32 = 16;
 
 /// The measurements.

@@ -88,7 +88,8 @@ fn table(rows: &[RpcRow]) -> String {
     heads.iter().for_each(|head| table.push_str(&format!("<th>{head}</th>")));
     table.push_str("</tr>\n");
     for row in rows {
-        let (own, floor) = (row.latency_ns, row.floor_latency_ns);
+        let own = row.latency_ns;
+        let floor = row.floor_latency_ns;
         let judged = row.judged.map_or_else(String::new, |judged| format!("{judged:.2}"));
         let cells = [
             row.describe(),

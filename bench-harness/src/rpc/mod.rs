@@ -59,6 +59,8 @@ pub use row::{CurvePoint, Heading, RpcRow};
 
 /// From this number of connections on, their memory is measured.
 const IDLE_CONNECTIONS_MIN: usize = 32;
+/// What a connection adds to the time before a measurement: it searches for the length of packets, for instance.
+const WARM_UP_PER_CONNECTION: Duration = Duration::from_millis(1);
 /// Connections that are no part of a load.
 const OTHER_CONNECTIONS: u32 = 16;
 
@@ -183,7 +185,7 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
         let mix = if plan.load == Load::Mixed { Mix::Mixed } else { Mix::Pairs(plan.batch) };
         let sizes = service.driver.probe(&service.client, mix).await?;
         let times = Times {
-            warm_up: self.options.warm_up,
+            warm_up: self.options.warm_up + WARM_UP_PER_CONNECTION * plan.connections as u32,
             measured: self.options.seconds / self.options.rounds.max(1),
         };
         let offered_per_second = match plan.load {

@@ -1,7 +1,7 @@
 //! The client of the echo.
 
 use std::cell::{Cell, RefCell};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::frame::{FrameSizes, Frames, append};
-use super::{CHUNKS, transport};
+use super::{CHUNKS, endpoint, transport};
 use crate::process::Process;
 use crate::rpc::arrivals::{Pacer, Schedule};
 use crate::rpc::plan::Callers;
@@ -63,8 +63,7 @@ impl EchoClient {
         let mut config = ClientConfig::with_root_certificates(Arc::new(roots))
             .context("the certificate of the echo cannot be trusted")?;
         config.transport_config(Arc::new(transport()));
-        let mut endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())
-            .context("a client of the echo has no socket")?;
+        let mut endpoint = endpoint(None)?;
         endpoint.set_default_client_config(config);
         Ok(Self { server, process, endpoint })
     }

@@ -1,6 +1,6 @@
 //! The server of the echo: one thread, and one task per connection.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -9,7 +9,7 @@ use quinn::{Connection, Endpoint, ServerConfig, TransportConfig};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 use super::frame::{Frames, append};
-use super::{CHUNKS, transport};
+use super::{CHUNKS, endpoint, transport};
 
 /// A server that answers each frame with one of the asked length and the same id.
 pub(in crate::rpc) struct EchoServer {
@@ -30,8 +30,7 @@ impl EchoServer {
         let mut transport: TransportConfig = transport();
         transport.max_concurrent_bidi_streams(1u8.into());
         config.transport_config(Arc::new(transport));
-        let endpoint = Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into())
-            .context("the echo has no socket on loopback")?;
+        let endpoint = endpoint(Some(config))?;
         Ok(Self { endpoint, certificate })
     }
 

@@ -184,9 +184,11 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
     async fn measure(&mut self, service: &mut Service, plan: RowPlan) -> anyhow::Result<()> {
         let mix = if plan.load == Load::Mixed { Mix::Mixed } else { Mix::Pairs(plan.batch) };
         let sizes = service.driver.probe(&service.client, mix).await?;
+        // Many connections are made once: the service is still at work for those of a round that ended before.
+        let rounds = if plan.connections >= IDLE_CONNECTIONS_MIN { 1 } else { self.options.rounds.max(1) };
         let times = Times {
             warm_up: self.options.warm_up + WARM_UP_PER_CONNECTION * plan.connections as u32,
-            measured: self.options.seconds / self.options.rounds.max(1),
+            measured: self.options.seconds / rounds,
         };
         let offered_per_second = match plan.load {
             Load::Open { rate, .. } => Some(self.rate(service, rate, times).await?),
@@ -197,7 +199,7 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
         let mut floor = Segment::empty();
         let mut own = Segment::empty();
         let mut bytes_per_idle_connection = None;
-        for round in 0..self.options.rounds.max(1) {
+        for round in 0..rounds {
             turn.seed = self.options.seed.wrapping_add(u64::from(round));
             floor.add(&self.echo.drive(&turn.echo_load(self.options.burst)).await?);
             let before = service.peer.process().resident_bytes()?;

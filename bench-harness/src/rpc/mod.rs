@@ -172,6 +172,7 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
             server: peer.address,
             server_name: "localhost".to_owned(),
             roots: peer.certificates.clone(),
+            certificate: None,
             name: "wharf-bench rpc".to_owned(),
             retry_for: Duration::ZERO,
         };

@@ -393,7 +393,7 @@ mod tests {
                     work.released_batch(&live, &vec![done(); live.len()]).unwrap();
                 }
                 Asked::CreateGroup => {
-                    let id = WireGroup { incarnation: 1, number };
+                    let id = WireGroup { incarnation: 1, number, tenant: 0 };
                     let group = Some(GroupBody { id, ..GroupBody::default() });
                     let reason = Reason::Done.into();
                     work.created(&GroupReply { reason, group, ..GroupReply::default() }).unwrap();

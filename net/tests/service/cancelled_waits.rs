@@ -28,7 +28,7 @@ fn a_cancellation_is_answered_after_its_wait_and_recorded_with_it() {
     bed.place(key);
     bed.cancel(key, 2);
     bed.cancel(key, 3);
-    assert_eq!(bed.write(), [[]; 0], "the shard has not answered yet");
+    assert_eq!(bed.write(), Vec::<Vec<u64>>::new(), "the shard has not answered yet");
     assert!(bed.replies(key).is_empty());
     bed.run_shard();
     assert_eq!(bed.write(), [[WAIT, 2, 3]]);
@@ -69,7 +69,7 @@ fn a_group_that_was_cancelled_before_a_stop_stays_cancelled() {
     bed.cancel(key, 2);
     bed.cancel(key, 3);
     bed.service.end_input(key, InputEnd::Stopping, bed.now);
-    assert_eq!(bed.write(), [[]; 0], "the planner has not answered yet");
+    assert_eq!(bed.write(), Vec::<Vec<u64>>::new(), "the planner has not answered yet");
     bed.run_planner();
     assert_eq!(bed.write(), [[WAIT, 2, 3]]);
     assert_cancelled(&bed.replies(key), |reply| reply.body::<GroupReply>().reason);

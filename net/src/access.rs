@@ -368,7 +368,7 @@ impl Access {
         Self { by_name, everyone: Arc::new(everyone), usage }
     }
 
-    /// Returns the rights of a peer with these names in its certificate, in order of preference. Whoever is not
+    /// Returns the rights of a peer with these names in its certificate, in order of preference. Anyone who is not
     /// configured has none.
     #[must_use]
     pub fn rights(&self, names: &[String]) -> Arc<Rights> {

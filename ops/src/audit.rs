@@ -4,12 +4,13 @@
 //! per day in that directory. A peer can cause any number of refusals, so only some per second are written; the next one
 //! says how many were left out.
 
+use std::any::Any;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::warn;
-use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
+use tracing_appender::non_blocking::NonBlocking;
 use tracing_appender::rolling::{Builder, InitError, Rotation};
 use wharf_net::access::Denied;
 
@@ -61,12 +62,12 @@ impl Audit {
     }
 }
 
-/// Opens the files of the audit log in a directory. They are written by a thread of their own, until the guard is
-/// dropped.
+/// Opens the files of the audit log in a directory. They are written by a thread of their own, until the second
+/// value is dropped.
 ///
 /// # Errors
 /// When the directory cannot be created or written.
-pub fn files(directory: &Path) -> Result<(NonBlocking, WorkerGuard), InitError> {
+pub fn files(directory: &Path) -> Result<(NonBlocking, impl Any), InitError> {
     let files = Builder::new()
         .rotation(Rotation::DAILY)
         .filename_prefix("audit")

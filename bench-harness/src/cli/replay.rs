@@ -134,7 +134,8 @@ impl ReplayArgs {
     fn connect_args(&self) -> Option<ConnectArgs> {
         let ca = self.ca.clone();
         let server_name = self.server_name.clone();
-        let (cert, key) = (self.cert.clone(), self.key.clone());
+        let cert = self.cert.clone();
+        let key = self.key.clone();
         Some(ConnectArgs { server: self.connect.clone()?, server_name, ca, cert, key, json: false })
     }
 

@@ -158,7 +158,8 @@ async fn no_id_reaches_what_belongs_to_another_tenant() {
     let secured = Secured::start();
     let admin = secured.client("admin").await;
     add(&admin, vec![node("a", 8, 8192, 0), node("b", 8, 8192, 0)]).await;
-    let (one, two) = (secured.client("one").await, secured.client("two").await);
+    let one = secured.client("one").await;
+    let two = secured.client("two").await;
     let placed = within(one.place(&PlaceRequest { session_lease: false, ..ask(1, 1, 0) })).await.unwrap();
     let id = placed.placed.expect("it fits").allocation;
     assert_eq!(id.tenant, 1);
@@ -330,7 +331,7 @@ fn a_tenant_has_so_many_requests_in_flight_over_all_connections() {
     assert_eq!(bed.replies(other).len(), 2);
 }
 
-/// Data before the handshake could be replayed by whoever records it.
+/// Data before the handshake could be replayed by anyone who records it.
 #[tokio::test]
 async fn the_server_accepts_no_early_data() {
     let server = TestServer::start(1);

@@ -315,15 +315,15 @@ fn conflict(operation: u16, node: NodeId, reason: ConflictReason) -> Conflict {
     Conflict { operation, node: Some(node), version: Some(u64::MAX), reason }
 }
 
-const STATEMENT: StatementId =
-    StatementId { incarnation: Incarnation(u32::MAX), planner: u16::MAX, number: u64::MAX };
-const GROUP: GroupId =
-    GroupId { incarnation: Incarnation(u32::MAX), number: u64::MAX, tenant: TenantId::OPERATOR };
+const INCARNATION: Incarnation = Incarnation(u32::MAX);
+const TENANT: TenantId = TenantId(u16::MAX);
+const STATEMENT: StatementId = StatementId { incarnation: INCARNATION, planner: u16::MAX, number: u64::MAX };
+const GROUP: GroupId = GroupId { incarnation: INCARNATION, number: u64::MAX, tenant: TENANT };
 const ALLOCATION: AllocationId = AllocationId {
-    incarnation: Incarnation(u32::MAX),
+    incarnation: INCARNATION,
     partition: PartitionId(u16::MAX),
     sequence: u64::MAX,
-    tenant: TenantId::OPERATOR,
+    tenant: TENANT,
 };
 
 /// Returns every reason of a conflict, with facts of maximum length.

@@ -113,7 +113,8 @@ struct Made {
 impl Made {
     /// Writes NAME.pem and NAME-key.pem. Neither may exist: a key in use is never lost.
     fn write(&self, dir: &Path, name: &str) -> Result<(), FileError> {
-        let (certificate, key) = (dir.join(format!("{name}.pem")), dir.join(format!("{name}-key.pem")));
+        let certificate = dir.join(format!("{name}.pem"));
+        let key = dir.join(format!("{name}-key.pem"));
         for path in [&certificate, &key] {
             if path.exists() {
                 return Err(FileError::new(path, "exists already: move it away, or choose another --dir"));
@@ -152,7 +153,8 @@ impl Authority {
             let message = |error| format!("cannot be read: {error} (`wharf cert init` makes an authority)");
             fs::read_to_string(&path).map_err(|error| FileError::new(&path, message(error)))
         };
-        let (certificate, key) = (read("ca.pem")?, read("ca-key.pem")?);
+        let certificate = read("ca.pem")?;
+        let key = read("ca-key.pem")?;
         let wrong = |name: &str, error| {
             FileError::new(&dir.join(name), format!("is not what `wharf cert` made: {error}"))
         };

@@ -1,5 +1,6 @@
 //! `wharf serve`: the daemon, its metrics and its signals.
 
+use std::any::Any;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,10 +98,7 @@ fn filter(text: &str) -> Result<EnvFilter, ConfigError> {
 }
 
 /// Starts the logs. The audit log is written until the guard is dropped.
-fn start_logging(
-    config: &Config,
-    format: LogFormat,
-) -> anyhow::Result<(LogFilter, Option<tracing_appender::non_blocking::WorkerGuard>)> {
+fn start_logging(config: &Config, format: LogFormat) -> anyhow::Result<(LogFilter, Option<Box<dyn Any>>)> {
     let (layer, handle) = reload::Layer::new(filter(config.log())?);
     let writer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
@@ -113,9 +111,9 @@ fn start_logging(
     let mut guard = None;
     let mut audit_layer = None;
     if let Some(directory) = &config.audit_log {
-        let (files, worker) = audit::files(directory)
+        let (files, until_dropped) = audit::files(directory)
             .with_context(|| format!("the audit log cannot be written to {}", directory.display()))?;
-        guard = Some(worker);
+        guard = Some(Box::new(until_dropped) as Box<dyn Any>);
         let of_audit = Targets::new().with_target(audit::TARGET, tracing::Level::INFO);
         audit_layer = Some(tracing_subscriber::fmt::layer().json().with_writer(files).with_filter(of_audit));
     }

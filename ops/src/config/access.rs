@@ -158,9 +158,13 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn check(text: &str) -> Result<Config, String> {
-        let raw = toml::from_str(text).map_err(|error| error.to_string())?;
-        Config::check(raw).map_err(|error| error.to_string())
+    fn check(text: &str) -> anyhow::Result<Config> {
+        Ok(Config::check(toml::from_str(text)?)?)
+    }
+
+    #[track_caller]
+    fn refused(text: &str) -> String {
+        check(text).expect_err("it is refused").to_string()
     }
 
     const BY_CERTIFICATE: &str = "tls_client_ca = \"ca.pem\"\n";
@@ -169,18 +173,18 @@ mod tests {
     fn clients_show_certificates_unless_only_this_machine_is_served() {
         assert!(check("").unwrap().clients.is_none());
         let beyond = "listen = \"0.0.0.0:7411\"\n";
-        let refused = check(beyond).unwrap_err();
+        let refused = refused(beyond);
         assert!(refused.contains("tls_client_ca") && refused.contains("wharf cert init"), "{refused}");
         let off = format!("{beyond}client_certificates = \"off\"");
         assert!(check(&off).unwrap().clients.is_none());
         let admin = "[[identities]]\nname = \"admin\"\nroles = [\"admin\"]";
-        let no_own = check(&format!("{beyond}{BY_CERTIFICATE}{admin}")).unwrap_err();
+        let no_own = refused(&format!("{beyond}{BY_CERTIFICATE}{admin}"));
         assert!(no_own.contains("tls_certificate"), "{no_own}");
         let own = "tls_certificate = \"server.pem\"\ntls_key = \"server-key.pem\"\n";
         let config = check(&format!("{beyond}{BY_CERTIFICATE}{own}{admin}")).unwrap();
         assert_eq!(config.clients.unwrap().authorities, PathBuf::from("ca.pem"));
         assert!(config.access.by_certificate);
-        assert!(check("client_certificates = \"maybe\"").unwrap_err().contains("auto, required or off"));
+        assert!(refused("client_certificates = \"maybe\"").contains("auto, required or off"));
         assert!(check("client_certificates = \"required\"").is_err());
         assert!(check(&format!("{BY_CERTIFICATE}client_certificates = \"off\"")).is_err());
     }
@@ -226,11 +230,11 @@ mod tests {
             ),
             ("[[identities]]\nname = \"x\"\nroles = [\"admin\"]\n".to_owned(), "twice"),
         ] {
-            let refused = check(&format!("{BY_CERTIFICATE}{identity}{text}")).unwrap_err();
+            let refused = refused(&format!("{BY_CERTIFICATE}{identity}{text}"));
             assert!(refused.contains(named), "{text}: {refused}");
         }
-        assert!(check(BY_CERTIFICATE).unwrap_err().contains("identities"));
-        assert!(check(identity).unwrap_err().contains("tls_client_ca"));
-        assert!(check(tenant).unwrap_err().contains("tls_client_ca"));
+        assert!(refused(BY_CERTIFICATE).contains("identities"));
+        assert!(refused(identity).contains("tls_client_ca"));
+        assert!(refused(tenant).contains("tls_client_ca"));
     }
 }

@@ -41,7 +41,8 @@ fn with_certificates() -> Site {
 /// Runs a command as a client with this name.
 fn run_as(site: &Site, service: &Service, name: &str, arguments: &[&str]) -> Ended {
     let file = |name: String| site.path("certs").join(name).display().to_string();
-    let (cert, key) = (file(format!("{name}.pem")), file(format!("{name}-key.pem")));
+    let cert = file(format!("{name}.pem"));
+    let key = file(format!("{name}-key.pem"));
     let mut all = arguments.to_vec();
     all.extend(["--cert", &cert, "--key", &key]);
     service.run_trusting(&file("ca.pem".to_owned()), &all)

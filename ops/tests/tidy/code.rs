@@ -38,7 +38,7 @@ const TEXT_ERRORS: &[(&str, usize)] = &[
     ("fuzz/src/sim/world/watch.rs", 1),
     ("fuzz/src/statement_ops.rs", 5),
     ("net/src/codec/frame.rs", 1),
-    ("ops/src/cli/group.rs", 2),
+    ("ops/src/cli/group.rs", 1),
     ("ops/src/cli/node.rs", 1),
     ("ops/src/cli/place.rs", 3),
     ("ops/src/cli/watch.rs", 1),

@@ -81,7 +81,7 @@ impl ConnectionService {
                 self.changes.push(SessionChange::Opened(session.id(), session.token()));
                 Resumed::Session(session)
             }
-            // Whoever acts for another tenant does not learn that the session exists.
+            // A peer of another tenant does not learn that the session exists.
             Some((_, token)) if !is_of_tenant(&token, self.connections[key].rights.tenant_id()) => {
                 Resumed::Unknown
             }

@@ -53,18 +53,23 @@ fn node(id: u64, partition: u16, change: impl FnOnce(&mut NodeRecord)) -> NodeRe
     node
 }
 
+/// Returns an id of partition 1.
+fn id_in_1(sequence: u64) -> AllocationId {
+    AllocationId {
+        incarnation: Incarnation(1),
+        partition: PartitionId(1),
+        sequence,
+        tenant: TenantId::OPERATOR,
+    }
+}
+
 fn allocation(
     partition: u16,
     sequence: u64,
     node: u64,
     change: impl FnOnce(&mut AllocationRecord),
 ) -> AllocationRecord {
-    let id = AllocationId {
-        incarnation: Incarnation(1),
-        partition: PartitionId(partition),
-        sequence,
-        tenant: TenantId::OPERATOR,
-    };
+    let id = AllocationId { partition: PartitionId(partition), ..id_in_1(sequence) };
     let demand = Demand { cpu: "0.25".parse().unwrap(), ..Demand::default() };
     let gpus = GpuAssignment::NONE;
     let mut allocation =
@@ -164,12 +169,7 @@ fn rich() -> StoreState {
         group: GroupId { incarnation: Incarnation(1), number: 5, tenant: TenantId::OPERATOR },
         index,
     };
-    let own = |sequence| AllocationId {
-        incarnation: Incarnation(1),
-        partition: PartitionId(1),
-        sequence,
-        tenant: TenantId::OPERATOR,
-    };
+    let own = id_in_1;
     // The claim with the higher id is served first.
     state.partitions[1].claims = [(6, Some(bundle(0))), (5, None)]
         .map(|(sequence, bundle)| {
@@ -245,12 +245,7 @@ fn group() -> GroupRecord {
     });
     let id = GroupId { incarnation: Incarnation(1), number: 5, tenant: TenantId::OPERATOR };
     let next_index = 4;
-    let sequence = |sequence| AllocationId {
-        incarnation: Incarnation(1),
-        partition: PartitionId(1),
-        sequence,
-        tenant: TenantId::OPERATOR,
-    };
+    let sequence = id_in_1;
     let bundle = |index, request: &Arc<PlacementRequest>, place, lost| GroupBundleRecord {
         index,
         request: Arc::clone(request),

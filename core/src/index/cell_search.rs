@@ -339,8 +339,12 @@ mod tests {
             cells.check(cell, &[], score_of, class_of).expect("bounds");
             let [score, within] = [rng.below(SCORES), rng.below(64)];
             let asked = at(score, within);
-            let sought =
-                Sought { asked: E::asked(&layout, &asked), marks: Marks::NONE, of: &[], from: E::FIRST };
+            let sought = Sought {
+                asked: E::new(&layout, &asked, 0).asked(&layout),
+                marks: Marks::NONE,
+                of: &[],
+                from: E::FIRST,
+            };
             let mut fitting: Vec<_> =
                 held.iter().filter(|node| node.0 >= score && node.1 >= within).collect();
             // Each search goes on after the entries that were found before, as after a rejected node.

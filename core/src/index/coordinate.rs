@@ -198,14 +198,14 @@ pub(super) struct Scale {
     /// Multiplied with a part of a step, and divided by 2^32, it gives the part in `1 / 2^WITHIN_BITS`.
     pub(super) part: u64,
     /// θ, at most 2^16.
-    small_theta: u64,
+    pub(super) small_theta: u64,
     /// `floor(2^SMALL_SHIFT / small_theta) + 1`. It divides values of 17 bits.
-    small: u64,
+    pub(super) small: u64,
 }
 
 /// The number of bits that say how much of its last step a value takes.
 pub(super) const WITHIN_BITS: u32 = 14;
-const SMALL_SHIFT: u32 = 40;
+pub(super) const SMALL_SHIFT: u32 = 40;
 /// The part that is a whole step.
 const WHOLE: u64 = (1 << WITHIN_BITS) - 1;
 

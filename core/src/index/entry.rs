@@ -43,8 +43,8 @@ pub(super) trait Entry: Copy + Debug + PartialEq {
     /// Returns the cell of a coordinate that the layout covers.
     fn cell(layout: &Layout, at: &Coordinate) -> usize;
 
-    /// Returns what is asked of entries in the row and the column of the request.
-    fn asked(layout: &Layout, at: &Coordinates) -> Self::Asked;
+    /// Returns what is asked of entries in the row and the column of a request with this entry.
+    fn asked(self, layout: &Layout) -> Self::Asked;
 
     /// Returns what is asked of entries that may be beyond the row or the column of the request.
     fn asked_in(asked: &Self::Asked, in_row: bool, in_column: bool) -> Self::Asked;
@@ -114,6 +114,12 @@ pub(super) struct NarrowAsked {
 }
 
 impl Narrow {
+    /// Returns an entry with rank 0, from a score and the parts of the last steps.
+    #[inline(always)]
+    pub(super) fn of_parts(score: u64, first: u64, second: u64) -> Self {
+        Self(score << SCORE_AT | first << FIRST_AT | second)
+    }
+
     /// Returns an entry with rank 0 with this rank.
     #[inline]
     pub(super) fn with_rank(self, rank: Rank) -> Self {
@@ -155,9 +161,9 @@ impl Entry for Narrow {
     }
 
     #[inline]
-    fn asked(layout: &Layout, at: &Coordinates) -> NarrowAsked {
-        let score = layout.exact_score(&at.coordinate);
-        let [first, second, ..] = at.within.map(u32::from);
+    fn asked(self, layout: &Layout) -> NarrowAsked {
+        let score = self.full_score();
+        let [first, second] = self.parts();
         let fourth_mask = layout.fourth(u32::MAX);
         NarrowAsked { score, fourth: score & fourth_mask, fourth_mask, first, second }
     }
@@ -308,8 +314,8 @@ impl Entry for Wide {
         layout.cell(at)
     }
 
-    fn asked(layout: &Layout, at: &Coordinates) -> Fine {
-        Self::new(layout, at, 0).fine()
+    fn asked(self, _: &Layout) -> Fine {
+        self.fine()
     }
 
     fn asked_in(asked: &Fine, _: bool, _: bool) -> Fine {

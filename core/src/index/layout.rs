@@ -134,6 +134,11 @@ impl Layout {
         [self.third_bits, self.fourth_bits]
     }
 
+    /// Returns the largest value of each of the first four coordinates that is covered.
+    pub(super) fn limits(&self) -> [u16; 4] {
+        self.limits
+    }
+
     /// Returns whether there are more nodes than the layout is for.
     pub(super) fn is_coarse_for(&self, nodes: usize) -> bool {
         nodes > self.nodes_max

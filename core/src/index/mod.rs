@@ -26,22 +26,22 @@ mod layout;
 mod marks;
 pub use marks::{Mark, Marks};
 pub mod ordinal;
+mod placing;
 mod plane;
 mod ranks;
+mod select;
 pub mod tree;
 mod weights;
 pub use weights::Weights;
 
 use crate::broken::{Broken, broken};
 use crate::ids::Ordinal;
-use crate::limits::{DIMENSIONS_MAX, RANDOM_DRAWS_MAX, RANDOM_DRAWS_MIN, RANDOM_DRAWS_PART};
-use crate::planted::{PlantedBug, is_planted};
 use crate::request::Policy;
 use crate::rng::Rng;
 use coordinate::Coordinates;
 use ordinal::OrdinalTree;
 use ranks::Ranks;
-use tree::{BucketTree, Direction, Wanted};
+use tree::{BucketTree, Direction};
 
 /// The index of a node in its shard's node table.
 pub type Slot = u32;
@@ -255,16 +255,27 @@ impl DistBuckets {
     ///
     /// # Panics
     /// When `slot` is not in the index.
-    #[inline(always)]
     pub fn update(&mut self, slot: Slot, available: &ResourceVector) {
-        let Some(moves) = self.first.update(slot, &self.geometry, available) else {
-            // By value, so that the amounts stay in registers above.
-            return self.update_any(slot, *available);
-        };
-        if !self.others.is_empty() | self.ordinals.is_some() {
-            let at = self.first.coordinates(slot).expect("it was just moved");
-            self.update_others(slot, &at, moves);
+        if !self.follow(slot, available) {
+            self.update_any(slot, *available);
         }
+    }
+
+    /// Does the same in the usual case. Otherwise, also if `slot` is not in the index, returns false.
+    #[inline(always)]
+    pub(crate) fn follow(&mut self, slot: Slot, available: &ResourceVector) -> bool {
+        let Some(moves) = self.first.update(slot, available) else { return false };
+        if !self.others.is_empty() | self.ordinals.is_some() {
+            self.follow_in_others(slot, moves);
+        }
+        true
+    }
+
+    /// Follows in all structures but the first tree, in which the node was just moved.
+    #[inline(never)]
+    fn follow_in_others(&mut self, slot: Slot, moves: bool) {
+        let at = self.first.coordinates(slot).expect("it was just moved");
+        self.update_others(slot, &at, moves);
     }
 
     /// The same as `update`, for any geometry.
@@ -276,6 +287,7 @@ impl DistBuckets {
     }
 
     /// Moves a node in all structures but the first tree. `moves` says whether its coordinate changed there.
+    #[inline(never)]
     fn update_others(&mut self, slot: Slot, at: &Coordinates, moves: bool) {
         for tree in self.others.iter_mut().flatten() {
             tree.update_any(slot, at);
@@ -343,6 +355,7 @@ impl DistBuckets {
     ///
     /// # Panics
     /// When the geometry has no such order.
+    #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "what a search is given, each of another kind")]
     pub fn select_in_order(
         &mut self,
@@ -365,73 +378,17 @@ impl DistBuckets {
             Candidates::Marked(mark) => Marks::only(mark),
             Candidates::All => Marks::NONE,
         };
-        let wanted = Wanted { coordinates: self.geometry.coordinates(asked), marks };
         match policy {
-            Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, visits, &mut accept),
+            Policy::LeastFit => {
+                return self.first(order, Direction::Greatest, (asked, marks), visits, &mut accept);
+            }
             // The index alone does not know the typical requests. Packing is the closest policy.
             Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
-                self.first(order, Direction::Smallest, &wanted, visits, &mut accept)
+                return self.first(order, Direction::Smallest, (asked, marks), visits, &mut accept);
             }
-            Policy::FirstFit => self.ordinals().first_from(Ordinal(0), &wanted, visits, accept),
-            Policy::NextFit => {
-                let start = Ordinal(state.next_fit.0 + u64::from(is_planted(PlantedBug::NextFitOneLate)));
-                let ordinals = self.ordinals();
-                let found = ordinals
-                    .first_from(start, &wanted, visits, &mut accept)
-                    .or_else(|| ordinals.first_from(Ordinal(0), &wanted, visits, &mut accept));
-                self.stopped_at(found, state)
-            }
-            Policy::Spread => {
-                let start = Ordinal(state.next_fit.0 + 1);
-                let ordinals = self.ordinals();
-                let found = ordinals
-                    .first_from(start, &wanted, visits, &mut accept)
-                    .or_else(|| ordinals.first_from(Ordinal(0), &wanted, visits, &mut accept));
-                self.stopped_at(found, state)
-            }
-            Policy::Hybrid => unreachable!("the hybrid policy has an order of its own"),
-            Policy::Random => self.drawn(&wanted, state, visits, &mut accept),
+            _ => {}
         }
-    }
-
-    /// Returns an accepted node, each with equal probability.
-    ///
-    /// Draws from all nodes succeed soon unless few nodes are accepted. After a number of draws, the accepted
-    /// nodes whose coordinates suffice are listed instead.
-    fn drawn(
-        &mut self,
-        wanted: &Wanted,
-        state: &mut PolicyState,
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Slot> {
-        let ordinals = self.ordinals();
-        if ordinals.is_empty() {
-            return None;
-        }
-        // Depends only on the nodes, so a rebuilt shard makes the same draws as the original.
-        let draws = (ordinals.len() / RANDOM_DRAWS_PART).clamp(RANDOM_DRAWS_MIN, RANDOM_DRAWS_MAX);
-        for draw in 0..draws {
-            // Further draws only make sense if any node is accepted.
-            if draw == RANDOM_DRAWS_MIN {
-                self.first(0, Direction::Greatest, wanted, visits, accept)?;
-            }
-            let ordinals = self.ordinals();
-            let slot = ordinals.nth(state.rng.below(ordinals.len() as u64));
-            if accept(slot, visits) {
-                return Some(slot);
-            }
-        }
-        let mut fitting = Vec::new();
-        let none = self.first(0, Direction::Smallest, wanted, visits, &mut |slot, visits| {
-            if accept(slot, visits) {
-                fitting.push(slot);
-            }
-            false
-        });
-        debug_assert!(none.is_none());
-        fitting.sort_unstable_by_key(|&slot| self.ranks.of(slot));
-        (!fitting.is_empty()).then(|| fitting[state.rng.below(fitting.len() as u64) as usize])
+        self.select_by_ordinal(policy, (asked, marks), state, visits, accept)
     }
 
     /// Returns whether any node is accepted. The largest nodes are examined first.
@@ -449,8 +406,7 @@ impl DistBuckets {
             Candidates::Marked(mark) => Marks::only(mark),
             Candidates::All => Marks::NONE,
         };
-        let wanted = Wanted { coordinates: self.geometry.coordinates(asked), marks };
-        self.first(0, Direction::Greatest, &wanted, visits, &mut |slot, _| accept(slot)).is_some()
+        self.first(0, Direction::Greatest, (asked, marks), visits, &mut |slot, _| accept(slot)).is_some()
     }
 
     /// Returns the first accepted node of the first leaf that has one.
@@ -459,80 +415,32 @@ impl DistBuckets {
         &mut self,
         order: usize,
         direction: Direction,
-        wanted: &Wanted,
+        wanted: (&ResourceVector, Marks),
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
         if order == 0 {
-            return self.first.first(direction, wanted, &self.ranks, visits, accept);
+            return self.first.first(direction, wanted, (&self.geometry, &self.ranks), visits, accept);
         }
+        self.first_in_other(order, direction, wanted, visits, accept)
+    }
+
+    /// The same in an attribute order that is not the first. Its tree is built at the first search.
+    #[inline(never)]
+    fn first_in_other(
+        &mut self,
+        order: usize,
+        direction: Direction,
+        wanted: (&ResourceVector, Marks),
+        visits: &mut Visits,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
         if self.others[order - 1].is_none() {
             let entries: Vec<_> = self.entries().collect();
             self.others[order - 1] = Some(BucketTree::built(&self.geometry, order, &entries, &self.ranks));
         }
         let tree = self.others[order - 1].as_mut().expect("built above");
-        tree.first(direction, wanted, &self.ranks, visits, accept)
-    }
-
-    /// The same as [`select_in_order`](Self::select_in_order), over named slots. Only nodes that come before the
-    /// best one so far are checked exactly.
-    fn select_walking(
-        &self,
-        order: usize,
-        policy: Policy,
-        slots: &[Slot],
-        state: &mut PolicyState,
-        visits: &mut Visits,
-        mut accept: impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Slot> {
-        let standing = |slot: Slot| Some((self.ranks.ordinal_if(slot)?, self.coordinate(slot)?));
-        if policy == Policy::Random {
-            let fitting = slots.iter().filter_map(|&slot| Some((standing(slot)?.0, slot)));
-            let mut fitting: Vec<_> = fitting.filter(|&(_, slot)| accept(slot, visits)).collect();
-            fitting.sort_unstable();
-            return (!fitting.is_empty()).then(|| fitting[state.rng.below(fitting.len() as u64) as usize].1);
-        }
-        let turn = |behind: bool| Coordinate([u16::from(behind); DIMENSIONS_MAX]);
-        let mut best: Option<((Coordinate, Ordinal), Slot)> = None;
-        for &slot in slots {
-            let Some((ordinal, coordinate)) = standing(slot) else { continue };
-            let first = match policy {
-                Policy::LeastFit => Coordinate(self.geometry.ordered(order, &coordinate).0.map(|c| !c)),
-                Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
-                    self.geometry.ordered(order, &coordinate)
-                }
-                Policy::NextFit => turn(ordinal < state.next_fit),
-                Policy::Spread => turn(ordinal <= state.next_fit),
-                Policy::FirstFit | Policy::Random => turn(false),
-                Policy::Hybrid => unreachable!("the hybrid policy has an order of its own"),
-            };
-            if best.is_some_and(|(best, _)| best < (first, ordinal)) {
-                visits.vertices += 1;
-            } else if accept(slot, visits) {
-                best = Some(((first, ordinal), slot));
-            }
-        }
-        let found = best.map(|(_, slot)| slot);
-        if matches!(policy, Policy::NextFit | Policy::Spread) { self.stopped_at(found, state) } else { found }
-    }
-
-    fn stopped_at(&self, found: Option<Slot>, state: &mut PolicyState) -> Option<Slot> {
-        if let Some(slot) = found {
-            state.next_fit = self.ranks.ordinal(slot);
-        }
-        found
-    }
-
-    fn ordinals(&mut self) -> &OrdinalTree {
-        if self.ordinals.is_none() {
-            let mut sorted: Vec<(Ordinal, Slot, Coordinate, Marks)> = self
-                .entries()
-                .map(|(slot, (ordinal, at, marks))| (ordinal, slot, at.coordinate, marks))
-                .collect();
-            sorted.sort_unstable_by_key(|&(ordinal, ..)| ordinal);
-            self.ordinals = Some(OrdinalTree::build(&sorted));
-        }
-        self.ordinals.as_ref().expect("built above")
+        tree.first(direction, wanted, (&self.geometry, &self.ranks), visits, accept)
     }
 
     /// Returns the leaves that a search in this direction yields, for tests and explanations.

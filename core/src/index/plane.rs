@@ -12,6 +12,7 @@ use super::entry::Entry;
 use super::lacking::Odd;
 use super::layout::Layout;
 use super::ranks::Ranks;
+use super::tree::Direction;
 use super::{Coordinate, Marks, Slot, Visits};
 use crate::broken::{Broken, broken};
 use crate::limits::DIMENSIONS_MAX;
@@ -55,8 +56,10 @@ impl Counts {
 }
 
 /// A request.
-pub(super) struct Asked<'a> {
-    pub(super) at: &'a Coordinates,
+pub(super) struct Asked<'a, E> {
+    /// The cell and the entry of a node that has just what is asked.
+    pub(super) cell: usize,
+    pub(super) entry: E,
     /// The marks that a node must have.
     pub(super) marks: Marks,
     /// The marks of nodes, by rank.
@@ -211,32 +214,48 @@ impl<E: Entry> Plane<E> {
         }
     }
 
-    /// Returns the first accepted node, in order of coordinate and then of rank. With `GREATEST`, the largest
-    /// coordinate comes first.
+    /// Returns a request for nodes with these coordinates. `None` if the layout does not cover them, so no node has them.
+    pub(super) fn asked<'a>(&self, at: &Coordinates, marks: Marks, of: &'a [Marks]) -> Option<Asked<'a, E>> {
+        let layout = &self.layout;
+        let is_covered = layout.covers(&at.coordinate);
+        is_covered.then(|| Asked { cell: E::cell(layout, &at.coordinate), entry: E::new(layout, at, 0), marks, of })
+    }
+
+    /// Returns the first accepted node, in order of coordinate and then of rank.
     #[inline]
-    pub(super) fn first<const GREATEST: bool>(
+    pub(super) fn first(
         &mut self,
-        asked: &Asked<'_>,
+        direction: Direction,
+        asked: &Asked<'_, E>,
         ranks: &Ranks,
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        let at = &asked.at.coordinate;
-        if self.len == 0 || !self.layout.covers(at) {
+        match direction {
+            Direction::Greatest => self.first_of::<true>(asked, ranks, visits, accept),
+            Direction::Smallest => self.first_of::<false>(asked, ranks, visits, accept),
+        }
+    }
+
+    /// Returns the first accepted node. With `GREATEST`, the largest coordinate comes first.
+    #[inline]
+    fn first_of<const GREATEST: bool>(
+        &mut self,
+        asked: &Asked<'_, E>,
+        ranks: &Ranks,
+        visits: &mut Visits,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        if self.len == 0 {
             return None;
         }
-        let score = E::new(&self.layout, asked.at, 0).score(&self.layout);
+        let &Asked { cell, entry, marks, of } = asked;
+        let score = entry.score(&self.layout);
         if self.classes.note_request(score) {
             self.learn();
         }
-        let cell = E::cell(&self.layout, at);
         let search = Search {
-            sought: Sought {
-                asked: E::asked(&self.layout, asked.at),
-                marks: asked.marks,
-                of: asked.of,
-                from: E::FIRST,
-            },
+            sought: Sought { asked: entry.asked(&self.layout), marks, of, from: E::FIRST },
             score,
             class: self.classes.of(score),
             row: self.layout.row(cell),

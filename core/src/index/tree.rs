@@ -7,13 +7,13 @@
 use super::coordinate::{Coordinates, Geometry};
 use super::entry::{Entry, Narrow, RANKS_MAX, Wide};
 use super::layout::{Layout, highest};
+use super::placing::{NOWHERE, Placed, Placing};
 use super::plane::{Asked, Plane};
 use super::ranks::{Rank, Ranks};
 use super::{Coordinate, IndexEntry, Mark, Marks, ResourceVector, Slot, Visits};
 use crate::broken::{Broken, broken};
 use crate::limits::DIMENSIONS_MAX;
 use crate::memory;
-use crate::resource::Amount;
 
 /// The order in which leaves are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +49,6 @@ struct Place<E> {
     /// See [`Coordinates::odd`].
     odd: [u16; 2],
 }
-
-const NOWHERE: u32 = u32::MAX;
 
 /// The nodes of one attribute order.
 pub(super) struct Bucketed<E: Entry> {
@@ -167,27 +165,20 @@ impl<E: Entry> Bucketed<E> {
 }
 
 impl Bucketed<Narrow> {
-    /// Returns the place of a node that has this available, with rank 0. It is `NOWHERE` if the layout does not
-    /// cover it, or if the dimensions are not those of every node in their usual order.
-    // A call, with everything in registers: inlined, it would use up those of its callers.
-    #[inline(never)]
-    fn place_of(
-        &self,
-        geometry: &Geometry,
-        cpu: Amount,
-        memory: Amount,
-        whole_gpus: u16,
-        largest_gpu_part: u16,
-    ) -> Place<Narrow> {
-        let available = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
-        let layout = self.plane.layout();
-        match geometry.plain_coordinates(&available) {
-            Some(at) if layout.covers(&at.coordinate) => {
-                let cell = Narrow::cell(layout, &at.coordinate) as u32;
-                Place { entry: Narrow::new(layout, &at, 0), cell, odd: at.odd }
-            }
-            _ => Place { entry: Narrow::VACANT, cell: NOWHERE, odd: [0; 2] },
+    /// Moves a node. Returns whether its coordinate changed. `None` if that takes a longer way, or if the node is not
+    /// in the tree.
+    #[inline(always)]
+    fn follow(&mut self, slot: Slot, to: Placed, marks: &[Marks]) -> Option<bool> {
+        let Placed { entry, cell, odd } = to;
+        let place = self.places.get_mut(slot as usize)?;
+        let from = *place;
+        let is_odd = from.odd != [0; 2] || odd != 0;
+        if (from.cell == NOWHERE) | (cell == NOWHERE) | is_odd {
+            return None;
         }
+        let entry = entry.with_rank(from.entry.rank());
+        (place.entry, place.cell) = (entry, cell);
+        Some(self.plane.update((from.cell as usize, from.entry), (cell as usize, entry), marks))
     }
 }
 
@@ -201,6 +192,7 @@ pub(super) struct BucketTree {
     room: usize,
     /// By rank. Empty while no node has a mark.
     marks: Vec<Marks>,
+    placing: Placing,
     pub(super) width: Width,
 }
 
@@ -225,8 +217,10 @@ impl BucketTree {
         let dimensions = geometry.dimension_count();
         let room = geometry.room();
         let width = Width::over(&Coordinate::default(), 0, may_be_narrow, dimensions, room);
+        let mut placing = if order == 0 { Placing::new(geometry) } else { Placing::NONE };
+        placing.set_layout(width.narrow_layout());
         let order = (order > 0).then(|| geometry.orders()[order]);
-        Self { order, may_be_narrow, dimensions, room, marks: Vec::new(), width }
+        Self { order, may_be_narrow, dimensions, room, marks: Vec::new(), placing, width }
     }
 
     /// Builds the tree of an attribute order over nodes whose ranks are assigned.
@@ -269,6 +263,7 @@ impl BucketTree {
             let marks = self.marks(*rank);
             each!(&mut width, tree => tree.insert(*slot, *rank, at, marks));
         }
+        self.placing.set_layout(width.narrow_layout());
         self.width = width;
     }
 
@@ -308,25 +303,11 @@ impl BucketTree {
     }
 
     /// Moves a node of the first attribute order. Returns whether its coordinate changed. `None` if that takes
-    /// [`update_any`](Self::update_any).
-    ///
-    /// # Panics
-    /// When it is not in the tree.
+    /// [`update_any`](Self::update_any), or if it is not in the tree.
     #[inline(always)]
-    pub(super) fn update(
-        &mut self,
-        slot: Slot,
-        geometry: &Geometry,
-        available: &ResourceVector,
-    ) -> Option<bool> {
+    pub(super) fn update(&mut self, slot: Slot, available: &ResourceVector) -> Option<bool> {
         let Width::Narrow(tree) = &mut self.width else { return None };
-        let ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, .. } = *available;
-        let mut to = tree.place_of(geometry, cpu, memory, whole_gpus, largest_gpu_part);
-        if to.cell == NOWHERE {
-            return None;
-        }
-        to.entry = to.entry.with_rank(tree.places[slot as usize].entry.rank());
-        Some(tree.move_to(slot, to, &self.marks))
+        tree.follow(slot, self.placing.place(available), &self.marks)
     }
 
     /// Moves a node in any order, width and geometry. Returns whether its coordinate changed.
@@ -370,20 +351,40 @@ impl BucketTree {
     }
 
     /// Returns the first accepted node of the first leaf that has one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn first(
         &mut self,
         direction: Direction,
-        wanted: &Wanted,
-        ranks: &Ranks,
+        (vector, marks): (&ResourceVector, Marks),
+        (geometry, ranks): (&Geometry, &Ranks),
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        let at = self.ordered(&wanted.coordinates);
-        let asked = Asked { at: &at, marks: wanted.marks, of: &self.marks };
-        each!(&mut self.width, tree => match direction {
-            Direction::Greatest => tree.plane.first::<true>(&asked, ranks, visits, accept),
-            Direction::Smallest => tree.plane.first::<false>(&asked, ranks, visits, accept),
+        if let Width::Narrow(tree) = &mut self.width
+            && let Placed { entry, cell, .. } = self.placing.place(vector)
+            && cell != NOWHERE
+        {
+            let asked = Asked { cell: cell as usize, entry, marks, of: &self.marks };
+            return tree.plane.first(direction, &asked, ranks, visits, accept);
+        }
+        self.first_in_any(direction, (vector, marks), (geometry, ranks), visits, accept)
+    }
+
+    /// The same in any order, width and geometry.
+    #[inline(never)]
+    fn first_in_any(
+        &mut self,
+        direction: Direction,
+        (vector, marks): (&ResourceVector, Marks),
+        (geometry, ranks): (&Geometry, &Ranks),
+        visits: &mut Visits,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        let at = self.ordered(&geometry.coordinates(vector));
+        let of = &self.marks;
+        each!(&mut self.width, tree => {
+            let asked = tree.plane.asked(&at, marks, of)?;
+            tree.plane.first(direction, &asked, ranks, visits, accept)
         })
     }
 
@@ -461,6 +462,14 @@ impl BucketTree {
 }
 
 impl Width {
+    /// Returns the layout if entries have one word.
+    fn narrow_layout(&self) -> Option<&Layout> {
+        match self {
+            Self::Narrow(tree) => Some(tree.plane.layout()),
+            Self::Wide(_) => None,
+        }
+    }
+
     /// Creates an empty tree for coordinates up to `highest`.
     fn over(highest: &Coordinate, nodes: usize, may_be_narrow: bool, dimensions: usize, room: usize) -> Self {
         match Layout::exact(highest, nodes).filter(|_| may_be_narrow) {

@@ -195,13 +195,21 @@ impl Choose {
 
     /// Updates the index for a node. The index contains the nodes that are ready and below the limit of allocations,
     /// at what they have available. So searches do not walk over full nodes.
-    #[inline]
+    #[inline(always)]
     fn follow_index(&mut self, books: &Books, slot: Slot) {
         let nodes = &books.nodes;
+        // Custom kinds are not asked for: an index with these follows in another way.
+        if nodes.takes_work(slot) && self.index.follow(slot, &nodes.available_plain(slot)) {
+            return;
+        }
+        self.follow_index_any(books, slot);
+    }
+
+    /// The same for a node that enters or leaves the index, and for any index.
+    #[inline(never)]
+    fn follow_index_any(&mut self, books: &Books, slot: Slot) {
+        let nodes = &books.nodes;
         match (self.index.contains(slot), nodes.takes_work(slot)) {
-            (true, true) if nodes.indexed().is_empty() => {
-                self.index.update(slot, &nodes.available_plain(slot))
-            }
             (true, true) => self.index.update_any(slot, nodes.available(slot)),
             (true, false) => self.index.remove(slot),
             (false, true) => {

@@ -8,7 +8,7 @@
 //! and a search without success recomputes them.
 
 use super::Marks;
-use super::classes::{CLASSES, UP_TO};
+use super::classes::{CLASSES, raise};
 use super::entry::Entry;
 use crate::memory;
 use crate::planted::{PlantedBug, is_planted};
@@ -83,11 +83,9 @@ impl<E: Entry> Cell<E> {
         self.stale & if with_marks { STALE_WITHIN | STALE_MARKS } else { STALE_WITHIN } != 0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn raise(&mut self, class: usize, within: u8) {
-        for (bound, mask) in self.within.iter_mut().zip(&UP_TO[class & (CLASSES - 1)]) {
-            *bound = (*bound).max(within & mask);
-        }
+        raise(&mut self.within, class, within);
     }
 }
 
@@ -159,7 +157,7 @@ impl<E: Entry> Cells<E> {
     }
 
     #[cold]
-    fn allocate(&mut self, block: usize) {
+    fn allocate(&mut self, block: usize) -> u32 {
         let at = self.free_blocks.pop().unwrap_or_else(|| {
             memory::push_tight(&mut self.filled, 0);
             let len = self.cells.len() + BLOCK;
@@ -167,10 +165,11 @@ impl<E: Entry> Cells<E> {
             (self.filled.len() - 1) as u32
         });
         self.blocks[block] = at;
+        at
     }
 
     /// Adds an entry of a class. Returns the best score before, or `None` if the cell was empty.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(
         &mut self,
         cell: usize,
@@ -178,26 +177,29 @@ impl<E: Entry> Cells<E> {
         (score, class): (u32, usize),
         marks: Marks,
     ) -> Option<u32> {
-        if self.blocks[cell / BLOCK] == NONE {
-            self.allocate(cell / BLOCK);
+        let mut block = self.blocks[cell / BLOCK];
+        if block == NONE {
+            block = self.allocate(cell / BLOCK);
         }
-        let block = self.blocks[cell / BLOCK] as usize;
-        let here = &mut self.cells[(block << BLOCK.ilog2()) | (cell % BLOCK)];
-        let before = (!here.is_empty()).then_some(u32::from(here.best));
+        let here = &mut self.cells[((block as usize) << BLOCK.ilog2()) | (cell % BLOCK)];
+        let len = usize::from(here.len);
+        let is_inline = here.at == NONE;
+        let before = (!(is_inline & (len == 0))).then_some(u32::from(here.best));
         if before.is_none() {
             here.within = [0; CLASSES];
             here.stale = 0;
             here.marks = Marks::NONE;
-            self.filled[block] += 1;
+            self.filled[block as usize] += 1;
         }
         if !is_planted(PlantedBug::IndexStaleMaximum) {
             here.raise(class, entry.within());
         }
         here.marks = here.marks.or(marks);
-        here.best = before.map_or(score, |best| best.max(score)) as u16;
-        let len = usize::from(here.len);
-        if here.at == NONE && len < INLINE {
-            here.entries[len] = entry;
+        if before.is_none_or(|best| best < score) {
+            here.best = score as u16;
+        }
+        if is_inline & (len < INLINE) {
+            here.entries[len % INLINE] = entry;
             here.len = len as u8 + 1;
         } else {
             self.insert_into_chunk(cell, entry, marks);
@@ -287,11 +289,11 @@ impl<E: Entry> Cells<E> {
         part.marks = part.marks.or(marks);
     }
 
-    /// Removes an entry. Returns the best score before and after; `None` if the cell is now empty.
+    /// Removes an entry with this score. Returns the best score before and after; `None` if the cell is now empty.
     ///
     /// # Panics
     /// If the cell does not have the entry.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(
         &mut self,
         cell: usize,
@@ -314,11 +316,17 @@ impl<E: Entry> Cells<E> {
             if score < best {
                 return (best, Some(best));
             }
-        } else {
-            self.remove_from_chunk(cell, entry);
-            if score < best {
-                return (best, Some(best));
+            if last > 0 {
+                let after = here.entries[..last].iter().map(|&entry| score_of(entry)).fold(0, u32::max);
+                here.best = after as u16;
+                return (best, Some(after));
             }
+            self.vacate(cell);
+            return (best, None);
+        }
+        self.remove_from_chunk(cell, entry);
+        if score < best {
+            return (best, Some(best));
         }
         let after = self.largest_score(cell, score_of);
         match after {
@@ -339,6 +347,7 @@ impl<E: Entry> Cells<E> {
         }
     }
 
+    #[inline(never)]
     fn largest_score(&self, cell: usize, score_of: impl Fn(E) -> u32) -> Option<u32> {
         let largest = |entries: &[E]| entries.iter().map(|&entry| score_of(entry)).max();
         let here = self.get(cell);

@@ -39,7 +39,7 @@ fn first_of<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<'_, E
 
 impl<E: Entry> Cells<E> {
     /// Returns the first entry of a cell that fits. Adds the number of parts that were read to `parts_read`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn first<const GREATEST: bool>(
         &mut self,
         cell: usize,
@@ -181,6 +181,9 @@ impl<E: Entry> Cells<E> {
     #[inline]
     pub(super) fn prefetch(&self, cell: usize, entry: E) -> usize {
         let here = self.get(cell);
+        if here.at == NONE {
+            return usize::from(here.len);
+        }
         let per_line = 64 / size_of::<E>().min(64);
         let lines = self.entries_with(here, entry).iter().step_by(per_line);
         lines.fold(0, |sum, entry| sum ^ entry.rank() as usize)

@@ -8,6 +8,8 @@
 pub(super) const SCORE_BITS: u32 = 12;
 /// The number of classes.
 pub(super) const CLASSES: usize = 16;
+/// The class of nothing. It is the only one with this bit.
+pub(super) const EMPTY: usize = CLASSES;
 /// The number of requests after which the classes are cut for the first time. They are cut again whenever the
 /// number has grown by [`LEARN_GROWTH`], so a few times only: a cut costs O(cells).
 const LEARN_FIRST: u32 = 512;
@@ -86,42 +88,53 @@ impl Classes {
     }
 }
 
-/// For each class, a mask of the classes from it on.
-const FROM: [[u64; CLASSES]; CLASSES] = {
-    let mut from = [[0; CLASSES]; CLASSES];
-    let mut class = 0;
-    while class < CLASSES {
-        let mut at = class;
-        while at < CLASSES {
-            from[class][at] = u64::MAX;
-            at += 1;
-        }
-        class += 1;
+/// Masks of the classes from any class on: sixteen words that end with as many ones as there are such classes.
+const FROM: [u64; 2 * CLASSES - 1] = {
+    let mut window = [0; 2 * CLASSES - 1];
+    let mut at = CLASSES - 1;
+    while at < window.len() {
+        window[at] = u64::MAX;
+        at += 1;
     }
-    from
+    window
 };
 
 /// The same in two bytes per class.
-const FROM_16: [[u16; CLASSES]; CLASSES] = {
-    let mut from = [[0; CLASSES]; CLASSES];
+const FROM_16: [u16; 2 * CLASSES - 1] = {
+    let mut window = [0; 2 * CLASSES - 1];
     let mut at = 0;
-    while at < CLASSES * CLASSES {
-        from[at / CLASSES][at % CLASSES] = FROM[at / CLASSES][at % CLASSES] as u16;
+    while at < window.len() {
+        window[at] = FROM[at] as u16;
         at += 1;
     }
-    from
+    window
 };
 
-/// For each class, a mask of the classes up to it.
-pub(super) const UP_TO: [[u8; CLASSES]; CLASSES] = {
-    let mut up_to = [[0; CLASSES]; CLASSES];
+/// Masks of the classes up to any class, in one byte per class.
+const UP_TO: [u8; 2 * CLASSES - 1] = {
+    let mut window = [0; 2 * CLASSES - 1];
     let mut at = 0;
-    while at < CLASSES * CLASSES {
-        up_to[at / CLASSES][at % CLASSES] = if at % CLASSES <= at / CLASSES { u8::MAX } else { 0 };
+    while at < CLASSES {
+        window[at] = u8::MAX;
         at += 1;
     }
-    up_to
+    window
 };
+
+/// Returns the part of a window that is for `class`.
+#[inline(always)]
+fn masks<T>(window: &[T; 2 * CLASSES - 1], class: usize) -> &[T; CLASSES] {
+    let from = CLASSES - 1 - (class & (CLASSES - 1));
+    window[from..from + CLASSES].first_chunk().expect("a window has room for every class")
+}
+
+/// Raises the bounds of all classes up to `class`.
+#[inline(always)]
+pub(super) fn raise(bounds: &mut [u8; CLASSES], class: usize, to: u8) {
+    for (bound, mask) in bounds.iter_mut().zip(masks(&UP_TO, class)) {
+        *bound = (*bound).max(to & mask);
+    }
+}
 
 /// For each class, one bit per member of a group of 64 whose class it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,20 +151,27 @@ impl ClassBits {
     pub(super) fn from(&self, class: usize) -> u64 {
         // All words are read, so that the compiler uses wide instructions.
         let mut all = 0;
-        for (word, mask) in self.0.iter().zip(&FROM[class & (CLASSES - 1)]) {
+        for (word, mask) in self.0.iter().zip(masks(&FROM, class)) {
             all |= word & mask;
         }
         all
     }
 
-    /// Sets or clears a member's bit. Returns whether the word has another bit.
-    #[inline]
-    fn set(&mut self, member: usize, class: usize, is_in: bool) -> bool {
-        let word = &mut self.0[class & (CLASSES - 1)];
+    /// Moves a member from one class to another. Returns the classes that lost their last member, or got their first
+    /// one. No class is [`EMPTY`].
+    #[inline(always)]
+    fn change(&mut self, member: usize, before: usize, after: usize) -> (usize, usize) {
         let bit = 1u64.wrapping_shl(member as u32);
-        let others = *word & !bit;
-        *word = if is_in { others | bit } else { others };
-        others != 0
+        let (mut lost, mut got) = (EMPTY, EMPTY);
+        if let Some(word) = self.0.get_mut(before) {
+            *word &= !bit;
+            lost = if *word == 0 { before } else { EMPTY };
+        }
+        if let Some(word) = self.0.get_mut(after) {
+            got = if *word == 0 { after } else { EMPTY };
+            *word |= bit;
+        }
+        (lost, got)
     }
 }
 
@@ -180,33 +200,35 @@ impl Rows {
         }
     }
 
-    /// Changes the class of a cell. `None` is the class of an empty cell.
-    #[inline]
-    pub(super) fn change(&mut self, cell: usize, before: Option<usize>, after: Option<usize>) {
-        if before == after {
-            return;
-        }
-        if let Some(class) = before {
-            self.set(cell, class, false);
-        }
-        if let Some(class) = after {
-            self.set(cell, class, true);
+    /// Changes the class of a cell. That of an empty cell is [`EMPTY`].
+    #[inline(always)]
+    pub(super) fn change(&mut self, cell: usize, before: usize, after: usize) {
+        if before != after {
+            let (lost, got) = self.cells[cell >> 6].change(cell & 63, before, after);
+            if lost & got != EMPTY {
+                self.change_row(cell, lost, got);
+            }
         }
     }
 
-    #[inline]
-    fn set(&mut self, cell: usize, class: usize, is_in: bool) {
-        if self.cells[cell >> 6].set(cell & 63, class, is_in) {
-            return;
-        }
+    /// The word of a cell has no cell of class `lost` any more, and its first one of class `got`.
+    #[inline(never)]
+    fn change_row(&mut self, cell: usize, lost: usize, got: usize) {
         let row = cell.wrapping_shr(self.column_bits);
-        let word = cell & 1usize.wrapping_shl(self.column_bits).wrapping_sub(1);
-        let words = &mut self.words[row][class & (CLASSES - 1)];
-        let bit = 1u16.wrapping_shl((word >> 6) as u32);
-        let others = *words & !bit;
-        *words = if is_in { others | bit } else { others };
-        if others == 0 {
-            self.rows[row >> 6].set(row & 63, class, is_in);
+        let word = (cell & 1usize.wrapping_shl(self.column_bits).wrapping_sub(1)) >> 6;
+        let bit = 1u16.wrapping_shl(word as u32);
+        let words = &mut self.words[row];
+        let (mut is_lost, mut is_got) = (EMPTY, EMPTY);
+        if let Some(words) = words.get_mut(lost) {
+            *words &= !bit;
+            is_lost = if *words == 0 { lost } else { EMPTY };
+        }
+        if let Some(words) = words.get_mut(got) {
+            is_got = if *words == 0 { got } else { EMPTY };
+            *words |= bit;
+        }
+        if is_lost & is_got != EMPTY {
+            self.rows[row >> 6].change(row & 63, is_lost, is_got);
         }
     }
 
@@ -223,10 +245,10 @@ impl Rows {
     }
 
     /// Returns the words of a row that have a cell of `class` or a higher one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn words(&self, row: usize, class: usize) -> u16 {
         let mut all = 0;
-        for (word, mask) in self.words[row].iter().zip(&FROM_16[class & (CLASSES - 1)]) {
+        for (word, mask) in self.words[row].iter().zip(masks(&FROM_16, class)) {
             all |= word & mask;
         }
         all
@@ -246,7 +268,7 @@ impl Rows {
     /// Returns whether these are exactly the cells with a class.
     pub(super) fn is_of(&self, cells: impl Iterator<Item = (usize, usize)>) -> bool {
         let mut expected = Self::new(self.words.len(), self.column_bits);
-        cells.for_each(|(cell, class)| expected.change(cell, None, Some(class)));
+        cells.for_each(|(cell, class)| expected.change(cell, EMPTY, class));
         self.cells == expected.cells && self.words == expected.words && self.rows == expected.rows
     }
 }
@@ -259,7 +281,7 @@ mod tests {
     fn cells_are_found_by_their_class_and_those_below() {
         let mut rows = Rows::new(128, 7);
         let cell = 70 << 7 | 65;
-        rows.change(cell, None, Some(5));
+        rows.change(cell, EMPTY, 5);
         for class in 0..CLASSES {
             let is_in = u64::from(class <= 5);
             assert_eq!(rows.rows(1, class), is_in << 6);
@@ -267,12 +289,12 @@ mod tests {
             assert_eq!(rows.cells(70, 1, class), is_in << 1);
         }
         // Another cell of the word and class keeps the sums.
-        rows.change(cell + 1, None, Some(5));
-        rows.change(cell, Some(5), Some(2));
+        rows.change(cell + 1, EMPTY, 5);
+        rows.change(cell, 5, 2);
         assert_eq!((rows.cells(70, 1, 5), rows.cells(70, 1, 2)), (2 << 1, 3 << 1));
         assert!(rows.is_of([(cell, 2), (cell + 1, 5)].into_iter()));
-        rows.change(cell + 1, Some(5), None);
-        rows.change(cell, Some(2), None);
+        rows.change(cell + 1, 5, EMPTY);
+        rows.change(cell, 2, EMPTY);
         assert_eq!(rows.rows(1, 0), 0);
         assert!(rows.is_of(std::iter::empty()));
     }

@@ -6,7 +6,7 @@
 
 use super::cell::Cells;
 use super::cell_search::Sought;
-use super::classes::{CLASSES, Classes, Rows};
+use super::classes::{CLASSES, Classes, EMPTY, Rows};
 use super::coordinate::Coordinates;
 use super::entry::Entry;
 use super::lacking::Odd;
@@ -45,6 +45,35 @@ impl Counts {
         *count = count.wrapping_sub(1);
     }
 
+    /// Counts a node at another coordinate. A dimension that is not counted has only one.
+    #[inline(always)]
+    fn shift(&mut self, d: usize, before: usize, after: usize) {
+        if before == after {
+            return;
+        }
+        let counts = &mut self.by_coordinate[d];
+        // Neither can wrap: the node was counted before, and there are at most `NODES_MAX`.
+        counts[before] = counts[before].wrapping_sub(1);
+        match counts.get_mut(after) {
+            Some(count) => *count = count.wrapping_add(1),
+            None => add_first(counts, after as u16),
+        }
+        if after > usize::from(self.highest.0[d]) {
+            self.highest.0[d] = after as u16;
+        }
+    }
+
+    /// Returns the largest coordinate of a node in the first dimension.
+    #[inline(always)]
+    fn highest_first(&mut self) -> u16 {
+        let [counts, ..] = &self.by_coordinate;
+        let [highest, ..] = &mut self.highest.0;
+        while *highest > 0 && counts[usize::from(*highest)] == 0 {
+            *highest = highest.wrapping_sub(1);
+        }
+        *highest
+    }
+
     fn highest(&mut self) -> Coordinate {
         for (field, counts) in self.highest.0.iter_mut().zip(&self.by_coordinate) {
             while *field > 0 && counts[usize::from(*field)] == 0 {
@@ -71,6 +100,8 @@ struct Search<'a, E: Entry> {
     sought: Sought<'a, E>,
     score: u32,
     class: usize,
+    /// The least part of the last step of entries in the row of the request.
+    within: u8,
     row: usize,
     column: usize,
     ranks: &'a Ranks,
@@ -118,14 +149,16 @@ impl<E: Entry> Plane<E> {
         self.enter(cell, entry, marks);
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self, cell: usize, entry: E, marks: Marks) {
         let score = entry.score(&self.layout);
         let class = self.classes.of(score);
-        match self.cells.insert(cell, entry, (score, class), marks) {
-            Some(best) if best >= score => {}
-            before => self.rows.change(cell, before.map(|best| self.classes.of(best)), Some(class)),
-        }
+        let before = match self.cells.insert(cell, entry, (score, class), marks) {
+            Some(best) if best >= score => return,
+            Some(best) => self.classes.of(best),
+            None => EMPTY,
+        };
+        self.rows.change(cell, before, class);
     }
 
     /// Removes an entry of these coordinates.
@@ -138,14 +171,14 @@ impl<E: Entry> Plane<E> {
         self.leave(cell, entry);
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave(&mut self, cell: usize, entry: E) {
         let layout = &self.layout;
         let score = entry.score(layout);
         let (before, after) = self.cells.remove(cell, entry, score, |entry| entry.score(layout));
         if after != Some(before) {
-            let after = after.map(|best| self.classes.of(best));
-            self.rows.change(cell, Some(self.classes.of(before)), after);
+            let after = after.map_or(EMPTY, |best| self.classes.of(best));
+            self.rows.change(cell, self.classes.of(before), after);
         }
     }
 
@@ -162,26 +195,40 @@ impl<E: Entry> Plane<E> {
     ) -> bool {
         if cell == to && E::leaf(entry.order()) == E::leaf(by.order()) {
             if entry != by {
-                let class = self.classes.of(by.score(&self.layout));
-                self.cells.exchange(cell, entry, by, class);
+                self.exchange(cell, entry, by);
             }
             return false;
         }
-        self.relocate((cell, entry), (to, by), marks.get(by.rank() as usize).copied().unwrap_or(Marks::NONE));
+        self.relocate((cell, entry), (to, by), marks);
         true
     }
 
     #[inline(never)]
-    fn relocate(&mut self, (cell, entry): (usize, E), (to, by): (usize, E), marks: Marks) {
-        let before = entry.coordinate(&self.layout, cell);
-        let after = by.coordinate(&self.layout, to);
-        for d in 0..if E::IS_BY_SCORE { 4 } else { self.dimensions } {
-            if before.0[d] != after.0[d] {
-                self.counts.remove(d, before.0[d]);
-                self.counts.add(d, after.0[d]);
+    fn exchange(&mut self, cell: usize, entry: E, by: E) {
+        let class = self.classes.of(by.score(&self.layout));
+        self.cells.exchange(cell, entry, by, class);
+    }
+
+    #[inline(never)]
+    fn relocate(&mut self, (cell, entry): (usize, E), (to, by): (usize, E), marks: &[Marks]) {
+        if E::IS_BY_SCORE {
+            let Self { layout, counts, .. } = self;
+            counts.shift(0, layout.row(cell), layout.row(to));
+            counts.shift(1, layout.column(cell), layout.column(to));
+            let [before, after] = [entry, by].map(|entry| entry.score(layout));
+            if before != after {
+                counts.shift(2, layout.third(before) as usize, layout.third(after) as usize);
+                counts.shift(3, layout.fourth(before) as usize, layout.fourth(after) as usize);
+            }
+        } else {
+            let before = entry.coordinate(&self.layout, cell);
+            let after = by.coordinate(&self.layout, to);
+            for d in 0..self.dimensions {
+                self.counts.shift(d, before.0[d].into(), after.0[d].into());
             }
         }
         self.leave(cell, entry);
+        let marks = marks.get(by.rank() as usize).copied().unwrap_or(Marks::NONE);
         self.enter(to, by, marks);
     }
 
@@ -210,7 +257,7 @@ impl<E: Entry> Plane<E> {
         self.rows = Rows::new(self.layout.rows(), self.layout.column_bits());
         let classes = &self.classes;
         for (cell, class) in self.cells.classify(|score| classes.of(score)) {
-            self.rows.change(cell, None, Some(class));
+            self.rows.change(cell, EMPTY, class);
         }
     }
 
@@ -218,11 +265,16 @@ impl<E: Entry> Plane<E> {
     pub(super) fn asked<'a>(&self, at: &Coordinates, marks: Marks, of: &'a [Marks]) -> Option<Asked<'a, E>> {
         let layout = &self.layout;
         let is_covered = layout.covers(&at.coordinate);
-        is_covered.then(|| Asked { cell: E::cell(layout, &at.coordinate), entry: E::new(layout, at, 0), marks, of })
+        is_covered.then(|| Asked {
+            cell: E::cell(layout, &at.coordinate),
+            entry: E::new(layout, at, 0),
+            marks,
+            of,
+        })
     }
 
     /// Returns the first accepted node, in order of coordinate and then of rank.
-    #[inline]
+    #[inline(always)]
     pub(super) fn first(
         &mut self,
         direction: Direction,
@@ -238,7 +290,7 @@ impl<E: Entry> Plane<E> {
     }
 
     /// Returns the first accepted node. With `GREATEST`, the largest coordinate comes first.
-    #[inline]
+    #[inline(never)]
     fn first_of<const GREATEST: bool>(
         &mut self,
         asked: &Asked<'_, E>,
@@ -254,15 +306,17 @@ impl<E: Entry> Plane<E> {
         if self.classes.note_request(score) {
             self.learn();
         }
+        let wanted = entry.asked(&self.layout);
         let search = Search {
-            sought: Sought { asked: entry.asked(&self.layout), marks, of, from: E::FIRST },
+            sought: Sought { asked: wanted, marks, of, from: E::FIRST },
+            within: E::least_within(&wanted),
             score,
             class: self.classes.of(score),
             row: self.layout.row(cell),
             column: self.layout.column(cell),
             ranks,
         };
-        let end = self.rows.groups().min(self.layout.row_of(self.counts.highest.0[0]) / 64 + 1);
+        let end = self.rows.groups().min(self.layout.row_of(self.counts.highest_first()) / 64 + 1);
         let mut groups = search.row / 64..end;
         let mut first_in_group = |group: usize| {
             let mut open = self.rows.rows(group, search.class);
@@ -280,7 +334,7 @@ impl<E: Entry> Plane<E> {
         if GREATEST { groups.rev().find_map(&mut first_in_group) } else { groups.find_map(first_in_group) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn first_in_row<const GREATEST: bool>(
         &mut self,
         row: usize,
@@ -290,8 +344,7 @@ impl<E: Entry> Plane<E> {
     ) -> Option<Slot> {
         visits.vertices += 1;
         let in_row = row == search.row;
-        let within = if in_row { E::least_within(&search.sought.asked) } else { 0 };
-        let marks = search.sought.marks;
+        let within = if in_row { search.within } else { 0 };
         let mut words = u64::from(self.rows.words(row, search.class)) & u64::MAX << (search.column / 64);
         while let Some(word) = take::<GREATEST>(&mut words) {
             let mut open = self.rows.cells(row, word, search.class);
@@ -301,42 +354,45 @@ impl<E: Entry> Plane<E> {
             while let Some(bit) = take::<GREATEST>(&mut open) {
                 let column = word * 64 + bit;
                 let cell = self.layout.cell_at(row, column);
-                if !self.cells.get(cell).may_fit(search.class, within, search.score, marks) {
-                    continue;
-                }
-                let asked = E::asked_in(&search.sought.asked, in_row, column == search.column);
-                let sought = Sought { asked, ..search.sought };
-                let found = self.first_in_cell::<GREATEST>(cell, sought, search.ranks, visits, accept);
-                if found.is_some() {
-                    return found;
-                }
-                let with_marks = marks != Marks::NONE;
-                if (in_row | with_marks) && self.cells.get(cell).is_stale(with_marks) {
-                    self.settle(cell, with_marks, search.sought.of);
+                let here = self.cells.get(cell);
+                if here.may_fit(search.class, within, search.score, search.sought.marks) {
+                    let edges = (in_row, column == search.column);
+                    let found = self.first_in_cell::<GREATEST>(cell, edges, search, visits, accept);
+                    if found.is_some() {
+                        return found;
+                    }
                 }
             }
         }
         None
     }
 
-    #[inline]
+    /// Searches a cell, which may be in the row and in the column of the request.
+    // A call, so that the search for cells holds little else.
+    #[inline(never)]
     fn first_in_cell<const GREATEST: bool>(
         &mut self,
         cell: usize,
-        mut sought: Sought<'_, E>,
-        ranks: &Ranks,
+        (in_row, in_column): (bool, bool),
+        search: &Search<'_, E>,
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
         visits.vertices += 1;
-        loop {
-            let order = self.cells.first::<GREATEST>(cell, &sought, &mut visits.vertices)?;
-            let slot = ranks.slot(E::rank_of(order));
+        let asked = E::asked_in(&search.sought.asked, in_row, in_column);
+        let mut sought = Sought { asked, ..search.sought };
+        while let Some(order) = self.cells.first::<GREATEST>(cell, &sought, &mut visits.vertices) {
+            let slot = search.ranks.slot(E::rank_of(order));
             if accept(slot, visits) {
                 return Some(slot);
             }
             sought.from = E::next(order);
         }
+        let with_marks = sought.marks != Marks::NONE;
+        if (in_row | with_marks) && self.cells.get(cell).is_stale(with_marks) {
+            self.settle(cell, with_marks, sought.of);
+        }
+        None
     }
 
     /// Recomputes the bounds of a cell that was searched without success.

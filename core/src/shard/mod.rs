@@ -275,9 +275,21 @@ impl Shard {
     }
 
     fn handle_release(&mut self, allocation: AllocationId) -> Result<Released, UnknownAllocation> {
+        if let Some(dirty) = self.books.release_plain(allocation) {
+            self.follow(dirty);
+            return Ok(Released { allocation, inside: None });
+        }
+        self.handle_release_any(allocation)
+    }
+
+    /// Handles a release of any kind.
+    #[inline(never)]
+    fn handle_release_any(&mut self, allocation: AllocationId) -> Result<Released, UnknownAllocation> {
         let (inside, dirty) = self.books.release(allocation)?;
         self.follow(dirty);
-        self.audit.work.allocations_looked_at += u64::from(inside.unwrap_or(0));
+        if let Some(inside) = inside {
+            self.audit.work.allocations_looked_at += u64::from(inside);
+        }
         Ok(Released { allocation, inside })
     }
 

@@ -42,10 +42,16 @@ impl ExternalIds {
     }
 
     /// Frees the name of an allocation that ended. Most shards adopt nothing.
+    #[inline(always)]
     pub(crate) fn forget(&mut self, id: AllocationId) {
-        if !self.names.is_empty()
-            && let Some(key) = self.names.remove(&id)
-        {
+        if !self.names.is_empty() {
+            self.forget_name(id);
+        }
+    }
+
+    #[inline(never)]
+    fn forget_name(&mut self, id: AllocationId) {
+        if let Some(key) = self.names.remove(&id) {
             self.allocations.remove(&key);
         }
     }

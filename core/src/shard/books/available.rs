@@ -2,7 +2,7 @@
 
 use super::table::{NodeTable, Room};
 use crate::books::CustomBook;
-use crate::ids::ResourceId;
+use crate::ids::{NodeId, ResourceId};
 use crate::index::{ResourceVector, Slot};
 use crate::node::NodeSpec;
 use crate::request::PlacementRequest;
@@ -10,9 +10,14 @@ use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
 
 impl NodeTable {
     /// Returns the slots of the named candidates that are registered here.
+    #[inline(always)]
     pub(crate) fn named(&self, request: &PlacementRequest) -> Option<Vec<Slot>> {
-        let ids = request.candidates.as_ref()?;
-        Some(ids.iter().filter_map(|&id| self.slot(id)).collect())
+        request.candidates.as_ref().map(|ids| self.slots_of(ids))
+    }
+
+    #[inline(never)]
+    fn slots_of(&self, ids: &[NodeId]) -> Vec<Slot> {
+        ids.iter().filter_map(|&id| self.slot(id)).collect()
     }
 
     /// Returns the availability of a node, as the index uses it.
@@ -51,10 +56,14 @@ impl NodeTable {
     }
 
     /// Returns whether `demand` fits what the node has available now. This is the only check of resources.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fits(&self, slot: Slot, demand: &Demand) -> bool {
-        self.room(slot).covers(demand)
-            && demand.custom().iter().all(|&(id, amount)| amount <= self.custom_room(slot, id, amount))
+        self.room(slot).covers(demand) && (demand.custom.is_none() || self.fits_custom(slot, demand))
+    }
+
+    #[inline(never)]
+    fn fits_custom(&self, slot: Slot, demand: &Demand) -> bool {
+        demand.custom().iter().all(|&(id, amount)| amount <= self.custom_room(slot, id, amount))
     }
 
     /// Returns the room that a request for `amount` of a custom kind is compared with.

@@ -9,7 +9,7 @@
 use crate::broken::{Broken, broken};
 use std::sync::Arc;
 
-use super::table::{NO_ALLOCATION, NodeTable};
+use super::table::{HotNode, NO_ALLOCATION, NodeTable};
 use crate::ids::AllocationId;
 use crate::index::Slot;
 use crate::map::FixedMap;
@@ -48,13 +48,13 @@ const VACANT: Slot = Slot::MAX;
 /// and its neighbors in the node's list.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
-struct Record {
+pub(super) struct Record {
     id: AllocationId,
-    cpu: Amount,
-    memory: Amount,
+    pub(super) cpu: Amount,
+    pub(super) memory: Amount,
     extra: Option<Box<Extra>>,
-    gpu: GpuRequest,
-    gpus: GpuAssignment,
+    pub(super) gpu: GpuRequest,
+    pub(super) gpus: GpuAssignment,
     node: Slot,
     /// The next allocation of the node. If the place is vacant, the next vacant place.
     next: u32,
@@ -235,7 +235,6 @@ impl Ledger {
     ///
     /// # Panics
     /// If its id was already granted.
-    #[inline(always)]
     pub(super) fn insert(&mut self, allocation: Allocation, nodes: &mut NodeTable) {
         let at = self.vacant_place();
         let id = allocation.id;
@@ -259,6 +258,86 @@ impl Ledger {
         if next != NO_ALLOCATION {
             let before = std::mem::replace(&mut self.record_mut(next).previous, at);
             assert!(before == NO_ALLOCATION, "place {next} is not the first of its node");
+        }
+    }
+
+    /// Records an allocation without extras on a node under a new id, like [`next_sequence`](Self::next_sequence) and
+    /// [`insert`](Self::insert). `unnumbered` is the id but for its sequence.
+    ///
+    /// # Panics
+    /// If the id was already granted.
+    #[inline(always)]
+    pub(super) fn insert_plain(
+        &mut self,
+        unnumbered: AllocationId,
+        (node, hot): (Slot, &mut HotNode),
+        demand: &Demand,
+        gpus: GpuAssignment,
+    ) -> AllocationId {
+        let (at, granted) = loop {
+            let at = self.vacant_place();
+            let record = self.record_mut(at);
+            if let Some(granted) = record.granted.checked_add(1) {
+                break (at, granted);
+            }
+            self.vacant = record.next;
+        };
+        let next = std::mem::replace(&mut hot.first_allocation, at);
+        hot.allocations += 1;
+        let record = self.record_mut(at);
+        assert!(record.node == VACANT, "place {at} is not vacant");
+        let sequence = u64::from(record.granted) << 32 | u64::from(at);
+        let id = AllocationId { sequence, ..unnumbered };
+        assert!(self.by_id.is_empty() || !self.by_id.contains_key(&id), "allocation {id} is granted twice");
+        let record = self.record_mut(at);
+        (record.id, record.cpu, record.memory) = (id, demand.cpu, demand.memory);
+        (record.gpu, record.gpus, record.node, record.granted) = (demand.gpu, gpus, node, granted);
+        record.previous = NO_ALLOCATION;
+        self.vacant = std::mem::replace(&mut record.next, next);
+        self.live += 1;
+        self.touch(at);
+        if next != NO_ALLOCATION {
+            let before = std::mem::replace(&mut self.record_mut(next).previous, at);
+            assert!(before == NO_ALLOCATION, "place {next} is not the first of its node");
+        }
+        id
+    }
+
+    /// Returns the live allocation of `id`, with its node, if it has no extras and is in the place that the id names.
+    #[inline(always)]
+    pub(super) fn plain(&self, id: AllocationId) -> Option<(Slot, &Record)> {
+        let record = self.record(place_of(id))?;
+        (record.id == id && record.extra.is_none()).then_some((record.node, record))
+    }
+
+    /// Removes an allocation that is [`plain`](Self::plain).
+    #[inline(always)]
+    pub(super) fn remove_plain(&mut self, id: AllocationId, hot: &mut HotNode) {
+        let at = place_of(id);
+        let vacant = std::mem::replace(&mut self.vacant, at);
+        self.live -= 1;
+        let record = self.record_mut(at);
+        let Record { next, previous, .. } = *record;
+        (record.node, record.next) = (VACANT, vacant);
+        self.touch(at);
+        self.unlink(at, (previous, next), hot);
+    }
+
+    /// Takes a record out of the list of its node.
+    #[inline(always)]
+    fn unlink(&mut self, at: u32, (previous, next): (u32, u32), hot: &mut HotNode) {
+        if previous == NO_ALLOCATION {
+            assert!(hot.first_allocation == at, "the list of node {} is broken", hot.id);
+            hot.first_allocation = next;
+        } else {
+            let before = std::mem::replace(&mut self.record_mut(previous).next, next);
+            assert!(before == at, "the list of a node is broken before place {at}");
+            self.touch(previous);
+        }
+        hot.allocations -= 1;
+        if next != NO_ALLOCATION {
+            let after = std::mem::replace(&mut self.record_mut(next).previous, previous);
+            assert!(after == at, "the list of a node is broken after place {at}");
         }
     }
 
@@ -288,7 +367,6 @@ impl Ledger {
     }
 
     /// Removes an allocation. The caller must settle the node's books.
-    #[inline(always)]
     pub(super) fn remove(&mut self, id: AllocationId, nodes: &mut NodeTable) -> Option<Allocation> {
         let at = self.find(id)?;
         if at != place_of(id) {
@@ -305,20 +383,7 @@ impl Ledger {
         let Record { next, previous, .. } = *record;
         let allocation = record.allocation();
         (record.node, record.next, record.extra) = (VACANT, vacant, None);
-        let hot = nodes.hot_mut(allocation.node);
-        if previous == NO_ALLOCATION {
-            assert!(hot.first_allocation == at, "the list of node {} is broken", hot.id);
-            hot.first_allocation = next;
-        } else {
-            let before = std::mem::replace(&mut self.record_mut(previous).next, next);
-            assert!(before == at, "the list of a node is broken before place {at}");
-            self.touch(previous);
-        }
-        hot.allocations -= 1;
-        if next != NO_ALLOCATION {
-            let after = std::mem::replace(&mut self.record_mut(next).previous, previous);
-            assert!(after == at, "the list of a node is broken after place {at}");
-        }
+        self.unlink(at, (previous, next), nodes.hot_mut(allocation.node));
         Some(allocation)
     }
 

@@ -16,6 +16,7 @@ mod image;
 mod leases;
 mod ledger;
 mod node_books;
+mod plain;
 mod releasing;
 mod reservations;
 mod room;
@@ -169,9 +170,17 @@ impl Books {
         Dirty::grew(slot)
     }
 
-    /// Allocates `demand` on a node that was chosen for it.
+    /// Allocates what `request` asks on a node that was chosen for it.
     #[inline(always)]
     pub(crate) fn place(&mut self, request: &PlacementRequest, choice: &Choice) -> (Placement, Dirty) {
+        match self.place_plain(request, choice) {
+            Some(placement) => (placement, Dirty::changed(choice.slot)),
+            None => self.place_any(request, choice),
+        }
+    }
+
+    #[inline(never)]
+    fn place_any(&mut self, request: &PlacementRequest, choice: &Choice) -> (Placement, Dirty) {
         let slot = choice.slot;
         let PlacementRequest { demand, tenant, .. } = request;
         let taken = self.take(demand, choice);
@@ -181,7 +190,6 @@ impl Books {
     }
 
     /// Takes `demand` from a node that was chosen for it, without recording an allocation.
-    #[inline(always)]
     pub(crate) fn take(&mut self, demand: &Demand, choice: &Choice) -> Taken {
         let &Choice { slot, gpus, is_own, .. } = choice;
         if is_own {
@@ -194,7 +202,6 @@ impl Books {
     }
 
     /// Records the allocation of what was taken.
-    #[inline(always)]
     fn record(
         &mut self,
         slot: Slot,

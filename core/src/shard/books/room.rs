@@ -35,6 +35,23 @@ impl Room {
         capacity: [0; 2],
     };
 
+    /// Takes the cpu and memory of one more allocation.
+    #[inline(always)]
+    pub(super) fn take(&mut self, demand: &Demand) {
+        self.places = self.places.checked_sub(1).expect("a node holds few more allocations than it may");
+        self.cpu = self.cpu.minus(demand.cpu);
+        self.memory = self.memory.minus(demand.memory);
+    }
+
+    /// Gives back the cpu and memory of an allocation. The node may hold at most `places_max`.
+    #[inline(always)]
+    pub(super) fn give(&mut self, cpu: Amount, memory: Amount, places_max: i16) {
+        self.places += 1;
+        assert!(self.places <= places_max, "a node has room for more allocations than it may hold");
+        self.cpu = self.cpu.plus(cpu);
+        self.memory = self.memory.plus(memory);
+    }
+
     /// Follows a change of the node's capacity.
     pub(super) fn set_capacity(&mut self, spec: &NodeSpec) {
         let up = |amount: Amount| (amount.units() + Amount::SCALE - 1) / Amount::SCALE;

@@ -51,6 +51,12 @@ pub(crate) fn add_withheld(totals: &mut Totals, entry: &Entry, sign: i128) {
 }
 
 impl Sums {
+    /// Adds cpu, memory and GPUs to what is allocated, in 1/10,000.
+    #[inline(always)]
+    pub(super) fn allocate_plain(&mut self, slot: Slot, amounts: [i64; 3]) {
+        self.kept.add_allocated(slot, amounts);
+    }
+
     #[inline]
     pub(super) fn allocate(&mut self, slot: Slot, demand: &Demand) {
         self.kept.change(slot, |totals| add(totals, demand, 1, |sum| &mut sum.allocated));

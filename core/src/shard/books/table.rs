@@ -257,6 +257,13 @@ impl NodeTable {
         &mut self.hot[slot as usize]
     }
 
+    /// Returns what a placement reads and writes of a node.
+    #[inline(always)]
+    pub(super) fn room_and_hot_mut(&mut self, slot: Slot) -> (&mut Room, &mut HotNode) {
+        self.touch(slot, HOT);
+        (&mut self.rooms[slot as usize], &mut self.hot[slot as usize])
+    }
+
     pub(super) fn hot_and_cold_mut(&mut self, slot: Slot) -> (&mut HotNode, &mut ColdNode) {
         self.touch(slot, HOT | COLD);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");

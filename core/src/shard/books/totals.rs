@@ -43,6 +43,14 @@ impl Totals {
         }
     }
 
+    /// Adds cpu, memory and GPUs to what is allocated.
+    #[inline(always)]
+    fn add_allocated(&mut self, amounts: [i64; 3]) {
+        for (sum, amount) in [&mut self.cpu, &mut self.memory, &mut self.gpu].into_iter().zip(amounts) {
+            sum.allocated += i128::from(amount);
+        }
+    }
+
     /// Returns the sum of one kind.
     pub(crate) fn sum(&self, kind: ResourceKind) -> ResourceSum {
         match kind {
@@ -127,6 +135,15 @@ impl KeptTotals {
         change(&mut self.all);
         if slot < self.read {
             change(&mut self.of_read);
+        }
+    }
+
+    /// Adds cpu, memory and GPUs of the node in `slot` to what is allocated.
+    #[inline(always)]
+    pub(crate) fn add_allocated(&mut self, slot: Slot, amounts: [i64; 3]) {
+        self.all.add_allocated(amounts);
+        if slot < self.read {
+            self.of_read.add_allocated(amounts);
         }
     }
 

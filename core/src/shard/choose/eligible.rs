@@ -95,7 +95,16 @@ impl<'a> Eligible<'a> {
 
 impl Choose {
     /// Returns the eligibility for requests like this one. Creates it if it is not cached.
+    #[inline(always)]
     pub(crate) fn eligibility(&mut self, books: &Books, request: &PlacementRequest) -> Eligibility {
+        if request.selector.is_none() && !self.rankings.concern(request) {
+            return Eligibility::Plain(None);
+        }
+        self.eligibility_any(books, request)
+    }
+
+    #[inline(never)]
+    fn eligibility_any(&mut self, books: &Books, request: &PlacementRequest) -> Eligibility {
         if self.rankings.concern(request) {
             return Eligibility::Ranked(self.rankings.keep(request, &books.nodes, &mut self.selectors));
         }

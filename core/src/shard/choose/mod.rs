@@ -146,6 +146,36 @@ impl Choose {
         request: &PlacementRequest,
         set: Option<selectors::SetId>,
     ) -> Option<Slot> {
+        if set.is_none() && request.candidates.is_none() {
+            return self.find_anywhere(books, request);
+        }
+        self.find_in(books, request, set)
+    }
+
+    /// The same among all nodes.
+    #[inline(always)]
+    fn find_anywhere(&mut self, books: &Books, request: &PlacementRequest) -> Option<Slot> {
+        let asked = self.index.geometry().asked(&request.demand);
+        let order = self.order_of(books, request);
+        self.index.select_in_order(
+            order,
+            request.policy,
+            &asked,
+            Candidates::All,
+            &mut self.policy_state,
+            &mut self.visits,
+            |slot| books.nodes.fits(slot, &request.demand),
+        )
+    }
+
+    /// The same among the members of a set, among named candidates, or both.
+    #[inline(never)]
+    fn find_in(
+        &mut self,
+        books: &Books,
+        request: &PlacementRequest,
+        set: Option<selectors::SetId>,
+    ) -> Option<Slot> {
         if let Some(found) = self.find_among_many(books, request, set) {
             return found;
         }
@@ -185,8 +215,8 @@ impl Choose {
     /// Brings the searches up to date with the books of a node.
     #[inline]
     pub(crate) fn follow(&mut self, books: &Books, Dirty { slot, .. }: Dirty) {
-        self.fragmentation.touch(slot);
         self.follow_index(books, slot);
+        self.fragmentation.touch(slot);
         self.follow_hybrid(books, slot);
         if !self.reserved.is_empty() || !books.reservations.is_empty() {
             self.follow_reserved(books, slot);
@@ -220,6 +250,7 @@ impl Choose {
         }
     }
 
+    #[inline(never)]
     fn follow_reserved(&mut self, books: &Books, slot: Slot) {
         let available = books.available_to_owner(slot);
         match (self.reserved.contains(slot), available) {

@@ -119,8 +119,15 @@ impl Choose {
     }
 
     /// Updates the hybrid order after a node's books, capacity or state changed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn follow_hybrid(&mut self, books: &Books, slot: Slot) {
+        if self.hybrid.is_some() {
+            self.move_in_hybrid(books, slot);
+        }
+    }
+
+    #[inline(never)]
+    fn move_in_hybrid(&mut self, books: &Books, slot: Slot) {
         if let Some(order) = &mut self.hybrid {
             let room = books.nodes.room(slot);
             order.set(slot, hybrid_place(&books.nodes, self.hybrid_settings, slot, room), *room);

@@ -1,0 +1,85 @@
+//! Placements and releases without extras, which are nearly all. They do what the general ways of [`Books`] do, but read
+//! the node and the record once.
+
+use super::{Allocation, Books, Dirty};
+use crate::books::PROMISED;
+use crate::ids::AllocationId;
+use crate::index::Slot;
+use crate::journal::{BeginCause, Effect};
+use crate::planted::{PlantedBug, is_planted};
+use crate::request::{Placement, PlacementRequest};
+use crate::resource::{Demand, GpuAssignment};
+use crate::shard::choose::Choice;
+use crate::view::EndCause;
+
+impl Books {
+    /// Allocates what `request` asks on a node that was chosen for it. `None`, and nothing is taken, if something other
+    /// than cpu, memory and GPUs is concerned.
+    #[inline(always)]
+    pub(super) fn place_plain(&mut self, request: &PlacementRequest, choice: &Choice) -> Option<Placement> {
+        let &Choice { slot, gpus: None, alternative, is_own: false } = choice else { return None };
+        let PlacementRequest { demand, tenant, .. } = request;
+        if demand.custom.is_some() {
+            return None;
+        }
+        let (room, hot) = self.nodes.room_and_hot_mut(slot);
+        if hot.withheld & PROMISED != 0 {
+            return None;
+        }
+        let gpus = hot.gpus.choose(demand.gpu).expect("the node was checked to fit");
+        room.take(demand);
+        if gpus.mask != 0 {
+            hot.gpus.take(gpus);
+            room.follow(&hot.gpus);
+        }
+        hot.version += 1;
+        let node = hot.id;
+        let incarnation = self.incarnation;
+        let unnumbered = AllocationId { incarnation, partition: hot.partition, sequence: 0, tenant: *tenant };
+        let allocation = self.ledger.insert_plain(unnumbered, (slot, hot), demand, gpus);
+        self.sums.allocate_plain(slot, [demand.cpu.units(), demand.memory.units(), demand.gpu.units()]);
+        self.sums.placed += 1;
+        if self.effects.is_some() {
+            self.note_plain(allocation, slot, demand, gpus);
+        }
+        Some(Placement { node, allocation, gpus, alternative, units: None })
+    }
+
+    #[inline(never)]
+    fn note_plain(&mut self, id: AllocationId, node: Slot, demand: &Demand, gpus: GpuAssignment) {
+        let demand = demand.clone();
+        let allocation = Allocation { id, demand, gpus, units: None, node, is_leased: false };
+        self.note_allocated(&allocation, BeginCause::Placed);
+    }
+
+    /// Ends an allocation, like [`release`](Self::release). `None`, and nothing is given back, if something other than cpu,
+    /// memory and GPUs is concerned, or if there is no such allocation.
+    #[inline(always)]
+    pub(crate) fn release_plain(&mut self, id: AllocationId) -> Option<Dirty> {
+        if !self.has_only_allocations() {
+            return None;
+        }
+        let (slot, record) = self.ledger.plain(id)?;
+        let (cpu, memory, gpu, gpus) = (record.cpu, record.memory, record.gpu, record.gpus);
+        let places_max = self.nodes.places_max();
+        let (room, hot) = self.nodes.room_and_hot_mut(slot);
+        if hot.withheld != 0 || hot.has_shortfall {
+            return None;
+        }
+        self.ledger.remove_plain(id, hot);
+        room.give(cpu, memory, places_max);
+        assert!(room.is_within_capacity(), "node {} has more free than it has", hot.id);
+        if gpus.mask != 0 {
+            hot.gpus.give(gpus);
+            room.follow(&hot.gpus);
+        }
+        hot.version += 1;
+        self.sums.allocate_plain(slot, [cpu.units(), memory.units(), gpu.units()].map(i64::wrapping_neg));
+        self.sums.released += 1;
+        if !is_planted(PlantedBug::EffectForgotten) {
+            self.note(|| Effect::Ended(id, EndCause::Released));
+        }
+        self.adopted.forget(id);
+        Some(Dirty::grew(slot))
+    }
+}

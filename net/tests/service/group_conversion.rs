@@ -319,12 +319,9 @@ const INCARNATION: Incarnation = Incarnation(u32::MAX);
 const TENANT: TenantId = TenantId(u16::MAX);
 const STATEMENT: StatementId = StatementId { incarnation: INCARNATION, planner: u16::MAX, number: u64::MAX };
 const GROUP: GroupId = GroupId { incarnation: INCARNATION, number: u64::MAX, tenant: TENANT };
-const ALLOCATION: AllocationId = AllocationId {
-    incarnation: INCARNATION,
-    partition: PartitionId(u16::MAX),
-    sequence: u64::MAX,
-    tenant: TENANT,
-};
+const PARTITION: PartitionId = PartitionId(u16::MAX);
+const ALLOCATION: AllocationId =
+    AllocationId { incarnation: INCARNATION, partition: PARTITION, sequence: u64::MAX, tenant: TENANT };
 
 /// Returns every reason of a conflict, with facts of maximum length.
 fn conflicts(catalog: &Catalog) -> Vec<(ConflictReason, Reason)> {

@@ -173,8 +173,8 @@ mod tests {
     fn clients_show_certificates_unless_only_this_machine_is_served() {
         assert!(check("").unwrap().clients.is_none());
         let beyond = "listen = \"0.0.0.0:7411\"\n";
-        let refused = refused(beyond);
-        assert!(refused.contains("tls_client_ca") && refused.contains("wharf cert init"), "{refused}");
+        let said = refused(beyond);
+        assert!(said.contains("tls_client_ca") && said.contains("wharf cert init"), "{said}");
         let off = format!("{beyond}client_certificates = \"off\"");
         assert!(check(&off).unwrap().clients.is_none());
         let admin = "[[identities]]\nname = \"admin\"\nroles = [\"admin\"]";
@@ -230,8 +230,8 @@ mod tests {
             ),
             ("[[identities]]\nname = \"x\"\nroles = [\"admin\"]\n".to_owned(), "twice"),
         ] {
-            let refused = refused(&format!("{BY_CERTIFICATE}{identity}{text}"));
-            assert!(refused.contains(named), "{text}: {refused}");
+            let said = refused(&format!("{BY_CERTIFICATE}{identity}{text}"));
+            assert!(said.contains(named), "{text}: {said}");
         }
         assert!(refused(BY_CERTIFICATE).contains("identities"));
         assert!(refused(identity).contains("tls_client_ca"));

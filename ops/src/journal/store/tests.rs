@@ -55,12 +55,9 @@ fn node(id: u64, partition: u16, change: impl FnOnce(&mut NodeRecord)) -> NodeRe
 
 /// Returns an id of partition 1.
 fn id_in_1(sequence: u64) -> AllocationId {
-    AllocationId {
-        incarnation: Incarnation(1),
-        partition: PartitionId(1),
-        sequence,
-        tenant: TenantId::OPERATOR,
-    }
+    let incarnation = Incarnation(1);
+    let partition = PartitionId(1);
+    AllocationId { incarnation, partition, sequence, tenant: TenantId::OPERATOR }
 }
 
 fn allocation(
@@ -169,7 +166,6 @@ fn rich() -> StoreState {
         group: GroupId { incarnation: Incarnation(1), number: 5, tenant: TenantId::OPERATOR },
         index,
     };
-    let own = id_in_1;
     // The claim with the higher id is served first.
     state.partitions[1].claims = [(6, Some(bundle(0))), (5, None)]
         .map(|(sequence, bundle)| {
@@ -177,19 +173,21 @@ fn rich() -> StoreState {
             let gpus = GpuAssignment::NONE;
             let units = None;
             let demand = Demand { cpu: "0.125".parse().unwrap(), ..Demand::default() };
-            ClaimRecord { id: own(sequence), node, demand, gpus, units, bundle }
+            ClaimRecord { id: id_in_1(sequence), node, demand, gpus, units, bundle }
         })
         .to_vec();
-    state.partitions[1].releasing = vec![ReleasingRecord { allocation: own(1 << 40), until: Time(1 << 50) }];
-    state.partitions[1].bundles = vec![BundleRecord { allocation: own(3), bundle: bundle(1) }];
+    state.partitions[1].releasing =
+        vec![ReleasingRecord { allocation: id_in_1(1 << 40), until: Time(1 << 50) }];
+    state.partitions[1].bundles = vec![BundleRecord { allocation: id_in_1(3), bundle: bundle(1) }];
     let demand = Demand { gpu: GpuRequest::Fraction(2500), ..Demand::default() };
     let gpus = GpuAssignment { mask: 0b10, part: 2500 };
     let units = None;
-    state.partitions[1].inside = vec![InsideRecord { id: own(7), bundle: own(3), demand, gpus, units }];
+    state.partitions[1].inside =
+        vec![InsideRecord { id: id_in_1(7), bundle: id_in_1(3), demand, gpus, units }];
     let session = SessionId { incarnation: Incarnation(1), number: 1 << 33 };
     state.partitions[1].leases = vec![
-        LeaseRecord { allocation: own(1), session: None, until: Time(1 << 41) },
-        LeaseRecord { allocation: own(2), session: Some(session), until: Time(1 << 42) },
+        LeaseRecord { allocation: id_in_1(1), session: None, until: Time(1 << 41) },
+        LeaseRecord { allocation: id_in_1(2), session: Some(session), until: Time(1 << 42) },
     ];
     state.policies = vec![
         PolicyState { next_fit: Ordinal(3), rng: Rng::new(99) },
@@ -245,7 +243,6 @@ fn group() -> GroupRecord {
     });
     let id = GroupId { incarnation: Incarnation(1), number: 5, tenant: TenantId::OPERATOR };
     let next_index = 4;
-    let sequence = id_in_1;
     let bundle = |index, request: &Arc<PlacementRequest>, place, lost| GroupBundleRecord {
         index,
         request: Arc::clone(request),
@@ -254,8 +251,8 @@ fn group() -> GroupRecord {
     };
     let gpus = GpuAssignment { mask: 1, part: 2500 };
     let bundles = vec![
-        bundle(0, &plain, Some((NodeId(3), sequence(1), gpus)), None),
-        bundle(2, &rich, None, Some(sequence(9))),
+        bundle(0, &plain, Some((NodeId(3), id_in_1(1), gpus)), None),
+        bundle(2, &rich, None, Some(id_in_1(9))),
         bundle(3, &plain, None, None),
     ];
     let spec = GroupSpec {

@@ -59,7 +59,8 @@ pub(super) fn clients(raw: &Raw, listen: SocketAddr) -> Result<Option<ClientFile
 
 /// Checks tenants and identities.
 pub(super) fn access(raw: &Raw, by_certificate: bool) -> Result<AccessSettings, ConfigError> {
-    if !by_certificate && !(raw.identities.is_empty() && raw.tenants.is_empty()) {
+    let has_none = raw.identities.is_empty() && raw.tenants.is_empty();
+    if !by_certificate && !has_none {
         let key = if raw.identities.is_empty() { "tenants" } else { "identities" };
         let message =
             "clients show no certificates, so none is known: set `tls_client_ca`, or leave this out";

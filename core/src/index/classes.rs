@@ -162,7 +162,8 @@ impl ClassBits {
     #[inline(always)]
     fn change(&mut self, member: usize, before: usize, after: usize) -> (usize, usize) {
         let bit = 1u64.wrapping_shl(member as u32);
-        let (mut lost, mut got) = (EMPTY, EMPTY);
+        let mut lost = EMPTY;
+        let mut got = EMPTY;
         if let Some(word) = self.0.get_mut(before) {
             *word &= !bit;
             lost = if *word == 0 { before } else { EMPTY };
@@ -218,7 +219,8 @@ impl Rows {
         let word = (cell & 1usize.wrapping_shl(self.column_bits).wrapping_sub(1)) >> 6;
         let bit = 1u16.wrapping_shl(word as u32);
         let words = &mut self.words[row];
-        let (mut is_lost, mut is_got) = (EMPTY, EMPTY);
+        let mut is_lost = EMPTY;
+        let mut is_got = EMPTY;
         if let Some(words) = words.get_mut(lost) {
             *words &= !bit;
             is_lost = if *words == 0 { lost } else { EMPTY };

@@ -115,7 +115,7 @@ fn each_client_does_what_its_certificate_lets_it_do() {
         let is_it = |line: &&Value| line["fields"]["name"] == name && line["fields"]["call"] == call;
         lines.iter().filter(is_it).count()
     };
-    let counts = [of("watcher", "place"), of("blue-head", "release"), of("blue-head", "remove_group")];
+    let counts = [of("watcher", "place"), of("blue-head", "release_batch"), of("blue-head", "remove_group")];
     assert_eq!((counts, of("stranger", "hello")), ([1; 3], 1), "{text}");
 
     // What belongs to a tenant still does after a restart.

@@ -1,6 +1,7 @@
 //! Placements and releases without extras, which are nearly all. They do what the general ways of [`Books`] do, but read
 //! the node and the record once.
 
+use super::ledger::Record;
 use super::{Allocation, Books, Dirty};
 use crate::books::PROMISED;
 use crate::ids::AllocationId;
@@ -60,7 +61,7 @@ impl Books {
             return None;
         }
         let (slot, record) = self.ledger.plain(id)?;
-        let (cpu, memory, gpu, gpus) = (record.cpu, record.memory, record.gpu, record.gpus);
+        let &Record { cpu, memory, gpu, gpus, .. } = record;
         let places_max = self.nodes.places_max();
         let (room, hot) = self.nodes.room_and_hot_mut(slot);
         if hot.withheld != 0 || hot.has_shortfall {

@@ -171,6 +171,7 @@ impl Choose {
         let ready = u64::from(of_states.nodes_in(NodeState::Ready));
         report_plain(Check::NotReady, nodes - ready, &mut refusal);
         report_plain(Check::Allocations, ready - self.index.len() as u64, &mut refusal);
+        assert!(unknown <= nodes, "a step has no more nodes than the shard");
         refusal.examined = nodes - unknown;
         Some((refusal, compared))
     }

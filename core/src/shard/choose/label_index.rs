@@ -69,6 +69,7 @@ impl LabelIndex {
 
     fn enter(&mut self, slot: Slot, key: &Arc<str>, value: &Arc<str>) {
         let slots = self.known.len();
+        assert!((slot as usize) < slots, "a node has a place before it has labels");
         let nodes = self.keys.entry(Arc::clone(key)).or_default();
         nodes.any.insert(slot, slots);
         nodes.values.entry(Arc::clone(value)).or_default().insert(slot, slots);

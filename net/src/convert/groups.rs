@@ -83,11 +83,7 @@ pub fn wire_topology(rule: &TopologyRule) -> TopologyBody {
 /// Turns the placement reply about `bundles[at]` into a group reply.
 fn of_bundle(at: usize, reply: PlaceReply) -> Box<GroupReply> {
     let PlaceReply { reason, refusal, fault, .. } = reply;
-    let fault = fault.map(|mut fault| {
-        let dot = if fault.field.is_empty() { "" } else { "." };
-        fault.field = format!("bundles[{at}]{dot}{}", fault.field);
-        fault
-    });
+    let fault = fault.map(|fault| fault.within(format_args!("bundles[{at}]")));
     let refusal = refusal.map(|refusal| GroupRefusalBody {
         cause: Reason::NoNodeForBundle.into(),
         refusal: Some(refusal),

@@ -49,10 +49,7 @@ pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fa
     let conflict_detection = conflict_detection(wire.conflict_detection)?;
     let mode = mode(wire.mode)?;
     let operations = wire.operations.into_iter().enumerate().map(|(at, body)| {
-        operation(body, mode, catalog).map_err(|mut fault| {
-            fault.field = format!("operations[{at}].{}", fault.field);
-            fault
-        })
+        operation(body, mode, catalog).map_err(|fault| fault.within(format_args!("operations[{at}]")))
     });
     Ok(Submit { operations: operations.collect::<Result<_, _>>()?, conflict_detection, mode })
 }

@@ -157,6 +157,14 @@ impl Fault {
         Self::of_field(reason, "", message)
     }
 
+    /// Returns the fault of a part of a request as one of the whole request. `part` is the name of the part, such as
+    /// `bundles[2]`.
+    pub(crate) fn within(mut self, part: impl std::fmt::Display) -> Self {
+        let dot = if self.field.is_empty() { "" } else { "." };
+        self.field = format!("{part}{dot}{}", self.field);
+        self
+    }
+
     /// Creates a fault of one field.
     pub fn of_field(reason: Reason, field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: reason.into(), field: field.into(), message: message.into(), retry_after_ms: 0 }

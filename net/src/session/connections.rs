@@ -567,6 +567,3 @@ fn stopped() -> Fault {
     let message = "the service stops, and what waits does not wait on: ask again once it is back";
     Fault::new(Reason::ShuttingDown, message)
 }
-
-#[cfg(test)]
-mod tests;

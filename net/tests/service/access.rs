@@ -95,6 +95,32 @@ async fn who_shows_no_certificate_of_the_authority_gets_no_session() {
     secured.server.stop().await;
 }
 
+/// New connections see new authorities and lists at once. Connections that are open stay.
+#[tokio::test]
+async fn authorities_and_revoked_certificates_are_replaced_while_the_server_runs() {
+    let secured = Secured::start();
+    let config = |serial| {
+        let certificate = Some(secured.authority.numbered_client("observer", &[], serial));
+        ClientConfig { certificate, ..secured.server.client_config(Duration::ZERO) }
+    };
+    let open = within(Client::connect(config(7))).await.expect("it is known");
+    let trust = secured.server.clients.as_ref().expect("clients show certificates");
+    let own = secured.authority.certificate();
+    trust.set(&[own.clone()], vec![secured.authority.revoke(7)]).expect("a list of the authority");
+    let refused = within(Client::connect(config(7))).await.err().expect("it is revoked").to_string();
+    assert!(refused.contains("is revoked"), "{refused}");
+    within(Client::connect(config(8))).await.expect("another certificate of the authority");
+    let other = ClientAuthority::new();
+    trust.set(&[other.certificate()], Vec::new()).expect("an authority");
+    let refused = within(Client::connect(config(8))).await.err().expect("another authority").to_string();
+    assert!(refused.contains("does not accept the certificate"), "{refused}");
+    assert!(trust.set(&[], Vec::new()).is_err(), "there must be an authority");
+    trust.set(&[own], Vec::new()).expect("an authority");
+    within(Client::connect(config(7))).await.expect("it is known again");
+    within(open.list_nodes(&ListRequest::default())).await.expect("the connection stayed open");
+    secured.server.stop().await;
+}
+
 #[tokio::test]
 async fn a_uri_in_the_certificate_is_a_name_and_comes_first() {
     let secured = Secured::start();

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::harness::bed::{Bed, NOW};
 use crate::harness::{Peer, TestServer, add, ask, audit, named, node, pair, place, request, units, within};
+use wharf_core::ids::ShardId;
 use wharf_core::rng::Rng;
 use wharf_net::client::{Client, Followed, Follower, Mirror, MirroredShard};
 use wharf_net::protocol::*;
@@ -531,4 +533,38 @@ async fn a_restarted_service_is_followed_again_with_as_many_shards_as_it_has() {
     assert!(follower.versions().iter().all(|version| version.incarnation == 5));
     assert_eq!(content(&mirror), content(&fresh(&client).await));
     again.stop().await;
+}
+
+/// Without a wait, a request still waits for the views of what had changed when it came.
+#[test]
+fn who_does_not_wait_for_changes_waits_for_views_of_earlier_ones() {
+    let mut bed = Bed::with_full_node(Vec::new(), NOW);
+    let (key, _) = bed.connect(false, None);
+    let mut sequence = 0;
+    let mut call = |bed: &mut Bed, kind: Kind, body: &dyn Fn(u64) -> Vec<u8>| {
+        sequence += 1;
+        bed.service.receive(key, &body(sequence), bed.now);
+        bed.run_shard();
+        bed.write();
+        let reply = bed.replies(key).pop();
+        assert!(reply.as_ref().is_none_or(|reply| reply.header.kind == kind.number()));
+        reply
+    };
+    // Nobody reads the views, so the shard runs out of buffers and publishes the last changes later.
+    let mut allocation = WireAllocation { incarnation: 1, partition: 0, sequence: 1, tenant: 0 };
+    for _ in 0..100 {
+        let release = ReleaseRequest { allocation };
+        call(&mut bed, Kind::Release, &|sequence| request(Kind::Release, sequence, &release))
+            .expect("released");
+        let placed = call(&mut bed, Kind::Place, &|sequence| request(Kind::Place, sequence, &ask(1, 0, 0)));
+        let placed: PlaceReply = placed.expect("answered").body();
+        allocation = placed.placed.expect("it fits").allocation;
+    }
+    sequence += 1;
+    bed.service.receive(key, &request(Kind::Follow, sequence, &all(&[], 0)), bed.now);
+    assert!(bed.replies(key).is_empty(), "the last changes are not published yet");
+    bed.run_shard();
+    let reply: FollowReply = bed.replies(key).remove(0).body();
+    let page = reply.page.expect("the changes");
+    assert_eq!(page.to.sequence, bed.service.port.views().due(ShardId(0)));
 }

@@ -217,7 +217,7 @@ impl Ledger {
     }
 
     /// Returns the sequence of a new id. It names the place that [`insert`](Self::insert) takes next.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_sequence(&mut self) -> u64 {
         loop {
             let at = self.vacant_place();
@@ -228,6 +228,17 @@ impl Ledger {
             }
             // All ids of the place are granted: it is not used again.
             self.vacant = record.next;
+        }
+    }
+
+    /// Makes the record at a place the first of its node, before `next`.
+    #[inline(always)]
+    fn link(&mut self, at: u32, next: u32) {
+        self.live += 1;
+        self.touch(at);
+        if next != NO_ALLOCATION {
+            let before = std::mem::replace(&mut self.record_mut(next).previous, at);
+            assert!(before == NO_ALLOCATION, "place {next} is not the first of its node");
         }
     }
 
@@ -253,12 +264,7 @@ impl Ledger {
         let vacant = record.next;
         *record = Record::new(allocation, next, record.granted);
         self.vacant = vacant;
-        self.live += 1;
-        self.touch(at);
-        if next != NO_ALLOCATION {
-            let before = std::mem::replace(&mut self.record_mut(next).previous, at);
-            assert!(before == NO_ALLOCATION, "place {next} is not the first of its node");
-        }
+        self.link(at, next);
     }
 
     /// Records an allocation without extras on a node under a new id, like [`next_sequence`](Self::next_sequence) and
@@ -274,32 +280,17 @@ impl Ledger {
         demand: &Demand,
         gpus: GpuAssignment,
     ) -> AllocationId {
-        let (at, granted) = loop {
-            let at = self.vacant_place();
-            let record = self.record_mut(at);
-            if let Some(granted) = record.granted.checked_add(1) {
-                break (at, granted);
-            }
-            self.vacant = record.next;
-        };
+        let id = AllocationId { sequence: self.next_sequence(), ..unnumbered };
+        let at = place_of(id);
         let next = std::mem::replace(&mut hot.first_allocation, at);
         hot.allocations += 1;
-        let record = self.record_mut(at);
-        assert!(record.node == VACANT, "place {at} is not vacant");
-        let sequence = u64::from(record.granted) << 32 | u64::from(at);
-        let id = AllocationId { sequence, ..unnumbered };
         assert!(self.by_id.is_empty() || !self.by_id.contains_key(&id), "allocation {id} is granted twice");
         let record = self.record_mut(at);
         (record.id, record.cpu, record.memory) = (id, demand.cpu, demand.memory);
-        (record.gpu, record.gpus, record.node, record.granted) = (demand.gpu, gpus, node, granted);
+        (record.gpu, record.gpus, record.node) = (demand.gpu, gpus, node);
         record.previous = NO_ALLOCATION;
         self.vacant = std::mem::replace(&mut record.next, next);
-        self.live += 1;
-        self.touch(at);
-        if next != NO_ALLOCATION {
-            let before = std::mem::replace(&mut self.record_mut(next).previous, at);
-            assert!(before == NO_ALLOCATION, "place {next} is not the first of its node");
-        }
+        self.link(at, next);
         id
     }
 

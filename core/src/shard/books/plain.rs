@@ -2,6 +2,7 @@
 //! the node and the record once.
 
 use super::ledger::Record;
+use super::table::{give_to, take_from};
 use super::{Allocation, Books, Dirty};
 use crate::books::PROMISED;
 use crate::ids::AllocationId;
@@ -28,12 +29,7 @@ impl Books {
             return None;
         }
         let gpus = hot.gpus.choose(demand.gpu).expect("the node was checked to fit");
-        room.take(demand);
-        if gpus.mask != 0 {
-            hot.gpus.take(gpus);
-            room.follow(&hot.gpus);
-        }
-        hot.version += 1;
+        take_from(room, hot, demand, gpus);
         let node = hot.id;
         let incarnation = self.incarnation;
         let unnumbered = AllocationId { incarnation, partition: hot.partition, sequence: 0, tenant: *tenant };
@@ -68,13 +64,7 @@ impl Books {
             return None;
         }
         self.ledger.remove_plain(id, hot);
-        room.give(cpu, memory, places_max);
-        assert!(room.is_within_capacity(), "node {} has more free than it has", hot.id);
-        if gpus.mask != 0 {
-            hot.gpus.give(gpus);
-            room.follow(&hot.gpus);
-        }
-        hot.version += 1;
+        give_to(room, hot, [cpu, memory], gpus, places_max);
         self.sums.allocate_plain(slot, [cpu.units(), memory.units(), gpu.units()].map(i64::wrapping_neg));
         self.sums.released += 1;
         if !is_planted(PlantedBug::EffectForgotten) {

@@ -84,6 +84,35 @@ pub(crate) struct NodeTable {
     unwritten: Option<Box<Dirty>>,
 }
 
+/// Takes the cpu, memory and GPUs of one more allocation from a node.
+#[inline(always)]
+pub(super) fn take_from(room: &mut Room, hot: &mut HotNode, demand: &Demand, gpus: GpuAssignment) {
+    room.take(demand);
+    if gpus.mask != 0 {
+        hot.gpus.take(gpus);
+        room.follow(&hot.gpus);
+    }
+    hot.version += 1;
+}
+
+/// Gives cpu, memory and GPUs of an allocation back to a node without a shortfall. It may hold `places_max` allocations.
+#[inline(always)]
+pub(super) fn give_to(
+    room: &mut Room,
+    hot: &mut HotNode,
+    [cpu, memory]: [Amount; 2],
+    gpus: GpuAssignment,
+    places_max: i16,
+) {
+    room.give(cpu, memory, places_max);
+    assert!(room.is_within_capacity(), "node {} has more free than it has", hot.id);
+    if gpus.mask != 0 {
+        hot.gpus.give(gpus);
+        room.follow(&hot.gpus);
+    }
+    hot.version += 1;
+}
+
 impl NodeTable {
     /// Creates an empty table. `indexed` lists the custom kinds in the index.
     pub(crate) fn new(indexed: Arc<[ResourceId]>) -> Self {
@@ -346,16 +375,8 @@ impl NodeTable {
     /// Like [`take`](Self::take), with GPU instances that a policy chose.
     #[inline]
     pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) -> Taken {
-        self.take_place(slot);
-        let room = &mut self.rooms[slot as usize];
-        let hot = &mut self.hot[slot as usize];
-        room.cpu = room.cpu.minus(demand.cpu);
-        room.memory = room.memory.minus(demand.memory);
-        if gpus.mask != 0 {
-            hot.gpus.take(gpus);
-            room.follow(&hot.gpus);
-        }
-        hot.version += 1;
+        let (room, hot) = self.room_and_hot_mut(slot);
+        take_from(room, hot, demand, gpus);
         let mut units = UnitAssignments::new();
         for &(id, amount) in demand.custom() {
             units.extend(self.custom_book(slot, id).take(amount).map(|taken| (id, taken)));
@@ -381,20 +402,13 @@ impl NodeTable {
         for &(id, amount) in demand.custom() {
             self.custom_book(slot, id).give(amount, units);
         }
-        self.give_places(slot, 1);
         if self.hot[slot as usize].has_shortfall {
+            self.give_places(slot, 1);
             return self.give_short(slot, demand, gpus);
         }
-        let room = &mut self.rooms[slot as usize];
-        let hot = &mut self.hot[slot as usize];
-        room.cpu = room.cpu.plus(demand.cpu);
-        room.memory = room.memory.plus(demand.memory);
-        assert!(room.is_within_capacity(), "node {} has more free than it has", hot.id);
-        if gpus.mask != 0 {
-            hot.gpus.give(gpus);
-            room.follow(&hot.gpus);
-        }
-        hot.version += 1;
+        let places_max = self.places_max();
+        let (room, hot) = self.room_and_hot_mut(slot);
+        give_to(room, hot, [demand.cpu, demand.memory], gpus, places_max);
     }
 
     /// Gives back to a node with a shortfall, which is reduced first.

@@ -59,10 +59,8 @@ fn check_group(id: WireGroup, rights: &Rights) -> Result<(), Fault> {
 
 fn check_bundles(bundles: &[BundleTemplate], rights: &Rights) -> Result<(), Fault> {
     for (at, bundle) in bundles.iter().enumerate() {
-        rights.check_owner(bundle.request.owner).map_err(|mut fault| {
-            fault.field = format!("bundles[{at}].request.{}", fault.field);
-            fault
-        })?;
+        let checked = rights.check_owner(bundle.request.owner);
+        checked.map_err(|fault| fault.within(format_args!("bundles[{at}]")))?;
     }
     Ok(())
 }
@@ -76,10 +74,8 @@ impl Scoped for PlaceRequest {
 impl Scoped for PlaceBatch {
     fn check(&self, rights: &Rights) -> Result<(), Fault> {
         for (at, request) in self.requests.iter().enumerate() {
-            rights.check_owner(request.owner).map_err(|mut fault| {
-                fault.field = format!("requests[{at}].{}", fault.field);
-                fault
-            })?;
+            let checked = rights.check_owner(request.owner);
+            checked.map_err(|fault| fault.within(format_args!("requests[{at}]")))?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use tokio::sync::watch;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved as UnobservedShard;
@@ -79,13 +79,39 @@ impl ClientAuthority {
         Self(rcgen::CertifiedIssuer::self_signed(params, key).expect("an authority"))
     }
 
-    fn certificate(&self) -> CertificateDer<'static> {
+    pub fn certificate(&self) -> CertificateDer<'static> {
         self.0.der().clone()
+    }
+
+    /// Returns a list in which the certificate with this serial number is revoked.
+    pub fn revoke(&self, serial: u64) -> CertificateRevocationListDer<'static> {
+        let at = rcgen::date_time_ymd(2024, 1, 1);
+        let revoked = rcgen::RevokedCertParams {
+            serial_number: serial.into(),
+            revocation_time: at,
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = rcgen::CertificateRevocationListParams {
+            this_update: at,
+            next_update: rcgen::date_time_ymd(4000, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.0).expect("it is signed").into()
     }
 
     /// Makes a certificate of a client, with this common name and these URIs.
     pub fn client(&self, name: &str, uris: &[&str]) -> ClientCertificate {
+        self.numbered_client(name, uris, 1)
+    }
+
+    /// Makes a certificate of a client with this serial number.
+    pub fn numbered_client(&self, name: &str, uris: &[&str], serial: u64) -> ClientCertificate {
         let mut params = rcgen::CertificateParams::default();
+        params.serial_number = Some(serial.into());
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let uri = |uri: &&str| rcgen::SanType::URI((*uri).try_into().expect("plain text"));
         params.subject_alt_names = uris.iter().map(uri).collect();
@@ -142,6 +168,8 @@ pub struct TestServer {
     pub address: SocketAddr,
     pub certificate: CertificateDer<'static>,
     pub shared: Arc<ServerShared>,
+    /// The authorities of clients, if clients show certificates.
+    pub clients: Option<Arc<ClientTrust>>,
     passed: Arc<AtomicU64>,
     shutdown: watch::Sender<bool>,
     io: JoinHandle<()>,
@@ -293,13 +321,14 @@ impl TestServer {
         let (shutdown, stopping) = watch::channel(false);
         let server_certificate = ServerCertificate::new(vec![chain.clone()], key).expect("the key is usable");
         let io_shared = Arc::clone(&shared);
+        let io_clients = clients.clone();
         let io = spawn("io", move || {
             let thread = IoThread {
                 socket,
                 port: io_port,
                 wake: io_wake,
                 certificate: server_certificate,
-                clients,
+                clients: io_clients,
                 shared: io_shared,
                 registrar: handle,
                 shutdown: stopping,
@@ -315,6 +344,7 @@ impl TestServer {
             address,
             certificate,
             shared,
+            clients,
             passed,
             shutdown,
             io,

@@ -140,6 +140,8 @@ impl Bundles {
 
     /// Notes that a promised bundle is now an allocation.
     fn enter(&mut self, bundle: Option<BundleId>, allocation: &Allocation) {
+        let is_of_group = bundle.is_none_or(|bundle| bundle.group.tenant == allocation.id.tenant);
+        assert!(is_of_group, "{} belongs to another tenant than the group of its bundle", allocation.id);
         let Some(id) = bundle else { return };
         self.live.insert(allocation.id, Bundle { id, books: None });
     }

@@ -202,7 +202,8 @@ impl Books {
     pub(crate) fn commit_claim(&mut self, slot: Slot, number: u64, tenant: TenantId) -> AllocationId {
         let id = self.next_id(slot, tenant);
         self.claim_mut(slot, |claim| claim.number == number).id = Some(id);
-        self.claims.by_id.insert(id, slot);
+        let before = self.claims.by_id.insert(id, slot);
+        assert!(before.is_none(), "claim {id} is granted twice");
         self.bump_version(slot);
         self.nodes.touch(slot, COLD);
         id

@@ -48,6 +48,8 @@ impl Books {
         allocate: &Allocate,
     ) -> Result<(HeldAllocation, Dirty), ConflictReason> {
         let &Allocate { ref demand, gpus: named, owner, bundle, tenant, .. } = allocate;
+        let is_of_group = bundle.is_none_or(|bundle| bundle.group.tenant == tenant);
+        assert!(is_of_group, "a bundle belongs to the tenant of its group");
         let taken = if self.own(slot, owner) == RESERVED {
             self.change(slot, RESERVED, |books| {
                 let gpus = books.chosen(slot, demand, named)?;

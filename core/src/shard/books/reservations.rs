@@ -121,6 +121,7 @@ impl Reservations {
 impl Books {
     /// Sets the maximum share of the nodes that may be reserved at once, in percent.
     pub(crate) fn set_reserved_nodes_percent(&mut self, percent: u8) {
+        assert!(percent <= 100, "{percent} % is more than all nodes");
         self.reservations.percent = percent;
     }
 

@@ -106,7 +106,9 @@ async fn authorities_and_revoked_certificates_are_replaced_while_the_server_runs
     let open = within(Client::connect(config(7))).await.expect("it is known");
     let trust = secured.server.clients.as_ref().expect("clients show certificates");
     let own = secured.authority.certificate();
-    trust.set(std::slice::from_ref(&own), vec![secured.authority.revoke(7)]).expect("a list of the authority");
+    trust
+        .set(std::slice::from_ref(&own), vec![secured.authority.revoke(7)])
+        .expect("a list of the authority");
     let refused = within(Client::connect(config(7))).await.err().expect("it is revoked").to_string();
     assert!(refused.contains("is revoked"), "{refused}");
     within(Client::connect(config(8))).await.expect("another certificate of the authority");

@@ -37,6 +37,8 @@ mod preferences;
 mod reservations;
 use reservations::named_owner;
 pub use reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
+mod plain;
+pub(crate) use plain::{plain_grant, plain_placement};
 mod statements;
 pub use statements::{conflict_body, conflict_detection, statement, statement_reply};
 

@@ -3,6 +3,7 @@
 
 pub mod body;
 pub mod frame;
+mod plain;
 
 pub use body::{BodyError, decode_body, decode_stored, encode_body};
 pub(crate) use frame::acknowledge_in_frame;
@@ -10,3 +11,4 @@ pub use frame::{
     Extension, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, HEADER_BYTES, Header,
     decode_frame, encode_frame, split_extensions, try_encode_frame,
 };
+pub(crate) use plain::{PlainGrant, PlainPlace, RELEASED, read_place, read_release, write_grant};

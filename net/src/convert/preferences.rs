@@ -196,6 +196,22 @@ fn rules(wire: &mut PlaceRequest) -> Result<Option<Arc<RankRules>>, Fault> {
     rules.map(|rules| Some(Arc::new(rules))).map_err(|error| invalid("preferences", error.to_string()))
 }
 
+/// Returns whether a request prefers nodes without GPUs.
+pub(super) fn avoids_gpu(number: u8, default: bool, gpu: GpuRequest) -> Result<bool, Fault> {
+    let avoids = match number {
+        AVOID_GPU_DEFAULT => default,
+        AVOID_GPU_YES => true,
+        AVOID_GPU_NO => false,
+        other => return Err(invalid("avoid_gpu", format!("{other} is none: give 0 (the server's), 1 or 2"))),
+    };
+    Ok(avoids && gpu == GpuRequest::None)
+}
+
+/// Returns the preferences of a request that has no others.
+pub(super) fn only_avoid_gpu(avoids: bool) -> Option<Arc<Preferences>> {
+    avoids.then(|| Arc::clone(&AVOID_GPU))
+}
+
 /// Converts the preferences of a request. If the request names one node, `candidates` becomes that node.
 pub(super) fn preferences(
     wire: &mut PlaceRequest,
@@ -204,13 +220,7 @@ pub(super) fn preferences(
     gpu: GpuRequest,
     catalog: &Catalog,
 ) -> Result<Option<Arc<Preferences>>, Fault> {
-    let avoid_gpu = match wire.avoid_gpu {
-        AVOID_GPU_DEFAULT => avoid_gpu_default,
-        AVOID_GPU_YES => true,
-        AVOID_GPU_NO => false,
-        other => return Err(invalid("avoid_gpu", format!("{other} is none: give 0 (the server's), 1 or 2"))),
-    };
-    let avoid_gpu = avoid_gpu && gpu == GpuRequest::None;
+    let avoid_gpu = avoids_gpu(wire.avoid_gpu, avoid_gpu_default, gpu)?;
     let affinity = wire.node != 0;
     if affinity {
         let node = NodeId(wire.node);
@@ -225,7 +235,7 @@ pub(super) fn preferences(
     }
     let rules = rules(wire)?;
     if rules.is_none() && wire.preferred_nodes.is_empty() && !affinity {
-        return Ok(avoid_gpu.then(|| Arc::clone(&AVOID_GPU)));
+        return Ok(only_avoid_gpu(avoid_gpu));
     }
     let nodes = std::mem::take(&mut wire.preferred_nodes).into_iter().map(NodeId).collect();
     Ok(Some(Arc::new(Preferences { rules, nodes, avoid_gpu, affinity })))

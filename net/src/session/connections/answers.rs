@@ -1,10 +1,13 @@
 //! Replies to requests, and what the journal gets of them.
 
+use wharf_core::state::SessionChange;
 use wharf_core::time::Time;
 
 use super::operation::Complete;
 use super::{Asker, ConnectionService};
-use crate::protocol::{Fault, PlaceReply, Reply};
+use crate::codec::{RELEASED, write_grant};
+use crate::convert::plain_grant;
+use crate::protocol::{Fault, PlaceReply, Reason, Reply};
 
 impl ConnectionService {
     /// Sends the reply to a request.
@@ -22,6 +25,13 @@ impl ConnectionService {
         self.touch(key);
     }
 
+    /// Notes that a placement was granted, or a release confirmed. `change` is what the journal gets of the reply.
+    fn note_done(&mut self, asker: Asker, change: Option<SessionChange>, now: Time) {
+        self.changes.extend(change);
+        self.observer.handle_reply(asker.kind, Reason::Done.into(), now.nanos_since(asker.started));
+        self.touch(asker.connection);
+    }
+
     pub(super) fn answer_fault(&mut self, asker: Asker, fault: &Fault, now: Time) {
         let Asker { connection: key, kind, sequence, started } = asker;
         let change = self.connections[key].reply_fault(kind.number(), sequence, fault);
@@ -32,6 +42,23 @@ impl ConnectionService {
 
     pub(super) fn answer_complete(&mut self, asker: Asker, complete: &Complete, now: Time) {
         match complete {
+            Complete::Granted(placement) => {
+                let Asker { connection: key, kind, sequence, .. } = asker;
+                let grant = plain_grant(placement, self.port.catalog()).expect("it is plain");
+                // As for any grant: the recorded effect has no name of a node that was removed since.
+                let is_told = !grant.node_name.is_empty();
+                let connection = &mut self.connections[key];
+                let write = |out: &mut Vec<u8>| write_grant(&grant, out);
+                let change = connection.reply_plain(kind, sequence, write, is_told);
+                self.note_done(asker, change, now);
+            }
+            Complete::Released => {
+                let Asker { connection: key, kind, sequence, .. } = asker;
+                let connection = &mut self.connections[key];
+                let write = |out: &mut Vec<u8>| out.extend_from_slice(&RELEASED);
+                let change = connection.reply_plain(kind, sequence, write, true);
+                self.note_done(asker, change, now);
+            }
             Complete::Place(reply) => self.reply(asker, reply, is_told(reply), now),
             Complete::Release(reply) => self.reply(asker, reply, reply.fault.is_none(), now),
             Complete::PlaceBatch(reply) => {

@@ -274,26 +274,37 @@ impl Connection {
         body: &T,
         is_told: bool,
     ) -> Option<SessionChange> {
-        self.reply_flagged(kind.number(), 0, sequence, body, is_told)
+        self.reply_encoded(kind.number(), 0, sequence, |out| encode_body(body, out), is_told)
+    }
+
+    /// Answers `sequence` with a body that `encode` writes, as [`reply`](Self::reply).
+    pub(super) fn reply_plain(
+        &mut self,
+        kind: Kind,
+        sequence: u64,
+        encode: impl FnOnce(&mut Vec<u8>),
+        is_told: bool,
+    ) -> Option<SessionChange> {
+        self.reply_encoded(kind.number(), 0, sequence, encode, is_told)
     }
 
     /// Answers `sequence` with a fault, as [`reply`](Self::reply).
     pub(super) fn reply_fault(&mut self, kind: u16, sequence: u64, fault: &Fault) -> Option<SessionChange> {
-        self.reply_flagged(kind, FLAG_ERROR, sequence, fault, false)
+        self.reply_encoded(kind, FLAG_ERROR, sequence, |out| encode_body(fault, out), false)
     }
 
-    fn reply_flagged<T: Serialize>(
+    fn reply_encoded(
         &mut self,
         kind: u16,
         flags: u8,
         sequence: u64,
-        body: &T,
+        encode: impl FnOnce(&mut Vec<u8>),
         is_told: bool,
     ) -> Option<SessionChange> {
         let flags = flags | FLAG_REPLY;
         let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
         let start = self.out.len();
-        let encoded = try_encode_frame(header, &[], &mut self.out, |out| encode_body(body, out));
+        let encoded = try_encode_frame(header, &[], &mut self.out, encode);
         if let Err(error) = encoded {
             // Lists and batches are cut to fit. Any other reply that is too long becomes a fault instead of a
             // panic.

@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 
 use super::InputEnd;
 use crate::codec::{
-    BodyError, FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
-    encode_frame, split_extensions,
+    BodyError, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, Header, decode_body,
+    decode_frame, encode_body, encode_frame, split_extensions,
 };
 use crate::protocol::{Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Reason};
 use crate::weight::Weight;
@@ -22,6 +22,12 @@ pub(super) struct Asked<'a> {
 impl<'a> Asked<'a> {
     pub(super) fn new(frame: FrameRef<'a>) -> Self {
         Self { frame, acknowledged: RefCell::new(None) }
+    }
+
+    /// Returns the payload if it is a body of the known version without extensions.
+    pub(super) fn plain(&self) -> Option<&'a [u8]> {
+        let Header { version, flags, .. } = self.frame.header;
+        (version == BODY_VERSION && flags & FLAG_EXTENSIONS == 0).then_some(self.frame.payload)
     }
 
     /// Returns the weight that follows from the frame's kind and length.

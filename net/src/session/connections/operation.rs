@@ -76,6 +76,10 @@ impl Parts {
 
 /// The reply of a complete operation.
 pub(super) enum Complete {
+    /// A grant without units of unit-instance resources.
+    Granted(Placement),
+    /// A release of what was no bundle.
+    Released,
     /// Used for a placement into a bundle too.
     Place(PlaceReply),
     Release(ReleaseReply),
@@ -99,12 +103,19 @@ impl Operation {
     pub(super) fn handle_part(&mut self, part: usize, reply: PortReply, port: &mut Port) -> Option<Complete> {
         let catalog = port.catalog();
         match &mut self.parts {
+            Parts::Place(_) if is_plain_grant(&reply) => {
+                let placement: Result<Placement, NotPlaced> = reply_of(reply);
+                placement.ok().map(Complete::Granted)
+            }
             Parts::Place(named) | Parts::Wait(named) => {
                 let mut reply = place_reply(reply_of(reply), catalog);
                 explain_candidates(&mut reply, named.as_deref(), catalog);
                 Some(Complete::Place(reply))
             }
-            Parts::Release => Some(Complete::Release(release_reply(of_shard(reply)))),
+            Parts::Release => match of_shard(reply) {
+                Ok(Released { inside: None, .. }) => Some(Complete::Released),
+                other => Some(Complete::Release(release_reply(other))),
+            },
             Parts::PlaceBatch { replies, named, left } => {
                 replies[part] = place_reply(reply_of(reply), catalog);
                 if let Ok(at) = named.binary_search_by_key(&part, |&(part, _)| part) {
@@ -172,6 +183,10 @@ impl Complete {
         cut_to_fit(&mut replies);
         Self::PlaceBatch(PlaceBatchReply { replies })
     }
+}
+
+fn is_plain_grant(reply: &PortReply) -> bool {
+    matches!(reply, PortReply::Place(Ok(Placement { units: None, .. })))
 }
 
 /// Returns the reply of one shard.

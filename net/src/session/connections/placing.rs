@@ -12,8 +12,8 @@ use super::questions::Asker;
 use super::recovered::{deed_reply, release_deed};
 use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled};
-use crate::codec::encode_body;
-use crate::convert::{PlacementDefaults, kinds_to_learn, placement_request};
+use crate::codec::{PlainPlace, encode_body};
+use crate::convert::{PlacementDefaults, kinds_to_learn, placement_request, plain_placement};
 use crate::protocol::{
     CreateGroupRequest, Fault, GroupReply, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason,
     ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
@@ -57,6 +57,14 @@ impl ConnectionService {
                 self.submit_one(asker, parts, PortRequest::Place(request));
             }
             Err(reply) => self.answer(asker, &*reply, asker.started),
+        }
+    }
+
+    /// Handles a placement that leaves most fields at their defaults. It names nothing that may belong to others.
+    pub(super) fn handle_plain_place(&mut self, asker: Asker, request: &PlainPlace) {
+        match plain_placement(request, self.placement_defaults(asker.connection)) {
+            Ok(request) => self.submit_one(asker, Parts::Place(None), PortRequest::Place(request)),
+            Err(fault) => self.answer(asker, &PlaceReply::from(fault), asker.started),
         }
     }
 

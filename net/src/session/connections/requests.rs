@@ -6,8 +6,8 @@ use wharf_core::time::Time;
 use super::input::{Asked, read_body};
 use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService};
-use crate::codec::FrameRef;
-use crate::protocol::{CancelRequest, Fault, Kind, Reason, RenewRequest};
+use crate::codec::{FrameRef, read_place, read_release};
+use crate::protocol::{CancelRequest, Fault, Kind, Reason, ReleaseRequest, RenewRequest};
 use crate::session::Parts;
 use crate::session::registrar::RegistrarRequest as Question;
 use crate::session::shared::Counters;
@@ -71,9 +71,18 @@ impl ConnectionService {
         self.authorize(asker)?;
         match kind {
             Kind::Hello => unreachable!("a second hello was refused before"),
-            Kind::Place => self.handle_place(asker, self.read_scoped(asker, asked)?),
+            Kind::Place => match asked.plain().and_then(read_place) {
+                Some(request) => self.handle_plain_place(asker, &request),
+                None => self.handle_place(asker, self.read_scoped(asker, asked)?),
+            },
             Kind::PlaceBatch => self.handle_place_batch(asker, self.read_scoped(asker, asked)?, Parts::new()),
-            Kind::Release => self.handle_release(asker, &self.read_scoped(asker, asked)?),
+            Kind::Release => {
+                let request = match asked.plain().and_then(read_release) {
+                    Some(allocation) => self.check_scoped(asker, ReleaseRequest { allocation })?,
+                    None => self.read_scoped(asker, asked)?,
+                };
+                self.handle_release(asker, &request);
+            }
             Kind::ReleaseBatch => {
                 self.handle_release_batch(asker, &self.read_scoped(asker, asked)?, Parts::new())
             }

@@ -183,7 +183,11 @@ impl ConnectionService {
         asker: Asker,
         asked: &Asked<'_>,
     ) -> Result<T, Fault> {
-        let request: T = read_body(asked)?;
+        self.check_scoped(asker, read_body(asked)?)
+    }
+
+    /// Checks that the peer of a request may ask for it.
+    pub(super) fn check_scoped<T: Scoped>(&self, asker: Asker, request: T) -> Result<T, Fault> {
         let rights = &self.connections[asker.connection].rights;
         request.check(rights)?;
         // The first part was counted with the message.

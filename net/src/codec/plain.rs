@@ -1,0 +1,278 @@
+//! The bodies of plain placements and releases, read and written without the general decoder.
+//!
+//! Most requests are of this kind: a placement that asks for amounts and perhaps a policy, a release, and their grants.
+//! The bytes are those of [`encode_body`](super::encode_body) and [`decode_body`](super::decode_body), which the
+//! tests compare. Whatever is not plain is left to these.
+
+use crate::protocol::{PlaceRequest, WireAllocation};
+
+/// Lengths of the numbers that follow these first bytes: `u16`, `u32` and `u64`.
+const WIDE: u8 = 251;
+const WIDER: u8 = 252;
+const WIDEST: u8 = 253;
+
+/// A placement that leaves all fields but these at their defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlainPlace {
+    pub(crate) cpu: i64,
+    pub(crate) memory: i64,
+    pub(crate) gpu: i64,
+    pub(crate) policy: u8,
+    pub(crate) attribute_order: u8,
+    pub(crate) avoid_gpu: u8,
+}
+
+impl From<PlainPlace> for PlaceRequest {
+    fn from(plain: PlainPlace) -> Self {
+        let PlainPlace { cpu, memory, gpu, policy, attribute_order, avoid_gpu } = plain;
+        let mut request = Self { policy, attribute_order, avoid_gpu, ..Self::default() };
+        request.demand.cpu = cpu;
+        request.demand.memory = memory;
+        request.demand.gpu = gpu;
+        request
+    }
+}
+
+/// A grant without units of unit-instance resources.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainGrant<'a> {
+    pub(crate) node: u64,
+    pub(crate) node_name: &'a str,
+    pub(crate) allocation: WireAllocation,
+    /// The GPU instances, one bit each.
+    pub(crate) gpus: u16,
+    pub(crate) gpu_part: u16,
+    pub(crate) alternative: u8,
+}
+
+/// The fields of a plain placement from its queue to its node, as they are encoded. All are 0, except the count of
+/// placements, which is 1.
+const QUEUE_TO_NODE: [u8; 17] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0];
+/// The fields after its choice to avoid GPUs: the owner and the kind of lease.
+const OWNER_AND_LEASE: [u8; 2] = [0, 0];
+
+/// Reads numbers of a body.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn fixed<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    #[inline]
+    fn unsigned(&mut self) -> Option<u64> {
+        match self.byte()? {
+            WIDE => Some(u16::from_le_bytes(self.fixed()?).into()),
+            WIDER => Some(u32::from_le_bytes(self.fixed()?).into()),
+            WIDEST => Some(u64::from_le_bytes(self.fixed()?)),
+            small if small < WIDE => Some(small.into()),
+            _ => None,
+        }
+    }
+
+    /// Zigzag: the sign is the lowest bit.
+    #[inline]
+    fn signed(&mut self) -> Option<i64> {
+        let number = self.unsigned()?;
+        Some((number >> 1) as i64 ^ -((number & 1) as i64))
+    }
+}
+
+/// Reads a placement that is plain. `None` if the payload is anything else.
+pub(crate) fn read_place(payload: &[u8]) -> Option<PlainPlace> {
+    let mut numbers = Numbers(payload);
+    let cpu = numbers.signed()?;
+    let memory = numbers.signed()?;
+    let gpu = numbers.signed()?;
+    let customs = numbers.byte()?;
+    let policy = numbers.byte()?;
+    let attribute_order = numbers.byte()?;
+    let queue_to_node = numbers.fixed()?;
+    let avoid_gpu = numbers.byte()?;
+    let is_plain = customs == 0 && queue_to_node == QUEUE_TO_NODE && numbers.0 == OWNER_AND_LEASE;
+    is_plain.then_some(PlainPlace { cpu, memory, gpu, policy, attribute_order, avoid_gpu })
+}
+
+/// Reads a release. `None` if the payload is anything else, or has extensions.
+pub(crate) fn read_release(payload: &[u8]) -> Option<WireAllocation> {
+    let mut numbers = Numbers(payload);
+    let incarnation = numbers.unsigned()?.try_into().ok()?;
+    let partition = numbers.unsigned()?.try_into().ok()?;
+    let sequence = numbers.unsigned()?;
+    let tenant = numbers.unsigned()?.try_into().ok()?;
+    numbers.0.is_empty().then_some(WireAllocation { incarnation, partition, sequence, tenant })
+}
+
+fn write_unsigned(number: u64, out: &mut Vec<u8>) {
+    if number < u64::from(WIDE) {
+        out.push(number as u8);
+    } else if let Ok(number) = u16::try_from(number) {
+        out.push(WIDE);
+        out.extend_from_slice(&number.to_le_bytes());
+    } else if let Ok(number) = u32::try_from(number) {
+        out.push(WIDER);
+        out.extend_from_slice(&number.to_le_bytes());
+    } else {
+        out.push(WIDEST);
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// Appends the body of the reply to a granted placement.
+pub(crate) fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
+    let PlainGrant { node, node_name, allocation, gpus, gpu_part, alternative } = *grant;
+    // The reason is 0, and there is a placement.
+    out.extend_from_slice(&[0, 1]);
+    write_unsigned(node, out);
+    write_unsigned(node_name.len() as u64, out);
+    out.extend_from_slice(node_name.as_bytes());
+    write_unsigned(allocation.incarnation.into(), out);
+    write_unsigned(allocation.partition.into(), out);
+    write_unsigned(allocation.sequence, out);
+    write_unsigned(allocation.tenant.into(), out);
+    write_unsigned(gpus.count_ones().into(), out);
+    let mut left = gpus;
+    while left != 0 {
+        out.push(left.trailing_zeros() as u8);
+        left &= left - 1;
+    }
+    write_unsigned(gpu_part.into(), out);
+    // No units, refusal and fault.
+    out.extend_from_slice(&[0, 0, 0, alternative]);
+}
+
+/// The body of the reply to a release of an allocation that was no bundle: no reason, fault or count.
+pub(crate) const RELEASED: [u8; 3] = [0, 0, 0];
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::codec::{decode_body, encode_body};
+    use crate::protocol::{DemandBody, NamedAmount, PlaceReply, PlacedBody, ReleaseReply, ReleaseRequest};
+
+    fn encoded(body: &impl serde::Serialize) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode_body(body, &mut out);
+        out
+    }
+
+    /// Numbers of all lengths.
+    fn unsigned() -> impl Strategy<Value = u64> {
+        (any::<u64>(), 0u32..64).prop_map(|(number, shift)| number >> shift)
+    }
+
+    fn signed() -> impl Strategy<Value = i64> {
+        (any::<i64>(), 0u32..64).prop_map(|(number, shift)| number >> shift)
+    }
+
+    fn allocation() -> impl Strategy<Value = WireAllocation> {
+        (any::<u32>(), any::<u16>(), unsigned(), any::<u16>()).prop_map(
+            |(incarnation, partition, sequence, tenant)| WireAllocation {
+                incarnation,
+                partition,
+                sequence,
+                tenant,
+            },
+        )
+    }
+
+    #[test]
+    fn a_placement_that_is_not_plain_is_left_to_the_decoder() {
+        let plain = PlaceRequest::default();
+        assert!(read_place(&encoded(&plain)).is_some());
+        let custom = vec![NamedAmount::default()];
+        let demand = DemandBody { custom, ..DemandBody::default() };
+        let others = [
+            PlaceRequest { demand, ..plain.clone() },
+            PlaceRequest { queue: "q".to_owned(), ..plain.clone() },
+            PlaceRequest { priority: 1, ..plain.clone() },
+            PlaceRequest { mode: 1, ..plain.clone() },
+            PlaceRequest { lease: 1, ..plain.clone() },
+            PlaceRequest { count: 0, ..plain.clone() },
+            PlaceRequest { owner: 1, ..plain.clone() },
+            PlaceRequest { session_lease: true, ..plain.clone() },
+        ];
+        for other in others {
+            assert_eq!(read_place(&encoded(&other)), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_release_is_the_same_bytes() {
+        assert_eq!(encoded(&ReleaseReply::default()), RELEASED);
+    }
+
+    proptest! {
+        #[test]
+        fn placements_are_read_as_the_decoder_reads_them(
+            cpu in signed(), memory in signed(), gpu in signed(), policy: u8, attribute_order: u8, avoid_gpu: u8,
+            more: bool,
+        ) {
+            let plain = PlainPlace { cpu, memory, gpu, policy, attribute_order, avoid_gpu };
+            let mut bytes = encoded(&PlaceRequest::from(plain));
+            prop_assert_eq!(read_place(&bytes), Some(plain));
+            for length in 0..bytes.len() {
+                prop_assert_eq!(read_place(&bytes[..length]), None);
+            }
+            bytes.push(u8::from(more));
+            prop_assert_eq!(read_place(&bytes), None);
+        }
+
+        #[test]
+        fn what_is_read_of_any_bytes_is_what_the_decoder_reads(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Some(plain) = read_place(&bytes) {
+                prop_assert_eq!(decode_body(&bytes), Ok((PlaceRequest::from(plain), bytes.len())));
+            }
+            if let Some(allocation) = read_release(&bytes) {
+                prop_assert_eq!(decode_body(&bytes), Ok((ReleaseRequest { allocation }, bytes.len())));
+            }
+            let mut tail = bytes.iter().take(12).copied().collect::<Vec<_>>();
+            tail.extend_from_slice(&QUEUE_TO_NODE);
+            tail.push(0);
+            tail.extend_from_slice(&OWNER_AND_LEASE);
+            if let Some(plain) = read_place(&tail) {
+                prop_assert_eq!(decode_body(&tail), Ok((PlaceRequest::from(plain), tail.len())));
+            }
+        }
+
+        #[test]
+        fn releases_are_read_as_the_decoder_reads_them(allocation in allocation()) {
+            let bytes = encoded(&ReleaseRequest { allocation });
+            prop_assert_eq!(read_release(&bytes), Some(allocation));
+            for length in 0..bytes.len() {
+                prop_assert_eq!(read_release(&bytes[..length]), None);
+            }
+        }
+
+        #[test]
+        fn grants_are_written_as_the_encoder_writes_them(
+            node in unsigned(), node_name in ".{0,300}", allocation in allocation(), gpus: u16, gpu_part: u16,
+            alternative: u8,
+        ) {
+            let instances = (0..16u8).filter(|instance| gpus >> instance & 1 == 1).collect();
+            let placed = PlacedBody {
+                node,
+                node_name: node_name.clone(),
+                allocation,
+                gpus: instances,
+                gpu_part,
+                units: Vec::new(),
+            };
+            let reply = PlaceReply { placed: Some(placed), alternative, ..PlaceReply::default() };
+            let grant = PlainGrant { node, node_name: &node_name, allocation, gpus, gpu_part, alternative };
+            let mut bytes = Vec::new();
+            write_grant(&grant, &mut bytes);
+            prop_assert_eq!(bytes, encoded(&reply));
+        }
+    }
+}

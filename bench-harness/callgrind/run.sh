@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# Counts the instructions of one place and one release by callgrind: those of the `steady` row of `wharf-bench
-# engine`, by its own driver. Other work on the machine does not change this figure. Compares with baseline.txt and
-# fails if the engine takes over 3 % more or less; `--update` writes a new baseline. Less also fails, so that an
-# improvement is recorded in the baseline. `--misses` also prints misses of simulated caches (32 KB and 1 MB).
+# Counts instructions by callgrind. Other work on the machine does not change these figures.
+#
+#   least-fit, best-fit   one place and one release in a shard: the `steady` row of `wharf-bench engine`, by its own driver
+#   requests              one request in the connections and the port of an I/O thread: the load of `wharf-bench rpc` with
+#                         256 in flight, without QUIC and without the shards
+#
+# Compares with baseline.txt and fails if one takes over 3 % more or less; `--update` writes a new baseline. Less also
+# fails, so that an improvement is recorded in the baseline. `--misses` also prints misses of simulated caches (32 KB and
+# 1 MB).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 baseline=bench-harness/callgrind/baseline.txt
 tolerance_percent=3
-nodes=10000 ops=4096
+nodes=10000 ops=4096 requests=16384 in_flight=256
 
 caches=()
 case "${1-}" in
@@ -19,42 +24,57 @@ command -v valgrind >/dev/null || { echo "valgrind is missing: install it (apt-g
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-cargo build --release -p wharf-bench --example steady --locked --message-format=json-render-diagnostics >"$scratch/build.json"
-program=$(sed -n 's/.*"name":"steady".*"executable":"\([^"]*\)".*/\1/p' "$scratch/build.json" | tail -1)
-[ -x "$program" ] || { echo "cargo named no executable of the example \`steady\`" >&2; exit 1; }
+cargo build --release -p wharf-bench --example steady --example requests --locked \
+  --message-format=json-render-diagnostics >"$scratch/build.json"
+program() {
+  local path
+  path=$(sed -n 's/.*"name":"'"$1"'".*"executable":"\([^"]*\)".*/\1/p' "$scratch/build.json" | tail -1)
+  [ -x "$path" ] || { echo "cargo named no executable of the example \`$1\`" >&2; exit 1; }
+  echo "$path"
+}
+steady=$(program steady)
+requests_program=$(program requests)
 
-# Counts one policy. Prints the source of the shapes and the figures per op, in the order of callgrind's events.
+# Counts a function of a program. Prints the source of the shapes and the figures per op, in the order of callgrind's
+# events. Usage: count NAME FUNCTION PROGRAM ARGUMENT...
 count() {
-  valgrind --tool=callgrind "${caches[@]}" --callgrind-out-file="$scratch/callgrind.$1" \
-    --toggle-collect='*measured_step*' "$program" "$1" "$nodes" "$ops" >"$scratch/$1" 2>&1 ||
-    { cat "$scratch/$1" >&2; exit 1; }
+  local name=$1 function=$2
+  shift 2
+  valgrind --tool=callgrind "${caches[@]}" --callgrind-out-file="$scratch/callgrind.$name" \
+    --toggle-collect="*$function*" "$@" >"$scratch/$name" 2>&1 || { cat "$scratch/$name" >&2; exit 1; }
   awk '$1 == "openb" || $1 == "synthetic" { source = $1; ops = $2 }
     /Collected *:/ { sub(/.*Collected *: /, ""); each = ""; for (i = 1; i <= NF; i++) each = each " " int($i / ops) }
-    END { if (!ops || !each) exit 1; print source each }' "$scratch/$1" || { cat "$scratch/$1" >&2; exit 1; }
+    END { if (!ops || !each) exit 1; print source each }' "$scratch/$name" || { cat "$scratch/$name" >&2; exit 1; }
 }
 
-# Both at once: they are independent.
-count least-fit >"$scratch/figures.least-fit" & first=$!
-count best-fit >"$scratch/figures.best-fit"
+# Two at once: they are independent.
+{
+  count least-fit measured_step "$steady" least-fit "$nodes" "$ops" >"$scratch/figures.least-fit"
+  count requests counted_connections "$requests_program" least-fit "$nodes" "$requests" "$in_flight" \
+    >"$scratch/figures.requests"
+} & first=$!
+count best-fit measured_step "$steady" best-fit "$nodes" "$ops" >"$scratch/figures.best-fit"
 wait "$first"
 
 failed=0
-for policy in least-fit best-fit; do
-  read -r source now misses <"$scratch/figures.$policy"
-  before=$(awk -v key="$policy $source" '$1 " " $2 == key { print $3 }' "$baseline")
-  echo "$policy, $source: $now instructions per place and release at $nodes nodes, baseline ${before:-none}"
+for name in least-fit best-fit requests; do
+  read -r source now misses <"$scratch/figures.$name"
+  before=$(awk -v key="$name $source" '$1 " " $2 == key { print $3 }' "$baseline")
+  unit="place and release"
+  [ "$name" != requests ] || unit=request
+  echo "$name, $source: $now instructions per $unit at $nodes nodes, baseline ${before:-none}"
   if [ "${1-}" = --misses ]; then
     # Ir Dr Dw, then the misses of the first and the last level for instructions, reads and writes.
     echo "$misses" | awk '{ print "  misses: " $3 " of instructions, " $4 + $5 " of data, " $6 + $7 + $8 " of the last cache" }'
   elif [ "${1-}" = --update ]; then
-    awk -v key="$policy $source" '$1 " " $2 != key' "$baseline" >"$scratch/new"
-    echo "$policy $source $now" >>"$scratch/new"
+    awk -v key="$name $source" '$1 " " $2 != key' "$baseline" >"$scratch/new"
+    echo "$name $source $now" >>"$scratch/new"
     sort "$scratch/new" >"$baseline"
   elif [ -z "$before" ]; then
-    echo "$policy: not compared: there is no baseline for $source shapes (the openb trace is absent)"
+    echo "$name: not compared: there is no baseline for $source shapes (the openb trace is absent)"
   elif ! awk -v now="$now" -v before="${before:-0}" -v most="$tolerance_percent" \
     'BEGIN { d = 100 * (now - before) / (before ? before : 1); exit !(before && d <= most && d >= -most) }'; then
-    echo "$policy: not within $tolerance_percent % of the baseline: mend it, or see why and run $0 --update" >&2
+    echo "$name: not within $tolerance_percent % of the baseline: mend it, or see why and run $0 --update" >&2
     failed=1
   fi
 done

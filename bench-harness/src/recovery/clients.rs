@@ -195,7 +195,7 @@ impl Client {
 }
 
 /// Makes tokens that are the same in every run.
-pub(super) fn counted_tokens() -> MakeToken {
+pub(crate) fn counted_tokens() -> MakeToken {
     let last = AtomicU64::new(0);
     Box::new(move || {
         let mut token = SessionToken::default();

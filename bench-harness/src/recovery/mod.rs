@@ -7,6 +7,7 @@
 //! the system.
 
 mod clients;
+pub(crate) use clients::counted_tokens;
 mod start;
 mod store;
 

@@ -19,11 +19,13 @@
 //! | `recorder` | what is measured |
 //! | `peer` | the processes of service and echo |
 //! | `row`, `html` | the results |
+//! | `in_memory` | the same requests without a network, for counting instructions |
 
 mod arrivals;
 mod drive;
 mod floor;
 mod html;
+mod in_memory;
 mod peer;
 mod plan;
 mod recorder;
@@ -53,6 +55,7 @@ use work::{Mix, work_of};
 
 pub use arrivals::Arrivals;
 pub use html::write_report;
+pub use in_memory::InMemory;
 pub use peer::{Serve, serve_here};
 pub use plan::{Callers, Load, ROWS, Rate, RowPlan, Target};
 pub use row::{CurvePoint, Heading, RpcRow};

@@ -176,7 +176,7 @@ impl Work {
         shares.map(|(used, capacity)| *used as f64 * 100.0 / *capacity as f64).fold(0.0, f64::max)
     }
 
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         let used = [self.promised.cpu, self.promised.memory, self.promised.gpu];
         used.iter().zip(&self.capacity).any(|(used, capacity)| used * 100 > capacity * UTILISATION_PERCENT)
     }

@@ -1,0 +1,28 @@
+//! Runs a fixed number of requests of one connection in memory, and nothing else, so that
+//! `bench-harness/callgrind/run.sh` can count the instructions of a request. Prints the source of the request shapes, the
+//! number of requests, and the nanoseconds per request.
+
+use std::time::Instant;
+
+use wharf_bench::engine::shapes::Shapes;
+use wharf_bench::rpc::InMemory;
+use wharf_core::request::Policy;
+
+/// The allocator of the service.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [policy, nodes, requests, in_flight] = &arguments[..] else {
+        anyhow::bail!("usage: requests POLICY NODES REQUESTS IN_FLIGHT")
+    };
+    let policy: Policy = policy.parse().map_err(anyhow::Error::msg)?;
+    let shapes = Shapes::load(None, 0)?;
+    let mut service = InMemory::new(nodes.parse()?, policy, 2, &shapes)?;
+    let requests: u64 = requests.parse()?;
+    let started = Instant::now();
+    service.run(requests, in_flight.parse()?)?;
+    println!("{} {requests} {}", shapes.source, started.elapsed().as_nanos() / u128::from(requests));
+    Ok(())
+}

@@ -4,6 +4,8 @@
 #   least-fit, best-fit   one place and one release in a shard: the `steady` row of `wharf-bench engine`, by its own driver
 #   requests              one request in the connections and the port of an I/O thread: the load of `wharf-bench rpc` with
 #                         256 in flight, without QUIC and without the shards
+#   lone                  the same with one request in flight, over 2 shards
+#   lone-64               the same over 64 shards, compared with `lone`: a request must not cost more with more shards
 #
 # Compares with baseline.txt and fails if one takes over 3 % more or less; `--update` writes a new baseline. Less also
 # fails, so that an improvement is recorded in the baseline. `--misses` also prints misses of simulated caches (32 KB and
@@ -12,6 +14,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 baseline=bench-harness/callgrind/baseline.txt
 tolerance_percent=3
+# More than this over 64 shards is growth with the number of shards.
+growth_percent=10
 nodes=10000 ops=4096 requests=16384 in_flight=256
 
 caches=()
@@ -50,18 +54,28 @@ count() {
 # Two at once: they are independent.
 {
   count least-fit measured_step "$steady" least-fit "$nodes" "$ops" >"$scratch/figures.least-fit"
-  count requests counted_connections "$requests_program" least-fit "$nodes" "$requests" "$in_flight" \
+  count requests counted_connections "$requests_program" least-fit "$nodes" 2 "$requests" "$in_flight" \
     >"$scratch/figures.requests"
+  count lone counted_connections "$requests_program" least-fit "$nodes" 2 "$ops" 1 >"$scratch/figures.lone"
 } & first=$!
 count best-fit measured_step "$steady" best-fit "$nodes" "$ops" >"$scratch/figures.best-fit"
+count lone-64 counted_connections "$requests_program" least-fit "$nodes" 64 "$ops" 1 >"$scratch/figures.lone-64"
 wait "$first"
 
+# Fails if the first figure is not within the tolerance of the second.
+is_near() {
+  awk -v now="$1" -v before="${2:-0}" -v most="$tolerance_percent" \
+    'BEGIN { d = 100 * (now - before) / (before ? before : 1); exit !(before && d <= most && d >= -most) }'
+}
+
 failed=0
-for name in least-fit best-fit requests; do
+for name in least-fit best-fit requests lone lone-64; do
   read -r source now misses <"$scratch/figures.$name"
   before=$(awk -v key="$name $source" '$1 " " $2 == key { print $3 }' "$baseline")
-  unit="place and release"
-  [ "$name" != requests ] || unit=request
+  case "$name" in
+    *-fit) unit="place and release" ;;
+    *) unit=request ;;
+  esac
   echo "$name, $source: $now instructions per $unit at $nodes nodes, baseline ${before:-none}"
   if [ "${1-}" = --misses ]; then
     # Ir Dr Dw, then the misses of the first and the last level for instructions, reads and writes.
@@ -72,10 +86,15 @@ for name in least-fit best-fit requests; do
     sort "$scratch/new" >"$baseline"
   elif [ -z "$before" ]; then
     echo "$name: not compared: there is no baseline for $source shapes (the openb trace is absent)"
-  elif ! awk -v now="$now" -v before="${before:-0}" -v most="$tolerance_percent" \
-    'BEGIN { d = 100 * (now - before) / (before ? before : 1); exit !(before && d <= most && d >= -most) }'; then
+  elif ! is_near "$now" "$before"; then
     echo "$name: not within $tolerance_percent % of the baseline: mend it, or see why and run $0 --update" >&2
     failed=1
   fi
 done
+read -r _ lone _ <"$scratch/figures.lone"
+read -r _ lone_64 _ <"$scratch/figures.lone-64"
+if [ "$((lone_64 * 100))" -gt "$((lone * (100 + growth_percent)))" ]; then
+  echo "a lone request takes $lone_64 instructions over 64 shards and $lone over 2: it must not depend on the shards" >&2
+  failed=1
+fi
 exit "$failed"

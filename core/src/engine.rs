@@ -21,7 +21,7 @@ use crate::limits::{
     ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, HOLD_NS_DEFAULT, PLANNERS_MAX, PORTS_MAX,
     RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
 };
-use crate::link::{Doorbell, StopSignal, ViewInterest, ViewNews, WokenBox, channel};
+use crate::link::{Doorbell, ShardNews, StopSignal, ViewInterest, WokenBox, channel};
 use crate::planner::PlannerRunner;
 use crate::registrar::{Catalog, Registrar, TOPOLOGY_LABEL_DEFAULT};
 use crate::resource::{NatureFixed, RegistryFull};
@@ -283,16 +283,18 @@ fn link_shards(
     stop: &StopSignal,
 ) -> (Vec<ShardRunner>, Vec<Vec<PortLink>>) {
     let mut port_links: Vec<Vec<PortLink>> = bells.iter().map(|_| Vec::new()).collect();
-    let news: Vec<Arc<ViewNews>> = bells.iter().map(|_| Arc::default()).collect();
+    let news: Vec<Arc<ShardNews>> = bells.iter().map(|_| Arc::default()).collect();
+    let woken_at: Vec<Arc<ShardNews>> = bells.iter().map(|_| Arc::default()).collect();
     let mut runners = Vec::new();
     for (id, shard) in (0..).map(ShardId).zip(shards) {
         let (shard_bell, waker) = ShardRunner::doorbell();
         let interest = Arc::<ViewInterest>::default();
         let mut links = Vec::new();
-        for ((bell, news), of_port) in bells.iter().zip(&news).zip(&mut port_links) {
+        let ports = bells.iter().zip(news.iter().zip(&woken_at));
+        for ((bell, (news, woken_at)), of_port) in ports.zip(&mut port_links) {
             let (submissions, from_port) = channel(RING_SLOTS);
             let (to_port, answers) = channel(RING_SLOTS);
-            let woken = Arc::new(WokenBox::default());
+            let woken = Arc::new(WokenBox::new(id, Arc::clone(woken_at)));
             let bell = Arc::clone(bell);
             let for_port = Arc::clone(&woken);
             let shard_bell = Arc::clone(&shard_bell);
@@ -302,11 +304,16 @@ fn link_shards(
             links.push(ShardLink { submissions: from_port, answers: to_port, bell, woken, news: of_shard });
             let bell = shard_bell;
             let woken = for_port;
-            of_port.push(PortLink { submissions, answers, bell, woken, interest, news });
+            let lent = Arc::default();
+            let woken_at = Arc::clone(woken_at);
+            of_port.push(PortLink { submissions, answers, bell, lent, woken, woken_at, interest, news });
         }
         let summary = Arc::clone(table.summary(id));
         let mut runner = ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone());
         runner.set_interest(interest);
+        for of_port in &mut port_links {
+            of_port.last_mut().expect("its link was just added").lent = Arc::clone(runner.lent());
+        }
         runners.push(runner);
     }
     (runners, port_links)

@@ -11,22 +11,24 @@
 //!
 //! The loop asks to abort statements whose hold is past its deadline. It feeds the decisions back to the
 //! shard in the next batch. When idle, it polls a few times, then sleeps until its bell rings or a deadline
-//! in the shard is reached. An idle shard uses no cpu.
+//! in the shard is reached. An idle shard uses no cpu. While it sleeps, a port that has a lone request may run it
+//! ([`ShardRunner::run_lent`]).
 //!
 //! The caller provides the clock, the thread and the observation ([`Clock`], [`Observer`]). This module
 //! starts no threads.
 
+mod running;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
-use std::time::Duration;
 
 use crate::ids::{ShardId, StatementId};
 use crate::journal::Unit;
 use crate::limits::{BATCH_MAX, RING_QUANTUM};
 use crate::link::{
-    Clock, Consumer, Decision, Doorbell, JournalQueue, PlannerBell, Producer, ShardSummary, StopSignal,
-    ThreadWaker, ViewInterest, ViewNews, WokenBox,
+    Clock, Consumer, Decision, Doorbell, JournalQueue, Lent, PlannerBell, Producer, ShardNews, ShardSummary,
+    StopSignal, ThreadWaker, ViewInterest, WokenBox,
 };
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
@@ -79,7 +81,7 @@ pub struct ShardLink {
     pub(crate) answers: Producer<Answer>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) woken: Arc<WokenBox>,
-    pub(crate) news: Arc<ViewNews>,
+    pub(crate) news: Arc<ShardNews>,
 }
 
 /// A shard with its rings. A thread runs it, or a caller runs it batch by batch.
@@ -118,6 +120,8 @@ pub struct ShardRunner {
     /// The counters of growth and ended bundles when planners were last notified.
     told: (u64, u64),
     journal: Option<Arc<JournalQueue<Unit>>>,
+    /// Where the ports find the shard while its thread sleeps.
+    lent: Arc<OnceLock<Arc<dyn Lent>>>,
 }
 
 impl ShardRunner {
@@ -159,6 +163,7 @@ impl ShardRunner {
             own: Vec::new(),
             export: None,
             journal: None,
+            lent: Arc::default(),
             spin: 200,
             rested: false,
         }
@@ -203,30 +208,6 @@ impl ShardRunner {
         self.record();
     }
 
-    /// Runs on the calling thread until it is stopped and has no work left. Returns the shard.
-    pub fn run(mut self, clock: &impl Clock, observer: &mut impl Observer) -> Shard {
-        self.waker.set_current();
-        self.record_start();
-        let mut idle_looks = 0;
-        loop {
-            // Read before the rings, so that commands submitted before the stop are still seen.
-            let stopping = self.stop.is_stopped();
-            if self.run_batch(clock, observer) > 0 {
-                idle_looks = 0;
-            } else if stopping {
-                if !self.settle() {
-                    return self.shard;
-                }
-            } else if idle_looks < self.spin {
-                idle_looks += 1;
-                std::hint::spin_loop();
-            } else {
-                idle_looks = 0;
-                self.sleep(clock, observer);
-            }
-        }
-    }
-
     /// Polls a last time and returns `true` if the runner may sleep until its bell rings or the shard's next
     /// deadline. [`run`](Self::run) then parks its thread. A caller that runs it by hand may leave it alone.
     pub fn fall_asleep(&mut self) -> bool {
@@ -253,20 +234,6 @@ impl ShardRunner {
         let full = self.links.iter_mut().any(|link| !link.submissions.is_empty());
         let is_behind = self.shard.has_view_to_publish();
         self.rested && self.is_asleep() && (full || is_behind || !self.own.is_empty())
-    }
-
-    /// Sleeps until the bell rings or the next deadline in the shard.
-    fn sleep(&mut self, clock: &impl Clock, observer: &mut impl Observer) {
-        let due = self.shard.next_deadline();
-        if self.fall_asleep() {
-            observer.handle_sleep();
-            match due {
-                None => std::thread::park(),
-                Some(due) => {
-                    std::thread::park_timeout(Duration::from_nanos(due.nanos_since(clock.now())));
-                }
-            }
-        }
     }
 
     /// Processes one batch if there are commands or a deadline in the shard has passed. Returns the number of
@@ -408,6 +375,11 @@ impl ShardRunner {
             self.tell_planners(facts.growth);
         }
         self.tell_readers(sequence);
+    }
+
+    /// Returns where the ports find the shard while its thread sleeps.
+    pub(crate) fn lent(&self) -> &Arc<OnceLock<Arc<dyn Lent>>> {
+        &self.lent
     }
 
     /// Sets where ports register their interest in views.

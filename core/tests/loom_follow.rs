@@ -13,7 +13,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use loom_bed::Bed;
 use wharf_core::ids::ShardId;
-use wharf_core::link::{Doorbell, ViewInterest, ViewNews};
+use wharf_core::link::{Doorbell, ShardNews, ViewInterest};
 
 /// A shard publishes and notifies; a port asks, looks and sleeps, as in `executor.rs` and the server. The
 /// published view is a number.
@@ -23,7 +23,7 @@ fn whoever_asks_before_looking_sees_the_last_view() {
         let bed = StdArc::new(Bed::default());
         let doorbell = Arc::new(Doorbell::new(Waker::from(StdArc::clone(&bed))));
         let interest = Arc::new(ViewInterest::default());
-        let news = Arc::new(ViewNews::default());
+        let news = Arc::new(ShardNews::default());
         let view = Arc::new(AtomicU64::new(0));
         let shard = {
             let doorbell = Arc::clone(&doorbell);

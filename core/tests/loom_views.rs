@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use loom::thread;
 use loom_bed::Bed;
 use wharf_core::ids::ShardId;
-use wharf_core::link::{Doorbell, ViewInterest, ViewLog, ViewNews, view_log};
+use wharf_core::link::{Doorbell, ShardNews, ViewInterest, ViewLog, view_log};
 
 /// The state that a publication shows: the number of changes before it.
 #[derive(Default)]
@@ -41,7 +41,7 @@ fn a_reader_that_waits_for_a_view_gets_it_although_the_shard_had_no_room() {
         let (mut log, mut source, progress) = view_log::<Shown>(1);
         log.set_bell(StdArc::clone(&bell_of_shard));
         let interest = Arc::new(ViewInterest::default());
-        let news = Arc::new(ViewNews::default());
+        let news = Arc::new(ShardNews::default());
         let shard = {
             let interest = Arc::clone(&interest);
             let news = Arc::clone(&news);

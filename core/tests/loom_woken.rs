@@ -11,7 +11,8 @@ use std::task::Waker;
 use loom::sync::Arc;
 use loom::thread;
 use loom_bed::Bed;
-use wharf_core::link::{Doorbell, WokenBox};
+use wharf_core::ids::ShardId;
+use wharf_core::link::{Doorbell, ShardNews, WokenBox};
 
 /// A shard wakes requests; a port takes them and sleeps, as in `executor.rs` and `wait.rs`.
 #[test]
@@ -19,7 +20,8 @@ fn every_woken_request_is_taken_once_and_in_order() {
     loom::model(|| {
         let bed = StdArc::new(Bed::default());
         let doorbell = Arc::new(Doorbell::new(Waker::from(StdArc::clone(&bed))));
-        let woken = Arc::new(WokenBox::default());
+        let shards = StdArc::new(ShardNews::default());
+        let woken = Arc::new(WokenBox::new(ShardId(3), StdArc::clone(&shards)));
         let shard = {
             let doorbell = Arc::clone(&doorbell);
             let woken = Arc::clone(&woken);
@@ -32,15 +34,18 @@ fn every_woken_request_is_taken_once_and_in_order() {
         };
         let mut taken = Vec::new();
         while taken.len() < 2 {
-            if !woken.is_empty() {
-                taken.extend(woken.take());
-            } else if doorbell.sleep_if(|| woken.is_empty()) {
+            if !shards.is_empty() {
+                shards.take(|shard| {
+                    assert_eq!(shard, ShardId(3));
+                    taken.extend(woken.take());
+                });
+            } else if doorbell.sleep_if(|| shards.is_empty()) {
                 // loom reports a deadlock here if a request can be put without being seen.
                 bed.sleep();
             }
         }
         assert_eq!(taken, [0, 1]);
-        assert!(woken.is_empty() && woken.take().is_empty());
         shard.join().unwrap();
+        assert!(woken.take().is_empty());
     });
 }

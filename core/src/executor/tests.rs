@@ -60,7 +60,7 @@ fn bed_over(shard: Shard) -> Bed {
         submissions: from_port,
         answers: to_port,
         bell,
-        woken: Arc::default(),
+        woken: Arc::new(WokenBox::new(ShardId(0), Arc::default())),
         news: Arc::default(),
     };
     let (bell, waker) = ShardRunner::doorbell();

@@ -48,6 +48,13 @@ impl Doorbell {
         }
     }
 
+    /// Rings the bell and wakes the sleeper, even if its state does not show that it sleeps.
+    pub(super) fn wake(&self) {
+        // AcqRel: as in `ring`.
+        self.state.swap(RUNG, Ordering::AcqRel);
+        self.waker.wake_by_ref();
+    }
+
     /// Returns whether the sleeper fell asleep and nobody has rung since. For callers that run the sleeper by
     /// hand.
     #[must_use]

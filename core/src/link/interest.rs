@@ -58,19 +58,20 @@ impl ViewInterest {
     }
 }
 
-/// The shards whose views a port has to read, one bit per shard. The port's bell is rung after a bit is set.
+/// The shards that have something for a port besides answers, one bit per shard. The port's bell is rung after a bit is
+/// set.
 #[derive(Debug)]
-pub struct ViewNews {
+pub struct ShardNews {
     shards: [AtomicU64; WORDS],
 }
 
-impl Default for ViewNews {
+impl Default for ShardNews {
     fn default() -> Self {
         Self { shards: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
-impl ViewNews {
+impl ShardNews {
     /// Adds a shard. The shard calls it after it published and before it rings the port's bell.
     pub fn put(&self, shard: ShardId) {
         // Release: pairs with the Acquire in `take` and `is_empty`.
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn news_are_taken_once_and_in_order() {
-        let news = ViewNews::default();
+        let news = ShardNews::default();
         assert!(news.is_empty());
         [200, 3, 64, 3].into_iter().for_each(|shard| news.put(ShardId(shard)));
         assert!(!news.is_empty());

@@ -2,51 +2,44 @@
 //!
 //! Model-checked in `core/tests/loom_woken.rs`, together with the port's doorbell.
 
-use crate::sync::{AtomicBool, Mutex, Ordering};
+use std::sync::Arc;
+
+use super::ShardNews;
+use crate::ids::ShardId;
+use crate::sync::Mutex;
 
 /// Numbers of woken copies between a shard and their port. A lock protects them. It is taken only when a
-/// copy was woken; other callers only read the flag.
+/// copy was woken. The port finds the boxes with numbers by one set of shards, so an empty box costs it nothing.
 #[derive(Debug)]
 pub struct WokenBox {
     numbers: Mutex<Vec<u64>>,
-    any: AtomicBool,
-}
-
-impl Default for WokenBox {
-    fn default() -> Self {
-        Self { numbers: Mutex::new(Vec::new()), any: AtomicBool::new(false) }
-    }
+    shard: ShardId,
+    /// The shards whose boxes have numbers, the same in all boxes of a port.
+    of_port: Arc<ShardNews>,
 }
 
 impl WokenBox {
+    /// Creates the empty box of a shard. `of_port` is shared by all boxes of its port.
+    #[must_use]
+    pub fn new(shard: ShardId, of_port: Arc<ShardNews>) -> Self {
+        Self { numbers: Mutex::new(Vec::new()), shard, of_port }
+    }
+
     /// Adds one request. Ring the port's bell after this.
     ///
     /// # Panics
     /// Panics if another thread panicked while it held the lock.
     pub fn put(&self, number: u64) {
-        let mut numbers = self.numbers.lock().expect("no holder of the woken panics");
-        numbers.push(number);
-        // Release pairs with the Acquire in `is_empty`. The flag is set under the lock, so that `take` cannot
-        // clear it without seeing the number.
-        self.any.store(true, Ordering::Release);
+        self.numbers.lock().expect("no holder of the woken panics").push(number);
+        // After the number: a port that takes the shard from the set finds it.
+        self.of_port.put(self.shard);
     }
 
-    /// Returns whether there is nothing to take. Numbers that were put before a ring of the port's bell are
-    /// visible after that ring.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        // Acquire pairs with the Release in `put`.
-        !self.any.load(Ordering::Acquire)
-    }
-
-    /// Takes all numbers, in order.
+    /// Takes all numbers, in order. The port calls it after it took the shard from the set.
     ///
     /// # Panics
     /// Panics as [`put`](Self::put) does.
     pub fn take(&self) -> Vec<u64> {
-        let mut numbers = self.numbers.lock().expect("no holder of the woken panics");
-        // Relaxed: only the port reads the flag, and the lock orders this with the store in `put`.
-        self.any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut numbers)
+        std::mem::take(&mut *self.numbers.lock().expect("no holder of the woken panics"))
     }
 }

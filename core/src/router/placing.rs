@@ -20,6 +20,20 @@ impl ShardSet {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
+    /// Returns the shards of this set, ascending. Later changes do not affect it.
+    pub(super) fn iter(self) -> impl Iterator<Item = ShardId> {
+        let mut words = self.0;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            while words.get(at)? == &0 {
+                at += 1;
+            }
+            let shard = at * 64 + words[at].trailing_zeros() as usize;
+            words[at] &= words[at] - 1;
+            Some(ShardId(u16::try_from(shard).expect("SHARDS_MAX fits u16")))
+        })
+    }
+
     pub(super) fn insert(&mut self, shard: ShardId) {
         self.0[shard.index() / 64] |= 1 << (shard.index() % 64);
     }
@@ -131,6 +145,7 @@ mod tests {
             assert_eq!(set.len(), model.len());
             let other = rng.below(u64::from(SHARDS_MAX)) as u16;
             assert_eq!(set.contains(ShardId(other)), model.contains(&other));
+            assert!(set.iter().map(|shard| shard.0).eq(model.iter().copied()));
         }
         assert!((0..SHARDS_MAX).all(|shard| set.contains(ShardId(shard)) == model.contains(&shard)));
     }

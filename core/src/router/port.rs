@@ -13,13 +13,13 @@
 
 mod choice;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, Cache};
 use slab::Slab;
 
 use super::RoutingTable;
-use super::placing::{FallbackSweep, Placing};
+use super::placing::{FallbackSweep, Placing, ShardSet};
 use super::plans::{PlanLink, Plans};
 use super::wait::{WaitEnd, WaitRequest, Waits};
 use super::watching::PortViews;
@@ -27,8 +27,8 @@ use crate::group::{ClientKey, PlanJob, PlanReply};
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::Geometry;
 use crate::journal::JournalPort;
-use crate::limits::{EVERY_IN_FLIGHT_MAX, PORT_IN_FLIGHT_MAX};
-use crate::link::{Consumer, Doorbell, Producer, ViewInterest, ViewNews, WokenBox};
+use crate::limits::{EVERY_IN_FLIGHT_MAX, LONE_COMMANDS_MAX, PORT_IN_FLIGHT_MAX};
+use crate::link::{Consumer, Doorbell, Lent, Producer, ShardNews, ViewInterest, WokenBox};
 use crate::planted::{PlantedBug, is_planted};
 use crate::registrar::Catalog;
 use crate::reply::{reply_of, reply_types};
@@ -61,11 +61,22 @@ pub struct PortLink {
     pub(crate) submissions: Producer<Submission>,
     pub(crate) answers: Consumer<Answer>,
     pub(crate) bell: Arc<Doorbell>,
+    /// The shard while its thread sleeps, if it is lent.
+    pub(crate) lent: Arc<OnceLock<Arc<dyn Lent>>>,
     pub(crate) woken: Arc<WokenBox>,
+    /// The shards that have woken requests of this port, the same in all its links.
+    pub(crate) woken_at: Arc<ShardNews>,
     /// The interest of all ports in the shard's views.
     pub(crate) interest: Arc<ViewInterest>,
     /// The news for this port, the same in all its links.
-    pub(crate) news: Arc<ViewNews>,
+    pub(crate) news: Arc<ShardNews>,
+}
+
+impl PortLink {
+    /// Runs the shard if its thread sleeps. Returns whether its bell need not be rung.
+    fn try_run(&self) -> bool {
+        self.lent.get().is_some_and(|shard| shard.try_run())
+    }
 }
 
 /// A request to a port.
@@ -150,7 +161,17 @@ pub(super) enum Pending {
 pub struct Port {
     links: Vec<PortLink>,
     /// The shards whose bell the next flush rings.
-    touched: Vec<bool>,
+    touched: ShardSet,
+    /// The number of commands at each shard that are not answered.
+    unanswered: Vec<u32>,
+    /// The shards that have any. Only their rings are polled, so that a poll does not take longer with more shards.
+    busy: ShardSet,
+    /// The shards that have woken requests of this port.
+    woken_at: Arc<ShardNews>,
+    /// The number of commands since the last flush.
+    sent: usize,
+    /// Lone requests are decided on this port's thread if their shard sleeps.
+    runs_sleeping_shards: bool,
     table: Cache<Arc<ArcSwap<RoutingTable>>, Arc<RoutingTable>>,
     catalog: Cache<Arc<ArcSwap<Catalog>>, Arc<Catalog>>,
     geometry: Geometry,
@@ -185,7 +206,12 @@ impl Port {
         Self {
             waits: Waits::new(number),
             views: PortViews::new(number, &links),
-            touched: vec![false; links.len()],
+            touched: ShardSet::default(),
+            unanswered: vec![0; links.len()],
+            busy: ShardSet::default(),
+            woken_at: links.first().map_or_else(Arc::default, |link| Arc::clone(&link.woken_at)),
+            sent: 0,
+            runs_sleeping_shards: false,
             links,
             table: Cache::new(Arc::clone(table)),
             catalog: Cache::new(Arc::clone(catalog)),
@@ -295,6 +321,18 @@ impl Port {
 
     pub(super) fn woken_box(&self, shard: usize) -> &WokenBox {
         &self.links[shard].woken
+    }
+
+    /// Returns the shards that have woken requests of this port.
+    pub(super) fn woken_at(&self) -> &ShardNews {
+        &self.woken_at
+    }
+
+    /// Takes the shards that have woken requests of this port, ascending.
+    pub(super) fn take_woken_shards(&self) -> impl Iterator<Item = ShardId> + use<> {
+        let mut shards = ShardSet::default();
+        self.woken_at.take(|shard| shards.insert(shard));
+        shards.iter()
     }
 
     /// Returns whether `request` can be submitted now.
@@ -416,13 +454,26 @@ impl Port {
         let submission = Submission { token, enqueued: now, origin, command };
         let pushed = self.links[shard.index()].submissions.push(submission);
         assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
-        self.touched[shard.index()] = true;
+        self.touched.insert(shard);
+        self.unanswered[shard.index()] += 1;
+        self.busy.insert(shard);
+        self.sent += 1;
+    }
+
+    /// Lets [`flush`](Self::flush) run a shard that sleeps, instead of waking its thread for a few requests. Only
+    /// shards that are [lent](crate::executor::ShardRunner::run_lent) are run.
+    pub fn run_sleeping_shards(&mut self) {
+        self.runs_sleeping_shards = true;
     }
 
     /// Rings the bells of the shards and planners that were sent something since the last flush.
     pub fn flush(&mut self) {
-        for (touched, link) in self.touched.iter_mut().zip(&self.links) {
-            if std::mem::take(touched) {
+        let is_lone = self.runs_sleeping_shards && self.sent <= LONE_COMMANDS_MAX;
+        self.sent = 0;
+        for shard in std::mem::take(&mut self.touched).iter() {
+            let link = &self.links[shard.index()];
+            let is_done = is_lone && link.try_run();
+            if !is_done {
                 link.bell.ring();
             }
         }
@@ -433,16 +484,21 @@ impl Port {
     /// taken.
     pub fn poll(&mut self, now: Time, mut reply: impl FnMut(Tag, PortReply)) -> usize {
         let mut taken = 0;
-        for shard in 0..self.links.len() {
-            // Answers from shards that were polled before a request spilled to them wait for the next poll.
-            while let Some(answer) = self.links[shard].answers.pop() {
+        // A copy: answers from shards that a request spills to in this poll wait for the next one.
+        for shard in self.busy.iter() {
+            let at = shard.index();
+            while let Some(answer) = self.links[at].answers.pop() {
                 taken += 1;
-                if let Some((tag, done)) = self.handle_answer(shard, answer, now) {
+                self.unanswered[at] -= 1;
+                if let Some((tag, done)) = self.handle_answer(at, answer, now) {
                     reply(tag, done);
                 }
             }
+            if self.unanswered[at] == 0 {
+                self.busy.remove(shard);
+            }
         }
-        if self.waits.len() > 0 || !self.nothing_woken() {
+        if !self.nothing_woken() {
             self.poll_woken(&mut reply);
         }
         self.send_queued(now);
@@ -457,7 +513,7 @@ impl Port {
 
     /// Returns whether there are no answers and no news now.
     pub fn is_idle(&mut self) -> bool {
-        self.links.iter_mut().all(|link| link.answers.is_empty())
+        self.busy.iter().all(|shard| self.links[shard.index()].answers.is_empty())
             && self.nothing_woken()
             && self.plans.is_idle()
             && !self.views.has_news()

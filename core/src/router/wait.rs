@@ -291,14 +291,10 @@ impl Port {
 
     /// Takes the requests that shards woke and hands out the replies that result.
     pub(super) fn poll_woken(&mut self, reply: &mut impl FnMut(Tag, PortReply)) {
-        for shard in 0..self.shard_count() {
-            let woken = self.woken_box(shard);
-            if woken.is_empty() {
-                continue;
-            }
-            for number in woken.take() {
+        for shard in self.take_woken_shards() {
+            for number in self.woken_box(shard.index()).take() {
                 if number & WATCH_BIT != 0 {
-                    reply(number, PortReply::Room(ShardId(shard as u16)));
+                    reply(number, PortReply::Room(shard));
                     continue;
                 }
                 // The copies of a request that is already decided are being removed.
@@ -307,7 +303,7 @@ impl Port {
                 if wait.ended.is_some() || (wait.busy && is_planted(PlantedBug::WakeWhileBusyForgotten)) {
                     continue;
                 }
-                wait.woken.push(ShardId(shard as u16));
+                wait.woken.push(shard);
                 if !wait.busy
                     && let Some((tag, done)) = self.go_on(number)
                 {
@@ -319,7 +315,7 @@ impl Port {
 
     /// Returns whether no shard has woken a request.
     pub(super) fn nothing_woken(&self) -> bool {
-        (0..self.shard_count()).all(|shard| self.woken_box(shard).is_empty())
+        self.woken_at().is_empty()
     }
 
     /// Ends one waiting request if it still waits. The answer comes at once or with a later poll. It may be a

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::port::PortLink;
 use crate::ids::ShardId;
-use crate::link::{ViewInterest, ViewNews};
+use crate::link::{ShardNews, ViewInterest};
 use crate::view::{View, ViewReader};
 
 /// Reads views of the shards. The port's bell announces new ones.
@@ -13,7 +13,7 @@ pub struct PortViews {
     /// In order of shard. Empty if views are disabled.
     readers: Vec<ViewReader>,
     interests: Vec<Arc<ViewInterest>>,
-    news: Arc<ViewNews>,
+    news: Arc<ShardNews>,
 }
 
 impl PortViews {

@@ -225,7 +225,7 @@ impl Served {
                 continue;
             }
             let bytes = output.bytes.len();
-            let writing = send.write_chunk(output.bytes.into());
+            let writing = send.write_chunk(self.io.buffers.written(output.bytes));
             let failed = if self.look(ConnectionService::is_open) {
                 writing.await.is_err()
             } else {

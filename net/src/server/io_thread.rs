@@ -16,6 +16,7 @@ use wharf_core::router::Port;
 use wharf_core::time::Time;
 
 use super::admission::{ConnectionRoom, Entry};
+use super::buffers::Buffers;
 use super::closing::Liftable;
 use super::connection::{open_restored, serve_connection};
 use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
@@ -59,6 +60,9 @@ pub enum IoError {
     Socket(#[from] std::io::Error),
 }
 
+/// A connection with so much output probably has more soon.
+const BUSY_OUTPUT_BYTES: usize = 4096;
+
 /// Wakes the two tasks of a connection when the service has something for them.
 #[derive(Default)]
 pub(super) struct Signals {
@@ -90,6 +94,8 @@ pub(super) struct Io {
     wake: Arc<Notify>,
     /// Notified when the service has a question for the registrar.
     asking: Notify,
+    /// The buffers of replies.
+    pub(super) buffers: Arc<Buffers>,
 }
 
 /// Runs until shutdown. Then drains: waits until every accepted request is answered and the peers have
@@ -116,14 +122,17 @@ pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> R
         Endpoint::new(thread.certificate.endpoint(), Some(config), thread.socket, Arc::new(TokioRuntime))?;
     let waker = Waker::from(Arc::new(NotifyWaker(Arc::clone(&thread.wake))));
     let sessions = Arc::clone(&thread.shared.sessions);
+    let mut port = thread.port;
+    port.run_sleeping_shards();
     let io = Rc::new(Io {
-        service: RefCell::new(ConnectionService::new(thread.port, sessions, observer, waker)),
+        service: RefCell::new(ConnectionService::new(port, sessions, observer, waker)),
         signals: RefCell::default(),
         shared: thread.shared,
         registrar: thread.registrar,
         shutdown: thread.shutdown,
         wake: thread.wake,
         asking: Notify::new(),
+        buffers: Arc::default(),
     });
     LocalSet::new().run_until(accept(io, endpoint)).await;
     Ok(())
@@ -156,7 +165,11 @@ impl Io {
 
     /// Takes the replies to be sent to the peer of `key`.
     pub(super) fn take_output(&self, key: ConnectionKey) -> Output {
-        self.service.borrow_mut().take_output(key)
+        let mut service = self.service.borrow_mut();
+        // A connection with little output gets no buffer: many of them are idle.
+        let is_busy = service.output_bytes(key) >= BUSY_OUTPUT_BYTES;
+        let empty = if is_busy { self.buffers.take() } else { Vec::new() };
+        service.take_output_into(key, empty)
     }
 
     /// Enters a connection, and returns its key and its signals.

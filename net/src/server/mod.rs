@@ -6,6 +6,7 @@
 //! the global records.
 
 mod admission;
+mod buffers;
 mod closing;
 mod connection;
 mod exports;

@@ -234,9 +234,21 @@ impl ConnectionService {
         !self.connections[key].out.is_empty()
     }
 
+    /// Returns the bytes of the replies to be sent to the peer of `key`.
+    #[must_use]
+    pub fn output_bytes(&self, key: ConnectionKey) -> usize {
+        self.connections[key].out.len()
+    }
+
     /// Takes the replies to be sent to the peer of `key`. Report them with [`written`](Self::written).
     pub fn take_output(&mut self, key: ConnectionKey) -> Output {
-        self.connections[key].take_output()
+        self.take_output_into(key, Vec::new())
+    }
+
+    /// Takes the replies as [`take_output`](Self::take_output) does. The next replies go into `empty`, whose memory is used
+    /// again.
+    pub fn take_output_into(&mut self, key: ConnectionKey, empty: Vec<u8>) -> Output {
+        self.connections[key].take_output(empty)
     }
 
     /// Handles that the peer of `key` took `replies` replies of `bytes` bytes, or takes no more if `failed`. Nothing

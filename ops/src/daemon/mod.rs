@@ -484,12 +484,12 @@ fn start_shards(
     let mut shard_threads = Vec::new();
     for runner in runners {
         let clock = clock.clone();
-        let mut observer = metrics.shard_observer(runner.id());
+        let observer = metrics.shard_observer(runner.id());
         let core = pinning.core(runner.id());
         let name = format!("wharf-shard-{}", runner.id().0);
         shard_threads.push(threads::start(name, move || {
             threads::pin(core);
-            runner.run(&clock, &mut observer)
+            runner.run_lent(clock, observer)
         })?);
     }
     Ok(shard_threads)

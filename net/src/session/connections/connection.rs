@@ -437,8 +437,8 @@ impl Connection {
         }
     }
 
-    pub(super) fn take_output(&mut self) -> Output {
-        Output { bytes: std::mem::take(&mut self.out), replies: std::mem::take(&mut self.replies) }
+    pub(super) fn take_output(&mut self, empty: Vec<u8>) -> Output {
+        Output { bytes: std::mem::replace(&mut self.out, empty), replies: std::mem::take(&mut self.replies) }
     }
 
     /// Drops the held replies. The peer gets no more.

@@ -296,7 +296,7 @@ impl TestServer {
         );
         let threads = engine.runners.into_iter().map(|runner| {
             let clock = clock.clone();
-            spawn("shard", move || runner.run(&clock, &mut UnobservedShard))
+            spawn("shard", move || runner.run_lent(clock, UnobservedShard))
         });
         let shards = threads.collect();
         let planner_gate = PlannerGate::default();

@@ -6,6 +6,8 @@
 //! is a table of shapes with counts.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,9 +23,17 @@ use crate::file_error::FileError;
 /// # Errors
 /// When the file cannot be read or has an invalid value. The error names the place and the remedy.
 pub fn read(path: &Path) -> Result<TypicalShapes, FileError> {
+    let file = File::open(path);
+    read_from(path, file.map_err(|error| FileError::new(path, format_args!("cannot be read: {error}")))?)
+}
+
+/// Reads the typical shapes from the content of a file. `path` is its name in error messages.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_from(path: &Path, input: impl Read) -> Result<TypicalShapes, FileError> {
     let unreadable = |error: csv::Error| FileError::new(path, format_args!("cannot be read: {error}"));
-    let mut reader =
-        ReaderBuilder::new().flexible(true).trim(Trim::All).from_path(path).map_err(unreadable)?;
+    let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(input);
     let header = reader.headers().map_err(unreadable)?.clone();
     let mut counts: HashMap<RequestShape, u32> = HashMap::new();
     for record in reader.records() {

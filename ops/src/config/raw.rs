@@ -282,19 +282,33 @@ pub(super) fn read(
     Ok(layers.build()?.try_deserialize()?)
 }
 
-/// Reads the file as a layer. The file is also parsed alone, because only this step can report the line of an
-/// error.
+impl Raw {
+    /// Reads the text of a file alone, without the environment. `path` is the name in error messages.
+    ///
+    /// # Errors
+    /// When the text is no TOML, or has an unknown key or a value of another type.
+    pub fn of_text(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let layers = Layers::builder().add_source(Layers::try_from(&Self::default())?);
+        Ok(layers.add_source(checked_text(path, text)?).build()?.try_deserialize()?)
+    }
+}
+
 fn checked_file(path: &Path) -> Result<File<FileSourceString, FileFormat>, ConfigError> {
+    let text = std::fs::read_to_string(path);
+    checked_text(path, &text.map_err(|error| FileError::new(path, format!("cannot be read: {error}")))?)
+}
+
+/// Reads the text of a file as a layer. It is also parsed alone, because only this step can report the line of an
+/// error.
+fn checked_text(path: &Path, text: &str) -> Result<File<FileSourceString, FileFormat>, ConfigError> {
     let wrong = |message: String| FileError::new(path, message);
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    let file = File::from_str(&text, FileFormat::Toml);
+    let file = File::from_str(text, FileFormat::Toml);
     let layers = Layers::builder().add_source(Layers::try_from(&Raw::default())?).add_source(file.clone());
     match layers.build().and_then(Layers::try_deserialize::<Raw>) {
         Ok(_) => Ok(file),
         // The layers do not know line numbers; the TOML parser does.
         Err(error) => {
-            let message =
-                toml::from_str::<Raw>(&text).map_or_else(|at| at.to_string(), |_| error.to_string());
+            let message = toml::from_str::<Raw>(text).map_or_else(|at| at.to_string(), |_| error.to_string());
             Err(wrong(message).into())
         }
     }

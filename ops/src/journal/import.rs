@@ -7,6 +7,7 @@
 //! should it go on: it skips [`INCARNATIONS_SKIPPED`] incarnations, and node ids up to a range of the new incarnation.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -65,7 +66,15 @@ pub struct Imported {
 /// # Errors
 /// When it cannot be read, or its books are not sound.
 pub fn verify(file: &Path) -> Result<Portable, FileError> {
-    read(file).map(|(portable, _)| portable)
+    read(file, &mut Decoder::open(file)?).map(|(portable, _)| portable)
+}
+
+/// Verifies the content of a portable file. `file` is its name in error messages.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_content(file: &Path, content: impl Read) -> Result<Portable, FileError> {
+    read(file, &mut Decoder::begin(file, content)?).map(|(portable, _)| portable)
 }
 
 /// Makes a store in `data_dir` with the books of a portable file.
@@ -84,7 +93,7 @@ pub fn import(file: &Path, data_dir: &Path) -> Result<Imported, FileError> {
     };
     check_empty()?;
     // A file that cannot be read leaves no directory behind.
-    let (portable, mut state) = read(file)?;
+    let (portable, mut state) = read(file, &mut Decoder::open(file)?)?;
     let _directory = Directory::lock(data_dir)?;
     check_empty()?;
     state.skip_ids(skipped(state.incarnation).map_err(|error| FileError::new(file, error))?);
@@ -133,10 +142,13 @@ pub(super) fn remove(unfinished: &Path) -> Result<(), FileError> {
 }
 
 /// Reads and verifies a portable file. Returns its books.
-fn read(file: &Path) -> Result<(Portable, wharf_core::state::StoreState), FileError> {
+fn read<R: Read>(
+    file: &Path,
+    decoder: &mut Decoder<R>,
+) -> Result<(Portable, wharf_core::state::StoreState), FileError> {
     let files: Arc<dyn Files> = Arc::new(Overlay::empty());
     let of_file = |error: FileError| FileError::new(file, error);
-    let (head, end) = load(&mut Decoder::open(file)?, &files)?;
+    let (head, end) = load(decoder, &files)?;
     let (mut store, checkpoint) = Store::look(files, &mut None).map_err(of_file)?;
     let state = store.complete(checkpoint).map_err(of_file)?;
     let books = Counts::of(&state);
@@ -148,7 +160,7 @@ fn read(file: &Path) -> Result<(Portable, wharf_core::state::StoreState), FileEr
 }
 
 /// Writes what a portable file holds into the databases of a store.
-fn load(decoder: &mut Decoder, files: &Arc<dyn Files>) -> Result<(Head, End), FileError> {
+fn load<R: Read>(decoder: &mut Decoder<R>, files: &Arc<dyn Files>) -> Result<(Head, End), FileError> {
     let Some((Tag::Head, content)) = decoder.next()? else {
         return Err(decoder.damage("it does not begin with a head"));
     };

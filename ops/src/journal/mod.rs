@@ -29,7 +29,7 @@ mod group_row;
 mod guard;
 pub use guard::{becomes_error, report_other_panics};
 mod import;
-pub use import::{Imported, Portable, import, verify};
+pub use import::{Imported, Portable, import, verify, verify_content};
 mod log;
 pub use log::{Log, LogReader};
 mod loops;

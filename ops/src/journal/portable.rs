@@ -18,6 +18,8 @@ use crate::file_error::FileError;
 const MAGIC: [u8; 8] = *b"wharfexp";
 /// The version of the file's format. What the records hold is versioned by the store.
 const VERSION: u32 = 1;
+/// The number of bytes that are read at once.
+const INPUT_BYTES: usize = 1 << 18;
 /// No record is longer.
 const CONTENT_BYTES_MAX: u32 = 1 << 30;
 
@@ -113,23 +115,33 @@ impl Encoder {
 }
 
 /// Reads a portable file.
-pub(super) struct Decoder {
+pub(super) struct Decoder<R> {
     path: PathBuf,
-    input: BufReader<File>,
+    input: BufReader<R>,
     /// Where the next record begins.
     offset: u64,
     chain: u64,
     is_over: bool,
 }
 
-impl Decoder {
+impl Decoder<File> {
     /// Opens a file.
     ///
     /// # Errors
     /// When it cannot be read, or is none of this version.
     pub(super) fn open(path: &Path) -> Result<Self, FileError> {
         let file = File::open(path).map_err(|error| FileError::new(path, error))?;
-        let input = BufReader::with_capacity(1 << 20, file);
+        Self::begin(path, file)
+    }
+}
+
+impl<R: Read> Decoder<R> {
+    /// Begins to read the content of a file. `path` is its name in error messages.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is none of this version.
+    pub(super) fn begin(path: &Path, input: R) -> Result<Self, FileError> {
+        let input = BufReader::with_capacity(INPUT_BYTES, input);
         let mut decoder = Self { path: path.to_owned(), input, offset: 0, chain: 0, is_over: false };
         let begin: [u8; 8] = decoder.take()?;
         if begin != MAGIC {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 use wharf_core::fragmentation::{RequestShape, TypicalShapes};
-use wharf_core::limits::GPU_INSTANCES_MAX;
+use wharf_core::limits::{GPU_INSTANCES_MAX, TYPICAL_MODELS_MAX};
 use wharf_core::resource::{Amount, GpuRequest};
 
 use crate::file_error::FileError;
@@ -46,7 +46,14 @@ pub fn read_from(path: &Path, input: impl Read) -> Result<TypicalShapes, FileErr
         let message = "no rows: give at least one pod, or leave the setting out";
         return Err(FileError::new(path, message));
     }
-    Ok(TypicalShapes::covering(counts.into_iter().collect()))
+    let typical = TypicalShapes::covering(counts.into_iter().collect());
+    if typical.shapes().is_empty() {
+        let message = format_args!(
+            "no row is typical: give counts above 0, and at most {TYPICAL_MODELS_MAX} GPU models"
+        );
+        return Err(FileError::new(path, message));
+    }
+    Ok(typical)
 }
 
 struct Row<'a> {
@@ -129,7 +136,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_line_and_column() {
+        let many: Vec<String> = (0..=TYPICAL_MODELS_MAX).map(|model| format!("m{model}")).collect();
+        let many = format!("cpu_milli,num_gpu,gpu_milli,gpu_spec\n1,1,5,{}\n", many.join("|"));
         for (text, named) in [
+            (&*many, "no row is typical"),
+            ("cpu_milli,num_gpu,gpu_milli,count\n1,1,5,0\n", "no row is typical"),
             ("cpu_milli,num_gpu\n1,1\n", "no column `gpu_milli`"),
             ("cpu_milli,num_gpu,gpu_milli\n", "no rows"),
             ("cpu_milli,num_gpu,gpu_milli\n1,0,0\nx,1,1\n", "line 3, cpu_milli: `x`"),

@@ -72,6 +72,7 @@ pub(crate) use hello::late_hello;
 pub use observer::{IoObserver, Unobserved};
 use operation::{Operation, Parts};
 pub use questions::Asker;
+pub use room::RoomTaken;
 use room::{Room, Waiter};
 
 /// Identifies a connection at its service, until [`ConnectionService::close`].

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::ConnectionKey;
+use wharf_core::limits::{PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
+
+use super::{ConnectionKey, ConnectionService, PLAN_ROOM};
 
 /// What waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,44 @@ impl Room {
         self.free = self.free.checked_sub(units)?;
         self.waiting.pop_front();
         Some(waiter)
+    }
+
+    /// Checks that all of `whole` was given back.
+    fn check(&self, what: &'static str, whole: usize) -> Result<(), RoomTaken> {
+        let Self { free, ref waiting } = *self;
+        if free == whole && waiting.is_empty() {
+            return Ok(());
+        }
+        Err(RoomTaken { what, free: free as isize, whole, waiting: waiting.len() })
+    }
+}
+
+/// Room that is taken, or waited for, although nothing is in progress.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("of {whole} {what}, {free} are free, and {waiting} wait for some, although nothing is in progress")]
+pub struct RoomTaken {
+    what: &'static str,
+    free: isize,
+    whole: usize,
+    waiting: usize,
+}
+
+impl ConnectionService {
+    /// Checks that all room was given back. Nothing may be in progress. A checker calls it.
+    ///
+    /// # Errors
+    /// The first kind of room of which some is taken.
+    pub fn check_room(&self) -> Result<(), RoomTaken> {
+        self.port_room.check("requests of the port", PORT_IN_FLIGHT_MAX)?;
+        self.plan_room.check("planner jobs", PLAN_ROOM)?;
+        let taken = |what, free, whole| RoomTaken { what, free, whole, waiting: 0 };
+        if self.group_room != PORT_GROUPS_WAITING_MAX as isize {
+            return Err(taken("groups that may wait", self.group_room, PORT_GROUPS_WAITING_MAX));
+        }
+        if self.candidates_waiting > 0 {
+            return Err(taken("candidates that wait", -(self.candidates_waiting as isize), 0));
+        }
+        Ok(())
     }
 }
 

@@ -101,6 +101,10 @@ pub enum PlantedBug {
     GroupCreatedAgain,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
+    /// The room of a request at the port is not given back if its connection is lost (checked in wharf-net).
+    RoomOfLostConnectionKept,
+    /// The mark of a client passes a request in progress (checked in wharf-net).
+    MarkPassesRequest,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -1,8 +1,9 @@
 //! Compares the codec with a second parser of the documented layout.
 //!
 //! The first byte of an input selects how the rest is used: a stream of frames, a body, the parts of a frame to
-//! write, or a block of extensions. For any bytes, the codec must agree with the plain parser in this module.
-//! Every message that it decodes must survive being encoded and decoded again.
+//! write, a block of extensions, or the choices that make a message. For any bytes, the codec must agree with the plain
+//! parser in this module. Every message that it decodes, and every message that can be made, must survive being encoded
+//! and decoded again.
 
 use std::fmt::Debug;
 
@@ -14,17 +15,21 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::{EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, Kind, Message, MessageVisitor};
 
+use crate::bodies::{Known, draw};
+use crate::sim::choices::Choices;
+
 /// Runs the codec on arbitrary bytes.
 ///
 /// # Errors
 /// Returns the first difference between the codec and the layout.
 pub fn run_codec(data: &[u8]) -> Result<(), String> {
     let Some((&choice, rest)) = data.split_first() else { return Ok(()) };
-    match choice % 4 {
+    match choice % 5 {
         0 => read_stream(rest),
         1 => read_body(rest),
         2 => write_frame(rest),
-        _ => read_extensions(rest),
+        3 => read_extensions(rest),
+        _ => write_message(rest),
     }
 }
 
@@ -120,6 +125,49 @@ fn survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
         Ok((again, all)) if again == message && all == written.len() => Ok(()),
         other => Err(format!("{message:?} was written, and read again as {other:?}")),
     }
+}
+
+/// Makes a request, a reply or a fault, and checks that it survives. Then cuts and changes it.
+fn write_message(bytes: &[u8]) -> Result<(), String> {
+    let mut choices = Choices::Given(bytes);
+    let kind = *choices.pick(Kind::ALL);
+    kind.visit(Made(&mut choices))
+}
+
+struct Made<'c, 'a>(&'c mut Choices<'a>);
+
+impl MessageVisitor for Made<'_, '_> {
+    type Output = Result<(), String>;
+
+    fn visit<M: Message>(self) -> Self::Output {
+        match self.0.below(8) {
+            0 => made_survives::<Fault>(self.0),
+            1..4 => made_survives::<M::Reply>(self.0),
+            _ => made_survives::<M::Request>(self.0),
+        }
+    }
+}
+
+fn made_survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
+    choices: &mut Choices<'_>,
+) -> Result<(), String> {
+    let made: Option<T> = draw(choices, &Known::default());
+    let Some(message) = made else { return Err("a message is drawn beyond a bound".to_owned()) };
+    let mut written = Vec::new();
+    encode_body(&message, &mut written);
+    match decode_body::<T>(&written) {
+        Ok((again, all)) if again == message && all == written.len() => {}
+        other => return Err(format!("{message:?} was written, and read as {other:?}")),
+    }
+    // Of a body that is cut off, or is another one, nothing is known. What is read of it must survive too.
+    if !written.is_empty() {
+        let cut = choices.place(written.len());
+        if let Ok((found, _)) = decode_body::<T>(&written[..cut]) {
+            return Err(format!("{message:?} was cut off at byte {cut}, and read as {found:?}"));
+        }
+        written[cut] = choices.below(256) as u8;
+    }
+    survives::<T>(Header { flags: FLAG_EXTENSIONS, ..Header::default() }, &written)
 }
 
 fn read_extensions(bytes: &[u8]) -> Result<(), String> {

@@ -5,6 +5,7 @@
 //! the same code.
 #![forbid(unsafe_code)]
 
+mod bodies;
 mod codec;
 pub mod disk;
 pub use codec::run_codec;
@@ -17,6 +18,8 @@ pub use modules::{ModuleGraph, modules_page};
 pub mod oracle;
 mod protocol_page;
 pub use protocol_page::protocol_page;
+mod served;
+pub use served::{ServedCounts, run_connection, run_session_bytes};
 mod shard_ops;
 pub use shard_ops::{ReservationCounts, ViewCounts, run_reservation_ops, run_shard_ops, run_view_ops};
 pub mod sim;
@@ -25,6 +28,16 @@ mod statement_ops;
 pub use statement_ops::{StatementCounts, run_statement_ops};
 
 use wharf_core::rng::Rng;
+
+/// Returns the number of generated inputs of a test: `default`, unless `WHARF_FUZZ_INPUTS` says otherwise.
+///
+/// # Panics
+/// Panics when the variable is no number.
+#[must_use]
+pub fn input_count(default: u64) -> u64 {
+    let given = std::env::var("WHARF_FUZZ_INPUTS").ok();
+    given.map_or(default, |count| count.parse().expect("WHARF_FUZZ_INPUTS is a number"))
+}
 
 /// Returns `length` bytes that depend only on `seed`. Tests use them as generated input.
 #[must_use]

@@ -8,7 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use wharf_core::planted::{PlantedBug, with_planted};
 use wharf_fuzz::sim::power::{Effort, Tried, lose_power};
 use wharf_fuzz::sim::{Journaling, Settings, run_given, run_seed};
-use wharf_fuzz::{bytes_of_seed, run_codec, run_index_ops, run_shard_ops, run_statement_ops};
+use wharf_fuzz::{
+    bytes_of_seed, run_codec, run_connection, run_index_ops, run_session_bytes,
+    run_shard_ops, run_statement_ops,
+};
 
 /// The number of inputs within which a bug must be found. A target runs as many in a second.
 const INPUTS: u64 = 1024;
@@ -90,6 +93,22 @@ fn statement_operations_find_a_claim_for_which_nothing_is_withheld() {
 #[test]
 fn the_codec_run_finds_an_unchecked_extension_length() {
     finds(run_codec, PlantedBug::ExtensionLengthUnchecked);
+}
+
+#[test]
+fn session_bytes_find_a_mark_that_passes_a_request() {
+    finds(|input| run_session_bytes(input).map(drop), PlantedBug::MarkPassesRequest);
+}
+
+#[test]
+fn connections_find_room_that_a_lost_connection_keeps() {
+    finds(|input| run_connection(input).map(drop), PlantedBug::RoomOfLostConnectionKept);
+}
+
+#[test]
+fn connections_find_bugs_of_the_simulator_too() {
+    finds(|input| run_connection(input).map(drop), PlantedBug::CreditsIgnored);
+    finds(|input| run_connection(input).map(drop), PlantedBug::AnswerToLostConnectionDropped);
 }
 
 #[test]
@@ -218,7 +237,8 @@ fn inputs_of_the_fuzz_target_find_a_bug_of_the_simulator() {
         let input = bytes_of_seed(*seed, 1500);
         with_planted(PlantedBug::SpillForgotten, || run_given(&input, Settings::default())).found.is_some()
     };
-    assert!((0..32).any(|seed| finds(&seed)));
+    let found = (0..32).find(finds).expect("one of these inputs finds it");
+    println!("{:?} is found by input {found}", PlantedBug::SpillForgotten);
 }
 
 #[test]

@@ -537,6 +537,7 @@ impl ConnectionService {
             }
             Parts::Plan(..) => self.plan_room.give_back(1),
             Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
+            _ if self.connections[key].is_lost && is_planted(PlantedBug::RoomOfLostConnectionKept) => {}
             _ => self.port_room.give_back(1),
         }
         let is_taken_back = waits::is_taken_back(&reply);

@@ -1,0 +1,32 @@
+//! Sessions fed any bytes, and connections driven by any events, through the functions that the fuzz targets call.
+
+use wharf_fuzz::{ServedCounts, bytes_of_seed, input_count, run_connection, run_session_bytes};
+
+/// Runs generated inputs. Returns the sums of what they came to.
+fn sums(run: fn(&[u8]) -> Result<ServedCounts, String>) -> ServedCounts {
+    let mut sums = ServedCounts::default();
+    for seed in 0..input_count(400) {
+        let counts = run(&bytes_of_seed(seed, 1500)).unwrap_or_else(|found| panic!("seed {seed}: {found}"));
+        sums.replies += counts.replies;
+        sums.done += counts.done;
+        sums.placed += counts.placed;
+        sums.groups += counts.groups;
+        sums.resumed += counts.resumed;
+    }
+    println!("{sums:?}");
+    sums
+}
+
+#[test]
+fn sessions_answer_whatever_they_are_fed() {
+    let sums = sums(run_session_bytes);
+    assert!(sums.done * 4 > sums.replies, "most requests are refused: {sums:?}");
+    assert!(sums.placed > 300 && sums.groups > 20, "too little is placed: {sums:?}");
+}
+
+#[test]
+fn connections_come_to_rest_after_any_events() {
+    let sums = sums(run_connection);
+    assert!(sums.resumed > 50, "too few sessions are resumed: {sums:?}");
+    assert!(sums.placed > 150 && sums.groups > 10, "too little is placed: {sums:?}");
+}

@@ -105,6 +105,12 @@ pub enum PlantedBug {
     RoomOfLostConnectionKept,
     /// The mark of a client passes a request in progress (checked in wharf-net).
     MarkPassesRequest,
+    /// The hash of a value of the journal is not compared (checked in wharf-ops).
+    ValueHashUnchecked,
+    /// A number among the settings may be out of its range (checked in wharf-ops).
+    SettingRangeUnchecked,
+    /// An amount in a trace may be larger than the engine can have (checked in wharf-bench).
+    TraceAmountUnchecked,
 }
 
 #[cfg(feature = "planted-bugs")]

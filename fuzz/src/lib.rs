@@ -16,16 +16,22 @@ pub use index_ops::run_index_ops;
 mod modules;
 pub use modules::{ModuleGraph, modules_page};
 pub mod oracle;
+mod portable;
+pub use portable::run_journal;
 mod protocol_page;
 pub use protocol_page::protocol_page;
 mod served;
 pub use served::{ServedCounts, run_connection, run_session_bytes};
+mod settings;
+pub use settings::run_config;
 mod shard_ops;
 pub use shard_ops::{ReservationCounts, ViewCounts, run_reservation_ops, run_shard_ops, run_view_ops};
 pub mod sim;
 
 mod statement_ops;
 pub use statement_ops::{StatementCounts, run_statement_ops};
+mod traces;
+pub use traces::run_trace;
 
 use wharf_core::rng::Rng;
 

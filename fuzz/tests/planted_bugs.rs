@@ -9,8 +9,8 @@ use wharf_core::planted::{PlantedBug, with_planted};
 use wharf_fuzz::sim::power::{Effort, Tried, lose_power};
 use wharf_fuzz::sim::{Journaling, Settings, run_given, run_seed};
 use wharf_fuzz::{
-    bytes_of_seed, run_codec, run_connection, run_index_ops, run_session_bytes,
-    run_shard_ops, run_statement_ops,
+    bytes_of_seed, run_codec, run_config, run_connection, run_index_ops, run_journal, run_session_bytes,
+    run_shard_ops, run_statement_ops, run_trace,
 };
 
 /// The number of inputs within which a bug must be found. A target runs as many in a second.
@@ -109,6 +109,21 @@ fn connections_find_room_that_a_lost_connection_keeps() {
 fn connections_find_bugs_of_the_simulator_too() {
     finds(|input| run_connection(input).map(drop), PlantedBug::CreditsIgnored);
     finds(|input| run_connection(input).map(drop), PlantedBug::AnswerToLostConnectionDropped);
+}
+
+#[test]
+fn readers_of_stores_find_a_hash_that_is_not_compared() {
+    finds(run_journal, PlantedBug::ValueHashUnchecked);
+}
+
+#[test]
+fn settings_find_a_range_that_is_not_checked() {
+    finds(|input| run_config(&input[..64]).map(drop), PlantedBug::SettingRangeUnchecked);
+}
+
+#[test]
+fn traces_find_an_amount_that_is_not_checked() {
+    finds(|input| run_trace(&input[..200]).map(drop), PlantedBug::TraceAmountUnchecked);
 }
 
 #[test]

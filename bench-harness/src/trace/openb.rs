@@ -19,6 +19,7 @@ use std::sync::Arc;
 use csv::{ReaderBuilder, StringRecord, Trim};
 use wharf_core::limits::{AMOUNT_MAX, GPU_INSTANCES_MAX, NAME_BYTES_MAX, SELECTOR_TERMS_MAX};
 use wharf_core::node::Selector;
+use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 
 use super::{Fault, Lifetime, Place, Trace, TraceError, TraceNode, TracePod, model_selector};
@@ -215,7 +216,8 @@ impl Row<'_> {
 
     /// Parses an amount. One unit of the trace is `units` units of the engine.
     fn amount(&self, column: &str, units: i64) -> Result<Amount, TraceError> {
-        let number = self.number(column, AMOUNT_MAX / units)?;
+        let most = if is_planted(PlantedBug::TraceAmountUnchecked) { i64::MAX } else { AMOUNT_MAX / units };
+        let number = self.number(column, most)?;
         Ok(Amount::try_from_units(number * units).expect("the bound was just checked"))
     }
 

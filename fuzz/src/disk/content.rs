@@ -60,7 +60,7 @@ impl Content {
     }
 
     /// Returns the offsets of the pages that were written within the file.
-    pub(super) fn written(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn written(&self) -> impl Iterator<Item = u64> {
         let offsets = self.pages.keys().map(|page| page * PAGE as u64);
         offsets.take_while(|&offset| offset < self.len)
     }

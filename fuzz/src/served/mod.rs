@@ -11,6 +11,8 @@
 mod bed;
 mod peers;
 mod script;
+mod stored;
+pub(crate) use stored::Stored;
 
 use wharf_core::time::Time;
 use wharf_net::access::Peer as Identity;

@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use wharf_core::hash::stable_hash;
 use wharf_core::journal::{Stream, Unit};
+use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
 use wharf_net::codec::{decode_body, decode_stored, encode_body};
@@ -116,7 +117,8 @@ impl<'a> Value<'a> {
         let whole = bytes.len().checked_sub(HASH_BYTES).map(|at| bytes.split_at(at));
         let (content, hash) = whole.context("it is shorter than its hash")?;
         let hash = u64::from_le_bytes(hash.try_into().expect("split there"));
-        ensure!(stable_hash(content) == hash, "its hash is not that of its bytes");
+        let is_whole = stable_hash(content) == hash || is_planted(PlantedBug::ValueHashUnchecked);
+        ensure!(is_whole, "its hash is not that of its bytes");
         let (header, read) = decode_stored::<Header>(content).map_err(|error| anyhow!(error))?;
         if header.format != FORMAT {
             bail!("it has format {}, and this version reads format {FORMAT}", header.format);

@@ -1,0 +1,22 @@
+//! Reads settings from any text: `RUSTC_BOOTSTRAP=1 cargo
+//! fuzz run --fuzz-dir fuzz --features libfuzzer config`.
+//!
+//! With `--features libfuzzer,planted-bugs` it must report a finding at once.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fn run(data: &[u8]) -> Result<(), String> {
+    #[cfg(feature = "planted-bugs")]
+    return wharf_core::planted::with_planted(wharf_core::planted::PlantedBug::SettingRangeUnchecked, || {
+        wharf_fuzz::run_config(data).map(drop)
+    });
+    #[cfg(not(feature = "planted-bugs"))]
+    wharf_fuzz::run_config(data).map(drop)
+}
+
+fuzz_target!(|data: &[u8]| {
+    if let Err(found) = run(data) {
+        panic!("{found}");
+    }
+});

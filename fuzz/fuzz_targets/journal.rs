@@ -1,0 +1,22 @@
+//! Reads changed portable files and stores: `RUSTC_BOOTSTRAP=1 cargo
+//! fuzz run --fuzz-dir fuzz --features libfuzzer journal`.
+//!
+//! With `--features libfuzzer,planted-bugs` it must report a finding at once.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fn run(data: &[u8]) -> Result<(), String> {
+    #[cfg(feature = "planted-bugs")]
+    return wharf_core::planted::with_planted(wharf_core::planted::PlantedBug::ValueHashUnchecked, || {
+        wharf_fuzz::run_journal(data)
+    });
+    #[cfg(not(feature = "planted-bugs"))]
+    wharf_fuzz::run_journal(data)
+}
+
+fuzz_target!(|data: &[u8]| {
+    if let Err(found) = run(data) {
+        panic!("{found}");
+    }
+});

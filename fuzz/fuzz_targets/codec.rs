@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fn run(data: &[u8]) -> Result<(), String> {
+fn run(data: &[u8]) -> Result<(), wharf_fuzz::Finding> {
     #[cfg(feature = "planted-bugs")]
     return wharf_core::planted::with_planted(
         wharf_core::planted::PlantedBug::ExtensionLengthUnchecked,

@@ -16,13 +16,14 @@ use wharf_net::codec::{
 use wharf_net::protocol::{EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, Kind, Message, MessageVisitor};
 
 use crate::bodies::{Known, draw};
+use crate::finding::{Finding, found};
 use crate::sim::choices::Choices;
 
 /// Runs the codec on arbitrary bytes.
 ///
 /// # Errors
 /// Returns the first difference between the codec and the layout.
-pub fn run_codec(data: &[u8]) -> Result<(), String> {
+pub fn run_codec(data: &[u8]) -> Result<(), Finding> {
     let Some((&choice, rest)) = data.split_first() else { return Ok(()) };
     match choice % 5 {
         0 => read_stream(rest),
@@ -65,7 +66,7 @@ fn plain_frame(bytes: &[u8]) -> Option<Option<(usize, Header, &[u8])>> {
     Some((bytes.len() >= total).then(|| (total, header, &bytes[24..total])))
 }
 
-fn read_stream(mut bytes: &[u8]) -> Result<(), String> {
+fn read_stream(mut bytes: &[u8]) -> Result<(), Finding> {
     loop {
         let plain = plain_frame(bytes);
         match (decode_frame(bytes, FRAME_BYTES_MAX), plain) {
@@ -81,19 +82,19 @@ fn read_stream(mut bytes: &[u8]) -> Result<(), String> {
                 kind.map_or(Ok(()), |kind| read_message(kind, header, payload))?;
                 bytes = &bytes[total..];
             }
-            (read, plain) => return Err(format!("the codec reads {read:?}, the layout says {plain:?}")),
+            (read, plain) => return found(format!("the codec reads {read:?}, the layout says {plain:?}")),
         }
     }
 }
 
-fn read_body(bytes: &[u8]) -> Result<(), String> {
+fn read_body(bytes: &[u8]) -> Result<(), Finding> {
     let Some((&kind, body)) = bytes.split_first() else { return Ok(()) };
     let kind = Kind::ALL[usize::from(kind) % Kind::ALL.len()];
     read_message(kind, Header::default(), body)
 }
 
 /// Decodes a body as the request and as the reply of its kind, and as a fault.
-fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String> {
+fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), Finding> {
     survives::<Fault>(header, payload)?;
     kind.visit(Survives { header, payload })
 }
@@ -104,7 +105,7 @@ struct Survives<'a> {
 }
 
 impl MessageVisitor for Survives<'_> {
-    type Output = Result<(), String>;
+    type Output = Result<(), Finding>;
 
     fn visit<M: Message>(self) -> Self::Output {
         survives::<M::Request>(self.header, self.payload)?;
@@ -116,19 +117,19 @@ impl MessageVisitor for Survives<'_> {
 fn survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
     header: Header,
     payload: &[u8],
-) -> Result<(), String> {
+) -> Result<(), Finding> {
     let Ok((message, taken)) = decode_body::<T>(payload) else { return Ok(()) };
     compare_extensions(&header, &payload[taken..])?;
     let mut written = Vec::new();
     encode_body(&message, &mut written);
     match decode_body::<T>(&written) {
         Ok((again, all)) if again == message && all == written.len() => Ok(()),
-        other => Err(format!("{message:?} was written, and read again as {other:?}")),
+        other => found(format!("{message:?} was written, and read again as {other:?}")),
     }
 }
 
 /// Makes a request, a reply or a fault, and checks that it survives. Then cuts and changes it.
-fn write_message(bytes: &[u8]) -> Result<(), String> {
+fn write_message(bytes: &[u8]) -> Result<(), Finding> {
     let mut choices = Choices::Given(bytes);
     let kind = *choices.pick(Kind::ALL);
     kind.visit(Made(&mut choices))
@@ -137,7 +138,7 @@ fn write_message(bytes: &[u8]) -> Result<(), String> {
 struct Made<'c, 'a>(&'c mut Choices<'a>);
 
 impl MessageVisitor for Made<'_, '_> {
-    type Output = Result<(), String>;
+    type Output = Result<(), Finding>;
 
     fn visit<M: Message>(self) -> Self::Output {
         match self.0.below(8) {
@@ -150,27 +151,27 @@ impl MessageVisitor for Made<'_, '_> {
 
 fn made_survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
     choices: &mut Choices<'_>,
-) -> Result<(), String> {
+) -> Result<(), Finding> {
     let made: Option<T> = draw(choices, &Known::default());
-    let Some(message) = made else { return Err("a message is drawn beyond a bound".to_owned()) };
+    let Some(message) = made else { return found("a message is drawn beyond a bound") };
     let mut written = Vec::new();
     encode_body(&message, &mut written);
     match decode_body::<T>(&written) {
         Ok((again, all)) if again == message && all == written.len() => {}
-        other => return Err(format!("{message:?} was written, and read as {other:?}")),
+        other => return found(format!("{message:?} was written, and read as {other:?}")),
     }
     // Of a body that is cut off, or is another one, nothing is known. What is read of it must survive too.
     if !written.is_empty() {
         let cut = choices.place(written.len());
-        if let Ok((found, _)) = decode_body::<T>(&written[..cut]) {
-            return Err(format!("{message:?} was cut off at byte {cut}, and read as {found:?}"));
+        if let Ok((read, _)) = decode_body::<T>(&written[..cut]) {
+            return found(format!("{message:?} was cut off at byte {cut}, and read as {read:?}"));
         }
         written[cut] = choices.below(256) as u8;
     }
     survives::<T>(Header { flags: FLAG_EXTENSIONS, ..Header::default() }, &written)
 }
 
-fn read_extensions(bytes: &[u8]) -> Result<(), String> {
+fn read_extensions(bytes: &[u8]) -> Result<(), Finding> {
     compare_extensions(&Header { flags: FLAG_EXTENSIONS, ..Header::default() }, bytes)
 }
 
@@ -187,22 +188,22 @@ fn plain_extensions(flagged: bool, mut bytes: &[u8]) -> Option<Vec<(u16, &[u8])>
     Some(extensions)
 }
 
-fn compare_extensions(header: &Header, bytes: &[u8]) -> Result<(), String> {
+fn compare_extensions(header: &Header, bytes: &[u8]) -> Result<(), Finding> {
     let plain = plain_extensions(header.flags & FLAG_EXTENSIONS != 0, bytes);
     let read = split_extensions(header, bytes);
     let tags: Option<Vec<_>> = read.as_ref().ok().map(|list| list.iter().map(|e| (e.tag, e.bytes)).collect());
     if tags != plain {
-        return Err(format!("the codec reads extensions {read:?}, the layout says {plain:?}"));
+        return found(format!("the codec reads extensions {read:?}, the layout says {plain:?}"));
     }
     let critical =
         read.iter().flatten().find(|extension| extension.is_critical() != (extension.tag >= 0x8000));
     critical.map_or(Ok(()), |extension| {
-        Err(format!("extension {:#06x} is taken for what it is not", extension.tag))
+        found(format!("extension {:#06x} is taken for what it is not", extension.tag))
     })
 }
 
 /// Encodes a frame from arbitrary parts and decodes it again.
-fn write_frame(bytes: &[u8]) -> Result<(), String> {
+fn write_frame(bytes: &[u8]) -> Result<(), Finding> {
     if bytes.len() < 24 {
         return Ok(());
     }
@@ -225,11 +226,11 @@ fn write_frame(bytes: &[u8]) -> Result<(), String> {
     let frame = frame.ok_or("a frame that was written is not read whole")?;
     let flags = header.flags | if extensions.is_empty() { 0 } else { FLAG_EXTENSIONS };
     if frame.header != (Header { flags, ..header }) || frame.bytes != written.len() {
-        return Err(format!("{header:?} was written, and read again as {:?}", frame.header));
+        return found(format!("{header:?} was written, and read again as {:?}", frame.header));
     }
     let read = split_extensions(&frame.header, &frame.payload[body.len()..])?;
     if &frame.payload[..body.len()] != body || read != extensions {
-        return Err("a frame's content was not read as it was written".to_owned());
+        return found("a frame's content was not read as it was written");
     }
     Ok(())
 }

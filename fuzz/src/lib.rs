@@ -9,6 +9,8 @@ mod bodies;
 mod codec;
 pub mod disk;
 pub use codec::run_codec;
+mod finding;
+pub use finding::Finding;
 mod geometry;
 mod index_ops;
 mod journaled;
@@ -33,7 +35,29 @@ pub use statement_ops::{StatementCounts, run_statement_ops};
 mod traces;
 pub use traces::run_trace;
 
+use std::path::Path;
+
 use wharf_core::rng::Rng;
+
+/// Returns the stored inputs of a fuzz target, each with its name. Every finding becomes one of them.
+///
+/// # Panics
+/// Panics when there are none.
+#[must_use]
+pub fn stored_inputs(target: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
+    let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut inputs: Vec<(String, Vec<u8>)> = files
+        .map(|file| {
+            let path = file.expect("a folder that can be read").path();
+            let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
+            (name, std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+        })
+        .collect();
+    inputs.sort();
+    assert!(!inputs.is_empty(), "{} has no inputs", folder.display());
+    inputs
+}
 
 /// Returns the number of generated inputs of a test: `default`, unless `WHARF_FUZZ_INPUTS` says otherwise.
 ///

@@ -12,6 +12,7 @@ use wharf_ops::file_error::FileError;
 use wharf_ops::journal::{Durability, Portable, Store, report_other_panics, verify_content};
 
 use crate::disk::Disk;
+use crate::finding::{Finding, found};
 use crate::served::Stored;
 use crate::sim::choices::Choices;
 
@@ -120,7 +121,7 @@ impl Sound {
 ///
 /// # Errors
 /// When a changed file is accepted, or a refusal has no reason.
-pub fn run_journal(data: &[u8]) -> Result<(), String> {
+pub fn run_journal(data: &[u8]) -> Result<(), Finding> {
     let Some((&choice, rest)) = data.split_first() else { return Ok(()) };
     let mut choices = Choices::Given(rest);
     match choice % 5 {
@@ -132,9 +133,11 @@ pub fn run_journal(data: &[u8]) -> Result<(), String> {
     }
 }
 
-fn refusal(read: Result<(), FileError>) -> Result<(), String> {
+fn refusal(read: Result<(), FileError>) -> Result<(), Finding> {
     match read {
-        Err(error) if error.message.len() < 10 => Err(format!("a file is refused without a reason: {error}")),
+        Err(error) if error.message.len() < 10 => {
+            found(format!("a file is refused without a reason: {error}"))
+        }
         _ => Ok(()),
     }
 }
@@ -161,18 +164,18 @@ fn change(bytes: &mut Vec<u8>, choices: &mut Choices<'_>) {
     }
 }
 
-fn bytes_are_changed(choices: &mut Choices<'_>) -> Result<(), String> {
+fn bytes_are_changed(choices: &mut Choices<'_>) -> Result<(), Finding> {
     let sound = &sound().stored.portable;
     let mut bytes = sound.clone();
     change(&mut bytes, choices);
     match verify(&bytes) {
-        Ok(_) if bytes != *sound => Err("a portable file whose bytes were changed is accepted".to_owned()),
+        Ok(_) if bytes != *sound => found("a portable file whose bytes were changed is accepted"),
         read => refusal(read.map(drop)),
     }
 }
 
 /// Changes records. The hashes that link them are made again, and with `deeply` those inside of values too.
-fn records_are_changed(choices: &mut Choices<'_>, deeply: bool) -> Result<(), String> {
+fn records_are_changed(choices: &mut Choices<'_>, deeply: bool) -> Result<(), Finding> {
     let sound = sound();
     let mut records = sound.prefix(choices.place(sound.appends() + 1));
     let before = records.clone();
@@ -200,15 +203,15 @@ fn records_are_changed(choices: &mut Choices<'_>, deeply: bool) -> Result<(), St
             let appends = portable.end.appends as usize;
             let books = portable.books.hash.to_string();
             if sound.books[appends] != books {
-                return Err(format!("{appends} appends lead to other books: {books}"));
+                return found(format!("{appends} appends lead to other books: {books}"));
             }
             Ok(())
         }
         // A shorter journal whose end says so is one of an earlier time.
         Ok(_) if !deeply && !values(&before).starts_with(&values(&records)) => {
-            Err("a journal whose values were changed is accepted".to_owned())
+            found("a journal whose values were changed is accepted")
         }
-        Err(error) if records == before => Err(format!("a prefix of a journal is refused: {error}")),
+        Err(error) if records == before => found(format!("a prefix of a journal is refused: {error}")),
         read => refusal(read.map(drop)),
     }
 }
@@ -223,7 +226,7 @@ fn change_content(record: &mut Record, choices: &mut Choices<'_>, deeply: bool) 
 }
 
 /// Changes the files of a store whose power was lost, and starts with them.
-fn databases_are_changed(choices: &mut Choices<'_>) -> Result<(), String> {
+fn databases_are_changed(choices: &mut Choices<'_>) -> Result<(), Finding> {
     let sound = sound();
     let mut image = sound.stored.image.clone();
     let count = image.len();
@@ -246,7 +249,7 @@ fn databases_are_changed(choices: &mut Choices<'_>) -> Result<(), String> {
             if sound.books.contains(&books) {
                 Ok(())
             } else {
-                Err(format!("a store that was changed has books that it never had: {books}"))
+                found(format!("a store that was changed has books that it never had: {books}"))
             }
         }
         Err(error) => refusal(Err(error)),

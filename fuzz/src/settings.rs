@@ -12,6 +12,7 @@ use wharf_core::engine::Engine;
 use wharf_core::state::StoreState;
 use wharf_ops::config::{Config, Raw};
 
+use crate::finding::{Finding, found};
 use crate::sim::choices::Choices;
 
 /// Engines with more shards or partitions take too long for a fuzzer.
@@ -76,7 +77,7 @@ const TABLES: [&str; 4] = [
 ///
 /// # Errors
 /// When a refusal has no reason, settings differ after they are written and read again, or no engine starts.
-pub fn run_config(data: &[u8]) -> Result<bool, String> {
+pub fn run_config(data: &[u8]) -> Result<bool, Finding> {
     let Some((&choice, rest)) = data.split_first() else { return Ok(false) };
     if choice.is_multiple_of(2) {
         return read(&String::from_utf8_lossy(rest));
@@ -127,7 +128,7 @@ fn text(choices: &mut Choices<'_>) -> String {
     text
 }
 
-fn read(text: &str) -> Result<bool, String> {
+fn read(text: &str) -> Result<bool, Finding> {
     let path = Path::new("settings.toml");
     let raw = match Raw::of_text(path, text) {
         Ok(raw) => raw,
@@ -136,7 +137,7 @@ fn read(text: &str) -> Result<bool, String> {
     let written = toml::to_string(&raw).map_err(|error| format!("{raw:?} cannot be written: {error}"))?;
     match Raw::of_text(path, &written) {
         Ok(again) if again == raw => {}
-        again => return Err(format!("{raw:?} was written, and read again as {again:?}")),
+        again => return found(format!("{raw:?} was written, and read again as {again:?}")),
     }
     // An input must not name a file of this machine to be read.
     let config = match Config::check(Raw { typical_pods: None, ..raw }) {
@@ -151,9 +152,9 @@ fn read(text: &str) -> Result<bool, String> {
     Ok(true)
 }
 
-fn refused(error: &dyn std::error::Error) -> Result<bool, String> {
+fn refused(error: &dyn std::error::Error) -> Result<bool, Finding> {
     if error.to_string().len() < 10 {
-        return Err(format!("settings are refused without a reason: {error:?}"));
+        return found(format!("settings are refused without a reason: {error:?}"));
     }
     Ok(false)
 }

@@ -12,6 +12,7 @@ use wharf_core::request::Policy;
 use wharf_core::resource::{Amount, GpuRequest};
 use wharf_ops::typical_pods;
 
+use crate::finding::{Finding, found};
 use crate::sim::choices::Choices;
 
 /// The name of the file in error messages.
@@ -62,7 +63,7 @@ const CELLS: [&str; 24] = [
 ///
 /// # Errors
 /// When a refusal does not name its file, or rows differ after they are written and read again.
-pub fn run_trace(data: &[u8]) -> Result<usize, String> {
+pub fn run_trace(data: &[u8]) -> Result<usize, Finding> {
     let Some((&choice, rest)) = data.split_first() else { return Ok(0) };
     let columns: &[&str] = if choice.is_multiple_of(3) { &NODE_COLUMNS } else { &POD_COLUMNS };
     let made = (choice / 3 % 2 == 1).then(|| table(columns, &mut Choices::Given(rest)).into_bytes());
@@ -115,12 +116,16 @@ fn cell(column: &str, number: usize, choices: &mut Choices<'_>) -> String {
     }
 }
 
-fn refused(error: &TraceError) -> Result<usize, String> {
+fn refused(error: &TraceError) -> Result<usize, Finding> {
     let shown = error.to_string();
-    if shown.starts_with(FILE) { Ok(0) } else { Err(format!("a trace is refused without a place: {shown}")) }
+    if shown.starts_with(FILE) {
+        Ok(0)
+    } else {
+        found(format!("a trace is refused without a place: {shown}"))
+    }
 }
 
-fn nodes(content: &[u8]) -> Result<usize, String> {
+fn nodes(content: &[u8]) -> Result<usize, Finding> {
     let nodes = match read_nodes(content, FILE) {
         Ok(nodes) => nodes,
         Err(error) => return refused(&error),
@@ -129,7 +134,7 @@ fn nodes(content: &[u8]) -> Result<usize, String> {
     for node in &nodes {
         let TraceNode { name, cpu, memory, gpus, model } = node;
         if node.spec().gpus != *gpus {
-            return Err(format!("the spec of node {name} has other GPUs"));
+            return found(format!("the spec of node {name} has other GPUs"));
         }
         let model = quoted(model.as_deref().unwrap_or(""));
         let row =
@@ -138,11 +143,11 @@ fn nodes(content: &[u8]) -> Result<usize, String> {
     }
     match read_nodes(text.as_bytes(), FILE) {
         Ok(again) if again == nodes => Ok(nodes.len()),
-        again => Err(format!("{nodes:?} were written, and read again as {again:?}")),
+        again => found(format!("{nodes:?} were written, and read again as {again:?}")),
     }
 }
 
-fn pods(content: &[u8]) -> Result<usize, String> {
+fn pods(content: &[u8]) -> Result<usize, Finding> {
     let pods = match read_pods(content, FILE) {
         Ok(pods) => pods,
         Err(error) => return refused(&error),
@@ -151,7 +156,7 @@ fn pods(content: &[u8]) -> Result<usize, String> {
     for pod in &pods {
         let TracePod { name, demand, selector, lifetime, .. } = pod;
         if pod.request(Policy::default()).demand != *demand {
-            return Err(format!("the request of pod {name} has another demand"));
+            return found(format!("the request of pod {name} has another demand"));
         }
         let (devices, part) = match demand.gpu {
             GpuRequest::None => (0, 0),
@@ -179,16 +184,16 @@ fn pods(content: &[u8]) -> Result<usize, String> {
     };
     match read_pods(text.as_bytes(), FILE) {
         Ok(again) if without_lines(&again) == without_lines(&pods) => Ok(pods.len()),
-        again => Err(format!("{pods:?} were written, and read again as {again:?}")),
+        again => found(format!("{pods:?} were written, and read again as {again:?}")),
     }
 }
 
-fn typical(content: &[u8]) -> Result<usize, String> {
+fn typical(content: &[u8]) -> Result<usize, Finding> {
     match typical_pods::read_from(Path::new(FILE), content) {
-        Ok(shapes) if shapes.shapes().is_empty() => Err("no typical shape is left of some rows".to_owned()),
+        Ok(shapes) if shapes.shapes().is_empty() => found("no typical shape is left of some rows"),
         Ok(shapes) => Ok(shapes.shapes().len()),
         Err(error) if error.to_string().starts_with(FILE) => Ok(0),
-        Err(error) => Err(format!("typical pods are refused without a place: {error}")),
+        Err(error) => found(format!("typical pods are refused without a place: {error}")),
     }
 }
 

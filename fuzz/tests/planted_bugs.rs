@@ -3,6 +3,7 @@
 //!
 //! Run with `cargo test -p wharf-fuzz --features planted-bugs --test planted_bugs`.
 
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use wharf_core::planted::{PlantedBug, with_planted};
@@ -18,7 +19,7 @@ const INPUTS: u64 = 1024;
 
 /// Checks that `run` finds `bug` in generated inputs, and finds nothing in them without it. A finding is a
 /// difference or a panic, as for libFuzzer.
-fn finds(run: impl Fn(&[u8]) -> Result<(), String>, bug: PlantedBug) {
+fn finds<E: Debug + PartialEq>(run: impl Fn(&[u8]) -> Result<(), E>, bug: PlantedBug) {
     for seed in 0..INPUTS {
         let input = bytes_of_seed(seed, 1500);
         assert_eq!(run(&input), Ok(()), "a difference without any planted bug");

@@ -1,9 +1,9 @@
 //! Sessions fed any bytes, and connections driven by any events, through the functions that the fuzz targets call.
 
-use wharf_fuzz::{ServedCounts, bytes_of_seed, input_count, run_connection, run_session_bytes};
+use wharf_fuzz::{Finding, ServedCounts, bytes_of_seed, input_count, run_connection, run_session_bytes};
 
 /// Runs generated inputs. Returns the sums of what they came to.
-fn sums(run: fn(&[u8]) -> Result<ServedCounts, String>) -> ServedCounts {
+fn sums(run: fn(&[u8]) -> Result<ServedCounts, Finding>) -> ServedCounts {
     let mut sums = ServedCounts::default();
     for seed in 0..input_count(400) {
         let counts = run(&bytes_of_seed(seed, 1500)).unwrap_or_else(|found| panic!("seed {seed}: {found}"));

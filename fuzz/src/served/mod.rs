@@ -18,6 +18,7 @@ use wharf_core::time::Time;
 use wharf_net::access::Peer as Identity;
 use wharf_net::session::connections::InputEnd;
 
+use crate::finding::{Finding, found};
 use crate::sim::checkers::Verdict;
 use crate::sim::choices::Choices;
 use bed::{Bed, NAMES, Setup};
@@ -45,7 +46,7 @@ struct Run<'a> {
 ///
 /// # Errors
 /// What does not hold at the end.
-pub fn run_session_bytes(data: &[u8]) -> Result<ServedCounts, String> {
+pub fn run_session_bytes(data: &[u8]) -> Result<ServedCounts, Finding> {
     let mut run = Run::new(data, false);
     let greets = !run.choices.one_in(8);
     run.connect(greets);
@@ -77,7 +78,7 @@ pub fn run_session_bytes(data: &[u8]) -> Result<ServedCounts, String> {
 ///
 /// # Errors
 /// What does not hold at the end.
-pub fn run_connection(data: &[u8]) -> Result<ServedCounts, String> {
+pub fn run_connection(data: &[u8]) -> Result<ServedCounts, Finding> {
     let journal = data.first().is_some_and(|first| first & 1 == 1);
     let mut run = Run::new(data.get(1..).unwrap_or_default(), journal);
     run.connect(true);
@@ -224,7 +225,7 @@ impl<'a> Run<'a> {
     }
 
     /// Ends all connections and checks what must hold then.
-    fn finish(mut self) -> Result<ServedCounts, String> {
+    fn finish(mut self) -> Result<ServedCounts, Finding> {
         for _ in 0..ROUNDS_MAX {
             let moved = self.finish_round()?;
             if self.peers.open().is_empty() {
@@ -238,7 +239,7 @@ impl<'a> Run<'a> {
         }
         if let Some(&number) = self.peers.open().first() {
             let (at_once, waiting) = self.bed.service.in_engine();
-            return Err(format!(
+            return found(format!(
                 "connection {number} does not end, with {at_once} requests in the engine and {waiting} that wait"
             ));
         }
@@ -253,7 +254,7 @@ impl<'a> Run<'a> {
     }
 
     /// Lets peers send what they have, take everything, and end. Returns how much moved.
-    fn finish_round(&mut self) -> Result<usize, String> {
+    fn finish_round(&mut self) -> Result<usize, Finding> {
         let mut moved = self.bed.run_all() + self.peers.hang_up(&mut self.bed);
         for at in self.peers.open() {
             moved += self.peers.feed(&mut self.bed, at, usize::MAX);

@@ -11,6 +11,7 @@ use wharf_net::session::connections::{ConnectionKey, InputEnd};
 
 use super::bed::Bed;
 use crate::bodies::Known;
+use crate::finding::{Finding, found};
 use crate::sim::checkers::Verdict;
 use crate::sim::checkers::sessions::credits_are_kept;
 
@@ -161,7 +162,7 @@ impl Peers {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub(super) fn take(&mut self, bed: &mut Bed, at: usize) -> Result<usize, String> {
+    pub(super) fn take(&mut self, bed: &mut Bed, at: usize) -> Result<usize, Finding> {
         let peer = &self.all[at];
         let Some(key) = peer.key else { return Ok(0) };
         // What a lost connection had sent is executed without waiting for replies to be taken.
@@ -177,7 +178,7 @@ impl Peers {
             self.check_reply(at, &frame)?;
         }
         if frames != output.replies || !rest.is_empty() {
-            return Err(format!("{} replies are counted, and {frames} are sent", output.replies));
+            return found(format!("{} replies are counted, and {frames} are sent", output.replies));
         }
         let peer = &mut self.all[at];
         peer.untaken = (peer.untaken.0 + output.replies, peer.untaken.1 + output.bytes.len());
@@ -303,7 +304,9 @@ impl Peers {
                 continue;
             }
             let mut asked = peer.asked.keys();
-            if let Some(sequence) = asked.find(|&sequence| !peer.answered.contains_key(sequence)) {
+            // No request has sequence 0: its fault looks like that of a hello.
+            let is_open = |sequence: &u64| *sequence > 0 && !peer.answered.contains_key(sequence);
+            if let Some(sequence) = asked.find(|&sequence| is_open(sequence)) {
                 return Err(format!("request {sequence} of connection {number} has no reply"));
             }
         }
@@ -318,8 +321,8 @@ fn keep<T>(list: &mut Vec<T>, one: T) {
     list.push(one);
 }
 
-fn read<T: serde::de::DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
-    decode_body(payload).map(|(body, _)| body).map_err(|error| error.to_string())
+fn read<T: serde::de::DeserializeOwned>(payload: &[u8]) -> Result<T, Finding> {
+    decode_body(payload).map(|(body, _)| body).map_err(|error| error.to_string().into())
 }
 
 /// Reads a reply whole.

@@ -13,7 +13,6 @@ const TEXT_ERRORS: &[(&str, usize)] = &[
     ("bench-harness/src/engine/rows.rs", 1),
     ("core/src/resource/gpu.rs", 1),
     ("core/src/resource/units.rs", 2),
-    ("fuzz/src/codec.rs", 9),
     ("fuzz/src/index_ops.rs", 5),
     ("fuzz/src/journaled.rs", 2),
     ("fuzz/src/oracle/linear_books.rs", 4),

@@ -58,13 +58,23 @@ pub fn decode_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), Body
     bincode::serde::decode_from_slice(bytes, format()).map_err(BodyError::from)
 }
 
-/// Reads a body that this service has written to its store from the front of `bytes`. Its length has no limit. Returns
-/// the body and the number of bytes read.
+/// Reads a body that this service has written to its store from the front of `bytes`. Its length has no limit, but it may
+/// not claim more than so many bytes can hold. Returns the body and the number of bytes read.
 ///
 /// # Errors
 /// Fails if `bytes` does not begin with such a body.
 pub fn decode_stored<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), BodyError> {
-    Ok(bincode::serde::decode_from_slice(bytes, bincode::config::standard())?)
+    const SHORT: usize = 1 << 20;
+    const LONG: usize = 1 << 25;
+    const LONGEST: usize = 1 << 30;
+    let standard = bincode::config::standard();
+    // The limit is a constant of the format. A number of one byte counts at its full width, which is 16 at most.
+    let read = match bytes.len() {
+        ..=SHORT => bincode::serde::decode_from_slice(bytes, standard.with_limit::<{ 16 * SHORT }>()),
+        ..=LONG => bincode::serde::decode_from_slice(bytes, standard.with_limit::<{ 16 * LONG }>()),
+        _ => bincode::serde::decode_from_slice(bytes, standard.with_limit::<{ 16 * LONGEST }>()),
+    };
+    Ok(read?)
 }
 
 #[cfg(test)]
@@ -85,5 +95,15 @@ mod tests {
         let claim = [&[253][..], &(1u64 << 60).to_le_bytes()].concat();
         assert!(decode_body::<String>(&claim).is_err());
         assert!(decode_body::<Vec<u8>>(&claim).is_err());
+    }
+
+    #[test]
+    fn a_stored_text_that_claims_more_than_there_is_asks_for_no_memory() {
+        let claim = [&[253][..], &(1u64 << 60).to_le_bytes()].concat();
+        assert!(decode_stored::<String>(&claim).is_err());
+        let numbers = vec![0u128; 3 << 20];
+        let mut bytes = Vec::new();
+        encode_body(&numbers, &mut bytes);
+        assert_eq!(decode_stored::<Vec<u128>>(&bytes), Ok((numbers, bytes.len())));
     }
 }

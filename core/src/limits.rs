@@ -75,9 +75,9 @@ pub const RING_SLOTS: usize = 4096;
 /// Each has at most one command or answer in each ring, and so does a question to every shard. An answer
 /// therefore always has room in its ring, and a shard never waits for an I/O thread.
 pub const PORT_IN_FLIGHT_MAX: usize = 3584;
-/// The number of commands up to which a port runs a shard that sleeps, instead of waking its thread. A thread that wakes
-/// takes some microseconds, in which this many commands are decided.
-pub const LONE_COMMANDS_MAX: usize = 4;
+/// The number of commands up to which a port runs a shard that sleeps, instead of waking its thread. In the time that it
+/// takes to wake a thread, and then the port's, about this many commands are decided.
+pub const LONE_COMMANDS_MAX: usize = 32;
 /// The maximum number of questions to every shard among these requests. Each costs every shard a command, and
 /// one answer per shard is kept.
 pub const EVERY_IN_FLIGHT_MAX: usize = 8;

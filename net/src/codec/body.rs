@@ -69,10 +69,12 @@ pub fn decode_stored<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), Bo
     const LONGEST: usize = 1 << 30;
     let standard = bincode::config::standard();
     // The limit is a constant of the format. A number of one byte counts at its full width, which is 16 at most.
-    let read = match bytes.len() {
-        ..=SHORT => bincode::serde::decode_from_slice(bytes, standard.with_limit::<{ 16 * SHORT }>()),
-        ..=LONG => bincode::serde::decode_from_slice(bytes, standard.with_limit::<{ 16 * LONG }>()),
-        _ => bincode::serde::decode_from_slice(bytes, standard.with_limit::<{ 16 * LONGEST }>()),
+    let read = if bytes.len() <= SHORT {
+        bincode::serde::decode_from_slice(bytes, standard.with_limit::<{ 16 * SHORT }>())
+    } else if bytes.len() <= LONG {
+        bincode::serde::decode_from_slice(bytes, standard.with_limit::<{ 16 * LONG }>())
+    } else {
+        bincode::serde::decode_from_slice(bytes, standard.with_limit::<{ 16 * LONGEST }>())
     };
     Ok(read?)
 }

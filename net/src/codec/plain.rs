@@ -200,7 +200,7 @@ mod tests {
             PlaceRequest { lease: 1, ..plain.clone() },
             PlaceRequest { count: 0, ..plain.clone() },
             PlaceRequest { owner: 1, ..plain.clone() },
-            PlaceRequest { session_lease: true, ..plain.clone() },
+            PlaceRequest { session_lease: true, ..plain },
         ];
         for other in others {
             assert_eq!(read_place(&encoded(&other)), None, "{other:?}");

@@ -16,6 +16,14 @@ pub const DETACHED_SESSIONS_MAX: usize = CONNECTIONS_MAX + 1024;
 /// Default of the time after which a session without a connection ends.
 pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);
 
+/// Maximum number of empty buffers that an I/O thread keeps: those of the writes that are not acknowledged on a fast
+/// network.
+pub const BUFFERS_KEPT_MAX: usize = 32;
+/// Maximum capacity of a kept buffer, in bytes.
+pub const BUFFER_KEPT_BYTES_MAX: usize = 256 * 1024;
+/// From this number of bytes of output on, a connection gets a kept buffer for what follows.
+pub const BUSY_OUTPUT_BYTES: usize = 4096;
+
 /// Maximum number of groups waiting at one I/O thread, over all clients.
 pub const WAITING_GROUPS_MAX: u32 = PORT_GROUPS_WAITING_MAX as u32;
 /// Default maximum number of groups waiting at one connection: a quarter of those of its I/O thread.

@@ -58,7 +58,7 @@ impl ViewInterest {
     }
 }
 
-/// The shards that have something for a port besides answers, one bit per shard. The port's bell is rung after a bit is
+/// The shards that have something for a port in addition to answers, one bit per shard. The port's bell is rung after a bit is
 /// set.
 #[derive(Debug)]
 pub struct ShardNews {

@@ -8,10 +8,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use wharf_core::link::lock;
 
-/// The most buffers that are kept: the writes that are not acknowledged on a fast network.
-const KEPT_MAX: usize = 32;
-/// A larger buffer is not kept.
-const KEPT_BYTES_MAX: usize = 256 * 1024;
+use crate::limits::{BUFFER_KEPT_BYTES_MAX, BUFFERS_KEPT_MAX};
 
 /// The buffers of an I/O thread.
 #[derive(Default)]
@@ -47,12 +44,12 @@ impl Buffers {
     }
 
     fn give_back(&self, mut buffer: Vec<u8>) {
-        if buffer.capacity() > KEPT_BYTES_MAX {
+        if buffer.capacity() > BUFFER_KEPT_BYTES_MAX {
             return;
         }
         buffer.clear();
         let mut kept = lock(&self.0);
-        if kept.len() < KEPT_MAX {
+        if kept.len() < BUFFERS_KEPT_MAX {
             kept.push(buffer);
         }
     }
@@ -82,10 +79,10 @@ mod tests {
     #[test]
     fn few_buffers_are_kept_and_no_large_one() {
         let buffers = Arc::new(Buffers::default());
-        drop(buffers.written(Vec::with_capacity(KEPT_BYTES_MAX + 1)));
+        drop(buffers.written(Vec::with_capacity(BUFFER_KEPT_BYTES_MAX + 1)));
         assert_eq!(lock(&buffers.0).len(), 0);
-        let all: Vec<Bytes> = (0..KEPT_MAX + 5).map(|_| buffers.written(vec![1])).collect();
+        let all: Vec<Bytes> = (0..BUFFERS_KEPT_MAX + 5).map(|_| buffers.written(vec![1])).collect();
         drop(all);
-        assert_eq!(lock(&buffers.0).len(), KEPT_MAX);
+        assert_eq!(lock(&buffers.0).len(), BUFFERS_KEPT_MAX);
     }
 }

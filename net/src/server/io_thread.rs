@@ -20,6 +20,7 @@ use super::buffers::Buffers;
 use super::closing::Liftable;
 use super::connection::{open_restored, serve_connection};
 use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
+use crate::limits::BUSY_OUTPUT_BYTES;
 use crate::protocol::SEND_WINDOW_BYTES;
 use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
@@ -59,9 +60,6 @@ pub enum IoError {
     #[error("the UDP socket cannot be used: {0}")]
     Socket(#[from] std::io::Error),
 }
-
-/// A connection with so much output probably has more soon.
-const BUSY_OUTPUT_BYTES: usize = 4096;
 
 /// Wakes the two tasks of a connection when the service has something for them.
 #[derive(Default)]

@@ -4,8 +4,8 @@
 #   least-fit, best-fit   one place and one release in a shard: the `steady` row of `wharf-bench engine`, by its own driver
 #   requests              one request in the connections and the port of an I/O thread: the load of `wharf-bench rpc` with
 #                         256 in flight, without QUIC and without the shards
-#   lone                  the same with one request in flight, over 2 shards
-#   lone-64               the same over 64 shards, compared with `lone`: a request must not cost more with more shards
+#   lone                  the same with one request in flight: placements on an empty cluster over 2 shards
+#   lone-64               the same over 64 shards, compared with `lone`: a placement must not cost more with more shards
 #
 # Compares with baseline.txt and fails if one takes over 3 % more or less; `--update` writes a new baseline. Less also
 # fails, so that an improvement is recorded in the baseline. `--misses` also prints misses of simulated caches (32 KB and
@@ -54,12 +54,12 @@ count() {
 # Two at once: they are independent.
 {
   count least-fit measured_step "$steady" least-fit "$nodes" "$ops" >"$scratch/figures.least-fit"
-  count requests counted_connections "$requests_program" least-fit "$nodes" 2 "$requests" "$in_flight" \
+  count requests counted_connections "$requests_program" least-fit "$nodes" 2 "$requests" "$in_flight" full \
     >"$scratch/figures.requests"
-  count lone counted_connections "$requests_program" least-fit "$nodes" 2 "$ops" 1 >"$scratch/figures.lone"
+  count lone counted_connections "$requests_program" least-fit "$nodes" 2 "$ops" 1 empty >"$scratch/figures.lone"
 } & first=$!
 count best-fit measured_step "$steady" best-fit "$nodes" "$ops" >"$scratch/figures.best-fit"
-count lone-64 counted_connections "$requests_program" least-fit "$nodes" 64 "$ops" 1 >"$scratch/figures.lone-64"
+count lone-64 counted_connections "$requests_program" least-fit "$nodes" 64 "$ops" 1 empty >"$scratch/figures.lone-64"
 wait "$first"
 
 # Fails if the first figure is not within the tolerance of the second.

@@ -14,12 +14,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [policy, nodes, shards, requests, in_flight] = &arguments[..] else {
-        anyhow::bail!("usage: requests POLICY NODES SHARDS REQUESTS IN_FLIGHT")
+    let [policy, nodes, shards, requests, in_flight, cluster] = &arguments[..] else {
+        anyhow::bail!("usage: requests POLICY NODES SHARDS REQUESTS IN_FLIGHT full|empty")
     };
     let policy: Policy = policy.parse().map_err(anyhow::Error::msg)?;
     let shapes = Shapes::load(None, 0)?;
-    let mut service = InMemory::new(nodes.parse()?, policy, shards.parse()?, &shapes)?;
+    let mut service = InMemory::new(nodes.parse()?, policy, shards.parse()?, &shapes, cluster == "full")?;
     let requests: u64 = requests.parse()?;
     let started = Instant::now();
     service.run(requests, in_flight.parse()?)?;

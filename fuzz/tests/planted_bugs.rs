@@ -11,7 +11,7 @@ use wharf_fuzz::sim::power::{Effort, Tried, lose_power};
 use wharf_fuzz::sim::{Journaling, Settings, run_given, run_seed};
 use wharf_fuzz::{
     bytes_of_seed, run_codec, run_config, run_connection, run_index_ops, run_journal, run_session_bytes,
-    run_shard_ops, run_statement_ops, run_trace,
+    run_shard_ops, run_statement_ops, run_trace, stored_inputs,
 };
 
 /// The number of inputs within which a bug must be found. A target runs as many in a second.
@@ -322,4 +322,36 @@ fn the_simulator_finds_bugs_of_views_and_of_following() {
     simulator_finds(PlantedBug::GrantedClaimUnseen, &["views_are_true", "versions_only_grow"]);
     simulator_finds(PlantedBug::PortionSkipsNode, &["followers_keep_up"]);
     simulator_finds(PlantedBug::RoomForViewUntold, &["nobody_oversleeps", "comes_to_rest"]);
+}
+
+/// Checks that some stored input of a target finds the bug that its program plants on request.
+fn is_in_stored_inputs(target: &str, bug: PlantedBug, run: impl Fn(&[u8]) -> bool) {
+    let finds = |input: &[u8]| {
+        let verdict = catch_unwind(AssertUnwindSafe(|| with_planted(bug, || run(input))));
+        !matches!(verdict, Ok(true))
+    };
+    assert!(stored_inputs(target).iter().any(|(_, input)| finds(input)), "{target} has no input for {bug:?}");
+}
+
+/// libFuzzer begins with the stored inputs, so the gate sees at once that a target finds its bug.
+#[test]
+fn each_fuzz_target_has_a_stored_input_that_finds_its_bug() {
+    is_in_stored_inputs("codec", PlantedBug::ExtensionLengthUnchecked, |input| run_codec(input).is_ok());
+    is_in_stored_inputs("session_bytes", PlantedBug::MarkPassesRequest, |input| {
+        run_session_bytes(input).is_ok()
+    });
+    is_in_stored_inputs("connection", PlantedBug::RoomOfLostConnectionKept, |input| {
+        run_connection(input).is_ok()
+    });
+    is_in_stored_inputs("journal", PlantedBug::ValueHashUnchecked, |input| run_journal(input).is_ok());
+    is_in_stored_inputs("config", PlantedBug::SettingRangeUnchecked, |input| run_config(input).is_ok());
+    is_in_stored_inputs("trace", PlantedBug::TraceAmountUnchecked, |input| run_trace(input).is_ok());
+    is_in_stored_inputs("index_ops", PlantedBug::IndexStaleMaximum, |input| run_index_ops(input).is_ok());
+    is_in_stored_inputs("shard_ops", PlantedBug::WakeUpForgotten, |input| run_shard_ops(input).is_ok());
+    is_in_stored_inputs("statement_ops", PlantedBug::AbortForgetsGpu, |input| {
+        run_statement_ops(input).is_ok()
+    });
+    is_in_stored_inputs("simulation", PlantedBug::SpillForgotten, |input| {
+        run_given(input, Settings::default()).found.is_none()
+    });
 }

@@ -41,7 +41,7 @@ impl Hangup for NoHangup {
     fn hang_up(&self, _code: u32, _reason: &'static [u8]) {}
 }
 
-/// A service with one connection, whose cluster is as full as that of `wharf-bench rpc`.
+/// A service with one connection.
 pub struct InMemory {
     runners: Vec<ShardRunner>,
     service: ConnectionService,
@@ -59,11 +59,18 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// Builds the service and fills its cluster.
+    /// Builds the service. If `is_full`, its cluster is filled as that of `wharf-bench rpc`, and places and releases come in
+    /// turns. If not, it is empty, and only placements come.
     ///
     /// # Errors
     /// When the nodes cannot hold what fills them.
-    pub fn new(nodes: u32, policy: Policy, shards: u16, shapes: &Shapes) -> anyhow::Result<Self> {
+    pub fn new(
+        nodes: u32,
+        policy: Policy,
+        shards: u16,
+        shapes: &Shapes,
+        is_full: bool,
+    ) -> anyhow::Result<Self> {
         let scenario = ScenarioKind::Steady.scenario(nodes, policy, shapes, 0);
         let (bodies, work) = work_of(&scenario, 0);
         let config = EngineConfig { shards, ..EngineConfig::default() };
@@ -98,7 +105,7 @@ impl InMemory {
         in_memory.add(Kind::Hello, &hello);
         in_memory.exchange();
         in_memory.replies.clear();
-        while !in_memory.work.is_full() {
+        while is_full && !in_memory.work.is_full() {
             let before = in_memory.work.allocations();
             in_memory.ask(FILL_IN_FLIGHT)?;
             ensure!(in_memory.work.allocations() > before, "the cluster takes no more: give more nodes");

@@ -289,6 +289,7 @@ fn link_shards(
     for (id, shard) in (0..).map(ShardId).zip(shards) {
         let (shard_bell, waker) = ShardRunner::doorbell();
         let interest = Arc::<ViewInterest>::default();
+        let lent = Arc::default();
         let mut links = Vec::new();
         let ports = bells.iter().zip(news.iter().zip(&woken_at));
         for ((bell, (news, woken_at)), of_port) in ports.zip(&mut port_links) {
@@ -304,16 +305,13 @@ fn link_shards(
             links.push(ShardLink { submissions: from_port, answers: to_port, bell, woken, news: of_shard });
             let bell = shard_bell;
             let woken = for_port;
-            let lent = Arc::default();
-            let woken_at = Arc::clone(woken_at);
-            of_port.push(PortLink { submissions, answers, bell, lent, woken, woken_at, interest, news });
+            let lent = Arc::clone(&lent);
+            of_port.push(PortLink { submissions, answers, bell, lent, woken, interest, news });
         }
         let summary = Arc::clone(table.summary(id));
         let mut runner = ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone());
         runner.set_interest(interest);
-        for of_port in &mut port_links {
-            of_port.last_mut().expect("its link was just added").lent = Arc::clone(runner.lent());
-        }
+        runner.set_lent(lent);
         runners.push(runner);
     }
     (runners, port_links)

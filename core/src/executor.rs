@@ -377,9 +377,9 @@ impl ShardRunner {
         self.tell_readers(sequence);
     }
 
-    /// Returns where the ports find the shard while its thread sleeps.
-    pub(crate) fn lent(&self) -> &Arc<OnceLock<Arc<dyn Lent>>> {
-        &self.lent
+    /// Sets where the ports find the shard while its thread sleeps.
+    pub(crate) fn set_lent(&mut self, lent: Arc<OnceLock<Arc<dyn Lent>>>) {
+        self.lent = lent;
     }
 
     /// Sets where ports register their interest in views.

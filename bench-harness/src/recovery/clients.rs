@@ -46,7 +46,7 @@ struct Client {
 }
 
 /// No connection is closed here.
-struct NoHangup;
+pub(crate) struct NoHangup;
 
 impl Hangup for NoHangup {
     fn hang_up(&self, _code: u32, _reason: &'static [u8]) {}

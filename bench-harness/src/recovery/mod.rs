@@ -7,7 +7,7 @@
 //! the system.
 
 mod clients;
-pub(crate) use clients::counted_tokens;
+pub(crate) use clients::{NoHangup, counted_tokens};
 mod start;
 mod store;
 

@@ -20,12 +20,12 @@ use wharf_net::access::Peer;
 use wharf_net::codec::{FLAG_ERROR, Header, decode_body, decode_frame, encode_body, encode_frame};
 use wharf_net::protocol::{BODY_VERSION, FRAME_BYTES_MAX, Hello, Kind, VERSION_MAX, VERSION_MIN};
 use wharf_net::session::connections::{ConnectionKey, ConnectionService, Unobserved as NoObserver};
-use wharf_net::session::shared::{Hangup, SessionShared, Settings};
+use wharf_net::session::shared::{SessionShared, Settings};
 
 use super::work::{Asked, Bodies, Mix, Work, work_of};
 use crate::engine::scenario::Kind as ScenarioKind;
 use crate::engine::shapes::Shapes;
-use crate::recovery::counted_tokens;
+use crate::recovery::{NoHangup, counted_tokens};
 use crate::target::ReplayClock;
 
 /// The ports, in the order of the wakers given to the engine: of the registrar and of the connections.
@@ -33,13 +33,6 @@ const PORTS: usize = 2;
 
 /// The requests in flight while the cluster is filled.
 const FILL_IN_FLIGHT: u64 = 256;
-
-/// No connection is closed here.
-struct NoHangup;
-
-impl Hangup for NoHangup {
-    fn hang_up(&self, _code: u32, _reason: &'static [u8]) {}
-}
 
 /// A service with one connection.
 pub struct InMemory {

@@ -19,11 +19,11 @@ enum Next {
 }
 
 /// What a thread that runs a shard needs.
-struct Running<C, O> {
+pub(super) struct Running<C, O> {
     /// `None` once the thread has ended.
-    runner: Option<ShardRunner>,
-    clock: C,
-    observer: O,
+    pub(super) runner: Option<ShardRunner>,
+    pub(super) clock: C,
+    pub(super) observer: O,
 }
 
 impl ShardRunner {

@@ -1,10 +1,11 @@
 //! Statements at a shard's runner: deadlines, stops and exports.
 
+use super::running::Running;
 use super::*;
-use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, SessionId, TenantId};
+use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, SessionId, TenantId};
 use crate::index::Geometry;
 use crate::journal::JournalFeed;
-use crate::link::{DecisionCell, channel};
+use crate::link::{DecisionCell, Lending, channel};
 use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
 use crate::resource::{Amount, Demand};
 use crate::shard::{HybridSettings, ShardConfig};
@@ -265,4 +266,36 @@ fn a_runner_with_something_to_feed_back_does_not_sleep() {
     );
     assert!(bed.runner.oversleeps());
     assert!(!bed.runner.fall_asleep() && !bed.runner.oversleeps());
+}
+
+/// A port has its commands done at once. The shard's thread sleeps on, unless it has to wake earlier than it knows.
+#[test]
+fn a_shard_that_sleeps_is_run_in_the_place_of_its_thread() {
+    let mut bed = bed();
+    let cell = Arc::new(DecisionCell::default());
+    let prepare = bed.prepare_command(1, 100, &cell);
+    assert!(bed.runner.fall_asleep());
+    let bell = Arc::clone(&bed.runner.bell);
+    let running = Running { runner: Some(bed.runner), clock: Still(1), observer: Unobserved };
+    let lending = Lending::new(running, Arc::clone(&bell));
+    let mut ask = |command| {
+        let submission = Submission { token: 7, enqueued: Time(1), origin: None, command };
+        assert!(bed.submissions.push(submission).is_ok());
+        let ran = lending.try_run();
+        (ran, std::iter::from_fn(|| bed.answers.pop()).count())
+    };
+    let unknown = AllocationId {
+        incarnation: Incarnation(9),
+        partition: PartitionId(0),
+        sequence: 1,
+        tenant: TenantId::OPERATOR,
+    };
+    assert_eq!(ask(Command::Release(unknown)), (true, 1));
+    assert!(bell.is_asleep(), "its thread need not wake");
+    let held = lending.hold();
+    assert_eq!(ask(Command::Release(unknown)), (false, 0), "another thread has it");
+    drop(held);
+    assert_eq!(ask(prepare), (true, 2));
+    assert!(!bell.is_asleep(), "the deadline of the hold is new to its thread");
+    assert_eq!(ask(Command::Release(unknown)), (false, 0), "its thread is awake");
 }

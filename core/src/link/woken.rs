@@ -25,6 +25,12 @@ impl WokenBox {
         Self { numbers: Mutex::new(Vec::new()), shard, of_port }
     }
 
+    /// Returns the shards whose boxes have numbers, over all boxes of the port.
+    #[must_use]
+    pub fn of_port(&self) -> &Arc<ShardNews> {
+        &self.of_port
+    }
+
     /// Adds one request. Ring the port's bell after this.
     ///
     /// # Panics

@@ -64,8 +64,6 @@ pub struct PortLink {
     /// The shard while its thread sleeps, if it is lent.
     pub(crate) lent: Arc<OnceLock<Arc<dyn Lent>>>,
     pub(crate) woken: Arc<WokenBox>,
-    /// The shards that have woken requests of this port, the same in all its links.
-    pub(crate) woken_at: Arc<ShardNews>,
     /// The interest of all ports in the shard's views.
     pub(crate) interest: Arc<ViewInterest>,
     /// The news for this port, the same in all its links.
@@ -209,7 +207,7 @@ impl Port {
             touched: ShardSet::default(),
             unanswered: vec![0; links.len()],
             busy: ShardSet::default(),
-            woken_at: links.first().map_or_else(Arc::default, |link| Arc::clone(&link.woken_at)),
+            woken_at: links.first().map_or_else(Arc::default, |link| Arc::clone(link.woken.of_port())),
             sent: 0,
             runs_sleeping_shards: false,
             links,

@@ -6,7 +6,7 @@ use wharf_core::time::Time;
 use super::operation::Complete;
 use super::{Asker, ConnectionService};
 use crate::codec::{RELEASED, write_grant};
-use crate::convert::plain_grant;
+use crate::convert::{placed_reply, plain_grant};
 use crate::protocol::{Fault, PlaceReply, Reason, Reply};
 
 impl ConnectionService {
@@ -44,7 +44,11 @@ impl ConnectionService {
         match complete {
             Complete::Granted(placement) => {
                 let Asker { connection: key, kind, sequence, .. } = asker;
-                let grant = plain_grant(placement, self.port.catalog()).expect("it is plain");
+                let catalog = self.port.catalog();
+                let Some(grant) = plain_grant(placement, catalog) else {
+                    let reply = placed_reply(placement, catalog);
+                    return self.reply(asker, &reply, is_told(&reply), now);
+                };
                 // As for any grant: the recorded effect has no name of a node that was removed since.
                 let is_told = !grant.node_name.is_empty();
                 let connection = &mut self.connections[key];

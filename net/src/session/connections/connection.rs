@@ -274,7 +274,7 @@ impl Connection {
         body: &T,
         is_told: bool,
     ) -> Option<SessionChange> {
-        self.reply_encoded(kind.number(), 0, sequence, |out| encode_body(body, out), is_told)
+        self.reply_plain(kind, sequence, |out| encode_body(body, out), is_told)
     }
 
     /// Answers `sequence` with a body that `encode` writes, as [`reply`](Self::reply).

@@ -76,7 +76,7 @@ impl Parts {
 
 /// The reply of a complete operation.
 pub(super) enum Complete {
-    /// A grant without units of unit-instance resources.
+    /// A grant. A wait's is a `Place`.
     Granted(Placement),
     /// A release of what was no bundle.
     Released,
@@ -103,15 +103,11 @@ impl Operation {
     pub(super) fn handle_part(&mut self, part: usize, reply: PortReply, port: &mut Port) -> Option<Complete> {
         let catalog = port.catalog();
         match &mut self.parts {
-            Parts::Place(_) if is_plain_grant(&reply) => {
-                let placement: Result<Placement, NotPlaced> = reply_of(reply);
-                placement.ok().map(Complete::Granted)
-            }
-            Parts::Place(named) | Parts::Wait(named) => {
-                let mut reply = place_reply(reply_of(reply), catalog);
-                explain_candidates(&mut reply, named.as_deref(), catalog);
-                Some(Complete::Place(reply))
-            }
+            Parts::Place(named) => Some(match reply_of(reply) {
+                Ok(placement) => Complete::Granted(placement),
+                refused => explained(refused, named, catalog),
+            }),
+            Parts::Wait(named) => Some(explained(reply_of(reply), named, catalog)),
             Parts::Release => match of_shard(reply) {
                 Ok(Released { inside: None, .. }) => Some(Complete::Released),
                 other => Some(Complete::Release(release_reply(other))),
@@ -185,8 +181,11 @@ impl Complete {
     }
 }
 
-fn is_plain_grant(reply: &PortReply) -> bool {
-    matches!(reply, PortReply::Place(Ok(Placement { units: None, .. })))
+/// Returns the reply to a placement that may name candidates.
+fn explained(placed: Result<Placement, NotPlaced>, named: &Named, catalog: &Catalog) -> Complete {
+    let mut reply = place_reply(placed, catalog);
+    explain_candidates(&mut reply, named.as_deref(), catalog);
+    Complete::Place(reply)
 }
 
 /// Returns the reply of one shard.

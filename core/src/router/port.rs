@@ -108,7 +108,7 @@ pub enum Verdict {
 }
 
 reply_types! {
-    /// A reply of a port. [`reply_of`] turns it into the reply to one kind of request.
+    /// A reply of a port. [`reply_of`](crate::reply::reply_of) turns it into the reply to one kind of request.
     pub enum PortReply {
         /// Answers `Place` and `Wait`.
         Place(Result<Placement, NotPlaced>),

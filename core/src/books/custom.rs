@@ -48,6 +48,8 @@ impl CustomBook {
 
     /// Takes `amount`, which must fit. For a unit-instance kind, returns the units that were taken.
     pub(crate) fn take(&mut self, amount: Amount) -> Option<UnitAssignment> {
+        let is_short = self.units.is_none() && !self.shortfall.is_zero();
+        assert!(amount.is_zero() || !is_short, "a resource with a shortfall has something free");
         self.available = self.available.minus(amount);
         let units = self.units.as_mut()?;
         let assignment = units.choose(amount).expect("the node was checked to fit");
@@ -63,6 +65,7 @@ impl CustomBook {
         } else {
             take_over(&mut self.available, &mut self.shortfall, amount);
         }
+        assert!(self.available <= self.total, "more of a custom resource free than there is");
     }
 
     /// Gives back what an allocation held. The shortfall is reduced first.
@@ -89,6 +92,7 @@ impl CustomBook {
             self.shortfall = used.saturating_minus(total);
         }
         self.total = total;
+        assert!(self.available <= total, "more of a custom resource free than the new capacity");
     }
 }
 
@@ -98,6 +102,7 @@ pub(crate) fn book_or_new(books: &mut Vec<CustomBook>, id: ResourceId) -> &mut C
         books.insert(at, CustomBook::new(id, Amount::ZERO));
         at
     });
+    assert!(at == 0 || books[at - 1].id < id, "the books of a node are not in order of id");
     &mut books[at]
 }
 
@@ -110,6 +115,7 @@ pub(crate) fn respecify(books: &mut Vec<CustomBook>, totals: &[(ResourceId, Amou
     }
     for &(id, total) in totals {
         if let Err(at) = books.binary_search_by_key(&id, |book| book.id) {
+            assert!(at == 0 || books[at - 1].id < id, "the books of a node are not in order of id");
             books.insert(at, CustomBook::new(id, total));
         }
     }

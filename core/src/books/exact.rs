@@ -79,6 +79,7 @@ impl ExactAmounts {
         units: Option<&Arc<UnitAssignments>>,
         who: &dyn Display,
     ) {
+        assert!(gpus.units() == demand.gpu.units(), "{who} holds other GPUs than it asks");
         self.cpu = self.cpu.plus(demand.cpu);
         self.memory = self.memory.plus(demand.memory);
         for instance in gpus.instances() {
@@ -107,6 +108,7 @@ impl ExactAmounts {
             *sum = sum.plus(amount);
         }
         for (&unit, part) in &other.units {
+            assert!(self.custom.contains_key(&unit.0), "a unit is held of a kind without an amount");
             *self.units.entry(unit).or_default() += part;
         }
     }

@@ -38,7 +38,9 @@ impl ExternalIds {
     pub(crate) fn enter(&mut self, node: NodeId, name: Arc<str>, id: AllocationId) {
         let before = self.allocations.insert((node, Arc::clone(&name)), id);
         assert!(before.is_none(), "node {node} has two allocations called `{name}`");
-        self.names.insert(id, (node, name));
+        let before = self.names.insert(id, (node, name));
+        assert!(before.is_none(), "allocation {id} has two names");
+        assert!(self.names.len() == self.allocations.len(), "a name is known in one direction only");
     }
 
     /// Frees the name of an allocation that ended. Most shards adopt nothing.
@@ -52,7 +54,9 @@ impl ExternalIds {
     #[inline(never)]
     fn forget_name(&mut self, id: AllocationId) {
         if let Some(key) = self.names.remove(&id) {
-            self.allocations.remove(&key);
+            let named = self.allocations.remove(&key);
+            assert!(named == Some(id), "the name of allocation {id} is that of another");
+            assert!(self.names.len() == self.allocations.len(), "a name is known in one direction only");
         }
     }
 
@@ -103,6 +107,7 @@ impl Books {
         let is_promised = self.nodes.hot(slot).withheld & PROMISED != 0;
         // Adopted allocations ignore reservations and claims. Capacity is withheld again from what remains.
         let placement = self.change(slot, PROMISED, |books| books.adopt_at(slot, adoption))?;
+        assert!(self.nodes.hot(slot).allocations > 0, "an adopted allocation is not on its node");
         if !is_promised {
             return Ok((placement, Dirty::changed(slot)));
         }
@@ -117,6 +122,7 @@ impl Books {
             && let Some(&id) = self.adopted.allocations.get(&(node, Arc::clone(external_id)))
         {
             let known = self.ledger.get(id).expect("external ids name live allocations");
+            assert!(known.node == slot, "the name of allocation {id} is that of another node");
             if known.demand != demand || id.tenant != tenant {
                 return Err(AdoptionRejection::ExternalIdTaken(node, id));
             }
@@ -131,6 +137,7 @@ impl Books {
         if !self.can_take_held(slot, &demand, gpus, units.as_ref()) {
             return Err(AdoptionRejection::ShortfallTooLarge(node));
         }
+        assert!(gpus.units() == demand.gpu.units(), "an adoption on {node} holds other GPUs than it says");
         self.bump_version(slot);
         let id = self.next_id(slot, tenant);
         if let Some(external_id) = external_id {
@@ -144,7 +151,8 @@ impl Books {
 
     /// Records an allocation that holds these amounts already, even beyond capacity.
     fn enter_held(&mut self, allocation: Allocation) {
-        let &Allocation { node: slot, ref demand, gpus, ref units, .. } = &allocation;
+        let &Allocation { id, node: slot, ref demand, gpus, ref units, .. } = &allocation;
+        assert!(id.partition == self.nodes.hot(slot).partition, "{id} is on a node of another partition");
         self.change(slot, UNHEALTHY, |books| books.nodes.take_held(slot, demand, gpus, units.as_ref()));
         self.sums.allocate(slot, demand);
         self.sums.shortfall_changed(&self.nodes, slot);

@@ -143,7 +143,9 @@ impl Bundles {
         let is_of_group = bundle.is_none_or(|bundle| bundle.group.tenant == allocation.id.tenant);
         assert!(is_of_group, "{} belongs to another tenant than the group of its bundle", allocation.id);
         let Some(id) = bundle else { return };
-        self.live.insert(allocation.id, Bundle { id, books: None });
+        assert!(self.count(id) > 0, "bundle {id} is placed, and it was neither held nor claimed");
+        let before = self.live.insert(allocation.id, Bundle { id, books: None });
+        assert!(before.is_none(), "{} is two bundles", allocation.id);
     }
 
     /// Notes that an allocation ended. If it is a bundle, ends everything inside, and tells each of these allocations to
@@ -159,7 +161,8 @@ impl Bundles {
         self.ends.note(bundle.id, id, cause);
         let mut ended = 0;
         for inside in bundle.inside() {
-            self.inside.remove(&inside);
+            let was_inside = self.inside.remove(&inside).is_some_and(|of| of.bundle == id);
+            assert!(was_inside, "{inside} ends with {id}, and it is not inside");
             tell(inside);
             ended += 1;
         }
@@ -204,6 +207,8 @@ impl Books {
                 bundles.ends.note(bundle, allocation.id, EndCause::NodeLost);
             }
         }
+        let hot = nodes.hot(slot);
+        assert!(looked_at == u64::from(hot.allocations), "node {} counts others than it lists", hot.id);
         looked_at
     }
 
@@ -239,15 +244,18 @@ impl Books {
         let (gpus, units) = books.free.planned(demand).expect("just checked");
         books.free.take(demand, gpus, units.as_ref());
         let id = self.next_id(slot, bundle.tenant);
+        assert!(id.partition == bundle.partition, "{bundle} is on a node of another partition");
         let there = self.bundles.live.get_mut(&bundle).expect("just found");
-        there.open(&allocation).inside.insert(id);
+        let is_new = there.open(&allocation).inside.insert(id);
+        assert!(is_new, "{id} is placed twice into {bundle}");
         let demand = demand.clone();
         self.note(|| {
             let demand = demand.clone();
             let units = units.clone();
             Effect::Inside(InsideRecord { id, bundle, demand, gpus, units })
         });
-        self.bundles.inside.insert(id, Inside { bundle, demand, gpus, units: units.clone() });
+        let before = self.bundles.inside.insert(id, Inside { bundle, demand, gpus, units: units.clone() });
+        assert!(before.is_none(), "{id} is inside two bundles");
         self.sums.placed += 1;
         self.bump_version(slot);
         self.nodes.take_place(slot);
@@ -261,7 +269,8 @@ impl Books {
         let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
         let books = there.books.as_mut().expect("what is inside is in the books");
         books.free.give(&demand, gpus, units.as_ref());
-        books.inside.remove(&id);
+        let was_inside = books.inside.remove(&id);
+        assert!(was_inside, "{id} is not inside {bundle}");
         let slot = self.ledger.get(bundle).expect("a bundle is live").node;
         self.sums.released += 1;
         self.bump_version(slot);
@@ -283,8 +292,9 @@ impl Books {
         let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
         let books = there.open(&self.ledger.get(bundle).expect("a bundle is an allocation"));
         books.free.take(&demand, gpus, units.as_ref());
-        books.inside.insert(id);
-        self.bundles.inside.insert(id, Inside { bundle, demand, gpus, units });
+        let is_new = books.inside.insert(id);
+        let before = self.bundles.inside.insert(id, Inside { bundle, demand, gpus, units });
+        assert!(is_new && before.is_none(), "{id} is recorded twice inside bundles");
         let slot = self.ledger.get(bundle).expect("a bundle is an allocation").node;
         self.nodes.take_place(slot);
         Dirty::changed(slot)

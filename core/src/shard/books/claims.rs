@@ -18,6 +18,7 @@ use crate::index::Slot;
 use crate::journal::BeginCause;
 use crate::limits::CLAIMS_PER_NODE_MAX;
 use crate::map::FixedMap;
+use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
 use crate::resource::{Amount, Demand, GPU_UNIT};
@@ -81,6 +82,8 @@ impl Books {
     fn enter_claim(&mut self, slot: Slot, mut claim: Claim) -> u64 {
         let number = self.entries.next_number();
         claim.number = number;
+        let is_live = claim.id.is_some_and(|id| self.is_live(id));
+        assert!(!is_live, "{claim:?} is an allocation already");
         self.change(slot, WITHHELD, |books| {
             books.enter(slot, Entry::new(Cause::Claim(claim)));
             books.nodes.take_place(slot);
@@ -165,6 +168,7 @@ impl Books {
         bundle: Option<BundleId>,
         evicted: impl Fn(AllocationId) -> bool,
     ) -> Result<(u64, Dirty), ConflictReason> {
+        assert!(self.nodes.state(slot) == NodeState::Ready, "a claim on a node that takes no new work");
         if self.claims(slot).count() >= CLAIMS_PER_NODE_MAX {
             return Err(ConflictReason::TooManyClaims);
         }
@@ -172,6 +176,7 @@ impl Books {
             return Err(ConflictReason::TooManyAllocations);
         }
         let (gpus, units) = self.future(slot, evicted, &self.claimed(slot)).planned(demand)?;
+        assert!(gpus.units() == demand.gpu.units(), "a claim plans other GPUs than it asks");
         self.bundles.promise(bundle);
         let demand = demand.clone();
         let number = self.enter_claim(slot, Claim { number: 0, id: None, demand, gpus, units, bundle });
@@ -201,7 +206,8 @@ impl Books {
     /// Gives an id to a claim whose statement was committed. Its allocation will belong to `tenant`.
     pub(crate) fn commit_claim(&mut self, slot: Slot, number: u64, tenant: TenantId) -> AllocationId {
         let id = self.next_id(slot, tenant);
-        self.claim_mut(slot, |claim| claim.number == number).id = Some(id);
+        let before = self.claim_mut(slot, |claim| claim.number == number).id.replace(id);
+        assert!(before.is_none(), "claim {number} has an id already");
         let before = self.claims.by_id.insert(id, slot);
         assert!(before.is_none(), "claim {id} is granted twice");
         self.bump_version(slot);
@@ -220,7 +226,8 @@ impl Books {
         let mut granted = FixedMap::default();
         self.claims.events.retain(|event| match event {
             ClaimEvent::Granted(placement) if ids.contains(&placement.allocation) => {
-                granted.insert(placement.allocation, placement.clone());
+                let before = granted.insert(placement.allocation, placement.clone());
+                assert!(before.is_none(), "a claim is granted twice");
                 false
             }
             _ => true,
@@ -252,6 +259,8 @@ impl Books {
             self.remove_claim(slot, |claim| claim.id == Some(id));
             self.claims.events.push(ClaimEvent::Ended(id));
         }
+        let is_claimed = self.nodes.hot(slot).withheld & CLAIMED != 0;
+        assert!(!is_claimed, "an undecided statement claims of a node that is removed");
     }
 
     /// Turns claims into allocations, in order, if all of their capacity is free.
@@ -263,7 +272,9 @@ impl Books {
         // Capacity that an earlier claim waits for is not withheld for a later one.
         let is_ready = |entry: &Entry| claim_of(entry)?.id.filter(|_| entry.has_all());
         let ready: Vec<AllocationId> = self.entries(slot).iter().filter_map(is_ready).collect();
+        let events = self.claims.events.len() + ready.len();
         self.change(slot, WITHHELD, |books| ready.into_iter().for_each(|id| books.grant(slot, id)));
+        assert!(self.claims.events.len() == events, "each claim that is granted is told once");
         if is_planted(PlantedBug::GrantedClaimUnseen)
             && let Some(dirty) = self.nodes.dirty_mut()
         {
@@ -274,8 +285,12 @@ impl Books {
     /// Turns one claim into an allocation, while nothing is withheld.
     fn grant(&mut self, slot: Slot, id: AllocationId) {
         // The allocation takes the place of the claim.
+        let places = self.nodes.room(slot).places;
+        let was_short = self.nodes.hot(slot).has_shortfall;
         let Claim { demand, gpus, units, bundle, .. } = self.take_claim(slot, |claim| claim.id == Some(id));
         self.nodes.take_held(slot, &demand, gpus, units.as_ref());
+        assert!(self.nodes.room(slot).places == places, "{id} does not take the place of its claim");
+        assert!(self.nodes.hot(slot).has_shortfall == was_short, "{id} is granted more than is free");
         self.sums.allocate(slot, &demand);
         self.sums.placed += 1;
         let node = self.nodes.hot(slot).id;
@@ -321,7 +336,8 @@ impl Books {
                 ended.push(id);
                 continue;
             };
-            left.claim(&claim.demand, gpus, units.as_ref());
+            let is_free = left.claim(&claim.demand, gpus, units.as_ref());
+            assert!(is_free, "claim {id} is planned on what is not free");
             let moved = self.claim_mut(slot, |claim| claim.id == Some(id));
             (moved.gpus, moved.units) = (gpus, units);
         }

@@ -9,6 +9,7 @@ use crate::ids::{AllocationId, BundleId, StatementId, TenantId};
 use crate::index::Slot;
 use crate::journal::BeginCause;
 use crate::link::Decision;
+use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, ResourceKind, UnitAssignments};
@@ -50,6 +51,7 @@ impl Books {
         let &Allocate { ref demand, gpus: named, owner, bundle, tenant, .. } = allocate;
         let is_of_group = bundle.is_none_or(|bundle| bundle.group.tenant == tenant);
         assert!(is_of_group, "a bundle belongs to the tenant of its group");
+        assert!(self.nodes.state(slot) == NodeState::Ready, "a hold on a node that takes no new work");
         let taken = if self.own(slot, owner) == RESERVED {
             self.change(slot, RESERVED, |books| {
                 let gpus = books.chosen(slot, demand, named)?;
@@ -109,6 +111,7 @@ impl Books {
     /// Gives back held amounts after an abort.
     pub(crate) fn give_held(&mut self, held: &HeldAllocation) -> Dirty {
         let slot = held.slot;
+        assert!(self.nodes.is_node(slot), "a node was removed that a statement holds of");
         let forgotten = is_planted(PlantedBug::AbortForgetsGpu);
         let gpus = if forgotten { GpuAssignment::NONE } else { held.gpus };
         self.change(slot, WITHHELD, |books| {
@@ -137,9 +140,8 @@ impl Books {
         self.bump_version(slot);
         let placement = self.record(slot, &demand, tenant, (gpus, units), 0);
         self.note_cause(placement.allocation, BeginCause::Committed);
-        if let Some(allocation) = self.ledger.get(placement.allocation) {
-            self.enter_bundle(bundle, &allocation);
-        }
+        let allocation = self.ledger.get(placement.allocation).expect("what was committed is live");
+        self.enter_bundle(bundle, &allocation);
         (placement, ended)
     }
 

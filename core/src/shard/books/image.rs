@@ -10,6 +10,8 @@ use crate::view::{AllocationView, ColdImage, HotImage};
 impl Books {
     /// Adds a node as a view shows it.
     pub(crate) fn put_image(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) {
+        assert!(cold.registration.id == image.id, "the parts of slot {slot} are of two nodes");
+        assert!(self.ledger.len() == 0, "a replica has allocations of its own");
         self.nodes.put(slot, books_of(image, cold));
         self.sums.replica_capacity(slot, &cold.registration.spec, 1);
         self.set_entries_image(slot, &cold.entries);
@@ -32,6 +34,7 @@ impl Books {
         is_respecified: bool,
     ) -> Option<NodeSpec> {
         let (room, hot, cold) = self.nodes.parts_mut(slot);
+        assert!(hot.id == image.registration.id, "slot {slot} has another node than its image");
         fill_cold(cold, image);
         flag(hot, cold);
         if !is_respecified {
@@ -47,6 +50,7 @@ impl Books {
     /// Replaces the hot part of a node, and its entries.
     pub(crate) fn set_hot_image(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) -> Dirty {
         let (room, hot, _) = self.nodes.parts_mut(slot);
+        assert!(hot.id == image.id, "slot {slot} has another node than its image");
         fill_hot(room, hot, image);
         if !self.entries(slot).is_empty() || !cold.entries.is_empty() {
             self.set_entries_image(slot, &cold.entries);
@@ -104,6 +108,7 @@ fn flag(hot: &mut HotNode, cold: &mut ColdNode) {
 }
 
 fn fill_hot(room: &mut Room, hot: &mut HotNode, image: &HotImage) {
+    assert!(image.state.is_some(), "node {} is made of the image of a vacant slot", hot.id);
     *room = Room {
         cpu: image.cpu,
         memory: image.memory,

@@ -95,11 +95,13 @@ impl Leases {
         assert!(before.is_none(), "allocation {id} has a lease already");
         let Some(session) = session else {
             self.own.insert(until, id);
+            assert!(self.own.len() <= self.of.len(), "a deadline belongs to no lease");
             return until;
         };
         let key = HolderKey::new(session, id);
         let new = || Holder { until: Time::default(), allocations: BTreeSet::new() };
-        self.holders.entry(key).or_insert_with(new).allocations.insert(id);
+        let is_new = self.holders.entry(key).or_insert_with(new).allocations.insert(id);
+        assert!(is_new, "session {session} holds {id} already");
         self.extend_holder(key, until)
     }
 
@@ -108,7 +110,8 @@ impl Leases {
         let holder = self.holders.get_mut(&key).expect("a holder has allocations");
         if until > holder.until {
             let before = std::mem::replace(&mut holder.until, until);
-            self.deadlines.remove(before, key);
+            let had = self.deadlines.remove(before, key);
+            assert!(had || before == Time::default(), "the leases of a session had no deadline");
             self.deadlines.insert(until, key);
         }
         holder.until
@@ -148,6 +151,7 @@ impl Books {
         self.ledger.mark_leased(id);
         let &LeaseTerms { lasts_ns, session } = terms;
         let until = self.leases.enter(id, session, deadline(now, lasts_ns));
+        assert!(until >= now, "the lease of {id} is over before it begins");
         self.note(|| Effect::Leased(LeaseRecord { allocation: id, session, until }));
     }
 
@@ -183,8 +187,10 @@ impl Books {
         if is_planted(PlantedBug::RenewalForgotten) {
             return Ok(until);
         }
+        assert!(self.ledger.is_leased(id), "{id} has a lease, and it is not marked");
         self.leases.of.insert(id, Lease::Own(until));
-        self.leases.own.remove(before, id);
+        let had = self.leases.own.remove(before, id);
+        assert!(had, "the lease of {id} had no deadline");
         self.leases.own.insert(until, id);
         self.note(|| Effect::Leased(LeaseRecord { allocation: id, session: None, until }));
         Ok(until)
@@ -214,6 +220,7 @@ impl Books {
         let mut allocations = 0;
         let mut first = None;
         for (key, before, count) in holders {
+            assert!(count > 0, "session {session} is known without an allocation");
             let until = self.leases.extend_holder(key, until);
             if until > before && !is_planted(PlantedBug::RenewalNotJournaled) {
                 let partition = key.partition;

@@ -308,6 +308,7 @@ impl Ledger {
         let vacant = std::mem::replace(&mut self.vacant, at);
         self.live -= 1;
         let record = self.record_mut(at);
+        assert!(record.extra.is_none(), "allocation {id} has extras");
         let Record { next, previous, .. } = *record;
         (record.node, record.next) = (VACANT, vacant);
         self.touch(at);
@@ -325,7 +326,7 @@ impl Ledger {
             assert!(before == at, "the list of a node is broken before place {at}");
             self.touch(previous);
         }
-        hot.allocations -= 1;
+        hot.allocations = hot.allocations.checked_sub(1).expect("a node counts what it lists");
         if next != NO_ALLOCATION {
             let after = std::mem::replace(&mut self.record_mut(next).previous, previous);
             assert!(after == at, "the list of a node is broken after place {at}");
@@ -368,13 +369,14 @@ impl Ledger {
             }
         }
         let vacant = std::mem::replace(&mut self.vacant, at);
-        self.live -= 1;
+        self.live = self.live.checked_sub(1).expect("every live allocation is counted");
         self.touch(at);
         let record = self.record_mut(at);
         let Record { next, previous, .. } = *record;
         let allocation = record.allocation();
         (record.node, record.next, record.extra) = (VACANT, vacant, None);
         self.unlink(at, (previous, next), nodes.hot_mut(allocation.node));
+        assert!(self.by_id.len() <= self.live, "a record is found that is not live");
         Some(allocation)
     }
 

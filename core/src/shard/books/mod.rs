@@ -48,7 +48,7 @@ use withheld::Entries;
 
 use super::choose::Choice;
 use super::rejection::{UnknownAllocation, UnknownNode};
-use crate::books::{Kinds, PROMISED, UNHEALTHY, WITHHELD};
+use crate::books::{Kinds, PROMISED, RESERVED, UNHEALTHY, WITHHELD};
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, TenantId};
 use crate::index::Slot;
 use crate::journal::{BeginCause, Effect, NodeRemoved};
@@ -183,6 +183,8 @@ impl Books {
     fn place_any(&mut self, request: &PlacementRequest, choice: &Choice) -> (Placement, Dirty) {
         let slot = choice.slot;
         let PlacementRequest { demand, tenant, .. } = request;
+        let is_owner = self.own(slot, request.owner) == RESERVED;
+        assert!(is_owner || !choice.is_own, "a reservation is used by another than its owner");
         let taken = self.take(demand, choice);
         let placement = self.record(slot, demand, *tenant, taken, choice.alternative);
         let dirty = if choice.is_own { self.grew(slot) } else { Dirty::changed(slot) };
@@ -192,6 +194,7 @@ impl Books {
     /// Takes `demand` from a node that was chosen for it, without recording an allocation.
     pub(crate) fn take(&mut self, demand: &Demand, choice: &Choice) -> Taken {
         let &Choice { slot, gpus, is_own, .. } = choice;
+        assert!(self.nodes.takes_work(slot), "a node was chosen that takes no new work");
         if is_own {
             return self.take_reserved(slot, demand, gpus);
         }
@@ -212,6 +215,8 @@ impl Books {
     ) -> Placement {
         let id = self.next_id(slot, tenant);
         let node = self.nodes.hot(slot).id;
+        assert!(gpus.units() == demand.gpu.units(), "{id} gets other GPUs than it asks");
+        assert!(units.is_none() || demand.custom.is_some(), "{id} gets units without asking for any");
         self.sums.allocate(slot, demand);
         self.sums.placed += 1;
         let allocation = Allocation {
@@ -231,6 +236,7 @@ impl Books {
     #[inline]
     fn next_id(&mut self, slot: Slot, tenant: TenantId) -> AllocationId {
         let partition = self.nodes.hot(slot).partition;
+        assert!(self.owns(partition), "an id is granted in partition {} of another shard", partition.0);
         let sequence = self.ledger.next_sequence();
         AllocationId { incarnation: self.incarnation, partition, sequence, tenant }
     }
@@ -258,12 +264,14 @@ impl Books {
         }
         let is_bundle = self.bundles.contains(id);
         let (inside, dirty) = self.end_allocation(id, EndCause::Released)?;
+        assert!(is_bundle || inside == 0, "allocations end inside {id}, which is no bundle");
         Ok((is_bundle.then_some(inside), dirty))
     }
 
     /// Gives back what an allocation held that is no longer in the ledger.
     #[inline]
     fn give_back(&mut self, allocation: &Allocation) {
+        assert!(self.ledger.slot_of(allocation.id).is_none(), "{} gives back and stays", allocation.id);
         self.adopted.forget(allocation.id);
         if allocation.is_leased {
             self.leases.leave(allocation.id);
@@ -294,11 +302,13 @@ impl Books {
 
     /// Counts a change of a node that others may plan on.
     pub(crate) fn bump_version(&mut self, slot: Slot) {
+        assert!(self.nodes.is_node(slot), "slot {slot} changes, and no node is there");
         self.nodes.hot_mut(slot).version += 1;
     }
 
     /// Sets the version of a node: one that it had before, or one after those of an earlier life.
     pub(crate) fn set_version(&mut self, slot: Slot, version: u64) {
+        assert!(self.nodes.is_node(slot), "slot {slot} gets a version, and no node is there");
         self.nodes.hot_mut(slot).version = version;
     }
 
@@ -315,6 +325,9 @@ impl Books {
         let before = self.by_ordinal.insert(ordinal, slot);
         assert!(before.is_none(), "two nodes were registered as number {}", ordinal.0);
         self.sums.node_added(slot, &self.nodes.cold(slot).registration.spec, self.nodes.state(slot));
+        let nodes = self.nodes.len();
+        assert!(self.by_ordinal.len() == nodes, "the list of nodes has others than the table");
+        assert!(self.sums.kept.all.nodes() == nodes as u64, "the sums count others than the {nodes} nodes");
         slot
     }
 
@@ -326,8 +339,12 @@ impl Books {
         let version = self.nodes.hot(slot).version;
         let registration = self.nodes.remove(slot).registration;
         self.note(|| Effect::NodeRemoved(Box::new(NodeRemoved::new(&registration, version))));
-        self.by_ordinal.remove(&registration.ordinal);
+        let listed = self.by_ordinal.remove(&registration.ordinal);
+        assert!(listed == Some(slot), "node {} is not listed by its number", registration.id);
         self.sums.node_removed(slot, &registration.spec, state);
+        let nodes = self.nodes.len();
+        assert!(self.by_ordinal.len() == nodes, "the list of nodes has others than the table");
+        assert!(self.sums.kept.all.nodes() == nodes as u64, "the sums count others than the {nodes} nodes");
         registration
     }
 
@@ -335,10 +352,12 @@ impl Books {
     /// The caller must let the searches know.
     pub(crate) fn respecify(&mut self, slot: Slot, spec: NodeSpec) -> Dirty {
         self.sums.node_leaves(&self.nodes, slot);
+        let version = self.nodes.hot(slot).version;
         self.change(slot, WITHHELD, |books| {
             books.nodes.respecify(slot, spec);
             books.set_unhealthy(slot, books.unhealthy(slot).to_vec());
         });
+        assert!(self.nodes.hot(slot).version > version, "the version of slot {slot} misses a change");
         self.sums.node_returns(&self.nodes, slot);
         self.replan_claims(slot);
         self.grew(slot)
@@ -360,6 +379,7 @@ impl Books {
     /// Changes the state of a node.
     pub(crate) fn set_state(&mut self, slot: Slot, state: NodeState) -> Dirty {
         let before = self.nodes.state(slot);
+        assert!(before != state, "slot {slot} is {state} already");
         self.nodes.set_state(slot, state);
         self.sums.state_changed(slot, before, state);
         if state == NodeState::Ready { Dirty::grew(slot) } else { Dirty::changed(slot) }
@@ -367,6 +387,7 @@ impl Books {
 
     /// Shows a node of a replica in another state than its shard has it.
     pub(crate) fn show_state(&mut self, slot: Slot, state: NodeState) -> Dirty {
+        assert!(self.ledger.len() == 0, "a state is shown that the shard of the node does not count");
         self.nodes.set_state(slot, state);
         Dirty::changed(slot)
     }
@@ -378,6 +399,7 @@ impl Books {
 
     /// Notes all changes from now on, and everything that exists as changed, for views.
     pub(crate) fn note_changes(&mut self) {
+        assert!(self.nodes.dirty_mut().is_none(), "changes that nobody has seen would be forgotten");
         let mut dirty = Changed::default();
         (0..self.nodes.slots()).for_each(|slot| dirty.note(slot, ALL));
         *self.nodes.dirty_mut() = Some(Box::new(dirty));
@@ -427,7 +449,9 @@ impl Books {
 
     /// Notes all changes of nodes from now on, and those of the effects so far.
     pub(crate) fn note_nodes(&mut self) {
-        *self.nodes.unwritten_mut() = Some(Box::default());
+        assert!(self.effects.is_some(), "changes of nodes are noted without effects");
+        let before = self.nodes.unwritten_mut().replace(Box::default());
+        assert!(before.is_none(), "changes that are in no unit would be forgotten");
         let effects = self.effects.as_deref().unwrap_or_default();
         let changed: Vec<NodeId> = effects
             .iter()
@@ -452,7 +476,8 @@ impl Books {
     /// Gives the empty list of changed nodes back.
     pub(crate) fn put_unwritten(&mut self, unwritten: Box<Changed>) {
         assert!(unwritten.len() == 0, "every changed node is in the unit");
-        *self.nodes.unwritten_mut() = Some(unwritten);
+        let before = self.nodes.unwritten_mut().replace(unwritten);
+        assert!(before.is_none(), "nodes changed while a unit was made of the changes");
     }
 
     /// Returns the changes of nodes since they were last cleared. While this is `None`, no change is noted.

@@ -8,6 +8,7 @@ use crate::books::PROMISED;
 use crate::ids::AllocationId;
 use crate::index::Slot;
 use crate::journal::{BeginCause, Effect};
+use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Placement, PlacementRequest};
 use crate::resource::{Demand, GpuAssignment};
@@ -28,6 +29,7 @@ impl Books {
         if hot.withheld & PROMISED != 0 {
             return None;
         }
+        assert!(room.state == Some(NodeState::Ready), "a node was chosen that takes no new work");
         let gpus = hot.gpus.choose(demand.gpu).expect("the node was checked to fit");
         take_from(room, hot, demand, gpus);
         let node = hot.id;

@@ -48,11 +48,14 @@ impl Releasing {
         let before = self.until.insert(id, until);
         assert!(before.is_none(), "allocation {id} is evicted twice");
         self.deadlines.insert(until, id);
+        assert!(self.until.len() == self.deadlines.len(), "something releasing has no end");
     }
 
     fn leave(&mut self, id: AllocationId) -> bool {
         let Some(until) = self.until.remove(&id) else { return false };
-        self.deadlines.remove(until, id)
+        let had = self.deadlines.remove(until, id);
+        assert!(had, "the end of {id}, which is releasing, is not known");
+        true
     }
 }
 
@@ -68,6 +71,8 @@ impl Books {
 
     /// Restores a releasing allocation from the durable state.
     pub(crate) fn resume_release(&mut self, allocation: &Allocation, until: Time) -> Dirty {
+        let is_there = self.ledger.slot_of(allocation.id) == Some(allocation.node);
+        assert!(is_there, "{} is releasing, and it is not live on its node", allocation.id);
         self.releasing.enter(allocation.id, until);
         self.nodes.touch(allocation.node, COLD);
         self.sums.release(allocation.node, &allocation.demand);
@@ -82,6 +87,7 @@ impl Books {
         cause: EndCause,
     ) -> Result<(u32, Dirty), UnknownAllocation> {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(UnknownAllocation(id))?;
+        assert!(!self.claims.by_id.contains_key(&id), "{id} is an allocation, and it is claimed");
         if self.releasing.leave(id) {
             self.sums.releasing(allocation.node, &allocation.demand, -1);
             self.nodes.touch(allocation.node, COLD);

@@ -171,6 +171,7 @@ impl Books {
             if decision == Decision::Aborted {
                 reservation.left.add(&used.amounts);
             }
+            assert!(reservation.in_use > 0, "the use of a reservation ends that nobody uses");
             reservation.in_use -= 1;
             reservation.is_over()
         })
@@ -240,7 +241,9 @@ impl Books {
     /// Ends the first reservation whose deadline has passed.
     pub(crate) fn expire_reservation(&mut self, now: Time) -> Option<Dirty> {
         let slot = self.entries.due(now)?;
-        self.end_reservation(slot)
+        let ended = self.end_reservation(slot);
+        assert!(ended.is_some(), "slot {slot} has a deadline without a reservation");
+        ended
     }
 
     fn enter_reservation(&mut self, slot: Slot, owner: OwnerId, left: ReservedAmounts, until: Option<Time>) {
@@ -253,7 +256,10 @@ impl Books {
     /// Removes a reservation. What it withheld is free. Returns false if there is none.
     pub(super) fn forget_reservation(&mut self, slot: Slot) -> bool {
         self.restore(slot, RESERVED);
-        self.leave(slot, |cause| matches!(cause, Cause::Reservation(_))).is_some()
+        let ended = self.leave(slot, |cause| matches!(cause, Cause::Reservation(_)));
+        let is_reserved = self.nodes.hot(slot).withheld & RESERVED != 0;
+        assert!(!is_reserved, "slot {slot} has two reservations");
+        ended.is_some()
     }
 
     /// Takes an owner's request from a node that is reserved for it, and reduces the reservation.

@@ -1,7 +1,7 @@
 //! The room of a node, in the form that searches compare.
 
 use crate::node::{NodeSpec, NodeState};
-use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuBooks, GpuRequest};
 
 /// The room of a node: everything that a search compares and a refusal counts. Half a cache line, so that none lies
 /// in two.
@@ -54,6 +54,7 @@ impl Room {
 
     /// Follows a change of the node's capacity.
     pub(super) fn set_capacity(&mut self, spec: &NodeSpec) {
+        assert!(spec.cpu.min(spec.memory) >= Amount::ZERO, "`{}` has less than nothing", spec.name);
         let up = |amount: Amount| (amount.units() + Amount::SCALE - 1) / Amount::SCALE;
         self.capacity = [spec.cpu, spec.memory].map(|amount| u32::try_from(up(amount)).unwrap_or(u32::MAX));
     }
@@ -69,6 +70,8 @@ impl Room {
     pub(super) fn follow(&mut self, gpus: &GpuBooks) {
         self.whole_gpus = gpus.whole_free();
         self.largest_gpu_part = gpus.largest_free();
+        let has_whole = self.largest_gpu_part == GPU_UNIT;
+        assert!((self.whole_gpus > 0) == has_whole, "a whole GPU is the largest part that is free");
     }
 
     /// Returns the minimum in each dimension.

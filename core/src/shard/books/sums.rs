@@ -25,20 +25,30 @@ fn units(amount: Amount) -> i128 {
 
 #[inline]
 fn add(totals: &mut Totals, demand: &Demand, sign: i128, place: impl Fn(&mut ResourceSum) -> &mut i128) {
-    *place(totals.sum_mut(ResourceKind::Cpu)) += sign * units(demand.cpu);
-    *place(totals.sum_mut(ResourceKind::Memory)) += sign * units(demand.memory);
-    *place(totals.sum_mut(ResourceKind::Gpu)) += sign * i128::from(demand.gpu.units());
+    let mut add = |kind, amount: i128| {
+        let sum = place(totals.sum_mut(kind));
+        *sum += sign * amount;
+        assert!(*sum >= 0, "more of {kind:?} is given back than was in use");
+    };
+    add(ResourceKind::Cpu, units(demand.cpu));
+    add(ResourceKind::Memory, units(demand.memory));
+    add(ResourceKind::Gpu, i128::from(demand.gpu.units()));
     for &(id, amount) in demand.custom() {
-        *place(totals.sum_mut(ResourceKind::Custom(id))) += sign * units(amount);
+        add(ResourceKind::Custom(id), units(amount));
     }
 }
 
 fn add_capacity(totals: &mut Totals, spec: &NodeSpec, sign: i128) {
-    totals.sum_mut(ResourceKind::Cpu).total += sign * units(spec.cpu);
-    totals.sum_mut(ResourceKind::Memory).total += sign * units(spec.memory);
-    totals.sum_mut(ResourceKind::Gpu).total += sign * i128::from(spec.gpus) * i128::from(GPU_UNIT);
+    let mut add = |kind, amount: i128| {
+        let sum = totals.sum_mut(kind);
+        sum.total += sign * amount;
+        assert!(sum.total >= 0, "nodes take more of {kind:?} with them than there was");
+    };
+    add(ResourceKind::Cpu, units(spec.cpu));
+    add(ResourceKind::Memory, units(spec.memory));
+    add(ResourceKind::Gpu, i128::from(spec.gpus) * i128::from(GPU_UNIT));
     for &(id, amount) in spec.custom.as_deref().unwrap_or(&[]) {
-        totals.sum_mut(ResourceKind::Custom(id)).total += sign * units(amount);
+        add(ResourceKind::Custom(id), units(amount));
     }
 }
 
@@ -97,13 +107,15 @@ impl Sums {
     pub(super) fn node_removed(&mut self, slot: Slot, spec: &NodeSpec, state: NodeState) {
         self.kept.change(slot, |totals| {
             add_capacity(totals, spec, -1);
-            *totals.nodes_in_mut(state) -= 1;
+            let nodes = totals.nodes_in_mut(state);
+            *nodes = nodes.checked_sub(1).expect("a node that leaves was counted in its state");
         });
     }
 
     pub(super) fn state_changed(&mut self, slot: Slot, before: NodeState, after: NodeState) {
         self.kept.change(slot, |totals| {
-            *totals.nodes_in_mut(before) -= 1;
+            let nodes = totals.nodes_in_mut(before);
+            *nodes = nodes.checked_sub(1).expect("a node that changes was counted in its state");
             *totals.nodes_in_mut(after) += 1;
         });
     }
@@ -134,7 +146,11 @@ impl Sums {
             return;
         }
         for (kind, amount) in self.shortfalls.remove(&slot).unwrap_or_default().resources() {
-            self.kept.change(slot, |totals| totals.sum_mut(kind).shortfall -= i128::from(amount));
+            self.kept.change(slot, |totals| {
+                let sum = totals.sum_mut(kind);
+                sum.shortfall -= i128::from(amount);
+                assert!(sum.shortfall >= 0, "a larger shortfall of {kind:?} ends than there was");
+            });
         }
         if short {
             let shortfall = shortfall_of(nodes, slot);

@@ -194,7 +194,8 @@ impl NodeTable {
         let cold = ColdNode { registration, short: RareShortfalls::default(), custom: Vec::new() };
         let slot = if let Some(slot) = self.free.pop() {
             self.hot[slot as usize] = hot;
-            self.cold[slot as usize] = Some(cold);
+            let before = self.cold[slot as usize].replace(cold);
+            assert!(before.is_none(), "slot {slot} is not vacant");
             slot
         } else {
             memory::push_tight(&mut self.rooms, Room::VACANT);
@@ -204,6 +205,8 @@ impl NodeTable {
         };
         let before = self.by_id.insert(id, slot);
         assert!(before.is_none(), "node {id} is registered twice");
+        let taken = self.by_id.len() + self.free.len();
+        assert!(taken == self.hot.len(), "a slot is neither taken nor free");
         self.open_books(slot);
         self.touch(slot, ALL | ADDED);
         slot
@@ -235,11 +238,15 @@ impl NodeTable {
         let cold = self.cold[slot as usize].take().expect("a node to remove");
         let hot = &self.hot[slot as usize];
         assert!(hot.allocations == 0, "node {} is removed with allocations", hot.id);
+        assert!(hot.first_allocation == NO_ALLOCATION, "node {} is removed and lists allocations", hot.id);
         assert!(hot.withheld == 0, "node {} is removed with withheld amounts", hot.id);
-        self.by_id.remove(&cold.registration.id);
+        let known = self.by_id.remove(&cold.registration.id);
+        assert!(known == Some(slot), "a removed node has another slot than {slot}");
         self.touch(slot, ALL);
         self.rooms[slot as usize] = Room::VACANT;
         self.free.push(slot);
+        let taken = self.by_id.len() + self.free.len();
+        assert!(taken == self.hot.len(), "a slot is neither taken nor free");
         cold
     }
 
@@ -375,6 +382,7 @@ impl NodeTable {
     /// Like [`take`](Self::take), with GPU instances that a policy chose.
     #[inline]
     pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) -> Taken {
+        assert!(gpus.units() == demand.gpu.units(), "other GPUs are taken than are asked");
         let (room, hot) = self.room_and_hot_mut(slot);
         take_from(room, hot, demand, gpus);
         let mut units = UnitAssignments::new();
@@ -457,6 +465,7 @@ impl NodeTable {
             *short = used.saturating_sub(unit(spec.gpus));
         }
         room.follow(&hot.gpus);
+        assert!(room.is_within_capacity(), "node {} has more free than its new capacity", hot.id);
         let spec = &cold.registration.spec;
         crate::books::respecify(&mut cold.custom, spec.custom.as_deref().unwrap_or(&[]));
         hot.has_custom = !cold.custom.is_empty();
@@ -470,6 +479,7 @@ impl NodeTable {
         let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         let spec = &cold.registration.spec;
+        assert!(room.state.is_none(), "slot {slot} has the room of another node");
         hot.gpus = GpuBooks::with_devices(spec.gpus);
         let has_agent = cold.registration.agent.is_some();
         let state = if has_agent { NodeState::Joining } else { NodeState::Ready };
@@ -499,7 +509,9 @@ impl NodeTable {
     /// Removes a node from a replica.
     pub(super) fn drop_out(&mut self, slot: Slot) -> ColdNode {
         let cold = self.cold[slot as usize].take().expect("a node to remove");
-        self.by_id.remove(&cold.registration.id);
+        assert!(self.hot[slot as usize].withheld == 0, "slot {slot} is vacated with withheld amounts");
+        let known = self.by_id.remove(&cold.registration.id);
+        assert!(known == Some(slot), "a node that is dropped has another slot than {slot}");
         self.rooms[slot as usize] = Room::VACANT;
         cold
     }

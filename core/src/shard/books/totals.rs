@@ -37,8 +37,11 @@ impl Totals {
                 if self.custom.len() <= at {
                     self.custom.resize(at + 1, (id, ResourceSum::default()));
                 }
-                self.custom[at].0 = id;
-                &mut self.custom[at].1
+                let (known, sum) = &mut self.custom[at];
+                let is_same = *known == id || *sum == ResourceSum::default();
+                assert!(is_same, "two kinds of resources have number {at}");
+                *known = id;
+                sum
             }
         }
     }
@@ -154,7 +157,9 @@ impl KeptTotals {
 
     /// Stores the totals again. The audit has read the nodes below `slot`.
     pub(crate) fn put_read(&mut self, slot: Slot, totals: Totals) {
-        self.of_read = totals;
+        assert!(slot >= self.read, "an audit goes back from slot {} to {slot}", self.read);
+        let changed = std::mem::replace(&mut self.of_read, totals);
+        assert!(changed == Totals::default(), "nodes changed while a page of an audit was read");
         self.read = slot;
     }
 

@@ -13,11 +13,13 @@
 use super::Books;
 use super::free_books::{FreeBooks, short_of};
 use super::table::{NodeTable, Room};
-use crate::books::{CLAIMED, Cause, CustomBook, Entry, ExactAmounts, Kinds, PROMISED, RESERVED, Reservation};
+use crate::books::{
+    CLAIMED, Cause, CustomBook, Entry, ExactAmounts, Kinds, PROMISED, RESERVED, Reservation, UNHEALTHY,
+};
 use crate::broken::{Broken, broken};
 use crate::ids::NodeId;
 use crate::index::Slot;
-use crate::limits::GPU_INSTANCES_MAX;
+use crate::limits::{CLAIMS_PER_NODE_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
 use crate::node::Unhealthy;
 use crate::planted::{PlantedBug, is_planted};
@@ -207,18 +209,24 @@ impl Books {
         let (_, hot, _) = self.nodes.parts_mut(slot);
         hot.withheld |= entry.kind();
         if let Some(until) = entry.until() {
+            let is_listed = self.entries.deadlines.contains(until, (hot.id, slot));
+            assert!(!is_listed, "node {}: the end of {entry:?} is known already", hot.id);
             self.entries.deadlines.insert(until, (hot.id, slot));
         }
         match &entry.cause {
             Cause::Unhealthy(_) => {}
             Cause::Reservation(reservation) => self.reservations.enter(reservation.owner, slot),
-            Cause::Claim(claim) => self.claims.by_id.extend(claim.id.map(|id| (id, slot))),
+            Cause::Claim(claim) => {
+                let before = claim.id.and_then(|id| self.claims.by_id.insert(id, slot));
+                assert!(before.is_none(), "node {}: {claim:?} is known on two nodes", hot.id);
+            }
         }
         let entries = self.entries.by_slot.entry(slot).or_default();
         let at = entries.partition_point(|other| other.kind() <= entry.kind());
         let is_second = entry.kind() != CLAIMED && at > 0 && entries[at - 1].kind() == entry.kind();
         assert!(!is_second, "node {} has two entries of one kind: {entry:?}", hot.id);
         entries.insert(at, entry);
+        assert!(entries.len() <= CLAIMS_PER_NODE_MAX + 2, "node {} has too many entries", hot.id);
     }
 
     /// Removes the first entry with such a cause. Nothing may be withheld for it.
@@ -228,6 +236,7 @@ impl Books {
         let entry = entries.remove(at);
         assert!(entry.withheld == ExactAmounts::default(), "what is withheld is lost with {entry:?}");
         let (_, hot, _) = self.nodes.parts_mut(slot);
+        assert!(hot.withheld & entry.kind() != 0, "node {} does not know of {entry:?}", hot.id);
         hot.withheld = entries.iter().fold(0, |kinds, entry| kinds | entry.kind());
         if entries.is_empty() {
             self.entries.by_slot.remove(&slot);
@@ -239,7 +248,10 @@ impl Books {
         match &entry.cause {
             Cause::Unhealthy(_) => {}
             Cause::Reservation(reservation) => self.reservations.leave(reservation.owner, slot),
-            Cause::Claim(claim) => drop(claim.id.map(|id| self.claims.by_id.remove(&id))),
+            Cause::Claim(claim) => {
+                let known = claim.id.map_or(Some(slot), |id| self.claims.by_id.remove(&id));
+                assert!(known == Some(slot), "node {}: {claim:?} is not found by its id", hot.id);
+            }
         }
         Some(entry.cause)
     }
@@ -250,6 +262,7 @@ impl Books {
             entry.withheld = ExactAmounts::default();
             self.leave(slot, |_| true);
         }
+        assert!(self.nodes.hot(slot).withheld == 0, "slot {slot} has kinds of entries and no entries");
         entries.iter().for_each(|entry| self.enter(slot, entry.clone()));
     }
 
@@ -358,6 +371,8 @@ impl Books {
         let gpus = self.nodes.cold(slot).registration.spec.gpus;
         unhealthy.retain(|&(instance, _)| instance < gpus);
         self.leave(slot, |cause| matches!(cause, Cause::Unhealthy(_)));
+        let is_there = self.nodes.hot(slot).withheld & UNHEALTHY != 0;
+        assert!(!is_there, "slot {slot} has two lists of unhealthy instances");
         if !unhealthy.is_empty() {
             self.enter(slot, Entry::new(Cause::Unhealthy(unhealthy)));
         }

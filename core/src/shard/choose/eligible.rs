@@ -108,8 +108,8 @@ impl Choose {
         if self.rankings.concern(request) {
             return Eligibility::Ranked(self.rankings.keep(request, &books.nodes, &mut self.selectors));
         }
-        let keep = |selector| self.keep_selector(books, selector);
-        Eligibility::Plain(request.selector.as_ref().map(keep))
+        let selector = request.selector.as_ref().expect("without a selector, all nodes are equal");
+        Eligibility::Plain(Some(self.keep_selector(books, selector)))
     }
 
     /// Returns the rule for the nodes that `request` may use. `scope` is its cached eligibility.

@@ -49,7 +49,8 @@ impl Tally {
             let least = -(self.best as i64);
             assert!(least > 0, "a node was counted that is not short of {check:?}");
             let least = Amount::try_from_units(least * unit).expect("a shortage is below what was asked");
-            refusal.checks.insert(check, Shortage { nodes: self.nodes, least });
+            let before = refusal.checks.insert(check, Shortage { nodes: self.nodes, least });
+            assert!(before.is_none(), "{check:?} is counted twice");
         }
     }
 }
@@ -123,6 +124,7 @@ impl Choose {
             && is_simple(books, request);
         let counted = if may_count { self.counted(books, request, page.most) } else { None };
         let (refusal, looked_at) = counted.unwrap_or_else(|| self.explain_page(books, request, scope, page));
+        assert!(refusal.examined <= refusal.nodes, "more nodes are examined than there are");
         (Refusal { feasible, ..refusal }, looked_at)
     }
 
@@ -259,6 +261,7 @@ fn is_simple(books: &Books, request: &PlacementRequest) -> bool {
 
 /// Returns the end of the page that begins at `from`, and counts its nodes as examined.
 fn page_end(books: &Books, from: Slot, most: u32, refusal: &mut Refusal) -> Slot {
+    assert!(refusal.examined == 0, "a page begins with nodes that were examined");
     let slots = books.nodes.slots();
     if books.nodes.len() == slots as usize {
         // No slot is vacant.
@@ -289,6 +292,7 @@ fn count_plain(books: &Books, request: &PlacementRequest, page: Range<Slot>, ref
             not_ready += u64::from(room.state.is_some());
         }
     }
+    assert!(not_ready + full <= refusal.examined, "more nodes are counted than were examined");
     tallies.report(refusal);
     report_plain(Check::NotReady, not_ready, refusal);
     report_plain(Check::Allocations, full, refusal);
@@ -303,7 +307,9 @@ fn count_named(
     refusal: &mut Refusal,
 ) {
     count_slots(books, eligible, request, named.iter().copied(), refusal);
-    report_plain(candidate_check(request), refusal.examined - named.len() as u64, refusal);
+    let others = refusal.examined.checked_sub(named.len() as u64);
+    let others = others.expect("candidates are examined before they are counted");
+    report_plain(candidate_check(request), others, refusal);
 }
 
 /// Counts nodes for which labels, taints, custom resources or reservations may decide.
@@ -349,6 +355,8 @@ fn count_slots(
             }
         }
     }
+    let excluded: u64 = excluded_by.iter().sum();
+    assert!(excluded <= refusal.examined, "more nodes are excluded than were examined");
     let checks = [Check::Selector, Check::Taint, Check::NotReady, Check::Reserved, Check::Allocations];
     for (check, nodes) in checks.into_iter().zip(excluded_by) {
         report_plain(check, nodes, refusal);
@@ -380,7 +388,9 @@ fn candidate_check(request: &PlacementRequest) -> Check {
 
 /// Reports a check that is not about a resource.
 fn report_plain(check: Check, nodes: u64, refusal: &mut Refusal) {
+    assert!(nodes <= refusal.nodes, "{check:?} excludes more nodes than there are");
     if nodes > 0 {
-        refusal.checks.insert(check, Shortage { nodes, least: Amount::ZERO });
+        let before = refusal.checks.insert(check, Shortage { nodes, least: Amount::ZERO });
+        assert!(before.is_none(), "{check:?} is counted twice");
     }
 }

@@ -79,6 +79,8 @@ impl Choose {
             accepted.then_some(Rank::EQUAL)
         };
         let slot = choose(fragmentation, request, among, nodes, accept, visits)?;
+        assert!(nodes.takes_work(slot), "a node was chosen that takes no new work");
+        assert!(nodes.fits(slot, demand), "a node was chosen that does not fit");
         Some(self.with_instances(books, request, slot, 0))
     }
 
@@ -90,8 +92,9 @@ impl Choose {
         slot: Slot,
         alternative: u8,
     ) -> Choice {
-        let gpus = Some(self.fragmentation.instances(request, slot, &books.nodes));
-        Choice { slot, gpus, alternative, is_own: false }
+        let gpus = self.fragmentation.instances(request, slot, &books.nodes);
+        assert!(gpus.units() == request.demand.gpu.units(), "other GPUs were chosen than are asked");
+        Choice { slot, gpus: Some(gpus), alternative, is_own: false }
     }
 
     /// Like [`choose_least_fragmented`](Self::choose_least_fragmented), among the nodes with the smallest rank.
@@ -132,7 +135,11 @@ impl Choose {
                 choose(fragmentation, request, among, nodes, accept, visits)?
             }
         };
-        let alternative = ranking.rank(slot).alternative();
+        let rank = ranking.rank(slot);
+        assert!(rank.is_eligible(), "a node was chosen that the request may not use");
+        assert!(nodes.takes_work(slot), "a node was chosen that takes no new work");
+        assert!(nodes.fits(slot, &request.demand), "a node was chosen that does not fit");
+        let alternative = rank.alternative();
         Some(self.with_instances(books, request, slot, alternative))
     }
 }

@@ -66,11 +66,14 @@ impl Granularity {
 
     /// Adds or removes a node, by its values per dimension.
     fn count(&mut self, values: &[u64], joins: bool) {
+        assert!(values.len() <= self.counts.len(), "a dimension is not counted");
         for (counts, value) in self.counts.iter_mut().zip(values) {
             let count = &mut counts[(u64::BITS - value.leading_zeros()) as usize];
-            *count = if joins { *count + 1 } else { *count - 1 };
+            let fewer = || count.checked_sub(1).expect("a size that is gone was counted");
+            *count = if joins { *count + 1 } else { fewer() };
         }
-        self.nodes = if joins { self.nodes + 1 } else { self.nodes - 1 };
+        let fewer = || self.nodes.checked_sub(1).expect("a node that is gone was counted");
+        self.nodes = if joins { self.nodes + 1 } else { fewer() };
     }
 
     /// Returns θ for the current nodes, or `None` if no node has any of the resource.
@@ -128,6 +131,10 @@ impl Choose {
         {
             granularity.count(values, joins);
         }
+        assert!(
+            granularity.nodes == books.nodes.len() as u64,
+            "sizes are counted of other nodes than there are"
+        );
         granularity.changes += 1;
         if let Some(thetas) = granularity.moves(self.index.geometry()) {
             granularity.changes = 0;
@@ -137,25 +144,30 @@ impl Choose {
 
     /// Stops following the sizes of nodes. A replica follows its shard's granularity.
     pub(crate) fn fix_granularity(&mut self) {
+        assert!(self.capacities.is_empty(), "sizes of nodes were followed that are forgotten");
         self.granularity = None;
     }
 
     /// Follows the granularity of a shard.
     pub(crate) fn follow_thetas(&mut self, books: &Books, thetas: &[i64]) {
         let dimensions = self.index.geometry().dimensions();
+        assert!(dimensions.len() == thetas.len(), "a replica has other dimensions than its shard");
         if dimensions.iter().zip(thetas).any(|(&(_, now), &then)| now != then) {
             self.regrain(books, thetas);
         }
     }
 
     fn regrain(&mut self, books: &Books, thetas: &[i64]) {
+        assert!(thetas.iter().all(|&theta| theta > 0), "a step of nothing: {thetas:?}");
         let geometry = self.index.geometry().with_thetas(thetas);
         let nodes = &books.nodes;
+        let there = self.index.len();
         self.index.regrain(geometry.clone(), |slot| nodes.available(slot));
         self.capacities.regrain(geometry.clone(), |slot| nodes.capacity(slot));
         self.reserved.regrain(geometry, |slot| {
             books.available_to_owner(slot).expect("only reserved nodes are in this tree")
         });
+        assert!(self.index.len() == there, "a change of steps loses a node");
     }
 
     /// Returns the durable state of granularity, if any granularity is automatic.
@@ -174,6 +186,10 @@ impl Choose {
             && (0..).zip(dimensions).zip(&state.thetas).all(|((place, &(_, configured)), &theta)| {
                 theta > 0 && (granularity.configured.is_automatic(place) || theta == configured)
             });
+        assert!(
+            granularity.nodes == books.nodes.len() as u64,
+            "sizes are counted of other nodes than there are"
+        );
         if same {
             granularity.changes = state.changes;
             self.regrain(books, &state.thetas);

@@ -132,12 +132,15 @@ impl HybridOrder {
 
     fn insert(&mut self, entry: Entry) {
         let at = self.chunk(&entry.place);
+        let next = self.chunks.get(at + 1).map(|next| next.entries[0].place);
+        assert!(next.is_none_or(|next| entry.place < next), "{:?} is in the wrong chunk", entry.place);
         let Some(chunk) = self.chunks.get_mut(at) else {
             self.chunks.push(Chunk::of(vec![entry]));
             return;
         };
         let within = chunk.position(&entry.place).expect_err("no two nodes share a place");
         chunk.entries.insert(within, entry);
+        assert!(chunk.entries.len() <= ROOM + 1, "a chunk is not split");
         chunk.include(within);
         if chunk.entries.len() > ROOM {
             let upper = chunk.entries.split_off(ROOM / 2);
@@ -165,6 +168,7 @@ impl HybridOrder {
         visits: &mut Visits,
         accept: impl Fn(Slot) -> bool,
     ) -> Option<Slot> {
+        assert!(sought.drawn_from > 0, "a draw is from no node");
         let (first, _, _) = self.nth(0, sought, visits, &accept).ok()?;
         if let Some(preferred) = self.preferred(sought, visits, &accept)
             && preferred.0 <= first
@@ -244,6 +248,7 @@ impl HybridOrder {
                 }
             }
         }
+        assert!(passed <= n, "node {n} of {passed} was passed");
         Err(passed)
     }
 }
@@ -256,6 +261,7 @@ pub(crate) fn draw_of(
     rng: &mut Rng,
 ) -> Option<Slot> {
     let &(first, ..) = fitting.first()?;
+    assert!(preferred.is_none_or(|place| place >= fitting[0]), "a preferred node does not fit");
     if let Some(preferred) = preferred
         && preferred.0 <= first
     {

@@ -43,6 +43,7 @@ impl LabelIndex {
                 looked_at.nodes += 1;
                 self.set(slot, Some(&cold.registration.spec.labels));
             }
+            assert!(self.nodes.len() == nodes.len(), "labels are known of other nodes than there are");
         }
     }
 
@@ -55,7 +56,8 @@ impl LabelIndex {
             memory::resize_tight(&mut self.known, slot as usize + 1, None);
         }
         let before = self.known[slot as usize].take();
-        self.nodes.set(slot, labels.is_some());
+        let is_changed = self.nodes.set(slot, labels.is_some());
+        assert!(is_changed == (before.is_some() != labels.is_some()), "slot {slot} is a node without labels");
         if before.as_ref() != labels {
             for (key, value) in before.iter().flat_map(Labels::pairs) {
                 self.leave(slot, key, value);
@@ -65,20 +67,25 @@ impl LabelIndex {
             }
         }
         self.known[slot as usize] = labels.cloned();
+        assert!(self.nodes.len() <= self.known.len(), "more nodes have labels than there are slots");
     }
 
     fn enter(&mut self, slot: Slot, key: &Arc<str>, value: &Arc<str>) {
         let slots = self.known.len();
         assert!((slot as usize) < slots, "a node has a place before it has labels");
         let nodes = self.keys.entry(Arc::clone(key)).or_default();
+        let before = nodes.any.len();
         nodes.any.insert(slot, slots);
+        assert!(nodes.any.len() == before + 1, "slot {slot} has the label {key} already");
         nodes.values.entry(Arc::clone(value)).or_default().insert(slot, slots);
     }
 
     fn leave(&mut self, slot: Slot, key: &Arc<str>, value: &Arc<str>) {
         let slots = self.known.len();
         let nodes = self.keys.get_mut(key).expect("a node is found by its labels");
+        let before = nodes.any.len();
         nodes.any.remove(slot, slots);
+        assert!(nodes.any.len() + 1 == before, "slot {slot} is not found by its label {key}");
         let with_value = nodes.values.get_mut(value).expect("a node is found by its labels");
         with_value.remove(slot, slots);
         if with_value.len() == 0 {
@@ -129,6 +136,7 @@ impl LabelIndex {
             }
             Operator::NotIn | Operator::NotExists => unreachable!("such a term needs no label"),
         }
+        assert!(bits.len() <= self.nodes.len(), "what is no node has a label");
         bits
     }
 
@@ -166,6 +174,7 @@ impl LabelIndex {
                 self.any(term).into_iter().for_each(|set| set.apply(&mut members, false, looked_at));
             }
         }
+        assert!(members.len() <= self.nodes.len(), "what is no node is selected");
         members
     }
 

@@ -198,10 +198,10 @@ impl Choose {
             },
             (Some(named), None) => Candidates::Walk(named),
             (None, Some(set)) => set.candidates(),
-            (None, None) => Candidates::All,
+            (None, None) => unreachable!("all nodes are searched in another way"),
         };
         let demand = &request.demand;
-        self.index.select_in_order(
+        let found = self.index.select_in_order(
             order,
             request.policy,
             &asked,
@@ -209,7 +209,10 @@ impl Choose {
             &mut self.policy_state,
             &mut self.visits,
             |slot| nodes.fits(slot, demand) && eligible.allows(slot),
-        )
+        );
+        let is_usable = found.is_none_or(|slot| nodes.takes_work(slot));
+        assert!(is_usable, "the index has a node that takes no new work");
+        found
     }
 
     /// Brings the searches up to date with the books of a node.
@@ -248,6 +251,7 @@ impl Choose {
             }
             (false, false) => {}
         }
+        assert!(self.index.len() <= self.capacities.len(), "the index has a node without a capacity");
     }
 
     #[inline(never)]
@@ -261,6 +265,7 @@ impl Choose {
             }
             (false, None) => {}
         }
+        assert!(self.reserved.len() <= self.capacities.len(), "a reserved node has no capacity");
     }
 
     /// Returns the marks that a node must have.
@@ -277,6 +282,7 @@ impl Choose {
         self.rankings.node_joined(slot, spec);
         let marks = self.marks_of(slot);
         self.capacities.insert(slot, nodes.ordinal(slot), &nodes.capacity(slot), marks);
+        assert!(self.capacities.len() == nodes.len(), "capacities are known of other nodes than there are");
         self.follow(books, Dirty::changed(slot));
         self.node_resized(books, None, Some(slot));
     }
@@ -292,12 +298,13 @@ impl Choose {
         self.capacities.update(slot, &nodes.capacity(slot));
         self.capacities.mark(slot, marks);
         if self.index.contains(slot) {
+            assert!(nodes.takes_work(slot), "the index has a node that takes no new work");
             self.index.mark(slot, marks);
         }
         self.node_resized(books, Some(former), Some(slot));
     }
 
-    /// Removes a node that is about to leave, or that just left.
+    /// Removes a node that just left.
     pub(crate) fn node_left(&mut self, books: &Books, slot: Slot, former: &NodeSpec) {
         for tree in [&mut self.index, &mut self.reserved] {
             if tree.contains(slot) {
@@ -305,6 +312,8 @@ impl Choose {
             }
         }
         self.capacities.remove(slot);
+        let nodes = books.nodes.len();
+        assert!(self.capacities.len() == nodes, "capacities are known of others than the {nodes} nodes");
         self.selectors.node_removed(slot);
         self.rankings.node_removed(slot);
         self.leave_hybrid(slot);

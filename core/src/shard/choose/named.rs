@@ -55,6 +55,8 @@ impl Choose {
         if given_up {
             return None;
         }
+        let is_usable = found.is_none_or(|slot| nodes.takes_work(slot));
+        assert!(is_usable, "the index has a node that takes no new work");
         self.policy_state = state;
         Some(found)
     }
@@ -89,10 +91,14 @@ impl Choose {
         let all = Candidates::All;
         let found = index.select_in_order(order, policy, &asked, all, &mut state, visits, accept);
         if !given_up {
+            let is_member = found.is_none_or(|slot| set.contains(slot));
+            assert!(is_member, "the index returns a node that was not accepted");
             self.policy_state = state;
             return Some(found);
         }
+        let count = members;
         let members = set.members();
+        assert!(members.len() == count, "a candidate set counts others than it has");
         let walk = Candidates::Walk(&members);
         let state = &mut self.policy_state;
         Some(index.select_in_order(order, policy, &asked, walk, state, visits, fits))
@@ -106,6 +112,7 @@ impl Choose {
         named: &[NodeId],
         set: Option<SetId>,
     ) -> Option<Slot> {
+        assert!(named.len() > NAMED_WALK_MAX, "so few candidates are walked");
         let nodes = &books.nodes;
         let scope = Eligibility::Plain(set);
         let eligible = Eligible::of(&self.selectors, &self.rankings, books, request, scope);

@@ -48,8 +48,9 @@ impl Bits {
         self.words[word] ^= 1 << (slot % 64);
         if member {
             self.len += 1;
+            assert!(self.len <= 64 * self.words.len(), "a set has more members than places");
         } else {
-            self.len -= 1;
+            self.len = self.len.checked_sub(1).expect("each member is counted");
         }
         true
     }
@@ -79,24 +80,31 @@ impl Bits {
 
     /// Keeps only the members that are also in `other`.
     pub(crate) fn intersect(&mut self, other: &Self) {
+        let before = self.len;
         self.words.truncate(other.words.len());
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
         self.recount();
+        assert!(self.len <= before.min(other.len), "more is in two sets than in one of them");
     }
 
     /// Removes the members of `other`.
     pub(crate) fn subtract(&mut self, other: &Self) {
+        let before = self.len;
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
         self.recount();
+        assert!(self.len <= before && before <= self.len + other.len, "others were removed than were named");
     }
 
     /// Adds the members of `other`.
     pub(crate) fn unite(&mut self, other: &Self) {
+        let before = self.len;
         if self.words.len() < other.words.len() {
             self.words.resize(other.words.len(), 0);
         }
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
         self.recount();
+        let [least, most] = [before.max(other.len), before + other.len];
+        assert!((least..=most).contains(&self.len), "two sets have {} members, not {most}", self.len);
     }
 
     pub(crate) fn memory(&self) -> u64 {
@@ -131,6 +139,7 @@ impl NodeSet {
 
     /// Adds `slot`. `slots` is the number of slots in total.
     pub(crate) fn insert(&mut self, slot: Slot, slots: usize) {
+        assert!((slot as usize) < slots, "slot {slot} of {slots}");
         match self {
             Self::Few(list) if list.is_empty() => *self = Self::One(slot),
             Self::One(one) if *one == slot => {}
@@ -155,6 +164,7 @@ impl NodeSet {
 
     /// Removes `slot`. `slots` is the number of slots in total.
     pub(crate) fn remove(&mut self, slot: Slot, slots: usize) {
+        assert!((slot as usize) < slots, "slot {slot} of {slots}");
         match self {
             Self::One(one) if *one == slot => *self = Self::default(),
             Self::One(_) => {}
@@ -187,6 +197,7 @@ impl NodeSet {
 
     /// Adds its members to `bits`, or removes them.
     pub(crate) fn apply(&self, bits: &mut Bits, member: bool, looked_at: &mut LookedAt) {
+        let before = bits.len();
         match self.list() {
             Ok(list) => {
                 looked_at.nodes += list.len() as u64;
@@ -199,6 +210,9 @@ impl NodeSet {
                 if member { bits.unite(own) } else { bits.subtract(own) }
             }
         }
+        let changed = bits.len().abs_diff(before);
+        assert!(changed <= self.len(), "{changed} members are changed by {}", self.len());
+        assert!(!member || bits.len() >= self.len(), "a member was not added");
     }
 
     /// Returns the bytes on the heap.

@@ -42,14 +42,17 @@ impl Traits {
         } else {
             self.with_gpus.remove(slot, slots);
         }
+        assert!(self.with_gpus.len() <= slots, "more nodes have GPUs than there are slots");
         let taints = spec.map_or(&[][..], |spec| spec.taints.as_slice());
         if self.known[slot as usize].as_deref().unwrap_or(&[]) == taints {
             return;
         }
         if let Some(before) = self.known[slot as usize].take() {
-            self.tainted -= 1;
+            self.tainted = self.tainted.checked_sub(1).expect("a tainted node is counted");
             let nodes = self.by_taints.get_mut(&before).expect("a node is found by its taints");
+            let others = nodes.len() - 1;
             nodes.remove(slot, slots);
+            assert!(nodes.len() == others, "slot {slot} is not found by its taints");
             if nodes.len() == 0 {
                 self.by_taints.remove(&before);
             }
@@ -61,6 +64,7 @@ impl Traits {
             self.by_taints.entry(Arc::clone(&taints)).or_default().insert(slot, slots);
             self.known[slot as usize] = Some(taints);
         }
+        assert!(self.by_taints.len() <= self.tainted, "taints are known that no node has");
     }
 
     /// Returns the bytes used, without the texts, which belong to the nodes.
@@ -120,7 +124,9 @@ fn cut(parts: &mut Vec<Part>, nodes: &Bits, looked_at: &mut LookedAt, change: im
         looked_at.words += 2 * outside.nodes.words();
         let mut inside = Part { nodes: outside.nodes.clone(), ..outside };
         inside.nodes.intersect(nodes);
+        let all = outside.nodes.len();
         outside.nodes.subtract(nodes);
+        assert!(inside.nodes.len() + outside.nodes.len() == all, "a cut loses nodes");
         change(&mut inside);
         parts.extend([inside, outside].into_iter().filter(|part| part.nodes.len() > 0));
     }
@@ -143,7 +149,9 @@ impl Parts {
             let mut away = part.nodes.clone();
             away.intersect(&tainted);
             kept_away.unite(&away);
+            let all = part.nodes.len();
             part.nodes.subtract(&tainted);
+            assert!(away.len() + part.nodes.len() == all, "taints exclude others than those that have them");
         }
         parts.retain(|part| part.nodes.len() > 0);
         if less_wanted.len() > 0 {
@@ -164,7 +172,10 @@ impl Parts {
         let mut by_rank: BTreeMap<Rank, Bits> = BTreeMap::new();
         for part in parts {
             let rank = Rank::new(part.alternative, part.shunned, part.has_gpu, part.sum);
-            by_rank.entry(rank).or_default().unite(&part.nodes);
+            let nodes = by_rank.entry(rank).or_default();
+            let others = nodes.len();
+            nodes.unite(&part.nodes);
+            assert!(nodes.len() == others + part.nodes.len(), "a node is twice of rank {rank:?}");
         }
         Some(Self { by_rank, tainted: kept_away })
     }
@@ -181,7 +192,9 @@ impl Parts {
             let mut nodes = labels.members(selector, looked_at);
             looked_at.words += 2 * taken.words();
             nodes.subtract(&taken);
+            let before = taken.len();
             taken.unite(&nodes);
+            assert!(taken.len() == before + nodes.len(), "a node matches two fallbacks");
             parts.push(part(alternative, nodes));
         }
         parts
@@ -200,6 +213,8 @@ impl Parts {
                 Some(false) => {}
             }
         }
+        let sum = tainted.len() + less_wanted.len();
+        assert!(sum <= traits.tainted, "taints concern {sum} nodes, and {} have some", traits.tainted);
         (tainted, less_wanted)
     }
 }

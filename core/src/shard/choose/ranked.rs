@@ -1,6 +1,6 @@
 //! Placements by [rank](crate::request::Rank), by preferred nodes, and by the hybrid policy.
 
-use super::hybrid::HybridSettings;
+use super::hybrid::{HybridSettings, WHOLE};
 use super::hybrid_order::{HybridOrder, Sought};
 use super::rankings::RankingId;
 use super::{Choose, Eligibility, Eligible};
@@ -31,6 +31,7 @@ impl Choose {
         let best = if hybrid { None } else { self.best_preferred(books, request, id) };
         for tier in 0..self.rankings.at(id).tiers().len() {
             let rank = self.rankings.at(id).tiers()[tier].rank;
+            assert!(rank.is_eligible(), "nodes are searched that the request may not use");
             if let Some((group, slot)) = best
                 && group <= rank.group()
             {
@@ -75,7 +76,8 @@ impl Choose {
                     index.select_in_order(order, policy, &asked, candidates, state, visits, fits)
                 }
             };
-            if found.is_some() {
+            if let Some(slot) = found {
+                assert!(nodes.takes_work(slot), "a node was found that takes no new work");
                 return found;
             }
         }
@@ -130,7 +132,9 @@ impl Choose {
     fn move_in_hybrid(&mut self, books: &Books, slot: Slot) {
         if let Some(order) = &mut self.hybrid {
             let room = books.nodes.room(slot);
-            order.set(slot, hybrid_place(&books.nodes, self.hybrid_settings, slot, room), *room);
+            let place = hybrid_place(&books.nodes, self.hybrid_settings, slot, room);
+            assert!(place.is_none_or(|(score, _)| score <= WHOLE), "more is used of slot {slot} than it has");
+            order.set(slot, place, *room);
         }
     }
 

@@ -169,6 +169,7 @@ impl Ranking {
 
     /// Switches from bits per tier to a rank per node.
     fn rank_each(&mut self) {
+        assert!(self.ranks.is_none(), "each node has a rank of its own already");
         let mut ranks: Vec<Rank> = Vec::new();
         let tiers = self.tiers.iter_mut().map(|tier| (tier.rank, std::mem::take(&mut tier.bits)));
         for (rank, bits) in tiers.chain([(Rank::TAINTED, std::mem::take(&mut self.tainted))]) {
@@ -219,11 +220,14 @@ impl Ranking {
         tier.len += 1;
         if self.ranks.is_none() {
             tier.bits.set(slot, true);
+            assert!(tier.bits.len() == tier.len, "slot {slot} is twice of rank {rank:?}");
         }
         match &mut tier.few {
             Some(few) if few.len() < FEW_KEPT_MAX => few.push(slot),
             few => *few = None,
         }
+        let is_listed = tier.few.as_ref().is_none_or(|few| few.len() == tier.len);
+        assert!(is_listed, "the list of rank {rank:?} lacks nodes");
     }
 
     fn leave(&mut self, slot: Slot, rank: Rank) -> Option<Mark> {
@@ -234,6 +238,8 @@ impl Ranking {
             return self.tiers.remove(at).mark;
         }
         tier.bits.set(slot, false);
+        let is_of_bits = self.ranks.is_none();
+        assert!(!is_of_bits || tier.bits.len() == tier.len, "slot {slot} was not of rank {rank:?}");
         match (&mut tier.few, &self.ranks) {
             (Some(few), _) => few.retain(|&member| member != slot),
             (None, _) if tier.len > CANDIDATE_WALK_MAX => {}
@@ -243,6 +249,8 @@ impl Ranking {
                 tier.few = Some(slots.collect());
             }
         }
+        let is_listed = tier.few.as_ref().is_none_or(|few| few.len() == tier.len);
+        assert!(is_listed, "the list of rank {rank:?} has others than its nodes");
         None
     }
 
@@ -303,12 +311,14 @@ impl Rankings {
 
     fn make(&mut self, key: RankKey, nodes: &NodeTable, selectors: &mut SelectorSets) -> usize {
         let hash = key.hash();
+        assert!(self.traits.tainted() <= nodes.len(), "more nodes are tainted than there are");
         let labels = selectors.labels_of(nodes);
         let ranking = match Parts::of(&key, labels, &self.traits, &mut self.looked_at) {
             Some(parts) => Ranking::of(key, parts),
             None => self.ranked_singly(key, nodes),
         };
         let (at, _) = self.kept.insert(hash, ranking);
+        assert!(at < RANKINGS_KEPT_MAX, "more rankings are kept than may be");
         // A mark of this index was the mark of the ranking that was replaced.
         for owner in &mut self.marked {
             *owner = owner.filter(|(of, _)| of.0 != at);
@@ -347,6 +357,7 @@ impl Rankings {
         let (since, number) = idle_since.zip(MARKS_OF_RANKINGS.start..).min()?;
         let place = usize::from(number - MARKS_OF_RANKINGS.start);
         let owner = self.marked[place];
+        assert!(since <= self.kept.uses(), "mark {number} was used after now");
         if since > 0 && since + MARK_IDLE_USES.max(nodes as u64) > self.kept.uses() {
             return None;
         }
@@ -355,7 +366,8 @@ impl Rankings {
         if let Some((of, rank)) = owner
             && let Ok(at) = self.at(of).tier(rank)
         {
-            self.kept.at_mut(of.0).tiers[at].mark = None;
+            let had = self.kept.at_mut(of.0).tiers[at].mark.take();
+            assert!(had == Some(Mark::new(number)), "mark {number} is that of another rank");
         }
         let mark = Mark::new(number);
         self.marked[place] = Some((id, rank));
@@ -403,7 +415,8 @@ impl Rankings {
         for ranking in self.kept.iter_mut() {
             let rank = rank(&ranking.key);
             if let Some(freed) = ranking.set(slot, rank) {
-                self.marked[usize::from(freed.number() - MARKS_OF_RANKINGS.start)] = None;
+                let owner = self.marked[usize::from(freed.number() - MARKS_OF_RANKINGS.start)].take();
+                assert!(owner.is_some(), "mark {} ends, and nobody had it", freed.number());
             }
         }
     }

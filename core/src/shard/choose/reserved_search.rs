@@ -54,6 +54,7 @@ impl Choose {
         scope: Eligibility,
     ) -> Option<Choice> {
         let own = books.reservations.of_owner(owner)?;
+        assert!(!own.is_empty(), "an owner is known who has no node");
         let mut search = Search { books, own, request, scope, rank: None };
         let found = match scope {
             Eligibility::Plain(_) => self.find_reserved(&search),
@@ -73,6 +74,8 @@ impl Choose {
             }
         };
         let (slot, gpus) = found?;
+        assert!(own.contains(&slot), "a node was chosen that is not reserved for the owner");
+        assert!(books.nodes.takes_work(slot), "a node was chosen that takes no new work");
         Some(Choice { slot, gpus, alternative: self.alternative(scope, slot), is_own: true })
     }
 
@@ -92,6 +95,7 @@ impl Choose {
 
     /// Returns a preferred node. The policy chooses only the GPUs, so its cursor does not move.
     fn take_preferred(&mut self, search: &Search<'_>, slot: Slot) -> Option<Found> {
+        assert!(search.own.contains(&slot), "a preferred node is not reserved for the owner");
         if !search.request.policy.is_fragmentation_aware() {
             return Some((slot, None));
         }
@@ -121,6 +125,7 @@ impl Choose {
             Policy::Hybrid => self.hybrid_of(search, &fitting),
             _ => self.first_of(search, Some(&fitting)),
         };
+        assert!(found.is_some(), "a reserved node fits, and none is chosen");
         found.map(|slot| (slot, None))
     }
 
@@ -128,6 +133,7 @@ impl Choose {
     /// reserved nodes instead.
     fn first_of(&mut self, search: &Search<'_>, fitting: Option<&[Slot]>) -> Option<Slot> {
         let &Search { books, own, request, scope, .. } = search;
+        assert!(own.len() <= self.reserved.len(), "the tree of reserved nodes lacks some of the owner");
         let asked = self.reserved.geometry().asked(&request.demand);
         let order = self.order_of(books, request);
         let Self { selectors, rankings, policy_state, visits, reserved, .. } = self;
@@ -148,6 +154,7 @@ impl Choose {
             Some((score, ordinal, slot))
         };
         let mut places: Vec<Place> = fitting.iter().filter_map(place).collect();
+        assert!(places.len() == fitting.len(), "a node fits that takes no new work");
         places.sort_unstable();
         let preferred = preferred_slots(books, request).next();
         let preferred = places.iter().copied().find(|&(.., slot)| Some(slot) == preferred);
@@ -168,6 +175,8 @@ impl Choose {
         let slot = self.fragmentation.choose(request, among, &nodes, equal, &mut self.visits);
         let found = slot.map(|slot| (slot, Some(self.fragmentation.instances(request, slot, &nodes))));
         fitting.iter().for_each(|&slot| self.fragmentation.touch(slot));
+        let is_fitting = slot.is_none_or(|slot| fitting.binary_search(&slot).is_ok());
+        assert!(is_fitting, "a node was chosen that does not fit");
         found
     }
 }

@@ -100,6 +100,8 @@ impl CandidateSet {
             None if self.bits.len() <= CANDIDATE_WALK_MAX => self.few = Some(self.bits.iter().collect()),
             None => {}
         }
+        let is_listed = self.few.as_ref().is_none_or(|few| few.len() == self.bits.len());
+        assert!(is_listed, "the list of a candidate set has others than its members");
     }
 }
 
@@ -159,6 +161,7 @@ impl SelectorSets {
     fn make(&mut self, selector: &Arc<Selector>, nodes: &NodeTable) -> usize {
         self.labels.build(nodes, &mut self.looked_at);
         let bits = self.labels.members(selector, &mut self.looked_at);
+        assert!(bits.len() <= nodes.len(), "more nodes are selected than there are");
         let set = CandidateSet {
             selector: Arc::clone(selector),
             few: (bits.len() <= FEW_KEPT_MAX).then(|| bits.iter().collect()),
@@ -166,8 +169,10 @@ impl SelectorSets {
             mark: None,
         };
         let (at, replaced) = self.sets.insert(selector.hash(), set);
+        assert!(at < SELECTORS_KEPT_MAX, "more candidate sets are kept than may be");
         if let Some(mark) = replaced.and_then(|set| set.mark) {
-            self.marked[usize::from(mark.number())] = None;
+            let owner = self.marked[usize::from(mark.number())].take();
+            assert!(owner.is_some_and(|of| of.0 == at), "mark {} is that of another set", mark.number());
         }
         at
     }
@@ -181,6 +186,7 @@ impl SelectorSets {
             self.marked.iter().zip(&self.given).map(|(owner, &given)| last_used(owner).max(given));
         let (since, number) = idle_since.zip(0..).min()?;
         let owner = &self.marked[usize::from(number)];
+        assert!(since <= self.sets.uses(), "mark {number} was used after now");
         if since > 0 && since + MARK_IDLE_USES.max(nodes as u64) > self.sets.uses() {
             return None;
         }
@@ -188,7 +194,8 @@ impl SelectorSets {
         self.looked_at.nodes += nodes as u64;
         let mark = Mark::new(number);
         if let Some(owner) = *owner {
-            self.sets.at_mut(owner.0).mark = None;
+            let had = self.sets.at_mut(owner.0).mark.take();
+            assert!(had == Some(mark), "mark {number} is that of another set");
         }
         self.marked[usize::from(number)] = Some(id);
         self.sets.at_mut(id.0).mark = Some(mark);

@@ -52,7 +52,7 @@ const TEXT_ERRORS: &[(&str, usize)] = &[
 const ASSERTED: [(&str, usize); 5] = [
     ("core/src/shard/books/", 100),
     ("core/src/shard/choose/", 100),
-    ("core/src/shard/pending/", 54),
+    ("core/src/shard/pending/", 100),
     ("core/src/shard/statements/", 75),
     ("core/src/books/", 100),
 ];

@@ -36,6 +36,7 @@ pub(super) struct BundlesUnderWay {
 
 impl BundlesUnderWay {
     fn block(&mut self, turn: Turn) {
+        assert!(turn > self.first, "who waits comes after a bundle");
         self.blocked = Some(self.blocked.map_or(turn, |blocked| blocked.min(turn)));
     }
 }
@@ -94,7 +95,8 @@ impl Waiting {
         let new =
             BundlesUnderWay { tokens: BTreeSet::new(), first: turn, last: turn, blocked: None, grew: false };
         let bundles = self.bundles.entry(node).or_insert(new);
-        bundles.tokens.insert(turn.2);
+        let is_new = bundles.tokens.insert(turn.2);
+        assert!(is_new, "{:?} is under way for {node} already", turn.2);
         assert!(
             bundles.blocked.is_none_or(|blocked| blocked > bundles.first),
             "who waits comes after a bundle"

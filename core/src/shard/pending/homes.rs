@@ -84,6 +84,8 @@ impl Homes {
             self.changed.pop_front();
         }
         self.changed.push_back(slot);
+        assert!(self.changed.len() <= HOME_CHANGES_KEPT, "more changes are kept than may be");
+        assert!(self.changed.len() as u64 <= self.changes, "changes are kept that were not counted");
     }
 
     /// Notes that a node was removed.
@@ -109,9 +111,8 @@ impl Homes {
 
     /// Removes the home of a shape.
     pub(crate) fn forget(&mut self, shape: usize, home: &mut Home) {
-        if let Some((slot, _)) = home.node.take()
-            && let Some(shapes) = self.of_slot.get_mut(&slot)
-        {
+        if let Some((slot, _)) = home.node.take() {
+            let shapes = self.of_slot.get_mut(&slot).expect("a home lists its shapes");
             assert!(shapes.remove(&shape), "a shape is listed at its home");
             if shapes.is_empty() {
                 self.of_slot.remove(&slot);
@@ -172,6 +173,7 @@ impl Search<'_> {
             found
         });
         self.looks += HOME_SEARCH_LOOKS_MAX - left;
+        assert!(ended || home.is_none(), "a search goes on after it found a home");
         match home {
             Some(slot) => Sought::Home(slot),
             None if ended => Sought::Unknown,
@@ -198,6 +200,7 @@ impl Search<'_> {
                 None => self.looks += 1,
             }
         }
+        assert!(walk.at == count, "a walk is at {} of {count} nodes", walk.at);
         Some(None)
     }
 }
@@ -248,6 +251,7 @@ impl Waiting {
         }
         let node = found.map(|slot| (slot, search.nodes.hot(slot).id));
         let mut home = shape.home;
+        assert!(began <= self.homes.changes, "a home is as of changes that are still to come");
         self.homes.set(at, &mut home, node);
         home.seen = Some(began);
         self.shapes[at].home = home;
@@ -270,6 +274,8 @@ impl Waiting {
         while self.homes.settled != Some(now) {
             let fresh = Pass { began: now, ..Pass::default() };
             let mut pass = self.homes.pass.take().unwrap_or(fresh);
+            let is_past = pass.began.iter().zip(now).all(|(&began, now)| began <= now);
+            assert!(is_past, "a pass is as of changes that are still to come");
             while pass.at < self.places() {
                 if search.looks >= looks_max || !self.settle_home(pass.at, &mut pass.walk, &mut search) {
                     self.homes.pass = Some(pass);

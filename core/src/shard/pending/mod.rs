@@ -217,6 +217,7 @@ impl Waiting {
         bundle: Option<Vec<NodeId>>,
         labels: &LabelIndex,
     ) {
+        assert!(bundle.is_none() || !home, "{:?} is a bundle and counted as a request", turn.2);
         let shape = shape_of(&request);
         let hash = shape_hash(&shape);
         let same = self.by_hash.get(&hash).map_or(&[][..], Vec::as_slice);
@@ -249,6 +250,7 @@ impl Waiting {
         let at = self.shapes.insert(shape);
         self.by_hash.entry(hash).or_default().push(at);
         self.places = self.places.max(at + 1);
+        assert!(self.shapes.len() <= self.places, "a shape is beyond the last place");
         let shape = &self.shapes[at];
         self.files.insert(&shape.filed, &shape.asked, at, shape.summary());
         at
@@ -256,7 +258,9 @@ impl Waiting {
 
     /// Notes that a copy waits to be woken.
     fn arm(&mut self, at: usize, turn: Turn) {
-        self.shapes[at].armed.insert(turn);
+        let shape = &mut self.shapes[at];
+        shape.armed.insert(turn);
+        assert!(shape.armed.len() <= shape.copies, "more copies are armed than there are");
         self.follow_armed(at, turn);
     }
 
@@ -282,6 +286,7 @@ impl Waiting {
         shape.copies -= 1;
         shape.homes -= u64::from(copy.home);
         assert!(shape.armed.len() <= shape.copies, "a copy that was removed is still armed");
+        assert!(shape.homes <= shape.copies as u64, "a request is counted without a copy");
         if shape.copies == 0 {
             self.unmake(copy.shape);
         }
@@ -298,11 +303,14 @@ impl Waiting {
         self.filed -= shape.filed.files();
         self.homes.forget(at, &mut shape.home);
         let same = self.by_hash.get_mut(&shape.hash).expect("every shape is found by its hash");
+        let others = same.len() - 1;
         same.retain(|&known| known != at);
+        assert!(same.len() == others, "a shape is found {} times by its hash", 1 + others - same.len());
         if same.is_empty() {
             self.by_hash.remove(&shape.hash);
         }
         if self.shapes.is_empty() {
+            assert!(self.filed == 0 && self.by_hash.is_empty(), "a shape is found that is gone");
             self.places = 0;
         }
     }
@@ -409,6 +417,7 @@ impl Waiting {
         // Each copy takes a place of the node. A copy that does not need it passes it to the next.
         let places = books.nodes.room(slot).places;
         let most = WOKEN_PER_EVENT_MAX.min(usize::try_from(places).unwrap_or(0));
+        assert!(most > 0, "a node without a place offers room");
         let mut woken = 0;
         while let Some(Reverse((turn, vertex))) = open.pop() {
             if *looks == 0 {
@@ -458,6 +467,7 @@ impl Waiting {
         mut offer: Offer,
         fitting: &BTreeSet<(Turn, usize)>,
     ) -> usize {
+        assert!(fitting.len() <= PUT_OFF_KEPT, "more shapes are kept than may be");
         let most = usize::try_from(books.nodes.room(slot).places).unwrap_or(0);
         let mut woken = 0;
         for &(turn, at) in fitting {

@@ -55,6 +55,7 @@ impl Left {
     /// Takes what `request` asks, which fits.
     fn take(&mut self, request: &PlacementRequest) {
         let demand = &request.demand;
+        let before = self.most;
         self.cpu = self.cpu.minus(demand.cpu);
         self.memory = self.memory.minus(demand.memory);
         self.gpus.take(self.gpus.choose(demand.gpu).expect("the request fits"));
@@ -63,6 +64,7 @@ impl Left {
             self.custom[at].take(amount);
         }
         self.follow();
+        assert!(fits(&self.most, &before), "an offer grows while it is taken");
     }
 }
 

@@ -82,6 +82,7 @@ impl PutOff {
         (self.at, self.again) = (0, false);
         self.fitting.clear();
         if again {
+            assert!(self.is_open(node), "{node} is put off again, and no shapes remain");
             self.queue.push_back(node);
         } else {
             self.open.remove(&node).expect("a queued node is put off");
@@ -152,6 +153,7 @@ impl Waiting {
         }
         let fitting = std::mem::take(&mut self.put_off.fitting);
         let woken = self.wake_of(books, slot, offer, &fitting);
+        assert!(woken <= fitting.len(), "more copies are woken than fit");
         // If all fitting copies have been woken for another node or have left, more may fit.
         let again = self.put_off.again || woken == 0 && !fitting.is_empty();
         self.put_off.end(again);

@@ -18,6 +18,7 @@ impl Waiting {
     /// Begins to try a parked copy again. It is armed, so that the attempt can wake it. Returns its request.
     pub(crate) fn begin_retry(&mut self, token: WaitToken) -> Option<Retry> {
         let copy = self.copies.get_mut(&token).filter(|copy| copy.bundle.is_none())?;
+        assert!(copy.turn.2 == token, "{token:?} is parked under another turn");
         let retry = Retry { turn: copy.turn, node: copy.under_way.take(), request: copy.request.clone() };
         let shape = copy.shape;
         self.arm(shape, retry.turn);
@@ -27,7 +28,9 @@ impl Waiting {
     /// Ends an attempt. A copy that was placed is removed, and the room that it was woken for is offered to others.
     pub(crate) fn end_retry(&mut self, books: &Books, retry: &Retry, is_placed: bool) {
         let &Retry { turn, node, .. } = retry;
-        assert!(self.copies.contains_key(&turn.2), "a copy stays while it is tried");
+        let copy = self.copies.get(&turn.2).expect("a copy stays while it is tried");
+        let is_armed = self.shapes[copy.shape].armed.contains(&turn);
+        assert!(is_armed || copy.under_way.is_some(), "{:?} waits, and nothing wakes it", turn.2);
         let next = following(turn);
         if !is_placed {
             return self.offer_again(books, node, next);
@@ -43,6 +46,8 @@ impl Waiting {
     /// Removes a parked copy. Returns whether there was one.
     pub(crate) fn unpark(&mut self, books: &Books, token: WaitToken) -> bool {
         let Some(copy) = self.remove(token) else { return false };
+        let is_request = copy.bundle.is_none();
+        assert!(is_request || copy.under_way.is_none(), "a bundle was woken like a request");
         self.offer_again(books, copy.under_way, following(copy.turn));
         if let Some(nodes) = copy.bundle {
             self.handle_answer(books, token, nodes);

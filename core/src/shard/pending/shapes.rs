@@ -152,9 +152,12 @@ impl Trees {
     fn descend(&mut self, root: Vertex, key: Key, differs: u32) -> Vertex {
         self.way.clear();
         let mut at = root;
+        let mut above = None;
         while let Entry { below: Below::Two(two), differs: own, .. } = self.entries[at]
             && own < differs
         {
+            assert!(above < Some(own), "the bits of a way do not ascend");
+            above = Some(own);
             self.way.push(at);
             at = two[digit(key, own)];
         }
@@ -171,6 +174,7 @@ impl Trees {
             unreachable!("a way leads through vertices that branch")
         };
         let side = usize::from(two[1] == before);
+        assert!(two[side] == before, "a vertex is not below its way");
         two[side] = now;
     }
 
@@ -196,6 +200,7 @@ impl Trees {
             return;
         };
         let closest = self.descend(top, key, KEY_BITS);
+        assert!(matches!(self.entries[closest].below, Below::Shape(_)), "a way ends above the shapes");
         let differs = (key ^ self.entries[closest].key).leading_zeros();
         assert!(differs < KEY_BITS, "shape {shape} is filed twice");
         let sibling = self.descend(top, key, differs);
@@ -211,6 +216,7 @@ impl Trees {
     fn leaf(&mut self, root: Root, key: Key) -> Vertex {
         let leaf = self.descend(root.expect("a shape is in its files"), key, KEY_BITS);
         assert!(self.entries[leaf].key == key, "a shape is in its files");
+        assert!(matches!(self.entries[leaf].below, Below::Shape(_)), "a way ends above the shapes");
         leaf
     }
 
@@ -224,6 +230,7 @@ impl Trees {
         let Below::Two([one, two]) = self.entries.remove(branch).below else {
             unreachable!("a way leads through vertices that branch")
         };
+        assert!(one == leaf || two == leaf, "a shape is not below its way");
         self.exchange(root, branch, if one == leaf { two } else { one });
         self.settle();
     }
@@ -339,6 +346,7 @@ impl ShapeFiles {
             Filed::Anywhere => change(trees, &mut self.anywhere),
             Filed::Nodes(ids) => {
                 for (at, &id) in ids.iter().enumerate() {
+                    assert!(at == 0 || ids[at - 1] <= id, "the candidates of a request are not sorted");
                     // The ids are sorted but may contain duplicates.
                     if at == 0 || ids[at - 1] != id {
                         let root = self.by_node.entry(id).or_default();

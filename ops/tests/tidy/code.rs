@@ -53,7 +53,7 @@ const ASSERTED: [(&str, usize); 5] = [
     ("core/src/shard/books/", 100),
     ("core/src/shard/choose/", 100),
     ("core/src/shard/pending/", 100),
-    ("core/src/shard/statements/", 75),
+    ("core/src/shard/statements/", 100),
     ("core/src/books/", 100),
 ];
 

@@ -105,6 +105,8 @@ impl Attempt {
             let before = self.bundles.insert(bundle, at);
             assert!(before.is_none(), "a statement places a bundle once");
         }
+        let is_seen = self.nodes.contains_key(&dirty.slot);
+        assert!(is_seen, "a node changed, and its version before is not known");
         self.dirty.push(dirty.slot);
     }
 }
@@ -144,6 +146,8 @@ impl Shard {
         if whole {
             for (&slot, seen) in &attempt.nodes {
                 // No other command saw the versions in between.
+                let version = self.books.nodes.hot(slot).version;
+                assert!(version >= seen.version, "the version of slot {slot} went back");
                 self.books.set_version(slot, seen.version);
             }
         }
@@ -189,6 +193,7 @@ impl Shard {
 
     /// Removes a hold from its node.
     fn leave_hold(&mut self, slot: Slot, statement: StatementId, at_once: bool) {
+        assert!(self.books.nodes.is_node(slot), "a node was removed that statement {statement} holds of");
         if !at_once {
             self.statements.leave_at(slot, statement);
         }
@@ -336,16 +341,18 @@ impl Shard {
 
     /// Gives back a hold of a part that is not held after all.
     fn take_back(&mut self, hold: Hold, attempt: &mut Attempt) {
-        attempt.dirty.extend(self.give_back(hold).map(|dirty| dirty.slot));
+        let dirty = self.give_back(attempt.statement, hold);
+        attempt.dirty.extend(dirty.map(|dirty| dirty.slot));
     }
 
     /// Gives back what a hold has. Returns the node if its books changed.
-    fn give_back(&mut self, hold: Hold) -> Option<Dirty> {
+    fn give_back(&mut self, statement: StatementId, hold: Hold) -> Option<Dirty> {
         match hold {
             Hold::Allocate(held) => Some(self.books.give_held(&held)),
             Hold::Pipeline { slot, number, .. } => Some(self.books.drop_claim(slot, number)),
             Hold::Evict { allocation, slot, .. } => {
-                self.statements.evicting.remove(&allocation);
+                let marked = self.statements.evicting.remove(&allocation);
+                assert!(marked.is_none_or(|by| by == statement), "another statement evicts {allocation}");
                 self.books.bump_version(slot);
                 None
             }
@@ -356,7 +363,7 @@ impl Shard {
     pub(super) fn undo(&mut self, statement: StatementId, held: Vec<(u16, Hold)>) {
         for (_, hold) in held.into_iter().rev() {
             self.leave_hold(hold.slot(), statement, false);
-            if let Some(dirty) = self.give_back(hold) {
+            if let Some(dirty) = self.give_back(statement, hold) {
                 self.follow(dirty);
             }
         }
@@ -383,7 +390,12 @@ impl Shard {
                     let node = self.books.nodes.hot(slot).id;
                     Granted::Pipelined { allocation, node }
                 }
-                Hold::Evict { allocation, grace_ns, .. } => self.commit_eviction(allocation, grace_ns),
+                Hold::Evict { allocation, grace_ns, .. } => {
+                    let marked = self.statements.evicting.remove(&allocation);
+                    let is_own = marked.is_none_or(|by| by == statement);
+                    assert!(is_own, "another statement evicts {allocation}");
+                    self.commit_eviction(allocation, grace_ns)
+                }
             };
             granted.push((at, came_to));
         }
@@ -426,7 +438,6 @@ impl Shard {
     }
 
     fn commit_eviction(&mut self, id: AllocationId, grace_ns: u64) -> Granted {
-        self.statements.evicting.remove(&id);
         if grace_ns == 0 {
             // The allocation may have ended since it was held.
             let _ = self.end_allocation(id, EndCause::Evicted);

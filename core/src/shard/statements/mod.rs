@@ -142,6 +142,7 @@ impl Statements {
         assert!(!self.kept.contains_key(&statement), "statement {statement} has a result already");
         let before = self.parts.insert(statement, part);
         assert!(before.is_none(), "statement {statement} is held twice");
+        assert!(self.deadlines.len() <= self.parts.len(), "a deadline is that of no statement");
     }
 
     /// Takes the parts that were committed since the last call.
@@ -156,6 +157,7 @@ impl Statements {
         let part = self.parts.remove(&statement)?;
         let waited = self.deadlines.remove(part.deadline, statement);
         assert!(waited != part.asked, "statement {statement} waits for its deadline until it is asked for");
+        assert!(self.deadlines.len() <= self.parts.len(), "a deadline is that of no statement");
         Some(part)
     }
 }
@@ -218,6 +220,8 @@ impl Shard {
             assert!(before.is_none(), "statement {statement} has one result");
             self.statements.kept_until.insert(until, statement);
         }
+        let kept = self.statements.kept.len();
+        assert!(self.statements.kept_until.len() == kept, "a result is kept without an end");
         Ok(Box::new(applied))
     }
 
@@ -265,6 +269,7 @@ impl Shard {
             part.asked = true;
             statements.due.push((statement, Arc::clone(&part.cell)));
         }
+        assert!(statements.kept.len() == statements.kept_until.len(), "a result is kept without an end");
         if is_planted(PlantedBug::ClockEndsHold) {
             for (statement, _) in std::mem::take(&mut self.statements.due) {
                 let part = self.statements.leave(statement).expect("what is due is held");

@@ -27,6 +27,8 @@ pub struct CheckpointPage {
 impl Shard {
     /// Notes all effects from now on, for a journal. What the shard has now is in the checkpoint and the journal.
     pub fn enable_journal(&mut self) {
+        assert!(self.replica.is_none(), "a replica has no journal");
+        assert!(self.journaled.is_none(), "the journal of a shard begins twice");
         self.books.note_effects();
         self.books.note_nodes();
         self.journaled = Some(Box::default());
@@ -34,6 +36,7 @@ impl Shard {
 
     /// Restores partitions, and notes all effects from now on. A claim that is granted at once is such an effect.
     pub(crate) fn adopt_journaled(&mut self, partitions: Vec<PartitionState>) {
+        assert!(self.books.nodes.len() == 0, "a state is restored over another");
         self.books.note_effects();
         self.adopt(partitions);
         self.enable_journal();
@@ -43,6 +46,7 @@ impl Shard {
     /// changed, or without a journal. Must be called after each batch, before its outcomes are handed out.
     pub fn take_unit(&mut self, done: Vec<Done>) -> Option<Unit> {
         let (mut effects, mut unwritten) = self.books.take_effects()?;
+        assert!(self.journaled.is_some(), "effects are noted for no journal");
         let mut nodes_changed = false;
         while let Some((slot, changes)) = unwritten.pop() {
             // A node that was removed has an effect of its own.
@@ -122,6 +126,9 @@ impl Shard {
             }
             slot += 1;
         }
+        assert!(slot > from || from >= slots, "a page of a checkpoint has no slot");
+        let owned = self.books.partitions.len();
+        assert!(partitions.len() <= owned, "a checkpoint has a partition of another shard");
         let policy = (self.choose.policy_state().clone(), self.choose.granularity_state());
         CheckpointPage { partitions, policy, next: (slot < slots).then_some(slot) }
     }

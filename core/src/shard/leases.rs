@@ -52,6 +52,8 @@ impl Shard {
 
     pub(super) fn handle_renew_session(&mut self, session: SessionId, lasts_ns: u64) -> RenewedSession {
         let (allocations, until) = self.books.renew_session(session, lasts_ns, self.now);
+        assert!(until.is_some() == (allocations > 0), "session {session} has a deadline without leases");
+        assert!(until.is_none_or(|until| until >= self.now), "the leases of {session} are renewed too late");
         RenewedSession { allocations, until }
     }
 
@@ -67,6 +69,7 @@ impl Shard {
             self.audit.work.allocations_looked_at += 1;
             let ended = self.end_allocation(id, EndCause::Expired);
             ended.expect("an allocation with a lease is live");
+            assert!(self.lease_of(id).is_none(), "the lease of {id} outlives it");
             self.books.leases.expired.note(id);
         }
     }

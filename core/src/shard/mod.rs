@@ -169,11 +169,15 @@ impl Shard {
             while let Some(dirty) = self.books.expire_reservation(now) {
                 self.follow(dirty);
             }
+            let next = self.books.entries.next_deadline();
+            assert!(next > now || next == NEVER, "a reservation stays that ended at {next:?}");
             self.note_change(None);
         }
         if self.books.releasing.next_deadline().min(self.statements.next_deadline()) <= now {
             self.end_grace();
             self.expire_statements();
+            let next = self.books.releasing.next_deadline().min(self.statements.next_deadline());
+            assert!(next > now || next == NEVER, "a deadline stays that passed at {next:?}");
             self.note_change(None);
         }
     }
@@ -270,6 +274,7 @@ impl Shard {
         let scope = self.choose.eligibility(&self.books, request);
         let page = Page { from: *from, most: self.audit.pages.explain_nodes };
         let (refusal, looked_at) = self.choose.explain_page(&self.books, request, scope, page);
+        assert!(refusal.examined <= refusal.nodes, "more nodes are examined than there are");
         self.audit.work.nodes_looked_at += looked_at;
         Refusal { growth: self.publish.growth, ..refusal }
     }
@@ -286,6 +291,7 @@ impl Shard {
     #[inline(never)]
     fn handle_release_any(&mut self, allocation: AllocationId) -> Result<Released, UnknownAllocation> {
         let (inside, dirty) = self.books.release(allocation)?;
+        assert!(!self.books.is_live(allocation), "{allocation} was released and stays");
         self.follow(dirty);
         if let Some(inside) = inside {
             self.audit.work.allocations_looked_at += u64::from(inside);
@@ -296,6 +302,7 @@ impl Shard {
     /// Ends an allocation. Returns the number of allocations inside that ended with it.
     fn end_allocation(&mut self, id: AllocationId, cause: EndCause) -> Result<u32, UnknownAllocation> {
         let (inside, dirty) = self.books.end_allocation(id, cause)?;
+        assert!(!self.is_releasing(id), "{id} has ended and is being released");
         self.audit.work.allocations_looked_at += u64::from(inside);
         self.follow(dirty);
         Ok(inside)
@@ -319,6 +326,8 @@ impl Shard {
             self.audit.work.allocations_looked_at += 1;
             match self.books.place_into(bundle, demand) {
                 Ok((placement, dirty)) => {
+                    let holder = self.books.bundles.holder(placement.allocation);
+                    assert!(holder == Some(bundle), "{} is not inside {bundle}", placement.allocation);
                     self.follow(dirty);
                     return Ok(Box::new(placement));
                 }
@@ -332,6 +341,7 @@ impl Shard {
 
     fn handle_adopt(&mut self, adoption: Adoption) -> Result<Box<Placement>, AdoptionRejection> {
         let (placement, dirty) = self.books.adopt(adoption)?;
+        assert!(self.books.is_live(placement.allocation), "{} is adopted and gone", placement.allocation);
         self.follow(dirty);
         Ok(Box::new(placement))
     }
@@ -340,6 +350,7 @@ impl Shard {
         let dirty = self.books.reserve(reserve, self.now)?;
         self.follow(dirty);
         let view = self.books.reservation_view(dirty.slot).expect("just made");
+        assert!(view.owner == reserve.owner, "a reservation was made for another owner");
         Ok(ReservationChange::Made(Box::new(view)))
     }
 
@@ -359,6 +370,7 @@ impl Shard {
         if let Some(dirty) = self.books.end_reservation(slot) {
             self.follow(dirty);
         }
+        assert!(self.books.reservation(slot).is_none(), "the reservation of slot {slot} outlives its end");
     }
 
     /// Places a request, or parks it if nothing fits.
@@ -383,6 +395,8 @@ impl Shard {
             self.books.note_cause(placement.allocation, BeginCause::Waited);
         }
         self.pending.end_retry(&self.books, &retry, done.is_ok());
+        let is_gone = self.pending.woken_for(token).is_empty();
+        assert!(is_gone || done.is_err(), "{token:?} was placed and is still woken");
         Some(done)
     }
 
@@ -399,7 +413,9 @@ impl Shard {
 
     /// Removes a parked copy.
     fn handle_unpark(&mut self, token: WaitToken) -> Outcome {
-        if self.pending.unpark(&self.books, token) { Outcome::Unparked } else { Outcome::NotParked }
+        let was_parked = self.pending.unpark(&self.books, token);
+        assert!(self.pending.woken_for(token).is_empty(), "{token:?} is gone and still woken");
+        if was_parked { Outcome::Unparked } else { Outcome::NotParked }
     }
 
     /// Returns whether [`Command::GoOn`] has work to do.
@@ -498,6 +514,7 @@ impl Shard {
     /// Continues from the granularity of an earlier start, unless the dimensions or their settings changed. The
     /// partitions must already be restored.
     pub(crate) fn resume_granularity(&mut self, state: &crate::state::GranularityState) {
+        assert!(self.replica.is_none(), "a replica follows the steps of its shard");
         self.choose.resume_granularity(&self.books, state);
     }
 
@@ -505,7 +522,10 @@ impl Shard {
     #[must_use]
     pub fn facts(&mut self) -> ShardFacts {
         let highest = self.choose.highest();
-        ShardFacts { growth: self.publish.growth, highest, load: self.books.sums.load() }
+        let load = self.books.sums.load();
+        let is_real = load.iter().all(|&(total, used)| total.min(used) >= 0);
+        assert!(is_real, "more was given back than was in use: {load:?}");
+        ShardFacts { growth: self.publish.growth, highest, load }
     }
 
     /// Returns the number of bundles that ended, including those on lost nodes.

@@ -40,7 +40,10 @@ impl Shard {
         }
         self.books.set_agent(slot, facts);
         self.set_health(slot, unhealthy);
-        self.handle_life(node, LifeEvent::Report)
+        let reply = self.handle_life(node, LifeEvent::Report);
+        let is_lost = matches!(self.books.nodes.state(slot), NodeState::Lost { .. });
+        assert!(!is_lost, "node {node} reported and is still lost");
+        reply
     }
 
     pub(super) fn handle_set_health(&mut self, node: NodeId, unhealthy: Unhealthy) -> NodeReply {
@@ -114,11 +117,13 @@ impl Shard {
             listed == allocations as usize,
             "node {node} counts {allocations} allocations, lists {listed}"
         );
+        let live = self.books.ledger.len();
         let mut inside = 0;
         for id in ended {
             let ended = self.end_allocation(id, EndCause::NodeRemoved);
             inside += ended.expect("what a node lists is live");
         }
+        assert!(self.books.ledger.len() + listed == live, "node {node} took allocations of others with it");
         let version = self.books.nodes.hot(slot).version;
         let registration = self.books.remove_node(slot);
         self.choose.node_left(&self.books, slot, &registration.spec);
@@ -132,6 +137,8 @@ impl Shard {
         self.audit.work.nodes_looked_at += 1;
         self.audit.work.allocations_looked_at += u64::from(self.books.nodes.hot(slot).allocations);
         let mut books = self.books_at(slot);
+        let balance = books.resources.iter().all(|(_, book)| book.balances());
+        assert!(balance, "the books of node {node} do not balance: {books:?}");
         self.look_for_homes(HOME_LOOKS_MAX, true);
         for (demand, count) in self.pending.at(slot) {
             let count = i64::try_from(count).unwrap_or(i64::MAX);

@@ -28,6 +28,7 @@ impl Shard {
     pub fn step_batch(&mut self, batch: &mut Vec<Command>, now: Time, outcomes: &mut Vec<Outcome>) {
         self.begin_step(now);
         outcomes.reserve(batch.len());
+        let answered = outcomes.len() + batch.len();
         for commands in batch.chunks_mut(AHEAD) {
             if commands.len() >= AHEAD_MIN {
                 self.prefetch(commands);
@@ -36,6 +37,7 @@ impl Shard {
                 self.carry_out(command, outcomes);
             }
         }
+        assert!(outcomes.len() == answered, "a command has no outcome, or two");
         batch.clear();
     }
 

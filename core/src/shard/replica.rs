@@ -92,11 +92,14 @@ impl Shard {
         let replica = self.replica.as_mut().expect("just put there");
         (replica.base, replica.slots) = (Some(Arc::clone(view)), slots);
         (self.publish.growth, self.now) = (view.head().facts.growth, view.head().now);
+        let nodes = view.head().node_count as usize;
+        assert!(self.books.nodes.len() == nodes, "a replica has others than the {nodes} nodes of its view");
         count
     }
 
     /// Switches to `view`. The caller must renew the nodes that changed.
     pub(super) fn rebase(&mut self, view: &Arc<View>) {
+        assert!(view.head().shard == self.id, "a replica of {:?} is given another shard's view", self.id);
         self.follow_thetas(view);
         let replica = self.replica.as_mut().expect("a replica");
         replica.base = Some(Arc::clone(view));
@@ -173,7 +176,8 @@ impl Shard {
     fn drop_node(&mut self, slot: Slot) {
         let former = self.books.drop_image(slot);
         self.choose.node_left(&self.books, slot, &former);
-        self.replica.as_mut().expect("a replica").cold[slot as usize] = None;
+        let image = self.replica.as_mut().expect("a replica").cold[slot as usize].take();
+        assert!(image.is_some(), "node {} was made of no image", former.name);
     }
 
     /// Places `request` in this replica as its shard would: the same node and instances, by the same code.
@@ -187,12 +191,14 @@ impl Shard {
         let (Choice { slot, alternative, .. }, (gpus, units)) = self.take_unrecorded(request)?;
         let node = self.books.nodes.hot(slot).id;
         let shown = self.base().and_then(|view| view.hot(slot));
-        let version = shown.map_or(0, |image| image.version);
+        let version = shown.filter(|image| image.id == node).map(|image| image.version);
+        let version = version.expect("a plan is on a node that the view shows");
         Some(Planned { slot, node, version, gpus, units, alternative })
     }
 
     /// Takes what `request` asks according to its policy, without recording an allocation.
     pub(crate) fn take_unrecorded(&mut self, request: &PlacementRequest) -> Option<(Choice, Taken)> {
+        assert!(self.replica.is_some(), "only a replica takes what it does not record");
         let scope = self.choose.eligibility(&self.books, request);
         let choice = self.choose.choose(&self.books, request, scope)?;
         let taken = self.books.take(&request.demand, &choice);

@@ -41,6 +41,7 @@ impl Shard {
     /// Adds the records of one node to its partition.
     pub(super) fn export_node(&self, slot: Slot, partition: &mut PartitionState) {
         self.export_node_only(slot, partition);
+        let exported = partition.allocations.len() + self.books.nodes.hot(slot).allocations as usize;
         let node = self.books.nodes.hot(slot).id;
         for allocation in self.books.ledger.of_node(slot, &self.books.nodes) {
             let Allocation { id, demand, gpus, units, is_leased, .. } = allocation;
@@ -50,6 +51,7 @@ impl Shard {
                 partition.leases.push(self.books.lease_record(id));
             }
         }
+        assert!(partition.allocations.len() == exported, "node {node} counts others than it lists");
         self.export_bundles(slot, partition);
     }
 
@@ -57,6 +59,7 @@ impl Shard {
     pub(super) fn export_node_only(&self, slot: Slot, partition: &mut PartitionState) {
         let hot = self.books.nodes.hot(slot);
         let cold = self.books.nodes.cold(slot);
+        assert!(hot.partition == partition.id, "node {} is exported with another partition", hot.id);
         let registration = cold.registration.clone();
         let state = self.books.nodes.state(slot);
         let version = hot.version;
@@ -126,11 +129,14 @@ impl Shard {
             states.push((node.registration.id, node.state, node.version, node.unhealthy));
             self.add_node(node.registration);
         }
-        self.books.ledger.reserve(partitions.iter().map(|partition| partition.allocations.len()).sum());
+        assert!(self.books.nodes.len() == states.len(), "a node is restored twice or not at all");
+        let allocations = partitions.iter().map(|partition| partition.allocations.len()).sum();
+        self.books.ledger.reserve(allocations);
         for partition in &mut partitions {
             // Dropped at once, so that the memory is used again.
             self.adopt_allocations(std::mem::take(&mut partition.allocations));
         }
+        assert!(self.books.ledger.len() == allocations, "an allocation is restored twice or not at all");
         for (node, state, version, unhealthy) in states {
             let slot = self.books.nodes.slot(node).expect("just added");
             if !unhealthy.is_empty() {
@@ -168,6 +174,7 @@ impl Shard {
 
     /// Continues with the policy state of an earlier start.
     pub(crate) fn resume_policies(&mut self, policy: crate::index::PolicyState) {
+        assert!(self.replica.is_none(), "the policies of a replica are those of its planner");
         self.choose.set_policy_state(policy);
     }
 }

@@ -13,6 +13,8 @@ use crate::shard::command::Audit;
 impl Shard {
     /// Returns up to `limit` nodes after `after`, in order of registration.
     pub(super) fn list_nodes(&mut self, after: Ordinal, limit: u16) -> Vec<NodeView> {
+        let nodes = self.books.nodes.len();
+        assert!(self.books.by_ordinal.len() == nodes, "others are listed than the {nodes} nodes");
         let later = self.books.by_ordinal.range((Bound::Excluded(after), Bound::Unbounded));
         let page: Vec<Slot> = later.take(usize::from(limit)).map(|(_, &slot)| slot).collect();
         self.audit.work.nodes_looked_at += page.len() as u64;
@@ -39,6 +41,7 @@ impl Shard {
     pub(super) fn status(&mut self, audit: Option<Audit>) -> ShardStatus {
         let waiting = self.waiting_shapes();
         let totals = &self.books.sums.kept.all;
+        assert!(totals.nodes() == self.books.nodes.len() as u64, "the sums count other nodes than there are");
         ShardStatus {
             shard: self.id,
             nodes_ready: totals.nodes_in(NodeState::Ready),

@@ -33,7 +33,13 @@ impl Shard {
     /// Resets a node to the replica's view.
     pub(crate) fn renew(&mut self, slot: Slot) {
         let view = Arc::clone(self.base().expect("a replica that follows a view"));
-        self.apply_image(slot, &view.hot(slot).copied().unwrap_or_default(), view.cold(slot));
+        let image = view.hot(slot).copied().unwrap_or_default();
+        self.apply_image(slot, &image, view.cold(slot));
+        let shown = image.state.map(|_| image.id);
+        assert!(
+            !self.books.nodes.is_there(slot) || shown == self.node_at(slot),
+            "slot {slot} is of another node"
+        );
         self.forget_planned(slot);
     }
 
@@ -50,7 +56,10 @@ impl Shard {
             return self.find_tentatively(&request);
         }
         let scope = self.choose.eligibility(&self.books, request);
-        self.choose.find(&self.books, request, scope).map(|choice| choice.slot)
+        let slot = self.choose.find(&self.books, request, scope)?.slot;
+        assert!(self.is_ready(slot), "a node was found that takes no new work");
+        assert!(self.has_room(slot, &request.demand), "a node was found that does not fit");
+        Some(slot)
     }
 
     /// Takes `demand` on a node if the node is ready and fits. Uses `gpus` if these instances are given and free.
@@ -60,6 +69,7 @@ impl Shard {
         demand: &Demand,
         gpus: Option<GpuAssignment>,
     ) -> Option<Tentative> {
+        assert!(self.replica.is_some(), "only a replica takes what it does not record");
         if !self.is_ready(slot) || !self.has_room(slot, demand) {
             return None;
         }
@@ -91,6 +101,7 @@ impl Shard {
     }
 
     fn change_readiness(&mut self, slot: Slot, from: NodeState, to: NodeState) {
+        assert!(self.replica.is_some(), "only a replica shows nodes in other states");
         if self.books.nodes.room(slot).state == Some(from) {
             let dirty = self.books.show_state(slot, to);
             self.follow(dirty);

@@ -49,12 +49,14 @@ const TEXT_ERRORS: &[(&str, usize)] = &[
 ];
 
 /// Folders with the least number of assertions per hundred functions that change something. These numbers only grow.
-const ASSERTED: [(&str, usize); 5] = [
+const ASSERTED: [(&str, usize); 7] = [
+    ("core/src/shard/", 100),
     ("core/src/shard/books/", 100),
     ("core/src/shard/choose/", 100),
     ("core/src/shard/pending/", 100),
     ("core/src/shard/statements/", 100),
     ("core/src/books/", 100),
+    ("core/src/statement/", 100),
 ];
 
 /// Pages with the largest number of lines.
@@ -137,7 +139,8 @@ fn functions_that_change_the_books_assert_what_they_rely_on() {
         let sources = sources().into_iter().filter(|source| source.path.starts_with(folder));
         let counts = sources.map(|source| assertions(&source.text));
         let (functions, found) = counts.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
-        let percent = 100 * found / functions.max(1);
+        // A folder in which nothing changes needs none.
+        let percent = (100 * found).checked_div(functions).unwrap_or(100);
         if percent < least {
             faults.push(format!(
                 "{folder}: {found} assertions in {functions} functions that change something, {percent} %: {least} % \

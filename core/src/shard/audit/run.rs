@@ -67,6 +67,7 @@ impl Shard {
             return Outcome::Auditing(wanted);
         }
         let audit = self.audit.audits.last.clone();
+        assert!(audit.is_some(), "audit {wanted} is complete and has no result");
         Outcome::Status(Box::new(self.status(audit)))
     }
 
@@ -83,6 +84,7 @@ impl Shard {
         let mut totals = self.books.sums.kept.take_read();
         let before = self.audit.work;
         let slots = self.books.nodes.slots();
+        let first = run.next;
         while run.next < slots {
             let work = self.audit.work.since(before);
             if work.nodes_looked_at >= u64::from(self.audit.pages.audit_nodes)
@@ -96,6 +98,8 @@ impl Shard {
             }
             run.next += 1;
         }
+        assert!(run.next <= slots, "an audit is at {} of {slots} slots", run.next);
+        assert!(run.next > first || first == slots, "a page of an audit has no slot");
         self.books.sums.kept.put_read(run.next, totals);
         run.next == slots
     }
@@ -122,6 +126,8 @@ impl Shard {
         let totals = self.books.sums.kept.end_reading();
         let checked = self.books.sums.kept.all.check(&totals);
         checked.unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
+        let partitions = self.books.partitions.len();
+        assert!(run.partitions.len() <= partitions, "an audit read a partition of another shard");
         let hash_of = |&id: &PartitionId| {
             let hash = run.partitions.get(&id).copied().unwrap_or_default();
             (id, hash.finish(id))

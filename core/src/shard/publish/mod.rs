@@ -56,6 +56,7 @@ impl Shard {
         if let Some(views) = &self.publish.views {
             return views.reader.clone();
         }
+        assert!(self.replica.is_none(), "a replica makes no views");
         self.books.note_changes();
         let (log, source, progress) = view_log(VIEW_LOG);
         let reader = ViewReader::new(source, progress);
@@ -101,6 +102,8 @@ impl Shard {
         let mut views = self.publish.views.take()?;
         let published = if self.has_unpublished(&views) { self.publish_to(&mut views) } else { None };
         self.publish.views = Some(views);
+        let is_last = published.is_none_or(|sequence| sequence + 1 == self.visible_from());
+        assert!(is_last, "a view has another sequence than it was handed over with");
         published
     }
 
@@ -120,6 +123,7 @@ impl Shard {
         let places = views.places.max(2 * changed.saturating_sub(views.left));
         self.add_images(views, &mut images, places);
         views.left = self.changed_places();
+        assert!(views.left <= changed, "something changed while images were made");
         if views.left > 0 {
             views.begun = Some(images);
             views.log.fall_behind();
@@ -127,8 +131,11 @@ impl Shard {
         }
         let sequence = views.log.sequence() + 1;
         self.books.bundles.ends.tell(sequence, &mut images.ended);
+        assert!(!self.books.bundles.ends.is_untold(), "a bundle ended, and the view does not tell it");
         self.books.leases.expired.tell(&mut images.expired);
         let head = self.view_head(sequence);
+        let is_first = views.growth == u64::MAX;
+        assert!(is_first || views.growth <= head.facts.growth, "the growth of a shard went back");
         views.growth = head.facts.growth;
         images.head = Some(head);
         // The first one has everything, and is emptied at once.
@@ -235,6 +242,8 @@ impl Shard {
         let kept = &mut registrations[slot as usize];
         let image = self.cold_image(slot, kept.as_ref().filter(|_| changes & IDENTITY == 0));
         *kept = image.as_ref().map(|image| Arc::clone(&image.registration));
+        let is_own = kept.as_ref().is_none_or(|kept| kept.id == self.books.nodes.hot(slot).id);
+        assert!(is_own, "slot {slot} is shown with the registration of another node");
         image
     }
 

@@ -9,7 +9,7 @@ use super::{PartitionState, StoreState};
 use crate::broken::{Broken, broken};
 use crate::hash::stable_hash;
 use crate::ids::{AllocationId, NodeId, Ordinal};
-use crate::limits::GPU_INSTANCES_MAX;
+use crate::limits::{CLAIMS_PER_NODE_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
 use crate::node::NodeRegistration;
 
@@ -116,6 +116,12 @@ impl StoreState {
                 return Err(broken!("allocation {id} is on node {node}, which is not recorded"));
             }
         }
+        let granted = partition.allocations.iter().map(|one| (one.id, &one.demand, one.gpus));
+        let claimed = partition.claims.iter().map(|claim| (claim.id, &claim.demand, claim.gpus));
+        let mut all = granted.chain(claimed);
+        if let Some((id, ..)) = all.find(|(_, demand, gpus)| gpus.units() != demand.gpu.units()) {
+            return Err(broken!("allocation {id} has other GPUs than it asks"));
+        }
         // Ids that differ in their tenant alone would name one record.
         let place = |id: AllocationId| (id.incarnation, id.partition, id.sequence);
         if !partition.allocations.windows(2).all(|pair| place(pair[0].id) < place(pair[1].id)) {
@@ -136,6 +142,19 @@ fn check_rest(partition: &PartitionState) -> Result<(), Broken> {
     if let Some(claim) = partition.claims.iter().find(|claim| is_live(claim.id)) {
         return Err(broken!("allocation {} is granted, and it is a claim", claim.id));
     }
+    let mut claims = FixedMap::default();
+    let mut claimed: FixedMap<NodeId, usize> = FixedMap::default();
+    for claim in &partition.claims {
+        let of_node = claimed.entry(claim.node).or_default();
+        *of_node += 1;
+        if claims.insert(claim.id, ()).is_some() || *of_node > CLAIMS_PER_NODE_MAX {
+            return Err(broken!(
+                "allocation {} is claimed twice, or node {} too often",
+                claim.id,
+                claim.node
+            ));
+        }
+    }
     if let Some(releasing) = partition.releasing.iter().find(|one| !is_live(one.allocation)) {
         return Err(broken!("allocation {} is being released, and it is not live", releasing.allocation));
     }
@@ -151,6 +170,10 @@ fn check_rest(partition: &PartitionState) -> Result<(), Broken> {
     }
     if let Some(one) = partition.inside.iter().find(|one| one.id.tenant != one.bundle.tenant) {
         return Err(broken!("allocation {} is inside {}, of another tenant", one.id, one.bundle));
+    }
+    let mut inside = FixedMap::default();
+    if let Some(one) = partition.inside.iter().find(|one| inside.insert(one.id, ()).is_some()) {
+        return Err(broken!("allocation {} is inside bundles twice", one.id));
     }
     match partition.inside.iter().find(|one| !bundles.contains_key(&one.bundle)) {
         Some(one) => Err(broken!("allocation {} is inside {}, which is no bundle", one.id, one.bundle)),
@@ -229,7 +252,15 @@ mod tests {
     fn each_contradiction_is_found() {
         assert_eq!(state().check(), Ok(()));
         type Plant = fn(&mut StoreState);
-        let cases: [(Plant, &str); 16] = [
+        let claimed_again = |s: &mut StoreState| {
+            let claim = s.partitions[1].claims[0].clone();
+            s.partitions[1].claims.push(claim);
+        };
+        let inside_again = |s: &mut StoreState| {
+            let inside = s.partitions[1].inside[0].clone();
+            s.partitions[1].inside.push(inside);
+        };
+        let cases: [(Plant, &str); 19] = [
             (|s| s.partitions.swap(0, 1), "is at the place"),
             (|s| s.partitions[1].nodes[0].registration.partition = PartitionId(0), "is in partition"),
             (|s| s.registrar.next_node = 4, "never issued"),
@@ -246,6 +277,9 @@ mod tests {
             (|s| s.partitions[1].releasing[0].allocation = id(8), "not live"),
             (|s| s.partitions[1].bundles[0].allocation = id(8), "it is none"),
             (|s| s.partitions[1].inside[0].bundle = id(2), "no bundle"),
+            (|s| s.partitions[1].allocations[0].gpus = GpuAssignment { mask: 1, part: 5 }, "other GPUs"),
+            (claimed_again, "is claimed twice"),
+            (inside_again, "inside bundles twice"),
         ];
         for (plant, says) in cases {
             let mut state = state();

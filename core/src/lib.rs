@@ -36,6 +36,7 @@ pub mod books;
 pub mod broken;
 pub mod engine;
 pub mod executor;
+pub mod fairness;
 pub mod fragmentation;
 pub mod group;
 pub mod hash;

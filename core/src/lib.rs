@@ -34,6 +34,7 @@
 
 pub mod books;
 pub mod broken;
+pub mod cycle;
 pub mod engine;
 pub mod executor;
 pub mod fairness;
@@ -42,6 +43,7 @@ pub mod group;
 pub mod hash;
 pub mod ids;
 pub mod index;
+pub mod jobs;
 pub mod journal;
 pub mod limits;
 pub mod link;

@@ -220,6 +220,14 @@ pub const RULE_NODES_NAMED_MAX: usize = 4096;
 
 /// The maximum number of bundles of one placement group.
 pub const GROUP_BUNDLES_MAX: usize = 1024;
+
+/// The largest number of tasks of a job.
+pub const JOB_TASKS_MAX: u32 = 100_000;
+
+/// The priority from which on tasks serve the cluster itself and are never evicted (Kubernetes:
+/// `system-cluster-critical`).
+pub const SYSTEM_PRIORITY: i32 = 2_000_000_000;
+
 /// The number of ended bundles that a view tells planners, the newest of its shard. A planner that misses more
 /// compares its bundles with the view. Takes at most 64 bytes per bundle in the shard, and as much in a view.
 pub const BUNDLES_ENDED_KEPT: u64 = 4096;

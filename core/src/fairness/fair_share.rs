@@ -3,6 +3,7 @@
 
 use std::cmp::{Ordering, Reverse};
 
+use super::share::dominant_kind;
 use super::{Amounts, Dim, Share};
 use crate::time::Time;
 
@@ -82,12 +83,35 @@ pub struct Schedulable<'a> {
 }
 
 impl Schedulable<'_> {
-    /// Returns how much of its least share it uses, if it is below that share and asks for more.
+    /// Returns how much of its least share it uses, if it is below that share and asks for more. A least share counts
+    /// only as far as it is asked for.
     fn need(&self, dim: Dim) -> Option<Share> {
         let least = self.min_share.get(dim).min(self.demand.get(dim));
         let usage = self.usage.get(dim);
-        (usage < least).then(|| Share::of(usage, self.min_share.get(dim)))
+        (usage < least).then(|| Share::of(usage, least))
     }
+
+    /// Returns the same over all kinds: that of its dominant kind, or the smallest one if it has enough of that.
+    fn need_of_any(&self, total: &Amounts) -> Option<Share> {
+        let of_dominant = dominant_kind(self.usage, total).and_then(|dim| self.need(dim));
+        of_dominant.or_else(|| self.min_share.iter().filter_map(|(dim, _)| self.need(dim)).min())
+    }
+
+    /// Returns its shares of all kinds, the largest first.
+    fn shares(&self, total: &Amounts) -> Vec<Share> {
+        let shares = self.usage.iter().filter(|&(dim, _)| total.get(dim) > 0);
+        let mut shares: Vec<Share> = shares.map(|(dim, used)| Share::of(used, total.get(dim))).collect();
+        shares.sort_unstable_by(|a, b| b.cmp(a));
+        shares
+    }
+}
+
+/// Compares the largest shares for their weights, then the next ones.
+fn compare_shares(mine: &[Share], weight: u32, theirs: &[Share], others: u32) -> Ordering {
+    let kinds = mine.len().max(theirs.len());
+    let of = |shares: &[Share], at: usize| shares.get(at).copied().unwrap_or(Share::ZERO);
+    let orders = (0..kinds).map(|at| of(mine, at).cmp_weighted(weight, &of(theirs, at), others));
+    orders.into_iter().find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
 }
 
 /// Compares by fair share: who is first gets resources first.
@@ -98,7 +122,7 @@ impl Schedulable<'_> {
 /// 4. Then who was submitted first, then the name.
 ///
 /// Usage is compared by one kind if `dim` names it, as YARN's policy `fair` does by memory. Otherwise it is
-/// compared by the dominant share in `total`, as its policy `drf` does.
+/// compared by the dominant share in `total`, then by the next largest shares, as its policy `drf` does.
 #[must_use]
 pub fn by_fair_share(
     a: &Schedulable<'_>,
@@ -112,21 +136,21 @@ pub fn by_fair_share(
     };
     let need = |of: &Schedulable<'_>| match dim {
         Some(dim) => of.need(dim),
-        None => of.min_share.iter().filter_map(|(dim, _)| of.need(dim)).max(),
+        None => of.need_of_any(total),
     };
     let usage = |of: &Schedulable<'_>| match dim {
-        Some(dim) => Share::of(of.usage.get(dim), total.get(dim).max(1)),
-        None => super::dominant_share(of.usage, total),
+        Some(dim) => vec![Share::of(of.usage.get(dim), total.get(dim).max(1))],
+        None => of.shares(total),
     };
     let by_need = match (need(a), need(b)) {
         (Some(mine), Some(theirs)) => mine.cmp(&theirs),
         (mine, theirs) => Reverse(mine.is_some()).cmp(&Reverse(theirs.is_some())),
     };
     let by_weight = || match (a.weight, b.weight) {
-        (0, 0) => usage(a).cmp(&usage(b)),
+        (0, 0) => compare_shares(&usage(a), 1, &usage(b), 1),
         (0, _) => Ordering::Greater,
         (_, 0) => Ordering::Less,
-        (mine, theirs) => usage(a).cmp_weighted(mine, &usage(b), theirs),
+        (mine, theirs) => compare_shares(&usage(a), mine, &usage(b), theirs),
     };
     Reverse(asks(a))
         .cmp(&Reverse(asks(b)))

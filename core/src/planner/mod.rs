@@ -69,7 +69,7 @@ use in_flight::StatementInFlight;
 use life::{ByPriority, State};
 use queue::{JobQueue, PortClient};
 use recall::Verdicts;
-use replica::Replica;
+pub(crate) use replica::{ClaimKey, Replica};
 use ticket::Ticket;
 use watch::WatchStep;
 

@@ -20,7 +20,7 @@ use crate::time::Time;
 use crate::view::{BundleEnded, ColdImage, HotImage, View, ViewReader};
 
 /// The key of a claim on a replica.
-pub(super) type ClaimKey = u64;
+pub(crate) type ClaimKey = u64;
 
 /// Capacity that is taken on a node and not shown by the node's view.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct Claim {
 }
 
 /// The replica of one shard.
-pub(super) struct Replica {
+pub(crate) struct Replica {
     shard: Shard,
     reader: ViewReader,
     /// The view that the replica equals. `None` before the first update.
@@ -62,7 +62,7 @@ pub(super) struct Replica {
 
 impl Replica {
     /// Creates an empty replica. The first [`sync`](Self::sync) fills it.
-    pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
+    pub(crate) fn new(shard: Shard, reader: ViewReader) -> Self {
         let claims = FixedMap::default();
         let hidden = Vec::new();
         let emptied = BTreeMap::new();
@@ -87,7 +87,7 @@ impl Replica {
     }
 
     /// Brings the replica up to the newest view. Returns whether anything changed.
-    pub(super) fn sync(&mut self) -> bool {
+    pub(crate) fn sync(&mut self) -> bool {
         let newest = self.reader.read_until(self.reader.due());
         let Some(before) = self.view.replace(Arc::clone(&newest)) else {
             self.shard.follow_view(&newest);
@@ -128,7 +128,7 @@ impl Replica {
     }
 
     /// Returns the sequence of the view that the replica equals.
-    pub(super) fn sequence(&self) -> u64 {
+    pub(crate) fn sequence(&self) -> u64 {
         self.view.as_ref().map_or(0, |view| view.version().sequence)
     }
 
@@ -167,7 +167,7 @@ impl Replica {
     }
 
     /// Returns the number of changes that may affect what could be placed if nothing ran.
-    pub(super) fn shape(&self) -> u64 {
+    pub(crate) fn shape(&self) -> u64 {
         self.shape
     }
 
@@ -233,22 +233,22 @@ impl Replica {
         Some(self.view.as_ref()?.hot(slot)?.version)
     }
 
-    pub(super) fn shard(&self) -> &Shard {
+    pub(crate) fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    pub(super) fn shard_mut(&mut self) -> &mut Shard {
+    pub(crate) fn shard_mut(&mut self) -> &mut Shard {
         &mut self.shard
     }
 
     /// Takes the node that the policy of `request` chooses.
-    pub(super) fn take(&mut self, request: &PlacementRequest) -> Option<(Tentative, ClaimKey)> {
+    pub(crate) fn take(&mut self, request: &PlacementRequest) -> Option<(Tentative, ClaimKey)> {
         let tentative = self.shard.take_tentatively(request)?;
         Some((tentative, self.enter(&tentative, &request.demand)))
     }
 
     /// Takes `demand` on one node if it fits.
-    pub(super) fn take_on(&mut self, slot: Slot, demand: &Demand) -> Option<(Tentative, ClaimKey)> {
+    pub(crate) fn take_on(&mut self, slot: Slot, demand: &Demand) -> Option<(Tentative, ClaimKey)> {
         let tentative = self.shard.take_on(slot, demand, None)?;
         Some((tentative, self.enter(&tentative, demand)))
     }
@@ -274,7 +274,7 @@ impl Replica {
     }
 
     /// Gives up what was taken on a node.
-    pub(super) fn give_up(&mut self, slot: Slot, keys: &[ClaimKey]) {
+    pub(crate) fn give_up(&mut self, slot: Slot, keys: &[ClaimKey]) {
         let Some(claims) = self.claims.get_mut(&slot) else { return };
         let before = claims.len();
         claims.retain(|claim| !keys.contains(&claim.key));
@@ -285,7 +285,7 @@ impl Replica {
 
     /// Records that a claim is granted. The shard's views from `sequence` on show it, and may already have told
     /// that it ended.
-    pub(super) fn granted(&mut self, slot: Slot, key: ClaimKey, sequence: u64) {
+    pub(crate) fn granted(&mut self, slot: Slot, key: ClaimKey, sequence: u64) {
         if let (Some(view), Some(next)) = (&self.view, &mut self.next_end) {
             *next = view.first_end_since(sequence).min(*next);
         }
@@ -337,13 +337,53 @@ impl Replica {
         1 + ended as u64
     }
 
+    /// Shows a node as it will be once what is releasing there, and what is in `ended`, has ended and its claims have
+    /// their capacity. It stays so until [`show_present`](Self::show_present). Capacity that is withheld for a claim
+    /// already counts twice, so a little less may be shown than there will be. Returns false if the node is reserved
+    /// for an owner. It is as it was then.
+    pub(crate) fn show_future(&mut self, slot: Slot, ended: &BTreeSet<AllocationId>) -> bool {
+        if self.reserved_for(slot).is_some() {
+            return false;
+        }
+        self.emptied.remove(&slot);
+        self.shard.renew(slot);
+        let view = Arc::clone(self.view.as_ref().expect("a replica that was brought up to date"));
+        let pending = view.cold(slot).and_then(|cold| cold.pending.as_deref());
+        let releasing = |id: AllocationId| {
+            pending.is_some_and(|pending| pending.releasing.binary_search_by_key(&id, |&(id, _)| id).is_ok())
+        };
+        let kept: BTreeSet<AllocationId> = view
+            .allocations(slot)
+            .map(|allocation| allocation.id)
+            .filter(|id| !ended.contains(id) && !releasing(*id))
+            .collect();
+        let (mut hot, mut cold, _) = self.shard.empty_tentatively(slot, &kept);
+        for claim in pending.into_iter().flat_map(|pending| &pending.claims) {
+            // A claim that does not fit already has a part of its capacity: it takes what it can.
+            if self.shard.take_on(slot, &claim.demand, Some(claim.gpus)).is_some() {
+                hot = self.shard.hot_image(slot);
+                cold = self.shard.cold_image(slot, Some(&cold.registration)).expect("a registered node");
+            }
+        }
+        self.emptied.insert(slot, (hot, Arc::new(cold)));
+        self.renew(slot);
+        true
+    }
+
+    /// Shows a node as its view has it again, less what was taken.
+    pub(crate) fn show_present(&mut self, slot: Slot) {
+        if self.emptied.remove(&slot).is_some() {
+            self.renew(slot);
+        }
+    }
+
     /// Makes all emptied nodes what their view says again.
-    pub(super) fn refill(&mut self) {
+    pub(crate) fn refill(&mut self) {
         std::mem::take(&mut self.emptied).into_keys().for_each(|slot| self.renew(slot));
     }
 
     /// Hides a node from every search until `unhide_from` shows it again.
-    pub(super) fn hide(&mut self, slot: Slot) {
+    pub(crate) fn hide(&mut self, slot: Slot) {
         if !self.hidden.contains(&slot) {
             self.shard.hide(slot);
             self.hidden.push(slot);
@@ -351,7 +391,7 @@ impl Replica {
     }
 
     /// Shows the hidden nodes again, from the `from`-th on.
-    pub(super) fn unhide_from(&mut self, from: usize) {
+    pub(crate) fn unhide_from(&mut self, from: usize) {
         for slot in self.hidden.split_off(from) {
             // A node that is not ready stays out of searches.
             if self.state(slot) == Some(NodeState::Ready) {
@@ -361,7 +401,7 @@ impl Replica {
     }
 
     /// Shows one hidden node again.
-    pub(super) fn show(&mut self, slot: Slot) {
+    pub(crate) fn show(&mut self, slot: Slot) {
         let Some(at) = self.hidden.iter().position(|&hidden| hidden == slot) else { return };
         self.hidden.remove(at);
         if self.state(slot) == Some(NodeState::Ready) {
@@ -391,206 +431,4 @@ fn same_shape(newest: &View, before: &View, slot: Slot) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::test_bed::{Bed, cores, node_of};
-    use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, StatementId, TenantId};
-    use crate::limits::BUNDLES_ENDED_KEPT;
-    use crate::node::LifeEvent;
-    use crate::resource::Amount;
-    use crate::shard::{Command, Outcome};
-    use crate::statement::{Allocate, CommitMode, ConflictDetection, Evict, Granted, Operation, Part};
-    use crate::view::EndCause;
-
-    /// Places bundle 0 of group 1 on a node. Returns its allocation and the first view that shows it.
-    fn place_bundle(bed: &mut Bed, node: NodeId) -> (AllocationId, u64) {
-        let bundle = Some(BundleId {
-            group: GroupId { incarnation: Incarnation(1), number: 1, tenant: TenantId::OPERATOR },
-            index: 0,
-        });
-        let demand = cores(1).demand;
-        let allocate = Allocate {
-            node,
-            expected: None,
-            demand,
-            gpus: None,
-            owner: None,
-            bundle,
-            tenant: TenantId::OPERATOR,
-        };
-        let Outcome::Applied(Ok(applied)) = bed.step(0, apply(Operation::Allocate(allocate))) else {
-            panic!("a statement is applied")
-        };
-        match &applied.granted[..] {
-            [(0, Granted::Allocated(placement))] => (placement.allocation, applied.visible_from),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn apply(operation: Operation) -> Command {
-        let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: 1 };
-        let operations = vec![(0, operation)];
-        let conflict_detection = ConflictDetection::Fine;
-        let mode = CommitMode::AllOrNothing;
-        Command::Apply(Box::new(Part { statement, operations, conflict_detection, mode }))
-    }
-
-    /// Returns the ended bundles that the copy tells. `None` if it must be compared with the view.
-    fn told(bed: &mut Bed) -> Option<Vec<(AllocationId, EndCause)>> {
-        bed.sync();
-        let ended = bed.replicas.copies[0].take_ended()?;
-        Some(ended.iter().map(|end| (end.allocation, end.cause)).collect())
-    }
-
-    #[test]
-    fn each_bundle_that_ends_is_told_once_with_its_cause() {
-        let mut bed = Bed::new(1);
-        let node = bed.add(0, node_of(4, &[]), true);
-        bed.step(0, Command::Life(node, LifeEvent::Beat));
-        assert_eq!(told(&mut bed), None, "the first view is compared");
-        let (released, _) = place_bundle(&mut bed, node);
-        assert_eq!(told(&mut bed), Some(Vec::new()));
-        bed.step(0, Command::Release(released));
-        assert_eq!(told(&mut bed), Some(vec![(released, EndCause::Released)]));
-        let (evicted, _) = place_bundle(&mut bed, node);
-        let evict = Evict { allocation: evicted, expected: None, grace_ns: 0 };
-        bed.step(0, apply(Operation::Evict(evict)));
-        let (lost, _) = place_bundle(&mut bed, node);
-        bed.step(0, Command::Life(node, LifeEvent::Drain));
-        bed.step(0, Command::Life(node, LifeEvent::Lose));
-        // Views in between are skipped, their events are not.
-        assert_eq!(told(&mut bed), Some(vec![(evicted, EndCause::Evicted), (lost, EndCause::NodeLost)]));
-        bed.step(0, Command::RemoveNode { node, force: true });
-        assert_eq!(told(&mut bed), Some(vec![(lost, EndCause::NodeRemoved)]));
-        assert_eq!(told(&mut bed), Some(Vec::new()));
-    }
-
-    #[test]
-    fn an_end_that_is_told_before_the_answer_with_the_grant_is_told_again_after_it() {
-        let mut bed = Bed::new(1);
-        let node = bed.add(0, node_of(4, &[]), false);
-        told(&mut bed);
-        let slot = bed.replicas.copies[0].shard().slot_of(node).expect("it is there");
-        let (earlier, _) = place_bundle(&mut bed, node);
-        bed.step(0, Command::Release(earlier));
-        told(&mut bed);
-        let (allocation, visible_from) = place_bundle(&mut bed, node);
-        told(&mut bed);
-        bed.step(0, Command::Release(allocation));
-        let ended = Some(vec![(allocation, EndCause::Released)]);
-        assert_eq!(told(&mut bed), ended);
-        // The key is of no claim: what was taken on a node that is gone is given up.
-        bed.replicas.copies[0].granted(slot, 77, visible_from);
-        assert!(bed.replicas.copies[0].has_ended());
-        assert_eq!(told(&mut bed), ended);
-        bed.replicas.copies[0].granted(slot, 77, visible_from + 2);
-        assert_eq!(told(&mut bed), Some(Vec::new()), "it ended before that view");
-    }
-
-    #[test]
-    fn a_copy_that_fell_behind_the_ring_is_compared_once() {
-        let mut bed = Bed::new(1);
-        let node = bed.add(0, node_of(4, &[]), false);
-        told(&mut bed);
-        let slot = bed.replicas.copies[0].shard().slot_of(node).expect("it is there");
-        for ends in [BUNDLES_ENDED_KEPT, BUNDLES_ENDED_KEPT + 1] {
-            let (first, visible_from) = place_bundle(&mut bed, node);
-            bed.step(0, Command::Release(first));
-            for _ in 1..ends {
-                let (allocation, _) = place_bundle(&mut bed, node);
-                bed.step(0, Command::Release(allocation));
-            }
-            let told_all = told(&mut bed).map(|told| (told.len() as u64, told[0].0));
-            assert_eq!(told_all, (ends == BUNDLES_ENDED_KEPT).then_some((ends, first)));
-            assert_eq!(told(&mut bed), Some(Vec::new()));
-            // A grant of that time may have ended with an event that the ring has lost.
-            bed.replicas.copies[0].granted(slot, 77, visible_from);
-            assert_eq!(told(&mut bed).is_none(), ends > BUNDLES_ENDED_KEPT);
-        }
-    }
-
-    #[test]
-    fn what_is_granted_stays_taken_until_the_view_that_shows_it_and_no_longer() {
-        let mut bed = Bed::new(1);
-        let node = bed.add(0, node_of(8, &[]), false);
-        bed.sync();
-        let copy = &mut bed.replicas.copies[0];
-        let slot = copy.shard().slot_of(node).expect("it is there");
-        let (_, key) = copy.take_on(slot, &cores(2).demand).expect("it is free");
-        copy.granted(slot, key, copy.sequence() + 2);
-        // The next view shows a placement of others there. The one after it shows the grant.
-        for (cpu, left) in [(1, 8 - 1 - 2), (2, 8 - 1 - 2), (3, 8 - 1 - 2 - 3)] {
-            bed.step(0, Command::Place(cores(cpu)));
-            bed.sync();
-            let [free, ..] = bed.replicas.copies[0].shard().free_on(slot);
-            assert_eq!(free, Amount::whole(left).units(), "after {cpu} cores were placed");
-        }
-    }
-
-    #[test]
-    fn it_is_uncertain_while_a_node_with_a_claim_has_changed_and_the_claim_is_not_answered() {
-        let mut bed = Bed::new(1);
-        let node = bed.add(0, node_of(8, &[]), false);
-        let other = bed.add(0, node_of(2, &[]), false);
-        bed.sync();
-        let slot = bed.replicas.copies[0].shard().slot_of(node).expect("it is there");
-        let small = bed.replicas.copies[0].shard().slot_of(other).expect("it is there");
-        let (_, key) = bed.replicas.copies[0].take_on(slot, &cores(2).demand).expect("it is free");
-        assert!(!bed.replicas.copies[0].is_uncertain());
-        // Two cores go on the smaller node, which has no claim.
-        bed.step(0, Command::Place(cores(2)));
-        bed.sync();
-        assert!(!bed.replicas.copies[0].is_uncertain(), "another node changed");
-        bed.step(0, Command::Place(cores(3)));
-        bed.sync();
-        let copy = &mut bed.replicas.copies[0];
-        assert!(copy.is_uncertain(), "what was placed there may be what is claimed");
-        copy.give_up(small, &[key]);
-        copy.give_up(slot, &[key + 1]);
-        assert!(copy.is_uncertain(), "neither node nor key are those of the claim");
-        copy.granted(slot, key, copy.sequence());
-        assert!(!copy.is_uncertain());
-        let [free, ..] = copy.shard().free_on(slot);
-        assert_eq!(free, Amount::whole(3).units());
-        // The next update looks at the node, although no newer view is there.
-        bed.sync();
-        let copy = &bed.replicas.copies[0];
-        let [free, ..] = copy.shard().free_on(slot);
-        assert_eq!(free, Amount::whole(5).units(), "the view shows the grant already");
-    }
-
-    #[test]
-    fn hidden_nodes_are_found_by_no_search_until_they_are_shown() {
-        let mut bed = Bed::new(1);
-        let nodes = [1, 2, 3].map(|_| bed.add(0, node_of(4, &[]), false));
-        let idle = bed.add(0, node_of(4, &[]), true);
-        bed.sync();
-        let slots = nodes.map(|node| bed.replicas.copies[0].shard().slot_of(node).expect("it is there"));
-        let waits = bed.replicas.copies[0].shard().slot_of(idle).expect("it is there");
-        let found = |bed: &mut Bed| {
-            let copy = &mut bed.replicas.copies[0];
-            let hidden = copy.hidden_count();
-            while let Some(slot) = copy.shard_mut().find_tentatively(&cores(3)) {
-                copy.hide(slot);
-            }
-            let count = copy.hidden_count() - hidden;
-            copy.unhide_from(hidden);
-            count
-        };
-        assert_eq!(found(&mut bed), 3, "a node that takes no work is found by none");
-        let copy = &mut bed.replicas.copies[0];
-        let (_, key) = copy.take_on(slots[0], &cores(1).demand).expect("it is free");
-        for slot in [slots[0], slots[0], waits, slots[1]] {
-            copy.hide(slot);
-        }
-        assert_eq!(copy.hidden_count(), 3, "each is hidden once");
-        assert_eq!(found(&mut bed), 1);
-        let copy = &mut bed.replicas.copies[0];
-        copy.give_up(slots[0], &[key]);
-        assert_eq!(found(&mut bed), 1, "a node that is rebuilt stays hidden");
-        bed.replicas.copies[0].unhide_from(1);
-        assert_eq!((bed.replicas.copies[0].hidden_count(), found(&mut bed)), (1, 2));
-        bed.replicas.copies[0].show(slots[0]);
-        bed.replicas.copies[0].show(slots[0]);
-        assert_eq!((bed.replicas.copies[0].hidden_count(), found(&mut bed)), (0, 3));
-    }
-}
+mod tests;

@@ -202,6 +202,12 @@ impl Shard {
         })
     }
 
+    /// Returns the specs of all ready nodes.
+    pub(crate) fn ready_specs(&self) -> impl Iterator<Item = &NodeSpec> {
+        let ready = self.books.nodes.iter().filter(|&(slot, ..)| self.is_ready(slot));
+        ready.map(|(_, _, cold)| &cold.registration.spec)
+    }
+
     /// Visits the nodes in `slots`, in any state. The bits passed to `visit` say which requests the node could
     /// hold, one at a time, if it were empty and its labels, taints and name allow it. Returns whether more
     /// slots follow.

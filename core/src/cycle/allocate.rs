@@ -1,0 +1,124 @@
+//! Places pending tasks on capacity that is free, or claims capacity that is being released.
+
+use std::collections::BTreeMap;
+
+use super::heap::Heap;
+use super::trial::Cycle;
+use super::turns::Turns;
+use crate::jobs::{JobId, JobPhase, QueueId, TaskClass, TaskId};
+
+/// The jobs of each queue, the first one on top.
+type JobHeaps = BTreeMap<QueueId, Heap<JobId>>;
+
+/// The pending tasks of each job, in order, the next one last.
+type TaskLists = BTreeMap<JobId, Vec<TaskId>>;
+
+/// The classes of which no task fits until something changes.
+#[derive(Default)]
+pub(super) struct Misfits(Vec<*const TaskClass>);
+
+impl Misfits {
+    pub(super) fn has(&self, class: &TaskClass) -> bool {
+        self.0.contains(&std::ptr::from_ref(class))
+    }
+
+    pub(super) fn note(&mut self, class: &TaskClass) {
+        self.0.push(class);
+    }
+
+    /// Forgets all that was noted after there were `count`.
+    fn forget(&mut self, count: usize) {
+        self.0.truncate(count);
+    }
+}
+
+impl Cycle<'_> {
+    /// Places the pending tasks of all admitted jobs.
+    ///
+    /// Queues take turns, the first by order each time, and so do the jobs of a queue. A job is tried until it has what
+    /// it needs. It then waits for its next turn with the rest of its tasks, so that one job does not take everything.
+    pub(super) fn allocate_all(&mut self) {
+        let mut jobs = self.waiting_jobs();
+        let mut turns = Turns::new(self, jobs.keys().copied());
+        let mut tasks = TaskLists::new();
+        // What did not fit does not fit later in the same action, because capacity is only taken here. Only a job that is
+        // undone gives back what it took, so what did not fit because of it may fit then.
+        let mut misfits = Misfits::default();
+        while let Some(queue) = turns.next(self) {
+            let heap = jobs.get_mut(&queue).expect("a queue with jobs");
+            let first =
+                if self.is_overused(queue) { None } else { heap.pop(|&a, &b| self.compare_jobs(a, b)) };
+            if let Some(job) = first
+                && self.allocate_job(job, &mut tasks, &mut misfits)
+            {
+                heap.push(job, |&a, &b| self.compare_jobs(a, b));
+            }
+            turns.put_back(self, queue, first.is_some());
+        }
+    }
+
+    /// Returns the admitted, valid jobs with pending tasks, by queue.
+    fn waiting_jobs(&self) -> JobHeaps {
+        let mut heaps = JobHeaps::new();
+        for (id, queue) in self.jobs.queues() {
+            let mut heap = Heap::new();
+            for job in queue.waiting() {
+                let is_admitted = self.jobs.job(job).phase() != JobPhase::Pending;
+                if is_admitted && self.tiers().is_valid(self.facts(), job) {
+                    heap.push(job, |&a, &b| self.compare_jobs(a, b));
+                }
+            }
+            if !heap.is_empty() {
+                heaps.insert(id, heap);
+            }
+        }
+        heaps
+    }
+
+    /// Places tasks of a job until it has what it needs. Returns whether it has more tasks to place in a later turn.
+    fn allocate_job(&mut self, job: JobId, tasks: &mut TaskLists, misfits: &mut Misfits) -> bool {
+        let left = tasks.entry(job).or_insert_with(|| {
+            let mut pending = self.pending_tasks(job, false);
+            pending.reverse();
+            pending
+        });
+        let savepoint = self.savepoint();
+        let known_misfits = misfits.0.len();
+        let mut has_more = false;
+        while let Some(task) = left.pop() {
+            if !self.place(task, misfits) {
+                continue;
+            }
+            if self.tiers().is_ready(self.facts(), job) {
+                has_more = !left.is_empty();
+                break;
+            }
+        }
+        let has_enough =
+            self.tiers().is_ready(self.facts(), job) || self.tiers().is_pipelined(self.facts(), job);
+        if !self.keep_if(has_enough, savepoint) {
+            misfits.forget(known_misfits);
+        }
+        has_more
+    }
+
+    /// Gives a task a node, or a claim. Returns whether it has one.
+    pub(super) fn place(&mut self, task: TaskId, misfits: &mut Misfits) -> bool {
+        let class = std::sync::Arc::clone(&self.jobs.task(task).class);
+        let queue = self.queue_of(task.job);
+        if !self.tiers().is_allocatable(self.facts(), queue, &class) {
+            return false;
+        }
+        if misfits.has(&class) {
+            return false;
+        }
+        let is_capped = self.cap_in_the_way(queue, &class, true).is_some();
+        if !is_capped && self.allocate(task) || self.pipeline(task) {
+            return true;
+        }
+        if !is_capped {
+            misfits.note(&class);
+        }
+        false
+    }
+}

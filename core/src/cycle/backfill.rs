@@ -1,0 +1,29 @@
+//! Places tasks that ask for nothing.
+
+use super::trial::Cycle;
+use crate::jobs::{JobId, JobPhase, QueueId};
+
+impl Cycle<'_> {
+    /// Places the pending tasks that ask for nothing, each by itself. They need no turn: they take nothing from anyone.
+    pub(super) fn backfill(&mut self) {
+        let queues: Vec<QueueId> = self.jobs.queues().map(|(id, _)| id).collect();
+        for queue in queues {
+            let mut jobs: Vec<JobId> = self.jobs.queue(queue).waiting().collect();
+            jobs.retain(|&job| {
+                let of = self.jobs.job(job);
+                of.phase() != JobPhase::Pending && of.pending_best_effort() > 0
+            });
+            jobs.sort_by(|&a, &b| self.compare_jobs(a, b));
+            for job in jobs {
+                if !self.tiers().is_valid(self.facts(), job) {
+                    continue;
+                }
+                for task in self.pending_tasks(job, true) {
+                    let savepoint = self.savepoint();
+                    let is_placed = self.allocate(task);
+                    self.keep_if(is_placed, savepoint);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What a cycle does: its actions, and the plugins that decide, in tiers.
+
+use std::fmt;
+
+/// One step of a cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Admits jobs to their queues.
+    Enqueue,
+    /// Places pending tasks on capacity that is free, or that is being released.
+    Allocate,
+    /// Places tasks that ask for nothing.
+    Backfill,
+    /// Evicts tasks for others of the same queue.
+    Preempt,
+    /// Evicts tasks of queues that use more than they deserve, for others.
+    Reclaim,
+}
+
+impl Action {
+    /// All actions in the order in which a cycle usually has them.
+    pub const ALL: [Self; 5] = [Self::Enqueue, Self::Allocate, Self::Backfill, Self::Preempt, Self::Reclaim];
+
+    /// Returns the name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enqueue => "enqueue",
+            Self::Allocate => "allocate",
+            Self::Backfill => "backfill",
+            Self::Preempt => "preempt",
+            Self::Reclaim => "reclaim",
+        }
+    }
+
+    /// Returns the action of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.name() == name)
+    }
+}
+
+/// A plugin: one rule that takes part in the decisions of a cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PluginKind {
+    /// Jobs and tasks of a higher priority come first, and may preempt others of their queue.
+    Priority,
+    /// A job is placed with as many tasks as it needs, or not at all, and keeps them.
+    Gang,
+    /// Tasks that the cluster itself needs are never victims.
+    Conformance,
+    /// Jobs with a smaller dominant share come first.
+    Drf,
+    /// Queues deserve a part of the cluster by weight.
+    Proportion,
+    /// Queues deserve what they are given, in a hierarchy.
+    Capacity,
+    /// Queues and jobs are ordered by YARN's fair shares.
+    FairShare,
+    /// Jobs are admitted for somewhat more than the cluster has.
+    Overcommit,
+    /// Jobs that have waited for too long come first.
+    Sla,
+}
+
+impl PluginKind {
+    /// All plugins.
+    pub const ALL: [Self; 9] = [
+        Self::Priority,
+        Self::Gang,
+        Self::Conformance,
+        Self::Drf,
+        Self::Proportion,
+        Self::Capacity,
+        Self::FairShare,
+        Self::Overcommit,
+        Self::Sla,
+    ];
+
+    /// Returns the name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Priority => "priority",
+            Self::Gang => "gang",
+            Self::Conformance => "conformance",
+            Self::Drf => "drf",
+            Self::Proportion => "proportion",
+            Self::Capacity => "capacity",
+            Self::FairShare => "fair-share",
+            Self::Overcommit => "overcommit",
+            Self::Sla => "sla",
+        }
+    }
+
+    /// Returns the plugin of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// A kind of decision in which a plugin may take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The order of queues.
+    QueueOrder,
+    /// The order of jobs in a queue.
+    JobOrder,
+    /// The order of tasks in a job.
+    TaskOrder,
+    /// Whether a job may be placed at all.
+    JobValid,
+    /// Whether a job has what it needs.
+    JobReady,
+    /// Whether a job will have what it needs.
+    JobPipelined,
+    /// Whether a job may preempt.
+    JobStarving,
+    /// Whether a queue admits a job.
+    JobEnqueueable,
+    /// Whether a queue has enough already.
+    Overused,
+    /// Whether a queue may have more.
+    Allocatable,
+    /// Whether a queue may reclaim.
+    Preemptive,
+    /// Which tasks may be evicted for a task of the same queue.
+    Preemptable,
+    /// Which tasks may be evicted for a task of another queue.
+    Reclaimable,
+}
+
+impl Decision {
+    /// All kinds of decisions.
+    pub const ALL: [Self; 13] = [
+        Self::QueueOrder,
+        Self::JobOrder,
+        Self::TaskOrder,
+        Self::JobValid,
+        Self::JobReady,
+        Self::JobPipelined,
+        Self::JobStarving,
+        Self::JobEnqueueable,
+        Self::Overused,
+        Self::Allocatable,
+        Self::Preemptive,
+        Self::Preemptable,
+        Self::Reclaimable,
+    ];
+
+    /// Returns the name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::QueueOrder => "queue-order",
+            Self::JobOrder => "job-order",
+            Self::TaskOrder => "task-order",
+            Self::JobValid => "job-valid",
+            Self::JobReady => "job-ready",
+            Self::JobPipelined => "job-pipelined",
+            Self::JobStarving => "job-starving",
+            Self::JobEnqueueable => "job-enqueueable",
+            Self::Overused => "overused",
+            Self::Allocatable => "allocatable",
+            Self::Preemptive => "preemptive",
+            Self::Preemptable => "preemptable",
+            Self::Reclaimable => "reclaimable",
+        }
+    }
+
+    /// Returns the decision of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|decision| decision.name() == name)
+    }
+
+    const fn bit(self) -> u16 {
+        1 << self as u16
+    }
+}
+
+/// A plugin with its settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginConfig {
+    /// The plugin.
+    pub kind: PluginKind,
+    disabled: u16,
+    /// `overcommit`: the part of the cluster for which jobs are admitted, in percent.
+    pub overcommit_percent: u32,
+    /// `sla`: how long a job may wait, in ns. `None`: as long as it must.
+    pub wait_ns: Option<u64>,
+}
+
+impl PluginConfig {
+    /// Returns the plugin as it is by default.
+    #[must_use]
+    pub const fn new(kind: PluginKind) -> Self {
+        Self { kind, disabled: 0, overcommit_percent: 120, wait_ns: None }
+    }
+
+    /// Takes the plugin out of a kind of decisions.
+    #[must_use]
+    pub const fn without(mut self, decision: Decision) -> Self {
+        self.disabled |= decision.bit();
+        self
+    }
+
+    /// Returns whether the plugin takes part in a kind of decisions.
+    #[must_use]
+    pub const fn takes_part(&self, decision: Decision) -> bool {
+        self.disabled & decision.bit() == 0
+    }
+}
+
+/// How the answers of tiers about victims are combined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Combination {
+    /// The first tier that answers decides. An empty answer is a veto.
+    #[default]
+    Strict,
+    /// As in Volcano: an empty answer falls through to the next tier, and an empty intersection is forgotten.
+    Volcano,
+}
+
+/// The settings of cycles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CycleConfig {
+    /// The actions, in order.
+    pub actions: Vec<Action>,
+    /// The plugins in tiers. The first tier that decides counts.
+    pub tiers: Vec<Vec<PluginConfig>>,
+    /// How tiers combine what they say about victims.
+    pub combination: Combination,
+    /// The grace period of evicted tasks, in ns.
+    pub grace_ns: u64,
+    /// How many nodes are compared at most to find the cheapest victims for a task.
+    pub victim_nodes_max: usize,
+}
+
+/// An error in the settings of cycles.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CycleConfigError {
+    /// No actions are named.
+    #[error("no action is named: name some of {}", names(&Action::ALL.map(Action::name)))]
+    NoActions,
+    /// An action is named twice.
+    #[error("action `{0}` is named twice: name each once")]
+    ActionTwice(&'static str),
+    /// A plugin is named twice.
+    #[error("plugin `{0}` is named twice: name each once")]
+    PluginTwice(&'static str),
+    /// Two plugins both say what queues deserve.
+    #[error("plugins `{0}` and `{1}` both say what queues deserve: name one of them")]
+    Contradiction(&'static str, &'static str),
+    /// Jobs must be admitted, and no action does it.
+    #[error("no nodes are compared for victims: give `victim_nodes_max` of at least 1")]
+    NoVictimNodes,
+}
+
+fn names(names: &[&str]) -> String {
+    names.join(", ")
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Default for CycleConfig {
+    /// The default: a task is evicted only if all of gang, conformance and the share of its queue agree.
+    fn default() -> Self {
+        use PluginKind as Kind;
+        let tier = |kinds: &[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
+        Self {
+            actions: Action::ALL.to_vec(),
+            tiers: vec![
+                tier(&[Kind::Priority, Kind::Gang, Kind::Conformance, Kind::Proportion]),
+                tier(&[Kind::Overcommit, Kind::Drf]),
+            ],
+            combination: Combination::Strict,
+            grace_ns: 0,
+            victim_nodes_max: 100,
+        }
+    }
+}
+
+impl CycleConfig {
+    /// Returns whether decisions depend on the time, so that a cycle may decide otherwise although nothing has changed.
+    #[must_use]
+    pub fn depends_on_time(&self) -> bool {
+        self.tiers.iter().flatten().any(|plugin| plugin.wait_ns.is_some())
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn check(&self) -> Result<(), CycleConfigError> {
+        if self.actions.is_empty() {
+            return Err(CycleConfigError::NoActions);
+        }
+        if self.victim_nodes_max == 0 {
+            return Err(CycleConfigError::NoVictimNodes);
+        }
+        for (at, action) in self.actions.iter().enumerate() {
+            if self.actions[..at].contains(action) {
+                return Err(CycleConfigError::ActionTwice(action.name()));
+            }
+        }
+        let mut kinds = Vec::new();
+        for plugin in self.tiers.iter().flatten() {
+            if kinds.contains(&plugin.kind) {
+                return Err(CycleConfigError::PluginTwice(plugin.kind.name()));
+            }
+            kinds.push(plugin.kind);
+        }
+        let deserving = [PluginKind::Proportion, PluginKind::Capacity];
+        if deserving.iter().all(|kind| kinds.contains(kind)) {
+            return Err(CycleConfigError::Contradiction(deserving[0].name(), deserving[1].name()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,358 @@
+//! The rules of a cycle, and how tiers of them decide together.
+
+use std::cmp::Ordering;
+
+use super::config::{Combination, CycleConfig, Decision, PluginConfig, PluginKind};
+use super::plugins;
+use crate::fairness::Amounts;
+use crate::jobs::{JobId, Jobs, QueueId, TaskClass, TaskId};
+use crate::time::Time;
+
+/// What rules read.
+#[derive(Clone, Copy)]
+pub(super) struct Facts<'a> {
+    pub(super) jobs: &'a Jobs,
+    /// The capacity of all nodes that take work.
+    pub(super) total: &'a Amounts,
+    pub(super) now: Time,
+}
+
+/// A vote on a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Vote {
+    Permit,
+    Abstain,
+    Reject,
+}
+
+/// One rule. Each method takes part in one kind of [`Decision`]; a rule that has nothing to say leaves it as it is.
+pub(super) trait Plugin {
+    /// Prepares for a cycle.
+    fn open(&mut self, _: Facts<'_>) {}
+
+    fn queue_order(&self, _: Facts<'_>, _: QueueId, _: QueueId) -> Ordering {
+        Ordering::Equal
+    }
+
+    fn job_order(&self, _: Facts<'_>, _: JobId, _: JobId) -> Ordering {
+        Ordering::Equal
+    }
+
+    fn task_order(&self, _: Facts<'_>, _: TaskId, _: TaskId) -> Ordering {
+        Ordering::Equal
+    }
+
+    fn valid(&self, _: Facts<'_>, _: JobId) -> bool {
+        true
+    }
+
+    fn ready(&self, _: Facts<'_>, _: JobId) -> bool {
+        true
+    }
+
+    fn pipelined(&self, _: Facts<'_>, _: JobId) -> Vote {
+        Vote::Abstain
+    }
+
+    fn starving(&self, _: Facts<'_>, _: JobId) -> Option<bool> {
+        None
+    }
+
+    fn enqueueable(&self, _: Facts<'_>, _: JobId) -> Vote {
+        Vote::Abstain
+    }
+
+    /// Called when a job was admitted.
+    fn enqueued(&mut self, _: Facts<'_>, _: JobId) {}
+
+    fn overused(&self, _: Facts<'_>, _: QueueId) -> bool {
+        false
+    }
+
+    fn allocatable(&self, _: Facts<'_>, _: QueueId, _: &TaskClass) -> bool {
+        true
+    }
+
+    fn preemptive(&self, _: Facts<'_>, _: QueueId, _: &TaskClass) -> bool {
+        true
+    }
+
+    /// Returns those of `candidates` that may be evicted for a task of the same queue, or `None` to abstain.
+    fn preemptable(&self, _: Facts<'_>, _: TaskId, _: &[TaskId]) -> Option<Vec<TaskId>> {
+        None
+    }
+
+    /// Returns those of `candidates` that may be evicted for a task of another queue, or `None` to abstain.
+    fn reclaimable(&self, _: Facts<'_>, _: TaskId, _: &[TaskId]) -> Option<Vec<TaskId>> {
+        None
+    }
+
+    /// Returns what a queue deserves, if the rule says so.
+    fn deserved(&self, _: QueueId) -> Option<&Amounts> {
+        None
+    }
+}
+
+/// The rules in tiers.
+pub(super) struct Tiers {
+    tiers: Vec<Vec<(PluginConfig, Box<dyn Plugin>)>>,
+    combination: Combination,
+}
+
+impl Tiers {
+    pub(super) fn new(config: &CycleConfig) -> Self {
+        let tier = |tier: &Vec<PluginConfig>| {
+            tier.iter().map(|plugin| (plugin.clone(), plugins::make(plugin))).collect()
+        };
+        Self { tiers: config.tiers.iter().map(tier).collect(), combination: config.combination }
+    }
+
+    /// Prepares all rules for a cycle.
+    pub(super) fn open(&mut self, facts: Facts<'_>) {
+        self.tiers.iter_mut().flatten().for_each(|(_, plugin)| plugin.open(facts));
+    }
+
+    /// Returns the rules of a tier that take part in a kind of decisions.
+    fn of(tier: &[(PluginConfig, Box<dyn Plugin>)], decision: Decision) -> impl Iterator<Item = &dyn Plugin> {
+        tier.iter().filter(move |(config, _)| config.takes_part(decision)).map(|(_, plugin)| &**plugin)
+    }
+
+    fn all(&self, decision: Decision) -> impl Iterator<Item = &dyn Plugin> {
+        self.tiers.iter().flat_map(move |tier| Self::of(tier, decision))
+    }
+
+    /// Compares queues: the first rule that orders them counts, then the order in which they were made.
+    pub(super) fn queue_order(&self, facts: Facts<'_>, a: QueueId, b: QueueId) -> Ordering {
+        let orders = self.all(Decision::QueueOrder).map(|plugin| plugin.queue_order(facts, a, b));
+        first_of(orders).then(a.cmp(&b))
+    }
+
+    /// Compares jobs: the first rule that orders them counts, then the time of submission, then the number.
+    pub(super) fn job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
+        let orders = self.all(Decision::JobOrder).map(|plugin| plugin.job_order(facts, a, b));
+        let created = |job: JobId| facts.jobs.job(job).spec().created;
+        first_of(orders).then_with(|| created(a).cmp(&created(b))).then(a.cmp(&b))
+    }
+
+    /// Compares tasks: the first rule that orders them counts, then the index.
+    pub(super) fn task_order(&self, facts: Facts<'_>, a: TaskId, b: TaskId) -> Ordering {
+        let orders = self.all(Decision::TaskOrder).map(|plugin| plugin.task_order(facts, a, b));
+        first_of(orders).then(a.cmp(&b))
+    }
+
+    /// Returns whether a job may be placed at all.
+    pub(super) fn is_valid(&self, facts: Facts<'_>, job: JobId) -> bool {
+        self.all(Decision::JobValid).all(|plugin| plugin.valid(facts, job))
+    }
+
+    /// Returns whether a job has what it needs.
+    pub(super) fn is_ready(&self, facts: Facts<'_>, job: JobId) -> bool {
+        self.all(Decision::JobReady).all(|plugin| plugin.ready(facts, job))
+    }
+
+    /// Returns whether a job will have what it needs when what is being released has come free.
+    pub(super) fn is_pipelined(&self, facts: Facts<'_>, job: JobId) -> bool {
+        self.vote(Decision::JobPipelined, |plugin| plugin.pipelined(facts, job))
+    }
+
+    /// Returns whether the queue of a job admits it.
+    pub(super) fn is_enqueueable(&self, facts: Facts<'_>, job: JobId) -> bool {
+        self.vote(Decision::JobEnqueueable, |plugin| plugin.enqueueable(facts, job))
+    }
+
+    /// Tells all rules that a job was admitted.
+    pub(super) fn enqueued(&mut self, facts: Facts<'_>, job: JobId) {
+        self.tiers.iter_mut().flatten().for_each(|(_, plugin)| plugin.enqueued(facts, job));
+    }
+
+    /// One vote against decides at once. Otherwise, the first tier with a vote in favour decides.
+    fn vote(&self, decision: Decision, vote: impl Fn(&dyn Plugin) -> Vote) -> bool {
+        for tier in &self.tiers {
+            let mut permitted = false;
+            for plugin in Self::of(tier, decision) {
+                match vote(plugin) {
+                    Vote::Reject => return false,
+                    Vote::Permit => permitted = true,
+                    Vote::Abstain => {}
+                }
+            }
+            if permitted {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Returns whether a job may preempt others: the first tier with an opinion decides.
+    pub(super) fn is_starving(&self, facts: Facts<'_>, job: JobId) -> bool {
+        for tier in &self.tiers {
+            let mut answers = Self::of(tier, Decision::JobStarving)
+                .filter_map(|plugin| plugin.starving(facts, job))
+                .peekable();
+            if answers.peek().is_some() {
+                return answers.all(|starves| starves);
+            }
+        }
+        false
+    }
+
+    /// Returns whether a queue has enough already.
+    pub(super) fn is_overused(&self, facts: Facts<'_>, queue: QueueId) -> bool {
+        self.all(Decision::Overused).any(|plugin| plugin.overused(facts, queue))
+    }
+
+    /// Returns whether a queue may have one more task of a class.
+    pub(super) fn is_allocatable(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
+        self.all(Decision::Allocatable).all(|plugin| plugin.allocatable(facts, queue, class))
+    }
+
+    /// Returns whether a queue may reclaim for a task of a class.
+    pub(super) fn is_preemptive(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
+        self.all(Decision::Preemptive).all(|plugin| plugin.preemptive(facts, queue, class))
+    }
+
+    /// Returns whether a rule says which of two jobs of a queue may preempt the other. Without one, two jobs could evict
+    /// each other in turns.
+    pub(super) fn orders_preemption(&self) -> bool {
+        let orders = |(config, _): &(PluginConfig, Box<dyn Plugin>)| {
+            matches!(config.kind, PluginKind::Priority | PluginKind::Drf)
+                && config.takes_part(Decision::Preemptable)
+        };
+        self.tiers.iter().flatten().any(orders)
+    }
+
+    /// Returns whether a rule says what queues deserve, both of those that take and of those that give. Without one, two
+    /// queues could evict each other in turns.
+    pub(super) fn orders_reclaim(&self) -> bool {
+        let orders = |(config, _): &(PluginConfig, Box<dyn Plugin>)| {
+            let limits_taking =
+                config.takes_part(Decision::Preemptive) || config.takes_part(Decision::Overused);
+            matches!(config.kind, PluginKind::Proportion | PluginKind::Capacity)
+                && config.takes_part(Decision::Reclaimable)
+                && limits_taking
+        };
+        self.tiers.iter().flatten().any(orders)
+    }
+
+    /// Returns those of `candidates` that may be evicted for a task of the same queue.
+    pub(super) fn preemptable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Vec<TaskId> {
+        self.victims(Decision::Preemptable, |plugin| plugin.preemptable(facts, task, candidates))
+    }
+
+    /// Returns those of `candidates` that may be evicted for a task of another queue.
+    pub(super) fn reclaimable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Vec<TaskId> {
+        self.victims(Decision::Reclaimable, |plugin| plugin.reclaimable(facts, task, candidates))
+    }
+
+    /// Returns those of `candidates` that all rules of the first tier that answers accept, asked about one after the
+    /// other. `None`: tiers are combined as in Volcano, which does not do this.
+    pub(super) fn victims_jointly(
+        &self,
+        facts: Facts<'_>,
+        task: TaskId,
+        candidates: &[TaskId],
+        of_other_queues: bool,
+    ) -> Option<Vec<TaskId>> {
+        if self.combination != Combination::Strict {
+            return None;
+        }
+        let decision = if of_other_queues { Decision::Reclaimable } else { Decision::Preemptable };
+        let ask = |plugin: &dyn Plugin, tasks: &[TaskId]| match of_other_queues {
+            true => plugin.reclaimable(facts, task, tasks),
+            false => plugin.preemptable(facts, task, tasks),
+        };
+        let answers = |tier: &&Vec<(PluginConfig, Box<dyn Plugin>)>| {
+            Self::of(tier, decision).any(|plugin| ask(plugin, candidates).is_some())
+        };
+        let tier = self.tiers.iter().find(answers)?;
+        let mut accepted = Vec::new();
+        for &candidate in candidates {
+            accepted.push(candidate);
+            let mut all = Self::of(tier, decision).filter_map(|plugin| ask(plugin, &accepted));
+            if !all.all(|answer| answer.len() == accepted.len()) {
+                accepted.pop();
+            }
+        }
+        Some(accepted)
+    }
+
+    fn victims(
+        &self,
+        decision: Decision,
+        answer: impl Fn(&dyn Plugin) -> Option<Vec<TaskId>>,
+    ) -> Vec<TaskId> {
+        for tier in &self.tiers {
+            let answers = Self::of(tier, decision).filter_map(&answer);
+            let agreed = match self.combination {
+                Combination::Strict => agree(answers),
+                Combination::Volcano => agree_as_volcano(answers),
+            };
+            if let Some(victims) = agreed {
+                return victims;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Returns what a queue deserves, if a rule says so.
+    pub(super) fn deserved(&self, queue: QueueId) -> Option<&Amounts> {
+        self.tiers.iter().flatten().find_map(|(_, plugin)| plugin.deserved(queue))
+    }
+}
+
+fn first_of(mut orders: impl Iterator<Item = Ordering>) -> Ordering {
+    orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+}
+
+/// Returns the victims in all answers, or `None` if there is no answer.
+fn agree(answers: impl Iterator<Item = Vec<TaskId>>) -> Option<Vec<TaskId>> {
+    answers.reduce(|mut agreed, answer| {
+        agreed.retain(|victim| answer.contains(victim));
+        agreed
+    })
+}
+
+/// Combines as Volcano does: an empty answer ends the tier without a result, and after an empty intersection the next
+/// answer counts alone.
+fn agree_as_volcano(answers: impl Iterator<Item = Vec<TaskId>>) -> Option<Vec<TaskId>> {
+    let mut agreed: Option<Vec<TaskId>> = None;
+    for answer in answers {
+        if answer.is_empty() {
+            return None;
+        }
+        agreed = match agreed {
+            None => Some(answer),
+            Some(mut before) => {
+                before.retain(|victim| answer.contains(victim));
+                (!before.is_empty()).then_some(before)
+            }
+        };
+    }
+    agreed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tasks(of: &[u32]) -> Vec<TaskId> {
+        of.iter().map(|&index| TaskId { job: JobId(1), index }).collect()
+    }
+
+    #[test]
+    fn strictly_an_empty_answer_is_a_veto() {
+        let agreed = |answers: &[&[u32]]| agree(answers.iter().map(|answer| tasks(answer)));
+        assert_eq!(agreed(&[]), None);
+        assert_eq!(agreed(&[&[1, 2, 3], &[2, 3], &[3, 4]]), Some(tasks(&[3])));
+        assert_eq!(agreed(&[&[1], &[2], &[3]]), Some(Vec::new()));
+        assert_eq!(agreed(&[&[], &[2]]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn as_in_volcano_an_empty_answer_falls_through() {
+        let agreed = |answers: &[&[u32]]| agree_as_volcano(answers.iter().map(|answer| tasks(answer)));
+        assert_eq!(agreed(&[&[1, 2, 3], &[2, 3]]), Some(tasks(&[2, 3])));
+        assert_eq!(agreed(&[&[1, 2], &[]]), None);
+        assert_eq!(agreed(&[&[1], &[2], &[3]]), Some(tasks(&[3])), "the empty intersection is forgotten");
+    }
+}

@@ -1,0 +1,134 @@
+//! Queues deserve what they are given, in a hierarchy (Volcano's plugin `capacity`).
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeMap;
+
+use super::{Facts, Plugin, elastic, inqueue};
+use crate::cycle::plugin::Vote;
+use crate::fairness::{Amounts, Caps, Share, real_caps};
+use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
+
+#[derive(Default)]
+pub(super) struct Capacity {
+    queues: Vec<Bounds>,
+}
+
+struct Bounds {
+    /// What the queue deserves. Of a kind that is not there, it deserves nothing in particular.
+    deserved: Amounts,
+    cap: Caps,
+    inqueue: Amounts,
+}
+
+impl Capacity {
+    fn of(&self, queue: QueueId) -> &Bounds {
+        &self.queues[queue.0 as usize]
+    }
+
+    /// Returns the largest part that a queue uses of something it deserves. A queue that deserves nothing counts as one
+    /// that has all it deserves.
+    fn share(&self, facts: Facts<'_>, queue: QueueId) -> Share {
+        let used = facts.jobs.queue(queue).usage().planned();
+        let deserved = &self.of(queue).deserved;
+        deserved.iter().map(|(dim, deserved)| Share::of(used.get(dim), deserved)).max().unwrap_or(Share::ONE)
+    }
+}
+
+impl Plugin for Capacity {
+    fn open(&mut self, facts: Facts<'_>) {
+        self.queues.clear();
+        for (id, queue) in facts.jobs.queues() {
+            let spec = queue.spec();
+            let mut bounds =
+                Bounds { deserved: Amounts::zero(), cap: Caps::none(), inqueue: inqueue(facts, id) };
+            if id == QueueId::ROOT {
+                bounds.deserved = facts.total.clone();
+                bounds.cap = facts.total.iter().collect();
+            } else {
+                // Parents come before their children.
+                let parent = self.of(spec.parent);
+                let mut guaranteed = Amounts::zero();
+                let siblings = facts.jobs.queue(spec.parent).children();
+                siblings.iter().for_each(|&id| guaranteed.add(&facts.jobs.queue(id).spec().guarantee));
+                let available: Amounts = parent.cap.iter().collect();
+                bounds.cap = real_caps(&available, &guaranteed, &spec.guarantee, &spec.capability);
+                let deserved = spec.deserved.clone().unwrap_or_default();
+                bounds.deserved = bounds.cap.cut(&deserved).max(&spec.guarantee);
+            }
+            self.queues.push(bounds);
+        }
+    }
+
+    fn queue_order(&self, facts: Facts<'_>, a: QueueId, b: QueueId) -> Ordering {
+        let priority = |queue| Reverse(facts.jobs.queue(queue).spec().priority);
+        let deserves_nothing = |queue| self.of(queue).deserved.is_zero();
+        priority(a)
+            .cmp(&priority(b))
+            .then_with(|| self.share(facts, a).cmp(&self.share(facts, b)))
+            .then_with(|| deserves_nothing(a).cmp(&deserves_nothing(b)))
+    }
+
+    /// A queue and all queues that contain it stay within their caps.
+    fn allocatable(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
+        facts.jobs.chain(queue).all(|queue| {
+            let used = facts.jobs.queue(queue).usage().planned();
+            self.of(queue).cap.exceeded(&used, &class.amounts).is_none()
+        })
+    }
+
+    /// A queue may reclaim what it deserves of something that the task asks for.
+    fn preemptive(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
+        let bounds = self.of(queue);
+        let used = facts.jobs.queue(queue).usage().planned();
+        let is_deserved =
+            |(dim, amount): (crate::fairness::Dim, i64)| used.get(dim) + amount <= bounds.deserved.get(dim);
+        bounds.cap.exceeded(&used, &class.amounts).is_none() && class.amounts.iter().any(is_deserved)
+    }
+
+    /// A task may be evicted if it has something that the other task asks for and its queue keeps its guarantee. In
+    /// addition, its queue must use more than it deserves of something that the task has, or deserve nothing of all that
+    /// the task has.
+    fn reclaimable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        let asked = &facts.jobs.task(task).class.amounts;
+        let mut left: BTreeMap<QueueId, Amounts> = BTreeMap::new();
+        let mut victims = Vec::new();
+        for &victim in candidates {
+            let queue = facts.jobs.job(victim.job).spec().queue;
+            let amounts = &facts.jobs.task(victim).class.amounts;
+            let kept = left.entry(queue).or_insert_with(|| facts.jobs.queue(queue).usage().planned());
+            let without = kept.minus_or_zero(amounts);
+            let deserved = &self.of(queue).deserved;
+            let mut relevant = amounts.iter().filter(|&(dim, _)| deserved.get(dim) > 0).peekable();
+            let is_spare =
+                relevant.peek().is_none() || relevant.any(|(dim, _)| kept.get(dim) > deserved.get(dim));
+            let serves = amounts.iter().any(|(dim, _)| asked.get(dim) > 0);
+            if serves && is_spare && facts.jobs.queue(queue).spec().guarantee.is_within(&without) {
+                *kept = without;
+                victims.push(victim);
+            }
+        }
+        Some(victims)
+    }
+
+    fn enqueueable(&self, facts: Facts<'_>, job: JobId) -> Vote {
+        let job = facts.jobs.job(job);
+        let Some(least) = &job.spec().min_resources else { return Vote::Permit };
+        let fits = facts.jobs.chain(job.spec().queue).all(|queue| {
+            let used = facts.jobs.queue(queue).usage().planned().plus(&self.of(queue).inqueue);
+            self.of(queue).cap.exceeded(&used.minus_or_zero(&elastic(facts, queue)), least).is_none()
+        });
+        if fits { Vote::Permit } else { Vote::Reject }
+    }
+
+    fn enqueued(&mut self, facts: Facts<'_>, job: JobId) {
+        let job = facts.jobs.job(job);
+        let Some(least) = &job.spec().min_resources else { return };
+        for queue in facts.jobs.chain(job.spec().queue) {
+            self.queues[queue.0 as usize].inqueue.add(least);
+        }
+    }
+
+    fn deserved(&self, queue: QueueId) -> Option<&Amounts> {
+        Some(&self.of(queue).deserved)
+    }
+}

@@ -1,0 +1,40 @@
+//! Jobs with a smaller dominant share come first, and preempt those that keep a larger one (Dominant Resource
+//! Fairness, Ghodsi et al., NSDI 2011).
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use super::{Facts, Plugin};
+use crate::fairness::{Amounts, Share, dominant_share};
+use crate::jobs::{JobId, TaskId};
+
+pub(super) struct Drf;
+
+fn share(facts: Facts<'_>, job: JobId) -> Share {
+    dominant_share(&facts.jobs.job(job).usage().planned(), facts.total)
+}
+
+impl Plugin for Drf {
+    fn job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
+        share(facts, a).cmp(&share(facts, b))
+    }
+
+    /// A task may be evicted if its job keeps a larger share without it than the preemptor's job has with its task.
+    /// A share that would be equal is not enough: otherwise, two jobs could evict each other in turns.
+    fn preemptable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        let jobs = facts.jobs;
+        let then = jobs.job(task.job).usage().planned().plus(&jobs.task(task).class.amounts);
+        let mine = dominant_share(&then, facts.total);
+        let mut left: BTreeMap<JobId, Amounts> = BTreeMap::new();
+        let mut victims = Vec::new();
+        for &victim in candidates {
+            let kept = left.entry(victim.job).or_insert_with(|| jobs.job(victim.job).usage().planned());
+            let without = kept.minus_or_zero(&jobs.task(victim).class.amounts);
+            if mine < dominant_share(&without, facts.total) {
+                *kept = without;
+                victims.push(victim);
+            }
+        }
+        Some(victims)
+    }
+}

@@ -1,0 +1,96 @@
+//! A job is placed with as many tasks as it needs, or not at all. A running job keeps as many as it needs.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use super::{Facts, Plugin};
+use crate::cycle::plugin::Vote;
+use crate::jobs::{Job, JobId, TaskId, TaskState};
+
+pub(super) struct Gang;
+
+/// Returns the number of tasks of a role in any of the states.
+fn of_role(job: &Job, role: usize, states: impl Fn(TaskState) -> bool) -> u32 {
+    TaskState::ALL.into_iter().filter(|&state| states(state)).map(|state| job.role_count(role, state)).sum()
+}
+
+fn has_place(state: TaskState) -> bool {
+    state.holds() || state == TaskState::Succeeded
+}
+
+/// Returns whether the minima of roles count. If the roles together need more than the job, they do not, as in Volcano.
+fn roles_count(job: &Job) -> bool {
+    let needed: u64 = job.spec().roles.iter().map(|role| u64::from(role.min_member)).sum();
+    needed <= u64::from(job.spec().min_member)
+}
+
+/// Returns whether each role has as many tasks in such states as it needs.
+fn roles_have(job: &Job, states: impl Fn(TaskState) -> bool + Copy) -> bool {
+    let roles = &job.spec().roles;
+    !roles_count(job)
+        || roles.iter().enumerate().all(|(at, role)| of_role(job, at, states) >= role.min_member)
+}
+
+impl Plugin for Gang {
+    /// A job that has not what it needs comes first.
+    fn job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
+        self.ready(facts, a).cmp(&self.ready(facts, b))
+    }
+
+    fn valid(&self, facts: Facts<'_>, job: JobId) -> bool {
+        let job = facts.jobs.job(job);
+        let may_run = |state| has_place(state) || matches!(state, TaskState::Pipelined | TaskState::Pending);
+        let tasks: u32 = TaskState::ALL.into_iter().filter(|&of| may_run(of)).map(|of| job.count(of)).sum();
+        roles_have(job, may_run) && tasks >= job.spec().min_member
+    }
+
+    fn ready(&self, facts: Facts<'_>, job: JobId) -> bool {
+        let job = facts.jobs.job(job);
+        roles_have(job, has_place) && job.ready_tasks() + job.pending_best_effort() >= job.spec().min_member
+    }
+
+    fn pipelined(&self, facts: Facts<'_>, job: JobId) -> Vote {
+        let job = facts.jobs.job(job);
+        let placed = job.ready_tasks() + job.count(TaskState::Pipelined) + job.pending_best_effort();
+        let roles = roles_have(job, |state| has_place(state) || state == TaskState::Pipelined);
+        if roles && placed >= job.spec().min_member { Vote::Permit } else { Vote::Reject }
+    }
+
+    fn starving(&self, facts: Facts<'_>, job: JobId) -> Option<bool> {
+        let job = facts.jobs.job(job);
+        Some(job.ready_tasks() + job.count(TaskState::Pipelined) < job.spec().min_member)
+    }
+
+    fn preemptable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        Some(beyond_minimum(facts, candidates))
+    }
+
+    fn reclaimable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        Some(beyond_minimum(facts, candidates))
+    }
+}
+
+/// Returns the candidates that leave their jobs as many tasks as these need, in all and of each role.
+fn beyond_minimum(facts: Facts<'_>, candidates: &[TaskId]) -> Vec<TaskId> {
+    let mut left: BTreeMap<JobId, u32> = BTreeMap::new();
+    let mut left_of_roles: BTreeMap<(JobId, u32), u32> = BTreeMap::new();
+    let mut victims = Vec::new();
+    for &victim in candidates {
+        let job = facts.jobs.job(victim.job);
+        let role = facts.jobs.task(victim).role;
+        let left = left.entry(victim.job).or_insert_with(|| job.ready_tasks());
+        let of_role = || of_role(job, role as usize, has_place);
+        let left_of_role = left_of_roles.entry((victim.job, role)).or_insert_with(of_role);
+        if *left > job.spec().min_member && *left_of_role > least_of_role(job, role) {
+            *left -= 1;
+            *left_of_role -= 1;
+            victims.push(victim);
+        }
+    }
+    victims
+}
+
+/// Returns how many tasks of a role a job needs, or 0 if the minima of roles do not count.
+fn least_of_role(job: &Job, role: u32) -> u32 {
+    if roles_count(job) { job.spec().roles[role as usize].min_member } else { 0 }
+}

@@ -1,0 +1,133 @@
+//! Queues deserve a part of the cluster by weight (Volcano's plugin `proportion`).
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeMap;
+
+use super::{Facts, Plugin, elastic, inqueue};
+use crate::cycle::plugin::Vote;
+use crate::fairness::{Amounts, Caps, QueueClaim, Share, deserved, real_caps};
+use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
+
+#[derive(Default)]
+pub(super) struct Proportion {
+    queues: BTreeMap<QueueId, Division>,
+}
+
+struct Division {
+    deserved: Amounts,
+    cap: Caps,
+    /// What admitted jobs were promised and do not use yet.
+    inqueue: Amounts,
+}
+
+impl Proportion {
+    fn of(&self, queue: QueueId) -> Option<&Division> {
+        self.queues.get(&queue)
+    }
+
+    /// Divides what is available among queues of one parent.
+    fn divide(&mut self, facts: Facts<'_>, available: &Amounts, children: &[QueueId]) {
+        let spec = |queue: QueueId| facts.jobs.queue(queue).spec();
+        let mut guaranteed = Amounts::zero();
+        children.iter().for_each(|&queue| guaranteed.add(&spec(queue).guarantee));
+        let with_jobs: Vec<QueueId> =
+            children.iter().copied().filter(|&queue| facts.jobs.has_jobs(queue)).collect();
+        let claim = |&queue: &QueueId| QueueClaim {
+            weight: spec(queue).weight,
+            cap: real_caps(available, &guaranteed, &spec(queue).guarantee, &spec(queue).capability),
+            request: facts.jobs.queue(queue).usage().request(),
+            guarantee: spec(queue).guarantee.clone(),
+        };
+        let claims: Vec<QueueClaim> = with_jobs.iter().map(claim).collect();
+        let divided = deserved(available, &claims);
+        for (queue, (claim, deserved)) in with_jobs.into_iter().zip(claims.into_iter().zip(divided)) {
+            let division = Division { deserved, cap: claim.cap, inqueue: inqueue(facts, queue) };
+            self.queues.insert(queue, division);
+        }
+    }
+
+    fn share(&self, facts: Facts<'_>, queue: QueueId) -> Share {
+        let Some(division) = self.of(queue) else { return Share::ZERO };
+        let used = facts.jobs.queue(queue).usage().planned();
+        used.iter()
+            .map(|(dim, used)| Share::of(used, division.deserved.get(dim)))
+            .max()
+            .unwrap_or(Share::ZERO)
+    }
+}
+
+impl Plugin for Proportion {
+    /// Divides the cluster among the queues below the root, and what each of them deserves among those below it.
+    /// Queues without jobs take no part.
+    fn open(&mut self, facts: Facts<'_>) {
+        self.queues.clear();
+        for (id, queue) in facts.jobs.queues() {
+            let available = match self.of(id) {
+                Some(division) => division.deserved.clone(),
+                None if id == QueueId::ROOT => facts.total.clone(),
+                None => continue,
+            };
+            self.divide(facts, &available, queue.children());
+        }
+    }
+
+    fn queue_order(&self, facts: Facts<'_>, a: QueueId, b: QueueId) -> Ordering {
+        let priority = |queue| Reverse(facts.jobs.queue(queue).spec().priority);
+        priority(a).cmp(&priority(b)).then_with(|| self.share(facts, a).cmp(&self.share(facts, b)))
+    }
+
+    fn overused(&self, facts: Facts<'_>, queue: QueueId) -> bool {
+        let used = facts.jobs.queue(queue).usage().planned();
+        self.of(queue).is_some_and(|division| division.deserved.is_within(&used) && !used.is_zero())
+    }
+
+    fn allocatable(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
+        let then = facts.jobs.queue(queue).usage().planned().plus(&class.amounts);
+        self.of(queue).is_none_or(|division| then.is_within_for(&division.deserved, &class.amounts))
+    }
+
+    fn preemptive(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
+        self.allocatable(facts, queue, class)
+    }
+
+    /// A task may be evicted while its queue uses more than it deserves of something that the task asks for.
+    fn reclaimable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        let mut left: BTreeMap<QueueId, Amounts> = BTreeMap::new();
+        let mut victims = Vec::new();
+        for &victim in candidates {
+            let queue = facts.jobs.job(victim.job).spec().queue;
+            let Some(division) = self.of(queue) else { continue };
+            let kept = left.entry(queue).or_insert_with(|| facts.jobs.queue(queue).usage().planned());
+            let amounts = &facts.jobs.task(victim).class.amounts;
+            if !kept.is_within_for(&division.deserved, amounts) {
+                *kept = kept.minus_or_zero(amounts);
+                victims.push(victim);
+            }
+        }
+        Some(victims)
+    }
+
+    fn enqueueable(&self, facts: Facts<'_>, job: JobId) -> Vote {
+        let job = facts.jobs.job(job);
+        let queue = job.spec().queue;
+        let (Some(least), Some(division)) = (&job.spec().min_resources, self.of(queue)) else {
+            return Vote::Permit;
+        };
+        let used = facts.jobs.queue(queue).usage().planned().plus(&division.inqueue);
+        let used = used.minus_or_zero(&elastic(facts, queue));
+        if division.cap.exceeded(&used, least).is_none() { Vote::Permit } else { Vote::Reject }
+    }
+
+    fn enqueued(&mut self, facts: Facts<'_>, job: JobId) {
+        let job = facts.jobs.job(job);
+        if let (Some(least), Some(division)) =
+            (&job.spec().min_resources, self.queues.get_mut(&job.spec().queue))
+        {
+            division.inqueue.add(least);
+        }
+    }
+
+    fn deserved(&self, queue: QueueId) -> Option<&Amounts> {
+        Some(&self.of(queue)?.deserved)
+    }
+}

@@ -1,0 +1,40 @@
+//! Jobs that have waited for too long come first (Volcano's plugin `sla`).
+
+use std::cmp::Ordering;
+
+use super::{Facts, Plugin};
+use crate::cycle::plugin::Vote;
+use crate::jobs::JobId;
+
+pub(super) struct Sla {
+    wait_ns: Option<u64>,
+}
+
+impl Sla {
+    pub(super) fn new(wait_ns: Option<u64>) -> Self {
+        Self { wait_ns }
+    }
+
+    fn is_late(&self, facts: Facts<'_>, job: JobId) -> bool {
+        let created = facts.jobs.job(job).spec().created;
+        self.wait_ns.is_some_and(|wait| facts.now.nanos_since(created) > wait)
+    }
+
+    fn vote(&self, facts: Facts<'_>, job: JobId) -> Vote {
+        if self.is_late(facts, job) { Vote::Permit } else { Vote::Abstain }
+    }
+}
+
+impl Plugin for Sla {
+    fn job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
+        self.is_late(facts, b).cmp(&self.is_late(facts, a))
+    }
+
+    fn enqueueable(&self, facts: Facts<'_>, job: JobId) -> Vote {
+        self.vote(facts, job)
+    }
+
+    fn pipelined(&self, facts: Facts<'_>, job: JobId) -> Vote {
+        self.vote(facts, job)
+    }
+}

@@ -1,0 +1,91 @@
+//! Evicts tasks for others of the same queue.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::allocate::Misfits;
+use super::spots::Spot;
+use super::trial::Cycle;
+use super::victims::{From, Offers};
+use crate::jobs::{JobId, JobPhase, QueueId, TaskClass, TaskId};
+
+/// What is known about room for tasks of a job, by class.
+#[derive(Default)]
+pub(super) struct Room {
+    offers: BTreeMap<*const TaskClass, Offers>,
+    misfits: Misfits,
+}
+
+impl Cycle<'_> {
+    /// Lets jobs that starve preempt others of their queue, then tasks those of their own job.
+    ///
+    /// Nobody is evicted unless the job then has what it needs: all its evictions and claims are one statement.
+    pub(super) fn preempt_all(&mut self) {
+        let queues: Vec<QueueId> = self.jobs.queues().map(|(id, _)| id).collect();
+        let starving: Vec<(QueueId, Vec<JobId>)> =
+            queues.into_iter().map(|queue| (queue, self.preempting_jobs(queue))).collect();
+        if starving.iter().all(|(_, jobs)| jobs.is_empty()) {
+            return;
+        }
+        let spots = self.spots_of_queues();
+        for (queue, mut jobs) in starving {
+            let Some(spots) = spots.get(&queue) else { continue };
+            jobs.sort_by(|&a, &b| self.compare_jobs(a, b));
+            for &job in &jobs {
+                self.preempt_for(job, spots);
+            }
+            for &job in &jobs {
+                self.preempt_within(job, spots);
+            }
+        }
+    }
+
+    /// Returns the admitted, valid jobs of a queue that starve.
+    fn preempting_jobs(&self, queue: QueueId) -> Vec<JobId> {
+        let starves = |job: &JobId| {
+            let of = self.jobs.job(*job);
+            of.phase() != JobPhase::Pending
+                && of.spec().preempts
+                && self.tiers().is_valid(self.facts(), *job)
+                && self.tiers().is_starving(self.facts(), *job)
+        };
+        self.jobs.queue(queue).waiting().filter(starves).collect()
+    }
+
+    fn preempt_for(&mut self, job: JobId, spots: &[Spot]) {
+        let savepoint = self.savepoint();
+        let mut room = Room::default();
+        for task in self.pending_tasks(job, false) {
+            if !self.tiers().is_starving(self.facts(), job) {
+                break;
+            }
+            self.place_or_make_room(task, From::OtherJobs, spots, &mut room);
+        }
+        let has_enough = self.tiers().is_pipelined(self.facts(), job);
+        self.keep_if(has_enough, savepoint);
+    }
+
+    /// Gives a task a node or a claim, on capacity that nobody has or by evicting others. A class of tasks for which
+    /// there was no room is not tried again: evictions for others of the job only free what these take.
+    pub(super) fn place_or_make_room(&mut self, task: TaskId, from: From, spots: &[Spot], room: &mut Room) {
+        let class = Arc::clone(&self.jobs.task(task).class);
+        if room.misfits.has(&class) || self.place(task, &mut Misfits::default()) {
+            return;
+        }
+        let offers = room.offers.entry(Arc::as_ptr(&class)).or_default();
+        if !self.make_room(task, from, spots, offers) {
+            room.misfits.note(&class);
+        }
+    }
+
+    /// Lets tasks of a job take the place of tasks of a lower priority of the same job.
+    fn preempt_within(&mut self, job: JobId, spots: &[Spot]) {
+        for task in self.pending_tasks(job, false) {
+            let savepoint = self.savepoint();
+            if !self.make_room(task, From::SameJob, spots, &mut Offers::default()) {
+                return;
+            }
+            self.keep_if(true, savepoint);
+        }
+    }
+}

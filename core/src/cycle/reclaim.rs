@@ -1,0 +1,61 @@
+//! Evicts tasks of queues that use more than they deserve, for others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::preempt::Room;
+use super::spots::Spot;
+use super::trial::Cycle;
+use super::turns::Turns;
+use super::victims::From;
+use crate::jobs::{JobId, JobPhase, QueueId};
+
+impl Cycle<'_> {
+    /// Lets queues that use less than they deserve take from those that use more.
+    ///
+    /// Queues take turns, with one job at a time. Nobody is evicted unless the job then has what it needs. Without a rule
+    /// that says what queues deserve, nobody is evicted.
+    pub(super) fn reclaim_all(&mut self) {
+        if !self.tiers().orders_reclaim() {
+            return;
+        }
+        let mut jobs: BTreeMap<QueueId, Vec<JobId>> = BTreeMap::new();
+        for (id, queue) in self.jobs.queues() {
+            let is_admitted = |job: &JobId| {
+                self.jobs.job(*job).phase() != JobPhase::Pending
+                    && self.jobs.job(*job).spec().preempts
+                    && self.tiers().is_valid(self.facts(), *job)
+            };
+            let mut waiting: Vec<JobId> = queue.waiting().filter(is_admitted).collect();
+            if !waiting.is_empty() {
+                waiting.sort_by(|&a, &b| self.compare_jobs(b, a));
+                jobs.insert(id, waiting);
+            }
+        }
+        if jobs.is_empty() {
+            return;
+        }
+        let spots = self.spots_of_others();
+        let mut turns = Turns::new(self, jobs.keys().copied());
+        while let Some(queue) = turns.next(self) {
+            let next = if self.is_overused(queue) { None } else { jobs.get_mut(&queue).and_then(Vec::pop) };
+            if let Some(job) = next {
+                self.reclaim_for(queue, job, &spots);
+            }
+            turns.put_back(self, queue, next.is_some());
+        }
+    }
+
+    fn reclaim_for(&mut self, queue: QueueId, job: JobId, spots: &[Spot]) {
+        let savepoint = self.savepoint();
+        let mut room = Room::default();
+        for task in self.pending_tasks(job, false) {
+            let class = Arc::clone(&self.jobs.task(task).class);
+            if self.tiers().is_preemptive(self.facts(), queue, &class) {
+                self.place_or_make_room(task, From::OtherQueues, spots, &mut room);
+            }
+        }
+        let has_enough = self.tiers().is_pipelined(self.facts(), job);
+        self.keep_if(has_enough, savepoint);
+    }
+}

@@ -1,0 +1,49 @@
+//! What a cycle has planned.
+
+use crate::ids::NodeId;
+use crate::index::Slot;
+use crate::jobs::{Task, TaskId};
+use crate::planner::ClaimKey;
+use crate::statement::Operation;
+
+/// A task in a plan.
+#[derive(Clone, Debug)]
+pub struct PlannedTask {
+    /// The task.
+    pub task: TaskId,
+    /// Its node.
+    pub node: NodeId,
+    /// The task before the plan.
+    pub(crate) before: Task,
+    pub(crate) shard: usize,
+    pub(crate) slot: Slot,
+    /// What the plan has taken on the replica. `None`: nothing, as an eviction does.
+    pub(crate) key: Option<ClaimKey>,
+    /// The operation. `None`: the task waits until its queue's cap allows it, and the shard is not asked for anything.
+    pub(crate) operation: Option<Operation>,
+}
+
+/// Operations that are committed together, or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The tasks, in order.
+    pub tasks: Vec<PlannedTask>,
+}
+
+impl Plan {
+    /// Returns the operations of the statement, each with the index of its task.
+    pub fn operations(&self) -> impl Iterator<Item = (u16, &Operation)> {
+        (0..).zip(&self.tasks).filter_map(|(index, task)| Some((index, task.operation.as_ref()?)))
+    }
+}
+
+/// What a cycle has planned and looked at.
+#[derive(Clone, Debug, Default)]
+pub struct CycleReport {
+    /// The statements to commit, in order.
+    pub plans: Vec<Plan>,
+    /// How many times a node was searched for a task.
+    pub searches: u64,
+    /// How many nodes were looked at for victims.
+    pub victim_nodes: u64,
+}

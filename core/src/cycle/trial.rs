@@ -1,0 +1,353 @@
+//! Changes that can be undone exactly: a task gets a node, a claim, or is evicted.
+//!
+//! Each change is made at once in the books of the jobs and on the replica, and noted. Undoing takes the changes back
+//! in reverse order. So rules always see the state that they would leave behind.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::config::CycleConfig;
+use super::plugin::{Facts, Tiers};
+use super::report::{CycleReport, Plan, PlannedTask};
+use crate::fairness::{Amounts, Dim};
+use crate::ids::{AllocationId, NodeId};
+use crate::index::Slot;
+use crate::jobs::{JobId, Jobs, QueueId, TaskClass, TaskId, TaskState};
+use crate::limits::STATEMENT_OPERATIONS_MAX;
+use crate::planner::{ClaimKey, Replica};
+use crate::shard::Tentative;
+use crate::statement::{Allocate, Evict, Operation, Pipeline};
+use crate::time::Time;
+
+/// A node of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) shard: usize,
+    pub(super) slot: Slot,
+}
+
+/// One cycle at work.
+pub(super) struct Cycle<'a> {
+    pub(super) jobs: &'a mut Jobs,
+    replicas: &'a mut [Replica],
+    tiers: &'a mut Tiers,
+    total: &'a Amounts,
+    pub(super) config: &'a CycleConfig,
+    pub(super) now: Time,
+    /// The changes that are not kept yet.
+    trial: Plan,
+    /// The nodes that are shown as they will be, with the number of claims that this cycle has there.
+    future: BTreeMap<Place, u32>,
+    pub(super) report: CycleReport,
+}
+
+impl<'a> Cycle<'a> {
+    pub(super) fn new(
+        jobs: &'a mut Jobs,
+        replicas: &'a mut [Replica],
+        tiers: &'a mut Tiers,
+        total: &'a Amounts,
+        config: &'a CycleConfig,
+        now: Time,
+    ) -> Self {
+        let trial = Plan::default();
+        let future = BTreeMap::new();
+        Self { jobs, replicas, tiers, total, config, now, trial, future, report: CycleReport::default() }
+    }
+
+    /// Ends the cycle. The replicas show the present again, less what the plans have taken.
+    pub(super) fn end(mut self) -> CycleReport {
+        assert!(self.trial.tasks.is_empty(), "a cycle ends with changes that are neither kept nor undone");
+        for place in std::mem::take(&mut self.future).into_keys() {
+            let replica = &mut self.replicas[place.shard];
+            replica.show(place.slot);
+            replica.show_present(place.slot);
+        }
+        self.report
+    }
+
+    pub(super) fn facts(&self) -> Facts<'_> {
+        Facts { jobs: self.jobs, total: self.total, now: self.now }
+    }
+
+    pub(super) fn tiers(&self) -> &Tiers {
+        self.tiers
+    }
+
+    /// Tells all rules that a job was admitted.
+    pub(super) fn tell_enqueued(&mut self, job: JobId) {
+        self.tiers.enqueued(Facts { jobs: self.jobs, total: self.total, now: self.now }, job);
+    }
+
+    pub(super) fn compare_queues(&self, a: QueueId, b: QueueId) -> Ordering {
+        self.tiers.queue_order(self.facts(), a, b)
+    }
+
+    pub(super) fn compare_jobs(&self, a: JobId, b: JobId) -> Ordering {
+        self.tiers.job_order(self.facts(), a, b)
+    }
+
+    /// Returns whether a queue, or one that contains it, has enough already.
+    pub(super) fn is_overused(&self, queue: QueueId) -> bool {
+        self.tiers.is_overused(self.facts(), queue)
+    }
+
+    /// Returns the pending tasks of a job that ask for something, or those that ask for nothing, in order.
+    pub(super) fn pending_tasks(&self, id: JobId, best_effort: bool) -> Vec<TaskId> {
+        let job = self.jobs.job(id);
+        let of_kind = |index: &u32| job.tasks()[*index as usize].class.is_best_effort() == best_effort;
+        let mut tasks: Vec<TaskId> =
+            job.pending().filter(of_kind).map(|index| TaskId { job: id, index }).collect();
+        tasks.sort_by(|a, b| self.tiers.task_order(self.facts(), *a, *b));
+        tasks
+    }
+
+    /// Returns the queue and the kind whose cap forbids one more task of a class. With `now`, what is being released
+    /// counts, because it is still in use. Without, only what tasks keep or claim counts.
+    pub(super) fn cap_in_the_way(
+        &self,
+        queue: QueueId,
+        class: &TaskClass,
+        now: bool,
+    ) -> Option<(QueueId, Dim)> {
+        self.jobs.chain(queue).find_map(|of| {
+            let queue = self.jobs.queue(of);
+            let caps = &queue.spec().capability;
+            caps.iter().next()?;
+            let mut used = queue.usage().planned();
+            if now {
+                used.add(&queue.usage().releasing);
+            }
+            Some((of, caps.exceeded(&used, &class.amounts)?))
+        })
+    }
+
+    pub(super) fn queue_of(&self, job: JobId) -> QueueId {
+        self.jobs.job(job).spec().queue
+    }
+
+    /// Returns how many changes are not kept yet. [`undo`](Self::undo) goes back to this number.
+    pub(super) fn savepoint(&self) -> usize {
+        self.trial.tasks.len()
+    }
+
+    /// Gives a pending task the node that its policy chooses, on capacity that is free now.
+    pub(super) fn allocate(&mut self, task: TaskId) -> bool {
+        let class = Arc::clone(&self.jobs.task(task).class);
+        self.report.searches += 1;
+        // The shard used last comes first: a statement over one shard is committed in one step.
+        let first = self.trial.tasks.last().map_or(0, |last| last.shard);
+        for step in 0..self.replicas.len() {
+            let shard = (first + step) % self.replicas.len();
+            let Some((taken, key)) = self.replicas[shard].take(&class.request) else { continue };
+            let operation = Operation::Allocate(Allocate {
+                node: taken.node,
+                expected: None,
+                demand: class.request.demand.clone(),
+                gpus: None,
+                owner: class.request.owner,
+                bundle: None,
+                tenant: class.request.tenant,
+            });
+            self.note(task, Place { shard, slot: taken.slot }, taken.node, Some(key), Some(operation));
+            self.jobs.set(task, TaskState::Allocated, Some(taken.node), self.now);
+            return true;
+        }
+        false
+    }
+
+    /// Gives a pending task a claim on some node where capacity is being released.
+    pub(super) fn pipeline(&mut self, task: TaskId) -> bool {
+        let places: BTreeSet<(NodeId, Place)> = {
+            let releasing = self.jobs.releasing_nodes().filter_map(|node| Some((node, self.locate(node)?)));
+            releasing.collect()
+        };
+        places.into_iter().any(|(node, place)| self.pipeline_on(task, node, place))
+    }
+
+    /// Gives a pending task a claim on a node, if what is free and what is being released there suffice.
+    pub(super) fn pipeline_on(&mut self, task: TaskId, node: NodeId, place: Place) -> bool {
+        let class = Arc::clone(&self.jobs.task(task).class);
+        let queue = self.queue_of(task.job);
+        if self.cap_in_the_way(queue, &class, false).is_some() {
+            return false;
+        }
+        // A claim is granted as soon as there is capacity on its node. The cap may not allow that yet.
+        if self.cap_in_the_way(queue, &class, true).is_some() {
+            return self.wait_for_cap(task, node, place);
+        }
+        let taken = self.try_future(&class, node, place);
+        let claims = self.future.get(&place).copied().unwrap_or(0) + u32::from(taken.is_some());
+        self.show_claims(place, claims);
+        let Some((taken, key)) = taken else { return false };
+        let operation = Operation::Pipeline(Pipeline {
+            node: taken.node,
+            expected: None,
+            demand: class.request.demand.clone(),
+            bundle: None,
+            tenant: class.request.tenant,
+        });
+        self.note(task, place, taken.node, Some(key), Some(operation));
+        self.jobs.set(task, TaskState::Pipelined, Some(taken.node), self.now);
+        true
+    }
+
+    /// Lets a pending task wait until its queue's cap allows it, if it would fit on a node then. Its queue keeps what it
+    /// asks for; the shard is asked for nothing. A later cycle [places it](Self::place_waiting).
+    fn wait_for_cap(&mut self, task: TaskId, node: NodeId, place: Place) -> bool {
+        let class = Arc::clone(&self.jobs.task(task).class);
+        let fits = self.fits_in_future(&class, node, place);
+        if fits {
+            self.note(task, place, node, None, None);
+            self.jobs.set(task, TaskState::Pipelined, Some(node), self.now);
+        }
+        fits
+    }
+
+    /// Places the tasks that waited for their queue's cap, where it allows them now. One that finds no node is pending
+    /// again.
+    pub(super) fn place_waiting(&mut self) {
+        for task in self.jobs.waiting_for_cap() {
+            let before = self.jobs.task(task).clone();
+            let class = Arc::clone(&before.class);
+            self.jobs.set(task, TaskState::Pending, None, self.now);
+            if self.cap_in_the_way(self.queue_of(task.job), &class, true).is_some() {
+                self.jobs.restore(task, &before);
+            } else {
+                let savepoint = self.savepoint();
+                let is_placed = self.allocate(task);
+                self.keep_if(is_placed, savepoint);
+            }
+        }
+    }
+
+    /// Returns whether a task would fit on a node once what is being released there has ended.
+    pub(super) fn fits_in_future(&mut self, class: &TaskClass, node: NodeId, place: Place) -> bool {
+        let taken = self.try_future(class, node, place);
+        if let Some((taken, key)) = taken {
+            self.replicas[place.shard].give_up(taken.slot, &[key]);
+        }
+        let claims = self.future.get(&place).copied().unwrap_or(0);
+        self.show_claims(place, claims);
+        taken.is_some()
+    }
+
+    fn try_future(&mut self, class: &TaskClass, node: NodeId, place: Place) -> Option<(Tentative, ClaimKey)> {
+        let tasks = self.jobs.on_node(node).iter().map(|&task| self.jobs.task(task));
+        let ended: BTreeSet<AllocationId> = tasks
+            .filter(|task| task.state == TaskState::Releasing)
+            .filter_map(|task| task.allocation)
+            .collect();
+        let replica = &mut self.replicas[place.shard];
+        replica.show(place.slot);
+        if !replica.show_future(place.slot, &ended) {
+            return None;
+        }
+        if !replica.shard_mut().may_hold(place.slot, &class.request) {
+            return None;
+        }
+        replica.take_on(place.slot, &class.request.demand)
+    }
+
+    /// Shows a node as it will be, hidden from searches for free capacity, while there are claims of this cycle, and
+    /// as it is otherwise.
+    fn show_claims(&mut self, place: Place, claims: u32) {
+        let replica = &mut self.replicas[place.shard];
+        if claims > 0 {
+            self.future.insert(place, claims);
+            replica.hide(place.slot);
+        } else {
+            self.future.remove(&place);
+            replica.show(place.slot);
+            replica.show_present(place.slot);
+        }
+    }
+
+    /// Evicts a task.
+    ///
+    /// # Panics
+    /// If the task has no allocation.
+    pub(super) fn evict(&mut self, task: TaskId) {
+        let of = self.jobs.task(task);
+        let node = of.node.expect("a victim has a node");
+        let allocation = of.allocation.expect("a victim has an allocation");
+        let place = self.locate(node).expect("a victim runs on a node of a replica");
+        let operation =
+            Operation::Evict(Evict { allocation, expected: None, grace_ns: self.config.grace_ns });
+        self.note(task, place, node, None, Some(operation));
+        self.jobs.set(task, TaskState::Releasing, Some(node), self.now);
+    }
+
+    fn note(
+        &mut self,
+        task: TaskId,
+        place: Place,
+        node: NodeId,
+        key: Option<ClaimKey>,
+        operation: Option<Operation>,
+    ) {
+        let before = self.jobs.task(task).clone();
+        let Place { shard, slot } = place;
+        self.trial.tasks.push(PlannedTask { task, node, before, shard, slot, key, operation });
+    }
+
+    /// Returns where a node is.
+    pub(super) fn locate(&self, node: NodeId) -> Option<Place> {
+        let of =
+            |(shard, replica): (usize, &Replica)| Some(Place { shard, slot: replica.shard().slot_of(node)? });
+        self.replicas.iter().enumerate().find_map(of)
+    }
+
+    /// Returns what is free on a node now: cpu, memory and GPUs, in 1/10,000.
+    pub(super) fn free_on(&self, place: Place) -> [i64; 3] {
+        self.replicas[place.shard].shard().free_on(place.slot)
+    }
+
+    /// Takes back all changes after a savepoint.
+    pub(super) fn undo(&mut self, savepoint: usize) {
+        while self.trial.tasks.len() > savepoint {
+            let step = self.trial.tasks.pop().expect("there are more than the savepoint");
+            self.take_back(&step);
+        }
+    }
+
+    /// Takes back one eviction, wherever it is among the changes.
+    pub(super) fn spare(&mut self, task: TaskId) {
+        let at = self
+            .trial
+            .tasks
+            .iter()
+            .rposition(|step| step.task == task)
+            .expect("it was evicted in this trial");
+        let step = self.trial.tasks.remove(at);
+        assert!(step.key.is_none(), "only an eviction is taken back alone");
+        self.take_back(&step);
+    }
+
+    fn take_back(&mut self, step: &PlannedTask) {
+        self.jobs.restore(step.task, &step.before);
+        let Some(key) = step.key else { return };
+        self.replicas[step.shard].give_up(step.slot, &[key]);
+        let place = Place { shard: step.shard, slot: step.slot };
+        if let Some(&claims) = self.future.get(&place) {
+            // Only claims are taken on a node that is shown as it will be: it is hidden from all other searches.
+            self.show_claims(place, claims - 1);
+        }
+    }
+
+    /// Keeps all changes as one statement, or takes those after a savepoint back. More changes than a statement may have
+    /// are taken back, too. Returns whether they are kept.
+    pub(super) fn keep_if(&mut self, is_wanted: bool, savepoint: usize) -> bool {
+        let is_kept = is_wanted && self.trial.tasks.len() <= STATEMENT_OPERATIONS_MAX;
+        if !is_kept {
+            self.undo(savepoint);
+            return false;
+        }
+        let plan = std::mem::take(&mut self.trial);
+        if !plan.tasks.is_empty() {
+            self.report.plans.push(plan);
+        }
+        true
+    }
+}

@@ -1,0 +1,240 @@
+//! Which tasks to evict for another one, and on which node.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::spots::{Spot, may_go};
+use super::trial::{Cycle, Place};
+use crate::fairness::{Amounts, Dim};
+use crate::ids::NodeId;
+use crate::jobs::{QueueId, TaskClass, TaskId, TaskState};
+
+/// Whose tasks may be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    /// Those of other jobs of the same queue.
+    OtherJobs,
+    /// Those of the same job.
+    SameJob,
+    /// Those of other queues.
+    OtherQueues,
+}
+
+/// How bad it is to evict some tasks: first the highest priority among them, then their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    priority: (i32, i32),
+    victims: usize,
+}
+
+/// The nodes where tasks of one class could have room, the cheapest first.
+#[derive(Default)]
+pub(super) struct Offers {
+    found: BTreeSet<(Cost, NodeId, Place)>,
+    /// The number of nodes that were looked at.
+    looked_at: usize,
+}
+
+impl Cycle<'_> {
+    /// Evicts tasks on one of the nodes so that a task fits there, and gives it a claim. Returns whether it has one.
+    ///
+    /// Up to [`victim_nodes_max`](super::CycleConfig::victim_nodes_max) nodes where this is possible are compared. The one
+    /// with the cheapest victims is taken, then the one that was registered first. `offers` keeps what was compared, for
+    /// other tasks of the same class. An offer is looked at again before it is taken: what was evicted for others may
+    /// have made it worse, or impossible.
+    pub(super) fn make_room(
+        &mut self,
+        task: TaskId,
+        from: From,
+        spots: &[Spot],
+        offers: &mut Offers,
+    ) -> bool {
+        let class = Arc::clone(&self.jobs.task(task).class);
+        loop {
+            while offers.found.len() < self.config.victim_nodes_max && offers.looked_at < spots.len() {
+                let spot = &spots[offers.looked_at];
+                offers.looked_at += 1;
+                if !spot.may_hold(&class) {
+                    continue;
+                }
+                self.report.victim_nodes += 1;
+                if let Some(victims) = self.victims_on(task, spot.node, spot.place, from) {
+                    offers.found.insert((self.cost(&victims), spot.node, spot.place));
+                }
+            }
+            let Some((cost, node, place)) = offers.found.pop_first() else { return false };
+            self.report.victim_nodes += 1;
+            let Some(victims) = self.victims_on(task, node, place, from) else { continue };
+            let now = self.cost(&victims);
+            offers.found.insert((now, node, place));
+            if now > cost && offers.found.first().is_some_and(|first| first.0 < now) {
+                continue;
+            }
+            victims.into_iter().for_each(|victim| self.evict(victim));
+            let has_claim = self.pipeline_on(task, node, place);
+            assert!(has_claim, "task {task} does not fit although it did when its victims were chosen");
+            return true;
+        }
+    }
+
+    fn cost(&self, victims: &[TaskId]) -> Cost {
+        let priority =
+            |victim: &TaskId| (self.jobs.job(victim.job).spec().priority, self.jobs.task(*victim).priority);
+        let highest = victims.iter().map(priority).max().unwrap_or((i32::MIN, i32::MIN));
+        Cost { priority: highest, victims: victims.len() }
+    }
+
+    /// Returns a smallest set of tasks to evict on a node so that a task fits there: without any one of them, it would
+    /// not. `None`: there is no such set. An empty set: it fits without evicting anyone.
+    fn victims_on(&mut self, task: TaskId, node: NodeId, place: Place, from: From) -> Option<Vec<TaskId>> {
+        let class = Arc::clone(&self.jobs.task(task).class);
+        let candidates = self.candidates(task, node, from);
+        if candidates.is_empty() {
+            return None;
+        }
+        let facts = self.facts();
+        let agreed = match from {
+            From::OtherQueues => self.tiers().reclaimable(facts, task, &candidates),
+            From::OtherJobs | From::SameJob => self.tiers().preemptable(facts, task, &candidates),
+        };
+        let found = self.smallest_set(task, &class, node, place, from, agreed);
+        if found.is_some() {
+            return found;
+        }
+        // Rules that each accept some of several tasks may accept different ones. Asked about one task after the other,
+        // they may agree on more.
+        let jointly =
+            self.tiers().victims_jointly(self.facts(), task, &candidates, from == From::OtherQueues);
+        self.smallest_set(task, &class, node, place, from, jointly?)
+    }
+
+    /// Returns a smallest set of these tasks that must go so that a task fits on a node.
+    fn smallest_set(
+        &mut self,
+        task: TaskId,
+        class: &TaskClass,
+        node: NodeId,
+        place: Place,
+        from: From,
+        victims: Vec<TaskId>,
+    ) -> Option<Vec<TaskId>> {
+        if victims.is_empty() || !self.may_suffice(class, node, place, &victims) {
+            return None;
+        }
+        let savepoint = self.savepoint();
+        let mut evicted = Vec::new();
+        let mut rest = victims.into_iter();
+        let fits = loop {
+            if self.suffices(task, class, node, place, from) {
+                break true;
+            }
+            let Some(victim) = rest.next() else { break false };
+            self.evict(victim);
+            evicted.push(victim);
+        };
+        if fits {
+            // The last ones are the most valuable: they are spared first.
+            for at in (0..evicted.len()).rev() {
+                self.spare(evicted[at]);
+                if self.suffices(task, class, node, place, from) {
+                    evicted.remove(at);
+                } else {
+                    self.evict(evicted[at]);
+                }
+            }
+        }
+        self.undo(savepoint);
+        fits.then_some(evicted)
+    }
+
+    /// Returns whether a task fits on a node, and its queue may have it, once what is releasing has ended.
+    fn suffices(&mut self, task: TaskId, class: &TaskClass, node: NodeId, place: Place, from: From) -> bool {
+        let queue = self.queue_of(task.job);
+        self.cap_in_the_way(queue, class, false).is_none()
+            && (from == From::OtherQueues || self.tiers().is_allocatable(self.facts(), queue, class))
+            && self.fits_in_future(class, node, place)
+    }
+
+    /// Returns the tasks on a node that may be evicted by their own settings, the least valuable first.
+    fn candidates(&self, task: TaskId, node: NodeId, from: From) -> Vec<TaskId> {
+        let queue = self.queue_of(task.job);
+        let is_best_effort = self.jobs.task(task).class.is_best_effort();
+        let by_rule = self.tiers().orders_preemption();
+        let job_priority = |of: &TaskId| self.jobs.job(of.job).spec().priority;
+        let of_kind = |victim: &TaskId| match from {
+            From::SameJob => {
+                victim.job == task.job && self.jobs.task(*victim).priority < self.jobs.task(task).priority
+            }
+            From::OtherJobs => {
+                victim.job != task.job
+                    && self.queue_of(victim.job) == queue
+                    && (by_rule || job_priority(victim) < job_priority(&task))
+            }
+            From::OtherQueues => {
+                let theirs = self.queue_of(victim.job);
+                theirs != queue && self.is_reclaimable(theirs)
+            }
+        };
+        let may_go = |victim: &TaskId| {
+            let victim = self.jobs.task(*victim);
+            may_go(victim) && (!is_best_effort || victim.class.is_best_effort())
+        };
+        let on_node = self.jobs.on_node(node).iter().copied();
+        let mut candidates: Vec<TaskId> =
+            on_node.filter(|victim| of_kind(victim) && may_go(victim)).collect();
+        // Of other queues, the last queue goes first. Then the last job, and of a job the last task.
+        candidates.sort_by(|a, b| {
+            // A queue that shares more ancestors with the preemptor's gives first.
+            let shared = |of: &TaskId| self.shared_ancestors(self.queue_of(of.job), queue);
+            let queues = || {
+                let last_first = self.compare_queues(self.queue_of(a.job), self.queue_of(b.job)).reverse();
+                shared(b).cmp(&shared(a)).then(last_first)
+            };
+            let priority =
+                |of: &TaskId| self.jobs.task(*of).priority.max(self.jobs.job(of.job).spec().priority);
+            let by_job = || {
+                if a.job == b.job {
+                    self.tiers().task_order(self.facts(), *a, *b).reverse()
+                } else {
+                    self.compare_jobs(a.job, b.job).reverse()
+                }
+            };
+            let by_queue = if self.queue_of(a.job) == self.queue_of(b.job) {
+                std::cmp::Ordering::Equal
+            } else {
+                queues()
+            };
+            by_queue
+                .then_with(|| priority(a).cmp(&priority(b)))
+                .then_with(by_job)
+                .then(Reverse(*a).cmp(&Reverse(*b)))
+        });
+        candidates
+    }
+
+    /// Returns the number of queues that contain both.
+    fn shared_ancestors(&self, a: QueueId, b: QueueId) -> usize {
+        let above: Vec<QueueId> = self.jobs.chain(b).collect();
+        self.jobs.chain(a).filter(|queue| above.contains(queue)).count()
+    }
+
+    /// Returns whether others may reclaim from a queue.
+    pub(super) fn is_reclaimable(&self, queue: QueueId) -> bool {
+        self.jobs.chain(queue).all(|queue| self.jobs.queue(queue).spec().reclaimable)
+    }
+
+    /// Returns false if all victims together do not free enough for a task. This is cheap, and looks at cpu, memory and
+    /// the sum of GPUs only.
+    fn may_suffice(&self, class: &TaskClass, node: NodeId, place: Place, victims: &[TaskId]) -> bool {
+        let mut most = Amounts::zero();
+        for (dim, free) in [Dim::CPU, Dim::MEMORY, Dim::GPU].into_iter().zip(self.free_on(place)) {
+            most.set(dim, free.max(0));
+        }
+        let leaving = self.jobs.on_node(node).iter().map(|&task| self.jobs.task(task));
+        let leaving = leaving.filter(|task| task.state == TaskState::Releasing);
+        leaving.for_each(|task| most.add(&task.class.amounts));
+        victims.iter().for_each(|&victim| most.add(&self.jobs.task(victim).class.amounts));
+        [Dim::CPU, Dim::MEMORY, Dim::GPU].into_iter().all(|dim| class.amounts.get(dim) <= most.get(dim))
+    }
+}

@@ -1,0 +1,122 @@
+//! Reasons why a queue or a job is refused.
+
+use std::sync::Arc;
+
+use crate::fairness::Dim;
+
+/// The reason why a queue is refused. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueueError {
+    /// There is a queue of this name.
+    #[error("queue `{0}` exists already: change it, or choose another name")]
+    Exists(Arc<str>),
+    /// There is no queue of this name.
+    #[error("there is no queue `{0}`: make it first")]
+    Unknown(Arc<str>),
+    /// The queue would contain itself.
+    #[error("queue `{0}` would be its own ancestor: choose a parent that is not below it")]
+    Cycle(Arc<str>),
+    /// The weight is 0.
+    #[error("queue `{0}` has weight 0: give a weight of at least 1")]
+    Weight(Arc<str>),
+    /// The children of a queue are guaranteed more than the queue itself.
+    #[error(
+        "the queues below `{parent}` are guaranteed {children} of {dim} in 1/10,000, and `{parent}` itself \
+         {guarantee}: lower theirs or raise its guarantee"
+    )]
+    ChildrenGuarantee {
+        /// The parent.
+        parent: Arc<str>,
+        /// The resource.
+        dim: Dim,
+        /// The sum of the guarantees of the children.
+        children: i64,
+        /// The guarantee of the parent.
+        guarantee: i64,
+    },
+    /// A queue is guaranteed more than it may use.
+    #[error(
+        "queue `{queue}` is guaranteed {guarantee} of {dim} in 1/10,000, and may use {capability}: lower the \
+         guarantee or raise the capability"
+    )]
+    GuaranteeAboveCapability {
+        /// The queue.
+        queue: Arc<str>,
+        /// The resource.
+        dim: Dim,
+        /// What it is guaranteed.
+        guarantee: i64,
+        /// What it may use.
+        capability: i64,
+    },
+    /// The parent has jobs of its own.
+    #[error("queue `{0}` has jobs: only queues without jobs have queues below them")]
+    HasJobs(Arc<str>),
+}
+
+/// The reason why a job is refused. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JobError {
+    /// There is a job of this name in the queue.
+    #[error("job `{0}` exists already: choose another name")]
+    Exists(Arc<str>),
+    /// There is no such queue.
+    #[error("job `{job}` names queue `{queue}`, which does not exist: make it first")]
+    UnknownQueue {
+        /// The job.
+        job: Arc<str>,
+        /// The queue.
+        queue: Arc<str>,
+    },
+    /// The queue is closed.
+    #[error("job `{job}` names queue `{queue}`, which is closed: open it, or choose another queue")]
+    ClosedQueue {
+        /// The job.
+        job: Arc<str>,
+        /// The queue.
+        queue: Arc<str>,
+    },
+    /// The queue has queues below it.
+    #[error("job `{job}` names queue `{queue}`, which has queues below it: name one of these")]
+    InnerQueue {
+        /// The job.
+        job: Arc<str>,
+        /// The queue.
+        queue: Arc<str>,
+    },
+    /// The job has no tasks.
+    #[error("job `{0}` has no tasks: give at least one")]
+    Empty(Arc<str>),
+    /// The job has too many tasks.
+    #[error("job `{job}` has {tasks} tasks: give at most {max}", max = crate::limits::JOB_TASKS_MAX)]
+    TooManyTasks {
+        /// The job.
+        job: Arc<str>,
+        /// Its tasks.
+        tasks: u64,
+    },
+    /// More tasks are needed than the job has.
+    #[error("job `{job}` needs {min_member} tasks and has {tasks}: lower `min_member` or add tasks")]
+    MinMember {
+        /// The job.
+        job: Arc<str>,
+        /// The tasks that it needs.
+        min_member: u32,
+        /// The tasks that it has.
+        tasks: u32,
+    },
+    /// A role needs more tasks than it has.
+    #[error(
+        "role `{role}` of job `{job}` needs {min_member} tasks and has {tasks}: lower its minimum or add tasks"
+    )]
+    RoleMinMember {
+        /// The job.
+        job: Arc<str>,
+        /// The role.
+        role: Arc<str>,
+        /// The tasks that it needs.
+        min_member: u32,
+        /// The tasks that it has.
+        tasks: u32,
+    },
+}

@@ -1,0 +1,131 @@
+//! One job and its tasks.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{JobPhase, JobSpec, TaskClass, TaskState, Usage};
+use crate::ids::{AllocationId, NodeId};
+use crate::time::Time;
+
+/// A task.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// What it asks for.
+    pub class: Arc<TaskClass>,
+    /// The index of its role.
+    pub role: u32,
+    /// Its priority.
+    pub priority: i32,
+    /// Whether it may be evicted for others.
+    pub preemptable: bool,
+    /// Its state.
+    pub state: TaskState,
+    /// Its node, if its state has one.
+    pub node: Option<NodeId>,
+    /// Its allocation or claim, once a shard has granted it.
+    pub allocation: Option<AllocationId>,
+    /// Since when it is in its state.
+    pub since: Time,
+}
+
+/// A job.
+#[derive(Debug)]
+pub struct Job {
+    pub(super) spec: JobSpec,
+    pub(super) phase: JobPhase,
+    pub(super) tasks: Vec<Task>,
+    pub(super) counts: [u32; TaskState::ALL.len()],
+    /// The number of tasks of each role in each state.
+    pub(super) role_counts: Vec<[u32; TaskState::ALL.len()]>,
+    /// Pending tasks that ask for nothing.
+    pub(super) pending_best_effort: u32,
+    pub(super) usage: Usage,
+    /// The pending tasks, by priority and then by index.
+    pub(super) pending: BTreeSet<(Reverse<i32>, u32)>,
+}
+
+impl Job {
+    /// Returns the job as it was submitted.
+    #[must_use]
+    pub fn spec(&self) -> &JobSpec {
+        &self.spec
+    }
+
+    /// Returns its phase.
+    #[must_use]
+    pub fn phase(&self) -> JobPhase {
+        self.phase
+    }
+
+    /// Returns its tasks by index.
+    #[must_use]
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// Returns the number of its tasks in a state.
+    #[must_use]
+    pub fn count(&self, state: TaskState) -> u32 {
+        self.counts[state.index()]
+    }
+
+    /// Returns the number of tasks of a role in a state.
+    #[must_use]
+    pub fn role_count(&self, role: usize, state: TaskState) -> u32 {
+        self.role_counts[role][state.index()]
+    }
+
+    /// Returns the number of pending tasks that ask for nothing.
+    #[must_use]
+    pub fn pending_best_effort(&self) -> u32 {
+        self.pending_best_effort
+    }
+
+    /// Returns the number of tasks that have what they need: they hold it, or have succeeded.
+    #[must_use]
+    pub fn ready_tasks(&self) -> u32 {
+        let states =
+            TaskState::ALL.into_iter().filter(|state| state.holds() || *state == TaskState::Succeeded);
+        states.map(|state| self.count(state)).sum()
+    }
+
+    /// Returns what its tasks use.
+    #[must_use]
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// Returns its pending tasks, first those of the highest priority.
+    pub fn pending(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.pending.iter().map(|&(_, index)| index)
+    }
+}
+
+impl Job {
+    /// Adds a task as it is to the sums.
+    pub(super) fn enter(&mut self, index: u32) {
+        let task = &self.tasks[index as usize];
+        self.counts[task.state.index()] += 1;
+        self.role_counts[task.role as usize][task.state.index()] += 1;
+        self.usage.enter(task.state, &task.class.amounts);
+        if task.state == TaskState::Pending {
+            self.pending_best_effort += u32::from(task.class.is_best_effort());
+            let fresh = self.pending.insert((Reverse(task.priority), index));
+            assert!(fresh, "task {index} is pending twice");
+        }
+    }
+
+    /// Removes a task as it is from the sums.
+    pub(super) fn leave(&mut self, index: u32) {
+        let task = &self.tasks[index as usize];
+        self.counts[task.state.index()] -= 1;
+        self.role_counts[task.role as usize][task.state.index()] -= 1;
+        self.usage.leave(task.state, &task.class.amounts);
+        if task.state == TaskState::Pending {
+            self.pending_best_effort -= u32::from(task.class.is_best_effort());
+            let known = self.pending.remove(&(Reverse(task.priority), index));
+            assert!(known, "task {index} is pending and not listed");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! One queue of the hierarchy.
+
+use std::collections::BTreeSet;
+
+use super::{JobId, QueueId, QueueSpec, Usage};
+
+/// A queue with what is in it and below it.
+#[derive(Debug)]
+pub struct Queue {
+    pub(super) spec: QueueSpec,
+    pub(super) children: Vec<QueueId>,
+    pub(super) jobs: BTreeSet<JobId>,
+    /// The jobs with pending tasks.
+    pub(super) waiting: BTreeSet<JobId>,
+    pub(super) usage: Usage,
+}
+
+impl Queue {
+    pub(super) fn new(spec: QueueSpec) -> Self {
+        Self {
+            spec,
+            children: Vec::new(),
+            jobs: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            usage: Usage::default(),
+        }
+    }
+
+    /// Returns the queue as it was submitted.
+    #[must_use]
+    pub fn spec(&self) -> &QueueSpec {
+        &self.spec
+    }
+
+    /// Returns the queues directly below it.
+    #[must_use]
+    pub fn children(&self) -> &[QueueId] {
+        &self.children
+    }
+
+    /// Returns whether it may have jobs.
+    #[must_use]
+    pub fn is_leaf(&self) -> bool {
+        self.children.is_empty()
+    }
+
+    /// Returns its jobs in the order of submission, without those of queues below it.
+    pub fn jobs(&self) -> impl ExactSizeIterator<Item = JobId> + '_ {
+        self.jobs.iter().copied()
+    }
+
+    /// Returns its jobs that have pending tasks, in the order of submission.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = JobId> + '_ {
+        self.waiting.iter().copied()
+    }
+
+    /// Returns what its jobs and those of the queues below it use.
+    #[must_use]
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+}

@@ -1,0 +1,130 @@
+//! Queues and jobs as they are submitted.
+
+use std::sync::Arc;
+
+use super::{JobPhase, QueueId};
+use crate::fairness::{Amounts, Caps};
+use crate::request::PlacementRequest;
+use crate::time::Time;
+
+/// The order of the jobs of a queue, or of the queues below it (YARN's policies).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueOrdering {
+    /// By priority, then in the order of submission.
+    Fifo,
+    /// By fair share of memory.
+    Fair,
+    /// By fair share of the dominant resource.
+    #[default]
+    Drf,
+}
+
+/// A queue as it is submitted.
+#[derive(Clone, Debug)]
+pub struct QueueSpec {
+    /// Its name, which is unique.
+    pub name: Arc<str>,
+    /// The queue that contains it.
+    pub parent: QueueId,
+    /// Its weight among the queues of its parent, at least 1.
+    pub weight: u32,
+    /// What it gets in any case (Volcano's guarantee, YARN's least share).
+    pub guarantee: Amounts,
+    /// What it deserves, if that is not computed from weights (Volcano's plugin `capacity`).
+    pub deserved: Option<Amounts>,
+    /// The most that it may use. It is never exceeded.
+    pub capability: Caps,
+    /// Queues of a higher priority are served first.
+    pub priority: i32,
+    /// Whether others may reclaim what it uses beyond what it deserves.
+    pub reclaimable: bool,
+    /// Whether it takes new jobs.
+    pub open: bool,
+    /// The order of its jobs.
+    pub ordering: QueueOrdering,
+}
+
+impl QueueSpec {
+    /// Creates a queue of weight 1 without bounds below the root.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            parent: QueueId::ROOT,
+            weight: 1,
+            guarantee: Amounts::zero(),
+            deserved: None,
+            capability: Caps::none(),
+            priority: 0,
+            reclaimable: true,
+            open: true,
+            ordering: QueueOrdering::default(),
+        }
+    }
+}
+
+/// What equal tasks ask for. Tasks that share a class are decided together.
+#[derive(Debug)]
+pub struct TaskClass {
+    /// The request of one task.
+    pub request: Arc<PlacementRequest>,
+    /// What one task takes.
+    pub amounts: Amounts,
+}
+
+impl TaskClass {
+    /// Returns whether the tasks ask for nothing, so that they run on what others leave (Kubernetes' best effort).
+    #[must_use]
+    pub fn is_best_effort(&self) -> bool {
+        self.amounts.is_zero()
+    }
+}
+
+/// Equal tasks of a job.
+#[derive(Clone, Debug)]
+pub struct TaskGroup {
+    /// The request of each of them.
+    pub request: PlacementRequest,
+    /// The number of tasks.
+    pub count: u32,
+    /// The index of their role.
+    pub role: u32,
+    /// Tasks of a higher priority are placed first and evicted last.
+    pub priority: i32,
+    /// Whether they may be evicted for others.
+    pub preemptable: bool,
+}
+
+/// A role of tasks with a minimum of its own (Volcano's `minTaskMember`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Role {
+    /// Its name.
+    pub name: Arc<str>,
+    /// How many of its tasks the job needs. 0: none in particular.
+    pub min_member: u32,
+}
+
+/// A job as it is submitted.
+#[derive(Clone, Debug)]
+pub struct JobSpec {
+    /// Its name, which is unique.
+    pub name: Arc<str>,
+    /// Its queue, which has no queues below it.
+    pub queue: QueueId,
+    /// How many tasks must have nodes before any is bound.
+    pub min_member: u32,
+    /// What the queue must have room for before it admits the job. `None`: it is admitted at once.
+    pub min_resources: Option<Amounts>,
+    /// Its roles. At least one.
+    pub roles: Vec<Role>,
+    /// Its tasks.
+    pub tasks: Vec<TaskGroup>,
+    /// Jobs of a higher priority come first, and may preempt others of their queue.
+    pub priority: i32,
+    /// Whether its tasks may preempt others (Kubernetes' `preemptionPolicy`).
+    pub preempts: bool,
+    /// When it was submitted.
+    pub created: Time,
+    /// Its phase at submission: `Pending` until its queue admits it.
+    pub phase: JobPhase,
+}

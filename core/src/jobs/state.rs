@@ -1,0 +1,103 @@
+//! The states of tasks and jobs.
+
+/// The state of a task (Volcano's `TaskStatus`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TaskState {
+    /// It waits for a node.
+    Pending,
+    /// It has a node, but its job has not yet as many tasks as it needs.
+    Allocated,
+    /// It has a claim on capacity that is being released.
+    Pipelined,
+    /// Its job has what it needs. The control plane is told where it runs.
+    Binding,
+    /// The control plane has bound it to its node.
+    Bound,
+    /// It runs.
+    Running,
+    /// It was evicted and is in its grace period.
+    Releasing,
+    /// It ended well.
+    Succeeded,
+    /// It ended with an error.
+    Failed,
+    /// Its node does not answer.
+    Unknown,
+}
+
+impl TaskState {
+    /// All states.
+    pub const ALL: [Self; 10] = [
+        Self::Pending,
+        Self::Allocated,
+        Self::Pipelined,
+        Self::Binding,
+        Self::Bound,
+        Self::Running,
+        Self::Releasing,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Unknown,
+    ];
+
+    /// Returns the state as an index.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Returns whether a task in this state has capacity of its node that it keeps.
+    #[must_use]
+    pub const fn holds(self) -> bool {
+        matches!(self, Self::Allocated | Self::Binding | Self::Bound | Self::Running)
+    }
+
+    /// Returns whether a task in this state has a node.
+    #[must_use]
+    pub const fn has_node(self) -> bool {
+        self.holds() || matches!(self, Self::Pipelined | Self::Releasing)
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Allocated => "allocated",
+            Self::Pipelined => "pipelined",
+            Self::Binding => "binding",
+            Self::Bound => "bound",
+            Self::Running => "running",
+            Self::Releasing => "releasing",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The phase of a job (Volcano's `PodGroupPhase`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum JobPhase {
+    /// Its queue has not admitted it. None of its tasks is placed.
+    Pending,
+    /// Its queue has admitted it. Its tasks may be placed.
+    Inqueue,
+    /// As many of its tasks as it needs have nodes.
+    Running,
+    /// All of its tasks have ended.
+    Completed,
+}
+
+impl JobPhase {
+    /// Returns the name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Inqueue => "inqueue",
+            Self::Running => "running",
+            Self::Completed => "completed",
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! All queues, jobs and tasks.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{
+    Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueError, QueueId, QueueSpec, Task, TaskClass, TaskId,
+    TaskState, Usage,
+};
+use crate::fairness::{Amounts, Dim};
+use crate::ids::{AllocationId, NodeId};
+use crate::limits::JOB_TASKS_MAX;
+use crate::map::FixedMap;
+use crate::resource::Demand;
+use crate::time::Time;
+
+/// All queues, jobs and tasks.
+pub struct Jobs {
+    queues: Vec<Queue>,
+    queue_names: BTreeMap<Arc<str>, QueueId>,
+    jobs: FixedMap<JobId, Job>,
+    job_names: BTreeMap<Arc<str>, JobId>,
+    next_job: u64,
+    by_node: BTreeMap<NodeId, Vec<TaskId>>,
+    /// The nodes where tasks are releasing, with their number.
+    releasing: BTreeMap<NodeId, u32>,
+    classes: FixedMap<Demand, Vec<Arc<TaskClass>>>,
+    /// Tasks that have a node and no claim there.
+    waiting_for_cap: BTreeSet<TaskId>,
+    /// The number of changes so far.
+    changes: u64,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Jobs {
+    /// Returns no jobs, with the root queue only.
+    #[must_use]
+    pub fn new() -> Self {
+        let root = QueueSpec { open: true, ..QueueSpec::new("root") };
+        Self {
+            queue_names: BTreeMap::from([(Arc::clone(&root.name), QueueId::ROOT)]),
+            queues: vec![Queue::new(root)],
+            jobs: FixedMap::default(),
+            job_names: BTreeMap::new(),
+            next_job: 1,
+            by_node: BTreeMap::new(),
+            releasing: BTreeMap::new(),
+            classes: FixedMap::default(),
+            waiting_for_cap: BTreeSet::new(),
+            changes: 0,
+        }
+    }
+
+    /// Adds a queue.
+    ///
+    /// # Errors
+    /// The reason why it is refused. Nothing has changed.
+    pub fn add_queue(&mut self, spec: QueueSpec) -> Result<QueueId, QueueError> {
+        if self.queue_names.contains_key(&spec.name) {
+            return Err(QueueError::Exists(spec.name));
+        }
+        self.check_queue(&spec, None)?;
+        let parent = &self.queues[spec.parent.0 as usize];
+        if !parent.jobs.is_empty() {
+            return Err(QueueError::HasJobs(Arc::clone(&parent.spec.name)));
+        }
+        let id = QueueId(u32::try_from(self.queues.len()).expect("fewer queues than memory has places"));
+        self.queues[spec.parent.0 as usize].children.push(id);
+        self.queue_names.insert(Arc::clone(&spec.name), id);
+        self.queues.push(Queue::new(spec));
+        Ok(id)
+    }
+
+    /// Replaces what a queue was submitted with. It keeps its name and its parent.
+    ///
+    /// # Errors
+    /// The reason why the change is refused. Nothing has changed.
+    pub fn update_queue(&mut self, id: QueueId, spec: QueueSpec) -> Result<(), QueueError> {
+        let before = &self.queue(id).spec;
+        let spec = QueueSpec { name: Arc::clone(&before.name), parent: before.parent, ..spec };
+        self.check_queue(&spec, Some(id))?;
+        self.queues[id.0 as usize].spec = spec;
+        Ok(())
+    }
+
+    /// Checks a queue that is new, or that replaces `id`.
+    fn check_queue(&self, spec: &QueueSpec, id: Option<QueueId>) -> Result<(), QueueError> {
+        if spec.weight == 0 {
+            return Err(QueueError::Weight(Arc::clone(&spec.name)));
+        }
+        for (dim, capability) in spec.capability.iter() {
+            let guarantee = spec.guarantee.get(dim);
+            if guarantee > capability {
+                let queue = Arc::clone(&spec.name);
+                return Err(QueueError::GuaranteeAboveCapability { queue, dim, guarantee, capability });
+            }
+        }
+        // The root may have no guarantee of its own: the cluster itself is what its children share.
+        if spec.parent != QueueId::ROOT {
+            let parent = self.queue(spec.parent);
+            let others = parent.children.iter().filter(|&&child| Some(child) != id);
+            let mut sum = spec.guarantee.clone();
+            others.for_each(|&child| sum.add(&self.queue(child).spec.guarantee));
+            check_guarantees(&parent.spec, &sum)?;
+        }
+        if let Some(id) = id {
+            let mut sum = Amounts::zero();
+            self.queue(id).children.iter().for_each(|&child| sum.add(&self.queue(child).spec.guarantee));
+            if id != QueueId::ROOT {
+                check_guarantees(spec, &sum)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a queue.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn queue(&self, id: QueueId) -> &Queue {
+        &self.queues[id.0 as usize]
+    }
+
+    /// Returns the queue of a name.
+    #[must_use]
+    pub fn queue_named(&self, name: &str) -> Option<QueueId> {
+        self.queue_names.get(name).copied()
+    }
+
+    /// Returns all queues, the root first, parents before their children.
+    pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
+        (0..).map(QueueId).zip(&self.queues)
+    }
+
+    /// Returns a queue and all that contain it, up to the root.
+    pub fn chain(&self, id: QueueId) -> impl Iterator<Item = QueueId> + '_ {
+        std::iter::successors(Some(id), |&id| (id != QueueId::ROOT).then(|| self.queue(id).spec.parent))
+    }
+
+    /// Returns whether a queue, or one below it, has jobs.
+    #[must_use]
+    pub fn has_jobs(&self, id: QueueId) -> bool {
+        let queue = self.queue(id);
+        !queue.jobs.is_empty() || queue.children.iter().any(|&child| self.has_jobs(child))
+    }
+
+    /// Adds a job. Its tasks are pending.
+    ///
+    /// # Errors
+    /// The reason why it is refused. Nothing has changed.
+    pub fn submit(&mut self, spec: JobSpec) -> Result<JobId, JobError> {
+        self.check_job(&spec)?;
+        let id = JobId(self.next_job);
+        self.next_job += 1;
+        let mut job = Job {
+            phase: spec.phase,
+            tasks: Vec::new(),
+            counts: [0; TaskState::ALL.len()],
+            role_counts: vec![[0; TaskState::ALL.len()]; spec.roles.len()],
+            pending_best_effort: 0,
+            usage: Usage::default(),
+            pending: BTreeSet::new(),
+            spec,
+        };
+        let groups = std::mem::take(&mut job.spec.tasks);
+        for group in &groups {
+            let class = self.class(&group.request);
+            for _ in 0..group.count {
+                let index = u32::try_from(job.tasks.len()).expect("at most JOB_TASKS_MAX");
+                job.tasks.push(Task {
+                    class: Arc::clone(&class),
+                    role: group.role,
+                    priority: group.priority,
+                    preemptable: group.preemptable,
+                    state: TaskState::Pending,
+                    node: None,
+                    allocation: None,
+                    since: job.spec.created,
+                });
+                job.enter(index);
+            }
+        }
+        job.spec.tasks = groups;
+        let queue = job.spec.queue;
+        let pending = job.usage.pending.clone();
+        self.queues[queue.0 as usize].jobs.insert(id);
+        self.queues[queue.0 as usize].waiting.insert(id);
+        self.job_names.insert(Arc::clone(&job.spec.name), id);
+        self.jobs.insert(id, job);
+        for id in self.chain(queue).collect::<Vec<_>>() {
+            self.queues[id.0 as usize].usage.pending.add(&pending);
+        }
+        Ok(id)
+    }
+
+    fn check_job(&self, spec: &JobSpec) -> Result<(), JobError> {
+        let job = Arc::clone(&spec.name);
+        let Some(queue) = self.queues.get(spec.queue.0 as usize) else {
+            return Err(JobError::UnknownQueue { job, queue: spec.queue.0.to_string().into() });
+        };
+        let name = Arc::clone(&queue.spec.name);
+        if self.job_names.contains_key(&spec.name) {
+            return Err(JobError::Exists(job));
+        }
+        if !queue.is_leaf() {
+            return Err(JobError::InnerQueue { job, queue: name });
+        }
+        if !queue.spec.open {
+            return Err(JobError::ClosedQueue { job, queue: name });
+        }
+        let tasks: u64 = spec.tasks.iter().map(|group| u64::from(group.count)).sum();
+        if tasks == 0 {
+            return Err(JobError::Empty(job));
+        }
+        if tasks > u64::from(JOB_TASKS_MAX) {
+            return Err(JobError::TooManyTasks { job, tasks });
+        }
+        let tasks = tasks as u32;
+        if spec.min_member > tasks {
+            return Err(JobError::MinMember { job, min_member: spec.min_member, tasks });
+        }
+        for (number, role) in (0..).zip(&spec.roles) {
+            let of_role = spec.tasks.iter().filter(|group| group.role == number);
+            let tasks = of_role.map(|group| group.count).sum();
+            if role.min_member > tasks {
+                let min_member = role.min_member;
+                return Err(JobError::RoleMinMember { job, role: Arc::clone(&role.name), min_member, tasks });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the class of a request, which all tasks with an equal request share.
+    fn class(&mut self, request: &crate::request::PlacementRequest) -> Arc<TaskClass> {
+        let known = self.classes.entry(request.demand.clone()).or_default();
+        if let Some(class) = known.iter().find(|class| *class.request == *request) {
+            return Arc::clone(class);
+        }
+        let amounts = Amounts::of(&request.demand);
+        let class = Arc::new(TaskClass { request: Arc::new(request.clone()), amounts });
+        // A class that no task has any longer makes room.
+        known.retain(|class| Arc::strong_count(class) > 1);
+        known.push(Arc::clone(&class));
+        class
+    }
+
+    /// Returns a job.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> &Job {
+        self.jobs.get(&id).unwrap_or_else(|| panic!("there is no job {id}"))
+    }
+
+    fn job_mut(&mut self, id: JobId) -> &mut Job {
+        self.jobs.get_mut(&id).unwrap_or_else(|| panic!("there is no job {id}"))
+    }
+
+    /// Returns the job of a name.
+    #[must_use]
+    pub fn job_named(&self, name: &str) -> Option<JobId> {
+        self.job_names.get(name).copied()
+    }
+
+    /// Returns all jobs in the order of submission.
+    #[must_use]
+    pub fn ids(&self) -> Vec<JobId> {
+        let mut ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Returns a task.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn task(&self, id: TaskId) -> &Task {
+        &self.job(id.job).tasks[id.index as usize]
+    }
+
+    /// Returns the tasks that have a node: they hold, have claimed or release capacity there.
+    #[must_use]
+    pub fn on_node(&self, node: NodeId) -> &[TaskId] {
+        self.by_node.get(&node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the nodes where tasks have something, in order of id.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.by_node.keys().copied()
+    }
+
+    /// Returns the nodes where tasks are releasing, in order of id.
+    pub fn releasing_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.releasing.keys().copied()
+    }
+
+    /// Returns the number of changes of tasks so far.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Returns the tasks that wait until their queue's cap allows them: they have a node, and no claim there.
+    #[must_use]
+    pub fn waiting_for_cap(&self) -> Vec<TaskId> {
+        self.waiting_for_cap.iter().copied().collect()
+    }
+
+    /// Changes the phase of a job.
+    pub fn set_phase(&mut self, id: JobId, phase: JobPhase) {
+        self.job_mut(id).phase = phase;
+    }
+
+    /// Records the allocation or claim of a task.
+    ///
+    /// # Panics
+    /// If the task has no node.
+    pub fn set_allocation(&mut self, id: TaskId, allocation: AllocationId) {
+        let task = &mut self.job_mut(id.job).tasks[id.index as usize];
+        assert!(task.node.is_some(), "task {id} has an allocation and no node");
+        task.allocation = Some(allocation);
+        self.waiting_for_cap.remove(&id);
+    }
+
+    /// Changes the state of a task. All sums follow. A task that has no node afterwards has no allocation either.
+    ///
+    /// # Panics
+    /// If there is no such task, or if the state has a node and `node` is none, or the other way round.
+    pub fn set(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, now: Time) {
+        assert_eq!(state.has_node(), node.is_some(), "a {} task has a node: {id}", state.name());
+        self.changes += 1;
+        let job = self.job_mut(id.job);
+        let before = job.tasks[id.index as usize].clone();
+        job.leave(id.index);
+        let task = &mut job.tasks[id.index as usize];
+        task.state = state;
+        task.node = node;
+        task.since = now;
+        if node.is_none() {
+            task.allocation = None;
+        }
+        job.enter(id.index);
+        if job.counts[TaskState::Succeeded.index()] + job.counts[TaskState::Failed.index()]
+            == job.tasks.len() as u32
+        {
+            job.phase = JobPhase::Completed;
+        }
+        let queue = job.spec.queue;
+        let waits = !job.pending.is_empty();
+        if state == TaskState::Pipelined && before.allocation.is_none() {
+            self.waiting_for_cap.insert(id);
+        } else {
+            self.waiting_for_cap.remove(&id);
+        }
+        self.move_on_nodes(id, &before, node, state);
+        let leaf = &mut self.queues[queue.0 as usize];
+        if waits {
+            leaf.waiting.insert(id.job);
+        } else {
+            leaf.waiting.remove(&id.job);
+        }
+        let mut at = queue;
+        loop {
+            let queue = &mut self.queues[at.0 as usize];
+            queue.usage.leave(before.state, &before.class.amounts);
+            queue.usage.enter(state, &before.class.amounts);
+            if at == QueueId::ROOT {
+                break;
+            }
+            at = queue.spec.parent;
+        }
+    }
+
+    /// Makes a task what it was before: its state, its node, its allocation and since when.
+    pub(crate) fn restore(&mut self, id: TaskId, before: &Task) {
+        self.set(id, before.state, before.node, before.since);
+        self.job_mut(id.job).tasks[id.index as usize].allocation = before.allocation;
+        if before.allocation.is_some() {
+            self.waiting_for_cap.remove(&id);
+        }
+    }
+
+    /// Changes the lists of tasks by node.
+    fn move_on_nodes(&mut self, id: TaskId, before: &Task, node: Option<NodeId>, state: TaskState) {
+        if before.node != node {
+            if let Some(left) = before.node {
+                let tasks = self.by_node.get_mut(&left).expect("a task is listed at its node");
+                let at = tasks.iter().rposition(|&task| task == id).expect("a task is listed at its node");
+                tasks.remove(at);
+                if tasks.is_empty() {
+                    self.by_node.remove(&left);
+                }
+            }
+            if let Some(node) = node {
+                self.by_node.entry(node).or_default().push(id);
+            }
+        }
+        if before.state == TaskState::Releasing {
+            let node = before.node.expect("a releasing task has a node");
+            let count = self.releasing.get_mut(&node).expect("a node with a releasing task is listed");
+            *count -= 1;
+            if *count == 0 {
+                self.releasing.remove(&node);
+            }
+        }
+        if state == TaskState::Releasing {
+            *self.releasing.entry(node.expect("a releasing task has a node")).or_default() += 1;
+        }
+    }
+
+    /// Removes a job whose tasks have no nodes.
+    ///
+    /// # Panics
+    /// If a task has a node.
+    pub fn remove(&mut self, id: JobId) {
+        let job = self.jobs.remove(&id).unwrap_or_else(|| panic!("there is no job {id}"));
+        assert!(job.tasks.iter().all(|task| task.node.is_none()), "a task of {id} still has a node");
+        self.job_names.remove(&job.spec.name);
+        let leaf = &mut self.queues[job.spec.queue.0 as usize];
+        leaf.jobs.remove(&id);
+        leaf.waiting.remove(&id);
+        for queue in self.chain(job.spec.queue).collect::<Vec<_>>() {
+            self.queues[queue.0 as usize].usage.pending.subtract(&job.usage.pending);
+        }
+    }
+
+    /// Checks that all sums and lists agree with the tasks.
+    ///
+    /// # Errors
+    /// The first disagreement.
+    pub fn check(&self) -> Result<(), crate::broken::Broken> {
+        use crate::broken::broken;
+        let mut usages = vec![Usage::default(); self.queues.len()];
+        let mut on_nodes: BTreeMap<NodeId, BTreeSet<TaskId>> = BTreeMap::new();
+        for (&id, job) in &self.jobs {
+            let mut usage = Usage::default();
+            let mut counts = [0; TaskState::ALL.len()];
+            let mut pending = BTreeSet::new();
+            for (index, task) in (0..).zip(&job.tasks) {
+                usage.enter(task.state, &task.class.amounts);
+                counts[task.state.index()] += 1;
+                if task.state == TaskState::Pending {
+                    pending.insert((Reverse(task.priority), index));
+                }
+                if let Some(node) = task.node {
+                    on_nodes.entry(node).or_default().insert(TaskId { job: id, index });
+                }
+            }
+            if usage != job.usage || counts != job.counts || pending != job.pending {
+                return Err(broken!("the sums of job {id} are {:?}, {usage:?} by its tasks", job.usage));
+            }
+            let queue = self.queue(job.spec.queue);
+            if queue.waiting.contains(&id) == pending.is_empty() || !queue.jobs.contains(&id) {
+                return Err(broken!("queue `{}` does not know job {id} as it is", queue.spec.name));
+            }
+            for queue in self.chain(job.spec.queue) {
+                let sum = &mut usages[queue.0 as usize];
+                sum.held.add(&usage.held);
+                sum.pipelined.add(&usage.pipelined);
+                sum.releasing.add(&usage.releasing);
+                sum.pending.add(&usage.pending);
+            }
+        }
+        for (queue, usage) in self.queues.iter().zip(&usages) {
+            if queue.usage != *usage {
+                let name = &queue.spec.name;
+                return Err(broken!("queue `{name}` uses {:?}, {usage:?} by its tasks", queue.usage));
+            }
+        }
+        let listed: BTreeMap<NodeId, BTreeSet<TaskId>> =
+            self.by_node.iter().map(|(&node, tasks)| (node, tasks.iter().copied().collect())).collect();
+        if listed != on_nodes {
+            return Err(broken!("the tasks by node are {listed:?}, {on_nodes:?} by the tasks"));
+        }
+        Ok(())
+    }
+}
+
+/// Checks that the children of a queue are guaranteed no more than the queue itself.
+fn check_guarantees(parent: &QueueSpec, children: &Amounts) -> Result<(), QueueError> {
+    let above = children.iter().find(|&(dim, amount): &(Dim, i64)| amount > parent.guarantee.get(dim));
+    above.map_or(Ok(()), |(dim, children)| {
+        let guarantee = parent.guarantee.get(dim);
+        Err(QueueError::ChildrenGuarantee { parent: Arc::clone(&parent.name), dim, children, guarantee })
+    })
+}

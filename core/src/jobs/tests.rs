@@ -1,0 +1,130 @@
+//! What is refused, and that all sums follow the tasks.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::fairness::{Amounts, Caps, Dim};
+use crate::ids::NodeId;
+use crate::request::{PlacementRequest, Policy};
+use crate::resource::{Amount, Demand};
+use crate::time::Time;
+use proptest::prelude::*;
+
+fn cores(cpu: u32) -> PlacementRequest {
+    PlacementRequest::new(Demand { cpu: Amount::whole(cpu), ..Demand::default() }, Policy::BestFit)
+}
+
+fn group(cpu: u32, count: u32) -> TaskGroup {
+    TaskGroup { request: cores(cpu), count, role: 0, priority: 0, preemptable: true }
+}
+
+fn job(name: &str, queue: QueueId, tasks: Vec<TaskGroup>) -> JobSpec {
+    JobSpec {
+        name: name.into(),
+        queue,
+        min_member: 1,
+        min_resources: None,
+        roles: vec![Role { name: "task".into(), min_member: 0 }],
+        tasks,
+        priority: 0,
+        preempts: true,
+        created: Time(0),
+        phase: JobPhase::Inqueue,
+    }
+}
+
+fn cpu(amount: i64) -> Amounts {
+    [(Dim::CPU, amount)].into_iter().collect()
+}
+
+#[test]
+fn broken_queues_are_refused_and_change_nothing() {
+    let mut jobs = Jobs::new();
+    let mut spec = QueueSpec::new("a");
+    spec.weight = 0;
+    assert_eq!(jobs.add_queue(spec), Err(QueueError::Weight("a".into())));
+    let mut spec = QueueSpec::new("a");
+    spec.guarantee = cpu(5);
+    spec.capability = [(Dim::CPU, 4)].into_iter().collect::<Caps>();
+    assert!(matches!(jobs.add_queue(spec.clone()), Err(QueueError::GuaranteeAboveCapability { .. })));
+    spec.capability = Caps::none();
+    let a = jobs.add_queue(spec.clone()).unwrap();
+    assert_eq!(jobs.add_queue(spec.clone()), Err(QueueError::Exists("a".into())));
+    let child =
+        |name: &str, guarantee| QueueSpec { parent: a, guarantee: cpu(guarantee), ..QueueSpec::new(name) };
+    jobs.add_queue(child("b", 3)).unwrap();
+    let refused = jobs.add_queue(child("c", 3));
+    assert!(
+        matches!(refused, Err(QueueError::ChildrenGuarantee { children: 6, guarantee: 5, .. })),
+        "{refused:?}"
+    );
+    spec.guarantee = cpu(2);
+    assert!(matches!(jobs.update_queue(a, spec), Err(QueueError::ChildrenGuarantee { children: 3, .. })));
+    assert_eq!(jobs.queues().count(), 3);
+    assert_eq!(jobs.chain(QueueId(2)).collect::<Vec<_>>(), [QueueId(2), a, QueueId::ROOT]);
+}
+
+#[test]
+fn broken_jobs_are_refused_and_change_nothing() {
+    let mut jobs = Jobs::new();
+    let a = jobs.add_queue(QueueSpec::new("a")).unwrap();
+    let closed = jobs.add_queue(QueueSpec { open: false, ..QueueSpec::new("closed") }).unwrap();
+    let refused = |jobs: &mut Jobs, spec| jobs.submit(spec).unwrap_err();
+    assert!(matches!(
+        refused(&mut jobs, job("j", QueueId::ROOT, vec![group(1, 1)])),
+        JobError::InnerQueue { .. }
+    ));
+    assert!(matches!(refused(&mut jobs, job("j", closed, vec![group(1, 1)])), JobError::ClosedQueue { .. }));
+    assert!(matches!(
+        refused(&mut jobs, job("j", QueueId(9), vec![group(1, 1)])),
+        JobError::UnknownQueue { .. }
+    ));
+    assert_eq!(refused(&mut jobs, job("j", a, vec![])), JobError::Empty("j".into()));
+    let spec = JobSpec { min_member: 3, ..job("j", a, vec![group(1, 2)]) };
+    assert!(matches!(refused(&mut jobs, spec), JobError::MinMember { min_member: 3, tasks: 2, .. }));
+    let roles = vec![Role { name: "r".into(), min_member: 3 }];
+    let spec = JobSpec { roles, ..job("j", a, vec![group(1, 2)]) };
+    assert!(matches!(refused(&mut jobs, spec), JobError::RoleMinMember { min_member: 3, tasks: 2, .. }));
+    let spec = job("j", a, vec![group(1, u32::MAX), group(1, 1)]);
+    assert!(matches!(refused(&mut jobs, spec), JobError::TooManyTasks { .. }));
+    assert!(jobs.ids().is_empty());
+    jobs.submit(job("j", a, vec![group(1, 2)])).unwrap();
+    assert_eq!(refused(&mut jobs, job("j", a, vec![group(1, 2)])), JobError::Exists("j".into()));
+    let below = QueueSpec { parent: a, ..QueueSpec::new("below") };
+    assert_eq!(jobs.add_queue(below), Err(QueueError::HasJobs("a".into())));
+    jobs.check().unwrap();
+}
+
+#[test]
+fn equal_requests_share_a_class() {
+    let mut jobs = Jobs::new();
+    let a = jobs.add_queue(QueueSpec::new("a")).unwrap();
+    let first = jobs.submit(job("1", a, vec![group(1, 1), group(2, 1)])).unwrap();
+    let second = jobs.submit(job("2", a, vec![group(2, 1)])).unwrap();
+    let class = |jobs: &Jobs, job, index| Arc::as_ptr(&jobs.task(TaskId { job, index }).class);
+    assert_eq!(class(&jobs, first, 1), class(&jobs, second, 0));
+    assert_ne!(class(&jobs, first, 0), class(&jobs, first, 1));
+}
+
+proptest! {
+    /// All sums follow any changes of state, in a hierarchy of queues.
+    #[test]
+    fn sums_follow_the_states_of_tasks(changes in prop::collection::vec((0..3_u64, 0..4_u32, 0..10_usize, 0..3_u64), 0..60)) {
+        let mut jobs = Jobs::new();
+        let a = jobs.add_queue(QueueSpec::new("a")).unwrap();
+        let b = jobs.add_queue(QueueSpec { parent: a, ..QueueSpec::new("b") }).unwrap();
+        let c = jobs.add_queue(QueueSpec { parent: a, ..QueueSpec::new("c") }).unwrap();
+        for (name, queue) in [("1", b), ("2", c), ("3", c)] {
+            jobs.submit(job(name, queue, vec![group(1, 2), group(3, 1), group(0, 1)])).unwrap();
+        }
+        for (number, index, state, node) in changes {
+            let state = TaskState::ALL[state];
+            let task = TaskId { job: JobId(number + 1), index };
+            jobs.set(task, state, state.has_node().then_some(NodeId(node)), Time(1));
+            prop_assert_eq!(jobs.check(), Ok(()));
+        }
+        let all = jobs.queue(QueueId::ROOT).usage();
+        let total = all.request().plus(&all.releasing);
+        prop_assert!(total.is_within(&cpu(15 * 10_000)));
+    }
+}

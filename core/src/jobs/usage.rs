@@ -1,0 +1,58 @@
+//! What the tasks of a job or a queue use.
+
+use super::TaskState;
+use crate::fairness::Amounts;
+
+/// Sums over tasks by what they have. A task counts in at most one of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// What tasks hold that keep it: allocated, binding, bound or running.
+    pub held: Amounts,
+    /// What tasks have claimed of capacity that is being released.
+    pub pipelined: Amounts,
+    /// What evicted tasks hold in their grace period.
+    pub releasing: Amounts,
+    /// What pending tasks ask for.
+    pub pending: Amounts,
+}
+
+impl Usage {
+    /// Returns what is used in the plan: held or claimed. What is being released does not count.
+    #[must_use]
+    pub fn planned(&self) -> Amounts {
+        self.held.plus(&self.pipelined)
+    }
+
+    /// Returns what is used in the plan and asked for in addition.
+    #[must_use]
+    pub fn request(&self) -> Amounts {
+        self.planned().plus(&self.pending)
+    }
+
+    fn of_state(&mut self, state: TaskState) -> Option<&mut Amounts> {
+        match state {
+            TaskState::Pending => Some(&mut self.pending),
+            TaskState::Pipelined => Some(&mut self.pipelined),
+            TaskState::Releasing => Some(&mut self.releasing),
+            state if state.holds() => Some(&mut self.held),
+            _ => None,
+        }
+    }
+
+    /// Adds a task.
+    pub(super) fn enter(&mut self, state: TaskState, amounts: &Amounts) {
+        if let Some(sum) = self.of_state(state) {
+            sum.add(amounts);
+        }
+    }
+
+    /// Removes a task.
+    ///
+    /// # Panics
+    /// If less is there than the task has.
+    pub(super) fn leave(&mut self, state: TaskState, amounts: &Amounts) {
+        if let Some(sum) = self.of_state(state) {
+            sum.subtract(amounts);
+        }
+    }
+}

@@ -8,6 +8,8 @@
 //! | [`file_error`] | the error of files and directories |
 //! | [`metrics`] | Prometheus metrics over HTTP, with latency from HDR histograms |
 //! | [`agent`] | the node agent, which reports a machine to a service and sends heartbeats |
+//! | [`scenario`] | scenarios: policies tested in virtual time, from YAML |
+//! | [`units`] | amounts of memory and times as texts |
 //! | [`cli`] | the commands of `wharf` |
 #![forbid(unsafe_code)]
 
@@ -19,4 +21,6 @@ pub mod daemon;
 pub mod file_error;
 pub mod journal;
 pub mod metrics;
+pub mod scenario;
 pub mod typical_pods;
+pub mod units;

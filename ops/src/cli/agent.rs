@@ -13,12 +13,13 @@ use wharf_net::protocol::{Pair, ReportReply, ReportRequest};
 
 use super::Ended;
 use super::connect::{ConnectArgs, Usage};
-use super::node::{label, memory};
+use super::node::label;
 use super::place::Interruption;
 use super::print::{self, units};
 use crate::agent::{
     Accelerators, Agent, Fake, Inventory, Journal, Machine, NvmlInventory, Shape, watch_accelerators,
 };
+use crate::units::memory;
 
 #[derive(Debug, Args)]
 pub(super) struct AgentArgs {

@@ -5,6 +5,7 @@ use wharf_core::resource::Amount;
 use wharf_net::protocol::{DemandBody, NamedAmount};
 
 use super::node;
+use crate::units;
 
 #[derive(Debug, Args)]
 pub(super) struct DemandArgs {
@@ -12,7 +13,7 @@ pub(super) struct DemandArgs {
     #[arg(long, default_value = "0", allow_hyphen_values = true)]
     pub(super) cpu: Amount,
     /// Memory in MiB, or with a unit: 512, 16GiB.
-    #[arg(long, value_parser = node::memory, default_value = "0", allow_hyphen_values = true)]
+    #[arg(long, value_parser = units::memory, default_value = "0", allow_hyphen_values = true)]
     pub(super) memory: Amount,
     /// GPUs: a whole number, or a part of one such as 0.5.
     #[arg(long, default_value = "0", allow_hyphen_values = true)]

@@ -17,6 +17,7 @@ use wharf_net::protocol::{
 use super::connect::{ConnectArgs, Each, Usage};
 use super::demand::DemandArgs;
 use super::{Ended, group_view, node, place, print, terms};
+use crate::units;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GroupCommand {
@@ -78,7 +79,7 @@ pub(super) struct CreateArgs {
     /// Wait for capacity, at most this long, such as 30s, 5m or 1h. Interrupting the command cancels the
     /// request. Without this option the group is placed or refused at once; after repeated conflicts it is
     /// retried for about ten seconds.
-    #[arg(long, value_name = "TIME", value_parser = place::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     wait: Option<Duration>,
     /// Waiting groups of higher priority are placed first.
     #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
@@ -108,7 +109,7 @@ pub(super) struct GrowArgs {
     bundles: BundleArgs,
     /// Wait for capacity, at most this long, such as 30s, 5m or 1h. Interrupting the command cancels the
     /// request. New bundles can wait only while all existing bundles of the group are placed.
-    #[arg(long, value_name = "TIME", value_parser = place::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     wait: Option<Duration>,
     #[command(flatten)]
     connect: ConnectArgs,

@@ -21,6 +21,7 @@ mod place;
 mod print;
 mod renew;
 mod reserve;
+mod scenario;
 mod serve;
 mod statement;
 mod statement_file;
@@ -93,6 +94,11 @@ enum Command {
     Cert(cert::CertCommand),
     /// Print what happened, one event per line, from a position of the journal on.
     Events(events::EventsArgs),
+    /// Try queues, jobs and policies in virtual time.
+    #[command(subcommand)]
+    Scenario(scenario::ScenarioCommand),
+    /// Check the settings, queues and jobs of files without running anything.
+    Check(scenario::CheckArgs),
 }
 
 /// The outcome of a command.
@@ -123,6 +129,8 @@ pub fn run() -> ExitCode {
         Command::Journal(command) => journal::run(command),
         Command::Cert(command) => cert::run(command),
         Command::Events(args) => connect::block_on(events::run(args)),
+        Command::Scenario(command) => scenario::run(command),
+        Command::Check(args) => scenario::check(args),
     };
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use clap::{Args, Subcommand};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
-use wharf_core::resource::{Amount, AmountError};
+use wharf_core::resource::Amount;
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
     DrainRequest, ListRequest, Name, NamedAmount, NodeBody, NodeBooksRequest, NodeReply, NodeStatus,
@@ -13,6 +13,7 @@ use wharf_net::protocol::{
 
 use super::connect::{ConnectArgs, Each, Usage};
 use super::{Ended, node_view, print, terms};
+use crate::units::{UnitError, memory};
 
 /// The number of nodes in one page of a list.
 const NODES_PER_PAGE: u16 = 512;
@@ -112,20 +113,6 @@ pub(super) struct RemoveArgs {
     connect: ConnectArgs,
 }
 
-/// Parses an amount of memory in MiB, or with a unit.
-pub(super) fn memory(text: &str) -> Result<Amount, String> {
-    let (number, mib) = ["MiB", "GiB", "TiB"]
-        .iter()
-        .zip([1, 1024, 1024 * 1024])
-        .find_map(|(unit, mib)| text.strip_suffix(unit).map(|number| (number.trim(), mib)))
-        .unwrap_or((text, 1));
-    let amount: Amount = number
-        .parse()
-        .map_err(|error: AmountError| format!("{error}, with MiB, GiB, TiB or no unit for MiB"))?;
-    let units = amount.units().checked_mul(mib).ok_or_else(|| format!("{text} is out of range"))?;
-    Amount::try_from_units(units).map_err(|error| error.to_string())
-}
-
 fn name(text: &str) -> Result<Name, Infallible> {
     Ok(Name(text.to_owned()))
 }
@@ -143,9 +130,8 @@ pub(super) fn label(text: &str) -> Result<Pair, Usage> {
 
 /// Parses the amount of a resource, in 1/10,000 of its unit. Memory is in MiB, or has a unit.
 pub(super) fn amount(name: &str, text: &str) -> Result<i64, Usage> {
-    let amount =
-        if name == "memory" { memory(text) } else { text.parse().map_err(|e: AmountError| e.to_string()) };
-    amount.map(Amount::units).map_err(Usage)
+    let amount = if name == "memory" { memory(text) } else { text.parse().map_err(UnitError::from) };
+    amount.map(Amount::units).map_err(|error| Usage(error.to_string()))
 }
 
 /// Parses `NAME=AMOUNT`.
@@ -273,15 +259,5 @@ mod tests {
         assert!(total("gpus=2").unwrap_err().to_string().contains("gpu=N"));
         assert!(total("gpu=2").is_ok() && total("memory=1GiB").is_ok());
         assert_eq!(total("x").unwrap_err().to_string(), "give KEY=VALUE");
-    }
-
-    #[test]
-    fn memory_is_read_with_and_without_units() {
-        for (text, mib) in [("512", 512), ("512MiB", 512), ("1.5GiB", 1536), ("2 TiB", 2 * 1024 * 1024)] {
-            assert_eq!(memory(text).unwrap(), Amount::whole(mib), "{text}");
-        }
-        for text in ["", "GiB", "-1", "1GB", "99999999999TiB"] {
-            assert!(memory(text).is_err(), "{text}");
-        }
     }
 }

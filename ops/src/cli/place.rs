@@ -20,6 +20,7 @@ use super::connect::{ConnectArgs, Each};
 use super::demand::DemandArgs;
 use super::into::{self, IntoArgs};
 use super::{Ended, print, terms};
+use crate::units::{duration, nanos};
 
 #[derive(Debug, Args)]
 pub(super) struct PlaceArgs {
@@ -129,21 +130,6 @@ fn attribute_order(text: &str) -> Result<u8, String> {
     }
 }
 
-/// Parses a duration such as 500ms, 30s, 5m or 1h.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time: give one such as 500ms, 30s, 5m or 1h");
-    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let number: u64 = text[..at].parse().map_err(|_| wrong())?;
-    let millis = match &text[at..] {
-        "ms" => Some(number),
-        "s" => number.checked_mul(1000),
-        "m" => number.checked_mul(60_000),
-        "h" => number.checked_mul(3_600_000),
-        _ => None,
-    };
-    millis.map(Duration::from_millis).ok_or_else(wrong)
-}
-
 /// The signals that end the command. A request must be cancelled when nobody waits for it any more.
 pub(super) struct Interruption {
     interrupt: Signal,
@@ -170,11 +156,6 @@ impl Interruption {
             Some(()) = async { self.hangup.as_mut()?.recv().await } => {}
         }
     }
-}
-
-/// Returns a duration in ns.
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Asks for something that may wait for capacity, at most for `patience`. `wait` returns the mode and the deadline of
@@ -282,16 +263,6 @@ mod tests {
         }
         for broken in ["0", "255", "memory", "-1"] {
             assert!(attribute_order(broken).unwrap_err().contains(broken));
-        }
-    }
-
-    #[test]
-    fn times_have_a_unit() {
-        for (text, millis) in [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000)] {
-            assert_eq!(duration(text), Ok(Duration::from_millis(millis)));
-        }
-        for broken in ["", "30", "s", "-1s", "1d", "99999999999999999999s", "18446744073709551615h"] {
-            assert!(duration(broken).is_err(), "{broken}");
         }
     }
 }

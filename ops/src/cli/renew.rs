@@ -10,8 +10,8 @@ use wharf_net::client::Client;
 use wharf_net::protocol::{RenewRequest, RenewedBody, SessionRenewed};
 
 use super::connect::{ConnectArgs, Each};
-use super::place::{duration, nanos};
 use super::{Ended, print};
+use crate::units::{duration, nanos};
 
 #[derive(Debug, Args)]
 pub(super) struct RenewArgs {

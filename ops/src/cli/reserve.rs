@@ -9,7 +9,8 @@ use wharf_net::protocol::{EndReservationRequest, ReservationBody, ReserveReply, 
 
 use super::connect::ConnectArgs;
 use super::demand::DemandArgs;
-use super::{Ended, place, print};
+use super::{Ended, print};
+use crate::units;
 
 #[derive(Debug, Args)]
 pub(super) struct ReserveArgs {
@@ -24,7 +25,7 @@ pub(super) struct ReserveArgs {
     #[command(flatten)]
     demand: DemandArgs,
     /// The duration, such as 30s, 5m or 1h; if not given, until the reservation is ended or used up.
-    #[arg(long = "for", value_name = "TIME", value_parser = place::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     lasts: Option<Duration>,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -70,7 +71,7 @@ pub(super) fn reservation_text(body: &ReservationBody) -> String {
 
 pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
     let ReserveArgs { node, owner, end, .. } = args;
-    let lasts = args.lasts.map_or(0, |lasts| place::nanos(lasts).max(1));
+    let lasts = args.lasts.map_or(0, |lasts| units::nanos(lasts).max(1));
     let demand = args.demand.body();
     let ask = async |client: &Client| {
         let node = node.clone();

@@ -14,7 +14,8 @@ use wharf_net::protocol::{
 };
 
 use super::connect::Usage;
-use super::{node, place};
+use super::node;
+use crate::units;
 
 #[derive(Deserialize)]
 #[serde(
@@ -140,7 +141,7 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
 
 /// Reads a time, in ns.
 fn grace<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    parsed(deserializer, |Text::Text(time)| place::duration(&time).map(place::nanos))
+    parsed(deserializer, |Text::Text(time)| units::duration(&time).map(units::nanos))
 }
 
 fn allocation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<AllocationId>, D::Error> {

@@ -7,12 +7,11 @@ use super::words::BANNED;
 use super::{none, root, sources};
 
 /// Words that no name has, each with the term that is used. Names have no word that prose has not either.
-const SECOND_WORDS: [(&str, &str); 6] = [
+const SECOND_WORDS: [(&str, &str); 5] = [
     ("aside", "withheld"),
     ("desk", "registrar"),
     ("kick", "evict"),
     ("spillover", "spillback"),
-    ("victim", "evicted"),
     ("worker", "shard, planner"),
 ];
 

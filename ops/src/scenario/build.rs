@@ -1,0 +1,420 @@
+//! Makes a cluster with queues and jobs of what is written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_saphyr::Location;
+use wharf_core::cycle::{Action, Combination, CycleConfig, Decision, LocalCluster, PluginConfig, PluginKind};
+use wharf_core::fairness::{Amounts, Caps, Dim};
+use wharf_core::ids::{NodeId, ResourceId};
+use wharf_core::jobs::{
+    JobId, JobPhase, JobSpec, QueueId, QueueOrdering, QueueSpec, Role, TaskGroup, TaskId, TaskState,
+};
+use wharf_core::node::{Labels, NodeSpec, Operator, Selector, Taints, Term};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest, ResourceKind, ResourceRegistry};
+
+use super::ScenarioError;
+use super::file::{
+    AmountsFile, CombinationFile, ConfigFile, JobFile, Name, NodeFile, OrderingFile, PhaseFile, PluginFile,
+    PriorityFile, QueueFile, ScenarioFile, StateFile, TaskFile,
+};
+
+/// The grace period of evicted tasks if none is given, as in Kubernetes.
+const GRACE_NS: u64 = 30_000_000_000;
+
+/// A cluster with the names of everything in it.
+pub(super) struct World {
+    pub(super) cluster: LocalCluster,
+    kinds: ResourceRegistry,
+    nodes: BTreeMap<String, NodeId>,
+    queues: BTreeMap<String, QueueId>,
+    jobs: BTreeMap<String, JobId>,
+    tasks: BTreeMap<String, TaskId>,
+    classes: BTreeMap<String, i32>,
+    policy: Policy,
+}
+
+impl World {
+    pub(super) fn new(file: &ScenarioFile) -> Result<Self, ScenarioError> {
+        let config = cycle_config(&file.config)?;
+        let seed = file.config.seed.unwrap_or(1);
+        let start = Location::UNKNOWN;
+        let cluster =
+            LocalCluster::new(config, seed).map_err(|error| ScenarioError::at(start, error.to_string()))?;
+        let policy = match &file.config.policy {
+            Some(name) => parse_policy(name)?,
+            None => Policy::BestFit,
+        };
+        let mut world = Self {
+            cluster,
+            kinds: ResourceRegistry::default(),
+            nodes: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            classes: file.priority_classes.clone(),
+            policy,
+        };
+        world.add(&file.nodes, &file.queues, &file.jobs)?;
+        Ok(world)
+    }
+
+    /// Adds nodes, queues and jobs.
+    pub(super) fn add(
+        &mut self,
+        nodes: &[NodeFile],
+        queues: &[QueueFile],
+        jobs: &[JobFile],
+    ) -> Result<(), ScenarioError> {
+        nodes.iter().try_for_each(|node| self.add_nodes(node))?;
+        queues.iter().try_for_each(|queue| self.add_queue(queue))?;
+        jobs.iter().try_for_each(|job| self.add_job(job))
+    }
+
+    fn add_nodes(&mut self, file: &NodeFile) -> Result<(), ScenarioError> {
+        let place = file.name.referenced;
+        let amounts = file.amounts();
+        let demand = self.demand(&amounts, place)?;
+        let gpus = match demand.gpu {
+            GpuRequest::None => 0,
+            GpuRequest::Whole(devices) => devices,
+            GpuRequest::Fraction(_) => {
+                return Err(ScenarioError::at(place, "a node has whole GPUs: give a whole number"));
+            }
+        };
+        let pairs = file.labels.iter().map(|(key, value)| (Arc::from(&**key), Arc::from(&**value)));
+        let labels =
+            Labels::new(pairs.collect()).map_err(|error| ScenarioError::at(place, error.to_string()))?;
+        for name in numbered(&file.name.value, file.count) {
+            let spec = NodeSpec {
+                name: name.as_str().into(),
+                identity: None,
+                cpu: demand.cpu,
+                memory: demand.memory,
+                gpus,
+                custom: demand.custom.clone(),
+                labels: labels.clone(),
+                taints: Taints::default(),
+            };
+            let id =
+                self.cluster.add_node(spec).map_err(|error| ScenarioError::at(place, error.to_string()))?;
+            if self.nodes.insert(name.clone(), id).is_some() {
+                return Err(ScenarioError::at(place, format!("there are two nodes `{name}`: rename one")));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_queue(&mut self, file: &QueueFile) -> Result<(), ScenarioError> {
+        let place = file.name.referenced;
+        let parent = match &file.parent {
+            None => QueueId::ROOT,
+            Some(parent) => self.queue(parent)?,
+        };
+        let capability = self.amounts(&file.capability, place)?;
+        let spec = QueueSpec {
+            name: file.name.value.as_str().into(),
+            parent,
+            weight: file.weight,
+            guarantee: self.amounts(&file.guarantee, place)?.into_iter().collect(),
+            deserved: match &file.deserved {
+                Some(deserved) => Some(self.amounts(deserved, place)?.into_iter().collect()),
+                None => None,
+            },
+            capability: capability.into_iter().collect::<Caps>(),
+            priority: file.priority,
+            reclaimable: file.reclaimable,
+            open: file.open,
+            ordering: match file.ordering {
+                OrderingFile::Fifo => QueueOrdering::Fifo,
+                OrderingFile::Fair => QueueOrdering::Fair,
+                OrderingFile::Drf => QueueOrdering::Drf,
+            },
+        };
+        let added = self.cluster.scheduler_mut().jobs_mut().add_queue(spec);
+        let id = added.map_err(|error| ScenarioError::at(place, error.to_string()))?;
+        self.queues.insert(file.name.value.clone(), id);
+        Ok(())
+    }
+
+    fn add_job(&mut self, file: &JobFile) -> Result<(), ScenarioError> {
+        let place = file.name.referenced;
+        let mut roles: Vec<Role> = file
+            .roles
+            .iter()
+            .map(|(name, &min_member)| Role { name: name.as_str().into(), min_member })
+            .collect();
+        let mut groups = Vec::new();
+        let priority = self.priority(file.priority.as_ref(), 0, place)?;
+        for task in &file.tasks {
+            let role = task.role.as_deref().unwrap_or("task");
+            let number = roles.iter().position(|known| &*known.name == role).unwrap_or_else(|| {
+                roles.push(Role { name: role.into(), min_member: 0 });
+                roles.len() - 1
+            });
+            groups.push(TaskGroup {
+                request: self.request(task)?,
+                count: task.count,
+                role: u32::try_from(number).expect("few roles"),
+                priority: self.priority(task.priority.as_ref(), priority, task.name.referenced)?,
+                preemptable: task.preemptable.unwrap_or(file.preemptable),
+            });
+        }
+        let least = match &file.min_resources {
+            Some(least) => Some(self.amounts(least, place)?.into_iter().collect()),
+            None => None,
+        };
+        let spec = JobSpec {
+            name: file.name.value.as_str().into(),
+            queue: self.queue(&file.queue)?,
+            min_member: file.min_member,
+            min_resources: least,
+            roles,
+            tasks: groups,
+            priority,
+            preempts: file.preempts,
+            created: self.cluster.now(),
+            phase: match file.phase {
+                PhaseFile::Pending => JobPhase::Pending,
+                PhaseFile::Inqueue => JobPhase::Inqueue,
+            },
+        };
+        let submitted = self.cluster.scheduler_mut().jobs_mut().submit(spec);
+        let job = submitted.map_err(|error| ScenarioError::at(place, error.to_string()))?;
+        self.jobs.insert(file.name.value.clone(), job);
+        self.start_tasks(file, job)
+    }
+
+    /// Brings the tasks of a new job into the states in which they are said to be.
+    fn start_tasks(&mut self, file: &JobFile, job: JobId) -> Result<(), ScenarioError> {
+        let mut index = 0;
+        for task in &file.tasks {
+            let place = task.name.referenced;
+            for name in numbered(&task.name.value, task.count) {
+                let id = TaskId { job, index };
+                index += 1;
+                if self.tasks.insert(name.clone(), id).is_some() {
+                    return Err(ScenarioError::at(
+                        place,
+                        format!("there are two tasks `{name}`: rename one"),
+                    ));
+                }
+                self.start_task(task, id, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_task(&mut self, file: &TaskFile, id: TaskId, place: Location) -> Result<(), ScenarioError> {
+        let ended = match file.state {
+            StateFile::Pending => return Ok(()),
+            StateFile::Succeeded => Some(TaskState::Succeeded),
+            StateFile::Failed => Some(TaskState::Failed),
+            StateFile::Bound | StateFile::Running | StateFile::Releasing => None,
+        };
+        if let Some(state) = ended {
+            let now = self.cluster.now();
+            self.cluster.scheduler_mut().jobs_mut().set(id, state, None, now);
+            return Ok(());
+        }
+        let Some(node) = &file.node else {
+            return Err(ScenarioError::at(place, "a task that runs has a node: give `node`"));
+        };
+        let Some(&node) = self.nodes.get(node) else {
+            return Err(ScenarioError::at(place, format!("there is no node `{node}`: add it to `nodes`")));
+        };
+        let state = if file.state == StateFile::Bound { TaskState::Bound } else { TaskState::Running };
+        let ran = self.cluster.run_on(id, node, state);
+        ran.map_err(|error| ScenarioError::at(place, error.to_string()))?;
+        if file.state == StateFile::Releasing {
+            self.cluster.evict(id, GRACE_NS);
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, file: &TaskFile) -> Result<PlacementRequest, ScenarioError> {
+        let place = file.name.referenced;
+        let demand = self.demand(&file.amounts(), place)?;
+        let policy = match &file.policy {
+            Some(name) => name.parse().map_err(|error| ScenarioError::at(place, format!("{error}")))?,
+            None => self.policy,
+        };
+        let mut request = PlacementRequest::new(demand, policy);
+        if !file.selector.is_empty() {
+            let term = |(key, value): (&String, &String)| Term {
+                key: key.clone(),
+                operator: Operator::In,
+                values: vec![value.clone()],
+            };
+            request.selector = Some(Arc::new(Selector::new(file.selector.iter().map(term).collect())));
+        }
+        Ok(request)
+    }
+
+    fn priority(
+        &self,
+        file: Option<&PriorityFile>,
+        otherwise: i32,
+        place: Location,
+    ) -> Result<i32, ScenarioError> {
+        match file {
+            None => Ok(otherwise),
+            Some(PriorityFile::Number(number)) => Ok(*number),
+            Some(PriorityFile::Class(class)) => self.classes.get(class).copied().ok_or_else(|| {
+                let message = format!("there is no priority class `{class}`: add it to `priority_classes`");
+                ScenarioError::at(place, message)
+            }),
+        }
+    }
+
+    /// Returns amounts by place. Names of custom resources are learned.
+    fn amounts(&mut self, file: &AmountsFile, place: Location) -> Result<Vec<(Dim, i64)>, ScenarioError> {
+        let mut amounts = Vec::new();
+        amounts.extend(file.cpu.map(|amount| (Dim::CPU, amount.0.units())));
+        amounts.extend(file.memory.map(|amount| (Dim::MEMORY, amount.0.units())));
+        amounts.extend(file.gpu.map(|amount| (Dim::GPU, amount.0.units())));
+        for (name, amount) in &file.resources {
+            let id = self.kind(name, place)?;
+            amounts.push((Dim::of(ResourceKind::Custom(id)), amount.0.units()));
+        }
+        Ok(amounts)
+    }
+
+    /// Returns amounts that a scenario expects.
+    pub(super) fn expected(&mut self, file: &AmountsFile) -> Result<Vec<(Dim, i64)>, ScenarioError> {
+        self.amounts(file, Location::UNKNOWN)
+    }
+
+    fn kind(&mut self, name: &str, place: Location) -> Result<ResourceId, ScenarioError> {
+        self.kinds.learn(name).map_err(|error| ScenarioError::at(place, error.to_string()))
+    }
+
+    fn demand(&mut self, file: &AmountsFile, place: Location) -> Result<Demand, ScenarioError> {
+        let mut custom = Vec::new();
+        for (name, amount) in &file.resources {
+            custom.push((self.kind(name, place)?, amount.0));
+        }
+        let custom: Option<CustomAmounts> =
+            Demand::canonical_custom(custom).expect("a map has each name once");
+        let gpu = file.gpu.map_or(Amount::ZERO, |amount| amount.0);
+        Ok(Demand {
+            cpu: file.cpu.map_or(Amount::ZERO, |amount| amount.0),
+            memory: file.memory.map_or(Amount::ZERO, |amount| amount.0),
+            gpu: GpuRequest::from_amount(gpu).map_err(|error| ScenarioError::at(place, error))?,
+            custom,
+        })
+    }
+
+    fn queue(&self, name: &Name) -> Result<QueueId, ScenarioError> {
+        self.queue_named(&name.value, name.referenced)
+    }
+
+    pub(super) fn queue_named(&self, name: &str, place: Location) -> Result<QueueId, ScenarioError> {
+        let missing = || ScenarioError::at(place, format!("there is no queue `{name}`: add it to `queues`"));
+        self.queues.get(name).copied().ok_or_else(missing)
+    }
+
+    pub(super) fn job_named(&self, name: &str) -> Result<JobId, ScenarioError> {
+        let missing =
+            || ScenarioError::at(Location::UNKNOWN, format!("there is no job `{name}`: add it to `jobs`"));
+        self.jobs.get(name).copied().ok_or_else(missing)
+    }
+
+    pub(super) fn task_named(&self, name: &str, place: Location) -> Result<TaskId, ScenarioError> {
+        let missing = || ScenarioError::at(place, format!("there is no task `{name}`: add it to a job"));
+        self.tasks.get(name).copied().ok_or_else(missing)
+    }
+
+    /// Returns the name of a task.
+    pub(super) fn task_name(&self, id: TaskId) -> &str {
+        self.tasks.iter().find(|&(_, &task)| task == id).map_or("?", |(name, _)| name)
+    }
+
+    /// Returns the name of a node.
+    pub(super) fn node_name(&self, id: NodeId) -> &str {
+        self.nodes.iter().find(|&(_, &node)| node == id).map_or("?", |(name, _)| name)
+    }
+
+    /// Returns an amount as it is shown.
+    pub(super) fn shown(&self, amounts: &Amounts) -> String {
+        let name = |dim: Dim| match dim {
+            Dim::CPU | Dim::MEMORY | Dim::GPU => dim.to_string(),
+            Dim(place) => self.kinds.names().nth(place - 3).unwrap_or("?").to_owned(),
+        };
+        let shown = |(dim, units): (Dim, i64)| {
+            let amount =
+                Amount::try_from_units(units).map_or_else(|_| units.to_string(), |amount| amount.to_string());
+            format!("{} {amount}", name(dim))
+        };
+        let shown: Vec<String> = amounts.iter().map(shown).collect();
+        if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") }
+    }
+}
+
+/// Returns one name as it is, or several with numbers from 0.
+fn numbered(name: &str, count: u32) -> impl Iterator<Item = String> {
+    let name = name.to_owned();
+    (0..count).map(move |number| if count == 1 { name.clone() } else { format!("{name}-{number}") })
+}
+
+fn parse_policy(name: &Name) -> Result<Policy, ScenarioError> {
+    name.value.parse().map_err(|error| ScenarioError::at(name.referenced, format!("{error}")))
+}
+
+/// Returns the settings of cycles.
+fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, ScenarioError> {
+    let mut config = CycleConfig { grace_ns: GRACE_NS, ..CycleConfig::default() };
+    let mut place = Location::UNKNOWN;
+    if let Some(actions) = &file.actions {
+        config.actions.clear();
+        for name in actions {
+            place = name.referenced;
+            let action = Action::named(&name.value).ok_or_else(|| {
+                let known = Action::ALL.map(Action::name).join(", ");
+                ScenarioError::at(place, format!("there is no action `{}`: name one of {known}", name.value))
+            })?;
+            config.actions.push(action);
+        }
+    }
+    if let Some(tiers) = &file.tiers {
+        place = tiers.iter().flatten().next().map_or(place, |plugin| plugin.0.referenced);
+        config.tiers =
+            tiers.iter().map(|tier| tier.iter().map(plugin).collect()).collect::<Result<_, _>>()?;
+    }
+    config.combination = match file.combination {
+        Some(CombinationFile::Volcano) => Combination::Volcano,
+        Some(CombinationFile::Strict) | None => Combination::Strict,
+    };
+    config.grace_ns = file.grace.map_or(config.grace_ns, |grace| grace.0);
+    config.check().map_err(|error| ScenarioError::at(place, error.to_string()))?;
+    Ok(config)
+}
+
+fn plugin(file: &PluginFile) -> Result<PluginConfig, ScenarioError> {
+    let place = file.0.referenced;
+    let settings = &file.0.value;
+    let kind = PluginKind::named(&settings.plugin).ok_or_else(|| {
+        let known = PluginKind::ALL.map(PluginKind::name).join(", ");
+        ScenarioError::at(place, format!("there is no plugin `{}`: name one of {known}", settings.plugin))
+    })?;
+    let decision = |name: &String| {
+        Decision::named(name).ok_or_else(|| {
+            let known = Decision::ALL.map(Decision::name).join(", ");
+            ScenarioError::at(place, format!("there is no decision `{name}`: name one of {known}"))
+        })
+    };
+    let mut config = PluginConfig::new(kind);
+    for name in &settings.without {
+        config = config.without(decision(name)?);
+    }
+    if !settings.only.is_empty() {
+        let only: Vec<Decision> = settings.only.iter().map(decision).collect::<Result<_, _>>()?;
+        for other in Decision::ALL.into_iter().filter(|decision| !only.contains(decision)) {
+            config = config.without(other);
+        }
+    }
+    config.overcommit_percent = settings.overcommit_percent.unwrap_or(config.overcommit_percent);
+    config.wait_ns = settings.wait.map(|wait| wait.0);
+    Ok(config)
+}

@@ -1,0 +1,194 @@
+//! Compares what a step led to with what was expected of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_saphyr::Location;
+use wharf_core::cycle::Changes;
+use wharf_core::fairness::{Amounts, Dim};
+use wharf_core::ids::NodeId;
+use wharf_core::jobs::{JobId, TaskId, TaskState};
+
+use super::ScenarioError;
+use super::build::World;
+use super::file::{AmountsFile, Choice, ExpectFile};
+
+/// What was looked at, and what differed.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) checks: usize,
+    pub(super) differences: Vec<String>,
+}
+
+impl Found {
+    fn check(&mut self, is_expected: bool, difference: impl FnOnce() -> String) {
+        self.checks += 1;
+        if !is_expected {
+            self.differences.push(difference());
+        }
+    }
+}
+
+pub(super) fn differences(
+    world: &mut World,
+    expected: &ExpectFile,
+    changes: &Changes,
+) -> Result<Found, ScenarioError> {
+    let mut found = Found::default();
+    let placed = [
+        ("bound", &expected.bound, expected.bound_count, &expected.bound_of, &changes.bound),
+        (
+            "pipelined",
+            &expected.pipelined,
+            expected.pipelined_count,
+            &expected.pipelined_of,
+            &changes.pipelined,
+        ),
+    ];
+    for (what, tasks, count, of_jobs, actual) in placed {
+        if let Some(tasks) = tasks {
+            check_nodes(world, what, tasks, actual, &mut found)?;
+        }
+        let tasks: Vec<TaskId> = actual.iter().map(|&(task, _)| task).collect();
+        check_counts(world, what, count, of_jobs, &tasks, &mut found)?;
+    }
+    if let Some(evicted) = &expected.evicted {
+        let actual: BTreeSet<&str> = changes.evicted.iter().map(|&task| world.task_name(task)).collect();
+        let wanted: BTreeSet<&str> = evicted.iter().map(String::as_str).collect();
+        found
+            .check(actual == wanted, || format!("{} evicted, {} expected", listed(&actual), listed(&wanted)));
+    }
+    check_counts(
+        world,
+        "evicted",
+        expected.evicted_count,
+        &expected.evicted_of,
+        &changes.evicted,
+        &mut found,
+    )?;
+    check_states(world, expected, &mut found)?;
+    check_shares(world, expected, &mut found)?;
+    Ok(found)
+}
+
+/// Compares the tasks that got nodes, each with the nodes that would do.
+fn check_nodes(
+    world: &World,
+    what: &str,
+    expected: &BTreeMap<String, Choice>,
+    actual: &[(TaskId, NodeId)],
+    found: &mut Found,
+) -> Result<(), ScenarioError> {
+    for name in expected.keys() {
+        world.task_named(name, Location::UNKNOWN)?;
+    }
+    let actual: BTreeMap<&str, &str> =
+        actual.iter().map(|&(task, node)| (world.task_name(task), world.node_name(node))).collect();
+    let fits = |(name, node): (&&str, &&str)| {
+        expected.get(*name).is_some_and(|choice| choice.0.iter().any(|one| one == *node))
+    };
+    let is_expected = actual.len() == expected.len() && actual.iter().all(fits);
+    found.check(is_expected, || {
+        let shown = |pairs: Vec<String>| if pairs.is_empty() { "none".to_owned() } else { pairs.join(", ") };
+        let is = shown(actual.iter().map(|(task, node)| format!("{task} on {node}")).collect());
+        let wanted =
+            expected.iter().map(|(task, choice)| format!("{task} on {}", choice.0.join(" or "))).collect();
+        format!("{what}: {is}; expected: {}", shown(wanted))
+    });
+    Ok(())
+}
+
+/// Compares how many tasks there are, in all and of single jobs.
+fn check_counts(
+    world: &World,
+    what: &str,
+    count: Option<usize>,
+    of_jobs: &BTreeMap<String, usize>,
+    tasks: &[TaskId],
+    found: &mut Found,
+) -> Result<(), ScenarioError> {
+    if let Some(count) = count {
+        found.check(tasks.len() == count, || format!("{} {what}, {count} expected", tasks.len()));
+    }
+    for (job, &count) in of_jobs {
+        let id = world.job_named(job)?;
+        let actual = tasks.iter().filter(|task| task.job == id).count();
+        found.check(actual == count, || format!("{actual} of job {job} {what}, {count} expected"));
+    }
+    Ok(())
+}
+
+fn check_states(world: &World, expected: &ExpectFile, found: &mut Found) -> Result<(), ScenarioError> {
+    let jobs = world.cluster.scheduler().jobs();
+    for (name, state) in &expected.states {
+        let task = world.task_named(name, Location::UNKNOWN)?;
+        if TaskState::ALL.iter().all(|known| known.name() != state) {
+            let known = TaskState::ALL.map(TaskState::name).join(", ");
+            let message = format!("there is no state `{state}`: name one of {known}");
+            return Err(ScenarioError::at(Location::UNKNOWN, message));
+        }
+        let actual = jobs.task(task).state.name();
+        found.check(actual == state, || format!("{name} is {actual}, {state} expected"));
+    }
+    let placed = |job: JobId| {
+        let job = jobs.job(job);
+        job.ready_tasks() - job.count(TaskState::Succeeded)
+    };
+    for (name, &count) in &expected.placed {
+        let actual = placed(world.job_named(name)?);
+        found.check(actual == count, || format!("{actual} of job {name} are placed, {count} expected"));
+    }
+    for (name, phase) in &expected.jobs {
+        let actual = jobs.job(world.job_named(name)?).phase().name();
+        found.check(actual == phase, || format!("job {name} is {actual}, {phase} expected"));
+    }
+    Ok(())
+}
+
+fn check_shares(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), ScenarioError> {
+    type Kind = (&'static str, fn(&World, usize, Dim) -> i64);
+    let kinds: [(Kind, &BTreeMap<String, AmountsFile>); 4] = [
+        (("deserves", deserved), &expected.deserved),
+        (("uses", used), &expected.used),
+        (("has the fair share", |world, queue, dim| fair(world, queue, dim, true)), &expected.fair_share),
+        (
+            ("has the steady fair share", |world, queue, dim| fair(world, queue, dim, false)),
+            &expected.steady_fair_share,
+        ),
+    ];
+    for ((what, actual), queues) in kinds {
+        for (name, amounts) in queues {
+            let queue = world.queue_named(name, Location::UNKNOWN)?.0 as usize;
+            let amounts = world.expected(amounts)?;
+            // A division by weights leaves less than one part of 1/10,000 per queue.
+            let is = |&(dim, wanted): &(Dim, i64)| (actual(world, queue, dim) - wanted).abs() <= ROUNDING;
+            let is_expected = amounts.iter().all(is);
+            let there: Amounts = amounts.iter().map(|&(dim, _)| (dim, actual(world, queue, dim))).collect();
+            let wanted: Amounts = amounts.into_iter().collect();
+            found.check(is_expected, || {
+                format!("queue {name} {what} {}, {} expected", world.shown(&there), world.shown(&wanted))
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The largest difference of shares that is rounding, in 1/10,000 of a unit.
+const ROUNDING: i64 = 10;
+
+fn deserved(world: &World, queue: usize, dim: Dim) -> i64 {
+    let id = wharf_core::jobs::QueueId(u32::try_from(queue).expect("few queues"));
+    world.cluster.scheduler().deserved(id).map_or(0, |amounts| amounts.get(dim))
+}
+
+fn used(world: &World, queue: usize, dim: Dim) -> i64 {
+    let id = wharf_core::jobs::QueueId(u32::try_from(queue).expect("few queues"));
+    world.cluster.scheduler().jobs().queue(id).usage().planned().get(dim)
+}
+
+fn fair(world: &World, queue: usize, dim: Dim, active: bool) -> i64 {
+    world.cluster.scheduler().fair_shares(dim, active)[queue]
+}
+
+fn listed(names: &BTreeSet<&str>) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.iter().copied().collect::<Vec<_>>().join(", ") }
+}

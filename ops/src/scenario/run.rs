@@ -1,0 +1,94 @@
+//! Runs the steps of a scenario.
+
+use serde_saphyr::Location;
+use wharf_core::cycle::Changes;
+use wharf_core::jobs::TaskState;
+
+use super::build::World;
+use super::file::{Name, ScenarioFile, StepFile};
+use super::{ScenarioError, expect};
+
+/// How a scenario ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What differed from what was expected, with the step. Empty: all was as expected.
+    pub differences: Vec<String>,
+    /// The number of things that were expected and looked at.
+    pub checks: usize,
+    /// The number of tasks that were evicted.
+    pub evictions: usize,
+}
+
+pub(super) fn run(file: &ScenarioFile) -> Result<Outcome, ScenarioError> {
+    let mut world = World::new(file)?;
+    let mut outcome = Outcome { differences: Vec::new(), checks: 0, evictions: 0 };
+    for (number, step) in (1..).zip(&file.steps) {
+        let changes = run_step(&mut world, step)?;
+        outcome.evictions += changes.evicted.len();
+        check_books(&world, number)?;
+        if let Some(expected) = &step.expect {
+            let found = expect::differences(&mut world, expected, &changes)?;
+            outcome.checks += found.checks;
+            outcome.differences.extend(found.differences.iter().map(|what| format!("step {number}: {what}")));
+        }
+    }
+    if outcome.checks == 0 {
+        let message = "the scenario expects nothing: give a step `expect`".to_owned();
+        return Err(ScenarioError { line: 0, message });
+    }
+    Ok(outcome)
+}
+
+/// Does what a step says. Returns what changed.
+fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, ScenarioError> {
+    let mut all = Changes::default();
+    if let Some(objects) = &step.add {
+        world.add(&objects.nodes, &objects.queues, &objects.jobs)?;
+    }
+    for (names, state) in [(&step.finish, TaskState::Succeeded), (&step.fail, TaskState::Failed)] {
+        for name in names.iter().flatten() {
+            end_task(world, name, state, &mut all)?;
+        }
+    }
+    if let Some(time) = step.advance {
+        merge(&mut all, world.cluster.advance(time.0));
+    }
+    for _ in 0..step.cycle.unwrap_or(0) {
+        let (_, changes) = world.cluster.cycle();
+        merge(&mut all, changes);
+    }
+    Ok(all)
+}
+
+fn end_task(
+    world: &mut World,
+    name: &Name,
+    state: TaskState,
+    all: &mut Changes,
+) -> Result<(), ScenarioError> {
+    let task = world.task_named(&name.value, name.referenced)?;
+    let of = world.cluster.scheduler().jobs().task(task);
+    if !of.state.holds() {
+        let message =
+            format!("task `{}` is {} and cannot end: only a task that runs can", name.value, of.state.name());
+        return Err(ScenarioError::at(name.referenced, message));
+    }
+    merge(all, world.cluster.end_task(task, state));
+    Ok(())
+}
+
+fn merge(all: &mut Changes, changes: Changes) {
+    all.bound.extend(changes.bound);
+    all.pipelined.extend(changes.pipelined);
+    all.evicted.extend(changes.evicted);
+    all.aborted += changes.aborted;
+}
+
+/// Checks the books of the shard and of the jobs after a step. A fault in them is not the scenario's.
+fn check_books(world: &World, step: usize) -> Result<(), ScenarioError> {
+    let shard = world.cluster.shard().check_invariants();
+    let jobs = world.cluster.scheduler().jobs().check();
+    shard.and(jobs).map_err(|broken| {
+        ScenarioError::at(Location::UNKNOWN, format!("after step {step}, the books are wrong: {broken}"))
+    })
+}

@@ -1,0 +1,75 @@
+//! Scenarios that run, that differ, and that are wrong.
+
+use super::*;
+
+const SMALL: &str = "
+name: a gang waits
+nodes:
+- {name: n, cpu: 2, memory: 4Gi, count: 2}
+queues:
+- {name: q}
+jobs:
+- name: gang
+  queue: q
+  min_member: 3
+  tasks:
+  - {name: t, cpu: 1.5, memory: 512, count: 3}
+steps:
+- cycle: 1
+  expect: {bound_count: 0, states: {t-0: pending}}
+- add:
+    nodes: [{name: more, cpu: 2, memory: 4Gi}]
+- cycle: 1
+  expect:
+    bound: {t-0: [n-0, n-1, more], t-1: [n-0, n-1, more], t-2: [n-0, n-1, more]}
+    used: {q: {cpu: 4.5}}
+";
+
+fn one(text: &str) -> Scenario {
+    read(text).unwrap().remove(0)
+}
+
+#[test]
+fn a_scenario_runs_and_says_what_differs() {
+    let outcome = one(SMALL).run().unwrap();
+    assert_eq!((outcome.differences, outcome.checks), (Vec::new(), 4));
+    let wrong = SMALL.replace("bound_count: 0", "bound_count: 1").replace("cpu: 4.5}", "cpu: 4}");
+    assert_eq!(
+        one(&wrong).run().unwrap().differences,
+        ["step 1: 0 bound, 1 expected", "step 3: queue q uses cpu 4.5, cpu 4 expected"]
+    );
+}
+
+#[test]
+fn json_and_several_documents_are_read() {
+    let json = r#"{"name": "j", "nodes": [{"name": "n", "cpu": 1}], "steps": [{"cycle": 1, "expect": {"bound_count": 0}}]}"#;
+    assert!(one(json).run().unwrap().differences.is_empty());
+    let both = format!("{SMALL}---{SMALL}");
+    assert_eq!(read(&both).unwrap().len(), 2);
+}
+
+/// Each fault is told with its line and what to do.
+#[test]
+fn faults_are_told_with_their_line() {
+    let fault = |from: &str, to: &str| {
+        let text = SMALL.replace(from, to);
+        assert_ne!(text, SMALL, "{from} is there");
+        match read(&text) {
+            Ok(mut scenarios) => scenarios.remove(0).run().unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        }
+    };
+    assert!(fault("queue: q", "queue: r").starts_with("line 9: there is no queue `r`"));
+    assert!(
+        fault("min_member: 3", "min_member: 4").starts_with("line 8: job `gang` needs 4 tasks and has 3")
+    );
+    assert!(fault("{name: q}", "{name: q, weight: 0}").contains("line 6: queue `q` has weight 0"));
+    assert!(fault("{name: q}", "{name: q, parent: q}").contains("there is no queue `q`"));
+    assert!(fault("{name: q}", "{name: q, wieght: 1}").contains("wieght"));
+    assert!(fault("cpu: 1.5", "cpu: many").contains("line 12"));
+    assert!(fault("steps:", "config: {actions: [fly]}\nsteps:").contains("there is no action `fly`"));
+    assert!(fault("steps:", "config: {tiers: [[gang, luck]]}\nsteps:").contains("there is no plugin `luck`"));
+    let fault = fault("cycle: 1\n  expect: {bound_count: 0", "finish: [t-0]\n  expect: {bound_count: 0");
+    assert!(fault.contains("line 14: task `t-0` is pending and cannot end"), "{fault}");
+    assert_eq!(read("").unwrap_err().line, 1);
+}

@@ -32,6 +32,7 @@ pub mod recovery;
 pub mod replay;
 pub mod rpc;
 mod service;
+pub mod session;
 pub mod target;
 pub mod trace;
 pub mod verify;

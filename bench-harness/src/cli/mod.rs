@@ -11,6 +11,7 @@ mod of_service;
 mod recovery;
 mod replay;
 mod rpc;
+mod session;
 mod verify;
 mod views;
 
@@ -54,6 +55,8 @@ enum Command {
     Recovery(recovery::RecoveryArgs),
     /// Measure requests over QUIC next to a bare QUIC echo: closed and open loops, latency, processor time.
     Rpc(Box<rpc::RpcArgs>),
+    /// Measure scheduling cycles: what runs, what waits, what changed, gangs, preemption.
+    Session(session::SessionArgs),
     /// Run the measurements and write the tables of docs/benchmarks.md with commit, machine and date.
     Figures(figures::FiguresArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
@@ -78,6 +81,7 @@ impl Cli {
             Command::Durability(args) => args.run(),
             Command::Recovery(args) => args.run(),
             Command::Rpc(args) => args.run(),
+            Command::Session(args) => args.run(),
             Command::Figures(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),

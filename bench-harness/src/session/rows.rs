@@ -1,0 +1,131 @@
+//! The rows.
+
+use wharf_core::cycle::{Action, CycleConfig};
+use wharf_core::jobs::{TaskId, TaskState};
+
+use super::{Bed, SessionError, SessionRow, Timed};
+
+/// How often a change is made and followed, for the median.
+const CHANGES: usize = 11;
+
+/// Tasks that change at a time.
+const CHANGED: u32 = 100;
+
+/// A large cluster with much that runs and much that waits, all of which is placed; then small changes of it.
+pub(super) fn whole(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
+    let nodes = 5_000_u32.div_ceil(scale);
+    let pending = 10_000_u32.div_ceil(scale);
+    let queues = 100_u32.div_ceil(scale);
+    let mut bed = Bed::new(CycleConfig::default(), nodes, 64, queues)?;
+    for number in 0..1_400_u32.div_ceil(scale) {
+        bed.running_job(number as usize, 100, 1000, 0)?;
+    }
+    for number in 0..pending.div_ceil(10) {
+        bed.job(number as usize, 10, 5, 1000, 0)?;
+    }
+    let timed = bed.cycle();
+    expect("whole", &timed, pending.div_ceil(10) as usize * 10, 0)?;
+    let mut rows = vec![bed.row("whole", pending, &timed)];
+    bed.running += timed.changes.bound.len();
+    let mut last = timed.changes.bound;
+    let mut changes = Vec::new();
+    for round in 0..CHANGES {
+        for (task, _) in last.drain(..).take(CHANGED as usize) {
+            bed.cluster.end_task(task, TaskState::Succeeded);
+        }
+        bed.job(round, CHANGED, CHANGED, 1000, 0)?;
+        let timed = bed.cycle();
+        expect("change", &timed, CHANGED as usize, 0)?;
+        last.clone_from(&timed.changes.bound);
+        changes.push(timed);
+    }
+    changes.sort_by_key(|timed| timed.whole);
+    rows.push(bed.row("change", CHANGED, &changes[CHANGES / 2]));
+    Ok(rows)
+}
+
+/// A full cluster, and much that waits and fits nowhere, not even if others were evicted.
+pub(super) fn hard(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
+    let nodes = 50_000_u32.div_ceil(scale);
+    let queues = 100_u32.div_ceil(scale);
+    let mut bed = Bed::new(CycleConfig::default(), nodes, 20, queues)?;
+    for number in 0..nodes.div_ceil(50) {
+        // What runs has the highest priority, except for one task in twenty.
+        bed.running_job(number as usize, 1_000, 1000, if number % 20 == 0 { 0 } else { 9 })?;
+    }
+    let pending = 10_000_u32.div_ceil(scale);
+    for number in 0..pending.div_ceil(100) {
+        // Each job is a class of its own. A task needs more than the least valuable tasks of any node have.
+        bed.job(number as usize, 100, 100, 15_000 + number, 5)?;
+    }
+    let timed = bed.cycle();
+    expect("hard", &timed, 0, 0)?;
+    let mut rows = vec![bed.row("hard", pending, &timed)];
+    let timed = bed.cycle();
+    expect("hard-again", &timed, 0, 0)?;
+    rows.push(bed.row("hard-again", pending, &timed));
+    Ok(rows)
+}
+
+/// Gangs that are placed in one cycle.
+pub(super) fn gangs(name: &'static str, size: u32, count: u32) -> Result<SessionRow, SessionError> {
+    let tasks = size * count;
+    let mut bed = Bed::new(CycleConfig::default(), tasks.div_ceil(32), 64, 10)?;
+    for number in 0..count {
+        bed.job(number as usize, size, size, 1000, 0)?;
+    }
+    let timed = bed.cycle();
+    expect(name, &timed, tasks as usize, 0)?;
+    let mut row = bed.row(name, tasks, &timed);
+    row.per_second = Some(f64::from(count) / row.seconds);
+    Ok(row)
+}
+
+/// Tasks of a high priority on a cluster that is full of tasks of a low one, in the same queue.
+pub(super) fn preempt(scale: u32) -> Result<SessionRow, SessionError> {
+    let tasks = 1_000_u32.div_ceil(scale);
+    let nodes = 2_000_u32.div_ceil(scale);
+    let config = CycleConfig { actions: vec![Action::Allocate, Action::Preempt], ..CycleConfig::default() };
+    let mut bed = Bed::new(config, nodes, 20, 1)?;
+    for _ in 0..nodes.div_ceil(50) {
+        bed.running_job(0, 1_000, 1000, 0)?;
+    }
+    bed.job(0, tasks, tasks, 2000, 9)?;
+    let timed = bed.cycle();
+    expect("preempt-1000", &timed, tasks as usize, 2 * tasks as usize)?;
+    let mut row = bed.row("preempt-1000", tasks, &timed);
+    row.per_second = Some(f64::from(tasks) / row.seconds);
+    Ok(row)
+}
+
+/// Tasks of a queue that has nothing, on a cluster that another queue fills.
+pub(super) fn reclaim(scale: u32) -> Result<SessionRow, SessionError> {
+    let tasks = 1_000_u32.div_ceil(scale);
+    let nodes = 2_000_u32.div_ceil(scale);
+    let config = CycleConfig { actions: vec![Action::Allocate, Action::Reclaim], ..CycleConfig::default() };
+    let mut bed = Bed::new(config, nodes, 20, 2)?;
+    for _ in 0..nodes.div_ceil(50) {
+        bed.running_job(0, 1_000, 1000, 0)?;
+    }
+    bed.job(1, tasks, tasks, 2000, 0)?;
+    let timed = bed.cycle();
+    expect("reclaim-1000", &timed, tasks as usize, 2 * tasks as usize)?;
+    let mut row = bed.row("reclaim-1000", tasks, &timed);
+    row.per_second = Some(f64::from(tasks) / row.seconds);
+    Ok(row)
+}
+
+/// Checks that a cycle did what the row is about, and that nobody was in its way.
+fn expect(row: &'static str, timed: &Timed, placed: usize, evicted: usize) -> Result<(), SessionError> {
+    let changes = &timed.changes;
+    let mut tasks: Vec<TaskId> =
+        changes.bound.iter().chain(&changes.pipelined).map(|&(task, _)| task).collect();
+    tasks.sort_unstable();
+    tasks.dedup();
+    if tasks.len() == placed && changes.evicted.len() == evicted && changes.aborted == 0 {
+        return Ok(());
+    }
+    let expected =
+        format!("{placed} and {evicted} were expected, and {} statements were aborted", changes.aborted);
+    Err(SessionError::Unexpected { row, placed: tasks.len(), evicted: changes.evicted.len(), expected })
+}

@@ -2,11 +2,11 @@
 //!
 //! Each pass of the loop does the following:
 //!
-//! 1. It drains the shard's rings into a batch. It takes at most a quantum per ring and round, and records
-//!    the order.
+//! 1. It drains the shard's rings into a batch, of as many commands as it can do in a short time. It takes at most a
+//!    quantum per ring and round, and records the order.
 //! 2. It steps the shard.
 //! 3. It puts the effects into the journal, if there is one.
-//! 4. It publishes the summary, and what changed if views are enabled.
+//! 4. It publishes the summary, how long commands take, and what changed if views are enabled.
 //! 5. It hands out the outcomes and rings the bells of the ports.
 //!
 //! The loop asks to abort statements whose hold is past its deadline. It feeds the decisions back to the
@@ -17,6 +17,7 @@
 //! The caller provides the clock, the thread and the observation ([`Clock`], [`Observer`]). This module
 //! starts no threads.
 
+mod pace;
 mod running;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ use crate::router::port::{Answer, Submission};
 use crate::shard::{ClaimEvent, Command, NodeChange, Outcome, Pages, ReservationChange, Shard};
 use crate::state::{Deed, Done, Origin};
 use crate::time::Time;
+use pace::Pace;
 
 /// The port number in a batch record for commands that the runner feeds back itself.
 pub const OWN_PORT: u16 = u16::MAX;
@@ -59,13 +61,13 @@ pub struct BatchRecord<'a> {
 pub trait Observer: Send {
     /// Called before the batch is processed.
     fn handle_batch(&mut self, _batch: &BatchRecord<'_>) {}
-    /// Called after the batch is processed and its outcomes are handed out.
+    /// Called after the batch was processed, with the time at which it was.
     fn handle_stepped(&mut self, _outcomes: &[Outcome], _finished: Time) {}
     /// Called after a batch with the events of claims.
     fn handle_claims(&mut self, _events: &[ClaimEvent]) {}
     /// Called before the thread goes to sleep because it has nothing to do.
     fn handle_sleep(&mut self) {}
-    /// Returns whether the observer wants the finish times. They cost an additional clock read.
+    /// Returns whether the observer wants the finish times.
     fn wants_times(&self) -> bool {
         false
     }
@@ -105,6 +107,8 @@ pub struct ShardRunner {
     order: Vec<(u16, u16)>,
     outcomes: Vec<Outcome>,
     spin: u32,
+    /// How long commands take.
+    pace: Pace,
     /// Set if the last thing that the runner did was to fall asleep. The bell alone does not show this: a runner
     /// that a deadline woke continues with a bell that nobody rang.
     rested: bool,
@@ -165,6 +169,7 @@ impl ShardRunner {
             journal: None,
             lent: Arc::default(),
             spin: 200,
+            pace: Pace::default(),
             rested: false,
         }
     }
@@ -194,6 +199,12 @@ impl ShardRunner {
     /// Sets the bounds of what the shard publishes for views, for a test.
     pub fn set_view_bounds(&mut self, publications: usize, places: usize) {
         self.shard.set_view_bounds(publications, places);
+    }
+
+    /// Sets the time that a command takes, in ns, instead of the measured one. For a test.
+    pub fn set_pace(&mut self, nanos: u64) {
+        self.pace.fix(nanos);
+        self.summary.publish_pace(nanos);
     }
 
     /// Returns the shard, for inspection between batches.
@@ -266,13 +277,18 @@ impl ShardRunner {
         if !late {
             self.record();
         }
+        let finished = clock.now();
+        if count > 0 {
+            self.pace.add(finished.nanos_since(now), count);
+            self.summary.publish_pace(self.pace.per_command());
+        }
         // Before the outcomes: a caller that has seen an outcome finds facts at least as new.
         let late = is_planted(PlantedBug::PublishedAfterAnswers);
         if !late {
             self.publish();
         }
         if observer.wants_times() {
-            observer.handle_stepped(&self.outcomes, clock.now());
+            observer.handle_stepped(&self.outcomes, finished);
         }
         self.hand_out();
         if late {
@@ -408,12 +424,14 @@ impl ShardRunner {
         self.enqueued.clear();
         self.drain_export(clock);
         let ports = self.links.len();
+        // What the runner feeds back comes in addition, so that it holds up no ring.
+        let most = BATCH_MAX.min(self.batch.len() + self.pace.batch_max());
         let mut next = (self.first + 1) % ports;
         let mut took = true;
-        while took && self.batch.len() < BATCH_MAX && self.export.is_none() {
+        while took && self.batch.len() < most && self.export.is_none() {
             took = false;
             for port in (self.first..ports).chain(0..self.first) {
-                let room = RING_QUANTUM.min(BATCH_MAX - self.batch.len());
+                let room = RING_QUANTUM.min(most - self.batch.len());
                 let mut count = 0;
                 while count < room
                     && self.export.is_none()
@@ -435,7 +453,7 @@ impl ShardRunner {
                     took = true;
                     self.order.push((port as u16, count as u16));
                 }
-                if self.batch.len() == BATCH_MAX {
+                if self.batch.len() == most {
                     next = (port + 1) % ports;
                     break;
                 }

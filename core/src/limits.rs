@@ -75,6 +75,19 @@ pub const RING_SLOTS: usize = 4096;
 /// Each has at most one command or answer in each ring, and so does a question to every shard. An answer
 /// therefore always has room in its ring, and a shard never waits for an I/O thread.
 pub const PORT_IN_FLIGHT_MAX: usize = 3584;
+/// The time that commands of one port may queue at a shard, in ns. From the measured time per command follows how many a
+/// port should have there ([`Port::window`](crate::router::Port::window)).
+pub const QUEUE_NS: u64 = 1_000_000;
+/// The minimum number of commands that a port may have at a shard, however slow they are: one at work, and the next.
+pub const SHARD_WINDOW_MIN: usize = 2;
+/// The time that a batch should take at most, in ns. A batch has at least one command.
+pub const BATCH_NS: u64 = QUEUE_NS / 4;
+/// The number of commands over which their mean time is taken.
+pub const PACE_COMMANDS: u64 = 256;
+/// The most by which one batch multiplies the mean time.
+pub const PACE_GROWTH_MAX: u64 = 2;
+/// The time that a port spends in a shard that it runs itself, in ns, by the measured time per command.
+pub const LONE_NS_MAX: u64 = 100_000;
 /// The number of commands up to which a port runs a shard that sleeps, instead of waking its thread. In the time that it
 /// takes to wake a thread, and then the port's, about this many commands are decided.
 pub const LONE_COMMANDS_MAX: usize = 32;

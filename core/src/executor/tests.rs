@@ -299,3 +299,47 @@ fn a_shard_that_sleeps_is_run_in_the_place_of_its_thread() {
     assert!(!bell.is_asleep(), "the deadline of the hold is new to its thread");
     assert_eq!(ask(Command::Release(unknown)), (false, 0), "its thread is awake");
 }
+
+/// A batch of slow commands is short, so that the first is answered before the last is decided. What the runner feeds back
+/// does not take their place.
+#[test]
+fn a_batch_has_as_many_commands_as_can_be_done_in_a_short_time() {
+    let mut bed = bed();
+    bed.runner.set_pace(crate::limits::BATCH_NS / 3);
+    for token in 0..8 {
+        let submission = Submission { token, enqueued: Time(1), origin: None, command: Command::Status };
+        assert!(bed.submissions.push(submission).is_ok());
+    }
+    assert_eq!(bed.runner.run_batch(&Still(1), &mut Unobserved), 3);
+    bed.runner.own.push(Command::GoOn);
+    assert_eq!(bed.runner.run_batch(&Still(1), &mut Unobserved), 4);
+    bed.runner.set_pace(u64::MAX);
+    assert_eq!(bed.runner.run_batch(&Still(1), &mut Unobserved), 1, "one is always taken");
+    assert_eq!(bed.runner.summary.pace(), u64::MAX);
+}
+
+/// A clock on which each look takes a while.
+struct Slow(std::cell::Cell<u64>);
+
+impl Clock for Slow {
+    fn now(&self) -> Time {
+        self.0.set(self.0.get() + 1_000);
+        Time(self.0.get())
+    }
+}
+
+#[test]
+fn the_time_per_command_is_measured_and_published() {
+    let mut bed = bed();
+    let clock = Slow(std::cell::Cell::new(0));
+    for token in 0..4 {
+        let submission = Submission { token, enqueued: Time(1), origin: None, command: Command::Status };
+        assert!(bed.submissions.push(submission).is_ok());
+    }
+    bed.runner.pace = Pace::default();
+    assert_eq!(bed.runner.run_batch(&clock, &mut Unobserved), 4);
+    assert_eq!(bed.runner.summary.pace(), 250);
+    // A look at empty rings measures nothing.
+    assert_eq!(bed.runner.run_batch(&clock, &mut Unobserved), 0);
+    assert_eq!(bed.runner.summary.pace(), 250);
+}

@@ -37,6 +37,8 @@ struct Words {
     highest: [AtomicU64; 2],
     /// Three allocated shares of 21 bits each: cpu, memory, GPU.
     load: AtomicU64,
+    /// The time per command, in ns. 0 if it is not known.
+    pace: AtomicU64,
 }
 
 /// The facts as a router read them.
@@ -54,7 +56,12 @@ impl Default for ShardSummary {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            words: CachePadded::new(Words { growth: zero(), highest: [zero(), zero()], load: zero() }),
+            words: CachePadded::new(Words {
+                growth: zero(),
+                highest: [zero(), zero()],
+                load: zero(),
+                pace: zero(),
+            }),
             owners: ArcSwap::default(),
         }
     }
@@ -78,6 +85,19 @@ impl ShardSummary {
         self.words.load.store(load, Ordering::Relaxed);
         // Release pairs with the Acquire in `read`: a reader of this growth sees a `highest` at least as new.
         self.words.growth.store(facts.growth, Ordering::Release);
+    }
+
+    /// Publishes the mean time of the shard's last commands, in ns. Only the shard's thread may call it.
+    pub fn publish_pace(&self, nanos: u64) {
+        // Relaxed: only a hint, nothing depends on it.
+        self.words.pace.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Returns the mean time of the shard's last commands, in ns. 0 if it is not known.
+    #[must_use]
+    pub fn pace(&self) -> u64 {
+        // Relaxed: only a hint.
+        self.words.pace.load(Ordering::Relaxed)
     }
 
     /// Publishes the owners with reserved nodes, ascending. Only the shard's thread may call it, before

@@ -13,6 +13,7 @@
 
 mod answers;
 mod choice;
+mod window;
 
 use std::sync::{Arc, OnceLock};
 
@@ -28,7 +29,7 @@ use crate::group::{ClientKey, PlanJob, PlanReply};
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::Geometry;
 use crate::journal::JournalPort;
-use crate::limits::{EVERY_IN_FLIGHT_MAX, LONE_COMMANDS_MAX, PORT_IN_FLIGHT_MAX};
+use crate::limits::{EVERY_IN_FLIGHT_MAX, LONE_COMMANDS_MAX, LONE_NS_MAX, PORT_IN_FLIGHT_MAX};
 use crate::link::{Consumer, Doorbell, Lent, Producer, ShardNews, ViewInterest, WokenBox};
 use crate::registrar::Catalog;
 use crate::reply::reply_types;
@@ -38,6 +39,7 @@ use crate::shard::{Command, Outcome, UnknownAllocation};
 use crate::state::Origin;
 use crate::time::Time;
 use crate::view::ViewReader;
+use window::Windows;
 
 /// The caller's name for a request. It comes back with the reply.
 pub type Tag = u64;
@@ -162,6 +164,8 @@ pub struct Port {
     touched: ShardSet,
     /// The number of commands at each shard that are not answered.
     unanswered: Vec<u32>,
+    /// How many commands the port should have at the shards.
+    windows: Windows,
     /// The shards that have any. Only their rings are polled, so that a poll does not take longer with more shards.
     busy: ShardSet,
     /// The shards that have woken requests of this port.
@@ -206,6 +210,7 @@ impl Port {
             views: PortViews::new(number, &links),
             touched: ShardSet::default(),
             unanswered: vec![0; links.len()],
+            windows: Windows::new(links.len()),
             busy: ShardSet::default(),
             woken_at: links.first().map_or_else(Arc::default, |link| Arc::clone(link.woken.of_port())),
             sent: 0,
@@ -353,6 +358,25 @@ impl Port {
         PORT_IN_FLIGHT_MAX - (self.pending.len() - self.waits.in_flight())
     }
 
+    /// Returns how many commands to single shards should be under way, so that they queue for about
+    /// [`QUEUE_NS`](crate::limits::QUEUE_NS). It follows from how long commands took so far, and is at most the bound of
+    /// [`room`](Self::room). The port takes more: it is the caller who decides who waits.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        self.windows.sum()
+    }
+
+    /// Sets the most commands that should be under way, for a test.
+    pub fn set_window_max(&mut self, most: usize) {
+        self.windows.set_most(most);
+    }
+
+    /// Returns the time from one command to the next in ns if all shards are at work, by how long commands took so far.
+    #[must_use]
+    pub fn turn_ns(&self) -> u64 {
+        self.windows.turn_ns()
+    }
+
     /// Sends `request`. Its reply will carry `tag`. Shards learn of it at the next [`flush`](Self::flush).
     ///
     /// A release of an allocation in an unknown partition is answered at once: the reply is returned as
@@ -467,10 +491,11 @@ impl Port {
     /// Rings the bells of the shards and planners that were sent something since the last flush.
     pub fn flush(&mut self) {
         let is_lone = self.runs_sleeping_shards && self.sent <= LONE_COMMANDS_MAX;
-        self.sent = 0;
+        let sent = std::mem::take(&mut self.sent) as u64;
         for shard in std::mem::take(&mut self.touched).iter() {
             let link = &self.links[shard.index()];
-            let is_done = is_lone && link.try_run();
+            let takes = self.windows.pace(shard.index()).saturating_mul(sent);
+            let is_done = is_lone && takes <= LONE_NS_MAX && link.try_run();
             if !is_done {
                 link.bell.ring();
             }
@@ -492,6 +517,7 @@ impl Port {
                     reply(tag, done);
                 }
             }
+            self.windows.set_pace(at, self.table.load().summary(shard).pace());
             if self.unanswered[at] == 0 {
                 self.busy.remove(shard);
             }

@@ -40,6 +40,22 @@ pub const LONG_REPLIES_MAX: u32 = 8;
 /// Maximum number of requests that wait for the registrar.
 pub const QUEUE_MAX: usize = 64;
 
+/// Maximum number of requests of one connection that wait for their turn at the port. One with a deadline is refused
+/// beyond that; otherwise the connection is not read further.
+pub const LINE_REQUESTS_MAX: usize = 256;
+/// Maximum number of parts of requests that wait for their turn at a port, over all connections. Beyond that, each
+/// connection has one request more.
+pub const LINES_PARTS_MAX: usize = 16 * 1024;
+/// A request without a deadline has its turn as if it were due after this time, in ns.
+pub const LINE_PATIENCE_NS: u64 = 1_000_000_000;
+/// The number of turns over which their rate is measured.
+pub const DRAIN_TURNS: u64 = 256;
+/// The part of the time to its deadline that a request may be expected to take: 1 in this number. The rest is for the way
+/// back and for what cannot be known.
+pub const DEADLINE_SHARE: u64 = 2;
+/// Maximum of the time after which a client is told to ask again, in ms.
+pub const RETRY_AFTER_MS_MAX: u32 = 10_000;
+
 /// Maximum number of bytes that a body may claim while it is read, so that a short frame cannot request much
 /// memory. `bincode` counts a number at its full width, even if it is encoded in one byte. A frame of small
 /// numbers claims up to eight times its length and must not be refused for that.

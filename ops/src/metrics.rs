@@ -271,7 +271,10 @@ const SHARD_COUNTERS: [Counter<ShardStatusBody>; 3] = [
     ("released", "Allocations released", |shard| shard.released),
 ];
 
-const SERVER_COUNTERS: [Counter<Counters>; 7] = [
+const SERVER_COUNTERS: [Counter<Counters>; 8] = [
+    ("shed", "Requests refused because they could not be done before their deadline", |server| {
+        load(&server.shed)
+    }),
     ("spilled", "Placements that went on to another shard", |server| load(&server.spillbacks)),
     ("connections_opened", "Connections since the start", |server| load(&server.connections_total)),
     ("connections_refused", "Connections refused for want of room, in all or for their address", |server| {

@@ -18,8 +18,8 @@ use crate::codec::{
     encode_body, encode_frame, split_extensions, try_encode_frame,
 };
 use crate::protocol::{
-    ALPN, Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply,
-    Kind, Message, Reason, Resume, VERSION_MAX, VERSION_MIN,
+    ALPN, Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE, FRAME_BYTES_MAX,
+    Fault, Hello, HelloReply, Kind, Message, Reason, Resume, VERSION_MAX, VERSION_MIN, VERSION_OF_DEADLINES,
 };
 use crate::tls::{ClientCertificate, client_crypto};
 
@@ -75,12 +75,18 @@ struct Shared {
 pub struct Client {
     shared: Arc<Shared>,
     endpoint: Endpoint,
+    /// The time within which the requests of this handle must be done.
+    deadline: Option<Deadline>,
 }
 
 impl Clone for Client {
     fn clone(&self) -> Self {
         *lock(&self.shared.handles) += 1;
-        Self { shared: Arc::clone(&self.shared), endpoint: self.endpoint.clone() }
+        Self {
+            shared: Arc::clone(&self.shared),
+            endpoint: self.endpoint.clone(),
+            deadline: self.deadline.clone(),
+        }
     }
 }
 
@@ -136,7 +142,20 @@ impl Client {
             handles: Mutex::new(1),
         });
         tokio::spawn(keep_going(Arc::clone(&shared), endpoint.clone(), link));
-        Ok(Self { shared, endpoint })
+        Ok(Self { shared, endpoint, deadline: None })
+    }
+
+    /// Returns another handle to the same connection, whose requests must be done within `time` from when the server has
+    /// read them. The server refuses with [`Reason::Overloaded`] what would take longer, and tells when to ask again. It
+    /// refuses with [`Reason::DeadlineExceeded`] what has taken longer, and does not do it. A server that speaks only version
+    /// 1 of the protocol knows no deadlines.
+    #[must_use]
+    pub fn within(&self, time: Duration) -> Self {
+        let within = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let is_known = self.shared.hello.version >= VERSION_OF_DEADLINES;
+        let mut other = self.clone();
+        other.deadline = is_known.then_some(Deadline { within });
+        other
     }
 
     /// Returns the server's reply to the hello.
@@ -227,7 +246,8 @@ impl Client {
                     };
                     let acknowledged = state.calls.to_acknowledge();
                     let (frame, said) =
-                        encode_call(header, acknowledged.as_ref(), request).map_err(ClientError::TooLong)?;
+                        encode_call(header, acknowledged.as_ref(), self.deadline.as_ref(), request)
+                            .map_err(ClientError::TooLong)?;
                     if said && let Some(acknowledged) = &acknowledged {
                         state.calls.said(acknowledged);
                     }
@@ -257,18 +277,25 @@ async fn read_reply<M: Message>(reply: oneshot::Receiver<RawReply>) -> Result<M:
 fn encode_call<Q: Serialize>(
     header: Header,
     acknowledged: Option<&Acknowledged>,
+    deadline: Option<&Deadline>,
     request: &Q,
 ) -> Result<(Vec<u8>, bool), FrameError> {
     let mut frame = Vec::with_capacity(96);
+    let mut bytes = Vec::new();
+    let mut within = Vec::new();
+    let deadline = deadline.map(|deadline| {
+        encode_body(deadline, &mut within);
+        Extension { tag: EXTENSION_DEADLINE, bytes: &within }
+    });
     if let Some(acknowledged) = acknowledged {
-        let mut bytes = Vec::new();
         encode_body(acknowledged, &mut bytes);
-        let extension = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &bytes };
-        if try_encode_frame(header, &[extension], &mut frame, |out| encode_body(request, out)).is_ok() {
+        let acknowledged = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &bytes };
+        let all: Vec<_> = [acknowledged].into_iter().chain(deadline).collect();
+        if try_encode_frame(header, &all, &mut frame, |out| encode_body(request, out)).is_ok() {
             return Ok((frame, true));
         }
     }
-    try_encode_frame(header, &[], &mut frame, |out| encode_body(request, out))?;
+    try_encode_frame(header, deadline.as_slice(), &mut frame, |out| encode_body(request, out))?;
     Ok((frame, false))
 }
 
@@ -387,6 +414,14 @@ async fn open(
                 return Err(ClientError::Fault(decode_body::<Fault>(frame.payload)?.0));
             }
             let (reply, taken) = decode_body::<HelloReply>(frame.payload)?;
+            if !(VERSION_MIN..=VERSION_MAX).contains(&reply.version) {
+                let message = format!(
+                    "the server answered with protocol version {}, and this client speaks {VERSION_MIN} to \
+                     {VERSION_MAX}: use a client of its age",
+                    reply.version
+                );
+                return Err(failed(message));
+            }
             // A server that does not support the extension does not repeat it.
             let extensions = split_extensions(&frame.header, &frame.payload[taken..]).unwrap_or_default();
             let exact = extensions.iter().any(|extension| extension.tag == EXTENSION_ACKNOWLEDGED);

@@ -15,6 +15,10 @@ use super::{ACKNOWLEDGED_MAX, Reason, ReasonCode};
 /// answered.
 pub const EXTENSION_ACKNOWLEDGED: u16 = 16;
 
+/// Tag of the extension that says until when the result of a request is of use ([`Deadline`]). It is ignorable. Known
+/// from version 2 on.
+pub const EXTENSION_DEADLINE: u16 = 17;
+
 bodies! {
     /// A named resource and an amount.
     pub struct NamedAmount {
@@ -133,6 +137,13 @@ bodies! {
     pub struct Acknowledged {
         /// Sequences of waits whose replies the client has.
         pub sequences: Vec<u64> [ACKNOWLEDGED_MAX],
+    }
+
+    /// The content of [`EXTENSION_DEADLINE`].
+    pub struct Deadline {
+        /// The time in ns within which the request must be done, from when the service has read it. A request that waits
+        /// for capacity has its own field for that.
+        pub within: u64,
     }
 
     /// Why a request was not executed. It changed nothing.

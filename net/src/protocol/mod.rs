@@ -1,4 +1,4 @@
-//! The messages of protocol version 1.
+//! The messages of the protocol.
 //!
 //! Bodies are plain structs of sized integers, texts and lists. They contain no Rust enums: every number that
 //! selects a meaning is a constant and never changes. Each kind has one body for its request and one for its
@@ -48,7 +48,10 @@ pub const ALPN: &[u8] = b"wharf/1";
 /// The oldest protocol version that this code supports.
 pub const VERSION_MIN: u8 = 1;
 /// The newest protocol version that this code supports.
-pub const VERSION_MAX: u8 = 1;
+pub const VERSION_MAX: u8 = 2;
+/// The first version with deadlines of requests: [`EXTENSION_DEADLINE`] and
+/// [`Reason::DeadlineExceeded`].
+pub const VERSION_OF_DEADLINES: u8 = 2;
 /// The version of every body. Each frame's header carries it. A body of another version is refused.
 pub const BODY_VERSION: u8 = 1;
 /// The default UDP port.

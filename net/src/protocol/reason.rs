@@ -186,8 +186,11 @@ reasons! {
     ShuttingDown = 300, "shutting_down";
     /// The registrar cannot be reached.
     Unavailable = 301, "unavailable";
-    /// The tenant has used up a limit. The fault says when to ask again.
+    /// The tenant has used up a limit, or the service cannot do the request before its deadline. The fault says when to
+    /// ask again.
     Overloaded = 302, "overloaded";
+    /// The deadline of the request passed before its turn came. It was not executed.
+    DeadlineExceeded = 303, "deadline_exceeded";
 }
 
 impl Reason {
@@ -195,6 +198,13 @@ impl Reason {
     #[must_use]
     pub const fn number(self) -> u16 {
         self as u16
+    }
+
+    /// Returns whether nothing was done, and the same request may succeed later. Such an outcome is not kept: a request
+    /// that is sent again is executed.
+    #[must_use]
+    pub(crate) fn is_for_now(self) -> bool {
+        matches!(self, Self::Overloaded | Self::DeadlineExceeded)
     }
 
     /// Returns the reason with this number, if this version knows it.

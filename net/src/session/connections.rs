@@ -20,9 +20,9 @@
 //! | connections with a new state | [`take_touched`](ConnectionService::take_touched) |
 //! | the next deadline | [`next_deadline`](ConnectionService::next_deadline) |
 //!
-//! A request that finds no room at the port, at a planner or at the registrar stalls its connection: no later
-//! frame is executed before it. Connections that wait for the same room go on in order of arrival. A placement into a
-//! group that tries one shard after the other does not stall its connection.
+//! A request that finds no room at the port waits for its [turn](turns), and its connection goes on with the next frame
+//! as long as not too many wait there. A request that finds no room at a planner or at the registrar stalls its
+//! connection: no later frame is executed before it. Connections that wait for planners go on in order of arrival.
 
 mod answers;
 mod connection;
@@ -34,6 +34,7 @@ mod input;
 mod into_group;
 mod observer;
 mod operation;
+mod overload;
 mod placing;
 mod planning;
 mod questions;
@@ -43,6 +44,7 @@ mod renewing;
 mod requests;
 mod rights;
 mod room;
+mod turns;
 mod waits;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -71,9 +73,11 @@ pub use hello::HELLO_PATIENCE;
 pub(crate) use hello::late_hello;
 pub use observer::{IoObserver, Unobserved};
 use operation::{Operation, Parts};
+use placing::PortPart;
 pub use questions::Asker;
+use room::Room;
 pub use room::RoomTaken;
-use room::{Room, Waiter};
+use turns::Turns;
 
 /// Identifies a connection at its service, until [`ConnectionService::close`].
 pub type ConnectionKey = usize;
@@ -91,8 +95,8 @@ pub struct ConnectionService {
     waker: Waker,
     connections: Slab<Connection>,
     operations: Slab<Operation>,
-    /// Room for requests in the port.
-    port_room: Room,
+    /// The requests at the port, and those that wait for their turn.
+    turns: Turns<PortPart>,
     /// Room for planner jobs in the port.
     plan_room: Room,
     /// Number of groups that may still wait.
@@ -149,7 +153,7 @@ impl ConnectionService {
             waker,
             connections: Slab::new(),
             operations: Slab::new(),
-            port_room: Room::new(PORT_IN_FLIGHT_MAX),
+            turns: Turns::new(PORT_IN_FLIGHT_MAX),
             plan_room: Room::new(PLAN_ROOM),
             group_room: PORT_GROUPS_WAITING_MAX as isize,
             candidates_waiting: 0,
@@ -430,19 +434,18 @@ impl ConnectionService {
     /// Lets everything go on that has room now, until nothing more can.
     fn settle(&mut self, now: Time) {
         loop {
-            let waiter = self.port_room.next().or_else(|| self.plan_room.next());
-            match waiter {
-                Some(Waiter::Connection(key)) => self.submit_stalled(key, now),
-                Some(Waiter::Operation(operation)) => self.submit_next(operation, now),
-                None => match self.ready.pop_front() {
-                    Some(key) => {
-                        self.go_on(key, now);
-                        self.touch(key);
-                    }
-                    None => break,
-                },
+            if let Some(turn) = self.turns.next(now) {
+                self.take_turn(turn, now);
+            } else if let Some(key) = self.plan_room.next() {
+                self.submit_stalled(key, now);
+            } else if let Some(key) = self.ready.pop_front() {
+                self.go_on(key, now);
+                self.touch(key);
+            } else {
+                break;
             }
         }
+        self.turns.measure(now);
         self.record(now);
         self.port.flush();
     }
@@ -478,6 +481,7 @@ impl ConnectionService {
     fn poll_port(&mut self, now: Time) -> usize {
         let mut replies = std::mem::take(&mut self.replies);
         let taken = self.port.poll(now, |tag, reply| replies.push((tag, reply)));
+        self.turns.set_window(self.port.window(), self.port.turn_ns());
         // All threads share the counter, so each adds only the growth of its own port.
         let spillbacks = self.port.spillbacks();
         if spillbacks > self.spillbacks {
@@ -516,6 +520,18 @@ impl ConnectionService {
         self.operations.insert(operation)
     }
 
+    /// Removes an operation.
+    fn leave(&mut self, at: usize) -> Operation {
+        let operation = self.operations.remove(at);
+        let candidates = operation.parts.candidates();
+        if candidates > 0 {
+            let waits = operation.waits();
+            self.connections[operation.asker.connection].candidates.remove(candidates, waits);
+            self.candidates_waiting -= if waits { candidates } else { 0 };
+        }
+        operation
+    }
+
     /// Submits one part. The caller has taken room for it.
     fn submit(&mut self, operation: usize, part: usize, request: PortRequest, now: Time) {
         let origin = self.origin(operation, part);
@@ -538,24 +554,18 @@ impl ConnectionService {
             Parts::Plan(..) => self.plan_room.give_back(1),
             Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
             _ if self.connections[key].is_lost && is_planted(PlantedBug::RoomOfLostConnectionKept) => {}
-            _ => self.port_room.give_back(1),
+            _ => self.turns.give_back(1),
         }
         let is_taken_back = waits::is_taken_back(&reply);
         let Some(complete) = operation.handle_part(part, reply, &mut self.port) else {
             if let Parts::IntoGroup(_) = operation.parts {
-                self.port_room.wait(Waiter::Operation(at), 1);
+                self.wait_for_next(at, now);
             }
             return;
         };
-        let Operation { asker, parts } = self.operations.remove(at);
-        let candidates = parts.candidates();
-        let waited = parts.waits();
-        if candidates > 0 {
-            self.connections[key].candidates.remove(candidates, waited);
-            self.candidates_waiting -= if waited { candidates } else { 0 };
-        }
+        let Operation { asker, parts } = self.leave(at);
         self.touch(key);
-        if waited {
+        if parts.waits() {
             self.answer_wait(asker, &complete, is_taken_back, now);
         } else {
             self.answer_complete(asker, &complete, now);

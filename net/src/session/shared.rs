@@ -86,6 +86,8 @@ pub struct Counters {
     pub connections_refused: AtomicU64,
     /// Frames refused before their request was executed.
     pub frames_refused: AtomicU64,
+    /// Requests refused because they could not be done before their deadline.
+    pub shed: AtomicU64,
     /// Placements that went on to another shard.
     pub spillbacks: AtomicU64,
     /// Connections that follow changes.

@@ -1,4 +1,4 @@
-//! The wire format byte for byte, as in `golden_frames.rs`: leases.
+//! The wire format byte for byte, as in `golden_frames.rs`: leases and deadlines.
 
 use wharf_net::protocol::*;
 
@@ -18,4 +18,10 @@ fn renewals_are_written_as_they_always_were() {
     let session = Some(SessionRenewed { allocations: 7, until: 9 });
     let reply = RenewReply { replies: vec![renewed, refused], session };
     check(&reply, "020000fb2c01c301c30b616c6c6f636174696f6e73016d0000010709");
+}
+
+#[test]
+fn deadlines_are_written_as_they_always_were() {
+    check(&Deadline { within: 0 }, "00");
+    check(&Deadline { within: 50_000_000 }, "fc80f0fa02");
 }

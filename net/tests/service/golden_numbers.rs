@@ -52,14 +52,14 @@ fn numbers_never_change_their_meaning() {
     assert_eq!([OPERATOR_GREATER, OPERATOR_LESS, OPERATOR_EQUAL, OPERATOR_NOT_EQUAL], [5, 6, 7, 8]);
     assert_eq!([EFFECT_ANY, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, EFFECT_NO_EXECUTE], [0, 1, 2, 3]);
     assert_eq!([AVOID_GPU_DEFAULT, AVOID_GPU_YES, AVOID_GPU_NO], [0, 1, 2]);
-    assert_eq!((BODY_VERSION, EXTENSION_ACKNOWLEDGED), (1, 16));
+    assert_eq!((BODY_VERSION, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE), (1, 16, 17));
     assert_eq!([NODE_READY, NODE_DRAINING, NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING], [1, 2, 3, 4, 5]);
     let states = [NodeState::Ready, NodeState::Draining, NodeState::Joining];
     let lost = [false, true].map(|draining| NodeState::Lost { draining });
     assert_eq!((states.map(NodeState::number), lost.map(NodeState::number)), ([1, 2, 3], [4, 5]));
     assert_eq!([MODE_NOW, MODE_WAIT_UNTIL], [0, 1]);
     assert_eq!([EXPLAIN_BOUNDED, EXPLAIN_FULL], [0, 1]);
-    assert_eq!((ALPN, VERSION_MIN, VERSION_MAX, PORT_DEFAULT), (&b"wharf/1"[..], 1, 1, 7411));
+    assert_eq!((ALPN, VERSION_MIN, VERSION_MAX, PORT_DEFAULT), (&b"wharf/1"[..], 1, 2, 7411));
     assert_eq!((FRAME_BYTES_MAX, EXTENSIONS_MAX, HEADER_BYTES), (1 << 20, 16, 24));
 }
 
@@ -158,6 +158,7 @@ fn reasons_never_change_their_meaning() {
         (300, "shutting_down"),
         (301, "unavailable"),
         (302, "overloaded"),
+        (303, "deadline_exceeded"),
     ];
     assert_eq!(reasons, expected);
     assert!(Reason::ALL.iter().all(|&reason| Reason::from_number(reason.number()) == Some(reason)));

@@ -12,7 +12,7 @@ use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_net::codec::{Extension, FLAG_EXTENSIONS, HEADER_BYTES, Header};
 use wharf_net::protocol::{
     ALPN, DemandBody, FRAME_BYTES_MAX, Hello, Kind, ListRequest, PlaceReply, PlaceRequest, Reason,
-    ReleaseReply, StatusReply, StatusRequest, UNACKNOWLEDGED_MAX,
+    ReleaseReply, StatusReply, StatusRequest, UNACKNOWLEDGED_MAX, VERSION_MAX,
 };
 use wharf_net::server::Settings;
 
@@ -181,7 +181,7 @@ async fn a_hello_must_be_understood() {
         let body = Hello { version_min, version_max, client: "raw".to_owned(), resume: None };
         frame(header(Kind::Hello, 0), &body)
     };
-    for versions in [(2, 9), (0, 0), (5, 1)] {
+    for versions in [(VERSION_MAX + 1, 9), (0, 0), (5, 1)] {
         assert_hello_refused(&of(versions.0, versions.1), Reason::NoCommonVersion).await;
     }
     let mut unknown = hello(None);
@@ -197,7 +197,7 @@ async fn a_hello_must_be_understood() {
     let (server, client, before) = served().await;
     let mut peer = Peer::connect(&server).await;
     peer.send(&of(0, 9)).await;
-    assert_eq!(peer.frame().await.body::<wharf_net::protocol::HelloReply>().version, 1);
+    assert_eq!(peer.frame().await.body::<wharf_net::protocol::HelloReply>().version, VERSION_MAX);
     peer.leave().await;
     assert_unharmed(server, client, before).await;
 }

@@ -16,7 +16,7 @@ use wharf_net::protocol::{
     ListRequest, NODE_DRAINING, NODE_READY, Name, NodeBody, NodeStatus, NodesRequest, OPERATOR_EQUAL,
     POLICY_BEST_FIT, POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, PreferredTerm,
     Reason, ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm, StatusReply,
-    StatusRequest, Taint, Toleration, WireAllocation,
+    StatusRequest, Taint, Toleration, VERSION_MAX, WireAllocation,
 };
 use wharf_net::server::Settings;
 
@@ -50,7 +50,7 @@ async fn the_hello_says_who_answers_and_within_which_limits() {
     let server = TestServer::start(1);
     let client = server.client().await;
     let hello = client.hello();
-    assert_eq!(hello.version, 1);
+    assert_eq!(hello.version, VERSION_MAX);
     assert_eq!(hello.server.store, [9; 16]);
     assert_eq!(hello.server.incarnation, 1);
     assert!(hello.server.software.starts_with("wharfinger "), "{}", hello.server.software);

@@ -17,7 +17,7 @@ impl ConnectionService {
 
     /// Sends the reply to a request. The journal gets the reply unless the recorded effects tell it already.
     pub(super) fn reply<R: Reply>(&mut self, asker: Asker, reply: &R, is_told: bool, now: Time) {
-        let Asker { connection: key, kind, sequence, started } = asker;
+        let Asker { connection: key, kind, sequence, started, .. } = asker;
         let change = self.connections[key].reply(kind, sequence, reply, is_told);
         self.changes.extend(change);
         self.observer.handle_reply(kind, reply.reason(), now.nanos_since(started));
@@ -33,7 +33,7 @@ impl ConnectionService {
     }
 
     pub(super) fn answer_fault(&mut self, asker: Asker, fault: &Fault, now: Time) {
-        let Asker { connection: key, kind, sequence, started } = asker;
+        let Asker { connection: key, kind, sequence, started, .. } = asker;
         let change = self.connections[key].reply_fault(kind.number(), sequence, fault);
         self.changes.extend(change);
         self.observer.handle_reply(kind, fault.reason, now.nanos_since(started));

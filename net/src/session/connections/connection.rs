@@ -23,7 +23,7 @@ use crate::access::{Peer, Rights};
 use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
 use crate::limits::LONG_REPLIES_MAX;
 use crate::protocol::{
-    BODY_VERSION, CONNECTION_HELD_BYTES_MAX, Fault, Kind, Reason, SESSION_WAITS_BYTES_MAX,
+    BODY_VERSION, CONNECTION_HELD_BYTES_MAX, Fault, Kind, Reason, SESSION_WAITS_BYTES_MAX, VERSION_MIN,
 };
 use crate::session::shared::Hangup;
 use crate::session::{Admission, Session, Weight};
@@ -93,8 +93,10 @@ impl Candidates {
 pub(super) enum Stalled {
     /// Its session, which is still at another connection.
     Resume(Greeting),
-    /// Room for the parts of a request.
+    /// Room for a request at a planner.
     Submit(Submission),
+    /// Turns at the port: as many requests wait for theirs as may.
+    Turns,
     /// The registrar, to take its question.
     Ask,
     /// The registrar's answer, after which a request that waits can begin.
@@ -103,6 +105,33 @@ pub(super) enum Stalled {
     Follow(Followed),
     /// The peer, to take replies before it gets a page of events.
     Events(EventsWanted),
+}
+
+/// Whether the outcome of a request is kept, to be sent again if the request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// It is not: the request only read.
+    Look,
+    /// It is not: nothing was done, and the request may be sent again.
+    ForNow,
+    /// It is, and the recorded effects tell it.
+    Told,
+    /// It is, and the journal gets it.
+    Recorded,
+}
+
+impl Kept {
+    fn of(only_looks: bool, is_told: bool) -> Self {
+        match (only_looks, is_told) {
+            (true, _) => Self::Look,
+            (false, true) => Self::Told,
+            (false, false) => Self::Recorded,
+        }
+    }
+
+    fn is_unkept(self) -> bool {
+        matches!(self, Self::Look | Self::ForNow)
+    }
 }
 
 /// A peer, and what it may do as of a version of all rights. The default is nobody, with no rights.
@@ -125,6 +154,8 @@ pub(super) struct Connection {
     counted_in_flight: u64,
     /// The session, from the hello on.
     pub(super) session: Option<Session>,
+    /// The version of the protocol that both sides speak, from the hello on.
+    pub(super) version: u8,
     pub(super) input: Input,
     pub(super) input_end: Option<InputEnd>,
     /// `input` may have complete frames, which are executed before more is read.
@@ -182,6 +213,7 @@ impl Connection {
             rights_version,
             counted_in_flight: 0,
             session: None,
+            version: VERSION_MIN,
             input: Input::default(),
             input_end: None,
             has_frames: false,
@@ -285,12 +317,17 @@ impl Connection {
         encode: impl FnOnce(&mut Vec<u8>),
         is_told: bool,
     ) -> Option<SessionChange> {
-        self.reply_encoded(kind.number(), 0, sequence, encode, is_told)
+        let kept = Kept::of(kind.only_looks(), is_told);
+        self.reply_encoded(kind.number(), 0, sequence, encode, kept)
     }
 
-    /// Answers `sequence` with a fault, as [`reply`](Self::reply).
+    /// Answers `sequence` with a fault, as [`reply`](Self::reply). A fault after which the request may be sent again is not
+    /// kept.
     pub(super) fn reply_fault(&mut self, kind: u16, sequence: u64, fault: &Fault) -> Option<SessionChange> {
-        self.reply_encoded(kind, FLAG_ERROR, sequence, |out| encode_body(fault, out), false)
+        let only_looks = Kind::from_number(kind).is_some_and(Kind::only_looks);
+        let is_for_now = fault.reason.known().is_some_and(Reason::is_for_now);
+        let kept = if is_for_now { Kept::ForNow } else { Kept::of(only_looks, false) };
+        self.reply_encoded(kind, FLAG_ERROR, sequence, |out| encode_body(fault, out), kept)
     }
 
     fn reply_encoded(
@@ -299,7 +336,7 @@ impl Connection {
         flags: u8,
         sequence: u64,
         encode: impl FnOnce(&mut Vec<u8>),
-        is_told: bool,
+        kept: Kept,
     ) -> Option<SessionChange> {
         let flags = flags | FLAG_REPLY;
         let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
@@ -314,19 +351,22 @@ impl Connection {
         }
         let session = self.session.as_mut().expect("requests are executed after the hello");
         let is_dropped = self.is_broken && is_planted(PlantedBug::OutcomeOfBrokenConnectionDropped);
-        let only_looks = Kind::from_number(kind).is_some_and(Kind::only_looks);
         let mut change = None;
-        if only_looks || is_dropped {
+        if kept.is_unkept() || is_dropped {
             session.answer_unkept(sequence);
         } else {
             let reply = &self.out[start..];
-            if self.held.has_journal() && !is_told {
+            if self.held.has_journal() && kept == Kept::Recorded {
                 let origin = session.origin(sequence).expect("it is in progress");
                 change = Some(SessionChange::Answered(origin, reply.into()));
             }
             session.answer(sequence, reply);
         }
-        let leaves = if kind == Kind::Events.number() { Leaves::AtOnce } else { Leaves::of(only_looks) };
+        let leaves = if kind == Kind::Events.number() || kept == Kept::ForNow {
+            Leaves::AtOnce
+        } else {
+            Leaves::of(kept == Kept::Look)
+        };
         self.count_unwritten(start, leaves);
         change
     }

@@ -37,12 +37,12 @@ pub(crate) fn late_hello() -> Fault {
     Fault::new(Reason::HelloExpected, message)
 }
 
-fn read_hello(frame: &FrameRef<'_>) -> Result<Greeting, Fault> {
+fn read_hello(frame: &FrameRef<'_>, now: Time) -> Result<Greeting, Fault> {
     if frame.header.kind != Kind::Hello.number() {
         let message = format!("the first frame has kind {}: say hello (kind 1) first", frame.header.kind);
         return Err(Fault::new(Reason::HelloExpected, message));
     }
-    let asked = Asked::new(*frame);
+    let asked = Asked::new(*frame, VERSION_MIN, now);
     let hello: Hello = read_body(&asked)?;
     let version = hello.version_max.min(VERSION_MAX);
     if version < hello.version_min.max(VERSION_MIN) {
@@ -60,7 +60,7 @@ fn read_hello(frame: &FrameRef<'_>) -> Result<Greeting, Fault> {
 impl ConnectionService {
     /// Handles the first frame of a connection.
     pub(super) fn handle_hello(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) {
-        match read_hello(frame) {
+        match read_hello(frame, now) {
             Ok(greeting) => self.greet(key, greeting, now),
             Err(fault) => self.refuse_hello(key, fault),
         }
@@ -147,6 +147,7 @@ impl ConnectionService {
         encode_frame(header, understood.as_slice(), &mut frame, |out| encode_body(&reply, out));
         let connection = &mut self.connections[key];
         connection.session = Some(session);
+        connection.version = greeting.version;
         connection.in_flight_max = in_flight_max;
         connection.say(&frame);
         self.touch(key);

@@ -1,15 +1,20 @@
 //! Bytes of a stream cut into frames, and the faults for frames that cannot be read.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use serde::de::DeserializeOwned;
+use wharf_core::time::Time;
 
-use super::InputEnd;
+use super::turns::NEVER;
+use super::{Asker, InputEnd};
 use crate::codec::{
     BodyError, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, Header, decode_body,
     decode_frame, encode_body, encode_frame, split_extensions,
 };
-use crate::protocol::{Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Reason};
+use crate::protocol::{
+    Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE, FRAME_BYTES_MAX, Fault,
+    Reason, VERSION_OF_DEADLINES,
+};
 use crate::weight::Weight;
 
 /// A request frame, and the session data that its extensions carry.
@@ -17,11 +22,22 @@ pub(super) struct Asked<'a> {
     pub(super) frame: FrameRef<'a>,
     /// The waits that the request acknowledges. Set when the body is read.
     pub(super) acknowledged: RefCell<Option<Acknowledged>>,
+    /// The version of the protocol that both sides speak.
+    version: u8,
+    /// When its result is of no use any more. Set when the body is read.
+    due: Cell<Time>,
+    started: Time,
 }
 
 impl<'a> Asked<'a> {
-    pub(super) fn new(frame: FrameRef<'a>) -> Self {
-        Self { frame, acknowledged: RefCell::new(None) }
+    /// A frame that was read at `now` from a peer with this version of the protocol.
+    pub(super) fn new(frame: FrameRef<'a>, version: u8, now: Time) -> Self {
+        Self { frame, acknowledged: RefCell::new(None), version, due: Cell::new(NEVER), started: now }
+    }
+
+    /// Returns who asks, with the deadline of the request. Its body was read.
+    pub(super) fn timed(&self, asker: Asker) -> Asker {
+        Asker { due: self.due.get(), ..asker }
     }
 
     /// Returns the payload if it is a body of the known version without extensions.
@@ -107,7 +123,13 @@ pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fau
     let (body, taken) = decode_body::<T>(frame.payload).map_err(body_fault)?;
     let extensions = split_extensions(header, &frame.payload[taken..]).map_err(malformed)?;
     let acknowledged = extensions.iter().find(|extension| extension.tag == EXTENSION_ACKNOWLEDGED);
-    // The extension is ignorable, so an unreadable one is ignored.
+    if asked.version >= VERSION_OF_DEADLINES
+        && let Some(deadline) = extensions.iter().find(|extension| extension.tag == EXTENSION_DEADLINE)
+        && let Ok((Deadline { within }, _)) = decode_body(deadline.bytes)
+    {
+        asked.due.set(asked.started.plus_nanos(within));
+    }
+    // The extensions are ignorable, so an unreadable one is ignored.
     if let Some(Ok((acknowledged, _))) = acknowledged.map(|extension| decode_body(extension.bytes)) {
         asked.acknowledged.replace(Some(acknowledged));
     }

@@ -10,7 +10,6 @@ use wharf_core::time::Time;
 use super::operation::{Complete, Operation, Parts};
 use super::questions::Asker;
 use super::recovered::{deed_reply, release_deed};
-use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::codec::{PlainPlace, encode_body};
 use crate::convert::{PlacementDefaults, kinds_to_learn, placement_request, plain_placement};
@@ -21,12 +20,14 @@ use crate::protocol::{
 use crate::session::Parts as SessionParts;
 use crate::session::registrar::RegistrarReply;
 
-/// The parts of a request that waits for room at the port or at a planner.
+/// A request that waits for room at a planner.
 pub(super) struct Submission {
     pub(super) operation: Operation,
-    /// The number and request of each part.
-    pub(super) requests: Vec<(usize, PortRequest)>,
+    pub(super) request: PortRequest,
 }
+
+/// A part of a request for the port, by its number. `None`: what comes next in a placement into a group.
+pub(super) type PortPart = Option<(usize, PortRequest)>;
 
 /// A request that begins when the registrar has learnt resource kinds that it names.
 pub(super) enum Learning {
@@ -178,39 +179,46 @@ impl ConnectionService {
         self.submit_parts(asker, parts, releases);
     }
 
-    /// Submits a request of one part, or stalls the connection until the port has room.
+    /// Submits a request of one part, or lets it wait for its turn.
     pub(super) fn submit_one(&mut self, asker: Asker, parts: Parts, request: PortRequest) {
         let operation = Operation { asker, parts };
-        if self.port_room.take(Waiter::Connection(asker.connection), 1) {
-            let operation = self.enter(operation);
-            self.submit(operation, 0, request, asker.started);
-        } else {
-            let submission = Submission { operation, requests: vec![(0, request)] };
-            self.stall(asker.connection, Stalled::Submit(submission));
+        if self.is_in_time(asker, 1) {
+            if self.turns.take(1) {
+                let operation = self.enter(operation);
+                self.submit(operation, 0, request, asker.started);
+            } else {
+                self.wait_for_turn(operation, [(0, request)]);
+            }
         }
     }
 
+    /// Submits the parts of a request, or lets them wait for their turns.
     pub(super) fn submit_parts(&mut self, asker: Asker, parts: Parts, requests: Vec<(usize, PortRequest)>) {
-        let submission = Submission { operation: Operation { asker, parts }, requests };
-        if self.port_room.take(Waiter::Connection(asker.connection), submission.requests.len()) {
-            self.submit_all(submission, asker.started);
-        } else {
-            self.stall(asker.connection, Stalled::Submit(submission));
+        let operation = Operation { asker, parts };
+        if self.is_in_time(asker, requests.len()) {
+            if self.turns.take(requests.len()) {
+                let operation = self.enter(operation);
+                for (part, request) in requests {
+                    self.submit(operation, part, request, asker.started);
+                }
+            } else {
+                self.wait_for_turn(operation, requests);
+            }
         }
     }
 
-    fn submit_all(&mut self, Submission { operation, requests }: Submission, now: Time) {
-        let operation = self.enter(operation);
-        for (part, request) in requests {
-            self.submit(operation, part, request, now);
-        }
-    }
-
-    /// Submits what a stalled connection has for the port. Its room was taken.
+    /// Submits a planner's job. Its room was taken.
     pub(super) fn submit_stalled(&mut self, key: ConnectionKey, now: Time) {
         match self.connections[key].stalled.take() {
-            Some(Stalled::Submit(submission)) => self.submit_all(submission, now),
-            _ => unreachable!("a connection in this queue waits for room at the port"),
+            Some(Stalled::Submit(Submission { operation, .. })) if operation.asker.due <= now => {
+                self.plan_room.give_back(1);
+                self.shed_late(operation.asker, now);
+            }
+            Some(Stalled::Submit(Submission { operation, request })) => {
+                let operation = self.enter(operation);
+                self.submit(operation, 0, request, now);
+            }
+            _ => unreachable!("a connection in this queue waits for room at a planner"),
         }
         self.ready.push_back(key);
     }

@@ -14,7 +14,6 @@ use super::input::{Asked, body_fault, read_body};
 use super::operation::{Complete, Operation, Parts, cut_units};
 use super::placing::{Learning, Submission};
 use super::questions::Asker;
-use super::room::Waiter;
 use super::{ConnectionKey, ConnectionService, Stalled, stopped};
 use crate::codec::{decode_body, encode_body};
 use crate::convert::{
@@ -97,22 +96,35 @@ impl ConnectionService {
                 let request: CreateGroupRequest = self.read_scoped(asker, asked)?;
                 let connection = &mut self.connections[asker.connection];
                 connection.expects_group(asker.sequence, asked.weight(), bundle_count(&request));
-                self.handle_create(asker, request);
+                self.handle_create(asked.timed(asker), request);
             }
-            Kind::PlaceInto => self.handle_place_into(asker, self.read_scoped(asker, asked)?),
-            Kind::GrowGroup => self.grow_group(asker, self.read_scoped(asker, asked)?, None),
-            Kind::SubmitStatement => self.handle_statement(asker, read_body(asked)?),
+            Kind::PlaceInto => {
+                let request = self.read_scoped(asker, asked)?;
+                self.handle_place_into(asked.timed(asker), request);
+            }
+            Kind::GrowGroup => {
+                let request = self.read_scoped(asker, asked)?;
+                self.grow_group(asked.timed(asker), request, None);
+            }
+            Kind::SubmitStatement => {
+                let request = read_body(asked)?;
+                self.handle_statement(asked.timed(asker), request);
+            }
             Kind::ShrinkGroup => {
                 let ShrinkGroupRequest { group, bundles } = self.read_scoped(asker, asked)?;
-                self.submit_plan(asker, Parts::Plan(0), PlanJob::ShrinkGroup(group.into(), bundles));
+                self.submit_plan(
+                    asked.timed(asker),
+                    Parts::Plan(0),
+                    PlanJob::ShrinkGroup(group.into(), bundles),
+                );
             }
             Kind::RemoveGroup => {
                 let RemoveGroupRequest { group } = self.read_scoped(asker, asked)?;
-                self.submit_plan(asker, Parts::Plan(0), PlanJob::RemoveGroup(group.into()));
+                self.submit_plan(asked.timed(asker), Parts::Plan(0), PlanJob::RemoveGroup(group.into()));
             }
             Kind::GroupStatus => {
                 let GroupStatusRequest { group } = self.read_scoped(asker, asked)?;
-                self.submit_plan(asker, Parts::Plan(0), PlanJob::GroupStatus(group.into()));
+                self.submit_plan(asked.timed(asker), Parts::Plan(0), PlanJob::GroupStatus(group.into()));
             }
             Kind::ListGroups => {
                 let ListGroupsRequest { after, limit } = read_body(asked)?;
@@ -120,7 +132,7 @@ impl ConnectionService {
                 let tenant =
                     self.connections[asker.connection].rights.tenant.as_ref().map(|tenant| tenant.limits.id);
                 let job = PlanJob::ListGroups(after.map(Into::into), tenant, limit);
-                self.submit_plan(asker, Parts::Plan(usize::from(limit)), job);
+                self.submit_plan(asked.timed(asker), Parts::Plan(usize::from(limit)), job);
             }
             other => unreachable!("{other:?} is no planner's"),
         }
@@ -180,7 +192,7 @@ impl ConnectionService {
         let Some(MayWait { request, resumed }) = wait else {
             return self.submit_plan(asker, Parts::Plan(0), job);
         };
-        let Asker { connection: key, kind, sequence, started: now } = asker;
+        let Asker { connection: key, kind, sequence, started: now, .. } = asker;
         if let Some(since) = resumed {
             job = PlanJob::Resume(since, Box::new(job));
         } else {
@@ -246,11 +258,11 @@ impl ConnectionService {
         let key = asker.connection;
         let request = PortRequest::PlanFor(self.connections[key].client(), job);
         let operation = Operation { asker, parts };
-        if self.plan_room.take(Waiter::Connection(key), 1) {
+        if self.plan_room.take(key) {
             let operation = self.enter(operation);
             self.submit(operation, 0, request, asker.started);
         } else {
-            self.stall(key, Stalled::Submit(Submission { operation, requests: vec![(0, request)] }));
+            self.stall(key, Stalled::Submit(Submission { operation, request }));
         }
     }
 }

@@ -17,6 +17,8 @@ pub struct Asker {
     pub(super) kind: Kind,
     pub(super) sequence: u64,
     pub(super) started: Time,
+    /// When its result is of no use any more.
+    pub(super) due: Time,
 }
 
 impl ConnectionService {

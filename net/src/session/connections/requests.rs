@@ -5,9 +5,10 @@ use wharf_core::time::Time;
 
 use super::input::{Asked, read_body};
 use super::questions::Asker;
+use super::turns::NEVER;
 use super::{ConnectionKey, ConnectionService};
 use crate::codec::{FrameRef, read_place, read_release};
-use crate::protocol::{CancelRequest, Fault, Kind, Reason, ReleaseRequest, RenewRequest};
+use crate::protocol::{CancelRequest, Fault, Kind, Reason, ReleaseRequest, RenewRequest, VERSION_MAX};
 use crate::session::Parts;
 use crate::session::registrar::RegistrarRequest as Question;
 use crate::session::shared::Counters;
@@ -35,7 +36,7 @@ impl ConnectionService {
 
     fn execute(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) {
         let header = frame.header;
-        let asked = Asked::new(*frame);
+        let asked = Asked::new(*frame, self.connections[key].version, now);
         let handled = self.handle_request(key, &asked, now);
         for sequence in asked.acknowledged.take().iter().flat_map(|acknowledged| &acknowledged.sequences) {
             self.acknowledge_wait(key, *sequence);
@@ -60,10 +61,13 @@ impl ConnectionService {
     fn handle_request(&mut self, key: ConnectionKey, asked: &Asked<'_>, now: Time) -> Result<(), Fault> {
         let number = asked.frame.header.kind;
         let kind = Kind::from_number(number).ok_or_else(|| {
-            Fault::new(Reason::UnknownKind, format!("message kind {number} is unknown to version 1"))
+            Fault::new(
+                Reason::UnknownKind,
+                format!("message kind {number} is unknown to version {VERSION_MAX}"),
+            )
         })?;
         let sequence = asked.frame.header.sequence;
-        let asker = Asker { connection: key, kind, sequence, started: now };
+        let asker = Asker { connection: key, kind, sequence, started: now, due: NEVER };
         let done = self.connections[key].session().take_recovered(sequence);
         if !done.is_empty() {
             return self.handle_recovered(asker, asked, done);
@@ -73,23 +77,30 @@ impl ConnectionService {
             Kind::Hello => unreachable!("a second hello was refused before"),
             Kind::Place => match asked.plain().and_then(read_place) {
                 Some(request) => self.handle_plain_place(asker, &request),
-                None => self.handle_place(asker, self.read_scoped(asker, asked)?),
+                None => {
+                    let request = self.read_scoped(asker, asked)?;
+                    self.handle_place(asked.timed(asker), request);
+                }
             },
-            Kind::PlaceBatch => self.handle_place_batch(asker, self.read_scoped(asker, asked)?, Parts::new()),
+            Kind::PlaceBatch => {
+                let batch = self.read_scoped(asker, asked)?;
+                self.handle_place_batch(asked.timed(asker), batch, Parts::new());
+            }
             Kind::Release => {
                 let request = match asked.plain().and_then(read_release) {
                     Some(allocation) => self.check_scoped(asker, ReleaseRequest { allocation })?,
                     None => self.read_scoped(asker, asked)?,
                 };
-                self.handle_release(asker, &request);
+                self.handle_release(asked.timed(asker), &request);
             }
             Kind::ReleaseBatch => {
-                self.handle_release_batch(asker, &self.read_scoped(asker, asked)?, Parts::new())
+                let batch = self.read_scoped(asker, asked)?;
+                self.handle_release_batch(asked.timed(asker), &batch, Parts::new());
             }
             Kind::Renew => {
                 let request: RenewRequest = self.read_scoped(asker, asked)?;
                 self.check_session(asker.connection, request.session)?;
-                return self.handle_renew(asker, &request);
+                return self.handle_renew(asked.timed(asker), &request);
             }
             Kind::CancelWait => {
                 let request: CancelRequest = read_body(asked)?;

@@ -1,25 +1,16 @@
-//! Room that is taken in order of arrival.
+//! Room at planners, which is taken in order of arrival. Who waits for the port has [turns](super::turns).
 
 use std::collections::VecDeque;
 
-use wharf_core::limits::{PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
+use wharf_core::limits::PORT_GROUPS_WAITING_MAX;
 
 use super::{ConnectionKey, ConnectionService, PLAN_ROOM};
 
-/// What waits for room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiter {
-    /// A connection with parts to submit.
-    Connection(ConnectionKey),
-    /// An operation that submits its next part.
-    Operation(usize),
-}
-
-/// A number of units, and those that wait for some. Nobody overtakes who waits.
+/// A number of units, and the connections that wait for one. Nobody overtakes who waits.
 #[derive(Debug)]
 pub(super) struct Room {
     free: usize,
-    waiting: VecDeque<(Waiter, usize)>,
+    waiting: VecDeque<ConnectionKey>,
 }
 
 impl Room {
@@ -27,31 +18,27 @@ impl Room {
         Self { free, waiting: VecDeque::new() }
     }
 
-    /// Takes `units`. If there are too few, or others wait, `waiter` waits for them. Returns whether they were
-    /// taken.
-    pub(super) fn take(&mut self, waiter: Waiter, units: usize) -> bool {
-        if self.waiting.is_empty() && self.free >= units {
-            self.free -= units;
+    /// Takes a unit. If there is none, or others wait, `waiter` waits for it. Returns whether it was taken.
+    pub(super) fn take(&mut self, waiter: ConnectionKey) -> bool {
+        if self.waiting.is_empty() && self.free > 0 {
+            self.free -= 1;
             return true;
         }
-        self.wait(waiter, units);
+        self.waiting.push_back(waiter);
         false
-    }
-
-    /// Lets `waiter` wait for `units`, even if they are free.
-    pub(super) fn wait(&mut self, waiter: Waiter, units: usize) {
-        self.waiting.push_back((waiter, units));
     }
 
     pub(super) fn give_back(&mut self, units: usize) {
         self.free += units;
     }
 
-    /// Returns the first that waits if its units are free. They are taken.
-    pub(super) fn next(&mut self) -> Option<Waiter> {
-        let &(waiter, units) = self.waiting.front()?;
-        self.free = self.free.checked_sub(units)?;
-        self.waiting.pop_front();
+    /// Returns the first that waits if a unit is free. It is taken.
+    pub(super) fn next(&mut self) -> Option<ConnectionKey> {
+        if self.free == 0 {
+            return None;
+        }
+        let waiter = self.waiting.pop_front()?;
+        self.free -= 1;
         Some(waiter)
     }
 
@@ -81,9 +68,12 @@ impl ConnectionService {
     /// # Errors
     /// The first kind of room of which some is taken.
     pub fn check_room(&self) -> Result<(), RoomTaken> {
-        self.port_room.check("requests of the port", PORT_IN_FLIGHT_MAX)?;
         self.plan_room.check("planner jobs", PLAN_ROOM)?;
         let taken = |what, free, whole| RoomTaken { what, free, whole, waiting: 0 };
+        let (free, whole, waiting) = self.turns.standing();
+        if free != whole || waiting > 0 {
+            return Err(RoomTaken { waiting, ..taken("requests of the port", free as isize, whole) });
+        }
         if self.group_room != PORT_GROUPS_WAITING_MAX as isize {
             return Err(taken("groups that may wait", self.group_room, PORT_GROUPS_WAITING_MAX));
         }
@@ -100,17 +90,14 @@ mod tests {
 
     #[test]
     fn room_is_taken_in_order_of_arrival() {
-        let first = Waiter::Connection(1);
-        let second = Waiter::Operation(2);
-        let mut room = Room::new(3);
-        assert!(room.take(Waiter::Connection(0), 2));
-        assert!(!room.take(first, 2), "one unit is too few");
-        assert!(!room.take(second, 1), "it would fit, and does not overtake");
+        let mut room = Room::new(1);
+        assert!(room.take(0));
+        assert!(!room.take(1) && !room.take(2));
         assert_eq!(room.next(), None);
-        room.give_back(2);
-        assert_eq!(room.next(), Some(first));
-        assert_eq!(room.next(), Some(second));
-        assert_eq!(room.next(), None);
-        assert!(!room.take(first, 1));
+        room.give_back(1);
+        assert_eq!(room.next(), Some(1));
+        room.give_back(1);
+        assert!(!room.take(3), "nobody overtakes who waits");
+        assert_eq!((room.next(), room.next()), (Some(2), None));
     }
 }

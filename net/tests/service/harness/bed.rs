@@ -17,7 +17,7 @@ use wharf_net::access::Peer;
 use wharf_net::codec::{Extension, decode_body, decode_frame, encode_body};
 use wharf_net::protocol::{
     Acknowledged, BundleTemplate, CancelRequest, CreateGroupRequest, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX,
-    Hello, HelloReply, Kind, MODE_WAIT_UNTIL, PlaceRequest, Resume,
+    Hello, HelloReply, Kind, MODE_WAIT_UNTIL, PlaceRequest, Resume, VERSION_MAX,
 };
 use wharf_net::session::connections::{ConnectionKey, ConnectionService, InputEnd, Unobserved};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
@@ -52,6 +52,8 @@ pub struct Bed {
     pub now: Time,
     pub service: ConnectionService,
     pub shared: Arc<SessionShared>,
+    /// The newest version of the protocol that clients speak.
+    pub version: u8,
     shard: ShardRunner,
     planner: Option<PlannerRunner>,
     journal: JournalFeed,
@@ -119,6 +121,7 @@ impl Bed {
             now,
             service: ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker),
             shared,
+            version: VERSION_MAX,
             shard: engine.runners.pop().expect("one shard"),
             planner: engine.planners.pop(),
             journal: engine.journal.take().expect("the engine notes effects"),
@@ -143,7 +146,7 @@ impl Bed {
         encode_body(&Acknowledged::default(), &mut none);
         let exactly = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &none };
         let extensions = if is_exact { std::slice::from_ref(&exactly) } else { &[] };
-        let hello = Hello { version_min: 1, version_max: 1, client: "bed".to_owned(), resume };
+        let hello = Hello { version_min: 1, version_max: self.version, client: "bed".to_owned(), resume };
         self.service.receive(key, &extended(header(Kind::Hello, 0), extensions, &hello), self.now);
         self.write();
         let mut replies = self.replies(key);
@@ -181,6 +184,11 @@ impl Bed {
     pub fn cancel(&mut self, key: ConnectionKey, sequence: u64) {
         let cancel = CancelRequest { sequence: WAIT };
         self.service.receive(key, &request(Kind::CancelWait, sequence, &cancel), self.now);
+    }
+
+    /// Lets each command take this long, in ns, as far as the service knows.
+    pub fn set_pace(&mut self, nanos: u64) {
+        self.shard.set_pace(nanos);
     }
 
     pub fn run_shard(&mut self) {

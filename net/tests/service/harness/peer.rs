@@ -9,7 +9,10 @@ use serde::de::DeserializeOwned;
 use wharf_net::codec::{
     Extension, FLAG_ERROR, FLAG_REPLY, Header, decode_body, decode_frame, encode_body, encode_frame,
 };
-use wharf_net::protocol::{ALPN, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, Reason, Resume};
+use wharf_net::protocol::{
+    ALPN, Deadline, EXTENSION_DEADLINE, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, Reason, Resume,
+    VERSION_MAX,
+};
 
 use super::{SERVER_NAME, TestServer, within};
 
@@ -68,9 +71,17 @@ pub fn request<T: Serialize>(kind: Kind, sequence: u64, body: &T) -> Vec<u8> {
     frame(header(kind, sequence), body)
 }
 
+/// Builds a request that must be done within this time, in ns.
+pub fn request_within<T: Serialize>(kind: Kind, sequence: u64, within: u64, body: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_body(&Deadline { within }, &mut bytes);
+    let deadline = Extension { tag: EXTENSION_DEADLINE, bytes: &bytes };
+    extended(header(kind, sequence), &[deadline], body)
+}
+
 /// Builds a hello.
 pub fn hello(resume: Option<Resume>) -> Vec<u8> {
-    let body = Hello { version_min: 1, version_max: 1, client: "raw".to_owned(), resume };
+    let body = Hello { version_min: 1, version_max: VERSION_MAX, client: "raw".to_owned(), resume };
     frame(header(Kind::Hello, 0), &body)
 }
 

@@ -1,0 +1,110 @@
+//! What happens to requests when the engine is the limit.
+//!
+//! A request beyond what the port takes waits for its [turn](super::turns). If too many of a connection wait, and this one
+//! has no deadline, nothing more is read from the connection until some had their turns: the client's credit is withheld.
+//! A request with a deadline is refused instead as soon as it is clear that it would be late, with the time after which
+//! it is worth to ask again. One whose deadline has passed when its turn comes is refused, and never executed.
+
+use wharf_core::ids::TenantId;
+use wharf_core::router::PortRequest;
+use wharf_core::time::Time;
+
+use super::operation::Operation;
+use super::placing::PortPart;
+use super::questions::Asker;
+use super::turns::{NEVER, Turn, Waiting};
+use super::{ConnectionKey, ConnectionService, Stalled};
+use crate::limits::DEADLINE_SHARE;
+use crate::protocol::{Fault, Reason};
+use crate::session::Session;
+use crate::session::shared::Counters;
+
+impl ConnectionService {
+    /// Returns whether a request of so many parts can be done before its deadline, or has none. Otherwise it is refused.
+    #[inline]
+    pub(super) fn is_in_time(&mut self, asker: Asker, parts: usize) -> bool {
+        asker.due == NEVER || self.check_due(asker, parts)
+    }
+
+    fn check_due(&mut self, asker: Asker, parts: usize) -> bool {
+        let Asker { connection: key, due, started: now, .. } = asker;
+        let left = due.nanos_since(now);
+        if left == 0 {
+            self.shed_late(asker, now);
+            return false;
+        }
+        let tenant = self.tenant(key);
+        if !self.turns.is_full(key) && self.turns.expected_ns(tenant, key, parts) <= left / DEADLINE_SHARE {
+            return true;
+        }
+        let retry_after_ms = self.turns.retry_after_ms(tenant, key);
+        let message = format!(
+            "the service has more requests than it can do in time, and this one would be late: ask again in \
+             {retry_after_ms} ms, or give it more time"
+        );
+        self.shed(asker, &Fault { retry_after_ms, ..Fault::new(Reason::Overloaded, message) }, now);
+        false
+    }
+
+    /// Lets a request wait for the turns of its parts. If as many wait as may, its connection is not read further.
+    pub(super) fn wait_for_turn(
+        &mut self,
+        operation: Operation,
+        parts: impl IntoIterator<Item = (usize, PortRequest)>,
+    ) {
+        let Asker { connection: key, due, started: now, .. } = operation.asker;
+        let tenant = self.tenant(key);
+        let is_full = self.turns.is_full(key);
+        let operation = self.enter(operation);
+        self.turns.wait(tenant, key, Waiting::new(operation, due, now, parts.into_iter().map(Some)));
+        if is_full {
+            self.stall(key, Stalled::Turns);
+        }
+    }
+
+    /// Lets the next part of an operation wait for its turn. It has begun, so it has no deadline any more.
+    pub(super) fn wait_for_next(&mut self, at: usize, now: Time) {
+        let key = self.operations[at].asker.connection;
+        self.turns.wait(self.tenant(key), key, Waiting::new(at, NEVER, now, [None]));
+    }
+
+    /// Does what a turn is for.
+    pub(super) fn take_turn(&mut self, turn: Turn<PortPart>, now: Time) {
+        let key = match turn {
+            Turn::Part(operation, part) => {
+                let key = self.operations[operation].asker.connection;
+                match part {
+                    Some((part, request)) => self.submit(operation, part, request, now),
+                    None => self.submit_next(operation, now),
+                }
+                key
+            }
+            Turn::Late(operation) => {
+                let Operation { asker, .. } = self.leave(operation);
+                self.shed_late(asker, now);
+                asker.connection
+            }
+        };
+        let stalled = &mut self.connections[key].stalled;
+        if matches!(stalled, Some(Stalled::Turns)) && !self.turns.is_full(key) {
+            *stalled = None;
+            self.ready.push_back(key);
+        }
+    }
+
+    fn tenant(&self, key: ConnectionKey) -> TenantId {
+        self.connections[key].session.as_ref().map_or(TenantId::OPERATOR, Session::tenant)
+    }
+
+    /// Refuses a request whose deadline has passed.
+    pub(super) fn shed_late(&mut self, asker: Asker, now: Time) {
+        let message = "the deadline of the request passed before its turn came, and nothing was done: give it more time";
+        self.shed(asker, &Fault::new(Reason::DeadlineExceeded, message), now);
+    }
+
+    /// Refuses a request of which nothing was done. The client may send it again.
+    fn shed(&mut self, asker: Asker, fault: &Fault, now: Time) {
+        Counters::count(&self.shared.counters.shed);
+        self.answer_fault(asker, fault, now);
+    }
+}

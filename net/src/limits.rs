@@ -21,6 +21,8 @@ pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);
 pub const BUFFERS_KEPT_MAX: usize = 32;
 /// Maximum capacity of a kept buffer, in bytes.
 pub const BUFFER_KEPT_BYTES_MAX: usize = 256 * 1024;
+/// Maximum capacity of the buffer for a connection's input that is kept when all of it was read, in bytes.
+pub const INPUT_KEPT_BYTES_MAX: usize = 128 * 1024;
 /// From this number of bytes of output on, a connection gets a kept buffer for what follows.
 pub const BUSY_OUTPUT_BYTES: usize = 4096;
 

@@ -427,6 +427,7 @@ impl ConnectionService {
             }
         }
         let connection = &mut self.connections[key];
+        input.trim();
         connection.input = input;
         connection.has_frames = !is_over;
     }

@@ -21,6 +21,7 @@ mod golden_reservations;
 mod group_conversion;
 mod groups;
 mod harness;
+mod hostile_crowd;
 mod hostile_peer;
 mod interrupted_waits;
 mod large_requests;

@@ -11,6 +11,7 @@ use crate::codec::{
     BodyError, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, Header, decode_body,
     decode_frame, encode_body, encode_frame, split_extensions,
 };
+use crate::limits::INPUT_KEPT_BYTES_MAX;
 use crate::protocol::{
     Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE, FRAME_BYTES_MAX, Fault,
     Reason, VERSION_OF_DEADLINES,
@@ -74,6 +75,14 @@ impl Input {
             self.taken += frame.bytes;
         }
         Ok(frame)
+    }
+
+    /// Frees the memory of a long frame once it was read, so that an idle connection keeps little.
+    #[inline]
+    pub(super) fn trim(&mut self) {
+        if self.taken == self.buffer.len() && self.buffer.capacity() > INPUT_KEPT_BYTES_MAX {
+            *self = Self::default();
+        }
     }
 
     /// Checks, after the last frame, that the peer did not end the stream inside a frame.
@@ -144,5 +153,28 @@ pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fau
                 message,
             ))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_long_frame_is_freed_once_it_was_read() {
+        let mut long = Vec::new();
+        encode_frame(Header::default(), &[], &mut long, |out| out.resize(INPUT_KEPT_BYTES_MAX * 2, 0));
+        let mut input = Input::default();
+        input.extend(&long[..long.len() - 1]);
+        assert!(input.next().is_ok_and(|frame| frame.is_none()));
+        input.trim();
+        assert!(input.buffer.capacity() >= long.len() - 1, "the rest of it will come");
+        input.extend(&long[long.len() - 1..]);
+        assert!(input.next().is_ok_and(|frame| frame.is_some()));
+        input.trim();
+        assert_eq!(input.buffer.capacity(), 0);
+        input.extend(&long[..3]);
+        input.trim();
+        assert_eq!(input.buffer.len(), 3);
     }
 }

@@ -112,7 +112,7 @@ async fn unknown_extensions_are_skipped_unless_they_are_critical() {
     peer.send(&extended(header(Kind::Place, 2), &[known, critical], &ask(1, 1, 0))).await;
     peer.frame().await.assert_fault(Reason::UnknownExtension);
     assert_eq!(harness::books(&client).await, before);
-    // What is known is read wherever it stands, and one that cannot be read is as none.
+    // What is known is read at any place, and one that cannot be read is as none.
     peer.send(&extended(header(Kind::Place, 3), &[ignorable, known], &ask(1, 1, 0))).await;
     granted(peer.frame().await.body::<PlaceReply>());
     let unreadable = Extension { tag: EXTENSION_DEADLINE, bytes: &[255] };

@@ -70,7 +70,7 @@ impl ConnectionService {
     pub fn check_room(&self) -> Result<(), RoomTaken> {
         self.plan_room.check("planner jobs", PLAN_ROOM)?;
         let taken = |what, free, whole| RoomTaken { what, free, whole, waiting: 0 };
-        let (free, whole, waiting) = self.turns.standing();
+        let (free, whole, waiting) = self.turns.counts();
         if free != whole || waiting > 0 {
             return Err(RoomTaken { waiting, ..taken("requests of the port", free as isize, whole) });
         }

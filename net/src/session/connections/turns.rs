@@ -266,7 +266,7 @@ impl<P> Turns<P> {
 
     /// Returns the numbers of units that are free, of all units, and of parts that wait. If nothing is in progress, all
     /// are free and nothing waits.
-    pub(super) fn standing(&self) -> (usize, usize, usize) {
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
         (self.whole - self.taken, self.whole, self.waiting)
     }
 }

@@ -40,7 +40,7 @@ fn units_are_taken_at_once_while_nothing_waits() {
     assert_eq!(turns.next(Time(0)), Some(Turn::Part(0, 0)));
     assert_eq!(turns.next(Time(0)), None);
     turns.give_back(4);
-    assert_eq!(turns.standing(), (4, 4, 0));
+    assert_eq!(turns.counts(), (4, 4, 0));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_is_late_has_no_turn_and_takes_none_from_others() {
     turns.give_back(1);
     let next: Vec<_> = std::iter::from_fn(|| turns.next(Time(100))).collect();
     assert_eq!(next, [Turn::Late(2), Turn::Part(3, 0)]);
-    assert_eq!(turns.standing(), (999, 1000, 0));
+    assert_eq!(turns.counts(), (999, 1000, 0));
     // What has begun is not late any more.
     let mut turns = taken(1);
     turns.wait(ONE, 1, request(0, Time(100), 2));
@@ -169,7 +169,7 @@ fn the_time_to_wait_follows_from_the_measured_turns() {
     assert_eq!(turns.retry_after_ms(ONE, 1), 204);
     assert_eq!(turns.retry_after_ms(TWO, 3), 4);
     // While nobody waits, nothing is measured.
-    while turns.standing().2 > 0 {
+    while turns.counts().2 > 0 {
         turns.give_back(1);
         assert!(turns.next(now).is_some());
     }

@@ -8,6 +8,7 @@ mod figures;
 mod generate;
 mod groups;
 mod of_service;
+mod overload;
 mod recovery;
 mod replay;
 mod rpc;
@@ -57,6 +58,8 @@ enum Command {
     Rpc(Box<rpc::RpcArgs>),
     /// Measure scheduling cycles: what runs, what waits, what changed, gangs, preemption.
     Session(session::SessionArgs),
+    /// Measure goodput and fairness when clients ask for more than the engine can do.
+    Overload(overload::OverloadArgs),
     /// Run the measurements and write the tables of docs/benchmarks.md with commit, machine and date.
     Figures(figures::FiguresArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
@@ -82,6 +85,7 @@ impl Cli {
             Command::Recovery(args) => args.run(),
             Command::Rpc(args) => args.run(),
             Command::Session(args) => args.run(),
+            Command::Overload(args) => args.run(),
             Command::Figures(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),

@@ -142,7 +142,7 @@ impl Driver {
         out.len()
     }
 
-    async fn submit(
+    pub(super) async fn submit(
         &self,
         client: &Client,
         asked: &Asked,
@@ -173,7 +173,7 @@ impl Driver {
     }
 
     /// Reads the reply to what was asked.
-    fn answered(&self, asked: &Asked, raw: &[u8]) -> anyhow::Result<()> {
+    pub(super) fn answered(&self, asked: &Asked, raw: &[u8]) -> anyhow::Result<()> {
         match asked {
             Asked::Place(request) => {
                 let reply = decode(raw)?;
@@ -244,13 +244,13 @@ struct Caller {
 
 /// Frames in flight by tag, each with the time from which its latency counts.
 #[derive(Default)]
-struct InFlight {
+pub(super) struct InFlight {
     asked: Vec<Option<(Asked, Instant)>>,
     free: Vec<usize>,
 }
 
 impl InFlight {
-    fn enter(&mut self, asked: Asked, since: Instant) -> u64 {
+    pub(super) fn enter(&mut self, asked: Asked, since: Instant) -> u64 {
         let tag = self.free.pop().unwrap_or_else(|| {
             self.asked.push(None);
             self.asked.len() - 1
@@ -259,14 +259,14 @@ impl InFlight {
         tag as u64
     }
 
-    fn leave(&mut self, tag: u64) -> anyhow::Result<(Asked, Instant)> {
+    pub(super) fn leave(&mut self, tag: u64) -> anyhow::Result<(Asked, Instant)> {
         let tag = usize::try_from(tag)?;
         let left = self.asked.get_mut(tag).and_then(Option::take);
         self.free.push(tag);
         left.with_context(|| format!("a reply to {tag}, which is not in flight"))
     }
 
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.asked.len() - self.free.len()
     }
 }

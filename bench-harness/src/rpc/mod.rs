@@ -20,12 +20,14 @@
 //! | `peer` | the processes of service and echo |
 //! | `row`, `html` | the results |
 //! | `in_memory` | the same requests without a network, for counting instructions |
+//! | `overload` | `wharf-bench overload`: more requests than the engine can do |
 
 mod arrivals;
 mod drive;
 mod floor;
 mod html;
 mod in_memory;
+mod overload;
 mod peer;
 mod plan;
 mod recorder;
@@ -56,6 +58,7 @@ use work::{Mix, work_of};
 pub use arrivals::Arrivals;
 pub use html::write_report;
 pub use in_memory::InMemory;
+pub use overload::{OverloadHeading, OverloadOptions, OverloadRow, run_overload};
 pub use peer::{Serve, serve_here};
 pub use plan::{Callers, Load, ROWS, Rate, RowPlan, Target};
 pub use row::{CurvePoint, Heading, RpcRow};

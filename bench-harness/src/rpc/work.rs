@@ -251,6 +251,16 @@ impl Work {
         Ok(())
     }
 
+    /// Takes back what was asked for and not done.
+    pub(super) fn not_done(&mut self, asked: Asked) {
+        match asked {
+            Asked::Release(live) => self.live.push(live),
+            Asked::ReleaseBatch(live) => self.live.extend(live),
+            Asked::RemoveGroup(group) => self.groups.push(group),
+            Asked::Place(_) | Asked::PlaceBatch(_) | Asked::CreateGroup | Asked::UpdateNode(_) => {}
+        }
+    }
+
     pub(super) fn placed_batch(&mut self, requests: &[u32], replies: &[PlaceReply]) -> anyhow::Result<()> {
         ensure!(requests.len() == replies.len(), "{} requests got {} replies", requests.len(), replies.len());
         requests.iter().zip(replies).try_for_each(|(&request, reply)| self.placed(request, reply))

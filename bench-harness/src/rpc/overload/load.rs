@@ -1,0 +1,230 @@
+//! Clients that offer requests at a rate, each with a deadline, and what became of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use tokio::task::{JoinSet, LocalSet};
+use wharf_core::link::lock;
+use wharf_net::client::{Client, ClientConfig, ClientError, Completion, Completions};
+use wharf_net::protocol::Reason;
+
+use super::super::arrivals::{Arrivals, Pacer, Schedule};
+use super::super::drive::{Driver, InFlight, close, connect};
+use super::super::recorder::Segment;
+use super::super::work::Mix;
+use super::OverloadOptions;
+
+/// Requests at a rate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub(super) per_second: f64,
+    deadline: Duration,
+    seed: u64,
+}
+
+impl Offer {
+    pub(super) fn new(options: &OverloadOptions, per_second: f64, round: u64) -> Self {
+        let seed = options.seed.wrapping_add(round);
+        Self { per_second: per_second.max(1.0), deadline: options.deadline, seed }
+    }
+}
+
+/// What became of requests.
+#[derive(Clone, Debug)]
+pub(super) struct Outcomes {
+    /// Requests that were due during the measurement.
+    pub(super) offered: u64,
+    /// Those answered with a result within their deadline.
+    pub(super) good: u64,
+    /// Those answered with a result, but late.
+    pub(super) late: u64,
+    /// Those that the service refused.
+    pub(super) shed: u64,
+    pub(super) elapsed: Duration,
+    /// From when requests were due to their results, in ns.
+    pub(super) latency: Histogram<u64>,
+}
+
+impl Outcomes {
+    pub(super) fn new() -> Self {
+        let Segment { latency, .. } = Segment::empty();
+        Self { offered: 0, good: 0, late: 0, shed: 0, elapsed: Duration::ZERO, latency }
+    }
+
+    /// Returns the outcomes of a load without deadlines.
+    pub(super) fn of_segment(segment: &Segment) -> Self {
+        let &Segment { requests, elapsed, .. } = segment;
+        let latency = segment.latency.clone();
+        Self { offered: requests, good: requests, elapsed, latency, ..Self::new() }
+    }
+
+    /// Adds the outcomes of another turn of the same load.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.elapsed += other.elapsed;
+        self.add_of_connection(other);
+    }
+
+    /// Adds the outcomes of another connection, at the same time.
+    fn add_of_connection(&mut self, other: &Self) {
+        self.offered += other.offered;
+        self.good += other.good;
+        self.late += other.late;
+        self.shed += other.shed;
+        self.latency.add(&other.latency).expect("both have the same bounds");
+    }
+
+    pub(super) fn good_per_second(&self) -> f64 {
+        crate::replay::rate(self.good, self.elapsed)
+    }
+
+    pub(super) fn offered_per_second(&self) -> f64 {
+        crate::replay::rate(self.offered, self.elapsed)
+    }
+}
+
+/// Offers requests from a thread of its own, over this number of connections. Those count that are due within `time` from
+/// `begin` on.
+pub(super) fn offer(
+    config: &ClientConfig,
+    driver: &Driver,
+    offer: Offer,
+    connections: usize,
+    begin: Instant,
+    time: Duration,
+) -> JoinHandle<anyhow::Result<Outcomes>> {
+    let config = config.clone();
+    let driver = driver.clone();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        LocalSet::new().block_on(&runtime, async {
+            let clients = connect(&config, connections).await?;
+            let schedule = Schedule::new(Arrivals::Poisson, offer.per_second, 1, offer.seed);
+            let mut tasks = JoinSet::new();
+            for (number, client) in clients.iter().enumerate() {
+                let connection = Connection {
+                    driver: driver.clone(),
+                    client: client.within(offer.deadline),
+                    deadline: offer.deadline,
+                    begin,
+                    end: begin + time,
+                };
+                tasks.spawn_local(connection.open(schedule.part(number, connections)));
+            }
+            let mut outcomes = Outcomes { elapsed: time, ..Outcomes::new() };
+            while let Some(ended) = tasks.join_next().await {
+                outcomes.add_of_connection(&ended.context("a task of the load panicked")??);
+            }
+            close(clients).await?;
+            Ok(outcomes)
+        })
+    })
+}
+
+/// A connection of a load.
+struct Connection {
+    driver: Driver,
+    client: Client,
+    deadline: Duration,
+    begin: Instant,
+    end: Instant,
+}
+
+impl Connection {
+    /// Sends requests when they are due, whether earlier ones are answered or not.
+    async fn open(self, schedule: Schedule) -> anyhow::Result<Outcomes> {
+        let completions = Arc::<Completions>::default();
+        let in_flight = Mutex::new(InFlight::default());
+        let outcomes = Mutex::new(Outcomes::new());
+        let sending = async {
+            let mut pacer = Pacer::new(schedule)?;
+            loop {
+                let due = pacer.arrival().await?;
+                if due >= self.end {
+                    return anyhow::Ok(());
+                }
+                let asked = lock(&self.driver.work).next(Mix::Pairs(1));
+                let tag = lock(&in_flight).enter(asked.clone(), due);
+                self.driver.submit(&self.client, &asked, &completions, tag).await?;
+            }
+        };
+        let taking = async {
+            let mut taken = Vec::new();
+            loop {
+                completions.take(&mut taken).await;
+                self.take(&mut taken, &mut lock(&in_flight), &mut lock(&outcomes))?;
+            }
+        };
+        tokio::select! {
+            sent = sending => sent?,
+            failed = taking => return failed,
+        }
+        let mut taken = Vec::new();
+        let mut in_flight = in_flight.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        while in_flight.count() > 0 {
+            completions.take(&mut taken).await;
+            self.take(&mut taken, &mut in_flight, &mut outcomes)?;
+        }
+        Ok(outcomes)
+    }
+
+    /// Takes replies that came together.
+    fn take(
+        &self,
+        taken: &mut Vec<Completion>,
+        in_flight: &mut InFlight,
+        outcomes: &mut Outcomes,
+    ) -> anyhow::Result<()> {
+        let now = Instant::now();
+        for Completion { tag, reply } in taken.drain(..) {
+            let (asked, due) = in_flight.leave(tag)?;
+            let counts = due >= self.begin;
+            outcomes.offered += u64::from(counts);
+            match reply {
+                Ok(raw) => {
+                    self.driver.answered(&asked, &raw)?;
+                    let took = now.saturating_duration_since(due);
+                    if counts {
+                        let is_late = took > self.deadline;
+                        outcomes.late += u64::from(is_late);
+                        outcomes.good += u64::from(!is_late);
+                        outcomes.latency.saturating_record(took.as_nanos() as u64);
+                    }
+                }
+                Err(ClientError::Fault(fault))
+                    if matches!(
+                        fault.reason.known(),
+                        Some(Reason::Overloaded | Reason::DeadlineExceeded)
+                    ) =>
+                {
+                    lock(&self.driver.work).not_done(asked);
+                    outcomes.shed += u64::from(counts);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_summed_and_connections_are_at_the_same_time() {
+        let second = Duration::from_secs(1);
+        let one = Outcomes { offered: 10, good: 6, late: 1, shed: 3, elapsed: second, ..Outcomes::new() };
+        let mut both = Outcomes { elapsed: second, ..Outcomes::new() };
+        both.add_of_connection(&one);
+        both.add_of_connection(&one);
+        assert_eq!((both.good_per_second(), both.offered_per_second()), (12.0, 20.0));
+        let mut turns = Outcomes::new();
+        turns.add(&both);
+        turns.add(&both);
+        assert_eq!((turns.good_per_second(), turns.late, turns.shed), (12.0, 4, 12));
+    }
+}

@@ -23,7 +23,7 @@ pub(super) struct OverloadArgs {
     #[arg(long, default_value_t = 1)]
     shards: u16,
     /// The connections of a client that offers much. A modest one has one.
-    #[arg(long, default_value_t = 4, value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u32).range(1..=1000))]
     connections: u32,
     /// The time within which a request must be done, in ms.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = value_parser!(u32).range(1..))]

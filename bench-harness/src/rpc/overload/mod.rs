@@ -130,6 +130,8 @@ async fn measure(options: &OverloadOptions) -> anyhow::Result<Vec<OverloadRow>> 
     let scenario = |policy| Kind::AllDifferent.scenario(nodes, policy, &shapes, seed);
     let (cheap, mut work) = work_of(&scenario(Policy::LeastFit), seed);
     work.fill(&cheap, &client).await?;
+    // While loads run in other threads, nobody would keep its connection.
+    client.close().await;
     let (bodies, _) = work_of(&scenario(policy), seed);
     let driver = Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)) };
     let run = Run { options, config, peer: &peer, driver: &driver };
@@ -150,6 +152,7 @@ async fn measure(options: &OverloadOptions) -> anyhow::Result<Vec<OverloadRow>> 
         run.together(&mut measured.half, offers(MODEST), offers(HALF - MODEST))?;
         run.together(&mut measured.greedy, offers(MODEST), offers(GREEDY))?;
     }
+    let client = Client::connect(run.config.clone()).await?;
     let checked = lock(&driver.work).promises();
     checked.audit(&client).await.context("after the last load")?;
     client.close().await;

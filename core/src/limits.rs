@@ -78,8 +78,9 @@ pub const PORT_IN_FLIGHT_MAX: usize = 3584;
 /// The time that commands of one port may queue at a shard, in ns. From the measured time per command follows how many a
 /// port should have there ([`Port::window`](crate::router::Port::window)).
 pub const QUEUE_NS: u64 = 1_000_000;
-/// The minimum number of commands that a port may have at a shard, however slow they are: one at work, and the next.
-pub const SHARD_WINDOW_MIN: usize = 2;
+/// The minimum number of commands that a port may have at a shard, however slow they are: one at work, and those until
+/// the thread of the port runs again.
+pub const SHARD_WINDOW_MIN: usize = 4;
 /// The time that a batch should take at most, in ns. A batch has at least one command.
 pub const BATCH_NS: u64 = QUEUE_NS / 4;
 /// The number of commands over which their mean time is taken.

@@ -238,6 +238,11 @@ pub const GROUP_BUNDLES_MAX: usize = 1024;
 /// The largest number of tasks of a job.
 pub const JOB_TASKS_MAX: u32 = 100_000;
 
+/// The largest number of tasks that a job may need at once. They are placed by one statement.
+pub const JOB_MIN_MEMBER_MAX: u32 = 4_096;
+const _: () = assert!(JOB_MIN_MEMBER_MAX as usize <= STATEMENT_OPERATIONS_MAX);
+/// The largest number of levels of queues below the root.
+pub const QUEUE_LEVELS_MAX: usize = 32;
 /// The priority from which on tasks serve the cluster itself and are never evicted (Kubernetes:
 /// `system-cluster-critical`).
 pub const SYSTEM_PRIORITY: i32 = 2_000_000_000;

@@ -100,13 +100,13 @@ impl Amounts {
         self.0.iter().all(|&amount| amount == 0)
     }
 
-    /// Adds `other`.
+    /// Adds `other`. A sum beyond the largest number stays there.
     pub fn add(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
         for (mine, &theirs) in self.0.iter_mut().zip(&other.0) {
-            *mine += theirs;
+            *mine = mine.saturating_add(theirs);
         }
     }
 
@@ -242,8 +242,9 @@ impl Caps {
     /// Returns the first kind of which `asked` has something and whose cap `used` and `asked` together exceed.
     #[must_use]
     pub fn exceeded(&self, used: &Amounts, asked: &Amounts) -> Option<Dim> {
-        let exceeds =
-            |&(dim, asked): &(Dim, i64)| self.get(dim).is_some_and(|cap| used.get(dim) + asked > cap);
+        let exceeds = |&(dim, asked): &(Dim, i64)| {
+            self.get(dim).is_some_and(|cap| used.get(dim).saturating_add(asked) > cap)
+        };
         asked.iter().find(exceeds).map(|(dim, _)| dim)
     }
 }

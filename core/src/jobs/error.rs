@@ -49,6 +49,9 @@ pub enum QueueError {
         /// What it may use.
         capability: i64,
     },
+    /// The queue is too far below the root.
+    #[error("queue `{0}` is more than {max} levels below the root: choose a parent higher up", max = crate::limits::QUEUE_LEVELS_MAX)]
+    TooDeep(Arc<str>),
     /// The parent has jobs of its own.
     #[error("queue `{0}` has jobs: only queues without jobs have queues below them")]
     HasJobs(Arc<str>),
@@ -94,6 +97,25 @@ pub enum JobError {
         job: Arc<str>,
         /// Its tasks.
         tasks: u64,
+    },
+    /// The tasks of all jobs together would ask for more than can be counted.
+    #[error("job `{job}` asks for so much {dim} that the sum over all jobs is too large: ask for less")]
+    TooMuch {
+        /// The job.
+        job: Arc<str>,
+        /// The resource.
+        dim: Dim,
+    },
+    /// More tasks are needed than a statement can place.
+    #[error(
+        "job `{job}` needs {min_member} tasks at once: give at most {max}",
+        max = crate::limits::JOB_MIN_MEMBER_MAX
+    )]
+    MinMemberTooLarge {
+        /// The job.
+        job: Arc<str>,
+        /// The tasks that it needs.
+        min_member: u32,
     },
     /// More tasks are needed than the job has.
     #[error("job `{job}` needs {min_member} tasks and has {tasks}: lower `min_member` or add tasks")]

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId};
-use crate::limits::JOB_TASKS_MAX;
+use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX, QUEUE_LEVELS_MAX};
 use crate::map::FixedMap;
 use crate::resource::Demand;
 use crate::time::Time;
@@ -66,6 +66,9 @@ impl Jobs {
             return Err(QueueError::Exists(spec.name));
         }
         self.check_queue(&spec, None)?;
+        if self.chain(spec.parent).count() > QUEUE_LEVELS_MAX {
+            return Err(QueueError::TooDeep(spec.name));
+        }
         let parent = &self.queues[spec.parent.0 as usize];
         if !parent.jobs.is_empty() {
             return Err(QueueError::HasJobs(Arc::clone(&parent.spec.name)));
@@ -223,6 +226,12 @@ impl Jobs {
             return Err(JobError::TooManyTasks { job, tasks });
         }
         let tasks = tasks as u32;
+        if let Some(dim) = self.too_much(spec) {
+            return Err(JobError::TooMuch { job, dim });
+        }
+        if spec.min_member > JOB_MIN_MEMBER_MAX {
+            return Err(JobError::MinMemberTooLarge { job, min_member: spec.min_member });
+        }
         if spec.min_member > tasks {
             return Err(JobError::MinMember { job, min_member: spec.min_member, tasks });
         }
@@ -235,6 +244,23 @@ impl Jobs {
             }
         }
         Ok(())
+    }
+
+    /// Returns a kind of which all tasks together would ask for more than half of the largest number. Below that, no sum
+    /// overflows.
+    fn too_much(&self, spec: &JobSpec) -> Option<Dim> {
+        let usage = self.queue(QueueId::ROOT).usage();
+        let there = [&usage.held, &usage.pipelined, &usage.releasing, &usage.pending];
+        let groups =
+            || spec.tasks.iter().map(|group| (Amounts::of(&group.request.demand), i128::from(group.count)));
+        let kinds: BTreeSet<Dim> = groups()
+            .flat_map(|(amounts, _)| amounts.iter().map(|(dim, _)| dim).collect::<Vec<_>>())
+            .collect();
+        kinds.into_iter().find(|&dim| {
+            let asked: i128 = groups().map(|(amounts, count)| i128::from(amounts.get(dim)) * count).sum();
+            let all = asked + there.iter().map(|sum| i128::from(sum.get(dim))).sum::<i128>();
+            all > i128::from(i64::MAX / 2)
+        })
     }
 
     /// Returns the class of a request, which all tasks with an equal request share.

@@ -61,6 +61,13 @@ fn broken_queues_are_refused_and_change_nothing() {
     spec.guarantee = cpu(2);
     assert!(matches!(jobs.update_queue(a, spec), Err(QueueError::ChildrenGuarantee { children: 3, .. })));
     assert_eq!(jobs.queues().count(), 3);
+    let mut parent = QueueId(2);
+    let refused = (0..100).find_map(|level| {
+        let added = jobs.add_queue(QueueSpec { parent, ..QueueSpec::new(&format!("level {level}")) });
+        parent = *added.as_ref().unwrap_or(&parent);
+        added.err()
+    });
+    assert_eq!(refused, Some(QueueError::TooDeep("level 30".into())));
     assert_eq!(jobs.chain(QueueId(2)).collect::<Vec<_>>(), [QueueId(2), a, QueueId::ROOT]);
 }
 
@@ -87,6 +94,12 @@ fn broken_jobs_are_refused_and_change_nothing() {
     assert!(matches!(refused(&mut jobs, spec), JobError::RoleMinMember { min_member: 3, tasks: 2, .. }));
     let spec = job("j", a, vec![group(1, u32::MAX), group(1, 1)]);
     assert!(matches!(refused(&mut jobs, spec), JobError::TooManyTasks { .. }));
+    let spec = JobSpec { min_member: 5_000, ..job("j", a, vec![group(1, 6_000)]) };
+    assert!(matches!(refused(&mut jobs, spec), JobError::MinMemberTooLarge { min_member: 5_000, .. }));
+    let most = Amount::try_from_units(crate::limits::AMOUNT_MAX).unwrap();
+    let huge = PlacementRequest::new(Demand { memory: most, ..Demand::default() }, Policy::BestFit);
+    let spec = job("j", a, vec![TaskGroup { request: huge, ..group(0, 60_000) }]);
+    assert_eq!(refused(&mut jobs, spec), JobError::TooMuch { job: "j".into(), dim: Dim::MEMORY });
     assert!(jobs.ids().is_empty());
     jobs.submit(job("j", a, vec![group(1, 2)])).unwrap();
     assert_eq!(refused(&mut jobs, job("j", a, vec![group(1, 2)])), JobError::Exists("j".into()));

@@ -20,6 +20,9 @@ use super::file::{
     PriorityFile, QueueFile, ScenarioFile, StateFile, TaskFile,
 };
 
+/// The largest number of nodes of a scenario.
+const NODES_MAX: u64 = 100_000;
+
 /// The grace period of evicted tasks if none is given, as in Kubernetes.
 const GRACE_NS: u64 = 30_000_000_000;
 
@@ -31,6 +34,8 @@ pub(super) struct World {
     queues: BTreeMap<String, QueueId>,
     jobs: BTreeMap<String, JobId>,
     tasks: BTreeMap<String, TaskId>,
+    task_names: BTreeMap<TaskId, String>,
+    node_names: BTreeMap<NodeId, String>,
     classes: BTreeMap<String, i32>,
     policy: Policy,
 }
@@ -53,6 +58,8 @@ impl World {
             queues: BTreeMap::new(),
             jobs: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            task_names: BTreeMap::new(),
+            node_names: BTreeMap::new(),
             classes: file.priority_classes.clone(),
             policy,
         };
@@ -86,6 +93,10 @@ impl World {
         let pairs = file.labels.iter().map(|(key, value)| (Arc::from(&**key), Arc::from(&**value)));
         let labels =
             Labels::new(pairs.collect()).map_err(|error| ScenarioError::at(place, error.to_string()))?;
+        if self.nodes.len() as u64 + u64::from(file.count) > NODES_MAX {
+            let message = format!("the scenario has more than {NODES_MAX} nodes: lower `count`");
+            return Err(ScenarioError::at(place, message));
+        }
         for name in numbered(&file.name.value, file.count) {
             let spec = NodeSpec {
                 name: name.as_str().into(),
@@ -99,6 +110,7 @@ impl World {
             };
             let id =
                 self.cluster.add_node(spec).map_err(|error| ScenarioError::at(place, error.to_string()))?;
+            self.node_names.insert(id, name.clone());
             if self.nodes.insert(name.clone(), id).is_some() {
                 return Err(ScenarioError::at(place, format!("there are two nodes `{name}`: rename one")));
             }
@@ -194,6 +206,7 @@ impl World {
             for name in numbered(&task.name.value, task.count) {
                 let id = TaskId { job, index };
                 index += 1;
+                self.task_names.insert(id, name.clone());
                 if self.tasks.insert(name.clone(), id).is_some() {
                     return Err(ScenarioError::at(
                         place,
@@ -328,12 +341,12 @@ impl World {
 
     /// Returns the name of a task.
     pub(super) fn task_name(&self, id: TaskId) -> &str {
-        self.tasks.iter().find(|&(_, &task)| task == id).map_or("?", |(name, _)| name)
+        self.task_names.get(&id).map_or("?", String::as_str)
     }
 
     /// Returns the name of a node.
     pub(super) fn node_name(&self, id: NodeId) -> &str {
-        self.nodes.iter().find(|&(_, &node)| node == id).map_or("?", |(name, _)| name)
+        self.node_names.get(&id).map_or("?", String::as_str)
     }
 
     /// Returns an amount as it is shown.

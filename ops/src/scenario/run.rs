@@ -8,6 +8,9 @@ use super::build::World;
 use super::file::{Name, ScenarioFile, StepFile};
 use super::{ScenarioError, expect};
 
+/// The largest number of cycles of a step.
+const CYCLES_MAX: u32 = 10_000;
+
 /// How a scenario ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -53,7 +56,12 @@ fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, ScenarioError
     if let Some(time) = step.advance {
         merge(&mut all, world.cluster.advance(time.0));
     }
-    for _ in 0..step.cycle.unwrap_or(0) {
+    let cycles = step.cycle.unwrap_or(0);
+    if cycles > CYCLES_MAX {
+        let message = format!("a step runs {cycles} cycles: give at most {CYCLES_MAX}");
+        return Err(ScenarioError::at(Location::UNKNOWN, message));
+    }
+    for _ in 0..cycles {
         let (_, changes) = world.cluster.cycle();
         merge(&mut all, changes);
     }

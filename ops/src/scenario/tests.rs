@@ -72,4 +72,11 @@ fn faults_are_told_with_their_line() {
     let fault = fault("cycle: 1\n  expect: {bound_count: 0", "finish: [t-0]\n  expect: {bound_count: 0");
     assert!(fault.contains("line 14: task `t-0` is pending and cannot end"), "{fault}");
     assert_eq!(read("").unwrap_err().line, 1);
+    // Nothing that is written makes a scenario run out of memory or time, or panic.
+    let too_many = SMALL.replace("memory: 4Gi, count: 2", "memory: 4Gi, count: 4000000000");
+    assert!(one(&too_many).run().unwrap_err().to_string().contains("more than 100000 nodes"));
+    let too_long = SMALL.replace("cycle: 1\n  expect: {bound_count", "cycle: 99999\n  expect: {bound_count");
+    assert!(one(&too_long).run().unwrap_err().to_string().contains("99999 cycles: give at most 10000"));
+    let too_much = SMALL.replace("memory: 512, count: 3", "memory: 900000000000, count: 90000");
+    assert!(one(&too_much).run().unwrap_err().to_string().contains("asks for so much memory"));
 }

@@ -134,18 +134,25 @@ fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
             }
         }
         inside.sort();
-        files.extend(self::files(&inside)?);
+        if !inside.is_empty() {
+            files.extend(self::files(&inside)?);
+        }
     }
     if files.is_empty() {
-        let shown = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-        return Err(
-            FileError::new(Path::new(&shown), "no file that ends in .yaml, .yml or .json is there").into()
-        );
+        return Err(FileError::new(&paths[0], "no file that ends in .yaml, .yml or .json is there").into());
     }
     Ok(files)
 }
 
+/// The largest file of scenarios, in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
 fn read(file: &Path) -> anyhow::Result<Vec<Scenario>> {
+    let about = std::fs::metadata(file).map_err(|error| FileError::new(file, error))?;
+    if !about.is_file() || about.len() > FILE_BYTES_MAX {
+        let message = format!("give a regular file of at most {} MiB", FILE_BYTES_MAX >> 20);
+        return Err(FileError::new(file, message).into());
+    }
     let text = std::fs::read_to_string(file).map_err(|error| FileError::new(file, error))?;
     scenario::read(&text).map_err(|error| FileError::new(file, error).into())
 }

@@ -23,6 +23,9 @@ use super::file::{
 /// The largest number of nodes of a scenario.
 const NODES_MAX: u64 = 100_000;
 
+/// The largest number of tasks of a scenario.
+const TASKS_MAX: u64 = 1_000_000;
+
 /// The grace period of evicted tasks if none is given, as in Kubernetes.
 const GRACE_NS: u64 = 30_000_000_000;
 
@@ -177,6 +180,11 @@ impl World {
             Some(least) => Some(self.amounts(least, place)?.into_iter().collect()),
             None => None,
         };
+        let tasks: u64 = file.tasks.iter().map(|task| u64::from(task.count)).sum();
+        if self.tasks.len() as u64 + tasks > TASKS_MAX {
+            let message = format!("the scenario has more than {TASKS_MAX} tasks: lower `count`");
+            return Err(ScenarioError::at(place, message));
+        }
         let spec = JobSpec {
             name: file.name.value.as_str().into(),
             queue: self.queue(&file.queue)?,
@@ -221,6 +229,10 @@ impl World {
 
     fn start_task(&mut self, file: &TaskFile, id: TaskId, place: Location) -> Result<(), ScenarioError> {
         let ended = match file.state {
+            StateFile::Pending if file.node.is_some() => {
+                let message = "a pending task has no node yet: leave `node` out, or give `state: running`";
+                return Err(ScenarioError::at(place, message));
+            }
             StateFile::Pending => return Ok(()),
             StateFile::Succeeded => Some(TaskState::Succeeded),
             StateFile::Failed => Some(TaskState::Failed),
@@ -239,7 +251,15 @@ impl World {
         };
         let state = if file.state == StateFile::Bound { TaskState::Bound } else { TaskState::Running };
         let ran = self.cluster.run_on(id, node, state);
-        ran.map_err(|error| ScenarioError::at(place, error.to_string()))?;
+        ran.map_err(|_| {
+            let node = file.node.as_deref().unwrap_or_default();
+            let message = format!(
+                "task `{}` does not fit on node `{node}`: give the node more capacity or other labels, or the task \
+                 another node",
+                file.name.value
+            );
+            ScenarioError::at(place, message)
+        })?;
         if file.state == StateFile::Releasing {
             self.cluster.evict(id, GRACE_NS);
         }
@@ -324,7 +344,13 @@ impl World {
     }
 
     pub(super) fn queue_named(&self, name: &str, place: Location) -> Result<QueueId, ScenarioError> {
-        let missing = || ScenarioError::at(place, format!("there is no queue `{name}`: add it to `queues`"));
+        let message = if name == "root" {
+            "`root` contains all queues and is not named: leave `parent` out, or name another queue"
+                .to_owned()
+        } else {
+            format!("there is no queue `{name}` yet: add it to `queues`, before those that name it")
+        };
+        let missing = || ScenarioError::at(place, message);
         self.queues.get(name).copied().ok_or_else(missing)
     }
 
@@ -400,6 +426,9 @@ fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, ScenarioError> {
         Some(CombinationFile::Strict) | None => Combination::Strict,
     };
     config.grace_ns = file.grace.map_or(config.grace_ns, |grace| grace.0);
+    if config.grace_ns > super::run::TIME_MAX_NS {
+        return Err(ScenarioError::at(place, "`grace` is more than 100,000 hours: give a shorter time"));
+    }
     config.check().map_err(|error| ScenarioError::at(place, error.to_string()))?;
     Ok(config)
 }

@@ -253,7 +253,7 @@ pub(super) struct StepFile {
     #[serde(default)]
     pub(super) advance: Option<Nanos>,
     #[serde(default)]
-    pub(super) expect: Option<ExpectFile>,
+    pub(super) expect: Option<Spanned<ExpectFile>>,
 }
 
 /// What a step must have led to. What is not named is not checked.

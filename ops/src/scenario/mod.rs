@@ -26,6 +26,11 @@ pub struct ScenarioError {
 }
 
 impl ScenarioError {
+    /// Sets the line, if it is not known.
+    fn in_block(self, location: Location) -> Self {
+        if self.line == 0 { Self { line: location.line(), ..self } } else { self }
+    }
+
     fn at(location: Location, message: impl Into<String>) -> Self {
         Self { line: location.line(), message: message.into() }
     }

@@ -8,6 +8,9 @@ use super::build::World;
 use super::file::{Name, ScenarioFile, StepFile};
 use super::{ScenarioError, expect};
 
+/// The longest time of a scenario, in ns.
+pub(super) const TIME_MAX_NS: u64 = 100_000 * 3_600 * 1_000_000_000;
+
 /// The largest number of cycles of a step.
 const CYCLES_MAX: u32 = 10_000;
 
@@ -30,7 +33,8 @@ pub(super) fn run(file: &ScenarioFile) -> Result<Outcome, ScenarioError> {
         outcome.evictions += changes.evicted.len();
         check_books(&world, number)?;
         if let Some(expected) = &step.expect {
-            let found = expect::differences(&mut world, expected, &changes)?;
+            let found = expect::differences(&mut world, &expected.value, &changes)
+                .map_err(|error| error.in_block(expected.referenced))?;
             outcome.checks += found.checks;
             outcome.differences.extend(found.differences.iter().map(|what| format!("step {number}: {what}")));
         }
@@ -54,6 +58,10 @@ fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, ScenarioError
         }
     }
     if let Some(time) = step.advance {
+        if world.cluster.now().plus_nanos(time.0).0 > TIME_MAX_NS {
+            let message = "the scenario takes more than 100,000 hours: give shorter times";
+            return Err(ScenarioError::at(Location::UNKNOWN, message));
+        }
         merge(&mut all, world.cluster.advance(time.0));
     }
     let cycles = step.cycle.unwrap_or(0);

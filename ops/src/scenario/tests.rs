@@ -61,6 +61,14 @@ fn faults_are_told_with_their_line() {
     };
     assert!(fault("queue: q", "queue: r").starts_with("line 9: there is no queue `r`"));
     assert!(
+        fault("states: {t-0: pending}", "states: {t-9: pending}").contains("line 15: there is no task `t-9`")
+    );
+    assert!(fault("cpu: 1.5,", "cpu: 1.5, node: n-0,").contains("line 12: a pending task has no node yet"));
+    assert!(
+        fault("cpu: 1.5,", "cpu: 9, state: running, node: n-0,").contains("`t` does not fit on node `n-0`")
+    );
+    assert!(fault("steps:", "config: {grace: 9999999h}\nsteps:").contains("more than 100,000 hours"));
+    assert!(
         fault("min_member: 3", "min_member: 4").starts_with("line 8: job `gang` needs 4 tasks and has 3")
     );
     assert!(fault("{name: q}", "{name: q, weight: 0}").contains("line 6: queue `q` has weight 0"));

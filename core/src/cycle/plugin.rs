@@ -214,11 +214,7 @@ impl Tiers {
     /// Returns whether a rule says which of two jobs of a queue may preempt the other. Without one, two jobs could evict
     /// each other in turns.
     pub(super) fn orders_preemption(&self) -> bool {
-        let orders = |(config, _): &(PluginConfig, Box<dyn Plugin>)| {
-            matches!(config.kind, PluginKind::Priority | PluginKind::Drf)
-                && config.takes_part(Decision::Preemptable)
-        };
-        self.tiers.iter().flatten().any(orders)
+        self.tiers.iter().flatten().any(|(config, _)| bounds(config, Decision::Preemptable))
     }
 
     /// Returns whether a rule says what queues deserve, both of those that take and of those that give. Without one, two
@@ -227,11 +223,29 @@ impl Tiers {
         let orders = |(config, _): &(PluginConfig, Box<dyn Plugin>)| {
             let limits_taking =
                 config.takes_part(Decision::Preemptive) || config.takes_part(Decision::Overused);
-            matches!(config.kind, PluginKind::Proportion | PluginKind::Capacity)
-                && config.takes_part(Decision::Reclaimable)
-                && limits_taking
+            bounds(config, Decision::Reclaimable) && limits_taking
         };
         self.tiers.iter().flatten().any(orders)
+    }
+
+    /// Returns the rules that decide about victims: those of the first tier that answers. If none of them bounds
+    /// evictions, those of the next tier that do decide with them.
+    fn deciding(&self, decision: Decision) -> Vec<&dyn Plugin> {
+        let mut rules: Vec<&dyn Plugin> = Vec::new();
+        let mut are_bounded = false;
+        for tier in &self.tiers {
+            let is_first = rules.is_empty();
+            for (config, plugin) in tier.iter().filter(|(config, _)| answers(config, decision)) {
+                if is_first || bounds(config, decision) {
+                    rules.push(&**plugin);
+                    are_bounded |= bounds(config, decision);
+                }
+            }
+            if are_bounded {
+                break;
+            }
+        }
+        rules
     }
 
     /// Returns those of `candidates` that may be evicted for a task of the same queue.
@@ -261,14 +275,11 @@ impl Tiers {
             true => plugin.reclaimable(facts, task, tasks),
             false => plugin.preemptable(facts, task, tasks),
         };
-        let answers = |tier: &&Vec<(PluginConfig, Box<dyn Plugin>)>| {
-            Self::of(tier, decision).any(|plugin| ask(plugin, candidates).is_some())
-        };
-        let tier = self.tiers.iter().find(answers)?;
+        let rules = self.deciding(decision);
         let mut accepted = Vec::new();
         for &candidate in candidates {
             accepted.push(candidate);
-            let mut all = Self::of(tier, decision).filter_map(|plugin| ask(plugin, &accepted));
+            let mut all = rules.iter().filter_map(|plugin| ask(*plugin, &accepted));
             if !all.all(|answer| answer.len() == accepted.len()) {
                 accepted.pop();
             }
@@ -281,23 +292,43 @@ impl Tiers {
         decision: Decision,
         answer: impl Fn(&dyn Plugin) -> Option<Vec<TaskId>>,
     ) -> Vec<TaskId> {
-        for tier in &self.tiers {
-            let answers = Self::of(tier, decision).filter_map(&answer);
-            let agreed = match self.combination {
-                Combination::Strict => agree(answers),
-                Combination::Volcano => agree_as_volcano(answers),
-            };
-            if let Some(victims) = agreed {
-                return victims;
-            }
+        if self.combination == Combination::Strict {
+            return agree(self.deciding(decision).into_iter().filter_map(answer)).unwrap_or_default();
         }
-        Vec::new()
+        let agreed = |tier: &Vec<_>| agree_as_volcano(Self::of(tier, decision).filter_map(&answer));
+        self.tiers.iter().find_map(agreed).unwrap_or_default()
     }
 
     /// Returns what a queue deserves, if a rule says so.
     pub(super) fn deserved(&self, queue: QueueId) -> Option<&Amounts> {
         self.tiers.iter().flatten().find_map(|(_, plugin)| plugin.deserved(queue))
     }
+}
+
+/// Returns whether a plugin takes part in a decision about victims, and has an answer.
+fn answers(config: &PluginConfig, decision: Decision) -> bool {
+    let has_answer = match decision {
+        Decision::Preemptable => {
+            matches!(
+                config.kind,
+                PluginKind::Priority | PluginKind::Gang | PluginKind::Conformance | PluginKind::Drf
+            )
+        }
+        _ => matches!(
+            config.kind,
+            PluginKind::Gang | PluginKind::Conformance | PluginKind::Proportion | PluginKind::Capacity
+        ),
+    };
+    has_answer && config.takes_part(decision)
+}
+
+/// Returns whether a plugin's answers about victims make evictions end under a fixed demand.
+fn bounds(config: &PluginConfig, decision: Decision) -> bool {
+    let bounds = match decision {
+        Decision::Preemptable => matches!(config.kind, PluginKind::Priority | PluginKind::Drf),
+        _ => matches!(config.kind, PluginKind::Proportion | PluginKind::Capacity),
+    };
+    bounds && config.takes_part(decision)
 }
 
 fn first_of(mut orders: impl Iterator<Item = Ordering>) -> Ordering {

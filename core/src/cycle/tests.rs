@@ -268,7 +268,7 @@ fn broken_settings_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     /// Under a fixed demand, evictions end: neither queues nor jobs evict each other in turns, for any weights,
     /// priorities and sizes. The books are right after every step, and no cap is exceeded at any time.

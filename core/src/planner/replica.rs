@@ -338,9 +338,10 @@ impl Replica {
     }
 
     /// Shows a node as it will be once what is releasing there, and what is in `ended`, has ended and its claims have
-    /// their capacity. It stays so until [`show_present`](Self::show_present). Capacity that is withheld for a claim
-    /// already counts twice, so a little less may be shown than there will be. Returns false if the node is reserved
-    /// for an owner. It is as it was then.
+    /// their capacity. It stays so until [`show_present`](Self::show_present).
+    ///
+    /// Returns false if that is not known, and the node is as it was: it is reserved for an owner, or a claim has a part
+    /// of its capacity already, which the view does not tell.
     pub(crate) fn show_future(&mut self, slot: Slot, ended: &BTreeSet<AllocationId>) -> bool {
         if self.reserved_for(slot).is_some() {
             return false;
@@ -359,15 +360,16 @@ impl Replica {
             .collect();
         let (mut hot, mut cold, _) = self.shard.empty_tentatively(slot, &kept);
         for claim in pending.into_iter().flat_map(|pending| &pending.claims) {
-            // A claim that does not fit already has a part of its capacity: it takes what it can.
-            if self.shard.take_on(slot, &claim.demand, Some(claim.gpus)).is_some() {
-                hot = self.shard.hot_image(slot);
-                cold = self.shard.cold_image(slot, Some(&cold.registration)).expect("a registered node");
+            if self.shard.take_on(slot, &claim.demand, Some(claim.gpus)).is_none() {
+                self.renew(slot);
+                return false;
             }
+            hot = self.shard.hot_image(slot);
+            cold = self.shard.cold_image(slot, Some(&cold.registration)).expect("a registered node");
         }
         self.emptied.insert(slot, (hot, Arc::new(cold)));
         self.renew(slot);
-        true
+        self.claims.get(&slot).is_none_or(|claims| claims.iter().all(|claim| claim.taken))
     }
 
     /// Shows a node as its view has it again, less what was taken.

@@ -12,11 +12,12 @@ use crate::harness::{
     Frame, Peer, TestServer, add, ask, audit, books, granted, node, request, request_within, within,
 };
 use wharf_core::ids::TenantId;
+use wharf_core::limits::SHARD_WINDOW_MIN;
 
 const MILLISECOND_NS: u64 = 1_000_000;
-/// Each command takes so long that a port has two at the shard: one at work, and the next.
+/// Each command takes so long that a port has as few at the shard as it may have.
 const PACE_NS: u64 = MILLISECOND_NS;
-const WINDOW: u64 = 2;
+const WINDOW: u64 = SHARD_WINDOW_MIN as u64;
 
 /// Returns a bed whose commands are slow, and a connection. The first request has shown the pace.
 fn slow_bed() -> (Bed, ConnectionKey) {

@@ -17,19 +17,16 @@ use wharf_core::router::Port;
 use wharf_core::state::{KeptOutcome, SessionRecord};
 use wharf_core::time::Time;
 use wharf_net::access::Peer;
-use wharf_net::codec::{
-    Extension, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame, split_extensions,
-};
+use wharf_net::codec::{Extension, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
 use wharf_net::convert::placement_request;
 use wharf_net::protocol::{
-    Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE, FRAME_BYTES_MAX, Hello,
-    Kind, PlaceRequest, ReleaseRequest, Resume, SessionToken, VERSION_MAX, VERSION_MIN,
+    Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Hello, Kind, PlaceRequest, Resume,
+    SessionToken, VERSION_MAX, VERSION_MIN,
 };
 use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, InputEnd, Unobserved};
 use wharf_net::session::registrar::{self, RegistrarReply};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
-use super::checkers::deadlines::ReleaseDeadlines;
 use super::checkers::outcomes::Replies;
 use super::checkers::sessions::{Outcomes, credits_are_kept, newest_connection_is_welcome};
 use super::checkers::waiting::Offers;
@@ -134,8 +131,6 @@ pub(super) struct Server {
     pub(super) groups: SessionGroups,
     /// Requests that earlier starts decided. Their replies tell nothing of this start.
     decided_before: BTreeSet<(SessionId, u64)>,
-    /// When releases must be done.
-    pub(super) releases: ReleaseDeadlines,
     /// Peers take replies only when they are let.
     pub(super) is_slow: bool,
     pub(super) questions: Vec<Question>,
@@ -202,7 +197,6 @@ impl Server {
             waited_before,
             groups: SessionGroups::default(),
             decided_before,
-            releases: ReleaseDeadlines::default(),
             is_slow: false,
             questions: Vec::new(),
             events: Vec::new(),
@@ -324,17 +318,6 @@ impl Server {
             let offers = Offers::new(&placement, facts.iter());
             self.placing.insert(request, (placement, offers));
         }
-    }
-
-    /// Notes the deadline of a release whose frame is about to arrive.
-    pub(super) fn expect_release(&mut self, frame: &FrameRef<'_>, now: Time) {
-        let (request, taken) = decode_body::<ReleaseRequest>(frame.payload).expect("our own body");
-        let extensions = split_extensions(&frame.header, &frame.payload[taken..]).expect("our own frame");
-        let deadline = extensions.iter().find(|extension| extension.tag == EXTENSION_DEADLINE);
-        let within = deadline.map_or(u64::MAX, |deadline| {
-            decode_body::<Deadline>(deadline.bytes).expect("our own extension").0.within
-        });
-        self.releases.expect(request.allocation.into(), now.plus_nanos(within));
     }
 
     /// Notes a request about groups whose frame is about to arrive, unless it was answered.

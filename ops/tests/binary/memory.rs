@@ -8,8 +8,8 @@ use serde::Serialize;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_net::codec::{Header, encode_body, encode_frame};
 use wharf_net::protocol::{
-    ALPN, DemandBody, FRAME_BYTES_MAX, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch,
-    PlaceRequest, Reason, StatusRequest,
+    ALPN, DemandBody, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch, PlaceRequest,
+    Reason, StatusRequest,
 };
 
 use crate::harness::{Service, Site, runtime, within};
@@ -29,16 +29,12 @@ struct SilentReader {
     send: SendStream,
     // Dropping any of these closes the connection.
     _recv: RecvStream,
-    connection: Connection,
+    _connection: Connection,
     _endpoint: Endpoint,
 }
 
 impl SilentReader {
     async fn connect(config: &ClientConfig) -> Self {
-        Self::connect_over(Self::endpoint(config), config).await
-    }
-
-    fn endpoint(config: &ClientConfig) -> Endpoint {
         let mut roots = rustls::RootCertStore::empty();
         config.roots.iter().for_each(|root| roots.add(root.clone()).expect("a certificate"));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -51,14 +47,10 @@ impl SilentReader {
         let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite");
         let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
         endpoint.set_default_client_config(QuicConfig::new(Arc::new(crypto)));
-        endpoint
-    }
-
-    async fn connect_over(endpoint: Endpoint, config: &ClientConfig) -> Self {
         let connecting = endpoint.connect(config.server, &config.server_name).expect("an address");
         let connection = within(connecting).await.expect("the service accepts");
         let (send, recv) = within(connection.open_bi()).await.expect("one stream is allowed");
-        let mut peer = Self { send, _recv: recv, connection, _endpoint: endpoint };
+        let mut peer = Self { send, _recv: recv, _connection: connection, _endpoint: endpoint };
         let hello = Hello { version_min: 1, version_max: 1, client: "flood".to_owned(), resume: None };
         peer.send(&frame(Kind::Hello, 0, &hello)).await;
         peer
@@ -137,64 +129,6 @@ fn flood(shards: &str, peers: usize, bytes_max: u64) {
         .await;
         assert!(placed.expect("answered").placed.is_some());
         drop(silent);
-    });
-    service.stop();
-}
-
-/// Peers that begin a frame of the greatest length and never end it.
-#[test]
-fn frames_that_never_end_cost_bounded_memory() {
-    const PEERS: u64 = 64;
-    // The frame, the growth of its buffer, and what the network has in flight.
-    const EACH_BYTES_MAX: u64 = 4 << 20;
-    let site = Site::new();
-    let service = site.serve(&["--shards", "2", "--io-threads", "1"]);
-    let config = service.client_config(&site.development_certificate());
-    runtime().block_on(async {
-        let client = service.client_trusting(&site.development_certificate()).await;
-        add(&client, &labelled_nodes(1)).await;
-        let before = service.peak_bytes();
-        let mut endless = FRAME_BYTES_MAX.to_le_bytes().to_vec();
-        endless.extend_from_slice(&Kind::Place.number().to_le_bytes());
-        endless.resize(FRAME_BYTES_MAX as usize, 0);
-        let mut peers = Vec::new();
-        for _ in 0..PEERS {
-            let mut peer = SilentReader::connect(&config).await;
-            peer.send(&endless).await;
-            peers.push(peer);
-        }
-        let growth = resident_growth(&service, &client, before).await;
-        println!("{PEERS} frames without an end: {growth} bytes more");
-        assert!(growth < PEERS * EACH_BYTES_MAX, "{growth} bytes more");
-        drop(peers);
-    });
-    service.stop();
-}
-
-/// Peers that connect, say hello and leave, thousands of times.
-#[test]
-fn thousands_of_connections_in_a_row_leave_little_behind() {
-    const FIRST: u64 = 500;
-    const MORE: u64 = 2000;
-    // The sessions are kept for their clients.
-    const EACH_BYTES_MAX: u64 = 8 << 10;
-    let site = Site::new();
-    let service = site.serve(&["--shards", "2", "--io-threads", "1"]);
-    let config = service.client_config(&site.development_certificate());
-    runtime().block_on(async {
-        let client = service.client_trusting(&site.development_certificate()).await;
-        let endpoint = SilentReader::endpoint(&config);
-        let mut after_first = 0;
-        for number in 0..FIRST + MORE {
-            let peer = SilentReader::connect_over(endpoint.clone(), &config).await;
-            peer.connection.close(0u32.into(), b"");
-            if number == FIRST {
-                after_first = service.peak_bytes();
-            }
-        }
-        let growth = resident_growth(&service, &client, after_first).await;
-        println!("{MORE} connections in a row: {growth} bytes more");
-        assert!(growth < MORE * EACH_BYTES_MAX, "{growth} bytes more");
     });
     service.stop();
 }

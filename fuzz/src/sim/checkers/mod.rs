@@ -8,7 +8,6 @@ pub mod books;
 mod cost_table;
 pub mod costs;
 pub mod crash;
-pub mod deadlines;
 #[cfg(test)]
 mod fires;
 #[cfg(test)]
@@ -107,7 +106,6 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "no_ring_starves",
     "node_versions_only_grow",
     "nobody_oversleeps",
-    "nothing_late_is_done",
     "nothing_waits_that_would_fit",
     "one_effect_per_request",
     "one_node_per_name",

@@ -49,9 +49,10 @@ pub(super) fn hard(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
     let nodes = 50_000_u32.div_ceil(scale);
     let queues = 100_u32.div_ceil(scale);
     let mut bed = Bed::new(CycleConfig::default(), nodes, 20, queues)?;
-    for number in 0..nodes.div_ceil(50) {
-        // What runs has the highest priority, except for one task in twenty.
-        bed.running_job(number as usize, 1_000, 1000, if number % 20 == 0 { 0 } else { 9 })?;
+    let jobs = nodes.div_ceil(50);
+    for number in 0..jobs {
+        // What runs has the highest priority, except for one job in twenty.
+        bed.running_job(number as usize, 20 * nodes / jobs, 1000, if number % 20 == 0 { 0 } else { 9 })?;
     }
     let pending = 10_000_u32.div_ceil(scale);
     for number in 0..pending.div_ceil(100) {
@@ -87,8 +88,9 @@ pub(super) fn preempt(scale: u32) -> Result<SessionRow, SessionError> {
     let nodes = 2_000_u32.div_ceil(scale);
     let config = CycleConfig { actions: vec![Action::Allocate, Action::Preempt], ..CycleConfig::default() };
     let mut bed = Bed::new(config, nodes, 20, 1)?;
-    for _ in 0..nodes.div_ceil(50) {
-        bed.running_job(0, 1_000, 1000, 0)?;
+    // Twenty tasks fill a node.
+    for _ in 0..20 {
+        bed.running_job(0, nodes, 1000, 0)?;
     }
     bed.job(0, tasks, tasks, 2000, 9)?;
     let timed = bed.cycle();
@@ -104,8 +106,9 @@ pub(super) fn reclaim(scale: u32) -> Result<SessionRow, SessionError> {
     let nodes = 2_000_u32.div_ceil(scale);
     let config = CycleConfig { actions: vec![Action::Allocate, Action::Reclaim], ..CycleConfig::default() };
     let mut bed = Bed::new(config, nodes, 20, 2)?;
-    for _ in 0..nodes.div_ceil(50) {
-        bed.running_job(0, 1_000, 1000, 0)?;
+    // Twenty tasks fill a node.
+    for _ in 0..20 {
+        bed.running_job(0, nodes, 1000, 0)?;
     }
     bed.job(1, tasks, tasks, 2000, 0)?;
     let timed = bed.cycle();

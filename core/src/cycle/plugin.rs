@@ -276,6 +276,9 @@ impl Tiers {
             false => plugin.preemptable(facts, task, tasks),
         };
         let rules = self.deciding(decision);
+        if rules.is_empty() {
+            return None;
+        }
         let mut accepted = Vec::new();
         for &candidate in candidates {
             accepted.push(candidate);

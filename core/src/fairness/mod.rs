@@ -5,10 +5,10 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`amounts`] | sums over resource kinds, and caps on them |
-//! | [`share`] | fractions, and the dominant share of DRF |
-//! | [`deserved`] | Volcano's division of a cluster over weighted queues |
-//! | [`fair_share`] | YARN's fair shares and its order of queues and jobs |
+//! | `amounts` | sums over resource kinds, and caps on them |
+//! | `share` | fractions, and the dominant share of DRF |
+//! | `deserved` | Volcano's division of a cluster over weighted queues |
+//! | `fair_share` | YARN's fair shares and its order of queues and jobs |
 
 pub mod amounts;
 pub mod deserved;

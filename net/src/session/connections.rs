@@ -20,7 +20,7 @@
 //! | connections with a new state | [`take_touched`](ConnectionService::take_touched) |
 //! | the next deadline | [`next_deadline`](ConnectionService::next_deadline) |
 //!
-//! A request that finds no room at the port waits for its [turn](turns), and its connection goes on with the next frame
+//! A request that finds no room at the port waits for its turn, and its connection goes on with the next frame
 //! as long as not too many wait there. A request that finds no room at a planner or at the registrar stalls its
 //! connection: no later frame is executed before it. Connections that wait for planners go on in order of arrival.
 

@@ -27,6 +27,7 @@ impl Cycle<'_> {
                 if !states_least || self.tiers().is_enqueueable(self.facts(), job) {
                     self.tell_enqueued(job);
                     self.jobs.set_phase(job, JobPhase::Inqueue);
+                    self.report.admitted += 1;
                 }
             }
             turns.put_back(self, queue, next.is_some());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{CycleConfig, CycleConfigError, CycleReport, Plan, Scheduler};
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
 use crate::index::Geometry;
-use crate::jobs::{JobId, JobPhase, TaskId, TaskState};
+use crate::jobs::{JobPhase, TaskId, TaskState};
 use crate::map::FixedMap;
 use crate::node::{NodeRegistration, NodeSpec};
 use crate::planner::Replica;
@@ -192,13 +192,10 @@ impl LocalCluster {
                 _ => {}
             }
         }
-        self.scheduler.committed(plan, &granted, visible_from, self.now);
+        let bound = self.scheduler.committed(plan, &granted, visible_from, self.now);
+        changes.bound.extend(bound);
         for step in &plan.tasks {
-            let task = self.scheduler.jobs().task(step.task);
-            if task.state == TaskState::Bound {
-                changes.bound.push((step.task, step.node));
-            }
-            if let Some(allocation) = task.allocation {
+            if let Some(allocation) = self.scheduler.jobs().task(step.task).allocation {
                 self.tasks.insert(allocation, step.task);
             }
         }
@@ -214,10 +211,7 @@ impl LocalCluster {
                     let Some(&task) = self.tasks.get(&placement.allocation) else { continue };
                     let jobs = self.scheduler.jobs_mut();
                     jobs.set(task, TaskState::Allocated, Some(placement.node), self.now);
-                    let before = self.bound_tasks(task.job);
-                    self.scheduler.bind(task.job, self.now);
-                    let after = self.bound_tasks(task.job);
-                    changes.bound.extend(after.into_iter().filter(|bound| !before.contains(bound)));
+                    changes.bound.extend(self.scheduler.bind(task.job, self.now));
                 }
                 ClaimEvent::Ended(allocation) => {
                     let Some(task) = self.tasks.remove(&allocation) else { continue };
@@ -225,12 +219,6 @@ impl LocalCluster {
                 }
             }
         }
-    }
-
-    fn bound_tasks(&self, id: JobId) -> Vec<(TaskId, NodeId)> {
-        let tasks = (0..).zip(self.scheduler.jobs().job(id).tasks());
-        let bound = tasks.filter(|(_, task)| task.state == TaskState::Bound);
-        bound.filter_map(|(index, task)| Some((TaskId { job: id, index }, task.node?))).collect()
     }
 
     /// Evicts a task that runs. It is releasing for `grace_ns`.

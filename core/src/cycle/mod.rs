@@ -40,8 +40,8 @@ pub use report::{CycleReport, Plan, PlannedTask};
 use std::sync::Arc;
 
 use crate::fairness::{Amounts, Dim, FairShare, fair_shares};
-use crate::ids::ResourceId;
-use crate::jobs::{JobPhase, Jobs, QueueId, TaskState};
+use crate::ids::{NodeId, ResourceId};
+use crate::jobs::{JobId, JobPhase, Jobs, QueueId, TaskId, TaskState};
 use crate::planner::Replica;
 use crate::resource::ResourceKind;
 use crate::statement::Granted;
@@ -58,7 +58,7 @@ pub struct Scheduler {
     /// The capacity of all nodes that take work, and the shape of the nodes when it was summed up.
     total: Amounts,
     total_of: Option<u64>,
-    /// The state after which a cycle planned nothing: another one on the same state plans nothing either.
+    /// The state after which a cycle changed nothing: another one on the same state changes nothing either.
     settled: Option<Settled>,
 }
 
@@ -97,7 +97,6 @@ impl Scheduler {
 
     /// Returns the jobs, to submit to.
     pub fn jobs_mut(&mut self) -> &mut Jobs {
-        self.settled = None;
         &mut self.jobs
     }
 
@@ -105,12 +104,6 @@ impl Scheduler {
     #[must_use]
     pub fn deserved(&self, queue: QueueId) -> Option<&Amounts> {
         self.tiers.deserved(queue)
-    }
-
-    /// Returns the capacity of all nodes that take work, as of the last cycle.
-    #[must_use]
-    pub fn total(&self) -> &Amounts {
-        &self.total
     }
 
     /// Returns the fair share of each queue of a kind by YARN's computation: the queues of a parent divide its share by
@@ -167,7 +160,8 @@ impl Scheduler {
             }
         }
         let report = cycle.end();
-        self.settled = if report.plans.is_empty() { self.state() } else { None };
+        let is_settled = report.plans.is_empty() && report.admitted == 0;
+        self.settled = if is_settled { self.state() } else { None };
         report
     }
 
@@ -204,11 +198,18 @@ impl Scheduler {
         self.total = (0..).map(Dim).zip(sums).collect();
     }
 
-    /// Takes over what the shards granted of a plan. `visible_from` is the first view that shows it.
+    /// Takes over what the shards granted of a plan. `visible_from` is the first view that shows it. Returns the tasks
+    /// that are bound now, each with its node.
     ///
     /// # Panics
     /// If something was granted that the plan does not have.
-    pub fn committed(&mut self, plan: &Plan, granted: &[(u16, Granted)], visible_from: u64, now: Time) {
+    pub fn committed(
+        &mut self,
+        plan: &Plan,
+        granted: &[(u16, Granted)],
+        visible_from: u64,
+        now: Time,
+    ) -> Vec<(TaskId, NodeId)> {
         for (operation, granted) in granted {
             let step = &plan.tasks[usize::from(*operation)];
             match granted {
@@ -227,7 +228,10 @@ impl Scheduler {
                 self.replicas[step.shard].granted(step.slot, key, visible_from);
             }
         }
-        self.settle(plan, now);
+        let mut jobs: Vec<JobId> = plan.tasks.iter().map(|step| step.task.job).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        jobs.into_iter().flat_map(|job| self.bind(job, now)).collect()
     }
 
     /// Takes back a plan that the shards did not commit.
@@ -240,27 +244,23 @@ impl Scheduler {
         }
     }
 
-    /// Binds the tasks of jobs that have what they need.
-    fn settle(&mut self, plan: &Plan, now: Time) {
-        let mut jobs: Vec<_> = plan.tasks.iter().map(|step| step.task.job).collect();
-        jobs.sort_unstable();
-        jobs.dedup();
-        jobs.into_iter().for_each(|job| self.bind(job, now));
-    }
-
-    /// Binds the allocated tasks of a job if it has what it needs. The control plane is told of them.
-    pub(crate) fn bind(&mut self, id: crate::jobs::JobId, now: Time) {
+    /// Binds the allocated tasks of a job if it has what it needs, and returns them with their nodes. The control plane
+    /// is told of them.
+    pub(crate) fn bind(&mut self, id: JobId, now: Time) -> Vec<(TaskId, NodeId)> {
         let facts = Facts { jobs: &self.jobs, total: &self.total, now };
-        let is_ready = self.tiers.is_ready(facts, id);
-        let job = self.jobs.job(id);
-        if !is_ready || job.count(TaskState::Allocated) == 0 {
-            return;
+        if !self.tiers.is_ready(facts, id) {
+            return Vec::new();
         }
-        let allocated = (0..).zip(job.tasks()).filter(|(_, task)| task.state == TaskState::Allocated);
-        let allocated: Vec<_> = allocated.map(|(index, task)| (index, task.node)).collect();
-        for (index, node) in allocated {
-            self.jobs.set(crate::jobs::TaskId { job: id, index }, TaskState::Bound, node, now);
+        let tasks = (0..).zip(self.jobs.job(id).tasks());
+        let allocated = tasks.filter(|(_, task)| task.state == TaskState::Allocated);
+        let bound: Vec<(TaskId, NodeId)> =
+            allocated.filter_map(|(index, task)| Some((TaskId { job: id, index }, task.node?))).collect();
+        for &(task, node) in &bound {
+            self.jobs.set(task, TaskState::Bound, Some(node), now);
         }
-        self.jobs.set_phase(id, JobPhase::Running);
+        if !bound.is_empty() {
+            self.jobs.set_phase(id, JobPhase::Running);
+        }
+        bound
     }
 }

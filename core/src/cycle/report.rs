@@ -42,8 +42,8 @@ impl Plan {
 pub struct CycleReport {
     /// The statements to commit, in order.
     pub plans: Vec<Plan>,
-    /// How many times a node was searched for a task.
-    pub searches: u64,
+    /// How many jobs their queues admitted.
+    pub admitted: u64,
     /// How many nodes were looked at for victims.
     pub victim_nodes: u64,
 }

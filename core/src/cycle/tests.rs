@@ -244,6 +244,25 @@ fn a_pending_job_waits_until_its_queue_has_room_for_it() {
     assert_eq!(bed.jobs().job(jobs[1]).phase(), JobPhase::Running);
 }
 
+/// A cycle that changes nothing is not repeated while nothing changes. One that admits a job has changed something.
+#[test]
+fn a_cycle_on_the_same_state_looks_at_nothing() {
+    let actions = &[Action::Preempt, Action::Allocate, Action::Enqueue];
+    let mut bed = Bed::new(actions, &[&[PluginKind::Priority, PluginKind::Gang]], &[4]);
+    let queue = bed.queue("q", 1);
+    let first = bed.job("first", queue, 1, 1, 4, 0);
+    assert_eq!(bed.cycle(), Changes::default(), "it was admitted last");
+    assert_eq!(bed.cycle().bound, [(TaskId { job: first, index: 0 }, bed.nodes[0])]);
+    let second = bed.job("second", queue, 1, 1, 4, 0);
+    for looked_at in [0, 2, 0, 0] {
+        let (report, changes) = bed.cluster.cycle();
+        // The first cycle admits it. The second one looks at the node twice: at other jobs, and at its own.
+        assert_eq!((report.victim_nodes, changes), (looked_at, Changes::default()));
+    }
+    bed.cluster.end_task(TaskId { job: first, index: 0 }, TaskState::Succeeded);
+    assert_eq!(bed.cycle().bound, [(TaskId { job: second, index: 0 }, bed.nodes[0])]);
+}
+
 #[test]
 fn tasks_that_ask_for_nothing_are_placed_on_a_full_cluster() {
     let mut bed = Bed::new(PLACE, &[&[PluginKind::Gang]], &[1]);

@@ -135,7 +135,6 @@ impl<'a> Cycle<'a> {
     /// Gives a pending task the node that its policy chooses, on capacity that is free now.
     pub(super) fn allocate(&mut self, task: TaskId) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
-        self.report.searches += 1;
         // The shard used last comes first: a statement over one shard is committed in one step.
         let first = self.trial.tasks.last().map_or(0, |last| last.shard);
         for step in 0..self.replicas.len() {

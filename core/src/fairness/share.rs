@@ -41,12 +41,6 @@ impl Share {
         let theirs = Fraction::new(other.part, i128::from(other.whole) * i128::from(others));
         mine.cmp(&theirs)
     }
-
-    /// Returns the share in parts per million, rounded down.
-    #[must_use]
-    pub fn ppm(&self) -> u64 {
-        u64::try_from(i128::from(self.part) * 1_000_000 / i128::from(self.whole)).unwrap_or(u64::MAX)
-    }
 }
 
 impl PartialEq for Share {
@@ -134,7 +128,6 @@ mod tests {
         assert_eq!(Share::of(5, 0), Share::ONE);
         assert_eq!(Share::of(2, 4), Share::of(1, 2));
         assert!(Share::of(3, 2) > Share::ONE);
-        assert_eq!(Share::of(1, 3).ppm(), 333_333);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Jobs {
     classes: FixedMap<Demand, Vec<Arc<TaskClass>>>,
     /// Tasks that have a node and no claim there.
     waiting_for_cap: BTreeSet<TaskId>,
-    /// The number of changes so far.
+    /// The number of changes of queues, jobs and tasks so far.
     changes: u64,
 }
 
@@ -77,6 +77,7 @@ impl Jobs {
         self.queues[spec.parent.0 as usize].children.push(id);
         self.queue_names.insert(Arc::clone(&spec.name), id);
         self.queues.push(Queue::new(spec));
+        self.changes += 1;
         Ok(id)
     }
 
@@ -89,6 +90,7 @@ impl Jobs {
         let spec = QueueSpec { name: Arc::clone(&before.name), parent: before.parent, ..spec };
         self.check_queue(&spec, Some(id))?;
         self.queues[id.0 as usize].spec = spec;
+        self.changes += 1;
         Ok(())
     }
 
@@ -162,6 +164,7 @@ impl Jobs {
         self.check_job(&spec)?;
         let id = JobId(self.next_job);
         self.next_job += 1;
+        self.changes += 1;
         let mut job = Job {
             phase: spec.phase,
             tasks: Vec::new(),
@@ -212,7 +215,7 @@ impl Jobs {
         if self.job_names.contains_key(&spec.name) {
             return Err(JobError::Exists(job));
         }
-        if !queue.is_leaf() {
+        if !queue.is_leaf() || spec.queue == QueueId::ROOT {
             return Err(JobError::InnerQueue { job, queue: name });
         }
         if !queue.spec.open {
@@ -296,14 +299,6 @@ impl Jobs {
         self.job_names.get(name).copied()
     }
 
-    /// Returns all jobs in the order of submission.
-    #[must_use]
-    pub fn ids(&self) -> Vec<JobId> {
-        let mut ids: Vec<JobId> = self.jobs.keys().copied().collect();
-        ids.sort_unstable();
-        ids
-    }
-
     /// Returns a task.
     ///
     /// # Panics
@@ -329,7 +324,7 @@ impl Jobs {
         self.releasing.keys().copied()
     }
 
-    /// Returns the number of changes of tasks so far.
+    /// Returns the number of changes of queues, jobs and tasks so far.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
@@ -344,6 +339,7 @@ impl Jobs {
     /// Changes the phase of a job.
     pub fn set_phase(&mut self, id: JobId, phase: JobPhase) {
         self.job_mut(id).phase = phase;
+        self.changes += 1;
     }
 
     /// Records the allocation or claim of a task.
@@ -440,22 +436,6 @@ impl Jobs {
         }
         if state == TaskState::Releasing {
             *self.releasing.entry(node.expect("a releasing task has a node")).or_default() += 1;
-        }
-    }
-
-    /// Removes a job whose tasks have no nodes.
-    ///
-    /// # Panics
-    /// If a task has a node.
-    pub fn remove(&mut self, id: JobId) {
-        let job = self.jobs.remove(&id).unwrap_or_else(|| panic!("there is no job {id}"));
-        assert!(job.tasks.iter().all(|task| task.node.is_none()), "a task of {id} still has a node");
-        self.job_names.remove(&job.spec.name);
-        let leaf = &mut self.queues[job.spec.queue.0 as usize];
-        leaf.jobs.remove(&id);
-        leaf.waiting.remove(&id);
-        for queue in self.chain(job.spec.queue).collect::<Vec<_>>() {
-            self.queues[queue.0 as usize].usage.pending.subtract(&job.usage.pending);
         }
     }
 

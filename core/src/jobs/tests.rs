@@ -74,6 +74,11 @@ fn broken_queues_are_refused_and_change_nothing() {
 #[test]
 fn broken_jobs_are_refused_and_change_nothing() {
     let mut jobs = Jobs::new();
+    let of_root = jobs.submit(job("j", QueueId::ROOT, vec![group(1, 1)]));
+    assert!(
+        matches!(of_root, Err(JobError::InnerQueue { .. })),
+        "the root has no jobs, even without other queues"
+    );
     let a = jobs.add_queue(QueueSpec::new("a")).unwrap();
     let closed = jobs.add_queue(QueueSpec { open: false, ..QueueSpec::new("closed") }).unwrap();
     let refused = |jobs: &mut Jobs, spec| jobs.submit(spec).unwrap_err();
@@ -100,7 +105,7 @@ fn broken_jobs_are_refused_and_change_nothing() {
     let huge = PlacementRequest::new(Demand { memory: most, ..Demand::default() }, Policy::BestFit);
     let spec = job("j", a, vec![TaskGroup { request: huge, ..group(0, 60_000) }]);
     assert_eq!(refused(&mut jobs, spec), JobError::TooMuch { job: "j".into(), dim: Dim::MEMORY });
-    assert!(jobs.ids().is_empty());
+    assert_eq!(jobs.job_named("j"), None);
     jobs.submit(job("j", a, vec![group(1, 2)])).unwrap();
     assert_eq!(refused(&mut jobs, job("j", a, vec![group(1, 2)])), JobError::Exists("j".into()));
     let below = QueueSpec { parent: a, ..QueueSpec::new("below") };

@@ -510,6 +510,7 @@ impl Port {
         // A copy: answers from shards that a request spills to in this poll wait for the next one.
         for shard in self.busy.iter() {
             let at = shard.index();
+            let before = taken;
             while let Some(answer) = self.links[at].answers.pop() {
                 taken += 1;
                 self.unanswered[at] -= 1;
@@ -517,7 +518,9 @@ impl Port {
                     reply(tag, done);
                 }
             }
-            self.windows.set_pace(at, self.table.load().summary(shard).pace());
+            if taken > before {
+                self.windows.set_pace(at, self.table.load().summary(shard).pace());
+            }
             if self.unanswered[at] == 0 {
                 self.busy.remove(shard);
             }

@@ -34,8 +34,6 @@ pub(super) struct World {
     pub(super) cluster: LocalCluster,
     kinds: ResourceRegistry,
     nodes: BTreeMap<String, NodeId>,
-    queues: BTreeMap<String, QueueId>,
-    jobs: BTreeMap<String, JobId>,
     tasks: BTreeMap<String, TaskId>,
     task_names: BTreeMap<TaskId, String>,
     node_names: BTreeMap<NodeId, String>,
@@ -58,8 +56,6 @@ impl World {
             cluster,
             kinds: ResourceRegistry::default(),
             nodes: BTreeMap::new(),
-            queues: BTreeMap::new(),
-            jobs: BTreeMap::new(),
             tasks: BTreeMap::new(),
             task_names: BTreeMap::new(),
             node_names: BTreeMap::new(),
@@ -148,9 +144,7 @@ impl World {
             },
         };
         let added = self.cluster.scheduler_mut().jobs_mut().add_queue(spec);
-        let id = added.map_err(|error| ScenarioError::at(place, error.to_string()))?;
-        self.queues.insert(file.name.value.clone(), id);
-        Ok(())
+        added.map(drop).map_err(|error| ScenarioError::at(place, error.to_string()))
     }
 
     fn add_job(&mut self, file: &JobFile) -> Result<(), ScenarioError> {
@@ -202,7 +196,6 @@ impl World {
         };
         let submitted = self.cluster.scheduler_mut().jobs_mut().submit(spec);
         let job = submitted.map_err(|error| ScenarioError::at(place, error.to_string()))?;
-        self.jobs.insert(file.name.value.clone(), job);
         self.start_tasks(file, job)
     }
 
@@ -344,20 +337,18 @@ impl World {
     }
 
     pub(super) fn queue_named(&self, name: &str, place: Location) -> Result<QueueId, ScenarioError> {
-        let message = if name == "root" {
-            "`root` contains all queues and is not named: leave `parent` out, or name another queue"
-                .to_owned()
-        } else {
-            format!("there is no queue `{name}` yet: add it to `queues`, before those that name it")
+        let missing = || {
+            let message =
+                format!("there is no queue `{name}` yet: add it to `queues`, before those that name it");
+            ScenarioError::at(place, message)
         };
-        let missing = || ScenarioError::at(place, message);
-        self.queues.get(name).copied().ok_or_else(missing)
+        self.cluster.scheduler().jobs().queue_named(name).ok_or_else(missing)
     }
 
     pub(super) fn job_named(&self, name: &str) -> Result<JobId, ScenarioError> {
         let missing =
             || ScenarioError::at(Location::UNKNOWN, format!("there is no job `{name}`: add it to `jobs`"));
-        self.jobs.get(name).copied().ok_or_else(missing)
+        self.cluster.scheduler().jobs().job_named(name).ok_or_else(missing)
     }
 
     pub(super) fn task_named(&self, name: &str, place: Location) -> Result<TaskId, ScenarioError> {

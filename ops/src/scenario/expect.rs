@@ -6,7 +6,7 @@ use serde_saphyr::Location;
 use wharf_core::cycle::Changes;
 use wharf_core::fairness::{Amounts, Dim};
 use wharf_core::ids::NodeId;
-use wharf_core::jobs::{JobId, TaskId, TaskState};
+use wharf_core::jobs::{JobId, QueueId, TaskId, TaskState};
 
 use super::ScenarioError;
 use super::build::World;
@@ -145,7 +145,7 @@ fn check_states(world: &World, expected: &ExpectFile, found: &mut Found) -> Resu
 }
 
 fn check_shares(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), ScenarioError> {
-    type Kind = (&'static str, fn(&World, usize, Dim) -> i64);
+    type Kind = (&'static str, fn(&World, QueueId, Dim) -> i64);
     let kinds: [(Kind, &BTreeMap<String, AmountsFile>); 4] = [
         (("deserves", deserved), &expected.deserved),
         (("uses", used), &expected.used),
@@ -157,7 +157,7 @@ fn check_shares(world: &mut World, expected: &ExpectFile, found: &mut Found) -> 
     ];
     for ((what, actual), queues) in kinds {
         for (name, amounts) in queues {
-            let queue = world.queue_named(name, Location::UNKNOWN)?.0 as usize;
+            let queue = world.queue_named(name, Location::UNKNOWN)?;
             let amounts = world.expected(amounts)?;
             // A division by weights leaves less than one part of 1/10,000 per queue.
             let is = |&(dim, wanted): &(Dim, i64)| (actual(world, queue, dim) - wanted).abs() <= ROUNDING;
@@ -175,18 +175,16 @@ fn check_shares(world: &mut World, expected: &ExpectFile, found: &mut Found) -> 
 /// The largest difference of shares that is rounding, in 1/10,000 of a unit.
 const ROUNDING: i64 = 10;
 
-fn deserved(world: &World, queue: usize, dim: Dim) -> i64 {
-    let id = wharf_core::jobs::QueueId(u32::try_from(queue).expect("few queues"));
-    world.cluster.scheduler().deserved(id).map_or(0, |amounts| amounts.get(dim))
+fn deserved(world: &World, queue: QueueId, dim: Dim) -> i64 {
+    world.cluster.scheduler().deserved(queue).map_or(0, |amounts| amounts.get(dim))
 }
 
-fn used(world: &World, queue: usize, dim: Dim) -> i64 {
-    let id = wharf_core::jobs::QueueId(u32::try_from(queue).expect("few queues"));
-    world.cluster.scheduler().jobs().queue(id).usage().planned().get(dim)
+fn used(world: &World, queue: QueueId, dim: Dim) -> i64 {
+    world.cluster.scheduler().jobs().queue(queue).usage().planned().get(dim)
 }
 
-fn fair(world: &World, queue: usize, dim: Dim, active: bool) -> i64 {
-    world.cluster.scheduler().fair_shares(dim, active)[queue]
+fn fair(world: &World, queue: QueueId, dim: Dim, active: bool) -> i64 {
+    world.cluster.scheduler().fair_shares(dim, active)[queue.0 as usize]
 }
 
 fn listed(names: &BTreeSet<&str>) -> String {

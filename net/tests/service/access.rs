@@ -3,27 +3,14 @@
 use std::time::Duration;
 
 use crate::harness::bed::Bed;
-use crate::harness::{ClientAuthority, TestServer, add, ask, audit, extended, header, node, request, within};
-use wharf_core::ids::{OwnerId, TenantId};
-use wharf_net::access::{AccessSettings, Identity, Role, Roles, TenantLimits};
+use crate::harness::{
+    ClientAuthority, TestServer, add, ask, audit, extended, header, identity, node, request, tenant, within,
+};
+use wharf_core::ids::TenantId;
+use wharf_net::access::{AccessSettings, Identity, Role};
 use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::*;
-
-fn tenant(number: u16) -> TenantLimits {
-    TenantLimits {
-        name: format!("tenant-{number}"),
-        id: TenantId(number),
-        requests_per_second: None,
-        in_flight_max: None,
-        owners: vec![OwnerId::new(u64::from(number)).expect("not 0")],
-    }
-}
-
-fn identity(name: &str, roles: &[Role], tenant: Option<u16>) -> Identity {
-    let tenant = tenant.map(TenantId);
-    Identity { name: name.to_owned(), roles: Roles::of(roles), tenant, nodes: None }
-}
 
 /// Two tenants with a client each, and clients of the operator.
 fn settings() -> AccessSettings {

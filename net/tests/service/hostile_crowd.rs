@@ -4,8 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use quinn::Connection;
-use wharf_core::ids::TenantId;
-use wharf_net::access::{AccessSettings, Identity, Role, Roles, TenantLimits};
+use wharf_net::access::{AccessSettings, Role};
 use wharf_net::codec::{HEADER_BYTES, Header, encode_frame};
 use wharf_net::protocol::{
     ALPN, FRAME_BYTES_MAX, Kind, ListRequest, PlaceReply, Reason, ReleaseRequest, Resume, StatusRequest,
@@ -14,7 +13,8 @@ use wharf_net::protocol::{
 
 use crate::harness::bed::{Bed, NOW};
 use crate::harness::{
-    self, Peer, TestServer, add, ask, books, connect, granted, header, hello, node, request, standing, within,
+    self, Peer, TestServer, add, ask, books, connect, granted, header, hello, identity, node, request,
+    standing, tenant, within,
 };
 
 /// The peers of each kind.
@@ -194,23 +194,12 @@ async fn a_crowd_of_hostile_peers_leaves_nothing_behind() {
 /// own, and reaches nothing of the client.
 #[test]
 fn replayed_bytes_of_another_tenant_reach_nothing_of_it() {
-    let limits = |number: u16| TenantLimits {
-        name: format!("t{number}"),
-        id: TenantId(number),
-        requests_per_second: None,
-        in_flight_max: None,
-        owners: Vec::new(),
-    };
-    let identity = |number: u16| Identity {
-        name: format!("user-{number}"),
-        roles: Roles::of(&[Role::Submit]),
-        tenant: Some(TenantId(number)),
-        nodes: None,
-    };
     let mut bed = Bed::with_full_node(Vec::new(), NOW);
     bed.shared.set_access(&AccessSettings {
-        tenants: vec![limits(1), limits(2)],
-        identities: vec![identity(1), identity(2)],
+        tenants: vec![tenant(1), tenant(2)],
+        identities: [1, 2]
+            .map(|number| identity(&format!("user-{number}"), &[Role::Submit], Some(number)))
+            .into(),
         by_certificate: true,
     });
     let (victim, _) = bed.greet_as(&["user-1"], false, None);

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use wharf_net::access::{AccessSettings, Identity, Role, Roles, TenantLimits};
+use wharf_net::access::{AccessSettings, Role};
 use wharf_net::client::ClientError;
 use wharf_net::protocol::{Fault, Kind, PlaceBatch, PlaceBatchReply, PlaceReply, Reason, StatusReply};
 use wharf_net::session::connections::{ConnectionKey, InputEnd};
 
 use crate::harness::bed::Bed;
 use crate::harness::{
-    Frame, Peer, TestServer, add, ask, audit, books, granted, node, request, request_within, within,
+    Frame, Peer, TestServer, add, ask, audit, books, granted, identity, node, request, request_within,
+    tenant, within,
 };
-use wharf_core::ids::TenantId;
 use wharf_core::limits::SHARD_WINDOW_MIN;
 
 const MILLISECOND_NS: u64 = 1_000_000;
@@ -210,23 +210,12 @@ fn the_lines_of_a_connection_that_is_lost_go_on() {
 /// A tenant with many connections gets no more turns than one with one.
 #[test]
 fn tenants_have_turns_in_turn() {
-    let limits = |number: u16| TenantLimits {
-        name: format!("t{number}"),
-        id: TenantId(number),
-        requests_per_second: None,
-        in_flight_max: None,
-        owners: Vec::new(),
-    };
-    let identity = |number: u16| Identity {
-        name: format!("user-{number}"),
-        roles: Roles::of(&[Role::Submit]),
-        tenant: Some(TenantId(number)),
-        nodes: None,
-    };
     let (mut bed, _) = slow_bed();
     bed.shared.set_access(&AccessSettings {
-        tenants: vec![limits(1), limits(2)],
-        identities: vec![identity(1), identity(2)],
+        tenants: vec![tenant(1), tenant(2)],
+        identities: [1, 2]
+            .map(|number| identity(&format!("user-{number}"), &[Role::Submit], Some(number)))
+            .into(),
         by_certificate: true,
     });
     let greedy: Vec<_> = (0..8).map(|_| bed.greet_as(&["user-1"], false, None).0).collect();

@@ -1,6 +1,8 @@
 //! Short functions that build messages.
 
+use wharf_core::ids::{OwnerId, TenantId};
 use wharf_core::resource::Amount;
+use wharf_net::access::{Identity, Role, Roles, TenantLimits};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     DemandBody, NamedAmount, NodeBody, NodesReply, NodesRequest, Pair, PlaceReply, PlaceRequest, PlacedBody,
@@ -25,6 +27,22 @@ pub fn named(name: &str, whole: i64) -> NamedAmount {
 
 pub fn pair(key: &str, value: &str) -> Pair {
     Pair { key: key.to_owned(), value: value.to_owned() }
+}
+
+/// Builds a tenant without limits, which may reserve nodes for the owner of the same number.
+pub fn tenant(number: u16) -> TenantLimits {
+    TenantLimits {
+        name: format!("tenant-{number}"),
+        id: TenantId(number),
+        requests_per_second: None,
+        in_flight_max: None,
+        owners: vec![OwnerId::new(u64::from(number)).expect("not 0")],
+    }
+}
+
+pub fn identity(name: &str, roles: &[Role], tenant: Option<u16>) -> Identity {
+    let tenant = tenant.map(TenantId);
+    Identity { name: name.to_owned(), roles: Roles::of(roles), tenant, nodes: None }
 }
 
 /// Builds a request for these cores, MiB and GPUs.

@@ -12,6 +12,7 @@
 //! | [`recovery`] | how long a start takes after the service was killed |
 //! | [`engine`] | one step of a shard, compared with a floor and a linear scan: speed, visits, memory |
 //! | [`rpc`] | requests over QUIC, next to a bare QUIC echo |
+//! | [`scaling`] | how many requests the engine decides by the number of its shards |
 //! | [`figures`] | the tables of `docs/benchmarks.md`, generated from measurements |
 //! | [`groups`] | gangs created and removed over QUIC |
 //! | [`views`] | the cost of publishing views, and of their readers |
@@ -31,6 +32,7 @@ mod process;
 pub mod recovery;
 pub mod replay;
 pub mod rpc;
+pub mod scaling;
 mod service;
 pub mod session;
 pub mod target;

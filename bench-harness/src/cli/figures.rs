@@ -6,7 +6,7 @@ use clap::Args;
 use wharf_ops::cli::say;
 
 use super::Usage;
-use crate::figures::{SECTIONS, Section, write};
+use crate::figures::{Origin, SECTIONS, Section, write};
 
 #[derive(Debug, Args)]
 pub(super) struct FiguresArgs {
@@ -16,6 +16,9 @@ pub(super) struct FiguresArgs {
     /// The page to write the tables to [default: each table's own, README.md or docs/benchmarks.md].
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+    /// The commit to name in the tables [default: that of the working directory]. For a copy without its repository.
+    #[arg(long, value_name = "HASH")]
+    commit: Option<String>,
     /// Run every command with only a few operations. Shows the columns but measures nothing.
     #[arg(long)]
     quick: bool,
@@ -30,7 +33,8 @@ impl FiguresArgs {
         let chosen =
             |section: &&Section| self.only.is_empty() || self.only.iter().any(|name| name == section.name);
         let sections: Vec<&Section> = SECTIONS.iter().filter(chosen).collect();
-        write(self.page.as_deref(), &sections, self.quick, |name| say(format_args!("{name}")))?;
+        let origin = Origin::of_this_run(self.quick, self.commit);
+        write(self.page.as_deref(), &sections, self.quick, &origin, |name| say(format_args!("{name}")))?;
         say(format_args!("{} tables written", sections.len()));
         Ok(())
     }

@@ -12,6 +12,7 @@ mod overload;
 mod recovery;
 mod replay;
 mod rpc;
+mod scaling;
 mod session;
 mod verify;
 mod views;
@@ -56,6 +57,8 @@ enum Command {
     Recovery(recovery::RecoveryArgs),
     /// Measure requests over QUIC next to a bare QUIC echo: closed and open loops, latency, processor time.
     Rpc(Box<rpc::RpcArgs>),
+    /// Measure how many requests the engine decides by the number of its shards.
+    Scaling(scaling::ScalingArgs),
     /// Measure scheduling cycles: what runs, what waits, what changed, gangs, preemption.
     Session(session::SessionArgs),
     /// Measure goodput and fairness when clients ask for more than the engine can do.
@@ -84,6 +87,7 @@ impl Cli {
             Command::Durability(args) => args.run(),
             Command::Recovery(args) => args.run(),
             Command::Rpc(args) => args.run(),
+            Command::Scaling(args) => args.run(),
             Command::Session(args) => args.run(),
             Command::Overload(args) => args.run(),
             Command::Figures(args) => args.run(),

@@ -140,7 +140,7 @@ impl RpcArgs {
             }
         })?;
         if let Some(file) = &self.html {
-            write_report(file, &rows, &Origin::of_this_run(self.quick))?;
+            write_report(file, &rows, &Origin::of_this_run(self.quick, None))?;
         }
         if self.json {
             say(format_args!("{}", serde_json::to_string_pretty(&rows)?));

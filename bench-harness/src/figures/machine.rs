@@ -16,13 +16,13 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns the commit of the working directory, this machine, and today's date in UTC.
+    /// Returns the commit (`None`: that of the working directory), this machine, and today's date in UTC.
     #[must_use]
-    pub fn of_this_run(quick: bool) -> Self {
+    pub fn of_this_run(quick: bool, named: Option<String>) -> Self {
         let system = System::new_with_specifics(RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()));
         let processor = system.cpus().first().map_or("", |cpu| cpu.brand()).trim().to_owned();
         Self {
-            commit: commit(),
+            commit: named.unwrap_or_else(commit),
             processor,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             date: time::OffsetDateTime::now_utc().date().to_string(),
@@ -59,8 +59,8 @@ mod tests {
 
     #[test]
     fn a_quick_run_says_that_it_measures_nothing() {
-        let text = Origin::of_this_run(true).to_string();
+        let text = Origin::of_this_run(true, None).to_string();
         assert!(text.contains("no measurement"), "{text}");
-        assert!(!Origin::of_this_run(false).to_string().contains("no measurement"));
+        assert!(!Origin::of_this_run(false, None).to_string().contains("no measurement"));
     }
 }

@@ -96,6 +96,7 @@ pub fn write(
     page: Option<&Path>,
     sections: &[&Section],
     quick: bool,
+    origin: &Origin,
     mut note: impl FnMut(&str),
 ) -> anyhow::Result<()> {
     let page_of = |section: &Section| page.unwrap_or_else(|| Path::new(section.page));
@@ -110,7 +111,7 @@ pub fn write(
     for section in sections {
         note(section.name);
         let rows = measure(section, quick)?;
-        let rendered = render(section, &rows, &Origin::of_this_run(quick))?;
+        let rendered = render(section, &rows, origin)?;
         let text = splice(&read(section)?, section.name, &rendered)?;
         let page = page_of(section);
         std::fs::write(page, text).with_context(|| format!("cannot write {}", page.display()))?;

@@ -61,7 +61,7 @@ fn line(table: &mut String, cells: &[impl AsRef<str>]) {
 }
 
 fn cell(column: &Column, row: &Value) -> anyhow::Result<String> {
-    let Some(value) = row.pointer(column.pointer) else {
+    let Some(value) = at_pointer(row, column.pointer) else {
         bail!("column {}: a row has no {}: {row}", column.title, column.pointer);
     };
     if value.is_null() {
@@ -89,6 +89,14 @@ fn cell(column: &Column, row: &Value) -> anyhow::Result<String> {
     })
 }
 
+/// Returns the value at a pointer. What is inside a `null` is `null`.
+fn at_pointer<'a>(row: &'a Value, pointer: &str) -> Option<&'a Value> {
+    row.pointer(pointer).or_else(|| {
+        let (outer, _) = pointer.rsplit_once('/').filter(|(outer, _)| !outer.is_empty())?;
+        at_pointer(row, outer).filter(|value| value.is_null())
+    })
+}
+
 fn separated(number: f64) -> String {
     let digits = format!("{number:.0}");
     let (sign, digits) = digits.split_at(usize::from(digits.starts_with('-')));
@@ -110,6 +118,15 @@ mod tests {
 
     const fn column(title: &'static str, pointer: &'static str, unit: Unit) -> Column {
         Column { title, pointer, unit }
+    }
+
+    #[test]
+    fn what_is_inside_a_null_is_a_dash() {
+        let columns = [column("p99", "/latency/p99", Unit::Count)];
+        let table = render(&columns, &[json!({"latency": null}), json!({"latency": {"p99": 7}})]);
+        assert_eq!(table.expect("both rows have it"), "| p99 |\n| --- |\n| – |\n| 7 |\n");
+        let error = render(&columns, &[json!({"latency": {}})]).expect_err("it lacks p99").to_string();
+        assert!(error.contains("/latency/p99"), "{error}");
     }
 
     #[test]

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use crate::fairness::{Amounts, Dim, FairShare, fair_shares};
 use crate::ids::{NodeId, ResourceId};
 use crate::jobs::{JobId, JobPhase, Jobs, QueueId, TaskId, TaskState};
-use crate::planner::Replica;
+use crate::replica::Replica;
 use crate::resource::ResourceKind;
 use crate::statement::Granted;
 use crate::time::Time;

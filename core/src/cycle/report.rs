@@ -3,7 +3,7 @@
 use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::jobs::{Task, TaskId};
-use crate::planner::ClaimKey;
+use crate::replica::ClaimKey;
 use crate::statement::Operation;
 
 /// A task in a plan.

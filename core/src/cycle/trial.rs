@@ -15,7 +15,7 @@ use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::jobs::{JobId, Jobs, QueueId, TaskClass, TaskId, TaskState};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
-use crate::planner::{ClaimKey, Replica};
+use crate::replica::{ClaimKey, Replica};
 use crate::shard::Tentative;
 use crate::statement::{Allocate, Evict, Operation, Pipeline};
 use crate::time::Time;

@@ -62,10 +62,11 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn extend(&mut self, bytes: &[u8]) {
+    pub(super) fn extend<B: AsRef<[u8]>>(&mut self, chunks: &[B]) {
         self.buffer.drain(..self.taken);
         self.taken = 0;
-        self.buffer.extend_from_slice(bytes);
+        self.buffer.reserve(chunks.iter().map(|chunk| chunk.as_ref().len()).sum());
+        chunks.iter().for_each(|chunk| self.buffer.extend_from_slice(chunk.as_ref()));
     }
 
     /// Returns the next complete frame, if any.
@@ -165,15 +166,15 @@ mod tests {
         let mut long = Vec::new();
         encode_frame(Header::default(), &[], &mut long, |out| out.resize(INPUT_KEPT_BYTES_MAX * 2, 0));
         let mut input = Input::default();
-        input.extend(&long[..long.len() - 1]);
+        input.extend(&[&long[..long.len() - 1]]);
         assert!(input.next().is_ok_and(|frame| frame.is_none()));
         input.trim();
         assert!(input.buffer.capacity() >= long.len() - 1, "the rest of it will come");
-        input.extend(&long[long.len() - 1..]);
+        input.extend(&[&long[long.len() - 1..]]);
         assert!(input.next().is_ok_and(|frame| frame.is_some()));
         input.trim();
         assert_eq!(input.buffer.capacity(), 0);
-        input.extend(&long[..3]);
+        input.extend(&[&long[..3]]);
         input.trim();
         assert_eq!(input.buffer.len(), 3);
     }

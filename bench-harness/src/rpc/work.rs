@@ -101,7 +101,7 @@ pub(super) enum Mix {
 
 /// The state of a load.
 pub(super) struct Work {
-    demands: Vec<Demand>,
+    demands: Arc<[Demand]>,
     bundle: Demand,
     /// The nodes as a trace has them, with which books are checked.
     trace: Arc<Trace>,
@@ -183,6 +183,55 @@ impl Work {
 
     pub(super) fn allocations(&self) -> u64 {
         self.promised.allocations
+    }
+
+    /// Divides the load into parts, each with as much of the cluster and of what is allocated there. They are
+    /// [joined](Self::join) later.
+    pub(super) fn split(&mut self, count: usize) -> Vec<Self> {
+        let count = count.max(1);
+        let capacity = self.capacity.map(|capacity| capacity / count as i128);
+        let mut parts: Vec<Self> = (0..count)
+            .map(|_| Self {
+                demands: Arc::clone(&self.demands),
+                bundle: self.bundle.clone(),
+                trace: Arc::clone(&self.trace),
+                rng: Rng::new(self.rng.next_u64()),
+                live: Vec::new(),
+                groups: Vec::new(),
+                updates: self.updates,
+                releases_next: false,
+                removes_next: false,
+                promised: Promised::default(),
+                capacity,
+                refused: 0,
+            })
+            .collect();
+        for (number, live) in self.live.drain(..).enumerate() {
+            let part = &mut parts[number % count];
+            part.promised.change(&self.demands[live.request as usize], 1);
+            part.live.push(live);
+        }
+        for (number, group) in self.groups.drain(..).enumerate() {
+            let part = &mut parts[number % count];
+            (0..BUNDLES).for_each(|_| part.promised.change(&self.bundle, 1));
+            part.groups.push(group);
+        }
+        self.promised = Promised::default();
+        parts
+    }
+
+    /// Takes back the parts of a load.
+    pub(super) fn join(&mut self, parts: impl IntoIterator<Item = Self>) {
+        for part in parts {
+            self.live.extend(part.live);
+            self.groups.extend(part.groups);
+            self.updates = self.updates.max(part.updates);
+            self.refused += part.refused;
+            self.promised.allocations += part.promised.allocations;
+            self.promised.cpu += part.promised.cpu;
+            self.promised.memory += part.promised.memory;
+            self.promised.gpu += part.promised.gpu;
+        }
     }
 
     /// Returns what the next frame asks for.
@@ -358,6 +407,21 @@ fn is_refusal(reason: ReasonCode) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_parts_of_a_load_are_the_load() {
+        let (_, mut work) = work();
+        answer(&mut work, Mix::Mixed, 400);
+        let before = (work.promised, work.live.len(), work.groups.len());
+        let mut parts = work.split(3);
+        assert_eq!(work.promised, Promised::default());
+        assert!(parts.iter().all(|part| !part.live.is_empty()), "each part has something");
+        for part in &mut parts {
+            answer(part, Mix::Pairs(1), 0);
+        }
+        work.join(parts);
+        assert_eq!((work.promised, work.live.len(), work.groups.len()), before);
+    }
+
     use super::*;
     use crate::engine::scenario::Kind;
     use crate::engine::shapes::Shapes;

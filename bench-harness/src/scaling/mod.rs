@@ -190,7 +190,9 @@ fn measure(options: &ScalingOptions, scenario: &Arc<Scenario>, shards: u16) -> a
         let barrier = Arc::clone(&barrier);
         let scenario = Arc::clone(scenario);
         let clock = clock.clone();
-        let (in_flight, seconds, seed) = (options.in_flight, options.seconds, options.seed);
+        let in_flight = options.in_flight;
+        let seconds = options.seconds;
+        let seed = options.seed;
         let core = pinned.then(|| usize::from(shards) + number);
         running.push(std::thread::Builder::new().name(format!("driver-{number}")).spawn(move || {
             pin(core);

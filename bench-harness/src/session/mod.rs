@@ -226,6 +226,7 @@ impl Bed {
                 role: 0,
                 priority,
                 preemptable: true,
+                master: false,
             }],
             priority,
             preempts: true,

@@ -19,6 +19,8 @@ pub struct Task {
     pub priority: i32,
     /// Whether it may be evicted for others.
     pub preemptable: bool,
+    /// Whether its job depends on it, so that it is evicted only if no others suffice (YARN's application master).
+    pub master: bool,
     /// Its state.
     pub state: TaskState,
     /// Its node, if its state has one.
@@ -27,6 +29,8 @@ pub struct Task {
     pub allocation: Option<AllocationId>,
     /// Since when it is in its state.
     pub since: Time,
+    /// Since when it holds capacity, also while this is being released. `None`: it holds none.
+    pub started: Option<Time>,
 }
 
 /// A job.

@@ -12,7 +12,7 @@ use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId};
 use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX, QUEUE_LEVELS_MAX};
 use crate::map::FixedMap;
-use crate::resource::Demand;
+use crate::resource::{Amount, Demand};
 use crate::time::Time;
 
 /// All queues, jobs and tasks.
@@ -99,6 +99,9 @@ impl Jobs {
         if spec.weight == 0 {
             return Err(QueueError::Weight(Arc::clone(&spec.name)));
         }
+        if let Some(part) = spec.starves_below.filter(|&part| i64::from(part) > Amount::SCALE) {
+            return Err(QueueError::StarvesAboveShare { queue: Arc::clone(&spec.name), part });
+        }
         for (dim, capability) in spec.capability.iter() {
             let guarantee = spec.guarantee.get(dim);
             if guarantee > capability {
@@ -149,6 +152,11 @@ impl Jobs {
         std::iter::successors(Some(id), |&id| (id != QueueId::ROOT).then(|| self.queue(id).spec.parent))
     }
 
+    /// Returns a setting of a queue, or that of the nearest queue that contains it and has one.
+    pub fn inherited<T>(&self, id: QueueId, setting: impl Fn(&QueueSpec) -> Option<T>) -> Option<T> {
+        self.chain(id).find_map(|queue| setting(self.queue(queue).spec()))
+    }
+
     /// Returns whether a queue, or one below it, has jobs.
     #[must_use]
     pub fn has_jobs(&self, id: QueueId) -> bool {
@@ -185,10 +193,12 @@ impl Jobs {
                     role: group.role,
                     priority: group.priority,
                     preemptable: group.preemptable,
+                    master: group.master,
                     state: TaskState::Pending,
                     node: None,
                     allocation: None,
                     since: job.spec.created,
+                    started: None,
                 });
                 job.enter(index);
             }
@@ -367,8 +377,12 @@ impl Jobs {
         task.state = state;
         task.node = node;
         task.since = now;
+        if !before.state.holds() {
+            task.started = state.holds().then_some(now);
+        }
         if node.is_none() {
             task.allocation = None;
+            task.started = None;
         }
         job.enter(id.index);
         if job.counts[TaskState::Succeeded.index()] + job.counts[TaskState::Failed.index()]
@@ -402,10 +416,12 @@ impl Jobs {
         }
     }
 
-    /// Makes a task what it was before: its state, its node, its allocation and since when.
+    /// Makes a task what it was before: its state, its node, its allocation, and since when it has these.
     pub(crate) fn restore(&mut self, id: TaskId, before: &Task) {
         self.set(id, before.state, before.node, before.since);
-        self.job_mut(id.job).tasks[id.index as usize].allocation = before.allocation;
+        let task = &mut self.job_mut(id.job).tasks[id.index as usize];
+        task.allocation = before.allocation;
+        task.started = before.started;
         if before.allocation.is_some() {
             self.waiting_for_cap.remove(&id);
         }

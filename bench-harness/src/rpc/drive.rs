@@ -118,8 +118,10 @@ impl Driver {
         while let Some(ended) = tasks.join_next().await {
             ended.context("a task of the load panicked")??;
         }
-        let parts = parts.into_iter().filter_map(Arc::into_inner);
-        lock(&self.work).join(parts.map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner)));
+        for part in parts {
+            let part = Arc::into_inner(part).context("no task of the load is left")?;
+            lock(&self.work).join(part.into_inner().unwrap_or_else(PoisonError::into_inner));
+        }
         Ok(segment)
     }
 

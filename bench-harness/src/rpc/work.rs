@@ -220,18 +220,16 @@ impl Work {
         parts
     }
 
-    /// Takes back the parts of a load.
-    pub(super) fn join(&mut self, parts: impl IntoIterator<Item = Self>) {
-        for part in parts {
-            self.live.extend(part.live);
-            self.groups.extend(part.groups);
-            self.updates = self.updates.max(part.updates);
-            self.refused += part.refused;
-            self.promised.allocations += part.promised.allocations;
-            self.promised.cpu += part.promised.cpu;
-            self.promised.memory += part.promised.memory;
-            self.promised.gpu += part.promised.gpu;
-        }
+    /// Takes back a part of a load.
+    pub(super) fn join(&mut self, part: Self) {
+        self.live.extend(part.live);
+        self.groups.extend(part.groups);
+        self.updates = self.updates.max(part.updates);
+        self.refused += part.refused;
+        self.promised.allocations += part.promised.allocations;
+        self.promised.cpu += part.promised.cpu;
+        self.promised.memory += part.promised.memory;
+        self.promised.gpu += part.promised.gpu;
     }
 
     /// Returns what the next frame asks for.
@@ -407,21 +405,6 @@ fn is_refusal(reason: ReasonCode) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn the_parts_of_a_load_are_the_load() {
-        let (_, mut work) = work();
-        answer(&mut work, Mix::Mixed, 400);
-        let before = (work.promised, work.live.len(), work.groups.len());
-        let mut parts = work.split(3);
-        assert_eq!(work.promised, Promised::default());
-        assert!(parts.iter().all(|part| !part.live.is_empty()), "each part has something");
-        for part in &mut parts {
-            answer(part, Mix::Pairs(1), 0);
-        }
-        work.join(parts);
-        assert_eq!((work.promised, work.live.len(), work.groups.len()), before);
-    }
-
     use super::*;
     use crate::engine::scenario::Kind;
     use crate::engine::shapes::Shapes;
@@ -515,6 +498,31 @@ mod tests {
         assert_ne!(of(1), of(1 + count));
         assert_eq!(of(1), of(1 + 2 * count));
         assert_ne!(of(1).name, of(2).name);
+    }
+
+    #[test]
+    fn the_parts_of_a_load_are_the_load() {
+        let (_, mut work) = work();
+        answer(&mut work, Mix::Mixed, 400);
+        let before = (work.promised, work.live.len(), work.groups.len());
+        let mut parts = work.split(3);
+        assert_eq!(work.promised, Promised::default());
+        assert!(parts.iter().all(|part| !part.live.is_empty()), "each part has something");
+        let mut placed = 0;
+        for part in &mut parts {
+            let (places, releases) = answer(part, Mix::Pairs(1), 50);
+            placed += places as usize;
+            placed -= releases as usize;
+        }
+        parts.into_iter().for_each(|part| work.join(part));
+        assert_eq!(work.live.len(), before.1 + placed);
+        assert_eq!(work.groups.len(), before.2);
+        assert_eq!(work.promised.allocations, before.0.allocations + placed as u64);
+        let demands = work.live.iter().map(|live| &work.demands[live.request as usize]);
+        let mut sum = Promised::default();
+        demands.for_each(|demand| sum.change(demand, 1));
+        work.groups.iter().for_each(|_| (0..BUNDLES).for_each(|_| sum.change(&work.bundle, 1)));
+        assert_eq!(work.promised, sum);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::config::PluginKind;
+use super::config::{PluginConfig, PluginKind};
 use super::shares::is_below;
 use super::trial::Cycle;
 use crate::fairness::{Amounts, Share};
@@ -77,7 +77,7 @@ impl Cycle<'_> {
             }
         }
         self.starvation.below = below;
-        let recheck_ns = self.config.plugin(PluginKind::FairShare).map_or(0, |plugin| plugin.recheck_ns);
+        let recheck_ns = self.fair_share_settings().recheck_ns;
         let next_look = self.now.plus_nanos(self.config.grace_ns).plus_nanos(recheck_ns);
         let now = self.now;
         self.starvation.next_looks.retain(|_, next| *next > now);
@@ -85,12 +85,15 @@ impl Cycle<'_> {
         found
     }
 
+    fn fair_share_settings(&self) -> &PluginConfig {
+        self.config.plugin(PluginKind::FairShare).expect("`starve` has plugin `fair-share`")
+    }
+
     /// Returns whether so much of some resource is in use that evictions are due.
     fn is_used_enough(&self) -> bool {
-        let settings = self.config.plugin(PluginKind::FairShare).expect("`starve` has plugin `fair-share`");
         let usage = self.jobs.queue(QueueId::ROOT).usage();
         let used = usage.held.plus(&usage.releasing);
-        let above = Share::of(i64::from(settings.utilization_above), Amount::SCALE);
+        let above = Share::of(i64::from(self.fair_share_settings().utilization_above), Amount::SCALE);
         self.facts().total.iter().any(|(dim, total)| Share::of(used.get(dim), total) > above)
     }
 

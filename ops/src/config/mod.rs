@@ -365,8 +365,7 @@ mod tests {
 
     #[test]
     fn there_is_one_io_thread_per_four_cores() {
-        let of = |cores| io_threads_default(cores);
-        assert_eq!([1, 2, 7, 8, 16, 64, 256].map(of), [1, 1, 1, 2, 4, 16, 16]);
+        assert_eq!([1, 2, 7, 8, 16, 64, 256].map(io_threads_default), [1, 1, 1, 2, 4, 16, 16]);
     }
 
     #[test]

@@ -162,6 +162,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_frame_may_be_cut_into_any_chunks() {
+        let mut frames = Vec::new();
+        for length in [0, 5, 300] {
+            encode_frame(Header::default(), &[], &mut frames, |out| out.resize(out.len() + length, 7));
+        }
+        let payloads = |input: &mut Input| {
+            let mut payloads = Vec::new();
+            while let Some(frame) = input.next().expect("whole frames") {
+                payloads.push(frame.payload.to_vec());
+            }
+            payloads
+        };
+        for size in [1, 7, 24, 1000] {
+            let chunks: Vec<&[u8]> = frames.chunks(size).collect();
+            let mut at_once = Input::default();
+            at_once.extend(&chunks);
+            assert_eq!(payloads(&mut at_once), [vec![], vec![7; 5], vec![7; 300]], "chunks of {size}");
+            let mut one_by_one = Input::default();
+            let taken: Vec<_> = chunks
+                .iter()
+                .flat_map(|chunk| {
+                    one_by_one.extend(&[chunk]);
+                    payloads(&mut one_by_one)
+                })
+                .collect();
+            assert_eq!(taken, [vec![], vec![7; 5], vec![7; 300]], "chunks of {size}");
+        }
+    }
+
+    #[test]
     fn the_memory_of_a_long_frame_is_freed_once_it_was_read() {
         let mut long = Vec::new();
         encode_frame(Header::default(), &[], &mut long, |out| out.resize(INPUT_KEPT_BYTES_MAX * 2, 0));

@@ -241,6 +241,16 @@ pub const JOB_TASKS_MAX: u32 = 100_000;
 /// The largest number of tasks that a job may need at once. They are placed by one statement.
 pub const JOB_MIN_MEMBER_MAX: u32 = 4_096;
 const _: () = assert!(JOB_MIN_MEMBER_MAX as usize <= STATEMENT_OPERATIONS_MAX);
+/// The largest number of jobs that have not ended.
+pub const JOBS_MAX: usize = 1_000_000;
+/// The largest number of tasks of all jobs together.
+pub const TASKS_MAX: u64 = 10_000_000;
+/// The number of ended jobs that are kept, the newest.
+pub const JOBS_ENDED_KEPT: usize = 10_000;
+/// The largest number of queues.
+pub const QUEUES_MAX: usize = 10_000;
+/// The time between the beginnings of two cycles, in ns, unless nothing has changed.
+pub const CYCLE_INTERVAL_NS_DEFAULT: u64 = 100_000_000;
 /// The largest number of levels of queues below the root.
 pub const QUEUE_LEVELS_MAX: usize = 32;
 /// The priority from which on tasks serve the cluster itself and are never evicted (Kubernetes:

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, ShardId};
 use crate::index::PolicyState;
+use crate::jobs::{JobPhase, JobRecord, JobsChange, JobsTable, TaskId, TaskRecord, TaskState};
 use crate::journal::{Changes, Effect, NodeNews, NodeRemoved, Unit};
 use crate::registrar::RemovedNodes;
 use crate::state::{
@@ -61,6 +62,8 @@ struct Undone {
     nodes: BTreeSet<(PartitionId, NodeId)>,
     /// Groups of which a place was taken back.
     groups: BTreeSet<GroupId>,
+    /// Tasks of which an allocation was taken back.
+    tasks: Vec<JobsChange>,
 }
 
 /// The global records: everything durable that belongs to no partition.
@@ -75,6 +78,7 @@ pub struct Globals {
     unit_instances: Vec<u16>,
     removed: RemovedNodes,
     groups: BTreeMap<GroupId, GroupRecord>,
+    jobs: JobsTable,
     sessions: SessionTable,
 }
 
@@ -82,7 +86,7 @@ impl Globals {
     /// Takes the records of a state.
     #[must_use]
     pub fn new(state: StoreState) -> Self {
-        let StoreState { incarnation, now, registrar, groups, sessions, .. } = state;
+        let StoreState { incarnation, now, registrar, groups, jobs, sessions, .. } = state;
         let RegistrarState { next_node, resources, removed, unit_instances } = registrar;
         let mut kept = RemovedNodes::default();
         removed.into_iter().for_each(|node| kept.keep(node));
@@ -94,6 +98,7 @@ impl Globals {
             unit_instances,
             removed: kept,
             groups: groups.into_iter().map(|group| (group.id, group)).collect(),
+            jobs: JobsTable::new(jobs),
             sessions: SessionTable::new(sessions),
         }
     }
@@ -116,6 +121,7 @@ impl Globals {
                     };
                 }
             }
+            Changes::Jobs(changes) => changes.iter().for_each(|change| self.jobs.apply(change)),
             Changes::Sessions(changes) => changes.iter().for_each(|change| self.sessions.apply(change)),
         }
         // First: a node may be placed on and removed in one unit.
@@ -181,7 +187,8 @@ impl Globals {
 
     /// Returns these records as a state without partitions.
     fn into_state(self) -> StoreState {
-        let Self { incarnation, now, next_node, resources, unit_instances, removed, groups, sessions } = self;
+        let Self { incarnation, now, next_node, resources, unit_instances, removed, groups, jobs, sessions } =
+            self;
         let removed = removed.iter().collect();
         StoreState {
             incarnation,
@@ -191,6 +198,7 @@ impl Globals {
             policies: Vec::new(),
             granularities: Vec::new(),
             groups: groups.into_values().collect(),
+            jobs: jobs.into_record(),
             sessions: sessions.into_records(),
         }
     }
@@ -265,7 +273,11 @@ impl Rebuild {
                 }
                 effects.into_iter().try_for_each(|effect| self.apply_effect(effect))?;
             }
-            Changes::Kinds(..) | Changes::Groups(_) | Changes::Sessions(_) | Changes::Decided(..) => {}
+            Changes::Kinds(..)
+            | Changes::Groups(_)
+            | Changes::Jobs(_)
+            | Changes::Sessions(_)
+            | Changes::Decided(..) => {}
         }
         Ok(())
     }
@@ -313,7 +325,7 @@ impl Rebuild {
 
     /// Returns the changes by which something was taken back.
     fn changes_of(&self, undone: Undone) -> (TakenBack, Vec<Changes>) {
-        let Undone { counts, mut effects, nodes, groups } = undone;
+        let Undone { counts, mut effects, nodes, groups, tasks } = undone;
         for (partition, node) in nodes {
             let image = self.partitions[usize::from(partition.0)].image(node).expect("it is recorded");
             effects.push(Effect::Node(Box::new(image), NodeNews::default()));
@@ -327,6 +339,9 @@ impl Rebuild {
         if !groups.is_empty() {
             let record = |id: GroupId| (id, self.globals.groups.get(&id).cloned());
             changes.push(Changes::Groups(groups.into_iter().map(record).collect()));
+        }
+        if !tasks.is_empty() {
+            changes.push(Changes::Jobs(tasks));
         }
         (counts, changes)
     }
@@ -353,8 +368,13 @@ impl Rebuild {
 
     /// Drops the bundles that no group records as placed.
     fn drop_bundles(&mut self, undone: &mut Undone) {
-        let known: BTreeSet<(AllocationId, BundleId)> =
-            self.globals.groups.values().flat_map(places).collect();
+        let known: BTreeSet<(AllocationId, BundleId)> = self
+            .globals
+            .groups
+            .values()
+            .flat_map(places)
+            .chain(self.globals.jobs.jobs().flat_map(tasks))
+            .collect();
         let is_known = |allocation, bundle| known.contains(&(allocation, bundle));
         for (partition, records) in (0..).map(PartitionId).zip(&mut self.partitions) {
             let releasing = records.of_nodes.values().flat_map(|of_node| &of_node.releasing);
@@ -386,7 +406,7 @@ impl Rebuild {
 
     /// Drops the places of groups that no shard recorded.
     fn drop_places(&mut self, undone: &mut Undone) {
-        let Self { globals: Globals { groups, .. }, partitions, .. } = self;
+        let Self { globals: Globals { groups, jobs, now, .. }, partitions, .. } = self;
         let is_there = |id: AllocationId, node: Option<NodeId>| {
             let Some(records) = partitions.get(usize::from(id.partition.0)) else { return false };
             let claimed = || {
@@ -411,7 +431,23 @@ impl Rebuild {
                 undone.groups.insert(id);
             }
         }
+        for job in jobs.jobs_mut() {
+            let ended = if job.phase == JobPhase::Cancelled { TaskState::Failed } else { TaskState::Pending };
+            for (&index, task) in &mut job.tasks {
+                if task.allocation.is_some_and(|id| !is_there(id, task.node)) {
+                    *task =
+                        TaskRecord { state: ended, node: None, allocation: None, since: *now, started: None };
+                    undone.counts.places += 1;
+                    undone.tasks.push(JobsChange::Task(TaskId { job: job.id, index }, *task));
+                }
+            }
+        }
     }
+}
+
+/// Returns the allocations of the tasks of a job with their bundles.
+fn tasks(job: &JobRecord) -> impl Iterator<Item = (AllocationId, BundleId)> {
+    job.tasks.iter().filter_map(|(&index, task)| Some((task.allocation?, job.bundle(index))))
 }
 
 /// Returns the allocations of a group with their bundles.

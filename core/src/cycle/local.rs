@@ -175,15 +175,13 @@ impl LocalCluster {
         let operations: Vec<_> =
             plan.operations().map(|(index, operation)| (index, operation.clone())).collect();
         let mut granted = Vec::new();
-        let mut visible_from = 0;
         if !operations.is_empty() {
             let Some(applied) = self.apply(operations).filter(|applied| applied.conflicts.is_empty()) else {
                 changes.aborted += 1;
                 self.scheduler.aborted(plan);
                 return;
             };
-            granted = applied.granted;
-            visible_from = applied.visible_from;
+            granted.push(*applied);
         }
         for step in &plan.tasks {
             match self.scheduler.jobs().task(step.task).state {
@@ -192,7 +190,7 @@ impl LocalCluster {
                 _ => {}
             }
         }
-        let bound = self.scheduler.committed(plan, &granted, visible_from, self.now);
+        let bound = self.scheduler.committed(plan, &granted, self.now);
         changes.bound.extend(bound);
         for step in &plan.tasks {
             if let Some(allocation) = self.scheduler.jobs().task(step.task).allocation {

@@ -49,7 +49,7 @@ use crate::ids::{NodeId, ResourceId};
 use crate::jobs::{JobId, JobPhase, Jobs, QueueId, TaskId, TaskState};
 use crate::replica::Replica;
 use crate::resource::ResourceKind;
-use crate::statement::Granted;
+use crate::statement::{Applied, Granted};
 use crate::time::Time;
 use plugin::{Facts, Tiers};
 use shares::JobShares;
@@ -108,6 +108,20 @@ impl Scheduler {
     #[must_use]
     pub fn jobs(&self) -> &Jobs {
         &self.jobs
+    }
+
+    /// Returns its settings.
+    #[must_use]
+    pub fn config(&self) -> &CycleConfig {
+        &self.config
+    }
+
+    pub(crate) fn replicas(&self) -> &[Replica] {
+        &self.replicas
+    }
+
+    pub(crate) fn replicas_mut(&mut self) -> &mut [Replica] {
+        &mut self.replicas
     }
 
     /// Returns the jobs, to submit to.
@@ -220,19 +234,15 @@ impl Scheduler {
         self.total = (0..).map(Dim).zip(sums).collect();
     }
 
-    /// Takes over what the shards granted of a plan. `visible_from` is the first view that shows it. Returns the tasks
-    /// that are bound now, each with its node.
+    /// Takes over what each shard granted of a plan. Returns the tasks that are bound now, each with its node.
     ///
     /// # Panics
     /// If something was granted that the plan does not have.
-    pub fn committed(
-        &mut self,
-        plan: &Plan,
-        granted: &[(u16, Granted)],
-        visible_from: u64,
-        now: Time,
-    ) -> Vec<(TaskId, NodeId)> {
-        for (operation, granted) in granted {
+    pub fn committed(&mut self, plan: &Plan, applied: &[Applied], now: Time) -> Vec<(TaskId, NodeId)> {
+        let granted = applied.iter().flat_map(|of_shard| {
+            of_shard.granted.iter().map(|(operation, granted)| (operation, granted, of_shard.visible_from))
+        });
+        for (operation, granted, visible_from) in granted {
             let step = &plan.tasks[usize::from(*operation)];
             match granted {
                 Granted::Allocated(placement) => {

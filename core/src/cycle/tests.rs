@@ -58,6 +58,7 @@ impl Bed {
         let spec = JobSpec {
             name: name.into(),
             queue,
+            tenant: crate::ids::TenantId::OPERATOR,
             min_member,
             min_resources: None,
             roles: vec![Role { name: "task".into(), min_member: 0 }],
@@ -240,6 +241,7 @@ fn a_pending_job_waits_until_its_queue_has_room_for_it() {
         let spec = JobSpec {
             name: name.into(),
             queue,
+            tenant: crate::ids::TenantId::OPERATOR,
             min_member: 1,
             min_resources: Some(Amounts::of(&request.demand)),
             roles: vec![Role { name: "task".into(), min_member: 0 }],

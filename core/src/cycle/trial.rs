@@ -14,7 +14,7 @@ use super::report::{CycleReport, Plan, PlannedTask};
 use super::shares::JobShares;
 use super::starvation::Starvation;
 use crate::fairness::{Amounts, Dim};
-use crate::ids::{AllocationId, NodeId};
+use crate::ids::{AllocationId, BundleId, NodeId};
 use crate::index::Slot;
 use crate::jobs::{JobId, Jobs, QueueId, TaskClass, TaskId, TaskState};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
@@ -181,7 +181,7 @@ impl<'a> Cycle<'a> {
                 demand: class.request.demand.clone(),
                 gpus: None,
                 owner: class.request.owner,
-                bundle: None,
+                bundle: Some(self.bundle_of(task)),
                 tenant: class.request.tenant,
             });
             self.note(task, Place { shard, slot: taken.slot }, taken.node, Some(key), Some(operation));
@@ -219,7 +219,7 @@ impl<'a> Cycle<'a> {
             node: taken.node,
             expected: None,
             demand: class.request.demand.clone(),
-            bundle: None,
+            bundle: Some(self.bundle_of(task)),
             tenant: class.request.tenant,
         });
         self.note(task, place, taken.node, Some(key), Some(operation));
@@ -311,6 +311,12 @@ impl<'a> Cycle<'a> {
             Operation::Evict(Evict { allocation, expected: None, grace_ns: self.config.grace_ns });
         self.note(task, place, node, None, Some(operation));
         self.jobs.set(task, TaskState::Releasing, Some(node), self.now);
+    }
+
+    /// Returns the bundle that the allocation of a task becomes.
+    fn bundle_of(&self, task: TaskId) -> BundleId {
+        let tenant = self.jobs.task(task).class.request.tenant;
+        BundleId { group: task.job.group(tenant), index: task.index }
     }
 
     fn note(

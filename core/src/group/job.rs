@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::spec::{GroupSpec, GroupSpecError};
 use crate::ids::{AllocationId, GroupId, NodeId, StatementId, TenantId};
+use crate::jobs::{JobsRejection, JobsReply, JobsRequest};
 use crate::reply::reply_types;
 use crate::request::{PlacementRequest, Refusal};
 use crate::resource::{GpuAssignment, ResourceKind};
@@ -33,6 +34,8 @@ pub enum PlanJob {
     ListGroups(Option<GroupId>, Option<TenantId>, u16),
     /// Commits operations that an external scheduler planned.
     Submit(Box<Submit>),
+    /// A request about queues and jobs.
+    Jobs(Box<JobsRequest>),
 }
 
 impl PlanJob {
@@ -65,7 +68,7 @@ impl PlanJob {
             Self::Resume(_, job) => return job.units(),
             Self::ShrinkGroup(_, indexes) => indexes.len() as u64,
             Self::Submit(submit) => submit.operations.len() as u64,
-            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) => 0,
+            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) | Self::Jobs(_) => 0,
         }
     }
 }
@@ -95,6 +98,8 @@ reply_types! {
         Groups(Vec<GroupView>),
         /// Answers `Submit`: the result of the operations.
         Statement(Result<Box<StatementReport>, PlanRejection>),
+        /// Answers `Jobs`.
+        Jobs(Result<JobsReply, JobsRejection>),
     }
 }
 

@@ -66,6 +66,15 @@ pub enum QueueError {
     /// The parent has jobs of its own.
     #[error("queue `{0}` has jobs: only queues without jobs have queues below them")]
     HasJobs(Arc<str>),
+    /// The queue to be removed has jobs, some of which may have ended.
+    #[error("queue `{0}` has jobs: close it, and remove it when they have ended")]
+    InUse(Arc<str>),
+    /// The queue to be removed has queues below it.
+    #[error("queue `{0}` has queues below it: remove these first")]
+    HasQueues(Arc<str>),
+    /// The queue to be removed or changed is the root.
+    #[error("the root contains all queues: choose another queue")]
+    Root,
 }
 
 /// The reason why a job is refused. Nothing has changed.

@@ -33,6 +33,14 @@ pub struct Task {
     pub started: Option<Time>,
 }
 
+impl Task {
+    /// Returns whether it has a claim on capacity that is being released.
+    #[must_use]
+    pub fn has_claim(&self) -> bool {
+        self.state == TaskState::Pipelined && self.allocation.is_some()
+    }
+}
+
 /// A job.
 #[derive(Debug)]
 pub struct Job {
@@ -92,6 +100,12 @@ impl Job {
         let states =
             TaskState::ALL.into_iter().filter(|state| state.holds() || *state == TaskState::Succeeded);
         states.map(|state| self.count(state)).sum()
+    }
+
+    /// Returns the number of tasks that have ended.
+    #[must_use]
+    pub fn ended_tasks(&self) -> usize {
+        (self.count(TaskState::Succeeded) + self.count(TaskState::Failed)) as usize
     }
 
     /// Returns what its tasks use.

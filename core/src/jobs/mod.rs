@@ -6,9 +6,12 @@
 //!
 //! Terms follow Volcano (PodGroup and Queue) and Kubernetes (Job, PriorityClass).
 
+mod changes;
 mod error;
 mod job;
 mod queue;
+mod record;
+mod request;
 mod spec;
 mod state;
 mod store;
@@ -19,12 +22,19 @@ mod usage;
 pub use error::{JobError, QueueError};
 pub use job::{Job, Task};
 pub use queue::Queue;
+pub use record::{JobRecord, JobsChange, JobsRecord, JobsTable, QueueRecord, TaskRecord};
+pub use request::{
+    JobSummary, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueView, TaskReport, TaskView,
+};
 pub use spec::{JobSpec, QueueOrdering, QueueSpec, Role, TaskClass, TaskGroup};
 pub use state::{JobPhase, TaskState};
 pub use store::Jobs;
 pub use usage::Usage;
 
 use std::fmt;
+use std::str::FromStr;
+
+use crate::ids::{GroupId, Incarnation, TenantId};
 
 /// A queue. 0 is the root of the hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +52,42 @@ pub struct JobId(pub u64);
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "j{}", self.0)
+    }
+}
+
+impl JobId {
+    /// The incarnation of the groups that stand for jobs. No start of a store has it.
+    const INCARNATION: Incarnation = Incarnation(0);
+
+    /// Returns the group whose bundles are the allocations of the job's tasks, by index.
+    ///
+    /// So shards, views and the recovery know what belongs to a task without a rule of their own.
+    #[must_use]
+    pub const fn group(self, tenant: TenantId) -> GroupId {
+        GroupId { tenant, incarnation: Self::INCARNATION, number: self.0 }
+    }
+
+    /// Returns the job that a group stands for. `None`: it is a placement group.
+    #[must_use]
+    pub fn of_group(group: GroupId) -> Option<Self> {
+        (group.incarnation == Self::INCARNATION).then_some(Self(group.number))
+    }
+}
+
+/// A text that is not the id of a job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not the id of a job: expected jNUMBER, as `wharf job submit` printed it (j42)")]
+pub struct ParseJobIdError {
+    /// The given text.
+    pub text: String,
+}
+
+impl FromStr for JobId {
+    type Err = ParseJobIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = text.strip_prefix('j').and_then(|number| number.parse().ok());
+        number.map(Self).ok_or_else(|| ParseJobIdError { text: text.to_owned() })
     }
 }
 

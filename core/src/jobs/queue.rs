@@ -1,6 +1,7 @@
 //! One queue of the hierarchy.
 
 use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use super::{JobId, QueueId, QueueSpec, Usage};
 
@@ -13,6 +14,8 @@ pub struct Queue {
     /// The jobs with pending tasks.
     pub(super) waiting: BTreeSet<JobId>,
     pub(super) usage: Usage,
+    /// The number of pending tasks of its jobs and those of the queues below it.
+    pub(super) pending_tasks: u64,
 }
 
 impl Queue {
@@ -23,6 +26,7 @@ impl Queue {
             jobs: BTreeSet::new(),
             waiting: BTreeSet::new(),
             usage: Usage::default(),
+            pending_tasks: 0,
         }
     }
 
@@ -49,6 +53,11 @@ impl Queue {
         self.jobs.iter().copied()
     }
 
+    /// Returns its jobs after one, in the order of submission.
+    pub fn jobs_after(&self, after: Option<JobId>) -> impl Iterator<Item = JobId> + '_ {
+        self.jobs.range((after.map_or(Unbounded, Excluded), Unbounded)).copied()
+    }
+
     /// Returns its jobs that have pending tasks, in the order of submission.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = JobId> + '_ {
         self.waiting.iter().copied()
@@ -58,5 +67,11 @@ impl Queue {
     #[must_use]
     pub fn usage(&self) -> &Usage {
         &self.usage
+    }
+
+    /// Returns the number of pending tasks of its jobs and those of the queues below it.
+    #[must_use]
+    pub fn pending_tasks(&self) -> u64 {
+        self.pending_tasks
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{JobPhase, QueueId};
 use crate::fairness::{Amounts, Caps};
+use crate::ids::TenantId;
 use crate::request::PlacementRequest;
 use crate::time::Time;
 
@@ -20,12 +21,14 @@ pub enum QueueOrdering {
 }
 
 /// A queue as it is submitted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSpec {
     /// Its name, which is unique.
     pub name: Arc<str>,
     /// The queue that contains it.
     pub parent: QueueId,
+    /// The tenant that may submit jobs to it. `None`: every tenant.
+    pub tenant: Option<TenantId>,
     /// Its weight among the queues of its parent, at least 1.
     pub weight: u32,
     /// What it gets in any case (Volcano's guarantee, YARN's least share).
@@ -62,6 +65,7 @@ impl QueueSpec {
         Self {
             name: name.into(),
             parent: QueueId::ROOT,
+            tenant: None,
             weight: 1,
             guarantee: Amounts::zero(),
             deserved: None,
@@ -96,7 +100,7 @@ impl TaskClass {
 }
 
 /// Equal tasks of a job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskGroup {
     /// The request of each of them.
     pub request: PlacementRequest,
@@ -122,12 +126,14 @@ pub struct Role {
 }
 
 /// A job as it is submitted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {
     /// Its name, which is unique.
     pub name: Arc<str>,
     /// Its queue, which has no queues below it.
     pub queue: QueueId,
+    /// Who it belongs to, with all that its tasks hold.
+    pub tenant: TenantId,
     /// How many tasks must have nodes before any is bound.
     pub min_member: u32,
     /// What the queue must have room for before it admits the job. `None`: it is admitted at once.

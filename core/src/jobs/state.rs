@@ -52,6 +52,12 @@ impl TaskState {
         matches!(self, Self::Allocated | Self::Binding | Self::Bound | Self::Running)
     }
 
+    /// Returns whether a task in this state has ended.
+    #[must_use]
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+
     /// Returns whether a task in this state has a node.
     #[must_use]
     pub const fn has_node(self) -> bool {
@@ -87,9 +93,21 @@ pub enum JobPhase {
     Running,
     /// All of its tasks have ended.
     Completed,
+    /// It was cancelled. Its tasks have ended, or end after their grace period.
+    Cancelled,
 }
 
 impl JobPhase {
+    /// All phases.
+    pub const ALL: [Self; 5] =
+        [Self::Pending, Self::Inqueue, Self::Running, Self::Completed, Self::Cancelled];
+
+    /// Returns whether its tasks have ended, or are about to.
+    #[must_use]
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::Completed | Self::Cancelled)
+    }
+
     /// Returns the name.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -98,6 +116,7 @@ impl JobPhase {
             Self::Inqueue => "inqueue",
             Self::Running => "running",
             Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
         }
     }
 }

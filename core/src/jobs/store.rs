@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
+use super::changes::Noted;
 use super::{
     Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueError, QueueId, QueueSpec, Task, TaskClass, TaskId,
     TaskState, Usage,
@@ -17,9 +19,12 @@ use crate::time::Time;
 
 /// All queues, jobs and tasks.
 pub struct Jobs {
+    /// By id.
     queues: Vec<Queue>,
+    /// The ids of removed queues.
+    vacant: BTreeSet<QueueId>,
     queue_names: BTreeMap<Arc<str>, QueueId>,
-    jobs: FixedMap<JobId, Job>,
+    jobs: BTreeMap<JobId, Job>,
     job_names: BTreeMap<Arc<str>, JobId>,
     next_job: u64,
     by_node: BTreeMap<NodeId, Vec<TaskId>>,
@@ -30,6 +35,8 @@ pub struct Jobs {
     waiting_for_cap: BTreeSet<TaskId>,
     /// The number of changes of queues, jobs and tasks so far.
     changes: u64,
+    /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
+    pub(super) noted: Option<Noted>,
 }
 
 impl Default for Jobs {
@@ -46,7 +53,8 @@ impl Jobs {
         Self {
             queue_names: BTreeMap::from([(Arc::clone(&root.name), QueueId::ROOT)]),
             queues: vec![Queue::new(root)],
-            jobs: FixedMap::default(),
+            vacant: BTreeSet::new(),
+            jobs: BTreeMap::new(),
             job_names: BTreeMap::new(),
             next_job: 1,
             by_node: BTreeMap::new(),
@@ -54,6 +62,7 @@ impl Jobs {
             classes: FixedMap::default(),
             waiting_for_cap: BTreeSet::new(),
             changes: 0,
+            noted: None,
         }
     }
 
@@ -73,12 +82,67 @@ impl Jobs {
         if !parent.jobs.is_empty() {
             return Err(QueueError::HasJobs(Arc::clone(&parent.spec.name)));
         }
-        let id = QueueId(u32::try_from(self.queues.len()).expect("fewer queues than memory has places"));
+        let id = self.next_queue(spec.parent);
         self.queues[spec.parent.0 as usize].children.push(id);
         self.queue_names.insert(Arc::clone(&spec.name), id);
-        self.queues.push(Queue::new(spec));
+        self.note_queue(&spec.name);
+        match self.queues.get_mut(id.0 as usize) {
+            Some(vacant) => *vacant = Queue::new(spec),
+            None => self.queues.push(Queue::new(spec)),
+        }
         self.changes += 1;
         Ok(id)
+    }
+
+    /// Returns the id of a new queue: one that a removed queue had, if it is after that of the parent.
+    fn next_queue(&mut self, parent: QueueId) -> QueueId {
+        let vacant = self.vacant.range((Excluded(parent), Unbounded)).next().copied();
+        if let Some(id) = vacant {
+            self.vacant.remove(&id);
+        }
+        let next = || QueueId(u32::try_from(self.queues.len()).expect("fewer queues than memory has places"));
+        vacant.unwrap_or_else(next)
+    }
+
+    /// Removes a queue.
+    ///
+    /// # Errors
+    /// It is the root, or it has jobs or queues below it. Nothing has changed.
+    pub fn remove_queue(&mut self, id: QueueId) -> Result<(), QueueError> {
+        let queue = self.queue(id);
+        let name = Arc::clone(&queue.spec.name);
+        if id == QueueId::ROOT {
+            return Err(QueueError::Root);
+        }
+        if !queue.children.is_empty() {
+            return Err(QueueError::HasQueues(name));
+        }
+        if !queue.jobs.is_empty() {
+            return Err(QueueError::InUse(name));
+        }
+        let parent = queue.spec.parent;
+        self.queues[parent.0 as usize].children.retain(|&child| child != id);
+        self.queue_names.remove(&name);
+        self.vacant.insert(id);
+        self.changes += 1;
+        self.note_queue(&name);
+        Ok(())
+    }
+
+    /// Removes a job that has ended.
+    ///
+    /// # Panics
+    /// If there is none, or if a task of it has a node or is pending.
+    pub fn remove_job(&mut self, id: JobId) {
+        let job = self.jobs.remove(&id).unwrap_or_else(|| panic!("there is no job {id}"));
+        let has_ended = job.tasks.iter().all(|task| task.state.is_end());
+        assert!(has_ended, "job {id} has tasks that have not ended");
+        self.job_names.remove(&job.spec.name);
+        let queue = &mut self.queues[job.spec.queue.0 as usize];
+        queue.jobs.remove(&id);
+        queue.waiting.remove(&id);
+        self.changes += 1;
+        self.note_job(id);
     }
 
     /// Replaces what a queue was submitted with. It keeps its name and its parent.
@@ -89,6 +153,7 @@ impl Jobs {
         let before = &self.queue(id).spec;
         let spec = QueueSpec { name: Arc::clone(&before.name), parent: before.parent, ..spec };
         self.check_queue(&spec, Some(id))?;
+        self.note_queue(&spec.name);
         self.queues[id.0 as usize].spec = spec;
         self.changes += 1;
         Ok(())
@@ -144,7 +209,7 @@ impl Jobs {
 
     /// Returns all queues, the root first, parents before their children.
     pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
-        (0..).map(QueueId).zip(&self.queues)
+        (0..).map(QueueId).zip(&self.queues).filter(|(id, _)| !self.vacant.contains(id))
     }
 
     /// Returns a queue and all that contain it, up to the root.
@@ -171,8 +236,15 @@ impl Jobs {
     pub fn submit(&mut self, spec: JobSpec) -> Result<JobId, JobError> {
         self.check_job(&spec)?;
         let id = JobId(self.next_job);
-        self.next_job += 1;
+        self.insert(id, spec);
+        Ok(id)
+    }
+
+    /// Adds a job that was checked. Its tasks are pending.
+    pub(super) fn insert(&mut self, id: JobId, spec: JobSpec) {
+        self.next_job = self.next_job.max(id.0 + 1);
         self.changes += 1;
+        self.note_job(id);
         let mut job = Job {
             phase: spec.phase,
             tasks: Vec::new(),
@@ -206,14 +278,16 @@ impl Jobs {
         job.spec.tasks = groups;
         let queue = job.spec.queue;
         let pending = job.usage.pending.clone();
+        let tasks = job.tasks.len() as u64;
         self.queues[queue.0 as usize].jobs.insert(id);
         self.queues[queue.0 as usize].waiting.insert(id);
         self.job_names.insert(Arc::clone(&job.spec.name), id);
         self.jobs.insert(id, job);
         for id in self.chain(queue).collect::<Vec<_>>() {
-            self.queues[id.0 as usize].usage.pending.add(&pending);
+            let queue = &mut self.queues[id.0 as usize];
+            queue.usage.pending.add(&pending);
+            queue.pending_tasks += tasks;
         }
-        Ok(id)
     }
 
     fn check_job(&self, spec: &JobSpec) -> Result<(), JobError> {
@@ -350,6 +424,7 @@ impl Jobs {
     pub fn set_phase(&mut self, id: JobId, phase: JobPhase) {
         self.job_mut(id).phase = phase;
         self.changes += 1;
+        self.note_phase(id);
     }
 
     /// Records the allocation or claim of a task.
@@ -357,6 +432,7 @@ impl Jobs {
     /// # Panics
     /// If the task has no node.
     pub fn set_allocation(&mut self, id: TaskId, allocation: AllocationId) {
+        self.note_task(id);
         let task = &mut self.job_mut(id.job).tasks[id.index as usize];
         assert!(task.node.is_some(), "task {id} has an allocation and no node");
         task.allocation = Some(allocation);
@@ -370,6 +446,7 @@ impl Jobs {
     pub fn set(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, now: Time) {
         assert_eq!(state.has_node(), node.is_some(), "a {} task has a node: {id}", state.name());
         self.changes += 1;
+        self.note_task(id);
         let job = self.job_mut(id.job);
         let before = job.tasks[id.index as usize].clone();
         job.leave(id.index);
@@ -385,9 +462,9 @@ impl Jobs {
             task.started = None;
         }
         job.enter(id.index);
-        if job.counts[TaskState::Succeeded.index()] + job.counts[TaskState::Failed.index()]
-            == job.tasks.len() as u32
-        {
+        let ended = job.counts[TaskState::Succeeded.index()] + job.counts[TaskState::Failed.index()];
+        let completes = ended == job.tasks.len() as u32 && job.phase != JobPhase::Cancelled;
+        if completes {
             job.phase = JobPhase::Completed;
         }
         let queue = job.spec.queue;
@@ -396,6 +473,9 @@ impl Jobs {
             self.waiting_for_cap.insert(id);
         } else {
             self.waiting_for_cap.remove(&id);
+        }
+        if completes {
+            self.note_phase(id.job);
         }
         self.move_on_nodes(id, &before, node, state);
         let leaf = &mut self.queues[queue.0 as usize];
@@ -409,11 +489,46 @@ impl Jobs {
             let queue = &mut self.queues[at.0 as usize];
             queue.usage.leave(before.state, &before.class.amounts);
             queue.usage.enter(state, &before.class.amounts);
+            queue.pending_tasks -= u64::from(before.state == TaskState::Pending);
+            queue.pending_tasks += u64::from(state == TaskState::Pending);
             if at == QueueId::ROOT {
                 break;
             }
             at = queue.spec.parent;
         }
+    }
+
+    /// Returns whether there is such a job.
+    #[must_use]
+    pub fn has_job(&self, id: JobId) -> bool {
+        self.jobs.contains_key(&id)
+    }
+
+    /// Returns whether there is such a task.
+    #[must_use]
+    pub fn has_task(&self, id: TaskId) -> bool {
+        self.jobs.get(&id.job).is_some_and(|job| (id.index as usize) < job.tasks.len())
+    }
+
+    /// Returns the number of the next job.
+    #[must_use]
+    pub fn next_job(&self) -> u64 {
+        self.next_job
+    }
+
+    /// Returns the ids of the jobs after one, in order.
+    pub fn ids_after(&self, after: Option<JobId>) -> impl Iterator<Item = JobId> + '_ {
+        self.jobs.range((after.map_or(Unbounded, Excluded), Unbounded)).map(|(&id, _)| id)
+    }
+
+    /// Returns all jobs in order of id.
+    pub fn jobs(&self) -> impl ExactSizeIterator<Item = (JobId, &Job)> {
+        self.jobs.iter().map(|(&id, job)| (id, job))
+    }
+
+    /// Makes the number of the next job at least this one.
+    pub(super) fn skip_ids(&mut self, next_job: u64) {
+        self.next_job = self.next_job.max(next_job);
     }
 
     /// Makes a task what it was before: its state, its node, its allocation, and since when it has these.
@@ -461,7 +576,7 @@ impl Jobs {
     /// The first disagreement.
     pub fn check(&self) -> Result<(), crate::broken::Broken> {
         use crate::broken::broken;
-        let mut usages = vec![Usage::default(); self.queues.len()];
+        let mut usages = vec![(Usage::default(), 0); self.queues.len()];
         let mut on_nodes: BTreeMap<NodeId, BTreeSet<TaskId>> = BTreeMap::new();
         for (&id, job) in &self.jobs {
             let mut usage = Usage::default();
@@ -485,15 +600,16 @@ impl Jobs {
                 return Err(broken!("queue `{}` does not know job {id} as it is", queue.spec.name));
             }
             for queue in self.chain(job.spec.queue) {
-                let sum = &mut usages[queue.0 as usize];
+                let (sum, waiting) = &mut usages[queue.0 as usize];
+                *waiting += pending.len() as u64;
                 sum.held.add(&usage.held);
                 sum.pipelined.add(&usage.pipelined);
                 sum.releasing.add(&usage.releasing);
                 sum.pending.add(&usage.pending);
             }
         }
-        for (queue, usage) in self.queues.iter().zip(&usages) {
-            if queue.usage != *usage {
+        for (queue, (usage, pending)) in self.queues.iter().zip(&usages) {
+            if queue.usage != *usage || queue.pending_tasks != *pending {
                 let name = &queue.spec.name;
                 return Err(broken!("queue `{name}` uses {:?}, {usage:?} by its tasks", queue.usage));
             }

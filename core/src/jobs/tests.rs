@@ -22,6 +22,7 @@ fn job(name: &str, queue: QueueId, tasks: Vec<TaskGroup>) -> JobSpec {
     JobSpec {
         name: name.into(),
         queue,
+        tenant: crate::ids::TenantId::OPERATOR,
         min_member: 1,
         min_resources: None,
         roles: vec![Role { name: "task".into(), min_member: 0 }],

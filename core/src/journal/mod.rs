@@ -21,6 +21,7 @@ use crate::ids::{
     AllocationId, GroupId, Incarnation, NodeId, Ordinal, PartitionId, SessionId, ShardId, StatementId,
 };
 use crate::index::PolicyState;
+use crate::jobs::JobsChange;
 use crate::node::NodeRegistration;
 use crate::state::{
     AllocationRecord, BundleRecord, ClaimRecord, Deed, Done, GranularityState, GroupRecord, InsideRecord,
@@ -206,6 +207,8 @@ pub enum Changes {
     Kinds(Vec<String>, Vec<u16>),
     /// A planner changed groups. `None`: the group was removed.
     Groups(Vec<(GroupId, Option<GroupRecord>)>),
+    /// Queues, jobs or tasks changed, in order.
+    Jobs(Vec<JobsChange>),
     /// An I/O thread changed client sessions.
     Sessions(Vec<SessionChange>),
     /// A planner commits a statement over this number of shards. 0: it was aborted after all. The storage keeps the effects
@@ -228,7 +231,7 @@ impl Unit {
             Changes::Groups(groups) => groups.len() + self.placed_waits().count(),
             Changes::Started { .. } | Changes::Kinds(..) => 1,
             Changes::Sessions(changes) => changes.iter().filter_map(of_session).count(),
-            Changes::Decided(..) => 0,
+            Changes::Jobs(_) | Changes::Decided(..) => 0,
         }
     }
 
@@ -244,7 +247,7 @@ impl Unit {
             Changes::Sessions(changed) => sessions = changed,
             &Changes::Started { incarnation, .. } => other = Some(Event::Started(incarnation)),
             Changes::Kinds(names, _) => other = Some(Event::Kinds(names)),
-            Changes::Decided(..) => {}
+            Changes::Jobs(_) | Changes::Decided(..) => {}
         }
         let groups = groups.iter().map(|(id, group)| Event::Group(*id, group.as_ref()));
         let ended = sessions.iter().filter_map(of_session);

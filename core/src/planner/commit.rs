@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::in_flight::{CommitOptions, StatementInFlight};
+use super::jobs::RELEASE_TAG;
 use super::ticket::TICKET_TAG;
 use super::{Planner, PlannerConfig, Purpose};
 use crate::group::{PlanReply, StatementReport};
@@ -105,6 +106,9 @@ impl Planner {
     }
 
     pub(super) fn handle_answer(&mut self, tag: u64, outcome: Outcome, now: Time) {
+        if tag == RELEASE_TAG {
+            return self.task_released();
+        }
         if tag == TICKET_TAG {
             return self.handle_ticket_answer(reply_of(outcome), now);
         }
@@ -137,6 +141,8 @@ impl Planner {
                 let ended = u32::try_from(granted.sum::<usize>()).expect("GROUP_BUNDLES_MAX fits u32");
                 self.end_concluded(group, ended, &concluded.conflicts, now);
             }
+            Purpose::Cycle(plan) => self.plan_concluded(&plan, &concluded, now),
+            Purpose::EvictTasks(tasks) => self.evictions_concluded(&tasks, &concluded),
             Purpose::Submit(tag) => self.reply(tag, PlanReply::Statement(Ok(Box::new(concluded)))),
         }
     }

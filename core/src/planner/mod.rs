@@ -16,6 +16,7 @@ mod flow;
 mod group;
 mod groups;
 mod in_flight;
+mod jobs;
 mod life;
 mod metrics;
 mod pending;
@@ -37,6 +38,7 @@ mod watch;
 mod what_if;
 mod work;
 
+pub use jobs::JobsConfig;
 pub use metrics::PlannerMetrics;
 pub use runner::PlannerRunner;
 pub use work::{PlannerBudget, PlannerWork};
@@ -48,8 +50,10 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use crate::cycle::Plan;
 use crate::group::{ClientKey, PlanJob, PlanReply};
-use crate::ids::{GroupId, Incarnation, ShardId, TenantId};
+use crate::ids::{AllocationId, GroupId, Incarnation, ShardId, TenantId};
+use crate::jobs::TaskId;
 use crate::journal::Unit;
 use crate::limits::{
     GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT, WATCH_STEPS_MAX,
@@ -67,6 +71,7 @@ use crate::view::ViewReader;
 use draft::{Draft, Replicas};
 use group::Group;
 use in_flight::StatementInFlight;
+use jobs::Keeper;
 use life::{ByPriority, State};
 use queue::{JobQueue, PortClient};
 use recall::Verdicts;
@@ -117,6 +122,10 @@ enum Purpose {
     End(GroupId),
     /// Commits operations that an external scheduler planned.
     Submit(JobTag),
+    /// Commits what a cycle planned.
+    Cycle(Box<Plan>),
+    /// Evicts tasks, each with its allocation and its grace period in ns.
+    EvictTasks(Vec<(TaskId, AllocationId, u64)>),
 }
 
 /// Bundles that a statement places.
@@ -134,6 +143,8 @@ pub struct Planner {
     config: PlannerConfig,
     port: Port,
     replicas: Replicas,
+    /// If it keeps jobs. Then it has no groups, and no replicas but those of its cycles.
+    keeper: Option<Box<Keeper>>,
     flights: Slab<(StatementInFlight, Purpose)>,
     /// Commands that the port had no room for.
     outbox: VecDeque<(u64, ShardId, Command)>,
@@ -233,6 +244,7 @@ impl Planner {
             config,
             port,
             replicas: Replicas::new(copies, seed),
+            keeper: None,
             flights: Slab::new(),
             outbox: VecDeque::new(),
             queue: JobQueue::default(),
@@ -331,6 +343,7 @@ impl Planner {
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
             PlanJob::ListGroups(after, tenant, limit) => self.list_groups(tag, after, tenant, limit),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
+            PlanJob::Jobs(request) => self.handle_jobs(tag, *request, now),
         }
     }
 
@@ -396,6 +409,9 @@ impl Planner {
     /// the number of new statements. Each kind of work has a share of the round's units, so that ready commands leave
     /// in time. The next round continues with the rest.
     fn advance(&mut self, now: Time) -> usize {
+        if self.keeps_jobs() {
+            return self.advance_jobs(now);
+        }
         let sent = self.metrics.statements;
         self.awaits_views = !self.catch_up();
         if self.awaits_views {
@@ -423,6 +439,9 @@ impl Planner {
 
     /// Returns whether the last round left work for the next one.
     pub(crate) fn has_left_over(&self) -> bool {
+        if self.keeps_jobs() {
+            return self.has_jobs_left() && !self.awaits_views;
+        }
         let has_some = !self.retries.is_empty()
             || !self.undecided.is_empty()
             || !self.urgent.is_empty()
@@ -437,7 +456,7 @@ impl Planner {
     /// Returns whether a statement is in flight or to be retried, or a job is queued.
     #[must_use]
     pub fn is_committing(&self) -> bool {
-        !self.flights.is_empty() || !self.queue.is_empty() || !self.ending.is_empty()
+        !self.flights.is_empty() || !self.queue.is_empty() || !self.ending.is_empty() || self.is_keeping()
     }
 
     /// Returns whether the last round waits for views that shards are about to publish. It planned nothing.
@@ -454,7 +473,8 @@ impl Planner {
     /// Returns whether there is no new input and no work left.
     pub fn is_idle(&mut self) -> bool {
         let grew = self.wants_growth() && self.port.growth() != self.tried_at;
-        let ended = self.wants_ends() && self.replicas.copies.iter().any(Replica::has_ended);
+        let ended =
+            !self.keeps_jobs() && self.wants_ends() && self.replicas.copies.iter().any(Replica::has_ended);
         let may_advance = self.is_called() || grew || self.given_up || self.has_left_over() || ended;
         self.outbox.is_empty()
             && self.watch_answers.is_empty()
@@ -473,7 +493,7 @@ impl Planner {
     /// Returns whether ended bundles matter to this planner. If so, shards should ring for them.
     #[must_use]
     pub fn wants_ends(&self) -> bool {
-        !self.groups.is_empty()
+        !self.groups.is_empty() || self.wants_task_ends()
     }
 
     /// Returns the time at which the first waiting group is given up or something is retried. `None` if there is none,
@@ -485,7 +505,7 @@ impl Planner {
         }
         let waiting = self.deadlines.first().map(|(until, _)| until);
         let ending = self.ending.first().map(|(due, _)| due);
-        waiting.into_iter().chain(self.ticket_deadline()).chain(ending).min()
+        waiting.into_iter().chain(self.ticket_deadline()).chain(ending).chain(self.jobs_deadline()).min()
     }
 
     /// Takes the replies since the last call.

@@ -8,6 +8,7 @@ use super::life::OnGrowth;
 use super::{JobTag, Planner, Purpose};
 use crate::group::PlanReply;
 use crate::ids::GroupId;
+use crate::jobs::JobsReply;
 use crate::journal::{Changes, Unit};
 use crate::link::JournalQueue;
 use crate::state::{Deed, Done, GroupBundleRecord, GroupRecord, Origin};
@@ -34,6 +35,9 @@ impl Planner {
     /// Records all changes of groups and decisions from now on.
     pub(crate) fn enable_journal(&mut self, journal: Arc<JournalQueue<Unit>>) {
         self.changed = Some(BTreeSet::new());
+        if let Some(keeper) = &mut self.keeper {
+            keeper.note_changes();
+        }
         self.journal = Some(journal);
     }
 
@@ -78,6 +82,9 @@ impl Planner {
     /// Puts the groups that changed since the last call into the journal, with the requests that are answered now. Must be
     /// called after each round, before its replies are handed out.
     pub(crate) fn record(&mut self) {
+        if self.journal.is_none() {
+            return;
+        }
         if let Some(unit) = self.take_unit() {
             let journal = self.journal.as_ref().expect("only with a journal are changes noted");
             journal.put(unit);
@@ -90,6 +97,11 @@ impl Planner {
             if let Some(origin) = self.origins.remove(job) {
                 done.extend(deed_of(reply).map(|deed| Done { origin, deed }));
             }
+        }
+        if self.keeps_jobs() {
+            let changes = self.take_job_changes();
+            let has_some = !changes.is_empty() || !done.is_empty();
+            return has_some.then(|| Unit { done, ..Unit::new(self.now, Changes::Jobs(changes)) });
         }
         let changed = self.changed.as_mut().filter(|changed| !changed.is_empty() || !done.is_empty())?;
         let changed = std::mem::take(changed).into_iter();
@@ -159,6 +171,7 @@ fn deed_of(reply: &PlanReply) -> Option<Deed> {
             }
             Deed::Statement(report.statement, granted, std::collections::BTreeMap::new())
         }
+        PlanReply::Jobs(Ok(JobsReply::Done(done))) => Deed::Jobs(done.clone()),
         _ => return None,
     })
 }

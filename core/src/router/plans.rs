@@ -77,7 +77,9 @@ struct Waiting {
 /// The planners behind a port.
 #[derive(Default)]
 pub(super) struct Plans {
+    /// The planners of groups and statements, and then the keeper of jobs, if there is one.
     links: Vec<PlanLink>,
+    has_keeper: bool,
     touched: Vec<bool>,
     pending: Slab<Pending>,
     /// The number of pending jobs that may wait for capacity.
@@ -100,8 +102,21 @@ impl Plans {
         self.touched.push(false);
     }
 
+    /// Adds the keeper of jobs, after all others.
+    pub(super) fn add_keeper(&mut self, link: PlanLink) {
+        assert!(!self.has_keeper, "there is one keeper of jobs");
+        self.add(link);
+        self.has_keeper = true;
+    }
+
+    /// Returns whether there is a keeper of jobs.
+    pub(super) fn has_keeper(&self) -> bool {
+        self.has_keeper
+    }
+
+    /// Returns the number of planners of groups and statements.
     pub(super) fn count(&self) -> usize {
-        self.links.len()
+        self.links.len() - usize::from(self.has_keeper)
     }
 
     /// Returns the number of jobs that are not answered.
@@ -183,15 +198,22 @@ impl Plans {
             | PlanJob::GroupStatus(group) => self.keeper(group),
             PlanJob::Resume(..) => unreachable!("the job that is resumed waited itself"),
             PlanJob::CreateGroup(_) | PlanJob::Submit(_) => {
-                self.next = (self.next + 1) % self.links.len();
+                self.next = (self.next + 1) % self.count();
                 self.next
+            }
+            PlanJob::Jobs(_) => {
+                assert!(
+                    self.has_keeper,
+                    "a request about jobs, and nobody keeps them: ask `keeps_jobs` first"
+                );
+                self.links.len() - 1
             }
             PlanJob::ListGroups(_, _, limit) => {
                 list = Some(List { limit, groups: Vec::new() });
                 0
             }
         };
-        let last = if list.is_some() { self.links.len() - 1 } else { planner };
+        let last = if list.is_some() { self.count() - 1 } else { planner };
         let left = last + 1 - planner;
         let waits = job.waits();
         self.waiting += usize::from(waits);
@@ -226,7 +248,7 @@ impl Plans {
     }
 
     fn keeper(&self, group: GroupId) -> usize {
-        usize::from(keeper_of(group, u16::try_from(self.links.len()).expect("PLANNERS_MAX fits u16")))
+        usize::from(keeper_of(group, u16::try_from(self.count()).expect("PLANNERS_MAX fits u16")))
     }
 
     fn send(

@@ -284,6 +284,17 @@ impl Port {
         self.plans.add(link);
     }
 
+    /// Adds the keeper of jobs behind the port, after all planners.
+    pub(crate) fn add_keeper(&mut self, link: PlanLink) {
+        self.plans.add_keeper(link);
+    }
+
+    /// Returns whether somebody keeps jobs behind the port.
+    #[must_use]
+    pub fn keeps_jobs(&self) -> bool {
+        self.plans.has_keeper()
+    }
+
     /// Cancels a waiting group. The group's own reply reports the result. Does nothing if the group is
     /// answered or was cancelled before. A cancel does not use the room of requests.
     pub fn cancel_plan(&mut self, tag: Tag) {

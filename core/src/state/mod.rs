@@ -22,6 +22,7 @@ use crate::ids::{
     AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, SessionId,
 };
 use crate::index::PolicyState;
+use crate::jobs::JobsRecord;
 use crate::limits::{PARTITIONS_DEFAULT, PARTITIONS_MAX};
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
 use crate::request::PlacementRequest;
@@ -217,6 +218,8 @@ pub struct StoreState {
     pub granularities: Vec<Option<GranularityState>>,
     /// Placement groups, in order of id.
     pub groups: Vec<GroupRecord>,
+    /// Queues and jobs.
+    pub jobs: JobsRecord,
     /// Client sessions, in order of id.
     pub sessions: Vec<SessionRecord>,
 }
@@ -245,12 +248,13 @@ impl StoreState {
             policies: Vec::new(),
             granularities: Vec::new(),
             groups: Vec::new(),
+            jobs: JobsRecord::default(),
             sessions: Vec::new(),
         }
     }
 
     /// Combines the states of the shards and the registrar of one start. The caller fills in the
-    /// [groups](Self::groups) and the [sessions](Self::sessions).
+    /// [groups](Self::groups), the [jobs](Self::jobs) and the [sessions](Self::sessions).
     #[must_use]
     pub fn collect(
         incarnation: Incarnation,
@@ -259,6 +263,7 @@ impl StoreState {
         shards: Vec<ShardState>,
     ) -> Self {
         let groups = Vec::new();
+        let jobs = JobsRecord::default();
         let sessions = Vec::new();
         let mut partitions = Vec::new();
         let mut policies = Vec::new();
@@ -269,7 +274,7 @@ impl StoreState {
             granularities.push(shard.granularity);
         }
         partitions.sort_unstable_by_key(|partition: &PartitionState| partition.id);
-        Self { incarnation, now, registrar, partitions, policies, granularities, groups, sessions }
+        Self { incarnation, now, registrar, partitions, policies, granularities, groups, jobs, sessions }
     }
 
     /// Copies the global records: everything that belongs to no partition and no shard.
@@ -284,6 +289,7 @@ impl StoreState {
             now: self.now,
             registrar: self.registrar.clone(),
             groups: self.groups.clone(),
+            jobs: self.jobs.clone(),
             sessions: self.sessions.clone(),
             ..Self::create(count)
         }

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::ids::{AllocationId, GroupId, NodeId, SessionId, StatementId};
+use crate::jobs::JobsDone;
 use crate::request::Placement;
 use crate::statement::Granted;
 use crate::time::Time;
@@ -59,6 +60,8 @@ pub enum Deed {
     /// A statement was committed. These operations took effect, by index. The names of the nodes are filled in as with
     /// `Placed`.
     Statement(StatementId, Vec<(u16, Granted)>, BTreeMap<NodeId, Arc<str>>),
+    /// Queues, jobs or tasks were changed.
+    Jobs(JobsDone),
 }
 
 impl Deed {

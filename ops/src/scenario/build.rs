@@ -188,6 +188,7 @@ impl World {
         let spec = JobSpec {
             name: file.name.value.as_str().into(),
             queue: self.queue(&file.queue)?,
+            tenant: wharf_core::ids::TenantId::OPERATOR,
             min_member: file.min_member,
             min_resources: least,
             roles,

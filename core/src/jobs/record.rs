@@ -1,0 +1,169 @@
+//! Queues, jobs and tasks in the durable state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{JobId, JobPhase, JobSpec, QueueSpec, TaskId, TaskState};
+use crate::ids::{AllocationId, BundleId, NodeId};
+use crate::limits::QUEUE_LEVELS_MAX;
+use crate::time::Time;
+
+/// A queue in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueRecord {
+    /// The queue. The field `parent` is the root in a record.
+    pub spec: QueueSpec,
+    /// The name of the queue that contains it. `None`: the root.
+    pub parent: Option<Arc<str>>,
+}
+
+/// A task in the durable state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskRecord {
+    /// Its state.
+    pub state: TaskState,
+    /// Its node, if its state has one.
+    pub node: Option<NodeId>,
+    /// Its allocation or claim.
+    pub allocation: Option<AllocationId>,
+    /// Since when it is in its state.
+    pub since: Time,
+    /// Since when it holds capacity.
+    pub started: Option<Time>,
+}
+
+/// A job in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobRecord {
+    /// Its id.
+    pub id: JobId,
+    /// The job. The field `queue` is the root in a record.
+    pub spec: Arc<JobSpec>,
+    /// The name of its queue.
+    pub queue: Arc<str>,
+    /// Its phase.
+    pub phase: JobPhase,
+    /// Its tasks by index. Those that have been pending since the job was submitted are left out.
+    pub tasks: BTreeMap<u32, TaskRecord>,
+}
+
+/// All queues and jobs in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobsRecord {
+    /// The number of the next job.
+    pub next_job: u64,
+    /// Queues, parents before their children.
+    pub queues: Vec<QueueRecord>,
+    /// Jobs in order of id.
+    pub jobs: Vec<JobRecord>,
+}
+
+impl Default for JobsRecord {
+    fn default() -> Self {
+        Self { next_job: 1, queues: Vec::new(), jobs: Vec::new() }
+    }
+}
+
+/// A change of queues and jobs. Each is a state, not a step: it may be applied again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobsChange {
+    /// A queue was made or changed. Its parent was made before.
+    Queue(Box<QueueRecord>),
+    /// The queue of this name was removed.
+    QueueRemoved(Arc<str>),
+    /// A job was submitted.
+    Job(Box<JobRecord>),
+    /// A job was removed.
+    JobRemoved(JobId),
+    /// The phase of a job.
+    Phase(JobId, JobPhase),
+    /// The state of a task.
+    Task(TaskId, TaskRecord),
+}
+
+/// The queues and jobs that changes lead to.
+#[derive(Clone, Debug)]
+pub struct JobsTable {
+    next_job: u64,
+    /// By name.
+    queues: BTreeMap<Arc<str>, QueueRecord>,
+    jobs: BTreeMap<JobId, JobRecord>,
+}
+
+impl Default for JobsTable {
+    fn default() -> Self {
+        Self::new(JobsRecord::default())
+    }
+}
+
+impl JobsTable {
+    /// Takes the records of a state.
+    #[must_use]
+    pub fn new(record: JobsRecord) -> Self {
+        let JobsRecord { next_job, queues, jobs } = record;
+        Self {
+            next_job,
+            queues: queues.into_iter().map(|queue| (Arc::clone(&queue.spec.name), queue)).collect(),
+            jobs: jobs.into_iter().map(|job| (job.id, job)).collect(),
+        }
+    }
+
+    /// Applies a change. A change of a job that is gone does nothing.
+    pub fn apply(&mut self, change: &JobsChange) {
+        match change {
+            JobsChange::Queue(queue) => {
+                self.queues.insert(Arc::clone(&queue.spec.name), (**queue).clone());
+            }
+            JobsChange::QueueRemoved(name) => drop(self.queues.remove(name)),
+            JobsChange::Job(job) => {
+                self.next_job = self.next_job.max(job.id.0 + 1);
+                self.jobs.insert(job.id, (**job).clone());
+            }
+            JobsChange::JobRemoved(id) => drop(self.jobs.remove(id)),
+            &JobsChange::Phase(id, phase) => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.phase = phase;
+                }
+            }
+            &JobsChange::Task(TaskId { job, index }, task) => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.tasks.insert(index, task);
+                }
+            }
+        }
+    }
+
+    /// Returns all jobs, for changes.
+    pub(crate) fn jobs_mut(&mut self) -> impl Iterator<Item = &mut JobRecord> {
+        self.jobs.values_mut()
+    }
+
+    /// Returns all jobs in order of id.
+    pub fn jobs(&self) -> impl Iterator<Item = &JobRecord> {
+        self.jobs.values()
+    }
+
+    /// Returns the records, queues after those that contain them.
+    #[must_use]
+    pub fn into_record(self) -> JobsRecord {
+        let Self { next_job, queues, jobs } = self;
+        let depth = |queue: &QueueRecord| {
+            let parent = |name: &Arc<str>| queues.get(name).and_then(|queue| queue.parent.clone());
+            // A circle, which no run of the engine writes, ends too.
+            std::iter::successors(queue.parent.clone(), parent).take(QUEUE_LEVELS_MAX).count()
+        };
+        let mut sorted: Vec<(usize, QueueRecord)> =
+            queues.values().map(|queue| (depth(queue), queue.clone())).collect();
+        sorted.sort_by_key(|&(depth, _)| depth);
+        let queues = sorted.into_iter().map(|(_, queue)| queue).collect();
+        JobsRecord { next_job, queues, jobs: jobs.into_values().collect() }
+    }
+}
+
+impl JobRecord {
+    /// Returns the bundle that the allocation of a task is.
+    #[must_use]
+    pub fn bundle(&self, index: u32) -> BundleId {
+        BundleId { group: self.id.group(self.spec.tenant), index }
+    }
+}

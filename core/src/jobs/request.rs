@@ -1,0 +1,210 @@
+//! Requests about queues and jobs, and their answers.
+
+use std::sync::Arc;
+
+use super::{JobError, JobId, JobPhase, JobSpec, QueueError, QueueSpec, TaskId, TaskState, Usage};
+use crate::fairness::Amounts;
+use crate::ids::{AllocationId, NodeId, TenantId};
+use crate::time::Time;
+
+/// A request about queues and jobs. A request of a tenant sees and changes the tenant's own jobs only.
+#[derive(Clone, Debug)]
+pub enum JobsRequest {
+    /// Makes a queue, or changes the one of this name.
+    SetQueue {
+        /// What the queue is to be. The field `parent` is ignored.
+        spec: Box<QueueSpec>,
+        /// The name of the queue that contains it. `None`: the root. A queue that is there keeps its own.
+        parent: Option<Arc<str>>,
+    },
+    /// Removes a queue that has no jobs and no queues below it.
+    RemoveQueue(Arc<str>),
+    /// Lists all queues that the tenant may use, parents first. `None`: all queues.
+    ListQueues(Option<TenantId>),
+    /// Submits a job.
+    Submit {
+        /// The job. The fields `queue`, `created` and `phase` are ignored.
+        spec: Box<JobSpec>,
+        /// The name of its queue.
+        queue: Arc<str>,
+    },
+    /// Ends a job. What its tasks hold is released after a grace period.
+    Cancel {
+        /// The job.
+        job: JobId,
+        /// The tenant that asks. `None`: the operator.
+        tenant: Option<TenantId>,
+        /// The grace period, in ns.
+        grace_ns: u64,
+    },
+    /// Returns a job with a page of its tasks.
+    Status {
+        /// The job.
+        job: JobId,
+        /// The tenant that asks. `None`: the operator.
+        tenant: Option<TenantId>,
+        /// The index of the first task of the page.
+        from: u32,
+        /// The most tasks in the page.
+        limit: u16,
+    },
+    /// Lists a page of jobs, by id.
+    List {
+        /// The tenant that asks. `None`: the operator.
+        tenant: Option<TenantId>,
+        /// Only the jobs of this queue.
+        queue: Option<Arc<str>>,
+        /// Only jobs after this one.
+        after: Option<JobId>,
+        /// The most jobs in the page.
+        limit: u16,
+    },
+    /// Tells what became of tasks.
+    Report {
+        /// The tenant that asks. `None`: the operator.
+        tenant: Option<TenantId>,
+        /// The tasks.
+        tasks: Vec<TaskReport>,
+    },
+}
+
+/// What became of a task, as its control plane tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskReport {
+    /// The task.
+    pub task: TaskId,
+    /// The allocation that it runs in. A report about another one is out of date.
+    pub allocation: AllocationId,
+    /// `Running`, `Succeeded` or `Failed`.
+    pub state: TaskState,
+}
+
+/// The answer to a [`JobsRequest`] that was not refused.
+#[derive(Clone, Debug)]
+pub enum JobsReply {
+    /// A change was made.
+    Done(JobsDone),
+    /// The queues.
+    Queues(Vec<QueueView>),
+    /// A job with a page of its tasks.
+    Job(Box<JobView>),
+    /// A page of jobs.
+    Jobs(Vec<JobSummary>),
+}
+
+/// What a request has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobsDone {
+    /// The queue is there.
+    QueueSet,
+    /// The queue is gone.
+    QueueRemoved,
+    /// The job was submitted.
+    Submitted(JobId),
+    /// The job was cancelled.
+    Cancelled(JobId),
+    /// The reports were taken, except those with these indexes: no task runs in that allocation any longer.
+    Reported(Vec<u32>),
+}
+
+/// A queue with what is used of it.
+#[derive(Clone, Debug)]
+pub struct QueueView {
+    /// The queue. The field `parent` is of no use.
+    pub spec: QueueSpec,
+    /// The name of the queue that contains it. `None`: the root.
+    pub parent: Option<Arc<str>>,
+    /// What its jobs and those of the queues below it use.
+    pub usage: Usage,
+    /// What it deserves by the rules, as of the last cycle.
+    pub deserved: Option<Amounts>,
+    /// The number of its jobs, without those of queues below it.
+    pub jobs: u32,
+    /// The number of these that have pending tasks.
+    pub waiting: u32,
+}
+
+/// A job, without its tasks.
+#[derive(Clone, Debug)]
+pub struct JobSummary {
+    /// Its id.
+    pub id: JobId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The name of its queue.
+    pub queue: Arc<str>,
+    /// Who it belongs to.
+    pub tenant: TenantId,
+    /// Its phase.
+    pub phase: JobPhase,
+    /// Its priority.
+    pub priority: i32,
+    /// How many of its tasks must have nodes before any is bound.
+    pub min_member: u32,
+    /// The number of its tasks in each state, by [`TaskState::index`].
+    pub counts: [u32; TaskState::ALL.len()],
+    /// When it was submitted.
+    pub created: Time,
+}
+
+/// A job with a page of its tasks.
+#[derive(Clone, Debug)]
+pub struct JobView {
+    /// The job.
+    pub job: JobSummary,
+    /// Tasks by index.
+    pub tasks: Vec<TaskView>,
+    /// Whether there are tasks after these.
+    pub more: bool,
+}
+
+/// A task.
+#[derive(Clone, Debug)]
+pub struct TaskView {
+    /// Its index in the job.
+    pub index: u32,
+    /// The name of its role.
+    pub role: Arc<str>,
+    /// Its state.
+    pub state: TaskState,
+    /// Its node, if its state has one.
+    pub node: Option<NodeId>,
+    /// Its allocation or claim, if it has one.
+    pub allocation: Option<AllocationId>,
+    /// Since when it is in its state.
+    pub since: Time,
+}
+
+/// The reason why a [`JobsRequest`] is refused. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JobsRejection {
+    /// The queue is refused.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The job is refused.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// There is no such job, or it belongs to another tenant.
+    #[error("there is no job {0}: list the jobs to see which there are")]
+    UnknownJob(JobId),
+    /// The queue is for another tenant.
+    #[error("queue `{0}` belongs to another tenant: name a queue of your own")]
+    ForeignQueue(Arc<str>),
+    /// A report says that a task is in a state that only the service decides.
+    #[error("report {index}: a control plane reports running, succeeded or failed, not {}", state.name())]
+    State {
+        /// The index of the report.
+        index: u32,
+        /// The state.
+        state: TaskState,
+    },
+    /// There are as many queues as there may be.
+    #[error("there are {0} queues, which is all there may be: remove some")]
+    TooManyQueues(usize),
+    /// There are as many jobs as there may be.
+    #[error("there are {0} jobs that have not ended, which is all there may be: cancel some, or wait")]
+    TooManyJobs(usize),
+    /// There are as many tasks as there may be.
+    #[error("all jobs together would have {0} tasks, more than there may be: cancel some jobs, or wait")]
+    TooManyTasks(u64),
+}

@@ -1,0 +1,354 @@
+//! The keeper of jobs: a planner that runs scheduling cycles instead of placing groups.
+//!
+//! It has all queues and jobs of the service. A round follows the views, begins requests, and runs a cycle if one is
+//! due. What a cycle plans is committed by statements, as for groups. While statements of a cycle are in flight, nothing
+//! else happens: tasks are then in states that no shard has agreed to.
+//!
+//! The allocation of a task is a bundle of the group that stands for the job
+//! ([`JobId::group`](crate::jobs::JobId::group)). So views tell when it ends, and a recovery takes back what no record
+//! of a task knows.
+
+mod follow;
+mod requests;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::in_flight::CommitOptions;
+use super::{Planner, PlannerConfig, Purpose};
+use crate::broken::Broken;
+use crate::cycle::{CycleConfig, CycleConfigError, Plan, Scheduler};
+use crate::group::StatementReport;
+use crate::ids::{AllocationId, ShardId};
+use crate::jobs::{JobId, Jobs, JobsChange, JobsRecord, QueueId, TaskId};
+use crate::limits::{CYCLE_INTERVAL_NS_DEFAULT, JOBS_ENDED_KEPT, STATEMENT_OPERATIONS_MAX};
+use crate::replica::Replica;
+use crate::router::{Port, Tag};
+use crate::shard::{Command, Shard};
+use crate::statement::{CommitMode, ConflictDetection, ConflictReason, Evict, Operation};
+use crate::time::Time;
+use crate::view::ViewReader;
+
+/// The tag of answers to releases of the keeper.
+pub(super) const RELEASE_TAG: Tag = Tag::MAX - 1;
+
+/// The most requests that begin in a round.
+const REQUESTS_PER_ROUND: usize = 64;
+
+/// The most statements of a cycle in flight.
+const PLANS_IN_FLIGHT_MAX: usize = 256;
+
+/// The settings of the keeper of jobs.
+#[derive(Clone, Debug)]
+pub struct JobsConfig {
+    /// What a cycle does.
+    pub cycle: CycleConfig,
+    /// The time between the beginnings of two cycles, in ns.
+    pub interval_ns: u64,
+}
+
+impl Default for JobsConfig {
+    fn default() -> Self {
+        Self { cycle: CycleConfig::default(), interval_ns: CYCLE_INTERVAL_NS_DEFAULT }
+    }
+}
+
+/// What a planner has that keeps jobs.
+pub(super) struct Keeper {
+    scheduler: Scheduler,
+    interval_ns: u64,
+    /// The time from which on the next cycle may begin.
+    next_cycle: Time,
+    /// The time at which a cycle may decide otherwise although nothing has changed.
+    due: Option<Time>,
+    /// What the last cycle planned and is not sent yet.
+    plans: VecDeque<Plan>,
+    /// The tasks with claims.
+    claims: BTreeSet<TaskId>,
+    /// Tasks to evict, each with its grace period in ns.
+    evictions: VecDeque<(TaskId, AllocationId, u64)>,
+    /// The number of releases in flight.
+    releases: usize,
+    /// The jobs whose tasks have all ended, the one that ended first at the front.
+    ended: VecDeque<JobId>,
+    /// The number of tasks of all jobs.
+    tasks: u64,
+}
+
+impl Keeper {
+    fn jobs(&self) -> &Jobs {
+        self.scheduler.jobs()
+    }
+
+    fn jobs_mut(&mut self) -> &mut Jobs {
+        self.scheduler.jobs_mut()
+    }
+
+    /// Notes all changes from now on.
+    pub(super) fn note_changes(&mut self) {
+        self.jobs_mut().note_changes();
+    }
+
+    /// Returns whether tasks wait for something that a cycle may give them.
+    fn has_waiting(&self) -> bool {
+        let of_all = self.jobs().queue(QueueId::ROOT).pending_tasks();
+        of_all > 0 || !self.jobs().waiting_for_cap().is_empty()
+    }
+
+    /// Returns whether views matter: some task has a node, or waits for one.
+    fn follows(&self) -> bool {
+        self.jobs().nodes().next().is_some() || self.has_waiting()
+    }
+
+    fn replicas(&self) -> &[Replica] {
+        self.scheduler.replicas()
+    }
+
+    /// Notes a job whose tasks have all ended, and forgets those that ended first if there are too many.
+    fn settle(&mut self, id: JobId) {
+        let job = self.jobs().job(id);
+        if job.ended_tasks() < job.tasks().len() {
+            return;
+        }
+        self.ended.push_back(id);
+        if self.ended.len() > JOBS_ENDED_KEPT {
+            let oldest = self.ended.pop_front().expect("it has some");
+            self.tasks -= self.jobs().job(oldest).tasks().len() as u64;
+            self.jobs_mut().remove_job(oldest);
+        }
+    }
+}
+
+impl Planner {
+    /// Creates a planner that keeps jobs, over `shards` as [`Planner::new`] does.
+    ///
+    /// # Errors
+    /// The first fault in the settings of cycles.
+    pub(crate) fn keeper(
+        config: PlannerConfig,
+        port: Port,
+        shards: Vec<(Shard, ViewReader)>,
+        settings: &JobsConfig,
+    ) -> Result<Self, CycleConfigError> {
+        let copies = shards.into_iter().map(|(shard, reader)| Replica::new(shard, reader)).collect();
+        let scheduler = Scheduler::new(settings.cycle.clone(), copies)?;
+        let mut planner = Self::new(config, port, Vec::new());
+        planner.keeper = Some(Box::new(Keeper {
+            scheduler,
+            interval_ns: settings.interval_ns,
+            next_cycle: Time::default(),
+            due: None,
+            plans: VecDeque::new(),
+            claims: BTreeSet::new(),
+            evictions: VecDeque::new(),
+            releases: 0,
+            ended: VecDeque::new(),
+            tasks: 0,
+        }));
+        Ok(planner)
+    }
+
+    /// Returns whether it keeps jobs instead of groups.
+    #[must_use]
+    pub fn keeps_jobs(&self) -> bool {
+        self.keeper.is_some()
+    }
+
+    /// Returns the jobs, if it keeps them.
+    #[must_use]
+    pub fn jobs(&self) -> Option<&Jobs> {
+        self.keeper.as_ref().map(|keeper| keeper.jobs())
+    }
+
+    /// Takes over the jobs that an earlier start left.
+    ///
+    /// # Errors
+    /// The first record that contradicts the others.
+    pub(crate) fn adopt_jobs(&mut self, record: JobsRecord) -> Result<(), Broken> {
+        let keeper = self.keeper_mut();
+        keeper.jobs_mut().adopt(record)?;
+        let mut all: Vec<(JobId, usize, bool)> = Vec::new();
+        for (id, job) in keeper.scheduler.jobs().jobs() {
+            all.push((id, job.tasks().len(), job.ended_tasks() == job.tasks().len()));
+            let claims = (0..).zip(job.tasks()).filter(|(_, task)| task.has_claim());
+            keeper.claims.extend(claims.map(|(index, _)| TaskId { job: id, index }));
+        }
+        all.sort_unstable();
+        for (id, tasks, has_ended) in all {
+            keeper.tasks += tasks as u64;
+            keeper.ended.extend(has_ended.then_some(id));
+        }
+        Ok(())
+    }
+
+    fn keeper_mut(&mut self) -> &mut Keeper {
+        self.keeper.as_mut().expect("only the keeper of jobs gets here")
+    }
+
+    /// The second half of a round, for the keeper of jobs. Returns the number of new statements and releases.
+    pub(super) fn advance_jobs(&mut self, now: Time) -> usize {
+        let sent = self.metrics.statements;
+        if !self.flights.is_empty() {
+            return self.send_plans();
+        }
+        self.awaits_views = !self.follow_jobs(now);
+        if self.awaits_views {
+            return 0;
+        }
+        let mut begun = 0;
+        while begun < REQUESTS_PER_ROUND {
+            let Some((client, tag, job)) = self.queue.next(|_| true) else { break };
+            self.queue.charge(client, job.units());
+            self.begin(tag, client, job, now);
+            begun += 1;
+        }
+        // Before any statement: tasks are in states that the shards have agreed to.
+        self.record();
+        if self.evict_next() == 0 && self.is_cycle_due(now) {
+            self.run_cycle(now);
+        }
+        begun + usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
+    }
+
+    fn is_cycle_due(&self, now: Time) -> bool {
+        self.cycle_deadline().is_some_and(|due| due <= now)
+    }
+
+    /// Returns when the next cycle is to begin. `None`: not before something changes.
+    fn cycle_deadline(&self) -> Option<Time> {
+        let keeper = self.keeper.as_ref()?;
+        let due = keeper.due.into_iter().chain(keeper.has_waiting().then_some(keeper.next_cycle)).min()?;
+        Some(due.max(keeper.next_cycle))
+    }
+
+    /// Returns the time at which the keeper of jobs has something to do. `None`: when something arrives.
+    pub(super) fn jobs_deadline(&self) -> Option<Time> {
+        self.cycle_deadline().filter(|_| self.flights.is_empty())
+    }
+
+    /// Returns whether the keeper of jobs has something to do now that no deadline tells.
+    pub(super) fn has_jobs_left(&self) -> bool {
+        let Some(keeper) = &self.keeper else { return false };
+        let has_ended = || keeper.follows() && keeper.replicas().iter().any(Replica::has_ended);
+        self.flights.is_empty() && (!self.queue.is_empty() || !keeper.evictions.is_empty() || has_ended())
+    }
+
+    /// Returns whether the keeper of jobs waits for answers, or has requests.
+    pub(super) fn is_keeping(&self) -> bool {
+        let keeper = self.keeper.as_ref();
+        keeper.is_some_and(|keeper| {
+            keeper.releases > 0 || !keeper.plans.is_empty() || !keeper.evictions.is_empty()
+        })
+    }
+
+    /// Returns whether the ends of tasks matter to the keeper of jobs.
+    pub(super) fn wants_task_ends(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| keeper.follows())
+    }
+
+    fn run_cycle(&mut self, now: Time) {
+        let keeper = self.keeper_mut();
+        let report = keeper.scheduler.run(now);
+        keeper.due = report.due;
+        keeper.next_cycle = now.plus_nanos(keeper.interval_ns);
+        keeper.plans.extend(report.plans);
+        self.send_plans();
+    }
+
+    /// Sends what the last cycle planned, as much as may be in flight. Returns the number of statements.
+    fn send_plans(&mut self) -> usize {
+        let mut sent = 0;
+        while self.flights.len() < PLANS_IN_FLIGHT_MAX {
+            let now = self.now;
+            let keeper = self.keeper_mut();
+            let Some(plan) = keeper.plans.pop_front() else { break };
+            let shard = |shard: usize| ShardId(u16::try_from(shard).expect("SHARDS_MAX fits u16"));
+            let operations: Vec<(ShardId, Operation)> = plan
+                .operations()
+                .map(|(index, operation)| (shard(plan.tasks[usize::from(index)].shard), operation.clone()))
+                .collect();
+            if operations.is_empty() {
+                keeper.scheduler.committed(&plan, &[], now);
+                continue;
+            }
+            let mode = CommitMode::AllOrNothing;
+            let terms = CommitOptions { conflict_detection: ConflictDetection::Fine, mode, atomic: true };
+            self.commit(operations, Vec::new(), terms, Purpose::Cycle(Box::new(plan)));
+            sent += 1;
+        }
+        sent
+    }
+
+    /// Takes over what the shards did of a plan.
+    pub(super) fn plan_concluded(&mut self, plan: &Plan, concluded: &StatementReport, now: Time) {
+        let keeper = self.keeper_mut();
+        if concluded.applied.is_empty() || !concluded.conflicts.is_empty() || concluded.expired {
+            keeper.scheduler.aborted(plan);
+            return;
+        }
+        keeper.scheduler.committed(plan, &concluded.applied, now);
+        for step in &plan.tasks {
+            if keeper.scheduler.jobs().task(step.task).has_claim() {
+                keeper.claims.insert(step.task);
+            }
+        }
+    }
+
+    /// Sends evictions of tasks that are cancelled, or whose node is lost. Returns the number of statements.
+    fn evict_next(&mut self) -> usize {
+        let keeper = self.keeper_mut();
+        let count = keeper.evictions.len().min(STATEMENT_OPERATIONS_MAX);
+        let evictions: Vec<(TaskId, AllocationId, u64)> = keeper.evictions.drain(..count).collect();
+        let mut operations = Vec::new();
+        let mut tasks = Vec::new();
+        for (task, allocation, grace_ns) in evictions {
+            // It may have ended since.
+            if self.keeper_mut().holds(task, allocation) {
+                let shard = self.shard_of_allocation(allocation);
+                operations.push((shard, Operation::Evict(Evict { allocation, expected: None, grace_ns })));
+                tasks.push((task, allocation, grace_ns));
+            }
+        }
+        if operations.is_empty() {
+            return 0;
+        }
+        let mode = CommitMode::Incremental;
+        let terms = CommitOptions { conflict_detection: ConflictDetection::Fine, mode, atomic: false };
+        self.commit(operations, Vec::new(), terms, Purpose::EvictTasks(tasks));
+        1
+    }
+
+    /// Tries evictions again that a statement of others is in the way of. The views tell of all others.
+    pub(super) fn evictions_concluded(
+        &mut self,
+        tasks: &[(TaskId, AllocationId, u64)],
+        concluded: &StatementReport,
+    ) {
+        let of_shards = concluded.applied.iter().flat_map(|applied| &applied.conflicts);
+        for conflict in of_shards.chain(&concluded.conflicts) {
+            if matches!(conflict.reason, ConflictReason::HeldBy(_)) {
+                self.keeper_mut().evictions.push_back(tasks[usize::from(conflict.operation)]);
+            }
+        }
+    }
+
+    /// Releases the allocation or claim of a task that has ended.
+    fn release_task(&mut self, allocation: AllocationId) {
+        self.keeper_mut().releases += 1;
+        let shard = self.shard_of_allocation(allocation);
+        self.outbox.push_back((RELEASE_TAG, shard, Command::Release(allocation)));
+    }
+
+    /// Takes the answer to a release. An allocation that had ended before is as good.
+    pub(super) fn task_released(&mut self) {
+        self.keeper_mut().releases -= 1;
+    }
+
+    /// Returns the changes of jobs since the last call, unless a cycle is being committed.
+    pub(super) fn take_job_changes(&mut self) -> Vec<JobsChange> {
+        let is_committing = !self.flights.is_empty();
+        match self.keeper.as_mut().filter(|keeper| !is_committing && keeper.plans.is_empty()) {
+            Some(keeper) => keeper.jobs_mut().take_changes(),
+            None => Vec::new(),
+        }
+    }
+}

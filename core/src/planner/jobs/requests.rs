@@ -1,0 +1,275 @@
+//! Requests about queues and jobs.
+
+use std::sync::Arc;
+
+use super::Keeper;
+use crate::group::PlanReply;
+use crate::ids::{AllocationId, TenantId};
+use crate::jobs::{
+    JobError, JobId, JobPhase, JobSpec, JobSummary, JobView, Jobs, JobsDone, JobsRejection, JobsReply,
+    JobsRequest, QueueError, QueueId, QueueSpec, QueueView, Task, TaskId, TaskReport, TaskState, TaskView,
+};
+use crate::limits::{JOBS_MAX, QUEUES_MAX, TASKS_MAX};
+use crate::planner::{JobTag, Planner};
+use crate::time::Time;
+
+type Answer = Result<JobsReply, JobsRejection>;
+
+/// What a request has ended.
+#[derive(Default)]
+struct Ended {
+    /// To be released at once.
+    released: Vec<AllocationId>,
+    /// To be evicted with a grace period.
+    evicted: Vec<(TaskId, AllocationId, u64)>,
+}
+
+impl Planner {
+    /// Begins a request about jobs, and answers it.
+    pub(in crate::planner) fn handle_jobs(&mut self, tag: JobTag, request: JobsRequest, now: Time) {
+        let keeper = self.keeper_mut();
+        let mut ended = Ended::default();
+        let answer = match request {
+            JobsRequest::SetQueue { spec, parent } => keeper.set_queue(*spec, parent),
+            JobsRequest::RemoveQueue(name) => keeper.remove_queue(&name),
+            JobsRequest::ListQueues(tenant) => Ok(JobsReply::Queues(keeper.list_queues(tenant))),
+            JobsRequest::Submit { spec, queue } => keeper.submit(*spec, &queue, now),
+            JobsRequest::Cancel { job, tenant, grace_ns } => {
+                keeper.cancel(job, tenant, &mut ended, grace_ns, now)
+            }
+            JobsRequest::Status { job, tenant, from, limit } => keeper.status(job, tenant, from, limit),
+            JobsRequest::List { tenant, queue, after, limit } => {
+                keeper.list(tenant, queue.as_deref(), after, limit)
+            }
+            JobsRequest::Report { tenant, tasks } => keeper.report(tenant, &tasks, &mut ended, now),
+        };
+        keeper.evictions.extend(ended.evicted);
+        if !ended.released.is_empty() {
+            // Recorded before anything is released: a crash must not let a task that has ended run again.
+            if let Ok(JobsReply::Done(done)) = &answer {
+                self.note_deed(tag, crate::state::Deed::Jobs(done.clone()));
+                self.origins.remove(&tag);
+            }
+            self.record();
+            ended.released.into_iter().for_each(|allocation| self.release_task(allocation));
+        }
+        self.reply(tag, PlanReply::Jobs(answer));
+    }
+}
+
+impl Keeper {
+    fn set_queue(&mut self, spec: QueueSpec, parent: Option<Arc<str>>) -> Answer {
+        let jobs = self.scheduler.jobs_mut();
+        if let Some(id) = jobs.queue_named(&spec.name) {
+            if id == QueueId::ROOT {
+                return Err(QueueError::Root.into());
+            }
+            jobs.update_queue(id, spec)?;
+        } else {
+            let queues = jobs.queues().count();
+            if queues > QUEUES_MAX {
+                return Err(JobsRejection::TooManyQueues(queues - 1));
+            }
+            let parent = match parent {
+                None => QueueId::ROOT,
+                Some(name) => jobs.queue_named(&name).ok_or(QueueError::Unknown(name))?,
+            };
+            jobs.add_queue(QueueSpec { parent, ..spec })?;
+        }
+        Ok(JobsReply::Done(JobsDone::QueueSet))
+    }
+
+    fn remove_queue(&mut self, name: &Arc<str>) -> Answer {
+        let id = self.jobs().queue_named(name).ok_or_else(|| QueueError::Unknown(Arc::clone(name)))?;
+        // Ended jobs do not keep a queue from being removed.
+        let jobs: Vec<JobId> = self.jobs().queue(id).jobs().collect();
+        let all_ended = jobs.iter().all(|&job| self.has_ended(job));
+        if all_ended && self.jobs().queue(id).is_leaf() {
+            jobs.into_iter().for_each(|job| self.forget(job));
+        }
+        self.jobs_mut().remove_queue(id)?;
+        Ok(JobsReply::Done(JobsDone::QueueRemoved))
+    }
+
+    fn has_ended(&self, id: JobId) -> bool {
+        let job = self.jobs().job(id);
+        job.ended_tasks() == job.tasks().len()
+    }
+
+    fn forget(&mut self, id: JobId) {
+        self.tasks -= self.jobs().job(id).tasks().len() as u64;
+        self.ended.retain(|&ended| ended != id);
+        self.jobs_mut().remove_job(id);
+    }
+
+    fn list_queues(&self, tenant: Option<TenantId>) -> Vec<QueueView> {
+        let jobs = self.jobs();
+        let is_seen = |spec: &QueueSpec| tenant.is_none() || spec.tenant.is_none() || spec.tenant == tenant;
+        let queues = jobs.queues().filter(|&(id, queue)| id != QueueId::ROOT && is_seen(queue.spec()));
+        let view = |(id, queue): (QueueId, &crate::jobs::Queue)| {
+            let spec = queue.spec().clone();
+            let parent = Some(spec.parent).filter(|&parent| parent != QueueId::ROOT);
+            QueueView {
+                parent: parent.map(|parent| Arc::clone(&jobs.queue(parent).spec().name)),
+                spec,
+                usage: queue.usage().clone(),
+                deserved: self.scheduler.deserved(id).cloned(),
+                jobs: u32::try_from(queue.jobs().len()).unwrap_or(u32::MAX),
+                waiting: u32::try_from(queue.waiting().len()).unwrap_or(u32::MAX),
+            }
+        };
+        queues.map(view).collect()
+    }
+
+    fn submit(&mut self, spec: JobSpec, queue: &Arc<str>, now: Time) -> Answer {
+        let tasks: u64 = spec.tasks.iter().map(|group| u64::from(group.count)).sum();
+        let live = self.jobs().jobs().len() - self.ended.len();
+        if live >= JOBS_MAX {
+            return Err(JobsRejection::TooManyJobs(live));
+        }
+        if self.tasks.saturating_add(tasks) > TASKS_MAX {
+            return Err(JobsRejection::TooManyTasks(self.tasks.saturating_add(tasks)));
+        }
+        let Some(id) = self.jobs().queue_named(queue) else {
+            return Err(JobError::UnknownQueue { job: spec.name, queue: Arc::clone(queue) }.into());
+        };
+        let foreign = |owner: TenantId| owner != spec.tenant && spec.tenant != TenantId::OPERATOR;
+        if self.jobs().queue(id).spec().tenant.is_some_and(foreign) {
+            return Err(JobsRejection::ForeignQueue(Arc::clone(queue)));
+        }
+        let spec = JobSpec { queue: id, created: now, phase: JobPhase::Pending, ..spec };
+        let job = self.jobs_mut().submit(spec)?;
+        self.tasks += tasks;
+        Ok(JobsReply::Done(JobsDone::Submitted(job)))
+    }
+
+    /// Returns a job that the tenant may see.
+    fn visible(&self, id: JobId, tenant: Option<TenantId>) -> Result<JobId, JobsRejection> {
+        let is_own = |id: &JobId| tenant.is_none_or(|tenant| self.jobs().job(*id).spec().tenant == tenant);
+        let known = Some(id).filter(|&id| self.jobs().has_job(id)).filter(is_own);
+        known.ok_or(JobsRejection::UnknownJob(id))
+    }
+
+    fn cancel(
+        &mut self,
+        id: JobId,
+        tenant: Option<TenantId>,
+        ended: &mut Ended,
+        grace_ns: u64,
+        now: Time,
+    ) -> Answer {
+        self.visible(id, tenant)?;
+        if self.jobs().job(id).phase().is_end() {
+            return Ok(JobsReply::Done(JobsDone::Cancelled(id)));
+        }
+        self.jobs_mut().set_phase(id, JobPhase::Cancelled);
+        let tasks = self.jobs().job(id).tasks().iter().map(|task| (task.state, task.node, task.allocation));
+        let tasks: Vec<_> = tasks.collect();
+        for (index, (state, node, allocation)) in (0..).zip(tasks) {
+            let task = TaskId { job: id, index };
+            match allocation {
+                // It ends when its grace period is over.
+                Some(_) if state == TaskState::Releasing => continue,
+                Some(allocation) if state.holds() && grace_ns > 0 => {
+                    self.jobs_mut().set(task, TaskState::Releasing, node, now);
+                    ended.evicted.push((task, allocation, grace_ns));
+                    continue;
+                }
+                Some(allocation) => ended.released.push(allocation),
+                None => {}
+            }
+            if !state.is_end() {
+                self.jobs_mut().set(task, TaskState::Failed, None, now);
+                self.claims.remove(&task);
+            }
+        }
+        self.settle(id);
+        Ok(JobsReply::Done(JobsDone::Cancelled(id)))
+    }
+
+    fn report(
+        &mut self,
+        tenant: Option<TenantId>,
+        reports: &[TaskReport],
+        ended: &mut Ended,
+        now: Time,
+    ) -> Answer {
+        let reportable = [TaskState::Running, TaskState::Succeeded, TaskState::Failed];
+        for (index, report) in (0..).zip(reports) {
+            if !reportable.contains(&report.state) {
+                return Err(JobsRejection::State { index, state: report.state });
+            }
+        }
+        let mut outdated = Vec::new();
+        for (index, &TaskReport { task: id, allocation, state }) in (0..).zip(reports) {
+            let is_there = self.visible(id.job, tenant).is_ok() && self.holds(id, allocation);
+            let before = is_there.then(|| self.jobs().task(id).clone());
+            let Some(before) = before.filter(|task| task.state != TaskState::Pipelined) else {
+                outdated.push(index);
+                continue;
+            };
+            if state.is_end() {
+                self.jobs_mut().set(id, state, None, now);
+                ended.released.push(allocation);
+                self.settle(id.job);
+            } else if before.state.holds() && before.state != state {
+                self.jobs_mut().set(id, state, before.node, now);
+            }
+        }
+        Ok(JobsReply::Done(JobsDone::Reported(outdated)))
+    }
+
+    fn status(&self, id: JobId, tenant: Option<TenantId>, from: u32, limit: u16) -> Answer {
+        self.visible(id, tenant)?;
+        let job = self.jobs().job(id);
+        let view = |(index, task): (u32, &Task)| TaskView {
+            index,
+            role: Arc::clone(&job.spec().roles[task.role as usize].name),
+            state: task.state,
+            node: task.node,
+            allocation: task.allocation,
+            since: task.since,
+        };
+        let tasks = (0..).zip(job.tasks()).skip(from as usize).take(usize::from(limit));
+        let tasks: Vec<TaskView> = tasks.map(view).collect();
+        let more = from as usize + tasks.len() < job.tasks().len();
+        Ok(JobsReply::Job(Box::new(JobView { job: summary(self.jobs(), id), tasks, more })))
+    }
+
+    fn list(
+        &self,
+        tenant: Option<TenantId>,
+        queue: Option<&str>,
+        after: Option<JobId>,
+        limit: u16,
+    ) -> Answer {
+        let jobs = self.jobs();
+        let of_queue = match queue {
+            None => None,
+            Some(name) => Some(jobs.queue_named(name).ok_or_else(|| QueueError::Unknown(name.into()))?),
+        };
+        let is_own = |&id: &JobId| tenant.is_none_or(|tenant| jobs.job(id).spec().tenant == tenant);
+        let limit = usize::from(limit);
+        let page: Vec<JobId> = match of_queue {
+            Some(queue) => jobs.queue(queue).jobs_after(after).filter(is_own).take(limit).collect(),
+            None => jobs.ids_after(after).filter(is_own).take(limit).collect(),
+        };
+        Ok(JobsReply::Jobs(page.into_iter().map(|id| summary(jobs, id)).collect()))
+    }
+}
+
+fn summary(jobs: &Jobs, id: JobId) -> JobSummary {
+    let job = jobs.job(id);
+    let spec = job.spec();
+    JobSummary {
+        id,
+        name: Arc::clone(&spec.name),
+        queue: Arc::clone(&jobs.queue(spec.queue).spec().name),
+        tenant: spec.tenant,
+        phase: job.phase(),
+        priority: spec.priority,
+        min_member: spec.min_member,
+        counts: TaskState::ALL.map(|state| job.count(state)),
+        created: spec.created,
+    }
+}

@@ -12,17 +12,19 @@ use std::task::Waker;
 use arc_swap::ArcSwap;
 
 use crate::broken::Broken;
+use crate::cycle::CycleConfigError;
 use crate::executor::{ShardLink, ShardRunner};
 use crate::fragmentation::TypicalShapes;
 use crate::ids::{Incarnation, ResourceId, ShardId};
 use crate::index::{Geometry, GeometryError, PolicyState};
+use crate::jobs::JobsRecord;
 use crate::journal::JournalFeed;
 use crate::limits::{
     ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, HOLD_NS_DEFAULT, PLANNERS_MAX, PORTS_MAX,
     RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
 };
 use crate::link::{Doorbell, ShardNews, StopSignal, ViewInterest, WokenBox, channel};
-use crate::planner::PlannerRunner;
+use crate::planner::{JobsConfig, PlannerRunner};
 use crate::registrar::{Catalog, Registrar, TOPOLOGY_LABEL_DEFAULT};
 use crate::resource::{NatureFixed, RegistryFull};
 use crate::rng::Rng;
@@ -32,7 +34,7 @@ use crate::state::{GranularityState, GroupRecord, PartitionState, StoreState};
 use crate::time::Time;
 use crate::view::ViewReader;
 use contents::{check_allocations, kinds_in_use};
-use planners::{keep_groups, open_planners, planner_threads};
+use planners::{keep_groups, keep_jobs, open_planners, planner_threads};
 
 /// The settings to start an engine over a store.
 #[derive(Clone, Debug)]
@@ -61,11 +63,14 @@ pub struct EngineConfig {
     pub allocations_per_node_max: u16,
     /// The number of planners of groups and statements. 0 starts none.
     pub planners: u16,
+    /// The settings of the keeper of jobs. `None` starts none.
+    pub jobs: Option<JobsConfig>,
     /// How long a shard holds its part of a statement before it asks to abort, in ns.
     pub hold_ns: u64,
     /// Whether effects are noted for a [journal](Engine::journal).
     pub journal: bool,
-    /// Whether shards publish views for watchers. If there are planners, shards publish views in any case.
+    /// Whether shards publish views for watchers. If there are planners or jobs are kept, shards publish views in any
+    /// case.
     pub views: bool,
 }
 
@@ -83,10 +88,19 @@ impl Default for EngineConfig {
             reserved_nodes_percent: RESERVED_NODES_PERCENT_DEFAULT,
             allocations_per_node_max: ALLOCATIONS_PER_NODE_DEFAULT,
             planners: 0,
+            jobs: None,
             hold_ns: HOLD_NS_DEFAULT,
             views: false,
             journal: false,
         }
+    }
+}
+
+impl EngineConfig {
+    /// Returns the number of planner threads, with the one that keeps jobs.
+    #[must_use]
+    pub fn planner_threads(&self) -> u16 {
+        self.planners + u16::from(self.jobs.is_some())
     }
 }
 
@@ -107,6 +121,12 @@ pub enum EngineError {
     /// The number of planners exceeds the limit.
     #[error("{0} planners: give 0 to {PLANNERS_MAX}")]
     Planners(u16),
+    /// The settings of cycles are wrong.
+    #[error(transparent)]
+    Cycle(#[from] CycleConfigError),
+    /// The jobs of the store contradict each other.
+    #[error("the jobs of this store contradict each other: {0}")]
+    Jobs(Broken),
     /// A resource kind would change its nature while nodes have it.
     #[error(transparent)]
     Nature(#[from] NatureFixed),
@@ -140,12 +160,15 @@ pub struct Engine {
     pub runners: Vec<ShardRunner>,
     /// The ports, one per given waker.
     pub ports: Vec<Port>,
-    /// The planner runners. Stop them before the shards, because they need the shards until they end.
+    /// The planner runners, and then the one that keeps jobs, if any. Stop them before the shards, because they need
+    /// the shards until they end.
     pub planners: Vec<PlannerRunner>,
     /// Stops the planners.
     pub planner_stop: StopSignal,
     /// The groups of the store if there are no planners to keep them. The caller must store them again.
     pub groups: Vec<GroupRecord>,
+    /// The jobs of the store if nobody keeps them. The caller must store them again.
+    pub jobs: JobsRecord,
     /// The owner of the global records.
     pub registrar: Registrar,
     /// The published catalog.
@@ -174,7 +197,7 @@ impl Engine {
         if config.shards == 0 || config.shards > partitions.min(SHARDS_MAX) {
             return Err(EngineError::Shards { shards: config.shards, partitions });
         }
-        if owners.is_empty() || owners.len() + usize::from(config.planners) > PORTS_MAX {
+        if owners.is_empty() || owners.len() + usize::from(config.planner_threads()) > PORTS_MAX {
             return Err(EngineError::Ports(owners.len()));
         }
         if config.planners > PLANNERS_MAX {
@@ -192,10 +215,10 @@ impl Engine {
         let mut shards =
             open_shards(state.partitions, resumed, &table, (config, &geometry), incarnation, &mut seeds);
         let mut views = Vec::new();
-        if config.views || config.planners > 0 {
+        if config.views || config.planner_threads() > 0 {
             views.extend(shards.iter_mut().map(Shard::enable_views));
         }
-        let threads = planner_threads(config.planners);
+        let threads = planner_threads(config.planner_threads());
         // Planners talk to shards through their own ports. These are numbered after the ports of the callers.
         let callers = owners.len();
         let bells = owners.into_iter().map(|waker| Arc::new(Doorbell::new(waker)));
@@ -224,8 +247,10 @@ impl Engine {
         };
         let of_engine = (config, incarnation);
         let (mut planners, planner_stop) =
-            open_planners(of_engine, threads, of_planners, &mut ports, replicas, &mut seeds);
-        let groups = keep_groups(state.groups, &mut planners);
+            open_planners(of_engine, threads, of_planners, &mut ports, replicas, &mut seeds)?;
+        let (of_groups, of_jobs) = planners.split_at_mut(usize::from(config.planners));
+        let groups = keep_groups(state.groups, of_groups);
+        let jobs = keep_jobs(state.jobs, of_jobs.first_mut()).map_err(EngineError::Jobs)?;
         if let Some((_, queue)) = &journal {
             planners.iter_mut().for_each(|planner| planner.set_journal(Arc::clone(queue)));
         }
@@ -237,6 +262,7 @@ impl Engine {
             planners,
             planner_stop,
             groups,
+            jobs,
             registrar,
             catalog,
             table,

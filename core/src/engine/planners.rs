@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use super::EngineConfig;
+use crate::broken::Broken;
+use crate::cycle::CycleConfigError;
 use crate::executor::ShardRunner;
 use crate::group::keeper_of;
 use crate::ids::Incarnation;
+use crate::jobs::JobsRecord;
 use crate::limits::TICKET_NS_DEFAULT;
 use crate::link::{PlannerBell, StopSignal, ThreadWaker, Tickets};
 use crate::planner::{Planner, PlannerConfig, PlannerRunner};
@@ -27,8 +30,11 @@ pub(super) fn planner_threads(count: u16) -> Vec<PlannerThread> {
     (0..count).map(thread).collect()
 }
 
-/// Creates the planners and the signal that stops them. Each planner gets one of `ports` and serves all `callers`.
-/// `replicas` makes empty replicas of all shards, each with its views.
+/// Creates the planners, then the keeper of jobs, and the signal that stops them. Each gets one of `ports` and serves all
+/// `callers`. `replicas` makes empty replicas of all shards, each with its views.
+///
+/// # Errors
+/// The first fault in the settings of cycles.
 pub(super) fn open_planners(
     (config, incarnation): (&EngineConfig, Incarnation),
     threads: Vec<PlannerThread>,
@@ -36,14 +42,15 @@ pub(super) fn open_planners(
     callers: &mut [Port],
     replicas: impl Fn(&mut Rng) -> Vec<(Shard, ViewReader)>,
     seeds: &mut Rng,
-) -> (Vec<PlannerRunner>, StopSignal) {
+) -> Result<(Vec<PlannerRunner>, StopSignal), CycleConfigError> {
     let stop = StopSignal::default();
     let tickets = Arc::new(Tickets::default());
-    tickets.set_bells(threads.iter().map(|(interest, _)| Arc::clone(&interest.bell)).collect());
+    let of_groups = threads.iter().take(usize::from(config.planners));
+    tickets.set_bells(of_groups.map(|(interest, _)| Arc::clone(&interest.bell)).collect());
     let mut runners = Vec::new();
     for ((number, port), (interest, waker)) in (0..).zip(ports).zip(threads) {
         let copies = replicas(seeds);
-        let config = PlannerConfig {
+        let of_planner = PlannerConfig {
             number,
             planners: config.planners,
             incarnation,
@@ -51,11 +58,24 @@ pub(super) fn open_planners(
             hold_ns: config.hold_ns,
             ticket_ns: TICKET_NS_DEFAULT,
         };
-        let mut planner = Planner::new(config, port, copies);
+        let mut planner = match &config.jobs {
+            Some(jobs) if number == config.planners => Planner::keeper(of_planner, port, copies, jobs)?,
+            _ => Planner::new(of_planner, port, copies),
+        };
         planner.set_tickets(Arc::clone(&tickets));
         runners.push(PlannerRunner::new(planner, callers, interest, waker, stop.clone()));
     }
-    (runners, stop)
+    Ok((runners, stop))
+}
+
+/// Gives the jobs to their keeper. Returns them if there is none.
+///
+/// # Errors
+/// The first record that contradicts the others.
+pub(super) fn keep_jobs(jobs: JobsRecord, keeper: Option<&mut PlannerRunner>) -> Result<JobsRecord, Broken> {
+    let Some(keeper) = keeper else { return Ok(jobs) };
+    keeper.adopt_jobs(jobs)?;
+    Ok(JobsRecord::default())
 }
 
 /// Gives each group to the planner that keeps it. Returns the groups that have none.

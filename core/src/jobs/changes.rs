@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{
-    JobId, JobRecord, JobSpec, Jobs, JobsChange, JobsRecord, QueueId, QueueRecord, QueueSpec, Task, TaskId,
+    JobId, JobRecord, JobSpec, Jobs, JobsChange, JobsRecord, JobsTable, QueueId, QueueRecord, QueueSpec, Task, TaskId,
     TaskRecord, TaskState,
 };
 use crate::broken::{Broken, broken};
@@ -94,7 +94,7 @@ impl Jobs {
         let queues = queues.map(|(id, _)| self.queue_record(id)).collect();
         let jobs: BTreeSet<JobId> = self.jobs().map(|(id, _)| id).collect();
         let jobs = jobs.into_iter().map(|id| self.job_record(id)).collect();
-        JobsRecord { next_job: self.next_job(), queues, jobs }
+        JobsTable::new(JobsRecord { next_job: self.next_job(), queues, jobs }).into_record()
     }
 
     fn queue_record(&self, id: QueueId) -> QueueRecord {

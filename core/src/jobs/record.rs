@@ -52,7 +52,7 @@ pub struct JobRecord {
 pub struct JobsRecord {
     /// The number of the next job.
     pub next_job: u64,
-    /// Queues, parents before their children.
+    /// Queues by their distance from the root, then by name.
     pub queues: Vec<QueueRecord>,
     /// Jobs in order of id.
     pub jobs: Vec<JobRecord>,

@@ -106,7 +106,7 @@ impl Planner {
     }
 
     pub(super) fn handle_answer(&mut self, tag: u64, outcome: Outcome, now: Time) {
-        if tag == RELEASE_TAG {
+        if self.keeps_jobs() && tag == RELEASE_TAG {
             return self.task_released();
         }
         if tag == TICKET_TAG {

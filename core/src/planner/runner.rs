@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{JobTag, Planner, PlannerBudget};
+use crate::broken::Broken;
+use crate::jobs::JobsRecord;
 use crate::journal::Unit;
 use crate::limits::RING_SLOTS;
 use crate::link::{
@@ -53,7 +55,12 @@ impl PlannerRunner {
         let links = ports.iter_mut().map(|port| {
             let (submissions, jobs) = channel(RING_SLOTS);
             let (replies, answers) = channel(RING_SLOTS);
-            port.add_planner(PlanLink { jobs: submissions, replies: answers, bell: Arc::clone(&bell) });
+            let link = PlanLink { jobs: submissions, replies: answers, bell: Arc::clone(&bell) };
+            if planner.keeps_jobs() {
+                port.add_keeper(link);
+            } else {
+                port.add_planner(link);
+            }
             PlannerLink { jobs, replies, bell: Arc::clone(port.bell()) }
         });
         let links = links.collect();
@@ -84,6 +91,14 @@ impl PlannerRunner {
     /// Takes over a group that an earlier start left.
     pub(crate) fn adopt(&mut self, group: GroupRecord) {
         self.planner.adopt(group);
+    }
+
+    /// Takes over the jobs that an earlier start left.
+    ///
+    /// # Errors
+    /// The first record that contradicts the others.
+    pub(crate) fn adopt_jobs(&mut self, jobs: JobsRecord) -> Result<(), Broken> {
+        self.planner.adopt_jobs(jobs)
     }
 
     /// Runs on the calling thread until it is stopped and nothing is in flight. Returns the planner.

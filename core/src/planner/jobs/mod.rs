@@ -159,6 +159,16 @@ impl Planner {
         self.keeper.as_ref().map(|keeper| keeper.jobs())
     }
 
+    /// Returns all queues and jobs as durable state. `None`: it keeps none.
+    ///
+    /// # Panics
+    /// Panics if a statement is in flight.
+    #[must_use]
+    pub fn export_jobs(&self) -> Option<JobsRecord> {
+        assert!(!self.is_committing(), "a planner is stopped when nothing is under way");
+        self.jobs().map(Jobs::record)
+    }
+
     /// Takes over the jobs that an earlier start left.
     ///
     /// # Errors

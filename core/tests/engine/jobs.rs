@@ -1,0 +1,276 @@
+//! The keeper of jobs in a whole engine: requests, cycles, what shards tell, and restarts.
+
+use wharf_core::cycle::CycleConfig;
+use wharf_core::fairness::{Caps, Dim};
+use wharf_core::ids::TenantId;
+use wharf_core::jobs::{
+    JobError, JobId, JobPhase, JobSpec, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueError,
+    QueueSpec, TaskReport, TaskState,
+};
+use wharf_core::node::LifeEvent;
+use wharf_core::router::PortRequest;
+
+use crate::by_hand::{ask, cores, node_spec, remove_node};
+use crate::group_bed::{add_agent_node, life, live_allocations, with_nodes};
+use crate::jobs_bed::{
+    ask_jobs, bag, cancel, check_jobs, counts, export_all, gang, job_status, jobs_config, jobs_engine,
+    jobs_of, named, open_with, report, set_queue, states, submit_job, try_submit, wait, wait_ns,
+};
+
+#[test]
+fn a_job_is_placed_runs_and_gives_back_what_it_had() {
+    let mut engine = jobs_engine(2, CycleConfig::default());
+    with_nodes(&mut engine, 2, 16, 0);
+    let job = submit_job(&mut engine, gang("train", 4, cores(8)), "all");
+    let view = job_status(&mut engine, job);
+    assert_eq!(view.job.phase, JobPhase::Running);
+    assert!(view.tasks.iter().all(|task| task.state == TaskState::Bound && task.allocation.is_some()));
+    assert_eq!(live_allocations(&mut engine), 4);
+    check_jobs(&mut engine);
+    assert_eq!(report(&mut engine, job, TaskState::Running), 0);
+    assert_eq!(states(&mut engine, job), [TaskState::Running; 4]);
+    assert_eq!(report(&mut engine, job, TaskState::Succeeded), 0);
+    assert_eq!(job_status(&mut engine, job).job.phase, JobPhase::Completed);
+    assert_eq!(live_allocations(&mut engine), 0);
+    check_jobs(&mut engine);
+}
+
+/// A report about an allocation that the task has no longer must not end the task in the one that it has now.
+#[test]
+fn a_report_about_an_earlier_allocation_is_out_of_date() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    with_nodes(&mut engine, 1, 16, 0);
+    let job = submit_job(&mut engine, bag("one", 1), "all");
+    let first = job_status(&mut engine, job).tasks[0].allocation.expect("it is placed");
+    ask(&mut engine, PortRequest::Release(first));
+    wait(&mut engine);
+    let second = job_status(&mut engine, job).tasks[0].allocation.expect("it is placed again");
+    assert_ne!(first, second);
+    let task = wharf_core::jobs::TaskId { job, index: 0 };
+    let tasks = vec![TaskReport { task, allocation: first, state: TaskState::Succeeded }];
+    let done = ask_jobs(&mut engine, JobsRequest::Report { tenant: None, tasks });
+    assert!(matches!(&done, Ok(JobsReply::Done(JobsDone::Reported(late))) if late[..] == [0]), "{done:?}");
+    assert_eq!(states(&mut engine, job), [TaskState::Bound]);
+    check_jobs(&mut engine);
+}
+
+#[test]
+fn a_gang_waits_for_nodes_and_is_placed_whole() {
+    let mut engine = jobs_engine(3, CycleConfig::default());
+    with_nodes(&mut engine, 1, 16, 0);
+    let job = submit_job(&mut engine, gang("gang", 3, cores(16)), "all");
+    wait(&mut engine);
+    assert_eq!(states(&mut engine, job), [TaskState::Pending; 3]);
+    assert_eq!(live_allocations(&mut engine), 0);
+    for name in ["late-0", "late-1"] {
+        crate::by_hand::add_node(&mut engine, node_spec(name, 16, 0));
+    }
+    wait(&mut engine);
+    assert_eq!(states(&mut engine, job), [TaskState::Bound; 3]);
+    check_jobs(&mut engine);
+}
+
+#[test]
+fn a_cap_holds_over_all_shards() {
+    let mut engine = jobs_engine(4, CycleConfig::default());
+    with_nodes(&mut engine, 8, 16, 0);
+    let mut capability = Caps::none();
+    capability.set(Dim::CPU, 10 * 10_000);
+    set_queue(&mut engine, QueueSpec { capability, ..QueueSpec::new("small") });
+    let job = submit_job(&mut engine, bag("many", 30), "small");
+    for _ in 0..5 {
+        wait(&mut engine);
+        check_jobs(&mut engine);
+        let placed = [TaskState::Bound, TaskState::Running].map(|state| counts(&mut engine, job, state));
+        assert_eq!(placed.iter().sum::<u32>(), 10);
+        report(&mut engine, job, TaskState::Running);
+    }
+    report(&mut engine, job, TaskState::Succeeded);
+    wait(&mut engine);
+    assert_eq!(counts(&mut engine, job, TaskState::Bound), 10);
+    check_jobs(&mut engine);
+}
+
+#[test]
+fn a_cancelled_job_gives_back_what_it_had_after_its_grace_period() {
+    let mut engine = jobs_engine(2, CycleConfig::default());
+    with_nodes(&mut engine, 2, 16, 0);
+    let at_once = submit_job(&mut engine, bag("at-once", 4), "all");
+    let later = submit_job(&mut engine, bag("later", 40), "all");
+    wait(&mut engine);
+    assert_eq!(
+        (counts(&mut engine, later, TaskState::Bound), counts(&mut engine, later, TaskState::Pending)),
+        (28, 12)
+    );
+    cancel(&mut engine, at_once, 0);
+    assert_eq!(states(&mut engine, at_once), [TaskState::Failed; 4]);
+    cancel(&mut engine, later, 1_000_000_000);
+    assert_eq!(job_status(&mut engine, later).job.phase, JobPhase::Cancelled);
+    let before = counts(&mut engine, later, TaskState::Releasing);
+    assert!(before >= 28, "{before}");
+    check_jobs(&mut engine);
+    wait_ns(&mut engine, 2_000_000_000);
+    wait(&mut engine);
+    assert_eq!(counts(&mut engine, later, TaskState::Failed), 40);
+    assert_eq!(live_allocations(&mut engine), 0);
+    // Once more does no harm.
+    cancel(&mut engine, later, 0);
+    assert_eq!(job_status(&mut engine, later).job.phase, JobPhase::Cancelled);
+    check_jobs(&mut engine);
+}
+
+#[test]
+fn tasks_of_nodes_that_are_lost_or_removed_are_placed_elsewhere() {
+    let mut engine = jobs_engine(2, CycleConfig::default());
+    let lost = add_agent_node(&mut engine, node_spec("lost", 16, 0));
+    let first = submit_job(&mut engine, gang("first", 1, cores(16)), "all");
+    assert_eq!(job_status(&mut engine, first).tasks[0].node, Some(lost));
+    let removed = crate::by_hand::add_node(&mut engine, node_spec("removed", 16, 0));
+    let second = submit_job(&mut engine, gang("second", 1, cores(16)), "all");
+    wait(&mut engine);
+    assert_eq!(job_status(&mut engine, second).tasks[0].node, Some(removed.id));
+    life(&mut engine, lost, LifeEvent::Lose);
+    remove_node(&mut engine, &removed);
+    wait(&mut engine);
+    assert_eq!([states(&mut engine, first), states(&mut engine, second)].concat(), [TaskState::Pending; 2]);
+    check_jobs(&mut engine);
+    with_nodes(&mut engine, 2, 16, 0);
+    wait(&mut engine);
+    assert_eq!([states(&mut engine, first), states(&mut engine, second)].concat(), [TaskState::Bound; 2]);
+    check_jobs(&mut engine);
+}
+
+#[test]
+fn a_job_of_higher_priority_gets_what_it_evicts_when_the_grace_period_is_over() {
+    let mut engine = jobs_engine(1, CycleConfig { grace_ns: 1_000_000_000, ..CycleConfig::default() });
+    with_nodes(&mut engine, 1, 16, 0);
+    let low = submit_job(&mut engine, bag("low", 16), "all");
+    assert_eq!(counts(&mut engine, low, TaskState::Bound), 16);
+    let high = JobSpec { priority: 10, ..gang("high", 1, cores(4)) };
+    let high = submit_job(&mut engine, high, "all");
+    wait(&mut engine);
+    assert_eq!(states(&mut engine, high), [TaskState::Pipelined]);
+    assert_eq!(counts(&mut engine, low, TaskState::Releasing), 4);
+    check_jobs(&mut engine);
+    wait_ns(&mut engine, 2_000_000_000);
+    wait(&mut engine);
+    assert_eq!(states(&mut engine, high), [TaskState::Bound]);
+    assert_eq!(counts(&mut engine, low, TaskState::Pending), 4);
+    check_jobs(&mut engine);
+}
+
+#[test]
+fn jobs_survive_a_start_with_another_number_of_shards() {
+    let mut engine = jobs_engine(3, CycleConfig::default());
+    with_nodes(&mut engine, 2, 16, 0);
+    set_queue(&mut engine, QueueSpec::new("parent"));
+    let child =
+        JobsRequest::SetQueue { spec: Box::new(QueueSpec::new("child")), parent: Some(named("parent")) };
+    ask_jobs(&mut engine, child).expect("its parent is there");
+    let runs = submit_job(&mut engine, bag("runs", 20), "child");
+    let waits = submit_job(&mut engine, gang("waits", 4, cores(8)), "all");
+    report(&mut engine, runs, TaskState::Running);
+    let before = job_status(&mut engine, runs);
+    let state = export_all(&mut engine);
+    let mut engine = open_with(state, &jobs_config(2, CycleConfig::default()));
+    wait(&mut engine);
+    let after = job_status(&mut engine, runs);
+    let places = |view: &wharf_core::jobs::JobView| -> Vec<_> {
+        view.tasks.iter().map(|task| (task.index, task.state, task.node, task.allocation)).collect()
+    };
+    assert_eq!(places(&after), places(&before));
+    check_jobs(&mut engine);
+    assert_eq!(states(&mut engine, waits), [TaskState::Pending; 4]);
+    report(&mut engine, runs, TaskState::Succeeded);
+    wait(&mut engine);
+    assert_eq!(states(&mut engine, waits), [TaskState::Bound; 4]);
+    let next = submit_job(&mut engine, bag("next", 1), "child");
+    assert_eq!(next, JobId(waits.0 + 1), "ids are not given out twice");
+    check_jobs(&mut engine);
+}
+
+#[test]
+fn a_tenant_sees_and_changes_its_own_jobs_only() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    let [one, two] = [TenantId(1), TenantId(2)];
+    set_queue(&mut engine, QueueSpec { tenant: Some(one), ..QueueSpec::new("of-one") });
+    let of = |tenant: TenantId, name: &str| JobSpec { tenant, ..bag(name, 1) };
+    let refused = try_submit(&mut engine, of(two, "foreign"), "of-one");
+    assert_eq!(refused, Err(JobsRejection::ForeignQueue(named("of-one"))));
+    let own = submit_job(&mut engine, of(one, "own"), "of-one");
+    let other = submit_job(&mut engine, of(two, "other"), "all");
+    let unknown = |job| Err(JobsRejection::UnknownJob(job));
+    let status = JobsRequest::Status { job: own, tenant: Some(two), from: 0, limit: 9 };
+    assert_eq!(ask_jobs(&mut engine, status).map(drop), unknown(own));
+    let stop = JobsRequest::Cancel { job: own, tenant: Some(two), grace_ns: 0 };
+    assert_eq!(ask_jobs(&mut engine, stop).map(drop), unknown(own));
+    let list = |tenant| JobsRequest::List { tenant, queue: None, after: None, limit: 9 };
+    let ids = |reply: Result<JobsReply, JobsRejection>| match reply {
+        Ok(JobsReply::Jobs(jobs)) => jobs.iter().map(|job| job.id).collect::<Vec<_>>(),
+        other => panic!("a list: {other:?}"),
+    };
+    assert_eq!(ids(ask_jobs(&mut engine, list(Some(two)))), [other]);
+    assert_eq!(ids(ask_jobs(&mut engine, list(None))), [own, other]);
+    let after = JobsRequest::List { tenant: None, queue: Some(named("all")), after: Some(own), limit: 9 };
+    assert_eq!(ids(ask_jobs(&mut engine, after)), [other]);
+    let queues = |tenant| JobsRequest::ListQueues(tenant);
+    let names = |reply: Result<JobsReply, JobsRejection>| match reply {
+        Ok(JobsReply::Queues(queues)) => {
+            queues.iter().map(|queue| queue.spec.name.to_string()).collect::<Vec<_>>()
+        }
+        other => panic!("a list: {other:?}"),
+    };
+    assert_eq!(names(ask_jobs(&mut engine, queues(Some(two)))), ["all"]);
+    assert_eq!(names(ask_jobs(&mut engine, queues(None))), ["all", "of-one"]);
+}
+
+#[test]
+fn what_is_wrong_is_refused_and_changes_nothing() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    set_queue(&mut engine, QueueSpec { open: false, ..QueueSpec::new("closed") });
+    let before = jobs_of(&engine).record();
+    let missing = try_submit(&mut engine, bag("a", 1), "missing");
+    let expected = JobError::UnknownQueue { job: named("a"), queue: named("missing") };
+    assert_eq!(missing, Err(JobsRejection::Job(expected)));
+    let closed = try_submit(&mut engine, bag("a", 1), "closed");
+    let expected = JobError::ClosedQueue { job: named("a"), queue: named("closed") };
+    assert_eq!(closed, Err(JobsRejection::Job(expected)));
+    let root = JobsRequest::SetQueue { spec: Box::new(QueueSpec::new("root")), parent: None };
+    assert_eq!(ask_jobs(&mut engine, root).map(drop), Err(JobsRejection::Queue(QueueError::Root)));
+    let orphan =
+        JobsRequest::SetQueue { spec: Box::new(QueueSpec::new("orphan")), parent: Some(named("no")) };
+    let unknown = |name| Err(JobsRejection::Queue(QueueError::Unknown(named(name))));
+    assert_eq!(ask_jobs(&mut engine, orphan).map(drop), unknown("no"));
+    assert_eq!(ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("no"))).map(drop), unknown("no"));
+    assert_eq!(jobs_of(&engine).record(), before);
+    let job = submit_job(&mut engine, bag("a", 1), "all");
+    let in_use = ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("all")));
+    assert_eq!(in_use.map(drop), Err(JobsRejection::Queue(QueueError::InUse(named("all")))));
+    cancel(&mut engine, job, 0);
+    let removed = ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("all")));
+    assert!(matches!(removed, Ok(JobsReply::Done(JobsDone::QueueRemoved))), "{removed:?}");
+    assert_eq!(jobs_of(&engine).jobs().len(), 0, "ended jobs go with their queue");
+}
+
+/// The place of a removed queue is taken again. A queue must come after its parent all the same.
+#[test]
+fn queues_come_and_go_and_parents_come_first() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    let with_parent = |name: &str, parent: Option<&str>| JobsRequest::SetQueue {
+        spec: Box::new(QueueSpec::new(name)),
+        parent: parent.map(named),
+    };
+    for name in ["a", "b", "c"] {
+        ask_jobs(&mut engine, with_parent(name, None)).expect("a new queue");
+    }
+    ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("a"))).expect("it is empty");
+    ask_jobs(&mut engine, with_parent("below-c", Some("c"))).expect("a new queue");
+    ask_jobs(&mut engine, with_parent("new", None)).expect("a new queue");
+    let names: Vec<String> =
+        jobs_of(&engine).queues().map(|(_, queue)| queue.spec().name.to_string()).collect();
+    assert_eq!(names, ["root", "all", "new", "b", "c", "below-c"]);
+    let record = jobs_of(&engine).record();
+    let engine = open_with(export_all(&mut engine), &jobs_config(1, CycleConfig::default()));
+    let again = jobs_of(&engine).record();
+    assert_eq!(again, record);
+}

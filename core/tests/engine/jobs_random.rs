@@ -1,0 +1,217 @@
+//! Random work on jobs in a whole engine, against the books, and what crashes leave of it.
+
+use wharf_core::cycle::CycleConfig;
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::fairness::{Caps, Dim};
+use wharf_core::jobs::{JobId, JobSpec, JobsRequest, QueueSpec, TaskState};
+use wharf_core::journal::{JournalFeed, Unit};
+use wharf_core::node::NodeRegistration;
+use wharf_core::recovery::Rebuild;
+use wharf_core::rng::Rng;
+use wharf_core::router::PortRequest;
+use wharf_core::state::StoreState;
+
+use crate::by_hand::{add_node, ask, cores, node_spec, remove_node};
+use crate::group_bed::ask_meanwhile;
+use crate::jobs_bed::{
+    ask_jobs, cancel, check_jobs, export_all, gang, jobs_config, jobs_of, open_with, report, set_queue,
+    try_submit, wait, wait_ns,
+};
+
+const QUEUES: [&str; 3] = ["free", "capped", "small"];
+
+/// An engine under random work, and all units that it put into the journal.
+struct Work {
+    engine: Engine,
+    feed: JournalFeed,
+    units: Vec<Unit>,
+    rng: Rng,
+    nodes: Vec<NodeRegistration>,
+    names: u32,
+}
+
+impl Work {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let grace_ns = [0, 1_000_000_000][rng.below(2) as usize];
+        let shards = 1 + rng.below(3) as u16;
+        let cycle = CycleConfig { grace_ns, ..CycleConfig::default() };
+        let config = EngineConfig { journal: true, ..jobs_config(shards, cycle) };
+        let mut engine = open_with(StoreState::create(8), &config);
+        let feed = engine.journal.take().expect("the engine has a journal");
+        let mut work = Self { engine, feed, units: Vec::new(), rng, nodes: Vec::new(), names: 0 };
+        for (name, cap) in QUEUES.into_iter().zip([None, Some(24), Some(6)]) {
+            let mut capability = Caps::none();
+            if let Some(cap) = cap {
+                capability.set(Dim::CPU, cap * 10_000);
+            }
+            set_queue(&mut work.engine, QueueSpec { capability, ..QueueSpec::new(name) });
+        }
+        (0..4).for_each(|_| work.add_node());
+        work
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.rng.below(bound)
+    }
+
+    fn name(&mut self) -> String {
+        self.names += 1;
+        format!("x{}", self.names)
+    }
+
+    fn add_node(&mut self) {
+        let name = self.name();
+        self.nodes.push(add_node(&mut self.engine, node_spec(&name, 16, 0)));
+    }
+
+    fn job(&mut self) -> Option<JobId> {
+        let jobs: Vec<JobId> = jobs_of(&self.engine).jobs().map(|(id, _)| id).collect();
+        let at = self.below(jobs.len().max(1) as u64) as usize;
+        jobs.get(at).copied()
+    }
+
+    fn submit(&mut self) {
+        let name = self.name();
+        let count = 1 + self.below(12) as u32;
+        let size = 1 + self.below(6) as u32;
+        let spec = gang(&name, count, cores(size));
+        let min_member = 1 + self.below(u64::from(count)) as u32;
+        let priority = self.below(3) as i32;
+        let queue = QUEUES[self.below(3) as usize];
+        let spec = JobSpec { min_member, priority, ..spec };
+        try_submit(&mut self.engine, spec, queue).expect("a job that is right");
+    }
+
+    fn step(&mut self) {
+        match self.below(16) {
+            0..5 => self.submit(),
+            5..8 => wait(&mut self.engine),
+            8 => wait_ns(&mut self.engine, 2_000_000_000),
+            9 | 10 => {
+                let state =
+                    [TaskState::Running, TaskState::Succeeded, TaskState::Failed][self.below(3) as usize];
+                if let Some(job) = self.job() {
+                    report(&mut self.engine, job, state);
+                }
+            }
+            11 => {
+                let grace_ns = self.below(2) * 1_500_000_000;
+                if let Some(job) = self.job() {
+                    cancel(&mut self.engine, job, grace_ns);
+                }
+            }
+            12 => self.release_one(),
+            13 => {
+                // Others take capacity while cycles plan with it.
+                let size = 1 + self.below(8) as u32;
+                ask(&mut self.engine, PortRequest::Place(cores(size)));
+            }
+            14 if self.nodes.len() > 2 => {
+                let at = self.below(self.nodes.len() as u64) as usize;
+                let node = self.nodes.swap_remove(at);
+                remove_node(&mut self.engine, &node);
+            }
+            _ => self.add_node(),
+        }
+        self.collect();
+    }
+
+    /// Somebody releases the allocation of a task.
+    fn release_one(&mut self) {
+        let jobs = jobs_of(&self.engine);
+        let held = jobs.jobs().flat_map(|(_, job)| job.tasks()).filter_map(|task| task.allocation);
+        let held: Vec<_> = held.collect();
+        if !held.is_empty() {
+            let allocation = held[self.below(held.len() as u64) as usize];
+            ask(&mut self.engine, PortRequest::Release(allocation));
+        }
+    }
+
+    fn collect(&mut self) {
+        let mut more = Vec::new();
+        self.feed.take(&mut more);
+        self.feed.set_durable(self.feed.position());
+        self.units.append(&mut more);
+    }
+}
+
+/// Returns the state that units lead to, after a crash at their end.
+fn after_a_crash(units: &[Unit]) -> StoreState {
+    let mut rebuild = Rebuild::new(StoreState::create(8)).expect("it is empty");
+    units.iter().for_each(|unit| rebuild.apply(unit.clone()).expect("nothing is missing"));
+    rebuild.take_back();
+    let state = rebuild.finish().expect("nothing is missing");
+    state.check().expect("the records refer to each other");
+    state
+}
+
+/// Finds a task that holds what the books do not have, an allocation of no task, a cap that is exceeded, and sums that are
+/// not those of the tasks.
+#[test]
+fn random_work_on_jobs_keeps_the_books() {
+    for seed in 0..60 {
+        let mut work = Work::new(seed);
+        for _ in 0..50 {
+            work.step();
+            check_jobs(&mut work.engine);
+        }
+    }
+}
+
+/// Finds a change that is not recorded, and one that is recorded before the shards have agreed to it.
+#[test]
+fn the_journal_leads_to_the_same_jobs_and_each_prefix_to_jobs_that_agree_with_the_books() {
+    for seed in 100..120 {
+        let mut work = Work::new(seed);
+        for _ in 0..30 {
+            work.step();
+        }
+        let expected = export_all(&mut work.engine);
+        work.collect();
+        let rebuilt = after_a_crash(&work.units);
+        assert_eq!(rebuilt.jobs.queues, expected.jobs.queues, "seed {seed}");
+        for (rebuilt, expected) in rebuilt.jobs.jobs.iter().zip(&expected.jobs.jobs) {
+            assert_eq!(rebuilt, expected, "seed {seed}");
+        }
+        assert!(rebuilt.jobs == expected.jobs, "seed {seed}");
+        assert_eq!(rebuilt.books_hash(), expected.books_hash(), "seed {seed}");
+        for _ in 0..6 {
+            let end = work.rng.below(work.units.len() as u64 + 1) as usize;
+            let state = after_a_crash(&work.units[..end]);
+            let shards = 1 + work.rng.below(3) as u16;
+            let mut engine = open_with(state, &jobs_config(shards, CycleConfig::default()));
+            wait(&mut engine);
+            check_jobs(&mut engine);
+            wait_ns(&mut engine, 3_000_000_000);
+            wait(&mut engine);
+            check_jobs(&mut engine);
+            let releasing = jobs_of(&engine).jobs().any(|(_, job)| job.count(TaskState::Releasing) > 0);
+            assert!(!releasing, "seed {seed}: a grace period has no end");
+        }
+    }
+}
+
+/// Requests that arrive together, and cycles between them, are answered one after the other.
+#[test]
+fn many_requests_at_once_are_all_answered() {
+    let mut work = Work::new(7);
+    let list = || JobsRequest::List { tenant: None, queue: None, after: None, limit: 5 };
+    for tag in 0..200 {
+        let request = if tag % 2 == 0 {
+            let spec = Box::new(gang(&format!("m{tag}"), 2, cores(1)));
+            JobsRequest::Submit { spec, queue: "free".into() }
+        } else {
+            list()
+        };
+        let request = PortRequest::Plan(wharf_core::group::PlanJob::Jobs(Box::new(request)));
+        work.engine.ports[0].submit(tag, request, work.engine.now).expect("room");
+    }
+    let answers = ask_meanwhile(&mut work.engine, PortRequest::Place(cores(1)));
+    assert_eq!(answers.len(), 201);
+    assert_eq!(jobs_of(&work.engine).jobs().len(), 100);
+    check_jobs(&mut work.engine);
+    assert!(ask_jobs(&mut work.engine, list()).is_ok());
+    let config = jobs_config(1, CycleConfig::default());
+    assert_eq!(config.planner_threads(), 1);
+}

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{
-    JobId, JobRecord, JobSpec, Jobs, JobsChange, JobsRecord, JobsTable, QueueId, QueueRecord, QueueSpec, Task, TaskId,
-    TaskRecord, TaskState,
+    JobId, JobRecord, JobSpec, Jobs, JobsChange, JobsRecord, JobsTable, QueueId, QueueRecord, QueueSpec,
+    Task, TaskId, TaskRecord, TaskState,
 };
 use crate::broken::{Broken, broken};
 

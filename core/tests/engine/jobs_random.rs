@@ -1,17 +1,22 @@
 //! Random work on jobs in a whole engine, against the books, and what crashes leave of it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::Unobserved;
 use wharf_core::fairness::{Caps, Dim};
-use wharf_core::jobs::{JobId, JobSpec, JobsRequest, QueueSpec, TaskState};
+use wharf_core::group::PlanJob;
+use wharf_core::jobs::{JobId, JobSpec, JobsRequest, QueueSpec, TaskId, TaskReport, TaskState};
 use wharf_core::journal::{JournalFeed, Unit};
+use wharf_core::link::Clock;
 use wharf_core::node::NodeRegistration;
 use wharf_core::recovery::Rebuild;
 use wharf_core::rng::Rng;
 use wharf_core::router::PortRequest;
 use wharf_core::state::StoreState;
 
-use crate::by_hand::{add_node, ask, cores, node_spec, remove_node};
+use crate::by_hand::{ManualClock, add_node, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::ask_meanwhile;
 use crate::jobs_bed::{
     ask_jobs, cancel, check_jobs, export_all, gang, jobs_config, jobs_of, open_with, report, set_queue,
@@ -192,6 +197,127 @@ fn the_journal_leads_to_the_same_jobs_and_each_prefix_to_jobs_that_agree_with_th
     }
 }
 
+impl Work {
+    /// Moves one thing: a shard, the keeper of jobs, the port, or the time.
+    fn move_one(&mut self, clock: &ManualClock) {
+        let Self { engine, rng, .. } = self;
+        match rng.below(8) {
+            0..3 => {
+                let at = rng.below(engine.runners.len() as u64) as usize;
+                engine.runners[at].run_batch(clock, &mut Unobserved);
+            }
+            3..6 => {
+                engine.planners[0].run_round(clock);
+            }
+            6 => {
+                engine.ports[0].poll(engine.now, |_, _| ());
+                engine.ports[0].flush();
+            }
+            _ => engine.now = engine.now.plus_nanos(rng.below(50_000_000)),
+        }
+    }
+
+    /// Sends a request and does not wait for its answer.
+    fn send(&mut self) {
+        let name = self.name();
+        let jobs: Vec<JobId> = jobs_of(&self.engine).jobs().map(|(id, _)| id).collect();
+        let request = match self.below(8) {
+            0..4 => {
+                let count = 1 + self.below(6) as u32;
+                let spec = gang(&name, count, cores(1 + self.below(5) as u32));
+                let priority = self.below(3) as i32;
+                let min_member = 1 + self.below(u64::from(count)) as u32;
+                let spec = Box::new(JobSpec { priority, min_member, ..spec });
+                JobsRequest::Submit { spec, queue: QUEUES[self.below(3) as usize].into() }
+            }
+            4 | 5 if !jobs.is_empty() => {
+                let job = jobs[self.below(jobs.len() as u64) as usize];
+                JobsRequest::Cancel { job, tenant: None, grace_ns: self.below(2) * 30_000_000 }
+            }
+            _ => {
+                let held = |(&id, job): (&JobId, &wharf_core::jobs::Job)| {
+                    let tasks = (0..).zip(job.tasks().to_vec());
+                    tasks.map(move |(index, task)| (TaskId { job: id, index }, task)).collect::<Vec<_>>()
+                };
+                let all = jobs_of(&self.engine).jobs().flat_map(|(id, job)| held((&id, job)));
+                let all: Vec<TaskReport> = all
+                    .filter_map(|(task, of)| {
+                        Some(TaskReport { task, allocation: of.allocation?, state: TaskState::Succeeded })
+                    })
+                    .collect();
+                let tasks = all.into_iter().filter(|_| self.rng.below(4) == 0).collect();
+                JobsRequest::Report { tenant: None, tasks }
+            }
+        };
+        let request = match self.below(4) {
+            0 => PortRequest::Place(cores(1 + self.below(8) as u32)),
+            _ => PortRequest::Plan(PlanJob::Jobs(Box::new(request))),
+        };
+        if self.engine.ports[0].has_room(&request) {
+            self.engine.ports[0].submit(9, request, self.engine.now).expect("it has room");
+            self.engine.ports[0].flush();
+        }
+    }
+
+    /// Checks on the books of the shards, as they are in the middle of everything, that no cap is exceeded and that no task
+    /// has two allocations.
+    fn check_caps(&self) {
+        let mut used: BTreeMap<String, i64> = BTreeMap::new();
+        let mut placed = BTreeSet::new();
+        let jobs = jobs_of(&self.engine);
+        for partition in self.engine.runners.iter().flat_map(|runner| runner.shard().export().partitions) {
+            for record in &partition.bundles {
+                let Some(job) = JobId::of_group(record.bundle.group) else { continue };
+                assert!(placed.insert(record.bundle), "{:?} is placed twice", record.bundle);
+                let at = partition.allocations.binary_search_by_key(&record.allocation, |one| one.id);
+                let cpu = partition.allocations[at.expect("a bundle is an allocation")].demand.cpu.units();
+                let queue = jobs.queue(jobs.job(job).spec().queue).spec().name.to_string();
+                *used.entry(queue).or_default() += cpu;
+            }
+        }
+        for (_, queue) in jobs.queues() {
+            let cap = queue.spec().capability.get(Dim::CPU);
+            let used = used.get(&*queue.spec().name).copied().unwrap_or_default();
+            assert!(
+                cap.is_none_or(|cap| used <= cap),
+                "queue `{}` uses {used} of {cap:?}",
+                queue.spec().name
+            );
+        }
+    }
+}
+
+/// Shards, the keeper and clients move in any order, and others take capacity in between. Finds a cap that is exceeded for a
+/// moment, and a task that is placed twice.
+#[test]
+fn caps_hold_at_every_moment_in_every_order() {
+    let mut conflicted = 0;
+    let mut committed = 0;
+    for seed in 200..240 {
+        let mut work = Work::new(seed);
+        for step in 0..1_500 {
+            let clock = ManualClock::new(work.engine.now);
+            if work.below(12) == 0 {
+                work.send();
+            } else {
+                work.move_one(&clock);
+            }
+            work.engine.now = clock.now().max(work.engine.now);
+            if step % 5 == 0 {
+                work.check_caps();
+            }
+        }
+        settle(&mut work.engine);
+        wait_ns(&mut work.engine, 3_000_000_000);
+        check_jobs(&mut work.engine);
+        work.collect();
+        let metrics = work.engine.planners[0].planner().metrics();
+        conflicted += metrics.conflicted;
+        committed += metrics.committed;
+    }
+    assert!(conflicted > 20 && committed > 1_000, "{conflicted} of {committed}");
+}
+
 /// Requests that arrive together, and cycles between them, are answered one after the other.
 #[test]
 fn many_requests_at_once_are_all_answered() {
@@ -204,7 +330,7 @@ fn many_requests_at_once_are_all_answered() {
         } else {
             list()
         };
-        let request = PortRequest::Plan(wharf_core::group::PlanJob::Jobs(Box::new(request)));
+        let request = PortRequest::Plan(PlanJob::Jobs(Box::new(request)));
         work.engine.ports[0].submit(tag, request, work.engine.now).expect("room");
     }
     let answers = ask_meanwhile(&mut work.engine, PortRequest::Place(cores(1)));

@@ -197,8 +197,9 @@ impl Planner {
     /// The second half of a round, for the keeper of jobs. Returns the number of new statements and releases.
     pub(super) fn advance_jobs(&mut self, now: Time) -> usize {
         let sent = self.metrics.statements;
+        let of_cycle = self.send_plans();
         if !self.flights.is_empty() {
-            return self.send_plans();
+            return of_cycle;
         }
         self.awaits_views = !self.follow_jobs(now);
         if self.awaits_views {

@@ -226,6 +226,7 @@ impl Bed {
                 role: 0,
                 priority,
                 preemptable: true,
+                run_time_ns: None,
             }],
             priority,
             preempts: true,

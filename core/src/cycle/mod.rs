@@ -12,12 +12,14 @@
 //! | `turns` | whose turn it is, at each level of the hierarchy |
 //! | `trial` | changes that can be undone exactly |
 //! | `spots`, `victims` | which tasks to evict on which node |
+//! | `dated` | dated reservations, and limits of run times |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim` | the actions |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
 
 mod allocate;
 mod backfill;
 mod config;
+mod dated;
 mod enqueue;
 mod heap;
 mod local;
@@ -33,7 +35,10 @@ mod trial;
 mod turns;
 mod victims;
 
-pub use config::{Action, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind};
+pub use config::{
+    Action, Backfill, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind,
+};
+pub use dated::DatedReservation;
 pub use local::{Changes, LocalCluster, LocalError};
 pub use report::{CycleReport, Plan, PlannedTask};
 
@@ -46,6 +51,7 @@ use crate::planner::Replica;
 use crate::resource::ResourceKind;
 use crate::statement::Granted;
 use crate::time::Time;
+use dated::Reservations;
 use plugin::{Facts, Tiers};
 use trial::Cycle;
 
@@ -55,6 +61,8 @@ pub struct Scheduler {
     replicas: Vec<Replica>,
     config: Arc<CycleConfig>,
     tiers: Tiers,
+    /// The dated reservations as of the last cycle.
+    reservations: Reservations,
     /// The capacity of all nodes that take work, and the shape of the nodes when it was summed up.
     total: Amounts,
     total_of: Option<u64>,
@@ -83,6 +91,7 @@ impl Scheduler {
             replicas,
             config: Arc::new(config),
             tiers,
+            reservations: Reservations::new(),
             total,
             total_of: None,
             settled: None,
@@ -104,6 +113,11 @@ impl Scheduler {
     #[must_use]
     pub fn deserved(&self, queue: QueueId) -> Option<&Amounts> {
         self.tiers.deserved(queue)
+    }
+
+    /// Returns the dated reservations as of the last cycle, by job.
+    pub fn reservations(&self) -> impl Iterator<Item = &DatedReservation> {
+        self.reservations.values()
     }
 
     /// Returns the fair share of each queue of a kind by YARN's computation: the queues of a parent divide its share by
@@ -140,7 +154,8 @@ impl Scheduler {
         for replica in &mut self.replicas {
             replica.sync();
         }
-        if self.settled.is_some() && self.settled == self.state() {
+        let has_overruns = self.jobs.ends(None).next().is_some_and(|(end, _)| end <= now);
+        if self.settled.is_some() && self.settled == self.state() && !has_overruns {
             return CycleReport::default();
         }
         self.sum_up();
@@ -149,6 +164,9 @@ impl Scheduler {
         let config = Arc::clone(&self.config);
         let mut cycle =
             Cycle::new(&mut self.jobs, &mut self.replicas, &mut self.tiers, &self.total, &config, now);
+        let before = std::mem::take(&mut self.reservations);
+        cycle.open_reservations(before.clone());
+        cycle.end_overruns();
         cycle.place_waiting();
         for action in &config.actions {
             match action {
@@ -159,8 +177,11 @@ impl Scheduler {
                 Action::Reclaim => cycle.reclaim_all(),
             }
         }
+        self.reservations = cycle.close_reservations();
         let report = cycle.end();
-        let is_settled = report.plans.is_empty() && report.admitted == 0;
+        let are_kept = before.len() == self.reservations.len()
+            && before.values().zip(self.reservations.values()).all(|(a, b)| a.says_the_same_as(b));
+        let is_settled = report.plans.is_empty() && report.admitted == 0 && are_kept;
         self.settled = if is_settled { self.state() } else { None };
         report
     }
@@ -222,7 +243,7 @@ impl Scheduler {
                 }
                 Granted::Pipelined { allocation, .. } => self.jobs.set_allocation(step.task, *allocation),
                 Granted::Releasing { .. } => {}
-                Granted::Ended(_) => self.jobs.set(step.task, TaskState::Pending, None, now),
+                Granted::Ended(_) => self.jobs.end_releasing(step.task, now),
             }
             if let Some(key) = step.key {
                 self.replicas[step.shard].granted(step.slot, key, visible_from);

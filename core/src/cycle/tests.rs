@@ -48,7 +48,8 @@ impl Bed {
     ) -> JobId {
         let request =
             PlacementRequest::new(Demand { cpu: Amount::whole(cpu), ..Demand::default() }, Policy::BestFit);
-        let group = TaskGroup { request, count: tasks, role: 0, priority, preemptable: true };
+        let group =
+            TaskGroup { request, count: tasks, role: 0, priority, preemptable: true, run_time_ns: None };
         let spec = JobSpec {
             name: name.into(),
             queue,
@@ -229,7 +230,14 @@ fn a_pending_job_waits_until_its_queue_has_room_for_it() {
             min_member: 1,
             min_resources: Some(Amounts::of(&request.demand)),
             roles: vec![Role { name: "task".into(), min_member: 0 }],
-            tasks: vec![TaskGroup { request, count: 1, role: 0, priority: 0, preemptable: true }],
+            tasks: vec![TaskGroup {
+                request,
+                count: 1,
+                role: 0,
+                priority: 0,
+                preemptable: true,
+                run_time_ns: None,
+            }],
             priority: 0,
             preempts: true,
             created: Time(0),

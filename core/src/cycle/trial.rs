@@ -7,7 +7,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::config::CycleConfig;
+use super::config::{Backfill, CycleConfig};
+use super::dated::{Dated, NEVER};
 use super::plugin::{Facts, Tiers};
 use super::report::{CycleReport, Plan, PlannedTask};
 use crate::fairness::{Amounts, Dim};
@@ -30,7 +31,7 @@ pub(super) struct Place {
 /// One cycle at work.
 pub(super) struct Cycle<'a> {
     pub(super) jobs: &'a mut Jobs,
-    replicas: &'a mut [Replica],
+    pub(super) replicas: &'a mut [Replica],
     tiers: &'a mut Tiers,
     total: &'a Amounts,
     pub(super) config: &'a CycleConfig,
@@ -38,7 +39,9 @@ pub(super) struct Cycle<'a> {
     /// The changes that are not kept yet.
     trial: Plan,
     /// The nodes that are shown as they will be, with the number of claims that this cycle has there.
-    future: BTreeMap<Place, u32>,
+    pub(super) future: BTreeMap<Place, u32>,
+    /// The dated reservations, and the expected ends of what this cycle has placed.
+    pub(super) dated: Dated,
     pub(super) report: CycleReport,
 }
 
@@ -53,7 +56,9 @@ impl<'a> Cycle<'a> {
     ) -> Self {
         let trial = Plan::default();
         let future = BTreeMap::new();
-        Self { jobs, replicas, tiers, total, config, now, trial, future, report: CycleReport::default() }
+        let dated = Dated::new();
+        let report = CycleReport::default();
+        Self { jobs, replicas, tiers, total, config, now, trial, future, dated, report }
     }
 
     /// Ends the cycle. The replicas show the present again, less what the plans have taken.
@@ -132,37 +137,41 @@ impl<'a> Cycle<'a> {
         self.trial.tasks.len()
     }
 
-    /// Gives a pending task the node that its policy chooses, on capacity that is free now.
-    pub(super) fn allocate(&mut self, task: TaskId) -> bool {
+    /// Gives a pending task the node that its policy chooses, on capacity that is free now. Nodes that are part of dated
+    /// reservations are left out.
+    pub(super) fn allocate_by_policy(&mut self, task: TaskId) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
         // The shard used last comes first: a statement over one shard is committed in one step.
         let first = self.trial.tasks.last().map_or(0, |last| last.shard);
         for step in 0..self.replicas.len() {
             let shard = (first + step) % self.replicas.len();
             let Some((taken, key)) = self.replicas[shard].take(&class.request) else { continue };
-            let operation = Operation::Allocate(Allocate {
-                node: taken.node,
-                expected: None,
-                demand: class.request.demand.clone(),
-                gpus: None,
-                owner: class.request.owner,
-                bundle: None,
-                tenant: class.request.tenant,
-            });
-            self.note(task, Place { shard, slot: taken.slot }, taken.node, Some(key), Some(operation));
-            self.jobs.set(task, TaskState::Allocated, Some(taken.node), self.now);
+            self.note_allocated(task, Place { shard, slot: taken.slot }, taken.node, key);
             return true;
         }
         false
     }
 
-    /// Gives a pending task a claim on some node where capacity is being released.
-    pub(super) fn pipeline(&mut self, task: TaskId) -> bool {
-        let places: BTreeSet<(NodeId, Place)> = {
-            let releasing = self.jobs.releasing_nodes().filter_map(|node| Some((node, self.locate(node)?)));
-            releasing.collect()
-        };
-        places.into_iter().any(|(node, place)| self.pipeline_on(task, node, place))
+    /// Notes that a task has a node, where its capacity is taken already.
+    pub(super) fn note_allocated(&mut self, task: TaskId, place: Place, node: NodeId, key: ClaimKey) {
+        let request = Arc::clone(&self.jobs.task(task).class.request);
+        let operation = Operation::Allocate(Allocate {
+            node,
+            expected: None,
+            demand: request.demand.clone(),
+            gpus: None,
+            owner: request.owner,
+            bundle: None,
+            tenant: request.tenant,
+        });
+        self.note(task, place, node, Some(key), Some(operation));
+        self.jobs.set(task, TaskState::Allocated, Some(node), self.now);
+        self.expect_end(task, key, self.end_if_started(task));
+    }
+
+    /// Returns the nodes of replicas where capacity is being released, in order of id.
+    pub(super) fn releasing_places(&self) -> BTreeSet<(NodeId, Place)> {
+        self.jobs.releasing_nodes().filter_map(|node| Some((node, self.locate(node)?))).collect()
     }
 
     /// Gives a pending task a claim on a node, if what is free and what is being released there suffice.
@@ -189,6 +198,8 @@ impl<'a> Cycle<'a> {
         });
         self.note(task, place, taken.node, Some(key), Some(operation));
         self.jobs.set(task, TaskState::Pipelined, Some(taken.node), self.now);
+        // It starts when its claim is granted, at a time that later cycles do not know.
+        self.expect_end(task, key, NEVER);
         true
     }
 
@@ -232,12 +243,15 @@ impl<'a> Cycle<'a> {
         taken.is_some()
     }
 
-    fn try_future(&mut self, class: &TaskClass, node: NodeId, place: Place) -> Option<(Tentative, ClaimKey)> {
+    /// Returns the allocations on a node that are in their grace periods.
+    pub(super) fn releasing_on(&self, node: NodeId) -> BTreeSet<AllocationId> {
         let tasks = self.jobs.on_node(node).iter().map(|&task| self.jobs.task(task));
-        let ended: BTreeSet<AllocationId> = tasks
-            .filter(|task| task.state == TaskState::Releasing)
-            .filter_map(|task| task.allocation)
-            .collect();
+        let releasing = tasks.filter(|task| task.state == TaskState::Releasing);
+        releasing.filter_map(|task| task.allocation).collect()
+    }
+
+    fn try_future(&mut self, class: &TaskClass, node: NodeId, place: Place) -> Option<(Tentative, ClaimKey)> {
+        let ended = self.releasing_on(node);
         let replica = &mut self.replicas[place.shard];
         replica.show(place.slot);
         if !replica.show_future(place.slot, &ended) {
@@ -260,6 +274,9 @@ impl<'a> Cycle<'a> {
             self.future.remove(&place);
             replica.show(place.slot);
             replica.show_present(place.slot);
+            if self.dated.has(place) {
+                replica.hide(place.slot);
+            }
         }
     }
 
@@ -325,6 +342,7 @@ impl<'a> Cycle<'a> {
     }
 
     fn take_back(&mut self, step: &PlannedTask) {
+        self.forget_end(step.task);
         self.jobs.restore(step.task, &step.before);
         let Some(key) = step.key else { return };
         self.replicas[step.shard].give_up(step.slot, &[key]);
@@ -344,6 +362,9 @@ impl<'a> Cycle<'a> {
             return false;
         }
         let plan = std::mem::take(&mut self.trial);
+        if self.config.backfill != Backfill::None {
+            plan.tasks.iter().for_each(|step| self.keep_end(step.task));
+        }
         if !plan.tasks.is_empty() {
             self.report.plans.push(plan);
         }

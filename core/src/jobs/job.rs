@@ -19,6 +19,10 @@ pub struct Task {
     pub priority: i32,
     /// Whether it may be evicted for others.
     pub preemptable: bool,
+    /// How long it may run, in ns. `None`: as long as it must.
+    pub run_time_ns: Option<u64>,
+    /// When it was bound, if it runs or is in its grace period.
+    pub started: Option<Time>,
     /// Its state.
     pub state: TaskState,
     /// Its node, if its state has one.
@@ -27,6 +31,20 @@ pub struct Task {
     pub allocation: Option<AllocationId>,
     /// Since when it is in its state.
     pub since: Time,
+}
+
+impl Task {
+    /// Returns when the task must have ended, if it has started and states a run time.
+    #[must_use]
+    pub fn expected_end(&self) -> Option<Time> {
+        Some(self.started?.plus_nanos(self.run_time_ns?))
+    }
+
+    /// Returns whether the task is in its grace period because its run time is over. It is not run again.
+    #[must_use]
+    pub fn has_overrun(&self) -> bool {
+        self.state == TaskState::Releasing && self.expected_end().is_some_and(|end| end <= self.since)
+    }
 }
 
 /// A job.

@@ -6,6 +6,7 @@
 //!
 //! Terms follow Volcano (PodGroup and Queue) and Kubernetes (Job, PriorityClass).
 
+mod ends;
 mod error;
 mod job;
 mod queue;

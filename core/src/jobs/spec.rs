@@ -93,6 +93,8 @@ pub struct TaskGroup {
     pub priority: i32,
     /// Whether they may be evicted for others.
     pub preemptable: bool,
+    /// How long each of them may run, in ns from when it is bound. At least 1. `None`: as long as it must.
+    pub run_time_ns: Option<u64>,
 }
 
 /// A role of tasks with a minimum of its own (Volcano's `minTaskMember`).

@@ -58,6 +58,12 @@ impl TaskState {
         self.holds() || matches!(self, Self::Pipelined | Self::Releasing)
     }
 
+    /// Returns whether the run time of a task in this state is being counted.
+    #[must_use]
+    pub const fn has_started(self) -> bool {
+        matches!(self, Self::Binding | Self::Bound | Self::Running)
+    }
+
     /// Returns the name.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::ends::Ends;
 use super::{
     Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueError, QueueId, QueueSpec, Task, TaskClass, TaskId,
     TaskState, Usage,
@@ -28,6 +29,8 @@ pub struct Jobs {
     classes: FixedMap<Demand, Vec<Arc<TaskClass>>>,
     /// Tasks that have a node and no claim there.
     waiting_for_cap: BTreeSet<TaskId>,
+    /// When the tasks that run must have ended.
+    ends: Ends,
     /// The number of changes of queues, jobs and tasks so far.
     changes: u64,
 }
@@ -53,6 +56,7 @@ impl Jobs {
             releasing: BTreeMap::new(),
             classes: FixedMap::default(),
             waiting_for_cap: BTreeSet::new(),
+            ends: Ends::default(),
             changes: 0,
         }
     }
@@ -185,6 +189,8 @@ impl Jobs {
                     role: group.role,
                     priority: group.priority,
                     preemptable: group.preemptable,
+                    run_time_ns: group.run_time_ns,
+                    started: None,
                     state: TaskState::Pending,
                     node: None,
                     allocation: None,
@@ -237,6 +243,9 @@ impl Jobs {
         }
         if spec.min_member > tasks {
             return Err(JobError::MinMember { job, min_member: spec.min_member, tasks });
+        }
+        if spec.tasks.iter().any(|group| group.run_time_ns == Some(0)) {
+            return Err(JobError::NoRunTime(job));
         }
         for (number, role) in (0..).zip(&spec.roles) {
             let of_role = spec.tasks.iter().filter(|group| group.role == number);
@@ -336,6 +345,18 @@ impl Jobs {
         self.waiting_for_cap.iter().copied().collect()
     }
 
+    /// Returns the tasks that run and state a run time, each with the time at which it must have ended, the first end
+    /// first. With `after`, only those that come after it in this order.
+    pub fn ends(&self, after: Option<(Time, TaskId)>) -> impl Iterator<Item = (Time, TaskId)> + '_ {
+        self.ends.after(after)
+    }
+
+    /// Ends a task whose grace period is over. It is pending again, unless it was evicted because its run time was over.
+    pub fn end_releasing(&mut self, id: TaskId, now: Time) {
+        let has_overrun = self.task(id).has_overrun();
+        self.set(id, if has_overrun { TaskState::Failed } else { TaskState::Pending }, None, now);
+    }
+
     /// Changes the phase of a job.
     pub fn set_phase(&mut self, id: JobId, phase: JobPhase) {
         self.job_mut(id).phase = phase;
@@ -367,6 +388,11 @@ impl Jobs {
         task.state = state;
         task.node = node;
         task.since = now;
+        task.started = match state {
+            _ if state.has_started() => task.started.or(Some(now)),
+            TaskState::Releasing | TaskState::Unknown => task.started,
+            _ => None,
+        };
         if node.is_none() {
             task.allocation = None;
         }
@@ -384,6 +410,8 @@ impl Jobs {
             self.waiting_for_cap.remove(&id);
         }
         self.move_on_nodes(id, &before, node, state);
+        let after = self.jobs.get(&id.job).map(|job| &job.tasks[id.index as usize]);
+        self.ends.follow(id, &before, after.expect("the job was there before"));
         let leaf = &mut self.queues[queue.0 as usize];
         if waits {
             leaf.waiting.insert(id.job);
@@ -404,6 +432,11 @@ impl Jobs {
 
     /// Makes a task what it was before: its state, its node, its allocation and since when.
     pub(crate) fn restore(&mut self, id: TaskId, before: &Task) {
+        let task = &mut self.job_mut(id.job).tasks[id.index as usize];
+        if !task.state.has_started() {
+            // Its time goes on as if nothing had happened.
+            task.started = before.started;
+        }
         self.set(id, before.state, before.node, before.since);
         self.job_mut(id.job).tasks[id.index as usize].allocation = before.allocation;
         if before.allocation.is_some() {
@@ -447,11 +480,13 @@ impl Jobs {
         use crate::broken::broken;
         let mut usages = vec![Usage::default(); self.queues.len()];
         let mut on_nodes: BTreeMap<NodeId, BTreeSet<TaskId>> = BTreeMap::new();
+        let mut ends = Ends::default();
         for (&id, job) in &self.jobs {
             let mut usage = Usage::default();
             let mut counts = [0; TaskState::ALL.len()];
             let mut pending = BTreeSet::new();
             for (index, task) in (0..).zip(&job.tasks) {
+                ends.follow(TaskId { job: id, index }, &Task { started: None, ..task.clone() }, task);
                 usage.enter(task.state, &task.class.amounts);
                 counts[task.state.index()] += 1;
                 if task.state == TaskState::Pending {
@@ -481,6 +516,9 @@ impl Jobs {
                 let name = &queue.spec.name;
                 return Err(broken!("queue `{name}` uses {:?}, {usage:?} by its tasks", queue.usage));
             }
+        }
+        if self.ends != ends {
+            return Err(broken!("the expected ends are {:?}, {ends:?} by the tasks", self.ends));
         }
         let listed: BTreeMap<NodeId, BTreeSet<TaskId>> =
             self.by_node.iter().map(|(&node, tasks)| (node, tasks.iter().copied().collect())).collect();

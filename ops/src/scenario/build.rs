@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_saphyr::Location;
-use wharf_core::cycle::{Action, Combination, CycleConfig, Decision, LocalCluster, PluginConfig, PluginKind};
+use wharf_core::cycle::{
+    Action, Backfill, Combination, CycleConfig, Decision, LocalCluster, PluginConfig, PluginKind,
+};
 use wharf_core::fairness::{Amounts, Caps, Dim};
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::jobs::{
@@ -16,8 +18,8 @@ use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest, ResourceKi
 
 use super::ScenarioError;
 use super::file::{
-    AmountsFile, CombinationFile, ConfigFile, JobFile, Name, NodeFile, OrderingFile, PhaseFile, PluginFile,
-    PriorityFile, QueueFile, ScenarioFile, StateFile, TaskFile,
+    AmountsFile, CombinationFile, ConfigFile, JobFile, Name, Nanos, NodeFile, OrderingFile, PhaseFile,
+    PluginFile, PriorityFile, QueueFile, ScenarioFile, StateFile, TaskFile,
 };
 
 /// The largest number of nodes of a scenario.
@@ -168,6 +170,7 @@ impl World {
                 role: u32::try_from(number).expect("few roles"),
                 priority: self.priority(task.priority.as_ref(), priority, task.name.referenced)?,
                 preemptable: task.preemptable.unwrap_or(file.preemptable),
+                run_time_ns: run_time(task.run_time.or(file.run_time), task.name.referenced)?,
             });
         }
         let least = match &file.min_resources {
@@ -420,8 +423,24 @@ fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, ScenarioError> {
     if config.grace_ns > super::run::TIME_MAX_NS {
         return Err(ScenarioError::at(place, "`grace` is more than 100,000 hours: give a shorter time"));
     }
+    if let Some(name) = &file.backfill {
+        config.backfill = Backfill::named(&name.value).ok_or_else(|| {
+            let known = Backfill::ALL.map(Backfill::name).join(", ");
+            let message = format!("there is no backfill `{}`: name one of {known}", name.value);
+            ScenarioError::at(name.referenced, message)
+        })?;
+    }
     config.check().map_err(|error| ScenarioError::at(place, error.to_string()))?;
     Ok(config)
+}
+
+/// Returns a run time in ns.
+fn run_time(time: Option<Nanos>, place: Location) -> Result<Option<u64>, ScenarioError> {
+    if time.is_some_and(|time| time.0 > super::run::TIME_MAX_NS) {
+        let message = "`run_time` is more than 100,000 hours: give a shorter time, or leave it out";
+        return Err(ScenarioError::at(place, message));
+    }
+    Ok(time.map(|time| time.0))
 }
 
 fn plugin(file: &PluginFile) -> Result<PluginConfig, ScenarioError> {

@@ -77,6 +77,12 @@ fn faults_are_told_with_their_line() {
     assert!(fault("cpu: 1.5", "cpu: many").contains("line 12"));
     assert!(fault("steps:", "config: {actions: [fly]}\nsteps:").contains("there is no action `fly`"));
     assert!(fault("steps:", "config: {tiers: [[gang, luck]]}\nsteps:").contains("there is no plugin `luck`"));
+    assert!(fault("steps:", "config: {backfill: lazy}\nsteps:").contains("there is no backfill `lazy`"));
+    assert!(
+        fault("cpu: 1.5,", "cpu: 1.5, run_time: 0s,")
+            .starts_with("line 8: tasks of job `gang` may run for 0")
+    );
+    assert!(fault("cpu: 1.5,", "cpu: 1.5, run_time: 999999h,").contains("line 12: `run_time` is more than"));
     let fault = fault("cycle: 1\n  expect: {bound_count: 0", "finish: [t-0]\n  expect: {bound_count: 0");
     assert!(fault.contains("line 14: task `t-0` is pending and cannot end"), "{fault}");
     assert_eq!(read("").unwrap_err().line, 1);

@@ -28,7 +28,8 @@ command -v valgrind >/dev/null || { echo "valgrind is missing: install it (apt-g
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-cargo build --release -p wharf-bench --example steady --example requests --locked \
+# Without `-p`, so that dependencies have the features that other builds of the workspace give them, and are not built again.
+cargo build --release --example steady --example requests --locked \
   --message-format=json-render-diagnostics >"$scratch/build.json"
 program() {
   local path

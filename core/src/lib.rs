@@ -25,6 +25,7 @@
 //! | [`registrar`] | global records: names, ids, ordinals, resource kinds |
 //! | [`link`] | communication between threads: rings, bells, flags |
 //! | [`router`] | routes requests to shards and merges their answers |
+//! | [`replica`] | a private copy of a shard that follows its views, for plans |
 //! | [`planner`] | groups and statements over several shards: planned on replicas, committed optimistically |
 //! | [`executor`] | runs shards on threads |
 //! | [`planted`] | bugs that tests switch on to show that they are found |
@@ -55,6 +56,7 @@ pub mod planner;
 pub mod planted;
 pub mod recovery;
 pub mod registrar;
+pub mod replica;
 pub mod reply;
 pub mod request;
 pub mod resource;

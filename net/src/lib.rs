@@ -9,6 +9,7 @@
 //! | [`session`] | the state of a client session: each request is executed once and always gets the same reply |
 //! | [`server`] | I/O threads: connections, dispatch to the engine's ports, the registrar's task |
 //! | [`client`] | a client that pipelines many requests on one connection |
+//! | [`socket`] | UDP sockets with large buffers |
 //! | [`tls`] | certificates and trust |
 //!
 //! A faulty peer gets an error reply or a closed connection. It never causes a panic.
@@ -23,5 +24,6 @@ pub mod limits;
 pub mod protocol;
 pub mod server;
 pub mod session;
+pub mod socket;
 pub mod tls;
 mod weight;

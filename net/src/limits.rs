@@ -16,6 +16,14 @@ pub const DETACHED_SESSIONS_MAX: usize = CONNECTIONS_MAX + 1024;
 /// Default of the time after which a session without a connection ends.
 pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);
 
+/// The size of the buffers of a socket that the system is asked for, in bytes: as much as Linux usually permits. A thousand
+/// packets of requests take about 1 MiB, because the kernel counts its own overhead in.
+pub const SOCKET_BYTES: usize = 4 << 20;
+
+/// Maximum number of chunks of a stream that are taken at once. Most have the bytes of one packet. With many requests in
+/// flight, many packets are there together, and shards are woken once for all of them.
+pub const CHUNKS_TAKEN_MAX: usize = 32;
+
 /// Maximum number of empty buffers that an I/O thread keeps: those of the writes that are not acknowledged on a fast
 /// network.
 pub const BUFFERS_KEPT_MAX: usize = 32;

@@ -57,6 +57,12 @@ pub(super) struct RpcArgs {
     /// The numbers of shards; all rows for each.
     #[arg(long, value_delimiter = ',', default_values_t = [2])]
     shards: Vec<u16>,
+    /// The I/O threads of the service [default: as a service has by default].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=16))]
+    io_threads: Option<u16>,
+    /// The threads of the load, each with a socket of its own. Only one I/O thread serves a socket.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=16))]
+    load_threads: u16,
     /// The number of nodes.
     #[arg(long, default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=4_000_000))]
     nodes: u32,
@@ -118,6 +124,8 @@ impl RpcArgs {
         let options = RpcOptions {
             rows: self.plan(),
             shards: self.shards.clone(),
+            io_threads: self.io_threads,
+            load_threads: self.load_threads,
             nodes: self.nodes,
             policy: self.policy,
             seconds: seconds("seconds", self.seconds)?,

@@ -264,7 +264,7 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "rpc-shards",
         page: BENCHMARKS,
-        command: "rpc --load closed --connections 16 --in-flight 256 --shards 1,2,4,8,12",
+        command: "rpc --load closed --connections 16 --in-flight 256 --load-threads 4 --io-threads 4 --shards 1,2,4,8",
         variants: &[""],
         quick: "--quick",
         columns: &[

@@ -77,7 +77,8 @@ pub fn replay_in_process(
 ) -> Result<Replay, ReplayError> {
     let clock = if options.departures { ReplayClock::virtual_time() } else { ReplayClock::real() };
     let typical_shapes = options.typical_shapes.clone();
-    let config = EngineTargetConfig { shards: options.shards, seed: options.seed, clock, typical_shapes };
+    let config =
+        EngineTargetConfig { shards: options.shards, seed: options.seed, clock, typical_shapes, pin: false };
     replay_on(&mut EngineTarget::open(&config)?, trace, options, progress)
 }
 

@@ -36,13 +36,22 @@ pub(super) struct ServiceLoad {
 pub(super) struct Driver {
     pub(super) bodies: Arc<Bodies>,
     pub(super) work: Arc<Mutex<Work>>,
+    /// Each connection has a part of the work, so that several threads do not wait for each other.
+    pub(super) splits: bool,
 }
 
-/// Connects as many clients over one socket, as the clients of the echo are.
-pub(super) async fn connect(config: &ClientConfig, count: usize) -> anyhow::Result<Vec<Client>> {
-    let mut clients = vec![Client::connect(config.clone()).await?];
+/// Connects as many clients over these many sockets: one, as the clients of the echo have, or one per thread of the load.
+pub(super) async fn connect(
+    config: &ClientConfig,
+    count: usize,
+    sockets: usize,
+) -> anyhow::Result<Vec<Client>> {
+    let mut clients: Vec<Client> = Vec::with_capacity(count);
     while clients.len() < count {
-        clients.push(clients[0].connect_another().await?);
+        clients.push(match clients.len().checked_sub(sockets) {
+            None => Client::connect(config.clone()).await?,
+            Some(over) => clients[over].connect_another().await?,
+        });
     }
     Ok(clients)
 }
@@ -73,9 +82,12 @@ impl Driver {
     ) -> anyhow::Result<Segment> {
         let recorder = Arc::new(Recorder::new());
         let mut tasks = JoinSet::new();
+        let parts = if self.splits { lock(&self.work).split(clients.len()) } else { Vec::new() };
+        let parts: Vec<_> = parts.into_iter().map(|part| Arc::new(Mutex::new(part))).collect();
         for (number, client) in clients.iter().enumerate() {
+            let work = Arc::clone(parts.get(number).unwrap_or(&self.work));
             let each = Caller {
-                driver: self.clone(),
+                driver: Self { work, ..self.clone() },
                 client: client.clone(),
                 recorder: Arc::clone(&recorder),
                 mix: load.mix,
@@ -105,6 +117,10 @@ impl Driver {
         // What is in flight is waited for: its answers belong to the books.
         while let Some(ended) = tasks.join_next().await {
             ended.context("a task of the load panicked")??;
+        }
+        for part in parts {
+            let part = Arc::into_inner(part).context("no task of the load is left")?;
+            lock(&self.work).join(part.into_inner().unwrap_or_else(PoisonError::into_inner));
         }
         Ok(segment)
     }
@@ -318,11 +334,14 @@ impl Caller {
     /// Takes replies that came together.
     fn take(&self, taken: &mut Vec<Completion>, in_flight: &mut InFlight) -> anyhow::Result<()> {
         let now = Instant::now();
+        let mut sent = Vec::with_capacity(taken.len());
         for Completion { tag, reply } in taken.drain(..) {
             let (asked, since) = in_flight.leave(tag)?;
             self.driver.answered(&asked, &reply?)?;
-            self.recorder.batch(now, self.requests()).record(since);
+            sent.push(since);
         }
+        let mut batch = self.recorder.batch(now, self.requests());
+        sent.into_iter().for_each(|since| batch.record(since));
         Ok(())
     }
 

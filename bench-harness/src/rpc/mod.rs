@@ -77,6 +77,10 @@ pub struct RpcOptions {
     pub rows: Vec<RowPlan>,
     /// The numbers of shards. All rows are measured with each.
     pub shards: Vec<u16>,
+    /// The I/O threads of the service. `None`: as a service has by default.
+    pub io_threads: Option<u16>,
+    /// The threads of the load, each with a socket of its own. The echo has one.
+    pub load_threads: u16,
     /// The number of nodes.
     pub nodes: u32,
     /// The policy of all places.
@@ -102,7 +106,12 @@ pub struct RpcOptions {
 /// # Errors
 /// When a process cannot start, an answer is wrong, or the books are not what was promised.
 pub fn run(options: &RpcOptions, each: impl FnMut(&RpcRow)) -> anyhow::Result<Vec<RpcRow>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = match usize::from(options.load_threads) {
+        0 | 1 => tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+        threads => {
+            tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?
+        }
+    };
     let echo = Peer::start(&Serve::Echo)?;
     let certificate = echo.certificates.first().context("the echo has a certificate")?.clone();
     let mut run = Run {
@@ -158,6 +167,7 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
                     connections: plans.iter().map(|plan| plan.connections as u32).max().unwrap_or(0)
                         + OTHER_CONNECTIONS,
                     seed: self.options.seed,
+                    io_threads: self.options.io_threads,
                 };
                 let mut service = self.start(&serve, shards).await?;
                 for plan in plans {
@@ -184,7 +194,8 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
         };
         let client = Client::connect(config.clone()).await?;
         work.fill(&bodies, &client).await?;
-        let driver = Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)) };
+        let splits = self.options.load_threads > 1;
+        let driver = Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)), splits };
         Ok(Service { peer, config, client, driver, shards, closed_per_second: 0.0 })
     }
 
@@ -210,7 +221,7 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
             turn.seed = self.options.seed.wrapping_add(u64::from(round));
             floor.add(&self.echo.drive(&turn.echo_load(self.options.burst)).await?);
             let before = service.peer.process().resident_bytes()?;
-            let clients = connect(&service.config, plan.connections).await?;
+            let clients = connect(&service.config, plan.connections, self.sockets()).await?;
             if round == 0 && plan.connections >= IDLE_CONNECTIONS_MIN {
                 let grown = service.peer.process().resident_bytes()?.saturating_sub(before);
                 bytes_per_idle_connection = Some(grown / plan.connections as u64);
@@ -235,13 +246,17 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
         Ok(())
     }
 
+    fn sockets(&self) -> usize {
+        usize::from(self.options.load_threads.max(1))
+    }
+
     /// Returns the rate of an open loop. If no closed loop was measured, one is.
     async fn rate(&self, service: &mut Service, rate: Rate, times: Times) -> anyhow::Result<f64> {
         match rate {
             Rate::PerSecond(per_second) => Ok(per_second),
             Rate::PercentOfClosed(percent) => {
                 if service.closed_per_second == 0.0 {
-                    let clients = connect(&service.config, 1).await?;
+                    let clients = connect(&service.config, 1, 1).await?;
                     let load = ServiceLoad {
                         in_flight: wharf_net::protocol::IN_FLIGHT_DEFAULT as usize,
                         mix: Mix::Pairs(1),

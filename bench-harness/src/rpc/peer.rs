@@ -33,6 +33,8 @@ pub enum Serve {
         connections: u32,
         /// The seed of its routing.
         seed: u64,
+        /// The I/O threads. `None`: as many as by default.
+        io_threads: Option<u16>,
     },
     /// The echo.
     Echo,
@@ -125,9 +127,10 @@ pub fn serve_here(serve: &Serve) -> anyhow::Result<()> {
             server.serve(async { drop(end.await) }).await;
             Ok(())
         }),
-        Serve::Service { directory, shards, mode, connections, seed } => {
+        Serve::Service { directory, shards, mode, connections, seed, io_threads } => {
             let mode = MODES.into_iter().find(|known| known.name == mode).context("a mode by its name")?;
             let mut config = service::config(directory, *seed, Some(*shards));
+            config.io_threads = io_threads.unwrap_or(config.io_threads);
             config.set_durability(mode.durability);
             config.connections.connections_per_address_max = *connections;
             let daemon = Daemon::start(config)?;

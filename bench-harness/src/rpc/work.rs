@@ -101,7 +101,7 @@ pub(super) enum Mix {
 
 /// The state of a load.
 pub(super) struct Work {
-    demands: Vec<Demand>,
+    demands: Arc<[Demand]>,
     bundle: Demand,
     /// The nodes as a trace has them, with which books are checked.
     trace: Arc<Trace>,
@@ -183,6 +183,53 @@ impl Work {
 
     pub(super) fn allocations(&self) -> u64 {
         self.promised.allocations
+    }
+
+    /// Divides the load into parts, each with as much of the cluster and of what is allocated there. They are
+    /// [joined](Self::join) later.
+    pub(super) fn split(&mut self, count: usize) -> Vec<Self> {
+        let count = count.max(1);
+        let capacity = self.capacity.map(|capacity| capacity / count as i128);
+        let mut parts: Vec<Self> = (0..count)
+            .map(|_| Self {
+                demands: Arc::clone(&self.demands),
+                bundle: self.bundle.clone(),
+                trace: Arc::clone(&self.trace),
+                rng: Rng::new(self.rng.next_u64()),
+                live: Vec::new(),
+                groups: Vec::new(),
+                updates: self.updates,
+                releases_next: false,
+                removes_next: false,
+                promised: Promised::default(),
+                capacity,
+                refused: 0,
+            })
+            .collect();
+        for (number, live) in self.live.drain(..).enumerate() {
+            let part = &mut parts[number % count];
+            part.promised.change(&self.demands[live.request as usize], 1);
+            part.live.push(live);
+        }
+        for (number, group) in self.groups.drain(..).enumerate() {
+            let part = &mut parts[number % count];
+            (0..BUNDLES).for_each(|_| part.promised.change(&self.bundle, 1));
+            part.groups.push(group);
+        }
+        self.promised = Promised::default();
+        parts
+    }
+
+    /// Takes back a part of a load.
+    pub(super) fn join(&mut self, part: Self) {
+        self.live.extend(part.live);
+        self.groups.extend(part.groups);
+        self.updates = self.updates.max(part.updates);
+        self.refused += part.refused;
+        self.promised.allocations += part.promised.allocations;
+        self.promised.cpu += part.promised.cpu;
+        self.promised.memory += part.promised.memory;
+        self.promised.gpu += part.promised.gpu;
     }
 
     /// Returns what the next frame asks for.
@@ -451,6 +498,31 @@ mod tests {
         assert_ne!(of(1), of(1 + count));
         assert_eq!(of(1), of(1 + 2 * count));
         assert_ne!(of(1).name, of(2).name);
+    }
+
+    #[test]
+    fn the_parts_of_a_load_are_the_load() {
+        let (_, mut work) = work();
+        answer(&mut work, Mix::Mixed, 400);
+        let before = (work.promised, work.live.len(), work.groups.len());
+        let mut parts = work.split(3);
+        assert_eq!(work.promised, Promised::default());
+        assert!(parts.iter().all(|part| !part.live.is_empty()), "each part has something");
+        let mut placed = 0;
+        for part in &mut parts {
+            let (places, releases) = answer(part, Mix::Pairs(1), 50);
+            placed += places as usize;
+            placed -= releases as usize;
+        }
+        parts.into_iter().for_each(|part| work.join(part));
+        assert_eq!(work.live.len(), before.1 + placed);
+        assert_eq!(work.groups.len(), before.2);
+        assert_eq!(work.promised.allocations, before.0.allocations + placed as u64);
+        let demands = work.live.iter().map(|live| &work.demands[live.request as usize]);
+        let mut sum = Promised::default();
+        demands.for_each(|demand| sum.change(demand, 1));
+        work.groups.iter().for_each(|_| (0..BUNDLES).for_each(|_| sum.change(&work.bundle, 1)));
+        assert_eq!(work.promised, sum);
     }
 
     #[test]

@@ -8,25 +8,16 @@ mod driver;
 
 use std::fmt;
 use std::sync::{Arc, Barrier};
-use std::task::Waker;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use serde::Serialize;
-use wharf_core::engine::{Engine, EngineConfig};
-use wharf_core::executor::{ShardRunner, Unobserved};
-use wharf_core::limits::PARTITIONS_DEFAULT;
-use wharf_core::link::{Clock, StopSignal, ThreadWaker};
-use wharf_core::node::NodeSpec;
+use wharf_core::link::ThreadWaker;
 use wharf_core::request::Policy;
-use wharf_core::router::{Port, PortReply, PortRequest};
-use wharf_core::shard::{Command, NodeChange, Outcome};
-use wharf_core::state::StoreState;
 
 use crate::engine::scenario::{Kind, Scenario};
 use crate::engine::shapes::Shapes;
-use crate::target::ReplayClock;
+use crate::target::{EngineTarget, EngineTargetConfig, ReplayClock, Target, pin};
 use driver::{Counts, Driver};
 
 /// What to measure.
@@ -117,107 +108,49 @@ pub fn run(options: &ScalingOptions, mut each: impl FnMut(&ScalingRow)) -> anyho
     Ok(rows)
 }
 
-/// The threads of shards. They end with this.
-struct ShardThreads {
-    stop: StopSignal,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl ShardThreads {
-    fn start(
-        runners: Vec<ShardRunner>,
-        stop: StopSignal,
-        clock: &ReplayClock,
-        pinned: bool,
-    ) -> anyhow::Result<Self> {
-        let mut started = Self { stop, threads: Vec::new() };
-        for runner in runners {
-            let clock = clock.clone();
-            let number = runner.id().0;
-            let thread = std::thread::Builder::new().name(format!("wharf-shard-{number}"));
-            started.threads.push(thread.spawn(move || {
-                pin(pinned.then_some(usize::from(number)));
-                runner.run(&clock, &mut Unobserved);
-            })?);
-        }
-        Ok(started)
-    }
-
-    fn is_any_finished(&self) -> bool {
-        self.threads.iter().any(JoinHandle::is_finished)
-    }
-}
-
-impl Drop for ShardThreads {
-    fn drop(&mut self) {
-        self.stop.stop();
-        for thread in self.threads.drain(..) {
-            // A shard that panicked has printed its message, and the drivers have failed.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Pins the calling thread to the core of this number, if any.
-fn pin(core: Option<usize>) {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    if let Some(core) = core.and_then(|core| cores.get(core)) {
-        core_affinity::set_for_current(*core);
-    }
-}
-
 fn measure(options: &ScalingOptions, scenario: &Arc<Scenario>, shards: u16) -> anyhow::Result<ScalingRow> {
     let cores = u16::try_from(std::thread::available_parallelism()?.get()).unwrap_or(u16::MAX);
     let left = cores.saturating_sub(shards).max(1);
     let drivers = options.drivers.unwrap_or_else(|| shards.min(left));
     let pinned = shards.saturating_add(drivers) <= cores;
-    let config = EngineConfig { shards, seed: options.seed, ..EngineConfig::default() };
-    let wakers: Vec<Arc<ThreadWaker>> = (0..=drivers).map(|_| Arc::default()).collect();
-    let owners = wakers.iter().map(|waker| Waker::from(Arc::clone(waker))).collect();
-    let mut engine = Engine::open(StoreState::create(PARTITIONS_DEFAULT), &config, owners)?;
     let clock = ReplayClock::real();
-    let runners = std::mem::take(&mut engine.runners);
-    let threads = ShardThreads::start(runners, engine.stop.clone(), &clock, pinned)?;
-    wakers[0].set_current();
-    let mut registrar_port = engine.ports.remove(0);
-    register(&mut engine, &mut registrar_port, &clock, &threads, &scenario.nodes)?;
+    let config = EngineTargetConfig {
+        shards,
+        seed: options.seed,
+        clock: clock.clone(),
+        typical_shapes: None,
+        pin: pinned,
+    };
+    let wakers: Vec<Arc<ThreadWaker>> = (0..drivers).map(|_| Arc::default()).collect();
+    let mut engine = EngineTarget::open_for(&config, &Arc::default(), &wakers)?;
+    engine.register(&scenario.nodes)?;
 
-    // Everyone passes it when all are full, and the main thread starts the clock.
-    let barrier = Arc::new(Barrier::new(usize::from(drivers) + 1));
+    // All begin when each has filled its part of the cluster.
+    let barrier = Arc::new(Barrier::new(usize::from(drivers)));
     let mut running = Vec::new();
-    for (number, port) in engine.ports.drain(..).enumerate() {
-        let waker = Arc::clone(&wakers[number + 1]);
+    for (number, (port, waker)) in engine.take_drivers().into_iter().zip(wakers).enumerate() {
         let barrier = Arc::clone(&barrier);
         let scenario = Arc::clone(scenario);
         let clock = clock.clone();
-        let (in_flight, seconds, seed) = (options.in_flight, options.seconds, options.seed);
+        let in_flight = options.in_flight;
+        let seconds = options.seconds;
+        let seed = options.seed + number as u64;
         let core = pinned.then(|| usize::from(shards) + number);
         running.push(std::thread::Builder::new().name(format!("driver-{number}")).spawn(move || {
             pin(core);
             waker.set_current();
-            let mut driver = Driver::new(port, clock, &scenario, in_flight, seed + number as u64);
+            let mut driver = Driver::new(port, clock, &scenario, in_flight, seed);
             let filled = driver.fill(usize::from(drivers));
             barrier.wait();
             filled?;
             driver.run(seconds)
         })?);
     }
-    barrier.wait();
     let mut counts = Counts::default();
     for thread in running {
         counts.add(&thread.join().map_err(|_| anyhow::anyhow!("a driver panicked: its message is above"))??);
     }
-    let outcomes =
-        ask(&mut registrar_port, &clock, &threads, vec![PortRequest::Every(Command::Audit { number: 0 })])?;
-    let mut booked = 0;
-    for reply in outcomes {
-        let PortReply::Every(outcomes) = reply else { bail!("an audit was answered by {reply:?}") };
-        for outcome in outcomes {
-            let Outcome::Status(status) = outcome else { bail!("an audit was answered by {outcome:?}") };
-            ensure!(status.audit.is_some(), "a shard was not audited");
-            booked += status.allocations;
-        }
-    }
+    let booked = engine.audit()?.allocations;
     ensure!(booked == counts.live, "the books have {booked} allocations, and {} were promised", counts.live);
     let percent = |part: u64| part as f64 * 100.0 / counts.places.max(1) as f64;
     Ok(ScalingRow {
@@ -233,54 +166,6 @@ fn measure(options: &ScalingOptions, scenario: &Arc<Scenario>, shards: u16) -> a
         spilled_percent: percent(counts.spilled),
         refused_percent: percent(counts.refused),
     })
-}
-
-/// Submits `requests` at a port of this thread, and waits for all replies.
-fn ask(
-    port: &mut Port,
-    clock: &ReplayClock,
-    shards: &ShardThreads,
-    requests: Vec<PortRequest>,
-) -> anyhow::Result<Vec<PortReply>> {
-    let mut replies = Vec::new();
-    for request in requests {
-        replies.extend(port.submit(0, request, clock.now())?);
-    }
-    port.flush();
-    let began = Instant::now();
-    while port.pending() > 0 {
-        ensure!(!shards.is_any_finished(), "a shard ended after {:?}: its message is above", began.elapsed());
-        port.poll(clock.now(), |_, reply| replies.push(reply));
-        port.flush();
-        std::thread::yield_now();
-    }
-    Ok(replies)
-}
-
-fn register(
-    engine: &mut Engine,
-    port: &mut Port,
-    clock: &ReplayClock,
-    shards: &ShardThreads,
-    nodes: &[NodeSpec],
-) -> anyhow::Result<()> {
-    for batch in nodes.chunks(256) {
-        let mut requests = Vec::with_capacity(batch.len());
-        for spec in batch {
-            let registration = engine.registrar.register(spec.clone())?;
-            let partition = registration.partition;
-            requests.push(PortRequest::Partition(partition, Command::AddNode(Box::new(registration))));
-        }
-        // Published first, so that everyone who sees a placement finds its node in the catalog.
-        let catalog = engine.registrar.catalog();
-        engine.catalog.store(Arc::new(catalog));
-        for reply in ask(port, clock, shards, requests)? {
-            let PortReply::One(Outcome::Node(Ok(NodeChange::Added(_)))) = reply else {
-                bail!("a node was answered by {reply:?}");
-            };
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

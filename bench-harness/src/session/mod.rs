@@ -227,6 +227,7 @@ impl Bed {
                 priority,
                 preemptable: true,
                 run_time_ns: None,
+                master: false,
             }],
             priority,
             preempts: true,

@@ -1,7 +1,7 @@
 //! The engine in this process: N shards on their own threads, driven through one port like an I/O thread of
 //! the service does.
 //!
-//! Nodes are added through a second port, the registrar's, so that the driver's port carries only the load.
+//! Nodes are added through a second port, the registrar's, so that the drivers' ports carry only the load.
 //! With one shard, orders are executed in the order of submission, regardless of the number in flight.
 
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ use wharf_core::link::{Clock, ThreadWaker};
 use wharf_core::map::FixedMap;
 use wharf_core::node::NodeSpec;
 use wharf_core::resource::ResourceKind;
-use wharf_core::router::{NotPlaced, PortReply, PortRequest};
+use wharf_core::router::{NotPlaced, Port, PortReply, PortRequest};
 use wharf_core::shard::{Command, NodeChange, Outcome, ShardStatus};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
@@ -44,6 +44,8 @@ pub struct EngineTargetConfig {
     /// Typical requests of the fragmentation-aware policies. If `None`, they are learned from arriving
     /// requests.
     pub typical_shapes: Option<Arc<TypicalShapes>>,
+    /// Whether each shard is pinned to the core of its number.
+    pub pin: bool,
 }
 
 /// The indexes of the registrar's port and the driver's port, in the order of the wakers given to the engine.
@@ -54,6 +56,7 @@ const DRIVER: usize = 1;
 pub struct EngineTarget {
     clock: ReplayClock,
     shards: u16,
+    pin: bool,
     /// The engine without its runners, which are on their threads.
     engine: Engine,
     threads: Vec<JoinHandle<()>>,
@@ -66,14 +69,28 @@ pub struct EngineTarget {
 }
 
 impl EngineTarget {
-    /// Opens an engine over an empty store and starts its shards.
+    /// Opens an engine over an empty store and starts its shards. This thread drives it.
     ///
     /// # Errors
     /// When the number of shards is out of range, or a thread cannot be started.
     pub fn open(config: &EngineTargetConfig) -> Result<Self, TargetError> {
         let waker = Arc::new(ThreadWaker::default());
-        waker.set_current();
-        let owners = vec![Waker::from(Arc::clone(&waker)), Waker::from(waker)];
+        Self::open_for(config, &waker, std::slice::from_ref(&waker))
+    }
+
+    /// Opens an engine over an empty store, with a port for each of `drivers`, and starts its shards. `own` wakes this
+    /// thread.
+    ///
+    /// # Errors
+    /// When the number of shards or drivers is out of range, or a thread cannot be started.
+    pub(crate) fn open_for(
+        config: &EngineTargetConfig,
+        own: &Arc<ThreadWaker>,
+        drivers: &[Arc<ThreadWaker>],
+    ) -> Result<Self, TargetError> {
+        own.set_current();
+        let owners = std::iter::once(own).chain(drivers);
+        let owners = owners.map(|waker| Waker::from(Arc::clone(waker))).collect();
         let typical_shapes = config.typical_shapes.clone();
         let engine_config = EngineConfig {
             shards: config.shards,
@@ -86,6 +103,7 @@ impl EngineTarget {
         let mut target = Self {
             clock: config.clock.clone(),
             shards: config.shards,
+            pin: config.pin,
             engine,
             threads: Vec::new(),
             nodes: FixedMap::default(),
@@ -101,11 +119,18 @@ impl EngineTarget {
     fn start(&mut self, runner: ShardRunner) -> Result<(), TargetError> {
         let shard = runner.id().0;
         let clock = self.clock.clone();
+        let core = self.pin.then_some(usize::from(shard));
         let thread = std::thread::Builder::new().name(format!("wharf-shard-{shard}")).spawn(move || {
+            pin(core);
             runner.run(&clock, &mut Unobserved);
         });
         self.threads.push(thread.map_err(|source| TargetError::Thread { shard, source })?);
         Ok(())
+    }
+
+    /// Takes the ports of the drivers out, for other threads. Nothing can be submitted here afterwards.
+    pub(crate) fn take_drivers(&mut self) -> Vec<Port> {
+        self.engine.ports.split_off(DRIVER)
     }
 
     /// Waits until the port is not idle.
@@ -232,7 +257,7 @@ impl Target for EngineTarget {
     fn audit(&mut self) -> Result<Books, TargetError> {
         let mut books = Books::default();
         let request = PortRequest::Every(Command::Audit { number: 0 });
-        for reply in self.ask(DRIVER, vec![request])? {
+        for reply in self.ask(REGISTRAR, vec![request])? {
             let PortReply::Every(outcomes) = reply else {
                 return Err(TargetError::Rejected(format!("a status was answered by {reply:?}")));
             };
@@ -264,6 +289,14 @@ impl Books {
             book.capacity += sum.total;
             book.allocated += sum.allocated;
         }
+    }
+}
+
+/// Pins the calling thread to the core of this number, if it is there.
+pub(crate) fn pin(core: Option<usize>) {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    if let Some(core) = core.and_then(|core| cores.get(core)) {
+        core_affinity::set_for_current(*core);
     }
 }
 

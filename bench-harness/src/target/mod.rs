@@ -16,6 +16,7 @@ pub use engine::{EngineTarget, EngineTargetConfig};
 mod fragmentation;
 pub use fragmentation::{FragmentationScan, NodeState, Price};
 mod remote;
+pub(crate) use engine::pin;
 pub use remote::RemoteTarget;
 pub(crate) use remote::{audited_books, place_request};
 

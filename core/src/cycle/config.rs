@@ -2,6 +2,13 @@
 
 use std::fmt;
 
+/// The part of the cluster's largest resource above which jobs starve by default, in 1/10,000 (as in YARN).
+const UTILIZATION_DEFAULT: u32 = 8_000;
+
+/// How long after the grace period a job that starved is looked at again by default, in ns. As in YARN: 10 s, and four
+/// heartbeats of 1 s.
+const RECHECK_NS_DEFAULT: u64 = 14_000_000_000;
+
 /// One step of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -15,11 +22,18 @@ pub enum Action {
     Preempt,
     /// Evicts tasks of queues that use more than they deserve, for others.
     Reclaim,
+    /// Evicts tasks for jobs that have been below their fair share, or below their queue's guarantee, for too long.
+    Starve,
 }
 
 impl Action {
-    /// All actions in the order in which a cycle usually has them.
-    pub const ALL: [Self; 5] = [Self::Enqueue, Self::Allocate, Self::Backfill, Self::Preempt, Self::Reclaim];
+    /// All actions.
+    pub const ALL: [Self; 6] =
+        [Self::Enqueue, Self::Allocate, Self::Backfill, Self::Preempt, Self::Reclaim, Self::Starve];
+
+    /// The actions of a cycle by default, in order: all that Volcano has.
+    pub const DEFAULT: [Self; 5] =
+        [Self::Enqueue, Self::Allocate, Self::Backfill, Self::Preempt, Self::Reclaim];
 
     /// Returns the name.
     #[must_use]
@@ -30,6 +44,7 @@ impl Action {
             Self::Backfill => "backfill",
             Self::Preempt => "preempt",
             Self::Reclaim => "reclaim",
+            Self::Starve => "starve",
         }
     }
 
@@ -55,7 +70,7 @@ pub enum PluginKind {
     Proportion,
     /// Queues deserve what they are given, in a hierarchy.
     Capacity,
-    /// Queues and jobs are ordered by YARN's fair shares.
+    /// Queues and jobs are ordered by YARN's fair shares, and jobs that starve take from those above their shares.
     FairShare,
     /// Jobs are admitted for somewhat more than the cluster has.
     Overcommit,
@@ -129,11 +144,13 @@ pub enum Decision {
     Preemptable,
     /// Which tasks may be evicted for a task of another queue.
     Reclaimable,
+    /// Which tasks may be evicted for a job that starves.
+    Evictable,
 }
 
 impl Decision {
     /// All kinds of decisions.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::QueueOrder,
         Self::JobOrder,
         Self::TaskOrder,
@@ -147,6 +164,7 @@ impl Decision {
         Self::Preemptive,
         Self::Preemptable,
         Self::Reclaimable,
+        Self::Evictable,
     ];
 
     /// Returns the name.
@@ -166,6 +184,7 @@ impl Decision {
             Self::Preemptive => "preemptive",
             Self::Preemptable => "preemptable",
             Self::Reclaimable => "reclaimable",
+            Self::Evictable => "evictable",
         }
     }
 
@@ -190,13 +209,24 @@ pub struct PluginConfig {
     pub overcommit_percent: u32,
     /// `sla`: how long a job may wait, in ns. `None`: as long as it must.
     pub wait_ns: Option<u64>,
+    /// `fair-share`: nobody starves unless more than this part of some resource of the cluster is in use, in 1/10,000.
+    pub utilization_above: u32,
+    /// `fair-share`: how long after the grace period a job that starved is looked at again, in ns.
+    pub recheck_ns: u64,
 }
 
 impl PluginConfig {
     /// Returns the plugin as it is by default.
     #[must_use]
     pub const fn new(kind: PluginKind) -> Self {
-        Self { kind, disabled: 0, overcommit_percent: 120, wait_ns: None }
+        Self {
+            kind,
+            disabled: 0,
+            overcommit_percent: 120,
+            wait_ns: None,
+            utilization_above: UTILIZATION_DEFAULT,
+            recheck_ns: RECHECK_NS_DEFAULT,
+        }
     }
 
     /// Takes the plugin out of a kind of decisions.
@@ -269,6 +299,8 @@ pub struct CycleConfig {
     pub grace_ns: u64,
     /// Which jobs that do not fit get dated reservations.
     pub backfill: Backfill,
+    /// How long a task runs before it may be evicted, in ns. Queues may say otherwise.
+    pub min_run_time_ns: u64,
     /// How many nodes are compared at most to find the cheapest victims for a task.
     pub victim_nodes_max: usize,
 }
@@ -285,10 +317,16 @@ pub enum CycleConfigError {
     /// A plugin is named twice.
     #[error("plugin `{0}` is named twice: name each once")]
     PluginTwice(&'static str),
+    /// Two actions evict by different rules, so one could undo what the other did.
+    #[error("actions `{0}` and `{1}` evict by different rules: name one of them")]
+    TwoEvictors(&'static str, &'static str),
+    /// Jobs starve by their fair shares, and no plugin bounds evictions by these.
+    #[error("action `starve` evicts by fair shares: name plugin `fair-share`, with its decision `evictable`")]
+    NoFairShare,
     /// Two plugins both say what queues deserve.
     #[error("plugins `{0}` and `{1}` both say what queues deserve: name one of them")]
     Contradiction(&'static str, &'static str),
-    /// Jobs must be admitted, and no action does it.
+    /// No nodes are compared.
     #[error("no nodes are compared for victims: give `victim_nodes_max` of at least 1")]
     NoVictimNodes,
 }
@@ -309,7 +347,7 @@ impl Default for CycleConfig {
         use PluginKind as Kind;
         let tier = |kinds: &[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
         Self {
-            actions: Action::ALL.to_vec(),
+            actions: Action::DEFAULT.to_vec(),
             tiers: vec![
                 tier(&[Kind::Priority, Kind::Gang, Kind::Conformance, Kind::Proportion]),
                 tier(&[Kind::Overcommit, Kind::Drf]),
@@ -317,19 +355,41 @@ impl Default for CycleConfig {
             combination: Combination::Strict,
             grace_ns: 0,
             backfill: Backfill::None,
+            min_run_time_ns: 0,
             victim_nodes_max: 100,
         }
     }
 }
 
 impl CycleConfig {
-    /// Returns whether decisions depend on the time, so that a cycle may decide otherwise although nothing has changed.
-    ///
-    /// Run times do not count: without a change, the passing of time makes a task more likely to outlast a date, never
-    /// less. The scheduler itself looks for tasks whose run time is over.
+    /// Returns whether a cycle may decide otherwise at any time although nothing has changed. Other cycles say in
+    /// their [report](super::CycleReport::due) when they may.
     #[must_use]
     pub fn depends_on_time(&self) -> bool {
         self.tiers.iter().flatten().any(|plugin| plugin.wait_ns.is_some())
+    }
+
+    /// Returns the settings of a plugin, if it is in a tier.
+    #[must_use]
+    pub fn plugin(&self, kind: PluginKind) -> Option<&PluginConfig> {
+        self.tiers.iter().flatten().find(|plugin| plugin.kind == kind)
+    }
+
+    /// Checks what the action `starve` needs, and what it excludes.
+    fn check_starve(&self) -> Result<(), CycleConfigError> {
+        if !self.actions.contains(&Action::Starve) {
+            return Ok(());
+        }
+        let others = [Action::Preempt, Action::Reclaim];
+        if let Some(other) = others.into_iter().find(|other| self.actions.contains(other)) {
+            return Err(CycleConfigError::TwoEvictors(Action::Starve.name(), other.name()));
+        }
+        let bounds = |plugin: &PluginConfig| plugin.takes_part(Decision::Evictable);
+        if self.plugin(PluginKind::FairShare).is_some_and(bounds) {
+            Ok(())
+        } else {
+            Err(CycleConfigError::NoFairShare)
+        }
     }
 
     /// Checks the settings.
@@ -348,6 +408,7 @@ impl CycleConfig {
                 return Err(CycleConfigError::ActionTwice(action.name()));
             }
         }
+        self.check_starve()?;
         let mut kinds = Vec::new();
         for plugin in self.tiers.iter().flatten() {
             if kinds.contains(&plugin.kind) {

@@ -11,7 +11,7 @@ use crate::index::Geometry;
 use crate::jobs::{JobPhase, TaskId, TaskState};
 use crate::map::FixedMap;
 use crate::node::{NodeRegistration, NodeSpec};
-use crate::planner::Replica;
+use crate::replica::Replica;
 use crate::reply::reply_of;
 use crate::request::PlacementRequest;
 use crate::shard::{

@@ -13,7 +13,8 @@
 //! | `trial` | changes that can be undone exactly |
 //! | `spots`, `victims` | which tasks to evict on which node |
 //! | `dated` | dated reservations, and limits of run times |
-//! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim` | the actions |
+//! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
+//! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
 
 mod allocate;
@@ -28,7 +29,10 @@ mod plugins;
 mod preempt;
 mod reclaim;
 mod report;
+mod shares;
 mod spots;
+mod starvation;
+mod starve;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -41,18 +45,21 @@ pub use config::{
 pub use dated::DatedReservation;
 pub use local::{Changes, LocalCluster, LocalError};
 pub use report::{CycleReport, Plan, PlannedTask};
+pub use starvation::Starving;
 
 use std::sync::Arc;
 
-use crate::fairness::{Amounts, Dim, FairShare, fair_shares};
+use crate::fairness::{Amounts, Dim};
 use crate::ids::{NodeId, ResourceId};
 use crate::jobs::{JobId, JobPhase, Jobs, QueueId, TaskId, TaskState};
-use crate::planner::Replica;
+use crate::replica::Replica;
 use crate::resource::ResourceKind;
 use crate::statement::Granted;
 use crate::time::Time;
 use dated::Reservations;
 use plugin::{Facts, Tiers};
+use shares::JobShares;
+use starvation::Starvation;
 use trial::Cycle;
 
 /// Runs cycles over its jobs and replicas.
@@ -68,13 +75,20 @@ pub struct Scheduler {
     total_of: Option<u64>,
     /// The state after which a cycle changed nothing: another one on the same state changes nothing either.
     settled: Option<Settled>,
+    starvation: Starvation,
 }
 
-/// What the decisions of a cycle depend on, unless they depend on time.
+/// What the decisions of a cycle depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Settled {
+struct State {
     changes: u64,
     views: Vec<u64>,
+}
+
+/// A state after which a cycle changed nothing, and until when that holds. `None`: until it changes.
+struct Settled {
+    state: State,
+    until: Option<Time>,
 }
 
 impl Scheduler {
@@ -95,6 +109,7 @@ impl Scheduler {
             total,
             total_of: None,
             settled: None,
+            starvation: Starvation::default(),
         })
     }
 
@@ -125,28 +140,20 @@ impl Scheduler {
     /// nothing; they have no share then (YARN's instantaneous share, otherwise its steady share).
     #[must_use]
     pub fn fair_shares(&self, dim: Dim, active: bool) -> Vec<i64> {
-        let queues: Vec<_> = self.jobs.queues().collect();
-        let mut shares = vec![0; queues.len()];
-        shares[0] = self.total.get(dim);
-        for (id, queue) in &queues {
-            // What is being released is still in use.
-            let is_active = |child: &&QueueId| {
-                let usage = self.jobs.queue(**child).usage();
-                !active || !usage.request().is_zero() || !usage.releasing.is_zero()
-            };
-            let children: Vec<QueueId> = queue.children().iter().filter(is_active).copied().collect();
-            let bounds = |child: &QueueId| {
-                let spec = self.jobs.queue(*child).spec();
-                let most = spec.capability.get(dim).unwrap_or(i64::MAX);
-                FairShare { weight: spec.weight, least: spec.guarantee.get(dim), most }
-            };
-            let bounds: Vec<FairShare> = children.iter().map(bounds).collect();
-            let divided = fair_shares(shares[id.0 as usize], &bounds);
-            for (child, share) in children.iter().zip(divided) {
-                shares[child.0 as usize] = share;
-            }
-        }
-        shares
+        shares::of_queues(&self.jobs, &self.total, dim, active)
+    }
+
+    /// Returns the fair share of a job by YARN's computation: its part of the share of its queue.
+    #[must_use]
+    pub fn job_fair_share(&self, job: JobId) -> Amounts {
+        JobShares::new(&self.jobs, &self.total).of(&self.jobs, job)
+    }
+
+    /// Returns the jobs that starved in the last cycle, with how much. A job is looked at again only when what was
+    /// planned for it had time to happen.
+    #[must_use]
+    pub fn starving(&self) -> &[Starving] {
+        &self.starvation.found
     }
 
     /// Runs one cycle on the newest views. Returns the statements to commit, in order.
@@ -154,16 +161,22 @@ impl Scheduler {
         for replica in &mut self.replicas {
             replica.sync();
         }
-        let has_overruns = self.jobs.ends(None).next().is_some_and(|(end, _)| end <= now);
-        if self.settled.is_some() && self.settled == self.state() && !has_overruns {
-            return CycleReport::default();
+        if let Some(due) = self.settled_until(now) {
+            return CycleReport { due, ..CycleReport::default() };
         }
         self.sum_up();
-        let facts = Facts { jobs: &self.jobs, total: &self.total, now };
+        let facts = Facts { jobs: &self.jobs, total: &self.total, now, shares: None };
         self.tiers.open(facts);
         let config = Arc::clone(&self.config);
-        let mut cycle =
-            Cycle::new(&mut self.jobs, &mut self.replicas, &mut self.tiers, &self.total, &config, now);
+        let mut cycle = Cycle::new(
+            &mut self.jobs,
+            &mut self.replicas,
+            &mut self.tiers,
+            &self.total,
+            &mut self.starvation,
+            &config,
+            now,
+        );
         let before = std::mem::take(&mut self.reservations);
         cycle.open_reservations(before.clone());
         cycle.end_overruns();
@@ -175,24 +188,33 @@ impl Scheduler {
                 Action::Backfill => cycle.backfill(),
                 Action::Preempt => cycle.preempt_all(),
                 Action::Reclaim => cycle.reclaim_all(),
+                Action::Starve => cycle.starve_all(),
             }
         }
         self.reservations = cycle.close_reservations();
         let report = cycle.end();
         let are_kept = before.len() == self.reservations.len()
             && before.values().zip(self.reservations.values()).all(|(a, b)| a.says_the_same_as(b));
-        let is_settled = report.plans.is_empty() && report.admitted == 0 && are_kept;
-        self.settled = if is_settled { self.state() } else { None };
+        // After a cycle that found starving jobs, the next one finds that it is too early to look at them again.
+        let is_settled = report.plans.is_empty()
+            && report.admitted == 0
+            && are_kept
+            && self.starvation.found.is_empty()
+            && !self.config.depends_on_time();
+        self.settled = is_settled.then(|| Settled { state: self.state(), until: report.due });
         report
     }
 
-    /// Returns what decisions depend on. `None`: they also depend on time.
-    fn state(&self) -> Option<Settled> {
-        if self.config.depends_on_time() {
-            return None;
-        }
+    /// Returns until when another cycle changes nothing. `None`: it may change something now.
+    fn settled_until(&self, now: Time) -> Option<Option<Time>> {
+        let settled = self.settled.as_ref()?;
+        let holds = settled.until.is_none_or(|until| now < until) && settled.state == self.state();
+        holds.then_some(settled.until)
+    }
+
+    fn state(&self) -> State {
         let views = self.replicas.iter().map(Replica::sequence).collect();
-        Some(Settled { changes: self.jobs.changes(), views })
+        State { changes: self.jobs.changes(), views }
     }
 
     /// Sums up the capacity of all nodes that take work, if nodes have changed.
@@ -262,13 +284,14 @@ impl Scheduler {
             if let Some(key) = step.key {
                 self.replicas[step.shard].give_up(step.slot, &[key]);
             }
+            self.starvation.look_again(step.task.job);
         }
     }
 
     /// Binds the allocated tasks of a job if it has what it needs, and returns them with their nodes. The control plane
     /// is told of them.
     pub(crate) fn bind(&mut self, id: JobId, now: Time) -> Vec<(TaskId, NodeId)> {
-        let facts = Facts { jobs: &self.jobs, total: &self.total, now };
+        let facts = Facts { jobs: &self.jobs, total: &self.total, now, shares: None };
         if !self.tiers.is_ready(facts, id) {
             return Vec::new();
         }

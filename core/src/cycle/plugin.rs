@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use super::config::{Combination, CycleConfig, Decision, PluginConfig, PluginKind};
 use super::plugins;
+use super::shares::JobShares;
 use crate::fairness::Amounts;
 use crate::jobs::{JobId, Jobs, QueueId, TaskClass, TaskId};
 use crate::time::Time;
@@ -15,6 +16,18 @@ pub(super) struct Facts<'a> {
     /// The capacity of all nodes that take work.
     pub(super) total: &'a Amounts,
     pub(super) now: Time,
+    /// The fair shares of jobs, while the action `starve` runs.
+    pub(super) shares: Option<&'a JobShares>,
+}
+
+impl Facts<'_> {
+    /// Returns the fair share of a job.
+    ///
+    /// # Panics
+    /// If the action `starve` does not run.
+    pub(super) fn fair_share(&self, job: JobId) -> Amounts {
+        self.shares.expect("only `starve` asks for fair shares of jobs").of(self.jobs, job)
+    }
 }
 
 impl Facts<'_> {
@@ -94,6 +107,11 @@ pub(super) trait Plugin {
 
     /// Returns those of `candidates` that may be evicted for a task of another queue, or `None` to abstain.
     fn reclaimable(&self, _: Facts<'_>, _: TaskId, _: &[TaskId]) -> Option<Vec<TaskId>> {
+        None
+    }
+
+    /// Returns those of `candidates` that may be evicted for a task of a job that starves, or `None` to abstain.
+    fn evictable(&self, _: Facts<'_>, _: TaskId, _: &[TaskId]) -> Option<Vec<TaskId>> {
         None
     }
 
@@ -269,14 +287,25 @@ impl Tiers {
         rules
     }
 
-    /// Returns those of `candidates` that may be evicted for a task of the same queue.
-    pub(super) fn preemptable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Vec<TaskId> {
-        self.victims(Decision::Preemptable, |plugin| plugin.preemptable(facts, task, candidates))
+    /// Returns those of `candidates` that may be evicted for a task, by one of the decisions about victims. Volcano has
+    /// no `evictable`, so its tiers are always combined strictly.
+    pub(super) fn victims(
+        &self,
+        facts: Facts<'_>,
+        decision: Decision,
+        task: TaskId,
+        candidates: &[TaskId],
+    ) -> Vec<TaskId> {
+        let answer = |plugin: &dyn Plugin| ask(plugin, facts, decision, task, candidates);
+        if self.is_strict(decision) {
+            return agree(self.deciding(decision).into_iter().filter_map(answer)).unwrap_or_default();
+        }
+        let agreed = |tier: &Vec<_>| agree_as_volcano(Self::of(tier, decision).filter_map(answer));
+        self.tiers.iter().find_map(agreed).unwrap_or_default()
     }
 
-    /// Returns those of `candidates` that may be evicted for a task of another queue.
-    pub(super) fn reclaimable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Vec<TaskId> {
-        self.victims(Decision::Reclaimable, |plugin| plugin.reclaimable(facts, task, candidates))
+    fn is_strict(&self, decision: Decision) -> bool {
+        self.combination == Combination::Strict || decision == Decision::Evictable
     }
 
     /// Returns those of `candidates` that all rules of the first tier that answers accept, asked about one after the
@@ -284,18 +313,13 @@ impl Tiers {
     pub(super) fn victims_jointly(
         &self,
         facts: Facts<'_>,
+        decision: Decision,
         task: TaskId,
         candidates: &[TaskId],
-        of_other_queues: bool,
     ) -> Option<Vec<TaskId>> {
-        if self.combination != Combination::Strict {
+        if !self.is_strict(decision) {
             return None;
         }
-        let decision = if of_other_queues { Decision::Reclaimable } else { Decision::Preemptable };
-        let ask = |plugin: &dyn Plugin, tasks: &[TaskId]| match of_other_queues {
-            true => plugin.reclaimable(facts, task, tasks),
-            false => plugin.preemptable(facts, task, tasks),
-        };
         let rules = self.deciding(decision);
         if rules.is_empty() {
             return None;
@@ -303,7 +327,7 @@ impl Tiers {
         let mut accepted = Vec::new();
         for &candidate in candidates {
             accepted.push(candidate);
-            let mut all = rules.iter().filter_map(|plugin| ask(*plugin, &accepted));
+            let mut all = rules.iter().filter_map(|plugin| ask(*plugin, facts, decision, task, &accepted));
             if !all.all(|answer| answer.len() == accepted.len()) {
                 accepted.pop();
             }
@@ -311,21 +335,25 @@ impl Tiers {
         Some(accepted)
     }
 
-    fn victims(
-        &self,
-        decision: Decision,
-        answer: impl Fn(&dyn Plugin) -> Option<Vec<TaskId>>,
-    ) -> Vec<TaskId> {
-        if self.combination == Combination::Strict {
-            return agree(self.deciding(decision).into_iter().filter_map(answer)).unwrap_or_default();
-        }
-        let agreed = |tier: &Vec<_>| agree_as_volcano(Self::of(tier, decision).filter_map(&answer));
-        self.tiers.iter().find_map(agreed).unwrap_or_default()
-    }
-
     /// Returns what a queue deserves, if a rule says so.
     pub(super) fn deserved(&self, queue: QueueId) -> Option<&Amounts> {
         self.tiers.iter().flatten().find_map(|(_, plugin)| plugin.deserved(queue))
+    }
+}
+
+/// Asks a rule about victims.
+fn ask(
+    plugin: &dyn Plugin,
+    facts: Facts<'_>,
+    decision: Decision,
+    task: TaskId,
+    candidates: &[TaskId],
+) -> Option<Vec<TaskId>> {
+    match decision {
+        Decision::Preemptable => plugin.preemptable(facts, task, candidates),
+        Decision::Reclaimable => plugin.reclaimable(facts, task, candidates),
+        Decision::Evictable => plugin.evictable(facts, task, candidates),
+        other => panic!("`{}` is no decision about victims", other.name()),
     }
 }
 
@@ -337,6 +365,9 @@ fn answers(config: &PluginConfig, decision: Decision) -> bool {
                 config.kind,
                 PluginKind::Priority | PluginKind::Gang | PluginKind::Conformance | PluginKind::Drf
             )
+        }
+        Decision::Evictable => {
+            matches!(config.kind, PluginKind::Gang | PluginKind::Conformance | PluginKind::FairShare)
         }
         _ => matches!(
             config.kind,
@@ -350,6 +381,7 @@ fn answers(config: &PluginConfig, decision: Decision) -> bool {
 fn bounds(config: &PluginConfig, decision: Decision) -> bool {
     let bounds = match decision {
         Decision::Preemptable => matches!(config.kind, PluginKind::Priority | PluginKind::Drf),
+        Decision::Evictable => config.kind == PluginKind::FairShare,
         _ => matches!(config.kind, PluginKind::Proportion | PluginKind::Capacity),
     };
     bounds && config.takes_part(decision)

@@ -66,16 +66,28 @@ impl Cycle<'_> {
     }
 
     /// Gives a task a node or a claim, on capacity that nobody has or by evicting others. A class of tasks for which
-    /// there was no room is not tried again: evictions for others of the job only free what these take.
-    pub(super) fn place_or_make_room(&mut self, task: TaskId, from: From, spots: &[Spot], room: &mut Room) {
+    /// there was no room is not tried again: evictions for others of the job only free what these take. Returns whether
+    /// the task has one.
+    pub(super) fn place_or_make_room(
+        &mut self,
+        task: TaskId,
+        from: From,
+        spots: &[Spot],
+        room: &mut Room,
+    ) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
-        if room.misfits.has(&class) || self.place(task, &mut Misfits::default()) {
-            return;
+        if room.misfits.has(&class) {
+            return false;
+        }
+        if self.place(task, &mut Misfits::default()) {
+            return true;
         }
         let offers = room.offers.entry(Arc::as_ptr(&class)).or_default();
-        if !self.make_room(task, from, spots, offers) {
+        let has_room = self.make_room(task, from, spots, offers);
+        if !has_room {
             room.misfits.note(&class);
         }
+        has_room
     }
 
     /// Lets tasks of a job take the place of tasks of a lower priority of the same job.

@@ -3,8 +3,9 @@
 use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::jobs::{Task, TaskId};
-use crate::planner::ClaimKey;
+use crate::replica::ClaimKey;
 use crate::statement::Operation;
+use crate::time::Time;
 
 /// A task in a plan.
 #[derive(Clone, Debug)]
@@ -46,4 +47,6 @@ pub struct CycleReport {
     pub admitted: u64,
     /// How many nodes were looked at for victims.
     pub victim_nodes: u64,
+    /// When another cycle may decide otherwise although nothing has changed. `None`: not before something changes.
+    pub due: Option<Time>,
 }

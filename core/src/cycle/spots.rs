@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::trial::{Cycle, Place};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
-use crate::jobs::{QueueId, Task, TaskClass, TaskState};
+use crate::jobs::{QueueId, TaskClass, TaskId, TaskState};
 
 /// A node, and at most what could be free there.
 #[derive(Clone, Debug)]
@@ -37,25 +37,30 @@ fn add(most: &mut [i64; 3], amounts: &Amounts) {
     }
 }
 
-/// Returns whether a task may be evicted by its own settings.
-pub(super) fn may_go(task: &Task) -> bool {
-    matches!(task.state, TaskState::Running | TaskState::Bound)
-        && task.preemptable
-        && task.allocation.is_some()
-}
-
 impl Cycle<'_> {
+    /// Returns whether a task may be evicted by its own settings, and has run for as long as its queue lets it.
+    pub(super) fn may_go(&self, id: TaskId) -> bool {
+        let task = self.jobs.task(id);
+        let is_spare = matches!(task.state, TaskState::Running | TaskState::Bound)
+            && task.preemptable
+            && task.allocation.is_some();
+        let Some(started) = task.started.filter(|_| is_spare) else { return false };
+        let until = started.plus_nanos(self.min_run_time_ns(self.queue_of(id.job)));
+        self.note_due(until);
+        until <= self.now
+    }
+
     /// Returns the nodes with tasks that may go, for each queue those with tasks of its own.
     pub(super) fn spots_of_queues(&self) -> SpotsOfQueues {
         let mut spots = SpotsOfQueues::new();
         for (node, place, present) in self.nodes_with_tasks() {
             let mut of_queues: Vec<(QueueId, [i64; 3])> = Vec::new();
-            for task in self.jobs.on_node(node) {
-                let queue = self.queue_of(task.job);
-                let task = self.jobs.task(*task);
-                if !may_go(task) {
+            for &id in self.jobs.on_node(node) {
+                if !self.may_go(id) {
                     continue;
                 }
+                let queue = self.queue_of(id.job);
+                let task = self.jobs.task(id);
                 let at = of_queues.iter().position(|&(of, _)| of == queue).unwrap_or_else(|| {
                     of_queues.push((queue, present));
                     of_queues.len() - 1
@@ -76,12 +81,10 @@ impl Cycle<'_> {
         for (node, place, present) in self.nodes_with_tasks() {
             let mut most = present;
             let mut any = false;
-            for task in self.jobs.on_node(node) {
-                let is_spare = reclaimable[self.queue_of(task.job).0 as usize];
-                let task = self.jobs.task(*task);
-                if is_spare && may_go(task) {
+            for &id in self.jobs.on_node(node) {
+                if reclaimable[self.queue_of(id.job).0 as usize] && self.may_go(id) {
                     any = true;
-                    add(&mut most, &task.class.amounts);
+                    add(&mut most, &self.jobs.task(id).class.amounts);
                 }
             }
             if any {

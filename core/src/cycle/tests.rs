@@ -3,11 +3,13 @@
 use super::*;
 use crate::fairness::Caps;
 use crate::ids::NodeId;
-use crate::jobs::{JobId, JobSpec, QueueSpec, Role, TaskGroup, TaskId};
+use crate::jobs::{JobId, JobSpec, QueueOrdering, QueueSpec, Role, TaskGroup, TaskId};
 use crate::node::{Labels, NodeSpec, Taints};
 use crate::request::{PlacementRequest, Policy};
 use crate::resource::{Amount, Demand};
 use proptest::prelude::*;
+
+mod starve;
 
 const GRACE: u64 = 30_000_000_000;
 
@@ -23,6 +25,10 @@ impl Bed {
         let tiers = tiers.iter().map(tier).collect();
         let config =
             CycleConfig { actions: actions.to_vec(), tiers, grace_ns: GRACE, ..CycleConfig::default() };
+        Self::with(config, nodes)
+    }
+
+    fn with(config: CycleConfig, nodes: &[u32]) -> Self {
         let mut cluster = LocalCluster::new(config, 1).unwrap();
         let nodes = nodes.iter().map(|&cpu| cluster.add_node(node(cpu)).unwrap()).collect();
         Self { cluster, nodes }
@@ -48,8 +54,15 @@ impl Bed {
     ) -> JobId {
         let request =
             PlacementRequest::new(Demand { cpu: Amount::whole(cpu), ..Demand::default() }, Policy::BestFit);
-        let group =
-            TaskGroup { request, count: tasks, role: 0, priority, preemptable: true, run_time_ns: None };
+        let group = TaskGroup {
+            request,
+            count: tasks,
+            role: 0,
+            priority,
+            preemptable: true,
+            master: false,
+            run_time_ns: None,
+        };
         let spec = JobSpec {
             name: name.into(),
             queue,
@@ -109,6 +122,14 @@ fn node(cpu: u32) -> NodeSpec {
         labels: Labels::new(Vec::new()).unwrap(),
         taints: Taints::default(),
     }
+}
+
+/// Fair shares by which jobs starve on any cluster.
+fn fair_share(recheck_ns: u64) -> PluginConfig {
+    let mut plugin = PluginConfig::new(PluginKind::FairShare);
+    plugin.utilization_above = 0;
+    plugin.recheck_ns = recheck_ns;
+    plugin
 }
 
 const PLACE: &[Action] = &[Action::Enqueue, Action::Allocate, Action::Backfill];
@@ -236,6 +257,7 @@ fn a_pending_job_waits_until_its_queue_has_room_for_it() {
                 role: 0,
                 priority: 0,
                 preemptable: true,
+                master: false,
                 run_time_ns: None,
             }],
             priority: 0,
@@ -286,7 +308,10 @@ fn tasks_that_ask_for_nothing_are_placed_on_a_full_cluster() {
 fn broken_settings_are_refused() {
     let fault = |config: CycleConfig| LocalCluster::new(config, 1).err().unwrap().to_string();
     let none = CycleConfig { actions: Vec::new(), ..CycleConfig::default() };
-    assert_eq!(fault(none), "no action is named: name some of enqueue, allocate, backfill, preempt, reclaim");
+    assert_eq!(
+        fault(none),
+        "no action is named: name some of enqueue, allocate, backfill, preempt, reclaim, starve"
+    );
     let twice = CycleConfig { actions: vec![Action::Allocate, Action::Allocate], ..CycleConfig::default() };
     assert_eq!(fault(twice), "action `allocate` is named twice: name each once");
     let both = [PluginKind::Proportion, PluginKind::Capacity].map(PluginConfig::new).to_vec();
@@ -313,39 +338,89 @@ proptest! {
             &[&[Drf, Gang, Proportion]],
             &[&[Gang, Proportion]],
         ];
-        let mut bed = Bed::new(&Action::ALL, tiers[rules], &nodes);
+        let mut bed = Bed::new(&Action::DEFAULT, tiers[rules], &nodes);
         let mut queues = Vec::new();
         for (number, &(weight, cap)) in weights.iter().enumerate() {
             let capability = cap.map(|cap| (Dim::CPU, cap * 10_000)).into_iter().collect();
             let spec = QueueSpec { weight, capability, ..QueueSpec::new(&format!("q{number}")) };
             queues.push(bed.cluster.scheduler_mut().jobs_mut().add_queue(spec).unwrap());
         }
-        let mut evictions = 0;
-        for (number, &(queue, min_member, more, cpu, priority)) in jobs.iter().enumerate() {
-            let queue = queues[queue % queues.len()];
-            bed.job(&format!("j{number}"), queue, min_member, min_member + more - 1, cpu, priority);
-            for _ in 0..2 {
-                evictions += bed.cycle().evicted.len();
-                within_caps(&bed);
-                bed.advance(GRACE / 3);
-                within_caps(&bed);
-            }
-        }
-        // Every task may be evicted for each of the others once, at most, until everything is settled.
-        let mut quiet = 0;
-        for _ in 0..200 {
-            let evicted = bed.cycle().evicted.len();
-            evictions += evicted;
-            within_caps(&bed);
-            let after = bed.advance(GRACE);
-            within_caps(&bed);
-            quiet = if evicted == 0 && after == Changes::default() { quiet + 1 } else { 0 };
-            if quiet == 3 {
-                break;
-            }
-        }
-        prop_assert_eq!(quiet, 3, "evictions go on: {} so far", evictions);
+        let evictions = settle(&mut bed, &queues, &jobs);
+        prop_assert!(evictions.is_ok(), "evictions go on: {} so far", evictions.unwrap_err());
     }
+
+    /// The same for jobs that starve: time passes beyond patience, grace and recheck in each step. Guarantees may exceed
+    /// the cluster, and jobs of `fifo` queues may have no share.
+    #[test]
+    fn evictions_for_starving_jobs_end_under_a_fixed_demand(
+        nodes in prop::collection::vec(2..9_u32, 1..4),
+        shapes in prop::collection::vec(
+            (1..4_u32, prop::option::of(2..12_i64), 0..9_i64, any::<bool>(), 0..3_u32, 0..9_u32), 1..5),
+        jobs in prop::collection::vec((0..4_usize, 1..4_u32, 1..6_u32, 1..4_u32, 0..3_i32), 1..9),
+        is_gang in any::<bool>(),
+        min_run_time in 0..2_u64,
+    ) {
+        use PluginKind::{Gang, Priority};
+        let fair = fair_share(GRACE / 3);
+        let first = [Priority, Gang].map(PluginConfig::new).to_vec();
+        let config = CycleConfig {
+            actions: vec![Action::Enqueue, Action::Allocate, Action::Starve],
+            tiers: if is_gang { vec![first, vec![fair]] } else { vec![vec![fair]] },
+            grace_ns: GRACE / 3,
+            min_run_time_ns: min_run_time * GRACE / 2,
+            ..CycleConfig::default()
+        };
+        let mut bed = Bed::with(config, &nodes);
+        let mut queues = Vec::new();
+        for (number, &(weight, cap, guarantee, is_fifo, patience, below)) in shapes.iter().enumerate() {
+            let guarantee = guarantee.min(cap.unwrap_or(guarantee)) * 10_000;
+            let patience = patience > 0;
+            let spec = QueueSpec {
+                weight,
+                capability: cap.map(|cap| (Dim::CPU, cap * 10_000)).into_iter().collect(),
+                guarantee: [(Dim::CPU, guarantee)].into_iter().collect(),
+                reclaimable: number != 3,
+                ordering: if is_fifo { QueueOrdering::Fifo } else { QueueOrdering::Drf },
+                starves_below: Some((below * 1_250).min(10_000)),
+                fair_share_patience_ns: patience.then_some(GRACE / 2),
+                guarantee_patience_ns: Some(GRACE / 3),
+                ..QueueSpec::new(&format!("q{number}"))
+            };
+            queues.push(bed.cluster.scheduler_mut().jobs_mut().add_queue(spec).unwrap());
+        }
+        let evictions = settle(&mut bed, &queues, &jobs);
+        prop_assert!(evictions.is_ok(), "evictions go on: {} so far", evictions.unwrap_err());
+    }
+}
+
+/// Submits jobs, each a queue, what it needs, how many tasks more it has and one more, their cores and its priority. Runs
+/// cycles until nothing changes. Returns how many tasks were evicted, as an error if they still are.
+fn settle(bed: &mut Bed, queues: &[QueueId], jobs: &[(usize, u32, u32, u32, i32)]) -> Result<usize, usize> {
+    let mut evictions = 0;
+    for (number, &(queue, min_member, more, cpu, priority)) in jobs.iter().enumerate() {
+        let queue = queues[queue % queues.len()];
+        bed.job(&format!("j{number}"), queue, min_member, min_member + more - 1, cpu, priority);
+        for _ in 0..2 {
+            evictions += bed.cycle().evicted.len();
+            within_caps(bed);
+            bed.advance(GRACE / 3);
+            within_caps(bed);
+        }
+    }
+    // Every task may be evicted for each of the others once, at most, until everything is settled.
+    let mut quiet = 0;
+    for _ in 0..200 {
+        let evicted = bed.cycle().evicted.len();
+        evictions += evicted;
+        within_caps(bed);
+        let after = bed.advance(GRACE);
+        within_caps(bed);
+        quiet = if evicted == 0 && after == Changes::default() { quiet + 1 } else { 0 };
+        if quiet == 3 {
+            return Ok(evictions);
+        }
+    }
+    Err(evictions)
 }
 
 /// Checks that no queue uses more than its cap, with what is still being released.

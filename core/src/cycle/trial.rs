@@ -3,6 +3,7 @@
 //! Each change is made at once in the books of the jobs and on the replica, and noted. Undoing takes the changes back
 //! in reverse order. So rules always see the state that they would leave behind.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +12,14 @@ use super::config::{Backfill, CycleConfig};
 use super::dated::{Dated, NEVER};
 use super::plugin::{Facts, Tiers};
 use super::report::{CycleReport, Plan, PlannedTask};
+use super::shares::JobShares;
+use super::starvation::Starvation;
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::jobs::{JobId, Jobs, QueueId, TaskClass, TaskId, TaskState};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
-use crate::planner::{ClaimKey, Replica};
+use crate::replica::{ClaimKey, Replica};
 use crate::shard::Tentative;
 use crate::statement::{Allocate, Evict, Operation, Pipeline};
 use crate::time::Time;
@@ -36,6 +39,11 @@ pub(super) struct Cycle<'a> {
     total: &'a Amounts,
     pub(super) config: &'a CycleConfig,
     pub(super) now: Time,
+    pub(super) starvation: &'a mut Starvation,
+    /// The fair shares of jobs, while the action `starve` runs.
+    pub(super) shares: Option<JobShares>,
+    /// The earliest time at which something that was looked at is otherwise.
+    due: Cell<Option<Time>>,
     /// The changes that are not kept yet.
     trial: Plan,
     /// The nodes that are shown as they will be, with the number of claims that this cycle has there.
@@ -51,14 +59,25 @@ impl<'a> Cycle<'a> {
         replicas: &'a mut [Replica],
         tiers: &'a mut Tiers,
         total: &'a Amounts,
+        starvation: &'a mut Starvation,
         config: &'a CycleConfig,
         now: Time,
     ) -> Self {
-        let trial = Plan::default();
-        let future = BTreeMap::new();
-        let dated = Dated::new();
-        let report = CycleReport::default();
-        Self { jobs, replicas, tiers, total, config, now, trial, future, dated, report }
+        Self {
+            jobs,
+            replicas,
+            tiers,
+            total,
+            config,
+            now,
+            starvation,
+            shares: None,
+            due: Cell::new(None),
+            trial: Plan::default(),
+            future: BTreeMap::new(),
+            dated: Dated::new(),
+            report: CycleReport::default(),
+        }
     }
 
     /// Ends the cycle. The replicas show the present again, less what the plans have taken.
@@ -69,11 +88,25 @@ impl<'a> Cycle<'a> {
             replica.show(place.slot);
             replica.show_present(place.slot);
         }
+        self.report.due = self.due.get();
         self.report
     }
 
     pub(super) fn facts(&self) -> Facts<'_> {
-        Facts { jobs: self.jobs, total: self.total, now: self.now }
+        Facts { jobs: self.jobs, total: self.total, now: self.now, shares: self.shares.as_ref() }
+    }
+
+    /// Notes that something will be otherwise at a time, although nothing else may have changed. A time that has passed
+    /// is not of interest.
+    pub(super) fn note_due(&self, time: Time) {
+        if time > self.now && self.due.get().is_none_or(|due| time < due) {
+            self.due.set(Some(time));
+        }
+    }
+
+    /// Returns how long a task of a queue runs before it may be evicted, in ns.
+    pub(super) fn min_run_time_ns(&self, queue: QueueId) -> u64 {
+        self.jobs.inherited(queue, |spec| spec.min_run_time_ns).unwrap_or(self.config.min_run_time_ns)
     }
 
     pub(super) fn tiers(&self) -> &Tiers {
@@ -82,7 +115,8 @@ impl<'a> Cycle<'a> {
 
     /// Tells all rules that a job was admitted.
     pub(super) fn tell_enqueued(&mut self, job: JobId) {
-        self.tiers.enqueued(Facts { jobs: self.jobs, total: self.total, now: self.now }, job);
+        let facts = Facts { jobs: self.jobs, total: self.total, now: self.now, shares: self.shares.as_ref() };
+        self.tiers.enqueued(facts, job);
     }
 
     pub(super) fn compare_queues(&self, a: QueueId, b: QueueId) -> Ordering {

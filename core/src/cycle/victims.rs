@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::spots::{Spot, may_go};
+use super::config::Decision;
+use super::spots::Spot;
 use super::trial::{Cycle, Place};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
@@ -19,11 +20,24 @@ pub(super) enum From {
     SameJob,
     /// Those of other queues.
     OtherQueues,
+    /// Those of other jobs, for a job that starves. Without `own_queue`, only those of other queues.
+    Starved { own_queue: bool },
 }
 
-/// How bad it is to evict some tasks: first the highest priority among them, then their number.
+impl From {
+    fn decision(self) -> Decision {
+        match self {
+            Self::OtherJobs | Self::SameJob => Decision::Preemptable,
+            Self::OtherQueues => Decision::Reclaimable,
+            Self::Starved { .. } => Decision::Evictable,
+        }
+    }
+}
+
+/// How bad it is to evict some tasks: first the masters among them, then their highest priority, then their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
+    masters: usize,
     priority: (i32, i32),
     victims: usize,
 }
@@ -82,7 +96,8 @@ impl Cycle<'_> {
         let priority =
             |victim: &TaskId| (self.jobs.job(victim.job).spec().priority, self.jobs.task(*victim).priority);
         let highest = victims.iter().map(priority).max().unwrap_or((i32::MIN, i32::MIN));
-        Cost { priority: highest, victims: victims.len() }
+        let masters = victims.iter().filter(|victim| self.jobs.task(**victim).master).count();
+        Cost { masters, priority: highest, victims: victims.len() }
     }
 
     /// Returns a smallest set of tasks to evict on a node so that a task fits there: without any one of them, it would
@@ -93,19 +108,14 @@ impl Cycle<'_> {
         if candidates.is_empty() {
             return None;
         }
-        let facts = self.facts();
-        let agreed = match from {
-            From::OtherQueues => self.tiers().reclaimable(facts, task, &candidates),
-            From::OtherJobs | From::SameJob => self.tiers().preemptable(facts, task, &candidates),
-        };
+        let agreed = self.tiers().victims(self.facts(), from.decision(), task, &candidates);
         let found = self.smallest_set(task, &class, node, place, from, agreed);
         if found.is_some() {
             return found;
         }
         // Rules that each accept some of several tasks may accept different ones. Asked about one task after the other,
         // they may agree on more.
-        let jointly =
-            self.tiers().victims_jointly(self.facts(), task, &candidates, from == From::OtherQueues);
+        let jointly = self.tiers().victims_jointly(self.facts(), from.decision(), task, &candidates);
         self.smallest_set(task, &class, node, place, from, jointly?)
     }
 
@@ -175,15 +185,18 @@ impl Cycle<'_> {
                 let theirs = self.queue_of(victim.job);
                 theirs != queue && self.is_reclaimable(theirs)
             }
+            From::Starved { own_queue } => {
+                let theirs = self.queue_of(victim.job);
+                victim.job != task.job && (own_queue || theirs != queue) && self.is_reclaimable(theirs)
+            }
         };
         let may_go = |victim: &TaskId| {
-            let victim = self.jobs.task(*victim);
-            may_go(victim) && (!is_best_effort || victim.class.is_best_effort())
+            self.may_go(*victim) && (!is_best_effort || self.jobs.task(*victim).class.is_best_effort())
         };
         let on_node = self.jobs.on_node(node).iter().copied();
         let mut candidates: Vec<TaskId> =
             on_node.filter(|victim| of_kind(victim) && may_go(victim)).collect();
-        // Of other queues, the last queue goes first. Then the last job, and of a job the last task.
+        // Masters go last. Of other queues, the last queue goes first. Then the last job, and of a job the last task.
         candidates.sort_by(|a, b| {
             // A queue that shares more ancestors with the preemptor's gives first.
             let shared = |of: &TaskId| self.shared_ancestors(self.queue_of(of.job), queue);
@@ -205,7 +218,10 @@ impl Cycle<'_> {
             } else {
                 queues()
             };
-            by_queue
+            let is_master = |of: &TaskId| self.jobs.task(*of).master;
+            is_master(a)
+                .cmp(&is_master(b))
+                .then(by_queue)
                 .then_with(|| priority(a).cmp(&priority(b)))
                 .then_with(by_job)
                 .then(Reverse(*a).cmp(&Reverse(*b)))

@@ -12,7 +12,7 @@ pub(super) struct Ends(BTreeSet<(Time, TaskId)>);
 
 /// Returns the entry of a task.
 fn entry(id: TaskId, task: &Task) -> Option<(Time, TaskId)> {
-    task.state.has_started().then_some(())?;
+    task.state.is_bound().then_some(())?;
     Some((task.expected_end()?, id))
 }
 

@@ -49,6 +49,17 @@ pub enum QueueError {
         /// What it may use.
         capability: i64,
     },
+    /// Jobs of the queue would starve although they have their fair share.
+    #[error(
+        "jobs of queue `{queue}` would starve below {part} in 1/10,000 of their fair share: give at most 10,000, all \
+         of it"
+    )]
+    StarvesAboveShare {
+        /// The queue.
+        queue: Arc<str>,
+        /// The part of the fair share, in 1/10,000.
+        part: u32,
+    },
     /// The queue is too far below the root.
     #[error("queue `{0}` is more than {max} levels below the root: choose a parent higher up", max = crate::limits::QUEUE_LEVELS_MAX)]
     TooDeep(Arc<str>),

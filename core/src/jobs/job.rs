@@ -19,10 +19,10 @@ pub struct Task {
     pub priority: i32,
     /// Whether it may be evicted for others.
     pub preemptable: bool,
+    /// Whether its job depends on it, so that it is evicted only if no others suffice (YARN's application master).
+    pub master: bool,
     /// How long it may run, in ns. `None`: as long as it must.
     pub run_time_ns: Option<u64>,
-    /// When it was bound, if it runs or is in its grace period.
-    pub started: Option<Time>,
     /// Its state.
     pub state: TaskState,
     /// Its node, if its state has one.
@@ -31,13 +31,17 @@ pub struct Task {
     pub allocation: Option<AllocationId>,
     /// Since when it is in its state.
     pub since: Time,
+    /// Since when it holds capacity, also while this is being released. `None`: it holds none.
+    pub started: Option<Time>,
+    /// When it was bound, also while it is being released. `None`: its run time is not being counted.
+    pub bound: Option<Time>,
 }
 
 impl Task {
-    /// Returns when the task must have ended, if it has started and states a run time.
+    /// Returns when the task must have ended, if it was bound and states a run time.
     #[must_use]
     pub fn expected_end(&self) -> Option<Time> {
-        Some(self.started?.plus_nanos(self.run_time_ns?))
+        Some(self.bound?.plus_nanos(self.run_time_ns?))
     }
 
     /// Returns whether the task is in its grace period because its run time is over. It is not run again.

@@ -42,6 +42,17 @@ pub struct QueueSpec {
     pub open: bool,
     /// The order of its jobs.
     pub ordering: QueueOrdering,
+    /// The part of its fair share below which a job of the queue starves, in 1/10,000, at most all of it. `None`: that of
+    /// the parent.
+    pub starves_below: Option<u32>,
+    /// How long a job of the queue is below that part before others are evicted for it, in ns. `None`: that of the
+    /// parent.
+    pub fair_share_patience_ns: Option<u64>,
+    /// How long the queue is below its guarantee before others are evicted for its jobs, in ns. `None`: that of the
+    /// parent.
+    pub guarantee_patience_ns: Option<u64>,
+    /// How long a task of the queue runs before it may be evicted, in ns. `None`: that of the parent.
+    pub min_run_time_ns: Option<u64>,
 }
 
 impl QueueSpec {
@@ -59,6 +70,10 @@ impl QueueSpec {
             reclaimable: true,
             open: true,
             ordering: QueueOrdering::default(),
+            starves_below: None,
+            fair_share_patience_ns: None,
+            guarantee_patience_ns: None,
+            min_run_time_ns: None,
         }
     }
 }
@@ -93,6 +108,8 @@ pub struct TaskGroup {
     pub priority: i32,
     /// Whether they may be evicted for others.
     pub preemptable: bool,
+    /// Whether the job depends on them, so that they are evicted only if no others suffice (YARN's application master).
+    pub master: bool,
     /// How long each of them may run, in ns from when it is bound. At least 1. `None`: as long as it must.
     pub run_time_ns: Option<u64>,
 }

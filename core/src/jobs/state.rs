@@ -58,9 +58,9 @@ impl TaskState {
         self.holds() || matches!(self, Self::Pipelined | Self::Releasing)
     }
 
-    /// Returns whether the run time of a task in this state is being counted.
+    /// Returns whether the job of a task in this state has what it needs, so that its run time is being counted.
     #[must_use]
-    pub const fn has_started(self) -> bool {
+    pub const fn is_bound(self) -> bool {
         matches!(self, Self::Binding | Self::Bound | Self::Running)
     }
 

@@ -13,7 +13,7 @@ use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId};
 use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX, QUEUE_LEVELS_MAX};
 use crate::map::FixedMap;
-use crate::resource::Demand;
+use crate::resource::{Amount, Demand};
 use crate::time::Time;
 
 /// All queues, jobs and tasks.
@@ -103,6 +103,9 @@ impl Jobs {
         if spec.weight == 0 {
             return Err(QueueError::Weight(Arc::clone(&spec.name)));
         }
+        if let Some(part) = spec.starves_below.filter(|&part| i64::from(part) > Amount::SCALE) {
+            return Err(QueueError::StarvesAboveShare { queue: Arc::clone(&spec.name), part });
+        }
         for (dim, capability) in spec.capability.iter() {
             let guarantee = spec.guarantee.get(dim);
             if guarantee > capability {
@@ -153,6 +156,11 @@ impl Jobs {
         std::iter::successors(Some(id), |&id| (id != QueueId::ROOT).then(|| self.queue(id).spec.parent))
     }
 
+    /// Returns a setting of a queue, or that of the nearest queue that contains it and has one.
+    pub fn inherited<T>(&self, id: QueueId, setting: impl Fn(&QueueSpec) -> Option<T>) -> Option<T> {
+        self.chain(id).find_map(|queue| setting(self.queue(queue).spec()))
+    }
+
     /// Returns whether a queue, or one below it, has jobs.
     #[must_use]
     pub fn has_jobs(&self, id: QueueId) -> bool {
@@ -189,12 +197,14 @@ impl Jobs {
                     role: group.role,
                     priority: group.priority,
                     preemptable: group.preemptable,
+                    master: group.master,
                     run_time_ns: group.run_time_ns,
-                    started: None,
                     state: TaskState::Pending,
                     node: None,
                     allocation: None,
                     since: job.spec.created,
+                    started: None,
+                    bound: None,
                 });
                 job.enter(index);
             }
@@ -388,13 +398,17 @@ impl Jobs {
         task.state = state;
         task.node = node;
         task.since = now;
-        task.started = match state {
-            _ if state.has_started() => task.started.or(Some(now)),
-            TaskState::Releasing | TaskState::Unknown => task.started,
+        if !before.state.holds() {
+            task.started = state.holds().then_some(now);
+        }
+        task.bound = match state {
+            _ if state.is_bound() => task.bound.or(Some(now)),
+            TaskState::Releasing | TaskState::Unknown => task.bound,
             _ => None,
         };
         if node.is_none() {
             task.allocation = None;
+            task.started = None;
         }
         job.enter(id.index);
         if job.counts[TaskState::Succeeded.index()] + job.counts[TaskState::Failed.index()]
@@ -430,15 +444,17 @@ impl Jobs {
         }
     }
 
-    /// Makes a task what it was before: its state, its node, its allocation and since when.
+    /// Makes a task what it was before: its state, its node, its allocation, and since when it has these.
     pub(crate) fn restore(&mut self, id: TaskId, before: &Task) {
         let task = &mut self.job_mut(id.job).tasks[id.index as usize];
-        if !task.state.has_started() {
-            // Its time goes on as if nothing had happened.
-            task.started = before.started;
+        if !task.state.is_bound() {
+            // Its run time goes on as if nothing had happened.
+            task.bound = before.bound;
         }
         self.set(id, before.state, before.node, before.since);
-        self.job_mut(id.job).tasks[id.index as usize].allocation = before.allocation;
+        let task = &mut self.job_mut(id.job).tasks[id.index as usize];
+        task.allocation = before.allocation;
+        task.started = before.started;
         if before.allocation.is_some() {
             self.waiting_for_cap.remove(&id);
         }
@@ -486,7 +502,7 @@ impl Jobs {
             let mut counts = [0; TaskState::ALL.len()];
             let mut pending = BTreeSet::new();
             for (index, task) in (0..).zip(&job.tasks) {
-                ends.follow(TaskId { job: id, index }, &Task { started: None, ..task.clone() }, task);
+                ends.follow(TaskId { job: id, index }, &Task { bound: None, ..task.clone() }, task);
                 usage.enter(task.state, &task.class.amounts);
                 counts[task.state.index()] += 1;
                 if task.state == TaskState::Pending {

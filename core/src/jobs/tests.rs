@@ -15,7 +15,15 @@ fn cores(cpu: u32) -> PlacementRequest {
 }
 
 fn group(cpu: u32, count: u32) -> TaskGroup {
-    TaskGroup { request: cores(cpu), count, role: 0, priority: 0, preemptable: true, run_time_ns: None }
+    TaskGroup {
+        request: cores(cpu),
+        count,
+        role: 0,
+        priority: 0,
+        preemptable: true,
+        master: false,
+        run_time_ns: None,
+    }
 }
 
 fn job(name: &str, queue: QueueId, tasks: Vec<TaskGroup>) -> JobSpec {
@@ -48,6 +56,8 @@ fn broken_queues_are_refused_and_change_nothing() {
     spec.capability = [(Dim::CPU, 4)].into_iter().collect::<Caps>();
     assert!(matches!(jobs.add_queue(spec.clone()), Err(QueueError::GuaranteeAboveCapability { .. })));
     spec.capability = Caps::none();
+    let above = QueueSpec { starves_below: Some(10_001), ..spec.clone() };
+    assert!(matches!(jobs.add_queue(above), Err(QueueError::StarvesAboveShare { part: 10_001, .. })));
     let a = jobs.add_queue(spec.clone()).unwrap();
     assert_eq!(jobs.add_queue(spec.clone()), Err(QueueError::Exists("a".into())));
     let child =
@@ -122,6 +132,46 @@ fn equal_requests_share_a_class() {
     let class = |jobs: &Jobs, job, index| Arc::as_ptr(&jobs.task(TaskId { job, index }).class);
     assert_eq!(class(&jobs, first, 1), class(&jobs, second, 0));
     assert_ne!(class(&jobs, first, 0), class(&jobs, first, 1));
+}
+
+/// A task keeps the time at which it got its capacity until it has none, also through an eviction that is taken back.
+#[test]
+fn a_task_has_started_when_it_got_its_capacity() {
+    let mut jobs = Jobs::new();
+    let a = jobs.add_queue(QueueSpec::new("a")).unwrap();
+    let job = jobs.submit(job("j", a, vec![group(1, 1)])).unwrap();
+    let task = TaskId { job, index: 0 };
+    let node = Some(NodeId(1));
+    let started = |jobs: &Jobs| jobs.task(task).started;
+    jobs.set(task, TaskState::Pipelined, node, Time(1));
+    assert_eq!(started(&jobs), None, "a claim is no capacity");
+    for (at, state) in [(2, TaskState::Allocated), (3, TaskState::Bound), (4, TaskState::Running)] {
+        jobs.set(task, state, node, Time(at));
+        assert_eq!(started(&jobs), Some(Time(2)));
+    }
+    let before = jobs.task(task).clone();
+    jobs.set(task, TaskState::Releasing, node, Time(5));
+    assert_eq!(started(&jobs), Some(Time(2)));
+    jobs.restore(task, &before);
+    assert_eq!((started(&jobs), jobs.task(task).since), (Some(Time(2)), Time(4)));
+    jobs.set(task, TaskState::Pending, None, Time(6));
+    assert_eq!(started(&jobs), None);
+    jobs.set(task, TaskState::Running, node, Time(7));
+    assert_eq!(started(&jobs), Some(Time(7)));
+}
+
+#[test]
+fn a_queue_has_the_settings_of_the_nearest_queue_that_has_them() {
+    let mut jobs = Jobs::new();
+    let spec = QueueSpec { min_run_time_ns: Some(5), starves_below: Some(7), ..QueueSpec::new("a") };
+    let a = jobs.add_queue(spec).unwrap();
+    let spec = QueueSpec { parent: a, min_run_time_ns: Some(0), ..QueueSpec::new("b") };
+    let b = jobs.add_queue(spec).unwrap();
+    let inherited =
+        |id| (jobs.inherited(id, |of| of.min_run_time_ns), jobs.inherited(id, |of| of.starves_below));
+    assert_eq!(inherited(QueueId::ROOT), (None, None));
+    assert_eq!(inherited(a), (Some(5), Some(7)));
+    assert_eq!(inherited(b), (Some(0), Some(7)));
 }
 
 proptest! {

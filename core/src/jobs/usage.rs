@@ -29,6 +29,13 @@ impl Usage {
         self.planned().plus(&self.pending)
     }
 
+    /// Returns what is used in the plan, asked for in addition, or being released. Tasks that are evicted want to run
+    /// again, so an eviction does not change it.
+    #[must_use]
+    pub fn demand(&self) -> Amounts {
+        self.request().plus(&self.releasing)
+    }
+
     fn of_state(&mut self, state: TaskState) -> Option<&mut Amounts> {
         match state {
             TaskState::Pending => Some(&mut self.pending),

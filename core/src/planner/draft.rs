@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::replica::{ClaimKey, Replica};
 use super::topology::OpenValues;
 use super::work::Meter;
 use crate::ids::NodeId;
 use crate::index::Slot;
+use crate::replica::{ClaimKey, Replica};
 use crate::request::PlacementRequest;
 use crate::resource::GpuAssignment;
 use crate::rng::Rng;

@@ -10,7 +10,6 @@ mod bounds;
 mod capacity;
 mod colocate;
 mod commit;
-mod domains;
 mod draft;
 mod explain;
 mod flow;
@@ -23,7 +22,8 @@ mod pending;
 mod queue;
 mod recall;
 mod reconcile;
-mod replica;
+#[cfg(test)]
+mod replica_tests;
 mod runner;
 mod state;
 mod strategy;
@@ -56,6 +56,7 @@ use crate::limits::{
 };
 use crate::link::{JournalQueue, Tickets};
 use crate::map::FixedMap;
+use crate::replica::Replica;
 use crate::reply::reply_of;
 use crate::router::{Port, PortReply, WATCH_BIT};
 use crate::shard::{Command, Shard};
@@ -69,7 +70,6 @@ use in_flight::StatementInFlight;
 use life::{ByPriority, State};
 use queue::{JobQueue, PortClient};
 use recall::Verdicts;
-pub(crate) use replica::{ClaimKey, Replica};
 use ticket::Ticket;
 use watch::WatchStep;
 

@@ -7,13 +7,13 @@ use super::explain::Proof;
 use super::group::Group;
 use super::life::{ByPriority, OnGrowth, State};
 use super::queue::PortClient;
-use super::replica::Replica;
 use super::strategy::NoPlace;
 use super::{JobTag, Planner};
 use crate::group::{NoGroup, PlanReply};
 use crate::ids::GroupId;
 use crate::limits::{GROWTH_GROUPS_PER_ROUND, STATEMENT_LOSSES_MAX};
 use crate::map::FixedMap;
+use crate::replica::Replica;
 use crate::time::Time;
 
 /// How many times a failed search waits for pending answers before it is trusted.

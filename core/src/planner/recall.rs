@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use super::Planner;
 use super::group::Group;
-use super::replica::Replica;
 use super::strategy::NoPlace;
 use crate::group::{GroupRefusalReason, GroupSpec};
 use crate::ids::GroupId;
 use crate::limits::VERDICTS_KEPT_MAX;
 use crate::lru::Lru;
+use crate::replica::Replica;
 use crate::request::PlacementRequest;
 
 /// The state that a result depends on. While it is the same, a failed search fails again.

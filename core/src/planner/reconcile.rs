@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use super::Planner;
 use super::group::{Bundle, Group};
 use super::life::{OnGrowth, State};
-use super::replica::Replica;
 use crate::group::GroupView;
 use crate::ids::{AllocationId, BundleId, GroupId};
 use crate::node::NodeState;
+use crate::replica::Replica;
 use crate::view::{BundleEnded, EndCause};
 
 impl Planner {

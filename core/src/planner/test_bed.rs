@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::colocate::Item;
 use super::draft::Replicas;
-use super::replica::Replica;
 use super::strategy::Wanted;
 use crate::group::Strategy;
 use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use crate::index::Geometry;
 use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
+use crate::replica::Replica;
 use crate::request::{PlacementRequest, Policy};
 use crate::resource::{Amount, Demand};
 use crate::shard::{Command, HybridSettings, NodeChange, Outcome, Shard, ShardConfig};

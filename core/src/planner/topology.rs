@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use super::colocate::Item;
 use super::draft::{Draft, Place, Replicas};
-use super::replica::Replica;
 use super::strategy::{NoPlace, Wanted};
 use super::used::Used;
 use crate::group::Strategy;
@@ -20,6 +19,7 @@ use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::limits::RULE_NODES_NAMED_MAX;
 use crate::node::{Operator, Selector, Term};
+use crate::replica::Replica;
 use crate::request::PlacementRequest;
 use crate::resource::Demand;
 

@@ -15,12 +15,11 @@ use std::sync::Arc;
 
 use super::colocate::Item;
 use super::draft::{Draft, Place, PlannedBundle, Replicas};
-use super::replica::Replica;
 use super::strategy::Wanted;
 use crate::group::{Spreading, Strategy, TopologyRule};
-use crate::ids::{AllocationId, OwnerId};
+use crate::ids::AllocationId;
 use crate::index::Slot;
-use crate::node::NodeSpec;
+use crate::replica::Replica;
 use crate::request::PlacementRequest;
 use crate::rng::Rng;
 
@@ -126,25 +125,6 @@ impl Replicas {
     }
 }
 
-impl Replica {
-    /// Returns whether `request` could be placed on a node if nothing ran there.
-    fn could_hold(&mut self, slot: Slot, request: &PlacementRequest) -> bool {
-        let others = self.reserved_for(slot).is_some_and(|owner| request.owner != Some(owner));
-        !others && self.shard().could_hold(slot, &request.demand) && self.shard_mut().may_hold(slot, request)
-    }
-
-    /// Returns the owner for whom a node is reserved. Tickets are ignored, because one is served at a time.
-    pub(super) fn reserved_for(&self, slot: Slot) -> Option<OwnerId> {
-        let (owner, ..) = self.base()?.cold(slot)?.reservation()?;
-        Some(owner).filter(|owner| !owner.is_ticket())
-    }
-
-    /// Returns the spec of a node.
-    pub(super) fn spec(&self, slot: Slot) -> Option<&NodeSpec> {
-        Some(&self.base()?.cold(slot)?.registration.spec)
-    }
-}
-
 /// Returns the distinct requests.
 fn distinct(items: &[Item]) -> Vec<Arc<PlacementRequest>> {
     let mut requests: Vec<Arc<PlacementRequest>> = Vec::new();
@@ -170,6 +150,7 @@ mod tests {
     use super::super::test_bed::{Bed, cores, items_of, node_of, wanted_of};
     use super::*;
     use crate::ids::NodeId;
+    use crate::ids::OwnerId;
     use crate::shard::{Command, Outcome, Reserve};
     use crate::time::Time;
 

@@ -21,6 +21,7 @@ use crate::protocol::{
     ALPN, Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE, FRAME_BYTES_MAX,
     Fault, Hello, HelloReply, Kind, Message, Reason, Resume, VERSION_MAX, VERSION_MIN, VERSION_OF_DEADLINES,
 };
+use crate::socket;
 use crate::tls::{ClientCertificate, client_crypto};
 
 /// Time that a client waits for an answer to a connection attempt. It allows several repetitions of the first
@@ -371,7 +372,10 @@ fn client_endpoint(config: &ClientConfig) -> Result<Endpoint, ClientError> {
     client.transport_config(Arc::new(transport));
     let local: SocketAddr =
         if config.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-    let mut endpoint = Endpoint::client(local).map_err(|error| setup(error.to_string()))?;
+    let socket = socket::bind(local, false).map_err(|error| setup(error.to_string()))?;
+    let runtime = Arc::new(quinn::TokioRuntime);
+    let mut endpoint = Endpoint::new(quinn::EndpointConfig::default(), None, socket, runtime)
+        .map_err(|error| setup(error.to_string()))?;
     endpoint.set_default_client_config(client);
     Ok(endpoint)
 }

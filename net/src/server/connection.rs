@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use quinn::{Connection, Incoming, RecvStream, SendStream};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Notify;
@@ -16,6 +17,7 @@ use tracing::{debug, info};
 use super::closing::close_at_once;
 use super::io_thread::{Io, Signals};
 use crate::access::Peer;
+use crate::limits::CHUNKS_TAKEN_MAX;
 use crate::protocol::Fault;
 use crate::session::connections::{
     ConnectionKey, ConnectionService, HELLO_PATIENCE, InputEnd, Output, late_hello,
@@ -184,6 +186,7 @@ impl Served {
     async fn read(&self, mut recv: RecvStream) {
         let mut shutdown = self.io.shutdown.clone();
         let mut was_open = false;
+        let mut chunks = [const { Bytes::new() }; CHUNKS_TAKEN_MAX];
         while !self.look(ConnectionService::is_input_over) {
             let is_open = self.look(ConnectionService::is_open);
             if is_open && !was_open {
@@ -197,9 +200,12 @@ impl Served {
                 biased;
                 _ = shutdown.wait_for(|&stop| stop) => Some(InputEnd::Stopping),
                 () = sleep_until(self.hello_until), if !is_open => Some(InputEnd::Late),
-                chunk = recv.read_chunk(usize::MAX, true), if wants_input => match chunk {
-                    Ok(Some(chunk)) => {
-                        self.io.with(|service, now| service.receive(self.key, &chunk.bytes, now));
+                taken = recv.read_chunks(&mut chunks), if wants_input => match taken {
+                    Ok(Some(count)) => {
+                        let taken = &chunks[..count];
+                        self.io.with(|service, now| service.receive_chunks(self.key, taken, now));
+                        // What was read is not kept while the peer is silent.
+                        chunks[..count].fill(Bytes::new());
                         None
                     }
                     Ok(None) => Some(InputEnd::Finished),

@@ -186,7 +186,12 @@ impl ConnectionService {
 
     /// Handles bytes that the peer of `key` sent.
     pub fn receive(&mut self, key: ConnectionKey, bytes: &[u8], now: Time) {
-        self.connections[key].input.extend(bytes);
+        self.receive_chunks(key, &[bytes], now);
+    }
+
+    /// Handles chunks of bytes that the peer of `key` sent and that are there together. Shards are woken once for all.
+    pub fn receive_chunks<B: AsRef<[u8]>>(&mut self, key: ConnectionKey, chunks: &[B], now: Time) {
+        self.connections[key].input.extend(chunks);
         self.go_on(key, now);
         self.connections[key].count_in_flight();
         self.settle(now);

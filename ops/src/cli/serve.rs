@@ -53,7 +53,7 @@ pub(super) struct ServeArgs {
     /// The number of shards [default: one per core that is not used by an I/O thread].
     #[arg(long)]
     shards: Option<String>,
-    /// The number of I/O threads [default: one per eight cores].
+    /// The number of I/O threads [default: one per four cores, at most 16].
     #[arg(long)]
     io_threads: Option<String>,
     /// Do not pin shard threads to cores.

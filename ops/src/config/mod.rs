@@ -136,6 +136,14 @@ fn in_range<T: PartialOrd + Display>(
     Err(value(key, format!("{number} is out of range: give {} to {}", range.start(), range.end())))
 }
 
+/// The most I/O threads that a service has by default.
+const IO_THREADS_DEFAULT_MAX: u16 = 16;
+
+/// Returns the number of I/O threads on a machine with this number of cores: one per four.
+fn io_threads_default(cores: u16) -> u16 {
+    (cores / 4).clamp(1, IO_THREADS_DEFAULT_MAX)
+}
+
 impl Config {
     /// Reads and checks the settings of all sources.
     ///
@@ -165,7 +173,7 @@ impl Config {
         let partitions = in_range("partitions", raw.partitions, 1..=PARTITIONS_MAX)?;
         // The registrar and the checkpoints of the journal have ports of their own.
         let io_max = PORTS_MAX as u16 - 2;
-        let io_threads = raw.io_threads.unwrap_or_else(|| (cores / 8).max(1));
+        let io_threads = raw.io_threads.unwrap_or_else(|| io_threads_default(cores));
         in_range("io_threads", io_threads, 1..=io_max)?;
         in_range("planners", raw.planners, 0..=PLANNERS_MAX.min(io_max - io_threads))?;
         let shards_max = partitions.min(SHARDS_MAX);
@@ -353,6 +361,11 @@ mod tests {
         let mut raw = Raw::default();
         change(&mut raw);
         Config::check(raw).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn there_is_one_io_thread_per_four_cores() {
+        assert_eq!([1, 2, 7, 8, 16, 64, 256].map(io_threads_default), [1, 1, 1, 2, 4, 16, 16]);
     }
 
     #[test]

@@ -53,7 +53,7 @@ settings! {
         pub events_mib: u64 = 64,
         /// The number of shards; by default one per core that is not used by an I/O thread.
         pub shards: Option<u16>,
-        /// The number of I/O threads; by default one per eight cores.
+        /// The number of I/O threads; by default one per four cores, at most 16.
         pub io_threads: Option<u16>,
         /// True if shard threads are pinned to cores.
         pub pin: bool = true,

@@ -34,10 +34,12 @@ use wharf_core::recovery::TakenBack;
 use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
 use wharf_core::state::{GroupRecord, StoreState};
+use wharf_net::limits::SOCKET_BYTES;
 use wharf_net::server::{
     IoError, IoThread, RegistrarHandle, RegistrarTask, ServerShared, port_owner, run_io_thread, run_registrar,
 };
 use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
+use wharf_net::socket;
 use wharf_net::tls::{ClientTrust, ServerCertificate, TlsError};
 
 use crate::config::Config;
@@ -49,6 +51,9 @@ use crate::metrics::{JournalFigures, Metrics};
 use events::EventsBell;
 use journal::Journal;
 use threads::Pinning;
+
+/// The least room for received packets of a socket with which nobody is warned, in bytes.
+const RECEIVE_BYTES_MIN: usize = 1 << 20;
 
 /// An error of starting, reloading or stopping a service.
 #[derive(Debug, thiserror::Error)]
@@ -180,6 +185,7 @@ impl Daemon {
             None => None,
         };
         let sockets = bind(config.listen, config.io_threads)?;
+        warn_of_small_buffers(&sockets);
         let address =
             sockets[0].local_addr().map_err(|error| DaemonError::Bind { address: config.listen, error })?;
         let (wakes, mut wakers): (Vec<_>, Vec<_>) = (0..=config.io_threads).map(|_| port_owner()).unzip();
@@ -542,12 +548,12 @@ fn bind(listen: SocketAddr, count: u16) -> Result<Vec<UdpSocket>, DaemonError> {
     if count > 1 {
         // Sockets that share an address would also share it with another service. Binding one without sharing
         // detects that.
-        drop(bind_one(listen, false).map_err(failed)?);
+        drop(socket::bind(listen, false).map_err(failed)?);
     }
     let mut address = listen;
     let mut sockets = Vec::new();
     for _ in 0..count {
-        let socket = bind_one(address, count > 1).map_err(failed)?;
+        let socket = socket::bind(address, count > 1).map_err(failed)?;
         // If the system chose the port, the other sockets use the same one.
         address = socket.local_addr().map_err(failed)?;
         sockets.push(socket);
@@ -555,12 +561,14 @@ fn bind(listen: SocketAddr, count: u16) -> Result<Vec<UdpSocket>, DaemonError> {
     Ok(sockets)
 }
 
-fn bind_one(address: SocketAddr, shared: bool) -> std::io::Result<UdpSocket> {
-    let domain = socket2::Domain::for_address(address);
-    let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, Some(socket2::Protocol::UDP))?;
-    if shared {
-        socket.set_reuse_port(true)?;
+/// Warns if the system gives sockets so little room for received packets that a burst loses some.
+fn warn_of_small_buffers(sockets: &[UdpSocket]) {
+    let given = sockets.iter().filter_map(|socket| socket::receive_bytes(socket).ok()).min();
+    if let Some(bytes) = given.filter(|&bytes| bytes < RECEIVE_BYTES_MIN) {
+        warn!(
+            bytes,
+            "bursts of many clients will lose packets, because the system gives sockets little memory: \
+             set the sysctl net.core.rmem_max to {SOCKET_BYTES}"
+        );
     }
-    socket.bind(&address.into())?;
-    Ok(socket.into())
 }

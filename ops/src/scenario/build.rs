@@ -19,8 +19,9 @@ use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest, ResourceKi
 use super::ScenarioError;
 use super::file::{
     AmountsFile, CombinationFile, ConfigFile, JobFile, Name, Nanos, NodeFile, OrderingFile, PhaseFile,
-    PluginFile, PriorityFile, QueueFile, ScenarioFile, StateFile, TaskFile,
+    PluginFile, PriorityFile, Quantity, QueueFile, ScenarioFile, StateFile, TaskFile,
 };
+use super::run::TIME_MAX_NS;
 
 /// The largest number of nodes of a scenario.
 const NODES_MAX: u64 = 100_000;
@@ -144,6 +145,10 @@ impl World {
                 OrderingFile::Fair => QueueOrdering::Fair,
                 OrderingFile::Drf => QueueOrdering::Drf,
             },
+            starves_below: part(file.starves_below, "starves_below", place)?,
+            fair_share_patience_ns: bounded(file.fair_share_patience, "fair_share_patience", place)?,
+            guarantee_patience_ns: bounded(file.guarantee_patience, "guarantee_patience", place)?,
+            min_run_time_ns: bounded(file.min_run_time, "min_run_time", place)?,
         };
         let added = self.cluster.scheduler_mut().jobs_mut().add_queue(spec);
         added.map(drop).map_err(|error| ScenarioError::at(place, error.to_string()))
@@ -170,7 +175,8 @@ impl World {
                 role: u32::try_from(number).expect("few roles"),
                 priority: self.priority(task.priority.as_ref(), priority, task.name.referenced)?,
                 preemptable: task.preemptable.unwrap_or(file.preemptable),
-                run_time_ns: run_time(task.run_time.or(file.run_time), task.name.referenced)?,
+                master: task.master,
+                run_time_ns: bounded(task.run_time.or(file.run_time), "run_time", task.name.referenced)?,
             });
         }
         let least = match &file.min_resources {
@@ -395,6 +401,26 @@ fn parse_policy(name: &Name) -> Result<Policy, ScenarioError> {
     name.value.parse().map_err(|error| ScenarioError::at(name.referenced, format!("{error}")))
 }
 
+/// Returns a time in ns that is not longer than a scenario may take.
+fn bounded(time: Option<Nanos>, field: &str, place: Location) -> Result<Option<u64>, ScenarioError> {
+    let Some(time) = time else { return Ok(None) };
+    if time.0 > TIME_MAX_NS {
+        let message = format!("`{field}` is more than 100,000 hours: give a shorter time");
+        return Err(ScenarioError::at(place, message));
+    }
+    Ok(Some(time.0))
+}
+
+/// Returns a part of a whole, in 1/10,000.
+fn part(quantity: Option<Quantity>, field: &str, place: Location) -> Result<Option<u32>, ScenarioError> {
+    let Some(quantity) = quantity else { return Ok(None) };
+    let units = u32::try_from(quantity.0.units()).map_err(|_| {
+        let message = format!("`{field}` is {}: give a part of the whole, such as 0.5", quantity.0);
+        ScenarioError::at(place, message)
+    })?;
+    Ok(Some(units))
+}
+
 /// Returns the settings of cycles.
 fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, ScenarioError> {
     let mut config = CycleConfig { grace_ns: GRACE_NS, ..CycleConfig::default() };
@@ -419,10 +445,8 @@ fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, ScenarioError> {
         Some(CombinationFile::Volcano) => Combination::Volcano,
         Some(CombinationFile::Strict) | None => Combination::Strict,
     };
-    config.grace_ns = file.grace.map_or(config.grace_ns, |grace| grace.0);
-    if config.grace_ns > super::run::TIME_MAX_NS {
-        return Err(ScenarioError::at(place, "`grace` is more than 100,000 hours: give a shorter time"));
-    }
+    config.grace_ns = bounded(file.grace, "grace", place)?.unwrap_or(config.grace_ns);
+    config.min_run_time_ns = bounded(file.min_run_time, "min_run_time", place)?.unwrap_or_default();
     if let Some(name) = &file.backfill {
         config.backfill = Backfill::named(&name.value).ok_or_else(|| {
             let known = Backfill::ALL.map(Backfill::name).join(", ");
@@ -432,15 +456,6 @@ fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, ScenarioError> {
     }
     config.check().map_err(|error| ScenarioError::at(place, error.to_string()))?;
     Ok(config)
-}
-
-/// Returns a run time in ns.
-fn run_time(time: Option<Nanos>, place: Location) -> Result<Option<u64>, ScenarioError> {
-    if time.is_some_and(|time| time.0 > super::run::TIME_MAX_NS) {
-        let message = "`run_time` is more than 100,000 hours: give a shorter time, or leave it out";
-        return Err(ScenarioError::at(place, message));
-    }
-    Ok(time.map(|time| time.0))
 }
 
 fn plugin(file: &PluginFile) -> Result<PluginConfig, ScenarioError> {
@@ -467,6 +482,9 @@ fn plugin(file: &PluginFile) -> Result<PluginConfig, ScenarioError> {
         }
     }
     config.overcommit_percent = settings.overcommit_percent.unwrap_or(config.overcommit_percent);
-    config.wait_ns = settings.wait.map(|wait| wait.0);
+    config.wait_ns = bounded(settings.wait, "wait", place)?;
+    let above = part(settings.utilization_above, "utilization_above", place)?;
+    config.utilization_above = above.unwrap_or(config.utilization_above);
+    config.recheck_ns = bounded(settings.recheck, "recheck", place)?.unwrap_or(config.recheck_ns);
     Ok(config)
 }

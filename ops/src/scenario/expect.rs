@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_saphyr::Location;
-use wharf_core::cycle::Changes;
+use wharf_core::cycle::{Changes, Starving};
 use wharf_core::fairness::{Amounts, Dim};
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{JobId, QueueId, TaskId, TaskState};
 
 use super::ScenarioError;
 use super::build::World;
-use super::file::{AmountsFile, Choice, ExpectFile};
+use super::file::{AmountsFile, Choice, ExpectFile, StarvingFile};
 use super::reserved;
 
 /// What was looked at, and what differed.
@@ -69,6 +69,8 @@ pub(super) fn differences(
     check_states(world, expected, &mut found)?;
     reserved::check(world, expected, &mut found)?;
     check_shares(world, expected, &mut found)?;
+    check_job_shares(world, expected, &mut found)?;
+    check_starving(world, expected, &mut found)?;
     Ok(found)
 }
 
@@ -161,17 +163,81 @@ fn check_shares(world: &mut World, expected: &ExpectFile, found: &mut Found) -> 
         for (name, amounts) in queues {
             let queue = world.queue_named(name, Location::UNKNOWN)?;
             let amounts = world.expected(amounts)?;
-            // A division by weights leaves less than one part of 1/10,000 per queue.
-            let is = |&(dim, wanted): &(Dim, i64)| (actual(world, queue, dim) - wanted).abs() <= ROUNDING;
-            let is_expected = amounts.iter().all(is);
-            let there: Amounts = amounts.iter().map(|&(dim, _)| (dim, actual(world, queue, dim))).collect();
-            let wanted: Amounts = amounts.into_iter().collect();
-            found.check(is_expected, || {
-                format!("queue {name} {what} {}, {} expected", world.shown(&there), world.shown(&wanted))
-            });
+            let there = amounts.iter().map(|&(dim, _)| (dim, actual(world, queue, dim))).collect();
+            check_amounts(world, &format!("queue {name} {what}"), &amounts, &there, found);
         }
     }
     Ok(())
+}
+
+/// Compares the kinds that are named.
+fn check_amounts(world: &World, what: &str, wanted: &[(Dim, i64)], there: &Amounts, found: &mut Found) {
+    // A division by weights leaves less than one part of 1/10,000 per queue.
+    let is = |&(dim, wanted): &(Dim, i64)| (there.get(dim) - wanted).abs() <= ROUNDING;
+    let there: Amounts = wanted.iter().map(|&(dim, _)| (dim, there.get(dim))).collect();
+    let is_expected = wanted.iter().all(is);
+    let wanted: Amounts = wanted.iter().copied().collect();
+    found.check(is_expected, || format!("{what} {}, {} expected", world.shown(&there), world.shown(&wanted)));
+}
+
+fn check_job_shares(
+    world: &mut World,
+    expected: &ExpectFile,
+    found: &mut Found,
+) -> Result<(), ScenarioError> {
+    for (name, amounts) in &expected.job_fair_share {
+        let job = world.job_named(name)?;
+        let amounts = world.expected(amounts)?;
+        let there = world.cluster.scheduler().job_fair_share(job);
+        check_amounts(world, &format!("job {name} has the fair share"), &amounts, &there, found);
+    }
+    Ok(())
+}
+
+/// Compares the jobs that starved in the last cycle, with how much and why.
+fn check_starving(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), ScenarioError> {
+    let starving: BTreeMap<JobId, Starving> =
+        world.cluster.scheduler().starving().iter().map(|one| (one.job, one.clone())).collect();
+    if let Some(jobs) = &expected.starving {
+        let mut wanted = BTreeSet::new();
+        for (name, amounts) in jobs {
+            let job = world.job_named(name)?;
+            wanted.insert(name.as_str());
+            let amounts = world.expected(amounts)?;
+            if let Some(one) = starving.get(&job) {
+                let lacks = one.fair_share.plus(&one.guarantee);
+                check_amounts(world, &format!("job {name} starves for"), &amounts, &lacks, found);
+            }
+        }
+        let jobs = world.cluster.scheduler().jobs();
+        let actual: BTreeSet<&str> = starving.keys().map(|&job| &*jobs.job(job).spec().name).collect();
+        let difference = || format!("{} starve, {} expected", listed(&actual), listed(&wanted));
+        found.check(actual == wanted, difference);
+    }
+    for (name, &rule) in &expected.starving_by {
+        let actual = starving.get(&world.job_named(name)?).map(rule_of);
+        found.check(actual == Some(rule), || {
+            let actual = actual.map_or("nothing", shown);
+            format!("job {name} starves by {actual}, {} expected", shown(rule))
+        });
+    }
+    Ok(())
+}
+
+fn rule_of(starving: &Starving) -> StarvingFile {
+    match (starving.fair_share.is_zero(), starving.guarantee.is_zero()) {
+        (false, false) => StarvingFile::Both,
+        (false, true) => StarvingFile::FairShare,
+        (true, _) => StarvingFile::Guarantee,
+    }
+}
+
+fn shown(rule: StarvingFile) -> &'static str {
+    match rule {
+        StarvingFile::FairShare => "fair-share",
+        StarvingFile::Guarantee => "guarantee",
+        StarvingFile::Both => "both",
+    }
 }
 
 /// The largest difference of shares that is rounding, in 1/10,000 of a unit.

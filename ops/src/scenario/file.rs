@@ -59,6 +59,7 @@ pub(super) struct ConfigFile {
     pub(super) combination: Option<CombinationFile>,
     pub(super) grace: Option<Nanos>,
     pub(super) backfill: Option<Name>,
+    pub(super) min_run_time: Option<Nanos>,
     pub(super) policy: Option<Name>,
     pub(super) seed: Option<u64>,
 }
@@ -81,6 +82,8 @@ pub(super) struct PluginSettings {
     pub(super) only: Vec<String>,
     pub(super) overcommit_percent: Option<u32>,
     pub(super) wait: Option<Nanos>,
+    pub(super) utilization_above: Option<Quantity>,
+    pub(super) recheck: Option<Nanos>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -141,6 +144,14 @@ pub(super) struct QueueFile {
     pub(super) open: bool,
     #[serde(default)]
     pub(super) ordering: OrderingFile,
+    #[serde(default)]
+    pub(super) starves_below: Option<Quantity>,
+    #[serde(default)]
+    pub(super) fair_share_patience: Option<Nanos>,
+    #[serde(default)]
+    pub(super) guarantee_patience: Option<Nanos>,
+    #[serde(default)]
+    pub(super) min_run_time: Option<Nanos>,
 }
 
 fn yes() -> bool {
@@ -215,6 +226,8 @@ pub(super) struct TaskFile {
     pub(super) priority: Option<PriorityFile>,
     #[serde(default)]
     pub(super) preemptable: Option<bool>,
+    #[serde(default)]
+    pub(super) master: bool,
     #[serde(default)]
     pub(super) selector: BTreeMap<String, String>,
     #[serde(default)]
@@ -314,6 +327,24 @@ pub(super) struct ExpectFile {
     /// The same over all queues.
     #[serde(default)]
     pub(super) steady_fair_share: BTreeMap<String, AmountsFile>,
+    /// The fair shares of jobs in those of their queues.
+    #[serde(default)]
+    pub(super) job_fair_share: BTreeMap<String, AmountsFile>,
+    /// All jobs that starved in the last cycle, with how much.
+    #[serde(default)]
+    pub(super) starving: Option<BTreeMap<String, AmountsFile>>,
+    /// By which rules these jobs starved in the last cycle.
+    #[serde(default)]
+    pub(super) starving_by: BTreeMap<String, StarvingFile>,
+}
+
+/// The rule by which a job starves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum StarvingFile {
+    FairShare,
+    Guarantee,
+    Both,
 }
 
 /// One node, or several of which any will do.
@@ -435,7 +466,15 @@ impl<'de> Deserialize<'de> for PluginSettings {
             }
 
             fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<PluginSettings, A::Error> {
-                const FIELDS: &[&str] = &["plugin", "without", "only", "overcommit_percent", "wait"];
+                const FIELDS: &[&str] = &[
+                    "plugin",
+                    "without",
+                    "only",
+                    "overcommit_percent",
+                    "wait",
+                    "utilization_above",
+                    "recheck",
+                ];
                 let mut settings = PluginSettings::default();
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
@@ -444,6 +483,8 @@ impl<'de> Deserialize<'de> for PluginSettings {
                         "only" => settings.only = map.next_value()?,
                         "overcommit_percent" => settings.overcommit_percent = Some(map.next_value()?),
                         "wait" => settings.wait = Some(map.next_value()?),
+                        "utilization_above" => settings.utilization_above = Some(map.next_value()?),
+                        "recheck" => settings.recheck = Some(map.next_value()?),
                         other => return Err(de::Error::unknown_field(other, FIELDS)),
                     }
                 }

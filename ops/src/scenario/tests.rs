@@ -83,6 +83,14 @@ fn faults_are_told_with_their_line() {
             .starts_with("line 8: tasks of job `gang` may run for 0")
     );
     assert!(fault("cpu: 1.5,", "cpu: 1.5, run_time: 999999h,").contains("line 12: `run_time` is more than"));
+    let starve = fault("steps:", "config: {actions: [allocate, starve]}\nsteps:");
+    assert!(starve.contains("name plugin `fair-share`"), "{starve}");
+    let above = fault("{name: q}", "{name: q, starves_below: 1.5}");
+    assert!(above.contains("line 6: jobs of queue `q` would starve below 15000"), "{above}");
+    let part = fault("{name: q}", "{name: q, starves_below: 900000}");
+    assert!(part.contains("line 6: `starves_below` is 900000: give a part of the whole"), "{part}");
+    let late = fault("{name: q}", "{name: q, fair_share_patience: 9999999h}");
+    assert!(late.contains("line 6: `fair_share_patience` is more than 100,000 hours"), "{late}");
     let fault = fault("cycle: 1\n  expect: {bound_count: 0", "finish: [t-0]\n  expect: {bound_count: 0");
     assert!(fault.contains("line 14: task `t-0` is pending and cannot end"), "{fault}");
     assert_eq!(read("").unwrap_err().line, 1);

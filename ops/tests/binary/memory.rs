@@ -6,10 +6,10 @@ use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig as QuicConfig, Connection, Endpoint, RecvStream, SendStream};
 use serde::Serialize;
 use wharf_net::client::{Client, ClientConfig};
-use wharf_net::codec::{Header, encode_body, encode_frame};
+use wharf_net::codec::{HEADER_BYTES, Header, encode_body, encode_frame};
 use wharf_net::protocol::{
-    ALPN, DemandBody, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch, PlaceRequest,
-    Reason, StatusRequest,
+    ALPN, DemandBody, FRAME_BYTES_MAX, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch,
+    PlaceRequest, Reason, StatusRequest,
 };
 
 use crate::harness::{Service, Site, runtime, within};
@@ -35,22 +35,15 @@ struct SilentReader {
 
 impl SilentReader {
     async fn connect(config: &ClientConfig) -> Self {
-        let mut roots = rustls::RootCertStore::empty();
-        config.roots.iter().for_each(|root| roots.add(root.clone()).expect("a certificate"));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .expect("the provider has TLS 1.3")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        tls.alpn_protocols = vec![ALPN.to_vec()];
-        let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite");
-        let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
-        endpoint.set_default_client_config(QuicConfig::new(Arc::new(crypto)));
+        Self::connect_over(&endpoint(config), config).await
+    }
+
+    /// Connects and says hello.
+    async fn connect_over(endpoint: &Endpoint, config: &ClientConfig) -> Self {
         let connecting = endpoint.connect(config.server, &config.server_name).expect("an address");
         let connection = within(connecting).await.expect("the service accepts");
         let (send, recv) = within(connection.open_bi()).await.expect("one stream is allowed");
-        let mut peer = Self { send, _recv: recv, _connection: connection, _endpoint: endpoint };
+        let mut peer = Self { send, _recv: recv, _connection: connection, _endpoint: endpoint.clone() };
         let hello = Hello { version_min: 1, version_max: 1, client: "flood".to_owned(), resume: None };
         peer.send(&frame(Kind::Hello, 0, &hello)).await;
         peer
@@ -59,6 +52,23 @@ impl SilentReader {
     async fn send(&mut self, bytes: &[u8]) {
         within(self.send.write_all(bytes)).await.expect("the service reads");
     }
+}
+
+/// Opens a socket for peers.
+fn endpoint(config: &ClientConfig) -> Endpoint {
+    let mut roots = rustls::RootCertStore::empty();
+    config.roots.iter().for_each(|root| roots.add(root.clone()).expect("a certificate"));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("the provider has TLS 1.3")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite");
+    let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
+    endpoint.set_default_client_config(QuicConfig::new(Arc::new(crypto)));
+    endpoint
 }
 
 fn frame<T: Serialize>(kind: Kind, sequence: u64, body: &T) -> Vec<u8> {
@@ -179,5 +189,90 @@ fn a_node_holds_a_bounded_number_of_empty_allocations() {
     assert_eq!(placed, ALLOCATIONS_PER_NODE_DEFAULT);
     let status = service.json(&["status", "--audit"]);
     assert!(status["books_hash"].is_string(), "{status}");
+    service.stop();
+}
+
+/// Returns the head of a frame that says to have the most bytes that a frame may have, and `sent` of them.
+fn begun_frame(sent: usize) -> Vec<u8> {
+    let header = Header { kind: Kind::Place.number(), version: 1, sequence: 1, ..Header::default() };
+    let mut out = Vec::new();
+    encode_frame(header, &[], &mut out, |out| {
+        out.resize(out.len() + FRAME_BYTES_MAX as usize - HEADER_BYTES, 0)
+    });
+    out.truncate(HEADER_BYTES + sent);
+    out
+}
+
+/// Lets `peers` peers send `sent` bytes of a frame that never ends, and checks that the memory of the service grows by at
+/// most `bytes_max` for each of them, and that it serves others.
+fn unfinished(peers: usize, sent: usize, bytes_max: u64) {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1", "--io-threads", "1"]);
+    let config = service.client_config(&site.development_certificate());
+    runtime().block_on(async {
+        let client = service.client_trusting(&site.development_certificate()).await;
+        add(&client, &labelled_nodes(1)).await;
+        let before = service.peak_bytes();
+        let endpoint = endpoint(&config);
+        let begun = begun_frame(sent);
+        let mut silent = Vec::new();
+        for _ in 0..peers {
+            let mut peer = SilentReader::connect_over(&endpoint, &config).await;
+            peer.send(&begun).await;
+            silent.push(peer);
+        }
+        let growth = resident_growth(&service, &client, before).await;
+        println!("{peers} peers with {sent} bytes of a frame: {growth} bytes more");
+        assert!(growth < bytes_max * peers as u64, "{growth} bytes more for {peers} peers");
+        let placed = within(client.place(&PlaceRequest::default())).await.expect("answered");
+        assert!(placed.placed.is_some(), "{placed:?}");
+    });
+    service.stop();
+}
+
+/// The length of a frame is believed only as far as its bytes come.
+#[test]
+fn a_frame_that_says_to_be_long_costs_nothing() {
+    unfinished(200, 0, 96 << 10);
+}
+
+#[test]
+fn a_frame_that_never_ends_costs_what_was_sent_of_it() {
+    let sent = FRAME_BYTES_MAX as usize - HEADER_BYTES - 1;
+    unfinished(20, sent, 4 * u64::from(FRAME_BYTES_MAX));
+}
+
+#[test]
+fn thousands_of_peers_that_come_and_go_leave_no_memory_behind() {
+    const WAVES: usize = 40;
+    const PEERS: usize = 50;
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1", "--io-threads", "1"]);
+    let config = service.client_config(&site.development_certificate());
+    runtime().block_on(async {
+        let client = service.client_trusting(&site.development_certificate()).await;
+        add(&client, &labelled_nodes(1)).await;
+        let endpoint = endpoint(&config);
+        let mut after_first = 0;
+        for wave in 0..WAVES {
+            let connecting = || endpoint.connect(config.server, &config.server_name).expect("an address");
+            let mut handshakes = tokio::task::JoinSet::new();
+            (0..PEERS).map(|_| connecting()).for_each(|connecting| {
+                handshakes.spawn(async move { drop(within(connecting).await.expect("the service accepts")) });
+            });
+            while let Some(done) = within(handshakes.join_next()).await {
+                done.expect("no task panics");
+            }
+            let placed = within(client.place(&PlaceRequest::default())).await.expect("answered");
+            assert!(placed.placed.is_some(), "{placed:?}");
+            if wave == WAVES / 4 {
+                after_first = service.peak_bytes();
+            }
+        }
+        // A quarter of them has shown what as many as are open at once need.
+        let growth = service.peak_bytes() - after_first;
+        println!("{} peers came and went: {growth} bytes more", WAVES * PEERS);
+        assert!(growth < 16 << 20, "{growth} bytes more");
+    });
     service.stop();
 }

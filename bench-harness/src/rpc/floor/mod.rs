@@ -8,12 +8,12 @@ mod client;
 mod frame;
 mod server;
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context;
 use quinn::{Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig};
-use socket2::SockRef;
+use wharf_net::socket;
 
 pub(super) use client::{EchoClient, EchoLoad};
 pub(super) use frame::FrameSizes;
@@ -22,16 +22,10 @@ pub(super) use server::EchoServer;
 /// The chunks of a stream that are taken at once.
 const CHUNKS: usize = 64;
 
-/// The buffers of a socket, as large as Linux usually permits. With less, bursts over many connections lose packets.
-const SOCKET_BYTES: usize = 4 << 20;
-
 /// Opens a socket on loopback. Needs a runtime.
 fn endpoint(server: Option<ServerConfig>) -> anyhow::Result<Endpoint> {
     let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
-    let socket = UdpSocket::bind(any).context("the echo has no socket on loopback")?;
-    // The system may give less. That is no fault.
-    let _ = SockRef::from(&socket).set_recv_buffer_size(SOCKET_BYTES);
-    let _ = SockRef::from(&socket).set_send_buffer_size(SOCKET_BYTES);
+    let socket = socket::bind(any, false).context("the echo has no socket on loopback")?;
     Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime))
         .context("the echo's socket cannot be used")
 }

@@ -100,7 +100,7 @@ pub(super) fn offer(
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         LocalSet::new().block_on(&runtime, async {
-            let clients = connect(&config, connections).await?;
+            let clients = connect(&config, connections, 1).await?;
             let schedule = Schedule::new(Arrivals::Poisson, offer.per_second, 1, offer.seed);
             let mut tasks = JoinSet::new();
             for (number, client) in clients.iter().enumerate() {

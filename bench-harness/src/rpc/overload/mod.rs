@@ -115,6 +115,7 @@ async fn measure(options: &OverloadOptions) -> anyhow::Result<Vec<OverloadRow>> 
         mode: crate::durability::Mode::MEMORY.name.to_owned(),
         connections: 2 * options.connections as u32 + OTHER_CONNECTIONS,
         seed,
+        io_threads: None,
     })?;
     let config = ClientConfig {
         server: peer.address,
@@ -133,7 +134,7 @@ async fn measure(options: &OverloadOptions) -> anyhow::Result<Vec<OverloadRow>> 
     // While loads run in other threads, nobody would keep its connection.
     client.close().await;
     let (bodies, _) = work_of(&scenario(policy), seed);
-    let driver = Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)) };
+    let driver = Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)), splits: false };
     let run = Run { options, config, peer: &peer, driver: &driver };
 
     let mut measured = Measured {
@@ -172,7 +173,7 @@ impl Run<'_> {
     /// Measures the maximum: a closed loop without deadlines.
     async fn closed(&self) -> anyhow::Result<Outcomes> {
         let connections = self.options.connections;
-        let clients = connect(&self.config, connections).await?;
+        let clients = connect(&self.config, connections, 1).await?;
         let load = ServiceLoad {
             in_flight: (CLOSED_IN_FLIGHT / connections).max(1),
             mix: Mix::Pairs(1),

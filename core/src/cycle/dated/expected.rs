@@ -7,7 +7,7 @@ use super::{Fresh, NEVER};
 use crate::cycle::trial::{Cycle, Place};
 use crate::ids::{AllocationId, NodeId};
 use crate::jobs::{JobId, TaskClass, TaskId, TaskState};
-use crate::planner::ClaimKey;
+use crate::replica::ClaimKey;
 use crate::time::Time;
 
 impl Cycle<'_> {

@@ -31,7 +31,7 @@ use super::trial::Place;
 use crate::ids::NodeId;
 use crate::jobs::{JobId, QueueId, TaskId};
 use crate::limits::DATED_LOOKS_MAX;
-use crate::planner::ClaimKey;
+use crate::replica::ClaimKey;
 use crate::time::Time;
 pub(super) use place::{Attempt, HeldBack};
 use search::Hopeless;

@@ -11,6 +11,10 @@ impl Cycle<'_> {
     pub(in crate::cycle) fn end_overruns(&mut self) {
         let ends = self.jobs.ends(None).take_while(|&(end, _)| end <= self.now);
         let overruns: Vec<TaskId> = ends.map(|(_, task)| task).collect();
+        // The next end is due even if nothing changes until then.
+        if let Some((next, _)) = self.jobs.ends(None).find(|&(end, _)| end > self.now) {
+            self.note_due(next);
+        }
         for task in overruns {
             let of = self.jobs.task(task);
             if of.allocation.is_some() && of.node.is_some_and(|node| self.locate(node).is_some()) {

@@ -8,7 +8,7 @@ use crate::cycle::config::Backfill;
 use crate::cycle::trial::{Cycle, Place};
 use crate::fairness::Dim;
 use crate::jobs::{JobId, QueueId, TaskClass, TaskId, TaskState};
-use crate::planner::ClaimKey;
+use crate::replica::ClaimKey;
 use crate::time::Time;
 
 /// What came of trying to place a task.

@@ -50,6 +50,7 @@ impl Tasks {
             priority: 0,
             preemptable: true,
             run_time_ns: self.run_time.map(|time| time * SECOND),
+            master: false,
         }
     }
 }

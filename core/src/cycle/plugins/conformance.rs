@@ -22,4 +22,8 @@ impl Plugin for Conformance {
     fn reclaimable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
         spare(facts, candidates)
     }
+
+    fn evictable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        spare(facts, candidates)
+    }
 }

@@ -1,19 +1,43 @@
-//! Queues and jobs are ordered by YARN's fair shares.
+//! Queues and jobs are ordered by YARN's fair shares, and jobs that starve take from those above their shares.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use super::{Facts, Plugin};
-use crate::fairness::{Amounts, Dim, Schedulable, by_fair_share};
-use crate::jobs::{JobId, QueueId, QueueOrdering};
+use crate::cycle::shares::{is_below, measure};
+use crate::fairness::{Amounts, Schedulable, by_fair_share};
+use crate::jobs::{JobId, QueueId, QueueOrdering, TaskId};
 use crate::time::Time;
 
 pub(super) struct ByFairShare;
 
-/// Returns the resource by which a policy compares usage: `None` for the dominant one.
-fn measure(ordering: QueueOrdering) -> Option<Dim> {
-    match ordering {
-        QueueOrdering::Fair => Some(Dim::MEMORY),
-        QueueOrdering::Drf | QueueOrdering::Fifo => None,
+/// What jobs and queues keep of what they use, as victims are chosen.
+#[derive(Default)]
+struct Kept {
+    of_jobs: BTreeMap<JobId, Amounts>,
+    of_queues: BTreeMap<QueueId, Amounts>,
+}
+
+impl Kept {
+    /// Takes a task from what its job and its queue keep, if both then have what is theirs.
+    fn spares(&mut self, facts: Facts<'_>, victim: TaskId, of_own_queue: bool) -> bool {
+        let amounts = &facts.jobs.task(victim).class.amounts;
+        let job = facts.jobs.job(victim.job);
+        let queue = facts.jobs.queue(job.spec().queue);
+        let of_job = self.of_jobs.entry(victim.job).or_insert_with(|| job.usage().planned());
+        let of_queue = self.of_queues.entry(job.spec().queue).or_insert_with(|| queue.usage().planned());
+        let job_keeps = of_job.minus_or_zero(amounts);
+        let queue_keeps = of_queue.minus_or_zero(amounts);
+        if is_below(queue.spec().ordering, &job_keeps, &facts.fair_share(victim.job), facts.total) {
+            return false;
+        }
+        let least = queue.spec().guarantee.min(&queue.usage().demand());
+        if !of_own_queue && amounts.iter().any(|(dim, _)| queue_keeps.get(dim) < least.get(dim)) {
+            return false;
+        }
+        *of_job = job_keeps;
+        *of_queue = queue_keeps;
+        true
     }
 }
 
@@ -68,5 +92,14 @@ impl Plugin for ByFairShare {
                 name: &job.spec().name,
             });
         by_fair_share(&mine, &theirs, measure(ordering), facts.total)
+    }
+
+    /// A task may be evicted if its job keeps its fair share without it. If another queue takes, its queue keeps its
+    /// guarantee, too: otherwise, two queues could evict each other in turns.
+    fn evictable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        let queue_of = |task: TaskId| facts.jobs.job(task.job).spec().queue;
+        let mut kept = Kept::default();
+        let is_spare = |victim: &TaskId| kept.spares(facts, *victim, queue_of(*victim) == queue_of(task));
+        Some(candidates.iter().copied().filter(is_spare).collect())
     }
 }

@@ -68,6 +68,10 @@ impl Plugin for Gang {
     fn reclaimable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
         Some(beyond_minimum(facts, candidates))
     }
+
+    fn evictable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        Some(beyond_minimum(facts, candidates))
+    }
 }
 
 /// Returns the candidates that leave their jobs as many tasks as these need, in all and of each role.

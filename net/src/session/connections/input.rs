@@ -62,10 +62,11 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn extend(&mut self, bytes: &[u8]) {
+    pub(super) fn extend<B: AsRef<[u8]>>(&mut self, chunks: &[B]) {
         self.buffer.drain(..self.taken);
         self.taken = 0;
-        self.buffer.extend_from_slice(bytes);
+        self.buffer.reserve(chunks.iter().map(|chunk| chunk.as_ref().len()).sum());
+        chunks.iter().for_each(|chunk| self.buffer.extend_from_slice(chunk.as_ref()));
     }
 
     /// Returns the next complete frame, if any.
@@ -161,19 +162,49 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_frame_may_be_cut_into_any_chunks() {
+        let mut frames = Vec::new();
+        for length in [0, 5, 300] {
+            encode_frame(Header::default(), &[], &mut frames, |out| out.resize(out.len() + length, 7));
+        }
+        let payloads = |input: &mut Input| {
+            let mut payloads = Vec::new();
+            while let Some(frame) = input.next().expect("whole frames") {
+                payloads.push(frame.payload.to_vec());
+            }
+            payloads
+        };
+        for size in [1, 7, 24, 1000] {
+            let chunks: Vec<&[u8]> = frames.chunks(size).collect();
+            let mut at_once = Input::default();
+            at_once.extend(&chunks);
+            assert_eq!(payloads(&mut at_once), [vec![], vec![7; 5], vec![7; 300]], "chunks of {size}");
+            let mut one_by_one = Input::default();
+            let taken: Vec<_> = chunks
+                .iter()
+                .flat_map(|chunk| {
+                    one_by_one.extend(&[chunk]);
+                    payloads(&mut one_by_one)
+                })
+                .collect();
+            assert_eq!(taken, [vec![], vec![7; 5], vec![7; 300]], "chunks of {size}");
+        }
+    }
+
+    #[test]
     fn the_memory_of_a_long_frame_is_freed_once_it_was_read() {
         let mut long = Vec::new();
         encode_frame(Header::default(), &[], &mut long, |out| out.resize(INPUT_KEPT_BYTES_MAX * 2, 0));
         let mut input = Input::default();
-        input.extend(&long[..long.len() - 1]);
+        input.extend(&[&long[..long.len() - 1]]);
         assert!(input.next().is_ok_and(|frame| frame.is_none()));
         input.trim();
         assert!(input.buffer.capacity() >= long.len() - 1, "the rest of it will come");
-        input.extend(&long[long.len() - 1..]);
+        input.extend(&[&long[long.len() - 1..]]);
         assert!(input.next().is_ok_and(|frame| frame.is_some()));
         input.trim();
         assert_eq!(input.buffer.capacity(), 0);
-        input.extend(&long[..3]);
+        input.extend(&[&long[..3]]);
         input.trim();
         assert_eq!(input.buffer.len(), 3);
     }

@@ -5,19 +5,22 @@
 //! of the replica is always what its view says less the claims on it. Giving up a claim rebuilds the node. So
 //! the inverse is exact in any order of claims.
 
+mod domains;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::domains::{Domain, Domains};
-use crate::ids::{AllocationId, NodeId};
+use crate::ids::{AllocationId, NodeId, OwnerId};
 use crate::index::Slot;
 use crate::map::FixedMap;
-use crate::node::NodeState;
+use crate::node::{NodeSpec, NodeState};
 use crate::request::{PlacementRequest, Refusal};
 use crate::resource::{Demand, GpuAssignment};
 use crate::shard::{Shard, Tentative};
 use crate::time::Time;
 use crate::view::{BundleEnded, ColdImage, HotImage, View, ViewReader};
+pub(crate) use domains::Domain;
+use domains::Domains;
 
 /// The key of a claim on a replica.
 pub(crate) type ClaimKey = u64;
@@ -125,7 +128,7 @@ impl Replica {
     /// Returns the bundles that ended since the last call, and again those that ended since a
     /// [grant](Self::granted). `None`: the view does not tell all of them, so the caller must compare its
     /// bundles with it.
-    pub(super) fn take_ended(&mut self) -> Option<Vec<BundleEnded>> {
+    pub(crate) fn take_ended(&mut self) -> Option<Vec<BundleEnded>> {
         let view = self.view.as_ref()?;
         let next = self.next_end.replace(view.head().bundles_ended)?;
         Some(view.ended_from(next)?.copied().collect())
@@ -137,24 +140,24 @@ impl Replica {
     }
 
     /// Returns whether bundles ended that were not taken.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.next_end != Some(self.reader.bundles_ended())
     }
 
     /// Waits for the view that shows all that has changed until now, unless it waits for one already.
-    pub(super) fn await_view(&mut self) {
+    pub(crate) fn await_view(&mut self) {
         self.awaited = self.awaited.or_else(|| Some(self.reader.due()));
     }
 
     /// Returns whether it waits for a view, after it was brought up to the newest one.
-    pub(super) fn is_awaiting(&mut self) -> bool {
+    pub(crate) fn is_awaiting(&mut self) -> bool {
         let sequence = self.sequence();
         self.awaited = self.awaited.filter(|&due| due > sequence);
         self.awaited.is_some()
     }
 
     /// Returns the shard's growth in the view.
-    pub(super) fn growth(&self) -> u64 {
+    pub(crate) fn growth(&self) -> u64 {
         self.view.as_ref().map_or(0, |view| view.head().facts.growth)
     }
 
@@ -173,7 +176,7 @@ impl Replica {
     }
 
     /// Returns the view that the replica equals.
-    pub(super) fn base(&self) -> Option<&View> {
+    pub(crate) fn base(&self) -> Option<&View> {
         self.view.as_deref()
     }
 
@@ -183,7 +186,7 @@ impl Replica {
     }
 
     /// Returns the nodes by the value of a label, in any state.
-    pub(super) fn domain(&mut self, key: &str) -> &Domain {
+    pub(crate) fn domain(&mut self, key: &str) -> &Domain {
         let shard = &self.shard;
         self.domains.keep(key, || shard.label_values(key))
     }
@@ -192,7 +195,7 @@ impl Replica {
     /// names of `request`.
     ///
     /// Returns the number of nodes that were looked at.
-    pub(super) fn values_open_to(
+    pub(crate) fn values_open_to(
         &mut self,
         key: &str,
         request: &PlacementRequest,
@@ -229,18 +232,18 @@ impl Replica {
     }
 
     /// Returns the state of a node in the view.
-    pub(super) fn state(&self, slot: Slot) -> Option<NodeState> {
+    pub(crate) fn state(&self, slot: Slot) -> Option<NodeState> {
         self.view.as_ref()?.hot(slot)?.state
     }
 
     /// Returns the number of vertices and nodes that its searches have looked at so far.
-    pub(super) fn looked_at(&self) -> u64 {
+    pub(crate) fn looked_at(&self) -> u64 {
         let visits = self.shard.visits();
         visits.vertices + visits.nodes + self.domains.looked_at()
     }
 
     /// Returns the version of a node, for a plan to expect.
-    pub(super) fn version(&self, slot: Slot) -> Option<u64> {
+    pub(crate) fn version(&self, slot: Slot) -> Option<u64> {
         Some(self.view.as_ref()?.hot(slot)?.version)
     }
 
@@ -278,7 +281,7 @@ impl Replica {
 
     /// Returns whether something may be counted twice: it is taken here, and the view already shows it as
     /// held or granted, but the shard's answer has not arrived.
-    pub(super) fn is_uncertain(&self) -> bool {
+    pub(crate) fn is_uncertain(&self) -> bool {
         let mut claims =
             self.claims.iter().flat_map(|(&slot, claims)| claims.iter().map(move |of| (slot, of)));
         claims.any(|(slot, claim)| claim.visible_from.is_none() && claim.version != self.version(slot))
@@ -341,7 +344,7 @@ impl Replica {
 
     /// Frees a node of all allocations except `own`, until [`refill`](Self::refill). A node that is reserved for an
     /// owner stays as it is. Returns the number of records looked at.
-    pub(super) fn empty(&mut self, slot: Slot, own: &BTreeSet<AllocationId>) -> u64 {
+    pub(crate) fn empty(&mut self, slot: Slot, own: &BTreeSet<AllocationId>) -> u64 {
         if self.emptied.contains_key(&slot) || self.reserved_for(slot).is_some() {
             return 1;
         }
@@ -447,12 +450,29 @@ impl Replica {
     }
 
     /// Returns the number of hidden nodes.
-    pub(super) fn hidden_count(&self) -> usize {
+    pub(crate) fn hidden_count(&self) -> usize {
         self.hidden.len()
     }
 
+    /// Returns whether `request` could be placed on a node if nothing ran there.
+    pub(crate) fn could_hold(&mut self, slot: Slot, request: &PlacementRequest) -> bool {
+        let others = self.reserved_for(slot).is_some_and(|owner| request.owner != Some(owner));
+        !others && self.shard.could_hold(slot, &request.demand) && self.shard.may_hold(slot, request)
+    }
+
+    /// Returns the owner for whom a node is reserved. Tickets are ignored, because one is served at a time.
+    pub(crate) fn reserved_for(&self, slot: Slot) -> Option<OwnerId> {
+        let (owner, ..) = self.view.as_ref()?.cold(slot)?.reservation()?;
+        Some(owner).filter(|owner| !owner.is_ticket())
+    }
+
+    /// Returns the spec of a node.
+    pub(crate) fn spec(&self, slot: Slot) -> Option<&NodeSpec> {
+        Some(&self.view.as_ref()?.cold(slot)?.registration.spec)
+    }
+
     /// Returns the refusal that the replica would give for `request`.
-    pub(super) fn refusal(&mut self, request: &PlacementRequest) -> Refusal {
+    pub(crate) fn refusal(&mut self, request: &PlacementRequest) -> Refusal {
         self.shard.refusal_of(request)
     }
 }
@@ -466,6 +486,3 @@ fn same_shape(newest: &View, before: &View, slot: Slot) -> bool {
     };
     same_spec && state(newest) == state(before)
 }
-
-#[cfg(test)]
-mod tests;

@@ -14,7 +14,7 @@ use crate::node::Labels;
 
 /// The nodes of a replica by the value of one label.
 #[derive(Default)]
-pub(super) struct Domain {
+pub(crate) struct Domain {
     key: Arc<str>,
     /// No value has an empty set of nodes.
     values: BTreeMap<Arc<str>, BTreeSet<Slot>>,
@@ -23,7 +23,7 @@ pub(super) struct Domain {
 
 /// The labels that a replica keeps, found by the hash of their key.
 #[derive(Default)]
-pub(super) struct Domains {
+pub(crate) struct Domains {
     kept: Lru<Domain, RULE_LABELS_KEPT_MAX>,
     /// The number of nodes that were looked at to collect values.
     looked_at: u64,
@@ -31,17 +31,17 @@ pub(super) struct Domains {
 
 impl Domain {
     /// Returns the values in order, with their nodes.
-    pub(super) fn values(&self) -> &BTreeMap<Arc<str>, BTreeSet<Slot>> {
+    pub(crate) fn values(&self) -> &BTreeMap<Arc<str>, BTreeSet<Slot>> {
         &self.values
     }
 
     /// Returns the nodes with that value.
-    pub(super) fn slots(&self, value: &str) -> impl Iterator<Item = Slot> {
+    pub(crate) fn slots(&self, value: &str) -> impl Iterator<Item = Slot> {
         self.values.get(value).into_iter().flatten().copied()
     }
 
     /// Returns the value of a node.
-    pub(super) fn value(&self, slot: Slot) -> Option<&Arc<str>> {
+    pub(crate) fn value(&self, slot: Slot) -> Option<&Arc<str>> {
         self.of_slot.get(slot as usize)?.as_ref()
     }
 
@@ -73,7 +73,7 @@ impl Domain {
 impl Domains {
     /// Returns the nodes by the value of `key`. If `key` is not kept yet, they are collected from `nodes`,
     /// which yields the nodes that have a value.
-    pub(super) fn keep<'a, N>(&mut self, key: &str, nodes: impl FnOnce() -> N) -> &Domain
+    pub(crate) fn keep<'a, N>(&mut self, key: &str, nodes: impl FnOnce() -> N) -> &Domain
     where
         N: Iterator<Item = (Slot, &'a str)>,
     {
@@ -91,7 +91,7 @@ impl Domains {
     }
 
     /// Updates the labels of a node. `None` means that the node is gone.
-    pub(super) fn follow(&mut self, slot: Slot, labels: Option<&Labels>) {
+    pub(crate) fn follow(&mut self, slot: Slot, labels: Option<&Labels>) {
         for domain in self.kept.iter_mut() {
             let value = labels.and_then(|labels| labels.get(&domain.key));
             domain.set(slot, value);
@@ -99,12 +99,12 @@ impl Domains {
     }
 
     /// Returns the number of nodes looked at so far because a label was not kept.
-    pub(super) fn looked_at(&self) -> u64 {
+    pub(crate) fn looked_at(&self) -> u64 {
         self.looked_at
     }
 
     /// Forgets all labels.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.kept.clear();
     }
 }

@@ -1,0 +1,61 @@
+//! Evicts tasks for jobs that starve (YARN's preemption by timeouts).
+
+use std::sync::Arc;
+
+use super::preempt::Room;
+use super::shares::JobShares;
+use super::spots::Spot;
+use super::starvation::{Starvation, Starving};
+use super::trial::Cycle;
+use super::victims::From;
+use crate::fairness::{Amounts, Dim};
+
+impl Cycle<'_> {
+    /// Lets jobs that starve take from jobs that have more than their fair shares.
+    pub(super) fn starve_all(&mut self) {
+        let queues = self.impatient_queues();
+        if queues.is_empty() {
+            *self.starvation = Starvation::default();
+            return;
+        }
+        self.shares = Some(JobShares::new(self.jobs, self.facts().total));
+        let starving = self.starving_jobs(&queues);
+        if !starving.is_empty() {
+            let spots = self.spots_of_others();
+            starving.iter().for_each(|one| self.starve_for(one, &spots));
+        }
+        self.shares = None;
+        self.starvation.found = starving;
+    }
+
+    /// Makes room for as many tasks of a job as fit in what it starves for. Each one that the job does not need to have
+    /// together with others is a statement of its own, so there may be more than one statement holds.
+    fn starve_for(&mut self, one: &Starving, spots: &[Spot]) {
+        // Evictions within a queue give it nothing of its guarantee.
+        let from = From::Starved { own_queue: !one.fair_share.is_zero() };
+        let mut left = one.fair_share.plus(&one.guarantee);
+        let kinds: Vec<Dim> = left.iter().map(|(dim, _)| dim).collect();
+        let savepoint = self.savepoint();
+        let mut room = Room::default();
+        for task in self.pending_tasks(one.job, false) {
+            let class = Arc::clone(&self.jobs.task(task).class);
+            if !helps(&class.amounts, &left, &kinds) || !self.place_or_make_room(task, from, spots, &mut room)
+            {
+                continue;
+            }
+            left = left.minus_or_zero(&class.amounts);
+            let has_enough = self.tiers().is_pipelined(self.facts(), one.job);
+            if has_enough && !self.keep_if(true, savepoint) {
+                return;
+            }
+        }
+        let has_enough = self.tiers().is_pipelined(self.facts(), one.job);
+        self.keep_if(has_enough, savepoint);
+    }
+}
+
+/// Returns whether a task fits in what is left of some kinds, and takes something of them. Other kinds are not bounded.
+fn helps(amounts: &Amounts, left: &Amounts, kinds: &[Dim]) -> bool {
+    kinds.iter().any(|&dim| amounts.get(dim) > 0)
+        && kinds.iter().all(|&dim| amounts.get(dim) <= left.get(dim))
+}

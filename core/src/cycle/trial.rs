@@ -326,7 +326,9 @@ impl<'a> Cycle<'a> {
         let operation =
             Operation::Evict(Evict { allocation, expected: None, grace_ns: self.config.grace_ns });
         self.note(task, place, node, None, Some(operation));
-        self.jobs.set(task, TaskState::Releasing, Some(node), self.now);
+        self.change_end(task, place, |cycle| {
+            cycle.jobs.set(task, TaskState::Releasing, Some(node), cycle.now);
+        });
     }
 
     fn note(
@@ -376,11 +378,13 @@ impl<'a> Cycle<'a> {
     }
 
     fn take_back(&mut self, step: &PlannedTask) {
+        let place = Place { shard: step.shard, slot: step.slot };
+        let Some(key) = step.key else {
+            return self.change_end(step.task, place, |cycle| cycle.jobs.restore(step.task, &step.before));
+        };
         self.forget_end(step.task);
         self.jobs.restore(step.task, &step.before);
-        let Some(key) = step.key else { return };
         self.replicas[step.shard].give_up(step.slot, &[key]);
-        let place = Place { shard: step.shard, slot: step.slot };
         if let Some(&claims) = self.future.get(&place) {
             // Only claims are taken on a node that is shown as it will be: it is hidden from all other searches.
             self.show_claims(place, claims - 1);

@@ -81,7 +81,8 @@ impl Cycle<'_> {
         }
         if !self.waits(job) {
             self.give_up(job);
-        } else if self.dated.tried.insert(job) {
+        } else if !self.dated.tried.contains_key(&job) {
+            self.dated.tried.insert(job, self.dated.tried.len());
             self.reserve(job);
         }
     }

@@ -3,7 +3,7 @@
 //! The date is the earliest time at which all that the job needs fits on nodes, by the stated run times of what runs.
 //! Other jobs are placed only if they end before the date, or leave the job what it needs then. A reservation is kept
 //! over cycles, so its date moves to a later time only if something other than placed work interferes: an overrun, a
-//! lost node, an eviction, or a job that comes before.
+//! lost node, a job of another queue for which others are evicted, or a job that comes before.
 //!
 //! | module | content |
 //! |---|---|
@@ -96,12 +96,14 @@ pub(super) struct Dated {
     /// What this cycle has placed.
     fresh: BTreeMap<TaskId, Fresh>,
     fresh_ends: BTreeSet<(Time, TaskId)>,
-    /// The jobs that this cycle has tried to give a reservation.
-    tried: BTreeSet<JobId>,
+    /// The jobs that this cycle has tried to give a reservation, each with the number of those before it.
+    tried: BTreeMap<JobId, usize>,
     /// The jobs of equal tasks for which there is no date.
     hopeless: Vec<Hopeless>,
     /// The job whose reservation is kept, while an earlier date is searched for it.
     improved: Option<JobId>,
+    /// The job for which others are being evicted.
+    evictor: Option<JobId>,
     /// The number of times that a reservation was given up, so that what was held back may be placed.
     given_up: u64,
     looks_left: u64,
@@ -114,9 +116,10 @@ impl Dated {
             places: BTreeMap::new(),
             fresh: BTreeMap::new(),
             fresh_ends: BTreeSet::new(),
-            tried: BTreeSet::new(),
+            tried: BTreeMap::new(),
             hopeless: Vec::new(),
             improved: None,
+            evictor: None,
             given_up: 0,
             looks_left: DATED_LOOKS_MAX,
         }
@@ -157,7 +160,15 @@ impl Dated {
 
     /// Returns whether a job of a queue must not disturb a reservation. Those of its own queue that were not confirmed yet
     /// come later in the order. They bind only a job that has a reservation itself: it needs nobody else's.
+    ///
+    /// A job for which others are evicted takes what is its own by the rules. It leaves those of its queue their dates that
+    /// come before it.
     fn binds(&self, other: &DatedReservation, job: JobId, queue: QueueId) -> bool {
+        if self.evictor == Some(job) {
+            let turn = |job: JobId| self.tried.get(&job).copied();
+            let comes_before = || turn(job).is_none_or(|turn_of| turn(other.job) < Some(turn_of));
+            return other.job != job && other.queue == queue && other.is_confirmed && comes_before();
+        }
         let has_its_own = || self.improved == Some(job) || self.reservations.contains_key(&job);
         other.job != job && (other.queue != queue || other.is_confirmed || has_its_own())
     }

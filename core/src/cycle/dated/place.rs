@@ -7,6 +7,7 @@ use super::NEVER;
 use crate::cycle::config::Backfill;
 use crate::cycle::trial::{Cycle, Place};
 use crate::fairness::Dim;
+use crate::ids::NodeId;
 use crate::jobs::{JobId, QueueId, TaskClass, TaskId, TaskState};
 use crate::replica::ClaimKey;
 use crate::time::Time;
@@ -88,7 +89,7 @@ impl Cycle<'_> {
         assert!(before.is_none(), "task {task} is placed twice");
         if end != NEVER {
             self.dated.fresh_ends.insert((end, task));
-            self.count_fresh(task, end, true);
+            self.count_end_of(task, end, true);
         }
     }
 
@@ -97,7 +98,7 @@ impl Cycle<'_> {
         if let Some(fresh) = self.dated.fresh.remove(&task)
             && self.dated.fresh_ends.remove(&(fresh.end, task))
         {
-            self.count_fresh(task, fresh.end, false);
+            self.count_end_of(task, fresh.end, false);
         }
     }
 
@@ -111,16 +112,35 @@ impl Cycle<'_> {
         }
     }
 
-    /// Adds a task that was placed in this cycle to what ends until the dates of reservations, or takes it out.
-    fn count_fresh(&mut self, task: TaskId, end: Time, is_placed: bool) {
+    /// Changes a task that this cycle evicts, or takes the eviction back. What ends until the dates of reservations
+    /// follows.
+    pub(in crate::cycle) fn change_end(
+        &mut self,
+        task: TaskId,
+        place: Place,
+        change: impl FnOnce(&mut Self),
+    ) {
+        if self.dated.reservations.is_empty() {
+            return change(self);
+        }
+        self.count_end_of(task, self.end_on(task, place), false);
+        change(self);
+        self.count_end_of(task, self.end_on(task, place), true);
+    }
+
+    /// Adds a task as it is to what ends until the dates of reservations, or takes it out.
+    fn count_end_of(&mut self, task: TaskId, end: Time, is_added: bool) {
         let queue = self.queue_of(task.job);
         let chain = self.chain_of(queue);
-        let amounts = &self.jobs.task(task).class.amounts;
+        let of_task = self.jobs.task(task);
+        let is_releasing = of_task.state == TaskState::Releasing;
+        let amounts = &of_task.class.amounts;
         for of in self.dated.reservations.values_mut().filter(|of| end <= of.date) {
             let Some(freed) = &mut of.freed else { continue };
+            let sums = if is_releasing { &mut freed.released } else { &mut freed.held };
             for queue in &chain {
-                match freed.held.get_mut(queue) {
-                    Some(sum) if is_placed => sum.add(amounts),
+                match sums.get_mut(queue) {
+                    Some(sum) if is_added => sum.add(amounts),
                     Some(sum) => sum.subtract(amounts),
                     None => {}
                 }
@@ -225,6 +245,28 @@ impl Cycle<'_> {
             self.undo(savepoint);
             Attempt::HeldBack
         }))
+    }
+
+    /// Returns whether a claim of a task on a node, for which others are evicted or not, disturbs no reservation. Without
+    /// evictions, it takes what is free, as any other work does.
+    pub(in crate::cycle) fn claim_leaves_dates(
+        &mut self,
+        task: TaskId,
+        node: NodeId,
+        place: Place,
+        evicts: bool,
+    ) -> bool {
+        if self.dated.reservations.is_empty() {
+            return true;
+        }
+        self.dated.evictor = evicts.then_some(task.job);
+        let savepoint = self.savepoint();
+        let leaves_dates = self.leaves_shares_with(task, NEVER)
+            && (!self.dated.has(place)
+                || (self.pipeline_on(task, node, place) && self.leaves_dates(place, task.job, NEVER)));
+        self.undo(savepoint);
+        self.dated.evictor = None;
+        leaves_dates
     }
 
     /// Returns whether reservations on a node that bind a job still hold, with all that was placed there. The job's newest

@@ -253,6 +253,11 @@ pub const QUEUES_MAX: usize = 10_000;
 pub const CYCLE_INTERVAL_NS_DEFAULT: u64 = 100_000_000;
 /// The largest number of levels of queues below the root.
 pub const QUEUE_LEVELS_MAX: usize = 32;
+/// The maximum number of dated reservations that cycles keep. Jobs that wait in addition have none.
+pub const DATED_RESERVATIONS_MAX: usize = 64;
+/// The number of expected ends, and of tasks on nodes, that one cycle looks at for dated reservations. A look takes some
+/// tens of ns. After that, no dates are computed, and no job is placed that would need a look.
+pub const DATED_LOOKS_MAX: u64 = 1 << 19;
 /// The priority from which on tasks serve the cluster itself and are never evicted (Kubernetes:
 /// `system-cluster-critical`).
 pub const SYSTEM_PRIORITY: i32 = 2_000_000_000;

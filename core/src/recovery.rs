@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, ShardId};
 use crate::index::PolicyState;
-use crate::jobs::{JobPhase, JobRecord, JobsChange, JobsTable, TaskId, TaskRecord, TaskState};
+use crate::jobs::{JobRecord, JobsChange, JobsTable, TaskId, TaskRecord};
 use crate::journal::{Changes, Effect, NodeNews, NodeRemoved, Unit};
 use crate::registrar::RemovedNodes;
 use crate::state::{
@@ -432,14 +432,14 @@ impl Rebuild {
             }
         }
         for job in jobs.jobs_mut() {
-            let ended = if job.phase == JobPhase::Cancelled { TaskState::Failed } else { TaskState::Pending };
-            for (&index, task) in &mut job.tasks {
-                if task.allocation.is_some_and(|id| !is_there(id, task.node)) {
-                    *task =
-                        TaskRecord { state: ended, node: None, allocation: None, since: *now, started: None };
-                    undone.counts.places += 1;
-                    undone.tasks.push(JobsChange::Task(TaskId { job: job.id, index }, *task));
-                }
+            let gone = |task: &TaskRecord| task.allocation.is_some_and(|id| !is_there(id, task.node));
+            let lost: Vec<u32> =
+                job.tasks.iter().filter(|(_, task)| gone(task)).map(|(&index, _)| index).collect();
+            for index in lost {
+                let task = TaskRecord::without_node(job.state_after(index), *now);
+                job.tasks.insert(index, task);
+                undone.counts.places += 1;
+                undone.tasks.push(JobsChange::Task(TaskId { job: job.id, index }, task));
             }
         }
     }

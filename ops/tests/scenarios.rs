@@ -1,4 +1,4 @@
-//! The scenarios of the repository: the cases of Volcano and YARN that Wharfinger is held against.
+//! The scenarios of the repository: the cases of others that Wharfinger is held against.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use wharf_ops::scenario::{Scenario, read};
 fn scenarios() -> Vec<(PathBuf, Scenario)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
     let mut all = Vec::new();
-    for peer in ["volcano", "yarn"] {
-        let mut files: Vec<PathBuf> = std::fs::read_dir(root.join(peer))
+    for folder in ["backfill", "volcano", "yarn"] {
+        let mut files: Vec<PathBuf> = std::fs::read_dir(root.join(folder))
             .expect("the scenarios are part of the repository")
             .map(|entry| entry.expect("a file").path())
             .collect();

@@ -227,6 +227,7 @@ impl Bed {
                 role: 0,
                 priority,
                 preemptable: true,
+                run_time_ns: None,
                 master: false,
             }],
             priority,

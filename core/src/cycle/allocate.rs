@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::dated::{Attempt, HeldBack};
 use super::heap::Heap;
 use super::trial::Cycle;
 use super::turns::Turns;
@@ -13,22 +14,38 @@ type JobHeaps = BTreeMap<QueueId, Heap<JobId>>;
 /// The pending tasks of each job, in order, the next one last.
 type TaskLists = BTreeMap<JobId, Vec<TaskId>>;
 
-/// The classes of which no task fits until something changes.
+/// The classes of which no task fits until something changes, and what reservations hold back.
 #[derive(Default)]
-pub(super) struct Misfits(Vec<*const TaskClass>);
+pub(super) struct Misfits {
+    classes: Vec<*const TaskClass>,
+    held_back: HeldBack,
+}
+
+/// How much was noted.
+#[derive(Clone, Copy)]
+struct Noted {
+    classes: usize,
+    held_back: usize,
+}
 
 impl Misfits {
     pub(super) fn has(&self, class: &TaskClass) -> bool {
-        self.0.contains(&std::ptr::from_ref(class))
+        self.classes.contains(&std::ptr::from_ref(class))
     }
 
     pub(super) fn note(&mut self, class: &TaskClass) {
-        self.0.push(class);
+        self.classes.push(class);
     }
 
-    /// Forgets all that was noted after there were `count`.
-    fn forget(&mut self, count: usize) {
-        self.0.truncate(count);
+    /// Returns how much was noted so far, for [`forget`](Self::forget).
+    fn noted(&self) -> Noted {
+        Noted { classes: self.classes.len(), held_back: self.held_back.noted() }
+    }
+
+    /// Forgets all that was noted later.
+    fn forget(&mut self, noted: Noted) {
+        self.classes.truncate(noted.classes);
+        self.held_back.forget(noted.held_back);
     }
 }
 
@@ -48,10 +65,11 @@ impl Cycle<'_> {
             let heap = jobs.get_mut(&queue).expect("a queue with jobs");
             let first =
                 if self.is_overused(queue) { None } else { heap.pop(|&a, &b| self.compare_jobs(a, b)) };
-            if let Some(job) = first
-                && self.allocate_job(job, &mut tasks, &mut misfits)
-            {
-                heap.push(job, |&a, &b| self.compare_jobs(a, b));
+            if let Some(job) = first {
+                if self.allocate_job(job, &mut tasks, &mut misfits) {
+                    heap.push(job, |&a, &b| self.compare_jobs(a, b));
+                }
+                self.reserve_or_give_up(job);
             }
             turns.put_back(self, queue, first.is_some());
         }
@@ -83,7 +101,7 @@ impl Cycle<'_> {
             pending
         });
         let savepoint = self.savepoint();
-        let known_misfits = misfits.0.len();
+        let known_misfits = misfits.noted();
         let mut has_more = false;
         while let Some(task) = left.pop() {
             if !self.place(task, misfits) {
@@ -109,15 +127,17 @@ impl Cycle<'_> {
         if !self.tiers().is_allocatable(self.facts(), queue, &class) {
             return false;
         }
-        if misfits.has(&class) {
+        if misfits.has(&class) || self.is_held_back(task, &misfits.held_back) {
             return false;
         }
         let is_capped = self.cap_in_the_way(queue, &class, true).is_some();
-        if !is_capped && self.allocate(task) || self.pipeline(task) {
-            return true;
-        }
-        if !is_capped {
-            misfits.note(&class);
+        let at_once = if is_capped { Attempt::NoRoom } else { self.try_allocate(task) };
+        let attempt = at_once.or_else(|| self.pipeline(task));
+        match attempt {
+            Attempt::Placed => return true,
+            Attempt::HeldBack => self.hold_back(task, &mut misfits.held_back),
+            Attempt::NoRoom if !is_capped => misfits.note(&class),
+            Attempt::NoRoom => {}
         }
         false
     }

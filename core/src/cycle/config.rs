@@ -243,6 +243,39 @@ impl PluginConfig {
     }
 }
 
+/// Which jobs that do not fit get dated reservations, so that jobs behind them do not delay them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backfill {
+    /// None. What fits is placed (Volcano).
+    #[default]
+    None,
+    /// The first one of each queue that has a date (EASY).
+    Easy,
+    /// All that have a date.
+    Conservative,
+}
+
+impl Backfill {
+    /// All settings.
+    pub const ALL: [Self; 3] = [Self::None, Self::Easy, Self::Conservative];
+
+    /// Returns the name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Easy => "easy",
+            Self::Conservative => "conservative",
+        }
+    }
+
+    /// Returns the setting of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|backfill| backfill.name() == name)
+    }
+}
+
 /// How the answers of tiers about victims are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Combination {
@@ -264,6 +297,8 @@ pub struct CycleConfig {
     pub combination: Combination,
     /// The grace period of evicted tasks, in ns.
     pub grace_ns: u64,
+    /// Which jobs that do not fit get dated reservations.
+    pub backfill: Backfill,
     /// How long a task runs before it may be evicted, in ns. Queues may say otherwise.
     pub min_run_time_ns: u64,
     /// How many nodes are compared at most to find the cheapest victims for a task.
@@ -319,6 +354,7 @@ impl Default for CycleConfig {
             ],
             combination: Combination::Strict,
             grace_ns: 0,
+            backfill: Backfill::None,
             min_run_time_ns: 0,
             victim_nodes_max: 100,
         }

@@ -270,7 +270,8 @@ impl LocalCluster {
         changes
     }
 
-    /// Lets time pass. What was evicted ends when its grace period is over, and its tasks are pending again.
+    /// Lets time pass. What was evicted ends when its grace period is over. Its tasks are pending again, and have failed if
+    /// their run time was over.
     pub fn advance(&mut self, nanos: u64) -> Changes {
         self.now = self.now.plus_nanos(nanos);
         let mut outcomes = Vec::new();
@@ -285,7 +286,7 @@ impl LocalCluster {
         for (task, allocation) in releasing {
             if !self.shard.is_releasing(allocation) {
                 self.tasks.remove(&allocation);
-                self.scheduler.jobs_mut().set(task, TaskState::Pending, None, self.now);
+                self.scheduler.jobs_mut().end_releasing(task, self.now);
             }
         }
         let mut changes = Changes::default();

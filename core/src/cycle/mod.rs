@@ -12,6 +12,7 @@
 //! | `turns` | whose turn it is, at each level of the hierarchy |
 //! | `trial` | changes that can be undone exactly |
 //! | `spots`, `victims` | which tasks to evict on which node |
+//! | `dated` | dated reservations, and limits of run times |
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
@@ -19,6 +20,7 @@
 mod allocate;
 mod backfill;
 mod config;
+mod dated;
 mod enqueue;
 mod heap;
 mod local;
@@ -37,7 +39,10 @@ mod trial;
 mod turns;
 mod victims;
 
-pub use config::{Action, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind};
+pub use config::{
+    Action, Backfill, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind,
+};
+pub use dated::DatedReservation;
 pub use local::{Changes, LocalCluster, LocalError};
 pub use report::{CycleReport, Plan, PlannedTask};
 pub use starvation::Starving;
@@ -51,6 +56,7 @@ use crate::replica::Replica;
 use crate::resource::ResourceKind;
 use crate::statement::{Applied, Granted};
 use crate::time::Time;
+use dated::Reservations;
 use plugin::{Facts, Tiers};
 use shares::JobShares;
 use starvation::Starvation;
@@ -62,6 +68,8 @@ pub struct Scheduler {
     replicas: Vec<Replica>,
     config: Arc<CycleConfig>,
     tiers: Tiers,
+    /// The dated reservations as of the last cycle.
+    reservations: Reservations,
     /// The capacity of all nodes that take work, and the shape of the nodes when it was summed up.
     total: Amounts,
     total_of: Option<u64>,
@@ -97,6 +105,7 @@ impl Scheduler {
             replicas,
             config: Arc::new(config),
             tiers,
+            reservations: Reservations::new(),
             total,
             total_of: None,
             settled: None,
@@ -133,6 +142,11 @@ impl Scheduler {
     #[must_use]
     pub fn deserved(&self, queue: QueueId) -> Option<&Amounts> {
         self.tiers.deserved(queue)
+    }
+
+    /// Returns the dated reservations as of the last cycle, by job.
+    pub fn reservations(&self) -> impl Iterator<Item = &DatedReservation> {
+        self.reservations.values()
     }
 
     /// Returns the fair share of each queue of a kind by YARN's computation: the queues of a parent divide its share by
@@ -177,6 +191,9 @@ impl Scheduler {
             &config,
             now,
         );
+        let before = std::mem::take(&mut self.reservations);
+        cycle.open_reservations(before.clone());
+        cycle.end_overruns();
         cycle.place_waiting();
         for action in &config.actions {
             match action {
@@ -188,10 +205,14 @@ impl Scheduler {
                 Action::Starve => cycle.starve_all(),
             }
         }
+        self.reservations = cycle.close_reservations();
         let report = cycle.end();
+        let are_kept = before.len() == self.reservations.len()
+            && before.values().zip(self.reservations.values()).all(|(a, b)| a.says_the_same_as(b));
         // After a cycle that found starving jobs, the next one finds that it is too early to look at them again.
         let is_settled = report.plans.is_empty()
             && report.admitted == 0
+            && are_kept
             && self.starvation.found.is_empty()
             && !self.config.depends_on_time();
         self.settled = is_settled.then(|| Settled { state: self.state(), until: report.due });
@@ -254,7 +275,7 @@ impl Scheduler {
                 }
                 Granted::Pipelined { allocation, .. } => self.jobs.set_allocation(step.task, *allocation),
                 Granted::Releasing { .. } => {}
-                Granted::Ended(_) => self.jobs.set(step.task, TaskState::Pending, None, now),
+                Granted::Ended(_) => self.jobs.end_releasing(step.task, now),
             }
             if let Some(key) = step.key {
                 self.replicas[step.shard].granted(step.slot, key, visible_from);

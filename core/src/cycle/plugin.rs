@@ -30,6 +30,16 @@ impl Facts<'_> {
     }
 }
 
+impl Facts<'_> {
+    /// Returns what a queue uses in the plan.
+    pub(super) fn planned(self, queue: QueueId) -> Amounts {
+        self.jobs.queue(queue).usage().planned()
+    }
+}
+
+/// What queues use, now or at a later time.
+pub(super) type Used<'a> = &'a dyn Fn(QueueId) -> Amounts;
+
 /// A vote on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vote {
@@ -82,7 +92,7 @@ pub(super) trait Plugin: Send {
         false
     }
 
-    fn allocatable(&self, _: Facts<'_>, _: QueueId, _: &TaskClass) -> bool {
+    fn allocatable(&self, _: Facts<'_>, _: Used<'_>, _: QueueId, _: &TaskClass) -> bool {
         true
     }
 
@@ -221,7 +231,18 @@ impl Tiers {
 
     /// Returns whether a queue may have one more task of a class.
     pub(super) fn is_allocatable(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
-        self.all(Decision::Allocatable).all(|plugin| plugin.allocatable(facts, queue, class))
+        self.will_be_allocatable(facts, &|queue| facts.planned(queue), queue, class)
+    }
+
+    /// Returns whether a queue may have one more task of a class when queues use what `used` says.
+    pub(super) fn will_be_allocatable(
+        &self,
+        facts: Facts<'_>,
+        used: Used<'_>,
+        queue: QueueId,
+        class: &TaskClass,
+    ) -> bool {
+        self.all(Decision::Allocatable).all(|plugin| plugin.allocatable(facts, used, queue, class))
     }
 
     /// Returns whether a queue may reclaim for a task of a class.

@@ -54,7 +54,15 @@ impl Bed {
     ) -> JobId {
         let request =
             PlacementRequest::new(Demand { cpu: Amount::whole(cpu), ..Demand::default() }, Policy::BestFit);
-        let group = TaskGroup { request, count: tasks, role: 0, priority, preemptable: true, master: false };
+        let group = TaskGroup {
+            request,
+            count: tasks,
+            role: 0,
+            priority,
+            preemptable: true,
+            master: false,
+            run_time_ns: None,
+        };
         let spec = JobSpec {
             name: name.into(),
             queue,
@@ -252,6 +260,7 @@ fn a_pending_job_waits_until_its_queue_has_room_for_it() {
                 priority: 0,
                 preemptable: true,
                 master: false,
+                run_time_ns: None,
             }],
             priority: 0,
             preempts: true,
@@ -346,10 +355,12 @@ proptest! {
     /// the cluster, and jobs of `fifo` queues may have no share.
     #[test]
     fn evictions_for_starving_jobs_end_under_a_fixed_demand(
-        nodes in prop::collection::vec(2..9_u32, 1..4),
+        nodes in prop::collection::vec(4..13_u32, 1..4),
         shapes in prop::collection::vec(
-            (1..4_u32, prop::option::of(2..12_i64), 0..9_i64, any::<bool>(), 0..3_u32, 0..9_u32), 1..5),
-        jobs in prop::collection::vec((0..4_usize, 1..4_u32, 1..6_u32, 1..4_u32, 0..3_i32), 1..9),
+            (1..4_u32, prop::option::weighted(0.2, 2..12_i64), 0..13_i64, any::<bool>(), 0..3_u32, 0..9_u32),
+            2..5,
+        ),
+        jobs in prop::collection::vec((0..4_usize, 1..4_u32, 1..6_u32, 1..3_u32, 0..3_i32), 4..14),
         is_gang in any::<bool>(),
         min_run_time in 0..2_u64,
     ) {

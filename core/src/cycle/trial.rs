@@ -8,7 +8,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::config::CycleConfig;
+use super::config::{Backfill, CycleConfig};
+use super::dated::{Dated, NEVER};
 use super::plugin::{Facts, Tiers};
 use super::report::{CycleReport, Plan, PlannedTask};
 use super::shares::JobShares;
@@ -33,7 +34,7 @@ pub(super) struct Place {
 /// One cycle at work.
 pub(super) struct Cycle<'a> {
     pub(super) jobs: &'a mut Jobs,
-    replicas: &'a mut [Replica],
+    pub(super) replicas: &'a mut [Replica],
     tiers: &'a mut Tiers,
     total: &'a Amounts,
     pub(super) config: &'a CycleConfig,
@@ -46,7 +47,9 @@ pub(super) struct Cycle<'a> {
     /// The changes that are not kept yet.
     trial: Plan,
     /// The nodes that are shown as they will be, with the number of claims that this cycle has there.
-    future: BTreeMap<Place, u32>,
+    pub(super) future: BTreeMap<Place, u32>,
+    /// The dated reservations, and the expected ends of what this cycle has placed.
+    pub(super) dated: Dated,
     pub(super) report: CycleReport,
 }
 
@@ -72,6 +75,7 @@ impl<'a> Cycle<'a> {
             due: Cell::new(None),
             trial: Plan::default(),
             future: BTreeMap::new(),
+            dated: Dated::new(),
             report: CycleReport::default(),
         }
     }
@@ -167,37 +171,41 @@ impl<'a> Cycle<'a> {
         self.trial.tasks.len()
     }
 
-    /// Gives a pending task the node that its policy chooses, on capacity that is free now.
-    pub(super) fn allocate(&mut self, task: TaskId) -> bool {
+    /// Gives a pending task the node that its policy chooses, on capacity that is free now. Nodes that are part of dated
+    /// reservations are left out.
+    pub(super) fn allocate_by_policy(&mut self, task: TaskId) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
         // The shard used last comes first: a statement over one shard is committed in one step.
         let first = self.trial.tasks.last().map_or(0, |last| last.shard);
         for step in 0..self.replicas.len() {
             let shard = (first + step) % self.replicas.len();
             let Some((taken, key)) = self.replicas[shard].take(&class.request) else { continue };
-            let operation = Operation::Allocate(Allocate {
-                node: taken.node,
-                expected: None,
-                demand: class.request.demand.clone(),
-                gpus: None,
-                owner: class.request.owner,
-                bundle: Some(self.bundle_of(task)),
-                tenant: class.request.tenant,
-            });
-            self.note(task, Place { shard, slot: taken.slot }, taken.node, Some(key), Some(operation));
-            self.jobs.set(task, TaskState::Allocated, Some(taken.node), self.now);
+            self.note_allocated(task, Place { shard, slot: taken.slot }, taken.node, key);
             return true;
         }
         false
     }
 
-    /// Gives a pending task a claim on some node where capacity is being released.
-    pub(super) fn pipeline(&mut self, task: TaskId) -> bool {
-        let places: BTreeSet<(NodeId, Place)> = {
-            let releasing = self.jobs.releasing_nodes().filter_map(|node| Some((node, self.locate(node)?)));
-            releasing.collect()
-        };
-        places.into_iter().any(|(node, place)| self.pipeline_on(task, node, place))
+    /// Notes that a task has a node, where its capacity is taken already.
+    pub(super) fn note_allocated(&mut self, task: TaskId, place: Place, node: NodeId, key: ClaimKey) {
+        let request = Arc::clone(&self.jobs.task(task).class.request);
+        let operation = Operation::Allocate(Allocate {
+            node,
+            expected: None,
+            demand: request.demand.clone(),
+            gpus: None,
+            owner: request.owner,
+            bundle: Some(self.bundle_of(task)),
+            tenant: request.tenant,
+        });
+        self.note(task, place, node, Some(key), Some(operation));
+        self.jobs.set(task, TaskState::Allocated, Some(node), self.now);
+        self.expect_end(task, key, self.end_if_started(task));
+    }
+
+    /// Returns the nodes of replicas where capacity is being released, in order of id.
+    pub(super) fn releasing_places(&self) -> BTreeSet<(NodeId, Place)> {
+        self.jobs.releasing_nodes().filter_map(|node| Some((node, self.locate(node)?))).collect()
     }
 
     /// Gives a pending task a claim on a node, if what is free and what is being released there suffice.
@@ -224,6 +232,8 @@ impl<'a> Cycle<'a> {
         });
         self.note(task, place, taken.node, Some(key), Some(operation));
         self.jobs.set(task, TaskState::Pipelined, Some(taken.node), self.now);
+        // It starts when its claim is granted, at a time that later cycles do not know.
+        self.expect_end(task, key, NEVER);
         true
     }
 
@@ -267,12 +277,15 @@ impl<'a> Cycle<'a> {
         taken.is_some()
     }
 
-    fn try_future(&mut self, class: &TaskClass, node: NodeId, place: Place) -> Option<(Tentative, ClaimKey)> {
+    /// Returns the allocations on a node that are in their grace periods.
+    pub(super) fn releasing_on(&self, node: NodeId) -> BTreeSet<AllocationId> {
         let tasks = self.jobs.on_node(node).iter().map(|&task| self.jobs.task(task));
-        let ended: BTreeSet<AllocationId> = tasks
-            .filter(|task| task.state == TaskState::Releasing)
-            .filter_map(|task| task.allocation)
-            .collect();
+        let releasing = tasks.filter(|task| task.state == TaskState::Releasing);
+        releasing.filter_map(|task| task.allocation).collect()
+    }
+
+    fn try_future(&mut self, class: &TaskClass, node: NodeId, place: Place) -> Option<(Tentative, ClaimKey)> {
+        let ended = self.releasing_on(node);
         let replica = &mut self.replicas[place.shard];
         replica.show(place.slot);
         if !replica.show_future(place.slot, &ended) {
@@ -295,6 +308,9 @@ impl<'a> Cycle<'a> {
             self.future.remove(&place);
             replica.show(place.slot);
             replica.show_present(place.slot);
+            if self.dated.has(place) {
+                replica.hide(place.slot);
+            }
         }
     }
 
@@ -310,7 +326,9 @@ impl<'a> Cycle<'a> {
         let operation =
             Operation::Evict(Evict { allocation, expected: None, grace_ns: self.config.grace_ns });
         self.note(task, place, node, None, Some(operation));
-        self.jobs.set(task, TaskState::Releasing, Some(node), self.now);
+        self.change_end(task, place, |cycle| {
+            cycle.jobs.set(task, TaskState::Releasing, Some(node), cycle.now);
+        });
     }
 
     /// Returns the bundle that the allocation of a task becomes.
@@ -366,10 +384,13 @@ impl<'a> Cycle<'a> {
     }
 
     fn take_back(&mut self, step: &PlannedTask) {
-        self.jobs.restore(step.task, &step.before);
-        let Some(key) = step.key else { return };
-        self.replicas[step.shard].give_up(step.slot, &[key]);
         let place = Place { shard: step.shard, slot: step.slot };
+        let Some(key) = step.key else {
+            return self.change_end(step.task, place, |cycle| cycle.jobs.restore(step.task, &step.before));
+        };
+        self.forget_end(step.task);
+        self.jobs.restore(step.task, &step.before);
+        self.replicas[step.shard].give_up(step.slot, &[key]);
         if let Some(&claims) = self.future.get(&place) {
             // Only claims are taken on a node that is shown as it will be: it is hidden from all other searches.
             self.show_claims(place, claims - 1);
@@ -385,6 +406,9 @@ impl<'a> Cycle<'a> {
             return false;
         }
         let plan = std::mem::take(&mut self.trial);
+        if self.config.backfill != Backfill::None {
+            plan.tasks.iter().for_each(|step| self.keep_end(step.task));
+        }
         if !plan.tasks.is_empty() {
             self.report.plans.push(plan);
         }

@@ -136,7 +136,7 @@ impl Cycle<'_> {
         let mut evicted = Vec::new();
         let mut rest = victims.into_iter();
         let fits = loop {
-            if self.suffices(task, class, node, place, from) {
+            if self.suffices(task, class, node, place, from, !evicted.is_empty()) {
                 break true;
             }
             let Some(victim) = rest.next() else { break false };
@@ -147,7 +147,7 @@ impl Cycle<'_> {
             // The last ones are the most valuable: they are spared first.
             for at in (0..evicted.len()).rev() {
                 self.spare(evicted[at]);
-                if self.suffices(task, class, node, place, from) {
+                if self.suffices(task, class, node, place, from, evicted.len() > 1) {
                     evicted.remove(at);
                 } else {
                     self.evict(evicted[at]);
@@ -158,12 +158,22 @@ impl Cycle<'_> {
         fits.then_some(evicted)
     }
 
-    /// Returns whether a task fits on a node, and its queue may have it, once what is releasing has ended.
-    fn suffices(&mut self, task: TaskId, class: &TaskClass, node: NodeId, place: Place, from: From) -> bool {
+    /// Returns whether a task fits on a node, and its queue may have it, once what is releasing has ended. `evicts` says
+    /// whether others are evicted for it.
+    fn suffices(
+        &mut self,
+        task: TaskId,
+        class: &TaskClass,
+        node: NodeId,
+        place: Place,
+        from: From,
+        evicts: bool,
+    ) -> bool {
         let queue = self.queue_of(task.job);
         self.cap_in_the_way(queue, class, false).is_none()
             && (from == From::OtherQueues || self.tiers().is_allocatable(self.facts(), queue, class))
             && self.fits_in_future(class, node, place)
+            && self.claim_leaves_dates(task, node, place, evicts)
     }
 
     /// Returns the tasks on a node that may be evicted by their own settings, the least valuable first.

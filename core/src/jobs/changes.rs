@@ -151,14 +151,14 @@ impl Jobs {
     }
 
     fn adopt_task(&mut self, id: TaskId, record: TaskRecord) -> Result<(), Broken> {
-        let TaskRecord { state, node, allocation, since, started } = record;
+        let TaskRecord { state, node, allocation, since, started, bound } = record;
         let is_there = (id.index as usize) < self.job(id.job).tasks().len();
         // A task that waits for the cap of its queue has a node and no claim there. Who has a claim or an allocation has a
         // node.
         if !is_there || state.has_node() != node.is_some() || (allocation.is_some() && node.is_none()) {
             return Err(broken!("task {id} is recorded as {}, on node {node:?}", state.name()));
         }
-        let before = Task { state, node, allocation, since, started, ..self.task(id).clone() };
+        let before = Task { state, node, allocation, since, started, bound, ..self.task(id).clone() };
         self.restore(id, &before);
         Ok(())
     }
@@ -166,6 +166,6 @@ impl Jobs {
 
 /// Returns the record of a task.
 fn task_record(task: &Task) -> TaskRecord {
-    let &Task { state, node, allocation, since, started, .. } = task;
-    TaskRecord { state, node, allocation, since, started }
+    let &Task { state, node, allocation, since, started, bound, .. } = task;
+    TaskRecord { state, node, allocation, since, started, bound }
 }

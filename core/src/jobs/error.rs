@@ -147,6 +147,9 @@ pub enum JobError {
         /// The tasks that it has.
         tasks: u32,
     },
+    /// Tasks may run for no time.
+    #[error("tasks of job `{0}` may run for 0 ns: give a `run_time` above 0, or leave it out")]
+    NoRunTime(Arc<str>),
     /// A role needs more tasks than it has.
     #[error(
         "role `{role}` of job `{job}` needs {min_member} tasks and has {tasks}: lower its minimum or add tasks"

@@ -21,6 +21,8 @@ pub struct Task {
     pub preemptable: bool,
     /// Whether its job depends on it, so that it is evicted only if no others suffice (YARN's application master).
     pub master: bool,
+    /// How long it may run, in ns. `None`: as long as it must.
+    pub run_time_ns: Option<u64>,
     /// Its state.
     pub state: TaskState,
     /// Its node, if its state has one.
@@ -31,6 +33,22 @@ pub struct Task {
     pub since: Time,
     /// Since when it holds capacity, also while this is being released. `None`: it holds none.
     pub started: Option<Time>,
+    /// When it was bound, also while it is being released. `None`: its run time is not being counted.
+    pub bound: Option<Time>,
+}
+
+impl Task {
+    /// Returns when the task must have ended, if it was bound and states a run time.
+    #[must_use]
+    pub fn expected_end(&self) -> Option<Time> {
+        Some(self.bound?.plus_nanos(self.run_time_ns?))
+    }
+
+    /// Returns whether the task is in its grace period because its run time is over. It is not run again.
+    #[must_use]
+    pub fn has_overrun(&self) -> bool {
+        self.state == TaskState::Releasing && self.expected_end().is_some_and(|end| end <= self.since)
+    }
 }
 
 impl Task {

@@ -7,9 +7,11 @@
 //! Terms follow Volcano (PodGroup and Queue) and Kubernetes (Job, PriorityClass).
 
 mod changes;
+mod ends;
 mod error;
 mod job;
 mod queue;
+mod queues;
 mod record;
 mod request;
 mod spec;

@@ -30,6 +30,16 @@ pub struct TaskRecord {
     pub since: Time,
     /// Since when it holds capacity.
     pub started: Option<Time>,
+    /// When it was bound, also while it is being released.
+    pub bound: Option<Time>,
+}
+
+impl TaskRecord {
+    /// Returns the record of a task that has no node.
+    #[must_use]
+    pub fn without_node(state: TaskState, since: Time) -> Self {
+        Self { state, node: None, allocation: None, since, started: None, bound: None }
+    }
 }
 
 /// A job in the durable state.
@@ -165,5 +175,27 @@ impl JobRecord {
     #[must_use]
     pub fn bundle(&self, index: u32) -> BundleId {
         BundleId { group: self.id.group(self.spec.tenant), index }
+    }
+
+    /// Returns the state of a task whose allocation has ended.
+    #[must_use]
+    pub fn state_after(&self, index: u32) -> TaskState {
+        let Some(task) = self.tasks.get(&index) else { return TaskState::Pending };
+        let has_overrun = task.state == TaskState::Releasing
+            && task
+                .bound
+                .zip(self.run_time_ns(index))
+                .is_some_and(|(bound, run)| bound.plus_nanos(run) <= task.since);
+        if has_overrun || self.phase == JobPhase::Cancelled { TaskState::Failed } else { TaskState::Pending }
+    }
+
+    /// Returns how long a task may run.
+    fn run_time_ns(&self, index: u32) -> Option<u64> {
+        let mut first = 0;
+        let group = self.spec.tasks.iter().find(|group| {
+            first += group.count;
+            index < first
+        });
+        group?.run_time_ns
     }
 }

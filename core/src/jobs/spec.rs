@@ -114,6 +114,8 @@ pub struct TaskGroup {
     pub preemptable: bool,
     /// Whether the job depends on them, so that they are evicted only if no others suffice (YARN's application master).
     pub master: bool,
+    /// How long each of them may run, in ns from when it is bound. At least 1. `None`: as long as it must.
+    pub run_time_ns: Option<u64>,
 }
 
 /// A role of tasks with a minimum of its own (Volcano's `minTaskMember`).

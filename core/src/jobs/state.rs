@@ -64,6 +64,12 @@ impl TaskState {
         self.holds() || matches!(self, Self::Pipelined | Self::Releasing)
     }
 
+    /// Returns whether the job of a task in this state has what it needs, so that its run time is being counted.
+    #[must_use]
+    pub const fn is_bound(self) -> bool {
+        matches!(self, Self::Binding | Self::Bound | Self::Running)
+    }
+
     /// Returns the name.
     #[must_use]
     pub const fn name(self) -> &'static str {

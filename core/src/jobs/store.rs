@@ -6,24 +6,25 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use super::changes::Noted;
+use super::ends::Ends;
 use super::{
-    Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueError, QueueId, QueueSpec, Task, TaskClass, TaskId,
-    TaskState, Usage,
+    Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId, TaskState,
+    Usage,
 };
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId};
-use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX, QUEUE_LEVELS_MAX};
+use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX};
 use crate::map::FixedMap;
-use crate::resource::{Amount, Demand};
+use crate::resource::Demand;
 use crate::time::Time;
 
 /// All queues, jobs and tasks.
 pub struct Jobs {
     /// By id.
-    queues: Vec<Queue>,
+    pub(super) queues: Vec<Queue>,
     /// The ids of removed queues.
-    vacant: BTreeSet<QueueId>,
-    queue_names: BTreeMap<Arc<str>, QueueId>,
+    pub(super) vacant: BTreeSet<QueueId>,
+    pub(super) queue_names: BTreeMap<Arc<str>, QueueId>,
     jobs: BTreeMap<JobId, Job>,
     job_names: BTreeMap<Arc<str>, JobId>,
     next_job: u64,
@@ -33,8 +34,10 @@ pub struct Jobs {
     classes: FixedMap<Demand, Vec<Arc<TaskClass>>>,
     /// Tasks that have a node and no claim there.
     waiting_for_cap: BTreeSet<TaskId>,
+    /// When the tasks that run must have ended.
+    ends: Ends,
     /// The number of changes of queues, jobs and tasks so far.
-    changes: u64,
+    pub(super) changes: u64,
     /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
     pub(super) noted: Option<Noted>,
 }
@@ -61,72 +64,10 @@ impl Jobs {
             releasing: BTreeMap::new(),
             classes: FixedMap::default(),
             waiting_for_cap: BTreeSet::new(),
+            ends: Ends::default(),
             changes: 0,
             noted: None,
         }
-    }
-
-    /// Adds a queue.
-    ///
-    /// # Errors
-    /// The reason why it is refused. Nothing has changed.
-    pub fn add_queue(&mut self, spec: QueueSpec) -> Result<QueueId, QueueError> {
-        if self.queue_names.contains_key(&spec.name) {
-            return Err(QueueError::Exists(spec.name));
-        }
-        self.check_queue(&spec, None)?;
-        if self.chain(spec.parent).count() > QUEUE_LEVELS_MAX {
-            return Err(QueueError::TooDeep(spec.name));
-        }
-        let parent = &self.queues[spec.parent.0 as usize];
-        if !parent.jobs.is_empty() {
-            return Err(QueueError::HasJobs(Arc::clone(&parent.spec.name)));
-        }
-        let id = self.next_queue(spec.parent);
-        self.queues[spec.parent.0 as usize].children.push(id);
-        self.queue_names.insert(Arc::clone(&spec.name), id);
-        self.note_queue(&spec.name);
-        match self.queues.get_mut(id.0 as usize) {
-            Some(vacant) => *vacant = Queue::new(spec),
-            None => self.queues.push(Queue::new(spec)),
-        }
-        self.changes += 1;
-        Ok(id)
-    }
-
-    /// Returns the id of a new queue: one that a removed queue had, if it is after that of the parent.
-    fn next_queue(&mut self, parent: QueueId) -> QueueId {
-        let vacant = self.vacant.range((Excluded(parent), Unbounded)).next().copied();
-        if let Some(id) = vacant {
-            self.vacant.remove(&id);
-        }
-        let next = || QueueId(u32::try_from(self.queues.len()).expect("fewer queues than memory has places"));
-        vacant.unwrap_or_else(next)
-    }
-
-    /// Removes a queue.
-    ///
-    /// # Errors
-    /// It is the root, or it has jobs or queues below it. Nothing has changed.
-    pub fn remove_queue(&mut self, id: QueueId) -> Result<(), QueueError> {
-        let queue = self.queue(id);
-        let name = Arc::clone(&queue.spec.name);
-        if id == QueueId::ROOT {
-            return Err(QueueError::Root);
-        }
-        if !queue.children.is_empty() {
-            return Err(QueueError::HasQueues(name));
-        }
-        if !queue.jobs.is_empty() {
-            return Err(QueueError::InUse(name));
-        }
-        let parent = queue.spec.parent;
-        self.queues[parent.0 as usize].children.retain(|&child| child != id);
-        self.queue_names.remove(&name);
-        self.vacant.insert(id);
-        self.changes += 1;
-        self.note_queue(&name);
-        Ok(())
     }
 
     /// Removes a job that has ended.
@@ -143,90 +84,6 @@ impl Jobs {
         queue.waiting.remove(&id);
         self.changes += 1;
         self.note_job(id);
-    }
-
-    /// Replaces what a queue was submitted with. It keeps its name and its parent.
-    ///
-    /// # Errors
-    /// The reason why the change is refused. Nothing has changed.
-    pub fn update_queue(&mut self, id: QueueId, spec: QueueSpec) -> Result<(), QueueError> {
-        let before = &self.queue(id).spec;
-        let spec = QueueSpec { name: Arc::clone(&before.name), parent: before.parent, ..spec };
-        self.check_queue(&spec, Some(id))?;
-        self.note_queue(&spec.name);
-        self.queues[id.0 as usize].spec = spec;
-        self.changes += 1;
-        Ok(())
-    }
-
-    /// Checks a queue that is new, or that replaces `id`.
-    fn check_queue(&self, spec: &QueueSpec, id: Option<QueueId>) -> Result<(), QueueError> {
-        if spec.weight == 0 {
-            return Err(QueueError::Weight(Arc::clone(&spec.name)));
-        }
-        if let Some(part) = spec.starves_below.filter(|&part| i64::from(part) > Amount::SCALE) {
-            return Err(QueueError::StarvesAboveShare { queue: Arc::clone(&spec.name), part });
-        }
-        for (dim, capability) in spec.capability.iter() {
-            let guarantee = spec.guarantee.get(dim);
-            if guarantee > capability {
-                let queue = Arc::clone(&spec.name);
-                return Err(QueueError::GuaranteeAboveCapability { queue, dim, guarantee, capability });
-            }
-        }
-        // The root may have no guarantee of its own: the cluster itself is what its children share.
-        if spec.parent != QueueId::ROOT {
-            let parent = self.queue(spec.parent);
-            let others = parent.children.iter().filter(|&&child| Some(child) != id);
-            let mut sum = spec.guarantee.clone();
-            others.for_each(|&child| sum.add(&self.queue(child).spec.guarantee));
-            check_guarantees(&parent.spec, &sum)?;
-        }
-        if let Some(id) = id {
-            let mut sum = Amounts::zero();
-            self.queue(id).children.iter().for_each(|&child| sum.add(&self.queue(child).spec.guarantee));
-            if id != QueueId::ROOT {
-                check_guarantees(spec, &sum)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns a queue.
-    ///
-    /// # Panics
-    /// If there is none.
-    #[must_use]
-    pub fn queue(&self, id: QueueId) -> &Queue {
-        &self.queues[id.0 as usize]
-    }
-
-    /// Returns the queue of a name.
-    #[must_use]
-    pub fn queue_named(&self, name: &str) -> Option<QueueId> {
-        self.queue_names.get(name).copied()
-    }
-
-    /// Returns all queues, the root first, parents before their children.
-    pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
-        (0..).map(QueueId).zip(&self.queues).filter(|(id, _)| !self.vacant.contains(id))
-    }
-
-    /// Returns a queue and all that contain it, up to the root.
-    pub fn chain(&self, id: QueueId) -> impl Iterator<Item = QueueId> + '_ {
-        std::iter::successors(Some(id), |&id| (id != QueueId::ROOT).then(|| self.queue(id).spec.parent))
-    }
-
-    /// Returns a setting of a queue, or that of the nearest queue that contains it and has one.
-    pub fn inherited<T>(&self, id: QueueId, setting: impl Fn(&QueueSpec) -> Option<T>) -> Option<T> {
-        self.chain(id).find_map(|queue| setting(self.queue(queue).spec()))
-    }
-
-    /// Returns whether a queue, or one below it, has jobs.
-    #[must_use]
-    pub fn has_jobs(&self, id: QueueId) -> bool {
-        let queue = self.queue(id);
-        !queue.jobs.is_empty() || queue.children.iter().any(|&child| self.has_jobs(child))
     }
 
     /// Adds a job. Its tasks are pending.
@@ -266,11 +123,13 @@ impl Jobs {
                     priority: group.priority,
                     preemptable: group.preemptable,
                     master: group.master,
+                    run_time_ns: group.run_time_ns,
                     state: TaskState::Pending,
                     node: None,
                     allocation: None,
                     since: job.spec.created,
                     started: None,
+                    bound: None,
                 });
                 job.enter(index);
             }
@@ -321,6 +180,9 @@ impl Jobs {
         }
         if spec.min_member > tasks {
             return Err(JobError::MinMember { job, min_member: spec.min_member, tasks });
+        }
+        if spec.tasks.iter().any(|group| group.run_time_ns == Some(0)) {
+            return Err(JobError::NoRunTime(job));
         }
         for (number, role) in (0..).zip(&spec.roles) {
             let of_role = spec.tasks.iter().filter(|group| group.role == number);
@@ -420,6 +282,18 @@ impl Jobs {
         self.waiting_for_cap.iter().copied().collect()
     }
 
+    /// Returns the tasks that run and state a run time, each with the time at which it must have ended, the first end
+    /// first. With `after`, only those that come after it in this order.
+    pub fn ends(&self, after: Option<(Time, TaskId)>) -> impl Iterator<Item = (Time, TaskId)> + '_ {
+        self.ends.after(after)
+    }
+
+    /// Ends a task whose grace period is over. It is pending again, unless it was evicted because its run time was over.
+    pub fn end_releasing(&mut self, id: TaskId, now: Time) {
+        let has_overrun = self.task(id).has_overrun();
+        self.set(id, if has_overrun { TaskState::Failed } else { TaskState::Pending }, None, now);
+    }
+
     /// Changes the phase of a job.
     pub fn set_phase(&mut self, id: JobId, phase: JobPhase) {
         self.job_mut(id).phase = phase;
@@ -457,6 +331,11 @@ impl Jobs {
         if !before.state.holds() {
             task.started = state.holds().then_some(now);
         }
+        task.bound = match state {
+            _ if state.is_bound() => task.bound.or(Some(now)),
+            TaskState::Releasing | TaskState::Unknown => task.bound,
+            _ => None,
+        };
         if node.is_none() {
             task.allocation = None;
             task.started = None;
@@ -478,6 +357,8 @@ impl Jobs {
             self.note_phase(id.job);
         }
         self.move_on_nodes(id, &before, node, state);
+        let after = self.jobs.get(&id.job).map(|job| &job.tasks[id.index as usize]);
+        self.ends.follow(id, &before, after.expect("the job was there before"));
         let leaf = &mut self.queues[queue.0 as usize];
         if waits {
             leaf.waiting.insert(id.job);
@@ -533,6 +414,11 @@ impl Jobs {
 
     /// Makes a task what it was before: its state, its node, its allocation, and since when it has these.
     pub(crate) fn restore(&mut self, id: TaskId, before: &Task) {
+        let task = &mut self.job_mut(id.job).tasks[id.index as usize];
+        if !task.state.is_bound() {
+            // Its run time goes on as if nothing had happened.
+            task.bound = before.bound;
+        }
         self.set(id, before.state, before.node, before.since);
         let task = &mut self.job_mut(id.job).tasks[id.index as usize];
         task.allocation = before.allocation;
@@ -578,11 +464,13 @@ impl Jobs {
         use crate::broken::broken;
         let mut usages = vec![(Usage::default(), 0); self.queues.len()];
         let mut on_nodes: BTreeMap<NodeId, BTreeSet<TaskId>> = BTreeMap::new();
+        let mut ends = Ends::default();
         for (&id, job) in &self.jobs {
             let mut usage = Usage::default();
             let mut counts = [0; TaskState::ALL.len()];
             let mut pending = BTreeSet::new();
             for (index, task) in (0..).zip(&job.tasks) {
+                ends.follow(TaskId { job: id, index }, &Task { bound: None, ..task.clone() }, task);
                 usage.enter(task.state, &task.class.amounts);
                 counts[task.state.index()] += 1;
                 if task.state == TaskState::Pending {
@@ -614,6 +502,9 @@ impl Jobs {
                 return Err(broken!("queue `{name}` uses {:?}, {usage:?} by its tasks", queue.usage));
             }
         }
+        if self.ends != ends {
+            return Err(broken!("the expected ends are {:?}, {ends:?} by the tasks", self.ends));
+        }
         let listed: BTreeMap<NodeId, BTreeSet<TaskId>> =
             self.by_node.iter().map(|(&node, tasks)| (node, tasks.iter().copied().collect())).collect();
         if listed != on_nodes {
@@ -621,13 +512,4 @@ impl Jobs {
         }
         Ok(())
     }
-}
-
-/// Checks that the children of a queue are guaranteed no more than the queue itself.
-fn check_guarantees(parent: &QueueSpec, children: &Amounts) -> Result<(), QueueError> {
-    let above = children.iter().find(|&(dim, amount): &(Dim, i64)| amount > parent.guarantee.get(dim));
-    above.map_or(Ok(()), |(dim, children)| {
-        let guarantee = parent.guarantee.get(dim);
-        Err(QueueError::ChildrenGuarantee { parent: Arc::clone(&parent.name), dim, children, guarantee })
-    })
 }

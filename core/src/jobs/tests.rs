@@ -15,7 +15,15 @@ fn cores(cpu: u32) -> PlacementRequest {
 }
 
 fn group(cpu: u32, count: u32) -> TaskGroup {
-    TaskGroup { request: cores(cpu), count, role: 0, priority: 0, preemptable: true, master: false }
+    TaskGroup {
+        request: cores(cpu),
+        count,
+        role: 0,
+        priority: 0,
+        preemptable: true,
+        master: false,
+        run_time_ns: None,
+    }
 }
 
 fn job(name: &str, queue: QueueId, tasks: Vec<TaskGroup>) -> JobSpec {

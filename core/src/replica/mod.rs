@@ -52,6 +52,8 @@ pub(crate) struct Replica {
     hidden: Vec<Slot>,
     /// The nodes of which others are ignored, as they are without them.
     emptied: BTreeMap<Slot, (HotImage, Arc<ColdImage>)>,
+    /// The claims that are left out, because they will have ended at the time that a node is shown at.
+    ended_claims: BTreeSet<ClaimKey>,
     /// Nodes with claims that the view shows already. The next [`sync`](Replica::sync) rebuilds them.
     stale: Vec<Slot>,
     /// The number of the next event that tells an ended bundle. `None` before the first.
@@ -69,6 +71,7 @@ impl Replica {
         let claims = FixedMap::default();
         let hidden = Vec::new();
         let emptied = BTreeMap::new();
+        let ended_claims = BTreeSet::new();
         let stale = Vec::new();
         let domains = Domains::default();
         let next_key = 0;
@@ -81,6 +84,7 @@ impl Replica {
             next_key,
             hidden,
             emptied,
+            ended_claims,
             stale,
             next_end,
             awaited: None,
@@ -162,6 +166,13 @@ impl Replica {
         let pending = self.view.as_ref()?.cold(slot)?.pending.as_ref()?;
         let at = pending.releasing.binary_search_by_key(&id, |&(id, _)| id).ok()?;
         Some(pending.releasing[at].1)
+    }
+
+    /// Returns when all that is releasing on a node has ended at the latest, in the view.
+    pub(crate) fn released_by(&self, slot: Slot) -> Time {
+        let pending = self.view.as_ref().and_then(|view| view.cold(slot)?.pending.as_ref());
+        let ends = pending.into_iter().flat_map(|pending| &pending.releasing);
+        ends.map(|&(_, end)| end).max().unwrap_or_default()
     }
 
     /// Returns the view that the replica equals.
@@ -315,6 +326,10 @@ impl Replica {
             there == Some(claim.node) && claim.visible_from.is_none_or(|from| from > sequence)
         });
         for claim in claims.iter_mut() {
+            if self.ended_claims.contains(&claim.key) {
+                claim.taken = false;
+                continue;
+            }
             let taken = self.shard.take_on(slot, &claim.demand, Some(claim.gpus));
             claim.taken = taken.is_some();
             claim.gpus = taken.map_or(claim.gpus, |taken| taken.gpus);
@@ -372,7 +387,27 @@ impl Replica {
         }
         self.emptied.insert(slot, (hot, Arc::new(cold)));
         self.renew(slot);
-        self.claims.get(&slot).is_none_or(|claims| claims.iter().all(|claim| claim.taken))
+        let is_held = |claim: &Claim| claim.taken || self.ended_claims.contains(&claim.key);
+        self.claims.get(&slot).is_none_or(|claims| claims.iter().all(is_held))
+    }
+
+    /// Shows a node as [`show_future`](Self::show_future) does, also without the claims in `ended_claims`. It stays so
+    /// until [`show_again`](Self::show_again); until then, no other node is changed.
+    pub(crate) fn show_at(
+        &mut self,
+        slot: Slot,
+        ended: &BTreeSet<AllocationId>,
+        ended_claims: BTreeSet<ClaimKey>,
+    ) -> bool {
+        self.ended_claims = ended_claims;
+        self.show_future(slot, ended)
+    }
+
+    /// Shows a node as its view has it again, less all that was taken.
+    pub(crate) fn show_again(&mut self, slot: Slot) {
+        self.ended_claims.clear();
+        self.emptied.remove(&slot);
+        self.renew(slot);
     }
 
     /// Shows a node as its view has it again, less what was taken.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_saphyr::Location;
-use wharf_core::cycle::{Action, Combination, CycleConfig, Decision, LocalCluster, PluginConfig, PluginKind};
+use wharf_core::cycle::{
+    Action, Backfill, Combination, CycleConfig, Decision, LocalCluster, PluginConfig, PluginKind,
+};
 use wharf_core::fairness::{Amounts, Caps, Dim};
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::jobs::{
@@ -174,6 +176,7 @@ impl World {
                 priority: self.priority(task.priority.as_ref(), priority, task.name.referenced)?,
                 preemptable: task.preemptable.unwrap_or(file.preemptable),
                 master: task.master,
+                run_time_ns: bounded(task.run_time.or(file.run_time), "run_time", task.name.referenced)?,
             });
         }
         let least = match &file.min_resources {
@@ -445,6 +448,13 @@ fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, ScenarioError> {
     };
     config.grace_ns = bounded(file.grace, "grace", place)?.unwrap_or(config.grace_ns);
     config.min_run_time_ns = bounded(file.min_run_time, "min_run_time", place)?.unwrap_or_default();
+    if let Some(name) = &file.backfill {
+        config.backfill = Backfill::named(&name.value).ok_or_else(|| {
+            let known = Backfill::ALL.map(Backfill::name).join(", ");
+            let message = format!("there is no backfill `{}`: name one of {known}", name.value);
+            ScenarioError::at(name.referenced, message)
+        })?;
+    }
     config.check().map_err(|error| ScenarioError::at(place, error.to_string()))?;
     Ok(config)
 }

@@ -11,6 +11,7 @@ use wharf_core::jobs::{JobId, QueueId, TaskId, TaskState};
 use super::ScenarioError;
 use super::build::World;
 use super::file::{AmountsFile, Choice, ExpectFile, StarvingFile};
+use super::reserved;
 
 /// What was looked at, and what differed.
 #[derive(Default)]
@@ -20,7 +21,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    fn check(&mut self, is_expected: bool, difference: impl FnOnce() -> String) {
+    pub(super) fn check(&mut self, is_expected: bool, difference: impl FnOnce() -> String) {
         self.checks += 1;
         if !is_expected {
             self.differences.push(difference());
@@ -66,6 +67,7 @@ pub(super) fn differences(
         &mut found,
     )?;
     check_states(world, expected, &mut found)?;
+    reserved::check(world, expected, &mut found)?;
     check_shares(world, expected, &mut found)?;
     check_job_shares(world, expected, &mut found)?;
     check_starving(world, expected, &mut found)?;

@@ -2,7 +2,7 @@
 //!
 //! Names that refer to something keep their line, so that an error says where it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Deserialize;
@@ -58,6 +58,7 @@ pub(super) struct ConfigFile {
     pub(super) tiers: Option<Vec<Vec<PluginFile>>>,
     pub(super) combination: Option<CombinationFile>,
     pub(super) grace: Option<Nanos>,
+    pub(super) backfill: Option<Name>,
     pub(super) min_run_time: Option<Nanos>,
     pub(super) policy: Option<Name>,
     pub(super) seed: Option<u64>,
@@ -185,6 +186,8 @@ pub(super) struct JobFile {
     pub(super) preemptable: bool,
     #[serde(default)]
     pub(super) phase: PhaseFile,
+    #[serde(default)]
+    pub(super) run_time: Option<Nanos>,
     pub(super) tasks: Vec<TaskFile>,
 }
 
@@ -229,6 +232,8 @@ pub(super) struct TaskFile {
     pub(super) selector: BTreeMap<String, String>,
     #[serde(default)]
     pub(super) policy: Option<String>,
+    #[serde(default)]
+    pub(super) run_time: Option<Nanos>,
     #[serde(default)]
     pub(super) state: StateFile,
     #[serde(default)]
@@ -301,6 +306,12 @@ pub(super) struct ExpectFile {
     /// How many tasks of each of these jobs have a node that they keep, after the step.
     #[serde(default)]
     pub(super) placed: BTreeMap<String, u32>,
+    /// All jobs with dated reservations after the step, each with the date.
+    #[serde(default)]
+    pub(super) reserved: Option<BTreeMap<String, Nanos>>,
+    /// The nodes of the reservations of these jobs.
+    #[serde(default)]
+    pub(super) reserved_nodes: BTreeMap<String, BTreeSet<String>>,
     /// The phase of jobs after the step.
     #[serde(default)]
     pub(super) jobs: BTreeMap<String, String>,

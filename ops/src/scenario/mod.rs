@@ -7,6 +7,7 @@
 mod build;
 mod expect;
 mod file;
+mod reserved;
 mod run;
 
 pub use run::Outcome;

@@ -77,6 +77,12 @@ fn faults_are_told_with_their_line() {
     assert!(fault("cpu: 1.5", "cpu: many").contains("line 12"));
     assert!(fault("steps:", "config: {actions: [fly]}\nsteps:").contains("there is no action `fly`"));
     assert!(fault("steps:", "config: {tiers: [[gang, luck]]}\nsteps:").contains("there is no plugin `luck`"));
+    assert!(fault("steps:", "config: {backfill: lazy}\nsteps:").contains("there is no backfill `lazy`"));
+    assert!(
+        fault("cpu: 1.5,", "cpu: 1.5, run_time: 0s,")
+            .starts_with("line 8: tasks of job `gang` may run for 0")
+    );
+    assert!(fault("cpu: 1.5,", "cpu: 1.5, run_time: 999999h,").contains("line 12: `run_time` is more than"));
     let starve = fault("steps:", "config: {actions: [allocate, starve]}\nsteps:");
     assert!(starve.contains("name plugin `fair-share`"), "{starve}");
     let above = fault("{name: q}", "{name: q, starves_below: 1.5}");

@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
 use super::{Facts, Plugin, elastic, inqueue};
-use crate::cycle::plugin::Vote;
+use crate::cycle::plugin::{Used, Vote};
 use crate::fairness::{Amounts, Caps, Share, real_caps};
 use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
 
@@ -69,11 +69,9 @@ impl Plugin for Capacity {
     }
 
     /// A queue and all queues that contain it stay within their caps.
-    fn allocatable(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
-        facts.jobs.chain(queue).all(|queue| {
-            let used = facts.jobs.queue(queue).usage().planned();
-            self.of(queue).cap.exceeded(&used, &class.amounts).is_none()
-        })
+    fn allocatable(&self, facts: Facts<'_>, used: Used<'_>, queue: QueueId, class: &TaskClass) -> bool {
+        let has_room = |queue: QueueId| self.of(queue).cap.exceeded(&used(queue), &class.amounts).is_none();
+        facts.jobs.chain(queue).all(has_room)
     }
 
     /// A queue may reclaim what it deserves of something that the task asks for.

@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
 use super::{Facts, Plugin, elastic, inqueue};
-use crate::cycle::plugin::Vote;
+use crate::cycle::plugin::{Used, Vote};
 use crate::fairness::{Amounts, Caps, QueueClaim, Share, deserved, real_caps};
 use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
 
@@ -81,13 +81,13 @@ impl Plugin for Proportion {
         self.of(queue).is_some_and(|division| division.deserved.is_within(&used) && !used.is_zero())
     }
 
-    fn allocatable(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
-        let then = facts.jobs.queue(queue).usage().planned().plus(&class.amounts);
+    fn allocatable(&self, _: Facts<'_>, used: Used<'_>, queue: QueueId, class: &TaskClass) -> bool {
+        let then = used(queue).plus(&class.amounts);
         self.of(queue).is_none_or(|division| then.is_within_for(&division.deserved, &class.amounts))
     }
 
     fn preemptive(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
-        self.allocatable(facts, queue, class)
+        self.allocatable(facts, &|queue| facts.planned(queue), queue, class)
     }
 
     /// A task may be evicted while its queue uses more than it deserves of something that the task asks for.

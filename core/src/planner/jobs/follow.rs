@@ -28,7 +28,8 @@ impl Keeper {
             return;
         }
         let is_cancelled = self.jobs().job(id.job).phase() == JobPhase::Cancelled;
-        let state = if is_cancelled { TaskState::Failed } else { TaskState::Pending };
+        let is_over = is_cancelled || self.jobs().task(id).has_overrun();
+        let state = if is_over { TaskState::Failed } else { TaskState::Pending };
         self.jobs_mut().set(id, state, None, now);
         self.claims.remove(&id);
         self.settle(id.job);

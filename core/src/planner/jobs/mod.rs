@@ -227,7 +227,9 @@ impl Planner {
     /// Returns when the next cycle is to begin. `None`: not before something changes.
     fn cycle_deadline(&self) -> Option<Time> {
         let keeper = self.keeper.as_ref()?;
-        let due = keeper.due.into_iter().chain(keeper.has_waiting().then_some(keeper.next_cycle)).min()?;
+        let overrun = keeper.jobs().ends(None).next().map(|(end, _)| end);
+        let waiting = keeper.has_waiting().then_some(keeper.next_cycle);
+        let due = keeper.due.into_iter().chain(overrun).chain(waiting).min()?;
         Some(due.max(keeper.next_cycle))
     }
 

@@ -53,7 +53,15 @@ pub(crate) fn set_queue(engine: &mut Engine, spec: QueueSpec) {
 
 /// A job of equal tasks, all of which it needs.
 pub(crate) fn gang(name: &str, count: u32, request: PlacementRequest) -> JobSpec {
-    let task = TaskGroup { request, count, role: 0, priority: 0, preemptable: true, master: false };
+    let task = TaskGroup {
+        request,
+        count,
+        role: 0,
+        priority: 0,
+        preemptable: true,
+        master: false,
+        run_time_ns: None,
+    };
     JobSpec {
         name: name.into(),
         queue: QueueId::ROOT,

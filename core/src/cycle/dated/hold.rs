@@ -1,0 +1,189 @@
+//! Which jobs have dated reservations, over cycles.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::search::Search;
+use super::shares::Wanted;
+use super::{DatedReservation, NEVER, Reservations};
+use crate::cycle::config::Backfill;
+use crate::cycle::dated::Attempt;
+use crate::cycle::trial::{Cycle, Place};
+use crate::ids::NodeId;
+use crate::jobs::{JobId, QueueId, TaskId, TaskState};
+use crate::limits::{DATED_RESERVATIONS_MAX, STATEMENT_OPERATIONS_MAX};
+use crate::time::Time;
+
+/// A node for tasks that are only counted.
+const NOWHERE: NodeId = NodeId(0);
+
+impl Cycle<'_> {
+    /// Takes over the reservations of the last cycle. They bind from the start.
+    pub(in crate::cycle) fn open_reservations(&mut self, kept: Reservations) {
+        for (_, mut reservation) in kept {
+            reservation.is_confirmed = false;
+            reservation.freed = None;
+            self.hold(reservation);
+        }
+    }
+
+    /// Returns the reservations of jobs that still wait. Those of jobs that this cycle did not try are given up.
+    pub(in crate::cycle) fn close_reservations(&mut self) -> Reservations {
+        let over: Vec<JobId> = self
+            .dated
+            .reservations
+            .values()
+            .filter(|of| !of.is_confirmed || !self.waits(of.job))
+            .map(|of| of.job)
+            .collect();
+        over.into_iter().for_each(|job| drop(self.give_up(job)));
+        let kept = std::mem::take(&mut self.dated.reservations);
+        for place in std::mem::take(&mut self.dated.places).into_keys() {
+            self.replicas[place.shard].show(place.slot);
+        }
+        kept
+    }
+
+    /// Adds a reservation, and hides its nodes from searches.
+    fn hold(&mut self, reservation: DatedReservation) {
+        for &node in reservation.nodes.keys() {
+            // A node that is gone is found out when the job is tried.
+            let Some(place) = self.locate(node) else { continue };
+            self.dated.places.entry(place).or_default().insert(reservation.job);
+            self.replicas[place.shard].hide(place.slot);
+        }
+        let before = self.dated.reservations.insert(reservation.job, reservation);
+        assert!(before.is_none(), "a job has two reservations");
+    }
+
+    /// Removes the reservation of a job, and shows the nodes that no other one has.
+    fn give_up(&mut self, job: JobId) -> Option<DatedReservation> {
+        let reservation = self.dated.reservations.remove(&job)?;
+        self.dated.given_up += 1;
+        let mut shown: Vec<Place> = Vec::new();
+        self.dated.places.retain(|&place, jobs| {
+            jobs.remove(&job);
+            if jobs.is_empty() {
+                shown.push(place);
+            }
+            !jobs.is_empty()
+        });
+        for place in shown.into_iter().filter(|place| !self.future.contains_key(place)) {
+            self.replicas[place.shard].show(place.slot);
+        }
+        Some(reservation)
+    }
+
+    /// After a job was tried: gives it a reservation if it waits for capacity, and gives up the one that it had if not.
+    pub(in crate::cycle) fn reserve_or_give_up(&mut self, job: JobId) {
+        if self.config.backfill == Backfill::None {
+            return;
+        }
+        if !self.waits(job) {
+            self.give_up(job);
+        } else if !self.dated.tried.contains_key(&job) {
+            self.dated.tried.insert(job, self.dated.tried.len());
+            self.reserve(job);
+        }
+    }
+
+    fn reserve(&mut self, job: JobId) {
+        let queue = self.queue_of(job);
+        let others = || self.dated.reservations.values().filter(|of| of.job != job && of.is_confirmed);
+        let is_behind = self.config.backfill == Backfill::Easy && others().any(|of| of.queue == queue);
+        if is_behind || others().count() >= DATED_RESERVATIONS_MAX {
+            self.give_up(job);
+            return;
+        }
+        let Some(tasks) = self.needed(job) else {
+            self.give_up(job);
+            return;
+        };
+        let kept = self.give_up(job).filter(|kept| self.still_holds(kept, &tasks));
+        self.dated.improved = kept.as_ref().map(|kept| kept.job);
+        if !kept.as_ref().is_some_and(|kept| self.place_as_reserved(kept)) {
+            let limit = kept.as_ref().map_or(NEVER, |kept| kept.date);
+            let found = self.place_or_date(job, &tasks, limit).or(kept);
+            if let Some(mut reservation) = found.filter(|_| self.waits(job)) {
+                reservation.is_confirmed = true;
+                self.hold(reservation);
+            }
+        }
+        self.dated.improved = None;
+    }
+
+    /// Returns the reservation with the earliest date before `limit`. What fits now is placed instead, although the job's
+    /// policies did not find it.
+    fn place_or_date(&mut self, job: JobId, tasks: &[TaskId], limit: Time) -> Option<DatedReservation> {
+        let found = Search::new(self, job, tasks.to_vec()).earliest(self, None, limit)?;
+        if found.date > self.now {
+            return Some(found);
+        }
+        if self.place_as_reserved(&found) {
+            return None;
+        }
+        Search::new(self, job, tasks.to_vec()).earliest(self, Some(self.now), limit)
+    }
+
+    /// Returns the pending tasks that a job needs in addition to those it has, in the order in which they are placed.
+    /// `None`: more than a statement can place, or the job has not enough.
+    fn needed(&mut self, job: JobId) -> Option<Vec<TaskId>> {
+        let mut needed = Vec::new();
+        let mut is_enough = false;
+        for task in self.pending_tasks(job, false).into_iter().take(STATEMENT_OPERATIONS_MAX) {
+            needed.push((task, self.jobs.task(task).clone()));
+            // The rules are asked as if the tasks had nodes.
+            self.jobs.set(task, TaskState::Allocated, Some(NOWHERE), self.now);
+            is_enough = self.tiers().is_ready(self.facts(), job);
+            if is_enough {
+                break;
+            }
+        }
+        needed.iter().rev().for_each(|(task, before)| self.jobs.restore(*task, before));
+        is_enough.then(|| needed.into_iter().map(|(task, _)| task).collect())
+    }
+
+    /// Returns whether a reservation of an earlier cycle can still be kept: its job needs the same tasks, and they fit.
+    fn still_holds(&mut self, kept: &DatedReservation, tasks: &[TaskId]) -> bool {
+        let reserved: BTreeSet<TaskId> = kept.nodes.values().flatten().copied().collect();
+        if kept.date < self.now || reserved != tasks.iter().copied().collect() {
+            return false;
+        }
+        let nodes: Vec<(NodeId, Vec<TaskId>)> =
+            kept.nodes.iter().map(|(&node, tasks)| (node, tasks.clone())).collect();
+        let fit = nodes.into_iter().all(|(node, tasks)| {
+            let Some(place) = self.locate(node) else { return false };
+            self.fitting_over(place, kept.date, kept.until, kept.job, &tasks) == tasks
+        });
+        if !fit {
+            return false;
+        }
+        let freed = self.freed_by(kept.queue, kept.date);
+        let needs = Arc::clone(&kept.needs);
+        self.may_have(&Wanted { job: kept.job, date: kept.date, needs: &needs, freed: &freed, more: None })
+    }
+
+    /// Places a job on the nodes that are reserved for it, if all of it fits there now. Its policies may choose other
+    /// nodes, so that tasks of different sizes do not fit together, although they do as they are reserved.
+    fn place_as_reserved(&mut self, reservation: &DatedReservation) -> bool {
+        let savepoint = self.savepoint();
+        let nodes = reservation.nodes.iter();
+        let tasks = nodes.flat_map(|(&node, tasks)| tasks.iter().map(move |&task| (node, task)));
+        let mut are_placed = true;
+        for (node, task) in tasks {
+            let class = Arc::clone(&self.jobs.task(task).class);
+            let queue: QueueId = reservation.queue;
+            let end = self.end_if_started(task);
+            are_placed = self.tiers().is_allocatable(self.facts(), queue, &class)
+                && self.cap_in_the_way(queue, &class, true).is_none()
+                && self.leaves_shares_with(task, end)
+                && self
+                    .locate(node)
+                    .is_some_and(|place| self.allocate_on(task, place, end) == Attempt::Placed);
+            if !are_placed {
+                break;
+            }
+        }
+        self.keep_if(are_placed, savepoint)
+    }
+}

@@ -1,0 +1,352 @@
+//! The earliest date at which all that a job needs fits.
+//!
+//! The search starts with what is free now, and goes from one expected end to the next. At each, only the node that
+//! changes is looked at again. For equal tasks, the date is the earliest there is: each node always has as many of them as
+//! fit. For tasks of different kinds, it is an upper bound: the largest are put on nodes first, and others make room.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::shares::{Freed, Wanted};
+use super::{DatedReservation, NEVER};
+use crate::cycle::trial::{Cycle, Place};
+use crate::fairness::Dim;
+use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
+use crate::time::Time;
+
+const KINDS: [Dim; 3] = [Dim::CPU, Dim::MEMORY, Dim::GPU];
+
+/// How often tasks that made room for larger ones may look for other nodes in one search.
+const DISPLACEMENTS_MAX: u32 = 64;
+
+/// Equal tasks of a queue for which there is no date.
+pub(super) struct Hopeless {
+    queue: QueueId,
+    class: *const TaskClass,
+    tasks: usize,
+    run_time_ns: u64,
+}
+
+impl Hopeless {
+    /// Returns whether there is no date for others either.
+    fn implies(&self, other: &Self) -> bool {
+        self.queue == other.queue
+            && self.class == other.class
+            && self.tasks <= other.tasks
+            && self.run_time_ns <= other.run_time_ns
+    }
+}
+
+/// How many tasks of a class a node could still have.
+struct ClassRoom {
+    class: *const TaskClass,
+    left: i64,
+}
+
+/// A search at work.
+pub(super) struct Search {
+    job: JobId,
+    queue: QueueId,
+    tasks: Vec<TaskId>,
+    /// How long the job runs, in ns, if it says so.
+    run_time_ns: Option<u64>,
+    /// The tasks without a node, by index in `tasks`.
+    left: BTreeSet<usize>,
+    placed: BTreeMap<Place, Vec<usize>>,
+    /// The nodes to look at again, each with the time.
+    revisits: BTreeSet<(Time, Place)>,
+    /// The end that was counted last.
+    counted: Option<(Time, TaskId)>,
+    freed: Freed,
+    /// What ends on nodes until the time of the search: cpu, memory and GPUs.
+    freed_on: BTreeMap<Place, [i64; 3]>,
+    /// The tasks in their grace periods that end later, the first one last.
+    releasing: Vec<(Time, TaskId, Place)>,
+    displacements_left: u32,
+    /// The number of different kinds of tasks.
+    classes: usize,
+}
+
+impl Search {
+    pub(super) fn new(cycle: &Cycle<'_>, job: JobId, mut tasks: Vec<TaskId>) -> Self {
+        let size = |task: TaskId| {
+            let amounts = &cycle.jobs.task(task).class.amounts;
+            [Dim::GPU, Dim::CPU, Dim::MEMORY].map(|dim| amounts.get(dim))
+        };
+        tasks.sort_by_key(|&task| Reverse(size(task)));
+        let classes = cycle.needs_of(&tasks).classes.len();
+        let queue = cycle.queue_of(job);
+        let times: Option<Vec<u64>> = tasks.iter().map(|&task| cycle.jobs.task(task).run_time_ns).collect();
+        let mut releasing = cycle.releasing_tasks();
+        releasing.sort_unstable_by(|a, b| b.cmp(a));
+        Self {
+            job,
+            queue,
+            run_time_ns: times.and_then(|times| times.into_iter().max()),
+            left: (0..tasks.len()).collect(),
+            tasks,
+            placed: BTreeMap::new(),
+            revisits: BTreeSet::new(),
+            counted: Some((cycle.now, TaskId { job: JobId(u64::MAX), index: u32::MAX })),
+            freed: Freed::of(&cycle.chain_of(queue)),
+            freed_on: BTreeMap::new(),
+            releasing,
+            displacements_left: if classes == 1 { 0 } else { DISPLACEMENTS_MAX },
+            classes,
+        }
+    }
+
+    /// Returns the reservation with the earliest date after `after` and before `limit`.
+    pub(super) fn earliest(
+        mut self,
+        cycle: &mut Cycle<'_>,
+        after: Option<Time>,
+        limit: Time,
+    ) -> Option<DatedReservation> {
+        if self.is_hopeless(cycle) {
+            return None;
+        }
+        self.place_now(cycle);
+        self.note_revisits(cycle);
+        let mut at = cycle.now;
+        loop {
+            self.count_ends(cycle, at);
+            while let Some(&(time, place)) = self.revisits.first().filter(|&&(time, _)| time <= at) {
+                self.revisits.remove(&(time, place));
+                self.look_at(cycle, place, at);
+            }
+            if after < Some(at) && self.left.is_empty() && self.may_start(cycle, at) {
+                return Some(self.reservation(cycle, at));
+            }
+            if !cycle.dated.look(1) {
+                return None;
+            }
+            let Some(next) = self.next_time(cycle) else {
+                self.note_hopeless(cycle);
+                return None;
+            };
+            if next >= limit {
+                return None;
+            }
+            at = next;
+        }
+    }
+
+    /// Returns the class of the tasks, if they are equal.
+    fn only_class(&self, cycle: &Cycle<'_>) -> Option<*const TaskClass> {
+        let mut classes = self.tasks.iter().map(|&task| Arc::as_ptr(&cycle.jobs.task(task).class));
+        let first = classes.next()?;
+        classes.all(|class| class == first).then_some(first)
+    }
+
+    /// Returns this search as one without a date, if its tasks are equal.
+    fn as_hopeless(&self, cycle: &Cycle<'_>) -> Option<Hopeless> {
+        let class = self.only_class(cycle)?;
+        let run_time_ns = self.run_time_ns.unwrap_or(u64::MAX);
+        Some(Hopeless { queue: self.queue, class, tasks: self.tasks.len(), run_time_ns })
+    }
+
+    /// Returns whether there is no date for as many equal tasks of the queue, or for fewer.
+    fn is_hopeless(&self, cycle: &Cycle<'_>) -> bool {
+        self.as_hopeless(cycle)
+            .is_some_and(|this| cycle.dated.hopeless.iter().any(|known| known.implies(&this)))
+    }
+
+    fn note_hopeless(&self, cycle: &mut Cycle<'_>) {
+        if let Some(this) = self.as_hopeless(cycle).filter(|_| !self.left.is_empty()) {
+            cycle.dated.hopeless.push(this);
+        }
+    }
+
+    /// Places what fits on capacity that is free now, on nodes without reservations that were not looked at yet.
+    fn place_now(&mut self, cycle: &mut Cycle<'_>) {
+        let known: BTreeSet<Place> = self.freed_on.keys().chain(self.placed.keys()).copied().collect();
+        let is_shown = |place: &Place| !cycle.dated.has(*place) && !cycle.future.contains_key(place);
+        let known: Vec<Place> = known.into_iter().filter(is_shown).collect();
+        known.iter().for_each(|place| cycle.replicas[place.shard].hide(place.slot));
+        let mut taken = Vec::new();
+        let mut misfits: Vec<*const TaskClass> = Vec::new();
+        for at in self.left.clone() {
+            let task = self.tasks[at];
+            let class = Arc::clone(&cycle.jobs.task(task).class);
+            if misfits.contains(&Arc::as_ptr(&class)) {
+                continue;
+            }
+            let mut replicas = cycle.replicas.iter_mut().enumerate();
+            let found = replicas.find_map(|(shard, replica)| {
+                let (taken, key) = replica.take(&class.request)?;
+                Some((Place { shard, slot: taken.slot }, key))
+            });
+            let Some((place, key)) = found else {
+                misfits.push(Arc::as_ptr(&class));
+                continue;
+            };
+            taken.push((place, key));
+            self.placed.entry(place).or_default().push(at);
+            self.left.remove(&at);
+        }
+        for (place, key) in taken {
+            cycle.replicas[place.shard].give_up(place.slot, &[key]);
+        }
+        known.iter().for_each(|place| cycle.replicas[place.shard].show(place.slot));
+    }
+
+    /// Looks for other nodes for tasks that made room for larger ones: nodes that were not looked at yet, then those that
+    /// were, again.
+    fn displace(&mut self, cycle: &mut Cycle<'_>, from: Place, at: Time) {
+        if self.displacements_left == 0 {
+            return;
+        }
+        self.displacements_left -= 1;
+        self.place_now(cycle);
+        let known = self.freed_on.keys().chain(self.placed.keys()).chain(cycle.dated.places.keys());
+        let others: BTreeSet<Place> = known.copied().filter(|&place| place != from).collect();
+        let can_be_shown = |place: &Place| cycle.released_on(*place, cycle.node_at(*place)) <= at;
+        self.revisits.extend(others.into_iter().filter(can_be_shown).map(|place| (at, place)));
+    }
+
+    /// Notes the nodes that searches do not show: those with reservations are looked at now, and whenever one of these
+    /// begins to be in the way or ends.
+    fn note_revisits(&mut self, cycle: &Cycle<'_>) {
+        for &place in cycle.dated.places.keys() {
+            self.revisits.insert((cycle.now, place));
+            for other in cycle.dated.binding_on(place, self.job, self.queue) {
+                let before = self.run_time_ns.map(|nanos| other.date.0.saturating_sub(nanos));
+                let times = [before.map(|time| Time(time + 1)), Some(other.until)];
+                let times = times.into_iter().flatten().filter(|&time| time > cycle.now && time != NEVER);
+                self.revisits.extend(times.map(|time| (time, place)));
+            }
+        }
+    }
+
+    /// Counts what ends until a time. The nodes where it ends are looked at again.
+    fn count_ends(&mut self, cycle: &mut Cycle<'_>, at: Time) {
+        while let Some((end, task)) = self.next_end(cycle).filter(|&(end, _)| end <= at) {
+            self.counted = Some((end, task));
+            let node = cycle.jobs.task(task).node.expect("a task that holds capacity has a node");
+            cycle.dated.look(1 + cycle.jobs.on_node(node).len());
+            if let Some(place) = cycle.locate(node) {
+                let released = cycle.released_on(place, node);
+                self.count(cycle, task, place, end.max(released));
+            }
+        }
+        while let Some(&(end, task, place)) = self.releasing.last().filter(|&&(end, ..)| end <= at) {
+            self.releasing.pop();
+            let released = cycle.released_on(place, cycle.node_at(place));
+            self.count(cycle, task, place, end.max(released));
+        }
+    }
+
+    fn count(&mut self, cycle: &Cycle<'_>, task: TaskId, place: Place, visible: Time) {
+        cycle.count_end(task, &mut self.freed);
+        let amounts = &cycle.jobs.task(task).class.amounts;
+        let freed = self.freed_on.entry(place).or_default();
+        for (dim, freed) in KINDS.into_iter().zip(freed) {
+            *freed += amounts.get(dim);
+        }
+        if visible != NEVER {
+            self.revisits.insert((visible, place));
+        }
+    }
+
+    /// Returns the next task that runs and will end.
+    fn next_end(&self, cycle: &Cycle<'_>) -> Option<(Time, TaskId)> {
+        let after = (self.counted.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let fresh = cycle.dated.fresh_ends.range(after).next().copied();
+        let running = cycle.jobs.ends(self.counted).next();
+        [fresh, running].into_iter().flatten().min()
+    }
+
+    fn next_time(&self, cycle: &Cycle<'_>) -> Option<Time> {
+        let end = self.next_end(cycle).map(|(end, _)| end);
+        let revisit = self.revisits.first().map(|&(time, _)| time);
+        let released = self.releasing.last().map(|&(end, ..)| end);
+        [end, revisit, released].into_iter().flatten().min().filter(|&time| time != NEVER)
+    }
+
+    /// Returns when the job will have ended if it starts at a time.
+    fn until(&self, at: Time) -> Time {
+        self.run_time_ns.map_or(NEVER, |nanos| at.plus_nanos(nanos))
+    }
+
+    /// Returns the tasks without a node that could fit on one by its cpu, memory and GPUs, of each class at most as many
+    /// as could fit alone.
+    fn candidates(&self, cycle: &Cycle<'_>, place: Place) -> Vec<usize> {
+        let freed = self.freed_on.get(&place).copied().unwrap_or_default();
+        let free: Vec<i64> = cycle.free_on(place).into_iter().zip(freed).map(|(a, b)| a.max(0) + b).collect();
+        let most = |class: &TaskClass| {
+            let asked = KINDS.into_iter().map(|dim| class.amounts.get(dim)).zip(&free);
+            let counts = asked.filter(|&(asked, _)| asked > 0).map(|(asked, free)| free / asked);
+            counts.min().unwrap_or(i64::MAX)
+        };
+        let mut rooms: Vec<ClassRoom> = Vec::new();
+        let mut candidates = Vec::new();
+        for &at in &self.left {
+            let class = &cycle.jobs.task(self.tasks[at]).class;
+            let known = rooms.iter().position(|room| room.class == Arc::as_ptr(class)).unwrap_or_else(|| {
+                rooms.push(ClassRoom { class: Arc::as_ptr(class), left: most(class) });
+                rooms.len() - 1
+            });
+            if rooms[known].left > 0 {
+                rooms[known].left -= 1;
+                candidates.push(at);
+            } else if rooms.len() == self.classes && rooms.iter().all(|room| room.left == 0) {
+                break;
+            }
+        }
+        candidates
+    }
+
+    /// Puts on a node all tasks without a node that fit there from a time on, and those that it had.
+    fn look_at(&mut self, cycle: &mut Cycle<'_>, place: Place, at: Time) {
+        let before = self.placed.remove(&place).unwrap_or_default();
+        self.left.extend(&before);
+        let candidates = self.candidates(cycle, place);
+        if candidates.is_empty() {
+            return;
+        }
+        let tasks: Vec<TaskId> = candidates.iter().map(|&at| self.tasks[at]).collect();
+        let fitting: BTreeSet<TaskId> =
+            cycle.fitting_over(place, at, self.until(at), self.job, &tasks).into_iter().collect();
+        let fitting: Vec<usize> =
+            candidates.into_iter().filter(|&at| fitting.contains(&self.tasks[at])).collect();
+        for at in &fitting {
+            self.left.remove(at);
+        }
+        let makes_room = before.iter().any(|at| self.left.contains(at));
+        if !fitting.is_empty() {
+            self.placed.insert(place, fitting);
+        }
+        if makes_room {
+            self.displace(cycle, place, at);
+        }
+    }
+
+    /// Returns whether caps and rules allow the job to start at a time.
+    fn may_start(&self, cycle: &mut Cycle<'_>, date: Time) -> bool {
+        let needs = cycle.needs_of(&self.tasks);
+        cycle.may_have(&Wanted { job: self.job, date, needs: &needs, freed: &self.freed, more: None })
+            && cycle.leaves_shares(self.job, &needs.amounts, date, self.until(date))
+    }
+
+    fn reservation(self, cycle: &Cycle<'_>, date: Time) -> DatedReservation {
+        let until = self.until(date);
+        let tasks = &self.tasks;
+        let nodes = self
+            .placed
+            .iter()
+            .map(|(&place, placed)| (cycle.node_at(place), placed.iter().map(|&at| tasks[at]).collect()));
+        DatedReservation {
+            job: self.job,
+            date,
+            until,
+            queue: self.queue,
+            nodes: nodes.collect(),
+            needs: Arc::new(cycle.needs_of(tasks)),
+            freed: Some(self.freed),
+            is_confirmed: true,
+        }
+    }
+}

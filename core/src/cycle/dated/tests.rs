@@ -1,0 +1,317 @@
+//! Dates, limits of run times, and that work placed before a reserved job never delays it.
+
+use std::collections::BTreeMap;
+
+use crate::cycle::{Action, Backfill, Changes, CycleConfig, LocalCluster, PluginConfig, PluginKind};
+use crate::fairness::Dim;
+use crate::ids::NodeId;
+use crate::jobs::{JobId, JobPhase, JobSpec, Jobs, QueueId, QueueSpec, Role, TaskGroup, TaskId, TaskState};
+use crate::node::{Labels, NodeSpec, Taints};
+use crate::request::{PlacementRequest, Policy};
+use crate::resource::{Amount, Demand, GpuRequest};
+use crate::time::Time;
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A cluster with queues and jobs that tests add to.
+struct Bed {
+    cluster: LocalCluster,
+    nodes: Vec<NodeId>,
+    jobs: u32,
+}
+
+/// Equal tasks of a job: their amounts, and the time that they state, in s.
+#[derive(Clone, Copy, Debug)]
+struct Tasks {
+    count: u32,
+    cpu: u32,
+    /// In 1/10,000 of a device.
+    gpu: u32,
+    run_time: Option<u64>,
+}
+
+impl Tasks {
+    fn of(count: u32, cpu: u32, run_time: Option<u64>) -> Self {
+        Self { count, cpu, gpu: 0, run_time }
+    }
+
+    fn group(self) -> TaskGroup {
+        let gpu = match self.gpu {
+            0 => GpuRequest::None,
+            part if part % 10_000 == 0 => GpuRequest::Whole(u8::try_from(part / 10_000).unwrap()),
+            part => GpuRequest::Fraction(u16::try_from(part).unwrap()),
+        };
+        let demand = Demand { cpu: Amount::whole(self.cpu), gpu, ..Demand::default() };
+        TaskGroup {
+            request: PlacementRequest::new(demand, Policy::BestFit),
+            count: self.count,
+            role: 0,
+            priority: 0,
+            preemptable: true,
+            run_time_ns: self.run_time.map(|time| time * SECOND),
+            master: false,
+        }
+    }
+}
+
+impl Bed {
+    fn new(backfill: Backfill, tiers: &[&[PluginKind]], nodes: &[(u32, u8)]) -> Self {
+        let tier = |kinds: &&[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
+        let config = CycleConfig {
+            actions: vec![Action::Allocate, Action::Backfill],
+            tiers: tiers.iter().map(tier).collect(),
+            grace_ns: 30 * SECOND,
+            backfill,
+            ..CycleConfig::default()
+        };
+        let mut cluster = LocalCluster::new(config, 1).unwrap();
+        let nodes = nodes.iter().map(|&(cpu, gpus)| cluster.add_node(node(cpu, gpus)).unwrap()).collect();
+        Self { cluster, nodes, jobs: 0 }
+    }
+
+    fn queue(&mut self, name: &str, cap: Option<i64>) -> QueueId {
+        let capability = cap.map(|cap| (Dim::CPU, cap * 10_000)).into_iter().collect();
+        let spec = QueueSpec { capability, ..QueueSpec::new(name) };
+        self.cluster.scheduler_mut().jobs_mut().add_queue(spec).unwrap()
+    }
+
+    /// Submits a job that needs all of its tasks.
+    fn job(&mut self, queue: QueueId, tasks: &[Tasks]) -> JobId {
+        self.jobs += 1;
+        let spec = JobSpec {
+            name: format!("job {}", self.jobs).into(),
+            queue,
+            tenant: crate::ids::TenantId::OPERATOR,
+            min_member: tasks.iter().map(|of| of.count).sum(),
+            min_resources: None,
+            roles: vec![Role { name: "task".into(), min_member: 0 }],
+            tasks: tasks.iter().map(|of| of.group()).collect(),
+            priority: 0,
+            preempts: true,
+            created: self.cluster.now(),
+            phase: JobPhase::Inqueue,
+        };
+        self.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
+    }
+
+    /// Has all tasks of a new job run on a node.
+    fn running(&mut self, queue: QueueId, node: usize, tasks: Tasks) -> JobId {
+        let job = self.job(queue, &[tasks]);
+        for index in 0..tasks.count {
+            self.cluster.run_on(TaskId { job, index }, self.nodes[node], TaskState::Running).unwrap();
+        }
+        job
+    }
+
+    fn cycle(&mut self) -> Changes {
+        let (_, changes) = self.cluster.cycle();
+        self.jobs().check().unwrap();
+        self.cluster.shard().check_invariants().unwrap();
+        assert_eq!(changes.aborted, 0, "nobody else changes anything");
+        changes
+    }
+
+    fn advance(&mut self, seconds: u64) {
+        self.cluster.advance(seconds * SECOND);
+        self.jobs().check().unwrap();
+    }
+
+    fn jobs(&self) -> &Jobs {
+        self.cluster.scheduler().jobs()
+    }
+
+    fn state(&self, job: JobId) -> TaskState {
+        self.jobs().job(job).tasks()[0].state
+    }
+
+    /// Returns the dates of all reservations, in s.
+    fn dates(&self) -> BTreeMap<JobId, u64> {
+        let reservations = self.cluster.scheduler().reservations();
+        reservations.map(|of| (of.job, of.date.0 / SECOND)).collect()
+    }
+}
+
+fn node(cpu: u32, gpus: u8) -> NodeSpec {
+    NodeSpec {
+        name: "n".into(),
+        identity: None,
+        cpu: Amount::whole(cpu),
+        memory: Amount::ZERO,
+        gpus,
+        custom: None,
+        labels: Labels::new(Vec::new()).unwrap(),
+        taints: Taints::default(),
+    }
+}
+
+const GANG: &[&[PluginKind]] = &[&[PluginKind::Gang]];
+
+#[test]
+fn only_what_ends_before_the_date_passes_the_first_job() {
+    let mut bed = Bed::new(Backfill::Easy, GANG, &[(4, 0)]);
+    let queue = bed.queue("q", None);
+    let running = bed.running(queue, 0, Tasks::of(1, 3, Some(100)));
+    let first = bed.job(queue, &[Tasks::of(1, 4, Some(50))]);
+    let long = bed.job(queue, &[Tasks::of(1, 1, Some(101))]);
+    let endless = bed.job(queue, &[Tasks::of(1, 1, None)]);
+    let short = bed.job(queue, &[Tasks::of(1, 1, Some(100))]);
+    assert_eq!(bed.cycle().bound, [(TaskId { job: short, index: 0 }, bed.nodes[0])]);
+    assert_eq!(bed.dates(), BTreeMap::from([(first, 100)]));
+    assert_eq!([long, endless].map(|job| bed.state(job)), [TaskState::Pending; 2]);
+    // Nothing changes until the run times are over, and no cycle looks at it.
+    bed.advance(99);
+    assert_eq!(bed.cycle(), Changes::default());
+    for job in [running, short] {
+        bed.cluster.end_task(TaskId { job, index: 0 }, TaskState::Succeeded);
+    }
+    assert_eq!(bed.cycle().bound, [(TaskId { job: first, index: 0 }, bed.nodes[0])]);
+}
+
+/// A cycle that would change nothing is not run, but a run time that is over is not missed.
+#[test]
+fn what_overruns_is_ended_with_grace_and_fails() {
+    for backfill in Backfill::ALL {
+        let mut bed = Bed::new(backfill, GANG, &[(1, 0)]);
+        let queue = bed.queue("q", None);
+        let job = bed.running(queue, 0, Tasks::of(1, 1, Some(60)));
+        let task = TaskId { job, index: 0 };
+        let next = bed.job(queue, &[Tasks::of(1, 1, None)]);
+        assert_eq!(bed.cycle(), Changes::default());
+        bed.advance(59);
+        assert_eq!(bed.cycle(), Changes::default());
+        bed.advance(1);
+        let changes = bed.cycle();
+        assert_eq!(changes.evicted, [task]);
+        assert_eq!(changes.pipelined, [(TaskId { job: next, index: 0 }, bed.nodes[0])]);
+        bed.advance(29);
+        assert_eq!(bed.state(job), TaskState::Releasing);
+        bed.advance(1);
+        assert_eq!([job, next].map(|job| bed.state(job)), [TaskState::Failed, TaskState::Bound]);
+        assert_eq!(bed.jobs().job(job).phase(), JobPhase::Completed);
+    }
+}
+
+/// A task that is evicted before its run time is over runs again, with all of its time.
+#[test]
+fn the_time_of_a_task_begins_when_it_is_bound() {
+    let mut bed = Bed::new(Backfill::Easy, GANG, &[(1, 0)]);
+    let queue = bed.queue("q", None);
+    let job = bed.running(queue, 0, Tasks::of(1, 1, Some(60)));
+    let task = TaskId { job, index: 0 };
+    bed.advance(40);
+    bed.cluster.evict(task, 30 * SECOND);
+    bed.advance(30);
+    assert_eq!(bed.state(job), TaskState::Pending, "it was evicted before its time was over");
+    bed.cycle();
+    assert_eq!(bed.jobs().task(task).expected_end(), Some(Time(130 * SECOND)));
+    bed.advance(59);
+    assert_eq!(bed.cycle(), Changes::default());
+    bed.advance(1);
+    assert_eq!(bed.cycle().evicted, [task]);
+}
+
+#[test]
+fn a_later_job_gets_a_date_that_leaves_the_first_one_its_own() {
+    let mut bed = Bed::new(Backfill::Conservative, GANG, &[(2, 0), (2, 0)]);
+    let queue = bed.queue("q", None);
+    bed.running(queue, 0, Tasks::of(2, 1, Some(50)));
+    bed.running(queue, 1, Tasks::of(2, 1, Some(100)));
+    let first = bed.job(queue, &[Tasks::of(2, 2, Some(30))]);
+    let early = bed.job(queue, &[Tasks::of(1, 2, Some(50))]);
+    let late = bed.job(queue, &[Tasks::of(1, 2, Some(51))]);
+    bed.cycle();
+    assert_eq!(bed.dates(), BTreeMap::from([(first, 100), (early, 50), (late, 130)]));
+}
+
+/// A job that comes and goes over time.
+#[derive(Clone, Debug)]
+struct Arrival {
+    at: u64,
+    queue: usize,
+    groups: Vec<Tasks>,
+    /// How much of the stated time it runs, in percent.
+    part: u64,
+}
+
+fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
+    let run_time = prop_oneof![5 => (1..40_u64).prop_map(Some), 1 => Just(None)];
+    let gpu = prop_oneof![4 => Just(0_u32), 1 => Just(5_000), 1 => Just(10_000), 1 => Just(20_000)];
+    let group = (1..4_u32, 1..5_u32, gpu, run_time).prop_map(|(count, cpu, gpu, run_time)| Tasks {
+        count,
+        cpu,
+        gpu,
+        run_time,
+    });
+    let arrival = (0..60_u64, 0..3_usize, prop::collection::vec(group, 1..3), 1..101_u64)
+        .prop_map(|(at, queue, groups, part)| Arrival { at, queue, groups, part });
+    prop::collection::vec(arrival, 1..16)
+}
+
+/// Returns whether all jobs that come before a job in its queue have dates, or nodes. The others may delay it.
+fn leads(bed: &Bed, job: JobId, dates: &BTreeMap<JobId, u64>) -> bool {
+    let queue = bed.jobs().job(job).spec().queue;
+    let mut before = bed.jobs().queue(queue).waiting().take_while(|&other| other != job);
+    before.all(|other| dates.contains_key(&other))
+}
+
+/// Runs arrivals until all that can start has ended. Returns an error if a date ever moves to a later time, or if a job
+/// starts after a date that it was given.
+fn run(bed: &mut Bed, queues: &[QueueId], mut arrivals: Vec<Arrival>) -> Result<usize, TestCaseError> {
+    arrivals.sort_by_key(|arrival| arrival.at);
+    let mut parts: BTreeMap<JobId, u64> = BTreeMap::new();
+    let mut ends: BTreeMap<TaskId, u64> = BTreeMap::new();
+    let mut dates: BTreeMap<JobId, u64> = BTreeMap::new();
+    let mut now = 0;
+    loop {
+        let due: Vec<TaskId> = ends.iter().filter(|&(_, &end)| end <= now).map(|(&task, _)| task).collect();
+        for task in due {
+            ends.remove(&task);
+            bed.cluster.end_task(task, TaskState::Succeeded);
+        }
+        while arrivals.first().is_some_and(|arrival| arrival.at <= now) {
+            let arrival = arrivals.remove(0);
+            let job = bed.job(queues[arrival.queue % queues.len()], &arrival.groups);
+            parts.insert(job, arrival.part);
+        }
+        for (task, _) in bed.cycle().bound {
+            let stated = bed.jobs().task(task).run_time_ns.map_or(50, |nanos| nanos / SECOND);
+            ends.insert(task, now + (stated * parts[&task.job] / 100).max(1));
+            if let Some(date) = dates.get(&task.job) {
+                prop_assert!(now <= *date, "{} started at {}, its date was {}", task, now, date);
+            }
+        }
+        let all = bed.dates();
+        for (&job, &date) in all.iter().filter(|&(&job, _)| leads(bed, job, &all)) {
+            let before = dates.insert(job, date);
+            prop_assert!(before.is_none_or(|before| date <= before), "the date of {} moved to {}", job, date);
+        }
+        let next = ends.values().copied().chain(arrivals.first().map(|arrival| arrival.at)).min();
+        let Some(next) = next else { break };
+        bed.advance(next - now);
+        now = next;
+    }
+    for (job, date) in &dates {
+        prop_assert!(bed.jobs().job(*job).count(TaskState::Pending) == 0, "{} never started: {}", job, date);
+    }
+    Ok(dates.len())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// If tasks run no longer than they state, a job starts no later than any date that it was given. The date never moves
+    /// to a later time, whatever comes behind it.
+    #[test]
+    fn what_is_placed_before_a_reserved_job_never_delays_it(
+        nodes in prop::collection::vec((2..9_u32, 0..3_u8), 1..5),
+        caps in prop::collection::vec(prop::option::of(3..12_i64), 1..4),
+        backfill in prop_oneof![Just(Backfill::Easy), Just(Backfill::Conservative)],
+        arrivals in arrivals(),
+    ) {
+        let mut bed = Bed::new(backfill, GANG, &nodes);
+        let queues: Vec<QueueId> =
+            caps.iter().enumerate().map(|(at, &cap)| bed.queue(&format!("q{at}"), cap)).collect();
+        run(&mut bed, &queues, arrivals)?;
+    }
+}

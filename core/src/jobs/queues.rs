@@ -1,0 +1,167 @@
+//! Queues: how they are made, changed, removed and found.
+
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
+
+use super::{Jobs, Queue, QueueError, QueueId, QueueSpec};
+use crate::fairness::{Amounts, Dim};
+use crate::limits::QUEUE_LEVELS_MAX;
+use crate::resource::Amount;
+
+impl Jobs {
+    /// Adds a queue.
+    ///
+    /// # Errors
+    /// The reason why it is refused. Nothing has changed.
+    pub fn add_queue(&mut self, spec: QueueSpec) -> Result<QueueId, QueueError> {
+        if self.queue_names.contains_key(&spec.name) {
+            return Err(QueueError::Exists(spec.name));
+        }
+        self.check_queue(&spec, None)?;
+        if self.chain(spec.parent).count() > QUEUE_LEVELS_MAX {
+            return Err(QueueError::TooDeep(spec.name));
+        }
+        let parent = &self.queues[spec.parent.0 as usize];
+        if !parent.jobs.is_empty() {
+            return Err(QueueError::HasJobs(Arc::clone(&parent.spec.name)));
+        }
+        let id = self.next_queue(spec.parent);
+        self.queues[spec.parent.0 as usize].children.push(id);
+        self.queue_names.insert(Arc::clone(&spec.name), id);
+        self.note_queue(&spec.name);
+        match self.queues.get_mut(id.0 as usize) {
+            Some(vacant) => *vacant = Queue::new(spec),
+            None => self.queues.push(Queue::new(spec)),
+        }
+        self.changes += 1;
+        Ok(id)
+    }
+
+    /// Returns the id of a new queue: one that a removed queue had, if it is after that of the parent.
+    fn next_queue(&mut self, parent: QueueId) -> QueueId {
+        let vacant = self.vacant.range((Excluded(parent), Unbounded)).next().copied();
+        if let Some(id) = vacant {
+            self.vacant.remove(&id);
+        }
+        let next = || QueueId(u32::try_from(self.queues.len()).expect("fewer queues than memory has places"));
+        vacant.unwrap_or_else(next)
+    }
+
+    /// Removes a queue.
+    ///
+    /// # Errors
+    /// It is the root, or it has jobs or queues below it. Nothing has changed.
+    pub fn remove_queue(&mut self, id: QueueId) -> Result<(), QueueError> {
+        let queue = self.queue(id);
+        let name = Arc::clone(&queue.spec.name);
+        if id == QueueId::ROOT {
+            return Err(QueueError::Root);
+        }
+        if !queue.children.is_empty() {
+            return Err(QueueError::HasQueues(name));
+        }
+        if !queue.jobs.is_empty() {
+            return Err(QueueError::InUse(name));
+        }
+        let parent = queue.spec.parent;
+        self.queues[parent.0 as usize].children.retain(|&child| child != id);
+        self.queue_names.remove(&name);
+        self.vacant.insert(id);
+        self.changes += 1;
+        self.note_queue(&name);
+        Ok(())
+    }
+
+    /// Replaces what a queue was submitted with. It keeps its name and its parent.
+    ///
+    /// # Errors
+    /// The reason why the change is refused. Nothing has changed.
+    pub fn update_queue(&mut self, id: QueueId, spec: QueueSpec) -> Result<(), QueueError> {
+        let before = &self.queue(id).spec;
+        let spec = QueueSpec { name: Arc::clone(&before.name), parent: before.parent, ..spec };
+        self.check_queue(&spec, Some(id))?;
+        self.note_queue(&spec.name);
+        self.queues[id.0 as usize].spec = spec;
+        self.changes += 1;
+        Ok(())
+    }
+
+    /// Checks a queue that is new, or that replaces `id`.
+    fn check_queue(&self, spec: &QueueSpec, id: Option<QueueId>) -> Result<(), QueueError> {
+        if spec.weight == 0 {
+            return Err(QueueError::Weight(Arc::clone(&spec.name)));
+        }
+        if let Some(part) = spec.starves_below.filter(|&part| i64::from(part) > Amount::SCALE) {
+            return Err(QueueError::StarvesAboveShare { queue: Arc::clone(&spec.name), part });
+        }
+        for (dim, capability) in spec.capability.iter() {
+            let guarantee = spec.guarantee.get(dim);
+            if guarantee > capability {
+                let queue = Arc::clone(&spec.name);
+                return Err(QueueError::GuaranteeAboveCapability { queue, dim, guarantee, capability });
+            }
+        }
+        // The root may have no guarantee of its own: the cluster itself is what its children share.
+        if spec.parent != QueueId::ROOT {
+            let parent = self.queue(spec.parent);
+            let others = parent.children.iter().filter(|&&child| Some(child) != id);
+            let mut sum = spec.guarantee.clone();
+            others.for_each(|&child| sum.add(&self.queue(child).spec.guarantee));
+            check_guarantees(&parent.spec, &sum)?;
+        }
+        if let Some(id) = id {
+            let mut sum = Amounts::zero();
+            self.queue(id).children.iter().for_each(|&child| sum.add(&self.queue(child).spec.guarantee));
+            if id != QueueId::ROOT {
+                check_guarantees(spec, &sum)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a queue.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn queue(&self, id: QueueId) -> &Queue {
+        &self.queues[id.0 as usize]
+    }
+
+    /// Returns the queue of a name.
+    #[must_use]
+    pub fn queue_named(&self, name: &str) -> Option<QueueId> {
+        self.queue_names.get(name).copied()
+    }
+
+    /// Returns all queues, the root first, parents before their children.
+    pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
+        (0..).map(QueueId).zip(&self.queues).filter(|(id, _)| !self.vacant.contains(id))
+    }
+
+    /// Returns a queue and all that contain it, up to the root.
+    pub fn chain(&self, id: QueueId) -> impl Iterator<Item = QueueId> + '_ {
+        std::iter::successors(Some(id), |&id| (id != QueueId::ROOT).then(|| self.queue(id).spec.parent))
+    }
+
+    /// Returns a setting of a queue, or that of the nearest queue that contains it and has one.
+    pub fn inherited<T>(&self, id: QueueId, setting: impl Fn(&QueueSpec) -> Option<T>) -> Option<T> {
+        self.chain(id).find_map(|queue| setting(self.queue(queue).spec()))
+    }
+
+    /// Returns whether a queue, or one below it, has jobs.
+    #[must_use]
+    pub fn has_jobs(&self, id: QueueId) -> bool {
+        let queue = self.queue(id);
+        !queue.jobs.is_empty() || queue.children.iter().any(|&child| self.has_jobs(child))
+    }
+}
+
+/// Checks that the children of a queue are guaranteed no more than the queue itself.
+fn check_guarantees(parent: &QueueSpec, children: &Amounts) -> Result<(), QueueError> {
+    let above = children.iter().find(|&(dim, amount): &(Dim, i64)| amount > parent.guarantee.get(dim));
+    above.map_or(Ok(()), |(dim, children)| {
+        let guarantee = parent.guarantee.get(dim);
+        Err(QueueError::ChildrenGuarantee { parent: Arc::clone(&parent.name), dim, children, guarantee })
+    })
+}

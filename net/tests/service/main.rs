@@ -15,6 +15,7 @@ mod golden_books;
 mod golden_follow;
 mod golden_frames;
 mod golden_groups;
+mod golden_jobs;
 mod golden_leases;
 mod golden_numbers;
 mod golden_reservations;

@@ -194,6 +194,7 @@ fn rich() -> StoreState {
         PolicyState { next_fit: Ordinal(0), rng: Rng::new(u64::MAX) },
     ];
     state.groups = vec![group()];
+    state.jobs = job_row::tests::record(ResourceKind::Custom(ResourceId(0)));
     let thetas = vec![2500, 81_920_000, 1, 100];
     state.granularities = vec![None, Some(GranularityState { thetas, changes: 7 })];
     state

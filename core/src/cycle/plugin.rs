@@ -39,7 +39,7 @@ pub(super) enum Vote {
 }
 
 /// One rule. Each method takes part in one kind of [`Decision`]; a rule that has nothing to say leaves it as it is.
-pub(super) trait Plugin {
+pub(super) trait Plugin: Send {
     /// Prepares for a cycle.
     fn open(&mut self, _: Facts<'_>) {}
 

@@ -314,16 +314,16 @@ fn task_view(id: TaskId, task: &TaskRecord) -> Value {
 fn jobs_view(change: &JobsChange) -> Value {
     match change {
         JobsChange::Queue(queue) => json!({
-            "queue": queue.spec.name,
-            "parent": queue.parent,
+            "queue": *queue.spec.name,
+            "parent": queue.parent.as_deref(),
             "weight": queue.spec.weight,
             "open": queue.spec.open,
         }),
-        JobsChange::QueueRemoved(name) => json!({ "queue": name, "removed": true }),
+        JobsChange::QueueRemoved(name) => json!({ "queue": **name, "removed": true }),
         JobsChange::Job(job) => json!({
             "job": job.id.to_string(),
-            "name": job.spec.name,
-            "queue": job.queue,
+            "name": *job.spec.name,
+            "queue": *job.queue,
             "tenant": job.spec.tenant.0,
             "phase": job.phase.name(),
             "tasks": job.spec.tasks.iter().map(|group| u64::from(group.count)).sum::<u64>(),

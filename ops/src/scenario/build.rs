@@ -127,6 +127,7 @@ impl World {
         let spec = QueueSpec {
             name: file.name.value.as_str().into(),
             parent,
+            tenant: None,
             weight: file.weight,
             guarantee: self.amounts(&file.guarantee, place)?.into_iter().collect(),
             deserved: match &file.deserved {

@@ -5,8 +5,9 @@ use wharf_core::cycle::Changes;
 use wharf_core::jobs::TaskState;
 
 use super::build::World;
-use super::file::{Name, ScenarioFile, StepFile};
+use super::file::{ScenarioFile, StepFile};
 use super::{LineError, expect};
+use crate::job_file::{Name, TIME_MAX_NS};
 
 /// The largest number of cycles of a step.
 const CYCLES_MAX: u32 = 10_000;

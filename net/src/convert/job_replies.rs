@@ -262,3 +262,166 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
     };
     Fault::of_field(reason, field, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use wharf_core::ids::TenantId;
+    use wharf_core::jobs::{JobId, JobPhase, JobView, QueueSpec, Usage};
+    use wharf_core::time::Time;
+
+    use super::*;
+    use crate::codec::encode_body;
+    use crate::protocol::{FRAME_BYTES_MAX, JOB_RUNNING, TASK_PENDING, TASK_RUNNING};
+
+    fn queue(name: &str) -> QueueView {
+        QueueView {
+            spec: QueueSpec::new(name),
+            parent: None,
+            usage: Usage::default(),
+            deserved: None,
+            jobs: 0,
+            waiting: 0,
+        }
+    }
+
+    fn names(reply: &ListQueuesReply) -> Vec<&str> {
+        reply.queues.iter().map(|status| &*status.queue.name).collect()
+    }
+
+    fn page(after: &str, limit: usize) -> JobsPage {
+        JobsPage { after: after.to_owned(), limit }
+    }
+
+    #[test]
+    fn queues_are_shown_in_pages_by_name() {
+        let views = || vec![queue("c"), queue("a"), queue("d"), queue("b")];
+        let resources = ResourceRegistry::default();
+        let first = queues_page(views(), &page("", 3), &resources);
+        assert_eq!((names(&first), first.more), (vec!["a", "b", "c"], true));
+        let second = queues_page(views(), &page("c", 3), &resources);
+        assert_eq!((names(&second), second.more), (vec!["d"], false));
+        // A queue that was removed between two pages is no obstacle.
+        let second = queues_page(views(), &page("bb", 3), &resources);
+        assert_eq!((names(&second), second.more), (vec!["c", "d"], false));
+        assert_eq!(queues_page(views(), &page("d", 3), &resources), ListQueuesReply::default());
+    }
+
+    #[test]
+    fn a_page_of_the_longest_queues_fits_a_frame() {
+        let long: Vec<String> = (0..400).map(|at| format!("{at:03}{}", "r".repeat(250))).collect();
+        let resources = ResourceRegistry::with_names(long.iter().map(String::as_str), &[]).unwrap();
+        let all: Amounts = (0..403).map(|place| (Dim(place), i64::MAX)).collect();
+        let given: Vec<(Dim, i64)> = (0..35).map(|place| (Dim(place), i64::MAX)).collect();
+        let usage =
+            Usage { held: all.clone(), pipelined: all.clone(), releasing: all.clone(), pending: all.clone() };
+        let view = |at: usize| {
+            let mut view = queue(&format!("{at:03}{}", "q".repeat(250)));
+            view.spec.guarantee = given.iter().copied().collect();
+            view.spec.capability = given.iter().copied().collect();
+            view.spec.deserved = Some(given.iter().copied().collect());
+            QueueView { usage: usage.clone(), deserved: Some(all.clone()), ..view }
+        };
+        let mut shown = 0;
+        let mut after = String::new();
+        loop {
+            let page = queues_page((0..7).map(view).collect(), &page(&after, 1000), &resources);
+            let mut bytes = Vec::new();
+            encode_body(&page, &mut bytes);
+            assert!(bytes.len() + 64 <= FRAME_BYTES_MAX as usize, "{} bytes", bytes.len());
+            shown += page.queues.len();
+            after.clone_from(&page.queues.last().expect("each page has one").queue.name);
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!(shown, 7);
+    }
+
+    fn job() -> JobSummary {
+        let mut counts = [0; TaskState::ALL.len()];
+        counts[TaskState::Running.index()] = 3;
+        counts[TaskState::Pending.index()] = 1;
+        JobSummary {
+            id: JobId(5),
+            name: "j".into(),
+            queue: "q".into(),
+            tenant: TenantId(7),
+            phase: JobPhase::Running,
+            priority: -2,
+            min_member: 3,
+            counts,
+            created: Time(9),
+        }
+    }
+
+    #[test]
+    fn a_job_is_shown_with_the_states_that_its_tasks_have() {
+        let view = JobView { job: job(), tasks: Vec::new(), more: true };
+        let reply = Ok(JobsReply::Job(Box::new(view)));
+        let answer = jobs_answer(Kind::JobStatus, &page("", 10), reply, &Catalog::default());
+        let JobsAnswer::Status(status) = answer else { panic!("a status") };
+        let body = status.job.expect("it is there");
+        assert_eq!(
+            (body.id, body.tenant, body.phase, body.created, status.more),
+            (5, 7, JOB_RUNNING, 9, true)
+        );
+        let counts: Vec<_> = body.counts.iter().map(|count| (count.state, count.count)).collect();
+        assert_eq!(counts, [(TASK_PENDING, 1), (TASK_RUNNING, 3)]);
+        let reply = Ok(JobsReply::Jobs(vec![job(), job()]));
+        let answer = jobs_answer(Kind::ListJobs, &page("", 2), reply, &Catalog::default());
+        assert!(matches!(answer, JobsAnswer::Jobs(page) if page.jobs.len() == 2 && page.more));
+    }
+
+    #[test]
+    fn a_rejection_names_the_field_of_the_request() {
+        let queue = || "q".into();
+        let job = || "j".into();
+        let cases: Vec<(Kind, JobsRejection, Reason, &str)> = vec![
+            (Kind::SetQueue, QueueError::Unknown(queue()).into(), Reason::UnknownQueue, "queue.parent"),
+            (Kind::RemoveQueue, QueueError::Unknown(queue()).into(), Reason::UnknownQueue, "name"),
+            (Kind::ListJobs, QueueError::Unknown(queue()).into(), Reason::UnknownQueue, "queue"),
+            (Kind::SetQueue, QueueError::Weight(queue()).into(), Reason::InvalidField, "queue.weight"),
+            (Kind::RemoveQueue, QueueError::InUse(queue()).into(), Reason::IllegalChange, "name"),
+            (Kind::SubmitJob, JobError::Exists(job()).into(), Reason::InvalidField, "job.name"),
+            (
+                Kind::SubmitJob,
+                JobError::UnknownQueue { job: job(), queue: queue() }.into(),
+                Reason::UnknownQueue,
+                "job.queue",
+            ),
+            (Kind::SubmitJob, JobsRejection::ForeignQueue(queue()), Reason::Forbidden, "job.queue"),
+            (Kind::SubmitJob, JobsRejection::TooManyJobs(3), Reason::LimitExceeded, "job"),
+            (Kind::JobStatus, JobsRejection::UnknownJob(JobId(3)), Reason::UnknownJob, "job"),
+            (
+                Kind::ReportTasks,
+                JobsRejection::State { index: 4, state: TaskState::Pending },
+                Reason::InvalidField,
+                "tasks[4].state",
+            ),
+        ];
+        for (kind, rejection, reason, field) in cases {
+            let fault = rejection_fault(kind, &rejection, &ResourceRegistry::default());
+            assert_eq!((fault.reason, &*fault.field), (reason.into(), field), "{rejection}");
+        }
+    }
+
+    #[test]
+    fn a_rejection_names_resources_as_they_were_given() {
+        let resources = ResourceRegistry::with_names(["fpga", "npu"], &[]).unwrap();
+        let message =
+            |rejection: JobsRejection| rejection_fault(Kind::SetQueue, &rejection, &resources).message;
+        let too_much = JobError::TooMuch { job: "j".into(), dim: Dim(4) };
+        assert!(message(too_much.into()).contains(" npu "));
+        let children =
+            QueueError::ChildrenGuarantee { parent: "q".into(), dim: Dim(3), children: 2, guarantee: 1 };
+        assert!(message(children.into()).contains(" fpga "));
+    }
+
+    #[test]
+    fn a_page_has_at_most_as_much_as_a_message() {
+        assert_eq!(jobs_page_limit(0, 1000, "jobs"), Ok(1000));
+        assert_eq!(jobs_page_limit(7, 1000, "jobs"), Ok(7));
+        let fault = jobs_page_limit(1001, 1000, "jobs").unwrap_err();
+        assert!(fault.field == "limit" && fault.message.contains("at most 1000"), "{fault}");
+    }
+}

@@ -25,6 +25,7 @@ mod harness;
 mod hostile_crowd;
 mod hostile_peer;
 mod interrupted_waits;
+mod job_conversion;
 mod large_requests;
 mod leases;
 mod long_waits;

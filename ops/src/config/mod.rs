@@ -4,9 +4,11 @@
 
 mod access;
 mod index;
+mod jobs;
 mod raw;
 pub use access::ClientFiles;
-pub use raw::{GranularityRaw, HybridRaw, IdentityRaw, Overrides, Raw, TenantRaw, WeightsRaw};
+pub use jobs::PluginRaw;
+pub use raw::{GranularityRaw, HybridRaw, IdentityRaw, JobsRaw, Overrides, Raw, TenantRaw, WeightsRaw};
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -20,6 +22,7 @@ use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::limits::{
     ALLOCATIONS_PER_NODE_MAX, PARTITIONS_MAX, PLANNERS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX,
 };
+use wharf_core::planner::JobsConfig;
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::request::Policy;
 use wharf_core::resource::{Amount, shown_number};
@@ -57,6 +60,8 @@ pub struct Config {
     pub node_lost_after: u64,
     /// The settings of the engine.
     pub engine: EngineConfig,
+    /// The settings of queues and jobs. `None`: the service keeps none.
+    pub jobs: Option<JobsConfig>,
     /// The settings of connections, which can change while the service runs.
     pub connections: Settings,
     /// PEM files of the server's certificate chain and key; `None` for a development certificate. Can change
@@ -245,6 +250,8 @@ impl Config {
                 views: raw.follow,
                 journal: durability != Durability::Memory,
             },
+            // The engine has a field of this name as soon as it starts the keeper of jobs itself: move this into it.
+            jobs: jobs::jobs(&raw.jobs, raw.planners)?,
             connections: Settings {
                 default_policy: policy,
                 in_flight_max: raw.in_flight_max,

@@ -213,7 +213,7 @@ pub fn protocol_page(protocol: &Path, page: &str) -> io::Result<String> {
     for file in
         ["bounded", "mod", "message", "place", "preference", "node", "agent", "books", "reservation", "group"]
             .into_iter()
-            .chain(["statement", "follow", "event", "status", "export", "lease"])
+            .chain(["statement", "follow", "event", "status", "export", "lease", "job"])
     {
         tables.read(&std::fs::read_to_string(protocol.join(file).with_extension("rs"))?)?;
     }

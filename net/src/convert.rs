@@ -27,6 +27,13 @@ pub use groups::{
     page_limit, place_into, plan_fault, removed_group, strategy, strategy_number, topology, wait_until,
     wire_topology,
 };
+mod job_replies;
+pub(crate) use job_replies::{JobsAnswer, JobsPage, jobs_answer, jobs_page_limit};
+mod jobs;
+pub use jobs::{
+    job_body, job_kinds_to_learn, job_phase, job_phase_number, job_spec, queue_body, queue_kinds_to_learn,
+    queue_spec, task_reports, task_state, task_state_number,
+};
 mod leases;
 use leases::lease_terms;
 pub(crate) use leases::session_renewed;

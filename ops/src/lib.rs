@@ -6,6 +6,7 @@
 //! | [`journal`] | the journal, checkpoints and recovery |
 //! | [`daemon`] | a running service: threads, pinning, clock, certificate, storage, shutdown |
 //! | [`file_error`] | the error of files and directories |
+//! | [`line_error`] | texts in YAML, whose faults name their line |
 //! | [`metrics`] | Prometheus metrics over HTTP, with latency from HDR histograms |
 //! | [`agent`] | the node agent, which reports a machine to a service and sends heartbeats |
 //! | [`scenario`] | scenarios: policies tested in virtual time, from YAML |
@@ -17,9 +18,12 @@ pub mod agent;
 pub mod audit;
 pub mod cli;
 pub mod config;
+mod cycle_file;
 pub mod daemon;
 pub mod file_error;
+mod job_file;
 pub mod journal;
+pub mod line_error;
 pub mod metrics;
 pub mod scenario;
 pub mod typical_pods;

@@ -85,6 +85,22 @@ calls! {
     follow_page = Follow;
     /// Returns a page of events, or that there is none yet.
     events_page = Events;
+    /// Makes a queue, or changes it.
+    set_queue = SetQueue;
+    /// Removes a queue.
+    remove_queue = RemoveQueue;
+    /// Lists a page of queues.
+    list_queues = ListQueues;
+    /// Submits a job.
+    submit_job = SubmitJob;
+    /// Ends a job.
+    cancel_job = CancelJob;
+    /// Returns a job with a page of its tasks.
+    job_status = JobStatus;
+    /// Lists a page of jobs.
+    list_jobs = ListJobs;
+    /// Tells what became of tasks.
+    report_tasks = ReportTasks;
 }
 
 impl Client {

@@ -96,18 +96,24 @@ fn of_bundle(at: usize, reply: PlaceReply) -> Box<GroupReply> {
 /// Checks that a bundle leaves the fields of its group or template at their defaults.
 fn check_bundle(asked: &PlaceRequest) -> Result<(), Fault> {
     let of_group = "a group waits as a whole: leave it at its default, and give it for the group";
-    let waits = [asked.mode != MODE_NOW, asked.priority != 0, asked.deadline != 0];
-    if let Some((field, _)) =
-        ["mode", "priority", "deadline"].into_iter().zip(waits).find(|&(_, given)| given)
-    {
-        return Err(invalid(field, of_group));
-    }
+    check_own_fields(asked, of_group)?;
     if asked.lease != 0 || asked.session_lease {
         let message = "the bundles of a group have no leases: leave it at its default, and remove the group";
         return Err(Fault::of_field(Reason::NotSupportedYet, "lease", message));
     }
+    Ok(())
+}
+
+/// Checks that a part of a whole leaves the fields of a request that waits by itself at their defaults.
+pub(super) fn check_own_fields(asked: &PlaceRequest, of_whole: &str) -> Result<(), Fault> {
+    let waits = [asked.mode != MODE_NOW, asked.priority != 0, asked.deadline != 0];
+    if let Some((field, _)) =
+        ["mode", "priority", "deadline"].into_iter().zip(waits).find(|&(_, given)| given)
+    {
+        return Err(invalid(field, of_whole));
+    }
     if asked.count != 1 {
-        return Err(invalid("count", "the template has the number of equal bundles: leave this at 1"));
+        return Err(invalid("count", "the template has the number of equal parts: leave this at 1"));
     }
     Ok(())
 }

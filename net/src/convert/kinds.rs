@@ -51,7 +51,7 @@ fn unknown_names(custom: &[NamedAmount], resources: &ResourceRegistry) -> Result
     Ok(names)
 }
 
-fn check_room(field: &str, resources: &ResourceRegistry) -> Result<(), Fault> {
+pub(super) fn check_room(field: &str, resources: &ResourceRegistry) -> Result<(), Fault> {
     if resources.len() < RESOURCE_KINDS_WAITED_MAX { Ok(()) } else { Err(no_room(field)) }
 }
 

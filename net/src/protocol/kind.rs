@@ -175,6 +175,22 @@ kinds! {
     Events = 41, "events", EventsRequest => EventsReply, Looks, Frame, [Observer, Planner];
     /// Renews leases of allocations, or those of a session.
     Renew = 42, "renew", RenewRequest => RenewReply, Kept, Batch, [Submit];
+    /// Makes or changes a queue.
+    SetQueue = 50, "set_queue", SetQueueRequest => QueueReply, Kept, Single, [];
+    /// Removes a queue.
+    RemoveQueue = 51, "remove_queue", RemoveQueueRequest => QueueReply, Kept, Single, [];
+    /// Lists a page of queues.
+    ListQueues = 52, "list_queues", ListQueuesRequest => ListQueuesReply, Looks, Frame, [Submit, Observer, Planner];
+    /// Submits a job.
+    SubmitJob = 53, "submit_job", SubmitJobRequest => JobReply, Kept, Single, [Submit];
+    /// Ends a job.
+    CancelJob = 54, "cancel_job", CancelJobRequest => JobReply, Kept, Single, [Submit];
+    /// Returns a job with a page of its tasks.
+    JobStatus = 55, "job_status", JobStatusRequest => JobStatusReply, Looks, Frame, [Submit, Observer, Planner];
+    /// Lists a page of jobs.
+    ListJobs = 56, "list_jobs", ListJobsRequest => ListJobsReply, Looks, Frame, [Submit, Observer, Planner];
+    /// Tells what became of tasks.
+    ReportTasks = 57, "report_tasks", ReportTasksRequest => ReportTasksReply, Kept, Single, [Submit];
 }
 
 impl Kind {

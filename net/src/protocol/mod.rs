@@ -19,6 +19,8 @@ pub use follow::*;
 mod group;
 pub use group::*;
 mod ids;
+mod job;
+pub use job::*;
 mod kind;
 pub(crate) use kind::ReplySize;
 pub use kind::{Kind, Message, MessageVisitor, kinds};

@@ -166,6 +166,10 @@ reasons! {
     LeaseOfSession = 196, "lease_of_session";
     /// Why an allocation ended: its lease ran out.
     LeaseExpired = 197, "lease_expired";
+    /// No queue has that name.
+    UnknownQueue = 198, "unknown_queue";
+    /// No job has that number, or it belongs to another tenant.
+    UnknownJob = 199, "unknown_job";
 
     /// The frame is malformed.
     MalformedFrame = 200, "malformed_frame";

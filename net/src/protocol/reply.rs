@@ -59,9 +59,10 @@ macro_rules! with_fault {
 }
 
 plain!(CancelReply, ExportReply, FollowReply, ListGroupsReply, ListReply, NodeBooksReply, StatusReply);
+plain!(ListJobsReply, ListQueuesReply);
 in_parts!(NodesReply, PlaceBatchReply, ReleaseBatchReply, RenewReply);
 with_fault!(GroupReply, NodeReply, PlaceReply, ReleaseReply, RemoveGroupReply, ReportReply, ReserveReply);
-with_fault!(RenewedBody, StatementReply);
+with_fault!(JobReply, JobStatusReply, QueueReply, RenewedBody, ReportTasksReply, StatementReply);
 
 impl Reply for HeartbeatReply {
     fn reason(&self) -> ReasonCode {

@@ -32,6 +32,7 @@ mod held;
 mod hello;
 mod input;
 mod into_group;
+mod job_requests;
 mod observer;
 mod operation;
 mod overload;
@@ -557,7 +558,7 @@ impl ConnectionService {
                 self.group_room += 1;
                 self.connections[key].groups_waiting -= 1;
             }
-            Parts::Plan(..) => self.plan_room.give_back(1),
+            Parts::Plan(..) | Parts::Jobs(_) => self.plan_room.give_back(1),
             Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
             _ if self.connections[key].is_lost && is_planted(PlantedBug::RoomOfLostConnectionKept) => {}
             _ => self.turns.give_back(1),

@@ -39,6 +39,14 @@ fn numbers_never_change_their_meaning() {
         (40, "export"),
         (41, "events"),
         (42, "renew"),
+        (50, "set_queue"),
+        (51, "remove_queue"),
+        (52, "list_queues"),
+        (53, "submit_job"),
+        (54, "cancel_job"),
+        (55, "job_status"),
+        (56, "list_jobs"),
+        (57, "report_tasks"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
@@ -148,6 +156,8 @@ fn reasons_never_change_their_meaning() {
         (195, "no_lease"),
         (196, "lease_of_session"),
         (197, "lease_expired"),
+        (198, "unknown_queue"),
+        (199, "unknown_job"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

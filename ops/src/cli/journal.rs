@@ -116,13 +116,17 @@ fn counts_view(counts: &Counts) -> Value {
         "nodes": counts.nodes,
         "allocations": counts.allocations,
         "groups": counts.groups,
+        "queues": counts.queues,
+        "jobs": counts.jobs,
         "books_hash": counts.hash.to_string(),
     })
 }
 
 fn say_counts(what: &str, counts: &Counts) {
-    let Counts { nodes, allocations, groups, hash } = counts;
-    say(format_args!("{what}: {nodes} nodes, {allocations} allocations, {groups} groups; hash {hash}"));
+    let Counts { nodes, allocations, groups, queues, jobs, hash } = counts;
+    say(format_args!(
+        "{what}: {nodes} nodes, {allocations} allocations, {groups} groups, {queues} queues, {jobs} jobs; hash {hash}"
+    ));
 }
 
 fn tail_view(tail: &Tail) -> Value {

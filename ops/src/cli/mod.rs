@@ -14,11 +14,15 @@ mod export;
 mod group;
 mod group_view;
 mod into;
+mod job;
+mod job_bodies;
+mod job_view;
 mod journal;
 mod node;
 mod node_view;
 mod place;
 mod print;
+mod queue;
 mod renew;
 mod reserve;
 mod scenario;
@@ -30,6 +34,7 @@ mod terms;
 mod watch;
 mod watch_view;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -40,6 +45,7 @@ use wharf_net::client::ClientError;
 
 use crate::config::ConfigError;
 use crate::daemon::{DaemonError, EXIT_JOURNAL_FAILED};
+use crate::file_error::FileError;
 
 /// A placement service. Control planes ask it where work should run; it answers in microseconds and keeps the
 /// books.
@@ -79,6 +85,12 @@ enum Command {
     /// Create, show, list, grow, shrink and remove placement groups.
     #[command(subcommand)]
     Group(group::GroupCommand),
+    /// Make, change, list and remove queues of jobs.
+    #[command(subcommand)]
+    Queue(queue::QueueCommand),
+    /// Submit, show, list and cancel jobs, and report their tasks.
+    #[command(subcommand)]
+    Job(job::JobCommand),
     /// Commit operations that another scheduler has planned.
     #[command(subcommand)]
     Statement(statement::StatementCommand),
@@ -99,6 +111,19 @@ enum Command {
     Scenario(scenario::ScenarioCommand),
     /// Check the settings, queues and jobs of files without running anything.
     Check(scenario::CheckArgs),
+}
+
+/// The largest file of scenarios, queues or jobs, in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Reads a file of scenarios, queues or jobs.
+fn read_text(file: &Path) -> Result<String, FileError> {
+    let about = std::fs::metadata(file).map_err(|error| FileError::new(file, error))?;
+    if !about.is_file() || about.len() > FILE_BYTES_MAX {
+        let message = format!("give a regular file of at most {} MiB", FILE_BYTES_MAX >> 20);
+        return Err(FileError::new(file, message));
+    }
+    std::fs::read_to_string(file).map_err(|error| FileError::new(file, error))
 }
 
 /// The outcome of a command.
@@ -123,6 +148,8 @@ pub fn run() -> ExitCode {
         Command::Adopt(args) => connect::block_on(adopt::adopt(args)),
         Command::Reserve(args) => connect::block_on(reserve::reserve(args)),
         Command::Group(command) => connect::block_on(group::run(command)),
+        Command::Queue(command) => connect::block_on(queue::run(command)),
+        Command::Job(command) => connect::block_on(job::run(command)),
         Command::Statement(command) => connect::block_on(statement::run(command)),
         Command::Status(args) => connect::block_on(status::run(args)),
         Command::Watch(args) => connect::block_on(watch::run(args)),

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Ended, print};
+use super::{Ended, print, read_text};
 use crate::file_error::FileError;
+use crate::line_error::LineError;
 use crate::scenario::{self, Outcome, Scenario};
 
 #[derive(Debug, Subcommand)]
@@ -144,19 +145,11 @@ fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The largest file of scenarios, in bytes.
-const FILE_BYTES_MAX: u64 = 16 << 20;
-
 fn read(file: &Path) -> anyhow::Result<Vec<Scenario>> {
-    let about = std::fs::metadata(file).map_err(|error| FileError::new(file, error))?;
-    if !about.is_file() || about.len() > FILE_BYTES_MAX {
-        let message = format!("give a regular file of at most {} MiB", FILE_BYTES_MAX >> 20);
-        return Err(FileError::new(file, message).into());
-    }
-    let text = std::fs::read_to_string(file).map_err(|error| FileError::new(file, error))?;
+    let text = read_text(file)?;
     scenario::read(&text).map_err(|error| FileError::new(file, error).into())
 }
 
-fn in_file(file: &Path, scenario: &Scenario, error: scenario::ScenarioError) -> anyhow::Error {
+fn in_file(file: &Path, scenario: &Scenario, error: LineError) -> anyhow::Error {
     FileError::new(file, format!("scenario `{}`: {error}", scenario.name())).into()
 }

@@ -4,9 +4,11 @@
 
 mod access;
 mod index;
+mod jobs;
 mod raw;
 pub use access::ClientFiles;
-pub use raw::{GranularityRaw, HybridRaw, IdentityRaw, Overrides, Raw, TenantRaw, WeightsRaw};
+pub use jobs::PluginRaw;
+pub use raw::{GranularityRaw, HybridRaw, IdentityRaw, JobsRaw, Overrides, Raw, TenantRaw, WeightsRaw};
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -241,6 +243,7 @@ impl Config {
                     1..=ALLOCATIONS_PER_NODE_MAX,
                 )?,
                 planners: raw.planners,
+                jobs: jobs::jobs(&raw.jobs, raw.planners)?,
                 hold_ns: duration("hold_timeout", &raw.hold_timeout)?,
                 views: raw.follow,
                 journal: durability != Durability::Memory,

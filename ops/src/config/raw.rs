@@ -8,6 +8,7 @@ use ::config::{Config as Layers, Environment, File, FileFormat, FileSourceString
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ConfigError;
+use super::jobs::{PluginRaw, tiers};
 use crate::file_error::FileError;
 
 /// Defines tables of settings. A setting whose default is not that of its type has it after the type.
@@ -109,6 +110,8 @@ settings! {
         pub allocations_per_node_max: u16 = wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT,
         /// The number of planner threads, which place groups and commit statements. With 0, neither is served.
         pub planners: u16 = 1,
+        /// The settings of queues and jobs.
+        pub jobs: JobsRaw,
         /// True if changes can be followed without planners. With planners they always can.
         pub follow: bool,
         /// The number of seconds that a shard keeps a hold before it asks to abort the statement; at most four decimals.
@@ -154,6 +157,26 @@ settings! {
         pub tenant: Option<String>,
         /// The nodes that it may report: names, or beginnings of names with a star. By default all.
         pub nodes: Option<Vec<String>>,
+    }
+
+    /// The settings of queues and jobs, which need planners.
+    pub struct JobsRaw {
+        /// True if the service keeps queues and jobs.
+        pub enabled: bool = true,
+        /// The time between the beginnings of two scheduling cycles.
+        pub interval: String = "100ms".to_owned(),
+        /// The actions of a cycle, in order; by default all but `starve`.
+        #[serde(deserialize_with = "names")]
+        pub actions: Vec<String>,
+        /// The plugins in tiers.
+        #[serde(deserialize_with = "tiers")]
+        pub tiers: Vec<Vec<PluginRaw>>,
+        /// How tiers combine what they say about victims: `strict` or `volcano`.
+        pub combination: String = "strict".to_owned(),
+        /// The grace period of evicted tasks.
+        pub grace: String = "30s".to_owned(),
+        /// How long a task runs before it may be evicted. Queues may say otherwise.
+        pub min_run_time: String = "0s".to_owned(),
     }
 
     /// The settings of the hybrid policy, as fractions of 1.

@@ -28,6 +28,7 @@ use wharf_core::engine::{Engine, EngineError};
 use wharf_core::executor::ShardRunner;
 use wharf_core::hash::StateHash;
 use wharf_core::ids::Incarnation;
+use wharf_core::jobs::JobsRecord;
 use wharf_core::link::{Clock, StopSignal, ThreadWaker};
 use wharf_core::planner::{Planner, PlannerRunner};
 use wharf_core::recovery::TakenBack;
@@ -160,6 +161,8 @@ pub struct Daemon {
     planner_threads: Vec<JoinHandle<Planner>>,
     /// Groups of the store that no planner serves.
     groups: Vec<GroupRecord>,
+    /// The queues and jobs of the store if nobody keeps them.
+    jobs: JobsRecord,
     store: Arc<Store>,
     journal: Option<Journal>,
 }
@@ -217,7 +220,7 @@ impl Daemon {
         if let Some(feed) = &engine.journal {
             store.record_undone(feed, engine.now);
         }
-        let threads = (config.engine.shards, config.io_threads, config.engine.planners);
+        let threads = (config.engine.shards, config.io_threads, config.engine.planner_threads());
         let metrics = Arc::new(Metrics::new(threads, Arc::clone(&shared)));
         // The checkpoint is consumed only once all threads run, so a failed start leaves it valid.
         let unstarted = StopOnFailure(Some((engine.planner_stop.clone(), engine.stop.clone())));
@@ -318,6 +321,7 @@ impl Daemon {
             planner_stop: engine.planner_stop,
             planner_threads,
             groups: engine.groups,
+            jobs: engine.jobs,
             store,
             journal,
             config,
@@ -387,8 +391,11 @@ impl Daemon {
         // Planners stop while the shards still run, so that they can finish what they began.
         self.planner_stop.stop();
         let mut groups = self.groups;
+        let mut jobs = self.jobs;
         for (number, thread) in self.planner_threads.into_iter().enumerate() {
-            groups.extend(threads::join(format!("wharf-planner-{number}"), thread).await?.export());
+            let planner = threads::join(format!("wharf-planner-{number}"), thread).await?;
+            groups.extend(planner.export());
+            jobs = planner.export_jobs().unwrap_or(jobs);
         }
         groups.sort_by_key(|group| group.id);
         let exported = match self.registrar.ask(RegistrarRequest::Stop).await {
@@ -414,6 +421,7 @@ impl Daemon {
         };
         let state = StoreState {
             groups,
+            jobs,
             sessions: self.shared.sessions.session_records(),
             ..StoreState::collect(self.incarnation, self.clock.now(), registrar.state(), shards)
         };
@@ -510,9 +518,12 @@ fn start_planners(
     let start = |(number, runner): (usize, PlannerRunner)| {
         let clock = clock.clone();
         let metrics = Arc::clone(metrics);
-        threads::start(format!("wharf-planner-{number}"), move || {
-            runner.run(&clock, |planner| metrics.follow_planner(number, planner))
-        })
+        let name = if runner.planner().keeps_jobs() {
+            "wharf-jobs".to_owned()
+        } else {
+            format!("wharf-planner-{number}")
+        };
+        threads::start(name, move || runner.run(&clock, |planner| metrics.follow_planner(number, planner)))
     };
     runners.into_iter().enumerate().map(start).collect()
 }

@@ -43,6 +43,10 @@ pub struct Counts {
     pub allocations: usize,
     /// Groups.
     pub groups: usize,
+    /// Queues of jobs.
+    pub queues: usize,
+    /// Jobs, ended ones included.
+    pub jobs: usize,
     /// The canonical hash.
     pub hash: StateHash,
 }
@@ -55,6 +59,8 @@ impl Counts {
             nodes: state.partitions.iter().map(|partition| partition.nodes.len()).sum(),
             allocations: state.partitions.iter().map(|partition| partition.allocations.len()).sum(),
             groups: state.groups.len(),
+            queues: state.jobs.queues.len(),
+            jobs: state.jobs.jobs.len(),
             hash: state.books_hash(),
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, ResourceId, SessionId};
+use wharf_core::jobs::{JobsChange, JobsDone, TaskId, TaskRecord};
 use wharf_core::journal::{BeginCause, Changes, Effect, NodeImage, Stream, Unit};
 use wharf_core::node::NodeRegistration;
 use wharf_core::registrar::Catalog;
@@ -94,6 +95,7 @@ fn unit_view(append: u64, unit: &Unit, positions: &mut Positions, catalog: &Cata
             view["kinds"] = json!({ "names": names, "unit_instances": unit_instances });
         }
         Changes::Groups(groups) => view["groups"] = groups.iter().map(group_view).collect(),
+        Changes::Jobs(changes) => view["jobs"] = changes.iter().map(jobs_view).collect(),
         Changes::Sessions(changes) => view["sessions"] = changes.iter().map(session_view).collect(),
         Changes::Decided(statement, shards) => {
             view["decided"] = json!({ "statement": statement.to_string(), "shards": shards });
@@ -114,6 +116,11 @@ fn done_view(done: &Done) -> Value {
         Deed::GroupChanged(group) => json!({ "group_changed": group.to_string() }),
         Deed::GroupRemoved(group, _) => json!({ "group_removed": group.to_string() }),
         Deed::Statement(statement, ..) => json!({ "statement": statement.to_string() }),
+        Deed::Jobs(JobsDone::QueueSet) => json!("queue_set"),
+        Deed::Jobs(JobsDone::QueueRemoved) => json!("queue_removed"),
+        Deed::Jobs(JobsDone::Submitted(job)) => json!({ "job_submitted": job.to_string() }),
+        Deed::Jobs(JobsDone::Cancelled(job)) => json!({ "job_cancelled": job.to_string() }),
+        Deed::Jobs(JobsDone::Reported(_)) => json!("tasks_reported"),
     };
     json!({ "session": session.to_string(), "sequence": sequence, "part": part, "did": did })
 }
@@ -291,6 +298,40 @@ fn demand_view(demand: &Demand, gpus: GpuAssignment, catalog: &Catalog) -> Value
         view["gpu_instances"] = instances.into();
     }
     view
+}
+
+fn task_view(id: TaskId, task: &TaskRecord) -> Value {
+    json!({
+        "task": id.to_string(),
+        "state": task.state.name(),
+        "node": task.node.map(|node| node.0),
+        "allocation": task.allocation.map(|allocation| allocation.to_string()),
+        "since": task.since.0,
+    })
+}
+
+/// Shows a change of queues and jobs.
+fn jobs_view(change: &JobsChange) -> Value {
+    match change {
+        JobsChange::Queue(queue) => json!({
+            "queue": *queue.spec.name,
+            "parent": queue.parent.as_deref(),
+            "weight": queue.spec.weight,
+            "open": queue.spec.open,
+        }),
+        JobsChange::QueueRemoved(name) => json!({ "queue": **name, "removed": true }),
+        JobsChange::Job(job) => json!({
+            "job": job.id.to_string(),
+            "name": *job.spec.name,
+            "queue": *job.queue,
+            "tenant": job.spec.tenant.0,
+            "phase": job.phase.name(),
+            "tasks": job.spec.tasks.iter().map(|group| u64::from(group.count)).sum::<u64>(),
+        }),
+        JobsChange::JobRemoved(job) => json!({ "job": job.to_string(), "removed": true }),
+        JobsChange::Phase(job, phase) => json!({ "job": job.to_string(), "phase": phase.name() }),
+        JobsChange::Task(id, task) => task_view(*id, task),
+    }
 }
 
 fn group_view((id, group): &(GroupId, Option<GroupRecord>)) -> Value {

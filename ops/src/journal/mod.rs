@@ -7,7 +7,7 @@
 //! - [`JournalLoops`] are the loops of the threads, which run these.
 //! - [`EventReader`] reads events from the values, for clients that follow them.
 //!
-//! The formats are in `row`, `group_row`, `session_row`, `unit_row` and `value`. The engine's own types are not
+//! The formats are in `row`, `group_row`, `job_row`, `session_row`, `unit_row` and `value`. The engine's own types are not
 //! serialisable, so a change to them cannot silently change the format on disk.
 
 mod check;
@@ -29,6 +29,7 @@ mod group_row;
 mod guard;
 pub use guard::{becomes_error, report_other_panics};
 mod import;
+mod job_row;
 pub use import::{Imported, Portable, import, verify, verify_content};
 mod log;
 pub use log::{Log, LogReader};

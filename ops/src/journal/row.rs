@@ -27,6 +27,7 @@ use wharf_net::convert::{agent_body, agent_facts, node_body, node_spec, unhealth
 use wharf_net::protocol::{AgentBody, NodeBody, UnhealthyBody, WireAllocation, WireGroup, WireSession};
 
 use super::group_row::GroupRow;
+use super::job_row::{JobRow, QueueRow};
 use super::session_row::SessionRow;
 
 /// Amounts of each resource, in 1/10,000 of its unit.
@@ -352,6 +353,12 @@ pub(super) enum Row {
     Session(Box<SessionRow>),
     /// The lease of an allocation.
     Lease(LeaseRow),
+    /// The number of the next job.
+    NextJob(u64),
+    /// A queue. Its parent comes before it.
+    Queue(Box<QueueRow>),
+    /// A job with its tasks.
+    Job(Box<JobRow>),
 }
 
 /// Returns the resource kinds of a registrar.
@@ -388,6 +395,9 @@ pub(super) fn rows<'a>(state: &'a StoreState, kinds: &'a ResourceRegistry) -> im
         .chain(removed)
         .chain(shards)
         .chain(state.groups.iter().map(|group| Row::Group(Box::new(GroupRow::new(group, kinds)))))
+        .chain((state.jobs.next_job > 1).then_some(Row::NextJob(state.jobs.next_job)))
+        .chain(state.jobs.queues.iter().map(|queue| Row::Queue(Box::new(QueueRow::new(queue, kinds)))))
+        .chain(state.jobs.jobs.iter().map(|job| Row::Job(Box::new(JobRow::new(job, kinds)))))
         .chain(state.sessions.iter().map(|session| Row::Session(Box::new(SessionRow::new(session)))))
         .chain(state.partitions.iter().flat_map(|partition| rows_of(partition, kinds)))
 }
@@ -436,7 +446,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// When the row has a form that this version does not write.
     pub(super) fn add(&mut self, row: Row) -> anyhow::Result<()> {
-        let StoreState { registrar, partitions, policies, granularities, groups, sessions, .. } =
+        let StoreState { registrar, partitions, policies, granularities, groups, jobs, sessions, .. } =
             &mut *self.state;
         let partition = &mut partitions[self.partition];
         match row {
@@ -480,6 +490,9 @@ impl<'a> Reader<'a> {
             Row::Inside(row) => partition.inside.push(row.record()?),
             Row::Session(session) => sessions.push(session.record()),
             Row::Lease(row) => partition.leases.push(row.record()),
+            Row::NextJob(number) => jobs.next_job = number,
+            Row::Queue(queue) => jobs.queues.push(queue.record(&self.catalog.resources)?),
+            Row::Job(job) => jobs.jobs.push(job.record(&self.catalog)?),
         }
         Ok(())
     }

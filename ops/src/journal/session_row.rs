@@ -15,6 +15,8 @@ use wharf_core::statement::Granted;
 use wharf_core::time::Time;
 use wharf_net::protocol::{WireAllocation, WireGroup, WireSession, WireStatement};
 
+use super::job_row::JobsDoneRow;
+
 /// A part of a request.
 #[derive(Serialize, Deserialize)]
 pub(super) struct OriginRow {
@@ -123,6 +125,7 @@ pub(super) enum DeedRow {
     GroupChanged(WireGroup),
     GroupRemoved(WireGroup, u32),
     Statement(WireStatement, Vec<(u16, GrantedRow)>, Vec<(u64, String)>),
+    Jobs(JobsDoneRow),
 }
 
 impl DeedRow {
@@ -142,6 +145,7 @@ impl DeedRow {
                 let names = names.iter().map(|(node, name)| (node.0, name.to_string()));
                 Self::Statement((*statement).into(), granted.iter().map(row).collect(), names.collect())
             }
+            Deed::Jobs(done) => Self::Jobs(JobsDoneRow::new(done)),
         }
     }
 
@@ -161,6 +165,7 @@ impl DeedRow {
                 let names = names.into_iter().map(|(node, name)| (NodeId(node), name.into()));
                 Deed::Statement(statement.into(), granted.collect(), names.collect())
             }
+            Self::Jobs(done) => Deed::Jobs(done.done()),
         }
     }
 }
@@ -339,6 +344,7 @@ mod tests {
     use wharf_core::ids::{
         AllocationId, GroupId, Incarnation, PartitionId, SessionId, StatementId, TenantId,
     };
+    use wharf_core::jobs::{JobId, JobsDone};
     use wharf_net::codec::{decode_stored, encode_body};
 
     use super::*;
@@ -382,6 +388,7 @@ mod tests {
             Deed::GroupChanged(group),
             Deed::GroupRemoved(group, 8),
             Deed::Statement(statement, granted, [(NodeId(3), "name".into())].into()),
+            Deed::Jobs(JobsDone::Submitted(JobId(3))),
         ]
     }
 

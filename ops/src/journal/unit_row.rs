@@ -14,6 +14,7 @@ use wharf_core::view::EndCause;
 use wharf_net::protocol::{WireAllocation, WireGroup, WireSession, WireStatement};
 
 use super::group_row::GroupRow;
+use super::job_row::JobsChangeRow;
 use super::row::{
     AllocationRow, ClaimRow, GranularityRow, InsideRow, LeaseRow, NodeRow, OfBundleRow, PolicyRow,
     ReleasingRow, ReservationRow,
@@ -76,6 +77,7 @@ enum ChangesRow {
     Groups(Vec<(WireGroup, Option<Box<GroupRow>>)>),
     Sessions(Vec<SessionChangeRow>),
     Decided(WireStatement, u16),
+    Jobs(Vec<JobsChangeRow>),
 }
 
 /// A unit.
@@ -245,6 +247,9 @@ impl UnitRow {
             Changes::Sessions(changes) => {
                 ChangesRow::Sessions(changes.iter().map(SessionChangeRow::new).collect())
             }
+            Changes::Jobs(changes) => {
+                ChangesRow::Jobs(changes.iter().map(|change| JobsChangeRow::new(change, kinds)).collect())
+            }
             &Changes::Decided(statement, shards) => ChangesRow::Decided(statement.into(), shards),
         };
         let done = unit.done.iter().map(DoneRow::new).collect();
@@ -280,6 +285,10 @@ impl UnitRow {
             ChangesRow::Sessions(rows) => {
                 let changes = rows.into_iter().map(SessionChangeRow::change);
                 Changes::Sessions(changes.collect::<anyhow::Result<_>>()?)
+            }
+            ChangesRow::Jobs(rows) => {
+                let changes = rows.into_iter().map(|row| row.change(catalog));
+                Changes::Jobs(changes.collect::<anyhow::Result<_>>()?)
             }
             ChangesRow::Decided(statement, shards) => Changes::Decided(statement.into(), shards),
         };

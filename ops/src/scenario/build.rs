@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_saphyr::Location;
-use wharf_core::cycle::{
-    Action, Backfill, Combination, CycleConfig, Decision, LocalCluster, PluginConfig, PluginKind,
-};
+use wharf_core::cycle::LocalCluster;
 use wharf_core::fairness::{Amounts, Caps, Dim};
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::jobs::{
@@ -16,21 +14,19 @@ use wharf_core::node::{Labels, NodeSpec, Operator, Selector, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest, ResourceKind, ResourceRegistry};
 
-use super::ScenarioError;
-use super::file::{
-    AmountsFile, CombinationFile, ConfigFile, JobFile, Name, Nanos, NodeFile, OrderingFile, PhaseFile,
-    PluginFile, PriorityFile, Quantity, QueueFile, ScenarioFile, StateFile, TaskFile,
+use super::file::{NodeFile, ScenarioFile};
+use crate::cycle_file::{GRACE_NS, cycle_config};
+use crate::job_file::{
+    AmountsFile, JobFile, Name, OrderingFile, PhaseFile, PriorityFile, QueueFile, StateFile, TaskFile,
+    bounded, part, priority,
 };
-use super::run::TIME_MAX_NS;
+use crate::line_error::LineError;
 
 /// The largest number of nodes of a scenario.
 const NODES_MAX: u64 = 100_000;
 
 /// The largest number of tasks of a scenario.
 const TASKS_MAX: u64 = 1_000_000;
-
-/// The grace period of evicted tasks if none is given, as in Kubernetes.
-const GRACE_NS: u64 = 30_000_000_000;
 
 /// A cluster with the names of everything in it.
 pub(super) struct World {
@@ -45,12 +41,12 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(file: &ScenarioFile) -> Result<Self, ScenarioError> {
+    pub(super) fn new(file: &ScenarioFile) -> Result<Self, LineError> {
         let config = cycle_config(&file.config)?;
         let seed = file.config.seed.unwrap_or(1);
         let start = Location::UNKNOWN;
         let cluster =
-            LocalCluster::new(config, seed).map_err(|error| ScenarioError::at(start, error.to_string()))?;
+            LocalCluster::new(config, seed).map_err(|error| LineError::at(start, error.to_string()))?;
         let policy = match &file.config.policy {
             Some(name) => parse_policy(name)?,
             None => Policy::BestFit,
@@ -75,13 +71,13 @@ impl World {
         nodes: &[NodeFile],
         queues: &[QueueFile],
         jobs: &[JobFile],
-    ) -> Result<(), ScenarioError> {
+    ) -> Result<(), LineError> {
         nodes.iter().try_for_each(|node| self.add_nodes(node))?;
         queues.iter().try_for_each(|queue| self.add_queue(queue))?;
         jobs.iter().try_for_each(|job| self.add_job(job))
     }
 
-    fn add_nodes(&mut self, file: &NodeFile) -> Result<(), ScenarioError> {
+    fn add_nodes(&mut self, file: &NodeFile) -> Result<(), LineError> {
         let place = file.name.referenced;
         let amounts = file.amounts();
         let demand = self.demand(&amounts, place)?;
@@ -89,15 +85,14 @@ impl World {
             GpuRequest::None => 0,
             GpuRequest::Whole(devices) => devices,
             GpuRequest::Fraction(_) => {
-                return Err(ScenarioError::at(place, "a node has whole GPUs: give a whole number"));
+                return Err(LineError::at(place, "a node has whole GPUs: give a whole number"));
             }
         };
         let pairs = file.labels.iter().map(|(key, value)| (Arc::from(&**key), Arc::from(&**value)));
-        let labels =
-            Labels::new(pairs.collect()).map_err(|error| ScenarioError::at(place, error.to_string()))?;
+        let labels = Labels::new(pairs.collect()).map_err(|error| LineError::at(place, error.to_string()))?;
         if self.nodes.len() as u64 + u64::from(file.count) > NODES_MAX {
             let message = format!("the scenario has more than {NODES_MAX} nodes: lower `count`");
-            return Err(ScenarioError::at(place, message));
+            return Err(LineError::at(place, message));
         }
         for name in numbered(&file.name.value, file.count) {
             let spec = NodeSpec {
@@ -110,18 +105,20 @@ impl World {
                 labels: labels.clone(),
                 taints: Taints::default(),
             };
-            let id =
-                self.cluster.add_node(spec).map_err(|error| ScenarioError::at(place, error.to_string()))?;
+            let id = self.cluster.add_node(spec).map_err(|error| LineError::at(place, error.to_string()))?;
             self.node_names.insert(id, name.clone());
             if self.nodes.insert(name.clone(), id).is_some() {
-                return Err(ScenarioError::at(place, format!("there are two nodes `{name}`: rename one")));
+                return Err(LineError::at(place, format!("there are two nodes `{name}`: rename one")));
             }
         }
         Ok(())
     }
 
-    fn add_queue(&mut self, file: &QueueFile) -> Result<(), ScenarioError> {
+    fn add_queue(&mut self, file: &QueueFile) -> Result<(), LineError> {
         let place = file.name.referenced;
+        if file.tenant.is_some() {
+            return Err(LineError::at(place, "a scenario has no tenants: leave `tenant` out"));
+        }
         let parent = match &file.parent {
             None => QueueId::ROOT,
             Some(parent) => self.queue(parent)?,
@@ -130,6 +127,7 @@ impl World {
         let spec = QueueSpec {
             name: file.name.value.as_str().into(),
             parent,
+            tenant: None,
             weight: file.weight,
             guarantee: self.amounts(&file.guarantee, place)?.into_iter().collect(),
             deserved: match &file.deserved {
@@ -151,34 +149,26 @@ impl World {
             min_run_time_ns: bounded(file.min_run_time, "min_run_time", place)?,
         };
         let added = self.cluster.scheduler_mut().jobs_mut().add_queue(spec);
-        added.map(drop).map_err(|error| ScenarioError::at(place, error.to_string()))
+        added.map(drop).map_err(|error| LineError::at(place, error.to_string()))
     }
 
-    fn add_job(&mut self, file: &JobFile) -> Result<(), ScenarioError> {
+    fn add_job(&mut self, file: &JobFile) -> Result<(), LineError> {
         let place = file.name.referenced;
-        let mut roles: Vec<Role> = file
-            .roles
-            .iter()
-            .map(|(name, &min_member)| Role { name: name.as_str().into(), min_member })
-            .collect();
+        let (roles, numbers) = file.roles();
         let mut groups = Vec::new();
         let priority = self.priority(file.priority.as_ref(), 0, place)?;
-        for task in &file.tasks {
-            let role = task.role.as_deref().unwrap_or("task");
-            let number = roles.iter().position(|known| &*known.name == role).unwrap_or_else(|| {
-                roles.push(Role { name: role.into(), min_member: 0 });
-                roles.len() - 1
-            });
+        for (task, role) in file.tasks.iter().zip(numbers) {
             groups.push(TaskGroup {
                 request: self.request(task)?,
                 count: task.count,
-                role: u32::try_from(number).expect("few roles"),
+                role,
                 priority: self.priority(task.priority.as_ref(), priority, task.name.referenced)?,
                 preemptable: task.preemptable.unwrap_or(file.preemptable),
                 master: task.master,
                 run_time_ns: bounded(task.run_time.or(file.run_time), "run_time", task.name.referenced)?,
             });
         }
+        let role = |(name, min_member): (String, u32)| Role { name: name.into(), min_member };
         let least = match &file.min_resources {
             Some(least) => Some(self.amounts(least, place)?.into_iter().collect()),
             None => None,
@@ -186,7 +176,7 @@ impl World {
         let tasks: u64 = file.tasks.iter().map(|task| u64::from(task.count)).sum();
         if self.tasks.len() as u64 + tasks > TASKS_MAX {
             let message = format!("the scenario has more than {TASKS_MAX} tasks: lower `count`");
-            return Err(ScenarioError::at(place, message));
+            return Err(LineError::at(place, message));
         }
         let spec = JobSpec {
             name: file.name.value.as_str().into(),
@@ -194,23 +184,23 @@ impl World {
             tenant: wharf_core::ids::TenantId::OPERATOR,
             min_member: file.min_member,
             min_resources: least,
-            roles,
+            roles: roles.into_iter().map(role).collect(),
             tasks: groups,
             priority,
             preempts: file.preempts,
             created: self.cluster.now(),
             phase: match file.phase {
-                PhaseFile::Pending => JobPhase::Pending,
-                PhaseFile::Inqueue => JobPhase::Inqueue,
+                Some(PhaseFile::Pending) => JobPhase::Pending,
+                Some(PhaseFile::Inqueue) | None => JobPhase::Inqueue,
             },
         };
         let submitted = self.cluster.scheduler_mut().jobs_mut().submit(spec);
-        let job = submitted.map_err(|error| ScenarioError::at(place, error.to_string()))?;
+        let job = submitted.map_err(|error| LineError::at(place, error.to_string()))?;
         self.start_tasks(file, job)
     }
 
     /// Brings the tasks of a new job into the states in which they are said to be.
-    fn start_tasks(&mut self, file: &JobFile, job: JobId) -> Result<(), ScenarioError> {
+    fn start_tasks(&mut self, file: &JobFile, job: JobId) -> Result<(), LineError> {
         let mut index = 0;
         for task in &file.tasks {
             let place = task.name.referenced;
@@ -219,10 +209,7 @@ impl World {
                 index += 1;
                 self.task_names.insert(id, name.clone());
                 if self.tasks.insert(name.clone(), id).is_some() {
-                    return Err(ScenarioError::at(
-                        place,
-                        format!("there are two tasks `{name}`: rename one"),
-                    ));
+                    return Err(LineError::at(place, format!("there are two tasks `{name}`: rename one")));
                 }
                 self.start_task(task, id, place)?;
             }
@@ -230,11 +217,12 @@ impl World {
         Ok(())
     }
 
-    fn start_task(&mut self, file: &TaskFile, id: TaskId, place: Location) -> Result<(), ScenarioError> {
-        let ended = match file.state {
+    fn start_task(&mut self, file: &TaskFile, id: TaskId, place: Location) -> Result<(), LineError> {
+        let given = file.state.unwrap_or(StateFile::Pending);
+        let ended = match given {
             StateFile::Pending if file.node.is_some() => {
                 let message = "a pending task has no node yet: leave `node` out, or give `state: running`";
-                return Err(ScenarioError::at(place, message));
+                return Err(LineError::at(place, message));
             }
             StateFile::Pending => return Ok(()),
             StateFile::Succeeded => Some(TaskState::Succeeded),
@@ -247,12 +235,12 @@ impl World {
             return Ok(());
         }
         let Some(node) = &file.node else {
-            return Err(ScenarioError::at(place, "a task that runs has a node: give `node`"));
+            return Err(LineError::at(place, "a task that runs has a node: give `node`"));
         };
         let Some(&node) = self.nodes.get(node) else {
-            return Err(ScenarioError::at(place, format!("there is no node `{node}`: add it to `nodes`")));
+            return Err(LineError::at(place, format!("there is no node `{node}`: add it to `nodes`")));
         };
-        let state = if file.state == StateFile::Bound { TaskState::Bound } else { TaskState::Running };
+        let state = if given == StateFile::Bound { TaskState::Bound } else { TaskState::Running };
         let ran = self.cluster.run_on(id, node, state);
         ran.map_err(|_| {
             let node = file.node.as_deref().unwrap_or_default();
@@ -261,19 +249,19 @@ impl World {
                  another node",
                 file.name.value
             );
-            ScenarioError::at(place, message)
+            LineError::at(place, message)
         })?;
-        if file.state == StateFile::Releasing {
+        if given == StateFile::Releasing {
             self.cluster.evict(id, GRACE_NS);
         }
         Ok(())
     }
 
-    fn request(&mut self, file: &TaskFile) -> Result<PlacementRequest, ScenarioError> {
+    fn request(&mut self, file: &TaskFile) -> Result<PlacementRequest, LineError> {
         let place = file.name.referenced;
         let demand = self.demand(&file.amounts(), place)?;
         let policy = match &file.policy {
-            Some(name) => name.parse().map_err(|error| ScenarioError::at(place, format!("{error}")))?,
+            Some(name) => name.parse().map_err(|error| LineError::at(place, format!("{error}")))?,
             None => self.policy,
         };
         let mut request = PlacementRequest::new(demand, policy);
@@ -293,19 +281,12 @@ impl World {
         file: Option<&PriorityFile>,
         otherwise: i32,
         place: Location,
-    ) -> Result<i32, ScenarioError> {
-        match file {
-            None => Ok(otherwise),
-            Some(PriorityFile::Number(number)) => Ok(*number),
-            Some(PriorityFile::Class(class)) => self.classes.get(class).copied().ok_or_else(|| {
-                let message = format!("there is no priority class `{class}`: add it to `priority_classes`");
-                ScenarioError::at(place, message)
-            }),
-        }
+    ) -> Result<i32, LineError> {
+        priority(file, &self.classes, otherwise, place)
     }
 
     /// Returns amounts by place. Names of custom resources are learned.
-    fn amounts(&mut self, file: &AmountsFile, place: Location) -> Result<Vec<(Dim, i64)>, ScenarioError> {
+    fn amounts(&mut self, file: &AmountsFile, place: Location) -> Result<Vec<(Dim, i64)>, LineError> {
         let mut amounts = Vec::new();
         amounts.extend(file.cpu.map(|amount| (Dim::CPU, amount.0.units())));
         amounts.extend(file.memory.map(|amount| (Dim::MEMORY, amount.0.units())));
@@ -318,15 +299,15 @@ impl World {
     }
 
     /// Returns amounts that a scenario expects.
-    pub(super) fn expected(&mut self, file: &AmountsFile) -> Result<Vec<(Dim, i64)>, ScenarioError> {
+    pub(super) fn expected(&mut self, file: &AmountsFile) -> Result<Vec<(Dim, i64)>, LineError> {
         self.amounts(file, Location::UNKNOWN)
     }
 
-    fn kind(&mut self, name: &str, place: Location) -> Result<ResourceId, ScenarioError> {
-        self.kinds.learn(name).map_err(|error| ScenarioError::at(place, error.to_string()))
+    fn kind(&mut self, name: &str, place: Location) -> Result<ResourceId, LineError> {
+        self.kinds.learn(name).map_err(|error| LineError::at(place, error.to_string()))
     }
 
-    fn demand(&mut self, file: &AmountsFile, place: Location) -> Result<Demand, ScenarioError> {
+    fn demand(&mut self, file: &AmountsFile, place: Location) -> Result<Demand, LineError> {
         let mut custom = Vec::new();
         for (name, amount) in &file.resources {
             custom.push((self.kind(name, place)?, amount.0));
@@ -337,32 +318,32 @@ impl World {
         Ok(Demand {
             cpu: file.cpu.map_or(Amount::ZERO, |amount| amount.0),
             memory: file.memory.map_or(Amount::ZERO, |amount| amount.0),
-            gpu: GpuRequest::from_amount(gpu).map_err(|error| ScenarioError::at(place, error))?,
+            gpu: GpuRequest::from_amount(gpu).map_err(|error| LineError::at(place, error))?,
             custom,
         })
     }
 
-    fn queue(&self, name: &Name) -> Result<QueueId, ScenarioError> {
+    fn queue(&self, name: &Name) -> Result<QueueId, LineError> {
         self.queue_named(&name.value, name.referenced)
     }
 
-    pub(super) fn queue_named(&self, name: &str, place: Location) -> Result<QueueId, ScenarioError> {
+    pub(super) fn queue_named(&self, name: &str, place: Location) -> Result<QueueId, LineError> {
         let missing = || {
             let message =
                 format!("there is no queue `{name}` yet: add it to `queues`, before those that name it");
-            ScenarioError::at(place, message)
+            LineError::at(place, message)
         };
         self.cluster.scheduler().jobs().queue_named(name).ok_or_else(missing)
     }
 
-    pub(super) fn job_named(&self, name: &str) -> Result<JobId, ScenarioError> {
+    pub(super) fn job_named(&self, name: &str) -> Result<JobId, LineError> {
         let missing =
-            || ScenarioError::at(Location::UNKNOWN, format!("there is no job `{name}`: add it to `jobs`"));
+            || LineError::at(Location::UNKNOWN, format!("there is no job `{name}`: add it to `jobs`"));
         self.cluster.scheduler().jobs().job_named(name).ok_or_else(missing)
     }
 
-    pub(super) fn task_named(&self, name: &str, place: Location) -> Result<TaskId, ScenarioError> {
-        let missing = || ScenarioError::at(place, format!("there is no task `{name}`: add it to a job"));
+    pub(super) fn task_named(&self, name: &str, place: Location) -> Result<TaskId, LineError> {
+        let missing = || LineError::at(place, format!("there is no task `{name}`: add it to a job"));
         self.tasks.get(name).copied().ok_or_else(missing)
     }
 
@@ -398,94 +379,6 @@ fn numbered(name: &str, count: u32) -> impl Iterator<Item = String> {
     (0..count).map(move |number| if count == 1 { name.clone() } else { format!("{name}-{number}") })
 }
 
-fn parse_policy(name: &Name) -> Result<Policy, ScenarioError> {
-    name.value.parse().map_err(|error| ScenarioError::at(name.referenced, format!("{error}")))
-}
-
-/// Returns a time in ns that is not longer than a scenario may take.
-fn bounded(time: Option<Nanos>, field: &str, place: Location) -> Result<Option<u64>, ScenarioError> {
-    let Some(time) = time else { return Ok(None) };
-    if time.0 > TIME_MAX_NS {
-        let message = format!("`{field}` is more than 100,000 hours: give a shorter time");
-        return Err(ScenarioError::at(place, message));
-    }
-    Ok(Some(time.0))
-}
-
-/// Returns a part of a whole, in 1/10,000.
-fn part(quantity: Option<Quantity>, field: &str, place: Location) -> Result<Option<u32>, ScenarioError> {
-    let Some(quantity) = quantity else { return Ok(None) };
-    let units = u32::try_from(quantity.0.units()).map_err(|_| {
-        let message = format!("`{field}` is {}: give a part of the whole, such as 0.5", quantity.0);
-        ScenarioError::at(place, message)
-    })?;
-    Ok(Some(units))
-}
-
-/// Returns the settings of cycles.
-fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, ScenarioError> {
-    let mut config = CycleConfig { grace_ns: GRACE_NS, ..CycleConfig::default() };
-    let mut place = Location::UNKNOWN;
-    if let Some(actions) = &file.actions {
-        config.actions.clear();
-        for name in actions {
-            place = name.referenced;
-            let action = Action::named(&name.value).ok_or_else(|| {
-                let known = Action::ALL.map(Action::name).join(", ");
-                ScenarioError::at(place, format!("there is no action `{}`: name one of {known}", name.value))
-            })?;
-            config.actions.push(action);
-        }
-    }
-    if let Some(tiers) = &file.tiers {
-        place = tiers.iter().flatten().next().map_or(place, |plugin| plugin.0.referenced);
-        config.tiers =
-            tiers.iter().map(|tier| tier.iter().map(plugin).collect()).collect::<Result<_, _>>()?;
-    }
-    config.combination = match file.combination {
-        Some(CombinationFile::Volcano) => Combination::Volcano,
-        Some(CombinationFile::Strict) | None => Combination::Strict,
-    };
-    config.grace_ns = bounded(file.grace, "grace", place)?.unwrap_or(config.grace_ns);
-    config.min_run_time_ns = bounded(file.min_run_time, "min_run_time", place)?.unwrap_or_default();
-    if let Some(name) = &file.backfill {
-        config.backfill = Backfill::named(&name.value).ok_or_else(|| {
-            let known = Backfill::ALL.map(Backfill::name).join(", ");
-            let message = format!("there is no backfill `{}`: name one of {known}", name.value);
-            ScenarioError::at(name.referenced, message)
-        })?;
-    }
-    config.check().map_err(|error| ScenarioError::at(place, error.to_string()))?;
-    Ok(config)
-}
-
-fn plugin(file: &PluginFile) -> Result<PluginConfig, ScenarioError> {
-    let place = file.0.referenced;
-    let settings = &file.0.value;
-    let kind = PluginKind::named(&settings.plugin).ok_or_else(|| {
-        let known = PluginKind::ALL.map(PluginKind::name).join(", ");
-        ScenarioError::at(place, format!("there is no plugin `{}`: name one of {known}", settings.plugin))
-    })?;
-    let decision = |name: &String| {
-        Decision::named(name).ok_or_else(|| {
-            let known = Decision::ALL.map(Decision::name).join(", ");
-            ScenarioError::at(place, format!("there is no decision `{name}`: name one of {known}"))
-        })
-    };
-    let mut config = PluginConfig::new(kind);
-    for name in &settings.without {
-        config = config.without(decision(name)?);
-    }
-    if !settings.only.is_empty() {
-        let only: Vec<Decision> = settings.only.iter().map(decision).collect::<Result<_, _>>()?;
-        for other in Decision::ALL.into_iter().filter(|decision| !only.contains(decision)) {
-            config = config.without(other);
-        }
-    }
-    config.overcommit_percent = settings.overcommit_percent.unwrap_or(config.overcommit_percent);
-    config.wait_ns = bounded(settings.wait, "wait", place)?;
-    let above = part(settings.utilization_above, "utilization_above", place)?;
-    config.utilization_above = above.unwrap_or(config.utilization_above);
-    config.recheck_ns = bounded(settings.recheck, "recheck", place)?.unwrap_or(config.recheck_ns);
-    Ok(config)
+fn parse_policy(name: &Name) -> Result<Policy, LineError> {
+    name.value.parse().map_err(|error| LineError::at(name.referenced, format!("{error}")))
 }

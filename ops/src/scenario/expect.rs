@@ -8,10 +8,11 @@ use wharf_core::fairness::{Amounts, Dim};
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{JobId, QueueId, TaskId, TaskState};
 
-use super::ScenarioError;
 use super::build::World;
-use super::file::{AmountsFile, Choice, ExpectFile, StarvingFile};
+use super::file::{Choice, ExpectFile, StarvingFile};
 use super::reserved;
+use crate::job_file::AmountsFile;
+use crate::line_error::LineError;
 
 /// What was looked at, and what differed.
 #[derive(Default)]
@@ -33,7 +34,7 @@ pub(super) fn differences(
     world: &mut World,
     expected: &ExpectFile,
     changes: &Changes,
-) -> Result<Found, ScenarioError> {
+) -> Result<Found, LineError> {
     let mut found = Found::default();
     let placed = [
         ("bound", &expected.bound, expected.bound_count, &expected.bound_of, &changes.bound),
@@ -81,7 +82,7 @@ fn check_nodes(
     expected: &BTreeMap<String, Choice>,
     actual: &[(TaskId, NodeId)],
     found: &mut Found,
-) -> Result<(), ScenarioError> {
+) -> Result<(), LineError> {
     for name in expected.keys() {
         world.task_named(name, Location::UNKNOWN)?;
     }
@@ -109,7 +110,7 @@ fn check_counts(
     of_jobs: &BTreeMap<String, usize>,
     tasks: &[TaskId],
     found: &mut Found,
-) -> Result<(), ScenarioError> {
+) -> Result<(), LineError> {
     if let Some(count) = count {
         found.check(tasks.len() == count, || format!("{} {what}, {count} expected", tasks.len()));
     }
@@ -121,14 +122,14 @@ fn check_counts(
     Ok(())
 }
 
-fn check_states(world: &World, expected: &ExpectFile, found: &mut Found) -> Result<(), ScenarioError> {
+fn check_states(world: &World, expected: &ExpectFile, found: &mut Found) -> Result<(), LineError> {
     let jobs = world.cluster.scheduler().jobs();
     for (name, state) in &expected.states {
         let task = world.task_named(name, Location::UNKNOWN)?;
         if TaskState::ALL.iter().all(|known| known.name() != state) {
             let known = TaskState::ALL.map(TaskState::name).join(", ");
             let message = format!("there is no state `{state}`: name one of {known}");
-            return Err(ScenarioError::at(Location::UNKNOWN, message));
+            return Err(LineError::at(Location::UNKNOWN, message));
         }
         let actual = jobs.task(task).state.name();
         found.check(actual == state, || format!("{name} is {actual}, {state} expected"));
@@ -148,7 +149,7 @@ fn check_states(world: &World, expected: &ExpectFile, found: &mut Found) -> Resu
     Ok(())
 }
 
-fn check_shares(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), ScenarioError> {
+fn check_shares(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), LineError> {
     type Kind = (&'static str, fn(&World, QueueId, Dim) -> i64);
     let kinds: [(Kind, &BTreeMap<String, AmountsFile>); 4] = [
         (("deserves", deserved), &expected.deserved),
@@ -180,11 +181,7 @@ fn check_amounts(world: &World, what: &str, wanted: &[(Dim, i64)], there: &Amoun
     found.check(is_expected, || format!("{what} {}, {} expected", world.shown(&there), world.shown(&wanted)));
 }
 
-fn check_job_shares(
-    world: &mut World,
-    expected: &ExpectFile,
-    found: &mut Found,
-) -> Result<(), ScenarioError> {
+fn check_job_shares(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), LineError> {
     for (name, amounts) in &expected.job_fair_share {
         let job = world.job_named(name)?;
         let amounts = world.expected(amounts)?;
@@ -195,7 +192,7 @@ fn check_job_shares(
 }
 
 /// Compares the jobs that starved in the last cycle, with how much and why.
-fn check_starving(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), ScenarioError> {
+fn check_starving(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), LineError> {
     let starving: BTreeMap<JobId, Starving> =
         world.cluster.scheduler().starving().iter().map(|one| (one.job, one.clone())).collect();
     if let Some(jobs) = &expected.starving {

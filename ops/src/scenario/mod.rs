@@ -12,30 +12,8 @@ mod run;
 
 pub use run::Outcome;
 
-use serde_saphyr::Location;
-
+use crate::line_error::{LineError, documents};
 use file::ScenarioFile;
-
-/// A fault in a scenario, with its line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {message}")]
-pub struct ScenarioError {
-    /// The line, from 1. 0: not known.
-    pub line: u64,
-    /// The fault and the remedy.
-    pub message: String,
-}
-
-impl ScenarioError {
-    /// Sets the line, if it is not known.
-    fn in_block(self, location: Location) -> Self {
-        if self.line == 0 { Self { line: location.line(), ..self } } else { self }
-    }
-
-    fn at(location: Location, message: impl Into<String>) -> Self {
-        Self { line: location.line(), message: message.into() }
-    }
-}
 
 /// One scenario.
 #[derive(Debug)]
@@ -64,7 +42,7 @@ impl Scenario {
     ///
     /// # Errors
     /// A fault in the scenario itself: a name that refers to nothing, settings or jobs that are refused.
-    pub fn run(&self) -> Result<Outcome, ScenarioError> {
+    pub fn run(&self) -> Result<Outcome, LineError> {
         run::run(&self.0)
     }
 
@@ -72,7 +50,7 @@ impl Scenario {
     ///
     /// # Errors
     /// The first fault.
-    pub fn check(&self) -> Result<(), ScenarioError> {
+    pub fn check(&self) -> Result<(), LineError> {
         build::World::new(&self.0).map(drop)
     }
 }
@@ -81,22 +59,11 @@ impl Scenario {
 ///
 /// # Errors
 /// The first fault in the text, with its line.
-pub fn read(text: &str) -> Result<Vec<Scenario>, ScenarioError> {
-    // A node may be called `n`, or `on`: only `true` and `false` are booleans, as in YAML 1.2.
-    let options = serde_saphyr::options! { strict_booleans: true };
-    let files = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-        let error = error.without_snippet();
-        let Some(place) = error.location() else {
-            return ScenarioError { line: 0, message: error.to_string() };
-        };
-        let text = error.to_string();
-        let shown = format!(" at line {}, column {}", place.line(), place.column());
-        ScenarioError::at(place, text.strip_suffix(&shown).unwrap_or(&text))
-    });
-    let files: Vec<ScenarioFile> = files?;
+pub fn read(text: &str) -> Result<Vec<Scenario>, LineError> {
+    let files: Vec<ScenarioFile> = documents(text)?;
     if files.is_empty() {
         let message = "there is no scenario: give one with `name` and `steps`".to_owned();
-        return Err(ScenarioError { line: 1, message });
+        return Err(LineError { line: 1, message });
     }
     Ok(files.into_iter().map(Scenario).collect())
 }

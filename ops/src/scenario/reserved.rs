@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::ScenarioError;
 use super::build::World;
 use super::expect::Found;
 use super::file::ExpectFile;
+use crate::line_error::LineError;
 
 /// Compares the dates of all reservations, and the nodes of those that are named.
-pub(super) fn check(world: &World, expected: &ExpectFile, found: &mut Found) -> Result<(), ScenarioError> {
+pub(super) fn check(world: &World, expected: &ExpectFile, found: &mut Found) -> Result<(), LineError> {
     let jobs = world.cluster.scheduler().jobs();
     let name = |job| &*jobs.job(job).spec().name;
     let reservations: BTreeMap<&str, _> =

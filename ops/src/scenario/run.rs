@@ -5,11 +5,9 @@ use wharf_core::cycle::Changes;
 use wharf_core::jobs::TaskState;
 
 use super::build::World;
-use super::file::{Name, ScenarioFile, StepFile};
-use super::{ScenarioError, expect};
-
-/// The longest time of a scenario, in ns.
-pub(super) const TIME_MAX_NS: u64 = 100_000 * 3_600 * 1_000_000_000;
+use super::file::{ScenarioFile, StepFile};
+use super::{LineError, expect};
+use crate::job_file::{Name, TIME_MAX_NS};
 
 /// The largest number of cycles of a step.
 const CYCLES_MAX: u32 = 10_000;
@@ -25,7 +23,7 @@ pub struct Outcome {
     pub evictions: usize,
 }
 
-pub(super) fn run(file: &ScenarioFile) -> Result<Outcome, ScenarioError> {
+pub(super) fn run(file: &ScenarioFile) -> Result<Outcome, LineError> {
     let mut world = World::new(file)?;
     let mut outcome = Outcome { differences: Vec::new(), checks: 0, evictions: 0 };
     for (number, step) in (1..).zip(&file.steps) {
@@ -41,13 +39,13 @@ pub(super) fn run(file: &ScenarioFile) -> Result<Outcome, ScenarioError> {
     }
     if outcome.checks == 0 {
         let message = "the scenario expects nothing: give a step `expect`".to_owned();
-        return Err(ScenarioError { line: 0, message });
+        return Err(LineError { line: 0, message });
     }
     Ok(outcome)
 }
 
 /// Does what a step says. Returns what changed.
-fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, ScenarioError> {
+fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, LineError> {
     let mut all = Changes::default();
     if let Some(objects) = &step.add {
         world.add(&objects.nodes, &objects.queues, &objects.jobs)?;
@@ -60,14 +58,14 @@ fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, ScenarioError
     if let Some(time) = step.advance {
         if world.cluster.now().plus_nanos(time.0).0 > TIME_MAX_NS {
             let message = "the scenario takes more than 100,000 hours: give shorter times";
-            return Err(ScenarioError::at(Location::UNKNOWN, message));
+            return Err(LineError::at(Location::UNKNOWN, message));
         }
         merge(&mut all, world.cluster.advance(time.0));
     }
     let cycles = step.cycle.unwrap_or(0);
     if cycles > CYCLES_MAX {
         let message = format!("a step runs {cycles} cycles: give at most {CYCLES_MAX}");
-        return Err(ScenarioError::at(Location::UNKNOWN, message));
+        return Err(LineError::at(Location::UNKNOWN, message));
     }
     for _ in 0..cycles {
         let (_, changes) = world.cluster.cycle();
@@ -76,18 +74,13 @@ fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, ScenarioError
     Ok(all)
 }
 
-fn end_task(
-    world: &mut World,
-    name: &Name,
-    state: TaskState,
-    all: &mut Changes,
-) -> Result<(), ScenarioError> {
+fn end_task(world: &mut World, name: &Name, state: TaskState, all: &mut Changes) -> Result<(), LineError> {
     let task = world.task_named(&name.value, name.referenced)?;
     let of = world.cluster.scheduler().jobs().task(task);
     if !of.state.holds() {
         let message =
             format!("task `{}` is {} and cannot end: only a task that runs can", name.value, of.state.name());
-        return Err(ScenarioError::at(name.referenced, message));
+        return Err(LineError::at(name.referenced, message));
     }
     merge(all, world.cluster.end_task(task, state));
     Ok(())
@@ -101,10 +94,10 @@ fn merge(all: &mut Changes, changes: Changes) {
 }
 
 /// Checks the books of the shard and of the jobs after a step. A fault in them is not the scenario's.
-fn check_books(world: &World, step: usize) -> Result<(), ScenarioError> {
+fn check_books(world: &World, step: usize) -> Result<(), LineError> {
     let shard = world.cluster.shard().check_invariants();
     let jobs = world.cluster.scheduler().jobs().check();
     shard.and(jobs).map_err(|broken| {
-        ScenarioError::at(Location::UNKNOWN, format!("after step {step}, the books are wrong: {broken}"))
+        LineError::at(Location::UNKNOWN, format!("after step {step}, the books are wrong: {broken}"))
     })
 }

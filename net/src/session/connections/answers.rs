@@ -6,7 +6,7 @@ use wharf_core::time::Time;
 use super::operation::Complete;
 use super::{Asker, ConnectionService};
 use crate::codec::{RELEASED, write_grant};
-use crate::convert::{placed_reply, plain_grant};
+use crate::convert::{JobsAnswer, placed_reply, plain_grant};
 use crate::protocol::{Fault, PlaceReply, Reason, Reply};
 
 impl ConnectionService {
@@ -78,6 +78,19 @@ impl ConnectionService {
             Complete::Groups(reply) => self.answer(asker, reply, now),
             Complete::Statement(reply) => self.answer(asker, reply, now),
             Complete::Renewed(reply) => self.answer(asker, reply, now),
+            Complete::Jobs(reply) => self.answer_jobs(asker, reply, now),
+        }
+    }
+
+    pub(super) fn answer_jobs(&mut self, asker: Asker, reply: &JobsAnswer, now: Time) {
+        match reply {
+            JobsAnswer::Queue(reply) => self.answer(asker, reply, now),
+            JobsAnswer::Queues(reply) => self.answer(asker, reply, now),
+            JobsAnswer::Job(reply) => self.answer(asker, reply, now),
+            JobsAnswer::Status(reply) => self.answer(asker, reply, now),
+            JobsAnswer::Jobs(reply) => self.answer(asker, reply, now),
+            JobsAnswer::Reported(reply) => self.answer(asker, reply, now),
+            JobsAnswer::Fault(fault) => self.answer_fault(asker, fault, now),
         }
     }
 }

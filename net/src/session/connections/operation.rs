@@ -13,7 +13,7 @@ use wharf_core::shard::{Outcome, Released, UnknownAllocation};
 use super::into_group::{IntoGroup, into_reply};
 use super::renewing::Renewing;
 use super::{Asker, stopped};
-use crate::convert::{explain_candidates, placed_reply, refused_reply};
+use crate::convert::{JobsAnswer, JobsPage, explain_candidates, jobs_answer, placed_reply, refused_reply};
 use crate::limits::LISTED_BYTES_MAX;
 use crate::protocol::{
     Fault, GroupReply, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody, Reason, ReleaseBatchReply,
@@ -49,6 +49,8 @@ pub(super) enum Parts {
     Renew(Renewing),
     /// A planner's job, and the size that bounds its reply.
     Plan(usize),
+    /// A request about queues and jobs, and the page that it asks for.
+    Jobs(JobsPage),
     /// A group, or the bundles that a group grows by, that waits like [`Wait`](Self::Wait). Holds the reason
     /// why the wait was ended.
     WaitGroup(Option<WaitEnd>),
@@ -90,6 +92,7 @@ pub(super) enum Complete {
     Groups(ListGroupsReply),
     Statement(StatementReply),
     Renewed(RenewReply),
+    Jobs(Box<JobsAnswer>),
 }
 
 impl Operation {
@@ -129,6 +132,10 @@ impl Operation {
             Parts::Renew(renewing) => renewing.handle_part(part, reply),
             &mut Parts::Plan(size) => {
                 Some(Complete::plan(size, *reply_of::<Box<PlanReply>, _>(reply), catalog))
+            }
+            Parts::Jobs(page) => {
+                let reply: Result<_, _> = reply_of(*reply_of::<Box<PlanReply>, _>(reply));
+                Some(Complete::Jobs(Box::new(jobs_answer(self.asker.kind, page, reply, catalog))))
             }
             &mut Parts::WaitGroup(end) => {
                 Some(Complete::waited_group(end, *reply_of::<Box<PlanReply>, _>(reply), catalog))

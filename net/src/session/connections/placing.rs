@@ -14,8 +14,8 @@ use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::codec::{PlainPlace, encode_body};
 use crate::convert::{PlacementDefaults, kinds_to_learn, placement_request, plain_placement};
 use crate::protocol::{
-    CreateGroupRequest, Fault, GroupReply, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason,
-    ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
+    CreateGroupRequest, Fault, GroupReply, JobBody, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest,
+    QueueBody, Reason, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
 };
 use crate::session::Parts as SessionParts;
 use crate::session::registrar::RegistrarReply;
@@ -33,6 +33,8 @@ pub(super) type PortPart = Option<(usize, PortRequest)>;
 pub(super) enum Learning {
     Place(Box<PlaceRequest>),
     CreateGroup(Box<CreateGroupRequest>),
+    SetQueue(Box<QueueBody>),
+    SubmitJob(Box<JobBody>),
 }
 
 impl ConnectionService {
@@ -101,6 +103,9 @@ impl ConnectionService {
             (Learning::CreateGroup(_), Err(fault)) => {
                 self.answer(asker, &GroupReply::from(fault), asker.started);
             }
+            (Learning::SetQueue(queue), Ok(())) => self.set_queue(asker, *queue),
+            (Learning::SubmitJob(job), Ok(())) => self.submit_job(asker, *job),
+            (Learning::SetQueue(_) | Learning::SubmitJob(_), Err(fault)) => self.refuse_jobs(asker, fault),
         }
         self.ready.push_back(asker.connection);
     }

@@ -58,6 +58,7 @@ impl ConnectionService {
                 Deed::GroupRemoved(group, bundles) => {
                     self.answer(asker, &removed_group(&Ok((group, bundles))), now);
                 }
+                Deed::Jobs(done) => self.answer_jobs(asker, &done.into(), now),
                 Deed::ReservationEnded(node) => {
                     let ended = Ok(ReservationChange::Ended(node));
                     let reply = reserve_reply(ended, &self.port.catalog().resources);

@@ -114,6 +114,14 @@ impl ConnectionService {
             | Kind::ListGroups
             | Kind::PlaceInto
             | Kind::SubmitStatement => return self.handle_planning(asker, asked),
+            Kind::SetQueue
+            | Kind::RemoveQueue
+            | Kind::ListQueues
+            | Kind::SubmitJob
+            | Kind::CancelJob
+            | Kind::JobStatus
+            | Kind::ListJobs
+            | Kind::ReportTasks => return self.handle_jobs(asker, asked),
             Kind::Follow => return self.handle_follow(asker, &read_body(asked)?),
             Kind::Events => return self.handle_events(asker, &read_body(asked)?),
             Kind::AddNodes => self.ask_registrar(asker, Question::Add(read_body(asked)?)),

@@ -14,7 +14,8 @@ use crate::access::{Denied, Rights};
 use crate::protocol::{
     BundleTemplate, CreateGroupRequest, Fault, GroupStatusRequest, GrowGroupRequest, Kind, PlaceBatch,
     PlaceIntoRequest, PlaceRequest, Reason, ReleaseBatch, ReleaseRequest, RemoveGroupRequest, RenewRequest,
-    ReportRequest, ShrinkGroupRequest, WireAllocation, WireGroup, WireSession,
+    ReportRequest, ReportTasksRequest, ShrinkGroupRequest, SubmitJobRequest, WireAllocation, WireGroup,
+    WireSession,
 };
 use crate::session::Session;
 
@@ -173,6 +174,34 @@ impl Scoped for GroupStatusRequest {
 impl Scoped for ReportRequest {
     fn check(&self, rights: &Rights) -> Result<(), Fault> {
         rights.check_node(&self.node.name)
+    }
+}
+
+impl Scoped for SubmitJobRequest {
+    fn check(&self, rights: &Rights) -> Result<(), Fault> {
+        for (at, group) in self.job.tasks.iter().enumerate() {
+            let checked = rights.check_owner(group.request.owner);
+            checked.map_err(|fault| fault.within(format_args!("job.tasks[{at}]")))?;
+        }
+        Ok(())
+    }
+
+    /// Tasks wait for their turn in the queue, so that their number does not count.
+    fn parts(&self) -> usize {
+        self.job.tasks.len()
+    }
+}
+
+impl Scoped for ReportTasksRequest {
+    fn check(&self, rights: &Rights) -> Result<(), Fault> {
+        for (at, report) in self.tasks.iter().enumerate() {
+            check_allocation(|| format!("tasks[{at}].allocation"), report.allocation, rights)?;
+        }
+        Ok(())
+    }
+
+    fn parts(&self) -> usize {
+        self.tasks.len()
     }
 }
 

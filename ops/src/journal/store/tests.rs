@@ -14,7 +14,7 @@ use wharf_core::node::{
     TaintEffect, Taints, Term, Toleration, TolerationOperator,
 };
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
-use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ReservedAmounts};
+use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ReservedAmounts, ResourceKind};
 use wharf_core::rng::Rng;
 use wharf_core::state::{
     AllocationRecord, BundleRecord, ClaimRecord, GranularityState, GroupBundleRecord, GroupRecord,
@@ -194,6 +194,7 @@ fn rich() -> StoreState {
         PolicyState { next_fit: Ordinal(0), rng: Rng::new(u64::MAX) },
     ];
     state.groups = vec![group()];
+    state.jobs = crate::journal::job_row::tests::record(ResourceKind::Custom(ResourceId(0)));
     let thetas = vec![2500, 81_920_000, 1, 100];
     state.granularities = vec![None, Some(GranularityState { thetas, changes: 7 })];
     state

@@ -1,0 +1,142 @@
+//! Requests about queues and jobs, which the keeper of jobs serves.
+
+use wharf_core::group::PlanJob;
+use wharf_core::ids::TenantId;
+use wharf_core::jobs::{JobId, JobsRequest};
+
+use super::ConnectionService;
+use super::input::{Asked, read_body};
+use super::operation::Parts;
+use super::placing::Learning;
+use super::questions::Asker;
+use crate::convert::{
+    JobsAnswer, JobsPage, job_kinds_to_learn, job_spec, jobs_page_limit, queue_kinds_to_learn, queue_spec,
+    task_reports,
+};
+use crate::protocol::{
+    CancelJobRequest, Fault, GRACE_NS_MAX, JOBS_PER_MESSAGE_MAX, JobBody, JobStatusRequest, Kind,
+    ListJobsRequest, ListQueuesRequest, QUEUES_PER_MESSAGE_MAX, QueueBody, Reason, RemoveQueueRequest,
+    ReportTasksRequest, SetQueueRequest, SubmitJobRequest, TASKS_PER_MESSAGE_MAX,
+};
+
+impl ConnectionService {
+    /// Executes a new request about queues or jobs.
+    pub(super) fn handle_jobs(&mut self, asker: Asker, asked: &Asked<'_>) -> Result<(), Fault> {
+        if !self.port.keeps_jobs() {
+            let message = "this service keeps no queues and no jobs (setting `jobs`): enable it, and give it at least \
+                           one planner (setting `planners`)";
+            return Err(Fault::new(Reason::NotServed, message));
+        }
+        let tenant = self.tenant_of(asker);
+        match asker.kind {
+            Kind::SetQueue => {
+                let SetQueueRequest { queue } = read_body(asked)?;
+                self.handle_set_queue(asked.timed(asker), queue);
+            }
+            Kind::RemoveQueue => {
+                let RemoveQueueRequest { name } = read_body(asked)?;
+                self.submit_jobs(asked.timed(asker), 0, JobsRequest::RemoveQueue(name.into()));
+            }
+            Kind::ListQueues => {
+                let ListQueuesRequest { after, limit } = read_body(asked)?;
+                let limit = jobs_page_limit(limit, QUEUES_PER_MESSAGE_MAX, "queues")?;
+                let page = JobsPage { after, limit: usize::from(limit) };
+                self.submit_page(asked.timed(asker), page, JobsRequest::ListQueues(tenant));
+            }
+            Kind::SubmitJob => {
+                let SubmitJobRequest { job } = self.read_scoped(asker, asked)?;
+                self.handle_submit_job(asked.timed(asker), job);
+            }
+            Kind::CancelJob => {
+                let CancelJobRequest { job, grace: grace_ns } = read_body(asked)?;
+                if grace_ns > GRACE_NS_MAX {
+                    let message = format!("{grace_ns} ns: give at most {GRACE_NS_MAX} (365 days)");
+                    return Err(Fault::of_field(Reason::InvalidField, "grace", message));
+                }
+                let request = JobsRequest::Cancel { job: JobId(job), tenant, grace_ns };
+                self.submit_jobs(asked.timed(asker), 0, request);
+            }
+            Kind::JobStatus => {
+                let JobStatusRequest { job, from, limit } = read_body(asked)?;
+                let limit = jobs_page_limit(limit, TASKS_PER_MESSAGE_MAX, "tasks")?;
+                let request = JobsRequest::Status { job: JobId(job), tenant, from, limit };
+                self.submit_jobs(asked.timed(asker), limit, request);
+            }
+            Kind::ListJobs => {
+                let ListJobsRequest { queue, after, limit } = read_body(asked)?;
+                let limit = jobs_page_limit(limit, JOBS_PER_MESSAGE_MAX, "jobs")?;
+                let request = JobsRequest::List {
+                    tenant,
+                    queue: (!queue.is_empty()).then(|| queue.into()),
+                    after: (after > 0).then_some(JobId(after)),
+                    limit,
+                };
+                self.submit_jobs(asked.timed(asker), limit, request);
+            }
+            Kind::ReportTasks => {
+                let request: ReportTasksRequest = self.read_scoped(asker, asked)?;
+                let tasks = task_reports(&request.tasks)?;
+                self.submit_jobs(asked.timed(asker), 0, JobsRequest::Report { tenant, tasks });
+            }
+            other => unreachable!("{other:?} is not about jobs"),
+        }
+        Ok(())
+    }
+
+    /// Returns the tenant of the connection that asks. `None`: the operator, who sees all.
+    fn tenant_of(&self, asker: Asker) -> Option<TenantId> {
+        self.connections[asker.connection].rights.tenant.as_ref().map(|tenant| tenant.limits.id)
+    }
+
+    /// Answers with a fault.
+    pub(super) fn refuse_jobs(&mut self, asker: Asker, fault: Fault) {
+        self.answer_jobs(asker, &JobsAnswer::of_fault(asker.kind, fault), asker.started);
+    }
+
+    fn handle_set_queue(&mut self, asker: Asker, queue: QueueBody) {
+        match queue_kinds_to_learn(&queue, &self.port.catalog().resources) {
+            Err(fault) => self.refuse_jobs(asker, fault.within("queue")),
+            Ok(names) if names.is_empty() => self.set_queue(asker, queue),
+            Ok(names) => self.ask_to_learn(asker, names, Learning::SetQueue(Box::new(queue))),
+        }
+    }
+
+    /// Makes or changes a queue whose resource kinds are known.
+    pub(super) fn set_queue(&mut self, asker: Asker, queue: QueueBody) {
+        match queue_spec(queue, &self.port.catalog().resources) {
+            Ok((spec, parent)) => {
+                self.submit_jobs(asker, 0, JobsRequest::SetQueue { spec: Box::new(spec), parent });
+            }
+            Err(fault) => self.refuse_jobs(asker, fault.within("queue")),
+        }
+    }
+
+    fn handle_submit_job(&mut self, asker: Asker, job: JobBody) {
+        let defaults = self.placement_defaults(asker.connection);
+        match job_kinds_to_learn(&job, self.port.catalog(), defaults) {
+            Err(fault) => self.refuse_jobs(asker, fault.within("job")),
+            Ok(names) if names.is_empty() => self.submit_job(asker, job),
+            Ok(names) => self.ask_to_learn(asker, names, Learning::SubmitJob(Box::new(job))),
+        }
+    }
+
+    /// Submits a job whose resource kinds are known.
+    pub(super) fn submit_job(&mut self, asker: Asker, job: JobBody) {
+        let defaults = self.placement_defaults(asker.connection);
+        let queue = job.queue.as_str().into();
+        match job_spec(job, self.port.catalog(), defaults) {
+            Ok(spec) => {
+                self.submit_jobs(asker, 0, JobsRequest::Submit { spec: Box::new(spec), queue });
+            }
+            Err(fault) => self.refuse_jobs(asker, fault.within("job")),
+        }
+    }
+
+    fn submit_jobs(&mut self, asker: Asker, limit: u16, request: JobsRequest) {
+        self.submit_page(asker, JobsPage { limit: usize::from(limit), ..JobsPage::default() }, request);
+    }
+
+    fn submit_page(&mut self, asker: Asker, page: JobsPage, request: JobsRequest) {
+        self.submit_plan(asker, Parts::Jobs(page), PlanJob::Jobs(Box::new(request)));
+    }
+}

@@ -1,0 +1,165 @@
+//! The wire format byte for byte, as in `golden_frames.rs`: queues, jobs and tasks.
+
+use wharf_net::codec::encode_body;
+use wharf_net::protocol::*;
+
+use crate::harness::golden::{check, hex};
+
+const ALLOCATION: WireAllocation = WireAllocation { incarnation: 1, partition: 2, sequence: 3, tenant: 4 };
+
+fn amounts(name: &str, amount: i64) -> AmountsBody {
+    AmountsBody { amounts: named(name, amount) }
+}
+
+fn named(name: &str, amount: i64) -> Vec<NamedAmount> {
+    vec![NamedAmount { name: name.to_owned(), amount }]
+}
+
+fn fault() -> Fault {
+    Fault::of_field(Reason::UnknownJob, "job", "m")
+}
+
+/// Returns a queue whose fields all differ from their defaults.
+fn queue() -> QueueBody {
+    QueueBody {
+        name: "q".to_owned(),
+        parent: "p".to_owned(),
+        tenant: Some(4),
+        weight: 2,
+        guarantee: amounts("cpu", 3),
+        deserved: Some(amounts("gpu", 5)),
+        capability: amounts("npu", 300),
+        priority: -1,
+        reclaimable: false,
+        open: false,
+        ordering: ORDERING_FAIR,
+        starves_below: Some(5000),
+        fair_share_patience: Some(6),
+        guarantee_patience: Some(7),
+        min_run_time: Some(8),
+    }
+}
+
+const QUEUE: &str = "017101700104020103637075060101036770750a01036e7075fb58020100000201fb8813010601070108";
+
+fn summary() -> JobSummaryBody {
+    JobSummaryBody {
+        id: 300,
+        name: "j".to_owned(),
+        queue: "q".to_owned(),
+        tenant: 4,
+        phase: JOB_RUNNING,
+        priority: -2,
+        min_member: 5,
+        counts: vec![TaskCountBody { state: TASK_RUNNING, count: 7 }],
+        created: 9,
+    }
+}
+
+const SUMMARY: &str = "fb2c01016a01710403030501060709";
+
+#[test]
+fn requests_about_queues_are_written_as_they_always_were() {
+    check(&SetQueueRequest { queue: queue() }, QUEUE);
+    check(&SetQueueRequest::default(), "000000010000000001010000000000");
+    check(&RemoveQueueRequest { name: "q".to_owned() }, "0171");
+    check(&ListQueuesRequest { after: "q".to_owned(), limit: 300 }, "0171fb2c01");
+    check(&ListQueuesRequest::default(), "0000");
+}
+
+#[test]
+fn replies_about_queues_are_written_as_they_always_were() {
+    check(&QueueReply::default(), "0000");
+    let reply = QueueReply::from(fault());
+    check(&reply, "c701c7036a6f62016d00");
+    let usage = QueueUsageBody {
+        held: named("cpu", 1),
+        pipelined: named("cpu", 2),
+        releasing: named("cpu", 3),
+        pending: named("cpu", 4),
+    };
+    let status = QueueStatusBody {
+        queue: queue(),
+        usage,
+        has_deserved: true,
+        deserved: named("cpu", 5),
+        jobs: 6,
+        waiting: 7,
+    };
+    let used: String = ["02", "04", "06", "08"].iter().map(|amount| format!("0103637075{amount}")).collect();
+    check(
+        &ListQueuesReply { queues: vec![status], more: true },
+        &format!("01{}{used}0101036370750a060701", QUEUE),
+    );
+}
+
+#[test]
+fn requests_about_jobs_are_written_as_they_always_were() {
+    let mut request = Vec::new();
+    encode_body(&PlaceRequest::default(), &mut request);
+    let group = TaskGroupBody {
+        request: PlaceRequest::default(),
+        count: 3,
+        role: 1,
+        priority: -1,
+        preemptable: false,
+        master: true,
+        run_time: Some(60_000_000_000),
+    };
+    let job = JobBody {
+        name: "j".to_owned(),
+        queue: "q".to_owned(),
+        min_member: 2,
+        min_resources: Some(amounts("cpu", 3)),
+        roles: vec![RoleBody { name: "r".to_owned(), min_member: 4 }],
+        tasks: vec![group],
+        priority: 5,
+        preempts: false,
+    };
+    let tasks = format!("01{}0301010001", hex(&request));
+    check(&SubmitJobRequest { job }, &format!("016a0171020101036370750601017204{tasks}0a00"));
+    check(&SubmitJobRequest::default(), "0000000000000001");
+    check(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
+    check(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");
+    check(&ListJobsRequest { queue: "q".to_owned(), after: 300, limit: 5 }, "0171fb2c0105");
+    let report = TaskReportBody { job: 300, index: 4, allocation: ALLOCATION, state: TASK_SUCCEEDED };
+    check(&ReportTasksRequest { tasks: vec![report] }, "01fb2c01040102030408");
+}
+
+#[test]
+fn replies_about_jobs_are_written_as_they_always_were() {
+    check(&JobReply { job: 300, ..JobReply::default() }, "00fb2c0100");
+    check(&JobReply::from(fault()), "c70001c7036a6f62016d00");
+    let tasks = vec![
+        TaskBody {
+            index: 1,
+            role: "r".to_owned(),
+            state: TASK_RUNNING,
+            node: 7,
+            node_name: "n".to_owned(),
+            allocation: Some(ALLOCATION),
+            since: 9,
+        },
+        TaskBody::default(),
+    ];
+    let reply = JobStatusReply { job: Some(summary()), tasks, more: true, ..JobStatusReply::default() };
+    let written = "0101720607016e01010203040900000000000000";
+    check(&reply, &format!("0001{SUMMARY}02{written}0100"));
+    check(&JobStatusReply::from(fault()), "c700000001c7036a6f62016d00");
+    check(&ListJobsReply { jobs: vec![summary()], more: true }, &format!("01{SUMMARY}01"));
+    check(&ReportTasksReply { outdated: vec![0, 300], ..ReportTasksReply::default() }, "000200fb2c0100");
+    check(&ReportTasksReply::from(fault()), "c70001c7036a6f62016d00");
+}
+
+#[test]
+fn numbers_of_jobs_never_change_their_meaning() {
+    assert_eq!([ORDERING_DRF, ORDERING_FIFO, ORDERING_FAIR], [0, 1, 2]);
+    let phases = [JOB_PENDING, JOB_INQUEUE, JOB_RUNNING, JOB_COMPLETED, JOB_CANCELLED];
+    assert_eq!(phases, [1, 2, 3, 4, 5]);
+    let states = [TASK_PENDING, TASK_ALLOCATED, TASK_PIPELINED, TASK_BINDING, TASK_BOUND];
+    assert_eq!(states, [1, 2, 3, 4, 5]);
+    let states = [TASK_RUNNING, TASK_RELEASING, TASK_SUCCEEDED, TASK_FAILED, TASK_UNKNOWN];
+    assert_eq!(states, [6, 7, 8, 9, 10]);
+    assert_eq!((QUEUES_PER_MESSAGE_MAX, JOBS_PER_MESSAGE_MAX, TASKS_PER_MESSAGE_MAX), (1000, 1000, 1000));
+    assert_eq!((TASK_REPORTS_PER_MESSAGE_MAX, JOB_TASK_GROUPS_MAX, JOB_ROLES_MAX), (1024, 1024, 256));
+}

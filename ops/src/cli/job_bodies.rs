@@ -1,0 +1,286 @@
+//! Queues and jobs of files, as the service takes them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_saphyr::Location;
+use wharf_core::request::Policy;
+use wharf_net::convert::policy_number;
+use wharf_net::protocol::{
+    AmountsBody, DemandBody, JobBody, NamedAmount, OPERATOR_IN, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO,
+    POLICY_DEFAULT, PlaceRequest, QueueBody, RoleBody, SelectorTerm, TaskGroupBody,
+};
+
+use super::read_text;
+use crate::file_error::FileError;
+use crate::job_file::{
+    AmountsFile, JobFile, JobsFile, OrderingFile, QueueFile, TaskFile, bounded, part, priority,
+};
+use crate::line_error::{LineError, documents};
+
+/// What a file describes, with its place.
+#[derive(Debug)]
+pub(super) struct Described<T> {
+    pub(super) file: PathBuf,
+    pub(super) line: u64,
+    pub(super) body: T,
+}
+
+/// Reads the queues of files, in order.
+pub(super) fn queues(files: &[PathBuf]) -> Result<Vec<Described<QueueBody>>, FileError> {
+    let read = |file: &JobsFile| {
+        file.queues.iter().map(|queue| Ok((queue.name.referenced, queue_body(queue)?))).collect()
+    };
+    described(files, "queues", read)
+}
+
+/// Reads the jobs of files, in order.
+pub(super) fn jobs(files: &[PathBuf]) -> Result<Vec<Described<JobBody>>, FileError> {
+    let read = |file: &JobsFile| {
+        let body = |job| job_body(job, &file.priority_classes);
+        file.jobs.iter().map(|job| Ok((job.name.referenced, body(job)?))).collect()
+    };
+    described(files, "jobs", read)
+}
+
+/// Reads what the documents of files describe. `what` is the name of the list.
+fn described<T>(
+    files: &[PathBuf],
+    what: &str,
+    read: impl Fn(&JobsFile) -> Result<Vec<(Location, T)>, LineError>,
+) -> Result<Vec<Described<T>>, FileError> {
+    let mut all = Vec::new();
+    for file in files {
+        let text = read_text(file)?;
+        let found = in_text(&text, &read).map_err(|error| FileError::new(file, error))?;
+        if found.is_empty() {
+            return Err(FileError::new(file, format!("it has no {what}: give the list `{what}`")));
+        }
+        let place = |(location, body): (Location, T)| described_at(file, location, body);
+        all.extend(found.into_iter().map(place));
+    }
+    Ok(all)
+}
+
+fn described_at<T>(file: &Path, location: Location, body: T) -> Described<T> {
+    Described { file: file.to_owned(), line: location.line(), body }
+}
+
+fn in_text<T>(
+    text: &str,
+    read: impl Fn(&JobsFile) -> Result<Vec<(Location, T)>, LineError>,
+) -> Result<Vec<(Location, T)>, LineError> {
+    let documents: Vec<JobsFile> = documents(text)?;
+    let mut all = Vec::new();
+    for document in &documents {
+        all.extend(read(document)?);
+    }
+    Ok(all)
+}
+
+fn amounts(file: &AmountsFile) -> AmountsBody {
+    let named = |name: &str, amount: i64| NamedAmount { name: name.to_owned(), amount };
+    let mut amounts = Vec::new();
+    amounts.extend(file.cpu.map(|amount| named("cpu", amount.0.units())));
+    amounts.extend(file.memory.map(|amount| named("memory", amount.0.units())));
+    amounts.extend(file.gpu.map(|amount| named("gpu", amount.0.units())));
+    amounts.extend(file.resources.iter().map(|(name, amount)| named(name, amount.0.units())));
+    AmountsBody { amounts }
+}
+
+fn demand(file: &TaskFile) -> DemandBody {
+    let custom = file.resources.iter();
+    DemandBody {
+        cpu: file.cpu.map_or(0, |amount| amount.0.units()),
+        memory: file.memory.map_or(0, |amount| amount.0.units()),
+        gpu: file.gpu.map_or(0, |amount| amount.0.units()),
+        custom: custom
+            .map(|(name, amount)| NamedAmount { name: name.clone(), amount: amount.0.units() })
+            .collect(),
+    }
+}
+
+fn queue_body(file: &QueueFile) -> Result<QueueBody, LineError> {
+    let place = file.name.referenced;
+    Ok(QueueBody {
+        name: file.name.value.clone(),
+        parent: file.parent.as_ref().map(|parent| parent.value.clone()).unwrap_or_default(),
+        tenant: file.tenant,
+        weight: file.weight,
+        guarantee: amounts(&file.guarantee),
+        deserved: file.deserved.as_ref().map(amounts),
+        capability: amounts(&file.capability),
+        priority: file.priority,
+        reclaimable: file.reclaimable,
+        open: file.open,
+        ordering: match file.ordering {
+            OrderingFile::Drf => ORDERING_DRF,
+            OrderingFile::Fifo => ORDERING_FIFO,
+            OrderingFile::Fair => ORDERING_FAIR,
+        },
+        starves_below: part(file.starves_below, "starves_below", place)?,
+        fair_share_patience: bounded(file.fair_share_patience, "fair_share_patience", place)?,
+        guarantee_patience: bounded(file.guarantee_patience, "guarantee_patience", place)?,
+        min_run_time: bounded(file.min_run_time, "min_run_time", place)?,
+    })
+}
+
+fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, LineError> {
+    let place = file.name.referenced;
+    if file.phase.is_some() {
+        let message = "`phase` is for scenarios: leave it out, since the queue of the job admits it";
+        return Err(LineError::at(place, message));
+    }
+    let (roles, numbers) = file.roles();
+    let of_job = priority(file.priority.as_ref(), classes, 0, place)?;
+    let group = |(task, role): (&TaskFile, u32)| task_group(file, task, role, of_job, classes);
+    Ok(JobBody {
+        name: file.name.value.clone(),
+        queue: file.queue.value.clone(),
+        min_member: file.min_member,
+        min_resources: file.min_resources.as_ref().map(amounts),
+        roles: roles.into_iter().map(|(name, min_member)| RoleBody { name, min_member }).collect(),
+        tasks: file.tasks.iter().zip(numbers).map(group).collect::<Result<_, _>>()?,
+        priority: of_job,
+        preempts: file.preempts,
+    })
+}
+
+fn task_group(
+    job: &JobFile,
+    file: &TaskFile,
+    role: u32,
+    of_job: i32,
+    classes: &BTreeMap<String, i32>,
+) -> Result<TaskGroupBody, LineError> {
+    let place = file.name.referenced;
+    let of_scenario = [("state", file.state.is_some()), ("node", file.node.is_some())];
+    if let Some((field, _)) = of_scenario.into_iter().find(|&(_, given)| given) {
+        let message = format!("`{field}` is for scenarios: leave it out, since the service places the tasks");
+        return Err(LineError::at(place, message));
+    }
+    let policy = match &file.policy {
+        None => POLICY_DEFAULT,
+        Some(name) => {
+            let policy: Result<Policy, _> = name.parse();
+            policy_number(policy.map_err(|error| LineError::at(place, format!("{error}")))?)
+        }
+    };
+    let term = |(key, value): (&String, &String)| SelectorTerm {
+        key: key.clone(),
+        operator: OPERATOR_IN,
+        values: vec![wharf_net::protocol::Name(value.clone())],
+    };
+    Ok(TaskGroupBody {
+        request: PlaceRequest {
+            demand: demand(file),
+            policy,
+            selectors: file.selector.iter().map(term).collect(),
+            ..PlaceRequest::default()
+        },
+        count: file.count,
+        role,
+        priority: priority(file.priority.as_ref(), classes, of_job, place)?,
+        preemptable: file.preemptable.unwrap_or(job.preemptable),
+        master: file.master,
+        run_time: bounded(file.run_time.or(job.run_time), "run_time", place)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_jobs(text: &str) -> Result<Vec<JobBody>, LineError> {
+        let read = |file: &JobsFile| {
+            let body = |job| job_body(job, &file.priority_classes);
+            file.jobs.iter().map(|job| Ok((job.name.referenced, body(job)?))).collect()
+        };
+        Ok(in_text(text, read)?.into_iter().map(|(_, body)| body).collect())
+    }
+
+    fn read_queues(text: &str) -> Result<Vec<(u64, QueueBody)>, LineError> {
+        let read = |file: &JobsFile| {
+            file.queues.iter().map(|queue| Ok((queue.name.referenced, queue_body(queue)?))).collect()
+        };
+        Ok(in_text(text, read)?.into_iter().map(|(place, body)| (place.line(), body)).collect())
+    }
+
+    #[test]
+    fn a_job_is_what_is_written() {
+        let text = "
+priority_classes: {high: 100}
+queues: [{name: q}]
+jobs:
+- name: train
+  queue: q
+  min_member: 3
+  min_resources: {cpu: 2, memory: 1GiB}
+  roles: {ps: 1}
+  priority: high
+  tasks:
+  - {name: ps, role: ps, cpu: 1, master: true, priority: 7}
+  - {name: run, count: 4, gpu: 0.5, resources: {npu: 2}, selector: {zone: a}, preemptable: false, policy: spread}
+";
+        let jobs = read_jobs(text).unwrap();
+        let [job] = &jobs[..] else { panic!("{jobs:?}") };
+        assert_eq!((&*job.name, &*job.queue, job.min_member, job.priority), ("train", "q", 3, 100));
+        assert_eq!(job.min_resources.as_ref().unwrap().amounts[1].amount, 10_240_000);
+        let roles: Vec<_> = job.roles.iter().map(|role| (&*role.name, role.min_member)).collect();
+        assert_eq!(roles, [("ps", 1), ("task", 0)]);
+        let [ps, run] = &job.tasks[..] else { panic!("{job:?}") };
+        assert_eq!((ps.role, ps.priority, ps.master, ps.preemptable), (0, 7, true, true));
+        assert_eq!((run.role, run.priority, run.count, run.preemptable), (1, 100, 4, false));
+        assert_eq!((run.request.demand.gpu, run.request.demand.custom[0].amount), (5000, 20_000));
+        assert_eq!(run.request.selectors[0].values[0].0, "a");
+        assert_eq!(run.request.policy, policy_number(Policy::Spread));
+    }
+
+    #[test]
+    fn queues_are_read_with_their_lines() {
+        let text = "
+queues:
+- name: a
+  weight: 3
+  guarantee: {cpu: 2}
+  capability: {memory: 1GiB, resources: {npu: 4}}
+  ordering: fifo
+  starves_below: 0.5
+- {name: b, parent: a, tenant: 7, min_run_time: 30s, reclaimable: false}
+---
+queues: [{name: c}]
+";
+        let queues = read_queues(text).unwrap();
+        let lines: Vec<_> = queues.iter().map(|(line, queue)| (*line, &*queue.name)).collect();
+        assert_eq!(lines, [(3, "a"), (9, "b"), (11, "c")]);
+        let (a, b) = (&queues[0].1, &queues[1].1);
+        assert_eq!((a.weight, a.ordering, a.starves_below), (3, ORDERING_FIFO, Some(5000)));
+        assert_eq!(
+            a.guarantee,
+            AmountsBody { amounts: vec![NamedAmount { name: "cpu".to_owned(), amount: 20_000 }] }
+        );
+        assert_eq!(a.capability.amounts[1], NamedAmount { name: "npu".to_owned(), amount: 40_000 });
+        assert_eq!((&*b.parent, b.tenant, b.min_run_time), ("a", Some(7), Some(30_000_000_000)));
+        assert_eq!(queues[2].1, QueueBody { name: "c".to_owned(), ..QueueBody::default() });
+    }
+
+    #[test]
+    fn a_fault_in_a_file_names_its_line_and_a_remedy() {
+        let job = |rest: &str| format!("jobs:\n- name: j\n  queue: q\n  {rest}\n");
+        let tasks = |task: &str| job(&format!("tasks:\n  - {{name: t, {task}}}"));
+        let cases = [
+            (job("phase: inqueue\n  tasks: [{name: t}]"), 2, "`phase` is for scenarios: leave it out"),
+            (tasks("state: running"), 5, "`state` is for scenarios: leave it out"),
+            (tasks("node: n"), 5, "`node` is for scenarios: leave it out"),
+            (tasks("priority: urgent"), 5, "add it to `priority_classes`"),
+            (tasks("policy: best"), 5, "best"),
+            (tasks("cpus: 3"), 5, "cpus"),
+            (job("steps: []\n  tasks: []"), 4, "steps"),
+            ("name: x\n".to_owned(), 1, "name"),
+        ];
+        for (text, line, part) in cases {
+            let error = read_jobs(&text).expect_err(&text);
+            assert!(error.line == line && error.message.contains(part), "{error} for\n{text}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Output of queues, jobs and tasks: text for people, JSON for programs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+use wharf_core::ids::AllocationId;
+use wharf_core::jobs::{JobId, JobPhase, TaskId, TaskState};
+use wharf_net::convert::{job_phase, task_state};
+use wharf_net::protocol::{
+    AmountsBody, Fault, JobReply, JobStatusReply, JobSummaryBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR,
+    ORDERING_FIFO, QueueReply, QueueStatusBody, TaskBody, TaskCountBody,
+};
+
+use super::print::{self, fault_view, given, given_text, say, table};
+
+fn phase_name(number: u8) -> &'static str {
+    job_phase("", number).map_or("unknown", JobPhase::name)
+}
+
+fn state_name(number: u8) -> &'static str {
+    // A newer service may have states that this program does not know.
+    task_state("", number).map_or("other", TaskState::name)
+}
+
+fn ordering_name(number: u8) -> &'static str {
+    match number {
+        ORDERING_DRF => "drf",
+        ORDERING_FIFO => "fifo",
+        ORDERING_FAIR => "fair",
+        _ => "other",
+    }
+}
+
+/// Returns the result of a change of a queue in JSON.
+pub(super) fn queue_reply_view(name: &str, reply: &QueueReply) -> Value {
+    json!({ "queue": name, "reason": reply.reason.to_string(), "fault": fault_view(reply.fault.as_ref()) })
+}
+
+/// Orders queues so that each comes after the one that contains it, and otherwise by name.
+pub(super) fn parents_first(queues: Vec<QueueStatusBody>) -> Vec<QueueStatusBody> {
+    let names: BTreeSet<String> = queues.iter().map(|status| status.queue.name.clone()).collect();
+    let mut below: BTreeMap<String, Vec<QueueStatusBody>> = BTreeMap::new();
+    for status in queues {
+        // A tenant may not see what contains its queue.
+        let parent = &status.queue.parent;
+        let parent = if names.contains(parent) { parent.clone() } else { String::new() };
+        below.entry(parent).or_default().push(status);
+    }
+    let mut sorted = Vec::with_capacity(names.len());
+    let mut next: Vec<QueueStatusBody> = below.remove("").unwrap_or_default();
+    next.sort_unstable_by(|a, b| b.queue.name.cmp(&a.queue.name));
+    while let Some(status) = next.pop() {
+        let mut inside = below.remove(&status.queue.name).unwrap_or_default();
+        inside.sort_unstable_by(|a, b| b.queue.name.cmp(&a.queue.name));
+        next.extend(inside);
+        sorted.push(status);
+    }
+    // A page that was read while queues changed may show a circle.
+    sorted.extend(below.into_values().flatten());
+    sorted
+}
+
+fn amounts_view(body: &AmountsBody) -> Value {
+    json!(print::amounts(&body.amounts))
+}
+
+/// Returns a queue of a list in JSON.
+pub(super) fn queue_view(status: &QueueStatusBody) -> Value {
+    let queue = &status.queue;
+    let usage = &status.usage;
+    json!({
+        "queue": queue.name,
+        "parent": given_text(&queue.parent),
+        "tenant": queue.tenant,
+        "weight": queue.weight,
+        "priority": queue.priority,
+        "guarantee": amounts_view(&queue.guarantee),
+        "deserved": queue.deserved.as_ref().map(amounts_view),
+        "capability": amounts_view(&queue.capability),
+        "reclaimable": queue.reclaimable,
+        "open": queue.open,
+        "ordering": ordering_name(queue.ordering),
+        // A part of 1, and times in seconds.
+        "starves_below": queue.starves_below.map(|part| print::units(i64::from(part))),
+        "fair_share_patience": queue.fair_share_patience.map(print::seconds),
+        "guarantee_patience": queue.guarantee_patience.map(print::seconds),
+        "min_run_time": queue.min_run_time.map(print::seconds),
+        "held": print::amounts(&usage.held),
+        "pipelined": print::amounts(&usage.pipelined),
+        "releasing": print::amounts(&usage.releasing),
+        "pending": print::amounts(&usage.pending),
+        // By the rules, as of the last cycle.
+        "share": status.has_deserved.then(|| print::amounts(&status.deserved)),
+        "jobs": status.jobs,
+        "waiting": status.waiting,
+    })
+}
+
+fn amounts_text(amounts: &[NamedAmount]) -> String {
+    let texts = amounts.iter().map(|named| format!("{} {}", named.name, print::units(named.amount)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// Prints a list of queues for people.
+pub(super) fn say_queues(queues: &[QueueStatusBody]) {
+    let row = |status: &QueueStatusBody| {
+        json!({
+            "queue": status.queue.name,
+            "parent": status.queue.parent,
+            "open": if status.queue.open { "open" } else { "closed" },
+            "weight": status.queue.weight,
+            "priority": status.queue.priority,
+            "jobs": status.jobs,
+            "waiting": status.waiting,
+            "held": amounts_text(&status.usage.held),
+            "share": amounts_text(&status.deserved),
+            "pending": amounts_text(&status.usage.pending),
+        })
+    };
+    table(
+        "queue|parent|open:STATE|weight|priority|jobs|waiting|held:USES|share:DESERVES|pending:ASKS FOR",
+        &queues.iter().map(row).collect(),
+    );
+}
+
+/// Returns the result of a submission in JSON.
+pub(super) fn submitted_view(name: &str, reply: &JobReply) -> Value {
+    json!({
+        "name": name,
+        "job": given(reply.job).map(|job| JobId(job).to_string()),
+        "reason": reply.reason.to_string(),
+        "fault": fault_view(reply.fault.as_ref()),
+    })
+}
+
+/// Returns the result of a cancellation in JSON.
+pub(super) fn cancelled_view(job: &JobId, reply: &JobReply) -> Value {
+    json!({
+        "job": job.to_string(),
+        "reason": reply.reason.to_string(),
+        "fault": fault_view(reply.fault.as_ref()),
+    })
+}
+
+/// Returns the result of a report in JSON.
+pub(super) fn reported_view(task: TaskId, fault: Option<&Fault>) -> Value {
+    let reason = fault.map_or_else(|| "done".to_owned(), |fault| fault.reason.to_string());
+    json!({ "task": task.to_string(), "reason": reason, "fault": fault_view(fault) })
+}
+
+fn counts_view(counts: &[TaskCountBody]) -> Value {
+    counts.iter().map(|count| (state_name(count.state).to_owned(), Value::from(count.count))).collect()
+}
+
+/// Returns a job of a list in JSON.
+pub(super) fn summary_view(job: &JobSummaryBody) -> Value {
+    json!({
+        "job": JobId(job.id).to_string(),
+        "name": job.name,
+        "queue": job.queue,
+        "tenant": job.tenant,
+        "phase": phase_name(job.phase),
+        "priority": job.priority,
+        "min_member": job.min_member,
+        "counts": counts_view(&job.counts),
+        // In seconds of service time.
+        "created": print::seconds(job.created),
+    })
+}
+
+fn task_view(job: u64, task: &TaskBody) -> Value {
+    json!({
+        "task": TaskId { job: JobId(job), index: task.index }.to_string(),
+        "role": task.role,
+        "state": state_name(task.state),
+        "node": given_text(&task.node_name),
+        "node_id": given(task.node),
+        "allocation": task.allocation.map(|id| AllocationId::from(id).to_string()),
+        // In seconds of service time.
+        "since": print::seconds(task.since),
+    })
+}
+
+/// Returns a job with its tasks in JSON.
+pub(super) fn status_view(reply: &JobStatusReply) -> Value {
+    let mut view = match &reply.job {
+        Some(job) => {
+            let mut view = summary_view(job);
+            view["tasks"] = reply.tasks.iter().map(|task| task_view(job.id, task)).collect();
+            view
+        }
+        None => json!({}),
+    };
+    view["reason"] = reply.reason.to_string().into();
+    view["fault"] = fault_view(reply.fault.as_ref());
+    view
+}
+
+/// Formats the tasks of a job: `4 running, 2 pending`.
+fn counts_text(counts: &[TaskCountBody]) -> String {
+    let texts = counts.iter().map(|count| format!("{} {}", count.count, state_name(count.state)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// Prints a job with its tasks for people.
+pub(super) fn say_status(reply: &JobStatusReply) {
+    let Some(job) = &reply.job else {
+        return match &reply.fault {
+            Some(fault) => say(format_args!("not done: {fault}")),
+            None => say(format_args!("not done: {}", reply.reason)),
+        };
+    };
+    say(format_args!(
+        "job {}: {} in queue {}, {}: {} (at least {}), priority {}",
+        JobId(job.id),
+        job.name,
+        job.queue,
+        phase_name(job.phase),
+        counts_text(&job.counts),
+        job.min_member,
+        job.priority,
+    ));
+    let row = |task: &TaskBody| {
+        let mut row = task_view(job.id, task);
+        row["since"] = format!("second {}", print::seconds(task.since)).into();
+        row
+    };
+    table("task|role|state|node|allocation|since", &reply.tasks.iter().map(row).collect());
+}
+
+/// Prints a list of jobs for people.
+pub(super) fn say_summaries(jobs: &[JobSummaryBody]) {
+    let row = |job: &JobSummaryBody| {
+        let mut row = summary_view(job);
+        row["counts"] = counts_text(&job.counts).into();
+        row
+    };
+    table("job|name|queue|phase|counts:TASKS|min_member:AT LEAST|priority", &jobs.iter().map(row).collect());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wharf_net::protocol::QueueBody;
+
+    fn queue(name: &str, parent: &str) -> QueueStatusBody {
+        let queue = QueueBody { name: name.to_owned(), parent: parent.to_owned(), ..QueueBody::default() };
+        QueueStatusBody { queue, ..QueueStatusBody::default() }
+    }
+
+    #[test]
+    fn a_queue_comes_after_the_one_that_contains_it() {
+        let queues =
+            vec![queue("a", "z"), queue("b", ""), queue("c", "a"), queue("d", "hidden"), queue("z", "")];
+        let sorted = parents_first(queues);
+        let names: Vec<_> = sorted.iter().map(|status| &*status.queue.name).collect();
+        assert_eq!(names, ["b", "d", "z", "a", "c"]);
+        let circle = parents_first(vec![queue("a", "b"), queue("b", "a")]);
+        assert_eq!(circle.len(), 2);
+    }
+}

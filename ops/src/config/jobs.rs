@@ -1,0 +1,133 @@
+//! The setting `jobs`: whether the service keeps queues and jobs, and what its scheduling cycles do.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
+use wharf_core::planner::JobsConfig;
+
+use super::{ConfigError, JobsRaw, value};
+use crate::cycle_file::{ConfigFile, cycle_config};
+use crate::line_error::documents;
+use crate::units;
+
+/// The time between the beginnings of two cycles that may be set, in ns.
+const INTERVAL_NS: RangeInclusive<u64> = 1_000_000..=60_000_000_000;
+
+/// A plugin: its name, or a table with `plugin` and its settings.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged, expecting = "expected the name of a plugin, or a table with `plugin` and its settings")]
+pub enum PluginRaw {
+    /// The name.
+    Name(String),
+    /// The name under `plugin`, and settings.
+    Settings(BTreeMap<String, Value>),
+}
+
+/// Parses tiers of plugins, or the same as a text in JSON.
+pub(super) fn tiers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<PluginRaw>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected tiers of plugins, as in [[\"priority\", \"gang\"], [\"drf\"]], or the same as a text"
+    )]
+    enum Tiers {
+        Tiers(Vec<Vec<PluginRaw>>),
+        Text(String),
+    }
+    match Tiers::deserialize(deserializer)? {
+        Tiers::Tiers(tiers) => Ok(tiers),
+        Tiers::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
+        Tiers::Text(text) => serde_json::from_str(&text).map_err(serde::de::Error::custom),
+    }
+}
+
+/// Checks the settings of jobs. Returns `None` if the service keeps none: they are off, or there are no planners.
+pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, ConfigError> {
+    let interval =
+        units::duration(&raw.interval).map_err(|error| value("jobs.interval", error.to_string()))?;
+    let interval_ns = units::nanos(interval);
+    if !INTERVAL_NS.contains(&interval_ns) {
+        return Err(value("jobs.interval", format!("{} is out of range: give 1ms to 60s", raw.interval)));
+    }
+    let mut cycle =
+        json!({ "combination": raw.combination, "grace": raw.grace, "min_run_time": raw.min_run_time });
+    if !raw.actions.is_empty() {
+        cycle["actions"] = json!(raw.actions);
+    }
+    if !raw.tiers.is_empty() {
+        cycle["tiers"] = json!(raw.tiers);
+    }
+    // A scenario's `config` has the same form, and one reader serves both.
+    let wrong = |message: String| value("jobs", message);
+    let read: Vec<ConfigFile> = documents(&cycle.to_string()).map_err(|error| wrong(error.message))?;
+    let file = read.first().ok_or_else(|| wrong("it is empty: leave it out".to_owned()))?;
+    let cycle = cycle_config(file).map_err(|error| wrong(error.message))?;
+    Ok((raw.enabled && planners > 0).then_some(JobsConfig { cycle, interval_ns }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use wharf_core::cycle::{Action, Combination, CycleConfig};
+
+    use super::*;
+    use crate::config::Raw;
+
+    fn read(text: &str) -> Result<Option<JobsConfig>, ConfigError> {
+        let raw = Raw::of_text(Path::new("wharf.toml"), text)?;
+        jobs(&raw.jobs, raw.planners)
+    }
+
+    #[test]
+    fn jobs_are_kept_by_default() {
+        let config = read("").unwrap().expect("there is a planner by default");
+        let default = CycleConfig::default();
+        assert_eq!(config.interval_ns, 100_000_000);
+        assert_eq!((config.cycle.actions, config.cycle.combination), (default.actions, default.combination));
+        assert_eq!((config.cycle.grace_ns, config.cycle.min_run_time_ns), (30_000_000_000, 0));
+        assert!(read("planners = 0").unwrap().is_none());
+        assert!(read("[jobs]\nenabled = false").unwrap().is_none());
+    }
+
+    #[test]
+    fn cycles_are_set_as_in_a_scenario() {
+        let text = "
+[jobs]
+interval = \"50ms\"
+actions = [\"enqueue\", \"allocate\"]
+tiers = [[\"priority\", { plugin = \"gang\", without = [\"preemptable\"] }], [\"drf\"]]
+combination = \"volcano\"
+grace = \"5s\"
+min_run_time = \"1m\"
+";
+        let config = match read(text) {
+            Ok(config) => config.expect("they are kept"),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(config.interval_ns, 50_000_000);
+        assert_eq!(config.cycle.actions, [Action::Enqueue, Action::Allocate]);
+        assert_eq!(config.cycle.tiers.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(config.cycle.combination, Combination::Volcano);
+        assert_eq!((config.cycle.grace_ns, config.cycle.min_run_time_ns), (5_000_000_000, 60_000_000_000));
+    }
+
+    #[test]
+    fn wrong_settings_of_jobs_are_named_with_a_remedy() {
+        for (text, setting, part) in [
+            ("interval = \"0ms\"", "jobs.interval", "give 1ms to 60s"),
+            ("interval = \"soon\"", "jobs.interval", "soon"),
+            ("actions = [\"alocate\"]", "jobs", "there is no action `alocate`: name one of"),
+            ("tiers = [[\"gangs\"]]", "jobs", "there is no plugin `gangs`: name one of"),
+            ("tiers = [[{ plugin = \"gang\", weight = 3 }]]", "jobs", "weight"),
+            ("combination = \"loose\"", "jobs", "loose"),
+            ("grace = \"x\"", "jobs", "x"),
+            ("unknown = 1", "", "unknown"),
+        ] {
+            let error = read(&format!("[jobs]\n{text}\n")).expect_err(text).to_string();
+            assert!(error.contains(setting) && error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The settings of scheduling cycles as files describe them: the `config` of scenarios, and the setting `jobs`.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use serde_saphyr::{Location, Spanned};
+use wharf_core::cycle::{Action, Backfill, Combination, CycleConfig, Decision, PluginConfig, PluginKind};
+
+use crate::job_file::{Name, Nanos, Quantity, bounded, part};
+use crate::line_error::LineError;
+
+/// The grace period of evicted tasks if none is given, as in Kubernetes.
+pub(crate) const GRACE_NS: u64 = 30_000_000_000;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConfigFile {
+    pub(crate) actions: Option<Vec<Name>>,
+    pub(crate) tiers: Option<Vec<Vec<PluginFile>>>,
+    pub(crate) combination: Option<CombinationFile>,
+    pub(crate) grace: Option<Nanos>,
+    pub(crate) backfill: Option<Name>,
+    pub(crate) min_run_time: Option<Nanos>,
+    pub(crate) policy: Option<Name>,
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum CombinationFile {
+    Strict,
+    Volcano,
+}
+
+/// A plugin: its name, or an object with its settings.
+#[derive(Debug)]
+pub(crate) struct PluginFile(pub(crate) Spanned<PluginSettings>);
+
+#[derive(Debug, Default)]
+pub(crate) struct PluginSettings {
+    pub(crate) plugin: String,
+    pub(crate) without: Vec<String>,
+    pub(crate) only: Vec<String>,
+    pub(crate) overcommit_percent: Option<u32>,
+    pub(crate) wait: Option<Nanos>,
+    pub(crate) utilization_above: Option<Quantity>,
+    pub(crate) recheck: Option<Nanos>,
+}
+
+impl<'de> Deserialize<'de> for PluginFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Spanned::deserialize(deserializer).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PluginSettings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrObject;
+        impl<'de> Visitor<'de> for NameOrObject {
+            type Value = PluginSettings;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a plugin, or an object with `plugin` and its settings")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PluginSettings, E> {
+                Ok(PluginSettings { plugin: text.to_owned(), ..PluginSettings::default() })
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<PluginSettings, A::Error> {
+                const FIELDS: &[&str] = &[
+                    "plugin",
+                    "without",
+                    "only",
+                    "overcommit_percent",
+                    "wait",
+                    "utilization_above",
+                    "recheck",
+                ];
+                let mut settings = PluginSettings::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    match key.as_str() {
+                        "plugin" => settings.plugin = map.next_value()?,
+                        "without" => settings.without = map.next_value()?,
+                        "only" => settings.only = map.next_value()?,
+                        "overcommit_percent" => settings.overcommit_percent = Some(map.next_value()?),
+                        "wait" => settings.wait = Some(map.next_value()?),
+                        "utilization_above" => settings.utilization_above = Some(map.next_value()?),
+                        "recheck" => settings.recheck = Some(map.next_value()?),
+                        other => return Err(de::Error::unknown_field(other, FIELDS)),
+                    }
+                }
+                if settings.plugin.is_empty() {
+                    return Err(de::Error::missing_field("plugin"));
+                }
+                Ok(settings)
+            }
+        }
+        deserializer.deserialize_any(NameOrObject)
+    }
+}
+
+/// Returns the settings of cycles.
+pub(crate) fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, LineError> {
+    let mut config = CycleConfig { grace_ns: GRACE_NS, ..CycleConfig::default() };
+    let mut place = Location::UNKNOWN;
+    if let Some(actions) = &file.actions {
+        config.actions.clear();
+        for name in actions {
+            place = name.referenced;
+            let action = Action::named(&name.value).ok_or_else(|| {
+                let known = Action::ALL.map(Action::name).join(", ");
+                LineError::at(place, format!("there is no action `{}`: name one of {known}", name.value))
+            })?;
+            config.actions.push(action);
+        }
+    }
+    if let Some(tiers) = &file.tiers {
+        place = tiers.iter().flatten().next().map_or(place, |plugin| plugin.0.referenced);
+        config.tiers =
+            tiers.iter().map(|tier| tier.iter().map(plugin).collect()).collect::<Result<_, _>>()?;
+    }
+    config.combination = match file.combination {
+        Some(CombinationFile::Volcano) => Combination::Volcano,
+        Some(CombinationFile::Strict) | None => Combination::Strict,
+    };
+    config.grace_ns = bounded(file.grace, "grace", place)?.unwrap_or(config.grace_ns);
+    config.min_run_time_ns = bounded(file.min_run_time, "min_run_time", place)?.unwrap_or_default();
+    if let Some(name) = &file.backfill {
+        config.backfill = Backfill::named(&name.value).ok_or_else(|| {
+            let known = Backfill::ALL.map(Backfill::name).join(", ");
+            let message = format!("there is no backfill `{}`: name one of {known}", name.value);
+            LineError::at(name.referenced, message)
+        })?;
+    }
+    config.check().map_err(|error| LineError::at(place, error.to_string()))?;
+    Ok(config)
+}
+
+fn plugin(file: &PluginFile) -> Result<PluginConfig, LineError> {
+    let place = file.0.referenced;
+    let settings = &file.0.value;
+    let kind = PluginKind::named(&settings.plugin).ok_or_else(|| {
+        let known = PluginKind::ALL.map(PluginKind::name).join(", ");
+        LineError::at(place, format!("there is no plugin `{}`: name one of {known}", settings.plugin))
+    })?;
+    let decision = |name: &String| {
+        Decision::named(name).ok_or_else(|| {
+            let known = Decision::ALL.map(Decision::name).join(", ");
+            LineError::at(place, format!("there is no decision `{name}`: name one of {known}"))
+        })
+    };
+    let mut config = PluginConfig::new(kind);
+    for name in &settings.without {
+        config = config.without(decision(name)?);
+    }
+    if !settings.only.is_empty() {
+        let only: Vec<Decision> = settings.only.iter().map(decision).collect::<Result<_, _>>()?;
+        for other in Decision::ALL.into_iter().filter(|decision| !only.contains(decision)) {
+            config = config.without(other);
+        }
+    }
+    config.overcommit_percent = settings.overcommit_percent.unwrap_or(config.overcommit_percent);
+    config.wait_ns = bounded(settings.wait, "wait", place)?;
+    let above = part(settings.utilization_above, "utilization_above", place)?;
+    config.utilization_above = above.unwrap_or(config.utilization_above);
+    config.recheck_ns = bounded(settings.recheck, "recheck", place)?.unwrap_or(config.recheck_ns);
+    Ok(config)
+}

@@ -1,0 +1,323 @@
+//! Queues and jobs as files describe them: those of `wharf queue set` and `wharf job submit`, and scenarios.
+//!
+//! Names that refer to something keep their line, so that an error says where it is.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use serde_saphyr::{Location, Spanned};
+use wharf_core::resource::Amount;
+
+use crate::line_error::LineError;
+use crate::units;
+
+/// The largest time in a file, in ns.
+pub(crate) const TIME_MAX_NS: u64 = 100_000 * 3_600 * 1_000_000_000;
+
+/// A name with its line.
+pub(crate) type Name = Spanned<String>;
+
+pub(crate) fn one() -> u32 {
+    1
+}
+
+/// Amounts by resource.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AmountsFile {
+    #[serde(default)]
+    pub(crate) cpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) memory: Option<Memory>,
+    #[serde(default)]
+    pub(crate) gpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) resources: BTreeMap<String, Quantity>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct QueueFile {
+    pub(crate) name: Name,
+    #[serde(default)]
+    pub(crate) parent: Option<Name>,
+    /// The number of the tenant that may submit jobs to it. Not in scenarios.
+    #[serde(default)]
+    pub(crate) tenant: Option<u16>,
+    #[serde(default = "one")]
+    pub(crate) weight: u32,
+    #[serde(default)]
+    pub(crate) guarantee: AmountsFile,
+    #[serde(default)]
+    pub(crate) deserved: Option<AmountsFile>,
+    #[serde(default)]
+    pub(crate) capability: AmountsFile,
+    #[serde(default)]
+    pub(crate) priority: i32,
+    #[serde(default = "yes")]
+    pub(crate) reclaimable: bool,
+    #[serde(default = "yes")]
+    pub(crate) open: bool,
+    #[serde(default)]
+    pub(crate) ordering: OrderingFile,
+    #[serde(default)]
+    pub(crate) starves_below: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) fair_share_patience: Option<Nanos>,
+    #[serde(default)]
+    pub(crate) guarantee_patience: Option<Nanos>,
+    #[serde(default)]
+    pub(crate) min_run_time: Option<Nanos>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OrderingFile {
+    Fifo,
+    Fair,
+    #[default]
+    Drf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JobFile {
+    pub(crate) name: Name,
+    pub(crate) queue: Name,
+    #[serde(default)]
+    pub(crate) min_member: u32,
+    #[serde(default)]
+    pub(crate) min_resources: Option<AmountsFile>,
+    #[serde(default)]
+    pub(crate) roles: BTreeMap<String, u32>,
+    #[serde(default)]
+    pub(crate) priority: Option<PriorityFile>,
+    #[serde(default = "yes")]
+    pub(crate) preempts: bool,
+    #[serde(default = "yes")]
+    pub(crate) preemptable: bool,
+    /// Only in scenarios.
+    #[serde(default)]
+    pub(crate) phase: Option<PhaseFile>,
+    /// How long each of its tasks may run.
+    #[serde(default)]
+    pub(crate) run_time: Option<Nanos>,
+    pub(crate) tasks: Vec<TaskFile>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PhaseFile {
+    Pending,
+    Inqueue,
+}
+
+/// A priority: the name of a class, or a number.
+#[derive(Clone, Debug)]
+pub(crate) enum PriorityFile {
+    Class(String),
+    Number(i32),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TaskFile {
+    pub(crate) name: Name,
+    #[serde(default = "one")]
+    pub(crate) count: u32,
+    #[serde(default)]
+    pub(crate) cpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) memory: Option<Memory>,
+    #[serde(default)]
+    pub(crate) gpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) resources: BTreeMap<String, Quantity>,
+    #[serde(default)]
+    pub(crate) role: Option<String>,
+    #[serde(default)]
+    pub(crate) priority: Option<PriorityFile>,
+    #[serde(default)]
+    pub(crate) preemptable: Option<bool>,
+    #[serde(default)]
+    pub(crate) master: bool,
+    #[serde(default)]
+    pub(crate) selector: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) policy: Option<String>,
+    /// How long each of them may run, if not as the job says.
+    #[serde(default)]
+    pub(crate) run_time: Option<Nanos>,
+    /// Only in scenarios.
+    #[serde(default)]
+    pub(crate) state: Option<StateFile>,
+    /// Only in scenarios.
+    #[serde(default)]
+    pub(crate) node: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum StateFile {
+    Pending,
+    Bound,
+    Running,
+    Releasing,
+    Succeeded,
+    Failed,
+}
+
+/// An amount.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quantity(pub(crate) Amount);
+
+/// An amount of memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory(pub(crate) Amount);
+
+/// A time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nanos(pub(crate) u64);
+
+/// Reads a number or a text as a text.
+struct Scalar;
+
+impl Visitor<'_> for Scalar {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number or a text")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+}
+
+fn scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    deserializer.deserialize_any(Scalar)
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        scalar(deserializer)?.parse().map(Self).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Memory {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        units::memory(&scalar(deserializer)?).map(Self).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Nanos {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        units::duration(&scalar(deserializer)?).map(units::nanos).map(Self).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for PriorityFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = scalar(deserializer)?;
+        Ok(text.parse().map_or(Self::Class(text), Self::Number))
+    }
+}
+
+impl TaskFile {
+    pub(crate) fn amounts(&self) -> AmountsFile {
+        AmountsFile { cpu: self.cpu, memory: self.memory, gpu: self.gpu, resources: self.resources.clone() }
+    }
+}
+
+/// Returns a time in ns that is not longer than a scenario may take.
+pub(crate) fn bounded(time: Option<Nanos>, field: &str, place: Location) -> Result<Option<u64>, LineError> {
+    let Some(time) = time else { return Ok(None) };
+    if time.0 > TIME_MAX_NS {
+        let message = format!("`{field}` is more than 100,000 hours: give a shorter time");
+        return Err(LineError::at(place, message));
+    }
+    Ok(Some(time.0))
+}
+
+/// Returns a part of a whole, in 1/10,000.
+pub(crate) fn part(
+    quantity: Option<Quantity>,
+    field: &str,
+    place: Location,
+) -> Result<Option<u32>, LineError> {
+    let Some(quantity) = quantity else { return Ok(None) };
+    let units = u32::try_from(quantity.0.units()).map_err(|_| {
+        let message = format!("`{field}` is {}: give a part of the whole, such as 0.5", quantity.0);
+        LineError::at(place, message)
+    })?;
+    Ok(Some(units))
+}
+
+/// The role of tasks that name none.
+const ROLE_DEFAULT: &str = "task";
+
+impl JobFile {
+    /// Returns the roles with their least numbers of tasks, and the index of the role of each of `tasks`.
+    pub(crate) fn roles(&self) -> (Vec<(String, u32)>, Vec<u32>) {
+        let mut roles: Vec<(String, u32)> =
+            self.roles.iter().map(|(name, &least)| (name.clone(), least)).collect();
+        let mut number = |task: &TaskFile| {
+            let role = task.role.as_deref().unwrap_or(ROLE_DEFAULT);
+            let known = roles.iter().position(|(name, _)| name == role);
+            let number = known.unwrap_or_else(|| {
+                roles.push((role.to_owned(), 0));
+                roles.len() - 1
+            });
+            u32::try_from(number).expect("a file has few roles")
+        };
+        let numbers = self.tasks.iter().map(&mut number).collect();
+        (roles, numbers)
+    }
+}
+
+/// Returns a priority by its class or number.
+pub(crate) fn priority(
+    file: Option<&PriorityFile>,
+    classes: &BTreeMap<String, i32>,
+    otherwise: i32,
+    place: Location,
+) -> Result<i32, LineError> {
+    match file {
+        None => Ok(otherwise),
+        Some(PriorityFile::Number(number)) => Ok(*number),
+        Some(PriorityFile::Class(class)) => classes.get(class).copied().ok_or_else(|| {
+            let message = format!("there is no priority class `{class}`: add it to `priority_classes`");
+            LineError::at(place, message)
+        }),
+    }
+}
+
+/// Queues and jobs to be submitted.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JobsFile {
+    #[serde(default)]
+    pub(crate) priority_classes: BTreeMap<String, i32>,
+    #[serde(default)]
+    pub(crate) queues: Vec<QueueFile>,
+    #[serde(default)]
+    pub(crate) jobs: Vec<JobFile>,
+}

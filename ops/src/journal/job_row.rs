@@ -1,0 +1,349 @@
+//! Queues, jobs and tasks in a form that can be stored. What has the same form on the wire is stored as the wire's body.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use wharf_core::ids::{NodeId, TenantId};
+use wharf_core::jobs::{JobId, JobRecord, JobSpec, JobsChange, JobsDone, QueueRecord, TaskId, TaskRecord};
+use wharf_core::registrar::Catalog;
+use wharf_core::resource::ResourceRegistry;
+use wharf_core::time::Time;
+use wharf_net::convert::{
+    PlacementDefaults, job_body, job_phase, job_phase_number, job_spec, queue_body, queue_spec, task_state,
+    task_state_number,
+};
+use wharf_net::protocol::{JobBody, QueueBody, WireAllocation};
+
+/// A queue.
+#[derive(Serialize, Deserialize)]
+pub(super) struct QueueRow(QueueBody);
+
+impl QueueRow {
+    pub(super) fn new(queue: &QueueRecord, kinds: &ResourceRegistry) -> Self {
+        Self(queue_body(&queue.spec, queue.parent.as_deref(), kinds))
+    }
+
+    pub(super) fn record(self, kinds: &ResourceRegistry) -> anyhow::Result<QueueRecord> {
+        let (spec, parent) = queue_spec(self.0, kinds)?;
+        Ok(QueueRecord { spec, parent })
+    }
+}
+
+/// The state of a task.
+#[derive(Serialize, Deserialize)]
+pub(super) struct TaskRow {
+    state: u8,
+    node: Option<u64>,
+    allocation: Option<WireAllocation>,
+    since: u64,
+    started: Option<u64>,
+    bound: Option<u64>,
+}
+
+impl TaskRow {
+    fn new(task: &TaskRecord) -> Self {
+        Self {
+            state: task_state_number(task.state),
+            node: task.node.map(|node| node.0),
+            allocation: task.allocation.map(Into::into),
+            since: task.since.0,
+            started: task.started.map(|started| started.0),
+            bound: task.bound.map(|bound| bound.0),
+        }
+    }
+
+    fn record(self) -> anyhow::Result<TaskRecord> {
+        Ok(TaskRecord {
+            state: task_state("state", self.state)?,
+            node: self.node.map(NodeId),
+            allocation: self.allocation.map(Into::into),
+            since: Time(self.since),
+            started: self.started.map(Time),
+            bound: self.bound.map(Time),
+        })
+    }
+}
+
+/// A job.
+#[derive(Serialize, Deserialize)]
+pub(super) struct JobRow {
+    id: u64,
+    tenant: u16,
+    body: JobBody,
+    /// The indexes of the task groups whose requests have affinity to their candidate.
+    affine: Vec<u32>,
+    created: u64,
+    /// Its phase at submission.
+    first_phase: u8,
+    phase: u8,
+    tasks: Vec<(u32, TaskRow)>,
+}
+
+impl JobRow {
+    pub(super) fn new(job: &JobRecord, kinds: &ResourceRegistry) -> Self {
+        let (body, affinities) = job_body(&job.spec, &job.queue, kinds);
+        let affine = (0..).zip(affinities).filter_map(|(group, affinity)| affinity.then_some(group));
+        Self {
+            id: job.id.0,
+            tenant: job.spec.tenant.0,
+            body,
+            affine: affine.collect(),
+            created: job.spec.created.0,
+            first_phase: job_phase_number(job.spec.phase),
+            phase: job_phase_number(job.phase),
+            tasks: job.tasks.iter().map(|(&index, task)| (index, TaskRow::new(task))).collect(),
+        }
+    }
+
+    pub(super) fn record(self, catalog: &Catalog) -> anyhow::Result<JobRecord> {
+        let tenant = TenantId(self.tenant);
+        let defaults = PlacementDefaults { orders: u8::MAX, tenant, ..PlacementDefaults::default() };
+        let queue = self.body.queue.as_str().into();
+        let mut spec = JobSpec {
+            created: Time(self.created),
+            phase: job_phase("first_phase", self.first_phase)?,
+            ..job_spec(self.body, catalog, defaults)?
+        };
+        for group in self.affine {
+            // A node to which a task has affinity may be gone, so it is stored as a candidate.
+            if let Some(group) = spec.tasks.get_mut(group as usize) {
+                Arc::make_mut(group.request.preferences.get_or_insert_default()).affinity = true;
+            }
+        }
+        let tasks = self.tasks.into_iter().map(|(index, task)| Ok((index, task.record()?)));
+        Ok(JobRecord {
+            id: JobId(self.id),
+            spec: Arc::new(spec),
+            queue,
+            phase: job_phase("phase", self.phase)?,
+            tasks: tasks.collect::<anyhow::Result<_>>()?,
+        })
+    }
+}
+
+/// A change of queues and jobs.
+#[derive(Serialize, Deserialize)]
+pub(super) enum JobsChangeRow {
+    Queue(Box<QueueRow>),
+    QueueRemoved(String),
+    Job(Box<JobRow>),
+    JobRemoved(u64),
+    Phase(u64, u8),
+    /// With the job, and the index of the task.
+    Task(u64, u32, TaskRow),
+}
+
+impl JobsChangeRow {
+    pub(super) fn new(change: &JobsChange, kinds: &ResourceRegistry) -> Self {
+        match change {
+            JobsChange::Queue(queue) => Self::Queue(Box::new(QueueRow::new(queue, kinds))),
+            JobsChange::QueueRemoved(name) => Self::QueueRemoved(name.to_string()),
+            JobsChange::Job(job) => Self::Job(Box::new(JobRow::new(job, kinds))),
+            &JobsChange::JobRemoved(job) => Self::JobRemoved(job.0),
+            &JobsChange::Phase(job, phase) => Self::Phase(job.0, job_phase_number(phase)),
+            JobsChange::Task(id, task) => Self::Task(id.job.0, id.index, TaskRow::new(task)),
+        }
+    }
+
+    pub(super) fn change(self, catalog: &Catalog) -> anyhow::Result<JobsChange> {
+        Ok(match self {
+            Self::Queue(queue) => JobsChange::Queue(Box::new(queue.record(&catalog.resources)?)),
+            Self::QueueRemoved(name) => JobsChange::QueueRemoved(name.into()),
+            Self::Job(job) => JobsChange::Job(Box::new(job.record(catalog)?)),
+            Self::JobRemoved(job) => JobsChange::JobRemoved(JobId(job)),
+            Self::Phase(job, phase) => JobsChange::Phase(JobId(job), job_phase("phase", phase)?),
+            Self::Task(job, index, task) => {
+                JobsChange::Task(TaskId { job: JobId(job), index }, task.record()?)
+            }
+        })
+    }
+}
+
+/// What a request about queues and jobs did.
+#[derive(Serialize, Deserialize)]
+pub(super) enum JobsDoneRow {
+    QueueSet,
+    QueueRemoved,
+    Submitted(u64),
+    Cancelled(u64),
+    Reported(Vec<u32>),
+}
+
+impl JobsDoneRow {
+    pub(super) fn new(done: &JobsDone) -> Self {
+        match done {
+            JobsDone::QueueSet => Self::QueueSet,
+            JobsDone::QueueRemoved => Self::QueueRemoved,
+            JobsDone::Submitted(job) => Self::Submitted(job.0),
+            JobsDone::Cancelled(job) => Self::Cancelled(job.0),
+            JobsDone::Reported(outdated) => Self::Reported(outdated.clone()),
+        }
+    }
+
+    pub(super) fn done(self) -> JobsDone {
+        match self {
+            Self::QueueSet => JobsDone::QueueSet,
+            Self::QueueRemoved => JobsDone::QueueRemoved,
+            Self::Submitted(job) => JobsDone::Submitted(JobId(job)),
+            Self::Cancelled(job) => JobsDone::Cancelled(JobId(job)),
+            Self::Reported(outdated) => JobsDone::Reported(outdated),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde::de::DeserializeOwned;
+    use wharf_core::fairness::Dim;
+    use wharf_core::ids::{AllocationId, Incarnation, PartitionId};
+    use wharf_core::jobs::{
+        JobPhase, JobsRecord, QueueId, QueueOrdering, QueueSpec, Role, TaskGroup, TaskState,
+    };
+    use wharf_core::node::{Operator, Selector, Term};
+    use wharf_core::request::{PlacementRequest, Policy};
+    use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceKind};
+    use wharf_net::codec::{decode_stored, encode_body};
+
+    use super::*;
+
+    fn queue() -> QueueRecord {
+        let spec = QueueSpec {
+            parent: QueueId::ROOT,
+            tenant: Some(TenantId(4)),
+            weight: 3,
+            guarantee: [(Dim::CPU, 5)].into_iter().collect(),
+            deserved: Some([(Dim::GPU, 7)].into_iter().collect()),
+            capability: [(Dim::MEMORY, 0), (Dim(3), 8)].into_iter().collect(),
+            priority: -1,
+            reclaimable: false,
+            open: false,
+            ordering: QueueOrdering::Fifo,
+            starves_below: Some(9),
+            fair_share_patience_ns: Some(10),
+            guarantee_patience_ns: Some(11),
+            min_run_time_ns: Some(12),
+            ..QueueSpec::new("inner")
+        };
+        QueueRecord { spec, parent: Some("outer".into()) }
+    }
+
+    fn task() -> TaskRecord {
+        let allocation = AllocationId {
+            incarnation: Incarnation(3),
+            partition: PartitionId(5),
+            sequence: 1 << 40,
+            tenant: TenantId(4),
+        };
+        TaskRecord {
+            state: TaskState::Running,
+            node: Some(NodeId(9)),
+            allocation: Some(allocation),
+            since: Time(100),
+            started: Some(Time(90)),
+        }
+    }
+
+    /// Returns a job whose fields all differ from their defaults, and that uses the custom kind `kind`.
+    fn job(kind: ResourceKind) -> JobRecord {
+        let ResourceKind::Custom(id) = kind else { panic!("{kind} is no custom kind") };
+        let custom = Demand::canonical_custom(vec![(id, Amount::whole(2))]).unwrap();
+        let demand = Demand { cpu: Amount::whole(1), gpu: GpuRequest::Whole(1), custom, ..Demand::default() };
+        let term = Term { key: "zone".to_owned(), operator: Operator::In, values: vec!["a".to_owned()] };
+        let plain = PlacementRequest { tenant: TenantId(4), ..PlacementRequest::new(demand, Policy::Spread) };
+        let mut affine = PlacementRequest {
+            selector: Some(Arc::new(Selector::new(vec![term]))),
+            candidates: Some([NodeId(7)].into()),
+            ..plain.clone()
+        };
+        Arc::make_mut(affine.preferences.get_or_insert_default()).affinity = true;
+        let group = |request, role| TaskGroup {
+            request,
+            count: 3,
+            role,
+            priority: 4,
+            preemptable: false,
+            master: true,
+            run_time_ns: Some(7),
+        };
+        let spec = JobSpec {
+            name: "train".into(),
+            queue: QueueId::ROOT,
+            tenant: TenantId(4),
+            min_member: 2,
+            min_resources: Some([(Dim::of(kind), 6)].into_iter().collect()),
+            roles: vec![
+                Role { name: "ps".into(), min_member: 1 },
+                Role { name: "run".into(), min_member: 0 },
+            ],
+            tasks: vec![group(plain, 0), group(affine, 1)],
+            priority: -5,
+            preempts: false,
+            created: Time(50),
+            phase: JobPhase::Pending,
+        };
+        let pending =
+            TaskRecord { state: TaskState::Pending, node: None, allocation: None, started: None, ..task() };
+        JobRecord {
+            id: JobId(7),
+            spec: Arc::new(spec),
+            queue: "inner".into(),
+            phase: JobPhase::Running,
+            tasks: [(0, task()), (5, pending)].into(),
+        }
+    }
+
+    /// Returns queues and jobs that use every field, and the custom kind `kind`.
+    pub(in crate::journal) fn record(kind: ResourceKind) -> JobsRecord {
+        let outer = QueueRecord { spec: QueueSpec::new("outer"), parent: None };
+        JobsRecord { next_job: 9, queues: vec![outer, queue()], jobs: vec![job(kind)] }
+    }
+
+    /// Writes a row and reads it back.
+    fn again<T: Serialize + DeserializeOwned>(row: &T) -> T {
+        let mut bytes = Vec::new();
+        encode_body(row, &mut bytes);
+        let (read, length) = decode_stored(&bytes).expect("it was just written");
+        assert_eq!(length, bytes.len());
+        read
+    }
+
+    #[test]
+    fn changes_of_jobs_are_read_as_they_were_written() {
+        let mut catalog = Catalog::default();
+        let mut kinds = ResourceRegistry::default();
+        let kind = ResourceKind::Custom(kinds.learn("npu").unwrap());
+        catalog.resources = Arc::new(kinds);
+        let id = TaskId { job: JobId(7), index: 2 };
+        let mut changes = vec![
+            JobsChange::Queue(Box::new(queue())),
+            JobsChange::Queue(Box::new(QueueRecord { spec: QueueSpec::new("plain"), parent: None })),
+            JobsChange::QueueRemoved("inner".into()),
+            JobsChange::Job(Box::new(job(kind))),
+            JobsChange::JobRemoved(JobId(7)),
+            JobsChange::Task(id, task()),
+        ];
+        changes.extend(JobPhase::ALL.map(|phase| JobsChange::Phase(JobId(7), phase)));
+        changes.extend(TaskState::ALL.map(|state| JobsChange::Task(id, TaskRecord { state, ..task() })));
+        for change in changes {
+            let row = again(&JobsChangeRow::new(&change, &catalog.resources));
+            assert_eq!(row.change(&catalog).unwrap(), change);
+        }
+        assert!(JobsChangeRow::Phase(7, 99).change(&catalog).is_err());
+        let stranger = JobsChangeRow::new(&JobsChange::Job(Box::new(job(kind))), &catalog.resources);
+        assert!(stranger.change(&Catalog::default()).is_err(), "its kinds are not there");
+    }
+
+    #[test]
+    fn what_requests_about_jobs_did_is_read_as_it_was_written() {
+        let job = JobId(1 << 40);
+        for done in [
+            JobsDone::QueueSet,
+            JobsDone::QueueRemoved,
+            JobsDone::Submitted(job),
+            JobsDone::Cancelled(job),
+            JobsDone::Reported(vec![0, 1023]),
+        ] {
+            assert_eq!(again(&JobsDoneRow::new(&done)).done(), done);
+        }
+    }
+}

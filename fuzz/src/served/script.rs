@@ -72,7 +72,7 @@ pub(super) fn request(peer: &mut Peer, choices: &mut Choices<'_>, known: &Known)
 /// Returns a frame with any header and any payload. The length field is right.
 pub(super) fn any_frame(choices: &mut Choices<'_>) -> Vec<u8> {
     let header = Header {
-        kind: choices.below(48) as u16,
+        kind: choices.below(64) as u16,
         flags: choices.below(8) as u8 & !FLAG_EXTENSIONS,
         version: choices.below(3) as u8,
         sequence: choices.below(256),

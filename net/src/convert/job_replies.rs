@@ -117,7 +117,8 @@ fn used(amounts: &Amounts, resources: &ResourceRegistry) -> Vec<NamedAmount> {
 fn queue_bytes(body: &QueueStatusBody) -> usize {
     // Lengths and numbers at their longest encoding.
     const NUMBERS: usize = 256;
-    let (queue, usage) = (&body.queue, &body.usage);
+    let queue = &body.queue;
+    let usage = &body.usage;
     let deserved = queue.deserved.iter().flat_map(|deserved| &deserved.amounts);
     let given = queue.guarantee.amounts.iter().chain(&queue.capability.amounts).chain(deserved);
     let held = usage.held.iter().chain(&usage.pipelined).chain(&usage.releasing).chain(&usage.pending);

@@ -143,10 +143,11 @@ fn a_job_comes_back_as_it_was() {
     assert_eq!((&body, &affinities[..]), (&job(), &[false, false][..]));
     let again = job_spec(body, &catalog(), defaults()).expect("it was sound");
     assert_eq!(again, spec);
-    // A task for one node keeps its affinity beside the body.
+    // A task for one node keeps its affinity next to the body.
     let mut affine = plain_job();
-    affine.tasks[0].request.node = 9;
-    let spec = job_spec(affine, &catalog(), defaults()).expect("it is sound");
+    affine.tasks[0].request.candidates = vec![9];
+    let mut spec = job_spec(affine, &catalog(), defaults()).expect("it is sound");
+    Arc::make_mut(spec.tasks[0].request.preferences.get_or_insert_default()).affinity = true;
     let (body, affinities) = job_body(&spec, "q", &catalog().resources);
     assert_eq!((affinities, body.tasks[0].request.candidates.clone()), (vec![true], vec![NodeId(9).0]));
 }

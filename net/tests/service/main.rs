@@ -26,6 +26,7 @@ mod hostile_crowd;
 mod hostile_peer;
 mod interrupted_waits;
 mod job_conversion;
+mod jobs;
 mod large_requests;
 mod leases;
 mod long_waits;

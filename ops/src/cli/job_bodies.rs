@@ -253,7 +253,8 @@ queues: [{name: c}]
         let queues = read_queues(text).unwrap();
         let lines: Vec<_> = queues.iter().map(|(line, queue)| (*line, &*queue.name)).collect();
         assert_eq!(lines, [(3, "a"), (9, "b"), (11, "c")]);
-        let (a, b) = (&queues[0].1, &queues[1].1);
+        let a = &queues[0].1;
+        let b = &queues[1].1;
         assert_eq!((a.weight, a.ordering, a.starves_below), (3, ORDERING_FIFO, Some(5000)));
         assert_eq!(
             a.guarantee,

@@ -240,6 +240,7 @@ pub(super) mod tests {
             allocation: Some(allocation),
             since: Time(100),
             started: Some(Time(90)),
+            bound: Some(Time(44)),
         }
     }
 

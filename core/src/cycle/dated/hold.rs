@@ -143,7 +143,8 @@ impl Cycle<'_> {
         is_enough.then(|| needed.into_iter().map(|(task, _)| task).collect())
     }
 
-    /// Returns whether a reservation of an earlier cycle can still be kept: its job needs the same tasks, and they fit.
+    /// Returns whether a reservation of an earlier cycle can still be kept: its job needs the same tasks, they fit, and they
+    /// leave jobs with later dates that come before it their shares.
     fn still_holds(&mut self, kept: &DatedReservation, tasks: &[TaskId]) -> bool {
         let reserved: BTreeSet<TaskId> = kept.nodes.values().flatten().copied().collect();
         if kept.date < self.now || reserved != tasks.iter().copied().collect() {
@@ -161,6 +162,7 @@ impl Cycle<'_> {
         let freed = self.freed_by(kept.queue, kept.date);
         let needs = Arc::clone(&kept.needs);
         self.may_have(&Wanted { job: kept.job, date: kept.date, needs: &needs, freed: &freed, more: None })
+            && self.leaves_shares(kept.job, &needs.amounts, kept.date, kept.until)
     }
 
     /// Places a job on the nodes that are reserved for it, if all of it fits there now. Its policies may choose other

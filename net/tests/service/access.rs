@@ -65,6 +65,51 @@ fn is_forbidden<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> Fault {
     fault
 }
 
+/// The job of a tenant is not there for another one, and belongs to who submitted it.
+#[tokio::test]
+async fn jobs_are_seen_by_their_tenant_and_queues_are_made_by_an_admin() {
+    let secured = Secured::start();
+    let [admin, one, two, observer] = [
+        secured.client("admin").await,
+        secured.client("one").await,
+        secured.client("two").await,
+        secured.client("observer").await,
+    ];
+    let queue = QueueBody { name: "of-one".to_owned(), tenant: Some(1), ..QueueBody::default() };
+    let set = SetQueueRequest { queue };
+    is_forbidden(within(one.set_queue(&set)).await);
+    assert!(within(admin.set_queue(&set)).await.expect("answered").reason.is_done());
+    let role = RoleBody { name: "task".to_owned(), min_member: 0 };
+    let group = TaskGroupBody { request: ask(1, 0, 0), ..TaskGroupBody::default() };
+    let job = JobBody {
+        name: "train".to_owned(),
+        queue: "of-one".to_owned(),
+        roles: vec![role],
+        tasks: vec![group],
+        ..JobBody::default()
+    };
+    let submit = SubmitJobRequest { job };
+    is_forbidden(within(observer.submit_job(&submit)).await);
+    let foreign = within(two.submit_job(&submit)).await.expect("answered");
+    assert_eq!(foreign.reason, Reason::Forbidden.into(), "{foreign:?}");
+    let own = within(one.submit_job(&submit)).await.expect("answered");
+    assert!(own.reason.is_done(), "{own:?}");
+    let status = JobStatusRequest { job: own.job, from: 0, limit: 0 };
+    let seen = within(one.job_status(&status)).await.expect("answered");
+    assert_eq!(seen.job.map(|job| job.tenant), Some(1));
+    let hidden = within(two.job_status(&status)).await.expect("answered");
+    assert_eq!(hidden.reason, Reason::UnknownJob.into(), "{hidden:?}");
+    let cancelled = within(two.cancel_job(&CancelJobRequest { job: own.job, grace: 0 })).await.expect("answered");
+    assert_eq!(cancelled.reason, Reason::UnknownJob.into(), "{cancelled:?}");
+    let listed = within(two.list_jobs(&ListJobsRequest::default())).await.expect("answered");
+    assert_eq!(listed.jobs, []);
+    let all = within(observer.list_jobs(&ListJobsRequest::default())).await.expect("answered");
+    assert_eq!(all.jobs.len(), 1);
+    let queues = within(two.list_queues(&ListQueuesRequest::default())).await.expect("answered");
+    assert_eq!(queues.queues, []);
+    secured.server.stop().await;
+}
+
 #[tokio::test]
 async fn who_shows_no_certificate_of_the_authority_gets_no_session() {
     let secured = Secured::start();

@@ -25,7 +25,7 @@ use wharf_core::executor::Unobserved as UnobservedShard;
 use wharf_core::ids::Incarnation;
 use wharf_core::limits::ALLOCATIONS_PER_NODE_MAX;
 use wharf_core::link::Clock;
-use wharf_core::planner::Planner;
+use wharf_core::planner::{JobsConfig, Planner};
 use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
 use wharf_core::state::StoreState;
@@ -278,6 +278,7 @@ impl TestServer {
             seed: 7,
             unit_instances: vec!["npu".to_owned()],
             planners,
+            jobs: (planners > 0).then(JobsConfig::default),
             // Some tests place thousands of small requests on one node.
             allocations_per_node_max: ALLOCATIONS_PER_NODE_MAX,
             ..EngineConfig::default()

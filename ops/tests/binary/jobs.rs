@@ -1,0 +1,113 @@
+//! Queues and jobs with the real binary: from files to placed tasks, over a stop and over a kill.
+
+use serde_json::{Value, json};
+
+use crate::harness::{PATIENCE, Service, Site};
+
+const WORK: &str = "
+queues:
+- {name: research, weight: 2, capability: {cpu: 6}}
+- {name: batch}
+jobs:
+- name: train
+  queue: research
+  min_member: 3
+  tasks:
+  - {name: learner, role: learner, cpu: 2, memory: 2GiB}
+  - {name: actor, role: actor, count: 2, cpu: 1, memory: 1GiB}
+- name: report
+  queue: batch
+  priority: 5
+  tasks:
+  - {name: page, count: 4, cpu: 1}
+";
+
+/// Returns the states of the tasks of a job, once `is` says that they are as wanted.
+fn until(service: &Service, job: &str, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        let status = service.json(&["job", "status", job]);
+        let tasks = status["tasks"].as_array().expect("a list").clone();
+        let states: Vec<Value> = tasks.iter().map(|task| task["state"].clone()).collect();
+        if is(&states) {
+            return tasks;
+        }
+        assert!(std::time::Instant::now() < end, "{status}");
+    }
+}
+
+fn all(state: &str) -> impl Fn(&[Value]) -> bool {
+    let state = json!(state);
+    move |states| states.iter().all(|of| *of == state)
+}
+
+fn start(site: &Site) -> (Service, String) {
+    let service = site.serve(&["--shards", "2"]);
+    service.run(&["node", "add", "n1", "--cpu", "8", "--memory", "16GiB"]).with(0);
+    let work = site.write("work.yaml", WORK);
+    service.run(&["queue", "set", &work]).with(0).says(&["queue research: set", "queue batch: set"]);
+    let submitted = ["job j1: train submitted to queue research", "job j2: report submitted to queue batch"];
+    service.run(&["job", "submit", &work]).with(0).says(&submitted);
+    (service, work)
+}
+
+#[test]
+fn jobs_are_placed_and_end_as_they_are_reported() {
+    let site = Site::new();
+    let (service, work) = start(&site);
+    until(&service, "j1", all("bound"));
+    until(&service, "j2", all("bound"));
+    service.run(&["queue", "list"]).with(0).says(&["research", "cpu 4, memory 4096"]);
+    service.run(&["job", "submit", &work]).with(1).says(&["line 6", "job `train` exists already"]);
+    service.run(&["job", "report", "j1/0", "--state", "succeeded"]).with(0).says(&["reported as succeeded"]);
+    service.run(&["job", "report", "j1/0", "--state", "failed"]).with(1);
+    service.run(&["job", "cancel", "j2"]).with(0).says(&["cancelled"]);
+    let ended = until(&service, "j2", all("failed"));
+    assert!(ended.iter().all(|task| task["allocation"] == Value::Null), "{ended:?}");
+    service.run(&["queue", "remove", "research"]).with(1).says(&["has jobs"]);
+    service.run(&["queue", "remove", "batch"]).with(0).says(&["removed"]);
+    service.run(&["job", "status", "j2"]).with(1).says(&["unknown_job"]);
+    assert!(service.json(&["status", "--audit"])["books_hash"].is_string());
+    service.stop();
+}
+
+#[test]
+fn jobs_are_there_after_a_stop_and_after_a_kill() {
+    let site = Site::new();
+    let (service, _) = start(&site);
+    let placed = until(&service, "j1", all("bound"));
+    until(&service, "j2", all("bound"));
+    service.run(&["job", "report", "j2/1", "--state", "succeeded"]).with(0);
+    let before = service.json(&["job", "status", "j2"]);
+    service.kill();
+    let service = site.serve(&["--shards", "1"]);
+    assert_eq!(until(&service, "j1", all("bound")), placed);
+    assert_eq!(service.json(&["job", "status", "j2"]), before);
+    assert!(service.json(&["status", "--audit"])["books_hash"].is_string());
+    let queues = service.json(&["queue", "list"]);
+    service.stop();
+    let service = site.serve(&["--shards", "3"]);
+    assert_eq!(service.json(&["job", "status", "j2"]), before);
+    let held = |queues: &Value| -> Vec<Value> {
+        queues.as_array().expect("a list").iter().map(|queue| queue["held"].clone()).collect()
+    };
+    assert_eq!(held(&service.json(&["queue", "list"])), held(&queues));
+    service.run(&["job", "report", "j1/0", "--state", "succeeded"]).with(0);
+    assert!(service.json(&["status", "--audit"])["books_hash"].is_string());
+    service.stop();
+}
+
+#[test]
+fn wrong_files_are_refused_with_their_line_and_nothing_is_sent() {
+    let site = Site::new();
+    let service = site.serve(&[]);
+    let wrong = site.write("wrong.yaml", "jobs:\n- name: a\n  queue: q\n  phase: inqueue\n  tasks: [{name: t}]\n");
+    service.run(&["job", "submit", &wrong]).with(2).says(&["wrong.yaml", "line 2", "phase"]);
+    let unknown = site.write("unknown.yaml", "jobs:\n- {name: a, queue: q, tasks: [{name: t, cpu: 1}]}\n");
+    service.run(&["job", "submit", &unknown]).with(1).says(&["line 2", "queue `q`, which does not exist"]);
+    assert_eq!(service.json(&["job", "list"]), json!([]));
+    service.stop();
+    let none = site.serve(&["--planners", "0"]);
+    none.run(&["job", "list"]).with(1).says(&["not_served", "`planners`"]);
+    none.stop();
+}

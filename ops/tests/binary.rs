@@ -27,6 +27,8 @@ mod floods;
 mod geometry;
 #[path = "binary/groups.rs"]
 mod groups;
+#[path = "binary/jobs.rs"]
+mod jobs;
 #[path = "binary/journal.rs"]
 mod journal;
 #[path = "binary/kills.rs"]

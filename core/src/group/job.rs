@@ -68,7 +68,8 @@ impl PlanJob {
             Self::Resume(_, job) => return job.units(),
             Self::ShrinkGroup(_, indexes) => indexes.len() as u64,
             Self::Submit(submit) => submit.operations.len() as u64,
-            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) | Self::Jobs(_) => 0,
+            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) => 0,
+            Self::Jobs(request) => request.units(),
         }
     }
 }

@@ -137,7 +137,7 @@ impl Jobs {
             let Some(of_queue) = of_queue.filter(|&id| id != QueueId::ROOT) else {
                 return Err(broken!("job {id} is in queue `{queue}`, which takes no jobs"));
             };
-            if self.has_job(id) || self.job_named(&spec.name).is_some() || id.0 >= next_job {
+            if self.has_job(id) || id.0 >= next_job {
                 return Err(broken!("job {id} (`{}`) is recorded twice, or was never submitted", spec.name));
             }
             self.insert(id, JobSpec { queue: of_queue, ..(*spec).clone() });

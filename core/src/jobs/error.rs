@@ -80,8 +80,8 @@ pub enum QueueError {
 /// The reason why a job is refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// There is a job of this name in the queue.
-    #[error("job `{0}` exists already: choose another name")]
+    /// The tenant has a job of this name that has not ended.
+    #[error("job `{0}` exists already and has not ended: choose another name")]
     Exists(Arc<str>),
     /// There is no such queue.
     #[error("job `{job}` names queue `{queue}`, which does not exist: make it first")]

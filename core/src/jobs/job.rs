@@ -126,6 +126,12 @@ impl Job {
         (self.count(TaskState::Succeeded) + self.count(TaskState::Failed)) as usize
     }
 
+    /// Returns whether all of its tasks have ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended_tasks() == self.tasks.len()
+    }
+
     /// Returns what its tasks use.
     #[must_use]
     pub fn usage(&self) -> &Usage {

@@ -58,7 +58,7 @@ impl fmt::Display for JobId {
 }
 
 impl JobId {
-    /// The incarnation of the groups that stand for jobs. No start of a store has it.
+    /// The incarnation of the groups of jobs. No start of a store has it.
     const INCARNATION: Incarnation = Incarnation(0);
 
     /// Returns the group whose bundles are the allocations of the job's tasks, by index.
@@ -69,7 +69,7 @@ impl JobId {
         GroupId { tenant, incarnation: Self::INCARNATION, number: self.0 }
     }
 
-    /// Returns the job that a group stands for. `None`: it is a placement group.
+    /// Returns the job whose group this is. `None`: it is a placement group.
     #[must_use]
     pub fn of_group(group: GroupId) -> Option<Self> {
         (group.incarnation == Self::INCARNATION).then_some(Self(group.number))

@@ -68,6 +68,18 @@ pub enum JobsRequest {
     },
 }
 
+impl JobsRequest {
+    /// Returns the number of tasks, jobs or reports that the request names or asks for.
+    pub(crate) fn units(&self) -> u64 {
+        match self {
+            Self::SetQueue { .. } | Self::RemoveQueue(_) | Self::ListQueues(_) | Self::Cancel { .. } => 0,
+            Self::Submit { spec, .. } => spec.tasks.iter().map(|group| u64::from(group.count)).sum(),
+            Self::Status { limit, .. } | Self::List { limit, .. } => u64::from(*limit),
+            Self::Report { tasks, .. } => tasks.len() as u64,
+        }
+    }
+}
+
 /// What became of a task, as its control plane tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskReport {

@@ -130,7 +130,7 @@ pub struct Role {
 /// A job as it is submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {
-    /// Its name, which is unique.
+    /// Its name, which is unique among the jobs of its tenant that have not ended.
     pub name: Arc<str>,
     /// Its queue, which has no queues below it.
     pub queue: QueueId,

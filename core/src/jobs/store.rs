@@ -12,7 +12,7 @@ use super::{
     Usage,
 };
 use crate::fairness::{Amounts, Dim};
-use crate::ids::{AllocationId, NodeId};
+use crate::ids::{AllocationId, NodeId, TenantId};
 use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX};
 use crate::map::FixedMap;
 use crate::resource::Demand;
@@ -26,7 +26,8 @@ pub struct Jobs {
     pub(super) vacant: BTreeSet<QueueId>,
     pub(super) queue_names: BTreeMap<Arc<str>, QueueId>,
     jobs: BTreeMap<JobId, Job>,
-    job_names: BTreeMap<Arc<str>, JobId>,
+    /// The newest job of each name of a tenant.
+    job_names: BTreeMap<(TenantId, Arc<str>), JobId>,
     next_job: u64,
     by_node: BTreeMap<NodeId, Vec<TaskId>>,
     /// The nodes where tasks are releasing, with their number.
@@ -78,7 +79,10 @@ impl Jobs {
         let job = self.jobs.remove(&id).unwrap_or_else(|| panic!("there is no job {id}"));
         let has_ended = job.tasks.iter().all(|task| task.state.is_end());
         assert!(has_ended, "job {id} has tasks that have not ended");
-        self.job_names.remove(&job.spec.name);
+        let name = (job.spec.tenant, Arc::clone(&job.spec.name));
+        if self.job_names.get(&name) == Some(&id) {
+            self.job_names.remove(&name);
+        }
         let queue = &mut self.queues[job.spec.queue.0 as usize];
         queue.jobs.remove(&id);
         queue.waiting.remove(&id);
@@ -140,7 +144,7 @@ impl Jobs {
         let tasks = job.tasks.len() as u64;
         self.queues[queue.0 as usize].jobs.insert(id);
         self.queues[queue.0 as usize].waiting.insert(id);
-        self.job_names.insert(Arc::clone(&job.spec.name), id);
+        self.job_names.insert((job.spec.tenant, Arc::clone(&job.spec.name)), id);
         self.jobs.insert(id, job);
         for id in self.chain(queue).collect::<Vec<_>>() {
             let queue = &mut self.queues[id.0 as usize];
@@ -155,7 +159,9 @@ impl Jobs {
             return Err(JobError::UnknownQueue { job, queue: spec.queue.0.to_string().into() });
         };
         let name = Arc::clone(&queue.spec.name);
-        if self.job_names.contains_key(&spec.name) {
+        // A job that has ended gives its name to another one.
+        let known = self.job_names.get(&(spec.tenant, Arc::clone(&spec.name)));
+        if known.is_some_and(|&known| !self.job(known).has_ended()) {
             return Err(JobError::Exists(job));
         }
         if !queue.is_leaf() || spec.queue == QueueId::ROOT {
@@ -239,10 +245,10 @@ impl Jobs {
         self.jobs.get_mut(&id).unwrap_or_else(|| panic!("there is no job {id}"))
     }
 
-    /// Returns the job of a name.
+    /// Returns the newest job of a name among those of the operator.
     #[must_use]
     pub fn job_named(&self, name: &str) -> Option<JobId> {
-        self.job_names.get(name).copied()
+        self.job_names.get(&(TenantId::OPERATOR, Arc::from(name))).copied()
     }
 
     /// Returns a task.

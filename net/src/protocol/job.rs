@@ -205,7 +205,7 @@ bodies! {
 
     /// A job.
     pub struct JobBody {
-        /// Its name, which is unique among all jobs.
+        /// Its name, which is unique among the jobs of its tenant that have not ended.
         pub name: String [NAME],
         /// The name of its queue, which has no queues below it.
         pub queue: String [NAME],

@@ -99,7 +99,8 @@ async fn jobs_are_seen_by_their_tenant_and_queues_are_made_by_an_admin() {
     assert_eq!(seen.job.map(|job| job.tenant), Some(1));
     let hidden = within(two.job_status(&status)).await.expect("answered");
     assert_eq!(hidden.reason, Reason::UnknownJob.into(), "{hidden:?}");
-    let cancelled = within(two.cancel_job(&CancelJobRequest { job: own.job, grace: 0 })).await.expect("answered");
+    let cancelled =
+        within(two.cancel_job(&CancelJobRequest { job: own.job, grace: 0 })).await.expect("answered");
     assert_eq!(cancelled.reason, Reason::UnknownJob.into(), "{cancelled:?}");
     let listed = within(two.list_jobs(&ListJobsRequest::default())).await.expect("answered");
     assert_eq!(listed.jobs, []);

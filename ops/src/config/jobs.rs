@@ -51,8 +51,12 @@ pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, C
     if !INTERVAL_NS.contains(&interval_ns) {
         return Err(value("jobs.interval", format!("{} is out of range: give 1ms to 60s", raw.interval)));
     }
-    let mut cycle =
-        json!({ "combination": raw.combination, "grace": raw.grace, "min_run_time": raw.min_run_time });
+    let mut cycle = json!({
+        "combination": raw.combination,
+        "backfill": raw.backfill,
+        "grace": raw.grace,
+        "min_run_time": raw.min_run_time,
+    });
     if !raw.actions.is_empty() {
         cycle["actions"] = json!(raw.actions);
     }

@@ -173,6 +173,9 @@ settings! {
         pub tiers: Vec<Vec<PluginRaw>>,
         /// How tiers combine what they say about victims: `strict` or `volcano`.
         pub combination: String = "strict".to_owned(),
+        /// Which jobs that do not fit get a dated reservation: `none`, `easy` (the first one of a queue) or
+        /// `conservative` (all).
+        pub backfill: String = "none".to_owned(),
         /// The grace period of evicted tasks.
         pub grace: String = "30s".to_owned(),
         /// How long a task runs before it may be evicted. Queues may say otherwise.

@@ -101,7 +101,8 @@ fn jobs_are_there_after_a_stop_and_after_a_kill() {
 fn wrong_files_are_refused_with_their_line_and_nothing_is_sent() {
     let site = Site::new();
     let service = site.serve(&[]);
-    let wrong = site.write("wrong.yaml", "jobs:\n- name: a\n  queue: q\n  phase: inqueue\n  tasks: [{name: t}]\n");
+    let wrong =
+        site.write("wrong.yaml", "jobs:\n- name: a\n  queue: q\n  phase: inqueue\n  tasks: [{name: t}]\n");
     service.run(&["job", "submit", &wrong]).with(2).says(&["wrong.yaml", "line 2", "phase"]);
     let unknown = site.write("unknown.yaml", "jobs:\n- {name: a, queue: q, tasks: [{name: t, cpu: 1}]}\n");
     service.run(&["job", "submit", &unknown]).with(1).says(&["line 2", "queue `q`, which does not exist"]);

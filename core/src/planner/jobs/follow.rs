@@ -23,7 +23,7 @@ impl Keeper {
             return;
         }
         if cause == EndCause::NodeLost {
-            // The node may come back with it. Before that, the task is placed elsewhere.
+            // The node may come back with it. Before that, the task is placed on another node.
             self.evictions.push_back((id, allocation, 0));
             return;
         }

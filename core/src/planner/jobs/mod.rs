@@ -4,7 +4,7 @@
 //! due. What a cycle plans is committed by statements, as for groups. While statements of a cycle are in flight, nothing
 //! else happens: tasks are then in states that no shard has agreed to.
 //!
-//! The allocation of a task is a bundle of the group that stands for the job
+//! The allocation of a task is a bundle of the group of the job
 //! ([`JobId::group`](crate::jobs::JobId::group)). So views tell when it ends, and a recovery takes back what no record
 //! of a task knows.
 
@@ -105,8 +105,7 @@ impl Keeper {
 
     /// Notes a job whose tasks have all ended, and forgets those that ended first if there are too many.
     fn settle(&mut self, id: JobId) {
-        let job = self.jobs().job(id);
-        if job.ended_tasks() < job.tasks().len() {
+        if !self.jobs().job(id).has_ended() {
             return;
         }
         self.ended.push_back(id);
@@ -178,7 +177,7 @@ impl Planner {
         keeper.jobs_mut().adopt(record)?;
         let mut all: Vec<(JobId, usize, bool)> = Vec::new();
         for (id, job) in keeper.scheduler.jobs().jobs() {
-            all.push((id, job.tasks().len(), job.ended_tasks() == job.tasks().len()));
+            all.push((id, job.tasks().len(), job.has_ended()));
             let claims = (0..).zip(job.tasks()).filter(|(_, task)| task.has_claim());
             keeper.claims.extend(claims.map(|(index, _)| TaskId { job: id, index }));
         }

@@ -83,17 +83,12 @@ impl Keeper {
         let id = self.jobs().queue_named(name).ok_or_else(|| QueueError::Unknown(Arc::clone(name)))?;
         // Ended jobs do not keep a queue from being removed.
         let jobs: Vec<JobId> = self.jobs().queue(id).jobs().collect();
-        let all_ended = jobs.iter().all(|&job| self.has_ended(job));
+        let all_ended = jobs.iter().all(|&job| self.jobs().job(job).has_ended());
         if all_ended && self.jobs().queue(id).is_leaf() {
             jobs.into_iter().for_each(|job| self.forget(job));
         }
         self.jobs_mut().remove_queue(id)?;
         Ok(JobsReply::Done(JobsDone::QueueRemoved))
-    }
-
-    fn has_ended(&self, id: JobId) -> bool {
-        let job = self.jobs().job(id);
-        job.ended_tasks() == job.tasks().len()
     }
 
     fn forget(&mut self, id: JobId) {

@@ -116,7 +116,7 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         priority: 5,
         preempts: false,
     };
-    let tasks = format!("01{}0301010001", hex(&request));
+    let tasks = format!("01{}030101000101fd005847f80d000000", hex(&request));
     check(&SubmitJobRequest { job }, &format!("016a0171020101036370750601017204{tasks}0a00"));
     check(&SubmitJobRequest::default(), "0000000000000001");
     check(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");

@@ -45,7 +45,10 @@ macro_rules! with_fault {
 
             impl From<Fault> for $reply {
                 fn from(fault: Fault) -> Self {
-                    Self { reason: fault.reason, fault: Some(fault), ..Self::default() }
+                    let mut reply = Self::default();
+                    reply.reason = fault.reason;
+                    reply.fault = Some(fault);
+                    reply
                 }
             }
 

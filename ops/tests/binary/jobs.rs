@@ -103,7 +103,7 @@ fn wrong_files_are_refused_with_their_line_and_nothing_is_sent() {
     let service = site.serve(&[]);
     let wrong =
         site.write("wrong.yaml", "jobs:\n- name: a\n  queue: q\n  phase: inqueue\n  tasks: [{name: t}]\n");
-    service.run(&["job", "submit", &wrong]).with(2).says(&["wrong.yaml", "line 2", "phase"]);
+    service.run(&["job", "submit", &wrong]).with(3).says(&["wrong.yaml", "line 2", "phase"]);
     let unknown = site.write("unknown.yaml", "jobs:\n- {name: a, queue: q, tasks: [{name: t, cpu: 1}]}\n");
     service.run(&["job", "submit", &unknown]).with(1).says(&["line 2", "queue `q`, which does not exist"]);
     assert_eq!(service.json(&["job", "list"]), json!([]));

@@ -265,6 +265,11 @@ impl Scheduler {
         });
         for (operation, granted, visible_from) in granted {
             let step = &plan.tasks[usize::from(*operation)];
+            assert!(
+                step.operation.is_some(),
+                "task {} was granted what the plan does not ask for",
+                step.task
+            );
             match granted {
                 Granted::Allocated(placement) => {
                     // A claim whose capacity is free already is granted at once.

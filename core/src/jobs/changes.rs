@@ -90,8 +90,7 @@ impl Jobs {
     /// Returns all queues and jobs as records.
     #[must_use]
     pub fn record(&self) -> JobsRecord {
-        let queues = self.queues().filter(|&(id, _)| id != QueueId::ROOT);
-        let queues = queues.map(|(id, _)| self.queue_record(id)).collect();
+        let queues = self.named_queues().map(|(id, _)| self.queue_record(id)).collect();
         let jobs: BTreeSet<JobId> = self.jobs().map(|(id, _)| id).collect();
         let jobs = jobs.into_iter().map(|id| self.job_record(id)).collect();
         JobsTable::new(JobsRecord { next_job: self.next_job(), queues, jobs }).into_record()

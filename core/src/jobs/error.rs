@@ -3,6 +3,12 @@
 use std::sync::Arc;
 
 use crate::fairness::Dim;
+use crate::resource::Amount;
+
+/// Returns an amount as it is written in files. `units` are 1/10,000.
+fn shown(units: i64) -> String {
+    Amount::try_from_units(units).map_or_else(|_| format!("{units} in 1/10,000"), |amount| amount.to_string())
+}
 
 /// The reason why a queue is refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,8 +27,10 @@ pub enum QueueError {
     Weight(Arc<str>),
     /// The children of a queue are guaranteed more than the queue itself.
     #[error(
-        "the queues below `{parent}` are guaranteed {children} of {dim} in 1/10,000, and `{parent}` itself \
-         {guarantee}: lower theirs or raise its guarantee"
+        "the queues below `{parent}` are guaranteed {dim} {}, and `{parent}` itself {}: lower theirs or raise its \
+         guarantee",
+        shown(*children),
+        shown(*guarantee)
     )]
     ChildrenGuarantee {
         /// The parent.
@@ -36,8 +44,9 @@ pub enum QueueError {
     },
     /// A queue is guaranteed more than it may use.
     #[error(
-        "queue `{queue}` is guaranteed {guarantee} of {dim} in 1/10,000, and may use {capability}: lower the \
-         guarantee or raise the capability"
+        "queue `{queue}` is guaranteed {dim} {}, and may use {}: lower the guarantee or raise the capability",
+        shown(*guarantee),
+        shown(*capability)
     )]
     GuaranteeAboveCapability {
         /// The queue.
@@ -51,8 +60,8 @@ pub enum QueueError {
     },
     /// Jobs of the queue would starve although they have their fair share.
     #[error(
-        "jobs of queue `{queue}` would starve below {part} in 1/10,000 of their fair share: give at most 10,000, all \
-         of it"
+        "jobs of queue `{queue}` would starve below {} of their fair share: give at most 1, all of it",
+        shown(i64::from(*part))
     )]
     StarvesAboveShare {
         /// The queue.
@@ -66,6 +75,14 @@ pub enum QueueError {
     /// The parent has jobs of its own.
     #[error("queue `{0}` has jobs: only queues without jobs have queues below them")]
     HasJobs(Arc<str>),
+    /// The queue would get another parent.
+    #[error("queue `{queue}` is in `{parent}` and stays there: leave `parent` out, or make another queue")]
+    ParentFixed {
+        /// The queue.
+        queue: Arc<str>,
+        /// The queue that contains it.
+        parent: Arc<str>,
+    },
     /// The queue to be removed has jobs, some of which may have ended.
     #[error("queue `{0}` has jobs: close it, and remove it when they have ended")]
     InUse(Arc<str>),

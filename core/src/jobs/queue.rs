@@ -30,6 +30,11 @@ impl Queue {
         }
     }
 
+    /// Returns what is in the place of a queue that was removed.
+    pub(super) fn vacant() -> Self {
+        Self::new(QueueSpec { open: false, ..QueueSpec::new("") })
+    }
+
     /// Returns the queue as it was submitted.
     #[must_use]
     pub fn spec(&self) -> &QueueSpec {

@@ -66,6 +66,7 @@ impl Jobs {
         let parent = queue.spec.parent;
         self.queues[parent.0 as usize].children.retain(|&child| child != id);
         self.queue_names.remove(&name);
+        self.queues[id.0 as usize] = Queue::vacant();
         self.vacant.insert(id);
         self.changes += 1;
         self.note_queue(&name);
@@ -134,9 +135,16 @@ impl Jobs {
         self.queue_names.get(name).copied()
     }
 
-    /// Returns all queues, the root first, parents before their children.
+    /// Returns the queues of all ids, in order of id: the root first, parents before their children. In the place of a
+    /// removed queue there is one without anything, which is in no other.
     pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
-        (0..).map(QueueId).zip(&self.queues).filter(|(id, _)| !self.vacant.contains(id))
+        (0..).map(QueueId).zip(&self.queues)
+    }
+
+    /// Returns the queues that were made and not removed, in order of id. The root is not among them.
+    pub fn named_queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
+        let is_named = |id: QueueId| id != QueueId::ROOT && !self.vacant.contains(&id);
+        self.queues().filter(move |&(id, _)| is_named(id))
     }
 
     /// Returns a queue and all that contain it, up to the root.

@@ -141,7 +141,7 @@ impl Planner {
                 let ended = u32::try_from(granted.sum::<usize>()).expect("GROUP_BUNDLES_MAX fits u32");
                 self.end_concluded(group, ended, &concluded.conflicts, now);
             }
-            Purpose::Cycle(plan) => self.plan_concluded(&plan, &concluded, now),
+            Purpose::Cycle(plan) => self.plan_concluded(&plan, concluded, now),
             Purpose::EvictTasks(tasks) => self.evictions_concluded(&tasks, &concluded),
             Purpose::Submit(tag) => self.reply(tag, PlanReply::Statement(Ok(Box::new(concluded)))),
         }

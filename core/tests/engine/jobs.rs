@@ -113,10 +113,65 @@ fn a_cancelled_job_gives_back_what_it_had_after_its_grace_period() {
     wait(&mut engine);
     assert_eq!(counts(&mut engine, later, TaskState::Failed), 40);
     assert_eq!(live_allocations(&mut engine), 0);
-    // Once more does no harm.
+    // Once more does no harm when all has ended.
     cancel(&mut engine, later, 0);
     assert_eq!(job_status(&mut engine, later).job.phase, JobPhase::Cancelled);
     check_jobs(&mut engine);
+}
+
+#[test]
+fn a_grace_period_of_a_cancelled_job_may_be_cut_short() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    with_nodes(&mut engine, 1, 16, 0);
+    let job = submit_job(&mut engine, bag("long", 4), "all");
+    cancel(&mut engine, job, u64::from(u32::MAX));
+    cancel(&mut engine, job, 1_000);
+    assert_eq!(states(&mut engine, job), [TaskState::Releasing; 4]);
+    check_jobs(&mut engine);
+    cancel(&mut engine, job, 0);
+    assert_eq!(states(&mut engine, job), [TaskState::Failed; 4]);
+    assert_eq!(live_allocations(&mut engine), 0);
+    check_jobs(&mut engine);
+}
+
+/// Queues are found by their numbers, and a queue that was removed leaves its own. Finds rules that look at the queue after.
+#[test]
+fn a_reclaim_looks_at_the_queues_that_are_there() {
+    for reclaimable in [true, false] {
+        let mut engine = jobs_engine(1, CycleConfig::default());
+        with_nodes(&mut engine, 1, 4, 0);
+        set_queue(&mut engine, QueueSpec::new("gone"));
+        set_queue(&mut engine, QueueSpec::new("poor"));
+        set_queue(&mut engine, QueueSpec { reclaimable, ..QueueSpec::new("rich") });
+        ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("gone"))).expect("it is empty");
+        let rich = submit_job(&mut engine, bag("rich", 4), "rich");
+        assert_eq!(counts(&mut engine, rich, TaskState::Bound), 4);
+        let poor = submit_job(&mut engine, bag("poor", 2), "poor");
+        for _ in 0..3 {
+            wait(&mut engine);
+            check_jobs(&mut engine);
+        }
+        let placed = if reclaimable { 2 } else { 0 };
+        assert_eq!(counts(&mut engine, poor, TaskState::Bound), placed);
+    }
+}
+
+#[test]
+fn a_parent_of_a_queue_is_not_changed_silently() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    set_queue(&mut engine, QueueSpec::new("other"));
+    let set = |parent: Option<&str>| JobsRequest::SetQueue {
+        spec: Box::new(QueueSpec { weight: 2, ..QueueSpec::new("child") }),
+        parent: parent.map(named),
+    };
+    ask_jobs(&mut engine, set(Some("all"))).expect("a new queue");
+    ask_jobs(&mut engine, set(None)).expect("it keeps its parent");
+    ask_jobs(&mut engine, set(Some("all"))).expect("it is the same");
+    let fixed = QueueError::ParentFixed { queue: named("child"), parent: named("all") };
+    assert_eq!(ask_jobs(&mut engine, set(Some("other"))).map(drop), Err(JobsRejection::Queue(fixed)));
+    let own = JobsRequest::SetQueue { spec: Box::new(QueueSpec::new("new")), parent: Some(named("new")) };
+    let circle = Err(JobsRejection::Queue(QueueError::Cycle(named("new"))));
+    assert_eq!(ask_jobs(&mut engine, own).map(drop), circle);
 }
 
 #[test]
@@ -157,6 +212,56 @@ fn a_job_of_higher_priority_gets_what_it_evicts_when_the_grace_period_is_over() 
     assert_eq!(states(&mut engine, high), [TaskState::Bound]);
     assert_eq!(counts(&mut engine, low, TaskState::Pending), 4);
     check_jobs(&mut engine);
+}
+
+/// Both jobs are of one queue, whose cap the first one fills. So the tasks of the second one wait for the cap, without a
+/// claim, until the evicted ones have ended. Finds a grant that is taken for that of another task of the plan.
+#[test]
+fn a_gang_waits_for_the_cap_of_its_queue_until_its_victims_have_ended() {
+    for grace_ns in [0, 1_000_000_000] {
+        let mut engine = jobs_engine(2, CycleConfig { grace_ns, ..CycleConfig::default() });
+        with_nodes(&mut engine, 4, 16, 0);
+        let mut capability = Caps::none();
+        capability.set(Dim::CPU, 8 * 10_000);
+        set_queue(&mut engine, QueueSpec { capability, ..QueueSpec::new("small") });
+        let low = JobSpec { min_member: 1, ..gang("low", 4, cores(2)) };
+        let low = submit_job(&mut engine, low, "small");
+        assert_eq!(counts(&mut engine, low, TaskState::Bound), 4);
+        let high = JobSpec { priority: 10, ..gang("high", 2, cores(2)) };
+        let high = submit_job(&mut engine, high, "small");
+        for _ in 0..3 {
+            wait(&mut engine);
+            check_jobs(&mut engine);
+        }
+        wait_ns(&mut engine, 2 * grace_ns);
+        wait(&mut engine);
+        check_jobs(&mut engine);
+        assert_eq!(states(&mut engine, high), [TaskState::Bound; 2], "with a grace period of {grace_ns} ns");
+        assert_eq!(counts(&mut engine, low, TaskState::Bound), 2);
+        assert_eq!(counts(&mut engine, low, TaskState::Pending), 2);
+    }
+}
+
+#[test]
+fn a_task_whose_run_time_is_over_fails_with_or_without_grace() {
+    for grace_ns in [0, 1_000_000_000] {
+        let mut engine = jobs_engine(1, CycleConfig { grace_ns, ..CycleConfig::default() });
+        with_nodes(&mut engine, 1, 16, 0);
+        let mut spec = bag("short", 3);
+        spec.tasks[0].run_time_ns = Some(500_000_000);
+        let job = submit_job(&mut engine, spec, "all");
+        assert_eq!(states(&mut engine, job), [TaskState::Bound; 3]);
+        wait_ns(&mut engine, 600_000_000);
+        check_jobs(&mut engine);
+        wait_ns(&mut engine, 2_000_000_000);
+        assert_eq!(states(&mut engine, job), [TaskState::Failed; 3], "with a grace period of {grace_ns} ns");
+        assert_eq!(job_status(&mut engine, job).job.phase, JobPhase::Completed);
+        assert_eq!(live_allocations(&mut engine), 0);
+        check_jobs(&mut engine);
+        // Its queue may be removed: an ended job is forgotten with it.
+        ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("all"))).expect("all of its jobs have ended");
+        assert_eq!(jobs_of(&engine).jobs().len(), 0);
+    }
 }
 
 #[test]
@@ -267,8 +372,8 @@ fn queues_come_and_go_and_parents_come_first() {
     ask_jobs(&mut engine, with_parent("below-c", Some("c"))).expect("a new queue");
     ask_jobs(&mut engine, with_parent("new", None)).expect("a new queue");
     let names: Vec<String> =
-        jobs_of(&engine).queues().map(|(_, queue)| queue.spec().name.to_string()).collect();
-    assert_eq!(names, ["root", "all", "new", "b", "c", "below-c"]);
+        jobs_of(&engine).named_queues().map(|(_, queue)| queue.spec().name.to_string()).collect();
+    assert_eq!(names, ["all", "new", "b", "c", "below-c"]);
     let record = jobs_of(&engine).record();
     let engine = open_with(export_all(&mut engine), &jobs_config(1, CycleConfig::default()));
     let again = jobs_of(&engine).record();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::cycle::CycleConfig;
+use wharf_core::cycle::{Action, CycleConfig, PluginConfig, PluginKind};
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
 use wharf_core::fairness::{Caps, Dim};
@@ -25,6 +25,23 @@ use crate::jobs_bed::{
 
 const QUEUES: [&str; 3] = ["free", "capped", "small"];
 
+/// Returns the rules of cycles: those by default, with deserved amounts, or with jobs that starve.
+fn rules(seed: u64) -> CycleConfig {
+    let config = CycleConfig::default();
+    let plugin = |kind| {
+        let others = config.tiers.iter().flatten().filter(|plugin| plugin.kind != PluginKind::Proportion);
+        vec![others.cloned().chain([PluginConfig::new(kind)]).collect()]
+    };
+    match seed % 3 {
+        0 => config,
+        1 => CycleConfig { tiers: plugin(PluginKind::Capacity), ..config },
+        _ => {
+            let actions = vec![Action::Enqueue, Action::Allocate, Action::Starve];
+            CycleConfig { actions, tiers: plugin(PluginKind::FairShare), ..config }
+        }
+    }
+}
+
 /// An engine under random work, and all units that it put into the journal.
 struct Work {
     engine: Engine,
@@ -40,18 +57,28 @@ impl Work {
         let mut rng = Rng::new(seed);
         let grace_ns = [0, 1_000_000_000][rng.below(2) as usize];
         let shards = 1 + rng.below(3) as u16;
-        let cycle = CycleConfig { grace_ns, ..CycleConfig::default() };
+        let cycle = CycleConfig { grace_ns, ..rules(seed) };
         let config = EngineConfig { journal: true, ..jobs_config(shards, cycle) };
         let mut engine = open_with(StoreState::create(8), &config);
         let feed = engine.journal.take().expect("the engine has a journal");
         let mut work = Self { engine, feed, units: Vec::new(), rng, nodes: Vec::new(), names: 0 };
+        // A queue that is gone leaves its number.
+        set_queue(&mut work.engine, QueueSpec::new("gone"));
         for (name, cap) in QUEUES.into_iter().zip([None, Some(24), Some(6)]) {
             let mut capability = Caps::none();
             if let Some(cap) = cap {
                 capability.set(Dim::CPU, cap * 10_000);
             }
-            set_queue(&mut work.engine, QueueSpec { capability, ..QueueSpec::new(name) });
+            let patience = (seed % 2 == 0).then_some(500_000_000);
+            let spec = QueueSpec {
+                capability,
+                starves_below: Some(10_000),
+                fair_share_patience_ns: patience,
+                ..QueueSpec::new(name)
+            };
+            set_queue(&mut work.engine, spec);
         }
+        ask_jobs(&mut work.engine, JobsRequest::RemoveQueue("gone".into())).expect("it is empty");
         (0..4).for_each(|_| work.add_node());
         work
     }

@@ -207,9 +207,10 @@ fn queue_error(kind: Kind, error: &QueueError) -> (Reason, &'static str) {
         QueueError::Exists(_) | QueueError::Root => (Reason::InvalidField, queue_field(kind)),
         QueueError::Unknown(_) if kind == Kind::SetQueue => (Reason::UnknownQueue, "queue.parent"),
         QueueError::Unknown(_) => (Reason::UnknownQueue, queue_field(kind)),
-        QueueError::Cycle(_) | QueueError::TooDeep(_) | QueueError::HasJobs(_) => {
-            (Reason::InvalidField, "queue.parent")
-        }
+        QueueError::Cycle(_)
+        | QueueError::TooDeep(_)
+        | QueueError::HasJobs(_)
+        | QueueError::ParentFixed { .. } => (Reason::InvalidField, "queue.parent"),
         QueueError::Weight(_) => (Reason::InvalidField, "queue.weight"),
         QueueError::ChildrenGuarantee { .. } | QueueError::GuaranteeAboveCapability { .. } => {
             (Reason::InvalidField, "queue.guarantee")

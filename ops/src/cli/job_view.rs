@@ -113,12 +113,13 @@ pub(super) fn say_queues(queues: &[QueueStatusBody]) {
             "jobs": status.jobs,
             "waiting": status.waiting,
             "held": amounts_text(&status.usage.held),
+            "releasing": amounts_text(&status.usage.releasing),
             "share": amounts_text(&status.deserved),
             "pending": amounts_text(&status.usage.pending),
         })
     };
     table(
-        "queue|parent|open:STATE|weight|priority|jobs|waiting|held:USES|share:DESERVES|pending:ASKS FOR",
+        "queue|parent|open:STATE|weight|priority|jobs|waiting|held:USES|releasing:GIVES BACK|share:DESERVES|pending:ASKS FOR",
         &queues.iter().map(row).collect(),
     );
 }

@@ -109,7 +109,7 @@ enum Command {
     /// Try queues, jobs and policies in virtual time.
     #[command(subcommand)]
     Scenario(scenario::ScenarioCommand),
-    /// Check the settings, queues and jobs of files without running anything.
+    /// Check scenarios, with their settings, queues and jobs, without running anything.
     Check(scenario::CheckArgs),
 }
 

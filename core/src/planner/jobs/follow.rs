@@ -135,12 +135,12 @@ impl Planner {
         }
         // Asked first, so that no view is missed.
         let replicas = self.keeper_mut().scheduler.replicas_mut();
-        let behind = replicas.iter_mut().filter_map(|replica| (!is_current(replica)).then_some(())).count();
-        if behind == 0 {
+        let all_current = replicas.iter_mut().fold(true, |all, replica| is_current(replica) && all);
+        if all_current {
             // Only now: an older view may not show what was granted last.
             self.take_ends(now);
         }
-        behind == 0
+        all_current
     }
 
     fn take_ends(&mut self, now: Time) {

@@ -58,6 +58,8 @@ pub(super) struct Keeper {
     interval_ns: u64,
     /// The time from which on the next cycle may begin.
     next_cycle: Time,
+    /// When the last cycle began, until the next round knows how long it took.
+    began: Option<Time>,
     /// The time at which a cycle may decide otherwise although nothing has changed.
     due: Option<Time>,
     /// What the last cycle planned and is not sent yet.
@@ -92,6 +94,14 @@ impl Keeper {
     fn has_waiting(&self) -> bool {
         let of_all = self.jobs().queue(QueueId::ROOT).pending_tasks();
         of_all > 0 || !self.jobs().waiting_for_cap().is_empty()
+    }
+
+    /// Leaves requests as much time between two cycles as the last one took, and at least the interval from its beginning.
+    fn pace(&mut self, now: Time) {
+        if let Some(began) = self.began.take() {
+            let took_ns = now.nanos_since(began);
+            self.next_cycle = began.plus_nanos(self.interval_ns.max(took_ns.saturating_mul(2)));
+        }
     }
 
     /// Returns whether views matter: some task has a node, or waits for one.
@@ -135,6 +145,7 @@ impl Planner {
             scheduler,
             interval_ns: settings.interval_ns,
             next_cycle: Time::default(),
+            began: None,
             due: None,
             plans: VecDeque::new(),
             claims: BTreeSet::new(),
@@ -196,6 +207,7 @@ impl Planner {
     /// The second half of a round, for the keeper of jobs. Returns the number of new statements and releases.
     pub(super) fn advance_jobs(&mut self, now: Time) -> usize {
         let sent = self.metrics.statements;
+        self.keeper_mut().pace(now);
         let of_cycle = self.send_plans();
         if !self.flights.is_empty() {
             return of_cycle;
@@ -262,6 +274,7 @@ impl Planner {
         let report = keeper.scheduler.run(now);
         keeper.due = report.due;
         keeper.next_cycle = now.plus_nanos(keeper.interval_ns);
+        keeper.began = Some(now);
         keeper.plans.extend(report.plans);
         self.send_plans();
     }
@@ -291,11 +304,16 @@ impl Planner {
     }
 
     /// Takes over what the shards did of a plan.
-    pub(super) fn plan_concluded(&mut self, plan: &Plan, concluded: &StatementReport, now: Time) {
+    pub(super) fn plan_concluded(&mut self, plan: &Plan, mut concluded: StatementReport, now: Time) {
         let keeper = self.keeper_mut();
         if concluded.applied.is_empty() || !concluded.conflicts.is_empty() || concluded.expired {
             keeper.scheduler.aborted(plan);
             return;
+        }
+        // A statement numbers its operations. A plan also has tasks without one.
+        let indexes: Vec<u16> = plan.operations().map(|(index, _)| index).collect();
+        for (operation, _) in concluded.applied.iter_mut().flat_map(|applied| &mut applied.granted) {
+            *operation = indexes[usize::from(*operation)];
         }
         keeper.scheduler.committed(plan, &concluded.applied, now);
         for step in &plan.tasks {
@@ -303,6 +321,9 @@ impl Planner {
                 keeper.claims.insert(step.task);
             }
         }
+        // A task whose run time is over has failed if it had no grace period.
+        let jobs: BTreeSet<JobId> = plan.tasks.iter().map(|step| step.task.job).collect();
+        jobs.into_iter().for_each(|job| keeper.settle(job));
     }
 
     /// Sends evictions of tasks that are cancelled, or whose node is lost. Returns the number of statements.

@@ -64,11 +64,19 @@ impl Keeper {
             if id == QueueId::ROOT {
                 return Err(QueueError::Root.into());
             }
+            let own = jobs.queue(id).spec().parent;
+            if parent.is_some_and(|parent| jobs.queue_named(&parent) != Some(own)) {
+                let parent = Arc::clone(&jobs.queue(own).spec().name);
+                return Err(QueueError::ParentFixed { queue: spec.name, parent }.into());
+            }
             jobs.update_queue(id, spec)?;
         } else {
-            let queues = jobs.queues().count();
-            if queues > QUEUES_MAX {
-                return Err(JobsRejection::TooManyQueues(queues - 1));
+            let queues = jobs.named_queues().count();
+            if queues >= QUEUES_MAX {
+                return Err(JobsRejection::TooManyQueues(queues));
+            }
+            if parent.as_ref() == Some(&spec.name) {
+                return Err(QueueError::Cycle(spec.name).into());
             }
             let parent = match parent {
                 None => QueueId::ROOT,
@@ -100,7 +108,7 @@ impl Keeper {
     fn list_queues(&self, tenant: Option<TenantId>) -> Vec<QueueView> {
         let jobs = self.jobs();
         let is_seen = |spec: &QueueSpec| tenant.is_none() || spec.tenant.is_none() || spec.tenant == tenant;
-        let queues = jobs.queues().filter(|&(id, queue)| id != QueueId::ROOT && is_seen(queue.spec()));
+        let queues = jobs.named_queues().filter(|(_, queue)| is_seen(queue.spec()));
         let view = |(id, queue): (QueueId, &crate::jobs::Queue)| {
             let spec = queue.spec().clone();
             let parent = Some(spec.parent).filter(|&parent| parent != QueueId::ROOT);
@@ -154,17 +162,20 @@ impl Keeper {
         now: Time,
     ) -> Answer {
         self.visible(id, tenant)?;
-        if self.jobs().job(id).phase().is_end() {
+        if self.jobs().job(id).has_ended() {
             return Ok(JobsReply::Done(JobsDone::Cancelled(id)));
         }
-        self.jobs_mut().set_phase(id, JobPhase::Cancelled);
+        // Once more: what is in its grace period may end at once.
+        if self.jobs().job(id).phase() != JobPhase::Cancelled {
+            self.jobs_mut().set_phase(id, JobPhase::Cancelled);
+        }
         let tasks = self.jobs().job(id).tasks().iter().map(|task| (task.state, task.node, task.allocation));
         let tasks: Vec<_> = tasks.collect();
         for (index, (state, node, allocation)) in (0..).zip(tasks) {
             let task = TaskId { job: id, index };
             match allocation {
-                // It ends when its grace period is over.
-                Some(_) if state == TaskState::Releasing => continue,
+                // It ends when its grace period is over, at the latest.
+                Some(_) if state == TaskState::Releasing && grace_ns > 0 => continue,
                 Some(allocation) if state.holds() && grace_ns > 0 => {
                     self.jobs_mut().set(task, TaskState::Releasing, node, now);
                     ended.evicted.push((task, allocation, grace_ns));

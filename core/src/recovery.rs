@@ -7,7 +7,7 @@
 //! The journal ends anywhere. An effect that several units share is then half there, and nobody was told of it. So
 //! [`Rebuild::take_back`] takes back what only a later unit would have made valid: bundles of groups that are not
 //! recorded, places of groups that no shard recorded, and what tickets reserved. A bundle that is in its grace period keeps
-//! it, also if its group is gone.
+//! it, also if its group is gone. A task that has ended does not.
 
 mod records;
 mod sorted;
@@ -16,12 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, ShardId};
 use crate::index::PolicyState;
-use crate::jobs::{JobRecord, JobsChange, JobsTable, TaskId, TaskRecord};
+use crate::jobs::{JobId, JobRecord, JobsChange, JobsTable, TaskId, TaskRecord};
 use crate::journal::{Changes, Effect, NodeNews, NodeRemoved, Unit};
 use crate::registrar::RemovedNodes;
 use crate::state::{
-    GranularityState, GroupRecord, PartitionState, RegistrarState, RemovedNode, SessionTable, ShardState,
-    StoreState,
+    BundleRecord, GranularityState, GroupRecord, PartitionState, RegistrarState, RemovedNode, SessionTable,
+    ShardState, StoreState,
 };
 use crate::time::Time;
 use crate::view::EndCause;
@@ -380,8 +380,10 @@ impl Rebuild {
             let releasing = records.of_nodes.values().flat_map(|of_node| &of_node.releasing);
             let releasing: BTreeSet<AllocationId> = releasing.map(|record| record.allocation).collect();
             let unknown = records.bundles.iter().filter(|one| !is_known(one.allocation, one.bundle));
-            let unknown = unknown.map(|record| record.allocation);
-            let gone: BTreeSet<AllocationId> = unknown.filter(|id| !releasing.contains(id)).collect();
+            // A task that has ended is recorded before its allocation is released, which ends its grace period.
+            let of_job = |record: &&BundleRecord| JobId::of_group(record.bundle.group).is_some();
+            let unknown = unknown.filter(|one| of_job(one) || !releasing.contains(&one.allocation));
+            let gone: BTreeSet<AllocationId> = unknown.map(|record| record.allocation).collect();
             let inside = records.inside.iter().filter(|inside| gone.contains(&inside.bundle));
             let inside: Vec<AllocationId> = inside.map(|inside| inside.id).collect();
             let nodes = gone.iter().filter_map(|&id| records.take_bundle(id));
@@ -392,8 +394,9 @@ impl Rebuild {
             undone.counts.bundles += gone.len();
             let mut ended = gone;
             ended.extend(inside);
-            undone.effects.extend(ended.into_iter().map(|id| Effect::Ended(id, EndCause::TakenBack)));
+            undone.effects.extend(ended.iter().map(|&id| Effect::Ended(id, EndCause::TakenBack)));
             for (&node, of_node) in &mut records.of_nodes {
+                of_node.releasing.retain(|record| !ended.contains(&record.allocation));
                 let before = of_node.claims.len();
                 of_node.claims.retain(|claim| claim.bundle.is_none_or(|bundle| is_known(claim.id, bundle)));
                 if of_node.claims.len() < before {

@@ -1,6 +1,7 @@
 //! The keeper of jobs in a whole engine: requests, cycles, what shards tell, and restarts.
 
 use wharf_core::cycle::CycleConfig;
+use wharf_core::engine::EngineConfig;
 use wharf_core::fairness::{Caps, Dim};
 use wharf_core::ids::TenantId;
 use wharf_core::jobs::{
@@ -8,7 +9,9 @@ use wharf_core::jobs::{
     QueueSpec, TaskReport, TaskState,
 };
 use wharf_core::node::LifeEvent;
+use wharf_core::planner::JobsConfig;
 use wharf_core::router::PortRequest;
+use wharf_core::state::StoreState;
 
 use crate::by_hand::{ask, cores, node_spec, remove_node};
 use crate::group_bed::{add_agent_node, life, live_allocations, with_nodes};
@@ -116,6 +119,24 @@ fn a_cancelled_job_gives_back_what_it_had_after_its_grace_period() {
     // Once more does no harm when all has ended.
     cancel(&mut engine, later, 0);
     assert_eq!(job_status(&mut engine, later).job.phase, JobPhase::Cancelled);
+    check_jobs(&mut engine);
+}
+
+#[test]
+fn ended_jobs_make_room_for_new_ones() {
+    let config = jobs_config(1, CycleConfig::default());
+    let jobs = config.jobs.map(|jobs| JobsConfig { tasks_max: 10, ..jobs });
+    let mut engine = open_with(StoreState::create(8), &EngineConfig { jobs, ..config });
+    set_queue(&mut engine, QueueSpec::new("all"));
+    let first = submit_job(&mut engine, bag("first", 4), "all");
+    let second = submit_job(&mut engine, bag("second", 4), "all");
+    let refused = try_submit(&mut engine, bag("third", 4), "all");
+    assert_eq!(refused, Err(JobsRejection::TooManyTasks(12)));
+    cancel(&mut engine, first, 0);
+    assert_eq!(states(&mut engine, first), [TaskState::Failed; 4], "it is kept as long as there is room");
+    let third = submit_job(&mut engine, bag("third", 4), "all");
+    let left: Vec<JobId> = jobs_of(&engine).jobs().map(|(id, _)| id).collect();
+    assert_eq!(left, [second, third]);
     check_jobs(&mut engine);
 }
 

@@ -68,7 +68,7 @@ pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, C
     let read: Vec<ConfigFile> = documents(&cycle.to_string()).map_err(|error| wrong(error.message))?;
     let file = read.first().ok_or_else(|| wrong("it is empty: leave it out".to_owned()))?;
     let cycle = cycle_config(file).map_err(|error| wrong(error.message))?;
-    Ok((raw.enabled && planners > 0).then_some(JobsConfig { cycle, interval_ns }))
+    Ok((raw.enabled && planners > 0).then_some(JobsConfig { cycle, interval_ns, ..JobsConfig::default() }))
 }
 
 #[cfg(test)]

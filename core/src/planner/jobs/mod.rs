@@ -20,7 +20,7 @@ use crate::cycle::{CycleConfig, CycleConfigError, Plan, Scheduler};
 use crate::group::StatementReport;
 use crate::ids::{AllocationId, ShardId};
 use crate::jobs::{JobId, Jobs, JobsChange, JobsRecord, QueueId, TaskId};
-use crate::limits::{CYCLE_INTERVAL_NS_DEFAULT, JOBS_ENDED_KEPT, STATEMENT_OPERATIONS_MAX};
+use crate::limits::{CYCLE_INTERVAL_NS_DEFAULT, JOBS_ENDED_KEPT, STATEMENT_OPERATIONS_MAX, TASKS_MAX};
 use crate::replica::Replica;
 use crate::router::{Port, Tag};
 use crate::shard::{Command, Shard};
@@ -44,11 +44,13 @@ pub struct JobsConfig {
     pub cycle: CycleConfig,
     /// The time between the beginnings of two cycles, in ns.
     pub interval_ns: u64,
+    /// The largest number of tasks of all jobs together. Ended jobs make room for new ones.
+    pub tasks_max: u64,
 }
 
 impl Default for JobsConfig {
     fn default() -> Self {
-        Self { cycle: CycleConfig::default(), interval_ns: CYCLE_INTERVAL_NS_DEFAULT }
+        Self { cycle: CycleConfig::default(), interval_ns: CYCLE_INTERVAL_NS_DEFAULT, tasks_max: TASKS_MAX }
     }
 }
 
@@ -56,6 +58,7 @@ impl Default for JobsConfig {
 pub(super) struct Keeper {
     scheduler: Scheduler,
     interval_ns: u64,
+    tasks_max: u64,
     /// The time from which on the next cycle may begin.
     next_cycle: Time,
     /// When the last cycle began, until the next round knows how long it took.
@@ -74,6 +77,8 @@ pub(super) struct Keeper {
     ended: VecDeque<JobId>,
     /// The number of tasks of all jobs.
     tasks: u64,
+    /// The number of tasks of ended jobs.
+    ended_tasks: u64,
 }
 
 impl Keeper {
@@ -118,12 +123,26 @@ impl Keeper {
         if !self.jobs().job(id).has_ended() {
             return;
         }
+        self.ended_tasks += self.jobs().job(id).tasks().len() as u64;
         self.ended.push_back(id);
         if self.ended.len() > JOBS_ENDED_KEPT {
-            let oldest = self.ended.pop_front().expect("it has some");
-            self.tasks -= self.jobs().job(oldest).tasks().len() as u64;
-            self.jobs_mut().remove_job(oldest);
+            self.forget_oldest();
         }
+    }
+
+    /// Forgets the job that ended first.
+    fn forget_oldest(&mut self) {
+        let oldest = *self.ended.front().expect("some job has ended");
+        self.forget(oldest);
+    }
+
+    /// Forgets a job that has ended.
+    fn forget(&mut self, id: JobId) {
+        let tasks = self.jobs().job(id).tasks().len() as u64;
+        self.tasks -= tasks;
+        self.ended_tasks -= tasks;
+        self.ended.retain(|&ended| ended != id);
+        self.jobs_mut().remove_job(id);
     }
 }
 
@@ -144,6 +163,7 @@ impl Planner {
         planner.keeper = Some(Box::new(Keeper {
             scheduler,
             interval_ns: settings.interval_ns,
+            tasks_max: settings.tasks_max,
             next_cycle: Time::default(),
             began: None,
             due: None,
@@ -153,6 +173,7 @@ impl Planner {
             releases: 0,
             ended: VecDeque::new(),
             tasks: 0,
+            ended_tasks: 0,
         }));
         Ok(planner)
     }
@@ -195,7 +216,10 @@ impl Planner {
         all.sort_unstable();
         for (id, tasks, has_ended) in all {
             keeper.tasks += tasks as u64;
-            keeper.ended.extend(has_ended.then_some(id));
+            if has_ended {
+                keeper.ended_tasks += tasks as u64;
+                keeper.ended.push_back(id);
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::jobs::{
     JobError, JobId, JobPhase, JobSpec, JobSummary, JobView, Jobs, JobsDone, JobsRejection, JobsReply,
     JobsRequest, QueueError, QueueId, QueueSpec, QueueView, Task, TaskId, TaskReport, TaskState, TaskView,
 };
-use crate::limits::{JOBS_MAX, QUEUES_MAX, TASKS_MAX};
+use crate::limits::{JOBS_MAX, QUEUES_MAX};
 use crate::planner::{JobTag, Planner};
 use crate::time::Time;
 
@@ -99,12 +99,6 @@ impl Keeper {
         Ok(JobsReply::Done(JobsDone::QueueRemoved))
     }
 
-    fn forget(&mut self, id: JobId) {
-        self.tasks -= self.jobs().job(id).tasks().len() as u64;
-        self.ended.retain(|&ended| ended != id);
-        self.jobs_mut().remove_job(id);
-    }
-
     fn list_queues(&self, tenant: Option<TenantId>) -> Vec<QueueView> {
         let jobs = self.jobs();
         let is_seen = |spec: &QueueSpec| tenant.is_none() || spec.tenant.is_none() || spec.tenant == tenant;
@@ -130,8 +124,9 @@ impl Keeper {
         if live >= JOBS_MAX {
             return Err(JobsRejection::TooManyJobs(live));
         }
-        if self.tasks.saturating_add(tasks) > TASKS_MAX {
-            return Err(JobsRejection::TooManyTasks(self.tasks.saturating_add(tasks)));
+        let all = (self.tasks - self.ended_tasks).saturating_add(tasks);
+        if all > self.tasks_max {
+            return Err(JobsRejection::TooManyTasks(all));
         }
         let Some(id) = self.jobs().queue_named(queue) else {
             return Err(JobError::UnknownQueue { job: spec.name, queue: Arc::clone(queue) }.into());
@@ -143,6 +138,9 @@ impl Keeper {
         let spec = JobSpec { queue: id, created: now, phase: JobPhase::Pending, ..spec };
         let job = self.jobs_mut().submit(spec)?;
         self.tasks += tasks;
+        while self.tasks > self.tasks_max {
+            self.forget_oldest();
+        }
         Ok(JobsReply::Done(JobsDone::Submitted(job)))
     }
 

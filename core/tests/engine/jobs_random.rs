@@ -69,7 +69,7 @@ impl Work {
             if let Some(cap) = cap {
                 capability.set(Dim::CPU, cap * 10_000);
             }
-            let patience = (seed % 2 == 0).then_some(500_000_000);
+            let patience = seed.is_multiple_of(2).then_some(500_000_000);
             let spec = QueueSpec {
                 capability,
                 starves_below: Some(10_000),

@@ -135,7 +135,7 @@ impl Planner {
         }
         // Asked first, so that no view is missed.
         let replicas = self.keeper_mut().scheduler.replicas_mut();
-        let all_current = replicas.iter_mut().fold(true, |all, replica| is_current(replica) && all);
+        let all_current = replicas.iter_mut().all(is_current);
         if all_current {
             // Only now: an older view may not show what was granted last.
             self.take_ends(now);

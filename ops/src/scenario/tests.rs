@@ -86,7 +86,10 @@ fn faults_are_told_with_their_line() {
     let starve = fault("steps:", "config: {actions: [allocate, starve]}\nsteps:");
     assert!(starve.contains("name plugin `fair-share`"), "{starve}");
     let above = fault("{name: q}", "{name: q, starves_below: 1.5}");
-    assert!(above.contains("line 6: jobs of queue `q` would starve below 15000"), "{above}");
+    assert!(
+        above.contains("line 6: jobs of queue `q` would starve below 1.5 of their fair share"),
+        "{above}"
+    );
     let part = fault("{name: q}", "{name: q, starves_below: 900000}");
     assert!(part.contains("line 6: `starves_below` is 900000: give a part of the whole"), "{part}");
     let late = fault("{name: q}", "{name: q, fair_share_patience: 9999999h}");

@@ -108,7 +108,9 @@ fn wrong_files_are_refused_with_their_line_and_nothing_is_sent() {
     service.run(&["job", "submit", &unknown]).with(1).says(&["line 2", "queue `q`, which does not exist"]);
     assert_eq!(service.json(&["job", "list"]), json!([]));
     service.stop();
-    let none = site.serve(&["--planners", "0"]);
+    let none = site.serve_changed(&[], |command| {
+        command.env("WHARF_PLANNERS", "0");
+    });
     none.run(&["job", "list"]).with(1).says(&["not_served", "`planners`"]);
     none.stop();
 }

@@ -13,6 +13,7 @@
 //! | `trial` | changes that can be undone exactly |
 //! | `spots`, `victims` | which tasks to evict on which node |
 //! | `dated` | dated reservations, and limits of run times |
+//! | `signature` | jobs that wait for the same: evictions are tried for one of them |
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
@@ -30,6 +31,7 @@ mod preempt;
 mod reclaim;
 mod report;
 mod shares;
+mod signature;
 mod spots;
 mod starvation;
 mod starve;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::allocate::Misfits;
+use super::signature::FailedJobs;
 use super::spots::Spot;
 use super::trial::Cycle;
 use super::victims::{From, Offers};
-use crate::jobs::{JobId, JobPhase, QueueId, TaskClass, TaskId};
+use crate::jobs::{JobId, JobPhase, QueueId, TaskClass, TaskId, TaskState};
 
 /// What is known about room for tasks of a job, by class.
 #[derive(Default)]
@@ -28,11 +29,12 @@ impl Cycle<'_> {
             return;
         }
         let spots = self.spots_of_queues();
+        let mut failed = FailedJobs::default();
         for (queue, mut jobs) in starving {
             let Some(spots) = spots.get(&queue) else { continue };
             jobs.sort_by(|&a, &b| self.compare_jobs(a, b));
             for &job in &jobs {
-                self.preempt_for(job, spots);
+                self.try_unless_equal_failed(job, &mut failed, |cycle| cycle.preempt_for(job, spots));
             }
             for &job in &jobs {
                 self.preempt_within(job, spots);
@@ -92,6 +94,10 @@ impl Cycle<'_> {
 
     /// Lets tasks of a job take the place of tasks of a lower priority of the same job.
     fn preempt_within(&mut self, job: JobId, spots: &[Spot]) {
+        let of = self.jobs.job(job);
+        if of.count(TaskState::Running) + of.count(TaskState::Bound) == 0 {
+            return;
+        }
         for task in self.pending_tasks(job, false) {
             let savepoint = self.savepoint();
             if !self.make_room(task, From::SameJob, spots, &mut Offers::default()) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::preempt::Room;
+use super::signature::FailedJobs;
 use super::spots::Spot;
 use super::trial::Cycle;
 use super::turns::Turns;
@@ -36,11 +37,13 @@ impl Cycle<'_> {
             return;
         }
         let spots = self.spots_of_others();
+        let mut failed = FailedJobs::default();
         let mut turns = Turns::new(self, jobs.keys().copied());
         while let Some(queue) = turns.next(self) {
             let next = if self.is_overused(queue) { None } else { jobs.get_mut(&queue).and_then(Vec::pop) };
             if let Some(job) = next {
-                self.reclaim_for(queue, job, &spots);
+                let attempt = |cycle: &mut Self| cycle.reclaim_for(queue, job, &spots);
+                self.try_unless_equal_failed(job, &mut failed, attempt);
             }
             turns.put_back(self, queue, next.is_some());
         }

@@ -131,6 +131,11 @@ impl Dated {
         self.looks_left > 0
     }
 
+    /// Returns whether there is any reservation.
+    pub(super) fn has_any(&self) -> bool {
+        !self.reservations.is_empty()
+    }
+
     /// Returns whether a node is part of a reservation.
     pub(super) fn has(&self, place: Place) -> bool {
         self.places.contains_key(&place)

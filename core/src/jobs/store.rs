@@ -25,7 +25,10 @@ pub struct Jobs {
     /// The ids of removed queues.
     pub(super) vacant: BTreeSet<QueueId>,
     pub(super) queue_names: BTreeMap<Arc<str>, QueueId>,
-    jobs: BTreeMap<JobId, Job>,
+    /// Looked up many times in a cycle.
+    jobs: FixedMap<JobId, Job>,
+    /// The ids of all jobs.
+    ids: BTreeSet<JobId>,
     /// The newest job of each name of a tenant.
     job_names: BTreeMap<(TenantId, Arc<str>), JobId>,
     next_job: u64,
@@ -58,7 +61,8 @@ impl Jobs {
             queue_names: BTreeMap::from([(Arc::clone(&root.name), QueueId::ROOT)]),
             queues: vec![Queue::new(root)],
             vacant: BTreeSet::new(),
-            jobs: BTreeMap::new(),
+            jobs: FixedMap::default(),
+            ids: BTreeSet::new(),
             job_names: BTreeMap::new(),
             next_job: 1,
             by_node: BTreeMap::new(),
@@ -77,6 +81,7 @@ impl Jobs {
     /// If there is none, or if a task of it has a node or is pending.
     pub fn remove_job(&mut self, id: JobId) {
         let job = self.jobs.remove(&id).unwrap_or_else(|| panic!("there is no job {id}"));
+        self.ids.remove(&id);
         let has_ended = job.tasks.iter().all(|task| task.state.is_end());
         assert!(has_ended, "job {id} has tasks that have not ended");
         let name = (job.spec.tenant, Arc::clone(&job.spec.name));
@@ -146,6 +151,7 @@ impl Jobs {
         self.queues[queue.0 as usize].waiting.insert(id);
         self.job_names.insert((job.spec.tenant, Arc::clone(&job.spec.name)), id);
         self.jobs.insert(id, job);
+        self.ids.insert(id);
         for id in self.chain(queue).collect::<Vec<_>>() {
             let queue = &mut self.queues[id.0 as usize];
             queue.usage.pending.add(&pending);
@@ -405,12 +411,12 @@ impl Jobs {
 
     /// Returns the ids of the jobs after one, in order.
     pub fn ids_after(&self, after: Option<JobId>) -> impl Iterator<Item = JobId> + '_ {
-        self.jobs.range((after.map_or(Unbounded, Excluded), Unbounded)).map(|(&id, _)| id)
+        self.ids.range((after.map_or(Unbounded, Excluded), Unbounded)).copied()
     }
 
     /// Returns all jobs in order of id.
     pub fn jobs(&self) -> impl ExactSizeIterator<Item = (JobId, &Job)> {
-        self.jobs.iter().map(|(&id, job)| (id, job))
+        self.ids.iter().map(|&id| (id, self.job(id)))
     }
 
     /// Makes the number of the next job at least this one.
@@ -471,7 +477,10 @@ impl Jobs {
         let mut usages = vec![(Usage::default(), 0); self.queues.len()];
         let mut on_nodes: BTreeMap<NodeId, BTreeSet<TaskId>> = BTreeMap::new();
         let mut ends = Ends::default();
-        for (&id, job) in &self.jobs {
+        if !self.ids.iter().eq(self.jobs.keys().collect::<BTreeSet<_>>()) {
+            return Err(broken!("{} jobs are listed, and there are {}", self.ids.len(), self.jobs.len()));
+        }
+        for (id, job) in self.jobs() {
             let mut usage = Usage::default();
             let mut counts = [0; TaskState::ALL.len()];
             let mut pending = BTreeSet::new();

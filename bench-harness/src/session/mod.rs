@@ -3,6 +3,7 @@
 //! A shard and a scheduler run in one thread, in virtual time. What is measured is a cycle: following the shard's view,
 //! deciding, and committing the plans as statements.
 
+mod fairness;
 mod rows;
 
 use std::fmt;
@@ -19,10 +20,24 @@ use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 
 use crate::process::Process;
+pub use fairness::Fairness;
 
 /// The names of the rows, in order.
-pub const ROWS: [&str; 8] =
-    ["whole", "change", "hard", "hard-again", "gang-8", "gang-1000", "preempt-1000", "reclaim-1000"];
+pub const ROWS: [&str; 10] = [
+    "whole",
+    "change",
+    "hard",
+    "hard-again",
+    "hard-gangs",
+    "gang-8",
+    "gang-1000",
+    "preempt-1000",
+    "reclaim-1000",
+    "fairness",
+];
+
+/// The virtual time of the row `fairness`, in seconds.
+const FAIRNESS_SECONDS: u32 = 1_800;
 
 /// Which rows to measure, and at which size.
 #[derive(Clone, Debug)]
@@ -97,6 +112,8 @@ pub struct SessionRow {
     pub per_second: Option<f64>,
     /// The memory of the process, in bytes.
     pub memory_bytes: u64,
+    /// What was seen over time, in the row about that.
+    pub fairness: Option<Fairness>,
 }
 
 impl SessionRow {
@@ -120,6 +137,17 @@ impl fmt::Display for SessionRow {
             self.seconds,
             self.deciding_seconds,
             self.memory_bytes >> 20
+        )?;
+        let Some(fairness) = self.fairness else { return Ok(()) };
+        let Fairness { virtual_seconds, demand_changes, deviation_max, deviation_mean, .. } = fairness;
+        write!(
+            f,
+            "\n  over {virtual_seconds} s of virtual time with {demand_changes} changes of demand: queues are within \
+             {:.2} % of the cluster from what they deserve (mean with changes: {:.2} %); evictions: {} useful, {} wasted",
+            100.0 * deviation_max,
+            100.0 * deviation_mean,
+            fairness.evictions_useful,
+            fairness.evictions_wasted
         )
     }
 }
@@ -147,6 +175,9 @@ pub fn run(
     if wants("hard") || wants("hard-again") {
         add(rows::hard(scale)?);
     }
+    if wants("hard-gangs") {
+        add(vec![rows::hard_gangs(scale)?]);
+    }
     if wants("gang-8") {
         add(vec![rows::gangs("gang-8", 8, 10_000 / scale)?]);
     }
@@ -158,6 +189,9 @@ pub fn run(
     }
     if wants("reclaim-1000") {
         add(vec![rows::reclaim(scale)?]);
+    }
+    if wants("fairness") {
+        add(vec![fairness::fairness(scale, FAIRNESS_SECONDS)?]);
     }
     Ok(all)
 }
@@ -279,6 +313,7 @@ impl Bed {
             deciding_milliseconds: timed.deciding.as_secs_f64() * 1e3,
             per_second: None,
             memory_bytes: Process::This.resident_bytes().unwrap_or(0),
+            fairness: None,
         }
     }
 }

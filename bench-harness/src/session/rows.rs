@@ -68,6 +68,24 @@ pub(super) fn hard(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
     Ok(rows)
 }
 
+/// A full cluster, and many equal gangs that fit nowhere, because all that runs is worth as much. Each gang is a job.
+pub(super) fn hard_gangs(scale: u32) -> Result<SessionRow, SessionError> {
+    let nodes = 200_u32.div_ceil(scale);
+    let mut bed = Bed::new(CycleConfig::default(), nodes, 20, 2)?;
+    for number in 0..nodes {
+        bed.running_job(number as usize, 20, 1000, 0)?;
+    }
+    let gangs = 5_000_u32.div_ceil(scale);
+    for number in 0..gangs {
+        bed.job(number as usize, 2, 2, 1000, 0)?;
+    }
+    let timed = bed.cycle();
+    expect("hard-gangs", &timed, 0, 0)?;
+    let mut row = bed.row("hard-gangs", 2 * gangs, &timed);
+    row.per_second = Some(f64::from(gangs) / row.seconds);
+    Ok(row)
+}
+
 /// Gangs that are placed in one cycle.
 pub(super) fn gangs(name: &'static str, size: u32, count: u32) -> Result<SessionRow, SessionError> {
     let tasks = size * count;

@@ -1,0 +1,220 @@
+//! The row `fairness`: how far queues are from what they deserve while demand comes and goes, and what evictions were for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use wharf_core::cycle::{Changes, CycleConfig, Plan};
+use wharf_core::fairness::Dim;
+use wharf_core::jobs::{QueueId, QueueSpec, TaskId, TaskState};
+use wharf_core::rng::Rng;
+
+use super::{Bed, SessionError, SessionRow};
+
+/// One second, in ns.
+const SECOND: u64 = 1_000_000_000;
+
+/// How long a task that was evicted may go on.
+const GRACE_NS: u64 = 10 * SECOND;
+
+/// The number of queues, and the sum of their weights.
+const QUEUES: u32 = 8;
+
+/// The cycles after a change of demand that do not count: within two, what is planned has followed.
+const CYCLES_TO_FOLLOW: u32 = 2;
+
+/// One in so many tasks ends in a second.
+const LIFE_SECONDS: u64 = 240;
+
+/// What was seen over time.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Fairness {
+    /// The virtual time, in seconds.
+    pub virtual_seconds: u32,
+    /// How often a queue began or stopped to ask for more than it deserves.
+    pub demand_changes: u32,
+    /// The largest difference between what a queue holds and claims, and what it deserves, as part of the cluster. Two
+    /// cycles after each change of demand do not count.
+    pub deviation_max: f64,
+    /// The mean over all cycles of the largest difference of any queue, with the cycles that do not count above.
+    pub deviation_mean: f64,
+    /// The tasks that were evicted so that others were placed, which happened.
+    pub evictions_useful: u32,
+    /// The tasks that were evicted for others that were not placed.
+    pub evictions_wasted: u32,
+}
+
+/// A queue that asks for more than it can have, or for nothing.
+struct Demand {
+    asks: bool,
+    /// The second in which that changes.
+    until: u32,
+}
+
+/// The evictions of a plan, and the tasks that wait for them.
+struct Waits {
+    evictions: u32,
+    tasks: BTreeSet<TaskId>,
+}
+
+struct Churn {
+    bed: Bed,
+    rng: Rng,
+    demands: Vec<Demand>,
+    running: BTreeSet<TaskId>,
+    waits: Vec<Waits>,
+    seen: Fairness,
+}
+
+/// Runs cycles for `seconds` of virtual time, one in each.
+pub(super) fn fairness(scale: u32, seconds: u32) -> Result<SessionRow, SessionError> {
+    let nodes = 1_000_u32.div_ceil(scale);
+    let config = CycleConfig { grace_ns: GRACE_NS, ..CycleConfig::default() };
+    let mut bed = Bed::new(config, nodes, 20, 0)?;
+    for number in 0..QUEUES {
+        let spec = QueueSpec { weight: 1 + number % 4, ..QueueSpec::new(&format!("queue-{number}")) };
+        bed.queues.push(bed.cluster.scheduler_mut().jobs_mut().add_queue(spec)?);
+    }
+    let demands = (0..QUEUES).map(|number| Demand { asks: number % 2 == 0, until: 60 + 20 * number });
+    let mut churn = Churn {
+        bed,
+        rng: Rng::new(1),
+        demands: demands.collect(),
+        running: BTreeSet::new(),
+        waits: Vec::new(),
+        seen: Fairness { virtual_seconds: seconds, ..Fairness::default() },
+    };
+    let mut since_change = 0;
+    let mut deviations = 0.0;
+    let mut took = Duration::ZERO;
+    for second in 0..seconds {
+        if churn.change_demand(second) {
+            since_change = 0;
+        }
+        churn.submit(nodes)?;
+        churn.end_some();
+        let begun = Instant::now();
+        let report = churn.bed.cluster.plan();
+        let deserved = churn.deviation();
+        let changes = churn.bed.cluster.commit(&report);
+        took += begun.elapsed();
+        churn.note_plans(&report.plans);
+        churn.follow(&changes);
+        deviations += deserved;
+        if since_change >= CYCLES_TO_FOLLOW {
+            churn.seen.deviation_max = churn.seen.deviation_max.max(deserved);
+        }
+        since_change += 1;
+        let changes = churn.bed.cluster.advance(SECOND);
+        churn.follow(&changes);
+    }
+    churn.seen.deviation_mean = deviations / f64::from(seconds);
+    Ok(churn.row(took))
+}
+
+impl Churn {
+    /// Lets queues begin or stop to ask. Returns whether any did.
+    fn change_demand(&mut self, second: u32) -> bool {
+        let mut any = false;
+        for demand in self.demands.iter_mut().filter(|demand| demand.until <= second) {
+            demand.asks = !demand.asks;
+            demand.until = second + 60 + self.rng.below(240) as u32;
+            self.seen.demand_changes += 1;
+            any = true;
+        }
+        any
+    }
+
+    /// Submits jobs of up to eight tasks to the queues that ask, until they ask for more than the cluster has.
+    fn submit(&mut self, nodes: u32) -> Result<(), SessionError> {
+        let asks = (0..).zip(&self.demands).filter(|(_, demand)| demand.asks);
+        for (number, _) in asks {
+            let id = self.bed.queues[number];
+            while self.bed.cluster.scheduler().jobs().queue(id).pending_tasks() < u64::from(20 * nodes) {
+                let tasks = 1 + self.rng.below(8) as u32;
+                self.bed.job(number, tasks, 1, 1000, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends some of the tasks that run.
+    fn end_some(&mut self) {
+        let ending = self.running.iter().copied().filter(|_| self.rng.below(LIFE_SECONDS) == 0);
+        for task in ending.collect::<Vec<_>>() {
+            if self.bed.cluster.scheduler().jobs().task(task).state.is_bound() {
+                let changes = self.bed.cluster.end_task(task, TaskState::Succeeded);
+                self.running.remove(&task);
+                self.follow(&changes);
+            }
+        }
+    }
+
+    /// Returns the largest difference of a queue from what it deserves, as part of the cluster.
+    fn deviation(&self) -> f64 {
+        let scheduler = self.bed.cluster.scheduler();
+        let jobs = scheduler.jobs();
+        let total = (self.bed.nodes.len() * 20) as f64 * 10_000.0;
+        let of_queue = |&id: &QueueId| {
+            let usage = jobs.queue(id).usage();
+            let deserved = scheduler.deserved(id).map_or(0, |deserved| deserved.get(Dim::CPU));
+            (usage.planned().get(Dim::CPU) - deserved).unsigned_abs() as f64 / total
+        };
+        self.bed.queues.iter().map(of_queue).fold(0.0, f64::max)
+    }
+
+    /// Notes who waits for the evictions of plans.
+    fn note_plans(&mut self, plans: &[Plan]) {
+        let jobs = self.bed.cluster.scheduler().jobs();
+        for plan in plans {
+            let in_state = |state| plan.tasks.iter().filter(move |step| jobs.task(step.task).state == state);
+            let evictions = in_state(TaskState::Releasing).count() as u32;
+            let tasks: BTreeSet<TaskId> = in_state(TaskState::Pipelined).map(|step| step.task).collect();
+            if evictions > 0 {
+                self.waits.push(Waits { evictions, tasks });
+            }
+        }
+    }
+
+    /// Follows tasks that were bound. What waits for nobody any longer was of use, if its tasks were placed.
+    fn follow(&mut self, changes: &Changes) {
+        self.running.extend(changes.bound.iter().map(|&(task, _)| task));
+        let jobs = self.bed.cluster.scheduler().jobs();
+        let seen = &mut self.seen;
+        self.waits.retain_mut(|waits| {
+            let states: BTreeMap<TaskId, TaskState> =
+                waits.tasks.iter().map(|&task| (task, jobs.task(task).state)).collect();
+            if states.values().any(|state| *state == TaskState::Pending) {
+                seen.evictions_wasted += waits.evictions;
+                return false;
+            }
+            waits.tasks.retain(|task| states[task] == TaskState::Pipelined);
+            if waits.tasks.is_empty() {
+                seen.evictions_useful += waits.evictions;
+            }
+            !waits.tasks.is_empty()
+        });
+    }
+
+    /// Makes the row. Its time is the mean of a cycle.
+    fn row(self, took: Duration) -> SessionRow {
+        let jobs = self.bed.cluster.scheduler().jobs();
+        let pending = jobs.queue(QueueId::ROOT).pending_tasks();
+        let seconds = took.as_secs_f64() / f64::from(self.seen.virtual_seconds);
+        SessionRow {
+            name: "fairness",
+            nodes: self.bed.nodes.len(),
+            running: self.running.len(),
+            pending: usize::try_from(pending).unwrap_or(usize::MAX),
+            queues: self.bed.queues.len(),
+            placed: 0,
+            evicted: (self.seen.evictions_useful + self.seen.evictions_wasted) as usize,
+            seconds,
+            deciding_seconds: seconds,
+            milliseconds: seconds * 1e3,
+            deciding_milliseconds: seconds * 1e3,
+            per_second: None,
+            memory_bytes: crate::process::Process::This.resident_bytes().unwrap_or(0),
+            fairness: Some(self.seen),
+        }
+    }
+}

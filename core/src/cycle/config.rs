@@ -207,6 +207,8 @@ pub struct PluginConfig {
     disabled: u16,
     /// `overcommit`: the part of the cluster for which jobs are admitted, in percent.
     pub overcommit_percent: u32,
+    /// `gang`: whether a running job may also be evicted as a whole, where nothing less makes room.
+    pub whole_gangs: bool,
     /// `sla`: how long a job may wait, in ns. `None`: as long as it must.
     pub wait_ns: Option<u64>,
     /// `fair-share`: nobody starves unless more than this part of some resource of the cluster is in use, in 1/10,000.
@@ -223,6 +225,7 @@ impl PluginConfig {
             kind,
             disabled: 0,
             overcommit_percent: 120,
+            whole_gangs: false,
             wait_ns: None,
             utilization_above: UTILIZATION_DEFAULT,
             recheck_ns: RECHECK_NS_DEFAULT,

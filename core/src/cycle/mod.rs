@@ -13,6 +13,7 @@
 //! | `trial` | changes that can be undone exactly |
 //! | `spots`, `victims` | which tasks to evict on which node |
 //! | `dated` | dated reservations, and limits of run times |
+//! | `whole_gangs` | evicting running gangs as a whole, by configuration |
 //! | `signature` | jobs that wait for the same: evictions are tried for one of them |
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
@@ -40,6 +41,7 @@ mod tests;
 mod trial;
 mod turns;
 mod victims;
+mod whole_gangs;
 
 pub use config::{
     Action, Backfill, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind,

@@ -73,6 +73,11 @@ pub(super) trait Plugin: Send {
         true
     }
 
+    /// Returns whether it keeps gangs from being broken, and lets them go as a whole.
+    fn takes_whole_gangs(&self) -> bool {
+        false
+    }
+
     fn pipelined(&self, _: Facts<'_>, _: JobId) -> Vote {
         Vote::Abstain
     }
@@ -333,6 +338,27 @@ impl Tiers {
             }
         }
         Some(accepted)
+    }
+
+    /// Returns whether a rule lets running gangs go as a whole.
+    pub(super) fn takes_whole_gangs(&self, decision: Decision) -> bool {
+        self.is_strict(decision) && self.deciding(decision).into_iter().any(Plugin::takes_whole_gangs)
+    }
+
+    /// Returns whether all rules accept victims: some single ones, and all of them, with gangs that go as a whole. Rules
+    /// that keep gangs from being broken are asked about the single ones.
+    pub(super) fn accept_with_gangs(
+        &self,
+        facts: Facts<'_>,
+        decision: Decision,
+        task: TaskId,
+        (single, all): (&[TaskId], &[TaskId]),
+    ) -> bool {
+        let mut rules = self.deciding(decision).into_iter();
+        rules.all(|plugin| {
+            let victims = if plugin.takes_whole_gangs() { single } else { all };
+            ask(plugin, facts, decision, task, victims).is_none_or(|answer| answer.len() == victims.len())
+        })
     }
 
     /// Returns what a queue deserves, if a rule says so.

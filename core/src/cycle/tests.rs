@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 mod equal_jobs;
 mod starve;
+mod whole_gangs;
 
 const GRACE: u64 = 30_000_000_000;
 
@@ -334,16 +335,21 @@ proptest! {
         nodes in prop::collection::vec(2..9_u32, 1..4),
         weights in prop::collection::vec((1..4_u32, prop::option::of(2..12_i64)), 1..4),
         jobs in prop::collection::vec((0..4_usize, 1..4_u32, 1..6_u32, 1..4_u32, 0..3_i32), 1..9),
-        rules in 0..4_usize,
+        rules in 0..5_usize,
+        whole_gangs in any::<bool>(),
     ) {
         use PluginKind::{Drf, Gang, Priority, Proportion};
-        let tiers: [&[&[PluginKind]]; 4] = [
+        let tiers: [&[&[PluginKind]]; 5] = [
+            &[&[Priority, Gang, Proportion]],
             &[&[Priority, Gang, Proportion], &[Drf]],
             &[&[Gang], &[Drf, Proportion]],
             &[&[Drf, Gang, Proportion]],
             &[&[Gang, Proportion]],
         ];
-        let mut bed = Bed::new(&Action::DEFAULT, tiers[rules], &nodes);
+        let plugin = |kind: &PluginKind| PluginConfig { whole_gangs, ..PluginConfig::new(*kind) };
+        let tiers = tiers[rules].iter().map(|tier| tier.iter().map(plugin).collect()).collect();
+        let config = CycleConfig { tiers, grace_ns: GRACE, ..CycleConfig::default() };
+        let mut bed = Bed::with(config, &nodes);
         let mut queues = Vec::new();
         for (number, &(weight, cap)) in weights.iter().enumerate() {
             let capability = cap.map(|cap| (Dim::CPU, cap * 10_000)).into_iter().collect();

@@ -25,13 +25,23 @@ pub(super) enum From {
 }
 
 impl From {
-    fn decision(self) -> Decision {
+    pub(super) fn decision(self) -> Decision {
         match self {
             Self::OtherJobs | Self::SameJob => Decision::Preemptable,
             Self::OtherQueues => Decision::Reclaimable,
             Self::Starved { .. } => Decision::Evictable,
         }
     }
+}
+
+/// A task that needs room on a node, and who may give it.
+#[derive(Clone, Copy)]
+pub(super) struct Need<'a> {
+    pub(super) task: TaskId,
+    pub(super) class: &'a TaskClass,
+    pub(super) node: NodeId,
+    pub(super) place: Place,
+    pub(super) from: From,
 }
 
 /// How bad it is to evict some tasks: first the masters among them, then their highest priority, then their number.
@@ -108,35 +118,29 @@ impl Cycle<'_> {
         if candidates.is_empty() {
             return None;
         }
+        let need = Need { task, class: &class, node, place, from };
         let agreed = self.tiers().victims(self.facts(), from.decision(), task, &candidates);
-        let found = self.smallest_set(task, &class, node, place, from, agreed);
+        let found = self.smallest_set(need, agreed);
         if found.is_some() {
             return found;
         }
         // Rules that each accept some of several tasks may accept different ones. Asked about one task after the other,
         // they may agree on more.
         let jointly = self.tiers().victims_jointly(self.facts(), from.decision(), task, &candidates);
-        self.smallest_set(task, &class, node, place, from, jointly?)
+        let found = jointly.and_then(|victims| self.smallest_set(need, victims));
+        found.or_else(|| self.victims_with_gangs(need, &candidates))
     }
 
     /// Returns a smallest set of these tasks that must go so that a task fits on a node.
-    fn smallest_set(
-        &mut self,
-        task: TaskId,
-        class: &TaskClass,
-        node: NodeId,
-        place: Place,
-        from: From,
-        victims: Vec<TaskId>,
-    ) -> Option<Vec<TaskId>> {
-        if victims.is_empty() || !self.may_suffice(class, node, place, &victims) {
+    fn smallest_set(&mut self, need: Need<'_>, victims: Vec<TaskId>) -> Option<Vec<TaskId>> {
+        if victims.is_empty() || !self.may_suffice(need.class, need.node, need.place, &victims) {
             return None;
         }
         let savepoint = self.savepoint();
         let mut evicted = Vec::new();
         let mut rest = victims.into_iter();
         let fits = loop {
-            if self.suffices(task, class, node, place, from, !evicted.is_empty()) {
+            if self.suffices(need, !evicted.is_empty()) {
                 break true;
             }
             let Some(victim) = rest.next() else { break false };
@@ -147,7 +151,7 @@ impl Cycle<'_> {
             // The last ones are the most valuable: they are spared first.
             for at in (0..evicted.len()).rev() {
                 self.spare(evicted[at]);
-                if self.suffices(task, class, node, place, from, evicted.len() > 1) {
+                if self.suffices(need, evicted.len() > 1) {
                     evicted.remove(at);
                 } else {
                     self.evict(evicted[at]);
@@ -160,15 +164,8 @@ impl Cycle<'_> {
 
     /// Returns whether a task fits on a node, and its queue may have it, once what is releasing has ended. `evicts` says
     /// whether others are evicted for it.
-    fn suffices(
-        &mut self,
-        task: TaskId,
-        class: &TaskClass,
-        node: NodeId,
-        place: Place,
-        from: From,
-        evicts: bool,
-    ) -> bool {
+    pub(super) fn suffices(&mut self, need: Need<'_>, evicts: bool) -> bool {
+        let Need { task, class, node, place, from } = need;
         let queue = self.queue_of(task.job);
         self.cap_in_the_way(queue, class, false).is_none()
             && (from == From::OtherQueues || self.tiers().is_allocatable(self.facts(), queue, class))

@@ -7,7 +7,16 @@ use super::{Facts, Plugin};
 use crate::cycle::plugin::Vote;
 use crate::jobs::{Job, JobId, TaskId, TaskState};
 
-pub(super) struct Gang;
+pub(super) struct Gang {
+    whole: bool,
+}
+
+impl Gang {
+    /// With `whole`, running gangs may go as a whole.
+    pub(super) fn new(whole: bool) -> Self {
+        Self { whole }
+    }
+}
 
 /// Returns the number of tasks of a role in any of the states.
 fn of_role(job: &Job, role: usize, states: impl Fn(TaskState) -> bool) -> u32 {
@@ -54,6 +63,10 @@ impl Plugin for Gang {
         let placed = job.ready_tasks() + job.count(TaskState::Pipelined) + job.pending_best_effort();
         let roles = roles_have(job, |state| has_place(state) || state == TaskState::Pipelined);
         if roles && placed >= job.spec().min_member { Vote::Permit } else { Vote::Reject }
+    }
+
+    fn takes_whole_gangs(&self) -> bool {
+        self.whole
     }
 
     fn starving(&self, facts: Facts<'_>, job: JobId) -> Option<bool> {

@@ -19,7 +19,7 @@ use crate::jobs::{JobPhase, QueueId};
 pub(super) fn make(config: &PluginConfig) -> Box<dyn Plugin> {
     match config.kind {
         PluginKind::Priority => Box::new(priority::Priority),
-        PluginKind::Gang => Box::new(gang::Gang),
+        PluginKind::Gang => Box::new(gang::Gang::new(config.whole_gangs)),
         PluginKind::Conformance => Box::new(conformance::Conformance),
         PluginKind::Drf => Box::new(drf::Drf),
         PluginKind::Proportion => Box::new(proportion::Proportion::default()),

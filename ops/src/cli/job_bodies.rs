@@ -78,6 +78,16 @@ fn in_text<T>(
     Ok(all)
 }
 
+/// Checks that a text describes queues and jobs that may be sent.
+pub(super) fn check(text: &str) -> Result<(), LineError> {
+    let read = |file: &JobsFile| {
+        let queues = file.queues.iter().map(|queue| queue_body(queue).map(drop));
+        let jobs = file.jobs.iter().map(|job| job_body(job, &file.priority_classes).map(drop));
+        queues.chain(jobs).map(|checked| Ok((Location::UNKNOWN, checked?))).collect()
+    };
+    in_text(text, read).map(drop)
+}
+
 fn amounts(file: &AmountsFile) -> AmountsBody {
     let named = |name: &str, amount: i64| NamedAmount { name: name.to_owned(), amount };
     let mut amounts = Vec::new();

@@ -6,6 +6,7 @@
 mod adopt;
 mod agent;
 mod cert;
+mod check;
 mod connect;
 mod demand;
 mod events;
@@ -109,8 +110,8 @@ enum Command {
     /// Try queues, jobs and policies in virtual time.
     #[command(subcommand)]
     Scenario(scenario::ScenarioCommand),
-    /// Check scenarios, with their settings, queues and jobs, without running anything.
-    Check(scenario::CheckArgs),
+    /// Check scenarios, files of queues and jobs, and settings, without running anything.
+    Check(check::CheckArgs),
 }
 
 /// The largest file of scenarios, queues or jobs, in bytes.
@@ -157,7 +158,7 @@ pub fn run() -> ExitCode {
         Command::Cert(command) => cert::run(command),
         Command::Events(args) => connect::block_on(events::run(args)),
         Command::Scenario(command) => scenario::run(command),
-        Command::Check(args) => scenario::check(args),
+        Command::Check(args) => check::run(&args),
     };
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,

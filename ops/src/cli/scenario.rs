@@ -1,4 +1,4 @@
-//! `wharf scenario` and `wharf check`.
+//! `wharf scenario`.
 
 use std::path::{Path, PathBuf};
 
@@ -29,13 +29,6 @@ pub(super) struct RunArgs {
     quiet: bool,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct CheckArgs {
-    /// Files of scenarios (YAML or JSON), or directories of such files.
-    #[arg(required = true)]
-    paths: Vec<PathBuf>,
-}
-
 /// Runs `wharf scenario`.
 pub(super) fn run(command: ScenarioCommand) -> anyhow::Result<Ended> {
     let ScenarioCommand::Run(args) = command;
@@ -61,19 +54,6 @@ pub(super) fn run(command: ScenarioCommand) -> anyhow::Result<Ended> {
         ));
     }
     Ok(if sum.different == 0 { Ended::Done } else { Ended::Refused })
-}
-
-/// Runs `wharf check`.
-pub(super) fn check(args: CheckArgs) -> anyhow::Result<Ended> {
-    let mut count = 0;
-    for file in files(&args.paths)? {
-        for scenario in read(&file)? {
-            scenario.check().map_err(|error| in_file(&file, &scenario, error))?;
-            count += 1;
-        }
-    }
-    print::say(format_args!("{count} scenarios: settings, queues and jobs are right"));
-    Ok(Ended::Done)
 }
 
 #[derive(Default)]
@@ -118,7 +98,7 @@ fn outcome_view(file: &Path, scenario: &Scenario, outcome: &Outcome) -> Value {
 }
 
 /// Returns the files, and those in directories in order of name.
-fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -145,11 +125,11 @@ fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read(file: &Path) -> anyhow::Result<Vec<Scenario>> {
+pub(super) fn read(file: &Path) -> anyhow::Result<Vec<Scenario>> {
     let text = read_text(file)?;
     scenario::read(&text).map_err(|error| FileError::new(file, error).into())
 }
 
-fn in_file(file: &Path, scenario: &Scenario, error: LineError) -> anyhow::Error {
+pub(super) fn in_file(file: &Path, scenario: &Scenario, error: LineError) -> anyhow::Error {
     FileError::new(file, format!("scenario `{}`: {error}", scenario.name())).into()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_saphyr::Location;
-use wharf_core::cycle::LocalCluster;
+use wharf_core::cycle::{CycleConfig, LocalCluster};
 use wharf_core::fairness::{Amounts, Caps, Dim};
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::jobs::{
@@ -51,18 +51,32 @@ impl World {
             Some(name) => parse_policy(name)?,
             None => Policy::BestFit,
         };
-        let mut world = Self {
+        let mut world = Self { policy, classes: file.priority_classes.clone(), ..Self::over(cluster) };
+        world.add(&file.nodes, &file.queues, &file.jobs)?;
+        Ok(world)
+    }
+
+    /// Returns a cluster without nodes, queues and jobs.
+    pub(super) fn empty() -> Self {
+        Self::over(LocalCluster::new(CycleConfig::default(), 1).expect("the settings by default are right"))
+    }
+
+    fn over(cluster: LocalCluster) -> Self {
+        Self {
             cluster,
             kinds: ResourceRegistry::default(),
             nodes: BTreeMap::new(),
             tasks: BTreeMap::new(),
             task_names: BTreeMap::new(),
             node_names: BTreeMap::new(),
-            classes: file.priority_classes.clone(),
-            policy,
-        };
-        world.add(&file.nodes, &file.queues, &file.jobs)?;
-        Ok(world)
+            classes: BTreeMap::new(),
+            policy: Policy::BestFit,
+        }
+    }
+
+    /// Replaces the priority classes.
+    pub(super) fn set_classes(&mut self, classes: &BTreeMap<String, i32>) {
+        self.classes.clone_from(classes);
     }
 
     /// Adds nodes, queues and jobs.

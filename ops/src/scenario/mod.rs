@@ -7,9 +7,11 @@
 mod build;
 mod expect;
 mod file;
+mod jobs_only;
 mod reserved;
 mod run;
 
+pub use jobs_only::{Checked, check_jobs};
 pub use run::Outcome;
 
 use crate::line_error::{LineError, documents};

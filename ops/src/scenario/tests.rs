@@ -25,6 +25,43 @@ steps:
     used: {q: {cpu: 4.5}}
 ";
 
+#[test]
+fn files_of_queues_and_jobs_are_checked_with_the_rules_of_a_service() {
+    let queues = "priority_classes: {high: 9}\nqueues: [{name: q, tenant: 3}]\n";
+    let job = |queue: &str, rest: &str| {
+        format!(
+            "jobs:\n- {{name: j, queue: {queue}, priority: high, {rest}, tasks: [{{name: t, count: 2}}]}}\n"
+        )
+    };
+    let right = format!("{queues}{}", job("q", "min_member: 2"));
+    assert_eq!(check_jobs(&right), Ok(Checked { queues: 1, jobs: 1 }));
+    // The service may have a queue that the file has not. Tasks of two documents may have the same name.
+    let two = format!("{right}---\npriority_classes: {{high: 1}}\n{}", job("there", "min_member: 0"));
+    assert_eq!(check_jobs(&two), Ok(Checked { queues: 1, jobs: 2 }));
+    let cases = [
+        (format!("{queues}{}", job("q", "min_member: 3")), 4, "min_member"),
+        (job("root", "min_member: 0").replace("high", "1"), 2, "root"),
+        ("queues:\n- {name: a, weight: 0}\n".to_owned(), 2, "weight"),
+        ("queues:\n- {name: a, parent: a}\n".to_owned(), 2, "`a`"),
+        (
+            "queues:\n- {name: a, open: false}\n".to_owned()
+                + &job("a", "min_member: 0").replace("high", "1"),
+            4,
+            "open",
+        ),
+        (
+            "queues:\n- {name: a, guarantee: {cpu: 1}}\n- {name: b, parent: a, guarantee: {cpu: 2}}\n"
+                .to_owned(),
+            3,
+            "guarantee",
+        ),
+    ];
+    for (text, line, part) in cases {
+        let error = check_jobs(&text).expect_err(&text);
+        assert!(error.line == line && error.message.contains(part), "{error} for\n{text}");
+    }
+}
+
 fn one(text: &str) -> Scenario {
     read(text).unwrap().remove(0)
 }

@@ -114,3 +114,19 @@ fn wrong_files_are_refused_with_their_line_and_nothing_is_sent() {
     none.run(&["job", "list"]).with(1).says(&["not_served", "`planners`"]);
     none.stop();
 }
+
+/// `wharf check` needs no service. It tells what is wrong with files of jobs, and with settings.
+#[test]
+fn files_are_checked_before_anything_is_sent() {
+    let site = Site::new();
+    let work = site.write("work.yaml", WORK);
+    site.run(&["check", &work]).with(0).says(&["2 queues and 2 jobs are right"]);
+    let wrong = site.write("wrong.yaml", &WORK.replace("min_member: 3", "min_member: 4"));
+    site.run(&["check", &work, &wrong]).with(3).says(&["wrong.yaml", "line 6", "min_member"]);
+    let scenario = site.write("scenario.yaml", &WORK.replace("page, count", "page, state: running, count"));
+    site.run(&["check", &scenario]).with(3).says(&["`state` is for scenarios"]);
+    let settings = site.write("wharf.toml", "[jobs]\nactions = [\"allocate\"]\n");
+    site.run(&["check", &settings]).with(0).says(&["settings are right"]);
+    let broken = site.write("broken.toml", "[jobs]\nactions = [\"alocate\"]\n");
+    site.run(&["check", &broken]).with(2).says(&["alocate", "name one of"]);
+}

@@ -1,0 +1,55 @@
+//! Checks files of queues and jobs, which `wharf queue set` and `wharf job submit` read, with the rules of a service.
+
+use std::collections::BTreeSet;
+
+use wharf_core::jobs::QueueSpec;
+
+use super::build::World;
+use crate::job_file::{JobsFile, Name};
+use crate::line_error::{LineError, documents};
+
+/// The numbers of queues and jobs that are right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Queues.
+    pub queues: usize,
+    /// Jobs.
+    pub jobs: usize,
+}
+
+/// Checks the queues and jobs of a file. Queues that it names and does not have count as ones that the service has.
+///
+/// # Errors
+/// The first fault, with its line.
+pub fn check_jobs(text: &str) -> Result<Checked, LineError> {
+    let mut files: Vec<JobsFile> = documents(text)?;
+    let mut world = World::empty();
+    let own: BTreeSet<String> =
+        files.iter().flat_map(|file| &file.queues).map(|queue| queue.name.value.clone()).collect();
+    let named = |file: &JobsFile| -> Vec<Name> {
+        let parents = file.queues.iter().filter_map(|queue| queue.parent.clone());
+        parents.chain(file.jobs.iter().map(|job| job.queue.clone())).collect()
+    };
+    let mut foreign: BTreeSet<String> = files.iter().flat_map(named).map(|name| name.value).collect();
+    foreign.retain(|name| !own.contains(name));
+    for name in &foreign {
+        let added = world.cluster.scheduler_mut().jobs_mut().add_queue(QueueSpec::new(name));
+        // Only the root has a name that is taken. A job or queue says what is wrong with it.
+        drop(added);
+    }
+    let mut checked = Checked::default();
+    for (number, file) in files.iter_mut().enumerate() {
+        file.queues.iter_mut().for_each(|queue| queue.tenant = None);
+        for (at, job) in file.jobs.iter_mut().enumerate() {
+            for (index, task) in job.tasks.iter_mut().enumerate() {
+                // Tasks of different jobs may have the same name here.
+                task.name.value = format!("{number}.{at}.{index}");
+            }
+        }
+        world.set_classes(&file.priority_classes);
+        world.add(&[], &file.queues, &file.jobs)?;
+        checked.queues += file.queues.len();
+        checked.jobs += file.jobs.len();
+    }
+    Ok(checked)
+}

@@ -144,7 +144,8 @@ impl Plans {
         client: ClientKey,
         job: PlanJob,
     ) -> Result<(), NoRoom> {
-        assert!(!self.links.is_empty(), "a job for planners, and there are none: ask `planner_count` first");
+        let is_served = if matches!(job, PlanJob::Jobs(_)) { self.has_keeper } else { self.count() > 0 };
+        assert!(is_served, "nobody does {job:?}: ask `planner_count` or `keeps_jobs` first");
         if !self.has_room_for(&job) {
             return Err(NoRoom);
         }

@@ -141,6 +141,9 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         let message = "`phase` is for scenarios: leave it out, since the queue of the job admits it";
         return Err(LineError::at(place, message));
     }
+    if file.tasks.is_empty() {
+        return Err(LineError::at(place, "it has no tasks: give `tasks` with at least one"));
+    }
     let (roles, numbers) = file.roles();
     let of_job = priority(file.priority.as_ref(), classes, 0, place)?;
     let group = |(task, role): (&TaskFile, u32)| task_group(file, task, role, of_job, classes);
@@ -286,6 +289,7 @@ queues: [{name: c}]
             (tasks("priority: urgent"), 5, "add it to `priority_classes`"),
             (tasks("policy: best"), 5, "best"),
             (tasks("cpus: 3"), 5, "cpus"),
+            (job("tasks: []"), 2, "it has no tasks"),
             (job("steps: []\n  tasks: []"), 4, "steps"),
             ("name: x\n".to_owned(), 1, "name"),
         ];

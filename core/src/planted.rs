@@ -99,6 +99,10 @@ pub enum PlantedBug {
     OutcomeNotJournaled,
     /// A creation of a group that was done before a crash is done again when its client asks again (checked in wharf-net).
     GroupCreatedAgain,
+    /// A cap does not count what is being released.
+    CapForgetsReleasing,
+    /// The end of a task's allocation is not noticed.
+    TaskEndMissed,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
     /// The room of a request at the port is not given back if its connection is lost (checked in wharf-net).

@@ -18,7 +18,8 @@ fn number(name: &str, default: u64) -> u64 {
 
 /// Runs a seed with a journal, and loses power in each of its starts.
 fn lose_power_in(seed: u64, effort: Effort, tried: &mut Tried) -> Result<(), String> {
-    let settings = Settings { journal: Journaling::Always, keeps_lives: true, ..Settings::default() };
+    let settings =
+        Settings { journal: Journaling::Always, jobs: false, keeps_lives: true, ..Settings::default() };
     let report = run_seed(seed, settings);
     if let Some((step, found)) = report.found {
         return Err(format!("step {step}: {found}"));

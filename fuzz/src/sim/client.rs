@@ -4,6 +4,7 @@
 //! may have been done or not. A request that was answered must get the same answer forever.
 
 mod groups;
+pub(super) mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::{
     Acknowledged as AcknowledgedWaits, BODY_VERSION, CancelReply, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX,
-    Fault, HeartbeatReply, Kind, PlaceReply, Reason, ReleaseReply, ReportReply, SessionToken,
+    Fault, HeartbeatReply, Kind, PlaceReply, Reason, ReleaseReply, ReportReply, SessionToken, TaskReportBody,
 };
 
 use super::checkers::Verdict;
@@ -51,6 +52,16 @@ pub(super) enum Asked {
     Remove(GroupId),
     /// A command about nodes or reservations.
     Operate,
+    /// What a queue is to be.
+    SetQueue,
+    /// The submission of a job.
+    SubmitJob,
+    /// The end of a job, by its number.
+    CancelJob(u64),
+    /// The tasks of a job, by its number.
+    JobStatus(u64),
+    /// What became of tasks.
+    ReportTasks(Vec<TaskReportBody>),
 }
 
 impl Asked {
@@ -109,6 +120,10 @@ pub(super) struct Client {
     pub(super) ended: BTreeSet<AllocationId>,
     /// The groups that it was told of and has not asked to remove.
     pub(super) groups: BTreeSet<GroupId>,
+    /// The jobs that it was told of.
+    pub(super) jobs: jobs::Jobs,
+    /// The number of jobs that it has asked for.
+    jobs_made: u64,
     /// For each released allocation, the number of release requests and whether the allocation was promised.
     released: BTreeMap<AllocationId, (u32, bool)>,
     /// Promised allocations that were unknown when they were released. Their node must be gone.
@@ -137,6 +152,8 @@ impl Client {
             promised: BTreeMap::new(),
             ended: BTreeSet::new(),
             groups: BTreeSet::new(),
+            jobs: jobs::Jobs::new(),
+            jobs_made: 0,
             released: BTreeMap::new(),
             missed: Vec::new(),
             doubtful: BTreeSet::new(),
@@ -353,6 +370,11 @@ impl Client {
             Asked::Grow { group, by, waits } => self.handle_grown(frame, group, by, waits),
             Asked::Remove(group) => self.handle_removed(frame, group),
             Asked::Operate | Asked::Renew => Ok(()),
+            Asked::SetQueue => Self::handle_queue(frame),
+            Asked::SubmitJob => self.handle_submitted(frame),
+            Asked::CancelJob(job) => self.handle_job_cancelled(frame, job),
+            Asked::JobStatus(job) => self.handle_job_status(frame, job),
+            Asked::ReportTasks(reports) => self.handle_reported(frame, &reports),
         }
     }
 

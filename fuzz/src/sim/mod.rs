@@ -63,6 +63,8 @@ pub struct Settings {
     pub keeps_text: bool,
     /// Includes groups, which are requested from planners.
     pub groups: bool,
+    /// Includes queues and jobs in a quarter of the runs: in half of those with a journal, and in some others.
+    pub jobs: bool,
     /// Gives planners small budgets in some runs, so that rounds leave work over and searches are given up.
     pub small_budgets: bool,
     /// Keeps the durable state of each stop.
@@ -84,6 +86,20 @@ pub enum Journaling {
     Always,
 }
 
+impl Settings {
+    /// Returns whether the run of a seed has a journal, and whether it has jobs.
+    fn contents(&self, seed: u64) -> Contents {
+        Contents { journal: self.journal.has(seed), jobs: self.jobs && matches!(seed % 8, 3 | 4) }
+    }
+}
+
+/// What a run has in addition to nodes and clients.
+#[derive(Clone, Copy, Debug)]
+struct Contents {
+    journal: bool,
+    jobs: bool,
+}
+
 impl Journaling {
     fn has(self, seed: u64) -> bool {
         self == Self::Always || self == Self::Sometimes && seed.is_multiple_of(4)
@@ -96,6 +112,7 @@ impl Default for Settings {
             steps: STEPS_DEFAULT,
             keeps_text: false,
             groups: true,
+            jobs: true,
             small_budgets: true,
             keeps_stops: false,
             journal: Journaling::Sometimes,
@@ -130,14 +147,14 @@ pub struct Report {
 /// Runs the world of `seed`.
 #[must_use]
 pub fn run_seed(seed: u64, settings: Settings) -> Report {
-    run(Choices::seeded(seed), settings, settings.journal.has(seed))
+    run(Choices::seeded(seed), settings, settings.contents(seed))
 }
 
-/// Runs the world whose choices are `bytes`. The first one says whether it has a journal.
+/// Runs the world whose choices are `bytes`. The first one says whether it has a journal, and jobs.
 #[must_use]
 pub fn run_given(bytes: &[u8], settings: Settings) -> Report {
     let (first, rest) = bytes.split_first().unwrap_or((&1, &[]));
-    run(Choices::Given(rest), settings, settings.journal.has(u64::from(*first)))
+    run(Choices::Given(rest), settings, settings.contents(u64::from(*first)))
 }
 
 /// Returns the command that replays a seed.
@@ -146,10 +163,10 @@ pub fn replay_command(seed: u64) -> String {
     format!("WHARF_SIM_SEED={seed} cargo test -p wharf-fuzz --test simulation replay -- --nocapture")
 }
 
-fn run(choices: Choices<'_>, settings: Settings, has_journal: bool) -> Report {
+fn run(choices: Choices<'_>, settings: Settings, contents: Contents) -> Report {
     let report = Cell::new(None);
     let ran = catch_unwind(AssertUnwindSafe(|| {
-        let mut at = World::new(choices, settings, has_journal);
+        let mut at = World::new(choices, settings, contents);
         let verdict = catch_unwind(AssertUnwindSafe(|| drive(&mut at, settings.steps)));
         let verdict = verdict.unwrap_or_else(|panic| Err(format!("a panic: {}", message(&*panic))));
         report.set(Some(at.report()));

@@ -238,7 +238,8 @@ impl Run {
         let disk = Disk::new(image, true);
         let (opening, state) = Opening::of(disk, true).map_err(|error| error.to_string())?;
         let mut choices = Choices::seeded(self.seed ^ tried.starts);
-        let opened = open(&state, Some(opening), &mut choices, 0, false);
+        // Runs of which power loss is tried have no jobs.
+        let opened = open(&state, Some(opening), &mut choices, 0, (false, false));
         let opened = opened.map_err(|error| error.to_string())?;
         let mut journal = opened.journal.expect("it was opened with one");
         journal.write().map_err(|error| error.to_string())?;

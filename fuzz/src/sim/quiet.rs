@@ -42,6 +42,7 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     answer_all(world)?;
     named("leases_end_in_time", leases_end_in_time(&world.facts, world.now, GRACE))?;
     settle_groups(world)?;
+    world.settle_jobs(answer_all)?;
     named("all_or_none", world.statements.all_or_none())?;
     world.check_owners()?;
     world.check_groups()?;

@@ -11,6 +11,7 @@ use wharf_net::protocol::{
 };
 
 use super::choices::Choices;
+use super::client::jobs::set_some_queue;
 use super::client::{Asked, Client, Role};
 
 /// One unit, in 1/10,000 of a unit.
@@ -27,13 +28,15 @@ pub(super) fn next_frame(
     client: &mut Client,
     choices: &mut Choices<'_>,
     now: Time,
-    asks_for_groups: bool,
+    (asks_for_groups, asks_for_jobs): (bool, bool),
 ) -> Option<Vec<u8>> {
     let open: Vec<u64> = client.pending.keys().copied().collect();
     if open.len() >= OPEN_MAX || (!open.is_empty() && choices.one_in(4)) {
         return client.frame(*choices.pick(&open));
     }
     match client.role {
+        Role::User if asks_for_jobs && choices.one_in(2) => Some(client.ask_about_jobs(choices)),
+        Role::Operator if asks_for_jobs && choices.one_in(16) => Some(set_some_queue(client, choices)),
         Role::User if asks_for_groups && choices.one_in(6) => client.ask_about_groups(choices, now),
         Role::User => user(client, choices, now),
         Role::Operator => operator(client, choices),

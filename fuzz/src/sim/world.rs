@@ -6,6 +6,7 @@
 //! threads is possible.
 
 mod crash;
+mod jobs;
 mod opened;
 mod planning;
 mod stop;
@@ -41,8 +42,9 @@ use super::network::{Network, Towards};
 use super::registrar::RegistrarThread;
 use super::server::{Event, Greeting, Server, USERS};
 use super::trace::Trace;
-use super::{Report, Settings};
+use super::{Contents, Report, Settings};
 use crate::disk::{Disk, Image};
+use jobs::JobsWatch;
 pub(super) use opened::open;
 use opened::{Opened, PARTITIONS, Twin};
 use wharf_net::session::registrar::RegistrarReply;
@@ -95,6 +97,8 @@ pub(super) struct World<'a> {
     ended_by_others: BTreeSet<AllocationId>,
     were_lost: BTreeSet<AllocationId>,
     asks_for_groups: bool,
+    /// What is known of jobs, in a run with jobs.
+    jobs_watch: Option<JobsWatch>,
     /// Frames and connections may be lost.
     pub(super) is_faulty: bool,
     small_budgets: bool,
@@ -111,13 +115,14 @@ fn new_client((at, role): (usize, Role)) -> Client {
 }
 
 impl<'a> World<'a> {
-    pub(super) fn new(mut choices: Choices<'a>, settings: Settings, has_journal: bool) -> Self {
+    pub(super) fn new(mut choices: Choices<'a>, settings: Settings, contents: Contents) -> Self {
+        let Contents { journal: has_journal, jobs: has_jobs } = contents;
         let opening = has_journal
             .then(|| Opening::of(Disk::new(&Image::new(), settings.keeps_lives), settings.keeps_lives));
         let opening = opening.transpose().expect("an empty disk is a new store");
         let new = StoreState::create(PARTITIONS);
         let (opening, state) = opening.map_or((None, new), |(opening, state)| (Some(opening), state));
-        let opened = open(&state, opening, &mut choices, 0, settings.small_budgets);
+        let opened = open(&state, opening, &mut choices, 0, (settings.small_budgets, has_jobs));
         let agent = |number| Role::Agent { number, node: 0, version: 0, alive: true };
         let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
         let opened = opened.expect("this disk does not fail yet");
@@ -128,6 +133,7 @@ impl<'a> World<'a> {
             choices,
             trace: Trace::new(settings.keeps_text),
             asks_for_groups: settings.groups,
+            jobs_watch: has_jobs.then(JobsWatch::default),
             is_faulty: true,
             small_budgets: settings.small_budgets,
             most_nodes: 0,
@@ -197,7 +203,8 @@ impl<'a> World<'a> {
         while self.network.len() > 0 {
             self.deliver_at(0)?;
         }
-        self.run_dry(false)
+        self.run_dry(false)?;
+        self.populate_queues()
     }
 
     /// Moves one thing.
@@ -354,8 +361,8 @@ impl<'a> World<'a> {
             let front = self.choices.place(self.server.fronts.len());
             return self.connect(at, front);
         };
-        let asks_for_groups = self.asks_for_groups;
-        if let Some(frame) = super::script::next_frame(client, &mut self.choices, self.now, asks_for_groups) {
+        let asks = (self.asks_for_groups, self.jobs_watch.is_some());
+        if let Some(frame) = super::script::next_frame(client, &mut self.choices, self.now, asks) {
             self.trace.line(format_args!("client {at} sends {} bytes", frame.len()));
             self.network.send(connection, Towards::Server, frame);
         }

@@ -21,8 +21,8 @@ use super::submitted::NodeVersions;
 use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;
 use super::{
-    BEYOND_A_STEP, OF_A_STEP, costs, crash, fires, fires_beyond, fires_groups, fires_leases, flips, named,
-    outcomes, sessions,
+    BEYOND_A_STEP, OF_A_STEP, costs, crash, fires, fires_beyond, fires_groups, fires_jobs, fires_leases,
+    flips, named, outcomes, sessions,
 };
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::facts::Facts;
@@ -190,6 +190,7 @@ const FIRES: &[(&str, fn())] = &[
     ("a_crash_leaves_no_half", crash::tests::a_start_with_half_of_a_unit),
     ("a_start_keeps_the_books", fires::a_start_that_forgets),
     ("a_start_keeps_the_groups", fires_groups::a_group_that_is_another_after_a_start),
+    ("a_start_keeps_the_jobs", fires_jobs::jobs_that_are_others_after_a_start),
     ("all_or_none", fires_beyond::a_statement_that_is_done_as_decided_is_silent),
     ("allocations_are_what_was_granted", fires::an_allocation_that_nobody_asked_for),
     ("answers_stand", an_answer_that_is_another_the_next_time),
@@ -200,6 +201,7 @@ const FIRES: &[(&str, fn())] = &[
     ("coarse_goes_by_versions", fires_groups::a_coarse_operation_on_another_version),
     ("groups_have_one_request", sessions::tests::a_group_of_two_requests),
     ("cancels_are_kept", sessions::tests::a_wait_that_outlives_its_cancellation),
+    ("caps_hold", fires_jobs::a_queue_that_uses_more_than_its_cap),
     ("credits_are_kept", sessions::tests::a_request_beyond_the_limit),
     ("comes_to_rest", an_engine_that_goes_on_for_ever),
     ("audits_are_true", costs::tests::an_audit_of_another_state),
@@ -222,11 +224,13 @@ const FIRES: &[(&str, fn())] = &[
     ("leases_end_in_time", fires_leases::a_lease_that_nobody_ends),
     ("leases_last_as_long_as_they_say", fires_leases::a_lease_that_ends_too_early_or_too_late),
     ("renewals_hold", fires_leases::a_renewal_that_does_not_hold),
+    ("jobs_are_as_told", fires_jobs::a_job_that_is_not_as_its_client_was_told),
     ("kept_views_stay", fires_beyond::a_view_of_a_state_that_never_was),
     ("no_bundle_waits_that_would_fit", fires_groups::a_bundle_that_waits_and_would_fit),
     ("no_fit_is_no_fit", fires_groups::a_group_that_is_refused_and_fits),
     ("no_refusal_while_a_node_offers", fires::a_refusal_while_a_node_offers_all_the_time),
     ("no_ring_starves", fires::a_ring_that_is_passed_over),
+    ("no_task_waits_that_would_fit", fires_jobs::a_task_that_waits_and_would_fit),
     ("node_versions_only_grow", a_node_that_comes_back_with_a_version_that_it_has_had),
     ("nobody_oversleeps", a_thread_that_nobody_wakes),
     ("one_outcome_per_request", sessions::tests::an_outcome_that_changes),
@@ -252,6 +256,8 @@ const FIRES: &[(&str, fn())] = &[
     ("statements_are_answered_fairly", fires_groups::a_statement_of_others_that_is_answered_unfairly),
     ("statements_take_only_what_is_there", fires_beyond::a_statement_that_makes_a_node_short),
     ("stops_empty", a_stop_with_something_under_way),
+    ("tasks_are_in_the_books", fires_jobs::a_task_that_only_one_side_knows),
+    ("tasks_run_once", fires_jobs::a_task_with_two_allocations),
     ("unhealthy_offers_nothing", fires::an_unhealthy_instance_that_offers),
     ("versions_only_grow", fires_beyond::a_version_that_goes_back),
     ("views_are_true", fires_beyond::a_view_of_a_state_that_never_was),

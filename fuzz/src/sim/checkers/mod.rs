@@ -15,6 +15,8 @@ mod fires_beyond;
 #[cfg(test)]
 mod fires_groups;
 #[cfg(test)]
+mod fires_jobs;
+#[cfg(test)]
 mod fires_leases;
 #[cfg(test)]
 mod fires_rest;
@@ -23,6 +25,7 @@ pub mod following;
 pub mod grants;
 pub mod groups;
 pub mod inside;
+pub mod jobs;
 pub mod leases;
 pub mod order;
 pub mod outcomes;
@@ -72,6 +75,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "a_flipped_bit_is_noticed",
     "a_start_keeps_the_books",
     "a_start_keeps_the_groups",
+    "a_start_keeps_the_jobs",
     "a_start_keeps_the_outcomes",
     "a_start_keeps_the_sessions",
     "all_or_none",
@@ -79,6 +83,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "audits_are_true",
     "bundles_are_of_groups",
     "cancels_are_kept",
+    "caps_hold",
     "comes_to_rest",
     "credits_are_kept",
     "commands_cost_what_they_may",
@@ -96,6 +101,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "index_agrees_with_table",
     "infeasible_is_infeasible",
     "inside_is_placed",
+    "jobs_are_as_told",
     "kept_views_stay",
     "leases_end_in_time",
     "answered_sessions_are_kept",
@@ -104,6 +110,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "no_fit_is_no_fit",
     "no_refusal_while_a_node_offers",
     "no_ring_starves",
+    "no_task_waits_that_would_fit",
     "node_versions_only_grow",
     "nobody_oversleeps",
     "nothing_waits_that_would_fit",
@@ -120,6 +127,8 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "statements",
     "statements_are_answered_fairly",
     "stops_empty",
+    "tasks_are_in_the_books",
+    "tasks_run_once",
     "versions_only_grow",
     "views_are_true",
     "views_come_before_answers",

@@ -9,11 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_core::ids::SessionId;
+use wharf_core::jobs::JobsDone;
 use wharf_core::request::Placement;
 use wharf_core::state::{Deed, KeptOutcome, SessionRecord};
 use wharf_net::codec::{FLAG_ERROR, decode_body, decode_frame};
 use wharf_net::protocol::{
-    FRAME_BYTES_MAX, GroupReply, Kind, PlaceReply, Reason, ReleaseReply, RemoveGroupReply,
+    FRAME_BYTES_MAX, GroupReply, JobReply, Kind, PlaceReply, QueueReply, Reason, ReleaseReply,
+    RemoveGroupReply, ReportTasksReply,
 };
 
 use super::{Verdict, ensure};
@@ -171,7 +173,27 @@ fn leads_to(outcome: &KeptOutcome, frame: &[u8]) -> bool {
             let (reply, _) = decode_body::<RemoveGroupReply>(decoded.payload).expect("a body that was sent");
             reply.reason.is_done() && reply.bundles_ended == *ended
         }
+        (kind, [(0, Deed::Jobs(done))]) => tells_of(kind, done, decoded.payload),
         // The reply to each other request is recorded whole.
+        _ => false,
+    }
+}
+
+/// Returns whether the body of a reply tells of this change of queues, jobs or tasks.
+fn tells_of(kind: Kind, done: &JobsDone, payload: &[u8]) -> bool {
+    match (kind, done) {
+        (Kind::SetQueue, JobsDone::QueueSet) | (Kind::RemoveQueue, JobsDone::QueueRemoved) => {
+            let (reply, _) = decode_body::<QueueReply>(payload).expect("a body that was sent");
+            reply.reason.is_done()
+        }
+        (Kind::SubmitJob, JobsDone::Submitted(id)) | (Kind::CancelJob, JobsDone::Cancelled(id)) => {
+            let (reply, _) = decode_body::<JobReply>(payload).expect("a body that was sent");
+            reply.reason.is_done() && reply.job == id.0
+        }
+        (Kind::ReportTasks, JobsDone::Reported(outdated)) => {
+            let (reply, _) = decode_body::<ReportTasksReply>(payload).expect("a body that was sent");
+            reply.reason.is_done() && reply.outdated == *outdated
+        }
         _ => false,
     }
 }

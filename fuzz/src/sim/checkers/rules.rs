@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use wharf_core::group::{GroupSpec, Spreading, Strategy};
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, StatementId};
+use wharf_core::jobs::JobId;
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::Demand;
 use wharf_core::time::Time;
@@ -244,8 +245,10 @@ fn existing(group: GroupId, facts: &[Facts]) -> Vec<NodeId> {
     allocations.map(|allocation| allocation.node).collect()
 }
 
-/// Returns the allocations that are bundles.
+/// Returns the allocations that are bundles of groups. Those of jobs are left out.
 pub fn bundles(facts: &[Facts]) -> impl Iterator<Item = (AllocationId, BundleId)> {
     let partitions = facts.iter().flat_map(|facts| &facts.partitions);
-    partitions.flat_map(|partition| &partition.bundles).map(|record| (record.allocation, record.bundle))
+    let bundles = partitions.flat_map(|partition| &partition.bundles);
+    let of_group = |bundle: &BundleId| JobId::of_group(bundle.group).is_none();
+    bundles.map(|record| (record.allocation, record.bundle)).filter(move |(_, bundle)| of_group(bundle))
 }

@@ -13,7 +13,7 @@ use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::request::Placement;
 use wharf_core::resource::{Demand, ResourceKind};
 use wharf_core::shard::{Command, Outcome};
-use wharf_core::statement::{Applied, CommitMode, Granted, Operation, Part, Prepare, Prepared};
+use wharf_core::statement::{Applied, CommitMode, Granted, Operation, Part, Pipeline, Prepare, Prepared};
 use wharf_core::time::Time;
 
 use super::rules::Placed;
@@ -253,6 +253,11 @@ impl Statements {
                 };
                 let by_ticket = allocate.owner.is_some_and(OwnerId::is_ticket);
                 Made { id, bundle: allocate.bundle.map(placed), by_ticket }
+            }
+            // The claim of a task.
+            Some(Operation::Pipeline(Pipeline { bundle: Some(bundle), node, demand, .. })) => {
+                let placed = Placed { index: bundle.index, node: *node, demand: demand.clone() };
+                Made { id, bundle: Some((bundle.group, placed)), by_ticket: false }
             }
             _ => Made { id, bundle: None, by_ticket: false },
         })

@@ -26,6 +26,8 @@ use crate::sim::journal::{Journal, Opening};
 use crate::sim::registrar::RegistrarThread;
 use crate::sim::server::{KeptSessions, Server};
 
+use super::jobs::jobs_config;
+
 /// The number of partitions of the store. A shard may have one or several.
 pub(super) const PARTITIONS: u16 = 6;
 
@@ -146,7 +148,7 @@ pub(in crate::sim) fn open(
     opening: Option<Opening>,
     choices: &mut Choices<'_>,
     last_connection: u64,
-    small_budgets: bool,
+    (small_budgets, has_jobs): (bool, bool),
 ) -> Result<Opened, FileError> {
     let config = EngineConfig {
         shards: choices.below(3) as u16 + 1,
@@ -154,6 +156,7 @@ pub(in crate::sim) fn open(
         reserved_nodes_percent: 60,
         views: true,
         planners: choices.below(3) as u16,
+        jobs: has_jobs.then(jobs_config),
         hold_ns: HOLD_NS,
         journal: opening.is_some(),
         ..EngineConfig::default()
@@ -206,7 +209,7 @@ pub(in crate::sim) fn open(
 
 /// Opens the second set of shards.
 fn twins(state: &StoreState, config: EngineConfig) -> Vec<Twin> {
-    let config = EngineConfig { planners: 0, journal: false, ..config };
+    let config = EngineConfig { planners: 0, jobs: None, journal: false, ..config };
     let again = Engine::open(state.clone(), &config, vec![Waker::noop().clone()]).expect("numbers in range");
     again.stop.stop();
     let shards = again.runners.into_iter().map(|runner| runner.run(&At(Time(0)), &mut Unobserved));

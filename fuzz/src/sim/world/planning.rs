@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wharf_core::group::GroupView;
 use wharf_core::ids::{AllocationId, GroupId, StatementId};
-use wharf_core::planner::PlannerRunner;
+use wharf_core::planner::{Planner, PlannerRunner};
 use wharf_core::state::GroupRecord;
 use wharf_core::time::Time;
 
@@ -40,6 +40,7 @@ impl World<'_> {
         let before = planner.metrics().statements;
         let last = planner.last_statement();
         let moved = self.planners[at].run_round(&At(self.now));
+        self.follow_keeper(at);
         self.follow_units();
         let planner = self.planners[at].planner();
         let after = planner.metrics().statements;
@@ -47,6 +48,13 @@ impl World<'_> {
         let is_quiet = !planner.is_committing();
         if moved > 0 || after > before {
             let number = u16::try_from(at).expect("few planners");
+            if planner.keeps_jobs() {
+                self.trace.line(format_args!(
+                    "the keeper of jobs moves {moved}, makes {} statements",
+                    after - before
+                ));
+                return Ok(moved);
+            }
             let facts = self.facts_of_views(planner.view_sequences());
             let round = Arc::new(Round { planner: number, now: self.now, facts, is_quiet });
             let id =
@@ -114,9 +122,14 @@ impl World<'_> {
         groups
     }
 
-    /// Returns the earliest time at which a planner wants to be woken.
+    /// Returns the planners of groups.
+    fn group_planners(&self) -> impl Iterator<Item = &Planner> {
+        self.planners.iter().map(PlannerRunner::planner).filter(|planner| !planner.keeps_jobs())
+    }
+
+    /// Returns the earliest time at which a planner of groups wants to be woken.
     pub(in crate::sim) fn next_planning(&self) -> Option<Time> {
-        self.planners.iter().filter_map(|planner| planner.planner().next_deadline()).min()
+        self.group_planners().filter_map(Planner::next_deadline).min()
     }
 
     /// Checks that the work of planners in a round is bounded.
@@ -132,7 +145,7 @@ impl World<'_> {
 
     /// Returns whether this start has planners.
     pub(in crate::sim) fn has_planners(&self) -> bool {
-        !self.planners.is_empty()
+        self.group_planners().next().is_some()
     }
 
     /// Returns the number of statements that planners have made since this start.
@@ -143,7 +156,7 @@ impl World<'_> {
     /// Checks groups at rest: every deadline has passed, and every group was looked at.
     pub(in crate::sim) fn check_groups(&self) -> Verdict {
         named("planners_sleep", planners_sleep(self.now, self.next_planning()))?;
-        if self.planners.is_empty() {
+        if !self.has_planners() {
             return Ok(());
         }
         named("every_group_is_settled", every_group_is_settled(self.gangs.views(), self.gangs.unanswered()))?;

@@ -10,6 +10,7 @@ use super::crash::what_no_crash_leaves;
 use super::opened::{HOLD_NS, Opened};
 use crate::sim::checkers::crash::as_stored;
 use crate::sim::checkers::groups::{a_start_keeps_the_groups, planners_keep_what_callers_know};
+use crate::sim::checkers::jobs::a_start_keeps_the_jobs;
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::promises::a_start_keeps_the_books;
 use crate::sim::checkers::rest::{UnderWay, comes_to_rest, stops_empty};
@@ -57,6 +58,7 @@ impl World<'_> {
         };
         let mut state = StoreState::collect(self.incarnation, self.now, self.registrar.state(), exported);
         state.groups = self.groups();
+        state.jobs = self.jobs_record();
         let kept = state.groups.iter().map(|group| group.id).collect();
         let known = self.gangs.ids().chain(self.server.groups.expected(&state.groups));
         named("planners_keep_what_callers_know", planners_keep_what_callers_know(&kept, known))?;
@@ -71,6 +73,7 @@ impl World<'_> {
             let written = as_stored(&state.groups);
             named("a_start_keeps_the_groups", a_start_keeps_the_groups(&written, &read.groups))?;
             state.groups = read.groups;
+            named("a_start_keeps_the_jobs", a_start_keeps_the_jobs(&state.jobs, &read.jobs))?;
             let kept = a_start_keeps_the_sessions(&state.sessions, &read.sessions);
             named("a_start_keeps_the_sessions", kept)?;
             self.check_outcomes(&read.sessions, u64::MAX)?;
@@ -87,6 +90,8 @@ impl World<'_> {
         for runner in &self.runners {
             named("a_start_keeps_the_books", runner.shard().check_invariants())?;
         }
+        named("a_start_keeps_the_jobs", a_start_keeps_the_jobs(&state.jobs, &self.jobs_record()))?;
+        self.check_told_jobs(false)?;
         named("a_start_keeps_the_groups", a_start_keeps_the_groups(&state.groups, &self.groups()))
     }
 

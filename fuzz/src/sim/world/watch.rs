@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::jobs::JobId;
 use wharf_core::limits::VIEW_LOG;
 use wharf_core::node::NodeState;
 use wharf_core::shard::{Command, NodeChange, Outcome};
@@ -154,6 +155,7 @@ impl World<'_> {
         }
         self.server.shard_changed(&before, after);
         self.follow_bundles(at, done, &before);
+        self.check_tasks()?;
         self.follow_statements(at, done, &before)
     }
 
@@ -216,7 +218,9 @@ impl World<'_> {
             let statement = applied.statement;
             for made in self.statements.made(&step) {
                 self.grants.made(made.id, statement, made.bundle.as_ref().map(|(group, _)| *group));
-                if let Some((group, placed)) = made.bundle {
+                if let Some((group, placed)) = made.bundle
+                    && JobId::of_group(group).is_none()
+                {
                     self.rules.granted(statement, group, placed, made.by_ticket);
                 }
             }
@@ -261,7 +265,12 @@ impl World<'_> {
                         self.coordinator.owns(id) || self.coordinator.forgotten.contains(&statement)
                     }
                     _ => {
-                        let has = |group| self.gangs.has(group) || self.server.groups.has(group);
+                        let has = |group| {
+                            // Tasks are compared with the books at rest.
+                            JobId::of_group(group).is_some()
+                                || self.gangs.has(group)
+                                || self.server.groups.has(group)
+                        };
                         group.map_or_else(|| self.gangs.owns(id), |group| has(group) || releasing(&id))
                     }
                 };

@@ -1,0 +1,168 @@
+//! Tests that the checkers of jobs fire.
+
+use std::collections::BTreeMap;
+
+use wharf_core::fairness::Dim;
+use wharf_core::ids::{AllocationId, BundleId, Incarnation, StatementId, TenantId};
+use wharf_core::jobs::{
+    JobId, JobPhase, JobSpec, Jobs, JobsRecord, QueueId, QueueSpec, Role, TaskGroup, TaskId, TaskState,
+};
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Granted, Operation, Part};
+use wharf_core::time::Time;
+use wharf_net::protocol::{TASK_FAILED, TASK_SUCCEEDED};
+
+use super::fires::{Bed, NODE, asks};
+use super::jobs::{
+    QUEUES, Told, a_start_keeps_the_jobs, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit,
+    tasks_are_in_the_books, tasks_run_once,
+};
+use crate::sim::facts::Facts;
+
+/// A job of two tasks with a core each, in the queue without a cap.
+fn jobs() -> (Jobs, JobId) {
+    let mut jobs = Jobs::new();
+    let queue = jobs.add_queue(QueueSpec::new("free")).expect("a queue that is right");
+    let task = TaskGroup {
+        request: asks(1, 0),
+        count: 2,
+        role: 0,
+        priority: 0,
+        preemptable: true,
+        master: false,
+        run_time_ns: None,
+    };
+    let spec = JobSpec {
+        name: "job".into(),
+        queue,
+        tenant: TenantId::OPERATOR,
+        min_member: 1,
+        min_resources: None,
+        roles: vec![Role { name: "task".into(), min_member: 0 }],
+        tasks: vec![task],
+        priority: 0,
+        preempts: true,
+        created: Time(1),
+        phase: JobPhase::Inqueue,
+    };
+    let id = jobs.submit(spec).expect("a job that is right");
+    (jobs, id)
+}
+
+/// Places a task of a job with a core. Returns the books afterwards, and the allocation.
+fn placed(bed: &mut Bed, number: u64, job: JobId, index: u32) -> (Facts, AllocationId) {
+    let bundle = BundleId { group: job.group(TenantId::OPERATOR), index };
+    let allocate = Allocate {
+        node: NODE,
+        expected: None,
+        demand: asks(1, 0).demand,
+        gpus: None,
+        owner: None,
+        bundle: Some(bundle),
+        tenant: TenantId::OPERATOR,
+    };
+    let statement = StatementId { incarnation: Incarnation(1), planner: 0, number };
+    let part = Part {
+        statement,
+        operations: vec![(0, Operation::Allocate(allocate))],
+        conflict_detection: ConflictDetection::Fine,
+        mode: CommitMode::AllOrNothing,
+    };
+    let was = bed.step(Command::Apply(Box::new(part)));
+    let Outcome::Applied(Ok(applied)) = &was.outcome else { panic!("applied") };
+    let [(0, Granted::Allocated(placement))] = &applied.granted[..] else { panic!("granted") };
+    (was.after, placement.allocation)
+}
+
+#[test]
+pub(super) fn a_queue_that_uses_more_than_its_cap() {
+    let mut bed = Bed::new(8);
+    let capped = QUEUES.iter().find(|queue| queue.name == "capped").expect("one of them");
+    let most = capped.cpu_max.expect("it has a cap") / 10_000;
+    for number in 0..=most as u64 {
+        let (facts, _) = placed(&mut bed, number + 1, JobId(number + 1), 0);
+        let facts = [facts];
+        assert_eq!(caps_hold(&facts, |_| Some("free")), Ok(()));
+        assert_eq!(caps_hold(&facts, |_| Some("capped")).is_ok(), number < most as u64);
+        assert!(caps_hold(&facts, |_| None).is_err(), "a job of no queue");
+        // The queue above counts what is below it.
+        let other = |job: JobId| Some(if job.0 == 1 { "capped" } else { "other" });
+        assert_eq!(caps_hold(&facts, other), Ok(()));
+    }
+    let facts = [0, 1, 2].map(|more| placed(&mut bed, 20 + more, JobId(20 + more), 0).0);
+    assert!(caps_hold(&facts[2..], |_| Some("other")).is_err(), "seven cores below a queue of six");
+}
+
+#[test]
+pub(super) fn a_task_with_two_allocations() {
+    let mut bed = Bed::new(4);
+    let (first, _) = placed(&mut bed, 1, JobId(1), 0);
+    assert_eq!(tasks_run_once(&[first]), Ok(()));
+    let (other, _) = placed(&mut bed, 2, JobId(1), 1);
+    assert_eq!(tasks_run_once(std::slice::from_ref(&other)), Ok(()));
+    // A shard refuses a bundle that it has. Two shards do not know of each other.
+    let (again, _) = placed(&mut Bed::new(1), 1, JobId(1), 0);
+    assert!(tasks_run_once(&[other, again]).is_err());
+}
+
+#[test]
+pub(super) fn a_task_that_only_one_side_knows() {
+    let (mut jobs, job) = jobs();
+    let (facts, allocation) = placed(&mut Bed::new(4), 1, job, 0);
+    let nothing = [Facts::default()];
+    let facts = [facts];
+    assert_eq!(tasks_are_in_the_books(&jobs, &nothing), Ok(()));
+    assert!(tasks_are_in_the_books(&jobs, &facts).is_err(), "only the books know it");
+    let task = TaskId { job, index: 0 };
+    jobs.set(task, TaskState::Bound, Some(NODE), Time(2));
+    jobs.set_allocation(task, allocation);
+    assert_eq!(tasks_are_in_the_books(&jobs, &facts), Ok(()));
+    assert!(tasks_are_in_the_books(&jobs, &nothing).is_err(), "only the task has it");
+}
+
+#[test]
+pub(super) fn a_job_that_is_not_as_its_client_was_told() {
+    let (mut jobs, job) = jobs();
+    let check = |jobs: &Jobs, told: &Told, at_rest| jobs_are_as_told(jobs, job.0, told, at_rest).is_ok();
+    let nothing = Told::default();
+    assert!(check(&jobs, &nothing, true));
+    assert!(jobs_are_as_told(&jobs, 99, &nothing, false).is_err(), "it is gone");
+    let succeeded = Told { ended: BTreeMap::from([(0, TASK_SUCCEEDED)]), ..Told::default() };
+    let failed = Told { ended: BTreeMap::from([(0, TASK_FAILED)]), ..Told::default() };
+    let over = Told { is_over: true, ..Told::default() };
+    assert!(!check(&jobs, &succeeded, false) && !check(&jobs, &over, false));
+    jobs.set(TaskId { job, index: 0 }, TaskState::Succeeded, None, Time(2));
+    assert!(check(&jobs, &succeeded, false) && !check(&jobs, &failed, false));
+    jobs.set_phase(job, JobPhase::Cancelled);
+    assert!(check(&jobs, &over, false) && !check(&jobs, &over, true), "a task has not ended");
+    jobs.set(TaskId { job, index: 1 }, TaskState::Failed, None, Time(2));
+    assert!(check(&jobs, &over, true));
+}
+
+#[test]
+pub(super) fn jobs_that_are_others_after_a_start() {
+    let (mut jobs, job) = jobs();
+    let before = jobs.record();
+    assert_eq!(a_start_keeps_the_jobs(&before, &before), Ok(()));
+    jobs.set(TaskId { job, index: 0 }, TaskState::Succeeded, None, Time(2));
+    assert!(a_start_keeps_the_jobs(&before, &jobs.record()).is_err());
+    assert!(a_start_keeps_the_jobs(&before, &JobsRecord::default()).is_err());
+}
+
+#[test]
+pub(super) fn a_task_that_waits_and_would_fit() {
+    let (mut jobs, job) = jobs();
+    let (roomy, _) = placed(&mut Bed::new(4), 1, JobId(9), 0);
+    let full = Bed::new(1).step(Command::Place(asks(8, 0))).after;
+    let (roomy, full) = ([roomy], [full]);
+    assert!(no_task_waits_that_would_fit(&jobs, &roomy).is_err());
+    assert_eq!(no_task_waits_that_would_fit(&jobs, &full), Ok(()));
+    jobs.set_phase(job, JobPhase::Pending);
+    assert_eq!(no_task_waits_that_would_fit(&jobs, &roomy), Ok(()), "its queue has not admitted it");
+    jobs.set_phase(job, JobPhase::Inqueue);
+    let queue = jobs.job(job).spec().queue;
+    assert_ne!(queue, QueueId::ROOT);
+    let capability = [(Dim::CPU, 5_000)].into_iter().collect();
+    jobs.update_queue(queue, QueueSpec { capability, ..QueueSpec::new("free") }).expect("a cap");
+    assert_eq!(no_task_waits_that_would_fit(&jobs, &roomy), Ok(()), "its cap does not allow it");
+}

@@ -1,0 +1,133 @@
+//! Queues and jobs: their keeper, and the checks of what it does.
+
+use std::collections::BTreeMap;
+
+use wharf_core::cycle::{Action, CycleConfig, PluginConfig, PluginKind};
+use wharf_core::jobs::{JobId, Jobs, JobsRecord};
+use wharf_core::planner::{JobsConfig, Planner};
+
+use super::World;
+use crate::sim::checkers::jobs::{
+    QUEUES, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit, tasks_are_in_the_books, tasks_run_once,
+};
+use crate::sim::checkers::{Verdict, named};
+use crate::sim::client::jobs::set_queue;
+use crate::sim::network::Towards;
+
+/// The time between the beginnings of two cycles in these runs, in ns of virtual time.
+const INTERVAL_NS: u64 = 400;
+
+/// How long a task that was evicted may go on, in ns.
+const GRACE_NS: u64 = 2_500;
+
+/// The most cycles, each with everything that follows from it, until jobs must have come to rest.
+const CYCLES_MAX: usize = 64;
+
+/// Returns the settings of the keeper of jobs.
+pub(super) fn jobs_config() -> JobsConfig {
+    let tier = |kinds: &[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
+    let cycle = CycleConfig {
+        actions: Action::DEFAULT.to_vec(),
+        tiers: vec![
+            tier(&[PluginKind::Priority, PluginKind::Gang, PluginKind::Conformance]),
+            tier(&[PluginKind::Drf]),
+        ],
+        grace_ns: GRACE_NS,
+        ..CycleConfig::default()
+    };
+    JobsConfig { cycle, interval_ns: INTERVAL_NS, ..JobsConfig::default() }
+}
+
+/// The queues of jobs, as far as they are known.
+#[derive(Debug, Default)]
+pub(super) struct JobsWatch {
+    queue_of: BTreeMap<JobId, &'static str>,
+}
+
+impl JobsWatch {
+    /// Notes the queues of jobs that are new.
+    fn follow(&mut self, jobs: &Jobs) {
+        let after = self.queue_of.last_key_value().map(|(&id, _)| id);
+        for id in jobs.ids_after(after) {
+            let name = &jobs.queue(jobs.job(id).spec().queue).spec().name;
+            let queue = QUEUES.iter().find(|queue| *queue.name == **name).expect("a queue of the simulation");
+            self.queue_of.insert(id, queue.name);
+        }
+    }
+}
+
+impl World<'_> {
+    /// Returns the queues and jobs of this start, if it keeps any.
+    fn jobs(&self) -> Option<&Jobs> {
+        self.planners.iter().find_map(|planner| planner.planner().jobs())
+    }
+
+    /// Makes the queues, before any fault occurs. Their client is told of them, so no crash takes them back.
+    pub(super) fn populate_queues(&mut self) -> Verdict {
+        for queue in self.jobs_watch.iter().flat_map(|_| &QUEUES) {
+            let frame = set_queue(&mut self.clients[0], queue);
+            if let Some(connection) = self.clients[0].connection {
+                self.network.send(connection, Towards::Server, frame);
+            }
+        }
+        while self.jobs_watch.is_some() && self.network.len() > 0 {
+            self.deliver_at(0)?;
+            self.run_dry(false)?;
+        }
+        Ok(())
+    }
+
+    /// Follows the keeper of jobs after a round.
+    pub(super) fn follow_keeper(&mut self, at: usize) {
+        if let (Some(watch), Some(jobs)) = (&mut self.jobs_watch, self.planners[at].planner().jobs()) {
+            watch.follow(jobs);
+        }
+    }
+
+    /// Checks the books of the shards after a command: what tasks have at this moment.
+    pub(super) fn check_tasks(&self) -> Verdict {
+        let Some(watch) = &self.jobs_watch else { return Ok(()) };
+        named("caps_hold", caps_hold(&self.facts, |job| watch.queue_of.get(&job).copied()))?;
+        named("tasks_run_once", tasks_run_once(&self.facts))
+    }
+
+    /// Returns the durable record of the queues and jobs.
+    pub(super) fn jobs_record(&self) -> JobsRecord {
+        let mut planners = self.planners.iter().map(|planner| planner.planner());
+        planners.find_map(Planner::export_jobs).unwrap_or_default()
+    }
+
+    /// Checks that the jobs are as clients were told.
+    pub(super) fn check_told_jobs(&self, at_rest: bool) -> Verdict {
+        let Some(jobs) = self.jobs() else { return Ok(()) };
+        for (&number, job) in self.clients.iter().flat_map(|client| &client.jobs) {
+            named("jobs_are_as_told", jobs_are_as_told(jobs, number, &job.told, at_rest))?;
+        }
+        Ok(())
+    }
+
+    /// Lets cycles run until they change nothing, with `answer_all` after each. Then checks the jobs at rest.
+    pub(in crate::sim) fn settle_jobs(
+        &mut self,
+        mut answer_all: impl FnMut(&mut Self) -> Verdict,
+    ) -> Verdict {
+        if self.jobs_watch.is_none() {
+            return Ok(());
+        }
+        let mut quiet = 0;
+        for _ in 0..CYCLES_MAX {
+            let before = self.statements_made();
+            // Longer than an interval and than any grace period.
+            self.pass(2 * GRACE_NS);
+            answer_all(self)?;
+            quiet = if self.statements_made() == before { quiet + 1 } else { 0 };
+            if quiet == 2 {
+                break;
+            }
+        }
+        self.check_told_jobs(true)?;
+        let jobs = self.jobs().expect("a run with jobs has a keeper");
+        named("tasks_are_in_the_books", tasks_are_in_the_books(jobs, &self.facts))?;
+        named("no_task_waits_that_would_fit", no_task_waits_that_would_fit(jobs, &self.facts))
+    }
+}

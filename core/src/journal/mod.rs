@@ -161,6 +161,8 @@ pub enum Event<'a> {
     Effect(&'a Effect),
     /// A group as it is now. `None`: it was removed.
     Group(GroupId, Option<&'a GroupRecord>),
+    /// A change of queues, jobs or tasks.
+    Jobs(&'a JobsChange),
     /// The names of all resource kinds, because there are new ones.
     Kinds(&'a [String]),
     /// A client session ended. What waits of it has ended with it.
@@ -231,7 +233,8 @@ impl Unit {
             Changes::Groups(groups) => groups.len() + self.placed_waits().count(),
             Changes::Started { .. } | Changes::Kinds(..) => 1,
             Changes::Sessions(changes) => changes.iter().filter_map(of_session).count(),
-            Changes::Jobs(_) | Changes::Decided(..) => 0,
+            Changes::Jobs(changes) => changes.len(),
+            Changes::Decided(..) => 0,
         }
     }
 
@@ -239,6 +242,7 @@ impl Unit {
     pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
         let mut effects = &[][..];
         let mut groups = &[][..];
+        let mut jobs = &[][..];
         let mut sessions = &[][..];
         let mut other = None;
         match &self.changes {
@@ -247,12 +251,14 @@ impl Unit {
             Changes::Sessions(changed) => sessions = changed,
             &Changes::Started { incarnation, .. } => other = Some(Event::Started(incarnation)),
             Changes::Kinds(names, _) => other = Some(Event::Kinds(names)),
-            Changes::Jobs(_) | Changes::Decided(..) => {}
+            Changes::Jobs(changed) => jobs = changed,
+            Changes::Decided(..) => {}
         }
         let groups = groups.iter().map(|(id, group)| Event::Group(*id, group.as_ref()));
         let ended = sessions.iter().filter_map(of_session);
         let placed = self.placed_waits();
-        effects.iter().map(Event::Effect).chain(groups).chain(placed).chain(ended).chain(other)
+        let jobs = jobs.iter().map(Event::Jobs);
+        effects.iter().map(Event::Effect).chain(groups).chain(jobs).chain(placed).chain(ended).chain(other)
     }
 
     /// Returns the waits of client sessions that it ends by a placement.

@@ -1,5 +1,6 @@
 //! Conversion of the changes that a journal records to events on the wire.
 
+use wharf_core::jobs::JobsChange;
 use wharf_core::journal::{BeginCause, Effect, Event, NodeImage, NodeNews};
 use wharf_core::resource::{Demand, GpuAssignment, ReservedAmounts, ResourceRegistry, UnitAssignments};
 use wharf_core::state::{
@@ -9,19 +10,20 @@ use wharf_core::time::Time;
 use wharf_core::view::EndCause;
 
 use super::{
-    agent_body, demand_body, invalid, named_amounts, named_units, node_body, strategy_number,
-    unhealthy_bodies,
+    agent_body, demand_body, invalid, job_phase_number, named_amounts, named_units, node_body,
+    strategy_number, task_state_number, unhealthy_bodies,
 };
 use crate::codec::encode_body;
 use crate::protocol::{
     BEGUN_ADOPTED, BEGUN_CLAIMED, BEGUN_COMMITTED, BEGUN_PLACED, BEGUN_WAITED, CHANGED_NEW, CHANGED_SPEC,
     CHANGED_STATE, ClaimBody, DemandBody, ENDED_EVICTED, ENDED_EXPIRED, ENDED_NODE_LOST, ENDED_NODE_REMOVED,
     ENDED_RELEASED, ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP,
-    EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_KINDS, EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT,
-    EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_WAIT_ENDED,
-    EVENTS_PER_MESSAGE_DEFAULT, EVENTS_PER_MESSAGE_MAX, EventBody, EventGroup, EventGroupBundle, EventNode,
-    EventReservation, Fault, Holding, PENDING_MAX, Pending, ReleasingBody, SESSION_CLOSED, SESSION_EVICTED,
-    SESSION_EXPIRED, WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED,
+    EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_JOB, EVENT_JOB_PHASE, EVENT_JOB_REMOVED, EVENT_KINDS,
+    EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_QUEUE, EVENT_QUEUE_REMOVED,
+    EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_TASK, EVENT_WAIT_ENDED,
+    EVENTS_PER_MESSAGE_DEFAULT, EVENTS_PER_MESSAGE_MAX, EventBody, EventGroup, EventGroupBundle, EventJob,
+    EventNode, EventReservation, Fault, Holding, PENDING_MAX, Pending, ReleasingBody, SESSION_CLOSED,
+    SESSION_EVICTED, SESSION_EXPIRED, WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED,
 };
 
 /// Length in bytes from which the event of a node names no more claims.
@@ -92,6 +94,43 @@ pub fn event_body(event: &PendingEvent<'_>, kinds: &ResourceRegistry) -> EventBo
             }
         }
         Event::Effect(effect) => effect_body(effect, body, kinds),
+        Event::Jobs(change) => job_event(change, body),
+    }
+}
+
+fn job_event(change: &JobsChange, body: EventBody) -> EventBody {
+    match change {
+        JobsChange::Queue(queue) => {
+            EventBody { what: EVENT_QUEUE, queue: queue.spec.name.as_ref().to_owned(), ..body }
+        }
+        JobsChange::QueueRemoved(name) => {
+            EventBody { what: EVENT_QUEUE_REMOVED, queue: name.as_ref().to_owned(), ..body }
+        }
+        JobsChange::Job(job) => {
+            let tasks = job.spec.tasks.iter().map(|group| group.count).sum();
+            let now = EventJob {
+                name: job.spec.name.as_ref().to_owned(),
+                tenant: job.spec.tenant.0,
+                priority: job.spec.priority,
+                min_member: job.spec.min_member,
+                tasks,
+            };
+            let queue = job.queue.as_ref().to_owned();
+            EventBody { what: EVENT_JOB, job: job.id.0, queue, job_now: Some(Box::new(now)), ..body }
+        }
+        &JobsChange::JobRemoved(id) => EventBody { what: EVENT_JOB_REMOVED, job: id.0, ..body },
+        &JobsChange::Phase(id, phase) => {
+            EventBody { what: EVENT_JOB_PHASE, job: id.0, state: job_phase_number(phase), ..body }
+        }
+        JobsChange::Task(id, task) => EventBody {
+            what: EVENT_TASK,
+            job: id.job.0,
+            task: id.index,
+            state: task_state_number(task.state),
+            node: task.node.map_or(0, |node| node.0),
+            allocation: task.allocation.map(Into::into),
+            ..body
+        },
     }
 }
 

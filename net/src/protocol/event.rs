@@ -44,6 +44,19 @@ pub const EVENT_SESSION_RENEWED: u8 = 14;
 /// The wait of a placement ended. `session` and `sequence` name its request, and `cause` is one of `WAIT_*`. A wait that
 /// ends with its session has no event of its own.
 pub const EVENT_WAIT_ENDED: u8 = 15;
+/// A queue of jobs is new or changed. `queue` is its name.
+pub const EVENT_QUEUE: u8 = 16;
+/// A queue of jobs was removed. `queue` is its name.
+pub const EVENT_QUEUE_REMOVED: u8 = 17;
+/// A job was submitted. `queue` is the name of its queue.
+pub const EVENT_JOB: u8 = 18;
+/// A job has another phase. `state` is one of `JOB_*`.
+pub const EVENT_JOB_PHASE: u8 = 19;
+/// A job that had ended is no longer kept.
+pub const EVENT_JOB_REMOVED: u8 = 20;
+/// A task has another state, or another allocation. `state` is one of `TASK_*`. If it has a node, `node` and `allocation` say
+/// where it is.
+pub const EVENT_TASK: u8 = 21;
 
 /// A placement was granted at once.
 pub const BEGUN_PLACED: u8 = 1;
@@ -137,8 +150,8 @@ bodies! {
         pub what: u8,
         /// Why, as `what` says.
         pub cause: u8,
-        /// The allocation, of `EVENT_BEGUN`, `EVENT_BUNDLE`, `EVENT_INSIDE`, `EVENT_ENDED`, `EVENT_LEASE` and
-        /// `EVENT_WAIT_ENDED`.
+        /// The allocation, of `EVENT_BEGUN`, `EVENT_BUNDLE`, `EVENT_INSIDE`, `EVENT_ENDED`, `EVENT_LEASE`,
+        /// `EVENT_WAIT_ENDED` and `EVENT_TASK`.
         pub allocation: Option<WireAllocation>,
         /// The bundle's allocation, of `EVENT_INSIDE`.
         pub into: Option<WireAllocation>,
@@ -146,7 +159,7 @@ bodies! {
         pub group: Option<WireGroup>,
         /// The index in the group, of `EVENT_BUNDLE`.
         pub bundle: u32,
-        /// The node's id, of `EVENT_BEGUN`, and of all events of nodes.
+        /// The node's id, of `EVENT_BEGUN`, `EVENT_TASK`, and of all events of nodes.
         pub node: u64,
         /// The number of changes of the node so far, of all events of nodes.
         pub version: u64,
@@ -171,6 +184,30 @@ bodies! {
         pub until: u64,
         /// The sequence of the request, of `EVENT_WAIT_ENDED`.
         pub sequence: u64,
+        /// The number of the job, of all events of jobs and tasks.
+        pub job: u64,
+        /// The index in the job, of `EVENT_TASK`.
+        pub task: u32,
+        /// `JOB_*` of `EVENT_JOB_PHASE`, or `TASK_*` of `EVENT_TASK`.
+        pub state: u8,
+        /// The name of the queue, of events of queues and of `EVENT_JOB`.
+        pub queue: String [NAME],
+        /// The job as it was submitted, of `EVENT_JOB`.
+        pub job_now: Option<Box<EventJob>>,
+    }
+
+    /// A job that was submitted.
+    pub struct EventJob {
+        /// Its name.
+        pub name: String [NAME],
+        /// Who it belongs to; 0: the operator.
+        pub tenant: u16,
+        /// Its priority.
+        pub priority: i32,
+        /// How many of its tasks must have nodes before any is bound.
+        pub min_member: u32,
+        /// The number of its tasks.
+        pub tasks: u32,
     }
 
     /// A node after a change, without its allocations.

@@ -2,14 +2,17 @@
 
 use serde_json::{Value, json};
 use wharf_core::ids::{AllocationId, GroupId, SessionId};
+use wharf_core::jobs::{JobId, JobPhase, TaskState};
+use wharf_net::convert::{job_phase, task_state};
 use wharf_net::protocol::{
     BEGUN_ADOPTED, BEGUN_CLAIMED, BEGUN_COMMITTED, BEGUN_PLACED, BEGUN_WAITED, CHANGED_NEW, CHANGED_SPEC,
     CHANGED_STATE, ClaimBody, ENDED_EVICTED, ENDED_EXPIRED, ENDED_NODE_LOST, ENDED_NODE_REMOVED,
     ENDED_RELEASED, ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP,
-    EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_KINDS, EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT,
-    EVENT_NODE_REMOVED, EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_WAIT_ENDED,
-    EventBody, EventGroup, EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED,
-    WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED, WireAllocation, WireGroup, WireSession,
+    EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_JOB, EVENT_JOB_PHASE, EVENT_JOB_REMOVED, EVENT_KINDS,
+    EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_QUEUE, EVENT_QUEUE_REMOVED,
+    EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_TASK, EVENT_WAIT_ENDED, EventBody,
+    EventGroup, EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED, WAIT_CANCELLED,
+    WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED, WireAllocation, WireGroup, WireSession,
 };
 
 use super::node_view::{capacity, state_name};
@@ -43,6 +46,12 @@ fn name(event: &EventBody) -> &'static str {
         (EVENT_NODE_REMOVED, _) => "node_removed",
         (EVENT_GROUP, _) => "group",
         (EVENT_GROUP_REMOVED, _) => "group_removed",
+        (EVENT_QUEUE, _) => "queue",
+        (EVENT_QUEUE_REMOVED, _) => "queue_removed",
+        (EVENT_JOB, _) => "job",
+        (EVENT_JOB_PHASE, _) => "job_phase",
+        (EVENT_JOB_REMOVED, _) => "job_removed",
+        (EVENT_TASK, _) => "task",
         (EVENT_KINDS, _) => "kinds",
         (EVENT_LEASE, _) => "lease",
         (EVENT_SESSION_RENEWED, _) => "session_renewed",
@@ -130,13 +139,33 @@ fn event_line(event: &EventBody) -> Value {
         ("kinds", (event.what == EVENT_KINDS).then(|| json!(event.kinds))),
         ("holds", event.holds.as_deref().map(holding_view)),
         ("external_id", given_text(&event.external_id).map(Into::into)),
+        ("job", given(event.job).map(|job| json!(JobId(job).to_string()))),
+        ("task", (event.what == EVENT_TASK).then(|| json!(event.task))),
+        ("state", job_state(event).map(Into::into)),
+        ("queue", given_text(&event.queue).map(Into::into)),
     ];
     for (field, value) in fields {
         value.into_iter().for_each(|value| line[field] = value);
     }
     event.node_now.iter().for_each(|node| add_node(&mut line, node));
     event.group_now.iter().for_each(|now| add_group(&mut line, now));
+    if let Some(job) = &event.job_now {
+        line["name"] = json!(job.name);
+        line["tenant"] = job.tenant.into();
+        line["priority"] = job.priority.into();
+        line["min_member"] = job.min_member.into();
+        line["tasks"] = job.tasks.into();
+    }
     line
+}
+
+/// Returns the name of the phase of a job, or of the state of a task.
+fn job_state(event: &EventBody) -> Option<&'static str> {
+    match event.what {
+        EVENT_JOB_PHASE => Some(job_phase("state", event.state).map_or("other", JobPhase::name)),
+        EVENT_TASK => Some(task_state("state", event.state).map_or("other", TaskState::name)),
+        _ => None,
+    }
 }
 
 fn event_text(event: &EventBody) -> String {
@@ -149,6 +178,13 @@ fn event_text(event: &EventBody) -> String {
     event.into.into_iter().for_each(|id| add(format!("into {}", allocation(id))));
     event.group.into_iter().for_each(|id| add(group(id)));
     event.session.into_iter().for_each(|id| add(session(id)));
+    if let Some(job) = given(event.job) {
+        let job = JobId(job);
+        add(if event.what == EVENT_TASK { format!("{job}/{}", event.task) } else { job.to_string() });
+    }
+    event.job_now.iter().for_each(|now| add(format!("{} with {} tasks", now.name, now.tasks)));
+    given_text(&event.queue).into_iter().for_each(|queue| add(format!("queue {queue}")));
+    job_state(event).into_iter().for_each(|state| add(state.to_owned()));
     given(event.until).into_iter().for_each(|until| add(format!("until {} s", seconds(until))));
     if event.what == EVENT_BUNDLE {
         add(format!("bundle {}", event.bundle));

@@ -130,3 +130,37 @@ fn files_are_checked_before_anything_is_sent() {
     let broken = site.write("broken.toml", "[jobs]\nactions = [\"alocate\"]\n");
     site.run(&["check", &broken]).with(2).says(&["alocate", "name one of"]);
 }
+
+/// Events tell a control plane what to start and what to stop, and a repetition of it after a restart.
+#[test]
+fn events_tell_of_queues_jobs_and_tasks() {
+    let site = Site::new();
+    let (service, _) = start(&site);
+    until(&service, "j1", all("bound"));
+    let placed = until(&service, "j2", all("bound"));
+    service.run(&["job", "report", "j2/0", "--state", "succeeded"]).with(0);
+    service.run(&["job", "cancel", "j1"]).with(0);
+    let lines = |service: &Service| -> Vec<Value> {
+        let text = service.run(&["events", "--json"]).with(0).out;
+        let events = text.lines().map(|line| serde_json::from_str(line).expect("an object"));
+        events.filter(|event: &Value| event["job"].is_string() || event["queue"].is_string()).collect()
+    };
+    let told = lines(&service);
+    let of = |what: &str| told.iter().filter(|event| event["event"] == what).collect::<Vec<_>>();
+    let names: Vec<&Value> = of("queue").iter().map(|event| &event["queue"]).collect();
+    assert_eq!(names, ["research", "batch"]);
+    let job = of("job")[1];
+    assert_eq!((&job["job"], &job["name"], &job["tasks"]), (&json!("j2"), &json!("report"), &json!(4)));
+    let page = |state: &str| {
+        let is_it = |event: &&&Value| event["job"] == "j2" && event["task"] == 0 && event["state"] == state;
+        of("task").iter().find(is_it).map(|event| (**event).clone())
+    };
+    let bound = page("bound").expect("it was bound");
+    assert_eq!(bound["allocation"], placed[0]["allocation"]);
+    assert!(page("succeeded").expect("it ended")["position"].as_u64() > bound["position"].as_u64());
+    let phases = of("job_phase");
+    assert_eq!(phases.last().map(|event| &event["state"]), Some(&json!("cancelled")));
+    service.kill();
+    let service = site.serve(&[]);
+    assert_eq!(lines(&service)[..told.len()], told);
+}

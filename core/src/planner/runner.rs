@@ -192,7 +192,9 @@ impl PlannerRunner {
         count += self.planner.advance(now);
         // Before the replies: anyone who has seen one finds the records of its groups before it in the journal.
         self.planner.record();
-        self.planner.flush(clock.now());
+        let end = clock.now();
+        self.planner.end_round(end);
+        self.planner.flush(end);
         count + self.hand_out(rung) + usize::from(self.planner.has_left_over())
     }
 

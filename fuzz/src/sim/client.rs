@@ -52,8 +52,8 @@ pub(super) enum Asked {
     Remove(GroupId),
     /// A command about nodes or reservations.
     Operate,
-    /// What a queue is to be.
-    SetQueue,
+    /// What the queue of this name is to be.
+    SetQueue(&'static str),
     /// The submission of a job.
     SubmitJob,
     /// The end of a job, by its number.
@@ -120,6 +120,8 @@ pub(super) struct Client {
     pub(super) ended: BTreeSet<AllocationId>,
     /// The groups that it was told of and has not asked to remove.
     pub(super) groups: BTreeSet<GroupId>,
+    /// The queues that it was told of.
+    pub(super) queues: BTreeSet<&'static str>,
     /// The jobs that it was told of.
     pub(super) jobs: jobs::Jobs,
     /// The number of jobs that it has asked for.
@@ -152,6 +154,7 @@ impl Client {
             promised: BTreeMap::new(),
             ended: BTreeSet::new(),
             groups: BTreeSet::new(),
+            queues: BTreeSet::new(),
             jobs: jobs::Jobs::new(),
             jobs_made: 0,
             released: BTreeMap::new(),
@@ -370,7 +373,7 @@ impl Client {
             Asked::Grow { group, by, waits } => self.handle_grown(frame, group, by, waits),
             Asked::Remove(group) => self.handle_removed(frame, group),
             Asked::Operate | Asked::Renew => Ok(()),
-            Asked::SetQueue => Self::handle_queue(frame),
+            Asked::SetQueue(name) => self.handle_queue(frame, name),
             Asked::SubmitJob => self.handle_submitted(frame),
             Asked::CancelJob(job) => self.handle_job_cancelled(frame, job),
             Asked::JobStatus(job) => self.handle_job_status(frame, job),
@@ -394,7 +397,9 @@ impl Client {
         let Some(first) = self.answered.get(&sequence) else {
             return Err(format!("a reply to request {sequence}, which was never made"));
         };
-        if is_same_answer(first, bytes) {
+        // A request that only looks is answered by what is there now.
+        let only_looks = Kind::from_number(frame.header.kind).is_some_and(Kind::only_looks);
+        if only_looks || is_same_answer(first, bytes) {
             return Ok(());
         }
         let stale = decode_body::<Fault>(frame.payload)

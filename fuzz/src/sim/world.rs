@@ -200,11 +200,11 @@ impl<'a> World<'a> {
                 self.network.send(connection, Towards::Server, frame);
             }
         }
+        self.populate_queues();
         while self.network.len() > 0 {
             self.deliver_at(0)?;
         }
-        self.run_dry(false)?;
-        self.populate_queues()
+        self.run_dry(false)
     }
 
     /// Moves one thing.

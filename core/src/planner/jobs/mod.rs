@@ -61,7 +61,7 @@ pub(super) struct Keeper {
     tasks_max: u64,
     /// The time from which on the next cycle may begin.
     next_cycle: Time,
-    /// When the last cycle began, until the next round knows how long it took.
+    /// When a cycle began in this round.
     began: Option<Time>,
     /// The time at which a cycle may decide otherwise although nothing has changed.
     due: Option<Time>,
@@ -231,7 +231,6 @@ impl Planner {
     /// The second half of a round, for the keeper of jobs. Returns the number of new statements and releases.
     pub(super) fn advance_jobs(&mut self, now: Time) -> usize {
         let sent = self.metrics.statements;
-        self.keeper_mut().pace(now);
         let of_cycle = self.send_plans();
         if !self.flights.is_empty() {
             return of_cycle;
@@ -253,6 +252,11 @@ impl Planner {
             self.run_cycle(now);
         }
         begun + usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
+    }
+
+    /// Notes the end of a round, and with it how long its cycle took.
+    pub(super) fn end_round(&mut self, now: Time) {
+        self.keeper.iter_mut().for_each(|keeper| keeper.pace(now));
     }
 
     fn is_cycle_due(&self, now: Time) -> bool {

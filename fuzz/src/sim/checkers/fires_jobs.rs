@@ -15,7 +15,7 @@ use wharf_net::protocol::{TASK_FAILED, TASK_SUCCEEDED};
 use super::fires::{Bed, NODE, asks};
 use super::jobs::{
     QUEUES, Told, a_start_keeps_the_jobs, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit,
-    tasks_are_in_the_books, tasks_run_once,
+    queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
 };
 use crate::sim::facts::Facts;
 
@@ -137,6 +137,13 @@ pub(super) fn a_job_that_is_not_as_its_client_was_told() {
     assert!(check(&jobs, &over, false) && !check(&jobs, &over, true), "a task has not ended");
     jobs.set(TaskId { job, index: 1 }, TaskState::Failed, None, Time(2));
     assert!(check(&jobs, &over, true));
+}
+
+#[test]
+pub(super) fn a_queue_that_is_gone() {
+    let (jobs, _) = jobs();
+    assert_eq!(queues_are_as_told(&jobs, ["free"].into_iter()), Ok(()));
+    assert!(queues_are_as_told(&jobs, ["free", "team"].into_iter()).is_err());
 }
 
 #[test]

@@ -247,6 +247,7 @@ const FIRES: &[(&str, fn())] = &[
     ("only_what_is_evicted_ends_by_itself", fires_beyond::what_ends_by_itself_without_being_evicted),
     ("planners_keep_what_callers_know", fires_groups::a_group_that_only_one_side_knows),
     ("planners_sleep", a_planner_that_never_sleeps),
+    ("queues_are_as_told", fires_jobs::a_queue_that_is_gone),
     ("promises_are_kept", fires::a_promise_that_is_broken),
     ("refusals_are_true", fires::a_refusal_of_what_a_node_offers),
     ("rejections_move_nothing", fires::a_rejection_that_leaves_a_trace),

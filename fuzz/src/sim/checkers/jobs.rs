@@ -115,6 +115,15 @@ pub fn tasks_are_in_the_books(jobs: &Jobs, facts: &[Facts]) -> Verdict {
     jobs.check().map_err(|broken| broken.to_string())
 }
 
+/// Checks that the queues that clients were told of are there. Nobody removes any.
+///
+/// # Errors
+/// Returns the one that is gone.
+pub fn queues_are_as_told(jobs: &Jobs, mut told: impl Iterator<Item = &'static str>) -> Verdict {
+    let gone = told.find(|name| jobs.queue_named(name).is_none());
+    ensure(gone.is_none(), || format!("queue {gone:?} was made, and is gone"))
+}
+
 /// Checks that a job is as its client was told. At rest, a job that is over has no task that has not ended.
 ///
 /// # Errors

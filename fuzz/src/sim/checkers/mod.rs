@@ -120,6 +120,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "only_what_is_evicted_ends_by_itself",
     "planners_keep_what_callers_know",
     "planners_sleep",
+    "queues_are_as_told",
     "promises_are_kept",
     "replay_gives_the_same",
     "rounds_are_bounded",

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use wharf_net::codec::{FrameRef, decode_body};
 use wharf_net::protocol::{
     AmountsBody, CancelJobRequest, DemandBody, JobBody, JobReply, JobStatusReply, JobStatusRequest, Kind,
-    NamedAmount, PlaceRequest, QueueBody, QueueReply, ReasonCode, ReportTasksReply, ReportTasksRequest,
-    RoleBody, SetQueueRequest, SubmitJobRequest, TASK_FAILED, TASK_RUNNING, TASK_SUCCEEDED, TaskGroupBody,
-    TaskReportBody, WireAllocation,
+    NamedAmount, PlaceRequest, QueueBody, QueueReply, Reason, ReasonCode, ReportTasksReply,
+    ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_FAILED, TASK_RUNNING,
+    TASK_SUCCEEDED, TaskGroupBody, TaskReportBody, WireAllocation,
 };
 
 use super::{Asked, Client};
@@ -45,7 +45,7 @@ pub(in crate::sim) fn set_queue(client: &mut Client, queue: &QueueOfSim) -> Vec<
         capability: AmountsBody { amounts: cap.into_iter().collect() },
         ..QueueBody::default()
     };
-    client.ask(Kind::SetQueue, &SetQueueRequest { queue: body }, Asked::SetQueue)
+    client.ask(Kind::SetQueue, &SetQueueRequest { queue: body }, Asked::SetQueue(queue.name))
 }
 
 /// Says again what one of the queues is.
@@ -117,13 +117,23 @@ impl Client {
         self.ask(Kind::SubmitJob, &SubmitJobRequest { job }, Asked::SubmitJob)
     }
 
-    pub(super) fn handle_queue(frame: &FrameRef<'_>) -> Verdict {
+    pub(super) fn handle_queue(&mut self, frame: &FrameRef<'_>, name: &'static str) -> Verdict {
         let (reply, _) = decode_body::<QueueReply>(frame.payload).map_err(|error| error.to_string())?;
-        done(reply.reason, &reply)
+        // The queue above it may not be there.
+        if reply.reason == Reason::UnknownQueue.into() {
+            return Ok(());
+        }
+        done(reply.reason, &reply)?;
+        self.queues.insert(name);
+        Ok(())
     }
 
     pub(super) fn handle_submitted(&mut self, frame: &FrameRef<'_>) -> Verdict {
         let (reply, _) = decode_body::<JobReply>(frame.payload).map_err(|error| error.to_string())?;
+        // A crash may have taken a queue back that nobody was told of.
+        if reply.reason == Reason::UnknownQueue.into() {
+            return Ok(());
+        }
         done(reply.reason, &reply)?;
         match self.jobs.insert(reply.job, Job::default()) {
             None => Ok(()),

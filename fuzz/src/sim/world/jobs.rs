@@ -8,7 +8,8 @@ use wharf_core::planner::{JobsConfig, Planner};
 
 use super::World;
 use crate::sim::checkers::jobs::{
-    QUEUES, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit, tasks_are_in_the_books, tasks_run_once,
+    QUEUES, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit, queues_are_as_told,
+    tasks_are_in_the_books, tasks_run_once,
 };
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::client::jobs::set_queue;
@@ -62,19 +63,14 @@ impl World<'_> {
         self.planners.iter().find_map(|planner| planner.planner().jobs())
     }
 
-    /// Makes the queues, before any fault occurs. Their client is told of them, so no crash takes them back.
-    pub(super) fn populate_queues(&mut self) -> Verdict {
+    /// Makes the queues.
+    pub(super) fn populate_queues(&mut self) {
         for queue in self.jobs_watch.iter().flat_map(|_| &QUEUES) {
             let frame = set_queue(&mut self.clients[0], queue);
             if let Some(connection) = self.clients[0].connection {
                 self.network.send(connection, Towards::Server, frame);
             }
         }
-        while self.jobs_watch.is_some() && self.network.len() > 0 {
-            self.deliver_at(0)?;
-            self.run_dry(false)?;
-        }
-        Ok(())
     }
 
     /// Follows the keeper of jobs after a round.
@@ -100,6 +96,8 @@ impl World<'_> {
     /// Checks that the jobs are as clients were told.
     pub(super) fn check_told_jobs(&self, at_rest: bool) -> Verdict {
         let Some(jobs) = self.jobs() else { return Ok(()) };
+        let queues = self.clients.iter().flat_map(|client| client.queues.iter().copied());
+        named("queues_are_as_told", queues_are_as_told(jobs, queues))?;
         for (&number, job) in self.clients.iter().flat_map(|client| &client.jobs) {
             named("jobs_are_as_told", jobs_are_as_told(jobs, number, &job.told, at_rest))?;
         }

@@ -42,7 +42,6 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     answer_all(world)?;
     named("leases_end_in_time", leases_end_in_time(&world.facts, world.now, GRACE))?;
     settle_groups(world)?;
-    world.settle_jobs(answer_all)?;
     named("all_or_none", world.statements.all_or_none())?;
     world.check_owners()?;
     world.check_groups()?;
@@ -61,6 +60,8 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
         let waiting = client.waits().map(|(_, sequence)| sequence).collect();
         named("cancels_are_kept", cancels_are_kept(&waiting, &client.cancelled))?;
     }
+    // Time passes here, so silent agents may lose their nodes.
+    world.settle_jobs(answer_all)?;
     end_waits(world)?;
     give_back(world)?;
     world.restart()?;

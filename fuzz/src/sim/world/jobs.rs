@@ -73,6 +73,12 @@ impl World<'_> {
         }
     }
 
+    /// Follows what a start has of jobs. A crash gives the number of a job of which nobody was told to another one.
+    pub(super) fn begin_jobs(&mut self) {
+        self.jobs_watch.iter_mut().for_each(|watch| *watch = JobsWatch::default());
+        (0..self.planners.len()).for_each(|at| self.follow_keeper(at));
+    }
+
     /// Follows the keeper of jobs after a round.
     pub(super) fn follow_keeper(&mut self, at: usize) {
         if let (Some(watch), Some(jobs)) = (&mut self.jobs_watch, self.planners[at].planner().jobs()) {

@@ -149,6 +149,7 @@ impl World<'_> {
         let mut server = server;
         server.continue_outcomes(&mut self.server, &facts);
         (self.planners, self.views, self.kept, self.unkept) = (planners, views, None, unkept);
+        self.begin_jobs();
         self.gangs.go_on(ports.1);
         self.follower = Follower::new(ports.2);
         self.coordinator.go_on(ports.0, incarnation);

@@ -120,11 +120,13 @@ impl World<'_> {
         }
         let mut quiet = 0;
         for _ in 0..CYCLES_MAX {
-            let before = self.statements_made();
+            let before = (self.statements_made(), self.facts.clone());
             // Longer than an interval and than any grace period.
             self.pass(2 * GRACE_NS);
             answer_all(self)?;
-            quiet = if self.statements_made() == before { quiet + 1 } else { 0 };
+            // A lease may end after the last cycle.
+            let is_quiet = self.statements_made() == before.0 && self.facts == before.1;
+            quiet = if is_quiet { quiet + 1 } else { 0 };
             if quiet == 2 {
                 break;
             }

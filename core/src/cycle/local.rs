@@ -213,7 +213,7 @@ impl LocalCluster {
                 }
                 ClaimEvent::Ended(allocation) => {
                     let Some(task) = self.tasks.remove(&allocation) else { continue };
-                    self.scheduler.jobs_mut().set(task, TaskState::Pending, None, self.now);
+                    self.scheduler.jobs_mut().task_lost(task, self.now);
                 }
             }
         }
@@ -286,7 +286,7 @@ impl LocalCluster {
         for (task, allocation) in releasing {
             if !self.shard.is_releasing(allocation) {
                 self.tasks.remove(&allocation);
-                self.scheduler.jobs_mut().end_releasing(task, self.now);
+                self.scheduler.jobs_mut().task_lost(task, self.now);
             }
         }
         let mut changes = Changes::default();

@@ -280,7 +280,7 @@ impl Scheduler {
                 }
                 Granted::Pipelined { allocation, .. } => self.jobs.set_allocation(step.task, *allocation),
                 Granted::Releasing { .. } => {}
-                Granted::Ended(_) => self.jobs.end_releasing(step.task, now),
+                Granted::Ended(_) => self.jobs.task_lost(step.task, now),
             }
             if let Some(key) = step.key {
                 self.replicas[step.shard].granted(step.slot, key, visible_from);

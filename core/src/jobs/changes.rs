@@ -50,7 +50,7 @@ impl Jobs {
         if self.noted.is_none() {
             return;
         }
-        let before = task_record(self.task(id));
+        let before = self.task(id).record();
         if let Some(noted) = &mut self.noted {
             noted.tasks.entry(id).or_insert(before);
         }
@@ -81,7 +81,7 @@ impl Jobs {
         changes.extend(phases.map(|id| JobsChange::Phase(id, self.job(id).phase())));
         for (id, before) in tasks.into_iter().filter(|(id, _)| is_old(id.job)) {
             // A cycle may have tried a change and undone it.
-            let now = task_record(self.task(id));
+            let now = self.task(id).record();
             changes.extend((now != before).then_some(JobsChange::Task(id, now)));
         }
         changes
@@ -109,7 +109,7 @@ impl Jobs {
         let queue = Arc::clone(&self.queue(spec.queue).spec().name);
         let fresh = |task: &Task| task.state == TaskState::Pending && task.since == spec.created;
         let tasks = (0..).zip(job.tasks()).filter(|(_, task)| !fresh(task));
-        let tasks = tasks.map(|(index, task)| (index, task_record(task))).collect();
+        let tasks = tasks.map(|(index, task)| (index, task.record())).collect();
         let spec = Arc::new(JobSpec { queue: QueueId::ROOT, ..spec.clone() });
         JobRecord { id, spec, queue, phase: job.phase(), tasks }
     }
@@ -161,10 +161,4 @@ impl Jobs {
         self.restore(id, &before);
         Ok(())
     }
-}
-
-/// Returns the record of a task.
-fn task_record(task: &Task) -> TaskRecord {
-    let &Task { state, node, allocation, since, started, bound, .. } = task;
-    TaskRecord { state, node, allocation, since, started, bound }
 }

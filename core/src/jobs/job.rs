@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{JobPhase, JobSpec, TaskClass, TaskState, Usage};
+use super::{JobPhase, JobSpec, TaskClass, TaskRecord, TaskState, Usage};
 use crate::ids::{AllocationId, NodeId};
 use crate::time::Time;
 
@@ -44,14 +44,12 @@ impl Task {
         Some(self.bound?.plus_nanos(self.run_time_ns?))
     }
 
-    /// Returns whether the task is in its grace period because its run time is over. It is not run again.
-    #[must_use]
-    pub fn has_overrun(&self) -> bool {
-        self.state == TaskState::Releasing && self.expected_end().is_some_and(|end| end <= self.since)
+    /// Returns what of it is durable.
+    pub(super) fn record(&self) -> TaskRecord {
+        let &Self { state, node, allocation, since, started, bound, .. } = self;
+        TaskRecord { state, node, allocation, since, started, bound }
     }
-}
 
-impl Task {
     /// Returns whether it has a claim on capacity that is being released.
     #[must_use]
     pub fn has_claim(&self) -> bool {

@@ -6,6 +6,7 @@
 //!
 //! Terms follow Volcano (PodGroup and Queue) and Kubernetes (Job, PriorityClass).
 
+mod after;
 mod changes;
 mod ends;
 mod error;

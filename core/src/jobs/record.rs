@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::after::Facts;
 use super::{JobId, JobPhase, JobSpec, QueueSpec, TaskId, TaskState};
 use crate::ids::{AllocationId, BundleId, NodeId};
 use crate::limits::QUEUE_LEVELS_MAX;
@@ -180,13 +181,8 @@ impl JobRecord {
     /// Returns the state of a task whose allocation has ended.
     #[must_use]
     pub fn state_after(&self, index: u32) -> TaskState {
-        let Some(task) = self.tasks.get(&index) else { return TaskState::Pending };
-        let has_overrun = task.state == TaskState::Releasing
-            && task
-                .bound
-                .zip(self.run_time_ns(index))
-                .is_some_and(|(bound, run)| bound.plus_nanos(run) <= task.since);
-        if has_overrun || self.phase == JobPhase::Cancelled { TaskState::Failed } else { TaskState::Pending }
+        let Some(&task) = self.tasks.get(&index) else { return TaskState::Pending };
+        Facts { phase: self.phase, run_time_ns: self.run_time_ns(index), task }.after_loss()
     }
 
     /// Returns how long a task may run.

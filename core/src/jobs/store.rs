@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
+use super::after::Facts;
 use super::changes::Noted;
 use super::ends::Ends;
 use super::{
@@ -294,10 +295,16 @@ impl Jobs {
         self.ends.after(after)
     }
 
-    /// Ends a task whose grace period is over. It is pending again, unless it was evicted because its run time was over.
-    pub fn end_releasing(&mut self, id: TaskId, now: Time) {
-        let has_overrun = self.task(id).has_overrun();
-        self.set(id, if has_overrun { TaskState::Failed } else { TaskState::Pending }, None, now);
+    /// Takes over that the allocation or claim of a task has ended, without a report of an end. The task is pending
+    /// again, or has failed.
+    ///
+    /// # Panics
+    /// If there is no such task.
+    pub fn task_lost(&mut self, id: TaskId, now: Time) {
+        let job = self.job(id.job);
+        let task = &job.tasks[id.index as usize];
+        let facts = Facts { phase: job.phase, run_time_ns: task.run_time_ns, task: task.record() };
+        self.set(id, facts.after_loss(), None, now);
     }
 
     /// Changes the phase of a job.

@@ -307,7 +307,10 @@ impl Scheduler {
     /// is told of them.
     pub(crate) fn bind(&mut self, id: JobId, now: Time) -> Vec<(TaskId, NodeId)> {
         let facts = Facts { jobs: &self.jobs, total: &self.total, now, shares: None };
-        if !self.tiers.is_ready(facts, id) {
+        let phase = self.jobs.job(id).phase();
+        // A policy may have decided about the job while its tasks were placed.
+        let is_over = phase.is_end() || phase == JobPhase::Restarting;
+        if is_over || !self.tiers.is_ready(facts, id) {
             return Vec::new();
         }
         let tasks = (0..).zip(self.jobs.job(id).tasks());

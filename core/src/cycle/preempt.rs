@@ -7,7 +7,7 @@ use super::allocate::Misfits;
 use super::spots::Spot;
 use super::trial::Cycle;
 use super::victims::{From, Offers};
-use crate::jobs::{JobId, JobPhase, QueueId, TaskClass, TaskId};
+use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
 
 /// What is known about room for tasks of a job, by class.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl Cycle<'_> {
     fn preempting_jobs(&self, queue: QueueId) -> Vec<JobId> {
         let starves = |job: &JobId| {
             let of = self.jobs.job(*job);
-            of.phase() != JobPhase::Pending
+            of.phase().is_admitted()
                 && of.spec().preempts
                 && self.tiers().is_valid(self.facts(), *job)
                 && self.tiers().is_starving(self.facts(), *job)

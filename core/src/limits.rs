@@ -241,6 +241,12 @@ pub const JOB_TASKS_MAX: u32 = 100_000;
 /// The largest number of tasks that a job may need at once. They are placed by one statement.
 pub const JOB_MIN_MEMBER_MAX: u32 = 4_096;
 const _: () = assert!(JOB_MIN_MEMBER_MAX as usize <= STATEMENT_OPERATIONS_MAX);
+/// The largest number of policies of a job, and of each task group of it.
+pub const JOB_POLICIES_MAX: usize = 32;
+/// How often a job is restarted, or a task of it, unless it says otherwise (Volcano's `maxRetry`).
+pub const JOB_MAX_RETRY_DEFAULT: u32 = 3;
+/// The largest number of restarts that a job may allow.
+pub const JOB_MAX_RETRY_MAX: u32 = 1_000_000;
 /// The largest number of jobs that have not ended.
 pub const JOBS_MAX: usize = 1_000_000;
 /// The largest number of tasks of all jobs together.

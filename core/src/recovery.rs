@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, ShardId};
 use crate::index::PolicyState;
-use crate::jobs::{JobId, JobRecord, JobsChange, JobsTable, TaskId, TaskRecord};
+use crate::jobs::{JobId, JobRecord, JobsChange, JobsTable, TaskRecord};
 use crate::journal::{Changes, Effect, NodeNews, NodeRemoved, Unit};
 use crate::registrar::RemovedNodes;
 use crate::state::{
@@ -438,11 +438,9 @@ impl Rebuild {
             let gone = |task: &TaskRecord| task.allocation.is_some_and(|id| !is_there(id, task.node));
             let lost: Vec<u32> =
                 job.tasks.iter().filter(|(_, task)| gone(task)).map(|(&index, _)| index).collect();
-            for index in lost {
-                let task = TaskRecord::without_node(job.state_after(index), *now);
-                job.tasks.insert(index, task);
-                undone.counts.places += 1;
-                undone.tasks.push(JobsChange::Task(TaskId { job: job.id, index }, task));
+            if !lost.is_empty() {
+                undone.counts.places += lost.len();
+                undone.tasks.extend(job.lose(&lost, *now));
             }
         }
     }

@@ -8,6 +8,8 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use serde_saphyr::{Location, Spanned};
+use wharf_core::jobs::{JobPolicy, ParseTaskEventError, PolicyAction, TaskEvent};
+use wharf_core::limits::JOB_MAX_RETRY_DEFAULT;
 use wharf_core::resource::Amount;
 
 use crate::line_error::LineError;
@@ -108,6 +110,10 @@ pub(crate) struct JobFile {
     /// How long each of its tasks may run.
     #[serde(default)]
     pub(crate) run_time: Option<Nanos>,
+    #[serde(default)]
+    pub(crate) policies: Vec<PolicyFile>,
+    #[serde(default = "max_retry")]
+    pub(crate) max_retry: u32,
     pub(crate) tasks: Vec<TaskFile>,
 }
 
@@ -154,12 +160,49 @@ pub(crate) struct TaskFile {
     /// How long each of them may run, if not as the job says.
     #[serde(default)]
     pub(crate) run_time: Option<Nanos>,
+    /// They come before those of the job.
+    #[serde(default)]
+    pub(crate) policies: Vec<PolicyFile>,
     /// Only in scenarios.
     #[serde(default)]
     pub(crate) state: Option<StateFile>,
     /// Only in scenarios.
     #[serde(default)]
     pub(crate) node: Option<String>,
+}
+
+fn max_retry() -> u32 {
+    JOB_MAX_RETRY_DEFAULT
+}
+
+/// A job policy. As in Volcano, `event` names one event and `events` several.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PolicyFile {
+    #[serde(default)]
+    pub(crate) event: Option<Name>,
+    #[serde(default)]
+    pub(crate) events: Vec<Name>,
+    pub(crate) action: Name,
+    #[serde(default)]
+    pub(crate) exit_code: Option<i32>,
+}
+
+/// Returns job policies as the engine takes them.
+pub(crate) fn policies(file: &[PolicyFile]) -> Result<Vec<JobPolicy>, LineError> {
+    let policy = |file: &PolicyFile| {
+        let names = file.event.iter().chain(&file.events);
+        let event = |name: &Name| {
+            let event: Result<TaskEvent, ParseTaskEventError> = name.value.parse();
+            event.map_err(|error| LineError::at(name.referenced, error.to_string()))
+        };
+        let events: Vec<TaskEvent> = names.map(event).collect::<Result<_, _>>()?;
+        let name = &file.action;
+        let action: Result<PolicyAction, _> = name.value.parse();
+        let action = action.map_err(|error| LineError::at(name.referenced, error.to_string()))?;
+        Ok(JobPolicy { events, action, exit_code: file.exit_code })
+    };
+    file.iter().map(policy).collect()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

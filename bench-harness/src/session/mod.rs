@@ -262,12 +262,15 @@ impl Bed {
                 priority,
                 preemptable: true,
                 run_time_ns: None,
+                policies: Vec::new(),
                 master: false,
             }],
             priority,
             preempts: true,
             created: self.cluster.now(),
             phase: JobPhase::Inqueue,
+            policies: Vec::new(),
+            max_retry: wharf_core::limits::JOB_MAX_RETRY_DEFAULT,
         };
         self.cluster.scheduler_mut().jobs_mut().submit(spec)
     }

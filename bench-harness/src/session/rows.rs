@@ -1,7 +1,7 @@
 //! The rows.
 
 use wharf_core::cycle::{Action, CycleConfig};
-use wharf_core::jobs::{TaskId, TaskState};
+use wharf_core::jobs::TaskId;
 
 use super::{Bed, SessionError, SessionRow, Timed};
 
@@ -31,7 +31,7 @@ pub(super) fn whole(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
     let mut changes = Vec::new();
     for round in 0..CHANGES {
         for (task, _) in last.drain(..).take(CHANGED as usize) {
-            bed.cluster.end_task(task, TaskState::Succeeded);
+            bed.cluster.finish_task(task);
         }
         bed.job(round, CHANGED, CHANGED, 1000, 0)?;
         let timed = bed.cycle();

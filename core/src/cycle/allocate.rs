@@ -6,7 +6,7 @@ use super::dated::{Attempt, HeldBack};
 use super::heap::Heap;
 use super::trial::Cycle;
 use super::turns::Turns;
-use crate::jobs::{JobId, JobPhase, QueueId, TaskClass, TaskId};
+use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
 
 /// The jobs of each queue, the first one on top.
 type JobHeaps = BTreeMap<QueueId, Heap<JobId>>;
@@ -81,7 +81,7 @@ impl Cycle<'_> {
         for (id, queue) in self.jobs.queues() {
             let mut heap = Heap::new();
             for job in queue.waiting() {
-                let is_admitted = self.jobs.job(job).phase() != JobPhase::Pending;
+                let is_admitted = self.jobs.job(job).phase().is_admitted();
                 if is_admitted && self.tiers().is_valid(self.facts(), job) {
                     heap.push(job, |&a, &b| self.compare_jobs(a, b));
                 }

@@ -1,7 +1,7 @@
 //! Places tasks that ask for nothing.
 
 use super::trial::Cycle;
-use crate::jobs::{JobId, JobPhase, QueueId};
+use crate::jobs::{JobId, QueueId};
 
 impl Cycle<'_> {
     /// Places the pending tasks that ask for nothing, each by itself. They need no turn: they take nothing from anyone.
@@ -11,7 +11,7 @@ impl Cycle<'_> {
             let mut jobs: Vec<JobId> = self.jobs.queue(queue).waiting().collect();
             jobs.retain(|&job| {
                 let of = self.jobs.job(job);
-                of.phase() != JobPhase::Pending && of.pending_best_effort() > 0
+                of.phase().is_admitted() && of.pending_best_effort() > 0
             });
             jobs.sort_by(|&a, &b| self.compare_jobs(a, b));
             for job in jobs {

@@ -167,7 +167,25 @@ impl LocalCluster {
         for plan in &report.plans {
             self.commit_plan(plan, &mut changes);
         }
+        self.end_jobs(&mut changes);
         changes
+    }
+
+    /// Ends the tasks of jobs whose policies have decided so.
+    fn end_jobs(&mut self, changes: &mut Changes) {
+        let grace_ns = self.scheduler.config().grace_ns;
+        for job in self.scheduler.jobs_mut().take_ending() {
+            let end = self.scheduler.jobs_mut().end_job(job, grace_ns, false, self.now);
+            for (_, allocation) in end.released {
+                self.tasks.remove(&allocation);
+                self.step(Command::Release(allocation));
+            }
+            for (task, allocation) in end.evicted {
+                self.evict_allocation(allocation, grace_ns);
+                changes.evicted.push(task);
+            }
+        }
+        self.take_claim_events(changes);
     }
 
     /// Commits a plan as one statement, or takes it back.
@@ -213,7 +231,7 @@ impl LocalCluster {
                 }
                 ClaimEvent::Ended(allocation) => {
                     let Some(task) = self.tasks.remove(&allocation) else { continue };
-                    self.scheduler.jobs_mut().set(task, TaskState::Pending, None, self.now);
+                    self.scheduler.jobs_mut().task_lost(task, self.now);
                 }
             }
         }
@@ -227,13 +245,17 @@ impl LocalCluster {
         let of = self.scheduler.jobs().task(task);
         let node = of.node;
         let allocation = of.allocation.expect("a task that runs has an allocation");
+        self.evict_allocation(allocation, grace_ns);
+        self.scheduler.jobs_mut().set(task, TaskState::Releasing, node, self.now);
+    }
+
+    fn evict_allocation(&mut self, allocation: AllocationId, grace_ns: u64) {
         let evict = Operation::Evict(Evict { allocation, expected: None, grace_ns });
         let applied = self.apply(vec![(0, evict)]);
         assert!(
             applied.is_some_and(|applied| applied.conflicts.is_empty()),
             "a live allocation can be evicted"
         );
-        self.scheduler.jobs_mut().set(task, TaskState::Releasing, node, self.now);
     }
 
     fn apply(&mut self, operations: Vec<(u16, Operation)>) -> Option<Box<Applied>> {
@@ -251,27 +273,42 @@ impl LocalCluster {
         }
     }
 
-    /// Reports that a task has ended. Its capacity is free.
+    /// Reports that a task has succeeded. Its capacity is free, and policies are applied.
     ///
     /// # Panics
-    /// If the task has no allocation, or if `state` is not an end.
-    pub fn end_task(&mut self, task: TaskId, state: TaskState) -> Changes {
-        assert!(
-            matches!(state, TaskState::Succeeded | TaskState::Failed),
-            "a task ends well or with an error"
-        );
+    /// If the task has no allocation.
+    pub fn finish_task(&mut self, task: TaskId) -> Changes {
+        self.release_task(task);
+        self.scheduler.jobs_mut().task_succeeded(task, self.now);
+        self.after_report()
+    }
+
+    /// Reports that a task has failed, with this exit code. Its capacity is free, and policies are applied.
+    ///
+    /// # Panics
+    /// If the task has no allocation.
+    pub fn fail_task(&mut self, task: TaskId, exit_code: Option<i32>) -> Changes {
+        self.release_task(task);
+        self.scheduler.jobs_mut().task_failed(task, exit_code, self.now);
+        self.after_report()
+    }
+
+    fn after_report(&mut self) -> Changes {
+        let mut changes = Changes::default();
+        self.take_claim_events(&mut changes);
+        self.end_jobs(&mut changes);
+        changes
+    }
+
+    fn release_task(&mut self, task: TaskId) {
         let allocation =
             self.scheduler.jobs().task(task).allocation.expect("a task that runs has an allocation");
         self.tasks.remove(&allocation);
         self.step(Command::Release(allocation));
-        self.scheduler.jobs_mut().set(task, state, None, self.now);
-        let mut changes = Changes::default();
-        self.take_claim_events(&mut changes);
-        changes
     }
 
-    /// Lets time pass. What was evicted ends when its grace period is over. Its tasks are pending again, and have failed if
-    /// their run time was over.
+    /// Lets time pass. What was evicted ends when its grace period is over. Its tasks are pending again, or have failed,
+    /// and policies are applied.
     pub fn advance(&mut self, nanos: u64) -> Changes {
         self.now = self.now.plus_nanos(nanos);
         let mut outcomes = Vec::new();
@@ -286,11 +323,9 @@ impl LocalCluster {
         for (task, allocation) in releasing {
             if !self.shard.is_releasing(allocation) {
                 self.tasks.remove(&allocation);
-                self.scheduler.jobs_mut().end_releasing(task, self.now);
+                self.scheduler.jobs_mut().task_lost(task, self.now);
             }
         }
-        let mut changes = Changes::default();
-        self.take_claim_events(&mut changes);
-        changes
+        self.after_report()
     }
 }

@@ -284,7 +284,7 @@ impl Scheduler {
                 }
                 Granted::Pipelined { allocation, .. } => self.jobs.set_allocation(step.task, *allocation),
                 Granted::Releasing { .. } => {}
-                Granted::Ended(_) => self.jobs.end_releasing(step.task, now),
+                Granted::Ended(_) => self.jobs.task_lost(step.task, now),
             }
             if let Some(key) = step.key {
                 self.replicas[step.shard].granted(step.slot, key, visible_from);
@@ -311,7 +311,10 @@ impl Scheduler {
     /// is told of them.
     pub(crate) fn bind(&mut self, id: JobId, now: Time) -> Vec<(TaskId, NodeId)> {
         let facts = Facts { jobs: &self.jobs, total: &self.total, now, shares: None };
-        if !self.tiers.is_ready(facts, id) {
+        let phase = self.jobs.job(id).phase();
+        // A policy may have decided about the job while its tasks were placed.
+        let is_over = phase.is_end() || phase == JobPhase::Restarting;
+        if is_over || !self.tiers.is_ready(facts, id) {
             return Vec::new();
         }
         let tasks = (0..).zip(self.jobs.job(id).tasks());

@@ -8,7 +8,7 @@ use super::signature::FailedJobs;
 use super::spots::Spot;
 use super::trial::Cycle;
 use super::victims::{From, Offers};
-use crate::jobs::{JobId, JobPhase, QueueId, TaskClass, TaskId, TaskState};
+use crate::jobs::{JobId, QueueId, TaskClass, TaskId, TaskState};
 
 /// What is known about room for tasks of a job, by class.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Cycle<'_> {
     fn preempting_jobs(&self, queue: QueueId) -> Vec<JobId> {
         let starves = |job: &JobId| {
             let of = self.jobs.job(*job);
-            of.phase() != JobPhase::Pending
+            of.phase().is_admitted()
                 && of.spec().preempts
                 && self.tiers().is_valid(self.facts(), *job)
                 && self.tiers().is_starving(self.facts(), *job)

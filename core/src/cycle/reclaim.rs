@@ -9,7 +9,7 @@ use super::spots::Spot;
 use super::trial::Cycle;
 use super::turns::Turns;
 use super::victims::From;
-use crate::jobs::{JobId, JobPhase, QueueId};
+use crate::jobs::{JobId, QueueId};
 
 impl Cycle<'_> {
     /// Lets queues that use less than they deserve take from those that use more.
@@ -23,7 +23,7 @@ impl Cycle<'_> {
         let mut jobs: BTreeMap<QueueId, Vec<JobId>> = BTreeMap::new();
         for (id, queue) in self.jobs.queues() {
             let is_admitted = |job: &JobId| {
-                self.jobs.job(*job).phase() != JobPhase::Pending
+                self.jobs.job(*job).phase().is_admitted()
                     && self.jobs.job(*job).spec().preempts
                     && self.tiers().is_valid(self.facts(), *job)
             };

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 
 use crate::fairness::{Amounts, Dim, FairShare, dominant_share, fair_shares};
-use crate::jobs::{JobId, JobPhase, Jobs, Queue, QueueId, QueueOrdering};
+use crate::jobs::{JobId, Jobs, Queue, QueueId, QueueOrdering};
 
 /// Returns the fair share of each queue of a kind: the queues of a parent divide its share by weight, each between its
 /// guarantee and its capability. `active` leaves out queues that use nothing and ask for nothing.
@@ -107,5 +107,5 @@ impl Division {
 /// Returns whether a job has a part of its queue's share.
 fn takes_part(jobs: &Jobs, job: JobId) -> bool {
     let job = jobs.job(job);
-    job.phase() != JobPhase::Pending && !job.usage().demand().is_zero()
+    job.phase().is_admitted() && !job.usage().demand().is_zero()
 }

@@ -8,7 +8,7 @@ use super::config::{PluginConfig, PluginKind};
 use super::shares::is_below;
 use super::trial::Cycle;
 use crate::fairness::{Amounts, Share};
-use crate::jobs::{JobId, JobPhase, QueueId, QueueSpec};
+use crate::jobs::{JobId, QueueId, QueueSpec};
 use crate::resource::Amount;
 use crate::time::Time;
 
@@ -137,7 +137,7 @@ impl Cycle<'_> {
     fn jobs_that_want_more(&self, queue: QueueId) -> Vec<JobId> {
         let wants_more = |job: &JobId| {
             let of = self.jobs.job(*job);
-            of.phase() != JobPhase::Pending
+            of.phase().is_admitted()
                 && of.spec().preempts
                 && !of.usage().pending.is_zero()
                 && self.tiers().is_valid(self.facts(), *job)

@@ -66,6 +66,7 @@ impl Bed {
             preemptable: true,
             master: false,
             run_time_ns: None,
+            policies: Vec::new(),
         };
         let spec = JobSpec {
             name: name.into(),
@@ -79,6 +80,8 @@ impl Bed {
             preempts: true,
             created: self.cluster.now(),
             phase: JobPhase::Pending,
+            policies: Vec::new(),
+            max_retry: crate::limits::JOB_MAX_RETRY_DEFAULT,
         };
         self.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
     }
@@ -151,7 +154,7 @@ fn a_gang_is_placed_whole_or_not_at_all() {
     assert_eq!(bed.count(small, TaskState::Bound), 4);
     assert_eq!(bed.cycle(), Changes::default());
     let first = changes.bound[0].0;
-    bed.cluster.end_task(first, TaskState::Succeeded);
+    bed.cluster.finish_task(first);
     assert_eq!(bed.cycle(), Changes::default());
 }
 
@@ -265,17 +268,20 @@ fn a_pending_job_waits_until_its_queue_has_room_for_it() {
                 preemptable: true,
                 master: false,
                 run_time_ns: None,
+                policies: Vec::new(),
             }],
             priority: 0,
             preempts: true,
             created: Time(0),
             phase: JobPhase::Pending,
+            policies: Vec::new(),
+            max_retry: crate::limits::JOB_MAX_RETRY_DEFAULT,
         };
         bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
     });
     let changes = bed.cycle();
     assert_eq!(jobs.map(|job| bed.jobs().job(job).phase()), [JobPhase::Running, JobPhase::Pending]);
-    bed.cluster.end_task(changes.bound[0].0, TaskState::Succeeded);
+    bed.cluster.finish_task(changes.bound[0].0);
     bed.cycle();
     assert_eq!(bed.jobs().job(jobs[1]).phase(), JobPhase::Running);
 }
@@ -295,7 +301,7 @@ fn a_cycle_on_the_same_state_looks_at_nothing() {
         // The first cycle admits it. The second one looks at the node once, because the job has no tasks there itself.
         assert_eq!((report.victim_nodes, changes), (looked_at, Changes::default()));
     }
-    bed.cluster.end_task(TaskId { job: first, index: 0 }, TaskState::Succeeded);
+    bed.cluster.finish_task(TaskId { job: first, index: 0 });
     assert_eq!(bed.cycle().bound, [(TaskId { job: second, index: 0 }, bed.nodes[0])]);
 }
 

@@ -50,7 +50,7 @@ impl Jobs {
         if self.noted.is_none() {
             return;
         }
-        let before = task_record(self.task(id));
+        let before = self.task(id).record();
         if let Some(noted) = &mut self.noted {
             noted.tasks.entry(id).or_insert(before);
         }
@@ -78,10 +78,13 @@ impl Jobs {
         // The record of a new job has its phase and its tasks.
         let is_old = |id: JobId| !jobs.contains(&id) && self.has_job(id);
         let phases = phases.into_iter().filter(|&id| is_old(id));
-        changes.extend(phases.map(|id| JobsChange::Phase(id, self.job(id).phase())));
+        changes.extend(phases.map(|id| {
+            let job = self.job(id);
+            JobsChange::Phase(id, job.phase(), job.restarts())
+        }));
         for (id, before) in tasks.into_iter().filter(|(id, _)| is_old(id.job)) {
             // A cycle may have tried a change and undone it.
-            let now = task_record(self.task(id));
+            let now = self.task(id).record();
             changes.extend((now != before).then_some(JobsChange::Task(id, now)));
         }
         changes
@@ -109,9 +112,9 @@ impl Jobs {
         let queue = Arc::clone(&self.queue(spec.queue).spec().name);
         let fresh = |task: &Task| task.state == TaskState::Pending && task.since == spec.created;
         let tasks = (0..).zip(job.tasks()).filter(|(_, task)| !fresh(task));
-        let tasks = tasks.map(|(index, task)| (index, task_record(task))).collect();
+        let tasks = tasks.map(|(index, task)| (index, task.record())).collect();
         let spec = Arc::new(JobSpec { queue: QueueId::ROOT, ..spec.clone() });
-        JobRecord { id, spec, queue, phase: job.phase(), tasks }
+        JobRecord { id, spec, queue, phase: job.phase(), restarts: job.restarts(), tasks }
     }
 
     /// Takes over what an earlier start left.
@@ -131,7 +134,7 @@ impl Jobs {
             let added = self.add_queue(QueueSpec { parent, ..spec });
             added.map_err(|error| broken!("queue `{name}` is recorded, and {error}"))?;
         }
-        for JobRecord { id, spec, queue, phase, tasks } in jobs {
+        for JobRecord { id, spec, queue, phase, restarts, tasks } in jobs {
             let of_queue = self.queue_named(&queue).filter(|&id| self.queue(id).is_leaf());
             let Some(of_queue) = of_queue.filter(|&id| id != QueueId::ROOT) else {
                 return Err(broken!("job {id} is in queue `{queue}`, which takes no jobs"));
@@ -143,9 +146,11 @@ impl Jobs {
             for (index, task) in tasks {
                 self.adopt_task(TaskId { job: id, index }, task)?;
             }
+            self.job_mut(id).restarts = restarts;
             self.set_phase(id, phase);
         }
         self.skip_ids(next_job);
+        self.resume_endings();
         Ok(())
     }
 
@@ -161,10 +166,4 @@ impl Jobs {
         self.restore(id, &before);
         Ok(())
     }
-}
-
-/// Returns the record of a task.
-fn task_record(task: &Task) -> TaskRecord {
-    let &Task { state, node, allocation, since, started, bound, .. } = task;
-    TaskRecord { state, node, allocation, since, started, bound }
 }

@@ -2,12 +2,18 @@
 
 use std::sync::Arc;
 
+use super::PolicyFault;
 use crate::fairness::Dim;
 use crate::resource::Amount;
 
 /// Returns an amount as it is written in files. `units` are 1/10,000.
 fn shown(units: i64) -> String {
     Amount::try_from_units(units).map_or_else(|_| format!("{units} in 1/10,000"), |amount| amount.to_string())
+}
+
+/// Returns whose policies are meant, before the name of the job.
+fn of_group(group: Option<u32>) -> String {
+    group.map(|group| format!("task group {group} of ")).unwrap_or_default()
 }
 
 /// The reason why a queue is refused. Nothing has changed.
@@ -167,6 +173,43 @@ pub enum JobError {
     /// Tasks may run for no time.
     #[error("tasks of job `{0}` may run for 0 ns: give a `run_time` above 0, or leave it out")]
     NoRunTime(Arc<str>),
+    /// Policies may restart the job too often.
+    #[error(
+        "job `{job}` restarts at most {max_retry} times: give a `max_retry` of at most {max}",
+        max = crate::limits::JOB_MAX_RETRY_MAX
+    )]
+    MaxRetry {
+        /// The job.
+        job: Arc<str>,
+        /// The restarts that it allows.
+        max_retry: u32,
+    },
+    /// A list of policies is too long.
+    #[error(
+        "{}job `{job}` has {policies} policies: give at most {max}",
+        of_group(*group),
+        max = crate::limits::JOB_POLICIES_MAX
+    )]
+    TooManyPolicies {
+        /// The job.
+        job: Arc<str>,
+        /// The index of the task group. `None`: the policies of the job itself.
+        group: Option<u32>,
+        /// The number of policies.
+        policies: usize,
+    },
+    /// A policy is wrong.
+    #[error("policy {policy} of {}job `{job}`: {fault}", of_group(*group))]
+    Policy {
+        /// The job.
+        job: Arc<str>,
+        /// The index of the task group. `None`: it is a policy of the job itself.
+        group: Option<u32>,
+        /// The index of the policy in its list.
+        policy: u32,
+        /// What is wrong with it.
+        fault: PolicyFault,
+    },
     /// A role needs more tasks than it has.
     #[error(
         "role `{role}` of job `{job}` needs {min_member} tasks and has {tasks}: lower its minimum or add tasks"

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{JobPhase, JobSpec, TaskClass, TaskState, Usage};
+use super::after::phase_of_ended;
+use super::{JobPhase, JobSpec, TaskClass, TaskRecord, TaskState, Usage};
 use crate::ids::{AllocationId, NodeId};
 use crate::time::Time;
 
@@ -13,6 +14,8 @@ use crate::time::Time;
 pub struct Task {
     /// What it asks for.
     pub class: Arc<TaskClass>,
+    /// The index of its task group.
+    pub group: u32,
     /// The index of its role.
     pub role: u32,
     /// Its priority.
@@ -44,14 +47,12 @@ impl Task {
         Some(self.bound?.plus_nanos(self.run_time_ns?))
     }
 
-    /// Returns whether the task is in its grace period because its run time is over. It is not run again.
-    #[must_use]
-    pub fn has_overrun(&self) -> bool {
-        self.state == TaskState::Releasing && self.expected_end().is_some_and(|end| end <= self.since)
+    /// Returns what of it is durable.
+    pub(super) fn record(&self) -> TaskRecord {
+        let &Self { state, node, allocation, since, started, bound, .. } = self;
+        TaskRecord { state, node, allocation, since, started, bound }
     }
-}
 
-impl Task {
     /// Returns whether it has a claim on capacity that is being released.
     #[must_use]
     pub fn has_claim(&self) -> bool {
@@ -64,10 +65,14 @@ impl Task {
 pub struct Job {
     pub(super) spec: JobSpec,
     pub(super) phase: JobPhase,
+    /// How often policies have restarted it, or a task of it.
+    pub(super) restarts: u32,
     pub(super) tasks: Vec<Task>,
     pub(super) counts: [u32; TaskState::ALL.len()],
     /// The number of tasks of each role in each state.
     pub(super) role_counts: Vec<[u32; TaskState::ALL.len()]>,
+    /// The number of tasks of each task group that have succeeded.
+    pub(super) succeeded_of_group: Vec<u32>,
     /// Pending tasks that ask for nothing.
     pub(super) pending_best_effort: u32,
     pub(super) usage: Usage,
@@ -86,6 +91,12 @@ impl Job {
     #[must_use]
     pub fn phase(&self) -> JobPhase {
         self.phase
+    }
+
+    /// Returns how often policies have restarted it, or a task of it.
+    #[must_use]
+    pub fn restarts(&self) -> u32 {
+        self.restarts
     }
 
     /// Returns its tasks by index.
@@ -132,6 +143,18 @@ impl Job {
         self.ended_tasks() == self.tasks.len()
     }
 
+    /// Returns the phase that the job has by the states of its tasks: it is over if all of them have ended, and has
+    /// restarted if all of them are pending.
+    pub(super) fn phase_by_tasks(&self) -> JobPhase {
+        match self.phase {
+            JobPhase::Restarting if self.pending.len() == self.tasks.len() => self.spec.phase,
+            phase if phase.is_end() || phase == JobPhase::Restarting || !self.has_ended() => phase,
+            _ => phase_of_ended(&self.spec, self.count(TaskState::Succeeded), |role| {
+                self.role_count(role, TaskState::Succeeded)
+            }),
+        }
+    }
+
     /// Returns what its tasks use.
     #[must_use]
     pub fn usage(&self) -> &Usage {
@@ -150,6 +173,7 @@ impl Job {
         let task = &self.tasks[index as usize];
         self.counts[task.state.index()] += 1;
         self.role_counts[task.role as usize][task.state.index()] += 1;
+        self.succeeded_of_group[task.group as usize] += u32::from(task.state == TaskState::Succeeded);
         self.usage.enter(task.state, &task.class.amounts);
         if task.state == TaskState::Pending {
             self.pending_best_effort += u32::from(task.class.is_best_effort());
@@ -163,6 +187,7 @@ impl Job {
         let task = &self.tasks[index as usize];
         self.counts[task.state.index()] -= 1;
         self.role_counts[task.role as usize][task.state.index()] -= 1;
+        self.succeeded_of_group[task.group as usize] -= u32::from(task.state == TaskState::Succeeded);
         self.usage.leave(task.state, &task.class.amounts);
         if task.state == TaskState::Pending {
             self.pending_best_effort -= u32::from(task.class.is_best_effort());

@@ -6,10 +6,13 @@
 //!
 //! Terms follow Volcano (PodGroup and Queue) and Kubernetes (Job, PriorityClass).
 
+mod after;
 mod changes;
+mod ending;
 mod ends;
 mod error;
 mod job;
+mod policy;
 mod queue;
 mod queues;
 mod record;
@@ -21,8 +24,12 @@ mod store;
 mod tests;
 mod usage;
 
+pub use ending::JobEnd;
 pub use error::{JobError, QueueError};
 pub use job::{Job, Task};
+pub use policy::{
+    JobPolicy, ParsePolicyActionError, ParseTaskEventError, PolicyAction, PolicyFault, TaskEvent,
+};
 pub use queue::Queue;
 pub use record::{JobRecord, JobsChange, JobsRecord, JobsTable, QueueRecord, TaskRecord};
 pub use request::{

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{JobId, JobPhase, JobSpec, QueueSpec, TaskId, TaskState};
+use super::after::{After, Facts, TaskEnd, phase_of_ended};
+use super::{JobId, JobPhase, JobSpec, QueueSpec, TaskGroup, TaskId, TaskState};
 use crate::ids::{AllocationId, BundleId, NodeId};
 use crate::limits::QUEUE_LEVELS_MAX;
 use crate::time::Time;
@@ -53,6 +54,8 @@ pub struct JobRecord {
     pub queue: Arc<str>,
     /// Its phase.
     pub phase: JobPhase,
+    /// How often policies have restarted it, or a task of it.
+    pub restarts: u32,
     /// Its tasks by index. Those that have been pending since the job was submitted are left out.
     pub tasks: BTreeMap<u32, TaskRecord>,
 }
@@ -85,8 +88,8 @@ pub enum JobsChange {
     Job(Box<JobRecord>),
     /// A job was removed.
     JobRemoved(JobId),
-    /// The phase of a job.
-    Phase(JobId, JobPhase),
+    /// The phase of a job, and how often policies have restarted it or a task of it.
+    Phase(JobId, JobPhase, u32),
     /// The state of a task.
     Task(TaskId, TaskRecord),
 }
@@ -130,9 +133,10 @@ impl JobsTable {
                 self.jobs.insert(job.id, (**job).clone());
             }
             JobsChange::JobRemoved(id) => drop(self.jobs.remove(id)),
-            &JobsChange::Phase(id, phase) => {
+            &JobsChange::Phase(id, phase, restarts) => {
                 if let Some(job) = self.jobs.get_mut(&id) {
                     job.phase = phase;
+                    job.restarts = restarts;
                 }
             }
             &JobsChange::Task(TaskId { job, index }, task) => {
@@ -177,25 +181,63 @@ impl JobRecord {
         BundleId { group: self.id.group(self.spec.tenant), index }
     }
 
-    /// Returns the state of a task whose allocation has ended.
-    #[must_use]
-    pub fn state_after(&self, index: u32) -> TaskState {
-        let Some(task) = self.tasks.get(&index) else { return TaskState::Pending };
-        let has_overrun = task.state == TaskState::Releasing
-            && task
-                .bound
-                .zip(self.run_time_ns(index))
-                .is_some_and(|(bound, run)| bound.plus_nanos(run) <= task.since);
-        if has_overrun || self.phase == JobPhase::Cancelled { TaskState::Failed } else { TaskState::Pending }
+    /// Takes over that the allocations or claims of tasks have ended, and nobody has reported an end, as
+    /// [`Jobs::task_lost`](super::Jobs::task_lost) does. Returns what changed.
+    ///
+    /// # Panics
+    /// If the job has no such task.
+    pub(crate) fn lose(&mut self, lost: &[u32], now: Time) -> Vec<JobsChange> {
+        let before = (self.phase, self.restarts);
+        let mut changes = Vec::new();
+        for &index in lost {
+            let waits = TaskRecord::without_node(TaskState::Pending, self.spec.created);
+            let task = self.tasks.get(&index).copied().unwrap_or(waits);
+            let Self { ref spec, phase, restarts, .. } = *self;
+            let facts = Facts { spec, phase, restarts, group: self.group_of(index), task };
+            let After { state, phase, restarts } = facts.after(TaskEnd::Lost);
+            self.phase = phase;
+            self.restarts = restarts;
+            let task = TaskRecord::without_node(state, now);
+            self.tasks.insert(index, task);
+            changes.push(JobsChange::Task(TaskId { job: self.id, index }, task));
+        }
+        self.phase = self.phase_by_tasks();
+        if before != (self.phase, self.restarts) {
+            changes.push(JobsChange::Phase(self.id, self.phase, self.restarts));
+        }
+        changes
     }
 
-    /// Returns how long a task may run.
-    fn run_time_ns(&self, index: u32) -> Option<u64> {
+    /// Returns the group of a task.
+    fn group_of(&self, index: u32) -> &TaskGroup {
+        self.spec.tasks[self.group_number(index)..].first().expect("the job has such a task")
+    }
+
+    fn group_number(&self, index: u32) -> usize {
         let mut first = 0;
-        let group = self.spec.tasks.iter().find(|group| {
+        let groups = self.spec.tasks.iter().take_while(|group| {
             first += group.count;
-            index < first
+            first <= index
         });
-        group?.run_time_ns
+        groups.count()
+    }
+
+    /// Returns the phase that the job has by the states of its tasks, as `Jobs` does.
+    fn phase_by_tasks(&self) -> JobPhase {
+        let all: usize = self.spec.tasks.iter().map(|group| group.count as usize).sum();
+        let has_ended = || self.tasks.len() == all && self.tasks.values().all(|task| task.state.is_end());
+        match self.phase {
+            // A task without a record is pending.
+            JobPhase::Restarting if self.tasks.values().all(|task| task.state == TaskState::Pending) => {
+                self.spec.phase
+            }
+            phase if phase.is_end() || phase == JobPhase::Restarting || !has_ended() => phase,
+            _ => {
+                let mut of_roles = vec![0; self.spec.roles.len()];
+                let succeeded = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Succeeded);
+                succeeded.for_each(|(&index, _)| of_roles[self.group_of(index).role as usize] += 1);
+                phase_of_ended(&self.spec, of_roles.iter().sum(), |role| of_roles[role])
+            }
+        }
     }
 }

@@ -89,6 +89,8 @@ pub struct TaskReport {
     pub allocation: AllocationId,
     /// `Running`, `Succeeded` or `Failed`.
     pub state: TaskState,
+    /// With which exit code it failed. `None`: it did not, or that is not known.
+    pub exit_code: Option<i32>,
 }
 
 /// The answer to a [`JobsRequest`] that was not refused.
@@ -153,6 +155,8 @@ pub struct JobSummary {
     pub priority: i32,
     /// How many of its tasks must have nodes before any is bound.
     pub min_member: u32,
+    /// How often policies have restarted it, or a task of it.
+    pub restarts: u32,
     /// The number of its tasks in each state, by [`TaskState::index`].
     pub counts: [u32; TaskState::ALL.len()],
     /// When it was submitted.
@@ -205,6 +209,17 @@ pub enum JobsRejection {
     /// A report says that a task is in a state that only the service decides.
     #[error("report {index}: a control plane reports running, succeeded or failed, not {}", state.name())]
     State {
+        /// The index of the report.
+        index: u32,
+        /// The state.
+        state: TaskState,
+    },
+    /// A report says with which exit code a task ended that has not failed.
+    #[error(
+        "report {index}: a task that is {} has no exit code: leave it out, or report that the task failed",
+        state.name()
+    )]
+    ExitCode {
         /// The index of the report.
         index: u32,
         /// The state.

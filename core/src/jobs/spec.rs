@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{JobPhase, QueueId};
+use super::{JobPhase, JobPolicy, QueueId};
 use crate::fairness::{Amounts, Caps};
 use crate::ids::TenantId;
+use crate::limits::JOB_MAX_RETRY_DEFAULT;
 use crate::request::PlacementRequest;
 use crate::time::Time;
 
@@ -116,6 +117,26 @@ pub struct TaskGroup {
     pub master: bool,
     /// How long each of them may run, in ns from when it is bound. At least 1. `None`: as long as it must.
     pub run_time_ns: Option<u64>,
+    /// What becomes of the job when something becomes of them. At most
+    /// [`JOB_POLICIES_MAX`](crate::limits::JOB_POLICIES_MAX). They come before those of the job.
+    pub policies: Vec<JobPolicy>,
+}
+
+impl TaskGroup {
+    /// Creates tasks of the first role, which may be evicted and run as long as they must.
+    #[must_use]
+    pub fn new(request: PlacementRequest, count: u32) -> Self {
+        Self {
+            request,
+            count,
+            role: 0,
+            priority: 0,
+            preemptable: true,
+            master: false,
+            run_time_ns: None,
+            policies: Vec::new(),
+        }
+    }
 }
 
 /// A role of tasks with a minimum of its own (Volcano's `minTaskMember`).
@@ -152,4 +173,39 @@ pub struct JobSpec {
     pub created: Time,
     /// Its phase at submission: `Pending` until its queue admits it.
     pub phase: JobPhase,
+    /// What becomes of it when something becomes of its tasks. At most
+    /// [`JOB_POLICIES_MAX`](crate::limits::JOB_POLICIES_MAX).
+    pub policies: Vec<JobPolicy>,
+    /// How often its policies restart it or a task of it, at most
+    /// [`JOB_MAX_RETRY_MAX`](crate::limits::JOB_MAX_RETRY_MAX). Then it fails.
+    pub max_retry: u32,
+}
+
+impl JobSpec {
+    /// Creates a job of the operator with one role, which needs none of its tasks in particular.
+    #[must_use]
+    pub fn new(name: &str, tasks: Vec<TaskGroup>) -> Self {
+        Self {
+            name: name.into(),
+            queue: QueueId::ROOT,
+            tenant: TenantId::OPERATOR,
+            min_member: 0,
+            min_resources: None,
+            roles: vec![Role { name: "task".into(), min_member: 0 }],
+            tasks,
+            priority: 0,
+            preempts: true,
+            created: Time::default(),
+            phase: JobPhase::Pending,
+            policies: Vec::new(),
+            max_retry: JOB_MAX_RETRY_DEFAULT,
+        }
+    }
+
+    /// Returns whether the minima of roles count. If the roles together need more than the job, they do not, as in Volcano.
+    #[must_use]
+    pub fn roles_count(&self) -> bool {
+        let needed: u64 = self.roles.iter().map(|role| u64::from(role.min_member)).sum();
+        needed <= u64::from(self.min_member)
+    }
 }

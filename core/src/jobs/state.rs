@@ -97,21 +97,43 @@ pub enum JobPhase {
     Inqueue,
     /// As many of its tasks as it needs have nodes.
     Running,
-    /// All of its tasks have ended.
+    /// All of its tasks have ended, and as many have succeeded as it needs. Or a policy has completed it: its other tasks
+    /// have ended, or end after their grace period.
     Completed,
     /// It was cancelled. Its tasks have ended, or end after their grace period.
     Cancelled,
+    /// A policy restarts it. None of its tasks is placed until all of them have ended.
+    Restarting,
+    /// A policy has aborted it. Its tasks have ended, or end after their grace period.
+    Aborted,
+    /// All of its tasks have ended, and too few have succeeded. Or it was restarted as often as it may be: its other tasks
+    /// have ended, or end after their grace period.
+    Failed,
 }
 
 impl JobPhase {
     /// All phases.
-    pub const ALL: [Self; 5] =
-        [Self::Pending, Self::Inqueue, Self::Running, Self::Completed, Self::Cancelled];
+    pub const ALL: [Self; 8] = [
+        Self::Pending,
+        Self::Inqueue,
+        Self::Running,
+        Self::Completed,
+        Self::Cancelled,
+        Self::Restarting,
+        Self::Aborted,
+        Self::Failed,
+    ];
 
     /// Returns whether its tasks have ended, or are about to.
     #[must_use]
     pub const fn is_end(self) -> bool {
-        matches!(self, Self::Completed | Self::Cancelled)
+        matches!(self, Self::Completed | Self::Cancelled | Self::Aborted | Self::Failed)
+    }
+
+    /// Returns whether its pending tasks may be placed. A job that is over has none.
+    #[must_use]
+    pub const fn is_admitted(self) -> bool {
+        !matches!(self, Self::Pending | Self::Restarting)
     }
 
     /// Returns the name.
@@ -123,6 +145,9 @@ impl JobPhase {
             Self::Running => "running",
             Self::Completed => "completed",
             Self::Cancelled => "cancelled",
+            Self::Restarting => "restarting",
+            Self::Aborted => "aborted",
+            Self::Failed => "failed",
         }
     }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::changes::Noted;
 use super::ends::Ends;
 use super::{
-    Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId, TaskState,
-    Usage,
+    Job, JobError, JobId, JobPhase, JobPolicy, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
+    TaskState, Usage,
 };
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId, TenantId};
-use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX};
+use crate::limits::{JOB_MAX_RETRY_MAX, JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX};
 use crate::map::FixedMap;
 use crate::resource::Demand;
 use crate::time::Time;
@@ -40,6 +40,8 @@ pub struct Jobs {
     waiting_for_cap: BTreeSet<TaskId>,
     /// When the tasks that run must have ended.
     ends: Ends,
+    /// Jobs whose phase was decided by a policy, and whose other tasks have not been told.
+    pub(super) ending: BTreeSet<JobId>,
     /// The number of changes of queues, jobs and tasks so far.
     pub(super) changes: u64,
     /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
@@ -50,6 +52,22 @@ impl Default for Jobs {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Checks the policies of a job.
+fn check_policies(spec: &JobSpec) -> Result<(), JobError> {
+    let job = || Arc::clone(&spec.name);
+    if spec.max_retry > JOB_MAX_RETRY_MAX {
+        return Err(JobError::MaxRetry { job: job(), max_retry: spec.max_retry });
+    }
+    let of_groups = (0..).zip(&spec.tasks).map(|(group, tasks)| (Some(group), &tasks.policies));
+    for (group, policies) in std::iter::once((None, &spec.policies)).chain(of_groups) {
+        JobPolicy::check_all(policies).map_err(|fault| match fault {
+            Some((policy, fault)) => JobError::Policy { job: job(), group, policy, fault },
+            None => JobError::TooManyPolicies { job: job(), group, policies: policies.len() },
+        })?;
+    }
+    Ok(())
 }
 
 impl Jobs {
@@ -70,6 +88,7 @@ impl Jobs {
             classes: FixedMap::default(),
             waiting_for_cap: BTreeSet::new(),
             ends: Ends::default(),
+            ending: BTreeSet::new(),
             changes: 0,
             noted: None,
         }
@@ -113,21 +132,24 @@ impl Jobs {
         self.note_job(id);
         let mut job = Job {
             phase: spec.phase,
+            restarts: 0,
             tasks: Vec::new(),
             counts: [0; TaskState::ALL.len()],
             role_counts: vec![[0; TaskState::ALL.len()]; spec.roles.len()],
+            succeeded_of_group: vec![0; spec.tasks.len()],
             pending_best_effort: 0,
             usage: Usage::default(),
             pending: BTreeSet::new(),
             spec,
         };
         let groups = std::mem::take(&mut job.spec.tasks);
-        for group in &groups {
+        for (number, group) in (0..).zip(&groups) {
             let class = self.class(&group.request);
             for _ in 0..group.count {
                 let index = u32::try_from(job.tasks.len()).expect("at most JOB_TASKS_MAX");
                 job.tasks.push(Task {
                     class: Arc::clone(&class),
+                    group: number,
                     role: group.role,
                     priority: group.priority,
                     preemptable: group.preemptable,
@@ -196,6 +218,7 @@ impl Jobs {
         if spec.tasks.iter().any(|group| group.run_time_ns == Some(0)) {
             return Err(JobError::NoRunTime(job));
         }
+        check_policies(spec)?;
         for (number, role) in (0..).zip(&spec.roles) {
             let of_role = spec.tasks.iter().filter(|group| group.role == number);
             let tasks = of_role.map(|group| group.count).sum();
@@ -247,7 +270,7 @@ impl Jobs {
         self.jobs.get(&id).unwrap_or_else(|| panic!("there is no job {id}"))
     }
 
-    fn job_mut(&mut self, id: JobId) -> &mut Job {
+    pub(super) fn job_mut(&mut self, id: JobId) -> &mut Job {
         self.jobs.get_mut(&id).unwrap_or_else(|| panic!("there is no job {id}"))
     }
 
@@ -300,12 +323,6 @@ impl Jobs {
         self.ends.after(after)
     }
 
-    /// Ends a task whose grace period is over. It is pending again, unless it was evicted because its run time was over.
-    pub fn end_releasing(&mut self, id: TaskId, now: Time) {
-        let has_overrun = self.task(id).has_overrun();
-        self.set(id, if has_overrun { TaskState::Failed } else { TaskState::Pending }, None, now);
-    }
-
     /// Changes the phase of a job.
     pub fn set_phase(&mut self, id: JobId, phase: JobPhase) {
         self.job_mut(id).phase = phase;
@@ -353,11 +370,9 @@ impl Jobs {
             task.started = None;
         }
         job.enter(id.index);
-        let ended = job.counts[TaskState::Succeeded.index()] + job.counts[TaskState::Failed.index()];
-        let completes = ended == job.tasks.len() as u32 && job.phase != JobPhase::Cancelled;
-        if completes {
-            job.phase = JobPhase::Completed;
-        }
+        let phase = job.phase_by_tasks();
+        let changes_phase = phase != job.phase;
+        job.phase = phase;
         let queue = job.spec.queue;
         let waits = !job.pending.is_empty();
         if state == TaskState::Pipelined && before.allocation.is_none() {
@@ -365,7 +380,7 @@ impl Jobs {
         } else {
             self.waiting_for_cap.remove(&id);
         }
-        if completes {
+        if changes_phase {
             self.note_phase(id.job);
         }
         self.move_on_nodes(id, &before, node, state);

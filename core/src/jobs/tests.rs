@@ -23,6 +23,7 @@ fn group(cpu: u32, count: u32) -> TaskGroup {
         preemptable: true,
         master: false,
         run_time_ns: None,
+        policies: Vec::new(),
     }
 }
 
@@ -39,6 +40,8 @@ fn job(name: &str, queue: QueueId, tasks: Vec<TaskGroup>) -> JobSpec {
         preempts: true,
         created: Time(0),
         phase: JobPhase::Inqueue,
+        policies: Vec::new(),
+        max_retry: crate::limits::JOB_MAX_RETRY_DEFAULT,
     }
 }
 
@@ -196,4 +199,70 @@ proptest! {
         let total = all.request().plus(&all.releasing);
         prop_assert!(total.is_within(&cpu(15 * 10_000)));
     }
+}
+
+/// A recovery has records, and a service has [`Jobs`]. What becomes of lost tasks must not depend on that.
+#[test]
+fn a_recovery_loses_tasks_as_a_service_does() {
+    let mut rng = crate::rng::Rng::new(5);
+    let mut phases = std::collections::BTreeSet::new();
+    for _ in 0..2_000 {
+        let mut of = |count: u64| rng.below(count);
+        let policy = |event: u64, action: u64| JobPolicy {
+            events: vec![[TaskEvent::Failed, TaskEvent::Evicted, TaskEvent::Any][event as usize]],
+            action: PolicyAction::ALL[action as usize],
+            exit_code: None,
+        };
+        let mut groups = vec![group(1, 1 + of(3) as u32), group(1, 1 + of(2) as u32)];
+        groups[0].run_time_ns = (of(2) == 0).then_some(10);
+        groups[1].role = 1;
+        groups[1].policies = (0..of(2)).map(|_| policy(of(3), of(4))).collect();
+        let tasks: u32 = groups.iter().map(|group| group.count).sum();
+        let mut jobs = Jobs::new();
+        let queue = jobs.add_queue(QueueSpec::new("q")).unwrap();
+        let role = |name: &str, min_member| Role { name: name.into(), min_member };
+        let spec = JobSpec {
+            min_member: of(3) as u32,
+            roles: vec![role("a", 0), role("b", of(2) as u32)],
+            policies: (0..of(3)).map(|_| policy(of(3), of(4))).collect(),
+            max_retry: of(3) as u32,
+            ..job("j", queue, groups)
+        };
+        let id = jobs.submit(spec).unwrap();
+        let mut lost = Vec::new();
+        for index in 0..tasks {
+            let task = TaskId { job: id, index };
+            let states = [
+                TaskState::Pending,
+                TaskState::Succeeded,
+                TaskState::Failed,
+                TaskState::Running,
+                TaskState::Allocated,
+                TaskState::Releasing,
+            ];
+            let state = states[of(6) as usize];
+            let node = state.has_node().then_some(NodeId(1));
+            if state == TaskState::Releasing {
+                jobs.set(task, TaskState::Running, node, Time(1));
+            }
+            if state != TaskState::Pending {
+                jobs.set(task, state, node, Time(5 + of(10)));
+            }
+            if node.is_some() && of(4) > 0 {
+                lost.push(index);
+            }
+        }
+        let mut record = jobs.record().jobs.remove(0);
+        let before = record.clone();
+        let changes = record.lose(&lost, Time(20));
+        lost.iter().for_each(|&index| jobs.task_lost(TaskId { job: id, index }, Time(20)));
+        assert_eq!(record, jobs.record().jobs[0]);
+        jobs.check().unwrap();
+        // The changes lead from the one to the other.
+        let mut table = JobsTable::new(JobsRecord { next_job: 2, queues: Vec::new(), jobs: vec![before] });
+        changes.iter().for_each(|change| table.apply(change));
+        assert_eq!(table.into_record().jobs, [record.clone()]);
+        phases.insert(record.phase);
+    }
+    assert!(phases.len() >= 6, "{phases:?}");
 }

@@ -50,7 +50,7 @@ fn a_report_about_an_earlier_allocation_is_out_of_date() {
     let second = job_status(&mut engine, job).tasks[0].allocation.expect("it is placed again");
     assert_ne!(first, second);
     let task = wharf_core::jobs::TaskId { job, index: 0 };
-    let tasks = vec![TaskReport { task, allocation: first, state: TaskState::Succeeded }];
+    let tasks = vec![TaskReport { task, allocation: first, state: TaskState::Succeeded, exit_code: None }];
     let done = ask_jobs(&mut engine, JobsRequest::Report { tenant: None, tasks });
     assert!(matches!(&done, Ok(JobsReply::Done(JobsDone::Reported(late))) if late[..] == [0]), "{done:?}");
     assert_eq!(states(&mut engine, job), [TaskState::Bound]);
@@ -276,7 +276,7 @@ fn a_task_whose_run_time_is_over_fails_with_or_without_grace() {
         check_jobs(&mut engine);
         wait_ns(&mut engine, 2_000_000_000);
         assert_eq!(states(&mut engine, job), [TaskState::Failed; 3], "with a grace period of {grace_ns} ns");
-        assert_eq!(job_status(&mut engine, job).job.phase, JobPhase::Completed);
+        assert_eq!(job_status(&mut engine, job).job.phase, JobPhase::Failed);
         assert_eq!(live_allocations(&mut engine), 0);
         check_jobs(&mut engine);
         // Its queue may be removed: an ended job is forgotten with it.

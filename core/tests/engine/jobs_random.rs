@@ -7,7 +7,10 @@ use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
 use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::PlanJob;
-use wharf_core::jobs::{JobId, JobSpec, JobsRequest, QueueSpec, TaskId, TaskReport, TaskState};
+use wharf_core::jobs::{
+    JobId, JobPhase, JobPolicy, JobSpec, JobsRequest, PolicyAction, QueueSpec, TaskEvent, TaskId, TaskReport,
+    TaskState,
+};
 use wharf_core::journal::{JournalFeed, Unit};
 use wharf_core::link::Clock;
 use wharf_core::node::NodeRegistration;
@@ -111,8 +114,20 @@ impl Work {
         let min_member = 1 + self.below(u64::from(count)) as u32;
         let priority = self.below(3) as i32;
         let queue = QUEUES[self.below(3) as usize];
-        let spec = JobSpec { min_member, priority, ..spec };
+        let (policies, max_retry) = (self.policies(), self.below(4) as u32);
+        let spec = JobSpec { min_member, priority, policies, max_retry, ..spec };
         try_submit(&mut self.engine, spec, queue).expect("a job that is right");
+    }
+
+    /// Policies of every second job.
+    fn policies(&mut self) -> Vec<JobPolicy> {
+        let count = self.below(2) * (1 + self.below(2));
+        let policy = |_| {
+            let events = vec![TaskEvent::ALL[self.below(2) as usize]];
+            let action = PolicyAction::ALL[self.below(4) as usize];
+            JobPolicy { events, action, exit_code: None }
+        };
+        (0..count).map(policy).collect()
     }
 
     fn step(&mut self) {
@@ -178,6 +193,18 @@ fn after_a_crash(units: &[Unit]) -> StoreState {
     state
 }
 
+/// Waits, and checks that no grace period has no end, and that what policies have decided was done.
+fn check_ends(engine: &mut Engine, seed: u64) {
+    // Jobs that preempt each other may restart several times.
+    (0..12).for_each(|_| wait_ns(engine, 1_600_000_000));
+    for (id, job) in jobs_of(engine).jobs() {
+        assert_eq!(job.count(TaskState::Releasing), 0, "seed {seed}: a grace period of {id} has no end");
+        assert_ne!(job.phase(), JobPhase::Restarting, "seed {seed}: {id} restarts for ever");
+        assert!(!job.phase().is_end() || job.has_ended(), "seed {seed}: {id} is over and goes on");
+        assert!(job.restarts() <= job.spec().max_retry, "seed {seed}: {id} was restarted too often");
+    }
+}
+
 /// Finds a task that holds what the books do not have, an allocation of no task, a cap that is exceeded, and sums that are
 /// not those of the tasks.
 #[test]
@@ -188,6 +215,7 @@ fn random_work_on_jobs_keeps_the_books() {
             work.step();
             check_jobs(&mut work.engine);
         }
+        check_ends(&mut work.engine, seed);
     }
 }
 
@@ -212,14 +240,12 @@ fn the_journal_leads_to_the_same_jobs_and_each_prefix_to_jobs_that_agree_with_th
             let end = work.rng.below(work.units.len() as u64 + 1) as usize;
             let state = after_a_crash(&work.units[..end]);
             let shards = 1 + work.rng.below(3) as u16;
-            let mut engine = open_with(state, &jobs_config(shards, CycleConfig::default()));
+            let cycle = CycleConfig { grace_ns: 1_000_000_000, ..CycleConfig::default() };
+            let mut engine = open_with(state, &jobs_config(shards, cycle));
             wait(&mut engine);
             check_jobs(&mut engine);
-            wait_ns(&mut engine, 3_000_000_000);
-            wait(&mut engine);
+            check_ends(&mut engine, seed);
             check_jobs(&mut engine);
-            let releasing = jobs_of(&engine).jobs().any(|(_, job)| job.count(TaskState::Releasing) > 0);
-            assert!(!releasing, "seed {seed}: a grace period has no end");
         }
     }
 }
@@ -254,7 +280,7 @@ impl Work {
                 let spec = gang(&name, count, cores(1 + self.below(5) as u32));
                 let priority = self.below(3) as i32;
                 let min_member = 1 + self.below(u64::from(count)) as u32;
-                let spec = Box::new(JobSpec { priority, min_member, ..spec });
+                let spec = Box::new(JobSpec { priority, min_member, policies: self.policies(), ..spec });
                 JobsRequest::Submit { spec, queue: QUEUES[self.below(3) as usize].into() }
             }
             4 | 5 if !jobs.is_empty() => {
@@ -267,9 +293,10 @@ impl Work {
                     tasks.map(move |(index, task)| (TaskId { job: id, index }, task)).collect::<Vec<_>>()
                 };
                 let all = jobs_of(&self.engine).jobs().flat_map(|(id, job)| held((&id, job)));
+                let state = [TaskState::Succeeded, TaskState::Failed][self.rng.below(2) as usize];
                 let all: Vec<TaskReport> = all
                     .filter_map(|(task, of)| {
-                        Some(TaskReport { task, allocation: of.allocation?, state: TaskState::Succeeded })
+                        Some(TaskReport { task, allocation: of.allocation?, state, exit_code: None })
                     })
                     .collect();
                 let tasks = all.into_iter().filter(|_| self.rng.below(4) == 0).collect();

@@ -25,6 +25,7 @@ mod handing_out;
 mod idle;
 mod jobs;
 mod jobs_bed;
+mod jobs_policies;
 mod jobs_random;
 mod leases;
 mod marks;

@@ -1,5 +1,7 @@
 //! Conversion between wire types and engine types: replies about queues and jobs.
 
+use std::borrow::Cow;
+
 use wharf_core::fairness::{Amounts, Dim};
 use wharf_core::jobs::{
     JobError, JobSummary, JobsDone, JobsRejection, JobsReply, QueueError, QueueView, TaskState, TaskView,
@@ -176,6 +178,7 @@ fn summary(job: &JobSummary) -> JobSummaryBody {
             .map(|(state, count)| TaskCountBody { state: task_state_number(state), count })
             .collect(),
         created: job.created.0,
+        restarts: job.restarts,
     }
 }
 
@@ -220,8 +223,17 @@ fn queue_error(kind: Kind, error: &QueueError) -> (Reason, &'static str) {
     }
 }
 
-fn job_error(error: &JobError) -> (Reason, &'static str) {
-    match error {
+fn job_error(error: &JobError) -> (Reason, Cow<'static, str>) {
+    let policies = |group: Option<u32>| match group {
+        Some(group) => format!("job.tasks[{group}].policies"),
+        None => "job.policies".to_owned(),
+    };
+    let (reason, field) = match error {
+        JobError::Policy { group, policy, .. } => {
+            return (Reason::InvalidField, format!("{}[{policy}]", policies(*group)).into());
+        }
+        JobError::TooManyPolicies { group, .. } => return (Reason::LimitExceeded, policies(*group).into()),
+        JobError::MaxRetry { .. } => (Reason::LimitExceeded, "job.max_retry"),
         JobError::Exists(_) => (Reason::InvalidField, "job.name"),
         JobError::UnknownQueue { .. } => (Reason::UnknownQueue, "job.queue"),
         JobError::ClosedQueue { .. } | JobError::InnerQueue { .. } => (Reason::InvalidField, "job.queue"),
@@ -230,7 +242,8 @@ fn job_error(error: &JobError) -> (Reason, &'static str) {
         JobError::MinMemberTooLarge { .. } => (Reason::LimitExceeded, "job.min_member"),
         JobError::MinMember { .. } => (Reason::InvalidField, "job.min_member"),
         JobError::RoleMinMember { .. } => (Reason::InvalidField, "job.roles"),
-    }
+    };
+    (reason, field.into())
 }
 
 /// Returns the resource that an error names.
@@ -253,11 +266,17 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
     }
     let (reason, field) = match rejection {
         JobsRejection::Queue(error) => queue_error(kind, error),
-        JobsRejection::Job(error) => job_error(error),
+        JobsRejection::Job(error) => {
+            let (reason, field) = job_error(error);
+            return Fault::of_field(reason, field, message);
+        }
         JobsRejection::UnknownJob(_) => (Reason::UnknownJob, "job"),
         JobsRejection::ForeignQueue(_) => (Reason::Forbidden, queue_field(kind)),
         JobsRejection::State { index, .. } => {
             return Fault::of_field(Reason::InvalidField, format!("tasks[{index}].state"), message);
+        }
+        JobsRejection::ExitCode { index, .. } => {
+            return Fault::of_field(Reason::InvalidField, format!("tasks[{index}].exit_code"), message);
         }
         JobsRejection::TooManyQueues(_) => (Reason::LimitExceeded, "queue"),
         JobsRejection::TooManyJobs(_) | JobsRejection::TooManyTasks(_) => (Reason::LimitExceeded, "job"),
@@ -351,6 +370,7 @@ mod tests {
             phase: JobPhase::Running,
             priority: -2,
             min_member: 3,
+            restarts: 2,
             counts,
             created: Time(9),
         }

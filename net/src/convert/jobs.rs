@@ -5,8 +5,8 @@ use std::sync::Arc;
 use wharf_core::fairness::{Amounts, Caps, Dim};
 use wharf_core::ids::{ResourceId, TenantId};
 use wharf_core::jobs::{
-    JobId, JobPhase, JobSpec, QueueId, QueueOrdering, QueueSpec, Role, TaskGroup, TaskId, TaskReport,
-    TaskState,
+    JobId, JobPhase, JobPolicy, JobSpec, PolicyAction, QueueId, QueueOrdering, QueueSpec, Role, TaskEvent,
+    TaskGroup, TaskId, TaskReport, TaskState,
 };
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{ResourceKind, ResourceRegistry};
@@ -18,9 +18,11 @@ use super::{
     number_of, placement_request, wire_request,
 };
 use crate::protocol::{
-    AmountsBody, Fault, GROUP_CANDIDATES_MAX, JOB_CANCELLED, JOB_COMPLETED, JOB_INQUEUE, JOB_PENDING,
-    JOB_RUNNING, JobBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO, PlaceReply, QueueBody,
-    RoleBody, TASK_ALLOCATED, TASK_BINDING, TASK_BOUND, TASK_FAILED, TASK_PENDING, TASK_PIPELINED,
+    ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, ACTION_RESTART_TASK, AmountsBody, Fault,
+    GROUP_CANDIDATES_MAX, JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED, JOB_FAILED, JOB_INQUEUE, JOB_PENDING,
+    JOB_RESTARTING, JOB_RUNNING, JobBody, JobPolicyBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR,
+    ORDERING_FIFO, PlaceReply, QueueBody, RoleBody, TASK_ALLOCATED, TASK_BINDING, TASK_BOUND, TASK_EVENT_ANY,
+    TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED, TASK_FAILED, TASK_PENDING, TASK_PIPELINED,
     TASK_RELEASING, TASK_RUNNING, TASK_SUCCEEDED, TASK_UNKNOWN, TaskGroupBody, TaskReportBody,
 };
 
@@ -36,6 +38,23 @@ const PHASES: [(u8, JobPhase); JobPhase::ALL.len()] = [
     (JOB_RUNNING, JobPhase::Running),
     (JOB_COMPLETED, JobPhase::Completed),
     (JOB_CANCELLED, JobPhase::Cancelled),
+    (JOB_RESTARTING, JobPhase::Restarting),
+    (JOB_ABORTED, JobPhase::Aborted),
+    (JOB_FAILED, JobPhase::Failed),
+];
+
+const EVENTS: [(u8, TaskEvent); TaskEvent::ALL.len()] = [
+    (TASK_EVENT_FAILED, TaskEvent::Failed),
+    (TASK_EVENT_EVICTED, TaskEvent::Evicted),
+    (TASK_EVENT_COMPLETED, TaskEvent::Completed),
+    (TASK_EVENT_ANY, TaskEvent::Any),
+];
+
+const ACTIONS: [(u8, PolicyAction); PolicyAction::ALL.len()] = [
+    (ACTION_RESTART_TASK, PolicyAction::RestartTask),
+    (ACTION_RESTART_JOB, PolicyAction::RestartJob),
+    (ACTION_COMPLETE_JOB, PolicyAction::CompleteJob),
+    (ACTION_ABORT_JOB, PolicyAction::AbortJob),
 ];
 
 const STATES: [(u8, TaskState); TaskState::ALL.len()] = [
@@ -76,7 +95,7 @@ pub fn job_phase_number(phase: JobPhase) -> u8 {
 /// # Errors
 /// Returns a fault that names `field`.
 pub fn job_phase(field: &str, number: u8) -> Result<JobPhase, Fault> {
-    chosen(&PHASES, number, field, "phase of a job: give 1 (pending) to 5 (cancelled)")
+    chosen(&PHASES, number, field, "phase of a job: give 1 (pending) to 8 (failed)")
 }
 
 /// Returns the kind with a field of its own that has this name.
@@ -308,13 +327,41 @@ fn roles(wire: Vec<RoleBody>) -> Result<Vec<Role>, Fault> {
     Ok(roles)
 }
 
+/// Reads job policies.
+fn policies(wire: Vec<JobPolicyBody>) -> Result<Vec<JobPolicy>, Fault> {
+    let policy = |(at, policy): (usize, JobPolicyBody)| {
+        let JobPolicyBody { events, action, exit_code } = policy;
+        let what = "event: give 1 (task_failed), 2 (task_evicted), 3 (task_completed) or 4 (any)";
+        let event = |(number, event): (usize, u8)| {
+            chosen(&EVENTS, event, &format!("policies[{at}].events[{number}]"), what)
+        };
+        let events = events.into_iter().enumerate().map(event).collect::<Result<_, _>>()?;
+        let what = "action: give 1 (restart_task), 2 (restart_job), 3 (complete_job) or 4 (abort_job)";
+        let action = chosen(&ACTIONS, action, &format!("policies[{at}].action"), what)?;
+        Ok(JobPolicy { events, action, exit_code })
+    };
+    wire.into_iter().enumerate().map(policy).collect()
+}
+
+/// Converts job policies to the wire.
+#[must_use]
+pub fn policy_bodies(policies: &[JobPolicy]) -> Vec<JobPolicyBody> {
+    let body = |policy: &JobPolicy| JobPolicyBody {
+        events: policy.events.iter().map(|&event| number_of(&EVENTS, event)).collect(),
+        action: number_of(&ACTIONS, policy.action),
+        exit_code: policy.exit_code,
+    };
+    policies.iter().map(body).collect()
+}
+
 fn task_group(
     wire: TaskGroupBody,
     roles: usize,
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<TaskGroup, Box<PlaceReply>> {
-    let TaskGroupBody { request, count, role, priority, preemptable, master, run_time } = wire;
+    let TaskGroupBody { request, count, role, priority, preemptable, master, run_time, policies: of_tasks } =
+        wire;
     if count == 0 {
         return Err(invalid("count", "0 tasks of this kind: give 1 or more, or leave it out").into());
     }
@@ -324,7 +371,8 @@ fn task_group(
     }
     check_task(&request)?;
     let request = placement_request(request, catalog, defaults)?;
-    Ok(TaskGroup { request, count, role, priority, preemptable, master, run_time_ns: run_time })
+    let policies = policies(of_tasks)?;
+    Ok(TaskGroup { request, count, role, priority, preemptable, master, run_time_ns: run_time, policies })
 }
 
 /// Checks that the request of a task leaves the fields of its job or task group at their defaults.
@@ -372,6 +420,8 @@ pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -
         preempts: wire.preempts,
         created: Time(0),
         phase: JobPhase::Pending,
+        policies: policies(wire.policies)?,
+        max_retry: wire.max_retry,
     })
 }
 
@@ -381,11 +431,11 @@ pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -
 pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (JobBody, Vec<bool>) {
     let mut affinities = Vec::with_capacity(spec.tasks.len());
     let group = |group: &TaskGroup| {
-        let &TaskGroup { ref request, count, role, priority, preemptable, master, run_time_ns: run_time } =
-            group;
-        let (request, affinity) = wire_request(request, resources);
+        let &TaskGroup { count, role, priority, preemptable, master, run_time_ns: run_time, .. } = group;
+        let (request, affinity) = wire_request(&group.request, resources);
         affinities.push(affinity);
-        TaskGroupBody { request, count, role, priority, preemptable, master, run_time }
+        let policies = policy_bodies(&group.policies);
+        TaskGroupBody { request, count, role, priority, preemptable, master, run_time, policies }
     };
     let tasks = spec.tasks.iter().map(group).collect();
     let role = |role: &Role| RoleBody { name: role.name.to_string(), min_member: role.min_member };
@@ -398,6 +448,8 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         tasks,
         priority: spec.priority,
         preempts: spec.preempts,
+        policies: policy_bodies(&spec.policies),
+        max_retry: spec.max_retry,
     };
     (body, affinities)
 }
@@ -411,9 +463,10 @@ pub fn task_reports(wire: &[TaskReportBody]) -> Result<Vec<TaskReport>, Fault> {
         return Err(invalid("tasks", "nothing is reported: give at least one task"));
     }
     let report = |(at, report): (usize, &TaskReportBody)| {
-        let &TaskReportBody { job, index, allocation, state } = report;
+        let &TaskReportBody { job, index, allocation, state, exit_code } = report;
         let state = task_state(&format!("tasks[{at}].state"), state)?;
-        Ok(TaskReport { task: TaskId { job: JobId(job), index }, allocation: allocation.into(), state })
+        let task = TaskId { job: JobId(job), index };
+        Ok(TaskReport { task, allocation: allocation.into(), state, exit_code })
     };
     wire.iter().enumerate().map(report).collect()
 }

@@ -3,7 +3,7 @@
 //! The task groups of a job are described by placement requests, as the bundles of a group are. Equal tasks are
 //! described once, with their count.
 
-use wharf_core::limits::CUSTOM_RESOURCES_MAX;
+use wharf_core::limits::{CUSTOM_RESOURCES_MAX, JOB_MAX_RETRY_DEFAULT};
 
 use super::bounded::NAME;
 use super::{FRAME_BYTES_MAX, Fault, NamedAmount, PlaceRequest, ReasonCode, WireAllocation};
@@ -20,6 +20,10 @@ pub const TASK_REPORTS_PER_MESSAGE_MAX: usize = 1024;
 pub const JOB_ROLES_MAX: usize = 256;
 /// Maximum number of task groups of one job.
 pub const JOB_TASK_GROUPS_MAX: usize = 1024;
+/// Maximum number of job policies of one job, and of each of its task groups.
+pub const JOB_POLICIES_PER_LIST_MAX: usize = wharf_core::limits::JOB_POLICIES_MAX;
+/// Maximum number of events of one job policy.
+pub const TASK_EVENTS_MAX: usize = 4;
 /// Maximum number of amounts of what a queue is given or a job needs: cpu, memory, gpu, and as many custom kinds as one
 /// request may have.
 pub const JOB_AMOUNTS_MAX: usize = CUSTOM_RESOURCES_MAX + 3;
@@ -41,10 +45,34 @@ pub const JOB_PENDING: u8 = 1;
 pub const JOB_INQUEUE: u8 = 2;
 /// As many tasks of the job as it needs have nodes.
 pub const JOB_RUNNING: u8 = 3;
-/// All tasks of the job have ended.
+/// All tasks of the job have ended, and as many have succeeded as it needs. Or a job policy has completed it.
 pub const JOB_COMPLETED: u8 = 4;
 /// The job was cancelled. Its tasks have ended, or end after their grace period.
 pub const JOB_CANCELLED: u8 = 5;
+/// A job policy restarts the job. None of its tasks is placed until all of them have ended.
+pub const JOB_RESTARTING: u8 = 6;
+/// A job policy has aborted the job. Its tasks have ended, or end after their grace period.
+pub const JOB_ABORTED: u8 = 7;
+/// All tasks of the job have ended, and too few have succeeded. Or it was restarted as often as it may be.
+pub const JOB_FAILED: u8 = 8;
+
+/// A task has failed.
+pub const TASK_EVENT_FAILED: u8 = 1;
+/// A task that was bound has lost its allocation, without a report of an end.
+pub const TASK_EVENT_EVICTED: u8 = 2;
+/// All tasks of a task group have succeeded.
+pub const TASK_EVENT_COMPLETED: u8 = 3;
+/// Any of these events.
+pub const TASK_EVENT_ANY: u8 = 4;
+
+/// The task that failed is pending again.
+pub const ACTION_RESTART_TASK: u8 = 1;
+/// All tasks of the job end, and are pending again once the last one has ended.
+pub const ACTION_RESTART_JOB: u8 = 2;
+/// All other tasks of the job end, and it is completed.
+pub const ACTION_COMPLETE_JOB: u8 = 3;
+/// All other tasks of the job end, and it is aborted.
+pub const ACTION_ABORT_JOB: u8 = 4;
 
 /// The task waits for a node.
 pub const TASK_PENDING: u8 = 1;
@@ -184,6 +212,16 @@ bodies! {
         pub min_member: u32,
     }
 
+    /// What a job does when something becomes of its tasks.
+    pub struct JobPolicyBody {
+        /// `TASK_EVENT_*`: to what it reacts. At least one.
+        pub events: Vec<u8> [TASK_EVENTS_MAX],
+        /// `ACTION_*`: what it does.
+        pub action: u8,
+        /// Of failures, it reacts to those with this exit code only. Not 0. `None`: to all.
+        pub exit_code: Option<i32>,
+    }
+
     /// Equal tasks of a job.
     pub struct TaskGroupBody {
         /// The amounts that one task takes, and the nodes on which it may be placed. It has no wait, no lease and no
@@ -201,6 +239,8 @@ bodies! {
         pub master: bool,
         /// How long each of them may run, in ns from when it is bound. At least 1. `None`: as long as it must.
         pub run_time: Option<u64>,
+        /// Their job policies, which come before those of the job. The first one that reacts decides.
+        pub policies: Vec<JobPolicyBody> [JOB_POLICIES_PER_LIST_MAX],
     }
 
     /// A job.
@@ -221,6 +261,10 @@ bodies! {
         pub priority: i32,
         /// Whether its tasks may preempt others.
         pub preempts: bool = true,
+        /// Its job policies. The first one that reacts decides.
+        pub policies: Vec<JobPolicyBody> [JOB_POLICIES_PER_LIST_MAX],
+        /// How often job policies restart it or a task of it, at most 1,000,000. Then it fails.
+        pub max_retry: u32 = JOB_MAX_RETRY_DEFAULT,
     }
 
     /// Submits a job. It belongs to the tenant of the session. The reply is a [`JobReply`].
@@ -288,6 +332,8 @@ bodies! {
         pub counts: Vec<TaskCountBody> [TASK_STATES_MAX],
         /// When it was submitted, in ns of service time.
         pub created: u64,
+        /// How often job policies have restarted it, or a task of it.
+        pub restarts: u32,
     }
 
     /// A task of a job.
@@ -351,6 +397,8 @@ bodies! {
         pub allocation: WireAllocation,
         /// `TASK_RUNNING`, `TASK_SUCCEEDED` or `TASK_FAILED`.
         pub state: u8,
+        /// With which exit code it failed. `None`: it did not, or that is not known.
+        pub exit_code: Option<i32>,
     }
 
     /// Tells what became of tasks. Either all reports are taken or, with a fault, none.

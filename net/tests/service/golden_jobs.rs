@@ -53,10 +53,11 @@ fn summary() -> JobSummaryBody {
         min_member: 5,
         counts: vec![TaskCountBody { state: TASK_RUNNING, count: 7 }],
         created: 9,
+        restarts: 2,
     }
 }
 
-const SUMMARY: &str = "fb2c01016a01710403030501060709";
+const SUMMARY: &str = "fb2c01016a0171040303050106070902";
 
 #[test]
 fn requests_about_queues_are_written_as_they_always_were() {
@@ -93,6 +94,10 @@ fn replies_about_queues_are_written_as_they_always_were() {
     );
 }
 
+fn policy(action: u8, exit_code: Option<i32>) -> JobPolicyBody {
+    JobPolicyBody { events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED], action, exit_code }
+}
+
 #[test]
 fn requests_about_jobs_are_written_as_they_always_were() {
     let mut request = Vec::new();
@@ -105,6 +110,7 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         preemptable: false,
         master: true,
         run_time: Some(60_000_000_000),
+        policies: vec![policy(ACTION_RESTART_TASK, None)],
     };
     let job = JobBody {
         name: "j".to_owned(),
@@ -115,15 +121,23 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         tasks: vec![group],
         priority: 5,
         preempts: false,
+        policies: vec![policy(ACTION_ABORT_JOB, Some(-3))],
+        max_retry: 7,
     };
-    let tasks = format!("01{}030101000101fd005847f80d000000", hex(&request));
-    check(&SubmitJobRequest { job }, &format!("016a0171020101036370750601017204{tasks}0a00"));
-    check(&SubmitJobRequest::default(), "0000000000000001");
+    let tasks = format!("01{}030101000101fd005847f80d0000000102010201{}", hex(&request), "00");
+    check(
+        &SubmitJobRequest { job },
+        &format!("016a0171020101036370750601017204{tasks}0a0001020102040105{}", "07"),
+    );
+    check(&SubmitJobRequest::default(), "00000000000000010003");
     check(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
     check(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");
     check(&ListJobsRequest { queue: "q".to_owned(), after: 300, limit: 5 }, "0171fb2c0105");
-    let report = TaskReportBody { job: 300, index: 4, allocation: ALLOCATION, state: TASK_SUCCEEDED };
-    check(&ReportTasksRequest { tasks: vec![report] }, "01fb2c01040102030408");
+    let report =
+        TaskReportBody { job: 300, index: 4, allocation: ALLOCATION, state: TASK_SUCCEEDED, exit_code: None };
+    check(&ReportTasksRequest { tasks: vec![report] }, "01fb2c0104010203040800");
+    let report = TaskReportBody { state: TASK_FAILED, exit_code: Some(137), ..report };
+    check(&ReportTasksRequest { tasks: vec![report] }, "01fb2c0104010203040901fb1201");
 }
 
 #[test]
@@ -156,6 +170,12 @@ fn numbers_of_jobs_never_change_their_meaning() {
     assert_eq!([ORDERING_DRF, ORDERING_FIFO, ORDERING_FAIR], [0, 1, 2]);
     let phases = [JOB_PENDING, JOB_INQUEUE, JOB_RUNNING, JOB_COMPLETED, JOB_CANCELLED];
     assert_eq!(phases, [1, 2, 3, 4, 5]);
+    assert_eq!([JOB_RESTARTING, JOB_ABORTED, JOB_FAILED], [6, 7, 8]);
+    let events = [TASK_EVENT_FAILED, TASK_EVENT_EVICTED, TASK_EVENT_COMPLETED, TASK_EVENT_ANY];
+    assert_eq!(events, [1, 2, 3, 4]);
+    let actions = [ACTION_RESTART_TASK, ACTION_RESTART_JOB, ACTION_COMPLETE_JOB, ACTION_ABORT_JOB];
+    assert_eq!(actions, [1, 2, 3, 4]);
+    assert_eq!((JOB_POLICIES_PER_LIST_MAX, TASK_EVENTS_MAX), (32, 4));
     let states = [TASK_PENDING, TASK_ALLOCATED, TASK_PIPELINED, TASK_BINDING, TASK_BOUND];
     assert_eq!(states, [1, 2, 3, 4, 5]);
     let states = [TASK_RUNNING, TASK_RELEASING, TASK_SUCCEEDED, TASK_FAILED, TASK_UNKNOWN];

@@ -63,6 +63,10 @@ fn plain_job() -> JobBody {
     }
 }
 
+fn policy(action: u8, exit_code: Option<i32>) -> JobPolicyBody {
+    JobPolicyBody { events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED], action, exit_code }
+}
+
 /// Returns a job whose fields all differ from their defaults.
 fn job() -> JobBody {
     let demand =
@@ -99,6 +103,7 @@ fn job() -> JobBody {
         preemptable: false,
         master: true,
         run_time: Some(60_000_000_000),
+        policies: vec![policy(ACTION_RESTART_TASK, Some(7))],
     };
     JobBody {
         name: "j".to_owned(),
@@ -122,6 +127,8 @@ fn job() -> JobBody {
         ],
         priority: 5,
         preempts: false,
+        policies: vec![policy(ACTION_RESTART_JOB, None), policy(ACTION_ABORT_JOB, Some(-3))],
+        max_retry: 8,
     }
 }
 
@@ -162,7 +169,7 @@ fn numbers_of_states_and_phases_come_back() {
     }
     let fault = task_state("tasks[3].state", 0).expect_err("0 is none");
     assert_eq!((fault.reason, &*fault.field), (Reason::InvalidField.into(), "tasks[3].state"));
-    assert!(job_phase("phase", 6).is_err());
+    assert!(job_phase("phase", 9).is_err());
 }
 
 #[test]
@@ -204,6 +211,9 @@ fn a_job_that_cannot_be_is_refused_by_its_field() {
         (with(|job| job.queue = String::new()), "queue", "give one"),
         (with(|job| job.roles.clear()), "roles", "at least one"),
         (with(|job| job.roles[1].name = "ps".to_owned()), "roles[1].name", "once"),
+        (with(|job| job.policies[1].action = 9), "policies[1].action", "give 1 (restart_task)"),
+        (with(|job| job.policies[0].events[1] = 0), "policies[0].events[1]", "give 1 (task_failed)"),
+        (with(|job| job.tasks[0].policies[0].action = 0), "tasks[0].policies[0].action", "or 4 (abort_job)"),
         (with(|job| job.tasks[1].role = 2), "tasks[1].role", "give 0 to 1"),
         (with(|job| job.tasks[1].count = 0), "tasks[1].count", "give 1 or more"),
         (with(|job| job.min_resources = Some(amounts(&[("cpu", -1)]))), "min_resources[0].amount", ""),
@@ -254,9 +264,10 @@ fn only_kinds_of_a_sound_request_are_learnt() {
 #[test]
 fn reports_are_read_with_their_place() {
     let allocation = WireAllocation { incarnation: 1, partition: 2, sequence: 3, tenant: 7 };
-    let report = TaskReportBody { job: 4, index: 5, allocation, state: TASK_FAILED };
+    let report = TaskReportBody { job: 4, index: 5, allocation, state: TASK_FAILED, exit_code: Some(137) };
     let read = task_reports(&[report]).expect("it is sound");
     assert_eq!((read[0].task.job.0, read[0].task.index, read[0].state), (4, 5, TaskState::Failed));
+    assert_eq!(read[0].exit_code, Some(137));
     assert_eq!(task_reports(&[]).expect_err("there is none").field, "tasks");
     let broken = TaskReportBody { state: 11, ..report };
     assert_eq!(task_reports(&[report, broken]).expect_err("11 is no state").field, "tasks[1].state");
@@ -276,6 +287,11 @@ fn lists_of_jobs_have_bounds() {
     assert_eq!(field_of(&JobBody { roles, ..plain_job() }), "roles");
     let tasks = vec![TaskGroupBody::default(); JOB_TASK_GROUPS_MAX + 1];
     assert_eq!(field_of(&JobBody { tasks, ..plain_job() }), "tasks");
+    let policies = vec![JobPolicyBody::default(); JOB_POLICIES_PER_LIST_MAX + 1];
+    assert_eq!(field_of(&JobBody { policies: policies.clone(), ..plain_job() }), "policies");
+    assert_eq!(field_of(&TaskGroupBody { policies, ..TaskGroupBody::default() }), "policies");
+    let events = vec![TASK_EVENT_ANY; TASK_EVENTS_MAX + 1];
+    assert_eq!(field_of(&JobPolicyBody { events, ..JobPolicyBody::default() }), "events");
     let tasks = vec![TaskReportBody::default(); TASK_REPORTS_PER_MESSAGE_MAX + 1];
     assert_eq!(field_of(&ReportTasksRequest { tasks }), "tasks");
     let jobs = vec![JobSummaryBody::default(); JOBS_PER_MESSAGE_MAX + 1];

@@ -3,9 +3,10 @@
 use crate::harness::{self, Peer, TestServer, add, ask, audit, header, node, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    CancelJobRequest, JOB_CANCELLED, JOB_COMPLETED, JobBody, JobReply, JobStatusReply, JobStatusRequest,
-    Kind, ListJobsRequest, QueueBody, Reason, ReportTasksRequest, RoleBody, SetQueueRequest,
-    SubmitJobRequest, TASK_BOUND, TASK_FAILED, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
+    ACTION_ABORT_JOB, ACTION_RESTART_TASK, CancelJobRequest, JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED,
+    JOB_RUNNING, JobBody, JobPolicyBody, JobReply, JobStatusReply, JobStatusRequest, Kind, ListJobsRequest,
+    QueueBody, Reason, ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_BOUND,
+    TASK_EVENT_FAILED, TASK_FAILED, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
 };
 
 /// A job of equal tasks with a core each.
@@ -58,6 +59,7 @@ async fn a_job_is_placed_and_ends_as_its_control_plane_reports() {
         index: task.index,
         allocation: task.allocation.expect("it is placed"),
         state: TASK_SUCCEEDED,
+        exit_code: None,
     });
     let reports = ReportTasksRequest { tasks: tasks.collect() };
     let reported = within(client.report_tasks(&reports)).await.expect("answered");
@@ -68,6 +70,47 @@ async fn a_job_is_placed_and_ends_as_its_control_plane_reports() {
     assert!(again.reason.is_done() && again.job != submitted.job, "the name is free again: {again:?}");
     let taken = within(client.submit_job(&job("train", 1))).await.expect("answered");
     assert_eq!(taken.reason, Reason::InvalidField.into(), "{taken:?}");
+    audit(&client).await;
+    server.stop().await;
+}
+
+/// The exit code of a report chooses the policy, and the service does what it says.
+#[tokio::test]
+async fn a_job_does_what_its_policies_say() {
+    let server = TestServer::start_planning(2, 1);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0)]).await;
+    with_queue(&client).await;
+    let on = |action, exit_code| JobPolicyBody { events: vec![TASK_EVENT_FAILED], action, exit_code };
+    let mut request = job("flaky", 2);
+    request.job.policies = vec![on(ACTION_RESTART_TASK, Some(7)), on(ACTION_ABORT_JOB, None)];
+    let job = within(client.submit_job(&request)).await.expect("answered").job;
+    let placed = until(&client, job, |status| all_are(status, TASK_BOUND)).await;
+    let first = placed.tasks[0].allocation;
+    let fail = async |allocation, exit_code| {
+        let allocation = Option::expect(allocation, "it is placed");
+        let report = TaskReportBody { job, index: 0, allocation, state: TASK_FAILED, exit_code };
+        let reported = within(client.report_tasks(&ReportTasksRequest { tasks: vec![report] })).await;
+        let reported = reported.expect("answered");
+        assert!(reported.reason.is_done() && reported.outdated.is_empty(), "{reported:?}");
+    };
+    fail(first, Some(7)).await;
+    let again = until(&client, job, |status| all_are(status, TASK_BOUND)).await;
+    assert_ne!(again.tasks[0].allocation, first);
+    assert_eq!(again.job.map(|job| (job.phase, job.restarts)), Some((JOB_RUNNING, 1)));
+    fail(again.tasks[0].allocation, None).await;
+    let ended = until(&client, job, |status| status.tasks[0].state == TASK_FAILED).await;
+    assert_eq!(ended.job.map(|job| (job.phase, job.restarts)), Some((JOB_ABORTED, 1)));
+    // What cannot be is refused by its field.
+    request.job.name = "wrong".to_owned();
+    request.job.policies[1].exit_code = Some(0);
+    let refused = within(client.submit_job(&request)).await.expect("answered");
+    let fault = refused.fault.expect("it is refused");
+    assert!(fault.field == "job.policies[1]" && fault.message.contains("leave `exit_code` out"), "{fault}");
+    request.job.policies.clear();
+    request.job.max_retry = u32::MAX;
+    let refused = within(client.submit_job(&request)).await.expect("answered");
+    assert_eq!(refused.fault.expect("it is refused").field, "job.max_retry");
     audit(&client).await;
     server.stop().await;
 }

@@ -79,6 +79,9 @@ pub(super) struct ReportArgs {
     /// What became of them: running, succeeded or failed.
     #[arg(long, value_parser = reported_state)]
     state: TaskState,
+    /// The exit code of failed tasks. Policies of their job may depend on it.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    exit_code: Option<i32>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -193,6 +196,7 @@ async fn report_tasks(
     client: &Client,
     tasks: &[TaskId],
     state: TaskState,
+    exit_code: Option<i32>,
 ) -> Result<Vec<Reported>, ClientError> {
     let mut reported: Vec<Reported> = Vec::with_capacity(tasks.len());
     let mut places = Vec::new();
@@ -204,7 +208,7 @@ async fn report_tasks(
             (Some(fault), _) => reported.push(Err(fault)),
             (None, Some(allocation)) => {
                 let state = task_state_number(state);
-                request.tasks.push(TaskReportBody { job: job.0, index, allocation, state });
+                request.tasks.push(TaskReportBody { job: job.0, index, allocation, state, exit_code });
                 places.push(place);
                 reported.push(Ok(()));
             }
@@ -237,8 +241,14 @@ async fn report_tasks(
 }
 
 async fn report(args: ReportArgs) -> anyhow::Result<Ended> {
-    let state = args.state;
-    let ask = async |client: &Client, tasks: &[TaskId]| report_tasks(client, tasks, state).await;
+    let ReportArgs { state, exit_code, .. } = args;
+    if exit_code.is_some() && state != TaskState::Failed {
+        return Err(Usage(
+            "--exit-code is that of failed tasks: give --state failed, or leave it out".to_owned(),
+        )
+        .into());
+    }
+    let ask = async |client: &Client, tasks: &[TaskId]| report_tasks(client, tasks, state, exit_code).await;
     let say = |task: &TaskId, reported: &Reported| match reported {
         Ok(()) => print::say(format_args!("task {task}: reported as {}", state.name())),
         Err(fault) => print::say(format_args!("task {task}: {fault}")),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_saphyr::Location;
 use wharf_core::request::Policy;
-use wharf_net::convert::policy_number;
+use wharf_net::convert::{policy_bodies, policy_number};
 use wharf_net::protocol::{
     AmountsBody, DemandBody, JobBody, NamedAmount, OPERATOR_IN, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO,
     POLICY_DEFAULT, PlaceRequest, QueueBody, RoleBody, SelectorTerm, TaskGroupBody,
@@ -14,7 +14,7 @@ use wharf_net::protocol::{
 use super::read_text;
 use crate::file_error::FileError;
 use crate::job_file::{
-    AmountsFile, JobFile, JobsFile, OrderingFile, QueueFile, TaskFile, bounded, part, priority,
+    AmountsFile, JobFile, JobsFile, OrderingFile, QueueFile, TaskFile, bounded, part, policies, priority,
 };
 use crate::line_error::{LineError, documents};
 
@@ -156,6 +156,8 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         tasks: file.tasks.iter().zip(numbers).map(group).collect::<Result<_, _>>()?,
         priority: of_job,
         preempts: file.preempts,
+        policies: policy_bodies(&policies(&file.policies)?),
+        max_retry: file.max_retry,
     })
 }
 
@@ -197,11 +199,17 @@ fn task_group(
         preemptable: file.preemptable.unwrap_or(job.preemptable),
         master: file.master,
         run_time: bounded(file.run_time.or(job.run_time), "run_time", place)?,
+        policies: policy_bodies(&policies(&file.policies)?),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use wharf_net::protocol::{
+        ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, JobPolicyBody, TASK_EVENT_ANY,
+        TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED,
+    };
+
     use super::*;
 
     fn read_jobs(text: &str) -> Result<Vec<JobBody>, LineError> {
@@ -250,6 +258,33 @@ jobs:
     }
 
     #[test]
+    fn policies_of_jobs_and_tasks_are_read() {
+        let text = r#"
+jobs:
+- name: j
+  queue: q
+  max_retry: 5
+  policies:
+  - {event: "*", action: restart_job}
+  - {event: task_failed, events: [task_evicted], exit_code: 3, action: abort_job}
+  tasks:
+  - {name: t, policies: [{event: task_completed, action: complete_job}]}
+- {name: plain, queue: q, tasks: [{name: u}]}
+"#;
+        let jobs = read_jobs(text).unwrap();
+        let policy =
+            |events: &[u8], action, exit_code| JobPolicyBody { events: events.to_vec(), action, exit_code };
+        let failed_or_evicted = [TASK_EVENT_FAILED, TASK_EVENT_EVICTED];
+        let of_job = [
+            policy(&[TASK_EVENT_ANY], ACTION_RESTART_JOB, None),
+            policy(&failed_or_evicted, ACTION_ABORT_JOB, Some(3)),
+        ];
+        assert_eq!((&jobs[0].policies[..], jobs[0].max_retry), (&of_job[..], 5));
+        assert_eq!(jobs[0].tasks[0].policies, [policy(&[TASK_EVENT_COMPLETED], ACTION_COMPLETE_JOB, None)]);
+        assert!(jobs[1].policies.is_empty() && jobs[1].max_retry == 3);
+    }
+
+    #[test]
     fn queues_are_read_with_their_lines() {
         let text = "
 queues:
@@ -284,6 +319,9 @@ queues: [{name: c}]
         let tasks = |task: &str| job(&format!("tasks:\n  - {{name: t, {task}}}"));
         let cases = [
             (job("phase: inqueue\n  tasks: [{name: t}]"), 2, "`phase` is for scenarios: leave it out"),
+            (tasks("policies: [{event: pod_failed, action: abort_job}]"), 5, "give task_failed"),
+            (tasks("policies: [{event: any, action: kill}]"), 5, "give restart_task"),
+            (tasks("policies: [{event: any}]"), 5, "action"),
             (tasks("state: running"), 5, "`state` is for scenarios: leave it out"),
             (tasks("node: n"), 5, "`node` is for scenarios: leave it out"),
             (tasks("priority: urgent"), 5, "add it to `priority_classes`"),

@@ -163,6 +163,7 @@ pub(super) fn summary_view(job: &JobSummaryBody) -> Value {
         "phase": phase_name(job.phase),
         "priority": job.priority,
         "min_member": job.min_member,
+        "restarts": job.restarts,
         "counts": counts_view(&job.counts),
         // In seconds of service time.
         "created": print::seconds(job.created),

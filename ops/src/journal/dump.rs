@@ -329,7 +329,9 @@ fn jobs_view(change: &JobsChange) -> Value {
             "tasks": job.spec.tasks.iter().map(|group| u64::from(group.count)).sum::<u64>(),
         }),
         JobsChange::JobRemoved(job) => json!({ "job": job.to_string(), "removed": true }),
-        JobsChange::Phase(job, phase) => json!({ "job": job.to_string(), "phase": phase.name() }),
+        JobsChange::Phase(job, phase, restarts) => {
+            json!({ "job": job.to_string(), "phase": phase.name(), "restarts": restarts })
+        }
         JobsChange::Task(id, task) => task_view(*id, task),
     }
 }

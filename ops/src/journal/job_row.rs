@@ -76,6 +76,7 @@ pub(super) struct JobRow {
     /// Its phase at submission.
     first_phase: u8,
     phase: u8,
+    restarts: u32,
     tasks: Vec<(u32, TaskRow)>,
 }
 
@@ -91,6 +92,7 @@ impl JobRow {
             created: job.spec.created.0,
             first_phase: job_phase_number(job.spec.phase),
             phase: job_phase_number(job.phase),
+            restarts: job.restarts,
             tasks: job.tasks.iter().map(|(&index, task)| (index, TaskRow::new(task))).collect(),
         }
     }
@@ -116,6 +118,7 @@ impl JobRow {
             spec: Arc::new(spec),
             queue,
             phase: job_phase("phase", self.phase)?,
+            restarts: self.restarts,
             tasks: tasks.collect::<anyhow::Result<_>>()?,
         })
     }
@@ -128,7 +131,8 @@ pub(super) enum JobsChangeRow {
     QueueRemoved(String),
     Job(Box<JobRow>),
     JobRemoved(u64),
-    Phase(u64, u8),
+    /// With the job, its phase, and its restarts.
+    Phase(u64, u8, u32),
     /// With the job, and the index of the task.
     Task(u64, u32, TaskRow),
 }
@@ -140,7 +144,7 @@ impl JobsChangeRow {
             JobsChange::QueueRemoved(name) => Self::QueueRemoved(name.to_string()),
             JobsChange::Job(job) => Self::Job(Box::new(JobRow::new(job, kinds))),
             &JobsChange::JobRemoved(job) => Self::JobRemoved(job.0),
-            &JobsChange::Phase(job, phase) => Self::Phase(job.0, job_phase_number(phase)),
+            &JobsChange::Phase(job, phase, restarts) => Self::Phase(job.0, job_phase_number(phase), restarts),
             JobsChange::Task(id, task) => Self::Task(id.job.0, id.index, TaskRow::new(task)),
         }
     }
@@ -151,7 +155,9 @@ impl JobsChangeRow {
             Self::QueueRemoved(name) => JobsChange::QueueRemoved(name.into()),
             Self::Job(job) => JobsChange::Job(Box::new(job.record(catalog)?)),
             Self::JobRemoved(job) => JobsChange::JobRemoved(JobId(job)),
-            Self::Phase(job, phase) => JobsChange::Phase(JobId(job), job_phase("phase", phase)?),
+            Self::Phase(job, phase, restarts) => {
+                JobsChange::Phase(JobId(job), job_phase("phase", phase)?, restarts)
+            }
             Self::Task(job, index, task) => {
                 JobsChange::Task(TaskId { job: JobId(job), index }, task.record()?)
             }
@@ -197,7 +203,8 @@ pub(super) mod tests {
     use wharf_core::fairness::Dim;
     use wharf_core::ids::{AllocationId, Incarnation, PartitionId};
     use wharf_core::jobs::{
-        JobPhase, JobsRecord, QueueId, QueueOrdering, QueueSpec, Role, TaskGroup, TaskState,
+        JobPhase, JobPolicy, JobsRecord, PolicyAction, QueueId, QueueOrdering, QueueSpec, Role, TaskEvent,
+        TaskGroup, TaskState,
     };
     use wharf_core::node::{Operator, Selector, Term};
     use wharf_core::request::{PlacementRequest, Policy};
@@ -244,6 +251,10 @@ pub(super) mod tests {
         }
     }
 
+    fn policy(action: PolicyAction, exit_code: Option<i32>) -> JobPolicy {
+        JobPolicy { events: vec![TaskEvent::Failed, TaskEvent::Evicted], action, exit_code }
+    }
+
     /// Returns a job whose fields all differ from their defaults, and that uses the custom kind `kind`.
     fn job(kind: ResourceKind) -> JobRecord {
         let ResourceKind::Custom(id) = kind else { panic!("{kind} is no custom kind") };
@@ -265,6 +276,7 @@ pub(super) mod tests {
             preemptable: false,
             master: true,
             run_time_ns: Some(7),
+            policies: vec![policy(PolicyAction::RestartTask, None)],
         };
         let spec = JobSpec {
             name: "train".into(),
@@ -281,6 +293,8 @@ pub(super) mod tests {
             preempts: false,
             created: Time(50),
             phase: JobPhase::Pending,
+            policies: vec![policy(PolicyAction::RestartJob, None), policy(PolicyAction::AbortJob, Some(-3))],
+            max_retry: 9,
         };
         let pending =
             TaskRecord { state: TaskState::Pending, node: None, allocation: None, started: None, ..task() };
@@ -289,6 +303,7 @@ pub(super) mod tests {
             spec: Arc::new(spec),
             queue: "inner".into(),
             phase: JobPhase::Running,
+            restarts: 2,
             tasks: [(0, task()), (5, pending)].into(),
         }
     }
@@ -323,13 +338,13 @@ pub(super) mod tests {
             JobsChange::JobRemoved(JobId(7)),
             JobsChange::Task(id, task()),
         ];
-        changes.extend(JobPhase::ALL.map(|phase| JobsChange::Phase(JobId(7), phase)));
+        changes.extend(JobPhase::ALL.map(|phase| JobsChange::Phase(JobId(7), phase, 5)));
         changes.extend(TaskState::ALL.map(|state| JobsChange::Task(id, TaskRecord { state, ..task() })));
         for change in changes {
             let row = again(&JobsChangeRow::new(&change, &catalog.resources));
             assert_eq!(row.change(&catalog).unwrap(), change);
         }
-        assert!(JobsChangeRow::Phase(7, 99).change(&catalog).is_err());
+        assert!(JobsChangeRow::Phase(7, 99, 0).change(&catalog).is_err());
         let stranger = JobsChangeRow::new(&JobsChange::Job(Box::new(job(kind))), &catalog.resources);
         assert!(stranger.change(&Catalog::default()).is_err(), "its kinds are not there");
     }

@@ -18,7 +18,7 @@ use super::file::{NodeFile, ScenarioFile};
 use crate::cycle_file::{GRACE_NS, cycle_config};
 use crate::job_file::{
     AmountsFile, JobFile, Name, OrderingFile, PhaseFile, PriorityFile, QueueFile, StateFile, TaskFile,
-    bounded, part, priority,
+    bounded, part, policies, priority,
 };
 use crate::line_error::LineError;
 
@@ -180,6 +180,7 @@ impl World {
                 preemptable: task.preemptable.unwrap_or(file.preemptable),
                 master: task.master,
                 run_time_ns: bounded(task.run_time.or(file.run_time), "run_time", task.name.referenced)?,
+                policies: policies(&task.policies)?,
             });
         }
         let role = |(name, min_member): (String, u32)| Role { name: name.into(), min_member };
@@ -207,6 +208,8 @@ impl World {
                 Some(PhaseFile::Pending) => JobPhase::Pending,
                 Some(PhaseFile::Inqueue) | None => JobPhase::Inqueue,
             },
+            policies: policies(&file.policies)?,
+            max_retry: file.max_retry,
         };
         let submitted = self.cluster.scheduler_mut().jobs_mut().submit(spec);
         let job = submitted.map_err(|error| LineError::at(place, error.to_string()))?;

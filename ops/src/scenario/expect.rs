@@ -146,6 +146,10 @@ fn check_states(world: &World, expected: &ExpectFile, found: &mut Found) -> Resu
         let actual = jobs.job(world.job_named(name)?).phase().name();
         found.check(actual == phase, || format!("job {name} is {actual}, {phase} expected"));
     }
+    for (name, &count) in &expected.restarts {
+        let actual = jobs.job(world.job_named(name)?).restarts();
+        found.check(actual == count, || format!("job {name} has {actual} restarts, {count} expected"));
+    }
     Ok(())
 }
 

@@ -81,6 +81,12 @@ pub(super) struct StepFile {
     /// Tasks that end with an error.
     #[serde(default)]
     pub(super) fail: Option<Vec<Name>>,
+    /// The exit code of the tasks in `fail`.
+    #[serde(default)]
+    pub(super) exit_code: Option<i32>,
+    /// Tasks that are evicted, by somebody else than a cycle.
+    #[serde(default)]
+    pub(super) evict: Option<Vec<Name>>,
     /// Lets time pass.
     #[serde(default)]
     pub(super) advance: Option<Nanos>,
@@ -107,6 +113,9 @@ pub(super) struct ExpectFile {
     pub(super) pipelined_count: Option<usize>,
     #[serde(default)]
     pub(super) pipelined_of: BTreeMap<String, usize>,
+    /// How often job policies have restarted these jobs, or tasks of them.
+    #[serde(default)]
+    pub(super) restarts: BTreeMap<String, u32>,
     /// All tasks that the step evicted.
     #[serde(default)]
     pub(super) evicted: Option<Vec<String>>,

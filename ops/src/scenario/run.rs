@@ -2,7 +2,7 @@
 
 use serde_saphyr::Location;
 use wharf_core::cycle::Changes;
-use wharf_core::jobs::TaskState;
+use wharf_core::jobs::{TaskId, TaskState};
 
 use super::build::World;
 use super::file::{ScenarioFile, StepFile};
@@ -50,10 +50,24 @@ fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, LineError> {
     if let Some(objects) = &step.add {
         world.add(&objects.nodes, &objects.queues, &objects.jobs)?;
     }
-    for (names, state) in [(&step.finish, TaskState::Succeeded), (&step.fail, TaskState::Failed)] {
-        for name in names.iter().flatten() {
-            end_task(world, name, state, &mut all)?;
-        }
+    for name in step.finish.iter().flatten() {
+        let task = running(world, name, "end")?;
+        merge(&mut all, world.cluster.finish_task(task));
+    }
+    if step.exit_code.is_some() && step.fail.is_none() {
+        let message = "`exit_code` is that of failed tasks: give `fail` too, or leave it out";
+        return Err(LineError::at(Location::UNKNOWN, message));
+    }
+    for name in step.fail.iter().flatten() {
+        let task = running(world, name, "end")?;
+        merge(&mut all, world.cluster.fail_task(task, step.exit_code));
+    }
+    for name in step.evict.iter().flatten() {
+        let task = running(world, name, "be evicted")?;
+        world.cluster.evict(task, world.cluster.scheduler().config().grace_ns);
+        all.evicted.push(task);
+        // Without a grace period, it has ended.
+        merge(&mut all, world.cluster.advance(0));
     }
     if let Some(time) = step.advance {
         if world.cluster.now().plus_nanos(time.0).0 > TIME_MAX_NS {
@@ -74,16 +88,18 @@ fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, LineError> {
     Ok(all)
 }
 
-fn end_task(world: &mut World, name: &Name, state: TaskState, all: &mut Changes) -> Result<(), LineError> {
+/// Returns a task that runs, or is being released.
+fn running(world: &World, name: &Name, what: &str) -> Result<TaskId, LineError> {
     let task = world.task_named(&name.value, name.referenced)?;
     let of = world.cluster.scheduler().jobs().task(task);
-    if !of.state.holds() {
+    let releases = of.state == TaskState::Releasing && what == "end";
+    if of.allocation.is_none() || !(of.state.holds() || releases) {
+        let state = of.state.name();
         let message =
-            format!("task `{}` is {} and cannot end: only a task that runs can", name.value, of.state.name());
+            format!("task `{}` is {state} and cannot {what}: only a task that runs can", name.value);
         return Err(LineError::at(name.referenced, message));
     }
-    merge(all, world.cluster.end_task(task, state));
-    Ok(())
+    Ok(task)
 }
 
 fn merge(all: &mut Changes, changes: Changes) {

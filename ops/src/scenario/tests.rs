@@ -120,6 +120,18 @@ fn faults_are_told_with_their_line() {
             .starts_with("line 8: tasks of job `gang` may run for 0")
     );
     assert!(fault("cpu: 1.5,", "cpu: 1.5, run_time: 999999h,").contains("line 12: `run_time` is more than"));
+    let policies =
+        |policy: &str| fault("min_member: 3", &format!("min_member: 3\n  policies: [{{{policy}}}]"));
+    assert!(policies("event: fire, action: abort_job").contains("line 11: there is no event `fire`"));
+    assert!(policies("event: any, action: resume").contains("line 11: there is no action `resume`"));
+    let of_job = |message: String| message.starts_with("line 8: policy 0 of job `gang`: ");
+    assert!(of_job(policies("action: abort_job")));
+    assert!(of_job(policies("event: task_failed, exit_code: 0, action: abort_job")));
+    assert!(of_job(policies("event: task_evicted, exit_code: 1, action: abort_job")));
+    assert!(of_job(policies("event: task_completed, action: restart_task")));
+    assert!(fault("min_member: 3", "min_member: 3\n  max_retry: 1000001").contains("`max_retry` of at most"));
+    let code = fault("cycle: 1\n  expect: {bound_count: 0", "exit_code: 1\n  expect: {bound_count: 0");
+    assert!(code.contains("give `fail` too"), "{code}");
     let starve = fault("steps:", "config: {actions: [allocate, starve]}\nsteps:");
     assert!(starve.contains("name plugin `fair-share`"), "{starve}");
     let above = fault("{name: q}", "{name: q, starves_below: 1.5}");

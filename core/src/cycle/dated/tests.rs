@@ -50,6 +50,7 @@ impl Tasks {
             priority: 0,
             preemptable: true,
             run_time_ns: self.run_time.map(|time| time * SECOND),
+            policies: Vec::new(),
             master: false,
         }
     }
@@ -91,6 +92,8 @@ impl Bed {
             preempts: true,
             created: self.cluster.now(),
             phase: JobPhase::Inqueue,
+            policies: Vec::new(),
+            max_retry: crate::limits::JOB_MAX_RETRY_DEFAULT,
         };
         self.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
     }
@@ -163,7 +166,7 @@ fn only_what_ends_before_the_date_passes_the_first_job() {
     bed.advance(99);
     assert_eq!(bed.cycle(), Changes::default());
     for job in [running, short] {
-        bed.cluster.end_task(TaskId { job, index: 0 }, TaskState::Succeeded);
+        bed.cluster.finish_task(TaskId { job, index: 0 });
     }
     assert_eq!(bed.cycle().bound, [(TaskId { job: first, index: 0 }, bed.nodes[0])]);
 }
@@ -267,7 +270,7 @@ fn run(bed: &mut Bed, queues: &[QueueId], mut arrivals: Vec<Arrival>) -> Result<
         let due: Vec<TaskId> = ends.iter().filter(|&(_, &end)| end <= now).map(|(&task, _)| task).collect();
         for task in due {
             ends.remove(&task);
-            bed.cluster.end_task(task, TaskState::Succeeded);
+            bed.cluster.finish_task(task);
         }
         while arrivals.first().is_some_and(|arrival| arrival.at <= now) {
             let arrival = arrivals.remove(0);

@@ -27,16 +27,10 @@ fn has_place(state: TaskState) -> bool {
     state.holds() || state == TaskState::Succeeded
 }
 
-/// Returns whether the minima of roles count. If the roles together need more than the job, they do not, as in Volcano.
-fn roles_count(job: &Job) -> bool {
-    let needed: u64 = job.spec().roles.iter().map(|role| u64::from(role.min_member)).sum();
-    needed <= u64::from(job.spec().min_member)
-}
-
 /// Returns whether each role has as many tasks in such states as it needs.
 fn roles_have(job: &Job, states: impl Fn(TaskState) -> bool + Copy) -> bool {
     let roles = &job.spec().roles;
-    !roles_count(job)
+    !job.spec().roles_count()
         || roles.iter().enumerate().all(|(at, role)| of_role(job, at, states) >= role.min_member)
 }
 
@@ -109,5 +103,5 @@ fn beyond_minimum(facts: Facts<'_>, candidates: &[TaskId]) -> Vec<TaskId> {
 
 /// Returns how many tasks of a role a job needs, or 0 if the minima of roles do not count.
 fn least_of_role(job: &Job, role: u32) -> u32 {
-    if roles_count(job) { job.spec().roles[role as usize].min_member } else { 0 }
+    if job.spec().roles_count() { job.spec().roles[role as usize].min_member } else { 0 }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Keeper;
 use crate::ids::{AllocationId, ShardId};
-use crate::jobs::{JobId, JobPhase, TaskId, TaskState};
+use crate::jobs::{JobId, TaskId, TaskState};
 use crate::node::NodeState;
 use crate::planner::Planner;
 use crate::planted::{PlantedBug, is_planted};
@@ -28,10 +28,7 @@ impl Keeper {
             self.evictions.push_back((id, allocation, 0));
             return;
         }
-        let is_cancelled = self.jobs().job(id.job).phase() == JobPhase::Cancelled;
-        let is_over = is_cancelled || self.jobs().task(id).has_overrun();
-        let state = if is_over { TaskState::Failed } else { TaskState::Pending };
-        self.jobs_mut().set(id, state, None, now);
+        self.jobs_mut().task_lost(id, now);
         self.claims.remove(&id);
         self.settle(id.job);
     }

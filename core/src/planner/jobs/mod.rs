@@ -54,6 +54,15 @@ impl Default for JobsConfig {
     }
 }
 
+/// What tasks had that have ended, or are about to.
+#[derive(Default)]
+struct Ended {
+    /// To be released at once.
+    released: Vec<AllocationId>,
+    /// To be evicted with a grace period.
+    evicted: Vec<(TaskId, AllocationId, u64)>,
+}
+
 /// What a planner has that keeps jobs.
 pub(super) struct Keeper {
     scheduler: Scheduler,
@@ -127,6 +136,29 @@ impl Keeper {
         self.ended.push_back(id);
         if self.ended.len() > JOBS_ENDED_KEPT {
             self.forget_oldest();
+        }
+    }
+
+    /// Ends the tasks of jobs whose policies have decided so.
+    fn end_jobs(&mut self, ended: &mut Ended, now: Time) {
+        let grace_ns = self.scheduler.config().grace_ns;
+        for id in self.jobs_mut().take_ending() {
+            self.end_job(id, grace_ns, false, ended, now);
+        }
+    }
+
+    /// Ends the tasks of a job, as its phase says.
+    fn end_job(&mut self, id: JobId, grace_ns: u64, short: bool, ended: &mut Ended, now: Time) {
+        let had_ended = self.jobs().job(id).has_ended();
+        let end = self.jobs_mut().end_job(id, grace_ns, short, now);
+        for (task, allocation) in end.released {
+            self.claims.remove(&task);
+            ended.released.push(allocation);
+        }
+        let evicted = end.evicted.into_iter();
+        ended.evicted.extend(evicted.map(|(task, allocation)| (task, allocation, grace_ns)));
+        if !had_ended {
+            self.settle(id);
         }
     }
 
@@ -239,6 +271,7 @@ impl Planner {
         if self.awaits_views {
             return 0;
         }
+        self.end_jobs(now);
         let mut begun = 0;
         while begun < REQUESTS_PER_ROUND {
             let Some((client, tag, job)) = self.queue.next(|_| true) else { break };
@@ -248,7 +281,9 @@ impl Planner {
         }
         // Before any statement: tasks are in states that the shards have agreed to.
         self.record();
-        if self.evict_next() == 0 && self.is_cycle_due(now) {
+        // A task that is pending again is not placed twice, and no cap is exceeded: what was released is gone before.
+        let has_released = self.keeper_mut().releases == 0;
+        if self.evict_next() == 0 && has_released && self.is_cycle_due(now) {
             self.run_cycle(now);
         }
         begun + usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
@@ -274,21 +309,27 @@ impl Planner {
 
     /// Returns the time at which the keeper of jobs has something to do. `None`: when something arrives.
     pub(super) fn jobs_deadline(&self) -> Option<Time> {
-        self.cycle_deadline().filter(|_| self.flights.is_empty())
+        let has_released = self.keeper.as_ref().is_some_and(|keeper| keeper.releases == 0);
+        self.cycle_deadline().filter(|_| self.flights.is_empty() && has_released)
     }
 
     /// Returns whether the keeper of jobs has something to do now that no deadline tells.
     pub(super) fn has_jobs_left(&self) -> bool {
         let Some(keeper) = &self.keeper else { return false };
         let has_ended = || keeper.follows() && keeper.replicas().iter().any(Replica::has_ended);
-        self.flights.is_empty() && (!self.queue.is_empty() || !keeper.evictions.is_empty() || has_ended())
+        let has_ending = keeper.jobs().has_ending();
+        self.flights.is_empty()
+            && (!self.queue.is_empty() || !keeper.evictions.is_empty() || has_ending || has_ended())
     }
 
     /// Returns whether the keeper of jobs waits for answers, or has requests.
     pub(super) fn is_keeping(&self) -> bool {
         let keeper = self.keeper.as_ref();
         keeper.is_some_and(|keeper| {
-            keeper.releases > 0 || !keeper.plans.is_empty() || !keeper.evictions.is_empty()
+            keeper.releases > 0
+                || !keeper.plans.is_empty()
+                || !keeper.evictions.is_empty()
+                || keeper.jobs().has_ending()
         })
     }
 
@@ -389,6 +430,23 @@ impl Planner {
             if matches!(conflict.reason, ConflictReason::HeldBy(_)) {
                 self.keeper_mut().evictions.push_back(tasks[usize::from(conflict.operation)]);
             }
+        }
+    }
+
+    /// Ends the tasks of jobs whose policies have decided so, in agreed states.
+    fn end_jobs(&mut self, now: Time) {
+        let mut ended = Ended::default();
+        self.keeper_mut().end_jobs(&mut ended, now);
+        self.take_ended(ended);
+    }
+
+    /// Sends the evictions and releases of tasks that have ended, or are about to.
+    fn take_ended(&mut self, ended: Ended) {
+        self.keeper_mut().evictions.extend(ended.evicted);
+        if !ended.released.is_empty() {
+            // Recorded before anything is released: a crash must not let a task that has ended run again.
+            self.record();
+            ended.released.into_iter().for_each(|allocation| self.release_task(allocation));
         }
     }
 

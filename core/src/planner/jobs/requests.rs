@@ -2,27 +2,18 @@
 
 use std::sync::Arc;
 
-use super::Keeper;
+use super::{Ended, Keeper};
 use crate::group::PlanReply;
-use crate::ids::{AllocationId, TenantId};
+use crate::ids::TenantId;
 use crate::jobs::{
     JobError, JobId, JobPhase, JobSpec, JobSummary, JobView, Jobs, JobsDone, JobsRejection, JobsReply,
-    JobsRequest, QueueError, QueueId, QueueSpec, QueueView, Task, TaskId, TaskReport, TaskState, TaskView,
+    JobsRequest, QueueError, QueueId, QueueSpec, QueueView, Task, TaskReport, TaskState, TaskView,
 };
 use crate::limits::{JOBS_MAX, QUEUES_MAX};
 use crate::planner::{JobTag, Planner};
 use crate::time::Time;
 
 type Answer = Result<JobsReply, JobsRejection>;
-
-/// What a request has ended.
-#[derive(Default)]
-struct Ended {
-    /// To be released at once.
-    released: Vec<AllocationId>,
-    /// To be evicted with a grace period.
-    evicted: Vec<(TaskId, AllocationId, u64)>,
-}
 
 impl Planner {
     /// Begins a request about jobs, and answers it.
@@ -43,16 +34,15 @@ impl Planner {
             }
             JobsRequest::Report { tenant, tasks } => keeper.report(tenant, &tasks, &mut ended, now),
         };
-        keeper.evictions.extend(ended.evicted);
+        keeper.end_jobs(&mut ended, now);
         if !ended.released.is_empty() {
-            // Recorded before anything is released: a crash must not let a task that has ended run again.
+            // In the unit that is recorded before anything is released.
             if let Ok(JobsReply::Done(done)) = &answer {
                 self.note_deed(tag, crate::state::Deed::Jobs(done.clone()));
                 self.origins.remove(&tag);
             }
-            self.record();
-            ended.released.into_iter().for_each(|allocation| self.release_task(allocation));
         }
+        self.take_ended(ended);
         self.reply(tag, PlanReply::Jobs(answer));
     }
 }
@@ -167,27 +157,7 @@ impl Keeper {
         if self.jobs().job(id).phase() != JobPhase::Cancelled {
             self.jobs_mut().set_phase(id, JobPhase::Cancelled);
         }
-        let tasks = self.jobs().job(id).tasks().iter().map(|task| (task.state, task.node, task.allocation));
-        let tasks: Vec<_> = tasks.collect();
-        for (index, (state, node, allocation)) in (0..).zip(tasks) {
-            let task = TaskId { job: id, index };
-            match allocation {
-                // It ends when its grace period is over, at the latest.
-                Some(_) if state == TaskState::Releasing && grace_ns > 0 => continue,
-                Some(allocation) if state.holds() && grace_ns > 0 => {
-                    self.jobs_mut().set(task, TaskState::Releasing, node, now);
-                    ended.evicted.push((task, allocation, grace_ns));
-                    continue;
-                }
-                Some(allocation) => ended.released.push(allocation),
-                None => {}
-            }
-            if !state.is_end() {
-                self.jobs_mut().set(task, TaskState::Failed, None, now);
-                self.claims.remove(&task);
-            }
-        }
-        self.settle(id);
+        self.end_job(id, grace_ns, grace_ns == 0, ended, now);
         Ok(JobsReply::Done(JobsDone::Cancelled(id)))
     }
 
@@ -203,9 +173,12 @@ impl Keeper {
             if !reportable.contains(&report.state) {
                 return Err(JobsRejection::State { index, state: report.state });
             }
+            if report.exit_code.is_some() && report.state != TaskState::Failed {
+                return Err(JobsRejection::ExitCode { index, state: report.state });
+            }
         }
         let mut outdated = Vec::new();
-        for (index, &TaskReport { task: id, allocation, state }) in (0..).zip(reports) {
+        for (index, &TaskReport { task: id, allocation, state, exit_code }) in (0..).zip(reports) {
             let is_there = self.visible(id.job, tenant).is_ok() && self.holds(id, allocation);
             let before = is_there.then(|| self.jobs().task(id).clone());
             let Some(before) = before.filter(|task| task.state != TaskState::Pipelined) else {
@@ -213,7 +186,11 @@ impl Keeper {
                 continue;
             };
             if state.is_end() {
-                self.jobs_mut().set(id, state, None, now);
+                if state == TaskState::Succeeded {
+                    self.jobs_mut().task_succeeded(id, now);
+                } else {
+                    self.jobs_mut().task_failed(id, exit_code, now);
+                }
                 ended.released.push(allocation);
                 self.settle(id.job);
             } else if before.state.holds() && before.state != state {
@@ -273,6 +250,7 @@ fn summary(jobs: &Jobs, id: JobId) -> JobSummary {
         phase: job.phase(),
         priority: spec.priority,
         min_member: spec.min_member,
+        restarts: job.restarts(),
         counts: TaskState::ALL.map(|state| job.count(state)),
         created: spec.created,
     }

@@ -61,6 +61,7 @@ pub(crate) fn gang(name: &str, count: u32, request: PlacementRequest) -> JobSpec
         preemptable: true,
         master: false,
         run_time_ns: None,
+        policies: Vec::new(),
     };
     JobSpec {
         name: name.into(),
@@ -74,6 +75,8 @@ pub(crate) fn gang(name: &str, count: u32, request: PlacementRequest) -> JobSpec
         preempts: true,
         created: Time::default(),
         phase: JobPhase::Pending,
+        policies: Vec::new(),
+        max_retry: wharf_core::limits::JOB_MAX_RETRY_DEFAULT,
     }
 }
 
@@ -111,7 +114,12 @@ pub(crate) fn report(engine: &mut Engine, job: JobId, state: TaskState) -> usize
     let view = job_status(engine, job);
     let allocated = view.tasks.iter().filter_map(|task| Some((task.index, task.allocation?)));
     let tasks: Vec<TaskReport> = allocated
-        .map(|(index, allocation)| TaskReport { task: TaskId { job, index }, allocation, state })
+        .map(|(index, allocation)| TaskReport {
+            task: TaskId { job, index },
+            allocation,
+            state,
+            exit_code: None,
+        })
         .collect();
     match ask_jobs(engine, JobsRequest::Report { tenant: None, tasks }) {
         Ok(JobsReply::Done(JobsDone::Reported(outdated))) => outdated.len(),

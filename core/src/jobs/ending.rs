@@ -1,0 +1,138 @@
+//! How tasks and jobs end.
+//!
+//! The phase of a job says what was decided about it, and is recorded together with the state of the task that was the
+//! reason. Its other tasks follow ([`Jobs::end_job`]), now or after a crash. So what a policy does is neither lost nor
+//! done twice.
+
+use std::collections::BTreeSet;
+
+use super::after::{After, Facts, TaskEnd};
+use super::{Job, JobId, JobPhase, Jobs, TaskId, TaskState};
+use crate::ids::AllocationId;
+use crate::time::Time;
+
+/// What the tasks of a job that ends had.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobEnd {
+    /// Allocations and claims of tasks that have ended. To be released at once.
+    pub released: Vec<(TaskId, AllocationId)>,
+    /// Allocations of tasks that are releasing from now on. To be evicted with the grace period.
+    pub evicted: Vec<(TaskId, AllocationId)>,
+}
+
+impl Jobs {
+    /// Takes over that the allocation or claim of a task has ended, and nobody has reported an end. The task is pending
+    /// again or has failed, and policies may end its job.
+    ///
+    /// # Panics
+    /// If there is no such task.
+    pub fn task_lost(&mut self, id: TaskId, now: Time) {
+        self.follow_end(id, TaskEnd::Lost, now);
+    }
+
+    /// Takes over that a task has succeeded, as was reported. Policies may end its job.
+    ///
+    /// # Panics
+    /// If there is no such task.
+    pub fn task_succeeded(&mut self, id: TaskId, now: Time) {
+        let job = self.job(id.job);
+        let task = &job.tasks[id.index as usize];
+        let others =
+            job.succeeded_of_group[task.group as usize] - u32::from(task.state == TaskState::Succeeded);
+        let is_last = others + 1 == job.spec.tasks[task.group as usize].count;
+        self.follow_end(id, TaskEnd::Succeeded { is_last }, now);
+    }
+
+    /// Takes over that a task has failed with this exit code, as was reported. Policies may make it pending again, or end
+    /// its job.
+    ///
+    /// # Panics
+    /// If there is no such task.
+    pub fn task_failed(&mut self, id: TaskId, exit_code: Option<i32>, now: Time) {
+        self.follow_end(id, TaskEnd::Failed(exit_code), now);
+    }
+
+    fn follow_end(&mut self, id: TaskId, end: TaskEnd, now: Time) {
+        let job = self.job(id.job);
+        let task = &job.tasks[id.index as usize];
+        let facts = Facts {
+            spec: &job.spec,
+            phase: job.phase,
+            restarts: job.restarts,
+            group: &job.spec.tasks[task.group as usize],
+            task: task.record(),
+        };
+        let before = (job.phase, job.restarts);
+        let After { state, phase, restarts } = facts.after(end);
+        if (phase, restarts) != before {
+            self.job_mut(id.job).restarts = restarts;
+            self.set_phase(id.job, phase);
+        }
+        if phase != before.0 {
+            self.ending.insert(id.job);
+        }
+        self.set(id, state, None, now);
+    }
+
+    /// Returns the jobs whose other tasks must end, because a policy has said so since the last call. A job that has
+    /// ended or restarted meanwhile may be among them.
+    pub fn take_ending(&mut self) -> BTreeSet<JobId> {
+        let mut ending = std::mem::take(&mut self.ending);
+        ending.retain(|&id| self.has_job(id));
+        ending
+    }
+
+    /// Returns whether [`take_ending`](Self::take_ending) may return a job.
+    #[must_use]
+    pub fn has_ending(&self) -> bool {
+        !self.ending.is_empty()
+    }
+
+    /// Ends the tasks of a job whose phase says that it is over, or restarts. Those that hold something have `grace_ns` ns
+    /// to end. Those that are releasing keep their grace period, unless it is cut `short`.
+    ///
+    /// If the job restarts, its tasks are pending once they have ended, and the job is what it was when it was submitted
+    /// once all of them are.
+    ///
+    /// # Panics
+    /// If there is no such job.
+    pub fn end_job(&mut self, id: JobId, grace_ns: u64, short: bool, now: Time) -> JobEnd {
+        let mut end = JobEnd::default();
+        let phase = self.job(id).phase;
+        let restarts = phase == JobPhase::Restarting;
+        if !restarts && !phase.is_end() {
+            // It has restarted already.
+            return end;
+        }
+        let tasks = self.job(id).tasks.iter().map(|task| (task.state, task.node, task.allocation));
+        let tasks: Vec<_> = tasks.collect();
+        for (index, (state, node, allocation)) in (0..).zip(tasks) {
+            let task = TaskId { job: id, index };
+            match allocation {
+                // It ends when its grace period is over, at the latest.
+                Some(_) if state == TaskState::Releasing && !short => continue,
+                Some(allocation) if state.holds() && grace_ns > 0 => {
+                    self.set(task, TaskState::Releasing, node, now);
+                    end.evicted.push((task, allocation));
+                    continue;
+                }
+                Some(allocation) => end.released.push((task, allocation)),
+                None => {}
+            }
+            if restarts && state != TaskState::Pending {
+                self.set(task, TaskState::Pending, None, now);
+            } else if !restarts && !state.is_end() {
+                self.set(task, TaskState::Failed, None, now);
+            }
+        }
+        end
+    }
+
+    /// Lists the jobs whose phase was decided before all of their tasks had followed, after a start.
+    pub(crate) fn resume_endings(&mut self) {
+        let is_under_way =
+            |job: &Job| job.phase == JobPhase::Restarting || job.phase.is_end() && !job.has_ended();
+        let under_way = self.jobs().filter(|(_, job)| is_under_way(job)).map(|(id, _)| id);
+        self.ending = under_way.collect();
+    }
+}

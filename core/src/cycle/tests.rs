@@ -10,6 +10,7 @@ use crate::resource::{Amount, Demand};
 use proptest::prelude::*;
 
 mod starve;
+mod usage;
 
 const GRACE: u64 = 30_000_000_000;
 
@@ -21,11 +22,13 @@ struct Bed {
 
 impl Bed {
     fn new(actions: &[Action], tiers: &[&[PluginKind]], nodes: &[u32]) -> Self {
+        Self::with(Self::config(actions, tiers), nodes)
+    }
+
+    fn config(actions: &[Action], tiers: &[&[PluginKind]]) -> CycleConfig {
         let tier = |kinds: &&[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
         let tiers = tiers.iter().map(tier).collect();
-        let config =
-            CycleConfig { actions: actions.to_vec(), tiers, grace_ns: GRACE, ..CycleConfig::default() };
-        Self::with(config, nodes)
+        CycleConfig { actions: actions.to_vec(), tiers, grace_ns: GRACE, ..CycleConfig::default() }
     }
 
     fn with(config: CycleConfig, nodes: &[u32]) -> Self {
@@ -66,6 +69,7 @@ impl Bed {
         let spec = JobSpec {
             name: name.into(),
             queue,
+            user: Some(name.into()),
             tenant: crate::ids::TenantId::OPERATOR,
             min_member,
             min_resources: None,
@@ -249,6 +253,7 @@ fn a_pending_job_waits_until_its_queue_has_room_for_it() {
         let spec = JobSpec {
             name: name.into(),
             queue,
+            user: None,
             tenant: crate::ids::TenantId::OPERATOR,
             min_member: 1,
             min_resources: Some(Amounts::of(&request.demand)),
@@ -319,6 +324,8 @@ fn broken_settings_are_refused() {
     let both = [PluginKind::Proportion, PluginKind::Capacity].map(PluginConfig::new).to_vec();
     let both = CycleConfig { tiers: vec![both], ..CycleConfig::default() };
     assert!(fault(both).contains("both say what queues deserve"));
+    let unused = CycleConfig { usage_half_life_ns: 1, ..CycleConfig::default() };
+    assert!(fault(unused).contains("name plugin `usage`"));
 }
 
 proptest! {
@@ -331,16 +338,21 @@ proptest! {
         nodes in prop::collection::vec(2..9_u32, 1..4),
         weights in prop::collection::vec((1..4_u32, prop::option::of(2..12_i64)), 1..4),
         jobs in prop::collection::vec((0..4_usize, 1..4_u32, 1..6_u32, 1..4_u32, 0..3_i32), 1..9),
-        rules in 0..4_usize,
+        rules in 0..6_usize,
     ) {
-        use PluginKind::{Drf, Gang, Priority, Proportion};
-        let tiers: [&[&[PluginKind]]; 4] = [
+        use PluginKind::{Drf, Gang, Priority, Proportion, Usage};
+        let tiers: [&[&[PluginKind]]; 6] = [
+            // With past use, orders change as time passes.
+            &[&[Priority, Usage, Gang, Proportion], &[Drf]],
+            &[&[Usage, Drf, Gang, Proportion]],
             &[&[Priority, Gang, Proportion], &[Drf]],
             &[&[Gang], &[Drf, Proportion]],
             &[&[Drf, Gang, Proportion]],
             &[&[Gang, Proportion]],
         ];
-        let mut bed = Bed::new(&Action::DEFAULT, tiers[rules], &nodes);
+        let usage_half_life_ns = if rules < 2 { GRACE } else { 0 };
+        let config = CycleConfig { usage_half_life_ns, ..Bed::config(&Action::DEFAULT, tiers[rules]) };
+        let mut bed = Bed::with(config, &nodes);
         let mut queues = Vec::new();
         for (number, &(weight, cap)) in weights.iter().enumerate() {
             let capability = cap.map(|cap| (Dim::CPU, cap * 10_000)).into_iter().collect();

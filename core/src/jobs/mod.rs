@@ -10,6 +10,7 @@ mod changes;
 mod ends;
 mod error;
 mod job;
+mod past;
 mod queue;
 mod queues;
 mod record;
@@ -23,8 +24,11 @@ mod usage;
 
 pub use error::{JobError, QueueError};
 pub use job::{Job, Task};
+pub use past::UserView;
 pub use queue::Queue;
-pub use record::{JobRecord, JobsChange, JobsRecord, JobsTable, QueueRecord, TaskRecord};
+pub use record::{
+    JobRecord, JobsChange, JobsRecord, JobsTable, PastAmount, PastRecord, QueueRecord, TaskRecord,
+};
 pub use request::{
     JobSummary, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueView, TaskReport, TaskView,
 };

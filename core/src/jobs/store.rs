@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::changes::Noted;
 use super::ends::Ends;
+use super::past::PastRules;
 use super::{
     Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId, TaskState,
     Usage,
@@ -25,7 +26,7 @@ pub struct Jobs {
     /// The ids of removed queues.
     pub(super) vacant: BTreeSet<QueueId>,
     pub(super) queue_names: BTreeMap<Arc<str>, QueueId>,
-    jobs: BTreeMap<JobId, Job>,
+    pub(super) jobs: BTreeMap<JobId, Job>,
     /// The newest job of each name of a tenant.
     job_names: BTreeMap<(TenantId, Arc<str>), JobId>,
     next_job: u64,
@@ -37,6 +38,8 @@ pub struct Jobs {
     waiting_for_cap: BTreeSet<TaskId>,
     /// When the tasks that run must have ended.
     ends: Ends,
+    /// How past use counts.
+    pub(super) past_rules: PastRules,
     /// The number of changes of queues, jobs and tasks so far.
     pub(super) changes: u64,
     /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
@@ -66,6 +69,7 @@ impl Jobs {
             classes: FixedMap::default(),
             waiting_for_cap: BTreeSet::new(),
             ends: Ends::default(),
+            past_rules: PastRules::default(),
             changes: 0,
             noted: None,
         }
@@ -96,6 +100,7 @@ impl Jobs {
     /// The reason why it is refused. Nothing has changed.
     pub fn submit(&mut self, spec: JobSpec) -> Result<JobId, JobError> {
         self.check_job(&spec)?;
+        self.admit_user(&spec)?;
         let id = JobId(self.next_job);
         self.insert(id, spec);
         Ok(id)
@@ -146,6 +151,7 @@ impl Jobs {
         self.queues[queue.0 as usize].waiting.insert(id);
         self.job_names.insert((job.spec.tenant, Arc::clone(&job.spec.name)), id);
         self.jobs.insert(id, job);
+        self.user_asks(id);
         for id in self.chain(queue).collect::<Vec<_>>() {
             let queue = &mut self.queues[id.0 as usize];
             queue.usage.pending.add(&pending);
@@ -324,6 +330,11 @@ impl Jobs {
     /// # Panics
     /// If there is no such task, or if the state has a node and `node` is none, or the other way round.
     pub fn set(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, now: Time) {
+        self.set_since(id, state, node, (now, now));
+    }
+
+    /// Changes the state of a task, with since when it is in it, and when that changes what was held.
+    fn set_since(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, (now, at): (Time, Time)) {
         assert_eq!(state.has_node(), node.is_some(), "a {} task has a node: {id}", state.name());
         self.changes += 1;
         self.note_task(id);
@@ -371,6 +382,7 @@ impl Jobs {
         } else {
             leaf.waiting.remove(&id.job);
         }
+        self.follow_past(id.job, &before, state, at);
         let mut at = queue;
         loop {
             let queue = &mut self.queues[at.0 as usize];
@@ -425,7 +437,8 @@ impl Jobs {
             // Its run time goes on as if nothing had happened.
             task.bound = before.bound;
         }
-        self.set(id, before.state, before.node, before.since);
+        let changed = task.since;
+        self.set_since(id, before.state, before.node, (before.since, changed));
         let task = &mut self.job_mut(id.job).tasks[id.index as usize];
         task.allocation = before.allocation;
         task.started = before.started;
@@ -508,6 +521,7 @@ impl Jobs {
                 return Err(broken!("queue `{name}` uses {:?}, {usage:?} by its tasks", queue.usage));
             }
         }
+        self.check_users()?;
         if self.ends != ends {
             return Err(broken!("the expected ends are {:?}, {ends:?} by the tasks", self.ends));
         }

@@ -30,6 +30,7 @@ fn job(name: &str, queue: QueueId, tasks: Vec<TaskGroup>) -> JobSpec {
     JobSpec {
         name: name.into(),
         queue,
+        user: None,
         tenant: crate::ids::TenantId::OPERATOR,
         min_member: 1,
         min_resources: None,
@@ -70,7 +71,10 @@ fn broken_queues_are_refused_and_change_nothing() {
         "{refused:?}"
     );
     spec.guarantee = cpu(2);
-    assert!(matches!(jobs.update_queue(a, spec), Err(QueueError::ChildrenGuarantee { children: 3, .. })));
+    assert!(matches!(
+        jobs.update_queue(a, spec, Time(0)),
+        Err(QueueError::ChildrenGuarantee { children: 3, .. })
+    ));
     assert_eq!(jobs.queues().count(), 3);
     let mut parent = QueueId(2);
     let refused = (0..100).find_map(|level| {

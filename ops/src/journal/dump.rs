@@ -331,6 +331,14 @@ fn jobs_view(change: &JobsChange) -> Value {
         JobsChange::JobRemoved(job) => json!({ "job": job.to_string(), "removed": true }),
         JobsChange::Phase(job, phase) => json!({ "job": job.to_string(), "phase": phase.name() }),
         JobsChange::Task(id, task) => task_view(*id, task),
+        JobsChange::Past(past) => json!({
+            "past_of": *past.queue,
+            "user": past.user.as_deref(),
+            "half_life": past.half_life_ns,
+            "epoch": past.epoch,
+            // A sum has more digits than numbers in JSON.
+            "sums": past.kinds.iter().map(|kind| kind.sum.to_string()).collect::<Value>(),
+        }),
     }
 }
 

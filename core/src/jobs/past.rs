@@ -242,27 +242,20 @@ impl Jobs {
         Ok(())
     }
 
-    /// Follows a task that is about to leave a state for another one. `at` is when: of a change that is taken back, it is
+    /// Follows a task of a queue with a past that is about to leave a state for another one. `at` is when: of a change that is taken back, it is
     /// when that was made.
     pub(super) fn follow_past(&mut self, id: JobId, before: &Task, state: TaskState, at: Time) {
         let queue = self.job(id).spec.queue;
-        if self.queue(queue).past.is_none() {
-            return;
-        }
         let amounts = &before.class.amounts;
         let none = Amounts::zero();
-        let (held, holds) = match (is_in_use(before.state), is_in_use(state)) {
-            (false, true) => (&none, amounts),
-            (true, false) => (amounts, &none),
-            _ => (&none, &none),
-        };
-        let changes = !std::ptr::eq(held, holds);
+        let [was, is] = [before.state, state].map(is_in_use);
+        let [held, holds] = [was, is].map(|in_use| if in_use { amounts } else { &none });
         let spec = &self.job(id).spec;
         let user: Arc<str> = spec.user.clone().unwrap_or_default();
-        if changes {
+        if was != is {
             self.note_past(queue, Some(&user));
         }
-        let past = self.queues[queue.0 as usize].past.as_mut().expect("it was there before");
+        let past = self.queues[queue.0 as usize].past.as_mut().expect("the queue has a past");
         let mut moment: Option<(HalfLife, Moment)> = None;
         let mut moment_of = |half_life: HalfLife| match moment {
             Some((of, moment)) if of == half_life => moment,
@@ -272,7 +265,7 @@ impl Jobs {
         let of_user = past.user_mut(&user);
         of_user.usage.leave(before.state, amounts);
         of_user.usage.enter(state, amounts);
-        if !changes {
+        if was == is {
             return;
         }
         if let Some(half_life) = half_life {

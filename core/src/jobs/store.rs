@@ -382,7 +382,9 @@ impl Jobs {
         } else {
             leaf.waiting.remove(&id.job);
         }
-        self.follow_past(id.job, &before, state, at);
+        if self.queues[queue.0 as usize].past.is_some() {
+            self.follow_past(id.job, &before, state, at);
+        }
         let mut at = queue;
         loop {
             let queue = &mut self.queues[at.0 as usize];

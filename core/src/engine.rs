@@ -250,7 +250,7 @@ impl Engine {
             open_planners(of_engine, threads, of_planners, &mut ports, replicas, &mut seeds)?;
         let (of_groups, of_jobs) = planners.split_at_mut(usize::from(config.planners));
         let groups = keep_groups(state.groups, of_groups);
-        let jobs = keep_jobs(state.jobs, of_jobs.first_mut()).map_err(EngineError::Jobs)?;
+        let jobs = keep_jobs(state.jobs, of_jobs.first_mut(), now).map_err(EngineError::Jobs)?;
         if let Some((_, queue)) = &journal {
             planners.iter_mut().for_each(|planner| planner.set_journal(Arc::clone(queue)));
         }

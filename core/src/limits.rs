@@ -259,6 +259,14 @@ pub const QUEUES_MAX: usize = 10_000;
 pub const CYCLE_INTERVAL_NS_DEFAULT: u64 = 100_000_000;
 /// The largest number of levels of queues below the root.
 pub const QUEUE_LEVELS_MAX: usize = 32;
+/// The largest number of users of a queue whose past use is kept. Those with the least use make room for others.
+pub const QUEUE_USERS_MAX: usize = 1_000;
+/// The most bytes of the name of a user.
+pub const USER_BYTES_MAX: usize = 64;
+/// The largest number of users of a queue that a list of queues shows, those with the most use.
+pub const QUEUE_USERS_SHOWN_MAX: usize = 64;
+/// The largest number of users that are looked at for one page of a list of queues.
+pub const USERS_LOOKED_AT_MAX: usize = 20_000;
 /// The maximum number of dated reservations that cycles keep. Jobs that wait in addition have none.
 pub const DATED_RESERVATIONS_MAX: usize = 64;
 /// The number of expected ends, and of tasks on nodes, that one cycle looks at for dated reservations. A look takes some

@@ -22,6 +22,7 @@ pub(crate) struct ConfigFile {
     pub(crate) grace: Option<Nanos>,
     pub(crate) backfill: Option<Name>,
     pub(crate) min_run_time: Option<Nanos>,
+    pub(crate) usage_half_life: Option<Nanos>,
     pub(crate) policy: Option<Name>,
     pub(crate) seed: Option<u64>,
 }
@@ -130,6 +131,7 @@ pub(crate) fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, LineError> 
     };
     config.grace_ns = bounded(file.grace, "grace", place)?.unwrap_or(config.grace_ns);
     config.min_run_time_ns = bounded(file.min_run_time, "min_run_time", place)?.unwrap_or_default();
+    config.usage_half_life_ns = bounded(file.usage_half_life, "usage_half_life", place)?.unwrap_or_default();
     if let Some(name) = &file.backfill {
         config.backfill = Backfill::named(&name.value).ok_or_else(|| {
             let known = Backfill::ALL.map(Backfill::name).join(", ");

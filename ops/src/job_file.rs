@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use serde_saphyr::{Location, Spanned};
 use wharf_core::jobs::{JobPolicy, ParseTaskEventError, PolicyAction, TaskEvent};
-use wharf_core::limits::JOB_MAX_RETRY_DEFAULT;
+use wharf_core::limits::{JOB_MAX_RETRY_DEFAULT, USER_BYTES_MAX};
 use wharf_core::resource::Amount;
 
 use crate::line_error::LineError;
@@ -72,6 +72,8 @@ pub(crate) struct QueueFile {
     pub(crate) guarantee_patience: Option<Nanos>,
     #[serde(default)]
     pub(crate) min_run_time: Option<Nanos>,
+    #[serde(default)]
+    pub(crate) usage_half_life: Option<Nanos>,
 }
 
 fn yes() -> bool {
@@ -92,6 +94,9 @@ pub(crate) enum OrderingFile {
 pub(crate) struct JobFile {
     pub(crate) name: Name,
     pub(crate) queue: Name,
+    /// The user in the queue for whom it counts.
+    #[serde(default)]
+    pub(crate) user: Option<Name>,
     #[serde(default)]
     pub(crate) min_member: u32,
     #[serde(default)]
@@ -312,6 +317,21 @@ pub(crate) fn part(
         LineError::at(place, message)
     })?;
     Ok(Some(units))
+}
+
+impl JobFile {
+    /// Returns the user in the queue for whom the job counts.
+    pub(crate) fn user(&self) -> Result<Option<&str>, LineError> {
+        let Some(user) = &self.user else { return Ok(None) };
+        let bytes = user.value.len();
+        if bytes == 0 || bytes > USER_BYTES_MAX || user.value.chars().any(char::is_control) {
+            let message = format!(
+                "`user` has {bytes} bytes: give 1 to {USER_BYTES_MAX} without control characters, or leave it out"
+            );
+            return Err(LineError::at(user.referenced, message));
+        }
+        Ok(Some(&user.value))
+    }
 }
 
 /// The role of tasks that name none.

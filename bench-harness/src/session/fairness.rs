@@ -142,7 +142,7 @@ impl Churn {
         let ending = self.running.iter().copied().filter(|_| self.rng.below(LIFE_SECONDS) == 0);
         for task in ending.collect::<Vec<_>>() {
             if self.bed.cluster.scheduler().jobs().task(task).state.is_bound() {
-                let changes = self.bed.cluster.end_task(task, TaskState::Succeeded);
+                let changes = self.bed.cluster.finish_task(task);
                 self.running.remove(&task);
                 self.follow(&changes);
             }

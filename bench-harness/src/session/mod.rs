@@ -251,6 +251,7 @@ impl Bed {
         let spec = JobSpec {
             name: name.into(),
             queue: self.queues[queue % self.queues.len()],
+            user: None,
             tenant: wharf_core::ids::TenantId::OPERATOR,
             min_member,
             min_resources: None,

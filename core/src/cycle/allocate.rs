@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::dated::{Attempt, HeldBack};
-use super::heap::Heap;
+use super::job_turns::JobTurns;
 use super::trial::Cycle;
 use super::turns::Turns;
 use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
 
-/// The jobs of each queue, the first one on top.
-type JobHeaps = BTreeMap<QueueId, Heap<JobId>>;
+/// The turns of the jobs of each queue.
+type TurnsOfJobs = BTreeMap<QueueId, JobTurns>;
 
 /// The pending tasks of each job, in order, the next one last.
 type TaskLists = BTreeMap<JobId, Vec<TaskId>>;
@@ -62,13 +62,11 @@ impl Cycle<'_> {
         // undone gives back what it took, so what did not fit because of it may fit then.
         let mut misfits = Misfits::default();
         while let Some(queue) = turns.next(self) {
-            let heap = jobs.get_mut(&queue).expect("a queue with jobs");
-            let first =
-                if self.is_overused(queue) { None } else { heap.pop(|&a, &b| self.compare_jobs(a, b)) };
+            let of_queue = jobs.get_mut(&queue).expect("a queue with jobs");
+            let first = if self.is_overused(queue) { None } else { of_queue.next(self) };
             if let Some(job) = first {
-                if self.allocate_job(job, &mut tasks, &mut misfits) {
-                    heap.push(job, |&a, &b| self.compare_jobs(a, b));
-                }
+                let has_more = self.allocate_job(job, &mut tasks, &mut misfits);
+                of_queue.put_back(self, job, has_more);
                 self.reserve_or_give_up(job);
             }
             turns.put_back(self, queue, first.is_some());
@@ -76,21 +74,19 @@ impl Cycle<'_> {
     }
 
     /// Returns the admitted, valid jobs with pending tasks, by queue.
-    fn waiting_jobs(&self) -> JobHeaps {
-        let mut heaps = JobHeaps::new();
+    fn waiting_jobs(&self) -> TurnsOfJobs {
+        let mut turns = TurnsOfJobs::new();
         for (id, queue) in self.jobs.queues() {
-            let mut heap = Heap::new();
-            for job in queue.waiting() {
-                let is_admitted = self.jobs.job(job).phase().is_admitted();
-                if is_admitted && self.tiers().is_valid(self.facts(), job) {
-                    heap.push(job, |&a, &b| self.compare_jobs(a, b));
-                }
-            }
-            if !heap.is_empty() {
-                heaps.insert(id, heap);
+            let is_ready = |job: &JobId| {
+                let is_admitted = self.jobs.job(*job).phase().is_admitted();
+                is_admitted && self.tiers().is_valid(self.facts(), *job)
+            };
+            let mut jobs = queue.waiting().filter(is_ready).peekable();
+            if jobs.peek().is_some() {
+                turns.insert(id, JobTurns::new(self, jobs));
             }
         }
-        heaps
+        turns
     }
 
     /// Places tasks of a job until it has what it needs. Returns whether it has more tasks to place in a later turn.

@@ -76,11 +76,13 @@ pub enum PluginKind {
     Overcommit,
     /// Jobs that have waited for too long come first.
     Sla,
+    /// Queues and users that use less and have used less come first.
+    Usage,
 }
 
 impl PluginKind {
     /// All plugins.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Priority,
         Self::Gang,
         Self::Conformance,
@@ -90,6 +92,7 @@ impl PluginKind {
         Self::FairShare,
         Self::Overcommit,
         Self::Sla,
+        Self::Usage,
     ];
 
     /// Returns the name.
@@ -105,6 +108,7 @@ impl PluginKind {
             Self::FairShare => "fair-share",
             Self::Overcommit => "overcommit",
             Self::Sla => "sla",
+            Self::Usage => "usage",
         }
     }
 
@@ -304,6 +308,9 @@ pub struct CycleConfig {
     pub backfill: Backfill,
     /// How long a task runs before it may be evicted, in ns. Queues may say otherwise.
     pub min_run_time_ns: u64,
+    /// The time in which what queues and users have held comes to count half as much, in ns. 0: only what runs now counts.
+    /// Queues may say otherwise.
+    pub usage_half_life_ns: u64,
     /// How many nodes are compared at most to find the cheapest victims for a task.
     pub victim_nodes_max: usize,
 }
@@ -329,6 +336,11 @@ pub enum CycleConfigError {
     /// Two plugins both say what queues deserve.
     #[error("plugins `{0}` and `{1}` both say what queues deserve: name one of them")]
     Contradiction(&'static str, &'static str),
+    /// Past use has a half-life, and no plugin looks at it.
+    #[error(
+        "past use has a half-life, and no plugin decides by it: name plugin `usage`, or leave `usage_half_life` out"
+    )]
+    NoUsage,
     /// No nodes are compared.
     #[error("no nodes are compared for victims: give `victim_nodes_max` of at least 1")]
     NoVictimNodes,
@@ -359,6 +371,7 @@ impl Default for CycleConfig {
             grace_ns: 0,
             backfill: Backfill::None,
             min_run_time_ns: 0,
+            usage_half_life_ns: 0,
             victim_nodes_max: 100,
         }
     }
@@ -369,7 +382,9 @@ impl CycleConfig {
     /// their [report](super::CycleReport::due) when they may.
     #[must_use]
     pub fn depends_on_time(&self) -> bool {
-        self.tiers.iter().flatten().any(|plugin| plugin.wait_ns.is_some())
+        // Where nothing is placed, the order of queues and jobs matters to who gets a reservation only.
+        let reorders = self.backfill != Backfill::None && self.plugin(PluginKind::Usage).is_some();
+        reorders || self.tiers.iter().flatten().any(|plugin| plugin.wait_ns.is_some())
     }
 
     /// Returns the settings of a plugin, if it is in a tier.
@@ -418,6 +433,9 @@ impl CycleConfig {
                 return Err(CycleConfigError::PluginTwice(plugin.kind.name()));
             }
             kinds.push(plugin.kind);
+        }
+        if self.usage_half_life_ns > 0 && !kinds.contains(&PluginKind::Usage) {
+            return Err(CycleConfigError::NoUsage);
         }
         let deserving = [PluginKind::Proportion, PluginKind::Capacity];
         if deserving.iter().all(|kind| kinds.contains(kind)) {

@@ -16,6 +16,11 @@ impl<T> Heap<T> {
         self.entries.is_empty()
     }
 
+    /// Returns the first entry.
+    pub(super) fn first(&self) -> Option<&T> {
+        self.entries.first()
+    }
+
     /// Adds an entry.
     pub(super) fn push(&mut self, entry: T, order: impl Fn(&T, &T) -> Ordering) {
         self.entries.push(entry);

@@ -25,6 +25,7 @@ mod config;
 mod dated;
 mod enqueue;
 mod heap;
+mod job_turns;
 mod local;
 mod plugin;
 mod plugins;
@@ -104,8 +105,10 @@ impl Scheduler {
         config.check()?;
         let tiers = Tiers::new(&config);
         let total = Amounts::zero();
+        let mut jobs = Jobs::new();
+        jobs.count_past(config.usage_half_life_ns, config.plugin(PluginKind::Usage).is_some());
         Ok(Self {
-            jobs: Jobs::new(),
+            jobs,
             replicas,
             config: Arc::new(config),
             tiers,

@@ -167,6 +167,15 @@ impl Tiers {
         first_of(orders).then_with(|| created(a).cmp(&created(b))).then(a.cmp(&b))
     }
 
+    /// Returns whether a rule orders jobs by what their users use, so that a job that gets something moves those of the same
+    /// user back.
+    pub(super) fn orders_users(&self) -> bool {
+        let orders = |(config, _): &(PluginConfig, Box<dyn Plugin>)| {
+            config.kind == PluginKind::Usage && config.takes_part(Decision::JobOrder)
+        };
+        self.tiers.iter().flatten().any(orders)
+    }
+
     /// Compares tasks: the first rule that orders them counts, then the index.
     pub(super) fn task_order(&self, facts: Facts<'_>, a: TaskId, b: TaskId) -> Ordering {
         let orders = self.all(Decision::TaskOrder).map(|plugin| plugin.task_order(facts, a, b));

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 mod equal_jobs;
 mod starve;
+mod usage;
 mod whole_gangs;
 
 const GRACE: u64 = 30_000_000_000;
@@ -25,11 +26,13 @@ struct Bed {
 
 impl Bed {
     fn new(actions: &[Action], tiers: &[&[PluginKind]], nodes: &[u32]) -> Self {
+        Self::with(Self::config(actions, tiers), nodes)
+    }
+
+    fn config(actions: &[Action], tiers: &[&[PluginKind]]) -> CycleConfig {
         let tier = |kinds: &&[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
         let tiers = tiers.iter().map(tier).collect();
-        let config =
-            CycleConfig { actions: actions.to_vec(), tiers, grace_ns: GRACE, ..CycleConfig::default() };
-        Self::with(config, nodes)
+        CycleConfig { actions: actions.to_vec(), tiers, grace_ns: GRACE, ..CycleConfig::default() }
     }
 
     fn with(config: CycleConfig, nodes: &[u32]) -> Self {
@@ -71,6 +74,7 @@ impl Bed {
         let spec = JobSpec {
             name: name.into(),
             queue,
+            user: Some(name.into()),
             tenant: crate::ids::TenantId::OPERATOR,
             min_member,
             min_resources: None,
@@ -130,6 +134,13 @@ fn node(cpu: u32) -> NodeSpec {
         labels: Labels::new(Vec::new()).unwrap(),
         taints: Taints::default(),
     }
+}
+
+/// A plugin that lets running gangs go as a whole, or not.
+fn plugin(kind: PluginKind, whole_gangs: bool) -> PluginConfig {
+    let mut plugin = PluginConfig::new(kind);
+    plugin.whole_gangs = whole_gangs;
+    plugin
 }
 
 /// Fair shares by which jobs starve on any cluster.
@@ -256,6 +267,7 @@ fn a_pending_job_waits_until_its_queue_has_room_for_it() {
         let spec = JobSpec {
             name: name.into(),
             queue,
+            user: None,
             tenant: crate::ids::TenantId::OPERATOR,
             min_member: 1,
             min_resources: Some(Amounts::of(&request.demand)),
@@ -329,6 +341,8 @@ fn broken_settings_are_refused() {
     let both = [PluginKind::Proportion, PluginKind::Capacity].map(PluginConfig::new).to_vec();
     let both = CycleConfig { tiers: vec![both], ..CycleConfig::default() };
     assert!(fault(both).contains("both say what queues deserve"));
+    let unused = CycleConfig { usage_half_life_ns: 1, ..CycleConfig::default() };
+    assert!(fault(unused).contains("name plugin `usage`"));
 }
 
 proptest! {
@@ -341,20 +355,24 @@ proptest! {
         nodes in prop::collection::vec(2..9_u32, 1..4),
         weights in prop::collection::vec((1..4_u32, prop::option::of(2..12_i64)), 1..4),
         jobs in prop::collection::vec((0..4_usize, 1..4_u32, 1..6_u32, 1..4_u32, 0..3_i32), 1..9),
-        rules in 0..5_usize,
+        rules in 0..7_usize,
         whole_gangs in any::<bool>(),
     ) {
-        use PluginKind::{Drf, Gang, Priority, Proportion};
-        let tiers: [&[&[PluginKind]]; 5] = [
+        use PluginKind::{Drf, Gang, Priority, Proportion, Usage};
+        let tiers: [&[&[PluginKind]]; 7] = [
+            // With past use, orders change as time passes.
+            &[&[Priority, Usage, Gang, Proportion], &[Drf]],
+            &[&[Usage, Drf, Gang, Proportion]],
             &[&[Priority, Gang, Proportion]],
             &[&[Priority, Gang, Proportion], &[Drf]],
             &[&[Gang], &[Drf, Proportion]],
             &[&[Drf, Gang, Proportion]],
             &[&[Gang, Proportion]],
         ];
-        let plugin = |kind: &PluginKind| PluginConfig { whole_gangs, ..PluginConfig::new(*kind) };
+        let plugin = |kind: &PluginKind| plugin(*kind, whole_gangs);
         let tiers = tiers[rules].iter().map(|tier| tier.iter().map(plugin).collect()).collect();
-        let config = CycleConfig { tiers, grace_ns: GRACE, ..CycleConfig::default() };
+        let usage_half_life_ns = if rules < 2 { GRACE } else { 0 };
+        let config = CycleConfig { tiers, usage_half_life_ns, grace_ns: GRACE, ..CycleConfig::default() };
         let mut bed = Bed::with(config, &nodes);
         let mut queues = Vec::new();
         for (number, &(weight, cap)) in weights.iter().enumerate() {

@@ -16,6 +16,7 @@ use crate::rng::Rng;
 use crate::router::Port;
 use crate::shard::Shard;
 use crate::state::GroupRecord;
+use crate::time::Time;
 use crate::view::ViewReader;
 
 /// The bell of a planner, and the waker behind it.
@@ -72,9 +73,13 @@ pub(super) fn open_planners(
 ///
 /// # Errors
 /// The first record that contradicts the others.
-pub(super) fn keep_jobs(jobs: JobsRecord, keeper: Option<&mut PlannerRunner>) -> Result<JobsRecord, Broken> {
+pub(super) fn keep_jobs(
+    jobs: JobsRecord,
+    keeper: Option<&mut PlannerRunner>,
+    now: Time,
+) -> Result<JobsRecord, Broken> {
     let Some(keeper) = keeper else { return Ok(jobs) };
-    keeper.adopt_jobs(jobs)?;
+    keeper.adopt_jobs(jobs, now)?;
     Ok(JobsRecord::default())
 }
 

@@ -94,6 +94,12 @@ impl Amounts {
             .map(|(place, &amount)| (Dim(place), amount))
     }
 
+    /// Returns how many places of kinds there are. Further kinds are zero.
+    #[must_use]
+    pub fn kinds(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns whether there is nothing of any kind.
     #[must_use]
     pub fn is_zero(&self) -> bool {

@@ -9,13 +9,16 @@
 //! | `share` | fractions, and the dominant share of DRF |
 //! | `deserved` | Volcano's division of a cluster over weighted queues |
 //! | `fair_share` | YARN's fair shares and its order of queues and jobs |
+//! | `past` | what was held in the past, with a half-life |
 
 pub mod amounts;
 pub mod deserved;
 pub mod fair_share;
+pub mod past;
 pub mod share;
 
 pub use amounts::{Amounts, Caps, Dim};
 pub use deserved::{QueueClaim, deserved, real_caps};
 pub use fair_share::{FairShare, Schedulable, by_fair_share, fair_shares};
+pub use past::{HalfLife, Moment, PastSums};
 pub use share::{Share, dominant_share};

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::past::PastKey;
 use super::{
-    JobId, JobRecord, JobSpec, Jobs, JobsChange, JobsRecord, JobsTable, QueueId, QueueRecord, QueueSpec,
-    Task, TaskId, TaskRecord, TaskState,
+    JobId, JobRecord, JobSpec, Jobs, JobsChange, JobsRecord, JobsTable, PastRecord, QueueId, QueueRecord,
+    QueueSpec, Task, TaskId, TaskRecord, TaskState,
 };
 use crate::broken::{Broken, broken};
+use crate::time::Time;
 
 /// What changed since the last record.
 #[derive(Debug, Default)]
@@ -19,6 +21,8 @@ pub(super) struct Noted {
     phases: BTreeSet<JobId>,
     /// Each as it was before.
     tasks: BTreeMap<TaskId, TaskRecord>,
+    /// Each as it was before.
+    past: BTreeMap<PastKey, Option<PastRecord>>,
 }
 
 impl Jobs {
@@ -56,9 +60,33 @@ impl Jobs {
         }
     }
 
+    /// Notes that what a queue or a user has held is about to change.
+    pub(super) fn note_past(&mut self, queue: QueueId, user: Option<&Arc<str>>) {
+        let Some(noted) = &self.noted else { return };
+        let key = (Arc::clone(&self.queue(queue).spec().name), user.cloned());
+        if noted.past.contains_key(&key) {
+            return;
+        }
+        let before = self.past_record(&key);
+        if let Some(noted) = &mut self.noted {
+            noted.past.insert(key, before);
+        }
+    }
+
+    /// Notes that what a queue and its users have held is about to change.
+    pub(super) fn note_pasts(&mut self, queue: QueueId) {
+        if self.noted.is_none() {
+            return;
+        }
+        for (_, user) in self.past_keys(queue) {
+            self.note_past(queue, user.as_ref());
+        }
+    }
+
     /// Returns what changed since the last call. Each queue, job and task is as it is now.
     pub(crate) fn take_changes(&mut self) -> Vec<JobsChange> {
-        let Some(Noted { queues, jobs, phases, tasks }) = self.noted.as_mut().map(std::mem::take) else {
+        let Some(Noted { queues, jobs, phases, tasks, past }) = self.noted.as_mut().map(std::mem::take)
+        else {
             return Vec::new();
         };
         let mut changes = Vec::new();
@@ -87,6 +115,15 @@ impl Jobs {
             let now = self.task(id).record();
             changes.extend((now != before).then_some(JobsChange::Task(id, now)));
         }
+        for (key, before) in past {
+            let now = self.past_record(&key);
+            // What a queue has held is gone with the queue.
+            if now != before && self.queue_named(&key.0).is_some() {
+                let (queue, user) = key;
+                let nothing = PastRecord { queue, user, half_life_ns: 0, epoch: 0, kinds: Vec::new() };
+                changes.push(JobsChange::Past(Box::new(now.unwrap_or(nothing))));
+            }
+        }
         changes
     }
 
@@ -96,7 +133,9 @@ impl Jobs {
         let queues = self.named_queues().map(|(id, _)| self.queue_record(id)).collect();
         let jobs: BTreeSet<JobId> = self.jobs().map(|(id, _)| id).collect();
         let jobs = jobs.into_iter().map(|id| self.job_record(id)).collect();
-        JobsTable::new(JobsRecord { next_job: self.next_job(), queues, jobs }).into_record()
+        let keys = self.named_queues().flat_map(|(id, _)| self.past_keys(id));
+        let past = keys.filter_map(|key| self.past_record(&key)).collect();
+        JobsTable::new(JobsRecord { next_job: self.next_job(), queues, jobs, past }).into_record()
     }
 
     fn queue_record(&self, id: QueueId) -> QueueRecord {
@@ -117,12 +156,12 @@ impl Jobs {
         JobRecord { id, spec, queue, phase: job.phase(), restarts: job.restarts(), tasks }
     }
 
-    /// Takes over what an earlier start left.
+    /// Takes over what an earlier start left, at the time of this one.
     ///
     /// # Errors
     /// The first record that contradicts the others.
-    pub(crate) fn adopt(&mut self, record: JobsRecord) -> Result<(), Broken> {
-        let JobsRecord { next_job, queues, jobs } = record;
+    pub(crate) fn adopt(&mut self, record: JobsRecord, now: Time) -> Result<(), Broken> {
+        let JobsRecord { next_job, queues, jobs, past } = record;
         for QueueRecord { spec, parent } in queues {
             let parent = match parent {
                 None => QueueId::ROOT,
@@ -151,7 +190,7 @@ impl Jobs {
         }
         self.skip_ids(next_job);
         self.resume_endings();
-        Ok(())
+        self.adopt_pasts(past, now)
     }
 
     fn adopt_task(&mut self, id: TaskId, record: TaskRecord) -> Result<(), Broken> {

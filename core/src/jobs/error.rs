@@ -141,6 +141,18 @@ pub enum JobError {
         /// Its tasks.
         tasks: u64,
     },
+    /// The queue has as many users with jobs as it may have.
+    #[error(
+        "job `{job}` would be that of one user more than queue `{queue}` may have at a time, {max}: wait until jobs of \
+         others have ended, or choose another queue",
+        max = crate::limits::QUEUE_USERS_MAX
+    )]
+    TooManyUsers {
+        /// The job.
+        job: Arc<str>,
+        /// The queue.
+        queue: Arc<str>,
+    },
     /// The tasks of all jobs together would ask for more than can be counted.
     #[error("job `{job}` asks for so much {dim} that the sum over all jobs is too large: ask for less")]
     TooMuch {

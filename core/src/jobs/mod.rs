@@ -12,6 +12,7 @@ mod ending;
 mod ends;
 mod error;
 mod job;
+mod past;
 mod policy;
 mod queue;
 mod queues;
@@ -27,11 +28,14 @@ mod usage;
 pub use ending::JobEnd;
 pub use error::{JobError, QueueError};
 pub use job::{Job, Task};
+pub use past::UserView;
 pub use policy::{
     JobPolicy, ParsePolicyActionError, ParseTaskEventError, PolicyAction, PolicyFault, TaskEvent,
 };
 pub use queue::Queue;
-pub use record::{JobRecord, JobsChange, JobsRecord, JobsTable, QueueRecord, TaskRecord};
+pub use record::{
+    JobRecord, JobsChange, JobsRecord, JobsTable, PastAmount, PastRecord, QueueRecord, TaskRecord,
+};
 pub use request::{
     JobSummary, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueView, TaskReport, TaskView,
 };

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
+use super::past::QueuePast;
 use super::{JobId, QueueId, QueueSpec, Usage};
 
 /// A queue with what is in it and below it.
@@ -16,6 +17,8 @@ pub struct Queue {
     pub(super) usage: Usage,
     /// The number of pending tasks of its jobs and those of the queues below it.
     pub(super) pending_tasks: u64,
+    /// What it has held, if that counts.
+    pub(super) past: Option<Box<QueuePast>>,
 }
 
 impl Queue {
@@ -27,6 +30,7 @@ impl Queue {
             waiting: BTreeSet::new(),
             usage: Usage::default(),
             pending_tasks: 0,
+            past: None,
         }
     }
 

@@ -7,6 +7,7 @@ use super::{Jobs, Queue, QueueError, QueueId, QueueSpec};
 use crate::fairness::{Amounts, Dim};
 use crate::limits::QUEUE_LEVELS_MAX;
 use crate::resource::Amount;
+use crate::time::Time;
 
 impl Jobs {
     /// Adds a queue.
@@ -33,6 +34,7 @@ impl Jobs {
             Some(vacant) => *vacant = Queue::new(spec),
             None => self.queues.push(Queue::new(spec)),
         }
+        self.open_past(id);
         self.changes += 1;
         Ok(id)
     }
@@ -64,6 +66,7 @@ impl Jobs {
             return Err(QueueError::InUse(name));
         }
         let parent = queue.spec.parent;
+        self.note_pasts(id);
         self.queues[parent.0 as usize].children.retain(|&child| child != id);
         self.queue_names.remove(&name);
         self.queues[id.0 as usize] = Queue::vacant();
@@ -73,16 +76,21 @@ impl Jobs {
         Ok(())
     }
 
-    /// Replaces what a queue was submitted with. It keeps its name and its parent.
+    /// Replaces what a queue was submitted with. It keeps its name and its parent. With another half-life, it keeps what
+    /// it has held on average.
     ///
     /// # Errors
     /// The reason why the change is refused. Nothing has changed.
-    pub fn update_queue(&mut self, id: QueueId, spec: QueueSpec) -> Result<(), QueueError> {
+    pub fn update_queue(&mut self, id: QueueId, spec: QueueSpec, now: Time) -> Result<(), QueueError> {
         let before = &self.queue(id).spec;
         let spec = QueueSpec { name: Arc::clone(&before.name), parent: before.parent, ..spec };
         self.check_queue(&spec, Some(id))?;
         self.note_queue(&spec.name);
+        let has_changed = self.queue(id).spec.usage_half_life_ns != spec.usage_half_life_ns;
         self.queues[id.0 as usize].spec = spec;
+        if has_changed {
+            self.follow_half_lives(id, now);
+        }
         self.changes += 1;
         Ok(())
     }
@@ -145,6 +153,13 @@ impl Jobs {
     pub fn named_queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
         let is_named = |id: QueueId| id != QueueId::ROOT && !self.vacant.contains(&id);
         self.queues().filter(move |&(id, _)| is_named(id))
+    }
+
+    /// Returns the queues that were made and not removed after one, by name. The root is not among them.
+    pub fn queues_after(&self, after: Option<&str>) -> impl Iterator<Item = QueueId> + '_ {
+        let after = after.map_or(Unbounded, Excluded);
+        let queues = self.queue_names.range::<str, _>((after, Unbounded)).map(|(_, &id)| id);
+        queues.filter(|&id| id != QueueId::ROOT)
     }
 
     /// Returns a queue and all that contain it, up to the root.

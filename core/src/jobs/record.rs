@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::after::{After, Facts, TaskEnd, phase_of_ended};
 use super::{JobId, JobPhase, JobSpec, QueueSpec, TaskGroup, TaskId, TaskState};
+use crate::fairness::Dim;
 use crate::ids::{AllocationId, BundleId, NodeId};
 use crate::limits::QUEUE_LEVELS_MAX;
 use crate::time::Time;
@@ -60,6 +61,32 @@ pub struct JobRecord {
     pub tasks: BTreeMap<u32, TaskRecord>,
 }
 
+/// What was held of a resource kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastAmount {
+    /// The kind.
+    pub dim: Dim,
+    /// What was not free because of it when this was recorded, in 1/10,000 of its unit.
+    pub held: i64,
+    /// The [weighted sum](crate::fairness::PastSums::get).
+    pub sum: i128,
+}
+
+/// What a queue or a user in it has held, in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastRecord {
+    /// The name of the queue.
+    pub queue: Arc<str>,
+    /// The user, the empty name for jobs without one. `None`: the queue with all below it.
+    pub user: Option<Arc<str>>,
+    /// The half-life, in ns.
+    pub half_life_ns: u64,
+    /// The [epoch](crate::fairness::PastSums::epoch) of the sums.
+    pub epoch: u64,
+    /// The kinds of which something is held or was, in order. None: nothing is left.
+    pub kinds: Vec<PastAmount>,
+}
+
 /// All queues and jobs in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobsRecord {
@@ -69,11 +96,13 @@ pub struct JobsRecord {
     pub queues: Vec<QueueRecord>,
     /// Jobs in order of id.
     pub jobs: Vec<JobRecord>,
+    /// What queues and users have held, in order of queue and user.
+    pub past: Vec<PastRecord>,
 }
 
 impl Default for JobsRecord {
     fn default() -> Self {
-        Self { next_job: 1, queues: Vec::new(), jobs: Vec::new() }
+        Self { next_job: 1, queues: Vec::new(), jobs: Vec::new(), past: Vec::new() }
     }
 }
 
@@ -92,6 +121,8 @@ pub enum JobsChange {
     Phase(JobId, JobPhase, u32),
     /// The state of a task.
     Task(TaskId, TaskRecord),
+    /// What a queue or a user has held.
+    Past(Box<PastRecord>),
 }
 
 /// The queues and jobs that changes lead to.
@@ -101,6 +132,8 @@ pub struct JobsTable {
     /// By name.
     queues: BTreeMap<Arc<str>, QueueRecord>,
     jobs: BTreeMap<JobId, JobRecord>,
+    /// By queue and user.
+    past: BTreeMap<Arc<str>, BTreeMap<Option<Arc<str>>, PastRecord>>,
 }
 
 impl Default for JobsTable {
@@ -113,9 +146,14 @@ impl JobsTable {
     /// Takes the records of a state.
     #[must_use]
     pub fn new(record: JobsRecord) -> Self {
-        let JobsRecord { next_job, queues, jobs } = record;
+        let JobsRecord { next_job, queues, jobs, past } = record;
+        let mut of_queues: BTreeMap<Arc<str>, BTreeMap<_, _>> = BTreeMap::new();
+        for past in past {
+            of_queues.entry(Arc::clone(&past.queue)).or_default().insert(past.user.clone(), past);
+        }
         Self {
             next_job,
+            past: of_queues,
             queues: queues.into_iter().map(|queue| (Arc::clone(&queue.spec.name), queue)).collect(),
             jobs: jobs.into_iter().map(|job| (job.id, job)).collect(),
         }
@@ -127,7 +165,10 @@ impl JobsTable {
             JobsChange::Queue(queue) => {
                 self.queues.insert(Arc::clone(&queue.spec.name), (**queue).clone());
             }
-            JobsChange::QueueRemoved(name) => drop(self.queues.remove(name)),
+            JobsChange::QueueRemoved(name) => {
+                self.queues.remove(name);
+                self.past.remove(name);
+            }
             JobsChange::Job(job) => {
                 self.next_job = self.next_job.max(job.id.0 + 1);
                 self.jobs.insert(job.id, (**job).clone());
@@ -144,6 +185,19 @@ impl JobsTable {
                     job.tasks.insert(index, task);
                 }
             }
+            JobsChange::Past(past) => self.apply_past(past),
+        }
+    }
+
+    fn apply_past(&mut self, past: &PastRecord) {
+        let of_queue = self.past.entry(Arc::clone(&past.queue)).or_default();
+        if !past.kinds.is_empty() {
+            of_queue.insert(past.user.clone(), past.clone());
+            return;
+        }
+        of_queue.remove(&past.user);
+        if of_queue.is_empty() {
+            self.past.remove(&past.queue);
         }
     }
 
@@ -160,7 +214,7 @@ impl JobsTable {
     /// Returns the records, queues after those that contain them.
     #[must_use]
     pub fn into_record(self) -> JobsRecord {
-        let Self { next_job, queues, jobs } = self;
+        let Self { next_job, queues, jobs, past } = self;
         let depth = |queue: &QueueRecord| {
             let parent = |name: &Arc<str>| queues.get(name).and_then(|queue| queue.parent.clone());
             // A circle, which no run of the engine writes, ends too.
@@ -170,7 +224,8 @@ impl JobsTable {
             queues.values().map(|queue| (depth(queue), queue.clone())).collect();
         sorted.sort_by_key(|&(depth, _)| depth);
         let queues = sorted.into_iter().map(|(_, queue)| queue).collect();
-        JobsRecord { next_job, queues, jobs: jobs.into_values().collect() }
+        let past = past.into_values().flat_map(BTreeMap::into_values).collect();
+        JobsRecord { next_job, queues, jobs: jobs.into_values().collect(), past }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{JobError, JobId, JobPhase, JobSpec, QueueError, QueueSpec, TaskId, TaskState, Usage};
+use super::{JobError, JobId, JobPhase, JobSpec, QueueError, QueueSpec, TaskId, TaskState, Usage, UserView};
 use crate::fairness::Amounts;
 use crate::ids::{AllocationId, NodeId, TenantId};
 use crate::time::Time;
@@ -19,8 +19,15 @@ pub enum JobsRequest {
     },
     /// Removes a queue that has no jobs and no queues below it.
     RemoveQueue(Arc<str>),
-    /// Lists all queues that the tenant may use, parents first. `None`: all queues.
-    ListQueues(Option<TenantId>),
+    /// Lists a page of the queues that the tenant may use, by name.
+    ListQueues {
+        /// The tenant that asks. `None`: the operator.
+        tenant: Option<TenantId>,
+        /// Only queues after the one of this name.
+        after: Option<Arc<str>>,
+        /// The most queues in the page.
+        limit: u16,
+    },
     /// Submits a job.
     Submit {
         /// The job. The fields `queue`, `created` and `phase` are ignored.
@@ -72,9 +79,11 @@ impl JobsRequest {
     /// Returns the number of tasks, jobs or reports that the request names or asks for.
     pub(crate) fn units(&self) -> u64 {
         match self {
-            Self::SetQueue { .. } | Self::RemoveQueue(_) | Self::ListQueues(_) | Self::Cancel { .. } => 0,
+            Self::SetQueue { .. } | Self::RemoveQueue(_) | Self::Cancel { .. } => 0,
             Self::Submit { spec, .. } => spec.tasks.iter().map(|group| u64::from(group.count)).sum(),
-            Self::Status { limit, .. } | Self::List { limit, .. } => u64::from(*limit),
+            Self::Status { limit, .. } | Self::List { limit, .. } | Self::ListQueues { limit, .. } => {
+                u64::from(*limit)
+            }
             Self::Report { tasks, .. } => tasks.len() as u64,
         }
     }
@@ -132,6 +141,12 @@ pub struct QueueView {
     pub usage: Usage,
     /// What it deserves by the rules, as of the last cycle.
     pub deserved: Option<Amounts>,
+    /// What its jobs and those of the queues below it have held on average, with its half-life.
+    pub past: Amounts,
+    /// The users of its jobs with the most use, the first one with the largest part.
+    pub users: Vec<UserView>,
+    /// The number of its other users.
+    pub more_users: u32,
     /// The number of its jobs, without those of queues below it.
     pub jobs: u32,
     /// The number of these that have pending tasks.
@@ -149,6 +164,8 @@ pub struct JobSummary {
     pub queue: Arc<str>,
     /// Who it belongs to.
     pub tenant: TenantId,
+    /// The user in the queue for whom it counts, if it names one.
+    pub user: Option<Arc<str>>,
     /// Its phase.
     pub phase: JobPhase,
     /// Its priority.

@@ -57,6 +57,9 @@ pub struct QueueSpec {
     pub guarantee_patience_ns: Option<u64>,
     /// How long a task of the queue runs before it may be evicted, in ns. `None`: that of the parent.
     pub min_run_time_ns: Option<u64>,
+    /// The time in which what the queue and its users have held comes to count half as much, in ns. 0: only what runs now
+    /// counts. `None`: that of the parent.
+    pub usage_half_life_ns: Option<u64>,
 }
 
 impl QueueSpec {
@@ -79,6 +82,7 @@ impl QueueSpec {
             fair_share_patience_ns: None,
             guarantee_patience_ns: None,
             min_run_time_ns: None,
+            usage_half_life_ns: None,
         }
     }
 }
@@ -157,6 +161,8 @@ pub struct JobSpec {
     pub queue: QueueId,
     /// Who it belongs to, with all that its tasks hold.
     pub tenant: TenantId,
+    /// The user in the queue for whom it counts. `None`: it counts with all jobs that name none.
+    pub user: Option<Arc<str>>,
     /// How many tasks must have nodes before any is bound.
     pub min_member: u32,
     /// What the queue must have room for before it admits the job. `None`: it is admitted at once.
@@ -188,6 +194,7 @@ impl JobSpec {
         Self {
             name: name.into(),
             queue: QueueId::ROOT,
+            user: None,
             tenant: TenantId::OPERATOR,
             min_member: 0,
             min_resources: None,

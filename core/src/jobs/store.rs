@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::changes::Noted;
 use super::ends::Ends;
+use super::past::PastRules;
 use super::{
     Job, JobError, JobId, JobPhase, JobPolicy, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
     TaskState, Usage,
@@ -26,7 +27,7 @@ pub struct Jobs {
     pub(super) vacant: BTreeSet<QueueId>,
     pub(super) queue_names: BTreeMap<Arc<str>, QueueId>,
     /// Looked up many times in a cycle.
-    jobs: FixedMap<JobId, Job>,
+    pub(super) jobs: FixedMap<JobId, Job>,
     /// The ids of all jobs.
     ids: BTreeSet<JobId>,
     /// The newest job of each name of a tenant.
@@ -42,6 +43,8 @@ pub struct Jobs {
     ends: Ends,
     /// Jobs whose phase was decided by a policy, and whose other tasks have not been told.
     pub(super) ending: BTreeSet<JobId>,
+    /// How past use counts.
+    pub(super) past_rules: PastRules,
     /// The number of changes of queues, jobs and tasks so far.
     pub(super) changes: u64,
     /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
@@ -89,6 +92,7 @@ impl Jobs {
             waiting_for_cap: BTreeSet::new(),
             ends: Ends::default(),
             ending: BTreeSet::new(),
+            past_rules: PastRules::default(),
             changes: 0,
             noted: None,
         }
@@ -120,6 +124,7 @@ impl Jobs {
     /// The reason why it is refused. Nothing has changed.
     pub fn submit(&mut self, spec: JobSpec) -> Result<JobId, JobError> {
         self.check_job(&spec)?;
+        self.admit_user(&spec)?;
         let id = JobId(self.next_job);
         self.insert(id, spec);
         Ok(id)
@@ -174,6 +179,7 @@ impl Jobs {
         self.job_names.insert((job.spec.tenant, Arc::clone(&job.spec.name)), id);
         self.jobs.insert(id, job);
         self.ids.insert(id);
+        self.user_asks(id);
         for id in self.chain(queue).collect::<Vec<_>>() {
             let queue = &mut self.queues[id.0 as usize];
             queue.usage.pending.add(&pending);
@@ -347,6 +353,11 @@ impl Jobs {
     /// # Panics
     /// If there is no such task, or if the state has a node and `node` is none, or the other way round.
     pub fn set(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, now: Time) {
+        self.set_since(id, state, node, (now, now));
+    }
+
+    /// Changes the state of a task, with since when it is in it, and when that changes what was held.
+    fn set_since(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, (now, at): (Time, Time)) {
         assert_eq!(state.has_node(), node.is_some(), "a {} task has a node: {id}", state.name());
         self.changes += 1;
         self.note_task(id);
@@ -391,6 +402,9 @@ impl Jobs {
             leaf.waiting.insert(id.job);
         } else {
             leaf.waiting.remove(&id.job);
+        }
+        if self.queues[queue.0 as usize].past.is_some() {
+            self.follow_past(id.job, &before, state, at);
         }
         let mut at = queue;
         loop {
@@ -446,7 +460,8 @@ impl Jobs {
             // Its run time goes on as if nothing had happened.
             task.bound = before.bound;
         }
-        self.set(id, before.state, before.node, before.since);
+        let changed = task.since;
+        self.set_since(id, before.state, before.node, (before.since, changed));
         let task = &mut self.job_mut(id.job).tasks[id.index as usize];
         task.allocation = before.allocation;
         task.started = before.started;
@@ -532,6 +547,7 @@ impl Jobs {
                 return Err(broken!("queue `{name}` uses {:?}, {usage:?} by its tasks", queue.usage));
             }
         }
+        self.check_users()?;
         if self.ends != ends {
             return Err(broken!("the expected ends are {:?}, {ends:?} by the tasks", self.ends));
         }

@@ -31,6 +31,7 @@ fn job(name: &str, queue: QueueId, tasks: Vec<TaskGroup>) -> JobSpec {
     JobSpec {
         name: name.into(),
         queue,
+        user: None,
         tenant: crate::ids::TenantId::OPERATOR,
         min_member: 1,
         min_resources: None,
@@ -73,7 +74,10 @@ fn broken_queues_are_refused_and_change_nothing() {
         "{refused:?}"
     );
     spec.guarantee = cpu(2);
-    assert!(matches!(jobs.update_queue(a, spec), Err(QueueError::ChildrenGuarantee { children: 3, .. })));
+    assert!(matches!(
+        jobs.update_queue(a, spec, Time(0)),
+        Err(QueueError::ChildrenGuarantee { children: 3, .. })
+    ));
     assert_eq!(jobs.queues().count(), 3);
     let mut parent = QueueId(2);
     let refused = (0..100).find_map(|level| {
@@ -259,7 +263,8 @@ fn a_recovery_loses_tasks_as_a_service_does() {
         assert_eq!(record, jobs.record().jobs[0]);
         jobs.check().unwrap();
         // The changes lead from the one to the other.
-        let mut table = JobsTable::new(JobsRecord { next_job: 2, queues: Vec::new(), jobs: vec![before] });
+        let mut table =
+            JobsTable::new(JobsRecord { next_job: 2, jobs: vec![before], ..JobsRecord::default() });
         changes.iter().for_each(|change| table.apply(change));
         assert_eq!(table.into_record().jobs, [record.clone()]);
         phases.insert(record.phase);

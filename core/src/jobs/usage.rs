@@ -36,6 +36,20 @@ impl Usage {
         self.request().plus(&self.releasing)
     }
 
+    /// Returns what is not free because of it: held, or being released.
+    #[must_use]
+    pub fn in_use(&self) -> Amounts {
+        self.held.plus(&self.releasing)
+    }
+
+    /// Adds what others use.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.held.add(&other.held);
+        self.pipelined.add(&other.pipelined);
+        self.releasing.add(&other.releasing);
+        self.pending.add(&other.pending);
+    }
+
     fn of_state(&mut self, state: TaskState) -> Option<&mut Amounts> {
         match state {
             TaskState::Pending => Some(&mut self.pending),

@@ -13,6 +13,7 @@ use crate::link::{
 };
 use crate::router::{PlanAnswer, PlanLink, PlanSubmission, Port};
 use crate::state::GroupRecord;
+use crate::time::Time;
 
 /// The rings between a planner and one port, and the bell of the port.
 pub(crate) struct PlannerLink {
@@ -93,12 +94,12 @@ impl PlannerRunner {
         self.planner.adopt(group);
     }
 
-    /// Takes over the jobs that an earlier start left.
+    /// Takes over the jobs that an earlier start left, at the time of this one.
     ///
     /// # Errors
     /// The first record that contradicts the others.
-    pub(crate) fn adopt_jobs(&mut self, jobs: JobsRecord) -> Result<(), Broken> {
-        self.planner.adopt_jobs(jobs)
+    pub(crate) fn adopt_jobs(&mut self, jobs: JobsRecord, now: Time) -> Result<(), Broken> {
+        self.planner.adopt_jobs(jobs, now)
     }
 
     /// Runs on the calling thread until it is stopped and nothing is in flight. Returns the planner.

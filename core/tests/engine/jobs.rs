@@ -339,7 +339,7 @@ fn a_tenant_sees_and_changes_its_own_jobs_only() {
     assert_eq!(ids(ask_jobs(&mut engine, list(None))), [own, other]);
     let after = JobsRequest::List { tenant: None, queue: Some(named("all")), after: Some(own), limit: 9 };
     assert_eq!(ids(ask_jobs(&mut engine, after)), [other]);
-    let queues = |tenant| JobsRequest::ListQueues(tenant);
+    let queues = |tenant| JobsRequest::ListQueues { tenant, after: None, limit: 9 };
     let names = |reply: Result<JobsReply, JobsRejection>| match reply {
         Ok(JobsReply::Queues(queues)) => {
             queues.iter().map(|queue| queue.spec.name.to_string()).collect::<Vec<_>>()

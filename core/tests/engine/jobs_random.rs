@@ -28,7 +28,7 @@ use crate::jobs_bed::{
 
 const QUEUES: [&str; 3] = ["free", "capped", "small"];
 
-/// Returns the rules of cycles: those by default, with deserved amounts, or with jobs that starve.
+/// Returns the rules of cycles: those by default with past use, with deserved amounts, or with jobs that starve.
 fn rules(seed: u64) -> CycleConfig {
     let config = CycleConfig::default();
     let plugin = |kind| {
@@ -36,7 +36,11 @@ fn rules(seed: u64) -> CycleConfig {
         vec![others.cloned().chain([PluginConfig::new(kind)]).collect()]
     };
     match seed % 3 {
-        0 => config,
+        0 => {
+            let mut tiers = config.tiers.clone();
+            tiers[0].insert(1, PluginConfig::new(PluginKind::Usage));
+            CycleConfig { tiers, usage_half_life_ns: 3_000_000_000, ..config }
+        }
         1 => CycleConfig { tiers: plugin(PluginKind::Capacity), ..config },
         _ => {
             let actions = vec![Action::Enqueue, Action::Allocate, Action::Starve];
@@ -115,7 +119,8 @@ impl Work {
         let priority = self.below(3) as i32;
         let queue = QUEUES[self.below(3) as usize];
         let (policies, max_retry) = (self.policies(), self.below(4) as u32);
-        let spec = JobSpec { min_member, priority, policies, max_retry, ..spec };
+        let user = [None, Some("ann"), Some("bob")][self.names as usize % 3].map(Into::into);
+        let spec = JobSpec { min_member, priority, policies, max_retry, user, ..spec };
         try_submit(&mut self.engine, spec, queue).expect("a job that is right");
     }
 
@@ -235,6 +240,9 @@ fn the_journal_leads_to_the_same_jobs_and_each_prefix_to_jobs_that_agree_with_th
             assert_eq!(rebuilt, expected, "seed {seed}");
         }
         assert!(rebuilt.jobs == expected.jobs, "seed {seed}");
+        assert_eq!(rebuilt.jobs.past.is_empty(), !seed.is_multiple_of(3), "seed {seed}");
+        let again = open_with(rebuilt.clone(), &jobs_config(1, rules(seed)));
+        assert_eq!(jobs_of(&again).record().past, expected.jobs.past, "seed {seed}");
         assert_eq!(rebuilt.books_hash(), expected.books_hash(), "seed {seed}");
         for _ in 0..6 {
             let end = work.rng.below(work.units.len() as u64 + 1) as usize;

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use wharf_core::fairness::{Amounts, Dim};
 use wharf_core::jobs::{
     JobError, JobSummary, JobsDone, JobsRejection, JobsReply, QueueError, QueueView, TaskState, TaskView,
+    UserView,
 };
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
@@ -15,7 +16,7 @@ use crate::limits::LIST_BYTES_MAX;
 use crate::protocol::{
     Fault, JobReply, JobStatusReply, JobSummaryBody, Kind, ListJobsReply, ListQueuesReply, NamedAmount,
     QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply, TaskBody, TaskCountBody,
-    USED_AMOUNTS_MAX,
+    USED_AMOUNTS_MAX, USER_AMOUNTS_MAX, UserBody,
 };
 
 /// The reply to a request about queues or jobs.
@@ -124,12 +125,15 @@ fn queue_bytes(body: &QueueStatusBody) -> usize {
     let deserved = queue.deserved.iter().flat_map(|deserved| &deserved.amounts);
     let given = queue.guarantee.amounts.iter().chain(&queue.capability.amounts).chain(deserved);
     let held = usage.held.iter().chain(&usage.pipelined).chain(&usage.releasing).chain(&usage.pending);
-    let amounts = given.chain(held).chain(&body.deserved);
+    let of_users = body.users.iter().flat_map(|user| user.planned.iter().chain(&user.past));
+    let amounts = given.chain(held).chain(&body.deserved).chain(&body.past).chain(of_users);
     let amounts: usize = amounts.map(|amount| amount.name.len() + 12).sum();
-    NUMBERS + queue.name.len() + queue.parent.len() + amounts
+    let users: usize = body.users.iter().map(|user| user.name.len() + 3).sum();
+    NUMBERS + queue.name.len() + queue.parent.len() + amounts + users
 }
 
-/// Builds a page of queues in order of name, as many as the page may have and a frame holds.
+/// Builds a page of queues in order of name, as many as the page may have and a frame holds. `views` has one more than the
+/// page, if there are more.
 fn queues_page(mut views: Vec<QueueView>, page: &JobsPage, resources: &ResourceRegistry) -> ListQueuesReply {
     views.sort_unstable_by(|a, b| a.spec.name.cmp(&b.spec.name));
     let first =
@@ -161,7 +165,15 @@ fn queue_status(view: &QueueView, resources: &ResourceRegistry) -> QueueStatusBo
         deserved: view.deserved.as_ref().map(|deserved| used(deserved, resources)).unwrap_or_default(),
         jobs: view.jobs,
         waiting: view.waiting,
+        past: used(&view.past, resources),
+        users: view.users.iter().map(|user| user_body(user, resources)).collect(),
+        more_users: view.more_users,
     }
+}
+
+fn user_body(user: &UserView, resources: &ResourceRegistry) -> UserBody {
+    let amounts = |amounts: &Amounts| wire_amounts(amounts.iter(), USER_AMOUNTS_MAX, resources);
+    UserBody { name: user.name.to_string(), planned: amounts(&user.planned), past: amounts(&user.past) }
 }
 
 fn summary(job: &JobSummary) -> JobSummaryBody {
@@ -179,6 +191,7 @@ fn summary(job: &JobSummary) -> JobSummaryBody {
             .collect(),
         created: job.created.0,
         restarts: job.restarts,
+        user: job.user.as_deref().unwrap_or_default().to_owned(),
     }
 }
 
@@ -242,6 +255,7 @@ fn job_error(error: &JobError) -> (Reason, Cow<'static, str>) {
         JobError::MinMemberTooLarge { .. } => (Reason::LimitExceeded, "job.min_member"),
         JobError::MinMember { .. } => (Reason::InvalidField, "job.min_member"),
         JobError::RoleMinMember { .. } => (Reason::InvalidField, "job.roles"),
+        JobError::TooManyUsers { .. } => (Reason::LimitExceeded, "job.user"),
     };
     (reason, field.into())
 }
@@ -288,6 +302,7 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
 mod tests {
     use wharf_core::ids::TenantId;
     use wharf_core::jobs::{JobId, JobPhase, JobView, QueueSpec, Usage};
+    use wharf_core::limits::{QUEUE_USERS_SHOWN_MAX, USER_BYTES_MAX};
     use wharf_core::time::Time;
 
     use super::*;
@@ -300,6 +315,9 @@ mod tests {
             parent: None,
             usage: Usage::default(),
             deserved: None,
+            past: Amounts::zero(),
+            users: Vec::new(),
+            more_users: 0,
             jobs: 0,
             waiting: 0,
         }
@@ -340,7 +358,14 @@ mod tests {
             view.spec.guarantee = given.iter().copied().collect();
             view.spec.capability = given.iter().copied().collect();
             view.spec.deserved = Some(given.iter().copied().collect());
-            QueueView { usage: usage.clone(), deserved: Some(all.clone()), ..view }
+            let user = |at: usize| UserView {
+                name: format!("{at:02}{}", "u".repeat(USER_BYTES_MAX - 2)).into(),
+                planned: all.clone(),
+                past: all.clone(),
+            };
+            let users = (0..QUEUE_USERS_SHOWN_MAX).map(user).collect();
+            let (deserved, past) = (Some(all.clone()), all.clone());
+            QueueView { usage: usage.clone(), deserved, past, users, more_users: u32::MAX, ..view }
         };
         let mut shown = 0;
         let mut after = String::new();
@@ -367,6 +392,7 @@ mod tests {
             name: "j".into(),
             queue: "q".into(),
             tenant: TenantId(7),
+            user: Some("u".into()),
             phase: JobPhase::Running,
             priority: -2,
             min_member: 3,

@@ -249,6 +249,7 @@ pub fn queue_spec(
         fair_share_patience_ns: wire.fair_share_patience,
         guarantee_patience_ns: wire.guarantee_patience,
         min_run_time_ns: wire.min_run_time,
+        usage_half_life_ns: wire.usage_half_life,
         name: wire.name.into(),
     };
     Ok((spec, parent))
@@ -273,6 +274,7 @@ pub fn queue_body(spec: &QueueSpec, parent: Option<&str>, resources: &ResourceRe
         fair_share_patience: spec.fair_share_patience_ns,
         guarantee_patience: spec.guarantee_patience_ns,
         min_run_time: spec.min_run_time_ns,
+        usage_half_life: spec.usage_half_life_ns,
     }
 }
 
@@ -391,6 +393,9 @@ fn check_task(asked: &crate::protocol::PlaceRequest) -> Result<(), Fault> {
 pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -> Result<JobSpec, Fault> {
     check_name("name", &wire.name)?;
     check_name("queue", &wire.queue)?;
+    let user = if wire.user.is_empty() { None } else { Some(wire.user.as_str()) };
+    user.map_or(Ok(()), |user| check_name("user", user))?;
+    let user = user.map(Arc::from);
     let named: usize = wire.tasks.iter().map(|group| group.request.candidates.len()).sum();
     if named > GROUP_CANDIDATES_MAX {
         let message = format!(
@@ -411,6 +416,7 @@ pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -
     Ok(JobSpec {
         name: wire.name.into(),
         queue: QueueId::ROOT,
+        user,
         tenant: defaults.tenant,
         min_member: wire.min_member,
         min_resources,
@@ -450,6 +456,7 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         preempts: spec.preempts,
         policies: policy_bodies(&spec.policies),
         max_retry: spec.max_retry,
+        user: spec.user.as_deref().unwrap_or_default().to_owned(),
     };
     (body, affinities)
 }

@@ -3,7 +3,9 @@
 //! The task groups of a job are described by placement requests, as the bundles of a group are. Equal tasks are
 //! described once, with their count.
 
-use wharf_core::limits::{CUSTOM_RESOURCES_MAX, JOB_MAX_RETRY_DEFAULT};
+use wharf_core::limits::{
+    CUSTOM_RESOURCES_MAX, JOB_MAX_RETRY_DEFAULT, QUEUE_USERS_SHOWN_MAX, USER_BYTES_MAX,
+};
 
 use super::bounded::NAME;
 use super::{FRAME_BYTES_MAX, Fault, NamedAmount, PlaceRequest, ReasonCode, WireAllocation};
@@ -29,6 +31,8 @@ pub const TASK_EVENTS_MAX: usize = 4;
 pub const JOB_AMOUNTS_MAX: usize = CUSTOM_RESOURCES_MAX + 3;
 /// Maximum number of amounts of what a queue uses. Kinds beyond that are left out.
 pub const USED_AMOUNTS_MAX: usize = 256;
+/// Maximum number of amounts of what a user uses. Kinds beyond that are left out.
+pub const USER_AMOUNTS_MAX: usize = 8;
 /// Maximum number of states in the counts of a job's tasks.
 const TASK_STATES_MAX: usize = 16;
 
@@ -137,6 +141,9 @@ bodies! {
         pub guarantee_patience: Option<u64>,
         /// How long a task of the queue runs before it may be evicted, in ns. `None`: that of the parent.
         pub min_run_time: Option<u64>,
+        /// The time in which what the queue and its users have held comes to count half as much, in ns. 0: only what runs
+        /// now counts. `None`: that of the parent.
+        pub usage_half_life: Option<u64>,
     }
 
     /// Makes a queue, or changes the one of this name.
@@ -180,6 +187,16 @@ bodies! {
         pub pending: Vec<NamedAmount> [USED_AMOUNTS_MAX],
     }
 
+    /// A user of a queue. Each list has the amounts by resource, in 1/10,000 of a unit.
+    pub struct UserBody {
+        /// Its name. Empty: the jobs that name no user.
+        pub name: String [USER_BYTES_MAX],
+        /// What its jobs hold or have claimed.
+        pub planned: Vec<NamedAmount> [USER_AMOUNTS_MAX],
+        /// What they have held on average, with the half-life of the queue.
+        pub past: Vec<NamedAmount> [USER_AMOUNTS_MAX],
+    }
+
     /// A queue in a list.
     pub struct QueueStatusBody {
         /// The queue.
@@ -194,6 +211,13 @@ bodies! {
         pub jobs: u32,
         /// The number of these that have pending tasks.
         pub waiting: u32,
+        /// What its jobs and those of the queues below it have held on average, with the half-life of the queue. In
+        /// 1/10,000 of a unit.
+        pub past: Vec<NamedAmount> [USED_AMOUNTS_MAX],
+        /// The users of its jobs with the most use, the first one with the largest part.
+        pub users: Vec<UserBody> [QUEUE_USERS_SHOWN_MAX],
+        /// The number of its other users.
+        pub more_users: u32,
     }
 
     /// A page of queues.
@@ -265,6 +289,8 @@ bodies! {
         pub policies: Vec<JobPolicyBody> [JOB_POLICIES_PER_LIST_MAX],
         /// How often job policies restart it or a task of it, at most 1,000,000. Then it fails.
         pub max_retry: u32 = JOB_MAX_RETRY_DEFAULT,
+        /// The user in the queue for whom it counts. Empty: it counts with all jobs that name none.
+        pub user: String [USER_BYTES_MAX],
     }
 
     /// Submits a job. It belongs to the tenant of the session. The reply is a [`JobReply`].
@@ -334,6 +360,8 @@ bodies! {
         pub created: u64,
         /// How often job policies have restarted it, or a task of it.
         pub restarts: u32,
+        /// The user in the queue for whom it counts. Empty: it names none.
+        pub user: String [USER_BYTES_MAX],
     }
 
     /// A task of a job.
@@ -418,11 +446,17 @@ bodies! {
     }
 }
 
-/// Bytes of a job or task in a list at most: two names, and numbers at their longest encoding.
-const LISTED_BYTES: usize = 2 * (NAME + 3) + 16 * 9 + TASK_STATES_MAX * 6;
+/// Bytes of a job or task in a list at most: two names, a user, and numbers at their longest encoding.
+const LISTED_BYTES: usize = 2 * (NAME + 3) + USER_BYTES_MAX + 1 + 16 * 9 + TASK_STATES_MAX * 6;
 // The longest pages fit a frame.
 const _: () = assert!(JOBS_PER_MESSAGE_MAX * LISTED_BYTES + 128 <= FRAME_BYTES_MAX as usize);
 const _: () = assert!(TASKS_PER_MESSAGE_MAX * LISTED_BYTES + LISTED_BYTES + 128 <= FRAME_BYTES_MAX as usize);
-// What a queue uses at most, and what it is, fit a frame.
-const _: () =
-    assert!((5 * USED_AMOUNTS_MAX + 3 * JOB_AMOUNTS_MAX) * (NAME + 3 + 9) + 1024 <= FRAME_BYTES_MAX as usize);
+/// Bytes of a named amount at most.
+const AMOUNT_BYTES: usize = NAME + 3 + 9;
+/// Bytes of a user at most.
+const USER_BYTES: usize = USER_BYTES_MAX + 3 + 2 * USER_AMOUNTS_MAX * AMOUNT_BYTES;
+// What a queue uses at most, what it is and its users fit a frame.
+const _: () = assert!(
+    (6 * USED_AMOUNTS_MAX + 3 * JOB_AMOUNTS_MAX) * AMOUNT_BYTES + QUEUE_USERS_SHOWN_MAX * USER_BYTES + 1024
+        <= FRAME_BYTES_MAX as usize
+);

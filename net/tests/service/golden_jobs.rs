@@ -37,10 +37,12 @@ fn queue() -> QueueBody {
         fair_share_patience: Some(6),
         guarantee_patience: Some(7),
         min_run_time: Some(8),
+        usage_half_life: Some(9),
     }
 }
 
-const QUEUE: &str = "017101700104020103637075060101036770750a01036e7075fb58020100000201fb8813010601070108";
+const QUEUE: &str =
+    "017101700104020103637075060101036770750a01036e7075fb58020100000201fb88130106010701080109";
 
 fn summary() -> JobSummaryBody {
     JobSummaryBody {
@@ -54,15 +56,16 @@ fn summary() -> JobSummaryBody {
         counts: vec![TaskCountBody { state: TASK_RUNNING, count: 7 }],
         created: 9,
         restarts: 2,
+        user: "u".to_owned(),
     }
 }
 
-const SUMMARY: &str = "fb2c01016a0171040303050106070902";
+const SUMMARY: &str = "fb2c01016a01710403030501060709020175";
 
 #[test]
 fn requests_about_queues_are_written_as_they_always_were() {
     check(&SetQueueRequest { queue: queue() }, QUEUE);
-    check(&SetQueueRequest::default(), "000000010000000001010000000000");
+    check(&SetQueueRequest::default(), "00000001000000000101000000000000");
     check(&RemoveQueueRequest { name: "q".to_owned() }, "0171");
     check(&ListQueuesRequest { after: "q".to_owned(), limit: 300 }, "0171fb2c01");
     check(&ListQueuesRequest::default(), "0000");
@@ -86,11 +89,15 @@ fn replies_about_queues_are_written_as_they_always_were() {
         deserved: named("cpu", 5),
         jobs: 6,
         waiting: 7,
+        past: named("cpu", 8),
+        users: vec![UserBody { name: "u".to_owned(), planned: named("cpu", 9), past: named("cpu", 10) }],
+        more_users: 11,
     };
+    let users = "0103637075100101750103637075120103637075140b";
     let used: String = ["02", "04", "06", "08"].iter().map(|amount| format!("0103637075{amount}")).collect();
     check(
         &ListQueuesReply { queues: vec![status], more: true },
-        &format!("01{}{used}0101036370750a060701", QUEUE),
+        &format!("01{QUEUE}{used}0101036370750a0607{users}01"),
     );
 }
 
@@ -123,13 +130,14 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         preempts: false,
         policies: vec![policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 7,
+        user: "u".to_owned(),
     };
     let tasks = format!("01{}030101000101fd005847f80d0000000102010201{}", hex(&request), "00");
     check(
         &SubmitJobRequest { job },
-        &format!("016a0171020101036370750601017204{tasks}0a0001020102040105{}", "07"),
+        &format!("016a0171020101036370750601017204{tasks}0a0001020102040105{}", "070175"),
     );
-    check(&SubmitJobRequest::default(), "00000000000000010003");
+    check(&SubmitJobRequest::default(), "0000000000000001000300");
     check(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
     check(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");
     check(&ListJobsRequest { queue: "q".to_owned(), after: 300, limit: 5 }, "0171fb2c0105");

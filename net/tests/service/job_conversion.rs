@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wharf_core::ids::{NodeId, TenantId};
 use wharf_core::jobs::{JobPhase, TaskState};
-use wharf_core::limits::RESOURCE_KINDS_WAITED_MAX;
+use wharf_core::limits::{QUEUE_USERS_SHOWN_MAX, RESOURCE_KINDS_WAITED_MAX, USER_BYTES_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::request::{OrderChoice, Policy};
 use wharf_core::resource::ResourceRegistry;
@@ -50,6 +50,7 @@ fn queue() -> QueueBody {
         fair_share_patience: Some(6),
         guarantee_patience: Some(7),
         min_run_time: Some(8),
+        usage_half_life: Some(9),
     }
 }
 
@@ -129,6 +130,7 @@ fn job() -> JobBody {
         preempts: false,
         policies: vec![policy(ACTION_RESTART_JOB, None), policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 8,
+        user: "ann".to_owned(),
     }
 }
 
@@ -224,6 +226,7 @@ fn a_job_that_cannot_be_is_refused_by_its_field() {
         (of_task(|request| request.count = 2), "tasks[1].count", "leave this at 1"),
         (of_task(|request| request.lease = 1), "tasks[1].lease", "no leases"),
         (of_task(|request| request.session_lease = true), "tasks[1].lease", "no leases"),
+        (JobBody { user: "a\nb".to_owned(), ..job() }, "user", "control characters"),
         (of_task(|request| request.policy = 200), "tasks[1].policy", "200"),
         (of_task(|request| request.demand.cpu = -1), "tasks[1].cpu", ""),
     ];
@@ -298,5 +301,8 @@ fn lists_of_jobs_have_bounds() {
     assert_eq!(field_of(&ListJobsReply { jobs, more: false }), "jobs");
     let queues = vec![QueueStatusBody::default(); QUEUES_PER_MESSAGE_MAX + 1];
     assert_eq!(field_of(&ListQueuesReply { queues, more: false }), "queues");
+    let users = vec![UserBody::default(); QUEUE_USERS_SHOWN_MAX + 1];
+    assert_eq!(field_of(&QueueStatusBody { users, ..QueueStatusBody::default() }), "users");
+    assert_eq!(field_of(&JobBody { user: "u".repeat(USER_BYTES_MAX + 1), ..plain_job() }), "user");
     assert_eq!(field_of(&RemoveQueueRequest { name: "n".repeat(254) }), "name");
 }

@@ -132,6 +132,7 @@ fn queue_body(file: &QueueFile) -> Result<QueueBody, LineError> {
         fair_share_patience: bounded(file.fair_share_patience, "fair_share_patience", place)?,
         guarantee_patience: bounded(file.guarantee_patience, "guarantee_patience", place)?,
         min_run_time: bounded(file.min_run_time, "min_run_time", place)?,
+        usage_half_life: bounded(file.usage_half_life, "usage_half_life", place)?,
     })
 }
 
@@ -158,6 +159,7 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         preempts: file.preempts,
         policies: policy_bodies(&policies(&file.policies)?),
         max_retry: file.max_retry,
+        user: file.user()?.unwrap_or_default().to_owned(),
     })
 }
 
@@ -235,6 +237,7 @@ queues: [{name: q}]
 jobs:
 - name: train
   queue: q
+  user: ann
   min_member: 3
   min_resources: {cpu: 2, memory: 1GiB}
   roles: {ps: 1}
@@ -246,6 +249,7 @@ jobs:
         let jobs = read_jobs(text).unwrap();
         let [job] = &jobs[..] else { panic!("{jobs:?}") };
         assert_eq!((&*job.name, &*job.queue, job.min_member, job.priority), ("train", "q", 3, 100));
+        assert_eq!(job.user, "ann");
         assert_eq!(job.min_resources.as_ref().unwrap().amounts[1].amount, 10_240_000);
         let roles: Vec<_> = job.roles.iter().map(|role| (&*role.name, role.min_member)).collect();
         assert_eq!(roles, [("ps", 1), ("task", 0)]);
@@ -294,7 +298,7 @@ queues:
   capability: {memory: 1GiB, resources: {npu: 4}}
   ordering: fifo
   starves_below: 0.5
-- {name: b, parent: a, tenant: 7, min_run_time: 30s, reclaimable: false}
+- {name: b, parent: a, tenant: 7, min_run_time: 30s, usage_half_life: 2h, reclaimable: false}
 ---
 queues: [{name: c}]
 ";
@@ -310,6 +314,7 @@ queues: [{name: c}]
         );
         assert_eq!(a.capability.amounts[1], NamedAmount { name: "npu".to_owned(), amount: 40_000 });
         assert_eq!((&*b.parent, b.tenant, b.min_run_time), ("a", Some(7), Some(30_000_000_000)));
+        assert_eq!(b.usage_half_life, Some(7_200_000_000_000));
         assert_eq!(queues[2].1, QueueBody { name: "c".to_owned(), ..QueueBody::default() });
     }
 
@@ -324,6 +329,7 @@ queues: [{name: c}]
             (tasks("policies: [{event: any}]"), 5, "action"),
             (tasks("state: running"), 5, "`state` is for scenarios: leave it out"),
             (tasks("node: n"), 5, "`node` is for scenarios: leave it out"),
+            (job("user: \"\"\n  tasks: [{name: t}]"), 4, "`user` has 0 bytes: give 1 to 64"),
             (tasks("priority: urgent"), 5, "add it to `priority_classes`"),
             (tasks("policy: best"), 5, "best"),
             (tasks("cpus: 3"), 5, "cpus"),

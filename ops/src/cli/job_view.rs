@@ -8,7 +8,7 @@ use wharf_core::jobs::{JobId, JobPhase, TaskId, TaskState};
 use wharf_net::convert::{job_phase, task_state};
 use wharf_net::protocol::{
     AmountsBody, Fault, JobReply, JobStatusReply, JobSummaryBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR,
-    ORDERING_FIFO, QueueReply, QueueStatusBody, TaskBody, TaskCountBody,
+    ORDERING_FIFO, QueueReply, QueueStatusBody, TaskBody, TaskCountBody, UserBody,
 };
 
 use super::print::{self, fault_view, given, given_text, say, table};
@@ -85,14 +85,27 @@ pub(super) fn queue_view(status: &QueueStatusBody) -> Value {
         "fair_share_patience": queue.fair_share_patience.map(print::seconds),
         "guarantee_patience": queue.guarantee_patience.map(print::seconds),
         "min_run_time": queue.min_run_time.map(print::seconds),
+        "usage_half_life": queue.usage_half_life.map(print::seconds),
         "held": print::amounts(&usage.held),
         "pipelined": print::amounts(&usage.pipelined),
         "releasing": print::amounts(&usage.releasing),
         "pending": print::amounts(&usage.pending),
+        // What was held on average, with the half-life.
+        "past": print::amounts(&status.past),
+        "users": status.users.iter().map(user_view).collect::<Value>(),
+        "more_users": status.more_users,
         // By the rules, as of the last cycle.
         "share": status.has_deserved.then(|| print::amounts(&status.deserved)),
         "jobs": status.jobs,
         "waiting": status.waiting,
+    })
+}
+
+fn user_view(user: &UserBody) -> Value {
+    json!({
+        "user": given_text(&user.name),
+        "planned": print::amounts(&user.planned),
+        "past": print::amounts(&user.past),
     })
 }
 
@@ -116,10 +129,11 @@ pub(super) fn say_queues(queues: &[QueueStatusBody]) {
             "releasing": amounts_text(&status.usage.releasing),
             "share": amounts_text(&status.deserved),
             "pending": amounts_text(&status.usage.pending),
+            "past": amounts_text(&status.past),
         })
     };
     table(
-        "queue|parent|open:STATE|weight|priority|jobs|waiting|held:USES|releasing:GIVES BACK|share:DESERVES|pending:ASKS FOR",
+        "queue|parent|open:STATE|weight|priority|jobs|waiting|held:USES|releasing:GIVES BACK|past:HAS USED|share:DESERVES|pending:ASKS FOR",
         &queues.iter().map(row).collect(),
     );
 }
@@ -160,6 +174,7 @@ pub(super) fn summary_view(job: &JobSummaryBody) -> Value {
         "name": job.name,
         "queue": job.queue,
         "tenant": job.tenant,
+        "user": given_text(&job.user),
         "phase": phase_name(job.phase),
         "priority": job.priority,
         "min_member": job.min_member,

@@ -56,6 +56,7 @@ pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, C
         "backfill": raw.backfill,
         "grace": raw.grace,
         "min_run_time": raw.min_run_time,
+        "usage_half_life": raw.usage_half_life,
     });
     if !raw.actions.is_empty() {
         cycle["actions"] = json!(raw.actions);
@@ -92,6 +93,7 @@ mod tests {
         assert_eq!(config.interval_ns, 100_000_000);
         assert_eq!((config.cycle.actions, config.cycle.combination), (default.actions, default.combination));
         assert_eq!((config.cycle.grace_ns, config.cycle.min_run_time_ns), (30_000_000_000, 0));
+        assert_eq!(config.cycle.usage_half_life_ns, 0);
         assert!(read("planners = 0").unwrap().is_none());
         assert!(read("[jobs]\nenabled = false").unwrap().is_none());
     }
@@ -102,10 +104,11 @@ mod tests {
 [jobs]
 interval = \"50ms\"
 actions = [\"enqueue\", \"allocate\"]
-tiers = [[\"priority\", { plugin = \"gang\", without = [\"preemptable\"] }], [\"drf\"]]
+tiers = [[\"priority\", { plugin = \"gang\", without = [\"preemptable\"] }], [\"drf\", \"usage\"]]
 combination = \"volcano\"
 grace = \"5s\"
 min_run_time = \"1m\"
+usage_half_life = \"168h\"
 ";
         let config = match read(text) {
             Ok(config) => config.expect("they are kept"),
@@ -113,9 +116,10 @@ min_run_time = \"1m\"
         };
         assert_eq!(config.interval_ns, 50_000_000);
         assert_eq!(config.cycle.actions, [Action::Enqueue, Action::Allocate]);
-        assert_eq!(config.cycle.tiers.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(config.cycle.tiers.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
         assert_eq!(config.cycle.combination, Combination::Volcano);
         assert_eq!((config.cycle.grace_ns, config.cycle.min_run_time_ns), (5_000_000_000, 60_000_000_000));
+        assert_eq!(config.cycle.usage_half_life_ns, 168 * 3_600_000_000_000);
     }
 
     #[test]
@@ -127,6 +131,7 @@ min_run_time = \"1m\"
             ("tiers = [[\"gangs\"]]", "jobs", "there is no plugin `gangs`: name one of"),
             ("tiers = [[{ plugin = \"gang\", weight = 3 }]]", "jobs", "weight"),
             ("combination = \"loose\"", "jobs", "loose"),
+            ("usage_half_life = \"168h\"", "jobs", "name plugin `usage`"),
             ("grace = \"x\"", "jobs", "x"),
             ("unknown = 1", "", "unknown"),
         ] {

@@ -180,6 +180,9 @@ settings! {
         pub grace: String = "30s".to_owned(),
         /// How long a task runs before it may be evicted. Queues may say otherwise.
         pub min_run_time: String = "0s".to_owned(),
+        /// The time in which what queues and users have held comes to count half as much. `0s`: only what runs now counts.
+        /// Queues may say otherwise.
+        pub usage_half_life: String = "0s".to_owned(),
     }
 
     /// The settings of the hybrid policy, as fractions of 1.

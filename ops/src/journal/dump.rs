@@ -333,6 +333,14 @@ fn jobs_view(change: &JobsChange) -> Value {
             json!({ "job": job.to_string(), "phase": phase.name(), "restarts": restarts })
         }
         JobsChange::Task(id, task) => task_view(*id, task),
+        JobsChange::Past(past) => json!({
+            "past_of": *past.queue,
+            "user": past.user.as_deref(),
+            "half_life": past.half_life_ns,
+            "epoch": past.epoch,
+            // A sum has more digits than numbers in JSON.
+            "sums": past.kinds.iter().map(|kind| kind.sum.to_string()).collect::<Value>(),
+        }),
     }
 }
 

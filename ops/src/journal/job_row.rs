@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use wharf_core::fairness::Dim;
 use wharf_core::ids::{NodeId, TenantId};
-use wharf_core::jobs::{JobId, JobRecord, JobSpec, JobsChange, JobsDone, QueueRecord, TaskId, TaskRecord};
+use wharf_core::jobs::{
+    JobId, JobRecord, JobSpec, JobsChange, JobsDone, PastAmount, PastRecord, QueueRecord, TaskId, TaskRecord,
+};
+use wharf_core::limits::RESOURCE_KINDS_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
 use wharf_core::time::Time;
@@ -13,6 +18,9 @@ use wharf_net::convert::{
     task_state_number,
 };
 use wharf_net::protocol::{JobBody, QueueBody, WireAllocation};
+
+/// The number of kinds that are no custom ones: cpu, memory and GPUs.
+const OWN_KINDS: usize = 3;
 
 /// A queue.
 #[derive(Serialize, Deserialize)]
@@ -124,6 +132,46 @@ impl JobRow {
     }
 }
 
+/// What a queue or a user in it has held.
+#[derive(Serialize, Deserialize)]
+pub(super) struct PastRow {
+    queue: String,
+    user: Option<String>,
+    half_life: u64,
+    epoch: u64,
+    /// The place of each kind, what is held of it, and the sum.
+    kinds: Vec<(u16, i64, i128)>,
+}
+
+impl PastRow {
+    pub(super) fn new(past: &PastRecord) -> Self {
+        let place = |dim: Dim| u16::try_from(dim.0).expect("there are fewer kinds than numbers of kinds");
+        Self {
+            queue: past.queue.to_string(),
+            user: past.user.as_deref().map(str::to_owned),
+            half_life: past.half_life_ns,
+            epoch: past.epoch,
+            kinds: past.kinds.iter().map(|kind| (place(kind.dim), kind.held, kind.sum)).collect(),
+        }
+    }
+
+    pub(super) fn record(self) -> anyhow::Result<PastRecord> {
+        let kind = |(place, held, sum): (u16, i64, i128)| {
+            // A sum is no list of places, most of which are empty.
+            let is_kind = usize::from(place) < RESOURCE_KINDS_MAX + OWN_KINDS && held >= 0;
+            is_kind.then_some(PastAmount { dim: Dim(usize::from(place)), held, sum })
+        };
+        let kinds = self.kinds.into_iter().map(kind).collect::<Option<_>>();
+        Ok(PastRecord {
+            queue: self.queue.into(),
+            user: self.user.map(Into::into),
+            half_life_ns: self.half_life,
+            epoch: self.epoch,
+            kinds: kinds.context("past use of a kind that cannot be")?,
+        })
+    }
+}
+
 /// A change of queues and jobs.
 #[derive(Serialize, Deserialize)]
 pub(super) enum JobsChangeRow {
@@ -135,6 +183,7 @@ pub(super) enum JobsChangeRow {
     Phase(u64, u8, u32),
     /// With the job, and the index of the task.
     Task(u64, u32, TaskRow),
+    Past(Box<PastRow>),
 }
 
 impl JobsChangeRow {
@@ -146,6 +195,7 @@ impl JobsChangeRow {
             &JobsChange::JobRemoved(job) => Self::JobRemoved(job.0),
             &JobsChange::Phase(job, phase, restarts) => Self::Phase(job.0, job_phase_number(phase), restarts),
             JobsChange::Task(id, task) => Self::Task(id.job.0, id.index, TaskRow::new(task)),
+            JobsChange::Past(past) => Self::Past(Box::new(PastRow::new(past))),
         }
     }
 
@@ -161,6 +211,7 @@ impl JobsChangeRow {
             Self::Task(job, index, task) => {
                 JobsChange::Task(TaskId { job: JobId(job), index }, task.record()?)
             }
+            Self::Past(past) => JobsChange::Past(Box::new(past.record()?)),
         })
     }
 }
@@ -200,7 +251,6 @@ impl JobsDoneRow {
 #[cfg(test)]
 pub(super) mod tests {
     use serde::de::DeserializeOwned;
-    use wharf_core::fairness::Dim;
     use wharf_core::ids::{AllocationId, Incarnation, PartitionId};
     use wharf_core::jobs::{
         JobPhase, JobPolicy, JobsRecord, PolicyAction, QueueId, QueueOrdering, QueueSpec, Role, TaskEvent,
@@ -229,6 +279,7 @@ pub(super) mod tests {
             fair_share_patience_ns: Some(10),
             guarantee_patience_ns: Some(11),
             min_run_time_ns: Some(12),
+            usage_half_life_ns: Some(13),
             ..QueueSpec::new("inner")
         };
         QueueRecord { spec, parent: Some("outer".into()) }
@@ -281,6 +332,7 @@ pub(super) mod tests {
         let spec = JobSpec {
             name: "train".into(),
             queue: QueueId::ROOT,
+            user: Some("ann".into()),
             tenant: TenantId(4),
             min_member: 2,
             min_resources: Some([(Dim::of(kind), 6)].into_iter().collect()),
@@ -308,10 +360,21 @@ pub(super) mod tests {
         }
     }
 
+    /// Returns what a queue and a user have held.
+    fn past(kind: ResourceKind) -> Vec<PastRecord> {
+        let kinds = vec![
+            PastAmount { dim: Dim::CPU, held: 3, sum: -(1 << 100) },
+            PastAmount { dim: Dim::of(kind), held: 0, sum: 7 },
+        ];
+        let of_queue = PastRecord { queue: "inner".into(), user: None, half_life_ns: 14, epoch: 15, kinds };
+        let kinds = vec![PastAmount { dim: Dim::GPU, held: i64::MAX, sum: i128::MAX }];
+        vec![of_queue.clone(), PastRecord { user: Some("ann".into()), kinds, ..of_queue }]
+    }
+
     /// Returns queues and jobs that use every field, and the custom kind `kind`.
     pub(in crate::journal) fn record(kind: ResourceKind) -> JobsRecord {
         let outer = QueueRecord { spec: QueueSpec::new("outer"), parent: None };
-        JobsRecord { next_job: 9, queues: vec![outer, queue()], jobs: vec![job(kind)] }
+        JobsRecord { next_job: 9, queues: vec![outer, queue()], jobs: vec![job(kind)], past: past(kind) }
     }
 
     /// Writes a row and reads it back.
@@ -338,6 +401,9 @@ pub(super) mod tests {
             JobsChange::JobRemoved(JobId(7)),
             JobsChange::Task(id, task()),
         ];
+        changes.extend(past(kind).into_iter().map(|past| JobsChange::Past(Box::new(past))));
+        let nothing = PastRecord { kinds: Vec::new(), ..past(kind).remove(1) };
+        changes.push(JobsChange::Past(Box::new(nothing)));
         changes.extend(JobPhase::ALL.map(|phase| JobsChange::Phase(JobId(7), phase, 5)));
         changes.extend(TaskState::ALL.map(|state| JobsChange::Task(id, TaskRecord { state, ..task() })));
         for change in changes {
@@ -345,6 +411,10 @@ pub(super) mod tests {
             assert_eq!(row.change(&catalog).unwrap(), change);
         }
         assert!(JobsChangeRow::Phase(7, 99, 0).change(&catalog).is_err());
+        let kinds = vec![PastAmount { dim: Dim(60_000), held: 0, sum: 7 }];
+        let huge = PastRecord { kinds, ..past(kind).remove(0) };
+        let row = JobsChangeRow::new(&JobsChange::Past(Box::new(huge)), &catalog.resources);
+        assert!(row.change(&catalog).is_err(), "there are not so many kinds");
         let stranger = JobsChangeRow::new(&JobsChange::Job(Box::new(job(kind))), &catalog.resources);
         assert!(stranger.change(&Catalog::default()).is_err(), "its kinds are not there");
     }

@@ -27,7 +27,7 @@ use wharf_net::convert::{agent_body, agent_facts, node_body, node_spec, unhealth
 use wharf_net::protocol::{AgentBody, NodeBody, UnhealthyBody, WireAllocation, WireGroup, WireSession};
 
 use super::group_row::GroupRow;
-use super::job_row::{JobRow, QueueRow};
+use super::job_row::{JobRow, PastRow, QueueRow};
 use super::session_row::SessionRow;
 
 /// Amounts of each resource, in 1/10,000 of its unit.
@@ -359,6 +359,8 @@ pub(super) enum Row {
     Queue(Box<QueueRow>),
     /// A job with its tasks.
     Job(Box<JobRow>),
+    /// What a queue or a user in it has held.
+    Past(Box<PastRow>),
 }
 
 /// Returns the resource kinds of a registrar.
@@ -398,6 +400,7 @@ pub(super) fn rows<'a>(state: &'a StoreState, kinds: &'a ResourceRegistry) -> im
         .chain((state.jobs.next_job > 1).then_some(Row::NextJob(state.jobs.next_job)))
         .chain(state.jobs.queues.iter().map(|queue| Row::Queue(Box::new(QueueRow::new(queue, kinds)))))
         .chain(state.jobs.jobs.iter().map(|job| Row::Job(Box::new(JobRow::new(job, kinds)))))
+        .chain(state.jobs.past.iter().map(|past| Row::Past(Box::new(PastRow::new(past)))))
         .chain(state.sessions.iter().map(|session| Row::Session(Box::new(SessionRow::new(session)))))
         .chain(state.partitions.iter().flat_map(|partition| rows_of(partition, kinds)))
 }
@@ -493,6 +496,7 @@ impl<'a> Reader<'a> {
             Row::NextJob(number) => jobs.next_job = number,
             Row::Queue(queue) => jobs.queues.push(queue.record(&self.catalog.resources)?),
             Row::Job(job) => jobs.jobs.push(job.record(&self.catalog)?),
+            Row::Past(past) => jobs.past.push(past.record()?),
         }
         Ok(())
     }

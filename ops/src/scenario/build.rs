@@ -161,6 +161,7 @@ impl World {
             fair_share_patience_ns: bounded(file.fair_share_patience, "fair_share_patience", place)?,
             guarantee_patience_ns: bounded(file.guarantee_patience, "guarantee_patience", place)?,
             min_run_time_ns: bounded(file.min_run_time, "min_run_time", place)?,
+            usage_half_life_ns: bounded(file.usage_half_life, "usage_half_life", place)?,
         };
         let added = self.cluster.scheduler_mut().jobs_mut().add_queue(spec);
         added.map(drop).map_err(|error| LineError::at(place, error.to_string()))
@@ -196,6 +197,7 @@ impl World {
         let spec = JobSpec {
             name: file.name.value.as_str().into(),
             queue: self.queue(&file.queue)?,
+            user: file.user()?.map(Arc::from),
             tenant: wharf_core::ids::TenantId::OPERATOR,
             min_member: file.min_member,
             min_resources: least,

@@ -72,6 +72,7 @@ pub(super) fn differences(
     check_shares(world, expected, &mut found)?;
     check_job_shares(world, expected, &mut found)?;
     check_starving(world, expected, &mut found)?;
+    check_users(world, expected, &mut found)?;
     Ok(found)
 }
 
@@ -155,9 +156,10 @@ fn check_states(world: &World, expected: &ExpectFile, found: &mut Found) -> Resu
 
 fn check_shares(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), LineError> {
     type Kind = (&'static str, fn(&World, QueueId, Dim) -> i64);
-    let kinds: [(Kind, &BTreeMap<String, AmountsFile>); 4] = [
+    let kinds: [(Kind, &BTreeMap<String, AmountsFile>); 5] = [
         (("deserves", deserved), &expected.deserved),
         (("uses", used), &expected.used),
+        (("has held", held), &expected.past),
         (("has the fair share", |world, queue, dim| fair(world, queue, dim, true)), &expected.fair_share),
         (
             ("has the steady fair share", |world, queue, dim| fair(world, queue, dim, false)),
@@ -241,6 +243,9 @@ fn shown(rule: StarvingFile) -> &'static str {
     }
 }
 
+/// The name under which a scenario expects something of jobs that name no user.
+const NO_USER: &str = "-";
+
 /// The largest difference of shares that is rounding, in 1/10,000 of a unit.
 const ROUNDING: i64 = 10;
 
@@ -250,6 +255,26 @@ fn deserved(world: &World, queue: QueueId, dim: Dim) -> i64 {
 
 fn used(world: &World, queue: QueueId, dim: Dim) -> i64 {
     world.cluster.scheduler().jobs().queue(queue).usage().planned().get(dim)
+}
+
+/// Returns what a queue has held on average.
+fn held(world: &World, queue: QueueId, dim: Dim) -> i64 {
+    world.cluster.scheduler().jobs().past_use(queue, world.cluster.now()).get(dim)
+}
+
+/// Compares what users have held on average.
+fn check_users(world: &mut World, expected: &ExpectFile, found: &mut Found) -> Result<(), LineError> {
+    for (queue, users) in &expected.past_of_users {
+        let id = world.queue_named(queue, Location::UNKNOWN)?;
+        for (user, amounts) in users {
+            let amounts = world.expected(amounts)?;
+            let name = if user == NO_USER { "" } else { user };
+            let view = world.cluster.scheduler().jobs().user(id, name, world.cluster.now());
+            let there = view.map(|view| view.past).unwrap_or_default();
+            check_amounts(world, &format!("user {user} of queue {queue} has held"), &amounts, &there, found);
+        }
+    }
+    Ok(())
 }
 
 fn fair(world: &World, queue: QueueId, dim: Dim, active: bool) -> i64 {

@@ -144,6 +144,12 @@ pub(super) struct ExpectFile {
     /// What queues use, after the step: held or claimed.
     #[serde(default)]
     pub(super) used: BTreeMap<String, AmountsFile>,
+    /// What queues have held on average, after the step.
+    #[serde(default)]
+    pub(super) past: BTreeMap<String, AmountsFile>,
+    /// What users of these queues have held on average, after the step. `-` are the jobs that name no user.
+    #[serde(default)]
+    pub(super) past_of_users: BTreeMap<String, BTreeMap<String, AmountsFile>>,
     /// The fair shares of queues by YARN's computation, over the queues that ask for something.
     #[serde(default)]
     pub(super) fair_share: BTreeMap<String, AmountsFile>,

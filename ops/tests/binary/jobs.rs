@@ -7,7 +7,7 @@ use crate::harness::{PATIENCE, Service, Site};
 const WORK: &str = "
 queues:
 - {name: research, weight: 2, capability: {cpu: 6}}
-- {name: batch}
+- {name: batch, usage_half_life: 1h}
 jobs:
 - name: train
   queue: research
@@ -17,6 +17,7 @@ jobs:
   - {name: actor, role: actor, count: 2, cpu: 1, memory: 1GiB}
 - name: report
   queue: batch
+  user: ann
   priority: 5
   tasks:
   - {name: page, count: 4, cpu: 1}
@@ -71,6 +72,16 @@ fn jobs_are_placed_and_end_as_they_are_reported() {
     service.stop();
 }
 
+/// Returns the half-life of the queue `batch`, its first user, and how much of cpu that user holds and has held.
+fn first_user(service: &Service) -> (Value, Value, Value, f64) {
+    let queues = service.json(&["queue", "list"]);
+    let queues = queues.as_array().expect("a list");
+    let batch = queues.iter().find(|queue| queue["queue"] == "batch").expect("it is there");
+    let user = &batch["users"][0];
+    let past = user["past"]["cpu"].as_str().map_or(0.0, |cpu| cpu.parse().expect("an amount"));
+    (batch["usage_half_life"].clone(), user["user"].clone(), user["planned"]["cpu"].clone(), past)
+}
+
 #[test]
 fn jobs_are_there_after_a_stop_and_after_a_kill() {
     let site = Site::new();
@@ -79,8 +90,14 @@ fn jobs_are_there_after_a_stop_and_after_a_kill() {
     until(&service, "j2", all("bound"));
     service.run(&["job", "report", "j2/1", "--state", "succeeded"]).with(0);
     let before = service.json(&["job", "status", "j2"]);
+    assert_eq!(before["user"], "ann");
+    // It holds what it held for some time, so what it has held only grows.
+    let (_, _, planned, past) = first_user(&service);
     service.kill();
     let service = site.serve(&["--shards", "1"]);
+    let after = first_user(&service);
+    assert_eq!((after.0, after.1, after.2), (json!("3600.0"), json!("ann"), planned));
+    assert!(after.3 >= past, "{past} before, {} after", after.3);
     assert_eq!(until(&service, "j1", all("bound")), placed);
     assert_eq!(service.json(&["job", "status", "j2"]), before);
     assert!(service.json(&["status", "--audit"])["books_hash"].is_string());

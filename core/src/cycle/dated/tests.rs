@@ -83,6 +83,7 @@ impl Bed {
         let spec = JobSpec {
             name: format!("job {}", self.jobs).into(),
             queue,
+            user: None,
             tenant: crate::ids::TenantId::OPERATOR,
             min_member: tasks.iter().map(|of| of.count).sum(),
             min_resources: None,

@@ -9,6 +9,7 @@ mod overcommit;
 mod priority;
 mod proportion;
 mod sla;
+mod usage;
 
 use super::config::{PluginConfig, PluginKind};
 use super::plugin::{Facts, Plugin};
@@ -27,6 +28,7 @@ pub(super) fn make(config: &PluginConfig) -> Box<dyn Plugin> {
         PluginKind::FairShare => Box::new(fair_share::ByFairShare),
         PluginKind::Overcommit => Box::new(overcommit::Overcommit::new(config.overcommit_percent)),
         PluginKind::Sla => Box::new(sla::Sla::new(config.wait_ns)),
+        PluginKind::Usage => Box::new(usage::ByUsage::default()),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 fn bed(whole_gangs: bool, nodes: &[u32]) -> Bed {
-    let plugin = |kind| PluginConfig { whole_gangs, ..PluginConfig::new(kind) };
+    let plugin = |kind| plugin(kind, whole_gangs);
     let config = CycleConfig {
         actions: vec![Action::Enqueue, Action::Allocate, Action::Preempt],
         tiers: vec![[PluginKind::Priority, PluginKind::Gang].map(plugin).to_vec()],

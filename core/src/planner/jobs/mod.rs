@@ -232,13 +232,13 @@ impl Planner {
         self.jobs().map(Jobs::record)
     }
 
-    /// Takes over the jobs that an earlier start left.
+    /// Takes over the jobs that an earlier start left, at the time of this one.
     ///
     /// # Errors
     /// The first record that contradicts the others.
-    pub(crate) fn adopt_jobs(&mut self, record: JobsRecord) -> Result<(), Broken> {
+    pub(crate) fn adopt_jobs(&mut self, record: JobsRecord, now: Time) -> Result<(), Broken> {
         let keeper = self.keeper_mut();
-        keeper.jobs_mut().adopt(record)?;
+        keeper.jobs_mut().adopt(record, now)?;
         let mut all: Vec<(JobId, usize, bool)> = Vec::new();
         for (id, job) in keeper.scheduler.jobs().jobs() {
             all.push((id, job.tasks().len(), job.has_ended()));

@@ -9,7 +9,7 @@ use crate::jobs::{
     JobError, JobId, JobPhase, JobSpec, JobSummary, JobView, Jobs, JobsDone, JobsRejection, JobsReply,
     JobsRequest, QueueError, QueueId, QueueSpec, QueueView, Task, TaskReport, TaskState, TaskView,
 };
-use crate::limits::{JOBS_MAX, QUEUES_MAX};
+use crate::limits::{JOBS_MAX, QUEUES_MAX, USERS_LOOKED_AT_MAX};
 use crate::planner::{JobTag, Planner};
 use crate::time::Time;
 
@@ -21,9 +21,11 @@ impl Planner {
         let keeper = self.keeper_mut();
         let mut ended = Ended::default();
         let answer = match request {
-            JobsRequest::SetQueue { spec, parent } => keeper.set_queue(*spec, parent),
+            JobsRequest::SetQueue { spec, parent } => keeper.set_queue(*spec, parent, now),
             JobsRequest::RemoveQueue(name) => keeper.remove_queue(&name),
-            JobsRequest::ListQueues(tenant) => Ok(JobsReply::Queues(keeper.list_queues(tenant))),
+            JobsRequest::ListQueues { tenant, after, limit } => {
+                Ok(JobsReply::Queues(keeper.list_queues(tenant, after.as_deref(), limit, now)))
+            }
             JobsRequest::Submit { spec, queue } => keeper.submit(*spec, &queue, now),
             JobsRequest::Cancel { job, tenant, grace_ns } => {
                 keeper.cancel(job, tenant, &mut ended, grace_ns, now)
@@ -48,7 +50,7 @@ impl Planner {
 }
 
 impl Keeper {
-    fn set_queue(&mut self, spec: QueueSpec, parent: Option<Arc<str>>) -> Answer {
+    fn set_queue(&mut self, spec: QueueSpec, parent: Option<Arc<str>>, now: Time) -> Answer {
         let jobs = self.scheduler.jobs_mut();
         if let Some(id) = jobs.queue_named(&spec.name) {
             if id == QueueId::ROOT {
@@ -59,7 +61,7 @@ impl Keeper {
                 let parent = Arc::clone(&jobs.queue(own).spec().name);
                 return Err(QueueError::ParentFixed { queue: spec.name, parent }.into());
             }
-            jobs.update_queue(id, spec)?;
+            jobs.update_queue(id, spec, now)?;
         } else {
             let queues = jobs.named_queues().count();
             if queues >= QUEUES_MAX {
@@ -89,23 +91,37 @@ impl Keeper {
         Ok(JobsReply::Done(JobsDone::QueueRemoved))
     }
 
-    fn list_queues(&self, tenant: Option<TenantId>) -> Vec<QueueView> {
+    fn list_queues(
+        &self,
+        tenant: Option<TenantId>,
+        after: Option<&str>,
+        limit: u16,
+        now: Time,
+    ) -> Vec<QueueView> {
         let jobs = self.jobs();
         let is_seen = |spec: &QueueSpec| tenant.is_none() || spec.tenant.is_none() || spec.tenant == tenant;
-        let queues = jobs.named_queues().filter(|(_, queue)| is_seen(queue.spec()));
-        let view = |(id, queue): (QueueId, &crate::jobs::Queue)| {
+        let queues = jobs.queues_after(after).filter(|&id| is_seen(jobs.queue(id).spec()));
+        let mut looked_at = 0;
+        let view = |id: QueueId| {
+            let queue = jobs.queue(id);
             let spec = queue.spec().clone();
+            let count = jobs.user_count(id);
+            looked_at += count;
+            let users = if looked_at <= USERS_LOOKED_AT_MAX { jobs.users(id, now) } else { Vec::new() };
             let parent = Some(spec.parent).filter(|&parent| parent != QueueId::ROOT);
             QueueView {
                 parent: parent.map(|parent| Arc::clone(&jobs.queue(parent).spec().name)),
                 spec,
                 usage: queue.usage().clone(),
                 deserved: self.scheduler.deserved(id).cloned(),
+                past: jobs.past_use(id, now),
+                more_users: u32::try_from(count - users.len()).unwrap_or(u32::MAX),
+                users,
                 jobs: u32::try_from(queue.jobs().len()).unwrap_or(u32::MAX),
                 waiting: u32::try_from(queue.waiting().len()).unwrap_or(u32::MAX),
             }
         };
-        queues.map(view).collect()
+        queues.take(usize::from(limit)).map(view).collect()
     }
 
     fn submit(&mut self, spec: JobSpec, queue: &Arc<str>, now: Time) -> Answer {
@@ -247,6 +263,7 @@ fn summary(jobs: &Jobs, id: JobId) -> JobSummary {
         name: Arc::clone(&spec.name),
         queue: Arc::clone(&jobs.queue(spec.queue).spec().name),
         tenant: spec.tenant,
+        user: spec.user.clone(),
         phase: job.phase(),
         priority: spec.priority,
         min_member: spec.min_member,

@@ -66,6 +66,7 @@ pub(crate) fn gang(name: &str, count: u32, request: PlacementRequest) -> JobSpec
     JobSpec {
         name: name.into(),
         queue: QueueId::ROOT,
+        user: None,
         tenant: TenantId::OPERATOR,
         min_member: count,
         min_resources: None,

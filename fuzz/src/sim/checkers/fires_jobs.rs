@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use wharf_core::fairness::Dim;
 use wharf_core::ids::{AllocationId, BundleId, Incarnation, StatementId, TenantId};
 use wharf_core::jobs::{
-    JobId, JobPhase, JobSpec, Jobs, JobsRecord, QueueId, QueueSpec, Role, TaskGroup, TaskId, TaskState,
+    JobId, JobPhase, JobSpec, Jobs, JobsRecord, QueueId, QueueSpec, TaskGroup, TaskId, TaskState,
 };
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Granted, Operation, Part};
@@ -23,27 +23,13 @@ use crate::sim::facts::Facts;
 fn jobs() -> (Jobs, JobId) {
     let mut jobs = Jobs::new();
     let queue = jobs.add_queue(QueueSpec::new("free")).expect("a queue that is right");
-    let task = TaskGroup {
-        request: asks(1, 0),
-        count: 2,
-        role: 0,
-        priority: 0,
-        preemptable: true,
-        master: false,
-        run_time_ns: None,
-    };
+    let task = TaskGroup::new(asks(1, 0), 2);
     let spec = JobSpec {
-        name: "job".into(),
         queue,
-        tenant: TenantId::OPERATOR,
         min_member: 1,
-        min_resources: None,
-        roles: vec![Role { name: "task".into(), min_member: 0 }],
-        tasks: vec![task],
-        priority: 0,
-        preempts: true,
         created: Time(1),
         phase: JobPhase::Inqueue,
+        ..JobSpec::new("job", vec![task])
     };
     let id = jobs.submit(spec).expect("a job that is right");
     (jobs, id)

@@ -176,7 +176,10 @@ pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts]) -> Verdict {
             if task.state == TaskState::Pending && is_allowed() {
                 let node = offering(facts, &task.class.request);
                 ensure(node.is_none(), || {
-                    format!("task {index} of job {id} waits, and {node:?} offers it: {:?}, {job:?}", job.phase())
+                    format!(
+                        "task {index} of job {id} waits, and {node:?} offers it: {:?}, {job:?}",
+                        job.phase()
+                    )
                 })?;
             }
         }

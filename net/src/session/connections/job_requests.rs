@@ -40,8 +40,11 @@ impl ConnectionService {
             Kind::ListQueues => {
                 let ListQueuesRequest { after, limit } = read_body(asked)?;
                 let limit = jobs_page_limit(limit, QUEUES_PER_MESSAGE_MAX, "queues")?;
+                let after_name = (!after.is_empty()).then(|| after.as_str().into());
                 let page = JobsPage { after, limit: usize::from(limit) };
-                self.submit_page(asked.timed(asker), page, JobsRequest::ListQueues(tenant));
+                // One more tells whether there are more.
+                let request = JobsRequest::ListQueues { tenant, after: after_name, limit: limit + 1 };
+                self.submit_page(asked.timed(asker), page, request);
             }
             Kind::SubmitJob => {
                 let SubmitJobRequest { job } = self.read_scoped(asker, asked)?;

@@ -6,7 +6,7 @@ use super::dated::{Attempt, HeldBack};
 use super::heap::Heap;
 use super::trial::Cycle;
 use super::turns::Turns;
-use crate::jobs::{JobId, JobPhase, QueueId, TaskClass, TaskId};
+use crate::jobs::{JobId, JobPhase, PendingReason, QueueId, TaskClass, TaskId};
 
 /// The jobs of each queue, the first one on top.
 type JobHeaps = BTreeMap<QueueId, Heap<JobId>>;
@@ -63,8 +63,11 @@ impl Cycle<'_> {
         let mut misfits = Misfits::default();
         while let Some(queue) = turns.next(self) {
             let heap = jobs.get_mut(&queue).expect("a queue with jobs");
-            let first =
-                if self.is_overused(queue) { None } else { heap.pop(|&a, &b| self.compare_jobs(a, b)) };
+            let is_overused = self.is_overused(queue);
+            if is_overused {
+                self.tries.note_overused(queue);
+            }
+            let first = if is_overused { None } else { heap.pop(|&a, &b| self.compare_jobs(a, b)) };
             if let Some(job) = first {
                 if self.allocate_job(job, &mut tasks, &mut misfits) {
                     heap.push(job, |&a, &b| self.compare_jobs(a, b));
@@ -100,6 +103,7 @@ impl Cycle<'_> {
             pending.reverse();
             pending
         });
+        self.tries.begin();
         let savepoint = self.savepoint();
         let known_misfits = misfits.noted();
         let mut has_more = false;
@@ -114,6 +118,7 @@ impl Cycle<'_> {
         }
         let has_enough =
             self.tiers().is_ready(self.facts(), job) || self.tiers().is_pipelined(self.facts(), job);
+        self.note_try(job);
         if !self.keep_if(has_enough, savepoint) {
             misfits.forget(known_misfits);
         }
@@ -125,9 +130,15 @@ impl Cycle<'_> {
         let class = std::sync::Arc::clone(&self.jobs.task(task).class);
         let queue = self.queue_of(task.job);
         if !self.tiers().is_allocatable(self.facts(), queue, &class) {
+            self.tries.refuse(task, PendingReason::Share);
             return false;
         }
-        if misfits.has(&class) || self.is_held_back(task, &misfits.held_back) {
+        if misfits.has(&class) {
+            self.tries.refuse(task, PendingReason::NoNode);
+            return false;
+        }
+        if self.is_held_back(task, &misfits.held_back) {
+            self.tries.refuse(task, PendingReason::Reservation);
             return false;
         }
         let is_capped = self.cap_in_the_way(queue, &class, true).is_some();
@@ -139,6 +150,12 @@ impl Cycle<'_> {
             Attempt::NoRoom if !is_capped => misfits.note(&class),
             Attempt::NoRoom => {}
         }
+        let reason = match attempt {
+            Attempt::HeldBack => PendingReason::Reservation,
+            _ if is_capped => PendingReason::Cap,
+            _ => PendingReason::NoNode,
+        };
+        self.tries.refuse(task, reason);
         false
     }
 }

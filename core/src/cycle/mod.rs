@@ -14,6 +14,7 @@
 //! | `spots`, `victims` | which tasks to evict on which node |
 //! | `dated` | dated reservations, and limits of run times |
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
+//! | `reason`, `explain` | what is noted about jobs that wait, and what is told of it |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
 
@@ -22,11 +23,13 @@ mod backfill;
 mod config;
 mod dated;
 mod enqueue;
+mod explain;
 mod heap;
 mod local;
 mod plugin;
 mod plugins;
 mod preempt;
+mod reason;
 mod reclaim;
 mod report;
 mod shares;
@@ -43,6 +46,7 @@ pub use config::{
     Action, Backfill, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind,
 };
 pub use dated::DatedReservation;
+pub(crate) use explain::Explaining;
 pub use local::{Changes, LocalCluster, LocalError};
 pub use report::{CycleReport, Plan, PlannedTask};
 pub use starvation::Starving;
@@ -51,13 +55,15 @@ use std::sync::Arc;
 
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{NodeId, ResourceId};
-use crate::jobs::{JobId, JobPhase, Jobs, QueueId, TaskId, TaskState};
+use crate::jobs::{JobId, JobPhase, Jobs, PendingReason, QueueId, TaskId, TaskState};
 use crate::replica::Replica;
 use crate::resource::ResourceKind;
 use crate::statement::{Applied, Granted};
 use crate::time::Time;
 use dated::Reservations;
+use explain::CountedClass;
 use plugin::{Facts, Tiers};
+use reason::LastTries;
 use shares::JobShares;
 use starvation::Starvation;
 use trial::Cycle;
@@ -76,6 +82,11 @@ pub struct Scheduler {
     /// The state after which a cycle changed nothing: another one on the same state changes nothing either.
     settled: Option<Settled>,
     starvation: Starvation,
+    /// What the last cycle that looked at anything noted about jobs that wait, and when it ran.
+    tries: LastTries,
+    ran: Time,
+    /// The nodes as they were counted last for an explanation.
+    counted: Option<CountedClass>,
 }
 
 /// What the decisions of a cycle depend on.
@@ -110,6 +121,9 @@ impl Scheduler {
             total_of: None,
             settled: None,
             starvation: Starvation::default(),
+            tries: LastTries::default(),
+            ran: Time::default(),
+            counted: None,
         })
     }
 
@@ -170,11 +184,16 @@ impl Scheduler {
         &self.starvation.found
     }
 
-    /// Runs one cycle on the newest views. Returns the statements to commit, in order.
-    pub fn run(&mut self, now: Time) -> CycleReport {
+    /// Brings the replicas up to the newest views.
+    fn sync(&mut self) {
         for replica in &mut self.replicas {
             replica.sync();
         }
+    }
+
+    /// Runs one cycle on the newest views. Returns the statements to commit, in order.
+    pub fn run(&mut self, now: Time) -> CycleReport {
+        self.sync();
         if let Some(due) = self.settled_until(now) {
             return CycleReport { due, ..CycleReport::default() };
         }
@@ -191,6 +210,8 @@ impl Scheduler {
             &config,
             now,
         );
+        cycle.tries = std::mem::take(&mut self.tries);
+        cycle.tries.clear();
         let before = std::mem::take(&mut self.reservations);
         cycle.open_reservations(before.clone());
         cycle.end_overruns();
@@ -206,7 +227,9 @@ impl Scheduler {
             }
         }
         self.reservations = cycle.close_reservations();
+        self.tries = std::mem::take(&mut cycle.tries);
         let report = cycle.end();
+        self.ran = now;
         let are_kept = before.len() == self.reservations.len()
             && before.values().zip(self.reservations.values()).all(|(a, b)| a.says_the_same_as(b));
         // After a cycle that found starving jobs, the next one finds that it is too early to look at them again.
@@ -300,6 +323,7 @@ impl Scheduler {
                 self.replicas[step.shard].give_up(step.slot, &[key]);
             }
             self.starvation.look_again(step.task.job);
+            self.tries.note(step.task.job, PendingReason::Conflict);
         }
     }
 

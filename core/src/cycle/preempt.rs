@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::allocate::Misfits;
+use super::config::Action;
 use super::spots::Spot;
 use super::trial::Cycle;
 use super::victims::{From, Offers};
@@ -62,7 +63,7 @@ impl Cycle<'_> {
             self.place_or_make_room(task, From::OtherJobs, spots, &mut room);
         }
         let has_enough = self.tiers().is_pipelined(self.facts(), job);
-        self.keep_if(has_enough, savepoint);
+        self.keep_or_note(has_enough, savepoint, job, Action::Preempt);
     }
 
     /// Gives a task a node or a claim, on capacity that nobody has or by evicting others. A class of tasks for which

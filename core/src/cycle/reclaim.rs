@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::config::Action;
 use super::preempt::Room;
 use super::spots::Spot;
 use super::trial::Cycle;
@@ -56,6 +57,6 @@ impl Cycle<'_> {
             }
         }
         let has_enough = self.tiers().is_pipelined(self.facts(), job);
-        self.keep_if(has_enough, savepoint);
+        self.keep_or_note(has_enough, savepoint, job, Action::Reclaim);
     }
 }

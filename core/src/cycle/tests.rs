@@ -9,6 +9,7 @@ use crate::request::{PlacementRequest, Policy};
 use crate::resource::{Amount, Demand};
 use proptest::prelude::*;
 
+mod explain;
 mod starve;
 
 const GRACE: u64 = 30_000_000_000;

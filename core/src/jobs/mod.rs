@@ -9,6 +9,7 @@
 mod changes;
 mod ends;
 mod error;
+mod explanation;
 mod job;
 mod queue;
 mod queues;
@@ -22,6 +23,10 @@ mod tests;
 mod usage;
 
 pub use error::{JobError, QueueError};
+pub use explanation::{
+    Change, Claims, HeldBy, Holder, JobExplanation, NodeCounts, PendingReason, Place, QueueBound, QueueRule, Remedy,
+    Scarce,
+};
 pub use job::{Job, Task};
 pub use queue::Queue;
 pub use record::{JobRecord, JobsChange, JobsRecord, JobsTable, QueueRecord, TaskRecord};

@@ -7,6 +7,7 @@
 mod build;
 mod expect;
 mod file;
+mod reason;
 mod reserved;
 mod run;
 

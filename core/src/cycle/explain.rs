@@ -13,8 +13,8 @@ use crate::fairness::{Amounts, Dim};
 use crate::ids::TenantId;
 use crate::index::Slot;
 use crate::jobs::{
-    Holder, Job, JobExplanation, JobId, JobPhase, Jobs, NodeCounts, PendingReason, Place, QueueId, QueueRule,
-    TaskClass, TaskState,
+    Holder, Job, JobExplanation, JobId, JobPhase, Jobs, NodeCounts, PendingReason, QueueId, QueuePlace,
+    QueueRule, TaskClass, TaskState,
 };
 use crate::request::{Check, Explain, PlacementRequest};
 use crate::resource::ResourceKind;
@@ -69,7 +69,7 @@ pub(crate) struct Explaining {
     request: Option<Box<PlacementRequest>>,
     stage: Stage,
     counts: NodeCounts,
-    place: Place,
+    place: QueuePlace,
     limits: Vec<Limit>,
     subjects: Vec<Subject>,
 }
@@ -90,7 +90,7 @@ impl Explaining {
         self.tenant.is_none() || owner.is_none() || owner == self.tenant
     }
 
-    /// Returns the name of a queue, if whoever asks may see it.
+    /// Returns the name of a queue, if the one who asks may see it.
     fn queue_name(&self, jobs: &Jobs, queue: QueueId) -> Option<Arc<str>> {
         let is_seen = self.sees_queue(jobs, queue) || jobs.job(self.job).spec().queue == queue;
         is_seen.then(|| Arc::clone(&jobs.queue(queue).spec().name))
@@ -139,7 +139,7 @@ impl Scheduler {
             request,
             stage: Stage::Nodes { shard: 0, from: 0 },
             counts: NodeCounts::default(),
-            place: Place::default(),
+            place: QueuePlace::default(),
             limits: Vec::new(),
             subjects: Vec::new(),
         };
@@ -276,8 +276,7 @@ impl Scheduler {
         }
         let by_rules = self.tiers.limits(facts, &self.total, job.spec().queue, asked);
         let is_known = |limits: &[Limit], limit: &Limit| {
-            let is_same =
-                |of: &Limit| (of.queue, of.dim, of.rule) == (limit.queue, limit.dim, limit.rule);
+            let is_same = |of: &Limit| (of.queue, of.dim, of.rule) == (limit.queue, limit.dim, limit.rule);
             limits.iter().any(is_same)
         };
         for limit in by_rules {
@@ -289,13 +288,7 @@ impl Scheduler {
     }
 
     /// Finds who uses most of a subject: the queues below a queue, or its jobs.
-    fn count_holders(
-        &self,
-        explaining: &mut Explaining,
-        at: usize,
-        after: Option<JobId>,
-        most: u64,
-    ) -> u64 {
+    fn count_holders(&self, explaining: &mut Explaining, at: usize, after: Option<JobId>, most: u64) -> u64 {
         let Some(subject) = explaining.subjects.get(at) else {
             explaining.stage = Stage::Done;
             return 1;
@@ -441,9 +434,8 @@ fn in_use(usage: &crate::jobs::Usage, dim: Dim) -> i64 {
 fn wanted(job: &Job, asked: Option<u32>) -> Wanted {
     let has = |count: &dyn Fn(TaskState) -> u32| -> u32 {
         let states = TaskState::ALL.into_iter();
-        let placed = |state: &TaskState| {
-            state.holds() || matches!(state, TaskState::Pipelined | TaskState::Succeeded)
-        };
+        let placed =
+            |state: &TaskState| state.holds() || matches!(state, TaskState::Pipelined | TaskState::Succeeded);
         states.filter(placed).map(count).sum()
     };
     let there = has(&|state| job.count(state)) + job.pending_best_effort();

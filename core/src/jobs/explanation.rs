@@ -124,7 +124,7 @@ pub struct Holder {
 /// A bound of a queue that is in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueBound {
-    /// The name of the queue. `None`: whoever asks may not see it.
+    /// The name of the queue. `None`: the one who asks may not see it.
     pub queue: Option<Arc<str>>,
     /// The rule.
     pub rule: QueueRule,
@@ -142,7 +142,7 @@ pub struct QueueBound {
 
 /// The place of a job among those that wait in its queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct QueuePlace {
     /// The number of waiting jobs of its queue that are served before it.
     pub before: u32,
     /// The number of waiting jobs of its queue, with itself.
@@ -161,7 +161,7 @@ pub struct Claims {
 /// The dated reservations that hold a job back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldBy {
-    /// The job with the earliest date. `None`: whoever asks may not see it.
+    /// The job with the earliest date. `None`: the one who asks may not see it.
     pub job: Option<JobId>,
     /// Its date.
     pub date: Time,
@@ -192,7 +192,7 @@ pub struct NodeCounts {
 pub enum Remedy {
     /// So much more is free on a node. With a queue, tasks of it give that back.
     FreeOnNode {
-        /// The node. `None`: whoever asks may not see it.
+        /// The node. `None`: the one who asks may not see it.
         node: Option<NodeId>,
         /// How much.
         amounts: Amounts,
@@ -203,7 +203,7 @@ pub enum Remedy {
     MoreNodes {
         /// How many.
         count: u64,
-        /// The node. `None`: whoever asks may not see it.
+        /// The node. `None`: the one who asks may not see it.
         like: Option<NodeId>,
     },
     /// There are so many nodes that suit the labels and taints, each with at least these amounts.
@@ -215,7 +215,7 @@ pub enum Remedy {
     },
     /// The capability of a queue is so much higher.
     RaiseCap {
-        /// The name of the queue. `None`: whoever asks may not see it.
+        /// The name of the queue. `None`: the one who asks may not see it.
         queue: Option<Arc<str>>,
         /// The kind of resource.
         dim: Dim,
@@ -224,7 +224,7 @@ pub enum Remedy {
     },
     /// Tasks of a queue give back so much.
     Release {
-        /// The name of the queue. `None`: whoever asks may not see it.
+        /// The name of the queue. `None`: the one who asks may not see it.
         queue: Option<Arc<str>>,
         /// How much.
         amounts: Amounts,
@@ -269,7 +269,7 @@ pub struct JobExplanation {
     /// The actions that found nobody to evict for it: `preempt`, `reclaim` or `starve`.
     pub no_victims: Vec<&'static str>,
     /// Its place in its queue.
-    pub place: Place,
+    pub place: QueuePlace,
     /// Its claims.
     pub claims: Claims,
     /// When all that it needs will fit, if it has a dated reservation.

@@ -24,8 +24,8 @@ mod usage;
 
 pub use error::{JobError, QueueError};
 pub use explanation::{
-    Change, Claims, HeldBy, Holder, JobExplanation, NodeCounts, PendingReason, Place, QueueBound, QueueRule, Remedy,
-    Scarce,
+    Change, Claims, HeldBy, Holder, JobExplanation, NodeCounts, PendingReason, QueueBound, QueuePlace,
+    QueueRule, Remedy, Scarce,
 };
 pub use job::{Job, Task};
 pub use queue::Queue;

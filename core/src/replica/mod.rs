@@ -472,7 +472,12 @@ impl Replica {
     }
 
     /// Counts one page of its nodes for an explanation, from a slot on.
-    pub(crate) fn room_page(&mut self, request: &PlacementRequest, from: Slot, room: &mut NodeRoom) -> Refusal {
+    pub(crate) fn room_page(
+        &mut self,
+        request: &PlacementRequest,
+        from: Slot,
+        room: &mut NodeRoom,
+    ) -> Refusal {
         self.shard.room_page(request, from, room)
     }
 

@@ -96,7 +96,12 @@ impl Shard {
     ///
     /// # Panics
     /// If this is not a replica, or the request does not ask for all nodes.
-    pub(crate) fn room_page(&mut self, request: &PlacementRequest, from: Slot, room: &mut NodeRoom) -> Refusal {
+    pub(crate) fn room_page(
+        &mut self,
+        request: &PlacementRequest,
+        from: Slot,
+        room: &mut NodeRoom,
+    ) -> Refusal {
         assert!(self.replica.is_some(), "only a replica is looked at for explanations");
         assert!(request.explain == Explain::Full, "all nodes are counted, page by page");
         let scope = self.choose.eligibility(&self.books, request);

@@ -14,9 +14,7 @@ use wharf_core::resource::Amount;
 
 use crate::by_hand::{add_node, cores, node_spec};
 use crate::group_bed::with_nodes;
-use crate::jobs_bed::{
-    ask_jobs, bag, check_jobs, gang, jobs_engine, set_queue, states, submit_job, wait,
-};
+use crate::jobs_bed::{ask_jobs, bag, check_jobs, gang, jobs_engine, set_queue, states, submit_job, wait};
 
 const CORE: i64 = Amount::SCALE;
 
@@ -61,14 +59,19 @@ fn a_job_that_no_node_holds_is_explained_over_all_shards() {
     assert_eq!((told.reason, told.tried), (PendingReason::NotTried, None));
     wait(&mut engine);
     let told = explain(&mut engine, large);
-    assert_eq!((told.reason, told.task, told.state), (PendingReason::NoNode, Some(0), Some(TaskState::Pending)));
+    assert_eq!(
+        (told.reason, told.task, told.state),
+        (PendingReason::NoNode, Some(0), Some(TaskState::Pending))
+    );
     assert_eq!((told.fit, told.needed, told.place.before, told.place.waiting), (0, 2, 0, 1));
     let counts = told.nodes.expect("it waits for nodes");
     assert_eq!((counts.refusal.nodes, counts.refusal.examined), (6, 6));
     assert_eq!(counts.refusal.checks[&Check::Cpu].nodes, 6);
     assert_eq!(counts.room.fits, 0);
     let [change] = &told.changes[..] else { panic!("one way: {:?}", told.changes) };
-    assert!(matches!(&change.remedy, Remedy::LargerNodes { count: 2, amounts } if amounts.get(Dim::CPU) == 17 * CORE));
+    assert!(
+        matches!(&change.remedy, Remedy::LargerNodes { count: 2, amounts } if amounts.get(Dim::CPU) == 17 * CORE)
+    );
     let scarce = told.scarce.expect("cores are scarce");
     assert_eq!((&*scarce.holders[0].name, scarce.holders[0].amount), ("all", 12 * CORE));
     assert_eq!(explain(&mut engine, small).reason, PendingReason::None);
@@ -184,6 +187,9 @@ fn all_nodes_are_counted_over_several_rounds() {
         let all = u64::from(nodes);
         assert_eq!((counts.refusal.nodes, counts.refusal.examined), (all, all));
         assert_eq!(counts.refusal.checks[&Check::Cpu].nodes, all);
-        assert_eq!(counts.room.free, [(wharf_core::resource::ResourceKind::Cpu, i64::from(nodes) * 2 * CORE)]);
+        assert_eq!(
+            counts.room.free,
+            [(wharf_core::resource::ResourceKind::Cpu, i64::from(nodes) * 2 * CORE)]
+        );
     }
 }

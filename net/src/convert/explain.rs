@@ -12,9 +12,9 @@ use super::jobs::{dim_name, wire_amounts};
 use super::{chosen, number_of, refusal_body, task_state_number};
 use crate::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
-    CHANGE_RELEASE, CHANGE_RUN_TIME, CHANGES_MAX, ChangeBody, ExplainJobReply, Fault, HOLDERS_MAX, HolderBody,
-    JOB_AMOUNTS_MAX, NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, NamedAmount, NodeRoomBody,
-    PENDING_CAP, PENDING_CLAIM, PENDING_CONFLICT, PENDING_GANG, PENDING_NO_NODE, PENDING_NONE,
+    CHANGE_RELEASE, CHANGE_RUN_TIME, CHANGES_MAX, ChangeBody, ExplainJobReply, Fault, HOLDERS_MAX,
+    HolderBody, JOB_AMOUNTS_MAX, NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, NamedAmount,
+    NodeRoomBody, PENDING_CAP, PENDING_CLAIM, PENDING_CONFLICT, PENDING_GANG, PENDING_NO_NODE, PENDING_NONE,
     PENDING_NOT_ADMITTED, PENDING_NOT_TRIED, PENDING_OVERUSED, PENDING_RESERVATION, PENDING_SHARE,
     PENDING_TOO_FEW_TASKS, QUEUE_BOUNDS_MAX, QueueBoundBody, RULE_CAPABILITY, RULE_DESERVED, RULE_GUARANTEES,
     RULE_OVERCOMMIT,
@@ -122,11 +122,9 @@ fn change(change: &Change, catalog: &Catalog) -> ChangeBody {
             amounts: amounts(back, resources),
             ..ChangeBody::default()
         },
-        Remedy::Capacity { amounts: more } => ChangeBody {
-            change: CHANGE_CAPACITY,
-            amounts: amounts(more, resources),
-            ..ChangeBody::default()
-        },
+        Remedy::Capacity { amounts: more } => {
+            ChangeBody { change: CHANGE_CAPACITY, amounts: amounts(more, resources), ..ChangeBody::default() }
+        }
         Remedy::RunTime(nanos) => {
             ChangeBody { change: CHANGE_RUN_TIME, run_time: *nanos, ..ChangeBody::default() }
         }
@@ -148,11 +146,8 @@ fn room_body(room: &NodeRoom, resources: &ResourceRegistry) -> NodeRoomBody {
 pub(super) fn explain_reply(of: &JobExplanation, catalog: &Catalog) -> ExplainJobReply {
     let resources = &catalog.resources;
     let scarce = of.scarce.as_ref();
-    let victims = [
-        ("preempt", NO_VICTIMS_PREEMPT),
-        ("reclaim", NO_VICTIMS_RECLAIM),
-        ("starve", NO_VICTIMS_STARVE),
-    ];
+    let victims =
+        [("preempt", NO_VICTIMS_PREEMPT), ("reclaim", NO_VICTIMS_RECLAIM), ("starve", NO_VICTIMS_STARVE)];
     let no_victims = victims.into_iter().filter(|(name, _)| of.no_victims.contains(name));
     ExplainJobReply {
         job: Some(summary(&of.job)),

@@ -12,9 +12,9 @@ use super::invalid;
 use super::jobs::{dim_name, job_phase_number, queue_body, task_state_number, wire_amounts};
 use crate::limits::LIST_BYTES_MAX;
 use crate::protocol::{
-    ExplainJobReply, Fault, JobReply, JobStatusReply, JobSummaryBody, Kind, ListJobsReply, ListQueuesReply, NamedAmount,
-    QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply, TaskBody, TaskCountBody,
-    USED_AMOUNTS_MAX,
+    ExplainJobReply, Fault, JobReply, JobStatusReply, JobSummaryBody, Kind, ListJobsReply, ListQueuesReply,
+    NamedAmount, QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply, TaskBody,
+    TaskCountBody, USED_AMOUNTS_MAX,
 };
 
 /// The reply to a request about queues or jobs.

@@ -242,14 +242,8 @@ fn numbers_of_explanations_never_change_their_meaning() {
         PENDING_SHARE,
     ];
     assert_eq!(reasons, [0, 1, 2, 3, 4, 5]);
-    let reasons = [
-        PENDING_CAP,
-        PENDING_NO_NODE,
-        PENDING_GANG,
-        PENDING_RESERVATION,
-        PENDING_CLAIM,
-        PENDING_CONFLICT,
-    ];
+    let reasons =
+        [PENDING_CAP, PENDING_NO_NODE, PENDING_GANG, PENDING_RESERVATION, PENDING_CLAIM, PENDING_CONFLICT];
     assert_eq!(reasons, [6, 7, 8, 9, 10, 11]);
     assert_eq!([NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE], [1, 2, 4]);
     assert_eq!([RULE_CAPABILITY, RULE_GUARANTEES, RULE_DESERVED, RULE_OVERCOMMIT], [1, 2, 3, 4]);

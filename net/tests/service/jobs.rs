@@ -3,10 +3,10 @@
 use crate::harness::{self, Peer, TestServer, add, ask, audit, header, node, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    CHANGE_LARGER_NODES, CancelJobRequest, ExplainJobRequest, JOB_CANCELLED, JOB_COMPLETED, JobBody, JobReply,
-    JobStatusReply, JobStatusRequest, Kind, ListJobsRequest, PENDING_NO_NODE, PENDING_NONE, PENDING_NOT_TRIED,
-    QueueBody, Reason, ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_BOUND, TASK_FAILED,
-    TASK_PENDING, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
+    CHANGE_LARGER_NODES, CancelJobRequest, ExplainJobRequest, JOB_CANCELLED, JOB_COMPLETED, JobBody,
+    JobReply, JobStatusReply, JobStatusRequest, Kind, ListJobsRequest, PENDING_NO_NODE, PENDING_NONE,
+    PENDING_NOT_TRIED, QueueBody, Reason, ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest,
+    TASK_BOUND, TASK_FAILED, TASK_PENDING, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
 };
 
 /// A job of equal tasks with a core each.

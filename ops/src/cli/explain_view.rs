@@ -136,7 +136,9 @@ fn reason_text(reason: u8) -> &'static str {
         Ok(Why::Gang) => "its job cannot have as many tasks as it needs at once",
         Ok(Why::Reservation) => "it would delay a job with a dated reservation",
         Ok(Why::Claim) => "it has a claim on capacity that is being released",
-        Ok(Why::Conflict) => "what was planned for it was not possible any longer: the next cycle tries again",
+        Ok(Why::Conflict) => {
+            "what was planned for it was not possible any longer: the next cycle tries again"
+        }
         Err(_) => "for a reason that this program does not know",
     }
 }
@@ -144,12 +146,14 @@ fn reason_text(reason: u8) -> &'static str {
 fn change_text(change: &ChangeBody) -> String {
     let amounts = amounts_text(&change.amounts);
     let node = given_text(&change.node_name);
-    let queue = given_text(&change.queue).map_or_else(|| "a queue".to_owned(), |name| format!("queue {name}"));
+    let queue =
+        given_text(&change.queue).map_or_else(|| "a queue".to_owned(), |name| format!("queue {name}"));
     let nodes = if change.count == 1 { "node" } else { "nodes" };
     match change.change {
         CHANGE_FREE_ON_NODE => {
             let node = node.map_or_else(|| "a node".to_owned(), |name| format!("node {name}"));
-            let from = if change.queue.is_empty() { String::new() } else { format!(", from tasks of {queue}") };
+            let from =
+                if change.queue.is_empty() { String::new() } else { format!(", from tasks of {queue}") };
             format!("{amounts} more free on {node}{from}")
         }
         CHANGE_MORE_NODES => {
@@ -262,7 +266,8 @@ fn say_dates(reply: &ExplainJobReply) {
         say(format_args!("all that it needs will fit at second {}", print::seconds(date)));
     }
     if let Some(date) = reply.held_until {
-        let job = job_name(reply.held_by).map_or_else(|| "another job".to_owned(), |job| format!("job {job}"));
+        let job =
+            job_name(reply.held_by).map_or_else(|| "another job".to_owned(), |job| format!("job {job}"));
         say(format_args!(
             "{job} has a reservation from second {} on ({} in all)",
             print::seconds(date),
@@ -280,7 +285,9 @@ fn say_nodes(reply: &ExplainJobReply, task: Option<TaskId>) {
     }
     if room.fragmented > 0 {
         let fragmented = room.fragmented;
-        say(format_args!("  {fragmented:>8}  have enough GPU in total, but not in one device or in whole devices"));
+        say(format_args!(
+            "  {fragmented:>8}  have enough GPU in total, but not in one device or in whole devices"
+        ));
     }
     if !room.free.is_empty() {
         say(format_args!("free on all nodes that suit it: {}", amounts_text(&room.free)));

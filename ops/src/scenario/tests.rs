@@ -68,7 +68,9 @@ fn faults_are_told_with_their_line() {
     );
     let reason = |of: &str| fault("states: {t-0: pending}", &format!("reason: {of}"));
     assert!(reason("{t-9: gang}").contains("line 15: there is no job and no task `t-9`"));
-    assert!(reason("{t-0: luck}").contains("line 15: there is no reason `luck`: name one of none, not_tried"));
+    assert!(
+        reason("{t-0: luck}").contains("line 15: there is no reason `luck`: name one of none, not_tried")
+    );
     assert!(fault("cpu: 1.5,", "cpu: 1.5, node: n-0,").contains("line 12: a pending task has no node yet"));
     assert!(
         fault("cpu: 1.5,", "cpu: 9, state: running, node: n-0,").contains("`t` does not fit on node `n-0`")

@@ -58,7 +58,11 @@ fn jobs_that_wait_are_explained_and_what_is_said_to_help_does() {
     service.run(&["explain", "j2"]).with(0).says(&words);
     let large = until(&service, "j3/0", "no_node");
     assert_eq!((&large["task"], &large["checks"][0]["resource"]), (&json!("j3/0"), &json!("cpu")));
-    let words = ["task j3/0: no node has room for it (no_node)", "insufficient cpu, the best by 3", "this would help:"];
+    let words = [
+        "task j3/0: no node has room for it (no_node)",
+        "insufficient cpu, the best by 3",
+        "this would help:",
+    ];
     service.run(&["explain", "j3/0"]).with(0).says(&words);
     service.run(&["explain", "j3"]).with(0).says(&["1 node for it with at least cpu 9 each"]);
     service.run(&["explain", "j1/0"]).with(0).says(&["task j1/0: does not wait for anything (none)"]);

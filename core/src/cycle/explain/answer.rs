@@ -186,8 +186,7 @@ impl Scheduler {
         let Some(class) = explaining.class.as_deref() else { return };
         let job = self.jobs.job(explaining.job);
         let wanted = wanted(job, explaining.asked);
-        let is_of_class =
-            |index: &&u32| std::ptr::eq(&*job.tasks()[**index as usize].class, class);
+        let is_of_class = |index: &&u32| std::ptr::eq(&*job.tasks()[**index as usize].class, class);
         let of_class = wanted.tasks.iter().filter(is_of_class).count() as u64;
         let room = &explaining.counts.room;
         let lack = Lack { class, tasks: of_class.saturating_sub(room.places) };
@@ -236,7 +235,12 @@ impl Scheduler {
 
     /// Returns how many more nodes like the largest would do. With `asked`, the rules must then give the queue that much
     /// more, too.
-    fn more_nodes(&self, explaining: &Explaining, lack: &Lack<'_>, asked: Option<&Amounts>) -> Option<Remedy> {
+    fn more_nodes(
+        &self,
+        explaining: &Explaining,
+        lack: &Lack<'_>,
+        asked: Option<&Amounts>,
+    ) -> Option<Remedy> {
         let Some(sample) = explaining.counts.room.sample else {
             let amounts = lack.class.amounts.clone();
             return asked.is_none().then_some(Remedy::LargerNodes { count: lack.tasks, amounts });
@@ -278,7 +282,7 @@ impl Scheduler {
     }
 }
 
-/// Returns a node if whoever asks may see nodes: the operator may.
+/// Returns a node if the one who asks may see nodes: the operator may.
 fn seen(explaining: &Explaining, node: NodeId) -> Option<NodeId> {
     explaining.tenant.is_none().then_some(node)
 }

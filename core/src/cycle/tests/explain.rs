@@ -95,7 +95,8 @@ impl Waiting {
     /// Ends running tasks that hold so much, of a queue or on a node. Returns false if there are not as many.
     fn end(&mut self, amount: i64, queue: Option<&str>, node: Option<NodeId>) -> bool {
         let is_meant = |(task, of): &(TaskId, usize)| {
-            let of_queue = queue.is_none_or(|name| name == QUEUES[*of] || name == QUEUES[2] || name == "root");
+            let of_queue =
+                queue.is_none_or(|name| name == QUEUES[*of] || name == QUEUES[2] || name == "root");
             let jobs = self.bed.cluster.scheduler().jobs();
             of_queue && node.is_none_or(|node| jobs.task(*task).node == Some(node))
         };
@@ -273,6 +274,64 @@ proptest! {
     }
 }
 
+/// Submits a job of equal tasks, all of which it needs.
+fn submit(bed: &mut Bed, name: &str, queue: QueueId, cpu: u32, run_time_s: Option<u64>) -> JobId {
+    let template = bed.job(&format!("template-of-{name}"), queue, 1, 1, cpu, 0);
+    let mut spec = JobSpec { name: name.into(), ..bed.jobs().job(template).spec().clone() };
+    spec.tasks[0].run_time_ns = run_time_s.map(|seconds| seconds * 1_000_000_000);
+    let jobs = bed.cluster.scheduler_mut().jobs_mut();
+    jobs.set(TaskId { job: template, index: 0 }, TaskState::Failed, None, crate::time::Time(0));
+    jobs.submit(spec).unwrap()
+}
+
+#[test]
+fn a_job_that_would_delay_another_is_told_how_long_it_may_run() {
+    let tiers = vec![vec![PluginConfig::new(PluginKind::Gang)]];
+    let config =
+        CycleConfig { actions: PLACE.to_vec(), tiers, backfill: Backfill::Easy, ..CycleConfig::default() };
+    let mut bed = Bed::with(config, &[4]);
+    let queue = bed.queue("q", 1);
+    let runs = submit(&mut bed, "runs", queue, 3, Some(100));
+    bed.run(runs, 0);
+    let first = submit(&mut bed, "first", queue, 4, None);
+    let long = submit(&mut bed, "long", queue, 1, None);
+    bed.cycle();
+    let told = bed.cluster.explain(first, None);
+    let date = crate::time::Time(100_000_000_000);
+    assert_eq!((told.reason, told.date), (PendingReason::NoNode, Some(date)));
+    let told = bed.cluster.explain(long, None);
+    let held = told.held_by.expect("it is held back");
+    assert_eq!((told.reason, held.job, held.date), (PendingReason::Reservation, Some(first), date));
+    let [Change { remedy: Remedy::RunTime(most), .. }] = &told.changes[..] else {
+        panic!("a run time: {:?}", told.changes)
+    };
+    let short = submit(&mut bed, "short", queue, 1, Some(*most / 1_000_000_000));
+    bed.cycle();
+    assert_eq!(bed.count(short, TaskState::Bound), 1);
+    assert_eq!(bed.count(long, TaskState::Pending), 1);
+}
+
+#[test]
+fn claims_and_jobs_for_which_nobody_is_evicted_are_told() {
+    let actions = [Action::Enqueue, Action::Allocate, Action::Preempt];
+    let mut bed = Bed::new(&actions, &[&[PluginKind::Priority, PluginKind::Gang]], &[4]);
+    let queue = bed.queue("q", 1);
+    let runs = bed.job("runs", queue, 0, 4, 1, 5);
+    (0..4).for_each(|_| bed.run(runs, 0));
+    let equal = bed.job("equal", queue, 1, 1, 2, 5);
+    bed.cycle();
+    let told = bed.cluster.explain(equal, None);
+    assert_eq!((told.reason, told.no_victims), (PendingReason::NoNode, vec!["preempt"]));
+    let higher = bed.job("higher", queue, 1, 1, 2, 9);
+    let changes = bed.cycle();
+    assert_eq!((changes.evicted.len(), changes.pipelined.len()), (2, 1));
+    let told = bed.cluster.explain(higher, None);
+    assert_eq!((told.reason, told.claims.claimed), (PendingReason::Claim, 1));
+    assert!(told.changes.is_empty() && told.no_victims.is_empty());
+    bed.advance(GRACE);
+    assert_eq!(bed.cluster.explain(higher, None).reason, PendingReason::None);
+}
+
 #[test]
 fn a_reason_is_forgotten_when_the_job_is_placed() {
     let mut bed = Bed::new(PLACE, &[&[PluginKind::Gang]], &[2]);
@@ -318,7 +377,10 @@ fn the_nearest_node_and_the_place_in_the_queue_are_told() {
 fn what_cannot_be_admitted_tells_how_much_is_missing() {
     let config = CycleConfig {
         actions: PLACE.to_vec(),
-        tiers: vec![vec![PluginConfig::new(PluginKind::Gang)], vec![PluginConfig::new(PluginKind::Overcommit)]],
+        tiers: vec![
+            vec![PluginConfig::new(PluginKind::Gang)],
+            vec![PluginConfig::new(PluginKind::Overcommit)],
+        ],
         ..CycleConfig::default()
     };
     let mut bed = Bed::with(config, &[10]);
@@ -326,7 +388,8 @@ fn what_cannot_be_admitted_tells_how_much_is_missing() {
     let least = |cpu: i64| Some([(Dim::CPU, cpu * Amount::SCALE)].into_iter().collect());
     for (name, cpu) in [("first", 10_i64), ("second", 5)] {
         let id = bed.job(&format!("of-{name}"), queue, 1, 1, u32::try_from(cpu).unwrap(), 0);
-        let spec = JobSpec { name: name.into(), min_resources: least(cpu), ..bed.jobs().job(id).spec().clone() };
+        let spec =
+            JobSpec { name: name.into(), min_resources: least(cpu), ..bed.jobs().job(id).spec().clone() };
         let jobs = bed.cluster.scheduler_mut().jobs_mut();
         jobs.set(TaskId { job: id, index: 0 }, TaskState::Failed, None, crate::time::Time(0));
         jobs.submit(spec).unwrap();

@@ -6,8 +6,8 @@ use super::Keeper;
 use crate::group::PlanReply;
 use crate::ids::{AllocationId, TenantId};
 use crate::jobs::{
-    JobError, JobId, JobPhase, JobSpec, JobView, JobsDone, JobsRejection, JobsReply,
-    JobsRequest, QueueError, QueueId, QueueSpec, QueueView, Task, TaskId, TaskReport, TaskState, TaskView,
+    JobError, JobId, JobPhase, JobSpec, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueError,
+    QueueId, QueueSpec, QueueView, Task, TaskId, TaskReport, TaskState, TaskView,
 };
 use crate::limits::{JOBS_MAX, QUEUES_MAX};
 use crate::planner::queue::PortClient;

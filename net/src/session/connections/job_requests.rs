@@ -14,9 +14,9 @@ use crate::convert::{
     task_reports,
 };
 use crate::protocol::{
-    CancelJobRequest, ExplainJobRequest, Fault, GRACE_NS_MAX, JOBS_PER_MESSAGE_MAX, JobBody, JobStatusRequest, Kind,
-    ListJobsRequest, ListQueuesRequest, QUEUES_PER_MESSAGE_MAX, QueueBody, Reason, RemoveQueueRequest,
-    ReportTasksRequest, SetQueueRequest, SubmitJobRequest, TASKS_PER_MESSAGE_MAX,
+    CancelJobRequest, ExplainJobRequest, Fault, GRACE_NS_MAX, JOBS_PER_MESSAGE_MAX, JobBody,
+    JobStatusRequest, Kind, ListJobsRequest, ListQueuesRequest, QUEUES_PER_MESSAGE_MAX, QueueBody, Reason,
+    RemoveQueueRequest, ReportTasksRequest, SetQueueRequest, SubmitJobRequest, TASKS_PER_MESSAGE_MAX,
 };
 
 impl ConnectionService {

@@ -274,16 +274,7 @@ impl Scheduler {
             };
             limits.extend(asked.iter().filter_map(limit).filter(|limit| limit.excess() > 0));
         }
-        let by_rules = self.tiers.limits(facts, &self.total, job.spec().queue, asked);
-        let is_known = |limits: &[Limit], limit: &Limit| {
-            let is_same = |of: &Limit| (of.queue, of.dim, of.rule) == (limit.queue, limit.dim, limit.rule);
-            limits.iter().any(is_same)
-        };
-        for limit in by_rules {
-            if !is_known(&limits, &limit) {
-                limits.push(limit);
-            }
-        }
+        limits.extend(self.tiers.limits(facts, &self.total, job.spec().queue, asked));
         limits
     }
 
@@ -363,7 +354,12 @@ impl Scheduler {
                 }
             }
         }
-        self.reason_of_pending(explaining, job)
+        let reason = self.reason_of_pending(explaining, job);
+        // A queue deserves no more than its capability. That says better what is in the way.
+        let is_by_rules = matches!(reason, PendingReason::Overused | PendingReason::Share);
+        let mut rules = explaining.limits.iter().map(|limit| limit.rule).peekable();
+        let is_by_cap = rules.peek().is_some() && rules.all(|rule| rule == QueueRule::Capability);
+        if is_by_rules && is_by_cap { PendingReason::Cap } else { reason }
     }
 
     /// Returns why a job with pending tasks waits, or a pending task of it.

@@ -116,8 +116,8 @@ pub(super) trait Plugin: Send {
         true
     }
 
-    /// Returns what keeps a queue from having some amounts more, if the cluster has `total`. It explains
-    /// [`allocatable`](Self::allocatable), as the next cycle will decide.
+    /// Returns what keeps a queue from having some amounts more if the cluster has `total`, apart from its capability and
+    /// those of queues that contain it. It explains [`allocatable`](Self::allocatable), as the next cycle will decide.
     fn limits(&self, _: Facts<'_>, _total: &Amounts, _: QueueId, _asked: &Amounts) -> Vec<Limit> {
         Vec::new()
     }

@@ -98,7 +98,7 @@ async fn a_job_that_waits_gets_what_a_cancelled_one_had() {
 async fn a_job_that_waits_is_explained() {
     let server = TestServer::start_planning(2, 1);
     let client = server.client().await;
-    add(&client, vec![node("n", 4, 4096, 0), node("m", 3, 4096, 0)]).await;
+    add(&client, vec![node("n", 4, 4096, 0), node("m", 4, 4096, 0)]).await;
     with_queue(&client).await;
     let runs = within(client.submit_job(&job("runs", 3))).await.expect("answered").job;
     until(&client, runs, |status| all_are(status, TASK_BOUND)).await;

@@ -203,17 +203,18 @@ impl Scheduler {
         let queue = explaining.queue_name(&self.jobs, limits[0].queue);
         let excess: Amounts = limits.iter().map(|limit| (limit.dim, limit.excess())).collect();
         let more = self.more_nodes(explaining, &lack, Some(&wanted.sum));
-        match self.free_on_node(explaining, &lack, &excess, queue.clone()) {
-            _ if lack.tasks == 0 => {
-                let release = Remedy::Release { queue, amounts: excess };
-                changes.add(std::iter::once(release).chain(more));
-            }
-            Some(free) => changes.add(std::iter::once(free).chain(more)),
-            None if more.is_some() => changes.add(more),
-            None => {
-                changes.add([Remedy::Release { queue, amounts: excess }]);
-                changes.add(self.more_nodes(explaining, &lack, None));
-            }
+        let free = self.free_on_node(explaining, &lack, &excess, queue.clone());
+        // A queue gives back no more than it uses.
+        let has_enough = limits.iter().all(|limit| limit.excess() <= limit.used);
+        let release = has_enough.then_some(Remedy::Release { queue, amounts: excess });
+        let free = free.filter(|_| has_enough);
+        if lack.tasks == 0 {
+            changes.add(release.into_iter().chain(more));
+        } else if free.is_some() || more.is_some() {
+            changes.add(free.into_iter().chain(more));
+        } else {
+            changes.add(release);
+            changes.add(self.more_nodes(explaining, &lack, None));
         }
     }
 
@@ -233,38 +234,49 @@ impl Scheduler {
         Some(Remedy::FreeOnNode { node: seen(explaining, nearest.node), amounts, of })
     }
 
-    /// Returns how many more nodes like the largest would do. With `asked`, the rules must then give the queue that much
-    /// more, too.
+    /// Returns how many more nodes like the largest would do, or larger ones if none is large enough. With `asked`, the
+    /// rules must then give the queue that much more, too.
     fn more_nodes(
         &self,
         explaining: &Explaining,
         lack: &Lack<'_>,
         asked: Option<&Amounts>,
     ) -> Option<Remedy> {
-        let Some(sample) = explaining.counts.room.sample else {
-            let amounts = lack.class.amounts.clone();
-            return asked.is_none().then_some(Remedy::LargerNodes { count: lack.tasks, amounts });
+        let sample = explaining.counts.room.sample;
+        let holds = sample.map_or(1, |sample| sample.holds);
+        let least = lack.tasks.div_ceil(holds).max(1);
+        let of_node = match sample {
+            Some(sample) => amounts_of_spec(self.spec_of(sample.node)?),
+            None => lack.class.amounts.clone(),
         };
-        let least = lack.tasks.div_ceil(sample.holds).max(1);
-        let like = seen(explaining, sample.node);
-        let Some(asked) = asked else { return Some(Remedy::MoreNodes { count: least, like }) };
-        let of_node = amounts_of_spec(self.spec_of(sample.node)?);
-        let queue = self.jobs.job(explaining.job).spec().queue;
+        let count = match asked {
+            None => least,
+            Some(asked) => self.least_nodes(explaining.job, least, &of_node, asked)?,
+        };
+        Some(match sample {
+            Some(sample) => Remedy::MoreNodes { count, like: seen(explaining, sample.node) },
+            None => Remedy::LargerNodes { count, amounts: of_node },
+        })
+    }
+
+    /// Returns the least number of such nodes, of `least` or more, with which the rules give the queue of a job some
+    /// amounts more.
+    fn least_nodes(&self, job: JobId, least: u64, of_node: &Amounts, asked: &Amounts) -> Option<u64> {
+        let queue = self.jobs.job(job).spec().queue;
         let suffices = |count: u64| {
-            let times = |(dim, amount): (Dim, i64)| {
-                (dim, amount.saturating_mul(i64::try_from(count).unwrap_or(i64::MAX)))
-            };
+            let count = i64::try_from(count).expect("at most MORE_NODES_MAX");
+            let times = |(dim, amount): (Dim, i64)| (dim, amount.saturating_mul(count));
             let total = self.total.plus(&of_node.iter().map(times).collect());
-            let limits = self.tiers.limits(self.present(), &total, queue, asked);
-            limits.iter().all(|limit| limit.rule == QueueRule::Capability)
+            self.tiers.limits(self.present(), &total, queue, asked).is_empty()
         };
         let mut enough = least;
-        while !suffices(enough) {
-            enough = enough.saturating_mul(2);
-            if enough > MORE_NODES_MAX {
-                return None;
-            }
+        while enough <= MORE_NODES_MAX && !suffices(enough) {
+            enough *= 2;
         }
+        if enough > MORE_NODES_MAX {
+            return None;
+        }
+        // Half as many are too few, unless they are fewer than the least.
         let mut too_few = if enough == least { enough - 1 } else { enough / 2 };
         while enough - too_few > 1 {
             let between = too_few + (enough - too_few) / 2;
@@ -274,7 +286,7 @@ impl Scheduler {
                 too_few = between;
             }
         }
-        Some(Remedy::MoreNodes { count: enough, like })
+        Some(enough)
     }
 
     fn spec_of(&self, node: NodeId) -> Option<&NodeSpec> {

@@ -25,23 +25,23 @@ impl Capacity {
         &self.queues[queue.0 as usize]
     }
 
-    /// Returns the caps of a queue and of all that contain it, if the cluster has `total`. Where too many queues divide
-    /// one, those as of the last cycle.
-    fn caps_of(&self, facts: Facts<'_>, total: &Amounts, queue: QueueId) -> Vec<(QueueId, Caps)> {
+    /// Returns what others leave a queue and all that contain it if the cluster has `total` and no capability bounds
+    /// them. Where too many queues divide one, nothing is known.
+    fn left_to(facts: Facts<'_>, total: &Amounts, queue: QueueId) -> Vec<(QueueId, Caps)> {
         let mut way: Vec<QueueId> = facts.jobs.chain(queue).collect();
         way.reverse();
         let mut caps: Vec<(QueueId, Caps)> = vec![(QueueId::ROOT, total.iter().collect())];
         for pair in way.windows(2) {
             let siblings = facts.jobs.queue(pair[0]).children();
             if siblings.len() > EXPLAINED_MAX {
-                return way.into_iter().map(|queue| (queue, self.of(queue).cap.clone())).collect();
+                break;
             }
             let mut guaranteed = Amounts::zero();
             siblings.iter().for_each(|&id| guaranteed.add(&facts.jobs.queue(id).spec().guarantee));
             let (_, above) = caps.last().expect("the root has a cap");
             let available: Amounts = above.iter().collect();
             let spec = facts.jobs.queue(pair[1]).spec();
-            let cap = real_caps(&available, &guaranteed, &spec.guarantee, &spec.capability);
+            let cap = real_caps(&available, &guaranteed, &spec.guarantee, &Caps::none());
             caps.push((pair[1], cap));
         }
         caps
@@ -96,19 +96,17 @@ impl Plugin for Capacity {
         facts.jobs.chain(queue).all(has_room)
     }
 
-    /// Of each kind, the capability that is in the way, or what the innermost queue may have because of others.
+    /// Of each kind, the bound of the innermost queue that has one.
     fn limits(&self, facts: Facts<'_>, total: &Amounts, queue: QueueId, asked: &Amounts) -> Vec<Limit> {
         let mut limits: Vec<Limit> = Vec::new();
-        for (of, cap) in self.caps_of(facts, total, queue).into_iter().rev() {
-            for limit in cap_limits(facts, of, &cap, &facts.planned(of), asked) {
-                match limits.iter_mut().find(|known| known.dim == limit.dim) {
-                    None => limits.push(limit),
-                    Some(known)
-                        if known.rule != QueueRule::Capability && limit.rule == QueueRule::Capability =>
-                    {
-                        *known = limit;
-                    }
-                    Some(_) => {}
+        for (queue, left) in Self::left_to(facts, total, queue).into_iter().rev() {
+            let used = facts.planned(queue);
+            for (dim, asked) in asked.iter() {
+                let Some(bound) = left.get(dim) else { continue };
+                let rule = QueueRule::Guarantees;
+                let limit = Limit { rule, queue, dim, bound, used: used.get(dim), asked };
+                if limit.excess() > 0 && !limits.iter().any(|known| known.dim == dim) {
+                    limits.push(limit);
                 }
             }
         }

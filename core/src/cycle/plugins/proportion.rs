@@ -27,26 +27,30 @@ impl Proportion {
 
     /// Divides what is available among queues of one parent.
     fn divide(&mut self, facts: Facts<'_>, available: &Amounts, children: &[QueueId]) {
-        for (queue, claim, deserved) in Self::division(facts, available, children) {
+        for (queue, claim, deserved) in Self::division(facts, available, children, None) {
             let division = Division { deserved, cap: claim.cap, inqueue: inqueue(facts, queue) };
             self.queues.insert(queue, division);
         }
     }
 
-    /// Returns what each of the queues of one parent claims and deserves.
+    /// Returns what each of the queues of one parent claims and deserves. The capability of `uncapped` does not count.
     fn division(
         facts: Facts<'_>,
         available: &Amounts,
         children: &[QueueId],
+        uncapped: Option<QueueId>,
     ) -> Vec<(QueueId, QueueClaim, Amounts)> {
         let spec = |queue: QueueId| facts.jobs.queue(queue).spec();
         let mut guaranteed = Amounts::zero();
         children.iter().for_each(|&queue| guaranteed.add(&spec(queue).guarantee));
         let with_jobs: Vec<QueueId> =
             children.iter().copied().filter(|&queue| facts.jobs.has_jobs(queue)).collect();
+        let no_caps = Caps::none();
+        let capability =
+            |queue: QueueId| if uncapped == Some(queue) { &no_caps } else { &spec(queue).capability };
         let claim = |&queue: &QueueId| QueueClaim {
             weight: spec(queue).weight,
-            cap: real_caps(available, &guaranteed, &spec(queue).guarantee, &spec(queue).capability),
+            cap: real_caps(available, &guaranteed, &spec(queue).guarantee, capability(queue)),
             request: facts.jobs.queue(queue).usage().request(),
             guarantee: spec(queue).guarantee.clone(),
         };
@@ -56,7 +60,7 @@ impl Proportion {
         divided.map(|((queue, claim), deserved)| (queue, claim, deserved)).collect()
     }
 
-    /// Returns what a queue will deserve if the cluster has `total`. Where too many queues divide it, what it deserves
+    /// Returns what a queue will deserve if the cluster has `total` and no capability bounds it. Where too many queues divide it, what it deserves
     /// as of the last cycle.
     fn deserved_of(&self, facts: Facts<'_>, total: &Amounts, queue: QueueId) -> Option<Amounts> {
         let mut way: Vec<QueueId> = facts.jobs.chain(queue).collect();
@@ -67,7 +71,7 @@ impl Proportion {
             if children.len() > EXPLAINED_MAX {
                 return self.of(queue).map(|division| division.deserved.clone());
             }
-            let divided = Self::division(facts, &available, children);
+            let divided = Self::division(facts, &available, children, Some(pair[1]));
             available = divided.into_iter().find(|(of, ..)| *of == pair[1]).map(|(.., deserved)| deserved)?;
         }
         Some(available)

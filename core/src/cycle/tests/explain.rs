@@ -221,7 +221,7 @@ proptest! {
     fn nodes_have_room_for_as_many_tasks_as_is_told(
         nodes in prop::collection::vec((0..9_u32, 0..3_u8), 1..5),
         first in (1..40_u32, 0..12_u16),
-        then in (1..40_u32, 0..4_u8, 1..12_u16),
+        then in (5..40_u32, 0..4_u8, 1..12_u16),
     ) {
         let mut bed = Bed::new(PLACE, &[&[PluginKind::Gang]], &[]);
         for &(cpu, gpus) in &nodes {

@@ -19,6 +19,8 @@ pub(crate) use candidates::explain_candidates;
 mod events;
 pub(crate) use events::events_limit;
 pub use events::{PendingEvent, event_body};
+mod explain;
+pub use explain::{pending_reason, queue_rule};
 mod follow;
 pub(crate) use follow::{follow_kinds, follow_limit, follow_page};
 mod groups;

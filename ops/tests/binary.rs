@@ -19,6 +19,8 @@ mod durable_waits;
 mod events;
 #[path = "binary/exactly_once.rs"]
 mod exactly_once;
+#[path = "binary/explain.rs"]
+mod explain;
 #[path = "binary/faults.rs"]
 mod faults;
 #[path = "binary/floods.rs"]

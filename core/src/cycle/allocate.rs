@@ -6,7 +6,7 @@ use super::dated::{Attempt, HeldBack};
 use super::job_turns::JobTurns;
 use super::trial::Cycle;
 use super::turns::Turns;
-use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
+use crate::jobs::{JobId, PendingReason, QueueId, TaskClass, TaskId};
 
 /// The turns of the jobs of each queue.
 type TurnsOfJobs = BTreeMap<QueueId, JobTurns>;
@@ -63,7 +63,11 @@ impl Cycle<'_> {
         let mut misfits = Misfits::default();
         while let Some(queue) = turns.next(self) {
             let of_queue = jobs.get_mut(&queue).expect("a queue with jobs");
-            let first = if self.is_overused(queue) { None } else { of_queue.next(self) };
+            let is_overused = self.is_overused(queue);
+            if is_overused {
+                self.tries.note_overused(queue);
+            }
+            let first = if is_overused { None } else { of_queue.next(self) };
             if let Some(job) = first {
                 let has_more = self.allocate_job(job, &mut tasks, &mut misfits);
                 of_queue.put_back(self, job, has_more);
@@ -96,6 +100,7 @@ impl Cycle<'_> {
             pending.reverse();
             pending
         });
+        self.tries.begin();
         let savepoint = self.savepoint();
         let known_misfits = misfits.noted();
         let mut has_more = false;
@@ -110,6 +115,7 @@ impl Cycle<'_> {
         }
         let has_enough =
             self.tiers().is_ready(self.facts(), job) || self.tiers().is_pipelined(self.facts(), job);
+        self.note_try(job);
         if !self.keep_if(has_enough, savepoint) {
             misfits.forget(known_misfits);
         }
@@ -121,9 +127,15 @@ impl Cycle<'_> {
         let class = std::sync::Arc::clone(&self.jobs.task(task).class);
         let queue = self.queue_of(task.job);
         if !self.tiers().is_allocatable(self.facts(), queue, &class) {
+            self.tries.refuse(task, PendingReason::Share);
             return false;
         }
-        if misfits.has(&class) || self.is_held_back(task, &misfits.held_back) {
+        if misfits.has(&class) {
+            self.tries.refuse(task, PendingReason::NoNode);
+            return false;
+        }
+        if self.is_held_back(task, &misfits.held_back) {
+            self.tries.refuse(task, PendingReason::Reservation);
             return false;
         }
         let is_capped = self.cap_in_the_way(queue, &class, true).is_some();
@@ -135,6 +147,12 @@ impl Cycle<'_> {
             Attempt::NoRoom if !is_capped => misfits.note(&class),
             Attempt::NoRoom => {}
         }
+        let reason = match attempt {
+            Attempt::HeldBack => PendingReason::Reservation,
+            _ if is_capped => PendingReason::Cap,
+            _ => PendingReason::NoNode,
+        };
+        self.tries.refuse(task, reason);
         false
     }
 }

@@ -1,7 +1,7 @@
 //! Places tasks that ask for nothing.
 
 use super::trial::Cycle;
-use crate::jobs::{JobId, QueueId};
+use crate::jobs::{JobId, PendingReason, QueueId};
 
 impl Cycle<'_> {
     /// Places the pending tasks that ask for nothing, each by itself. They need no turn: they take nothing from anyone.
@@ -22,6 +22,9 @@ impl Cycle<'_> {
                     let savepoint = self.savepoint();
                     let is_placed = self.allocate(task);
                     self.keep_if(is_placed, savepoint);
+                    if !is_placed {
+                        self.tries.note(job, PendingReason::NoNode);
+                    }
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::trial::Cycle;
 use super::turns::Turns;
-use crate::jobs::{JobId, JobPhase, QueueId};
+use crate::jobs::{JobId, JobPhase, PendingReason, QueueId};
 
 impl Cycle<'_> {
     /// Admits the jobs that their queues have room for, in the order of queues and jobs. A job that states no least
@@ -28,6 +28,8 @@ impl Cycle<'_> {
                     self.tell_enqueued(job);
                     self.jobs.set_phase(job, JobPhase::Inqueue);
                     self.report.admitted += 1;
+                } else {
+                    self.tries.note(job, PendingReason::NotAdmitted);
                 }
             }
             turns.put_back(self, queue, next.is_some());

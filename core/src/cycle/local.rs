@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{CycleConfig, CycleConfigError, CycleReport, Plan, Scheduler};
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
 use crate::index::Geometry;
-use crate::jobs::{JobPhase, TaskId, TaskState};
+use crate::jobs::{JobExplanation, JobId, JobPhase, TaskId, TaskState};
 use crate::map::FixedMap;
 use crate::node::{NodeRegistration, NodeSpec};
 use crate::replica::Replica;
@@ -159,6 +159,16 @@ impl LocalCluster {
     pub fn plan(&mut self) -> CycleReport {
         self.shard.publish_view();
         self.scheduler.run(self.now)
+    }
+
+    /// Explains why a job, or a task of it, waits.
+    ///
+    /// # Panics
+    /// If there is no such job or task.
+    pub fn explain(&mut self, job: JobId, task: Option<u32>) -> JobExplanation {
+        self.shard.publish_view();
+        self.scheduler.sync();
+        self.scheduler.explain(job, task)
     }
 
     /// Commits what a cycle planned.

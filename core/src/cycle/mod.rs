@@ -16,6 +16,7 @@
 //! | `whole_gangs` | evicting running gangs as a whole, by configuration |
 //! | `signature` | jobs that wait for the same: evictions are tried for one of them |
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
+//! | `reason`, `explain` | what is noted about jobs that wait, and what is told of it |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
 
@@ -24,12 +25,14 @@ mod backfill;
 mod config;
 mod dated;
 mod enqueue;
+mod explain;
 mod heap;
 mod job_turns;
 mod local;
 mod plugin;
 mod plugins;
 mod preempt;
+mod reason;
 mod reclaim;
 mod report;
 mod shares;
@@ -48,6 +51,7 @@ pub use config::{
     Action, Backfill, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind,
 };
 pub use dated::DatedReservation;
+pub(crate) use explain::Explaining;
 pub use local::{Changes, LocalCluster, LocalError};
 pub use report::{CycleReport, Plan, PlannedTask};
 pub use starvation::Starving;
@@ -56,13 +60,15 @@ use std::sync::Arc;
 
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{NodeId, ResourceId};
-use crate::jobs::{JobId, JobPhase, Jobs, QueueId, TaskId, TaskState};
+use crate::jobs::{JobId, JobPhase, Jobs, PendingReason, QueueId, TaskId, TaskState};
 use crate::replica::Replica;
 use crate::resource::ResourceKind;
 use crate::statement::{Applied, Granted};
 use crate::time::Time;
 use dated::Reservations;
+use explain::CountedClass;
 use plugin::{Facts, Tiers};
+use reason::LastTries;
 use shares::JobShares;
 use starvation::Starvation;
 use trial::Cycle;
@@ -81,6 +87,11 @@ pub struct Scheduler {
     /// The state after which a cycle changed nothing: another one on the same state changes nothing either.
     settled: Option<Settled>,
     starvation: Starvation,
+    /// What the last cycle that looked at anything noted about jobs that wait, and when it ran.
+    tries: LastTries,
+    ran: Time,
+    /// The nodes as they were counted last for an explanation.
+    counted: Option<CountedClass>,
 }
 
 /// What the decisions of a cycle depend on.
@@ -117,6 +128,9 @@ impl Scheduler {
             total_of: None,
             settled: None,
             starvation: Starvation::default(),
+            tries: LastTries::default(),
+            ran: Time::default(),
+            counted: None,
         })
     }
 
@@ -177,11 +191,16 @@ impl Scheduler {
         &self.starvation.found
     }
 
-    /// Runs one cycle on the newest views. Returns the statements to commit, in order.
-    pub fn run(&mut self, now: Time) -> CycleReport {
+    /// Brings the replicas up to the newest views.
+    fn sync(&mut self) {
         for replica in &mut self.replicas {
             replica.sync();
         }
+    }
+
+    /// Runs one cycle on the newest views. Returns the statements to commit, in order.
+    pub fn run(&mut self, now: Time) -> CycleReport {
+        self.sync();
         if let Some(due) = self.settled_until(now) {
             return CycleReport { due, ..CycleReport::default() };
         }
@@ -198,6 +217,8 @@ impl Scheduler {
             &config,
             now,
         );
+        cycle.tries = std::mem::take(&mut self.tries);
+        cycle.tries.clear();
         let before = std::mem::take(&mut self.reservations);
         cycle.open_reservations(before.clone());
         cycle.end_overruns();
@@ -213,7 +234,9 @@ impl Scheduler {
             }
         }
         self.reservations = cycle.close_reservations();
+        self.tries = std::mem::take(&mut cycle.tries);
         let report = cycle.end();
+        self.ran = now;
         let are_kept = before.len() == self.reservations.len()
             && before.values().zip(self.reservations.values()).all(|(a, b)| a.says_the_same_as(b));
         // After a cycle that found starving jobs, the next one finds that it is too early to look at them again.
@@ -307,6 +330,7 @@ impl Scheduler {
                 self.replicas[step.shard].give_up(step.slot, &[key]);
             }
             self.starvation.look_again(step.task.job);
+            self.tries.note(step.task.job, PendingReason::Conflict);
         }
     }
 

@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use super::config::{Combination, CycleConfig, Decision, PluginConfig, PluginKind};
 use super::plugins;
 use super::shares::JobShares;
-use crate::fairness::Amounts;
-use crate::jobs::{JobId, Jobs, QueueId, TaskClass, TaskId};
+use crate::fairness::{Amounts, Dim};
+use crate::jobs::{JobId, Jobs, QueueId, QueueRule, TaskClass, TaskId};
 use crate::time::Time;
 
 /// What rules read.
@@ -39,6 +39,26 @@ impl Facts<'_> {
 
 /// What queues use, now or at a later time.
 pub(super) type Used<'a> = &'a dyn Fn(QueueId) -> Amounts;
+
+/// A bound that keeps a queue from having more, or from admitting a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) rule: QueueRule,
+    pub(super) queue: QueueId,
+    pub(super) dim: Dim,
+    pub(super) bound: i64,
+    /// What counts against it now.
+    pub(super) used: i64,
+    /// What is asked for in addition.
+    pub(super) asked: i64,
+}
+
+impl Limit {
+    /// Returns how much is asked for beyond the bound.
+    pub(super) fn excess(self) -> i64 {
+        self.used.saturating_add(self.asked).saturating_sub(self.bound)
+    }
+}
 
 /// A vote on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +119,17 @@ pub(super) trait Plugin: Send {
 
     fn allocatable(&self, _: Facts<'_>, _: Used<'_>, _: QueueId, _: &TaskClass) -> bool {
         true
+    }
+
+    /// Returns what keeps a queue from having some amounts more if the cluster has `total`, apart from its capability and
+    /// those of queues that contain it. It explains [`allocatable`](Self::allocatable), as the next cycle will decide.
+    fn limits(&self, _: Facts<'_>, _total: &Amounts, _: QueueId, _asked: &Amounts) -> Vec<Limit> {
+        Vec::new()
+    }
+
+    /// Returns what keeps a job from being admitted. It explains [`enqueueable`](Self::enqueueable).
+    fn admission_limits(&self, _: Facts<'_>, _: JobId) -> Vec<Limit> {
+        Vec::new()
     }
 
     fn preemptive(&self, _: Facts<'_>, _: QueueId, _: &TaskClass) -> bool {
@@ -257,6 +288,22 @@ impl Tiers {
         class: &TaskClass,
     ) -> bool {
         self.all(Decision::Allocatable).all(|plugin| plugin.allocatable(facts, used, queue, class))
+    }
+
+    /// Returns what keeps a queue from having some amounts more, if the cluster has `total`.
+    pub(super) fn limits(
+        &self,
+        facts: Facts<'_>,
+        total: &Amounts,
+        queue: QueueId,
+        asked: &Amounts,
+    ) -> Vec<Limit> {
+        self.all(Decision::Allocatable).flat_map(|plugin| plugin.limits(facts, total, queue, asked)).collect()
+    }
+
+    /// Returns what keeps a job from being admitted.
+    pub(super) fn admission_limits(&self, facts: Facts<'_>, job: JobId) -> Vec<Limit> {
+        self.all(Decision::JobEnqueueable).flat_map(|plugin| plugin.admission_limits(facts, job)).collect()
     }
 
     /// Returns whether a queue may reclaim for a task of a class.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::allocate::Misfits;
+use super::config::Action;
 use super::signature::FailedJobs;
 use super::spots::Spot;
 use super::trial::Cycle;
@@ -34,7 +35,8 @@ impl Cycle<'_> {
             let Some(spots) = spots.get(&queue) else { continue };
             jobs.sort_by(|&a, &b| self.compare_jobs(a, b));
             for &job in &jobs {
-                self.try_unless_equal_failed(job, &mut failed, |cycle| cycle.preempt_for(job, spots));
+                let attempt = |cycle: &mut Self| cycle.preempt_for(job, spots);
+                self.try_unless_equal_failed(job, &mut failed, Action::Preempt, attempt);
             }
             for &job in &jobs {
                 self.preempt_within(job, spots);
@@ -64,7 +66,7 @@ impl Cycle<'_> {
             self.place_or_make_room(task, From::OtherJobs, spots, &mut room);
         }
         let has_enough = self.tiers().is_pipelined(self.facts(), job);
-        self.keep_if(has_enough, savepoint);
+        self.keep_or_note(has_enough, savepoint, job, Action::Preempt);
     }
 
     /// Gives a task a node or a claim, on capacity that nobody has or by evicting others. A class of tasks for which

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::config::Action;
 use super::preempt::Room;
 use super::signature::FailedJobs;
 use super::spots::Spot;
@@ -43,7 +44,7 @@ impl Cycle<'_> {
             let next = if self.is_overused(queue) { None } else { jobs.get_mut(&queue).and_then(Vec::pop) };
             if let Some(job) = next {
                 let attempt = |cycle: &mut Self| cycle.reclaim_for(queue, job, &spots);
-                self.try_unless_equal_failed(job, &mut failed, attempt);
+                self.try_unless_equal_failed(job, &mut failed, Action::Reclaim, attempt);
             }
             turns.put_back(self, queue, next.is_some());
         }
@@ -59,6 +60,6 @@ impl Cycle<'_> {
             }
         }
         let has_enough = self.tiers().is_pipelined(self.facts(), job);
-        self.keep_if(has_enough, savepoint);
+        self.keep_or_note(has_enough, savepoint, job, Action::Reclaim);
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::config::Action;
 use super::trial::Cycle;
 use crate::jobs::{JobId, QueueId, TaskClass, TaskState};
 
@@ -34,12 +35,13 @@ pub(super) struct FailedJobs {
 }
 
 impl Cycle<'_> {
-    /// Tries to make room for a job, unless an equal one failed and no plan was made since. `attempt` either makes a plan
-    /// or changes nothing.
+    /// Lets an action make room for a job, unless an equal one failed and no plan was made since. `attempt` either makes
+    /// a plan or changes nothing.
     pub(super) fn try_unless_equal_failed(
         &mut self,
         job: JobId,
         failed: &mut FailedJobs,
+        action: Action,
         attempt: impl FnOnce(&mut Self),
     ) {
         let plans = self.report.plans.len();
@@ -49,6 +51,7 @@ impl Cycle<'_> {
         }
         let signature = self.signature(job);
         if signature.as_ref().is_some_and(|signature| failed.signatures.contains(signature)) {
+            self.tries.note_no_victims(job, action);
             return;
         }
         attempt(self);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::config::Action;
 use super::preempt::Room;
 use super::shares::JobShares;
 use super::spots::Spot;
@@ -50,7 +51,7 @@ impl Cycle<'_> {
             }
         }
         let has_enough = self.tiers().is_pipelined(self.facts(), one.job);
-        self.keep_if(has_enough, savepoint);
+        self.keep_or_note(has_enough, savepoint, one.job, Action::Starve);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::resource::{Amount, Demand};
 use proptest::prelude::*;
 
 mod equal_jobs;
+mod explain;
 mod starve;
 mod usage;
 mod whole_gangs;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::config::{Backfill, CycleConfig};
 use super::dated::{Dated, NEVER};
 use super::plugin::{Facts, Tiers};
+use super::reason::LastTries;
 use super::report::{CycleReport, Plan, PlannedTask};
 use super::shares::JobShares;
 use super::starvation::Starvation;
@@ -41,6 +42,8 @@ pub(super) struct Cycle<'a> {
     pub(super) config: &'a CycleConfig,
     pub(super) now: Time,
     pub(super) starvation: &'a mut Starvation,
+    /// What is noted about jobs that wait.
+    pub(super) tries: LastTries,
     /// The fair shares of jobs, while the action `starve` runs.
     pub(super) shares: Option<JobShares>,
     /// The earliest time at which something that was looked at is otherwise.
@@ -72,6 +75,7 @@ impl<'a> Cycle<'a> {
             config,
             now,
             starvation,
+            tries: LastTries::default(),
             shares: None,
             due: Cell::new(None),
             trial: Plan::default(),

@@ -11,6 +11,7 @@ mod changes;
 mod ending;
 mod ends;
 mod error;
+mod explanation;
 mod job;
 mod past;
 mod policy;
@@ -27,6 +28,10 @@ mod usage;
 
 pub use ending::JobEnd;
 pub use error::{JobError, QueueError};
+pub use explanation::{
+    Change, Claims, HeldBy, Holder, JobExplanation, NodeCounts, PendingReason, QueueBound, QueuePlace,
+    QueueRule, Remedy, Scarce,
+};
 pub use job::{Job, Task};
 pub use past::UserView;
 pub use policy::{

@@ -72,6 +72,11 @@ impl Queue {
         self.waiting.iter().copied()
     }
 
+    /// Returns its jobs after one that have pending tasks, in the order of submission.
+    pub fn waiting_after(&self, after: Option<JobId>) -> impl Iterator<Item = JobId> + '_ {
+        self.waiting.range((after.map_or(Unbounded, Excluded), Unbounded)).copied()
+    }
+
     /// Returns what its jobs and those of the queues below it use.
     #[must_use]
     pub fn usage(&self) -> &Usage {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{JobError, JobId, JobPhase, JobSpec, QueueError, QueueSpec, TaskId, TaskState, Usage, UserView};
+use super::{
+    JobError, JobExplanation, JobId, JobPhase, JobSpec, Jobs, QueueError, QueueSpec, TaskId, TaskState,
+    Usage, UserView,
+};
 use crate::fairness::Amounts;
 use crate::ids::{AllocationId, NodeId, TenantId};
 use crate::time::Time;
@@ -55,6 +58,15 @@ pub enum JobsRequest {
         /// The most tasks in the page.
         limit: u16,
     },
+    /// Explains why a job or a task waits.
+    Explain {
+        /// The job.
+        job: JobId,
+        /// The index of the task. `None`: the job as a whole.
+        task: Option<u32>,
+        /// The tenant that asks. `None`: the operator.
+        tenant: Option<TenantId>,
+    },
     /// Lists a page of jobs, by id.
     List {
         /// The tenant that asks. `None`: the operator.
@@ -80,6 +92,8 @@ impl JobsRequest {
     pub(crate) fn units(&self) -> u64 {
         match self {
             Self::SetQueue { .. } | Self::RemoveQueue(_) | Self::Cancel { .. } => 0,
+            // What is looked at is counted as it is looked at.
+            Self::Explain { .. } => 1,
             Self::Submit { spec, .. } => spec.tasks.iter().map(|group| u64::from(group.count)).sum(),
             Self::Status { limit, .. } | Self::List { limit, .. } | Self::ListQueues { limit, .. } => {
                 u64::from(*limit)
@@ -113,6 +127,8 @@ pub enum JobsReply {
     Job(Box<JobView>),
     /// A page of jobs.
     Jobs(Vec<JobSummary>),
+    /// Why a job or a task waits.
+    Explained(Box<JobExplanation>),
 }
 
 /// What a request has changed.
@@ -180,6 +196,31 @@ pub struct JobSummary {
     pub created: Time,
 }
 
+impl Jobs {
+    /// Returns a job without its tasks.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn summary(&self, id: JobId) -> JobSummary {
+        let job = self.job(id);
+        let spec = job.spec();
+        JobSummary {
+            id,
+            name: Arc::clone(&spec.name),
+            queue: Arc::clone(&self.queue(spec.queue).spec().name),
+            tenant: spec.tenant,
+            user: spec.user.clone(),
+            phase: job.phase(),
+            priority: spec.priority,
+            min_member: spec.min_member,
+            restarts: job.restarts(),
+            counts: TaskState::ALL.map(|state| job.count(state)),
+            created: spec.created,
+        }
+    }
+}
+
 /// A job with a page of its tasks.
 #[derive(Clone, Debug)]
 pub struct JobView {
@@ -220,6 +261,9 @@ pub enum JobsRejection {
     /// There is no such job, or it belongs to another tenant.
     #[error("there is no job {0}: list the jobs to see which there are")]
     UnknownJob(JobId),
+    /// The job has no such task.
+    #[error("job {} has no task {}: show the job to see which it has", .0.job, .0.index)]
+    UnknownTask(TaskId),
     /// The queue is for another tenant.
     #[error("queue `{0}` belongs to another tenant: name a queue of your own")]
     ForeignQueue(Arc<str>),

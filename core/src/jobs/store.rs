@@ -323,6 +323,13 @@ impl Jobs {
         self.waiting_for_cap.iter().copied().collect()
     }
 
+    /// Returns how many tasks of a job wait until their queue's cap allows them.
+    #[must_use]
+    pub fn waiting_for_cap_of(&self, job: JobId) -> u32 {
+        let [first, last] = [0, u32::MAX].map(|index| TaskId { job, index });
+        u32::try_from(self.waiting_for_cap.range(first..=last).count()).expect("at most JOB_TASKS_MAX")
+    }
+
     /// Returns the tasks that run and state a run time, each with the time at which it must have ended, the first end
     /// first. With `after`, only those that come after it in this order.
     pub fn ends(&self, after: Option<(Time, TaskId)>) -> impl Iterator<Item = (Time, TaskId)> + '_ {

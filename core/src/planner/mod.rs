@@ -343,7 +343,7 @@ impl Planner {
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
             PlanJob::ListGroups(after, tenant, limit) => self.list_groups(tag, after, tenant, limit),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
-            PlanJob::Jobs(request) => self.handle_jobs(tag, *request, now),
+            PlanJob::Jobs(request) => self.handle_jobs(tag, client, *request, now),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::ids::{AllocationId, NodeId, OwnerId};
 use crate::index::Slot;
 use crate::map::FixedMap;
 use crate::node::{NodeSpec, NodeState};
-use crate::request::{PlacementRequest, Refusal};
+use crate::request::{NodeRoom, PlacementRequest, Refusal};
 use crate::resource::{Demand, GpuAssignment};
 use crate::shard::{Shard, Tentative};
 use crate::time::Time;
@@ -469,6 +469,16 @@ impl Replica {
     /// Returns the spec of a node.
     pub(crate) fn spec(&self, slot: Slot) -> Option<&NodeSpec> {
         Some(&self.view.as_ref()?.cold(slot)?.registration.spec)
+    }
+
+    /// Counts one page of its nodes for an explanation, from a slot on.
+    pub(crate) fn room_page(
+        &mut self,
+        request: &PlacementRequest,
+        from: Slot,
+        room: &mut NodeRoom,
+    ) -> Refusal {
+        self.shard.room_page(request, from, room)
     }
 
     /// Returns the refusal that the replica would give for `request`.

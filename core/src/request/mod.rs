@@ -11,6 +11,8 @@ mod policy;
 pub use policy::{ParsePolicyError, Policy};
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
+mod room;
+pub use room::{KindAmounts, Nearest, NodeRoom, Sample};
 
 use std::sync::Arc;
 

@@ -20,6 +20,7 @@ use journal::Journaled;
 mod leases;
 pub use leases::{RenewedLease, RenewedSession};
 mod memory;
+mod near;
 mod node_commands;
 mod pending;
 pub use pending::WaitingShape;

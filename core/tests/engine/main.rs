@@ -13,6 +13,7 @@ mod claims_in_views;
 mod costs;
 mod determinism;
 mod endings;
+mod explain;
 mod geometry;
 mod golden_distbuckets;
 mod group_bed;

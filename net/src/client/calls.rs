@@ -101,6 +101,8 @@ calls! {
     list_jobs = ListJobs;
     /// Tells what became of tasks.
     report_tasks = ReportTasks;
+    /// Explains why a job or a task waits.
+    explain_job = ExplainJob;
 }
 
 impl Client {

@@ -10,13 +10,14 @@ use wharf_core::jobs::{
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
 
+use super::explain::explain_reply;
 use super::invalid;
 use super::jobs::{dim_name, job_phase_number, queue_body, task_state_number, wire_amounts};
 use crate::limits::LIST_BYTES_MAX;
 use crate::protocol::{
-    Fault, JobReply, JobStatusReply, JobSummaryBody, Kind, ListJobsReply, ListQueuesReply, NamedAmount,
-    QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply, TaskBody, TaskCountBody,
-    USED_AMOUNTS_MAX, USER_AMOUNTS_MAX, UserBody,
+    ExplainJobReply, Fault, JobReply, JobStatusReply, JobSummaryBody, Kind, ListJobsReply, ListQueuesReply,
+    NamedAmount, QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply, TaskBody,
+    TaskCountBody, USED_AMOUNTS_MAX, USER_AMOUNTS_MAX, UserBody,
 };
 
 /// The reply to a request about queues or jobs.
@@ -33,6 +34,8 @@ pub(crate) enum JobsAnswer {
     Jobs(ListJobsReply),
     /// Answers `ReportTasks`.
     Reported(ReportTasksReply),
+    /// Answers `ExplainJob`.
+    Explained(Box<ExplainJobReply>),
     /// Answers a request whose reply has no fault of its own.
     Fault(Fault),
 }
@@ -45,6 +48,7 @@ impl JobsAnswer {
             Kind::SubmitJob | Kind::CancelJob => Self::Job(fault.into()),
             Kind::JobStatus => Self::Status(fault.into()),
             Kind::ReportTasks => Self::Reported(fault.into()),
+            Kind::ExplainJob => Self::Explained(fault.into()),
             _ => Self::Fault(fault),
         }
     }
@@ -108,6 +112,7 @@ pub(crate) fn jobs_answer(
             more: jobs.len() >= page.limit,
             jobs: jobs.iter().map(summary).collect(),
         }),
+        Ok(JobsReply::Explained(of)) => JobsAnswer::Explained(Box::new(explain_reply(&of, catalog))),
         Err(rejection) => JobsAnswer::of_fault(kind, rejection_fault(kind, &rejection, &catalog.resources)),
     }
 }
@@ -176,7 +181,7 @@ fn user_body(user: &UserView, resources: &ResourceRegistry) -> UserBody {
     UserBody { name: user.name.to_string(), planned: amounts(&user.planned), past: amounts(&user.past) }
 }
 
-fn summary(job: &JobSummary) -> JobSummaryBody {
+pub(super) fn summary(job: &JobSummary) -> JobSummaryBody {
     let counts = TaskState::ALL.into_iter().zip(job.counts).filter(|&(_, count)| count > 0);
     JobSummaryBody {
         id: job.id.0,
@@ -285,6 +290,7 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
             return Fault::of_field(reason, field, message);
         }
         JobsRejection::UnknownJob(_) => (Reason::UnknownJob, "job"),
+        JobsRejection::UnknownTask(_) => (Reason::InvalidField, "task"),
         JobsRejection::ForeignQueue(_) => (Reason::Forbidden, queue_field(kind)),
         JobsRejection::State { index, .. } => {
             return Fault::of_field(Reason::InvalidField, format!("tasks[{index}].state"), message);
@@ -301,7 +307,7 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
 #[cfg(test)]
 mod tests {
     use wharf_core::ids::TenantId;
-    use wharf_core::jobs::{JobId, JobPhase, JobView, QueueSpec, Usage};
+    use wharf_core::jobs::{JobId, JobPhase, JobView, QueueSpec, TaskId, Usage};
     use wharf_core::limits::{QUEUE_USERS_SHOWN_MAX, USER_BYTES_MAX};
     use wharf_core::time::Time;
 
@@ -440,6 +446,12 @@ mod tests {
             (Kind::SubmitJob, JobsRejection::ForeignQueue(queue()), Reason::Forbidden, "job.queue"),
             (Kind::SubmitJob, JobsRejection::TooManyJobs(3), Reason::LimitExceeded, "job"),
             (Kind::JobStatus, JobsRejection::UnknownJob(JobId(3)), Reason::UnknownJob, "job"),
+            (
+                Kind::ExplainJob,
+                JobsRejection::UnknownTask(TaskId { job: JobId(3), index: 4 }),
+                Reason::InvalidField,
+                "task",
+            ),
             (
                 Kind::ReportTasks,
                 JobsRejection::State { index: 4, state: TaskState::Pending },

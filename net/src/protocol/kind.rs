@@ -191,6 +191,8 @@ kinds! {
     ListJobs = 56, "list_jobs", ListJobsRequest => ListJobsReply, Looks, Frame, [Submit, Observer, Planner];
     /// Tells what became of tasks.
     ReportTasks = 57, "report_tasks", ReportTasksRequest => ReportTasksReply, Kept, Single, [Submit];
+    /// Explains why a job or a task waits.
+    ExplainJob = 58, "explain_job", ExplainJobRequest => ExplainJobReply, Looks, Frame, [Submit, Observer, Planner];
 }
 
 impl Kind {

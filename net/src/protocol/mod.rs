@@ -12,6 +12,8 @@ mod books;
 pub use books::*;
 mod event;
 pub use event::*;
+mod explain;
+pub use explain::*;
 mod export;
 pub use export::*;
 mod follow;

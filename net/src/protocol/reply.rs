@@ -65,7 +65,15 @@ plain!(CancelReply, ExportReply, FollowReply, ListGroupsReply, ListReply, NodeBo
 plain!(ListJobsReply, ListQueuesReply);
 in_parts!(NodesReply, PlaceBatchReply, ReleaseBatchReply, RenewReply);
 with_fault!(GroupReply, NodeReply, PlaceReply, ReleaseReply, RemoveGroupReply, ReportReply, ReserveReply);
-with_fault!(JobReply, JobStatusReply, QueueReply, RenewedBody, ReportTasksReply, StatementReply);
+with_fault!(
+    ExplainJobReply,
+    JobReply,
+    JobStatusReply,
+    QueueReply,
+    RenewedBody,
+    ReportTasksReply,
+    StatementReply
+);
 
 impl Reply for HeartbeatReply {
     fn reason(&self) -> ReasonCode {

@@ -99,6 +99,14 @@ async fn jobs_are_seen_by_their_tenant_and_queues_are_made_by_an_admin() {
     assert_eq!(seen.job.map(|job| job.tenant), Some(1));
     let hidden = within(two.job_status(&status)).await.expect("answered");
     assert_eq!(hidden.reason, Reason::UnknownJob.into(), "{hidden:?}");
+    let explain = ExplainJobRequest { job: own.job, task: None };
+    let told = within(one.explain_job(&explain)).await.expect("answered");
+    assert_eq!(told.job.map(|job| job.tenant), Some(1));
+    let told = within(observer.explain_job(&explain)).await.expect("answered");
+    assert!(told.reason.is_done() && told.pending != 0, "{told:?}");
+    let hidden = within(two.explain_job(&explain)).await.expect("answered");
+    assert_eq!((hidden.reason, hidden.job), (Reason::UnknownJob.into(), None));
+    is_forbidden(within(secured.client("agent").await.explain_job(&explain)).await);
     let cancelled =
         within(two.cancel_job(&CancelJobRequest { job: own.job, grace: 0 })).await.expect("answered");
     assert_eq!(cancelled.reason, Reason::UnknownJob.into(), "{cancelled:?}");

@@ -191,3 +191,91 @@ fn numbers_of_jobs_never_change_their_meaning() {
     assert_eq!((QUEUES_PER_MESSAGE_MAX, JOBS_PER_MESSAGE_MAX, TASKS_PER_MESSAGE_MAX), (1000, 1000, 1000));
     assert_eq!((TASK_REPORTS_PER_MESSAGE_MAX, JOB_TASK_GROUPS_MAX, JOB_ROLES_MAX), (1024, 1024, 256));
 }
+
+#[test]
+fn explanations_are_written_as_they_always_were() {
+    check(&ExplainJobRequest { job: 300, task: Some(4) }, "fb2c010104");
+    check(&ExplainJobRequest { job: 300, task: None }, "fb2c0100");
+    check(&ExplainJobReply::from(fault()), &format!("c7{}01c7036a6f62016d00", "00".repeat(26)));
+    let holder = HolderBody { name: "h".to_owned(), job: 300, amount: 1 };
+    let bound = QueueBoundBody {
+        queue: "q".to_owned(),
+        rule: RULE_CAPABILITY,
+        resource: "cpu".to_owned(),
+        bound: 2,
+        used: 3,
+        asked: 4,
+        holders: vec![holder.clone()],
+    };
+    let change = ChangeBody {
+        change: CHANGE_RAISE_CAP,
+        instead: true,
+        queue: "q".to_owned(),
+        node: 7,
+        node_name: "n".to_owned(),
+        count: 2,
+        amounts: named("cpu", 5),
+        run_time: 9,
+    };
+    let check_of = FailedCheck {
+        reason: Reason::Insufficient.into(),
+        resource: "cpu".to_owned(),
+        nodes: 3,
+        least_short: 4,
+    };
+    let room = NodeRoomBody { fits: 1, places: 2, fragmented: 3, free: named("cpu", 6) };
+    let reply = ExplainJobReply {
+        job: Some(summary()),
+        task: Some(1),
+        state: TASK_PENDING,
+        pending: PENDING_GANG,
+        cause: PENDING_CAP,
+        tried: Some(2),
+        fit: 3,
+        needed: 4,
+        no_victims: NO_VICTIMS_PREEMPT | NO_VICTIMS_STARVE,
+        before: 6,
+        waiting: 7,
+        claimed: 8,
+        capped: 9,
+        date: Some(10),
+        held_until: Some(11),
+        held_by: 300,
+        reserved: 12,
+        nodes: Some(RefusalBody { nodes: 3, examined: 3, checks: vec![check_of] }),
+        room,
+        scarce: "cpu".to_owned(),
+        scarce_holders: vec![holder],
+        bounds: vec![bound],
+        changes: vec![change],
+        ..ExplainJobReply::default()
+    };
+    let holder = "0168fb2c0102";
+    let counts = format!("0001{SUMMARY}0101010806010203040506070809010a010bfb2c010c");
+    let nodes = "010303019903637075030801020301036370750c";
+    let scarce = format!("0363707501{holder}");
+    let bounds = format!("010171010363707504060801{holder}");
+    let changes = "010401017107016e0201036370750a09";
+    check(&reply, &format!("{counts}{nodes}{scarce}{bounds}{changes}00"));
+}
+
+#[test]
+fn numbers_of_explanations_never_change_their_meaning() {
+    let reasons = [
+        PENDING_NONE,
+        PENDING_NOT_TRIED,
+        PENDING_NOT_ADMITTED,
+        PENDING_TOO_FEW_TASKS,
+        PENDING_OVERUSED,
+        PENDING_SHARE,
+    ];
+    assert_eq!(reasons, [0, 1, 2, 3, 4, 5]);
+    let reasons =
+        [PENDING_CAP, PENDING_NO_NODE, PENDING_GANG, PENDING_RESERVATION, PENDING_CLAIM, PENDING_CONFLICT];
+    assert_eq!(reasons, [6, 7, 8, 9, 10, 11]);
+    assert_eq!([NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE], [1, 2, 4]);
+    assert_eq!([RULE_CAPABILITY, RULE_GUARANTEES, RULE_DESERVED, RULE_OVERCOMMIT], [1, 2, 3, 4]);
+    assert_eq!([CHANGE_FREE_ON_NODE, CHANGE_MORE_NODES, CHANGE_LARGER_NODES, CHANGE_RAISE_CAP], [1, 2, 3, 4]);
+    assert_eq!([CHANGE_RELEASE, CHANGE_CAPACITY, CHANGE_RUN_TIME], [5, 6, 7]);
+    assert_eq!((HOLDERS_MAX, QUEUE_BOUNDS_MAX, CHANGES_MAX), (8, 64, 256));
+}

@@ -3,10 +3,11 @@
 use crate::harness::{self, Peer, TestServer, add, ask, audit, header, node, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    ACTION_ABORT_JOB, ACTION_RESTART_TASK, CancelJobRequest, JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED,
-    JOB_RUNNING, JobBody, JobPolicyBody, JobReply, JobStatusReply, JobStatusRequest, Kind, ListJobsRequest,
-    QueueBody, Reason, ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_BOUND,
-    TASK_EVENT_FAILED, TASK_FAILED, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
+    ACTION_ABORT_JOB, ACTION_RESTART_TASK, CHANGE_LARGER_NODES, CancelJobRequest, ExplainJobRequest,
+    JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED, JOB_RUNNING, JobBody, JobPolicyBody, JobReply, JobStatusReply,
+    JobStatusRequest, Kind, ListJobsRequest, PENDING_NO_NODE, PENDING_NONE, PENDING_NOT_TRIED, QueueBody,
+    Reason, ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_BOUND, TASK_EVENT_FAILED,
+    TASK_FAILED, TASK_PENDING, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
 };
 
 /// A job of equal tasks with a core each.
@@ -135,6 +136,53 @@ async fn a_job_that_waits_gets_what_a_cancelled_one_had() {
     server.stop().await;
 }
 
+/// A job that waits is explained in words that a client can act on, and a task as its job.
+#[tokio::test]
+async fn a_job_that_waits_is_explained() {
+    let server = TestServer::start_planning(2, 1);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0), node("m", 4, 4096, 0)]).await;
+    with_queue(&client).await;
+    let runs = within(client.submit_job(&job("runs", 3))).await.expect("answered").job;
+    until(&client, runs, |status| all_are(status, TASK_BOUND)).await;
+    let mut large = job("large", 1);
+    large.job.tasks[0].request = ask(5, 0, 0);
+    let large = within(client.submit_job(&large)).await.expect("answered").job;
+    let told = within(async {
+        loop {
+            let request = ExplainJobRequest { job: large, task: None };
+            let told = client.explain_job(&request).await.expect("answered");
+            if told.pending != PENDING_NOT_TRIED {
+                return told;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(told.reason.is_done() && told.pending == PENDING_NO_NODE, "{told:?}");
+    assert_eq!((told.task, told.state, told.before, told.waiting), (Some(0), TASK_PENDING, 0, 1));
+    let nodes = told.nodes.expect("it waits for a node");
+    assert_eq!((nodes.nodes, nodes.examined, nodes.checks.len()), (2, 2, 1));
+    assert_eq!((nodes.checks[0].resource.as_str(), nodes.checks[0].nodes), ("cpu", 2));
+    assert_eq!((told.scarce.as_str(), told.scarce_holders[0].amount), ("cpu", 30_000));
+    let change = told.changes.last().expect("a larger node would help");
+    assert_eq!((change.change, change.count, change.amounts[0].amount), (CHANGE_LARGER_NODES, 1, 50_000));
+    let of_task = within(client.explain_job(&ExplainJobRequest { job: large, task: Some(0) })).await;
+    assert_eq!(of_task.expect("answered").pending, PENDING_NO_NODE);
+    let of_running = within(client.explain_job(&ExplainJobRequest { job: runs, task: Some(1) })).await;
+    let of_running = of_running.expect("answered");
+    assert_eq!((of_running.pending, of_running.state, of_running.nodes), (PENDING_NONE, TASK_BOUND, None));
+    let none = within(client.explain_job(&ExplainJobRequest { job: large, task: Some(1) })).await;
+    let fault = none.expect("answered").fault.expect("it has one task");
+    assert_eq!((fault.reason, &*fault.field), (Reason::InvalidField.into(), "task"));
+    let none = within(client.explain_job(&ExplainJobRequest { job: 99, task: None })).await;
+    assert_eq!(none.expect("answered").reason, Reason::UnknownJob.into());
+    add(&client, vec![node("larger", 5, 4096, 0)]).await;
+    until(&client, large, |status| all_are(status, TASK_BOUND)).await;
+    audit(&client).await;
+    server.stop().await;
+}
+
 /// A request that is sent again is done once, and answered alike.
 #[tokio::test]
 async fn a_submission_that_is_sent_again_makes_one_job() {
@@ -167,6 +215,7 @@ async fn a_service_that_keeps_no_jobs_says_so() {
         Kind::JobStatus,
         Kind::ListJobs,
         Kind::ReportTasks,
+        Kind::ExplainJob,
     ];
     for (kind, sequence) in kinds.into_iter().zip(1..) {
         let frame = harness::frame(header(kind, sequence), &());

@@ -86,12 +86,12 @@ pub(super) struct ReportArgs {
     connect: ConnectArgs,
 }
 
-fn job_id(text: &str) -> Result<JobId, ParseJobIdError> {
+pub(super) fn job_id(text: &str) -> Result<JobId, ParseJobIdError> {
     text.parse()
 }
 
 /// Parses `j1/0`.
-fn task_id(text: &str) -> Result<TaskId, Usage> {
+pub(super) fn task_id(text: &str) -> Result<TaskId, Usage> {
     let wrong = || Usage(format!("`{text}` is not the id of a task: give JOB/INDEX, such as j1/0"));
     let (job, index) = text.split_once('/').ok_or_else(wrong)?;
     let job = job.parse().map_err(|_| wrong())?;

@@ -13,11 +13,11 @@ use wharf_net::protocol::{
 
 use super::print::{self, fault_view, given, given_text, say, table};
 
-fn phase_name(number: u8) -> &'static str {
+pub(super) fn phase_name(number: u8) -> &'static str {
     job_phase("", number).map_or("unknown", JobPhase::name)
 }
 
-fn state_name(number: u8) -> &'static str {
+pub(super) fn state_name(number: u8) -> &'static str {
     // A newer service may have states that this program does not know.
     task_state("", number).map_or("other", TaskState::name)
 }
@@ -109,7 +109,7 @@ fn user_view(user: &UserBody) -> Value {
     })
 }
 
-fn amounts_text(amounts: &[NamedAmount]) -> String {
+pub(super) fn amounts_text(amounts: &[NamedAmount]) -> String {
     let texts = amounts.iter().map(|named| format!("{} {}", named.name, print::units(named.amount)));
     texts.collect::<Vec<_>>().join(", ")
 }
@@ -214,7 +214,7 @@ pub(super) fn status_view(reply: &JobStatusReply) -> Value {
 }
 
 /// Formats the tasks of a job: `4 running, 2 pending`.
-fn counts_text(counts: &[TaskCountBody]) -> String {
+pub(super) fn counts_text(counts: &[TaskCountBody]) -> String {
     let texts = counts.iter().map(|count| format!("{} {}", count.count, state_name(count.state)));
     texts.collect::<Vec<_>>().join(", ")
 }

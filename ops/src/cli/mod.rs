@@ -11,6 +11,8 @@ mod connect;
 mod demand;
 mod events;
 mod events_view;
+mod explain;
+mod explain_view;
 mod export;
 mod group;
 mod group_view;
@@ -92,6 +94,8 @@ enum Command {
     /// Submit, show, list and cancel jobs, and report their tasks.
     #[command(subcommand)]
     Job(job::JobCommand),
+    /// Say why a job or a task waits, and what would help.
+    Explain(explain::ExplainArgs),
     /// Commit operations that another scheduler has planned.
     #[command(subcommand)]
     Statement(statement::StatementCommand),
@@ -151,6 +155,7 @@ pub fn run() -> ExitCode {
         Command::Group(command) => connect::block_on(group::run(command)),
         Command::Queue(command) => connect::block_on(queue::run(command)),
         Command::Job(command) => connect::block_on(job::run(command)),
+        Command::Explain(args) => connect::block_on(explain::run(args)),
         Command::Statement(command) => connect::block_on(statement::run(command)),
         Command::Status(args) => connect::block_on(status::run(args)),
         Command::Watch(args) => connect::block_on(watch::run(args)),

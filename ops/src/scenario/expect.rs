@@ -10,7 +10,7 @@ use wharf_core::jobs::{JobId, QueueId, TaskId, TaskState};
 
 use super::build::World;
 use super::file::{Choice, ExpectFile, StarvingFile};
-use super::reserved;
+use super::{reason, reserved};
 use crate::job_file::AmountsFile;
 use crate::line_error::LineError;
 
@@ -73,6 +73,7 @@ pub(super) fn differences(
     check_job_shares(world, expected, &mut found)?;
     check_starving(world, expected, &mut found)?;
     check_users(world, expected, &mut found)?;
+    reason::check(world, expected, &mut found)?;
     Ok(found)
 }
 

@@ -162,6 +162,9 @@ pub(super) struct ExpectFile {
     /// All jobs that starved in the last cycle, with how much.
     #[serde(default)]
     pub(super) starving: Option<BTreeMap<String, AmountsFile>>,
+    /// Why these jobs or tasks wait, as of the last cycle.
+    #[serde(default)]
+    pub(super) reason: BTreeMap<String, String>,
     /// By which rules these jobs starved in the last cycle.
     #[serde(default)]
     pub(super) starving_by: BTreeMap<String, StarvingFile>,

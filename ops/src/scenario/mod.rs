@@ -8,6 +8,7 @@ mod build;
 mod expect;
 mod file;
 mod jobs_only;
+mod reason;
 mod reserved;
 mod run;
 

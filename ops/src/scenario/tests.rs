@@ -70,6 +70,9 @@ fn one(text: &str) -> Scenario {
 fn a_scenario_runs_and_says_what_differs() {
     let outcome = one(SMALL).run().unwrap();
     assert_eq!((outcome.differences, outcome.checks), (Vec::new(), 4));
+    let explained = SMALL.replace("states: {t-0: pending}", "reason: {gang: no_node, t-2: gang}");
+    let differs = ["step 1: gang waits by reason gang, no_node expected"];
+    assert_eq!(one(&explained).run().unwrap().differences, differs);
     let wrong = SMALL.replace("bound_count: 0", "bound_count: 1").replace("cpu: 4.5}", "cpu: 4}");
     assert_eq!(
         one(&wrong).run().unwrap().differences,
@@ -99,6 +102,11 @@ fn faults_are_told_with_their_line() {
     assert!(fault("queue: q", "queue: r").starts_with("line 9: there is no queue `r`"));
     assert!(
         fault("states: {t-0: pending}", "states: {t-9: pending}").contains("line 15: there is no task `t-9`")
+    );
+    let reason = |of: &str| fault("states: {t-0: pending}", &format!("reason: {of}"));
+    assert!(reason("{t-9: gang}").contains("line 15: there is no job and no task `t-9`"));
+    assert!(
+        reason("{t-0: luck}").contains("line 15: there is no reason `luck`: name one of none, not_tried")
     );
     assert!(fault("cpu: 1.5,", "cpu: 1.5, node: n-0,").contains("line 12: a pending task has no node yet"));
     assert!(

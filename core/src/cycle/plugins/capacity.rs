@@ -3,10 +3,10 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
-use super::{Facts, Plugin, elastic, inqueue};
-use crate::cycle::plugin::{Used, Vote};
+use super::{EXPLAINED_MAX, Facts, Plugin, cap_limits, elastic, inqueue, inqueue_now};
+use crate::cycle::plugin::{Limit, Used, Vote};
 use crate::fairness::{Amounts, Caps, Share, real_caps};
-use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
+use crate::jobs::{JobId, QueueId, QueueRule, TaskClass, TaskId};
 
 #[derive(Default)]
 pub(super) struct Capacity {
@@ -23,6 +23,28 @@ struct Bounds {
 impl Capacity {
     fn of(&self, queue: QueueId) -> &Bounds {
         &self.queues[queue.0 as usize]
+    }
+
+    /// Returns what others leave a queue and all that contain it if the cluster has `total` and no capability bounds
+    /// them. Where too many queues divide one, nothing is known.
+    fn left_to(facts: Facts<'_>, total: &Amounts, queue: QueueId) -> Vec<(QueueId, Caps)> {
+        let mut way: Vec<QueueId> = facts.jobs.chain(queue).collect();
+        way.reverse();
+        let mut caps: Vec<(QueueId, Caps)> = vec![(QueueId::ROOT, total.iter().collect())];
+        for pair in way.windows(2) {
+            let siblings = facts.jobs.queue(pair[0]).children();
+            if siblings.len() > EXPLAINED_MAX {
+                break;
+            }
+            let mut guaranteed = Amounts::zero();
+            siblings.iter().for_each(|&id| guaranteed.add(&facts.jobs.queue(id).spec().guarantee));
+            let (_, above) = caps.last().expect("the root has a cap");
+            let available: Amounts = above.iter().collect();
+            let spec = facts.jobs.queue(pair[1]).spec();
+            let cap = real_caps(&available, &guaranteed, &spec.guarantee, &Caps::none());
+            caps.push((pair[1], cap));
+        }
+        caps
     }
 
     /// Returns the largest part that a queue uses of something it deserves. A queue that deserves nothing counts as one
@@ -72,6 +94,39 @@ impl Plugin for Capacity {
     fn allocatable(&self, facts: Facts<'_>, used: Used<'_>, queue: QueueId, class: &TaskClass) -> bool {
         let has_room = |queue: QueueId| self.of(queue).cap.exceeded(&used(queue), &class.amounts).is_none();
         facts.jobs.chain(queue).all(has_room)
+    }
+
+    /// Of each kind, the bound of the innermost queue that has one.
+    fn limits(&self, facts: Facts<'_>, total: &Amounts, queue: QueueId, asked: &Amounts) -> Vec<Limit> {
+        let mut limits: Vec<Limit> = Vec::new();
+        for (queue, left) in Self::left_to(facts, total, queue).into_iter().rev() {
+            let used = facts.planned(queue);
+            for (dim, asked) in asked.iter() {
+                let Some(bound) = left.get(dim) else { continue };
+                let rule = QueueRule::Guarantees;
+                let limit = Limit { rule, queue, dim, bound, used: used.get(dim), asked };
+                if limit.excess() > 0 && !limits.iter().any(|known| known.dim == dim) {
+                    limits.push(limit);
+                }
+            }
+        }
+        limits
+    }
+
+    fn admission_limits(&self, facts: Facts<'_>, job: JobId) -> Vec<Limit> {
+        let job = facts.jobs.job(job);
+        let Some(least) = &job.spec().min_resources else { return Vec::new() };
+        let of_queue = |queue: QueueId| {
+            if facts.jobs.queue(queue).jobs().len() > EXPLAINED_MAX {
+                return Vec::new();
+            }
+            let bounds = self.of(queue);
+            let now = inqueue_now(facts, std::iter::once(queue));
+            let used = facts.planned(queue).plus(now.as_ref().unwrap_or(&bounds.inqueue));
+            let used = used.minus_or_zero(&elastic(facts, queue));
+            cap_limits(facts, queue, &bounds.cap, &used, least)
+        };
+        facts.jobs.chain(job.spec().queue).flat_map(of_queue).collect()
     }
 
     /// A queue may reclaim what it deserves of something that the task asks for.

@@ -12,9 +12,9 @@ mod sla;
 mod usage;
 
 use super::config::{PluginConfig, PluginKind};
-use super::plugin::{Facts, Plugin};
-use crate::fairness::Amounts;
-use crate::jobs::{JobPhase, QueueId};
+use super::plugin::{Facts, Limit, Plugin};
+use crate::fairness::{Amounts, Caps};
+use crate::jobs::{JobPhase, QueueId, QueueRule};
 
 /// Makes a rule with its settings.
 pub(super) fn make(config: &PluginConfig) -> Box<dyn Plugin> {
@@ -32,6 +32,23 @@ pub(super) fn make(config: &PluginConfig) -> Box<dyn Plugin> {
     }
 }
 
+/// The largest number of queues of one parent, or of jobs of one queue, that an explanation looks at in one go.
+const EXPLAINED_MAX: usize = 1024;
+
+/// Returns what a cap of a queue keeps it from having in addition. A cap that is stricter than the capability is what
+/// others are guaranteed.
+fn cap_limits(facts: Facts<'_>, queue: QueueId, cap: &Caps, used: &Amounts, asked: &Amounts) -> Vec<Limit> {
+    let capability = &facts.jobs.queue(queue).spec().capability;
+    let limit = |(dim, asked): (crate::fairness::Dim, i64)| {
+        let bound = cap.get(dim)?;
+        let is_own = capability.get(dim) == Some(bound);
+        let rule = if is_own { QueueRule::Capability } else { QueueRule::Guarantees };
+        let limit = Limit { rule, queue, dim, bound, used: used.get(dim), asked };
+        (limit.excess() > 0).then_some(limit)
+    };
+    asked.iter().filter_map(limit).collect()
+}
+
 /// Returns what admitted jobs of a queue were promised and do not use yet. Jobs without a stated amount count
 /// nothing.
 fn inqueue(facts: Facts<'_>, queue: QueueId) -> Amounts {
@@ -43,6 +60,18 @@ fn inqueue(facts: Facts<'_>, queue: QueueId) -> Amounts {
         }
     }
     sum
+}
+
+/// Returns what admitted jobs of queues were promised and do not use now. `None`: there are too many to look at for an
+/// explanation.
+fn inqueue_now(facts: Facts<'_>, queues: impl Iterator<Item = QueueId>) -> Option<Amounts> {
+    let mut sum = Amounts::zero();
+    let mut left = EXPLAINED_MAX;
+    for queue in queues {
+        left = left.checked_sub(facts.jobs.queue(queue).waiting().len())?;
+        sum.add(&inqueue(facts, queue));
+    }
+    Some(sum)
 }
 
 /// Returns what the jobs of a queue use beyond their least amounts, which they would give up first.

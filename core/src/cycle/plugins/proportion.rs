@@ -3,10 +3,10 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
-use super::{Facts, Plugin, elastic, inqueue};
-use crate::cycle::plugin::{Used, Vote};
-use crate::fairness::{Amounts, Caps, QueueClaim, Share, deserved, real_caps};
-use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
+use super::{EXPLAINED_MAX, Facts, Plugin, cap_limits, elastic, inqueue, inqueue_now};
+use crate::cycle::plugin::{Limit, Used, Vote};
+use crate::fairness::{Amounts, Caps, Dim, QueueClaim, Share, deserved, real_caps};
+use crate::jobs::{JobId, QueueId, QueueRule, TaskClass, TaskId};
 
 #[derive(Default)]
 pub(super) struct Proportion {
@@ -27,23 +27,54 @@ impl Proportion {
 
     /// Divides what is available among queues of one parent.
     fn divide(&mut self, facts: Facts<'_>, available: &Amounts, children: &[QueueId]) {
+        for (queue, claim, deserved) in Self::division(facts, available, children, None) {
+            let division = Division { deserved, cap: claim.cap, inqueue: inqueue(facts, queue) };
+            self.queues.insert(queue, division);
+        }
+    }
+
+    /// Returns what each of the queues of one parent claims and deserves. The capability of `uncapped` does not count.
+    fn division(
+        facts: Facts<'_>,
+        available: &Amounts,
+        children: &[QueueId],
+        uncapped: Option<QueueId>,
+    ) -> Vec<(QueueId, QueueClaim, Amounts)> {
         let spec = |queue: QueueId| facts.jobs.queue(queue).spec();
         let mut guaranteed = Amounts::zero();
         children.iter().for_each(|&queue| guaranteed.add(&spec(queue).guarantee));
         let with_jobs: Vec<QueueId> =
             children.iter().copied().filter(|&queue| facts.jobs.has_jobs(queue)).collect();
+        let no_caps = Caps::none();
+        let capability =
+            |queue: QueueId| if uncapped == Some(queue) { &no_caps } else { &spec(queue).capability };
         let claim = |&queue: &QueueId| QueueClaim {
             weight: spec(queue).weight,
-            cap: real_caps(available, &guaranteed, &spec(queue).guarantee, &spec(queue).capability),
+            cap: real_caps(available, &guaranteed, &spec(queue).guarantee, capability(queue)),
             request: facts.jobs.queue(queue).usage().request(),
             guarantee: spec(queue).guarantee.clone(),
         };
         let claims: Vec<QueueClaim> = with_jobs.iter().map(claim).collect();
         let divided = deserved(available, &claims);
-        for (queue, (claim, deserved)) in with_jobs.into_iter().zip(claims.into_iter().zip(divided)) {
-            let division = Division { deserved, cap: claim.cap, inqueue: inqueue(facts, queue) };
-            self.queues.insert(queue, division);
+        let divided = with_jobs.into_iter().zip(claims).zip(divided);
+        divided.map(|((queue, claim), deserved)| (queue, claim, deserved)).collect()
+    }
+
+    /// Returns what a queue will deserve if the cluster has `total` and no capability bounds it. Where too many queues divide it, what it deserves
+    /// as of the last cycle.
+    fn deserved_of(&self, facts: Facts<'_>, total: &Amounts, queue: QueueId) -> Option<Amounts> {
+        let mut way: Vec<QueueId> = facts.jobs.chain(queue).collect();
+        way.reverse();
+        let mut available = total.clone();
+        for pair in way.windows(2) {
+            let children = facts.jobs.queue(pair[0]).children();
+            if children.len() > EXPLAINED_MAX {
+                return self.of(queue).map(|division| division.deserved.clone());
+            }
+            let divided = Self::division(facts, &available, children, Some(pair[1]));
+            available = divided.into_iter().find(|(of, ..)| *of == pair[1]).map(|(.., deserved)| deserved)?;
         }
+        Some(available)
     }
 
     fn share(&self, facts: Facts<'_>, queue: QueueId) -> Share {
@@ -84,6 +115,35 @@ impl Plugin for Proportion {
     fn allocatable(&self, _: Facts<'_>, used: Used<'_>, queue: QueueId, class: &TaskClass) -> bool {
         let then = used(queue).plus(&class.amounts);
         self.of(queue).is_none_or(|division| then.is_within_for(&division.deserved, &class.amounts))
+    }
+
+    fn limits(&self, facts: Facts<'_>, total: &Amounts, queue: QueueId, asked: &Amounts) -> Vec<Limit> {
+        let Some(deserved) = self.deserved_of(facts, total, queue) else { return Vec::new() };
+        let used = facts.planned(queue);
+        let limit = |(dim, asked): (Dim, i64)| Limit {
+            rule: QueueRule::Deserved,
+            queue,
+            dim,
+            bound: deserved.get(dim),
+            used: used.get(dim),
+            asked,
+        };
+        asked.iter().map(limit).filter(|limit| limit.excess() > 0).collect()
+    }
+
+    fn admission_limits(&self, facts: Facts<'_>, job: JobId) -> Vec<Limit> {
+        let job = facts.jobs.job(job);
+        let queue = job.spec().queue;
+        let (Some(least), Some(division)) = (&job.spec().min_resources, self.of(queue)) else {
+            return Vec::new();
+        };
+        if facts.jobs.queue(queue).jobs().len() > EXPLAINED_MAX {
+            return Vec::new();
+        }
+        let now = inqueue_now(facts, std::iter::once(queue));
+        let used = facts.planned(queue).plus(now.as_ref().unwrap_or(&division.inqueue));
+        let used = used.minus_or_zero(&elastic(facts, queue));
+        cap_limits(facts, queue, &division.cap, &used, least)
     }
 
     fn preemptive(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {

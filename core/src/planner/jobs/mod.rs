@@ -8,6 +8,7 @@
 //! ([`JobId::group`](crate::jobs::JobId::group)). So views tell when it ends, and a recovery takes back what no record
 //! of a task knows.
 
+mod explain;
 mod follow;
 mod requests;
 
@@ -27,6 +28,7 @@ use crate::shard::{Command, Shard};
 use crate::statement::{CommitMode, ConflictDetection, ConflictReason, Evict, Operation};
 use crate::time::Time;
 use crate::view::ViewReader;
+use explain::Explanations;
 
 /// The tag of answers to releases of the keeper.
 pub(super) const RELEASE_TAG: Tag = Tag::MAX - 1;
@@ -88,6 +90,8 @@ pub(super) struct Keeper {
     tasks: u64,
     /// The number of tasks of ended jobs.
     ended_tasks: u64,
+    /// Explanations that are not answered.
+    explanations: Explanations,
 }
 
 impl Keeper {
@@ -206,6 +210,7 @@ impl Planner {
             ended: VecDeque::new(),
             tasks: 0,
             ended_tasks: 0,
+            explanations: Explanations::new(),
         }));
         Ok(planner)
     }
@@ -279,6 +284,7 @@ impl Planner {
             self.begin(tag, client, job, now);
             begun += 1;
         }
+        self.explain_next();
         // Before any statement: tasks are in states that the shards have agreed to.
         self.record();
         // A task that is pending again is not placed twice, and no cap is exceeded: what was released is gone before.
@@ -318,8 +324,8 @@ impl Planner {
         let Some(keeper) = &self.keeper else { return false };
         let has_ended = || keeper.follows() && keeper.replicas().iter().any(Replica::has_ended);
         let has_ending = keeper.jobs().has_ending();
-        self.flights.is_empty()
-            && (!self.queue.is_empty() || !keeper.evictions.is_empty() || has_ending || has_ended())
+        let has_requests = !self.queue.is_empty() || !keeper.explanations.is_empty();
+        self.flights.is_empty() && (has_requests || !keeper.evictions.is_empty() || has_ending || has_ended())
     }
 
     /// Returns whether the keeper of jobs waits for answers, or has requests.
@@ -330,6 +336,7 @@ impl Planner {
                 || !keeper.plans.is_empty()
                 || !keeper.evictions.is_empty()
                 || keeper.jobs().has_ending()
+                || !keeper.explanations.is_empty()
         })
     }
 

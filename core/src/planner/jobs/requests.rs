@@ -6,10 +6,11 @@ use super::{Ended, Keeper};
 use crate::group::PlanReply;
 use crate::ids::TenantId;
 use crate::jobs::{
-    JobError, JobId, JobPhase, JobSpec, JobSummary, JobView, Jobs, JobsDone, JobsRejection, JobsReply,
-    JobsRequest, QueueError, QueueId, QueueSpec, QueueView, Task, TaskReport, TaskState, TaskView,
+    JobError, JobId, JobPhase, JobSpec, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueError,
+    QueueId, QueueSpec, QueueView, Task, TaskReport, TaskState, TaskView,
 };
 use crate::limits::{JOBS_MAX, QUEUES_MAX, USERS_LOOKED_AT_MAX};
+use crate::planner::queue::PortClient;
 use crate::planner::{JobTag, Planner};
 use crate::time::Time;
 
@@ -17,7 +18,13 @@ type Answer = Result<JobsReply, JobsRejection>;
 
 impl Planner {
     /// Begins a request about jobs, and answers it.
-    pub(in crate::planner) fn handle_jobs(&mut self, tag: JobTag, request: JobsRequest, now: Time) {
+    pub(in crate::planner) fn handle_jobs(
+        &mut self,
+        tag: JobTag,
+        client: PortClient,
+        request: JobsRequest,
+        now: Time,
+    ) {
         let keeper = self.keeper_mut();
         let mut ended = Ended::default();
         let answer = match request {
@@ -31,6 +38,9 @@ impl Planner {
                 keeper.cancel(job, tenant, &mut ended, grace_ns, now)
             }
             JobsRequest::Status { job, tenant, from, limit } => keeper.status(job, tenant, from, limit),
+            JobsRequest::Explain { job, task, tenant } => {
+                return self.begin_explaining(tag, client, (job, task), tenant);
+            }
             JobsRequest::List { tenant, queue, after, limit } => {
                 keeper.list(tenant, queue.as_deref(), after, limit)
             }
@@ -151,7 +161,7 @@ impl Keeper {
     }
 
     /// Returns a job that the tenant may see.
-    fn visible(&self, id: JobId, tenant: Option<TenantId>) -> Result<JobId, JobsRejection> {
+    pub(super) fn visible(&self, id: JobId, tenant: Option<TenantId>) -> Result<JobId, JobsRejection> {
         let is_own = |id: &JobId| tenant.is_none_or(|tenant| self.jobs().job(*id).spec().tenant == tenant);
         let known = Some(id).filter(|&id| self.jobs().has_job(id)).filter(is_own);
         known.ok_or(JobsRejection::UnknownJob(id))
@@ -230,7 +240,7 @@ impl Keeper {
         let tasks = (0..).zip(job.tasks()).skip(from as usize).take(usize::from(limit));
         let tasks: Vec<TaskView> = tasks.map(view).collect();
         let more = from as usize + tasks.len() < job.tasks().len();
-        Ok(JobsReply::Job(Box::new(JobView { job: summary(self.jobs(), id), tasks, more })))
+        Ok(JobsReply::Job(Box::new(JobView { job: self.jobs().summary(id), tasks, more })))
     }
 
     fn list(
@@ -251,24 +261,6 @@ impl Keeper {
             Some(queue) => jobs.queue(queue).jobs_after(after).filter(is_own).take(limit).collect(),
             None => jobs.ids_after(after).filter(is_own).take(limit).collect(),
         };
-        Ok(JobsReply::Jobs(page.into_iter().map(|id| summary(jobs, id)).collect()))
-    }
-}
-
-fn summary(jobs: &Jobs, id: JobId) -> JobSummary {
-    let job = jobs.job(id);
-    let spec = job.spec();
-    JobSummary {
-        id,
-        name: Arc::clone(&spec.name),
-        queue: Arc::clone(&jobs.queue(spec.queue).spec().name),
-        tenant: spec.tenant,
-        user: spec.user.clone(),
-        phase: job.phase(),
-        priority: spec.priority,
-        min_member: spec.min_member,
-        restarts: job.restarts(),
-        counts: TaskState::ALL.map(|state| job.count(state)),
-        created: spec.created,
+        Ok(JobsReply::Jobs(page.into_iter().map(|id| jobs.summary(id)).collect()))
     }
 }

@@ -156,6 +156,6 @@ pub(super) fn a_task_that_waits_and_would_fit() {
     let queue = jobs.job(job).spec().queue;
     assert_ne!(queue, QueueId::ROOT);
     let capability = [(Dim::CPU, 5_000)].into_iter().collect();
-    jobs.update_queue(queue, QueueSpec { capability, ..QueueSpec::new("free") }).expect("a cap");
+    jobs.update_queue(queue, QueueSpec { capability, ..QueueSpec::new("free") }, Time(2)).expect("a cap");
     assert_eq!(no_task_waits_that_would_fit(&jobs, &roomy), Ok(()), "its cap does not allow it");
 }

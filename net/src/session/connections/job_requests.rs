@@ -14,9 +14,9 @@ use crate::convert::{
     task_reports,
 };
 use crate::protocol::{
-    CancelJobRequest, Fault, GRACE_NS_MAX, JOBS_PER_MESSAGE_MAX, JobBody, JobStatusRequest, Kind,
-    ListJobsRequest, ListQueuesRequest, QUEUES_PER_MESSAGE_MAX, QueueBody, Reason, RemoveQueueRequest,
-    ReportTasksRequest, SetQueueRequest, SubmitJobRequest, TASKS_PER_MESSAGE_MAX,
+    CancelJobRequest, ExplainJobRequest, Fault, GRACE_NS_MAX, JOBS_PER_MESSAGE_MAX, JobBody,
+    JobStatusRequest, Kind, ListJobsRequest, ListQueuesRequest, QUEUES_PER_MESSAGE_MAX, QueueBody, Reason,
+    RemoveQueueRequest, ReportTasksRequest, SetQueueRequest, SubmitJobRequest, TASKS_PER_MESSAGE_MAX,
 };
 
 impl ConnectionService {
@@ -80,6 +80,11 @@ impl ConnectionService {
                 let request: ReportTasksRequest = self.read_scoped(asker, asked)?;
                 let tasks = task_reports(&request.tasks)?;
                 self.submit_jobs(asked.timed(asker), 0, JobsRequest::Report { tenant, tasks });
+            }
+            Kind::ExplainJob => {
+                let ExplainJobRequest { job, task } = read_body(asked)?;
+                let request = JobsRequest::Explain { job: JobId(job), task, tenant };
+                self.submit_jobs(asked.timed(asker), 0, request);
             }
             other => unreachable!("{other:?} is not about jobs"),
         }

@@ -1,0 +1,491 @@
+//! Explains why a job or a task waits, in steps of bounded work.
+//!
+//! What cycles noted ([`reason`](super::reason)) says why. Nodes, the jobs of the queue and those that use most are
+//! counted only now, a bounded number at a time. Each is counted as it is at its step. At the end, the bounds of queues
+//! are computed as the next cycle will, and from all of that the changes that would help.
+
+use std::cmp::{Ordering, Reverse};
+use std::sync::Arc;
+
+use super::plugin::{Facts, Limit};
+use super::{Scheduler, State};
+use crate::fairness::{Amounts, Dim};
+use crate::ids::TenantId;
+use crate::index::Slot;
+use crate::jobs::{
+    Holder, Job, JobExplanation, JobId, JobPhase, Jobs, NodeCounts, PendingReason, QueueId, QueuePlace,
+    QueueRule, TaskClass, TaskState,
+};
+use crate::request::{Check, Explain, PlacementRequest};
+use crate::resource::ResourceKind;
+
+mod answer;
+
+/// The number of jobs or queues that are named as those that use most.
+const HOLDERS: usize = 3;
+
+/// The counts for the last class that was explained, and the state that they are of.
+pub(super) struct CountedClass {
+    class: Arc<TaskClass>,
+    state: State,
+    counts: NodeCounts,
+}
+
+/// What an explanation counts next.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The nodes of a replica, from a slot on.
+    Nodes { shard: usize, from: Slot },
+    /// The waiting jobs of the queue after one.
+    Queue { after: Option<JobId> },
+    /// Who uses most, of the subject at this place: the jobs of the queue after one.
+    Holders { at: usize, after: Option<JobId> },
+    /// Nothing.
+    Done,
+}
+
+/// A queue and a kind of resource of which somebody uses most.
+struct Subject {
+    queue: QueueId,
+    dim: Dim,
+    holders: Vec<Holder>,
+}
+
+/// The tasks that a job lacks: those that must have places together.
+struct Wanted {
+    tasks: Vec<u32>,
+    sum: Amounts,
+}
+
+/// An explanation at work.
+pub(crate) struct Explaining {
+    job: JobId,
+    /// The task that was asked for.
+    asked: Option<u32>,
+    tenant: Option<TenantId>,
+    /// The task that it is about.
+    task: Option<u32>,
+    class: Option<Arc<TaskClass>>,
+    request: Option<Box<PlacementRequest>>,
+    stage: Stage,
+    counts: NodeCounts,
+    place: QueuePlace,
+    limits: Vec<Limit>,
+    subjects: Vec<Subject>,
+}
+
+impl Explaining {
+    /// Returns the job.
+    pub(crate) fn job(&self) -> JobId {
+        self.job
+    }
+
+    /// Returns the tenant that asks. `None`: the operator.
+    pub(crate) fn tenant(&self) -> Option<TenantId> {
+        self.tenant
+    }
+
+    fn sees_queue(&self, jobs: &Jobs, queue: QueueId) -> bool {
+        let owner = jobs.queue(queue).spec().tenant;
+        self.tenant.is_none() || owner.is_none() || owner == self.tenant
+    }
+
+    /// Returns the name of a queue, if the one who asks may see it.
+    fn queue_name(&self, jobs: &Jobs, queue: QueueId) -> Option<Arc<str>> {
+        let is_seen = self.sees_queue(jobs, queue) || jobs.job(self.job).spec().queue == queue;
+        is_seen.then(|| Arc::clone(&jobs.queue(queue).spec().name))
+    }
+}
+
+impl Subject {
+    /// Notes somebody if that is one of those that use most.
+    fn offer(&mut self, holder: Holder) {
+        if holder.amount > 0 {
+            self.holders.push(holder);
+            self.holders.sort_by_key(|of| Reverse(of.amount));
+            self.holders.truncate(HOLDERS);
+        }
+    }
+}
+
+impl Scheduler {
+    /// Begins to explain why a job, or a task of it, waits. `tenant` asks; it is told only what it may see.
+    ///
+    /// # Panics
+    /// If there is no such job or task.
+    pub(crate) fn begin_explaining(
+        &self,
+        job: JobId,
+        asked: Option<u32>,
+        tenant: Option<TenantId>,
+    ) -> Explaining {
+        let of = self.jobs.job(job);
+        let task = asked.or_else(|| {
+            let tried = self.tries.of(job).filter(|tried| tried.cause != PendingReason::None);
+            let first = tried.map(|tried| tried.task).filter(|&task| is_pending(of, task));
+            first.or_else(|| wanted(of, None).tasks.first().copied())
+        });
+        let class = task.filter(|&task| is_pending(of, task)).map(|task| class_of(of, task));
+        let request = class.as_ref().map(|class| {
+            // All nodes are counted, page by page.
+            Box::new(PlacementRequest { explain: Explain::Full, ..(*class.request).clone() })
+        });
+        let mut explaining = Explaining {
+            job,
+            asked,
+            tenant,
+            task,
+            class,
+            request,
+            stage: Stage::Nodes { shard: 0, from: 0 },
+            counts: NodeCounts::default(),
+            place: QueuePlace::default(),
+            limits: Vec::new(),
+            subjects: Vec::new(),
+        };
+        if let Some(counts) = self.known_counts(&explaining) {
+            explaining.counts = counts;
+            explaining.stage = Stage::Queue { after: None };
+        }
+        if explaining.class.is_none() {
+            explaining.stage = Stage::Done;
+        }
+        explaining
+    }
+
+    /// Explains why a job, or a task of it, waits, in one go.
+    ///
+    /// # Panics
+    /// If there is no such job or task.
+    pub fn explain(&mut self, job: JobId, task: Option<u32>) -> JobExplanation {
+        let mut explaining = self.begin_explaining(job, task, None);
+        while !self.explain_step(&mut explaining, u64::MAX).1 {}
+        self.explained(explaining)
+    }
+
+    /// Counts until `budget` units are spent: nodes, jobs or queues, and at most one page of nodes more. Returns the
+    /// number of units, and whether all is counted.
+    ///
+    /// # Panics
+    /// If the job is gone.
+    pub(crate) fn explain_step(&mut self, explaining: &mut Explaining, budget: u64) -> (u64, bool) {
+        let mut spent = 0;
+        while spent < budget {
+            let left = budget - spent;
+            spent += match explaining.stage {
+                Stage::Nodes { shard, from } => self.count_nodes(explaining, shard, from),
+                Stage::Queue { after } => self.count_before(explaining, after, left),
+                Stage::Holders { at, after } => self.count_holders(explaining, at, after, left),
+                Stage::Done => return (spent, true),
+            };
+        }
+        (spent, matches!(explaining.stage, Stage::Done))
+    }
+
+    /// Returns the counts for equal tasks, if nothing has changed since.
+    fn known_counts(&self, explaining: &Explaining) -> Option<NodeCounts> {
+        let known = self.counted.as_ref()?;
+        let is_equal = explaining.class.as_ref().is_some_and(|class| Arc::ptr_eq(class, &known.class));
+        (is_equal && known.state == self.state()).then(|| known.counts.clone())
+    }
+
+    /// Counts a page of the nodes of a replica.
+    fn count_nodes(&mut self, explaining: &mut Explaining, shard: usize, from: Slot) -> u64 {
+        let request = explaining.request.as_ref().expect("only a pending task is counted for");
+        let Some(replica) = self.replicas.get_mut(shard) else {
+            let class = Arc::clone(explaining.class.as_ref().expect("only a pending task is counted for"));
+            let counts = explaining.counts.clone();
+            self.counted = Some(CountedClass { class, state: self.state(), counts });
+            explaining.stage = Stage::Queue { after: None };
+            return 1;
+        };
+        let NodeCounts { refusal, room } = &mut explaining.counts;
+        let page = replica.room_page(request, from, room);
+        let looked_at = page.examined.min(u64::from(crate::limits::EXPLAIN_NODES_MAX));
+        explaining.stage = match page.rest {
+            Some(rest) => Stage::Nodes { shard, from: rest },
+            None => Stage::Nodes { shard: shard + 1, from: 0 },
+        };
+        // Of each shard, all nodes are there from its first page on.
+        let nodes = refusal.nodes + if from == 0 { page.nodes } else { 0 };
+        refusal.merge(&page);
+        refusal.nodes = nodes;
+        refusal.feasible = room.sample.is_some();
+        1 + looked_at
+    }
+
+    /// Counts the waiting jobs of the queue that are served before the job.
+    fn count_before(&mut self, explaining: &mut Explaining, after: Option<JobId>, most: u64) -> u64 {
+        let job = explaining.job;
+        let facts = self.present();
+        let queue = facts.jobs.queue(facts.jobs.job(job).spec().queue);
+        let mut last = after;
+        let mut looked_at = 0;
+        for other in queue.waiting_after(after) {
+            if looked_at == most {
+                explaining.stage = Stage::Queue { after: last };
+                return looked_at;
+            }
+            last = Some(other);
+            looked_at += 1;
+            explaining.place.waiting += 1;
+            let is_before = other != job && self.tiers.job_order(facts, other, job) == Ordering::Less;
+            explaining.place.before += u32::from(is_before);
+        }
+        self.find_subjects(explaining);
+        explaining.stage = Stage::Holders { at: 0, after: None };
+        looked_at + 1
+    }
+
+    /// Finds the bounds that are in the way, and of what it matters who uses most.
+    fn find_subjects(&self, explaining: &mut Explaining) {
+        let job = self.jobs.job(explaining.job);
+        let limits = if job.phase() == JobPhase::Pending {
+            self.tiers.admission_limits(self.present(), explaining.job)
+        } else {
+            self.limits_of(job, &wanted(job, explaining.asked).sum)
+        };
+        let mut subjects: Vec<Subject> = Vec::new();
+        let mut add = |queue: QueueId, dim: Dim| {
+            if !subjects.iter().any(|subject| subject.queue == queue && subject.dim == dim) {
+                subjects.push(Subject { queue, dim, holders: Vec::new() });
+            }
+        };
+        limits.iter().for_each(|limit| add(limit.queue, limit.dim));
+        if let Some(dim) = scarce(&explaining.counts) {
+            add(QueueId::ROOT, dim);
+        }
+        explaining.limits = limits;
+        explaining.subjects = subjects;
+    }
+
+    /// Returns what keeps the queue of a job from having some amounts more: caps, then what rules give it.
+    fn limits_of(&self, job: &Job, asked: &Amounts) -> Vec<Limit> {
+        let facts = self.present();
+        let mut limits = Vec::new();
+        for queue in facts.jobs.chain(job.spec().queue) {
+            let of = facts.jobs.queue(queue);
+            // What is being released is still in use.
+            let used = of.usage().planned().plus(&of.usage().releasing);
+            let limit = |(dim, asked): (Dim, i64)| {
+                let bound = of.spec().capability.get(dim)?;
+                let rule = QueueRule::Capability;
+                Some(Limit { rule, queue, dim, bound, used: used.get(dim), asked })
+            };
+            limits.extend(asked.iter().filter_map(limit).filter(|limit| limit.excess() > 0));
+        }
+        limits.extend(self.tiers.limits(facts, &self.total, job.spec().queue, asked));
+        limits
+    }
+
+    /// Finds who uses most of a subject: the queues below a queue, or its jobs.
+    fn count_holders(&self, explaining: &mut Explaining, at: usize, after: Option<JobId>, most: u64) -> u64 {
+        let Some(subject) = explaining.subjects.get(at) else {
+            explaining.stage = Stage::Done;
+            return 1;
+        };
+        let jobs = &self.jobs;
+        let tenant = explaining.tenant;
+        let queue = jobs.queue(subject.queue);
+        let dim = subject.dim;
+        let mut looked_at = 1;
+        let mut next = Stage::Holders { at: at + 1, after: None };
+        let mut found: Vec<Holder> = Vec::new();
+        if queue.is_leaf() {
+            let mut last = after;
+            for id in queue.jobs_after(after) {
+                if looked_at >= most {
+                    next = Stage::Holders { at, after: last };
+                    break;
+                }
+                last = Some(id);
+                looked_at += 1;
+                let job = jobs.job(id);
+                if tenant.is_none_or(|tenant| tenant == job.spec().tenant) {
+                    let amount = in_use(job.usage(), dim);
+                    found.push(Holder { name: Arc::clone(&job.spec().name), job: Some(id), amount });
+                }
+            }
+        } else {
+            for &child in queue.children() {
+                looked_at += 1;
+                if explaining.sees_queue(jobs, child) {
+                    let of = jobs.queue(child);
+                    let amount = in_use(of.usage(), dim);
+                    found.push(Holder { name: Arc::clone(&of.spec().name), job: None, amount });
+                }
+            }
+        }
+        let subject = &mut explaining.subjects[at];
+        found.into_iter().for_each(|holder| subject.offer(holder));
+        explaining.stage = next;
+        looked_at
+    }
+
+    /// Returns what rules read between two cycles.
+    fn present(&self) -> Facts<'_> {
+        Facts { jobs: &self.jobs, total: &self.total, now: self.ran, shares: None }
+    }
+
+    /// Returns why a job waits, or a task of it that was asked for.
+    fn reason_of(&self, explaining: &Explaining) -> PendingReason {
+        let id = explaining.job;
+        let job = self.jobs.job(id);
+        if job.phase().is_end() {
+            return PendingReason::None;
+        }
+        match explaining.asked.map(|task| &job.tasks()[task as usize]) {
+            Some(task) => match task.state {
+                TaskState::Pending => {}
+                TaskState::Allocated => return PendingReason::Gang,
+                TaskState::Pipelined if task.allocation.is_some() => return PendingReason::Claim,
+                TaskState::Pipelined => return PendingReason::Cap,
+                _ => return PendingReason::None,
+            },
+            None => {
+                let claims = self.claims_of(id);
+                let is_ready = self.tiers.is_ready(self.present(), id);
+                if (claims.claimed > 0 || claims.capped > 0) && (job.pending().len() == 0 || !is_ready) {
+                    return if claims.claimed > 0 { PendingReason::Claim } else { PendingReason::Cap };
+                }
+                if job.pending().len() == 0 {
+                    let waits = job.count(TaskState::Allocated) > 0 && !is_ready;
+                    return if waits { PendingReason::Gang } else { PendingReason::None };
+                }
+            }
+        }
+        let reason = self.reason_of_pending(explaining, job);
+        // A queue deserves no more than its capability. That says better what is in the way.
+        let is_by_rules = matches!(reason, PendingReason::Overused | PendingReason::Share);
+        let mut rules = explaining.limits.iter().map(|limit| limit.rule).peekable();
+        let is_by_cap = rules.peek().is_some() && rules.all(|rule| rule == QueueRule::Capability);
+        if is_by_rules && is_by_cap { PendingReason::Cap } else { reason }
+    }
+
+    /// Returns why a job with pending tasks waits, or a pending task of it.
+    fn reason_of_pending(&self, explaining: &Explaining, job: &Job) -> PendingReason {
+        let id = explaining.job;
+        let tried = self.tries.of(id).filter(|tried| tried.cause != PendingReason::None);
+        let cause = tried.map_or(PendingReason::NotTried, |tried| tried.cause);
+        if job.phase() == JobPhase::Pending {
+            let is_refused = cause == PendingReason::NotAdmitted;
+            return if is_refused { cause } else { PendingReason::NotTried };
+        }
+        if !self.tiers.is_valid(self.present(), id) {
+            return PendingReason::TooFewTasks;
+        }
+        let queue = job.spec().queue;
+        if tried.is_none() && self.tries.is_overused(queue) {
+            return PendingReason::Overused;
+        }
+        let Some(asked) = explaining.asked else {
+            let is_short = tried.is_some_and(|tried| tried.fit > 0 && tried.fit < job.spec().min_member);
+            return if is_short && is_misfit(cause) { PendingReason::Gang } else { cause };
+        };
+        let class = class_of(job, asked);
+        let is_of = |rule: &[QueueRule]| {
+            let limits = self.limits_of(job, &class.amounts);
+            limits.iter().any(|limit| rule.contains(&limit.rule))
+        };
+        if self.tries.is_overused(queue) && self.tiers.is_overused(self.present(), queue) {
+            PendingReason::Overused
+        } else if is_of(&[QueueRule::Capability]) {
+            PendingReason::Cap
+        } else if is_of(&[QueueRule::Deserved, QueueRule::Guarantees]) {
+            PendingReason::Share
+        } else if explaining.counts.room.fits == 0 {
+            PendingReason::NoNode
+        } else if tried.is_some_and(|tried| is_misfit(cause) && tried.fit < job.spec().min_member)
+            && cause != PendingReason::Reservation
+        {
+            PendingReason::Gang
+        } else {
+            cause
+        }
+    }
+}
+
+/// Returns whether a reason is that a task found no place, although its job was tried.
+fn is_misfit(reason: PendingReason) -> bool {
+    use PendingReason as Why;
+    matches!(reason, Why::NoNode | Why::Cap | Why::Share | Why::Reservation)
+}
+
+fn is_pending(job: &Job, task: u32) -> bool {
+    job.tasks().get(task as usize).is_some_and(|task| task.state == TaskState::Pending)
+}
+
+fn class_of(job: &Job, task: u32) -> Arc<TaskClass> {
+    Arc::clone(&job.tasks()[task as usize].class)
+}
+
+/// Returns what is in use of a kind: held, claimed, or being released.
+fn in_use(usage: &crate::jobs::Usage, dim: Dim) -> i64 {
+    let parts = [&usage.held, &usage.pipelined, &usage.releasing];
+    parts.iter().fold(0, |sum: i64, part| sum.saturating_add(part.get(dim)))
+}
+
+/// Returns the pending tasks that a job needs in addition to those it has, in the order in which cycles try them. A job
+/// that has what it needs wants its next task. The task that was asked for is always among them.
+fn wanted(job: &Job, asked: Option<u32>) -> Wanted {
+    let has = |count: &dyn Fn(TaskState) -> u32| -> u32 {
+        let states = TaskState::ALL.into_iter();
+        let placed =
+            |state: &TaskState| state.holds() || matches!(state, TaskState::Pipelined | TaskState::Succeeded);
+        states.filter(placed).map(count).sum()
+    };
+    let there = has(&|state| job.count(state)) + job.pending_best_effort();
+    let mut lacking = job.spec().min_member.saturating_sub(there);
+    let roles = job.spec().roles.iter().enumerate();
+    let of_role = |at: usize| has(&|state| job.role_count(at, state));
+    let mut of_roles: Vec<u32> =
+        roles.map(|(at, role)| role.min_member.saturating_sub(of_role(at))).collect();
+    let mut tasks: Vec<u32> = Vec::new();
+    let candidates = || {
+        let asks = |index: &u32| !job.tasks()[*index as usize].class.is_best_effort();
+        job.pending().filter(asks)
+    };
+    for index in candidates() {
+        let role = &mut of_roles[job.tasks()[index as usize].role as usize];
+        if lacking > 0 || *role > 0 {
+            lacking = lacking.saturating_sub(1);
+            *role = role.saturating_sub(1);
+            tasks.push(index);
+        } else if lacking == 0 && of_roles.iter().all(|&lacking| lacking == 0) {
+            break;
+        }
+    }
+    if tasks.is_empty() && asked.is_none() {
+        tasks.extend(candidates().next().or_else(|| job.pending().next()));
+    }
+    if let Some(asked) = asked.filter(|&asked| is_pending(job, asked))
+        && !tasks.contains(&asked)
+    {
+        tasks.push(asked);
+    }
+    let mut sum = Amounts::zero();
+    tasks.iter().for_each(|&index| sum.add(&job.tasks()[index as usize].class.amounts));
+    Wanted { tasks, sum }
+}
+
+/// Returns the kind that most nodes lack.
+fn scarce(counts: &NodeCounts) -> Option<Dim> {
+    let dim = |check: Check| match check {
+        Check::Cpu => Some(Dim::CPU),
+        Check::Memory => Some(Dim::MEMORY),
+        Check::WholeGpus | Check::GpuPart => Some(Dim::GPU),
+        Check::Custom(id) | Check::Fragmented(id) => Some(Dim::of(ResourceKind::Custom(id))),
+        _ => None,
+    };
+    let checks = counts.refusal.checks.iter().filter_map(|(&check, of)| Some((of.nodes, dim(check)?)));
+    checks.max_by_key(|&(nodes, dim)| (nodes, Reverse(dim))).map(|(_, dim)| dim)
+}
+
+impl Scheduler {
+    /// Returns the claims of a job.
+    fn claims_of(&self, id: JobId) -> crate::jobs::Claims {
+        let pipelined = self.jobs.job(id).count(TaskState::Pipelined);
+        let capped = self.jobs.waiting_for_cap_of(id);
+        crate::jobs::Claims { claimed: pipelined.saturating_sub(capped), capped }
+    }
+}

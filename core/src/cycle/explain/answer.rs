@@ -1,0 +1,315 @@
+//! Puts an explanation together: what was noted and counted, and the changes that would help.
+
+use std::sync::Arc;
+
+use super::{Explaining, scarce, wanted};
+use crate::cycle::Scheduler;
+use crate::cycle::config::PluginKind;
+use crate::cycle::plugin::Limit;
+use crate::fairness::{Amounts, Dim};
+use crate::ids::NodeId;
+use crate::jobs::{
+    Change, HeldBy, JobExplanation, JobId, PendingReason, QueueBound, QueueRule, Remedy, Scarce, TaskClass,
+};
+use crate::node::NodeSpec;
+use crate::request::KindAmounts;
+use crate::resource::{GPU_UNIT, ResourceKind};
+
+/// The largest number of additional nodes that is tried.
+const MORE_NODES_MAX: u64 = 1 << 16;
+
+/// Changes as they are found.
+#[derive(Default)]
+struct Changes(Vec<Change>);
+
+impl Changes {
+    /// Adds a change that is needed in any case, with other ways to do the same.
+    fn add(&mut self, ways: impl IntoIterator<Item = Remedy>) {
+        let ways = ways.into_iter().enumerate();
+        self.0.extend(ways.map(|(at, remedy)| Change { instead: at > 0, remedy }));
+    }
+}
+
+/// The tasks that lack nodes, and what nodes have.
+struct Lack<'a> {
+    class: &'a TaskClass,
+    /// The number of tasks of the class for which no node has room.
+    tasks: u64,
+}
+
+impl Scheduler {
+    /// Returns the explanation, once all is counted.
+    ///
+    /// # Panics
+    /// If the job is gone.
+    pub(crate) fn explained(&self, explaining: Explaining) -> JobExplanation {
+        let id = explaining.job;
+        let job = self.jobs.job(id);
+        let reason = self.reason_of(&explaining);
+        let tried = self.tries.of(id);
+        let changes = self.changes(&explaining, reason);
+        let bounds = self.bounds(&explaining, reason);
+        let has_counts = explaining.class.is_some();
+        let holders = |queue, dim| self.holders(&explaining, queue, dim);
+        let scarce = scarce(&explaining.counts).filter(|_| has_counts);
+        let scarce = scarce.map(|dim| Scarce { dim, holders: holders(crate::jobs::QueueId::ROOT, dim) });
+        let there = job.ready_tasks() + job.count(crate::jobs::TaskState::Pipelined);
+        JobExplanation {
+            job: self.jobs.summary(id),
+            task: explaining.task,
+            state: explaining.task.map(|task| job.tasks()[task as usize].state),
+            reason,
+            cause: if reason == PendingReason::Gang {
+                tried.map_or(PendingReason::None, |tried| tried.cause)
+            } else {
+                PendingReason::None
+            },
+            tried: tried.map(|_| self.ran),
+            fit: tried.map_or(there, |tried| tried.fit.max(there)),
+            needed: job.spec().min_member,
+            no_victims: tried.into_iter().flat_map(|tried| tried.no_victims()).map(|of| of.name()).collect(),
+            place: explaining.place,
+            claims: self.claims_of(id),
+            date: self.reservations.get(&id).map(|of| of.date),
+            held_by: self.held_by(&explaining, reason),
+            scarce,
+            bounds,
+            changes,
+            nodes: has_counts.then_some(explaining.counts),
+        }
+    }
+
+    fn holders(
+        &self,
+        explaining: &Explaining,
+        queue: crate::jobs::QueueId,
+        dim: Dim,
+    ) -> Vec<crate::jobs::Holder> {
+        let mut subjects = explaining.subjects.iter();
+        let subject = subjects.find(|subject| subject.queue == queue && subject.dim == dim);
+        subject.map(|subject| subject.holders.clone()).unwrap_or_default()
+    }
+
+    /// Returns the bounds that are in the way.
+    fn bounds(&self, explaining: &Explaining, reason: PendingReason) -> Vec<QueueBound> {
+        if matches!(reason, PendingReason::None | PendingReason::Claim | PendingReason::TooFewTasks) {
+            return Vec::new();
+        }
+        let bound = |limit: &Limit| QueueBound {
+            queue: explaining.queue_name(&self.jobs, limit.queue),
+            rule: limit.rule,
+            dim: limit.dim,
+            bound: limit.bound,
+            used: limit.used,
+            asked: limit.asked,
+            holders: self.holders(explaining, limit.queue, limit.dim),
+        };
+        explaining.limits.iter().map(bound).collect()
+    }
+
+    fn held_by(&self, explaining: &Explaining, reason: PendingReason) -> Option<HeldBy> {
+        let tried = self.tries.of(explaining.job)?;
+        if reason != PendingReason::Reservation && tried.cause != PendingReason::Reservation {
+            return None;
+        }
+        let others = || self.reservations.values().filter(|of| of.job != explaining.job);
+        let first = others().min_by_key(|of| (of.date, of.job))?;
+        let is_seen = |job: JobId| {
+            let owner = self.jobs.has_job(job).then(|| self.jobs.job(job).spec().tenant);
+            explaining.tenant.is_none_or(|tenant| owner == Some(tenant))
+        };
+        let jobs = u32::try_from(others().count()).unwrap_or(u32::MAX);
+        Some(HeldBy { job: Some(first.job).filter(|&job| is_seen(job)), date: first.date, jobs })
+    }
+
+    /// Returns the changes that would help a job that waits.
+    fn changes(&self, explaining: &Explaining, reason: PendingReason) -> Vec<Change> {
+        use PendingReason as Why;
+        let mut changes = Changes::default();
+        match reason {
+            Why::None | Why::NotTried | Why::TooFewTasks | Why::Claim | Why::Conflict => {}
+            Why::NotAdmitted => self.admission_changes(explaining, &mut changes),
+            Why::Reservation => self.run_time_change(explaining, &mut changes),
+            Why::Overused | Why::Share | Why::Cap | Why::NoNode | Why::Gang => {
+                self.cap_changes(explaining, &mut changes);
+                self.node_changes(explaining, &mut changes);
+            }
+        }
+        changes.0
+    }
+
+    fn admission_changes(&self, explaining: &Explaining, changes: &mut Changes) {
+        self.cap_changes(explaining, changes);
+        let percent = self.config.plugin(PluginKind::Overcommit).map_or(100, |of| of.overcommit_percent);
+        let mut more = Amounts::zero();
+        for limit in &explaining.limits {
+            let by = match limit.rule {
+                QueueRule::Capability => continue,
+                QueueRule::Overcommit => {
+                    let by = i128::from(limit.excess()) * 100;
+                    let percent = i128::from(percent.max(1));
+                    i64::try_from((by + percent - 1) / percent).unwrap_or(i64::MAX)
+                }
+                QueueRule::Guarantees | QueueRule::Deserved => limit.excess(),
+            };
+            more.set(limit.dim, more.get(limit.dim).max(by));
+        }
+        if !more.is_zero() {
+            changes.add([Remedy::Capacity { amounts: more }]);
+        }
+    }
+
+    /// A job that ends before all dates delays nobody.
+    fn run_time_change(&self, explaining: &Explaining, changes: &mut Changes) {
+        let others = self.reservations.values().filter(|of| of.job != explaining.job);
+        let first = others.map(|of| of.date).min().filter(|&date| date > self.ran);
+        if let Some(date) = first {
+            changes.add([Remedy::RunTime(date.nanos_since(self.ran))]);
+        }
+    }
+
+    fn cap_changes(&self, explaining: &Explaining, changes: &mut Changes) {
+        for limit in explaining.limits.iter().filter(|limit| limit.rule == QueueRule::Capability) {
+            let queue = explaining.queue_name(&self.jobs, limit.queue);
+            let by = limit.excess();
+            let amounts = [(limit.dim, by)].into_iter().collect();
+            changes.add([
+                Remedy::RaiseCap { queue: queue.clone(), dim: limit.dim, by },
+                Remedy::Release { queue, amounts },
+            ]);
+        }
+    }
+
+    /// What helps where nodes have no room, or rules give the queue no more. Both are about what the cluster has, so more
+    /// nodes may help with both.
+    fn node_changes(&self, explaining: &Explaining, changes: &mut Changes) {
+        let Some(class) = explaining.class.as_deref() else { return };
+        let job = self.jobs.job(explaining.job);
+        let wanted = wanted(job, explaining.asked);
+        let is_of_class = |index: &&u32| std::ptr::eq(&*job.tasks()[**index as usize].class, class);
+        let of_class = wanted.tasks.iter().filter(is_of_class).count() as u64;
+        let room = &explaining.counts.room;
+        let lack = Lack { class, tasks: of_class.saturating_sub(room.places) };
+        let by_rules = |limit: &&Limit| limit.rule != QueueRule::Capability;
+        let limits: Vec<Limit> = explaining.limits.iter().filter(by_rules).copied().collect();
+        if limits.is_empty() {
+            if lack.tasks > 0 {
+                let free = self.free_on_node(explaining, &lack, &Amounts::zero(), None);
+                let more = self.more_nodes(explaining, &lack, None);
+                changes.add(free.into_iter().chain(more));
+            }
+            return;
+        }
+        let queue = explaining.queue_name(&self.jobs, limits[0].queue);
+        let excess: Amounts = limits.iter().map(|limit| (limit.dim, limit.excess())).collect();
+        let more = self.more_nodes(explaining, &lack, Some(&wanted.sum));
+        let free = self.free_on_node(explaining, &lack, &excess, queue.clone());
+        // A queue gives back no more than it uses.
+        let has_enough = limits.iter().all(|limit| limit.excess() <= limit.used);
+        let release = has_enough.then_some(Remedy::Release { queue, amounts: excess });
+        let free = free.filter(|_| has_enough);
+        if lack.tasks == 0 {
+            changes.add(release.into_iter().chain(more));
+        } else if free.is_some() || more.is_some() {
+            changes.add(free.into_iter().chain(more));
+        } else {
+            changes.add(release);
+            changes.add(self.more_nodes(explaining, &lack, None));
+        }
+    }
+
+    /// Returns what must come free on one node, if only one task lacks room. `excess` must come free in any case, from a
+    /// queue.
+    fn free_on_node(
+        &self,
+        explaining: &Explaining,
+        lack: &Lack<'_>,
+        excess: &Amounts,
+        of: Option<Arc<str>>,
+    ) -> Option<Remedy> {
+        let nearest = explaining.counts.room.nearest.as_ref();
+        // Nothing that comes free makes a node larger.
+        let nearest = nearest.filter(|of| lack.tasks == 1 && of.is_large_enough)?;
+        let amounts = amounts_of(&nearest.lacks).max(excess);
+        Some(Remedy::FreeOnNode { node: seen(explaining, nearest.node), amounts, of })
+    }
+
+    /// Returns how many more nodes like the largest would do, or larger ones if none is large enough. With `asked`, the
+    /// rules must then give the queue that much more, too.
+    fn more_nodes(
+        &self,
+        explaining: &Explaining,
+        lack: &Lack<'_>,
+        asked: Option<&Amounts>,
+    ) -> Option<Remedy> {
+        let sample = explaining.counts.room.sample;
+        let holds = sample.map_or(1, |sample| sample.holds);
+        let least = lack.tasks.div_ceil(holds).max(1);
+        let of_node = match sample {
+            Some(sample) => amounts_of_spec(self.spec_of(sample.node)?),
+            None => lack.class.amounts.clone(),
+        };
+        let count = match asked {
+            None => least,
+            Some(asked) => self.least_nodes(explaining.job, least, &of_node, asked)?,
+        };
+        Some(match sample {
+            Some(sample) => Remedy::MoreNodes { count, like: seen(explaining, sample.node) },
+            None => Remedy::LargerNodes { count, amounts: of_node },
+        })
+    }
+
+    /// Returns the least number of such nodes, of `least` or more, with which the rules give the queue of a job some
+    /// amounts more.
+    fn least_nodes(&self, job: JobId, least: u64, of_node: &Amounts, asked: &Amounts) -> Option<u64> {
+        let queue = self.jobs.job(job).spec().queue;
+        let suffices = |count: u64| {
+            let count = i64::try_from(count).expect("at most MORE_NODES_MAX");
+            let times = |(dim, amount): (Dim, i64)| (dim, amount.saturating_mul(count));
+            let total = self.total.plus(&of_node.iter().map(times).collect());
+            self.tiers.limits(self.present(), &total, queue, asked).is_empty()
+        };
+        let mut enough = least;
+        while enough <= MORE_NODES_MAX && !suffices(enough) {
+            enough *= 2;
+        }
+        if enough > MORE_NODES_MAX {
+            return None;
+        }
+        // Half as many are too few, unless they are fewer than the least.
+        let mut too_few = if enough == least { enough - 1 } else { enough / 2 };
+        while enough - too_few > 1 {
+            let between = too_few + (enough - too_few) / 2;
+            if suffices(between) {
+                enough = between;
+            } else {
+                too_few = between;
+            }
+        }
+        Some(enough)
+    }
+
+    fn spec_of(&self, node: NodeId) -> Option<&NodeSpec> {
+        self.replicas.iter().find_map(|replica| replica.spec(replica.shard().slot_of(node)?))
+    }
+}
+
+/// Returns a node if the one who asks may see nodes: the operator may.
+fn seen(explaining: &Explaining, node: NodeId) -> Option<NodeId> {
+    explaining.tenant.is_none().then_some(node)
+}
+
+fn amounts_of(kinds: &KindAmounts) -> Amounts {
+    kinds.iter().map(|&(kind, amount)| (Dim::of(kind), amount)).collect()
+}
+
+fn amounts_of_spec(spec: &NodeSpec) -> Amounts {
+    let plain = [
+        (Dim::CPU, spec.cpu.units()),
+        (Dim::MEMORY, spec.memory.units()),
+        (Dim::GPU, i64::from(spec.gpus) * i64::from(GPU_UNIT)),
+    ];
+    let custom = spec.custom.as_deref().unwrap_or(&[]).iter();
+    let custom = custom.map(|&(id, amount)| (Dim::of(ResourceKind::Custom(id)), amount.units()));
+    plain.into_iter().chain(custom).collect()
+}

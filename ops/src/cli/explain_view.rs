@@ -1,0 +1,357 @@
+//! Output of explanations: text for people, JSON for programs.
+
+use serde_json::{Value, json};
+use wharf_core::jobs::{JobId, PendingReason, QueueRule, TaskId};
+use wharf_net::convert::{pending_reason, queue_rule};
+use wharf_net::protocol::{
+    CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
+    CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, ExplainJobReply, HolderBody, JobSummaryBody,
+    NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, QueueBoundBody,
+};
+
+use super::job_view::{amounts_text, counts_text, phase_name, state_name, summary_view};
+use super::print::{self, fault_view, given, given_text, say};
+
+fn reason_name(number: u8) -> &'static str {
+    // A newer service may have reasons that this program does not know.
+    pending_reason("", number).map_or("other", PendingReason::name)
+}
+
+fn rule_name(number: u8) -> &'static str {
+    queue_rule("", number).map_or("other", QueueRule::name)
+}
+
+fn change_name(number: u8) -> &'static str {
+    match number {
+        CHANGE_FREE_ON_NODE => "free_on_node",
+        CHANGE_MORE_NODES => "more_nodes",
+        CHANGE_LARGER_NODES => "larger_nodes",
+        CHANGE_RAISE_CAP => "raise_cap",
+        CHANGE_RELEASE => "release",
+        CHANGE_CAPACITY => "capacity",
+        CHANGE_RUN_TIME => "run_time",
+        _ => "other",
+    }
+}
+
+/// The actions that found nobody to evict.
+fn no_victims(bits: u8) -> Vec<&'static str> {
+    let actions =
+        [("preempt", NO_VICTIMS_PREEMPT), ("reclaim", NO_VICTIMS_RECLAIM), ("starve", NO_VICTIMS_STARVE)];
+    actions.into_iter().filter(|&(_, bit)| bits & bit != 0).map(|(name, _)| name).collect()
+}
+
+fn job_name(number: u64) -> Option<String> {
+    given(number).map(|job| JobId(job).to_string())
+}
+
+fn holder_view(holder: &HolderBody) -> Value {
+    json!({ "name": holder.name, "job": job_name(holder.job), "amount": print::units(holder.amount) })
+}
+
+fn holders_view(holders: &[HolderBody]) -> Value {
+    holders.iter().map(holder_view).collect()
+}
+
+fn bound_view(bound: &QueueBoundBody) -> Value {
+    json!({
+        "queue": given_text(&bound.queue),
+        "rule": rule_name(bound.rule),
+        "resource": bound.resource,
+        "bound": print::units(bound.bound),
+        "used": print::units(bound.used),
+        "asked": print::units(bound.asked),
+        "holders": holders_view(&bound.holders),
+    })
+}
+
+fn change_view(change: &ChangeBody) -> Value {
+    json!({
+        "change": change_name(change.change),
+        "instead": change.instead,
+        "queue": given_text(&change.queue),
+        "node": given_text(&change.node_name),
+        "node_id": given(change.node),
+        "count": given(change.count),
+        "amounts": print::amounts(&change.amounts),
+        // In seconds.
+        "run_time": given(change.run_time).map(print::seconds),
+        "text": change_text(change),
+    })
+}
+
+/// Returns an explanation in JSON.
+pub(super) fn view(reply: &ExplainJobReply) -> Value {
+    let mut view = reply.job.as_ref().map_or_else(|| json!({}), summary_view);
+    let task = |index| TaskId { job: JobId(reply.job.as_ref().map_or(0, |job| job.id)), index }.to_string();
+    let parts = json!({
+        "task": reply.task.map(task),
+        "state": given(u64::from(reply.state)).map(|_| state_name(reply.state)),
+        "pending": reason_name(reply.pending),
+        "cause": Some(reply.cause).filter(|&cause| cause > 0).map(reason_name),
+        // Times in seconds of service time.
+        "tried": reply.tried.map(print::seconds),
+        "fit": reply.fit,
+        "needed": reply.needed,
+        "no_victims": no_victims(reply.no_victims),
+        "before": reply.before,
+        "waiting": reply.waiting,
+        "claimed": reply.claimed,
+        "capped": reply.capped,
+        "date": reply.date.map(print::seconds),
+        "held_until": reply.held_until.map(print::seconds),
+        "held_by": job_name(reply.held_by),
+        "reserved": reply.reserved,
+        "nodes": reply.nodes.as_ref().map(|nodes| nodes.nodes),
+        "examined": reply.nodes.as_ref().map(|nodes| nodes.examined),
+        "checks": print::checks_view(reply.nodes.as_ref()),
+        "fits": reply.room.fits,
+        "places": reply.room.places,
+        "fragmented": reply.room.fragmented,
+        "free": print::amounts(&reply.room.free),
+        "scarce": given_text(&reply.scarce),
+        "scarce_holders": holders_view(&reply.scarce_holders),
+        "bounds": reply.bounds.iter().map(bound_view).collect::<Value>(),
+        "changes": reply.changes.iter().map(change_view).collect::<Value>(),
+        "reason": reply.reason.to_string(),
+        "fault": fault_view(reply.fault.as_ref()),
+    });
+    for (name, value) in parts.as_object().into_iter().flatten() {
+        view[name] = value.clone();
+    }
+    view
+}
+
+fn reason_text(reason: u8) -> &'static str {
+    use PendingReason as Why;
+    match pending_reason("", reason) {
+        Ok(Why::None) => "does not wait for anything",
+        Ok(Why::NotTried) => "no cycle has tried it yet",
+        Ok(Why::NotAdmitted) => "its queue has not admitted the job",
+        Ok(Why::TooFewTasks) => "too many of its tasks have ended for it to have as many as it needs",
+        Ok(Why::Overused) => "its queue has all that it deserves",
+        Ok(Why::Share) => "its queue may have no more by the rules",
+        Ok(Why::Cap) => "the capability of a queue is in the way",
+        Ok(Why::NoNode) => "no node has room for it",
+        Ok(Why::Gang) => "its job cannot have as many tasks as it needs at once",
+        Ok(Why::Reservation) => "it would delay a job with a dated reservation",
+        Ok(Why::Claim) => "it has a claim on capacity that is being released",
+        Ok(Why::Conflict) => {
+            "what was planned for it was not possible any longer: the next cycle tries again"
+        }
+        Err(_) => "for a reason that this program does not know",
+    }
+}
+
+fn change_text(change: &ChangeBody) -> String {
+    let amounts = amounts_text(&change.amounts);
+    let node = given_text(&change.node_name);
+    let queue =
+        given_text(&change.queue).map_or_else(|| "a queue".to_owned(), |name| format!("queue {name}"));
+    let nodes = if change.count == 1 { "node" } else { "nodes" };
+    match change.change {
+        CHANGE_FREE_ON_NODE => {
+            let node = node.map_or_else(|| "a node".to_owned(), |name| format!("node {name}"));
+            let from =
+                if change.queue.is_empty() { String::new() } else { format!(", from tasks of {queue}") };
+            format!("{amounts} more free on {node}{from}")
+        }
+        CHANGE_MORE_NODES => {
+            let like = node.map_or_else(|| "the largest".to_owned(), str::to_owned);
+            format!("{} more {nodes} like {like}", change.count)
+        }
+        CHANGE_LARGER_NODES => format!("{} {nodes} for it with at least {amounts} each", change.count),
+        CHANGE_RAISE_CAP => format!("capability of {queue} raised by {amounts}"),
+        CHANGE_RELEASE => format!("{amounts} given back by tasks of {queue}"),
+        CHANGE_CAPACITY => format!("{amounts} more in the cluster"),
+        CHANGE_RUN_TIME => format!("a stated run time of at most {} s", print::seconds(change.run_time)),
+        _ => "a change that this program does not know".to_owned(),
+    }
+}
+
+fn holders_text(holders: &[HolderBody]) -> String {
+    let text = |holder: &HolderBody| {
+        let who = match job_name(holder.job) {
+            Some(job) => format!("job {job} ({})", holder.name),
+            None => format!("queue {}", holder.name),
+        };
+        format!("{who} {}", print::units(holder.amount))
+    };
+    holders.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+fn bound_text(bound: &QueueBoundBody) -> String {
+    let queue = given_text(&bound.queue).map_or_else(|| "a queue".to_owned(), |name| format!("queue {name}"));
+    let rule = match queue_rule("", bound.rule) {
+        Ok(QueueRule::Capability) => "may use at most",
+        Ok(QueueRule::Guarantees) => "may use what others leave:",
+        Ok(QueueRule::Deserved) => "deserves",
+        Ok(QueueRule::Overcommit) => "admits jobs for",
+        Err(_) => "has",
+    };
+    let [most, used, asked] = [bound.bound, bound.used, bound.asked].map(print::units);
+    format!("{queue} {rule} {most} {}: {used} are in use, {asked} are asked for", bound.resource)
+}
+
+fn say_job(job: &JobSummaryBody) {
+    say(format_args!(
+        "job {}: {} in queue {}, {}: {} (at least {}), priority {}",
+        JobId(job.id),
+        job.name,
+        job.queue,
+        phase_name(job.phase),
+        counts_text(&job.counts),
+        job.min_member,
+        job.priority,
+    ));
+}
+
+/// Prints an explanation for people.
+pub(super) fn say_reply(reply: &ExplainJobReply, of_task: bool) {
+    let Some(job) = &reply.job else {
+        return match &reply.fault {
+            Some(fault) => say(format_args!("not done: {fault}")),
+            None => say(format_args!("not done: {}", reply.reason)),
+        };
+    };
+    say_job(job);
+    let task = reply.task.map(|index| TaskId { job: JobId(job.id), index });
+    let subject = match task {
+        Some(task) if of_task => format!("task {task}"),
+        _ => format!("job {}", JobId(job.id)),
+    };
+    say(format_args!("{subject}: {} ({})", reason_text(reply.pending), reason_name(reply.pending)));
+    if reply.pending == 0 {
+        return;
+    }
+    say_gang(reply, task);
+    if reply.waiting > 0 {
+        say(format_args!(
+            "{} of {} waiting jobs of queue {} are served before it",
+            reply.before, reply.waiting, job.queue
+        ));
+    }
+    say_dates(reply);
+    for bound in &reply.bounds {
+        say(format_args!("{}", bound_text(bound)));
+        if !bound.holders.is_empty() {
+            say(format_args!("  most of it: {}", holders_text(&bound.holders)));
+        }
+    }
+    say_nodes(reply, task);
+    let victims = no_victims(reply.no_victims);
+    if !victims.is_empty() {
+        say(format_args!("nobody may be evicted for it by {}", victims.join(" or ")));
+    }
+    say_changes(&reply.changes);
+}
+
+fn say_gang(reply: &ExplainJobReply, task: Option<TaskId>) {
+    if reply.needed > 1 {
+        say(format_args!("{} of the {} tasks that it needs have a place or fit", reply.fit, reply.needed));
+    }
+    if let (true, Some(task)) = (reply.cause > 0, task) {
+        say(format_args!("task {task}: {}", reason_text(reply.cause)));
+    }
+    if reply.claimed > 0 {
+        say(format_args!("{} of its tasks have claims on what is being released", reply.claimed));
+    }
+    if reply.capped > 0 {
+        say(format_args!("{} of its tasks wait until the cap of their queue allows them", reply.capped));
+    }
+}
+
+fn say_dates(reply: &ExplainJobReply) {
+    if let Some(date) = reply.date {
+        say(format_args!("all that it needs will fit at second {}", print::seconds(date)));
+    }
+    if let Some(date) = reply.held_until {
+        let job =
+            job_name(reply.held_by).map_or_else(|| "another job".to_owned(), |job| format!("job {job}"));
+        say(format_args!(
+            "{job} has a reservation from second {} on ({} in all)",
+            print::seconds(date),
+            reply.reserved
+        ));
+    }
+}
+
+fn say_nodes(reply: &ExplainJobReply, task: Option<TaskId>) {
+    let (Some(nodes), Some(task)) = (&reply.nodes, task) else { return };
+    let room = &reply.room;
+    say(format_args!("nodes for task {task}: {} have room now, for {} such tasks", room.fits, room.places));
+    if !nodes.checks.is_empty() {
+        say(format_args!("{}", print::refusal_text(nodes)));
+    }
+    if room.fragmented > 0 {
+        let fragmented = room.fragmented;
+        say(format_args!(
+            "  {fragmented:>8}  have enough GPU in total, but not in one device or in whole devices"
+        ));
+    }
+    if !room.free.is_empty() {
+        say(format_args!("free on all nodes that suit it: {}", amounts_text(&room.free)));
+    }
+    if !reply.scarce_holders.is_empty() {
+        say(format_args!("most {}: {}", reply.scarce, holders_text(&reply.scarce_holders)));
+    }
+}
+
+fn say_changes(changes: &[ChangeBody]) {
+    if changes.is_empty() {
+        return;
+    }
+    say(format_args!("this would help:"));
+    for change in changes {
+        let or = if change.instead { "or " } else { "" };
+        say(format_args!("  {or}{}", change_text(change)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wharf_net::protocol::NamedAmount;
+
+    fn change(change: u8) -> ChangeBody {
+        ChangeBody {
+            change,
+            queue: "a".to_owned(),
+            node: 3,
+            node_name: "n3".to_owned(),
+            count: 1,
+            amounts: vec![NamedAmount { name: "cpu".to_owned(), amount: 20_000 }],
+            run_time: 90_000_000_000,
+            ..ChangeBody::default()
+        }
+    }
+
+    #[test]
+    fn changes_are_said_in_words() {
+        let texts = (1..=7).map(|number| change_text(&change(number))).collect::<Vec<_>>();
+        assert_eq!(
+            texts,
+            [
+                "cpu 2 more free on node n3, from tasks of queue a",
+                "1 more node like n3",
+                "1 node for it with at least cpu 2 each",
+                "capability of queue a raised by cpu 2",
+                "cpu 2 given back by tasks of queue a",
+                "cpu 2 more in the cluster",
+                "a stated run time of at most 90.0 s",
+            ]
+        );
+        let hidden = ChangeBody { node: 0, node_name: String::new(), count: 2, ..change(CHANGE_MORE_NODES) };
+        assert_eq!(change_text(&hidden), "2 more nodes like the largest");
+    }
+
+    #[test]
+    fn every_reason_and_rule_has_a_name_and_a_text() {
+        for (number, reason) in (0..).zip(PendingReason::ALL) {
+            assert_eq!(reason_name(number), reason.name());
+            assert!(!reason_text(number).contains("does not know"), "{reason:?}");
+        }
+        assert_eq!((reason_name(200), rule_name(200), change_name(200)), ("other", "other", "other"));
+        assert!(reason_text(200).contains("does not know"));
+    }
+}

@@ -233,7 +233,7 @@ impl Unit {
             Changes::Groups(groups) => groups.len() + self.placed_waits().count(),
             Changes::Started { .. } | Changes::Kinds(..) => 1,
             Changes::Sessions(changes) => changes.iter().filter_map(of_session).count(),
-            Changes::Jobs(changes) => changes.len(),
+            Changes::Jobs(changes) => changes.iter().filter_map(of_jobs).count(),
             Changes::Decided(..) => 0,
         }
     }
@@ -257,7 +257,7 @@ impl Unit {
         let groups = groups.iter().map(|(id, group)| Event::Group(*id, group.as_ref()));
         let ended = sessions.iter().filter_map(of_session);
         let placed = self.placed_waits();
-        let jobs = jobs.iter().map(Event::Jobs);
+        let jobs = jobs.iter().filter_map(of_jobs);
         effects.iter().map(Event::Effect).chain(groups).chain(jobs).chain(placed).chain(ended).chain(other)
     }
 
@@ -294,6 +294,11 @@ impl Unit {
         }
         Some(self)
     }
+}
+
+/// Returns the event of a change of jobs, if there is one. What queues have held is not told.
+fn of_jobs(change: &JobsChange) -> Option<Event<'_>> {
+    (!matches!(change, JobsChange::Past(_))).then_some(Event::Jobs(change))
 }
 
 /// Returns the event of a change of sessions, if there is one.

@@ -119,9 +119,12 @@ fn job_event(change: &JobsChange, body: EventBody) -> EventBody {
             EventBody { what: EVENT_JOB, job: job.id.0, queue, job_now: Some(Box::new(now)), ..body }
         }
         &JobsChange::JobRemoved(id) => EventBody { what: EVENT_JOB_REMOVED, job: id.0, ..body },
-        &JobsChange::Phase(id, phase) => {
-            EventBody { what: EVENT_JOB_PHASE, job: id.0, state: job_phase_number(phase), ..body }
+        &JobsChange::Phase(id, phase, restarts) => {
+            let state = job_phase_number(phase);
+            EventBody { what: EVENT_JOB_PHASE, job: id.0, state, restarts, ..body }
         }
+        // It is no event.
+        JobsChange::Past(_) => body,
         JobsChange::Task(id, task) => EventBody {
             what: EVENT_TASK,
             job: id.job.0,

@@ -50,7 +50,7 @@ pub const EVENT_QUEUE: u8 = 16;
 pub const EVENT_QUEUE_REMOVED: u8 = 17;
 /// A job was submitted. `queue` is the name of its queue.
 pub const EVENT_JOB: u8 = 18;
-/// A job has another phase. `state` is one of `JOB_*`.
+/// A job has another phase, or was restarted. `state` is one of `JOB_*`.
 pub const EVENT_JOB_PHASE: u8 = 19;
 /// A job that had ended is no longer kept.
 pub const EVENT_JOB_REMOVED: u8 = 20;
@@ -190,6 +190,8 @@ bodies! {
         pub task: u32,
         /// `JOB_*` of `EVENT_JOB_PHASE`, or `TASK_*` of `EVENT_TASK`.
         pub state: u8,
+        /// How often job policies have restarted the job or a task of it, of `EVENT_JOB_PHASE`.
+        pub restarts: u32,
         /// The name of the queue, of events of queues and of `EVENT_JOB`.
         pub queue: String [NAME],
         /// The job as it was submitted, of `EVENT_JOB`.

@@ -142,6 +142,7 @@ fn event_line(event: &EventBody) -> Value {
         ("job", given(event.job).map(|job| json!(JobId(job).to_string()))),
         ("task", (event.what == EVENT_TASK).then(|| json!(event.task))),
         ("state", job_state(event).map(Into::into)),
+        ("restarts", given(event.restarts.into()).map(Into::into)),
         ("queue", given_text(&event.queue).map(Into::into)),
     ];
     for (field, value) in fields {

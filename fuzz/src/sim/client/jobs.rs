@@ -92,7 +92,13 @@ impl Client {
         let mut tasks = Vec::new();
         for &(index, allocation) in &job.allocated {
             if tasks.is_empty() || choices.one_in(2) {
-                tasks.push(TaskReportBody { job: number, index, allocation, state });
+                tasks.push(TaskReportBody {
+                    job: number,
+                    index,
+                    allocation,
+                    state,
+                    ..TaskReportBody::default()
+                });
             }
         }
         let request = ReportTasksRequest { tasks: tasks.clone() };

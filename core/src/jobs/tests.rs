@@ -269,5 +269,6 @@ fn a_recovery_loses_tasks_as_a_service_does() {
         assert_eq!(table.into_record().jobs, [record.clone()]);
         phases.insert(record.phase);
     }
-    assert!(phases.len() >= 6, "{phases:?}");
+    // All that an end of a task leads to.
+    assert_eq!(phases.len(), 5, "{phases:?}");
 }

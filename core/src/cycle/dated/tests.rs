@@ -192,7 +192,7 @@ fn what_overruns_is_ended_with_grace_and_fails() {
         assert_eq!(bed.state(job), TaskState::Releasing);
         bed.advance(1);
         assert_eq!([job, next].map(|job| bed.state(job)), [TaskState::Failed, TaskState::Bound]);
-        assert_eq!(bed.jobs().job(job).phase(), JobPhase::Completed);
+        assert_eq!(bed.jobs().job(job).phase(), JobPhase::Failed);
     }
 }
 

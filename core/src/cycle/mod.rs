@@ -43,7 +43,7 @@ pub use config::{
     Action, Backfill, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind,
 };
 pub use dated::DatedReservation;
-pub use local::{Changes, LocalCluster, LocalError};
+pub use local::{Changes, CopyError, LocalCluster, LocalError};
 pub use report::{CycleReport, Plan, PlannedTask};
 pub use starvation::Starving;
 

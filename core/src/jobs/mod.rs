@@ -10,6 +10,7 @@ mod changes;
 mod ends;
 mod error;
 mod job;
+pub mod nodes;
 mod queue;
 mod queues;
 mod record;
@@ -26,7 +27,8 @@ pub use job::{Job, Task};
 pub use queue::Queue;
 pub use record::{JobRecord, JobsChange, JobsRecord, JobsTable, QueueRecord, TaskRecord};
 pub use request::{
-    JobSummary, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueView, TaskReport, TaskView,
+    JobSummary, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, NodesView, QueueView, TaskReport,
+    TaskView,
 };
 pub use spec::{JobSpec, QueueOrdering, QueueSpec, Role, TaskClass, TaskGroup};
 pub use state::{JobPhase, TaskState};

@@ -9,6 +9,7 @@
 //! of a task knows.
 
 mod follow;
+mod nodes;
 mod requests;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -27,6 +28,7 @@ use crate::shard::{Command, Shard};
 use crate::statement::{CommitMode, ConflictDetection, ConflictReason, Evict, Operation};
 use crate::time::Time;
 use crate::view::ViewReader;
+use nodes::NodesPlans;
 
 /// The tag of answers to releases of the keeper.
 pub(super) const RELEASE_TAG: Tag = Tag::MAX - 1;
@@ -79,6 +81,7 @@ pub(super) struct Keeper {
     tasks: u64,
     /// The number of tasks of ended jobs.
     ended_tasks: u64,
+    nodes: NodesPlans,
 }
 
 impl Keeper {
@@ -174,6 +177,7 @@ impl Planner {
             ended: VecDeque::new(),
             tasks: 0,
             ended_tasks: 0,
+            nodes: NodesPlans::default(),
         }));
         Ok(planner)
     }
@@ -231,6 +235,7 @@ impl Planner {
     /// The second half of a round, for the keeper of jobs. Returns the number of new statements and releases.
     pub(super) fn advance_jobs(&mut self, now: Time) -> usize {
         let sent = self.metrics.statements;
+        self.take_nodes_plan();
         self.keeper_mut().pace(now);
         let of_cycle = self.send_plans();
         if !self.flights.is_empty() {
@@ -284,8 +289,16 @@ impl Planner {
     pub(super) fn is_keeping(&self) -> bool {
         let keeper = self.keeper.as_ref();
         keeper.is_some_and(|keeper| {
-            keeper.releases > 0 || !keeper.plans.is_empty() || !keeper.evictions.is_empty()
+            keeper.releases > 0
+                || !keeper.plans.is_empty()
+                || !keeper.evictions.is_empty()
+                || keeper.nodes.is_planning()
         })
+    }
+
+    /// Returns whether a plan of nodes is made and not answered with.
+    pub(super) fn has_nodes_plan(&mut self) -> bool {
+        self.keeper.as_mut().is_some_and(|keeper| keeper.nodes.has_plan())
     }
 
     /// Returns whether the ends of tasks matter to the keeper of jobs.

@@ -27,6 +27,12 @@ struct Ended {
 impl Planner {
     /// Begins a request about jobs, and answers it.
     pub(in crate::planner) fn handle_jobs(&mut self, tag: JobTag, request: JobsRequest, now: Time) {
+        if let JobsRequest::PlanNodes { tenant, request, idle } = request {
+            if let Err(rejection) = self.plan_nodes(tag, *request, (tenant, idle), now) {
+                self.reply(tag, PlanReply::Jobs(Err(rejection)));
+            }
+            return;
+        }
         let keeper = self.keeper_mut();
         let mut ended = Ended::default();
         let answer = match request {
@@ -42,6 +48,7 @@ impl Planner {
                 keeper.list(tenant, queue.as_deref(), after, limit)
             }
             JobsRequest::Report { tenant, tasks } => keeper.report(tenant, &tasks, &mut ended, now),
+            JobsRequest::PlanNodes { .. } => unreachable!("answered when the plan is made"),
         };
         keeper.evictions.extend(ended.evicted);
         if !ended.released.is_empty() {

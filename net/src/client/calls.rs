@@ -101,6 +101,8 @@ calls! {
     list_jobs = ListJobs;
     /// Tells what became of tasks.
     report_tasks = ReportTasks;
+    /// Returns which nodes to launch for all that waits, which to remove, and what would start.
+    plan_nodes = PlanNodes;
 }
 
 impl Client {

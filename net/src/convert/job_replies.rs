@@ -1,5 +1,6 @@
 //! Conversion between wire types and engine types: replies about queues and jobs.
 
+use wharf_core::demand::NodesRequestError;
 use wharf_core::fairness::{Amounts, Dim};
 use wharf_core::jobs::{
     JobError, JobSummary, JobsDone, JobsRejection, JobsReply, QueueError, QueueView, TaskState, TaskView,
@@ -9,11 +10,12 @@ use wharf_core::resource::ResourceRegistry;
 
 use super::invalid;
 use super::jobs::{dim_name, job_phase_number, queue_body, task_state_number, wire_amounts};
+use super::plans::plan_reply;
 use crate::limits::LIST_BYTES_MAX;
 use crate::protocol::{
     Fault, JobReply, JobStatusReply, JobSummaryBody, Kind, ListJobsReply, ListQueuesReply, NamedAmount,
-    QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply, TaskBody, TaskCountBody,
-    USED_AMOUNTS_MAX,
+    PlanNodesReply, QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply, TaskBody,
+    TaskCountBody, USED_AMOUNTS_MAX,
 };
 
 /// The reply to a request about queues or jobs.
@@ -30,6 +32,8 @@ pub(crate) enum JobsAnswer {
     Jobs(ListJobsReply),
     /// Answers `ReportTasks`.
     Reported(ReportTasksReply),
+    /// Answers `PlanNodes`.
+    Plan(PlanNodesReply),
     /// Answers a request whose reply has no fault of its own.
     Fault(Fault),
 }
@@ -42,6 +46,7 @@ impl JobsAnswer {
             Kind::SubmitJob | Kind::CancelJob => Self::Job(fault.into()),
             Kind::JobStatus => Self::Status(fault.into()),
             Kind::ReportTasks => Self::Reported(fault.into()),
+            Kind::PlanNodes => Self::Plan(fault.into()),
             _ => Self::Fault(fault),
         }
     }
@@ -72,6 +77,8 @@ pub(crate) struct JobsPage {
     pub(crate) after: String,
     /// The most elements.
     pub(crate) limit: usize,
+    /// The names of the groups that a plan of nodes is asked for.
+    pub(crate) groups: Vec<String>,
 }
 
 /// Returns the maximum number of elements on a page, given the requested `limit`. `what` are the elements.
@@ -105,6 +112,7 @@ pub(crate) fn jobs_answer(
             more: jobs.len() >= page.limit,
             jobs: jobs.iter().map(summary).collect(),
         }),
+        Ok(JobsReply::Nodes(view)) => JobsAnswer::Plan(plan_reply(&view, &page.groups, catalog)),
         Err(rejection) => JobsAnswer::of_fault(kind, rejection_fault(kind, &rejection, &catalog.resources)),
     }
 }
@@ -244,6 +252,16 @@ fn dim_of(rejection: &JobsRejection) -> Option<Dim> {
     }
 }
 
+/// Returns the field of a request for a plan of nodes that is wrong.
+fn nodes_field(error: &NodesRequestError) -> &'static str {
+    match error {
+        NodesRequestError::MinsAboveAll { .. } => "nodes_max",
+        NodesRequestError::TooManyFloors(_) | NodesRequestError::TooManyBundles(_) => "floors",
+        NodesRequestError::NoBundles(_) => "groups",
+        _ => "types",
+    }
+}
+
 /// Converts a rejection to the wire, with the names of custom kinds.
 fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRegistry) -> Fault {
     let mut message = rejection.to_string();
@@ -261,8 +279,15 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
         }
         JobsRejection::TooManyQueues(_) => (Reason::LimitExceeded, "queue"),
         JobsRejection::TooManyJobs(_) | JobsRejection::TooManyTasks(_) => (Reason::LimitExceeded, "job"),
+        JobsRejection::Nodes(error) => (Reason::InvalidField, nodes_field(error)),
+        JobsRejection::NodesPlannerBusy => (Reason::Overloaded, ""),
+        JobsRejection::NoNodesPlanner => (Reason::NotServed, ""),
     };
-    Fault::of_field(reason, field, message)
+    let mut fault = Fault::of_field(reason, field, message);
+    if matches!(rejection, JobsRejection::NodesPlannerBusy) {
+        fault.retry_after_ms = 1_000;
+    }
+    fault
 }
 
 #[cfg(test)]
@@ -291,7 +316,7 @@ mod tests {
     }
 
     fn page(after: &str, limit: usize) -> JobsPage {
-        JobsPage { after: after.to_owned(), limit }
+        JobsPage { after: after.to_owned(), limit, groups: Vec::new() }
     }
 
     #[test]

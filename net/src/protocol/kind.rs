@@ -191,6 +191,8 @@ kinds! {
     ListJobs = 56, "list_jobs", ListJobsRequest => ListJobsReply, Looks, Frame, [Submit, Observer, Planner];
     /// Tells what became of tasks.
     ReportTasks = 57, "report_tasks", ReportTasksRequest => ReportTasksReply, Kept, Single, [Submit];
+    /// Plans nodes for all that waits.
+    PlanNodes = 59, "plan_nodes", PlanNodesRequest => PlanNodesReply, Looks, Frame, [Submit, Observer, Planner];
 }
 
 impl Kind {

@@ -32,6 +32,8 @@ mod node;
 pub use node::*;
 mod place;
 pub use place::*;
+mod plan;
+pub use plan::*;
 mod preference;
 pub use preference::*;
 mod reason;

@@ -65,6 +65,7 @@ plain!(CancelReply, ExportReply, FollowReply, ListGroupsReply, ListReply, NodeBo
 plain!(ListJobsReply, ListQueuesReply);
 in_parts!(NodesReply, PlaceBatchReply, ReleaseBatchReply, RenewReply);
 with_fault!(GroupReply, NodeReply, PlaceReply, ReleaseReply, RemoveGroupReply, ReportReply, ReserveReply);
+with_fault!(PlanNodesReply);
 with_fault!(JobReply, JobStatusReply, QueueReply, RenewedBody, ReportTasksReply, StatementReply);
 
 impl Reply for HeartbeatReply {

@@ -124,6 +124,7 @@ async fn a_service_that_keeps_no_jobs_says_so() {
         Kind::JobStatus,
         Kind::ListJobs,
         Kind::ReportTasks,
+        Kind::PlanNodes,
     ];
     for (kind, sequence) in kinds.into_iter().zip(1..) {
         let frame = harness::frame(header(kind, sequence), &());

@@ -21,6 +21,8 @@ mod journal;
 mod node;
 mod node_view;
 mod place;
+mod plan;
+mod plan_view;
 mod print;
 mod queue;
 mod renew;
@@ -91,6 +93,8 @@ enum Command {
     /// Submit, show, list and cancel jobs, and report their tasks.
     #[command(subcommand)]
     Job(job::JobCommand),
+    /// Plan the nodes to launch for all that waits and those to remove, and show what would start.
+    Plan(plan::PlanArgs),
     /// Commit operations that another scheduler has planned.
     #[command(subcommand)]
     Statement(statement::StatementCommand),
@@ -150,6 +154,7 @@ pub fn run() -> ExitCode {
         Command::Group(command) => connect::block_on(group::run(command)),
         Command::Queue(command) => connect::block_on(queue::run(command)),
         Command::Job(command) => connect::block_on(job::run(command)),
+        Command::Plan(args) => plan::run(args),
         Command::Statement(command) => connect::block_on(statement::run(command)),
         Command::Status(args) => connect::block_on(status::run(args)),
         Command::Watch(args) => connect::block_on(watch::run(args)),

@@ -7,12 +7,16 @@
 mod build;
 mod expect;
 mod file;
+mod plan;
 mod reserved;
 mod run;
 
 pub use run::Outcome;
 
+use wharf_net::protocol::PlanNodesReply;
+
 use crate::line_error::{LineError, documents};
+use crate::plan_file::PlanFile;
 use file::ScenarioFile;
 
 /// One scenario.
@@ -53,6 +57,15 @@ impl Scenario {
     pub fn check(&self) -> Result<(), LineError> {
         build::World::new(&self.0).map(drop)
     }
+}
+
+/// Plans nodes for what a file describes, without a service. Returns the names of the types, and the plan as a service
+/// would answer it.
+///
+/// # Errors
+/// The first fault in the file.
+pub(crate) fn plan(file: &PlanFile) -> Result<(Vec<String>, PlanNodesReply), LineError> {
+    plan::offline(file)
 }
 
 /// Reads the scenarios of a file: YAML documents, separated by `---`. JSON is YAML too.

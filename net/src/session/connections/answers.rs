@@ -90,6 +90,7 @@ impl ConnectionService {
             JobsAnswer::Status(reply) => self.answer(asker, reply, now),
             JobsAnswer::Jobs(reply) => self.answer(asker, reply, now),
             JobsAnswer::Reported(reply) => self.answer(asker, reply, now),
+            JobsAnswer::Plan(reply) => self.answer(asker, reply, now),
             JobsAnswer::Fault(fault) => self.answer_fault(asker, fault, now),
         }
     }

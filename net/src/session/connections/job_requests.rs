@@ -10,13 +10,13 @@ use super::operation::Parts;
 use super::placing::Learning;
 use super::questions::Asker;
 use crate::convert::{
-    JobsAnswer, JobsPage, job_kinds_to_learn, job_spec, jobs_page_limit, queue_kinds_to_learn, queue_spec,
-    task_reports,
+    JobsAnswer, JobsPage, job_kinds_to_learn, job_spec, jobs_page_limit, nodes_request, queue_kinds_to_learn,
+    queue_spec, task_reports,
 };
 use crate::protocol::{
     CancelJobRequest, Fault, GRACE_NS_MAX, JOBS_PER_MESSAGE_MAX, JobBody, JobStatusRequest, Kind,
-    ListJobsRequest, ListQueuesRequest, QUEUES_PER_MESSAGE_MAX, QueueBody, Reason, RemoveQueueRequest,
-    ReportTasksRequest, SetQueueRequest, SubmitJobRequest, TASKS_PER_MESSAGE_MAX,
+    ListJobsRequest, ListQueuesRequest, PlanNodesRequest, QUEUES_PER_MESSAGE_MAX, QueueBody, Reason,
+    RemoveQueueRequest, ReportTasksRequest, SetQueueRequest, SubmitJobRequest, TASKS_PER_MESSAGE_MAX,
 };
 
 impl ConnectionService {
@@ -40,7 +40,7 @@ impl ConnectionService {
             Kind::ListQueues => {
                 let ListQueuesRequest { after, limit } = read_body(asked)?;
                 let limit = jobs_page_limit(limit, QUEUES_PER_MESSAGE_MAX, "queues")?;
-                let page = JobsPage { after, limit: usize::from(limit) };
+                let page = JobsPage { after, limit: usize::from(limit), ..JobsPage::default() };
                 self.submit_page(asked.timed(asker), page, JobsRequest::ListQueues(tenant));
             }
             Kind::SubmitJob => {
@@ -77,6 +77,15 @@ impl ConnectionService {
                 let request: ReportTasksRequest = self.read_scoped(asker, asked)?;
                 let tasks = task_reports(&request.tasks)?;
                 self.submit_jobs(asked.timed(asker), 0, JobsRequest::Report { tenant, tasks });
+            }
+            Kind::PlanNodes => {
+                let request: PlanNodesRequest = self.read_scoped(asker, asked)?;
+                let groups = request.groups.iter().map(|group| group.name.clone()).collect();
+                let defaults = self.placement_defaults(asker.connection);
+                let (request, idle) = nodes_request(request, self.port.catalog(), defaults)?;
+                let page = JobsPage { groups, ..JobsPage::default() };
+                let request = JobsRequest::PlanNodes { tenant, request: Box::new(request), idle };
+                self.submit_page(asked.timed(asker), page, request);
             }
             other => unreachable!("{other:?} is not about jobs"),
         }

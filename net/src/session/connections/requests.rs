@@ -121,7 +121,8 @@ impl ConnectionService {
             | Kind::CancelJob
             | Kind::JobStatus
             | Kind::ListJobs
-            | Kind::ReportTasks => return self.handle_jobs(asker, asked),
+            | Kind::ReportTasks
+            | Kind::PlanNodes => return self.handle_jobs(asker, asked),
             Kind::Follow => return self.handle_follow(asker, &read_body(asked)?),
             Kind::Events => return self.handle_events(asker, &read_body(asked)?),
             Kind::AddNodes => self.ask_registrar(asker, Question::Add(read_body(asked)?)),

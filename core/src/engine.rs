@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 
 use crate::broken::Broken;
 use crate::cycle::CycleConfigError;
+use crate::demand::NodesPlanner;
 use crate::executor::{ShardLink, ShardRunner};
 use crate::fragmentation::TypicalShapes;
 use crate::ids::{Incarnation, ResourceId, ShardId};
@@ -34,7 +35,7 @@ use crate::state::{GranularityState, GroupRecord, PartitionState, StoreState};
 use crate::time::Time;
 use crate::view::ViewReader;
 use contents::{check_allocations, kinds_in_use};
-use planners::{keep_groups, keep_jobs, open_planners, planner_threads};
+use planners::{keep_groups, keep_jobs, open_nodes_planner, open_planners, planner_threads};
 
 /// The settings to start an engine over a store.
 #[derive(Clone, Debug)]
@@ -165,6 +166,8 @@ pub struct Engine {
     pub planners: Vec<PlannerRunner>,
     /// Stops the planners.
     pub planner_stop: StopSignal,
+    /// The planner of nodes, if jobs are kept. Stop it after the planners. If it is dropped, no nodes are planned.
+    pub nodes_planner: Option<NodesPlanner>,
     /// The groups of the store if there are no planners to keep them. The caller must store them again.
     pub groups: Vec<GroupRecord>,
     /// The jobs of the store if nobody keeps them. The caller must store them again.
@@ -251,6 +254,7 @@ impl Engine {
         let (of_groups, of_jobs) = planners.split_at_mut(usize::from(config.planners));
         let groups = keep_groups(state.groups, of_groups);
         let jobs = keep_jobs(state.jobs, of_jobs.first_mut(), now).map_err(EngineError::Jobs)?;
+        let nodes_planner = open_nodes_planner(of_engine, &geometry, &views, of_jobs.first_mut());
         if let Some((_, queue)) = &journal {
             planners.iter_mut().for_each(|planner| planner.set_journal(Arc::clone(queue)));
         }
@@ -261,6 +265,7 @@ impl Engine {
             ports,
             planners,
             planner_stop,
+            nodes_planner,
             groups,
             jobs,
             registrar,

@@ -26,6 +26,7 @@
 //! | [`link`] | communication between threads: rings, bells, flags |
 //! | [`router`] | routes requests to shards and merges their answers |
 //! | [`replica`] | a private copy of a shard that follows its views, for plans |
+//! | [`demand`] | the nodes to launch for all that waits, and what would start if they came |
 //! | [`planner`] | groups and statements over several shards: planned on replicas, committed optimistically |
 //! | [`executor`] | runs shards on threads |
 //! | [`planted`] | bugs that tests switch on to show that they are found |
@@ -36,6 +37,7 @@
 pub mod books;
 pub mod broken;
 pub mod cycle;
+pub mod demand;
 pub mod engine;
 pub mod executor;
 pub mod fairness;

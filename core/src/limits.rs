@@ -275,6 +275,25 @@ pub const DATED_RESERVATIONS_MAX: usize = 64;
 /// The number of expected ends, and of tasks on nodes, that one cycle looks at for dated reservations. A look takes some
 /// tens of ns. After that, no dates are computed, and no job is placed that would need a look.
 pub const DATED_LOOKS_MAX: u64 = 1 << 19;
+/// The largest number of node types that a plan of nodes chooses from. They are told apart by bits.
+pub const NODE_TYPES_MAX: usize = 64;
+/// The largest number of nodes that a plan launches, and that are being launched.
+pub const PLANNED_NODES_MAX: u32 = 10_000;
+/// The largest number of floors of a plan of nodes, and of its groups.
+pub const FLOORS_MAX: usize = 256;
+/// The largest number of pending tasks, of floors and of bundles that a plan of nodes looks at.
+pub const PLANNED_TASKS_MAX: u64 = 1_000_000;
+/// The number of nodes, of tasks on nodes and of kinds of requests that a plan of nodes looks at. A look takes some
+/// hundreds of ns. What is left then is not decided.
+pub const PLAN_LOOKS_MAX: u64 = 1 << 24;
+/// The largest number of domains of a label that are tried for a group.
+pub const PLAN_DOMAINS_MAX: usize = 64;
+/// The largest number of times at which a plan of nodes runs cycles.
+pub const PLAN_EVENTS_MAX: usize = 1_024;
+/// The largest number of starts, of waiting jobs, and of nodes to remove in a plan of nodes.
+pub const PLAN_ROWS_MAX: usize = 10_000;
+/// How many nodes are being launched at a time, unless a plan says otherwise [Ray].
+pub const LAUNCHES_DEFAULT: u32 = 10;
 /// The priority from which on tasks serve the cluster itself and are never evicted (Kubernetes:
 /// `system-cluster-critical`).
 pub const SYSTEM_PRIORITY: i32 = 2_000_000_000;

@@ -48,6 +48,8 @@ use reservations::named_owner;
 pub use reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
 mod plain;
 pub(crate) use plain::{plain_grant, plain_placement};
+mod plans;
+pub use plans::{NodesAsked, nodes_request, plan_reply};
 mod statements;
 pub use statements::{conflict_body, conflict_detection, statement, statement_reply};
 

@@ -25,6 +25,7 @@ mod job_file;
 pub mod journal;
 pub mod line_error;
 pub mod metrics;
+mod plan_file;
 pub mod scenario;
 pub mod typical_pods;
 pub mod units;

@@ -41,6 +41,8 @@ mod leases;
 mod memory;
 #[path = "binary/metrics.rs"]
 mod metrics;
+#[path = "binary/plans.rs"]
+mod plans;
 #[path = "binary/reload.rs"]
 mod reload;
 #[path = "binary/reservations.rs"]

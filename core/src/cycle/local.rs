@@ -3,6 +3,10 @@
 //! The shard is the one that serves, the replica follows its views, and plans are committed as statements. Scenarios,
 //! measurements and tests run cycles here.
 
+mod copy;
+
+pub use copy::CopyError;
+
 use std::sync::Arc;
 
 use super::{CycleConfig, CycleConfigError, CycleReport, Plan, Scheduler};
@@ -19,6 +23,7 @@ use crate::shard::{
 };
 use crate::statement::{Applied, CommitMode, ConflictDetection, Evict, Operation, Part};
 use crate::time::Time;
+use crate::view::ViewReader;
 
 /// An error of what was asked of a local cluster. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +56,10 @@ pub struct Changes {
 
 /// A shard and a scheduler.
 pub struct LocalCluster {
+    /// Of the shard and of each replica of it.
+    shard_config: ShardConfig,
     shard: Shard,
+    reader: ViewReader,
     scheduler: Scheduler,
     nodes: u64,
     statements: u64,
@@ -66,7 +74,7 @@ impl LocalCluster {
     /// # Errors
     /// The first fault in the settings.
     pub fn new(config: CycleConfig, seed: u64) -> Result<Self, CycleConfigError> {
-        let shard_config = || ShardConfig {
+        let shard_config = ShardConfig {
             shard: ShardId(0),
             incarnation: Incarnation(1),
             partitions: vec![PartitionId(0)],
@@ -74,12 +82,21 @@ impl LocalCluster {
             seed,
             hybrid: HybridSettings::default(),
         };
-        let mut shard = Shard::new(shard_config());
+        let shard = Shard::new(shard_config.clone());
+        Self::over(config, shard_config, shard)
+    }
+
+    /// Creates a cluster over a shard, without jobs.
+    fn over(
+        config: CycleConfig,
+        shard_config: ShardConfig,
+        mut shard: Shard,
+    ) -> Result<Self, CycleConfigError> {
         let reader = shard.enable_views();
-        let replica = Replica::new(Shard::replica(shard_config()), reader);
+        let replica = Replica::new(Shard::replica(shard_config.clone()), reader.clone());
         let scheduler = Scheduler::new(config, vec![replica])?;
         let tasks = FixedMap::default();
-        Ok(Self { shard, scheduler, nodes: 0, statements: 0, now: Time(0), tasks })
+        Ok(Self { shard_config, shard, reader, scheduler, nodes: 0, statements: 0, now: Time(0), tasks })
     }
 
     /// Returns the scheduler.
@@ -120,8 +137,8 @@ impl LocalCluster {
     /// The reason why the shard refuses it.
     pub fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, LocalError> {
         let id = NodeId(self.nodes + 1);
-        let registration =
-            NodeRegistration { id, ordinal: Ordinal(id.0), partition: PartitionId(0), spec, agent: None };
+        let partition = self.shard_config.partitions[0];
+        let registration = NodeRegistration { id, ordinal: Ordinal(id.0), partition, spec, agent: None };
         let change: Result<NodeChange, NodeRejection> =
             reply_of(self.step(Command::AddNode(Box::new(registration))));
         change.map_err(LocalError::Node)?;

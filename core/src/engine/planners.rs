@@ -5,16 +5,18 @@ use std::sync::Arc;
 use super::EngineConfig;
 use crate::broken::Broken;
 use crate::cycle::CycleConfigError;
+use crate::demand::{NodesPlanner, NodesPlannerConfig};
 use crate::executor::ShardRunner;
 use crate::group::keeper_of;
-use crate::ids::Incarnation;
+use crate::ids::{Incarnation, ShardId};
+use crate::index::Geometry;
 use crate::jobs::JobsRecord;
 use crate::limits::TICKET_NS_DEFAULT;
 use crate::link::{PlannerBell, StopSignal, ThreadWaker, Tickets};
 use crate::planner::{Planner, PlannerConfig, PlannerRunner};
 use crate::rng::Rng;
 use crate::router::Port;
-use crate::shard::Shard;
+use crate::shard::{Shard, ShardConfig};
 use crate::state::GroupRecord;
 use crate::time::Time;
 use crate::view::ViewReader;
@@ -81,6 +83,31 @@ pub(super) fn keep_jobs(
     let Some(keeper) = keeper else { return Ok(jobs) };
     keeper.adopt_jobs(jobs, now)?;
     Ok(JobsRecord::default())
+}
+
+/// Creates the planner of nodes for the keeper of jobs, if there is one.
+pub(super) fn open_nodes_planner(
+    (config, incarnation): (&EngineConfig, Incarnation),
+    geometry: &Geometry,
+    views: &[ViewReader],
+    keeper: Option<&mut PlannerRunner>,
+) -> Option<NodesPlanner> {
+    let keeper = keeper?;
+    let cycle = config.jobs.as_ref()?.cycle.clone();
+    let shard = ShardConfig {
+        shard: ShardId(0),
+        incarnation,
+        partitions: Vec::new(),
+        geometry: geometry.clone(),
+        seed: config.seed,
+        hybrid: config.hybrid,
+    };
+    let views = views.to_vec();
+    let bell = ShardRunner::doorbell();
+    let of = NodesPlannerConfig { cycle, shard, views, keeper: Arc::clone(keeper.bell()), bell };
+    let (planner, link) = NodesPlanner::new(of);
+    keeper.set_nodes_link(link);
+    Some(planner)
 }
 
 /// Gives each group to the planner that keeps it. Returns the groups that have none.

@@ -13,6 +13,7 @@ mod ends;
 mod error;
 mod explanation;
 mod job;
+pub mod nodes;
 mod past;
 mod policy;
 mod queue;
@@ -42,7 +43,8 @@ pub use record::{
     JobRecord, JobsChange, JobsRecord, JobsTable, PastAmount, PastRecord, QueueRecord, TaskRecord,
 };
 pub use request::{
-    JobSummary, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueView, TaskReport, TaskView,
+    JobSummary, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, NodesView, QueueView, TaskReport,
+    TaskView,
 };
 pub use spec::{JobSpec, QueueOrdering, QueueSpec, Role, TaskClass, TaskGroup};
 pub use state::{JobPhase, TaskState};

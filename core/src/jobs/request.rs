@@ -1,13 +1,16 @@
 //! Requests about queues and jobs, and their answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::nodes::{NodesPlan, NodesRequest, NodesRequestError};
 use super::{
     JobError, JobExplanation, JobId, JobPhase, JobSpec, Jobs, QueueError, QueueSpec, TaskId, TaskState,
     Usage, UserView,
 };
 use crate::fairness::Amounts;
 use crate::ids::{AllocationId, NodeId, TenantId};
+use crate::limits::CLIENT_QUANTUM;
 use crate::time::Time;
 
 /// A request about queues and jobs. A request of a tenant sees and changes the tenant's own jobs only.
@@ -85,6 +88,15 @@ pub enum JobsRequest {
         /// The tasks.
         tasks: Vec<TaskReport>,
     },
+    /// Plans nodes for all that waits.
+    PlanNodes {
+        /// The tenant that asks, who sees its own jobs. `None`: the operator.
+        tenant: Option<TenantId>,
+        /// What is asked for.
+        request: Box<NodesRequest>,
+        /// How long nodes have been idle, in ns, as their agents know.
+        idle: Vec<(NodeId, u64)>,
+    },
 }
 
 impl JobsRequest {
@@ -99,6 +111,8 @@ impl JobsRequest {
                 u64::from(*limit)
             }
             Self::Report { tasks, .. } => tasks.len() as u64,
+            // Of the copy of all jobs that it takes.
+            Self::PlanNodes { .. } => CLIENT_QUANTUM,
         }
     }
 }
@@ -129,6 +143,17 @@ pub enum JobsReply {
     Jobs(Vec<JobSummary>),
     /// Why a job or a task waits.
     Explained(Box<JobExplanation>),
+    /// A plan of nodes.
+    Nodes(Box<NodesView>),
+}
+
+/// A plan of nodes, with the names of its jobs.
+#[derive(Clone, Debug)]
+pub struct NodesView {
+    /// The plan. Jobs of other tenants are left out.
+    pub plan: NodesPlan,
+    /// The names of all jobs in it.
+    pub names: BTreeMap<JobId, Arc<str>>,
 }
 
 /// What a request has changed.
@@ -295,4 +320,13 @@ pub enum JobsRejection {
     /// There are as many tasks as there may be.
     #[error("all jobs together would have {0} tasks, more than there may be: cancel some jobs, or wait")]
     TooManyTasks(u64),
+    /// What a plan of nodes is asked for is wrong.
+    #[error(transparent)]
+    Nodes(#[from] NodesRequestError),
+    /// Another plan of nodes is being made.
+    #[error("another plan of nodes is being made: ask again in some seconds")]
+    NodesPlannerBusy,
+    /// No thread plans nodes.
+    #[error("no thread of this service plans nodes: ask another service")]
+    NoNodesPlanner,
 }

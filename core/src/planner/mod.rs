@@ -481,6 +481,7 @@ impl Planner {
             && self.watch_steps.is_empty()
             && self.replies.is_empty()
             && (self.awaits_views || !may_advance)
+            && !self.has_nodes_plan()
             && self.port.is_idle()
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{JobTag, Planner, PlannerBudget};
 use crate::broken::Broken;
+use crate::demand::NodesLink;
 use crate::jobs::JobsRecord;
 use crate::journal::Unit;
 use crate::limits::RING_SLOTS;
@@ -92,6 +93,16 @@ impl PlannerRunner {
     /// Takes over a group that an earlier start left.
     pub(crate) fn adopt(&mut self, group: GroupRecord) {
         self.planner.adopt(group);
+    }
+
+    /// Sets the thread that plans nodes.
+    pub(crate) fn set_nodes_link(&mut self, link: NodesLink) {
+        self.planner.set_nodes_link(link);
+    }
+
+    /// Returns the bell that wakes it.
+    pub(crate) fn bell(&self) -> &Arc<Doorbell> {
+        &self.bell
     }
 
     /// Takes over the jobs that an earlier start left, at the time of this one.

@@ -271,8 +271,10 @@ impl Journaled {
 
     /// Returns the number of units so far.
     fn collect(&mut self) -> usize {
-        self.feed.take(&mut self.units);
+        let mut more = Vec::new();
+        self.feed.take(&mut more);
         self.feed.set_durable(self.feed.position());
+        self.units.append(&mut more);
         self.units.len()
     }
 }

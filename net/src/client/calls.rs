@@ -103,6 +103,8 @@ calls! {
     report_tasks = ReportTasks;
     /// Explains why a job or a task waits.
     explain_job = ExplainJob;
+    /// Returns which nodes to launch for all that waits, which to remove, and what would start.
+    plan_nodes = PlanNodes;
 }
 
 impl Client {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use wharf_core::demand::NodesRequestError;
 use wharf_core::fairness::{Amounts, Dim};
 use wharf_core::jobs::{
     JobError, JobSummary, JobsDone, JobsRejection, JobsReply, QueueError, QueueView, TaskState, TaskView,
@@ -13,11 +14,12 @@ use wharf_core::resource::ResourceRegistry;
 use super::explain::explain_reply;
 use super::invalid;
 use super::jobs::{dim_name, job_phase_number, queue_body, task_state_number, wire_amounts};
+use super::plans::plan_reply;
 use crate::limits::LIST_BYTES_MAX;
 use crate::protocol::{
     ExplainJobReply, Fault, JobReply, JobStatusReply, JobSummaryBody, Kind, ListJobsReply, ListQueuesReply,
-    NamedAmount, QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply, TaskBody,
-    TaskCountBody, USED_AMOUNTS_MAX, USER_AMOUNTS_MAX, UserBody,
+    NamedAmount, PlanNodesReply, QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply,
+    TaskBody, TaskCountBody, USED_AMOUNTS_MAX, USER_AMOUNTS_MAX, UserBody,
 };
 
 /// The reply to a request about queues or jobs.
@@ -36,6 +38,8 @@ pub(crate) enum JobsAnswer {
     Reported(ReportTasksReply),
     /// Answers `ExplainJob`.
     Explained(Box<ExplainJobReply>),
+    /// Answers `PlanNodes`.
+    Plan(PlanNodesReply),
     /// Answers a request whose reply has no fault of its own.
     Fault(Fault),
 }
@@ -49,6 +53,7 @@ impl JobsAnswer {
             Kind::JobStatus => Self::Status(fault.into()),
             Kind::ReportTasks => Self::Reported(fault.into()),
             Kind::ExplainJob => Self::Explained(fault.into()),
+            Kind::PlanNodes => Self::Plan(fault.into()),
             _ => Self::Fault(fault),
         }
     }
@@ -79,6 +84,8 @@ pub(crate) struct JobsPage {
     pub(crate) after: String,
     /// The most elements.
     pub(crate) limit: usize,
+    /// The names of the groups that a plan of nodes is asked for.
+    pub(crate) groups: Vec<String>,
 }
 
 /// Returns the maximum number of elements on a page, given the requested `limit`. `what` are the elements.
@@ -113,6 +120,7 @@ pub(crate) fn jobs_answer(
             jobs: jobs.iter().map(summary).collect(),
         }),
         Ok(JobsReply::Explained(of)) => JobsAnswer::Explained(Box::new(explain_reply(&of, catalog))),
+        Ok(JobsReply::Nodes(view)) => JobsAnswer::Plan(plan_reply(&view, &page.groups, catalog)),
         Err(rejection) => JobsAnswer::of_fault(kind, rejection_fault(kind, &rejection, &catalog.resources)),
     }
 }
@@ -276,6 +284,16 @@ fn dim_of(rejection: &JobsRejection) -> Option<Dim> {
     }
 }
 
+/// Returns the field of a request for a plan of nodes that is wrong.
+fn nodes_field(error: &NodesRequestError) -> &'static str {
+    match error {
+        NodesRequestError::MinsAboveAll { .. } => "nodes_max",
+        NodesRequestError::TooManyFloors(_) | NodesRequestError::TooManyBundles(_) => "floors",
+        NodesRequestError::NoBundles(_) => "groups",
+        _ => "types",
+    }
+}
+
 /// Converts a rejection to the wire, with the names of custom kinds.
 fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRegistry) -> Fault {
     let mut message = rejection.to_string();
@@ -300,8 +318,15 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
         }
         JobsRejection::TooManyQueues(_) => (Reason::LimitExceeded, "queue"),
         JobsRejection::TooManyJobs(_) | JobsRejection::TooManyTasks(_) => (Reason::LimitExceeded, "job"),
+        JobsRejection::Nodes(error) => (Reason::InvalidField, nodes_field(error)),
+        JobsRejection::NodesPlannerBusy => (Reason::Overloaded, ""),
+        JobsRejection::NoNodesPlanner => (Reason::NotServed, ""),
     };
-    Fault::of_field(reason, field, message)
+    let mut fault = Fault::of_field(reason, field, message);
+    if matches!(rejection, JobsRejection::NodesPlannerBusy) {
+        fault.retry_after_ms = 1_000;
+    }
+    fault
 }
 
 #[cfg(test)]
@@ -334,7 +359,7 @@ mod tests {
     }
 
     fn page(after: &str, limit: usize) -> JobsPage {
-        JobsPage { after: after.to_owned(), limit }
+        JobsPage { after: after.to_owned(), limit, groups: Vec::new() }
     }
 
     #[test]

@@ -378,7 +378,7 @@ fn task_group(
 }
 
 /// Checks that the request of a task leaves the fields of its job or task group at their defaults.
-fn check_task(asked: &crate::protocol::PlaceRequest) -> Result<(), Fault> {
+pub(super) fn check_task(asked: &crate::protocol::PlaceRequest) -> Result<(), Fault> {
     groups::check_own_fields(asked, "the job or the task group has it: leave it at its default")?;
     if asked.lease != 0 || asked.session_lease {
         return Err(invalid("lease", "tasks have no leases: leave it at its default, and report their end"));

@@ -193,6 +193,8 @@ kinds! {
     ReportTasks = 57, "report_tasks", ReportTasksRequest => ReportTasksReply, Kept, Single, [Submit];
     /// Explains why a job or a task waits.
     ExplainJob = 58, "explain_job", ExplainJobRequest => ExplainJobReply, Looks, Frame, [Submit, Observer, Planner];
+    /// Plans nodes for all that waits.
+    PlanNodes = 59, "plan_nodes", PlanNodesRequest => PlanNodesReply, Looks, Frame, [Submit, Observer, Planner];
 }
 
 impl Kind {

@@ -34,6 +34,8 @@ mod node;
 pub use node::*;
 mod place;
 pub use place::*;
+mod plan;
+pub use plan::*;
 mod preference;
 pub use preference::*;
 mod reason;

@@ -69,6 +69,7 @@ with_fault!(
     ExplainJobReply,
     JobReply,
     JobStatusReply,
+    PlanNodesReply,
     QueueReply,
     RenewedBody,
     ReportTasksReply,

@@ -114,6 +114,12 @@ async fn jobs_are_seen_by_their_tenant_and_queues_are_made_by_an_admin() {
     assert_eq!(listed.jobs, []);
     let all = within(observer.list_jobs(&ListJobsRequest::default())).await.expect("answered");
     assert_eq!(all.jobs.len(), 1);
+    let of = NodeTypeBody { node: node("small", 4, 4096, 0), max: 3, ..NodeTypeBody::default() };
+    let plan = PlanNodesRequest { types: vec![of], ..PlanNodesRequest::default() };
+    for (client, jobs) in [(&one, 1), (&two, 0), (&observer, 1)] {
+        let made = within(client.plan_nodes(&plan)).await.expect("answered");
+        assert_eq!((made.types[0].needed, made.starts.len()), (1, jobs), "{made:?}");
+    }
     let queues = within(two.list_queues(&ListQueuesRequest::default())).await.expect("answered");
     assert_eq!(queues.queues, []);
     secured.server.stop().await;

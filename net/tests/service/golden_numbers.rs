@@ -48,6 +48,7 @@ fn numbers_never_change_their_meaning() {
         (56, "list_jobs"),
         (57, "report_tasks"),
         (58, "explain_job"),
+        (59, "plan_nodes"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));

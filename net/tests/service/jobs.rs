@@ -216,6 +216,7 @@ async fn a_service_that_keeps_no_jobs_says_so() {
         Kind::ListJobs,
         Kind::ReportTasks,
         Kind::ExplainJob,
+        Kind::PlanNodes,
     ];
     for (kind, sequence) in kinds.into_iter().zip(1..) {
         let frame = harness::frame(header(kind, sequence), &());

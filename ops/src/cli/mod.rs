@@ -24,6 +24,8 @@ mod journal;
 mod node;
 mod node_view;
 mod place;
+mod plan;
+mod plan_view;
 mod print;
 mod queue;
 mod renew;
@@ -96,6 +98,8 @@ enum Command {
     Job(job::JobCommand),
     /// Say why a job or a task waits, and what would help.
     Explain(explain::ExplainArgs),
+    /// Plan the nodes to launch for all that waits and those to remove, and show what would start.
+    Plan(plan::PlanArgs),
     /// Commit operations that another scheduler has planned.
     #[command(subcommand)]
     Statement(statement::StatementCommand),
@@ -156,6 +160,7 @@ pub fn run() -> ExitCode {
         Command::Queue(command) => connect::block_on(queue::run(command)),
         Command::Job(command) => connect::block_on(job::run(command)),
         Command::Explain(args) => connect::block_on(explain::run(args)),
+        Command::Plan(args) => plan::run(args),
         Command::Statement(command) => connect::block_on(statement::run(command)),
         Command::Status(args) => connect::block_on(status::run(args)),
         Command::Watch(args) => connect::block_on(watch::run(args)),

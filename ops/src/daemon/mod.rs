@@ -159,6 +159,8 @@ pub struct Daemon {
     shard_threads: Vec<JoinHandle<Shard>>,
     planner_stop: StopSignal,
     planner_threads: Vec<JoinHandle<Planner>>,
+    /// The thread that plans nodes, and what stops it.
+    nodes_planner: Option<(StopSignal, JoinHandle<()>)>,
     /// Groups of the store that no planner serves.
     groups: Vec<GroupRecord>,
     /// The queues and jobs of the store if nobody keeps them.
@@ -226,6 +228,7 @@ impl Daemon {
         let unstarted = StopOnFailure(Some((engine.planner_stop.clone(), engine.stop.clone())));
         let shard_threads = start_shards(&config, engine.runners, &clock, &metrics)?;
         let planner_threads = start_planners(engine.planners, &clock, &metrics)?;
+        let nodes_planner = engine.nodes_planner.map(threads::start_nodes_planner).transpose()?;
         let checkpoint_port = has_journal.then(|| engine.ports.pop().expect("one port per owner"));
         let mut owners = engine.ports.into_iter().zip(wakes);
         let (registrar, questions) = RegistrarHandle::channel();
@@ -320,6 +323,7 @@ impl Daemon {
             shard_threads,
             planner_stop: engine.planner_stop,
             planner_threads,
+            nodes_planner,
             groups: engine.groups,
             jobs: engine.jobs,
             store,
@@ -396,6 +400,11 @@ impl Daemon {
             let planner = threads::join(format!("wharf-planner-{number}"), thread).await?;
             groups.extend(planner.export());
             jobs = planner.export_jobs().unwrap_or(jobs);
+        }
+        // The keeper of jobs has waited for its last plan.
+        if let Some((stop, thread)) = self.nodes_planner {
+            stop.stop();
+            threads::join("wharf-plan".to_owned(), thread).await?;
         }
         groups.sort_by_key(|group| group.id);
         let exported = match self.registrar.ask(RegistrarRequest::Stop).await {

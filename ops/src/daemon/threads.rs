@@ -4,7 +4,9 @@ use std::thread::JoinHandle;
 
 use core_affinity::CoreId;
 use tracing::{info, warn};
+use wharf_core::demand::NodesPlanner;
 use wharf_core::ids::ShardId;
+use wharf_core::link::StopSignal;
 
 use super::DaemonError;
 
@@ -58,6 +60,14 @@ pub(super) fn start<R: Send + 'static>(
 ) -> Result<JoinHandle<R>, DaemonError> {
     let thread = std::thread::Builder::new().name(name.clone());
     thread.spawn(body).map_err(|error| DaemonError::Thread { name, error })
+}
+
+/// Starts the thread that plans nodes. Returns what stops it.
+pub(super) fn start_nodes_planner(
+    planner: NodesPlanner,
+) -> Result<(StopSignal, JoinHandle<()>), DaemonError> {
+    let stop = planner.stop_signal();
+    Ok((stop, start("wharf-plan".to_owned(), move || planner.run())?))
 }
 
 /// Waits for a thread without blocking the runtime.

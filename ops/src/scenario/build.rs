@@ -14,13 +14,14 @@ use wharf_core::node::{Labels, NodeSpec, Operator, Selector, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest, ResourceKind, ResourceRegistry};
 
-use super::file::{NodeFile, ScenarioFile};
-use crate::cycle_file::{GRACE_NS, cycle_config};
+use super::file::ScenarioFile;
+use crate::cycle_file::{ConfigFile, GRACE_NS, cycle_config};
 use crate::job_file::{
     AmountsFile, JobFile, Name, OrderingFile, PhaseFile, PriorityFile, QueueFile, StateFile, TaskFile,
     bounded, part, policies, priority,
 };
 use crate::line_error::LineError;
+use crate::plan_file::{NodeFile, PlanFile};
 
 /// The largest number of nodes of a scenario.
 const NODES_MAX: u64 = 100_000;
@@ -42,17 +43,31 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(file: &ScenarioFile) -> Result<Self, LineError> {
-        let config = cycle_config(&file.config)?;
-        let seed = file.config.seed.unwrap_or(1);
+        let classes = &file.priority_classes;
+        Self::of(&file.config, classes, (&file.nodes, &file.queues, &file.jobs))
+    }
+
+    /// Makes what a plan without a service is for.
+    pub(super) fn of_plan(file: &PlanFile) -> Result<Self, LineError> {
+        Self::of(&file.config, &file.priority_classes, (&file.nodes, &file.queues, &file.jobs))
+    }
+
+    fn of(
+        file: &ConfigFile,
+        classes: &BTreeMap<String, i32>,
+        (nodes, queues, jobs): (&[NodeFile], &[QueueFile], &[JobFile]),
+    ) -> Result<Self, LineError> {
+        let config = cycle_config(file)?;
+        let seed = file.seed.unwrap_or(1);
         let start = Location::UNKNOWN;
         let cluster =
             LocalCluster::new(config, seed).map_err(|error| LineError::at(start, error.to_string()))?;
-        let policy = match &file.config.policy {
+        let policy = match &file.policy {
             Some(name) => parse_policy(name)?,
             None => Policy::BestFit,
         };
-        let mut world = Self { policy, classes: file.priority_classes.clone(), ..Self::over(cluster) };
-        world.add(&file.nodes, &file.queues, &file.jobs)?;
+        let mut world = Self { policy, classes: classes.clone(), ..Self::over(cluster) };
+        world.add(nodes, queues, jobs)?;
         Ok(world)
     }
 
@@ -93,32 +108,13 @@ impl World {
 
     fn add_nodes(&mut self, file: &NodeFile) -> Result<(), LineError> {
         let place = file.name.referenced;
-        let amounts = file.amounts();
-        let demand = self.demand(&amounts, place)?;
-        let gpus = match demand.gpu {
-            GpuRequest::None => 0,
-            GpuRequest::Whole(devices) => devices,
-            GpuRequest::Fraction(_) => {
-                return Err(LineError::at(place, "a node has whole GPUs: give a whole number"));
-            }
-        };
-        let pairs = file.labels.iter().map(|(key, value)| (Arc::from(&**key), Arc::from(&**value)));
-        let labels = Labels::new(pairs.collect()).map_err(|error| LineError::at(place, error.to_string()))?;
+        let spec = self.node_spec(&file.name.value, &file.amounts(), &file.labels, place)?;
         if self.nodes.len() as u64 + u64::from(file.count) > NODES_MAX {
             let message = format!("the scenario has more than {NODES_MAX} nodes: lower `count`");
             return Err(LineError::at(place, message));
         }
         for name in numbered(&file.name.value, file.count) {
-            let spec = NodeSpec {
-                name: name.as_str().into(),
-                identity: None,
-                cpu: demand.cpu,
-                memory: demand.memory,
-                gpus,
-                custom: demand.custom.clone(),
-                labels: labels.clone(),
-                taints: Taints::default(),
-            };
+            let spec = NodeSpec { name: name.as_str().into(), ..spec.clone() };
             let id = self.cluster.add_node(spec).map_err(|error| LineError::at(place, error.to_string()))?;
             self.node_names.insert(id, name.clone());
             if self.nodes.insert(name.clone(), id).is_some() {
@@ -126,6 +122,36 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Returns what a node has.
+    pub(super) fn node_spec(
+        &mut self,
+        name: &str,
+        amounts: &AmountsFile,
+        labels: &BTreeMap<String, String>,
+        place: Location,
+    ) -> Result<NodeSpec, LineError> {
+        let demand = self.demand(amounts, place)?;
+        let gpus = match demand.gpu {
+            GpuRequest::None => 0,
+            GpuRequest::Whole(devices) => devices,
+            GpuRequest::Fraction(_) => {
+                return Err(LineError::at(place, "a node has whole GPUs: give a whole number"));
+            }
+        };
+        let pairs = labels.iter().map(|(key, value)| (Arc::from(&**key), Arc::from(&**value)));
+        let labels = Labels::new(pairs.collect()).map_err(|error| LineError::at(place, error.to_string()))?;
+        Ok(NodeSpec {
+            name: name.into(),
+            identity: None,
+            cpu: demand.cpu,
+            memory: demand.memory,
+            gpus,
+            custom: demand.custom,
+            labels,
+            taints: Taints::default(),
+        })
     }
 
     fn add_queue(&mut self, file: &QueueFile) -> Result<(), LineError> {
@@ -278,19 +304,28 @@ impl World {
 
     fn request(&mut self, file: &TaskFile) -> Result<PlacementRequest, LineError> {
         let place = file.name.referenced;
-        let demand = self.demand(&file.amounts(), place)?;
-        let policy = match &file.policy {
-            Some(name) => name.parse().map_err(|error| LineError::at(place, format!("{error}")))?,
-            None => self.policy,
-        };
-        let mut request = PlacementRequest::new(demand, policy);
-        if !file.selector.is_empty() {
+        let mut request = self.bundle(&file.amounts(), &file.selector, place)?;
+        if let Some(name) = &file.policy {
+            request.policy = name.parse().map_err(|error| LineError::at(place, format!("{error}")))?;
+        }
+        Ok(request)
+    }
+
+    /// Returns a request for amounts on nodes with labels.
+    pub(super) fn bundle(
+        &mut self,
+        amounts: &AmountsFile,
+        selector: &BTreeMap<String, String>,
+        place: Location,
+    ) -> Result<PlacementRequest, LineError> {
+        let mut request = PlacementRequest::new(self.demand(amounts, place)?, self.policy);
+        if !selector.is_empty() {
             let term = |(key, value): (&String, &String)| Term {
                 key: key.clone(),
                 operator: Operator::In,
                 values: vec![value.clone()],
             };
-            request.selector = Some(Arc::new(Selector::new(file.selector.iter().map(term).collect())));
+            request.selector = Some(Arc::new(Selector::new(selector.iter().map(term).collect())));
         }
         Ok(request)
     }
@@ -364,6 +399,17 @@ impl World {
     pub(super) fn task_named(&self, name: &str, place: Location) -> Result<TaskId, LineError> {
         let missing = || LineError::at(place, format!("there is no task `{name}`: add it to a job"));
         self.tasks.get(name).copied().ok_or_else(missing)
+    }
+
+    pub(super) fn node_named(&self, name: &str) -> Result<NodeId, LineError> {
+        let missing =
+            || LineError::at(Location::UNKNOWN, format!("there is no node `{name}`: add it to `nodes`"));
+        self.nodes.get(name).copied().ok_or_else(missing)
+    }
+
+    /// Returns the resource kinds.
+    pub(super) fn kinds(&self) -> &ResourceRegistry {
+        &self.kinds
     }
 
     /// Returns the name of a task.

@@ -10,6 +10,7 @@ use wharf_core::jobs::{JobId, QueueId, TaskId, TaskState};
 
 use super::build::World;
 use super::file::{Choice, ExpectFile, StarvingFile};
+use super::plan::{self, Planned};
 use super::{reason, reserved};
 use crate::job_file::AmountsFile;
 use crate::line_error::LineError;
@@ -34,6 +35,7 @@ pub(super) fn differences(
     world: &mut World,
     expected: &ExpectFile,
     changes: &Changes,
+    planned: Option<&Planned>,
 ) -> Result<Found, LineError> {
     let mut found = Found::default();
     let placed = [
@@ -74,6 +76,7 @@ pub(super) fn differences(
     check_starving(world, expected, &mut found)?;
     check_users(world, expected, &mut found)?;
     reason::check(world, expected, &mut found)?;
+    plan::check(world, expected, planned, &mut found)?;
     Ok(found)
 }
 

@@ -10,7 +10,8 @@ use serde::de::{self, Deserializer, Visitor};
 use serde_saphyr::Spanned;
 
 use crate::cycle_file::ConfigFile;
-use crate::job_file::{AmountsFile, JobFile, Memory, Name, Nanos, Quantity, QueueFile, one};
+use crate::job_file::{AmountsFile, JobFile, Name, Nanos, QueueFile};
+use crate::plan_file::{AskFile, AutoscalingFile, NodeFile};
 
 /// One scenario.
 #[derive(Debug, Deserialize)]
@@ -33,6 +34,9 @@ pub(super) struct ScenarioFile {
     pub(super) queues: Vec<QueueFile>,
     #[serde(default)]
     pub(super) jobs: Vec<JobFile>,
+    /// The types of nodes for the steps that plan.
+    #[serde(default)]
+    pub(super) autoscaling: Option<Spanned<AutoscalingFile>>,
     pub(super) steps: Vec<StepFile>,
 }
 
@@ -46,24 +50,6 @@ pub(super) struct Objects {
     pub(super) queues: Vec<QueueFile>,
     #[serde(default)]
     pub(super) jobs: Vec<JobFile>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NodeFile {
-    pub(super) name: Name,
-    #[serde(default = "one")]
-    pub(super) count: u32,
-    #[serde(default)]
-    pub(super) cpu: Option<Quantity>,
-    #[serde(default)]
-    pub(super) memory: Option<Memory>,
-    #[serde(default)]
-    pub(super) gpu: Option<Quantity>,
-    #[serde(default)]
-    pub(super) resources: BTreeMap<String, Quantity>,
-    #[serde(default)]
-    pub(super) labels: BTreeMap<String, String>,
 }
 
 /// One step. It does one thing, and may expect something of it.
@@ -90,6 +76,9 @@ pub(super) struct StepFile {
     /// Lets time pass.
     #[serde(default)]
     pub(super) advance: Option<Nanos>,
+    /// Plans nodes, after all else.
+    #[serde(default)]
+    pub(super) plan: Option<Spanned<AskFile>>,
     #[serde(default)]
     pub(super) expect: Option<Spanned<ExpectFile>>,
 }
@@ -168,6 +157,27 @@ pub(super) struct ExpectFile {
     /// By which rules these jobs starved in the last cycle.
     #[serde(default)]
     pub(super) starving_by: BTreeMap<String, StarvingFile>,
+    /// The nodes of each type to launch now. Types of which there are none are not named.
+    #[serde(default)]
+    pub(super) launch: Option<BTreeMap<String, u32>>,
+    /// The nodes of each type that are needed.
+    #[serde(default)]
+    pub(super) needed: Option<BTreeMap<String, u32>>,
+    /// The launches of each type to cancel.
+    #[serde(default)]
+    pub(super) cancel: Option<BTreeMap<String, u32>>,
+    /// All nodes to remove, in order.
+    #[serde(default)]
+    pub(super) remove: Option<Vec<String>>,
+    /// All jobs, groups and floors that get no node or not enough, each with the last reason.
+    #[serde(default)]
+    pub(super) unplaced: Option<BTreeMap<String, String>>,
+    /// All jobs that would start if the needed nodes came, each with how long from now.
+    #[serde(default)]
+    pub(super) starts: Option<BTreeMap<String, Nanos>>,
+    /// All jobs that would not start.
+    #[serde(default)]
+    pub(super) waiting: Option<Vec<String>>,
 }
 
 /// The rule by which a job starves.
@@ -206,11 +216,5 @@ impl<'de> Deserialize<'de> for Choice {
             }
         }
         deserializer.deserialize_any(OneOrMany)
-    }
-}
-
-impl NodeFile {
-    pub(super) fn amounts(&self) -> AmountsFile {
-        AmountsFile { cpu: self.cpu, memory: self.memory, gpu: self.gpu, resources: self.resources.clone() }
     }
 }

@@ -8,6 +8,7 @@ mod build;
 mod expect;
 mod file;
 mod jobs_only;
+mod plan;
 mod reason;
 mod reserved;
 mod run;
@@ -15,7 +16,10 @@ mod run;
 pub use jobs_only::{Checked, check_jobs};
 pub use run::Outcome;
 
+use wharf_net::protocol::PlanNodesReply;
+
 use crate::line_error::{LineError, documents};
+use crate::plan_file::PlanFile;
 use file::ScenarioFile;
 
 /// One scenario.
@@ -56,6 +60,15 @@ impl Scenario {
     pub fn check(&self) -> Result<(), LineError> {
         build::World::new(&self.0).map(drop)
     }
+}
+
+/// Plans nodes for what a file describes, without a service. Returns the names of the types, and the plan as a service
+/// would answer it.
+///
+/// # Errors
+/// The first fault in the file.
+pub(crate) fn plan(file: &PlanFile) -> Result<(Vec<String>, PlanNodesReply), LineError> {
+    plan::offline(file)
 }
 
 /// Reads the scenarios of a file: YAML documents, separated by `---`. JSON is YAML too.

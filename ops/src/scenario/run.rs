@@ -2,11 +2,12 @@
 
 use serde_saphyr::Location;
 use wharf_core::cycle::Changes;
+use wharf_core::demand::IdleClock;
 use wharf_core::jobs::{TaskId, TaskState};
 
 use super::build::World;
 use super::file::{ScenarioFile, StepFile};
-use super::{LineError, expect};
+use super::{LineError, expect, plan};
 use crate::job_file::{Name, TIME_MAX_NS};
 
 /// The largest number of cycles of a step.
@@ -26,12 +27,26 @@ pub struct Outcome {
 pub(super) fn run(file: &ScenarioFile) -> Result<Outcome, LineError> {
     let mut world = World::new(file)?;
     let mut outcome = Outcome { differences: Vec::new(), checks: 0, evictions: 0 };
+    let mut clock = IdleClock::default();
+    look(&mut world, &mut clock);
     for (number, step) in (1..).zip(&file.steps) {
         let changes = run_step(&mut world, step)?;
         outcome.evictions += changes.evicted.len();
         check_books(&world, number)?;
+        look(&mut world, &mut clock);
+        let planned = match &step.plan {
+            None => None,
+            Some(ask) => {
+                let Some(types) = &file.autoscaling else {
+                    let message = "there are no node types to plan with: give `autoscaling`";
+                    return Err(LineError::at(ask.referenced, message));
+                };
+                let planned = plan::run(&mut world, &types.value, &ask.value, &clock);
+                Some(planned.map_err(|error| error.in_block(ask.referenced))?)
+            }
+        };
         if let Some(expected) = &step.expect {
-            let found = expect::differences(&mut world, &expected.value, &changes)
+            let found = expect::differences(&mut world, &expected.value, &changes, planned.as_ref())
                 .map_err(|error| error.in_block(expected.referenced))?;
             outcome.checks += found.checks;
             outcome.differences.extend(found.differences.iter().map(|what| format!("step {number}: {what}")));
@@ -42,6 +57,12 @@ pub(super) fn run(file: &ScenarioFile) -> Result<Outcome, LineError> {
         return Err(LineError { line: 0, message });
     }
     Ok(outcome)
+}
+
+/// Notes which nodes are idle now.
+fn look(world: &mut World, clock: &mut IdleClock) {
+    let view = world.cluster.view();
+    clock.look([&*view].into_iter(), world.cluster.now());
 }
 
 /// Does what a step says. Returns what changed.

@@ -10,6 +10,7 @@
 
 mod explain;
 mod follow;
+mod nodes;
 mod requests;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -29,6 +30,7 @@ use crate::statement::{CommitMode, ConflictDetection, ConflictReason, Evict, Ope
 use crate::time::Time;
 use crate::view::ViewReader;
 use explain::Explanations;
+use nodes::NodesPlans;
 
 /// The tag of answers to releases of the keeper.
 pub(super) const RELEASE_TAG: Tag = Tag::MAX - 1;
@@ -92,6 +94,7 @@ pub(super) struct Keeper {
     ended_tasks: u64,
     /// Explanations that are not answered.
     explanations: Explanations,
+    nodes: NodesPlans,
 }
 
 impl Keeper {
@@ -211,6 +214,7 @@ impl Planner {
             tasks: 0,
             ended_tasks: 0,
             explanations: Explanations::new(),
+            nodes: NodesPlans::default(),
         }));
         Ok(planner)
     }
@@ -268,6 +272,7 @@ impl Planner {
     /// The second half of a round, for the keeper of jobs. Returns the number of new statements and releases.
     pub(super) fn advance_jobs(&mut self, now: Time) -> usize {
         let sent = self.metrics.statements;
+        self.take_nodes_plan();
         let of_cycle = self.send_plans();
         if !self.flights.is_empty() {
             return of_cycle;
@@ -337,7 +342,13 @@ impl Planner {
                 || !keeper.evictions.is_empty()
                 || keeper.jobs().has_ending()
                 || !keeper.explanations.is_empty()
+                || keeper.nodes.is_planning()
         })
+    }
+
+    /// Returns whether a plan of nodes is made and not answered with.
+    pub(super) fn has_nodes_plan(&mut self) -> bool {
+        self.keeper.as_mut().is_some_and(|keeper| keeper.nodes.has_plan())
     }
 
     /// Returns whether the ends of tasks matter to the keeper of jobs.

@@ -25,6 +25,12 @@ impl Planner {
         request: JobsRequest,
         now: Time,
     ) {
+        if let JobsRequest::PlanNodes { tenant, request, idle } = request {
+            if let Err(rejection) = self.plan_nodes(tag, *request, (tenant, idle), now) {
+                self.reply(tag, PlanReply::Jobs(Err(rejection)));
+            }
+            return;
+        }
         let keeper = self.keeper_mut();
         let mut ended = Ended::default();
         let answer = match request {
@@ -45,6 +51,7 @@ impl Planner {
                 keeper.list(tenant, queue.as_deref(), after, limit)
             }
             JobsRequest::Report { tenant, tasks } => keeper.report(tenant, &tasks, &mut ended, now),
+            JobsRequest::PlanNodes { .. } => unreachable!("answered when the plan is made"),
         };
         keeper.end_jobs(&mut ended, now);
         if !ended.released.is_empty() {

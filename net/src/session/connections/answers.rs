@@ -91,6 +91,7 @@ impl ConnectionService {
             JobsAnswer::Jobs(reply) => self.answer(asker, reply, now),
             JobsAnswer::Reported(reply) => self.answer(asker, reply, now),
             JobsAnswer::Explained(reply) => self.answer(asker, &**reply, now),
+            JobsAnswer::Plan(reply) => self.answer(asker, reply, now),
             JobsAnswer::Fault(fault) => self.answer_fault(asker, fault, now),
         }
     }

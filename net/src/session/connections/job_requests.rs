@@ -10,13 +10,14 @@ use super::operation::Parts;
 use super::placing::Learning;
 use super::questions::Asker;
 use crate::convert::{
-    JobsAnswer, JobsPage, job_kinds_to_learn, job_spec, jobs_page_limit, queue_kinds_to_learn, queue_spec,
-    task_reports,
+    JobsAnswer, JobsPage, job_kinds_to_learn, job_spec, jobs_page_limit, nodes_request, queue_kinds_to_learn,
+    queue_spec, task_reports,
 };
 use crate::protocol::{
     CancelJobRequest, ExplainJobRequest, Fault, GRACE_NS_MAX, JOBS_PER_MESSAGE_MAX, JobBody,
-    JobStatusRequest, Kind, ListJobsRequest, ListQueuesRequest, QUEUES_PER_MESSAGE_MAX, QueueBody, Reason,
-    RemoveQueueRequest, ReportTasksRequest, SetQueueRequest, SubmitJobRequest, TASKS_PER_MESSAGE_MAX,
+    JobStatusRequest, Kind, ListJobsRequest, ListQueuesRequest, PlanNodesRequest, QUEUES_PER_MESSAGE_MAX,
+    QueueBody, Reason, RemoveQueueRequest, ReportTasksRequest, SetQueueRequest, SubmitJobRequest,
+    TASKS_PER_MESSAGE_MAX,
 };
 
 impl ConnectionService {
@@ -41,7 +42,7 @@ impl ConnectionService {
                 let ListQueuesRequest { after, limit } = read_body(asked)?;
                 let limit = jobs_page_limit(limit, QUEUES_PER_MESSAGE_MAX, "queues")?;
                 let after_name = (!after.is_empty()).then(|| after.as_str().into());
-                let page = JobsPage { after, limit: usize::from(limit) };
+                let page = JobsPage { after, limit: usize::from(limit), ..JobsPage::default() };
                 // One more tells whether there are more.
                 let request = JobsRequest::ListQueues { tenant, after: after_name, limit: limit + 1 };
                 self.submit_page(asked.timed(asker), page, request);
@@ -85,6 +86,15 @@ impl ConnectionService {
                 let ExplainJobRequest { job, task } = read_body(asked)?;
                 let request = JobsRequest::Explain { job: JobId(job), task, tenant };
                 self.submit_jobs(asked.timed(asker), 0, request);
+            }
+            Kind::PlanNodes => {
+                let request: PlanNodesRequest = self.read_scoped(asker, asked)?;
+                let groups = request.groups.iter().map(|group| group.name.clone()).collect();
+                let defaults = self.placement_defaults(asker.connection);
+                let (request, idle) = nodes_request(request, self.port.catalog(), defaults)?;
+                let page = JobsPage { groups, ..JobsPage::default() };
+                let request = JobsRequest::PlanNodes { tenant, request: Box::new(request), idle };
+                self.submit_page(asked.timed(asker), page, request);
             }
             other => unreachable!("{other:?} is not about jobs"),
         }

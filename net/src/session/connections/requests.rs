@@ -122,7 +122,8 @@ impl ConnectionService {
             | Kind::JobStatus
             | Kind::ListJobs
             | Kind::ReportTasks
-            | Kind::ExplainJob => return self.handle_jobs(asker, asked),
+            | Kind::ExplainJob
+            | Kind::PlanNodes => return self.handle_jobs(asker, asked),
             Kind::Follow => return self.handle_follow(asker, &read_body(asked)?),
             Kind::Events => return self.handle_events(asker, &read_body(asked)?),
             Kind::AddNodes => self.ask_registrar(asker, Question::Add(read_body(asked)?)),

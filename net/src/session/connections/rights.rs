@@ -13,9 +13,9 @@ use super::{ConnectionKey, ConnectionService};
 use crate::access::{Denied, Rights};
 use crate::protocol::{
     BundleTemplate, CreateGroupRequest, Fault, GroupStatusRequest, GrowGroupRequest, Kind, PlaceBatch,
-    PlaceIntoRequest, PlaceRequest, Reason, ReleaseBatch, ReleaseRequest, RemoveGroupRequest, RenewRequest,
-    ReportRequest, ReportTasksRequest, ShrinkGroupRequest, SubmitJobRequest, WireAllocation, WireGroup,
-    WireSession,
+    PlaceIntoRequest, PlaceRequest, PlanNodesRequest, Reason, ReleaseBatch, ReleaseRequest,
+    RemoveGroupRequest, RenewRequest, ReportRequest, ReportTasksRequest, ShrinkGroupRequest,
+    SubmitJobRequest, WireAllocation, WireGroup, WireSession,
 };
 use crate::session::Session;
 
@@ -174,6 +174,21 @@ impl Scoped for GroupStatusRequest {
 impl Scoped for ReportRequest {
     fn check(&self, rights: &Rights) -> Result<(), Fault> {
         rights.check_node(&self.node.name)
+    }
+}
+
+impl Scoped for PlanNodesRequest {
+    fn check(&self, rights: &Rights) -> Result<(), Fault> {
+        let of_groups = self.groups.iter().flat_map(|group| &group.bundles);
+        for bundles in self.floors.iter().chain(of_groups) {
+            rights.check_owner(bundles.request.owner)?;
+        }
+        Ok(())
+    }
+
+    /// What it names is looked at together.
+    fn parts(&self) -> usize {
+        1
     }
 }
 

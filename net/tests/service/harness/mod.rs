@@ -176,6 +176,7 @@ pub struct TestServer {
     registrar: JoinHandle<Registrar>,
     shards: Vec<JoinHandle<Shard>>,
     planners: Vec<JoinHandle<Planner>>,
+    nodes_planner: Option<(wharf_core::link::StopSignal, JoinHandle<()>)>,
     /// Holds the planners.
     pub planner_gate: PlannerGate,
     stop: wharf_core::link::StopSignal,
@@ -307,6 +308,8 @@ impl TestServer {
             spawn("planner", move || runner.run(&clock, |_| gate.pass()))
         });
         let planners = threads.collect();
+        let nodes_planner =
+            engine.nodes_planner.map(|planner| (planner.stop_signal(), spawn("plan", move || planner.run())));
         let (handle, questions) = RegistrarHandle::channel();
         let task = RegistrarTask {
             registrar: engine.registrar,
@@ -352,6 +355,7 @@ impl TestServer {
             registrar,
             shards,
             planners,
+            nodes_planner,
             planner_gate,
             stop,
             planner_stop,
@@ -388,13 +392,17 @@ impl TestServer {
     /// and the registrar, then the shards. Checks every shard's invariants.
     pub async fn stop(self) {
         self.begin_shutdown();
-        let Self { io, registrar, shards, planners, stop, planner_stop, .. } = self;
+        let Self { io, registrar, shards, planners, nodes_planner, stop, planner_stop, .. } = self;
         // Join on another thread, since the clients of this runtime must continue meanwhile.
         let joined = tokio::task::spawn_blocking(move || {
             io.join().expect("the I/O thread does not panic");
             planner_stop.stop();
             for planner in planners {
                 planner.join().expect("a planner does not panic");
+            }
+            if let Some((stop, thread)) = nodes_planner {
+                stop.stop();
+                thread.join().expect("the planner of nodes does not panic");
             }
             registrar.join().expect("the registrar does not panic");
             stop.stop();

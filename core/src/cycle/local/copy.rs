@@ -1,0 +1,125 @@
+//! Copies of a cluster to try things on, and changes of its nodes that only a trial makes.
+
+use std::sync::Arc;
+
+use super::LocalCluster;
+use crate::broken::Broken;
+use crate::cycle::{CycleConfig, CycleConfigError};
+use crate::ids::{Incarnation, NodeId};
+use crate::jobs::{JobsRecord, TaskId};
+use crate::node::LifeEvent;
+use crate::replica::Replica;
+use crate::shard::{Command, Outcome, Shard, ShardConfig};
+use crate::state::PartitionState;
+use crate::time::Time;
+use crate::view::View;
+
+/// The start of what a copy allocates. No start of a store has it.
+const COPY: Incarnation = Incarnation(u32::MAX);
+
+/// The reason why no cluster is made of what was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CopyError {
+    /// The settings of cycles.
+    #[error(transparent)]
+    Config(#[from] CycleConfigError),
+    /// The jobs.
+    #[error("the recorded jobs contradict each other: {0}")]
+    Jobs(#[from] Broken),
+}
+
+impl LocalCluster {
+    /// Creates a cluster with all that `partitions` have, and the jobs of `record`. What it allocates has ids of its own.
+    ///
+    /// # Errors
+    /// The first fault in the settings or the records of jobs.
+    ///
+    /// # Panics
+    /// If the partitions contradict each other.
+    pub(crate) fn of_records(
+        config: CycleConfig,
+        shard_config: ShardConfig,
+        partitions: Vec<PartitionState>,
+        record: JobsRecord,
+        now: Time,
+    ) -> Result<Self, CopyError> {
+        let incarnation = COPY;
+        let ids = partitions.iter().map(|partition| partition.id).collect();
+        let shard_config = ShardConfig { incarnation, partitions: ids, ..shard_config };
+        let mut shard = Shard::new(shard_config.clone());
+        let nodes = partitions.iter().flat_map(|partition| &partition.nodes);
+        let last = nodes.map(|node| node.registration.ordinal.0.max(node.registration.id.0)).max();
+        shard.adopt(partitions);
+        let mut cluster = Self::over(config, shard_config, shard)?;
+        cluster.nodes = last.unwrap_or(0);
+        cluster.now = now;
+        let jobs = cluster.scheduler.jobs_mut();
+        jobs.adopt(record, now)?;
+        let tasks = jobs.jobs().flat_map(|(job, of)| {
+            let with_ids = (0..).zip(of.tasks()).map(move |(index, task)| (TaskId { job, index }, task));
+            with_ids.filter_map(|(id, task)| Some((task.allocation?, id)))
+        });
+        cluster.tasks = tasks.collect();
+        Ok(cluster)
+    }
+
+    /// Returns a copy, with what runs and waits. What cycles remember about earlier ones is not copied.
+    ///
+    /// # Panics
+    /// If the copy is of another state: a broken invariant.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let partitions = self.shard.export().partitions;
+        let config = self.scheduler.config().clone();
+        let record = self.scheduler.jobs().record();
+        Self::of_records(config, self.shard_config.clone(), partitions, record, self.now)
+            .expect("what a cluster has can be copied")
+    }
+
+    /// Returns another replica of the shard, which the caller brings up to date.
+    pub(crate) fn replica(&self) -> Replica {
+        Replica::new(Shard::replica(self.shard_config.clone()), self.reader.clone())
+    }
+
+    /// Returns the settings of its shard.
+    #[cfg(test)]
+    pub(crate) fn shard_config(&self) -> &ShardConfig {
+        &self.shard_config
+    }
+
+    /// Places a request that is no task. Returns whether it fits.
+    #[cfg(test)]
+    pub(crate) fn place_direct(&mut self, request: crate::request::PlacementRequest) -> bool {
+        matches!(self.step(Command::Place(request)), Outcome::Place(Ok(_)))
+    }
+
+    /// Publishes all that has changed, for replicas.
+    pub(crate) fn publish(&mut self) {
+        self.shard.publish_view();
+    }
+
+    /// Returns the cluster as it is now.
+    pub fn view(&mut self) -> Arc<View> {
+        self.publish();
+        self.reader.read_until(self.reader.due())
+    }
+
+    /// Removes a node on which nothing is.
+    ///
+    /// # Panics
+    /// If something is there.
+    pub(crate) fn remove_node(&mut self, node: NodeId) {
+        let outcome = self.step(Command::RemoveNode { node, force: false });
+        assert!(matches!(outcome, Outcome::Node(Ok(_))), "an empty node is not removed: {outcome:?}");
+    }
+
+    /// Lets a node take no new work, or lets it take work again.
+    ///
+    /// # Panics
+    /// If there is no such node, or if it is not ready or draining.
+    pub(crate) fn set_draining(&mut self, node: NodeId, draining: bool) {
+        let event = if draining { LifeEvent::Drain } else { LifeEvent::Undrain };
+        let outcome = self.step(Command::Life(node, event));
+        assert!(matches!(outcome, Outcome::Node(Ok(_))), "a node cannot be drained: {outcome:?}");
+    }
+}

@@ -1,0 +1,224 @@
+//! Node types, and what a plan of nodes is asked for, as files describe them: `wharf plan`, and scenarios.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_saphyr::{Location, Spanned};
+use wharf_core::demand::Spread;
+use wharf_core::limits::LAUNCHES_DEFAULT;
+
+use crate::cycle_file::ConfigFile;
+use crate::job_file::{AmountsFile, JobFile, Memory, Name, Nanos, Quantity, QueueFile, TIME_MAX_NS, one};
+use crate::line_error::LineError;
+
+/// The label of a node with the name of its type, unless a file names another one.
+pub(crate) const TYPE_LABEL: &str = "node-type";
+
+/// What `wharf plan` reads: types, what is asked for, and without a service also what is there.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PlanFile {
+    pub(crate) autoscaling: Spanned<AutoscalingFile>,
+    #[serde(default)]
+    pub(crate) plan: AskFile,
+    #[serde(default)]
+    pub(crate) config: ConfigFile,
+    #[serde(default)]
+    pub(crate) priority_classes: BTreeMap<String, i32>,
+    #[serde(default)]
+    pub(crate) nodes: Vec<NodeFile>,
+    #[serde(default)]
+    pub(crate) queues: Vec<QueueFile>,
+    #[serde(default)]
+    pub(crate) jobs: Vec<JobFile>,
+}
+
+/// Equal nodes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeFile {
+    pub(crate) name: Name,
+    #[serde(default = "one")]
+    pub(crate) count: u32,
+    #[serde(default)]
+    pub(crate) cpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) memory: Option<Memory>,
+    #[serde(default)]
+    pub(crate) gpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) resources: BTreeMap<String, Quantity>,
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+/// Node types and their limits.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AutoscalingFile {
+    pub(crate) node_types: Vec<NodeTypeFile>,
+    #[serde(default)]
+    pub(crate) type_label: Option<String>,
+    #[serde(default)]
+    pub(crate) nodes_max: Option<u32>,
+    #[serde(default)]
+    pub(crate) upscaling_speed: Option<Quantity>,
+    #[serde(default = "launches")]
+    pub(crate) launches_max: u32,
+    #[serde(default)]
+    pub(crate) idle_timeout: Option<Nanos>,
+}
+
+fn launches() -> u32 {
+    LAUNCHES_DEFAULT
+}
+
+/// A type of nodes that can be launched.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeTypeFile {
+    pub(crate) name: Name,
+    #[serde(default)]
+    pub(crate) cpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) memory: Option<Memory>,
+    #[serde(default)]
+    pub(crate) gpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) resources: BTreeMap<String, Quantity>,
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) min: u32,
+    pub(crate) max: u32,
+    #[serde(default)]
+    pub(crate) launch_time: Option<Nanos>,
+    #[serde(default)]
+    pub(crate) idle_timeout: Option<Nanos>,
+}
+
+/// What one plan is asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AskFile {
+    /// How many nodes of each type are being launched.
+    #[serde(default)]
+    pub(crate) launching: BTreeMap<String, u32>,
+    #[serde(default)]
+    pub(crate) floors: Vec<BundlesFile>,
+    #[serde(default)]
+    pub(crate) groups: Vec<GroupFile>,
+    /// How far into the future it is tried what starts.
+    #[serde(default)]
+    pub(crate) horizon: Option<Nanos>,
+    /// How long nodes have been idle, as their agents know.
+    #[serde(default)]
+    pub(crate) idle: BTreeMap<String, Nanos>,
+}
+
+/// Equal requests.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BundlesFile {
+    #[serde(default = "one")]
+    pub(crate) count: u32,
+    #[serde(default)]
+    pub(crate) cpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) memory: Option<Memory>,
+    #[serde(default)]
+    pub(crate) gpu: Option<Quantity>,
+    #[serde(default)]
+    pub(crate) resources: BTreeMap<String, Quantity>,
+    #[serde(default)]
+    pub(crate) selector: BTreeMap<String, String>,
+}
+
+/// A placement group that waits.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GroupFile {
+    pub(crate) name: Name,
+    pub(crate) bundles: Vec<BundlesFile>,
+    #[serde(default)]
+    pub(crate) spread: SpreadFile,
+    /// The label of which all nodes of the group have the same value.
+    #[serde(default)]
+    pub(crate) domain: Option<String>,
+    #[serde(default)]
+    pub(crate) priority: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum SpreadFile {
+    #[default]
+    Any,
+    Apart,
+    Together,
+}
+
+impl SpreadFile {
+    pub(crate) fn spread(self) -> Spread {
+        match self {
+            Self::Any => Spread::Any,
+            Self::Apart => Spread::Apart,
+            Self::Together => Spread::Together,
+        }
+    }
+}
+
+impl NodeTypeFile {
+    pub(crate) fn amounts(&self) -> AmountsFile {
+        AmountsFile { cpu: self.cpu, memory: self.memory, gpu: self.gpu, resources: self.resources.clone() }
+    }
+}
+
+impl NodeFile {
+    pub(crate) fn amounts(&self) -> AmountsFile {
+        AmountsFile { cpu: self.cpu, memory: self.memory, gpu: self.gpu, resources: self.resources.clone() }
+    }
+}
+
+impl BundlesFile {
+    pub(crate) fn amounts(&self) -> AmountsFile {
+        AmountsFile { cpu: self.cpu, memory: self.memory, gpu: self.gpu, resources: self.resources.clone() }
+    }
+}
+
+impl AutoscalingFile {
+    /// Returns the label of a node with the name of its type.
+    pub(crate) fn type_label(&self) -> &str {
+        self.type_label.as_deref().unwrap_or(TYPE_LABEL)
+    }
+
+    /// Returns the upscaling speed in 1/10,000.
+    pub(crate) fn speed(&self) -> Result<u32, LineError> {
+        let Some(speed) = self.upscaling_speed else { return Ok(10_000) };
+        u32::try_from(speed.0.units()).map_err(|_| {
+            let message = format!("`upscaling_speed` is {}: give a number from 0 to 100,000", speed.0);
+            LineError::at(Location::UNKNOWN, message)
+        })
+    }
+
+    /// Returns the number of a type.
+    pub(crate) fn type_named(&self, name: &str) -> Result<usize, LineError> {
+        let at = self.node_types.iter().position(|of| of.name.value == name);
+        at.ok_or_else(|| {
+            let message = format!("there is no node type `{name}`: add it to `node_types`");
+            LineError::at(Location::UNKNOWN, message)
+        })
+    }
+}
+
+impl AskFile {
+    /// Returns how far into the future it is tried what starts, in ns.
+    pub(crate) fn horizon_ns(&self) -> Result<u64, LineError> {
+        let horizon = self.horizon.map_or(0, |horizon| horizon.0);
+        if horizon > TIME_MAX_NS {
+            let message = "`horizon` is more than 100,000 hours: give a shorter time";
+            return Err(LineError::at(Location::UNKNOWN, message));
+        }
+        Ok(horizon)
+    }
+}

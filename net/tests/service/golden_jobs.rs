@@ -124,11 +124,8 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         policies: vec![policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 7,
     };
-    let tasks = format!("01{}030101000101fd005847f80d0000000102010201{}", hex(&request), "00");
-    check(
-        &SubmitJobRequest { job },
-        &format!("016a0171020101036370750601017204{tasks}0a0001020102040105{}", "07"),
-    );
+    let tasks = format!("01{}030101000101fd005847f80d000000010201020100", hex(&request));
+    check(&SubmitJobRequest { job }, &format!("016a0171020101036370750601017204{tasks}0a000102010204010507"));
     check(&SubmitJobRequest::default(), "00000000000000010003");
     check(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
     check(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");

@@ -118,7 +118,8 @@ impl Work {
         let min_member = 1 + self.below(u64::from(count)) as u32;
         let priority = self.below(3) as i32;
         let queue = QUEUES[self.below(3) as usize];
-        let (policies, max_retry) = (self.policies(), self.below(4) as u32);
+        let policies = self.policies();
+        let max_retry = self.below(4) as u32;
         let user = [None, Some("ann"), Some("bob")][self.names as usize % 3].map(Into::into);
         let spec = JobSpec { min_member, priority, policies, max_retry, user, ..spec };
         try_submit(&mut self.engine, spec, queue).expect("a job that is right");

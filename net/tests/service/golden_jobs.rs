@@ -132,11 +132,9 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         max_retry: 7,
         user: "u".to_owned(),
     };
-    let tasks = format!("01{}030101000101fd005847f80d0000000102010201{}", hex(&request), "00");
-    check(
-        &SubmitJobRequest { job },
-        &format!("016a0171020101036370750601017204{tasks}0a0001020102040105{}", "070175"),
-    );
+    let tasks = format!("01{}030101000101fd005847f80d000000010201020100", hex(&request));
+    let job_hex = format!("016a0171020101036370750601017204{tasks}0a0001020102040105070175");
+    check(&SubmitJobRequest { job }, &job_hex);
     check(&SubmitJobRequest::default(), "0000000000000001000300");
     check(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
     check(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");

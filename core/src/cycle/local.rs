@@ -13,6 +13,7 @@ use super::{CycleConfig, CycleConfigError, CycleReport, Plan, Scheduler};
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
 use crate::index::Geometry;
 use crate::jobs::{JobExplanation, JobId, JobPhase, TaskId, TaskState};
+use crate::limits::ALLOCATIONS_PER_NODE_DEFAULT;
 use crate::map::FixedMap;
 use crate::node::{NodeRegistration, NodeSpec};
 use crate::replica::Replica;
@@ -54,10 +55,27 @@ pub struct Changes {
     pub aborted: usize,
 }
 
+/// The settings of the shard of a cluster, and of each replica of it.
+#[derive(Clone, Debug)]
+pub struct LocalSettings {
+    /// The shard.
+    pub shard: ShardConfig,
+    /// The most allocations of a node.
+    pub allocations_per_node_max: u16,
+}
+
+impl LocalSettings {
+    /// Creates the shard or a replica of it, without nodes.
+    fn make(&self, make: fn(ShardConfig) -> Shard) -> Shard {
+        let mut shard = make(self.shard.clone());
+        shard.set_allocations_per_node_max(self.allocations_per_node_max);
+        shard
+    }
+}
+
 /// A shard and a scheduler.
 pub struct LocalCluster {
-    /// Of the shard and of each replica of it.
-    shard_config: ShardConfig,
+    settings: LocalSettings,
     shard: Shard,
     reader: ViewReader,
     scheduler: Scheduler,
@@ -74,7 +92,7 @@ impl LocalCluster {
     /// # Errors
     /// The first fault in the settings.
     pub fn new(config: CycleConfig, seed: u64) -> Result<Self, CycleConfigError> {
-        let shard_config = ShardConfig {
+        let shard = ShardConfig {
             shard: ShardId(0),
             incarnation: Incarnation(1),
             partitions: vec![PartitionId(0)],
@@ -82,21 +100,22 @@ impl LocalCluster {
             seed,
             hybrid: HybridSettings::default(),
         };
-        let shard = Shard::new(shard_config.clone());
-        Self::over(config, shard_config, shard)
+        let settings = LocalSettings { shard, allocations_per_node_max: ALLOCATIONS_PER_NODE_DEFAULT };
+        let shard = settings.make(Shard::new);
+        Self::over(config, settings, shard)
     }
 
     /// Creates a cluster over a shard, without jobs.
     fn over(
         config: CycleConfig,
-        shard_config: ShardConfig,
+        settings: LocalSettings,
         mut shard: Shard,
     ) -> Result<Self, CycleConfigError> {
         let reader = shard.enable_views();
-        let replica = Replica::new(Shard::replica(shard_config.clone()), reader.clone());
+        let replica = Replica::new(settings.make(Shard::replica), reader.clone());
         let scheduler = Scheduler::new(config, vec![replica])?;
         let tasks = FixedMap::default();
-        Ok(Self { shard_config, shard, reader, scheduler, nodes: 0, statements: 0, now: Time(0), tasks })
+        Ok(Self { settings, shard, reader, scheduler, nodes: 0, statements: 0, now: Time(0), tasks })
     }
 
     /// Returns the scheduler.
@@ -137,7 +156,7 @@ impl LocalCluster {
     /// The reason why the shard refuses it.
     pub fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, LocalError> {
         let id = NodeId(self.nodes + 1);
-        let partition = self.shard_config.partitions[0];
+        let partition = self.settings.shard.partitions[0];
         let registration = NodeRegistration { id, ordinal: Ordinal(id.0), partition, spec, agent: None };
         let change: Result<NodeChange, NodeRejection> =
             reply_of(self.step(Command::AddNode(Box::new(registration))));

@@ -52,7 +52,7 @@ pub use config::{
 };
 pub use dated::DatedReservation;
 pub(crate) use explain::Explaining;
-pub use local::{Changes, CopyError, LocalCluster, LocalError};
+pub use local::{Changes, CopyError, LocalCluster, LocalError, LocalSettings};
 pub use report::{CycleReport, Plan, PlannedTask};
 pub use starvation::Starving;
 

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::cycle::{CopyError, CycleConfig, LocalCluster};
+use crate::cycle::{CopyError, CycleConfig, LocalCluster, LocalSettings};
 use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, TenantId};
 use crate::jobs::{JobsRecord, TaskState};
 use crate::limits::PARTITIONS_MAX;
 use crate::node::NodeState;
 use crate::resource::{Demand, GpuAssignment};
-use crate::shard::ShardConfig;
 use crate::state::{
     AllocationRecord, ClaimRecord, NodeRecord, PartitionState, ReleasingRecord, ReservationRecord,
 };
@@ -27,7 +26,7 @@ pub fn cluster_of_views(
     views: &[Arc<View>],
     mut jobs: JobsRecord,
     config: CycleConfig,
-    shard: ShardConfig,
+    settings: LocalSettings,
     now: Time,
 ) -> Result<LocalCluster, CopyError> {
     let mut partitions: BTreeMap<PartitionId, PartitionState> = BTreeMap::new();
@@ -73,7 +72,7 @@ pub fn cluster_of_views(
             task.bound = None;
         }
     });
-    LocalCluster::of_records(config, shard, partitions, jobs, now)
+    LocalCluster::of_records(config, settings, partitions, jobs, now)
 }
 
 fn node_record(hot: &HotImage, cold: &ColdImage) -> NodeRecord {

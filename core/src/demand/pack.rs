@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::items::{Item, Unit};
 use super::score::{Score, score};
-use crate::cycle::{CycleConfig, LocalCluster};
+use crate::cycle::LocalCluster;
 use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::jobs::nodes::NodesRequest;
@@ -39,9 +39,9 @@ pub(super) struct Templates {
 }
 
 impl Templates {
-    pub(super) fn new(request: &NodesRequest) -> Self {
-        let cluster = LocalCluster::new(CycleConfig::default(), 1);
-        let mut cluster = cluster.expect("the default settings are right");
+    /// Makes nodes as those of a cluster are.
+    pub(super) fn new(request: &NodesRequest, like: &LocalCluster) -> Self {
+        let mut cluster = like.empty();
         let add = |of_type| cluster.add_node(request.spec(of_type));
         let nodes: Vec<NodeId> = (0..request.types.len())
             .map(add)

@@ -8,7 +8,7 @@ use super::idle::{self, IdleClock, Present};
 use super::items::{self, Item, Unit};
 use super::pack::{Meter, Packer, Templates};
 use super::starts;
-use crate::cycle::{CycleConfig, LocalCluster};
+use crate::cycle::LocalCluster;
 use crate::ids::NodeId;
 use crate::jobs::nodes::{NodesPlan, TypePlan, Unfit, Unplaced};
 use crate::jobs::nodes::{NodesRequest, NodesRequestError};
@@ -25,7 +25,7 @@ pub fn plan_nodes(
     clock: &IdleClock,
 ) -> Result<NodesPlan, NodesRequestError> {
     request.check()?;
-    let mut planning = Planning::new(request);
+    let mut planning = Planning::new(request, &cluster);
     let arrivals = planning.pack(&mut cluster, clock);
     let of_cycles = starts::run(&mut cluster, &arrivals, request.horizon_ns);
     let mut plan = planning.plan;
@@ -49,13 +49,13 @@ pub(super) struct Planning<'r> {
 
 impl<'r> Planning<'r> {
     /// Begins to plan for a request that was checked.
-    pub(super) fn new(request: &'r NodesRequest) -> Self {
+    pub(super) fn new(request: &'r NodesRequest, cluster: &LocalCluster) -> Self {
         let of = |of: &super::NodeType| TypePlan { launching: of.launching, ..TypePlan::default() };
         let types = request.types.iter().map(of).collect();
         let plan = NodesPlan { types, ..NodesPlan::default() };
         Self {
             request,
-            templates: Templates::new(request),
+            templates: Templates::new(request, cluster),
             meter: Meter::default(),
             plan,
             #[cfg(test)]
@@ -136,8 +136,7 @@ impl<'r> Planning<'r> {
         let mut needed = Needed { added: vec![0; types], present: BTreeSet::new() };
         let Some(unit) = items::floors(self.request) else { return needed };
         let gone: BTreeSet<NodeId> = self.plan.removals.iter().map(|removal| removal.node).collect();
-        let empty = LocalCluster::new(CycleConfig::default(), 1);
-        let mut empty = empty.expect("the default settings are right");
+        let mut empty = cluster.empty();
         let mut nodes = Vec::new();
         cluster.view().nodes(|_, hot, cold| {
             if hot.state == Some(NodeState::Ready) && !gone.contains(&hot.id) {

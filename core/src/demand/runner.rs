@@ -6,11 +6,10 @@
 use std::sync::Arc;
 
 use super::{IdleClock, NodesPlan, NodesRequest, cluster_of_views, plan_nodes};
-use crate::cycle::CycleConfig;
+use crate::cycle::{CycleConfig, LocalSettings};
 use crate::ids::NodeId;
 use crate::jobs::JobsRecord;
 use crate::link::{Consumer, Doorbell, Producer, StopSignal, ThreadWaker, channel};
-use crate::shard::ShardConfig;
 use crate::time::Time;
 use crate::view::{View, ViewReader};
 
@@ -70,7 +69,7 @@ pub struct NodesPlanner {
     stop: StopSignal,
     views: Vec<ViewReader>,
     cycle: CycleConfig,
-    shard: ShardConfig,
+    settings: LocalSettings,
     clock: IdleClock,
     _alive: Arc<()>,
 }
@@ -80,7 +79,7 @@ pub(crate) struct NodesPlannerConfig {
     /// What cycles do.
     pub(crate) cycle: CycleConfig,
     /// The settings of all shards. The number, the partitions and the seed are of no use.
-    pub(crate) shard: ShardConfig,
+    pub(crate) settings: LocalSettings,
     /// The views of all shards.
     pub(crate) views: Vec<ViewReader>,
     /// The bell of the keeper of jobs.
@@ -92,7 +91,7 @@ pub(crate) struct NodesPlannerConfig {
 impl NodesPlanner {
     /// Creates a planner of nodes, and the keeper's end of its rings.
     pub(crate) fn new(config: NodesPlannerConfig) -> (Self, NodesLink) {
-        let NodesPlannerConfig { cycle, shard, views, keeper, bell: (bell, waker) } = config;
+        let NodesPlannerConfig { cycle, settings, views, keeper, bell: (bell, waker) } = config;
         let (asked, tasks) = channel(SLOTS);
         let (made, plans) = channel(SLOTS);
         let alive = Arc::new(());
@@ -101,7 +100,7 @@ impl NodesPlanner {
         let link = NodesLink { tasks: asked, plans, bell: Arc::clone(&bell), alive: Arc::clone(&alive) };
         let clock = IdleClock::default();
         let plans = made;
-        (Self { tasks, plans, keeper, bell, waker, stop, views, cycle, shard, clock, _alive: alive }, link)
+        (Self { tasks, plans, keeper, bell, waker, stop, views, cycle, settings, clock, _alive: alive }, link)
     }
 
     /// Returns the signal that stops it. Nobody may ask for plans afterwards.
@@ -144,7 +143,7 @@ impl NodesPlanner {
         let views: Vec<Arc<View>> = self.views.iter().map(|view| view.read_until(view.due())).collect();
         self.clock.look(views.iter().map(|view| &**view), now);
         idle.iter().for_each(|&(node, idle_ns)| self.clock.set(node, idle_ns, now));
-        let cluster = cluster_of_views(&views, jobs, self.cycle.clone(), self.shard.clone(), now);
+        let cluster = cluster_of_views(&views, jobs, self.cycle.clone(), self.settings.clone(), now);
         // Released before anything else: kept views cost memory.
         drop(views);
         let cluster = cluster.expect("the settings serve, and the jobs are those that the keeper has");

@@ -390,7 +390,7 @@ fn ten_thousand_equal_tasks_are_decided_together() {
         bed.job(asks(1, 0), 100, 1);
     }
     let request = NodesRequest::new(vec![kind("a", 16, 0, 9_999), kind("gpu", 16, 4, 9_999)]);
-    let mut planning = Planning::new(&request);
+    let mut planning = Planning::new(&request, &bed.cluster);
     let mut copy = bed.cluster.copy();
     planning.pack(&mut copy, &IdleClock::default());
     let needed: Vec<u32> = planning.plan.types.iter().map(|of| of.needed).collect();
@@ -446,7 +446,7 @@ fn a_copy_made_of_views_leads_to_the_same() {
     let views = [bed.cluster.view()];
     let record = bed.cluster.scheduler().jobs().record();
     let settings = bed.cluster.scheduler().config().clone();
-    let config = bed.cluster.shard_config().clone();
+    let config = bed.cluster.settings().clone();
     let mut of_views = cluster_of_views(&views, record, settings, config, bed.cluster.now()).unwrap();
     assert_eq!(shard(&of_views), shard(&bed.cluster));
     let steps = |cluster: &mut LocalCluster| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::EngineConfig;
 use crate::broken::Broken;
-use crate::cycle::CycleConfigError;
+use crate::cycle::{CycleConfigError, LocalSettings};
 use crate::demand::{NodesPlanner, NodesPlannerConfig};
 use crate::executor::ShardRunner;
 use crate::group::keeper_of;
@@ -104,7 +104,8 @@ pub(super) fn open_nodes_planner(
     };
     let views = views.to_vec();
     let bell = ShardRunner::doorbell();
-    let of = NodesPlannerConfig { cycle, shard, views, keeper: Arc::clone(keeper.bell()), bell };
+    let settings = LocalSettings { shard, allocations_per_node_max: config.allocations_per_node_max };
+    let of = NodesPlannerConfig { cycle, settings, views, keeper: Arc::clone(keeper.bell()), bell };
     let (planner, link) = NodesPlanner::new(of);
     keeper.set_nodes_link(link);
     Some(planner)

@@ -11,8 +11,7 @@ use wharf_net::protocol::{
     SPREAD_APART, SPREAD_TOGETHER, SelectorTerm,
 };
 
-use super::connect::ConnectArgs;
-use super::connect::block_on;
+use super::connect::{ConnectArgs, block_on};
 use super::{Ended, plan_view, read_text};
 use crate::file_error::FileError;
 use crate::job_file::{AmountsFile, bounded};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::LocalCluster;
+use super::{LocalCluster, LocalSettings};
 use crate::broken::Broken;
 use crate::cycle::{CycleConfig, CycleConfigError};
 use crate::ids::{Incarnation, NodeId};
@@ -38,19 +38,20 @@ impl LocalCluster {
     /// If the partitions contradict each other.
     pub(crate) fn of_records(
         config: CycleConfig,
-        shard_config: ShardConfig,
+        settings: LocalSettings,
         partitions: Vec<PartitionState>,
         record: JobsRecord,
         now: Time,
     ) -> Result<Self, CopyError> {
         let incarnation = COPY;
         let ids = partitions.iter().map(|partition| partition.id).collect();
-        let shard_config = ShardConfig { incarnation, partitions: ids, ..shard_config };
-        let mut shard = Shard::new(shard_config.clone());
+        let shard = ShardConfig { incarnation, partitions: ids, ..settings.shard };
+        let settings = LocalSettings { shard, ..settings };
+        let mut shard = settings.make(Shard::new);
         let nodes = partitions.iter().flat_map(|partition| &partition.nodes);
         let last = nodes.map(|node| node.registration.ordinal.0.max(node.registration.id.0)).max();
         shard.adopt(partitions);
-        let mut cluster = Self::over(config, shard_config, shard)?;
+        let mut cluster = Self::over(config, settings, shard)?;
         cluster.nodes = last.unwrap_or(0);
         cluster.now = now;
         let jobs = cluster.scheduler.jobs_mut();
@@ -72,19 +73,26 @@ impl LocalCluster {
         let partitions = self.shard.export().partitions;
         let config = self.scheduler.config().clone();
         let record = self.scheduler.jobs().record();
-        Self::of_records(config, self.shard_config.clone(), partitions, record, self.now)
+        Self::of_records(config, self.settings.clone(), partitions, record, self.now)
             .expect("what a cluster has can be copied")
     }
 
     /// Returns another replica of the shard, which the caller brings up to date.
     pub(crate) fn replica(&self) -> Replica {
-        Replica::new(Shard::replica(self.shard_config.clone()), self.reader.clone())
+        Replica::new(self.settings.make(Shard::replica), self.reader.clone())
+    }
+
+    /// Returns a cluster without nodes and jobs whose shard has the same settings.
+    pub(crate) fn empty(&self) -> Self {
+        let settings = self.settings.clone();
+        let shard = settings.make(Shard::new);
+        Self::over(CycleConfig::default(), settings, shard).expect("the default settings are right")
     }
 
     /// Returns the settings of its shard.
     #[cfg(test)]
-    pub(crate) fn shard_config(&self) -> &ShardConfig {
-        &self.shard_config
+    pub(crate) fn settings(&self) -> &LocalSettings {
+        &self.settings
     }
 
     /// Places a request that is no task. Returns whether it fits.

@@ -133,7 +133,7 @@ fn reason_text(reason: u8) -> &'static str {
         Ok(Why::Share) => "its queue may have no more by the rules",
         Ok(Why::Cap) => "the capability of a queue is in the way",
         Ok(Why::NoNode) => "no node has room for it",
-        Ok(Why::Gang) => "its job cannot have as many tasks as it needs at once",
+        Ok(Why::Gang) => "fewer tasks of the job fit than it needs at once",
         Ok(Why::Reservation) => "it would delay a job with a dated reservation",
         Ok(Why::Claim) => "it has a claim on capacity that is being released",
         Ok(Why::Conflict) => {

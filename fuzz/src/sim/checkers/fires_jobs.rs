@@ -146,8 +146,8 @@ pub(super) fn jobs_that_are_others_after_a_start() {
 pub(super) fn a_task_that_waits_and_would_fit() {
     let (mut jobs, job) = jobs();
     let (roomy, _) = placed(&mut Bed::new(4), 1, JobId(9), 0);
-    let full = Bed::new(1).step(Command::Place(asks(8, 0))).after;
-    let (roomy, full) = ([roomy], [full]);
+    let full = [Bed::new(1).step(Command::Place(asks(8, 0))).after];
+    let roomy = [roomy];
     assert!(no_task_waits_that_would_fit(&jobs, &roomy).is_err());
     assert_eq!(no_task_waits_that_would_fit(&jobs, &full), Ok(()));
     jobs.set_phase(job, JobPhase::Pending);

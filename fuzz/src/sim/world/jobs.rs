@@ -93,10 +93,15 @@ impl World<'_> {
         named("tasks_run_once", tasks_run_once(&self.facts))
     }
 
-    /// Returns the durable record of the queues and jobs.
+    /// Returns the durable record of the queues and jobs, at a clean stop.
     pub(super) fn jobs_record(&self) -> JobsRecord {
         let mut planners = self.planners.iter().map(|planner| planner.planner());
         planners.find_map(Planner::export_jobs).unwrap_or_default()
+    }
+
+    /// Returns the queues and jobs as a start has them. Some may be about to end.
+    pub(super) fn jobs_at_start(&self) -> JobsRecord {
+        self.jobs().map(Jobs::record).unwrap_or_default()
     }
 
     /// Checks that the jobs are as clients were told.

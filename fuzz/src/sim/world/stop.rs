@@ -90,7 +90,7 @@ impl World<'_> {
         for runner in &self.runners {
             named("a_start_keeps_the_books", runner.shard().check_invariants())?;
         }
-        named("a_start_keeps_the_jobs", a_start_keeps_the_jobs(&state.jobs, &self.jobs_record()))?;
+        named("a_start_keeps_the_jobs", a_start_keeps_the_jobs(&state.jobs, &self.jobs_at_start()))?;
         self.check_told_jobs(false)?;
         named("a_start_keeps_the_groups", a_start_keeps_the_groups(&state.groups, &self.groups()))
     }

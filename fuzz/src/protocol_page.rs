@@ -17,9 +17,10 @@ fn limit(name: &str) -> Option<u64> {
         ($($name:ident)*) => { match name { $(stringify!($name) => Some(limits::$name as u64),)* _ => None } };
     }
     values! {
-        CANDIDATES_MAX CUSTOM_RESOURCES_MAX FALLBACK_SELECTORS_MAX GPU_INSTANCES_MAX GROUP_BUNDLES_MAX LABELS_MAX
-        NAME_BYTES_MAX NODES_PER_MESSAGE_MAX PLACEMENTS_PER_MESSAGE_MAX PREFERRED_NODES_MAX PREFERRED_SELECTORS_MAX
-        RESOURCE_KINDS_MAX SELECTOR_TERMS_MAX SHARDS_MAX UNIT_INSTANCES_MAX
+        CANDIDATES_MAX CUSTOM_RESOURCES_MAX FALLBACK_SELECTORS_MAX FLOORS_MAX GPU_INSTANCES_MAX GROUP_BUNDLES_MAX
+        JOB_POLICIES_MAX LABELS_MAX NAME_BYTES_MAX NODES_PER_MESSAGE_MAX NODE_TYPES_MAX
+        PLACEMENTS_PER_MESSAGE_MAX PREFERRED_NODES_MAX PREFERRED_SELECTORS_MAX
+        QUEUE_USERS_SHOWN_MAX RESOURCE_KINDS_MAX SELECTOR_TERMS_MAX SHARDS_MAX UNIT_INSTANCES_MAX USER_BYTES_MAX
     }
 }
 
@@ -56,7 +57,7 @@ impl Tables {
     /// Returns the value of a sum of products of constants and numbers.
     fn value(&self, expression: &str) -> Option<u64> {
         let atom = |atom: &str| {
-            let atom = atom.trim_end_matches(" as usize");
+            let atom = atom.trim_end_matches(" as usize").trim_start_matches("wharf_core::limits::");
             atom.replace('_', "")
                 .parse()
                 .ok()
@@ -213,7 +214,7 @@ pub fn protocol_page(protocol: &Path, page: &str) -> io::Result<String> {
     for file in
         ["bounded", "mod", "message", "place", "preference", "node", "agent", "books", "reservation", "group"]
             .into_iter()
-            .chain(["statement", "follow", "event", "status", "export", "lease", "job"])
+            .chain(["statement", "follow", "event", "status", "export", "lease", "job", "explain", "plan"])
     {
         tables.read(&std::fs::read_to_string(protocol.join(file).with_extension("rs"))?)?;
     }

@@ -145,8 +145,8 @@ impl<'r> Planning<'r> {
             }
         });
         let mut packer = Packer::new(self.request, &mut empty, counts.to_vec());
-        for at in 0..types {
-            packer.add_nodes(at, self.plan.types[at].launching + least[at], true);
+        for (at, (planned, least)) in self.plan.types.iter().zip(least).enumerate().take(types) {
+            packer.add_nodes(at, planned.launching + least, true);
         }
         let wanted: Vec<u32> = unit.items.iter().map(|item| item.count).collect();
         let outcome = packer.place(&unit, &wanted, &mut self.templates, &mut self.meter);

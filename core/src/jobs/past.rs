@@ -344,7 +344,8 @@ impl Jobs {
         let amount = |dim: Dim| PastAmount { dim, held: in_use.get(dim), sum: sums.get(dim) };
         let kinds = (0..in_use.kinds().max(sums.kinds())).map(Dim).map(amount);
         let kinds: Vec<PastAmount> = kinds.filter(|kind| kind.held != 0 || kind.sum != 0).collect();
-        let (queue, user) = (Arc::clone(queue), user.clone());
+        let queue = Arc::clone(queue);
+        let user = user.clone();
         let half_life_ns = past.half_life?.nanos();
         (!kinds.is_empty()).then(|| PastRecord { queue, user, half_life_ns, epoch: sums.epoch(), kinds })
     }

@@ -395,7 +395,8 @@ mod tests {
                 past: all.clone(),
             };
             let users = (0..QUEUE_USERS_SHOWN_MAX).map(user).collect();
-            let (deserved, past) = (Some(all.clone()), all.clone());
+            let deserved = Some(all.clone());
+            let past = all.clone();
             QueueView { usage: usage.clone(), deserved, past, users, more_users: u32::MAX, ..view }
         };
         let mut shown = 0;

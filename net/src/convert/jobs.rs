@@ -335,11 +335,11 @@ fn policies(wire: Vec<JobPolicyBody>) -> Result<Vec<JobPolicy>, Fault> {
         let JobPolicyBody { events, action, exit_code } = policy;
         let what = "event: give 1 (task_failed), 2 (task_evicted), 3 (task_completed) or 4 (any)";
         let event = |(number, event): (usize, u8)| {
-            chosen(&EVENTS, event, &format!("policies[{at}].events[{number}]"), what)
+            chosen(&EVENTS, event, format!("policies[{at}].events[{number}]"), what)
         };
         let events = events.into_iter().enumerate().map(event).collect::<Result<_, _>>()?;
         let what = "action: give 1 (restart_task), 2 (restart_job), 3 (complete_job) or 4 (abort_job)";
-        let action = chosen(&ACTIONS, action, &format!("policies[{at}].action"), what)?;
+        let action = chosen(&ACTIONS, action, format!("policies[{at}].action"), what)?;
         Ok(JobPolicy { events, action, exit_code })
     };
     wire.into_iter().enumerate().map(policy).collect()

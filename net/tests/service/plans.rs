@@ -108,7 +108,8 @@ async fn floors_groups_and_new_kinds_are_planned_and_faults_name_their_field() {
     let checks = made.unplaced[0].refusal.as_ref().map(|refusal| refusal.checks.clone());
     let checks = checks.expect("the first ones have one");
     assert!(checks.len() == 1 && checks[0].resource == "cpu" && checks[0].nodes == 1, "{checks:?}");
-    let faults: [(&dyn Fn(&mut PlanNodesRequest), &str, &str); 6] = [
+    type Change<'a> = &'a dyn Fn(&mut PlanNodesRequest);
+    let faults: [(Change<'_>, &str, &str); 6] = [
         (&|request| request.types.clear(), "types", "at least one"),
         (&|request| request.types[0].min = 9, "types", "raise `max`"),
         (&|request| request.types[0].node.name.clear(), "types[0].node.name", ""),

@@ -162,7 +162,8 @@ pub(super) fn check(
         }
         return Ok(());
     };
-    let counts: [(_, _, fn(&TypePlan) -> u32); 3] = [
+    type Count = fn(&TypePlan) -> u32;
+    let counts: [(_, _, Count); 3] = [
         ("launched", launch, |of| of.launch),
         ("needed", needed, |of| of.needed),
         ("cancelled", cancel, |of| of.cancel),

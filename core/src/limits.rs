@@ -292,7 +292,7 @@ pub const PLAN_DOMAINS_MAX: usize = 64;
 pub const PLAN_EVENTS_MAX: usize = 1_024;
 /// The largest number of starts, of waiting jobs, and of nodes to remove in a plan of nodes.
 pub const PLAN_ROWS_MAX: usize = 10_000;
-/// How many nodes are being launched at a time, unless a plan says otherwise [Ray].
+/// How many nodes are being launched at a time, unless a plan says otherwise, as in Ray.
 pub const LAUNCHES_DEFAULT: u32 = 10;
 /// The priority from which on tasks serve the cluster itself and are never evicted (Kubernetes:
 /// `system-cluster-critical`).

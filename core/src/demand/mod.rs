@@ -1,9 +1,9 @@
 //! Autoscaling demand: which nodes to launch for all that waits, which to remove, and what would start if they came.
 //!
-//! A plan of nodes works on a copy of the books ([`LocalCluster`]), so it changes nothing. It packs what waits on
-//! present nodes first, by the index that serves. For the rest it adds nodes of the given types, each time of the one
-//! that suits best (Ray's autoscaler v2). Then the cycle that serves runs on the copy, in virtual time, and shows which
-//! jobs start and when.
+//! A plan of nodes works on a copy of the books ([`LocalCluster`](crate::cycle::LocalCluster)), so it changes nothing.
+//! It packs what waits on present nodes first, by the index that serves. For the rest it adds nodes of the given types,
+//! each time of the one that suits best (Ray's autoscaler v2). Then the cycle that serves runs on the copy, in virtual
+//! time, and shows which jobs start and when.
 //!
 //! | module | content |
 //! |---|---|

@@ -36,7 +36,8 @@ fn files_of_queues_and_jobs_are_checked_with_the_rules_of_a_service() {
     let right = format!("{queues}{}", job("q", "min_member: 2"));
     assert_eq!(check_jobs(&right), Ok(Checked { queues: 1, jobs: 1 }));
     // The service may have a queue that the file has not. Tasks of two documents may have the same name.
-    let two = format!("{right}---\npriority_classes: {{high: 1}}\n{}", job("there", "min_member: 0"));
+    let other = job("there", "min_member: 0").replace("name: j,", "name: k,");
+    let two = format!("{right}---\npriority_classes: {{high: 1}}\n{other}");
     assert_eq!(check_jobs(&two), Ok(Checked { queues: 1, jobs: 2 }));
     let cases = [
         (format!("{queues}{}", job("q", "min_member: 3")), 4, "min_member"),

@@ -16,7 +16,7 @@ const SECOND: u64 = 1_000_000_000;
 /// How long a task that was evicted may go on.
 const GRACE_NS: u64 = 10 * SECOND;
 
-/// The number of queues, and the sum of their weights.
+/// The number of queues. Their weights are 1 to 4.
 const QUEUES: u32 = 8;
 
 /// The cycles after a change of demand that do not count: within two, what is planned has followed.
@@ -67,7 +67,7 @@ struct Churn {
 
 /// Runs cycles for `seconds` of virtual time, one in each.
 pub(super) fn fairness(scale: u32, seconds: u32) -> Result<SessionRow, SessionError> {
-    let nodes = 1_000_u32.div_ceil(scale);
+    let nodes = 200_u32.div_ceil(scale);
     let config = CycleConfig { grace_ns: GRACE_NS, ..CycleConfig::default() };
     let mut bed = Bed::new(config, nodes, 20, 0)?;
     for number in 0..QUEUES {
@@ -124,12 +124,13 @@ impl Churn {
         any
     }
 
-    /// Submits jobs of up to eight tasks to the queues that ask, until they ask for more than the cluster has.
+    /// Submits jobs of up to eight tasks to the queues that ask, until a fifth of the cluster would not suffice for what
+    /// waits in each.
     fn submit(&mut self, nodes: u32) -> Result<(), SessionError> {
         let asks = (0..).zip(&self.demands).filter(|(_, demand)| demand.asks);
         for (number, _) in asks {
             let id = self.bed.queues[number];
-            while self.bed.cluster.scheduler().jobs().queue(id).pending_tasks() < u64::from(20 * nodes) {
+            while self.bed.cluster.scheduler().jobs().queue(id).pending_tasks() < u64::from(4 * nodes) {
                 let tasks = 1 + self.rng.below(8) as u32;
                 self.bed.job(number, tasks, 1, 1000, 0)?;
             }

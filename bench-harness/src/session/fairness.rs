@@ -67,7 +67,7 @@ struct Churn {
 
 /// Runs cycles for `seconds` of virtual time, one in each.
 pub(super) fn fairness(scale: u32, seconds: u32) -> Result<SessionRow, SessionError> {
-    let nodes = 200_u32.div_ceil(scale);
+    let nodes = 100_u32.div_ceil(scale);
     let config = CycleConfig { grace_ns: GRACE_NS, ..CycleConfig::default() };
     let mut bed = Bed::new(config, nodes, 20, 0)?;
     for number in 0..QUEUES {

@@ -37,7 +37,7 @@ pub const ROWS: [&str; 10] = [
 ];
 
 /// The virtual time of the row `fairness`, in seconds.
-const FAIRNESS_SECONDS: u32 = 900;
+const FAIRNESS_SECONDS: u32 = 600;
 
 /// Which rows to measure, and at which size.
 #[derive(Clone, Debug)]

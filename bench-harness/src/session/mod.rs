@@ -13,7 +13,7 @@ use serde::Serialize;
 use wharf_core::cycle::{Changes, CycleConfig, CycleConfigError, LocalCluster, LocalError};
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{
-    JobError, JobId, JobPhase, JobSpec, QueueError, QueueId, QueueSpec, Role, TaskGroup, TaskId, TaskState,
+    JobError, JobId, JobPhase, JobSpec, QueueError, QueueId, QueueSpec, TaskGroup, TaskId, TaskState,
 };
 use wharf_core::node::{Labels, NodeSpec, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
@@ -248,30 +248,15 @@ impl Bed {
         };
         let jobs = self.cluster.scheduler().jobs();
         let name = format!("job-{}", jobs.queues().map(|(_, queue)| queue.jobs().len()).sum::<usize>());
+        let request = PlacementRequest::new(demand, Policy::BestFit);
+        let group = TaskGroup { priority, ..TaskGroup::new(request, tasks) };
         let spec = JobSpec {
-            name: name.into(),
             queue: self.queues[queue % self.queues.len()],
-            user: None,
-            tenant: wharf_core::ids::TenantId::OPERATOR,
             min_member,
-            min_resources: None,
-            roles: vec![Role { name: "task".into(), min_member: 0 }],
-            tasks: vec![TaskGroup {
-                request: PlacementRequest::new(demand, Policy::BestFit),
-                count: tasks,
-                role: 0,
-                priority,
-                preemptable: true,
-                run_time_ns: None,
-                policies: Vec::new(),
-                master: false,
-            }],
             priority,
-            preempts: true,
             created: self.cluster.now(),
             phase: JobPhase::Inqueue,
-            policies: Vec::new(),
-            max_retry: wharf_core::limits::JOB_MAX_RETRY_DEFAULT,
+            ..JobSpec::new(&name, vec![group])
         };
         self.cluster.scheduler_mut().jobs_mut().submit(spec)
     }

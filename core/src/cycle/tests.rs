@@ -62,31 +62,15 @@ impl Bed {
     ) -> JobId {
         let request =
             PlacementRequest::new(Demand { cpu: Amount::whole(cpu), ..Demand::default() }, Policy::BestFit);
-        let group = TaskGroup {
-            request,
-            count: tasks,
-            role: 0,
-            priority,
-            preemptable: true,
-            master: false,
-            run_time_ns: None,
-            policies: Vec::new(),
-        };
+        let group = TaskGroup { priority, ..TaskGroup::new(request, tasks) };
         let spec = JobSpec {
-            name: name.into(),
             queue,
             user: Some(name.into()),
-            tenant: crate::ids::TenantId::OPERATOR,
             min_member,
-            min_resources: None,
             roles: vec![Role { name: "task".into(), min_member: 0 }; self.roles],
-            tasks: vec![group],
             priority,
-            preempts: true,
             created: self.cluster.now(),
-            phase: JobPhase::Pending,
-            policies: Vec::new(),
-            max_retry: crate::limits::JOB_MAX_RETRY_DEFAULT,
+            ..JobSpec::new(name, vec![group])
         };
         self.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
     }
@@ -266,29 +250,10 @@ fn a_pending_job_waits_until_its_queue_has_room_for_it() {
         let request =
             PlacementRequest::new(Demand { cpu: Amount::whole(3), ..Demand::default() }, Policy::BestFit);
         let spec = JobSpec {
-            name: name.into(),
             queue,
-            user: None,
-            tenant: crate::ids::TenantId::OPERATOR,
             min_member: 1,
             min_resources: Some(Amounts::of(&request.demand)),
-            roles: vec![Role { name: "task".into(), min_member: 0 }],
-            tasks: vec![TaskGroup {
-                request,
-                count: 1,
-                role: 0,
-                priority: 0,
-                preemptable: true,
-                master: false,
-                run_time_ns: None,
-                policies: Vec::new(),
-            }],
-            priority: 0,
-            preempts: true,
-            created: Time(0),
-            phase: JobPhase::Pending,
-            policies: Vec::new(),
-            max_retry: crate::limits::JOB_MAX_RETRY_DEFAULT,
+            ..JobSpec::new(name, vec![TaskGroup::new(request, 1)])
         };
         bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
     });

@@ -15,35 +15,11 @@ fn cores(cpu: u32) -> PlacementRequest {
 }
 
 fn group(cpu: u32, count: u32) -> TaskGroup {
-    TaskGroup {
-        request: cores(cpu),
-        count,
-        role: 0,
-        priority: 0,
-        preemptable: true,
-        master: false,
-        run_time_ns: None,
-        policies: Vec::new(),
-    }
+    TaskGroup::new(cores(cpu), count)
 }
 
 fn job(name: &str, queue: QueueId, tasks: Vec<TaskGroup>) -> JobSpec {
-    JobSpec {
-        name: name.into(),
-        queue,
-        user: None,
-        tenant: crate::ids::TenantId::OPERATOR,
-        min_member: 1,
-        min_resources: None,
-        roles: vec![Role { name: "task".into(), min_member: 0 }],
-        tasks,
-        priority: 0,
-        preempts: true,
-        created: Time(0),
-        phase: JobPhase::Inqueue,
-        policies: Vec::new(),
-        max_retry: crate::limits::JOB_MAX_RETRY_DEFAULT,
-    }
+    JobSpec { queue, min_member: 1, phase: JobPhase::Inqueue, ..JobSpec::new(name, tasks) }
 }
 
 fn cpu(amount: i64) -> Amounts {

@@ -5,11 +5,11 @@ use wharf_core::jobs::{JobId, PendingReason, QueueRule, TaskId};
 use wharf_net::convert::{pending_reason, queue_rule};
 use wharf_net::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
-    CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, ExplainJobReply, HolderBody, JobSummaryBody,
-    NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, QueueBoundBody,
+    CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, ExplainJobReply, HolderBody, NO_VICTIMS_PREEMPT,
+    NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, QueueBoundBody,
 };
 
-use super::job_view::{amounts_text, counts_text, phase_name, state_name, summary_view};
+use super::job_view::{amounts_text, say_job, state_name, summary_view};
 use super::print::{self, fault_view, given, given_text, say};
 
 fn reason_name(number: u8) -> &'static str {
@@ -193,26 +193,10 @@ fn bound_text(bound: &QueueBoundBody) -> String {
     format!("{queue} {rule} {most} {}: {used} are in use, {asked} are asked for", bound.resource)
 }
 
-fn say_job(job: &JobSummaryBody) {
-    say(format_args!(
-        "job {}: {} in queue {}, {}: {} (at least {}), priority {}",
-        JobId(job.id),
-        job.name,
-        job.queue,
-        phase_name(job.phase),
-        counts_text(&job.counts),
-        job.min_member,
-        job.priority,
-    ));
-}
-
 /// Prints an explanation for people.
 pub(super) fn say_reply(reply: &ExplainJobReply, of_task: bool) {
     let Some(job) = &reply.job else {
-        return match &reply.fault {
-            Some(fault) => say(format_args!("not done: {fault}")),
-            None => say(format_args!("not done: {}", reply.reason)),
-        };
+        return print::say_not_done(reply.reason, reply.fault.as_ref());
     };
     say_job(job);
     let task = reply.task.map(|index| TaskId { job: JobId(job.id), index });

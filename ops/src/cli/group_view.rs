@@ -197,10 +197,8 @@ pub(super) fn say_group(reply: &GroupReply, done: Option<&str>) {
         if let Some(fault) = &reply.fault {
             say(format_args!("{fault}"));
         }
-    } else if let Some(fault) = &reply.fault {
-        say(format_args!("not done: {fault}"));
     } else {
-        say(format_args!("not done: {}", reply.reason));
+        print::say_not_done(reply.reason, reply.fault.as_ref());
     }
 }
 

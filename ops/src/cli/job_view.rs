@@ -219,14 +219,8 @@ pub(super) fn counts_text(counts: &[TaskCountBody]) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// Prints a job with its tasks for people.
-pub(super) fn say_status(reply: &JobStatusReply) {
-    let Some(job) = &reply.job else {
-        return match &reply.fault {
-            Some(fault) => say(format_args!("not done: {fault}")),
-            None => say(format_args!("not done: {}", reply.reason)),
-        };
-    };
+/// Prints a job for people.
+pub(super) fn say_job(job: &JobSummaryBody) {
     say(format_args!(
         "job {}: {} in queue {}, {}: {} (at least {}), priority {}",
         JobId(job.id),
@@ -237,6 +231,14 @@ pub(super) fn say_status(reply: &JobStatusReply) {
         job.min_member,
         job.priority,
     ));
+}
+
+/// Prints a job with its tasks for people.
+pub(super) fn say_status(reply: &JobStatusReply) {
+    let Some(job) = &reply.job else {
+        return print::say_not_done(reply.reason, reply.fault.as_ref());
+    };
+    say_job(job);
     let row = |task: &TaskBody| {
         let mut row = task_view(job.id, task);
         row["since"] = format!("second {}", print::seconds(task.since)).into();

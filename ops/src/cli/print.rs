@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use wharf_core::ids::AllocationId;
 use wharf_core::resource::Amount;
 use wharf_net::protocol::{
-    FailedCheck, Fault, NamedAmount, NamedUnits, Pair, PlaceReply, PlacedBody, Reason, RefusalBody,
+    FailedCheck, Fault, NamedAmount, NamedUnits, Pair, PlaceReply, PlacedBody, Reason, ReasonCode,
+    RefusalBody,
 };
 
 /// Prints one line. If the reader has closed the pipe (`wharf node list | head`), the process exits with
@@ -109,6 +110,14 @@ fn cell(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(","),
         other => other.to_string(),
+    }
+}
+
+/// Prints for people why something was not done: the fault of the request if there is one, else the reason.
+pub(super) fn say_not_done(reason: ReasonCode, fault: Option<&Fault>) {
+    match fault {
+        Some(fault) => say(format_args!("not done: {fault}")),
+        None => say(format_args!("not done: {reason}")),
     }
 }
 

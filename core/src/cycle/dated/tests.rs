@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::cycle::{Action, Backfill, Changes, CycleConfig, LocalCluster, PluginConfig, PluginKind};
 use crate::fairness::Dim;
 use crate::ids::NodeId;
-use crate::jobs::{JobId, JobPhase, JobSpec, Jobs, QueueId, QueueSpec, Role, TaskGroup, TaskId, TaskState};
+use crate::jobs::{JobId, JobPhase, JobSpec, Jobs, QueueId, QueueSpec, TaskGroup, TaskId, TaskState};
 use crate::node::{Labels, NodeSpec, Taints};
 use crate::request::{PlacementRequest, Policy};
 use crate::resource::{Amount, Demand, GpuRequest};
@@ -44,14 +44,8 @@ impl Tasks {
         };
         let demand = Demand { cpu: Amount::whole(self.cpu), gpu, ..Demand::default() };
         TaskGroup {
-            request: PlacementRequest::new(demand, Policy::BestFit),
-            count: self.count,
-            role: 0,
-            priority: 0,
-            preemptable: true,
             run_time_ns: self.run_time.map(|time| time * SECOND),
-            policies: Vec::new(),
-            master: false,
+            ..TaskGroup::new(PlacementRequest::new(demand, Policy::BestFit), self.count)
         }
     }
 }
@@ -81,20 +75,11 @@ impl Bed {
     fn job(&mut self, queue: QueueId, tasks: &[Tasks]) -> JobId {
         self.jobs += 1;
         let spec = JobSpec {
-            name: format!("job {}", self.jobs).into(),
             queue,
-            user: None,
-            tenant: crate::ids::TenantId::OPERATOR,
             min_member: tasks.iter().map(|of| of.count).sum(),
-            min_resources: None,
-            roles: vec![Role { name: "task".into(), min_member: 0 }],
-            tasks: tasks.iter().map(|of| of.group()).collect(),
-            priority: 0,
-            preempts: true,
             created: self.cluster.now(),
             phase: JobPhase::Inqueue,
-            policies: Vec::new(),
-            max_retry: crate::limits::JOB_MAX_RETRY_DEFAULT,
+            ..JobSpec::new(&format!("job {}", self.jobs), tasks.iter().map(|of| of.group()).collect())
         };
         self.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
     }

@@ -7,15 +7,14 @@ use std::task::Waker;
 use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::group::{PlanJob, PlanReply};
-use wharf_core::ids::{AllocationId, TenantId};
+use wharf_core::ids::AllocationId;
 use wharf_core::jobs::{
-    JobId, JobPhase, JobSpec, JobView, Jobs, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueId,
-    QueueSpec, Role, TaskGroup, TaskId, TaskReport, TaskState,
+    JobId, JobSpec, JobView, Jobs, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueSpec, TaskGroup,
+    TaskId, TaskReport, TaskState,
 };
 use wharf_core::planner::JobsConfig;
 use wharf_core::request::PlacementRequest;
 use wharf_core::state::StoreState;
-use wharf_core::time::Time;
 
 use crate::by_hand::{check_all, config, cores, export, settle};
 use crate::group_bed::plan;
@@ -53,32 +52,7 @@ pub(crate) fn set_queue(engine: &mut Engine, spec: QueueSpec) {
 
 /// A job of equal tasks, all of which it needs.
 pub(crate) fn gang(name: &str, count: u32, request: PlacementRequest) -> JobSpec {
-    let task = TaskGroup {
-        request,
-        count,
-        role: 0,
-        priority: 0,
-        preemptable: true,
-        master: false,
-        run_time_ns: None,
-        policies: Vec::new(),
-    };
-    JobSpec {
-        name: name.into(),
-        queue: QueueId::ROOT,
-        user: None,
-        tenant: TenantId::OPERATOR,
-        min_member: count,
-        min_resources: None,
-        roles: vec![Role { name: "task".into(), min_member: 0 }],
-        tasks: vec![task],
-        priority: 0,
-        preempts: true,
-        created: Time::default(),
-        phase: JobPhase::Pending,
-        policies: Vec::new(),
-        max_retry: wharf_core::limits::JOB_MAX_RETRY_DEFAULT,
-    }
+    JobSpec { min_member: count, ..JobSpec::new(name, vec![TaskGroup::new(request, count)]) }
 }
 
 /// A job of tasks with a core each, which are placed one by one.

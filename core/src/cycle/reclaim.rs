@@ -52,14 +52,16 @@ impl Cycle<'_> {
 
     fn reclaim_for(&mut self, queue: QueueId, job: JobId, spots: &[Spot]) {
         let savepoint = self.savepoint();
-        let mut room = Room::default();
-        for task in self.pending_tasks(job, false) {
-            let class = Arc::clone(&self.jobs.task(task).class);
-            if self.tiers().is_preemptive(self.facts(), queue, &class) {
-                self.place_or_make_room(task, From::OtherQueues, spots, &mut room);
+        let has_enough = self.evict_in_domains(job, spots, |cycle| {
+            let mut room = Room::default();
+            for task in cycle.pending_tasks(job, false) {
+                let class = Arc::clone(&cycle.jobs.task(task).class);
+                if cycle.tiers().is_preemptive(cycle.facts(), queue, &class) {
+                    cycle.place_or_make_room(task, From::OtherQueues, spots, &mut room);
+                }
             }
-        }
-        let has_enough = self.tiers().is_pipelined(self.facts(), job);
+            cycle.tiers().is_pipelined(cycle.facts(), job)
+        });
         self.keep_or_note(has_enough, savepoint, job, Action::Reclaim);
     }
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use super::changes::Noted;
 use super::ends::Ends;
 use super::past::PastRules;
+use super::topology::check_rules;
 use super::{
     Job, JobError, JobId, JobPhase, JobPolicy, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
-    TaskState, Usage,
+    TaskState, TopologyTier, Usage,
 };
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId, TenantId};
@@ -45,6 +46,8 @@ pub struct Jobs {
     pub(super) ending: BTreeSet<JobId>,
     /// How past use counts.
     pub(super) past_rules: PastRules,
+    /// The tiers that jobs may name, from the narrowest to the widest.
+    tiers: Vec<TopologyTier>,
     /// The number of changes of queues, jobs and tasks so far.
     pub(super) changes: u64,
     /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
@@ -93,9 +96,21 @@ impl Jobs {
             ends: Ends::default(),
             ending: BTreeSet::new(),
             past_rules: PastRules::default(),
+            tiers: Vec::new(),
             changes: 0,
             noted: None,
         }
+    }
+
+    /// Sets the tiers that jobs may name from now on, from the narrowest to the widest.
+    pub(crate) fn set_tiers(&mut self, tiers: Vec<TopologyTier>) {
+        self.tiers = tiers;
+    }
+
+    /// Returns the tiers of the topology, from the narrowest to the widest.
+    #[must_use]
+    pub fn tiers(&self) -> &[TopologyTier] {
+        &self.tiers
     }
 
     /// Removes a job that has ended.
@@ -225,6 +240,11 @@ impl Jobs {
             return Err(JobError::NoRunTime(job));
         }
         check_policies(spec)?;
+        check_rules(spec, &self.tiers).map_err(|(group, fault)| JobError::Topology {
+            job: Arc::clone(&job),
+            group,
+            fault,
+        })?;
         for (number, role) in (0..).zip(&spec.roles) {
             let of_role = spec.tasks.iter().filter(|group| group.role == number);
             let tasks = of_role.map(|group| group.count).sum();
@@ -309,6 +329,11 @@ impl Jobs {
     /// Returns the nodes where tasks are releasing, in order of id.
     pub fn releasing_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.releasing.keys().copied()
+    }
+
+    /// Returns whether tasks are releasing on a node.
+    pub(crate) fn has_releasing(&self, node: NodeId) -> bool {
+        self.releasing.contains_key(&node)
     }
 
     /// Returns the number of changes of queues, jobs and tasks so far.

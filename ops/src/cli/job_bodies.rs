@@ -15,6 +15,7 @@ use super::read_text;
 use crate::file_error::FileError;
 use crate::job_file::{
     AmountsFile, JobFile, JobsFile, OrderingFile, QueueFile, TaskFile, bounded, part, policies, priority,
+    topology,
 };
 use crate::line_error::{LineError, documents};
 
@@ -160,6 +161,7 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         policies: policy_bodies(&policies(&file.policies)?),
         max_retry: file.max_retry,
         user: file.user()?.unwrap_or_default().to_owned(),
+        topology: topology_body(topology(file.topology.as_ref())?.as_ref()),
     })
 }
 
@@ -202,6 +204,7 @@ fn task_group(
         master: file.master,
         run_time: bounded(file.run_time.or(job.run_time), "run_time", place)?,
         policies: policy_bodies(&policies(&file.policies)?),
+        topology: topology_body(topology(file.topology.as_ref())?.as_ref()),
     })
 }
 

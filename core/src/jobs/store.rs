@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::changes::Noted;
 use super::ends::Ends;
 use super::past::PastRules;
-use super::topology::check_rules;
 use super::{
     Job, JobError, JobId, JobPhase, JobPolicy, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
     TaskState, TopologyTier, Usage,
@@ -47,7 +46,7 @@ pub struct Jobs {
     /// How past use counts.
     pub(super) past_rules: PastRules,
     /// The tiers that jobs may name, from the narrowest to the widest.
-    tiers: Vec<TopologyTier>,
+    pub(super) tiers: Vec<TopologyTier>,
     /// The number of changes of queues, jobs and tasks so far.
     pub(super) changes: u64,
     /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
@@ -100,17 +99,6 @@ impl Jobs {
             changes: 0,
             noted: None,
         }
-    }
-
-    /// Sets the tiers that jobs may name from now on, from the narrowest to the widest.
-    pub(crate) fn set_tiers(&mut self, tiers: Vec<TopologyTier>) {
-        self.tiers = tiers;
-    }
-
-    /// Returns the tiers of the topology, from the narrowest to the widest.
-    #[must_use]
-    pub fn tiers(&self) -> &[TopologyTier] {
-        &self.tiers
     }
 
     /// Removes a job that has ended.
@@ -240,11 +228,7 @@ impl Jobs {
             return Err(JobError::NoRunTime(job));
         }
         check_policies(spec)?;
-        check_rules(spec, &self.tiers).map_err(|(group, fault)| JobError::Topology {
-            job: Arc::clone(&job),
-            group,
-            fault,
-        })?;
+        self.check_topology(spec)?;
         for (number, role) in (0..).zip(&spec.roles) {
             let of_role = spec.tasks.iter().filter(|group| group.role == number);
             let tasks = of_role.map(|group| group.count).sum();

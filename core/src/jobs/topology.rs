@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::JobSpec;
+use super::{JobError, JobSpec, Jobs};
 use crate::limits::{NAME_BYTES_MAX, TOPOLOGY_TIERS_MAX};
 
 /// A tier of the cluster.
@@ -167,7 +167,7 @@ impl TopologyRule {
 }
 
 /// Checks the rules of a job. Returns the fault with the index of the task group, or `None` for the rule of the job.
-pub(super) fn check_rules(spec: &JobSpec, tiers: &[TopologyTier]) -> Result<(), (Option<u32>, RuleFault)> {
+fn check_rules(spec: &JobSpec, tiers: &[TopologyTier]) -> Result<(), (Option<u32>, RuleFault)> {
     if let Some(rule) = &spec.topology {
         rule.check(tiers).map_err(|fault| (None, fault))?;
     }
@@ -184,6 +184,23 @@ pub(super) fn check_rules(spec: &JobSpec, tiers: &[TopologyTier]) -> Result<(), 
         }
     }
     Ok(())
+}
+
+impl Jobs {
+    /// Sets the tiers that jobs may name from now on, from the narrowest to the widest.
+    pub(crate) fn set_tiers(&mut self, tiers: Vec<TopologyTier>) {
+        self.tiers = tiers;
+    }
+
+    /// Checks the rules of a job about domains.
+    pub(super) fn check_topology(&self, spec: &JobSpec) -> Result<(), JobError> {
+        let job = || Arc::clone(&spec.name);
+        check_rules(spec, &self.tiers).map_err(|(group, fault)| JobError::Topology {
+            job: job(),
+            group,
+            fault,
+        })
+    }
 }
 
 impl JobSpec {

@@ -308,50 +308,66 @@ impl Cycle<'_> {
 
     /// Notes that no domain has room for a job that must be in one.
     fn note_lack(&mut self, job: JobId, asked: &[Asked]) {
-        let of = self.jobs.job(job).spec();
-        if !of.has_hard_topology() {
-            return;
-        }
         let first = self.jobs.job(job).pending().next();
         let Some(task) = first.map(|index| TaskId { job, index }) else { return };
-        if !self.tries.refuse_by_domains(task) {
+        if !self.jobs.job(job).spec().has_hard_topology() || !self.tries.refuse_by_domains(task) {
             return;
         }
-        let hard = |rule: &Option<TopologyRule>| rule.clone().filter(TopologyRule::is_hard);
-        let of_job = hard(&of.topology);
-        let groups = || of.tasks.iter().find_map(|group| hard(&group.topology));
-        let Some(rule) = of_job.clone().or_else(groups) else { return };
-        let Some(tier) = rule.tier.clone() else { return };
-        let group;
-        let asked = if of_job.is_some() {
-            asked
+        let fresh;
+        let asked = if asked.is_empty() {
+            fresh = self.ask(job);
+            &fresh
         } else {
-            group = [self.ask_of_group(task).1];
-            &group
+            asked
         };
-        let lack = |best, holds, needed| DomainLack { tier: Arc::clone(&tier), best, holds, needed };
-        let at = self.rule(Some(&rule)).and_then(|Rule { widest, .. }| widest);
-        let has = self.count_in_domains(job);
-        let lack = match at {
-            None => lack(None, 0, needed_in_all(asked, has)),
-            Some(tier) => {
-                let home = self.domain_of(job, None).filter(|_| of_job.is_some());
-                let within = home.and_then(|home| self.topology.tree.up_to(home, tier).last());
-                let best = self.best_domain(asked, tier, within.unwrap_or(DomainId::ROOT));
-                let path = best.map(|(id, _)| Arc::clone(self.topology.tree.path(id)));
-                let holds = u32::try_from(best.map_or(0, |(_, holds)| holds)).unwrap_or(u32::MAX);
-                lack(path, holds.saturating_add(has), needed_in_all(asked, has))
+        let of_group = self.jobs.task(task).group;
+        let spec = self.jobs.job(job).spec();
+        let rules =
+            [(None, spec.topology.clone()), (Some(of_group), spec.tasks[of_group as usize].topology.clone())];
+        for (group, rule) in rules {
+            let Some(rule) = rule.filter(TopologyRule::is_hard) else { continue };
+            let lack = if group.is_some() {
+                let (_, asked) = self.ask_of_group(task);
+                self.lack(job, group, &rule, &[asked])
+            } else {
+                self.lack(job, group, &rule, asked)
+            };
+            if let Some(lack) = lack {
+                return self.tries.note_lack(job, lack);
             }
-        };
-        self.tries.note_lack(job, lack);
+        }
     }
 
-    /// Returns how many tasks of a job have a node and keep it.
-    fn count_in_domains(&self, job: JobId) -> u32 {
-        let of = self.jobs.job(job);
-        let held: u32 =
-            TaskState::ALL.into_iter().filter(|state| state.holds()).map(|state| of.count(state)).sum();
-        held + of.count(TaskState::Pipelined)
+    /// Returns what domains lack for the tasks of a job, or of a task group of it. `None`: by cpu, memory and GPUs, one has
+    /// room.
+    fn lack(
+        &mut self,
+        job: JobId,
+        group: Option<u32>,
+        rule: &TopologyRule,
+        asked: &[Asked],
+    ) -> Option<DomainLack> {
+        let has = self.count_placed(job, group);
+        let needed = needed_in_all(asked, has);
+        let tier = Arc::clone(rule.tier.as_ref()?);
+        let Some(Rule { widest: Some(widest), .. }) = self.rule(Some(rule)) else {
+            return Some(DomainLack { tier, best: None, holds: 0, needed });
+        };
+        let home = self.domain_of(job, group);
+        let within = home.and_then(|home| self.topology.tree.up_to(home, widest).last());
+        let best = self.best_domain(asked, widest, within.unwrap_or(DomainId::ROOT));
+        let holds = best.map_or(0, |(_, holds)| holds);
+        let holds = u32::try_from(holds).unwrap_or(u32::MAX).saturating_add(has);
+        let best = best.map(|(id, _)| Arc::clone(self.topology.tree.path(id)));
+        (holds < needed).then_some(DomainLack { tier, best, holds, needed })
+    }
+
+    /// Returns how many tasks of a job, or of a task group of it, have a node and keep it.
+    fn count_placed(&self, job: JobId, group: Option<u32>) -> u32 {
+        let tasks = self.jobs.job(job).tasks().iter();
+        let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
+        let placed = tasks.filter(|task| keeps(task.state) && group.is_none_or(|group| task.group == group));
+        u32::try_from(placed.count()).expect("at most JOB_TASKS_MAX")
     }
 }
 

@@ -94,10 +94,14 @@ impl Cycle<'_> {
     }
 
     fn place_or_evict(&mut self, task: TaskId, from: From, spots: &[Spot], room: &mut Room) -> bool {
+        let class = Arc::clone(&self.jobs.task(task).class);
+        let queue = self.queue_of(task.job);
+        if from == From::OtherQueues && !self.tiers().is_preemptive(self.facts(), queue, &class) {
+            return false;
+        }
         if room.scope != self.topology.scope() {
             *room = Room { scope: self.topology.scope(), ..Room::default() };
         }
-        let class = Arc::clone(&self.jobs.task(task).class);
         if room.misfits.has(&class) {
             return false;
         }

@@ -148,6 +148,7 @@ impl Jobs {
             pending_best_effort: 0,
             usage: Usage::default(),
             pending: BTreeSet::new(),
+            has_topology: spec.has_topology(),
             spec,
         };
         let groups = std::mem::take(&mut job.spec.tasks);

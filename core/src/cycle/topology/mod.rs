@@ -94,7 +94,7 @@ impl<'a> Topology<'a> {
 impl Cycle<'_> {
     /// Returns whether a job, or a task group of it, says in which domains its tasks are to be.
     pub(super) fn has_topology(&self, job: JobId) -> bool {
-        self.jobs.job(job).spec().has_topology()
+        self.jobs.job(job).has_topology()
     }
 
     /// Places tasks of a job that has rules about domains until it has what it needs. `left` are its pending tasks, the next
@@ -106,6 +106,7 @@ impl Cycle<'_> {
             for domain in self.domains_of_job(job, &asked, sight) {
                 let savepoint = self.savepoint();
                 self.begin_in(domain);
+                self.tries.begin();
                 let tried = self.fill(job, left, sight);
                 self.topology.scope = None;
                 if let Some(tried) = tried {
@@ -239,7 +240,8 @@ impl Cycle<'_> {
             }
             let savepoint = self.savepoint();
             self.begin_in(Some(domain));
-            if attempt(self) {
+            // A job that has enough already asks for more: a domain where it gets nothing does not count.
+            if attempt(self) && self.savepoint() > savepoint {
                 let found = (tier, self.cost(&self.evicted_since(savepoint)), domain);
                 best = Some(best.map_or(found, |best| best.min(found)));
             }

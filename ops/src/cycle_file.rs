@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use serde_saphyr::{Location, Spanned};
 use wharf_core::cycle::{Action, Backfill, Combination, CycleConfig, Decision, PluginConfig, PluginKind};
+use wharf_core::jobs::{TopologyTier, check_tiers};
 
 use crate::job_file::{Name, Nanos, Quantity, bounded, part};
 use crate::line_error::LineError;
@@ -23,8 +24,18 @@ pub(crate) struct ConfigFile {
     pub(crate) backfill: Option<Name>,
     pub(crate) min_run_time: Option<Nanos>,
     pub(crate) usage_half_life: Option<Nanos>,
+    #[serde(default)]
+    pub(crate) topology: Vec<TierFile>,
     pub(crate) policy: Option<Name>,
     pub(crate) seed: Option<u64>,
+}
+
+/// A tier of the topology.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TierFile {
+    pub(crate) tier: Name,
+    pub(crate) label: Name,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -139,8 +150,19 @@ pub(crate) fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, LineError> 
             LineError::at(name.referenced, message)
         })?;
     }
+    config.topology = tiers(&file.topology)?;
     config.check().map_err(|error| LineError::at(place, error.to_string()))?;
     Ok(config)
+}
+
+/// Returns the tiers of the topology. A fault is told with the line of the tier.
+fn tiers(file: &[TierFile]) -> Result<Vec<TopologyTier>, LineError> {
+    let mut tiers: Vec<TopologyTier> = Vec::new();
+    for TierFile { tier, label } in file {
+        tiers.push(TopologyTier { name: tier.value.as_str().into(), label: label.value.as_str().into() });
+        check_tiers(&tiers).map_err(|fault| LineError::at(tier.referenced, fault.to_string()))?;
+    }
+    Ok(tiers)
 }
 
 fn plugin(file: &PluginFile) -> Result<PluginConfig, LineError> {

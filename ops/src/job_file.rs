@@ -8,7 +8,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use serde_saphyr::{Location, Spanned};
-use wharf_core::jobs::{JobPolicy, ParseTaskEventError, PolicyAction, TaskEvent};
+use wharf_core::jobs::{JobPolicy, ParseTaskEventError, PolicyAction, TaskEvent, TopologyMode, TopologyRule};
 use wharf_core::limits::{JOB_MAX_RETRY_DEFAULT, USER_BYTES_MAX};
 use wharf_core::resource::Amount;
 
@@ -119,6 +119,8 @@ pub(crate) struct JobFile {
     pub(crate) policies: Vec<PolicyFile>,
     #[serde(default = "max_retry")]
     pub(crate) max_retry: u32,
+    #[serde(default)]
+    pub(crate) topology: Option<TopologyFile>,
     pub(crate) tasks: Vec<TaskFile>,
 }
 
@@ -168,6 +170,9 @@ pub(crate) struct TaskFile {
     /// They come before those of the job.
     #[serde(default)]
     pub(crate) policies: Vec<PolicyFile>,
+    /// Within that of the job.
+    #[serde(default)]
+    pub(crate) topology: Option<TopologyFile>,
     /// Only in scenarios.
     #[serde(default)]
     pub(crate) state: Option<StateFile>,
@@ -178,6 +183,32 @@ pub(crate) struct TaskFile {
 
 fn max_retry() -> u32 {
     JOB_MAX_RETRY_DEFAULT
+}
+
+/// In which domains tasks are to be.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TopologyFile {
+    pub(crate) mode: Name,
+    #[serde(default)]
+    pub(crate) tier: Option<Name>,
+}
+
+/// Returns a rule about domains as the engine takes it. Whether there is such a tier is known when the job is submitted.
+pub(crate) fn topology(file: Option<&TopologyFile>) -> Result<Option<TopologyRule>, LineError> {
+    let Some(TopologyFile { mode, tier }) = file else { return Ok(None) };
+    let known = TopologyMode::named(&mode.value).ok_or_else(|| {
+        let message = format!("there is no mode `{}` of a topology: give hard or soft", mode.value);
+        LineError::at(mode.referenced, message)
+    })?;
+    if let Some(empty) = tier.as_ref().filter(|tier| tier.value.is_empty()) {
+        return Err(LineError::at(empty.referenced, "`tier` is empty: name a tier, or leave it out"));
+    }
+    if known == TopologyMode::Hard && tier.is_none() {
+        let message = "a hard topology needs a `tier`: name the widest tier of which one domain will do";
+        return Err(LineError::at(mode.referenced, message));
+    }
+    Ok(Some(TopologyRule { mode: known, tier: tier.as_ref().map(|tier| tier.value.as_str().into()) }))
 }
 
 /// A job policy. As in Volcano, `event` names one event and `events` several.

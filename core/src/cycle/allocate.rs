@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use super::dated::{Attempt, HeldBack};
 use super::job_turns::JobTurns;
+use super::signature::FailedInDomains;
+use super::topology::DomainId;
 use super::trial::Cycle;
 use super::turns::Turns;
 use crate::jobs::{JobId, PendingReason, QueueId, TaskClass, TaskId};
@@ -19,6 +21,8 @@ type TaskLists = BTreeMap<JobId, Vec<TaskId>>;
 pub(super) struct Misfits {
     classes: Vec<*const TaskClass>,
     held_back: HeldBack,
+    /// The domain of which that is true. `None`: of all nodes.
+    scope: Option<DomainId>,
 }
 
 /// How much was noted.
@@ -35,6 +39,13 @@ impl Misfits {
 
     pub(super) fn note(&mut self, class: &TaskClass) {
         self.classes.push(class);
+    }
+
+    /// Forgets everything if it is about other nodes.
+    fn enter(&mut self, scope: Option<DomainId>) {
+        if self.scope != scope {
+            *self = Self { scope, ..Self::default() };
+        }
     }
 
     /// Returns how much was noted so far, for [`forget`](Self::forget).
@@ -61,6 +72,7 @@ impl Cycle<'_> {
         // What did not fit does not fit later in the same action, because capacity is only taken here. Only a job that is
         // undone gives back what it took, so what did not fit because of it may fit then.
         let mut misfits = Misfits::default();
+        let mut failed = FailedInDomains::new();
         while let Some(queue) = turns.next(self) {
             let of_queue = jobs.get_mut(&queue).expect("a queue with jobs");
             let is_overused = self.is_overused(queue);
@@ -69,7 +81,11 @@ impl Cycle<'_> {
             }
             let first = if is_overused { None } else { of_queue.next(self) };
             if let Some(job) = first {
-                let has_more = self.allocate_job(job, &mut tasks, &mut misfits);
+                let has_more = if self.has_topology(job) {
+                    self.allocate_job_in_domains(job, &mut tasks, &mut failed)
+                } else {
+                    self.allocate_job(job, &mut tasks, &mut misfits)
+                };
                 of_queue.put_back(self, job, has_more);
                 self.reserve_or_give_up(job);
             }
@@ -93,13 +109,46 @@ impl Cycle<'_> {
         turns
     }
 
-    /// Places tasks of a job until it has what it needs. Returns whether it has more tasks to place in a later turn.
-    fn allocate_job(&mut self, job: JobId, tasks: &mut TaskLists, misfits: &mut Misfits) -> bool {
-        let left = tasks.entry(job).or_insert_with(|| {
+    /// Returns the pending tasks of a job that were not tried, the next one last.
+    fn left_of<'t>(&self, job: JobId, tasks: &'t mut TaskLists) -> &'t mut Vec<TaskId> {
+        tasks.entry(job).or_insert_with(|| {
             let mut pending = self.pending_tasks(job, false);
             pending.reverse();
             pending
-        });
+        })
+    }
+
+    /// Places tasks of a job that has rules about domains, as [`allocate_job`](Self::allocate_job) does. A job for which no
+    /// domain has room is an example for all equal ones: capacity is only taken here.
+    fn allocate_job_in_domains(
+        &mut self,
+        job: JobId,
+        tasks: &mut TaskLists,
+        failed: &mut FailedInDomains,
+    ) -> bool {
+        let signature = self.signature(job);
+        if let Some(&equal) = signature.as_ref().and_then(|signature| failed.get(signature)) {
+            self.tries.note_as(job, equal);
+            return false;
+        }
+        let left = self.left_of(job, tasks);
+        if left.is_empty() {
+            return false;
+        }
+        self.tries.begin();
+        let savepoint = self.savepoint();
+        let has_enough = self.allocate_in_domains(job, left);
+        let has_more = has_enough && !left.is_empty() && self.tiers().is_ready(self.facts(), job);
+        self.note_try(job);
+        if !self.keep_if(has_enough, savepoint) {
+            failed.extend(signature.map(|signature| (signature, job)));
+        }
+        has_more
+    }
+
+    /// Places tasks of a job until it has what it needs. Returns whether it has more tasks to place in a later turn.
+    fn allocate_job(&mut self, job: JobId, tasks: &mut TaskLists, misfits: &mut Misfits) -> bool {
+        let left = self.left_of(job, tasks);
         self.tries.begin();
         let savepoint = self.savepoint();
         let known_misfits = misfits.noted();
@@ -124,6 +173,7 @@ impl Cycle<'_> {
 
     /// Gives a task a node, or a claim. Returns whether it has one.
     pub(super) fn place(&mut self, task: TaskId, misfits: &mut Misfits) -> bool {
+        misfits.enter(self.topology.scope());
         let class = std::sync::Arc::clone(&self.jobs.task(task).class);
         let queue = self.queue_of(task.job);
         if !self.tiers().is_allocatable(self.facts(), queue, &class) {

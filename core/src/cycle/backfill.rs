@@ -20,7 +20,7 @@ impl Cycle<'_> {
                 }
                 for task in self.pending_tasks(job, true) {
                     let savepoint = self.savepoint();
-                    let is_placed = self.allocate(task);
+                    let is_placed = self.allocate_one(task);
                     self.keep_if(is_placed, savepoint);
                     if !is_placed {
                         self.tries.note(job, PendingReason::NoNode);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::jobs::{TiersFault, TopologyTier, check_tiers};
+
 /// The part of the cluster's largest resource above which jobs starve by default, in 1/10,000 (as in YARN).
 const UTILIZATION_DEFAULT: u32 = 8_000;
 
@@ -313,6 +315,9 @@ pub struct CycleConfig {
     pub usage_half_life_ns: u64,
     /// How many nodes are compared at most to find the cheapest victims for a task.
     pub victim_nodes_max: usize,
+    /// The tiers of the topology, from the narrowest to the widest, at most
+    /// [`TOPOLOGY_TIERS_MAX`](crate::limits::TOPOLOGY_TIERS_MAX).
+    pub topology: Vec<TopologyTier>,
 }
 
 /// An error in the settings of cycles.
@@ -344,6 +349,9 @@ pub enum CycleConfigError {
     /// No nodes are compared.
     #[error("no nodes are compared for victims: give `victim_nodes_max` of at least 1")]
     NoVictimNodes,
+    /// The tiers of the topology are wrong.
+    #[error(transparent)]
+    Topology(#[from] TiersFault),
 }
 
 fn names(names: &[&str]) -> String {
@@ -373,6 +381,7 @@ impl Default for CycleConfig {
             min_run_time_ns: 0,
             usage_half_life_ns: 0,
             victim_nodes_max: 100,
+            topology: Vec::new(),
         }
     }
 }
@@ -427,6 +436,7 @@ impl CycleConfig {
             }
         }
         self.check_starve()?;
+        check_tiers(&self.topology)?;
         let mut kinds = Vec::new();
         for plugin in self.tiers.iter().flatten() {
             if kinds.contains(&plugin.kind) {

@@ -15,6 +15,7 @@
 //! | `dated` | dated reservations, and limits of run times |
 //! | `whole_gangs` | evicting running gangs as a whole, by configuration |
 //! | `signature` | jobs that wait for the same: evictions are tried for one of them |
+//! | `topology` | jobs whose tasks are to be in one domain of the cluster |
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
 //! | `reason`, `explain` | what is noted about jobs that wait, and what is told of it |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
@@ -42,6 +43,7 @@ mod starvation;
 mod starve;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod trial;
 mod turns;
 mod victims;
@@ -71,7 +73,8 @@ use plugin::{Facts, Tiers};
 use reason::LastTries;
 use shares::JobShares;
 use starvation::Starvation;
-use trial::Cycle;
+use topology::{Tree, path_of};
+use trial::{Cluster, Cycle};
 
 /// Runs cycles over its jobs and replicas.
 pub struct Scheduler {
@@ -84,6 +87,8 @@ pub struct Scheduler {
     /// The capacity of all nodes that take work, and the shape of the nodes when it was summed up.
     total: Amounts,
     total_of: Option<u64>,
+    /// All nodes in domains, as of the same shape.
+    tree: Tree,
     /// The state after which a cycle changed nothing: another one on the same state changes nothing either.
     settled: Option<Settled>,
     starvation: Starvation,
@@ -117,6 +122,7 @@ impl Scheduler {
         let tiers = Tiers::new(&config);
         let total = Amounts::zero();
         let mut jobs = Jobs::new();
+        jobs.set_tiers(config.topology.clone());
         jobs.count_past(config.usage_half_life_ns, config.plugin(PluginKind::Usage).is_some());
         Ok(Self {
             jobs,
@@ -126,6 +132,7 @@ impl Scheduler {
             reservations: Reservations::new(),
             total,
             total_of: None,
+            tree: Tree::default(),
             settled: None,
             starvation: Starvation::default(),
             tries: LastTries::default(),
@@ -170,6 +177,16 @@ impl Scheduler {
         self.reservations.values()
     }
 
+    /// Returns the path of the domain of a node: the values of the labels of all tiers, the widest first (`z1/b2/r3`), and `-`
+    /// for a tier whose label it lacks. `None`: it has none of the labels.
+    #[must_use]
+    pub fn domain_path(&self, node: NodeId) -> Option<Arc<str>> {
+        let tiers = &self.config.topology;
+        let of =
+            |replica: &Replica| Some(path_of(tiers, &replica.spec(replica.shard().slot_of(node)?)?.labels));
+        if tiers.is_empty() { None } else { self.replicas.iter().find_map(of)? }
+    }
+
     /// Returns the fair share of each queue of a kind by YARN's computation: the queues of a parent divide its share by
     /// weight, each between its guarantee and its capability. `active` leaves out queues that use nothing and ask for
     /// nothing; they have no share then (YARN's instantaneous share, otherwise its steady share).
@@ -212,7 +229,7 @@ impl Scheduler {
             &mut self.jobs,
             &mut self.replicas,
             &mut self.tiers,
-            &self.total,
+            Cluster { total: &self.total, tree: &self.tree },
             &mut self.starvation,
             &config,
             now,
@@ -283,6 +300,7 @@ impl Scheduler {
             custom.iter().for_each(|&(id, amount)| add(Dim::of(ResourceKind::Custom(id)), amount.units()));
         }
         self.total = (0..).map(Dim).zip(sums).collect();
+        self.tree = Tree::new(&self.config.topology, &self.replicas);
     }
 
     /// Takes over what each shard granted of a plan. Returns the tasks that are bound now, each with its node.

@@ -7,6 +7,7 @@ use super::allocate::Misfits;
 use super::config::Action;
 use super::signature::FailedJobs;
 use super::spots::Spot;
+use super::topology::{DomainId, Sight};
 use super::trial::Cycle;
 use super::victims::{From, Offers};
 use crate::jobs::{JobId, QueueId, TaskClass, TaskId, TaskState};
@@ -16,6 +17,8 @@ use crate::jobs::{JobId, QueueId, TaskClass, TaskId, TaskState};
 pub(super) struct Room {
     offers: BTreeMap<*const TaskClass, Offers>,
     misfits: Misfits,
+    /// The domain of which that is true. `None`: of all nodes.
+    scope: Option<DomainId>,
 }
 
 impl Cycle<'_> {
@@ -58,14 +61,16 @@ impl Cycle<'_> {
 
     fn preempt_for(&mut self, job: JobId, spots: &[Spot]) {
         let savepoint = self.savepoint();
-        let mut room = Room::default();
-        for task in self.pending_tasks(job, false) {
-            if !self.tiers().is_starving(self.facts(), job) {
-                break;
+        let has_enough = self.evict_in_domains(job, spots, |cycle| {
+            let mut room = Room::default();
+            for task in cycle.pending_tasks(job, false) {
+                if !cycle.tiers().is_starving(cycle.facts(), job) {
+                    break;
+                }
+                cycle.place_or_make_room(task, From::OtherJobs, spots, &mut room);
             }
-            self.place_or_make_room(task, From::OtherJobs, spots, &mut room);
-        }
-        let has_enough = self.tiers().is_pipelined(self.facts(), job);
+            cycle.tiers().is_pipelined(cycle.facts(), job)
+        });
         self.keep_or_note(has_enough, savepoint, job, Action::Preempt);
     }
 
@@ -79,7 +84,24 @@ impl Cycle<'_> {
         spots: &[Spot],
         room: &mut Room,
     ) -> bool {
+        if self.jobs.task(task).state != TaskState::Pending {
+            // It was placed together with others of its task group.
+            return true;
+        }
+        self.in_group_domain(task, Sight::Evicting(spots), |cycle, task| {
+            cycle.place_or_evict(task, from, spots, room)
+        })
+    }
+
+    fn place_or_evict(&mut self, task: TaskId, from: From, spots: &[Spot], room: &mut Room) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
+        let queue = self.queue_of(task.job);
+        if from == From::OtherQueues && !self.tiers().is_preemptive(self.facts(), queue, &class) {
+            return false;
+        }
+        if room.scope != self.topology.scope() {
+            *room = Room { scope: self.topology.scope(), ..Room::default() };
+        }
         if room.misfits.has(&class) {
             return false;
         }
@@ -100,12 +122,17 @@ impl Cycle<'_> {
         if of.count(TaskState::Running) + of.count(TaskState::Bound) == 0 {
             return;
         }
-        for task in self.pending_tasks(job, false) {
-            let savepoint = self.savepoint();
-            if !self.make_room(task, From::SameJob, spots, &mut Offers::default()) {
-                return;
+        self.at_home(job, |cycle| {
+            for task in cycle.pending_tasks(job, false) {
+                let savepoint = cycle.savepoint();
+                let has_room = cycle.in_group_domain(task, Sight::Evicting(spots), |cycle, task| {
+                    cycle.make_room(task, From::SameJob, spots, &mut Offers::default())
+                });
+                if !has_room {
+                    return;
+                }
+                cycle.keep_if(true, savepoint);
             }
-            self.keep_if(true, savepoint);
-        }
+        });
     }
 }

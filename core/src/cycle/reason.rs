@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::config::Action;
 use super::trial::Cycle;
-use crate::jobs::{JobId, PendingReason, QueueId, TaskId};
+use crate::jobs::{DomainLack, JobId, PendingReason, QueueId, TaskId};
 use crate::map::FixedMap;
 
 /// What a cycle noted about a job that it did not place.
@@ -46,6 +46,8 @@ pub(super) struct LastTries {
     overused: BTreeSet<QueueId>,
     /// The first task of the job at work that got no place.
     first: Option<(TaskId, PendingReason)>,
+    /// What domains lack for jobs that must be in one.
+    lacks: FixedMap<JobId, DomainLack>,
 }
 
 impl LastTries {
@@ -53,6 +55,7 @@ impl LastTries {
     pub(super) fn clear(&mut self) {
         self.jobs.clear();
         self.overused.clear();
+        self.lacks.clear();
         self.first = None;
     }
 
@@ -76,6 +79,31 @@ impl LastTries {
         self.first.get_or_insert((task, reason));
     }
 
+    /// Returns why the first task of the job at work that got no place has none.
+    pub(super) fn first_refusal(&self) -> Option<PendingReason> {
+        self.first.map(|(_, reason)| reason)
+    }
+
+    /// Notes what domains lack for a job.
+    pub(super) fn note_lack(&mut self, job: JobId, lack: DomainLack) {
+        self.lacks.insert(job, lack);
+    }
+
+    /// Returns what domains lack for a job.
+    pub(super) fn lack_of(&self, job: JobId) -> Option<&DomainLack> {
+        self.lacks.get(&job)
+    }
+
+    /// Notes about a job what was noted about an equal one.
+    pub(super) fn note_as(&mut self, job: JobId, equal: JobId) {
+        if let Some(&tried) = self.jobs.get(&equal) {
+            self.jobs.insert(job, tried);
+        }
+        if let Some(lack) = self.lacks.get(&equal).cloned() {
+            self.lacks.insert(job, lack);
+        }
+    }
+
     /// Begins to try a job.
     pub(super) fn begin(&mut self) {
         self.first = None;
@@ -94,6 +122,7 @@ impl LastTries {
     /// Forgets a job that has no pending tasks any longer.
     pub(super) fn forget(&mut self, job: JobId) {
         self.jobs.remove(&job);
+        self.lacks.remove(&job);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Evicts tasks of queues that use more than they deserve, for others.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::config::Action;
 use super::preempt::Room;
@@ -43,23 +42,22 @@ impl Cycle<'_> {
         while let Some(queue) = turns.next(self) {
             let next = if self.is_overused(queue) { None } else { jobs.get_mut(&queue).and_then(Vec::pop) };
             if let Some(job) = next {
-                let attempt = |cycle: &mut Self| cycle.reclaim_for(queue, job, &spots);
+                let attempt = |cycle: &mut Self| cycle.reclaim_for(job, &spots);
                 self.try_unless_equal_failed(job, &mut failed, Action::Reclaim, attempt);
             }
             turns.put_back(self, queue, next.is_some());
         }
     }
 
-    fn reclaim_for(&mut self, queue: QueueId, job: JobId, spots: &[Spot]) {
+    fn reclaim_for(&mut self, job: JobId, spots: &[Spot]) {
         let savepoint = self.savepoint();
-        let mut room = Room::default();
-        for task in self.pending_tasks(job, false) {
-            let class = Arc::clone(&self.jobs.task(task).class);
-            if self.tiers().is_preemptive(self.facts(), queue, &class) {
-                self.place_or_make_room(task, From::OtherQueues, spots, &mut room);
+        let has_enough = self.evict_in_domains(job, spots, |cycle| {
+            let mut room = Room::default();
+            for task in cycle.pending_tasks(job, false) {
+                cycle.place_or_make_room(task, From::OtherQueues, spots, &mut room);
             }
-        }
-        let has_enough = self.tiers().is_pipelined(self.facts(), job);
+            cycle.tiers().is_pipelined(cycle.facts(), job)
+        });
         self.keep_or_note(has_enough, savepoint, job, Action::Reclaim);
     }
 }

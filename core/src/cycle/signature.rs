@@ -2,20 +2,20 @@
 //!
 //! A thousand equal gangs on a full cluster would otherwise look for victims a thousand times.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::config::Action;
 use super::trial::Cycle;
-use crate::jobs::{JobId, QueueId, TaskClass, TaskState};
+use crate::jobs::{JobId, QueueId, TaskClass, TaskState, TopologyRule};
 
-/// Equal tasks of a job: their class, their role, their priority, and their number.
-type Group = (*const TaskClass, u32, i32, u32);
+/// Equal tasks of a job: their class, their role, their priority, their number, and their rule about domains.
+type Group = (*const TaskClass, u32, i32, u32, Option<TopologyRule>);
 
 /// All that decides what evictions do for a job that has nothing yet. Two such jobs with equal signatures get equal
 /// answers from every rule, because rules look at no other property of a job that evicts.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Signature {
+pub(super) struct Signature {
     queue: QueueId,
     priority: i32,
     min_member: u32,
@@ -24,7 +24,12 @@ struct Signature {
     groups: Vec<Group>,
     /// Whether it counts as pipelined although it has nothing, for instance because it has waited for too long.
     is_pipelined: bool,
+    /// Its rule about domains.
+    topology: Option<TopologyRule>,
 }
+
+/// Jobs that must be in a domain, of which none has room, each as an example for equal ones.
+pub(super) type FailedInDomains = BTreeMap<Signature, JobId>;
 
 /// The jobs for which evictions did nothing, since the last plan.
 #[derive(Debug, Default)]
@@ -62,7 +67,7 @@ impl Cycle<'_> {
 
     /// Returns the signature of a job of which all tasks are pending. `None`: it has more than that, or dates bind it,
     /// which depend on its place in the queue.
-    fn signature(&self, id: JobId) -> Option<Signature> {
+    pub(super) fn signature(&self, id: JobId) -> Option<Signature> {
         let job = self.jobs.job(id);
         let is_new = job.count(TaskState::Pending) as usize == job.tasks().len();
         if !is_new || self.dated.has_any() {
@@ -73,7 +78,7 @@ impl Cycle<'_> {
         let groups = spec.tasks.iter().filter(|group| group.count > 0).map(|group| {
             let class = Arc::as_ptr(&job.tasks()[first].class);
             first += group.count as usize;
-            (class, group.role, group.priority, group.count)
+            (class, group.role, group.priority, group.count, group.topology.clone())
         });
         Some(Signature {
             queue: spec.queue,
@@ -82,6 +87,7 @@ impl Cycle<'_> {
             groups: groups.collect(),
             roles: spec.roles.iter().map(|role| role.min_member).collect(),
             is_pipelined: self.tiers().is_pipelined(self.facts(), id),
+            topology: spec.topology.clone(),
         })
     }
 }

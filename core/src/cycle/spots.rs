@@ -24,9 +24,15 @@ impl Spot {
     pub(super) fn may_hold(&self, class: &TaskClass) -> bool {
         KINDS.into_iter().zip(self.most).all(|(dim, most)| class.amounts.get(dim) <= most)
     }
+
+    /// Returns how many tasks of a class could fit if all went that may go.
+    pub(super) fn tasks(&self, class: &TaskClass) -> u64 {
+        super::topology::tasks_in(class, self.most)
+    }
 }
 
-const KINDS: [Dim; 3] = [Dim::CPU, Dim::MEMORY, Dim::GPU];
+/// The kinds that are compared before a node is looked at.
+pub(super) const KINDS: [Dim; 3] = [Dim::CPU, Dim::MEMORY, Dim::GPU];
 
 /// The nodes where tasks may go for others of the same queue, by queue.
 pub(super) type SpotsOfQueues = BTreeMap<QueueId, Vec<Spot>>;

@@ -23,7 +23,9 @@ impl Cycle<'_> {
         let starving = self.starving_jobs(&queues);
         if !starving.is_empty() {
             let spots = self.spots_of_others();
-            starving.iter().for_each(|one| self.starve_for(one, &spots));
+            for one in &starving {
+                self.plan_in_domains(one.job, &spots, |cycle| cycle.starve_for(one, &spots));
+            }
         }
         self.shares = None;
         self.starvation.found = starving;

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 mod equal_jobs;
 mod explain;
 mod starve;
+mod topology;
 mod usage;
 mod whole_gangs;
 

@@ -15,6 +15,7 @@ use super::reason::LastTries;
 use super::report::{CycleReport, Plan, PlannedTask};
 use super::shares::JobShares;
 use super::starvation::Starvation;
+use super::topology::{Topology, Tree};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, BundleId, NodeId};
 use crate::index::Slot;
@@ -27,10 +28,18 @@ use crate::statement::{Allocate, Evict, Operation, Pipeline};
 use crate::time::Time;
 
 /// A node of a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Place {
     pub(super) shard: usize,
     pub(super) slot: Slot,
+}
+
+/// What a cycle reads of the nodes.
+#[derive(Clone, Copy)]
+pub(super) struct Cluster<'a> {
+    /// The capacity of all nodes that take work.
+    pub(super) total: &'a Amounts,
+    pub(super) tree: &'a Tree,
 }
 
 /// One cycle at work.
@@ -54,6 +63,7 @@ pub(super) struct Cycle<'a> {
     pub(super) future: BTreeMap<Place, u32>,
     /// The dated reservations, and the expected ends of what this cycle has placed.
     pub(super) dated: Dated,
+    pub(super) topology: Topology<'a>,
     pub(super) report: CycleReport,
 }
 
@@ -62,7 +72,7 @@ impl<'a> Cycle<'a> {
         jobs: &'a mut Jobs,
         replicas: &'a mut [Replica],
         tiers: &'a mut Tiers,
-        total: &'a Amounts,
+        cluster: Cluster<'a>,
         starvation: &'a mut Starvation,
         config: &'a CycleConfig,
         now: Time,
@@ -71,7 +81,7 @@ impl<'a> Cycle<'a> {
             jobs,
             replicas,
             tiers,
-            total,
+            total: cluster.total,
             config,
             now,
             starvation,
@@ -81,6 +91,7 @@ impl<'a> Cycle<'a> {
             trial: Plan::default(),
             future: BTreeMap::new(),
             dated: Dated::new(),
+            topology: Topology::new(cluster.tree),
             report: CycleReport::default(),
         }
     }
@@ -265,9 +276,11 @@ impl<'a> Cycle<'a> {
                 self.jobs.restore(task, &before);
             } else {
                 let savepoint = self.savepoint();
-                let is_placed = self.allocate(task);
+                self.topology.forget(task.job);
+                let is_placed = self.allocate_one(task);
                 self.keep_if(is_placed, savepoint);
             }
+            self.topology.forget(task.job);
         }
     }
 
@@ -352,6 +365,11 @@ impl<'a> Cycle<'a> {
     ) {
         let before = self.jobs.task(task).clone();
         let Place { shard, slot } = place;
+        if before.state == TaskState::Pending {
+            self.topology.enter(task, before.group, place);
+        } else {
+            self.topology.touch(task.job, place);
+        }
         self.trial.tasks.push(PlannedTask { task, node, before, shard, slot, key, operation });
     }
 
@@ -365,6 +383,13 @@ impl<'a> Cycle<'a> {
     /// Returns what is free on a node now: cpu, memory and GPUs, in 1/10,000.
     pub(super) fn free_on(&self, place: Place) -> [i64; 3] {
         self.replicas[place.shard].shard().free_on(place.slot)
+    }
+
+    /// Returns the tasks that were evicted after a savepoint.
+    pub(super) fn evicted_since(&self, savepoint: usize) -> Vec<TaskId> {
+        let steps = self.trial.tasks[savepoint..].iter();
+        let evicted = steps.filter(|step| matches!(step.operation, Some(Operation::Evict(_))));
+        evicted.map(|step| step.task).collect()
     }
 
     /// Takes back all changes after a savepoint.
@@ -390,6 +415,7 @@ impl<'a> Cycle<'a> {
 
     fn take_back(&mut self, step: &PlannedTask) {
         let place = Place { shard: step.shard, slot: step.slot };
+        self.topology.touch(step.task.job, place);
         let Some(key) = step.key else {
             return self.change_end(step.task, place, |cycle| cycle.jobs.restore(step.task, &step.before));
         };

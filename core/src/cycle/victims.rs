@@ -46,7 +46,7 @@ pub(super) struct Need<'a> {
 
 /// How bad it is to evict some tasks: first the masters among them, then their highest priority, then their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Cost {
+pub(super) struct Cost {
     masters: usize,
     priority: (i32, i32),
     victims: usize,
@@ -79,7 +79,7 @@ impl Cycle<'_> {
             while offers.found.len() < self.config.victim_nodes_max && offers.looked_at < spots.len() {
                 let spot = &spots[offers.looked_at];
                 offers.looked_at += 1;
-                if !spot.may_hold(&class) {
+                if !self.topology.is_in_scope(spot.place) || !spot.may_hold(&class) {
                     continue;
                 }
                 self.report.victim_nodes += 1;
@@ -102,7 +102,7 @@ impl Cycle<'_> {
         }
     }
 
-    fn cost(&self, victims: &[TaskId]) -> Cost {
+    pub(super) fn cost(&self, victims: &[TaskId]) -> Cost {
         let priority =
             |victim: &TaskId| (self.jobs.job(victim.job).spec().priority, self.jobs.task(*victim).priority);
         let highest = victims.iter().map(priority).max().unwrap_or((i32::MIN, i32::MIN));

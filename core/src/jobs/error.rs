@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::PolicyFault;
+use super::{PolicyFault, RuleFault};
 use crate::fairness::Dim;
 use crate::resource::Amount;
 
@@ -221,6 +221,16 @@ pub enum JobError {
         policy: u32,
         /// What is wrong with it.
         fault: PolicyFault,
+    },
+    /// What it demands of the topology is wrong.
+    #[error("topology of {}job `{job}`: {fault}", of_group(*group))]
+    Topology {
+        /// The job.
+        job: Arc<str>,
+        /// The index of the task group. `None`: it is the rule of the job itself.
+        group: Option<u32>,
+        /// What is wrong with it.
+        fault: RuleFault,
     },
     /// A role needs more tasks than it has.
     #[error(

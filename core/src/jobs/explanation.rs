@@ -36,11 +36,13 @@ pub enum PendingReason {
     Claim,
     /// What the last cycle planned for it was not possible any longer. The next one tries again.
     Conflict,
+    /// No domain of the topology has room for as many tasks as must be in one.
+    Topology,
 }
 
 impl PendingReason {
     /// All reasons.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::None,
         Self::NotTried,
         Self::NotAdmitted,
@@ -53,6 +55,7 @@ impl PendingReason {
         Self::Reservation,
         Self::Claim,
         Self::Conflict,
+        Self::Topology,
     ];
 
     /// Returns the name.
@@ -71,6 +74,7 @@ impl PendingReason {
             Self::Reservation => "reservation",
             Self::Claim => "claim",
             Self::Conflict => "conflict",
+            Self::Topology => "topology",
         }
     }
 
@@ -167,6 +171,20 @@ pub struct HeldBy {
     pub date: Time,
     /// The number of jobs with dated reservations.
     pub jobs: u32,
+}
+
+/// What domains of the topology lack for a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainLack {
+    /// The tier of which no domain has room.
+    pub tier: Arc<str>,
+    /// The path of the domain that has room for most tasks. `None`: there is no domain of the tier, or the cluster has no
+    /// such tier any longer.
+    pub best: Option<Arc<str>>,
+    /// The number of tasks for which it has room, at most.
+    pub holds: u32,
+    /// The number of tasks that need a place there, with those that have one.
+    pub needed: u32,
 }
 
 /// Who uses most of what most nodes lack.
@@ -276,6 +294,8 @@ pub struct JobExplanation {
     pub date: Option<Time>,
     /// The dated reservations that hold it back.
     pub held_by: Option<HeldBy>,
+    /// What domains lack, if the last cycle found none with room.
+    pub domain: Option<DomainLack>,
     /// The counts over nodes. `None`: it does not wait for one.
     pub nodes: Option<NodeCounts>,
     /// Who uses most of what the nodes lack.

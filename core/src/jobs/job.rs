@@ -78,6 +78,7 @@ pub struct Job {
     pub(super) usage: Usage,
     /// The pending tasks, by priority and then by index.
     pub(super) pending: BTreeSet<(Reverse<i32>, u32)>,
+    pub(super) has_topology: bool,
 }
 
 impl Job {
@@ -85,6 +86,12 @@ impl Job {
     #[must_use]
     pub fn spec(&self) -> &JobSpec {
         &self.spec
+    }
+
+    /// Returns whether it, or a task group of it, says in which domains its tasks are to be.
+    #[must_use]
+    pub fn has_topology(&self) -> bool {
+        self.has_topology
     }
 
     /// Returns its phase.

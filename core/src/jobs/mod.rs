@@ -25,13 +25,14 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod usage;
 
 pub use ending::JobEnd;
 pub use error::{JobError, QueueError};
 pub use explanation::{
-    Change, Claims, HeldBy, Holder, JobExplanation, NodeCounts, PendingReason, QueueBound, QueuePlace,
-    QueueRule, Remedy, Scarce,
+    Change, Claims, DomainLack, HeldBy, Holder, JobExplanation, NodeCounts, PendingReason, QueueBound,
+    QueuePlace, QueueRule, Remedy, Scarce,
 };
 pub use job::{Job, Task};
 pub use past::UserView;
@@ -49,6 +50,7 @@ pub use request::{
 pub use spec::{JobSpec, QueueOrdering, QueueSpec, Role, TaskClass, TaskGroup};
 pub use state::{JobPhase, TaskState};
 pub use store::Jobs;
+pub use topology::{RuleFault, TiersFault, TopologyMode, TopologyRule, TopologyTier, check_tiers};
 pub use usage::Usage;
 
 use std::fmt;

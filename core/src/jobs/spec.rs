@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{JobPhase, JobPolicy, QueueId};
+use super::{JobPhase, JobPolicy, QueueId, TopologyRule};
 use crate::fairness::{Amounts, Caps};
 use crate::ids::TenantId;
 use crate::limits::JOB_MAX_RETRY_DEFAULT;
@@ -124,6 +124,8 @@ pub struct TaskGroup {
     /// What becomes of the job when something becomes of them. At most
     /// [`JOB_POLICIES_MAX`](crate::limits::JOB_POLICIES_MAX). They come before those of the job.
     pub policies: Vec<JobPolicy>,
+    /// In which domain of the topology they are, within that of the job.
+    pub topology: Option<TopologyRule>,
 }
 
 impl TaskGroup {
@@ -139,6 +141,7 @@ impl TaskGroup {
             master: false,
             run_time_ns: None,
             policies: Vec::new(),
+            topology: None,
         }
     }
 }
@@ -185,6 +188,8 @@ pub struct JobSpec {
     /// How often its policies restart it or a task of it, at most
     /// [`JOB_MAX_RETRY_MAX`](crate::limits::JOB_MAX_RETRY_MAX). Then it fails.
     pub max_retry: u32,
+    /// In which domain of the topology all of its tasks are.
+    pub topology: Option<TopologyRule>,
 }
 
 impl JobSpec {
@@ -206,6 +211,7 @@ impl JobSpec {
             phase: JobPhase::Pending,
             policies: Vec::new(),
             max_retry: JOB_MAX_RETRY_DEFAULT,
+            topology: None,
         }
     }
 

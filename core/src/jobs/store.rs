@@ -10,7 +10,7 @@ use super::ends::Ends;
 use super::past::PastRules;
 use super::{
     Job, JobError, JobId, JobPhase, JobPolicy, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
-    TaskState, Usage,
+    TaskState, TopologyTier, Usage,
 };
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId, TenantId};
@@ -45,6 +45,8 @@ pub struct Jobs {
     pub(super) ending: BTreeSet<JobId>,
     /// How past use counts.
     pub(super) past_rules: PastRules,
+    /// The tiers that jobs may name, from the narrowest to the widest.
+    pub(super) tiers: Vec<TopologyTier>,
     /// The number of changes of queues, jobs and tasks so far.
     pub(super) changes: u64,
     /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
@@ -93,6 +95,7 @@ impl Jobs {
             ends: Ends::default(),
             ending: BTreeSet::new(),
             past_rules: PastRules::default(),
+            tiers: Vec::new(),
             changes: 0,
             noted: None,
         }
@@ -145,6 +148,7 @@ impl Jobs {
             pending_best_effort: 0,
             usage: Usage::default(),
             pending: BTreeSet::new(),
+            has_topology: spec.has_topology(),
             spec,
         };
         let groups = std::mem::take(&mut job.spec.tasks);
@@ -225,6 +229,7 @@ impl Jobs {
             return Err(JobError::NoRunTime(job));
         }
         check_policies(spec)?;
+        self.check_topology(spec)?;
         for (number, role) in (0..).zip(&spec.roles) {
             let of_role = spec.tasks.iter().filter(|group| group.role == number);
             let tasks = of_role.map(|group| group.count).sum();
@@ -309,6 +314,11 @@ impl Jobs {
     /// Returns the nodes where tasks are releasing, in order of id.
     pub fn releasing_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.releasing.keys().copied()
+    }
+
+    /// Returns whether tasks are releasing on a node.
+    pub(crate) fn has_releasing(&self, node: NodeId) -> bool {
+        self.releasing.contains_key(&node)
     }
 
     /// Returns the number of changes of queues, jobs and tasks so far.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::limits::{RANKINGS_KEPT_MAX, SELECTORS_KEPT_MAX};
-use crate::node::{NodeSpec, NodeState};
+use crate::node::{Labels, NodeSpec, NodeState};
 use crate::request::{PlacementRequest, Policy, Refusal};
 use crate::resource::{Amount, Demand, GpuAssignment};
 use crate::shard::Shard;
@@ -150,6 +150,23 @@ impl Shard {
             .nodes
             .iter()
             .filter_map(move |(slot, _, cold)| Some((slot, cold.registration.spec.labels.get(key)?)))
+    }
+
+    /// Returns the labels of all nodes, regardless of their state.
+    pub(crate) fn labels(&self) -> impl Iterator<Item = (Slot, NodeId, &Labels)> {
+        let nodes = self.books.nodes.iter();
+        nodes.map(|(slot, _, cold)| (slot, self.books.nodes.hot(slot).id, &cold.registration.spec.labels))
+    }
+
+    /// Returns a predicate for nodes that the labels, taints and names allow for `request`, regardless of their state.
+    pub(crate) fn allowed<'a>(
+        &'a mut self,
+        request: &'a PlacementRequest,
+    ) -> impl Fn(Slot) -> bool + use<'a> {
+        let scope = self.choose.eligibility(&self.books, request);
+        let this = &*self;
+        let eligible = this.choose.eligible(&this.books, request, scope);
+        move |slot| eligible.allows(slot)
     }
 
     /// Returns a predicate for nodes that take new work and that the labels, taints and names allow for `request`.

@@ -2,7 +2,9 @@
 
 use wharf_core::fairness::{Amounts, Dim};
 use wharf_core::ids::NodeId;
-use wharf_core::jobs::{Change, Holder, JobExplanation, PendingReason, QueueBound, QueueRule, Remedy};
+use wharf_core::jobs::{
+    Change, DomainLack, Holder, JobExplanation, PendingReason, QueueBound, QueueRule, Remedy,
+};
 use wharf_core::registrar::Catalog;
 use wharf_core::request::NodeRoom;
 use wharf_core::resource::ResourceRegistry;
@@ -12,12 +14,12 @@ use super::jobs::{dim_name, wire_amounts};
 use super::{chosen, number_of, refusal_body, task_state_number};
 use crate::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
-    CHANGE_RELEASE, CHANGE_RUN_TIME, CHANGES_MAX, ChangeBody, ExplainJobReply, Fault, HOLDERS_MAX,
-    HolderBody, JOB_AMOUNTS_MAX, NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, NamedAmount,
-    NodeRoomBody, PENDING_CAP, PENDING_CLAIM, PENDING_CONFLICT, PENDING_GANG, PENDING_NO_NODE, PENDING_NONE,
-    PENDING_NOT_ADMITTED, PENDING_NOT_TRIED, PENDING_OVERUSED, PENDING_RESERVATION, PENDING_SHARE,
-    PENDING_TOO_FEW_TASKS, QUEUE_BOUNDS_MAX, QueueBoundBody, RULE_CAPABILITY, RULE_DESERVED, RULE_GUARANTEES,
-    RULE_OVERCOMMIT,
+    CHANGE_RELEASE, CHANGE_RUN_TIME, CHANGES_MAX, ChangeBody, DomainLackBody, ExplainJobReply, Fault,
+    HOLDERS_MAX, HolderBody, JOB_AMOUNTS_MAX, NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE,
+    NamedAmount, NodeRoomBody, PENDING_CAP, PENDING_CLAIM, PENDING_CONFLICT, PENDING_GANG, PENDING_NO_NODE,
+    PENDING_NONE, PENDING_NOT_ADMITTED, PENDING_NOT_TRIED, PENDING_OVERUSED, PENDING_RESERVATION,
+    PENDING_SHARE, PENDING_TOO_FEW_TASKS, PENDING_TOPOLOGY, QUEUE_BOUNDS_MAX, QueueBoundBody,
+    RULE_CAPABILITY, RULE_DESERVED, RULE_GUARANTEES, RULE_OVERCOMMIT,
 };
 
 const REASONS: [(u8, PendingReason); PendingReason::ALL.len()] = [
@@ -33,6 +35,7 @@ const REASONS: [(u8, PendingReason); PendingReason::ALL.len()] = [
     (PENDING_RESERVATION, PendingReason::Reservation),
     (PENDING_CLAIM, PendingReason::Claim),
     (PENDING_CONFLICT, PendingReason::Conflict),
+    (PENDING_TOPOLOGY, PendingReason::Topology),
 ];
 
 const RULES: [(u8, QueueRule); QueueRule::ALL.len()] = [
@@ -47,7 +50,7 @@ const RULES: [(u8, QueueRule); QueueRule::ALL.len()] = [
 /// # Errors
 /// Returns a fault that names `field`.
 pub fn pending_reason(field: &str, number: u8) -> Result<PendingReason, Fault> {
-    chosen(&REASONS, number, field, "reason why a job waits: give 0 (none) to 11 (conflict)")
+    chosen(&REASONS, number, field, "reason why a job waits: give 0 (none) to 12 (topology)")
 }
 
 /// Returns the rule of a queue with this number.
@@ -142,6 +145,11 @@ fn room_body(room: &NodeRoom, resources: &ResourceRegistry) -> NodeRoomBody {
     }
 }
 
+fn domain_body(lack: &DomainLack) -> DomainLackBody {
+    let DomainLack { tier, best, holds, needed } = lack;
+    DomainLackBody { tier: tier.to_string(), best: name_of(best.as_ref()), holds: *holds, needed: *needed }
+}
+
 /// Converts an explanation to the wire.
 pub(super) fn explain_reply(of: &JobExplanation, catalog: &Catalog) -> ExplainJobReply {
     let resources = &catalog.resources;
@@ -173,6 +181,7 @@ pub(super) fn explain_reply(of: &JobExplanation, catalog: &Catalog) -> ExplainJo
         scarce_holders: scarce.map(|scarce| holders(&scarce.holders)).unwrap_or_default(),
         bounds: of.bounds.iter().take(QUEUE_BOUNDS_MAX).map(|of| bound(of, resources)).collect(),
         changes: of.changes.iter().take(CHANGES_MAX).map(|of| change(of, catalog)).collect(),
+        domain: of.domain.as_ref().map(domain_body),
         ..ExplainJobReply::default()
     }
 }
@@ -191,7 +200,7 @@ mod tests {
             assert_eq!(queue_rule("rule", number_of(&RULES, rule)), Ok(rule));
         }
         let fault = pending_reason("pending", 99).unwrap_err();
-        assert!(fault.field == "pending" && fault.message.contains("0 (none) to 11"), "{fault}");
+        assert!(fault.field == "pending" && fault.message.contains("0 (none) to 12"), "{fault}");
     }
 
     #[test]

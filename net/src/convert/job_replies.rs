@@ -218,6 +218,7 @@ fn task_body(task: &TaskView, catalog: &Catalog) -> TaskBody {
         node_name: name.map(ToString::to_string).unwrap_or_default(),
         allocation: task.allocation.map(Into::into),
         since: task.since.0,
+        domain: task.domain.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -259,6 +260,10 @@ fn job_error(error: &JobError) -> (Reason, Cow<'static, str>) {
             return (Reason::InvalidField, format!("{}[{policy}]", policies(*group)).into());
         }
         JobError::TooManyPolicies { group, .. } => return (Reason::LimitExceeded, policies(*group).into()),
+        JobError::Topology { group: Some(group), .. } => {
+            return (Reason::InvalidField, format!("job.tasks[{group}].topology").into());
+        }
+        JobError::Topology { group: None, .. } => (Reason::InvalidField, "job.topology"),
         JobError::MaxRetry { .. } => (Reason::LimitExceeded, "job.max_retry"),
         JobError::Exists(_) => (Reason::InvalidField, "job.name"),
         JobError::UnknownQueue { .. } => (Reason::UnknownQueue, "job.queue"),

@@ -6,7 +6,7 @@ use wharf_core::fairness::{Amounts, Caps, Dim};
 use wharf_core::ids::{ResourceId, TenantId};
 use wharf_core::jobs::{
     JobId, JobPhase, JobPolicy, JobSpec, PolicyAction, QueueId, QueueOrdering, QueueSpec, Role, TaskEvent,
-    TaskGroup, TaskId, TaskReport, TaskState,
+    TaskGroup, TaskId, TaskReport, TaskState, TopologyMode, TopologyRule,
 };
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{ResourceKind, ResourceRegistry};
@@ -23,7 +23,8 @@ use crate::protocol::{
     JOB_RESTARTING, JOB_RUNNING, JobBody, JobPolicyBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR,
     ORDERING_FIFO, PlaceReply, QueueBody, RoleBody, TASK_ALLOCATED, TASK_BINDING, TASK_BOUND, TASK_EVENT_ANY,
     TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED, TASK_FAILED, TASK_PENDING, TASK_PIPELINED,
-    TASK_RELEASING, TASK_RUNNING, TASK_SUCCEEDED, TASK_UNKNOWN, TaskGroupBody, TaskReportBody,
+    TASK_RELEASING, TASK_RUNNING, TASK_SUCCEEDED, TASK_UNKNOWN, TOPOLOGY_HARD, TOPOLOGY_SOFT, TaskGroupBody,
+    TaskReportBody, TopologyBody,
 };
 
 const ORDERINGS: [(u8, QueueOrdering); 3] = [
@@ -31,6 +32,9 @@ const ORDERINGS: [(u8, QueueOrdering); 3] = [
     (ORDERING_FIFO, QueueOrdering::Fifo),
     (ORDERING_FAIR, QueueOrdering::Fair),
 ];
+
+const MODES: [(u8, TopologyMode); TopologyMode::ALL.len()] =
+    [(TOPOLOGY_HARD, TopologyMode::Hard), (TOPOLOGY_SOFT, TopologyMode::Soft)];
 
 const PHASES: [(u8, JobPhase); JobPhase::ALL.len()] = [
     (JOB_PENDING, JobPhase::Pending),
@@ -356,14 +360,41 @@ pub fn policy_bodies(policies: &[JobPolicy]) -> Vec<JobPolicyBody> {
     policies.iter().map(body).collect()
 }
 
+/// Reads in which domains tasks are to be. Whether there is such a tier, the keeper of jobs knows.
+fn topology(wire: Option<TopologyBody>) -> Result<Option<TopologyRule>, Fault> {
+    let Some(TopologyBody { mode, tier }) = wire else { return Ok(None) };
+    let mode = chosen(&MODES, mode, "topology.mode", "mode of a topology: give 1 (hard) or 2 (soft)")?;
+    let tier = if tier.is_empty() { None } else { Some(tier) };
+    tier.as_ref().map_or(Ok(()), |tier| check_name("topology.tier", tier))?;
+    Ok(Some(TopologyRule { mode, tier: tier.map(Into::into) }))
+}
+
+/// Converts in which domains tasks are to be to the wire.
+#[must_use]
+pub fn topology_body(rule: Option<&TopologyRule>) -> Option<TopologyBody> {
+    rule.map(|rule| TopologyBody {
+        mode: number_of(&MODES, rule.mode),
+        tier: rule.tier.as_deref().unwrap_or_default().to_owned(),
+    })
+}
+
 fn task_group(
     wire: TaskGroupBody,
     roles: usize,
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<TaskGroup, Box<PlaceReply>> {
-    let TaskGroupBody { request, count, role, priority, preemptable, master, run_time, policies: of_tasks } =
-        wire;
+    let TaskGroupBody {
+        request,
+        count,
+        role,
+        priority,
+        preemptable,
+        master,
+        run_time,
+        policies: of_tasks,
+        topology: domains,
+    } = wire;
     if count == 0 {
         return Err(invalid("count", "0 tasks of this kind: give 1 or more, or leave it out").into());
     }
@@ -374,7 +405,9 @@ fn task_group(
     check_task(&request)?;
     let request = placement_request(request, catalog, defaults)?;
     let policies = policies(of_tasks)?;
-    Ok(TaskGroup { request, count, role, priority, preemptable, master, run_time_ns: run_time, policies })
+    let topology = topology(domains)?;
+    let run_time_ns = run_time;
+    Ok(TaskGroup { request, count, role, priority, preemptable, master, run_time_ns, policies, topology })
 }
 
 /// Checks that the request of a task leaves the fields of its job or task group at their defaults.
@@ -428,6 +461,7 @@ pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -
         phase: JobPhase::Pending,
         policies: policies(wire.policies)?,
         max_retry: wire.max_retry,
+        topology: topology(wire.topology)?,
     })
 }
 
@@ -441,7 +475,8 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         let (request, affinity) = wire_request(&group.request, resources);
         affinities.push(affinity);
         let policies = policy_bodies(&group.policies);
-        TaskGroupBody { request, count, role, priority, preemptable, master, run_time, policies }
+        let topology = topology_body(group.topology.as_ref());
+        TaskGroupBody { request, count, role, priority, preemptable, master, run_time, policies, topology }
     };
     let tasks = spec.tasks.iter().map(group).collect();
     let role = |role: &Role| RoleBody { name: role.name.to_string(), min_member: role.min_member };
@@ -457,6 +492,7 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         policies: policy_bodies(&spec.policies),
         max_retry: spec.max_retry,
         user: spec.user.as_deref().unwrap_or_default().to_owned(),
+        topology: topology_body(spec.topology.as_ref()),
     };
     (body, affinities)
 }

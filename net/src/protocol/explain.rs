@@ -1,5 +1,7 @@
 //! Why jobs and tasks wait, and what would help.
 
+use wharf_core::limits::DOMAIN_PATH_BYTES_MAX;
+
 use super::bounded::NAME;
 use super::{Fault, JOB_AMOUNTS_MAX, JobSummaryBody, NamedAmount, ReasonCode, RefusalBody};
 
@@ -34,6 +36,8 @@ pub const PENDING_RESERVATION: u8 = 9;
 pub const PENDING_CLAIM: u8 = 10;
 /// What the last cycle planned for it was not possible any longer. The next one tries again.
 pub const PENDING_CONFLICT: u8 = 11;
+/// No domain of the topology has room for as many tasks as must be in one.
+pub const PENDING_TOPOLOGY: u8 = 12;
 
 /// The action `preempt` found nobody to evict.
 pub const NO_VICTIMS_PREEMPT: u8 = 1;
@@ -137,6 +141,19 @@ bodies! {
         pub run_time: u64,
     }
 
+    /// What domains of the topology lack for a job.
+    pub struct DomainLackBody {
+        /// The tier of which no domain has room.
+        pub tier: String [NAME],
+        /// The domain that has room for most tasks: the values of its labels, the widest tier first. Empty: there is none, or
+        /// the session may not see it.
+        pub best: String [DOMAIN_PATH_BYTES_MAX],
+        /// The number of tasks for which it has room, at most.
+        pub holds: u32,
+        /// The number of tasks that need a place there, with those that have one.
+        pub needed: u32,
+    }
+
     /// Why a job or a task waits, or the fault why that is not told.
     pub struct ExplainJobReply {
         /// `done` or the fault's reason.
@@ -187,6 +204,8 @@ bodies! {
         pub bounds: Vec<QueueBoundBody> [QUEUE_BOUNDS_MAX],
         /// What would help. Empty: nothing but time, or nothing that is known.
         pub changes: Vec<ChangeBody> [CHANGES_MAX],
+        /// What domains lack, if `pending` is `PENDING_TOPOLOGY`.
+        pub domain: Option<DomainLackBody>,
         /// The fault, if any.
         pub fault: Option<Fault>,
     }

@@ -4,7 +4,8 @@
 //! described once, with their count.
 
 use wharf_core::limits::{
-    CUSTOM_RESOURCES_MAX, JOB_MAX_RETRY_DEFAULT, QUEUE_USERS_SHOWN_MAX, USER_BYTES_MAX,
+    CUSTOM_RESOURCES_MAX, DOMAIN_BYTES_PER_PAGE_MAX, DOMAIN_PATH_BYTES_MAX, JOB_MAX_RETRY_DEFAULT,
+    QUEUE_USERS_SHOWN_MAX, USER_BYTES_MAX,
 };
 
 use super::bounded::NAME;
@@ -77,6 +78,11 @@ pub const ACTION_RESTART_JOB: u8 = 2;
 pub const ACTION_COMPLETE_JOB: u8 = 3;
 /// All other tasks of the job end, and it is aborted.
 pub const ACTION_ABORT_JOB: u8 = 4;
+
+/// All tasks are in one domain of the topology, or wait.
+pub const TOPOLOGY_HARD: u8 = 1;
+/// All tasks are in one domain of the topology if one has room, and otherwise anywhere.
+pub const TOPOLOGY_SOFT: u8 = 2;
 
 /// The task waits for a node.
 pub const TASK_PENDING: u8 = 1;
@@ -246,6 +252,15 @@ bodies! {
         pub exit_code: Option<i32>,
     }
 
+    /// In which domains of the topology tasks are to be.
+    pub struct TopologyBody {
+        /// `TOPOLOGY_*`: whether it must be kept.
+        pub mode: u8 = TOPOLOGY_HARD,
+        /// The name of the widest tier of which one domain will do. Empty: the widest tier that there is, for
+        /// `TOPOLOGY_SOFT` only.
+        pub tier: String [NAME],
+    }
+
     /// Equal tasks of a job.
     pub struct TaskGroupBody {
         /// The amounts that one task takes, and the nodes on which it may be placed. It has no wait, no lease and no
@@ -265,6 +280,8 @@ bodies! {
         pub run_time: Option<u64>,
         /// Their job policies, which come before those of the job. The first one that reacts decides.
         pub policies: Vec<JobPolicyBody> [JOB_POLICIES_PER_LIST_MAX],
+        /// In which domain of the topology they are, within that of the job. `None`: anywhere there.
+        pub topology: Option<TopologyBody>,
     }
 
     /// A job.
@@ -291,6 +308,8 @@ bodies! {
         pub max_retry: u32 = JOB_MAX_RETRY_DEFAULT,
         /// The user in the queue for whom it counts. Empty: it counts with all jobs that name none.
         pub user: String [USER_BYTES_MAX],
+        /// In which domain of the topology all of its tasks are. `None`: anywhere.
+        pub topology: Option<TopologyBody>,
     }
 
     /// Submits a job. It belongs to the tenant of the session. The reply is a [`JobReply`].
@@ -380,6 +399,9 @@ bodies! {
         pub allocation: Option<WireAllocation>,
         /// Since when it is in its state, in ns of service time.
         pub since: u64,
+        /// The domain of its node: the values of the labels of all tiers, the widest first, as in `z1/b2/r3`. Empty: its node
+        /// has none of the labels, or its state has no node.
+        pub domain: String [DOMAIN_PATH_BYTES_MAX],
     }
 
     /// A job with a page of its tasks, or the fault why not.
@@ -447,10 +469,17 @@ bodies! {
 }
 
 /// Bytes of a job or task in a list at most: two names, a user, and numbers at their longest encoding.
-const LISTED_BYTES: usize = 2 * (NAME + 3) + USER_BYTES_MAX + 1 + 16 * 9 + TASK_STATES_MAX * 6;
+const LISTED_BYTES: usize = 2 * (NAME + 3) + USER_BYTES_MAX + 1 + 16 * 9 + TASK_STATES_MAX * 6 + 3;
 // The longest pages fit a frame.
 const _: () = assert!(JOBS_PER_MESSAGE_MAX * LISTED_BYTES + 128 <= FRAME_BYTES_MAX as usize);
-const _: () = assert!(TASKS_PER_MESSAGE_MAX * LISTED_BYTES + LISTED_BYTES + 128 <= FRAME_BYTES_MAX as usize);
+const _: () = assert!(
+    TASKS_PER_MESSAGE_MAX * LISTED_BYTES
+        + LISTED_BYTES
+        + DOMAIN_BYTES_PER_PAGE_MAX
+        + DOMAIN_PATH_BYTES_MAX
+        + 128
+        <= FRAME_BYTES_MAX as usize
+);
 /// Bytes of a named amount at most.
 const AMOUNT_BYTES: usize = NAME + 3 + 9;
 /// Bytes of a user at most.

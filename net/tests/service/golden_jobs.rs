@@ -118,6 +118,7 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         master: true,
         run_time: Some(60_000_000_000),
         policies: vec![policy(ACTION_RESTART_TASK, None)],
+        topology: Some(TopologyBody { mode: TOPOLOGY_SOFT, tier: "t".to_owned() }),
     };
     let job = JobBody {
         name: "j".to_owned(),
@@ -131,11 +132,12 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         policies: vec![policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 7,
         user: "u".to_owned(),
+        topology: Some(TopologyBody { mode: TOPOLOGY_HARD, tier: "r".to_owned() }),
     };
-    let tasks = format!("01{}030101000101fd005847f80d000000010201020100", hex(&request));
-    let job_hex = format!("016a0171020101036370750601017204{tasks}0a0001020102040105070175");
+    let tasks = format!("01{}030101000101fd005847f80d00000001020102010001020174", hex(&request));
+    let job_hex = format!("016a0171020101036370750601017204{tasks}0a000102010204010507017501010172");
     check(&SubmitJobRequest { job }, &job_hex);
-    check(&SubmitJobRequest::default(), "0000000000000001000300");
+    check(&SubmitJobRequest::default(), "000000000000000100030000");
     check(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
     check(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");
     check(&ListJobsRequest { queue: "q".to_owned(), after: 300, limit: 5 }, "0171fb2c0105");
@@ -159,11 +161,12 @@ fn replies_about_jobs_are_written_as_they_always_were() {
             node_name: "n".to_owned(),
             allocation: Some(ALLOCATION),
             since: 9,
+            domain: "z/r".to_owned(),
         },
         TaskBody::default(),
     ];
     let reply = JobStatusReply { job: Some(summary()), tasks, more: true, ..JobStatusReply::default() };
-    let written = "0101720607016e01010203040900000000000000";
+    let written = "0101720607016e010102030409037a2f720000000000000000";
     check(&reply, &format!("0001{SUMMARY}02{written}0100"));
     check(&JobStatusReply::from(fault()), "c700000001c7036a6f62016d00");
     check(&ListJobsReply { jobs: vec![summary()], more: true }, &format!("01{SUMMARY}01"));
@@ -194,7 +197,7 @@ fn numbers_of_jobs_never_change_their_meaning() {
 fn explanations_are_written_as_they_always_were() {
     check(&ExplainJobRequest { job: 300, task: Some(4) }, "fb2c010104");
     check(&ExplainJobRequest { job: 300, task: None }, "fb2c0100");
-    check(&ExplainJobReply::from(fault()), &format!("c7{}01c7036a6f62016d00", "00".repeat(26)));
+    check(&ExplainJobReply::from(fault()), &format!("c7{}01c7036a6f62016d00", "00".repeat(27)));
     let holder = HolderBody { name: "h".to_owned(), job: 300, amount: 1 };
     let bound = QueueBoundBody {
         queue: "q".to_owned(),
@@ -246,6 +249,7 @@ fn explanations_are_written_as_they_always_were() {
         scarce_holders: vec![holder],
         bounds: vec![bound],
         changes: vec![change],
+        domain: Some(DomainLackBody { tier: "t".to_owned(), best: "z/r".to_owned(), holds: 5, needed: 8 }),
         ..ExplainJobReply::default()
     };
     let holder = "0168fb2c0102";
@@ -254,7 +258,7 @@ fn explanations_are_written_as_they_always_were() {
     let scarce = format!("0363707501{holder}");
     let bounds = format!("010171010363707504060801{holder}");
     let changes = "010401017107016e0201036370750a09";
-    check(&reply, &format!("{counts}{nodes}{scarce}{bounds}{changes}00"));
+    check(&reply, &format!("{counts}{nodes}{scarce}{bounds}{changes}010174037a2f72050800"));
 }
 
 #[test]
@@ -271,6 +275,7 @@ fn numbers_of_explanations_never_change_their_meaning() {
     let reasons =
         [PENDING_CAP, PENDING_NO_NODE, PENDING_GANG, PENDING_RESERVATION, PENDING_CLAIM, PENDING_CONFLICT];
     assert_eq!(reasons, [6, 7, 8, 9, 10, 11]);
+    assert_eq!((PENDING_TOPOLOGY, TOPOLOGY_HARD, TOPOLOGY_SOFT), (12, 1, 2));
     assert_eq!([NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE], [1, 2, 4]);
     assert_eq!([RULE_CAPABILITY, RULE_GUARANTEES, RULE_DESERVED, RULE_OVERCOMMIT], [1, 2, 3, 4]);
     assert_eq!([CHANGE_FREE_ON_NODE, CHANGE_MORE_NODES, CHANGE_LARGER_NODES, CHANGE_RAISE_CAP], [1, 2, 3, 4]);

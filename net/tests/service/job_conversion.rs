@@ -68,6 +68,10 @@ fn policy(action: u8, exit_code: Option<i32>) -> JobPolicyBody {
     JobPolicyBody { events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED], action, exit_code }
 }
 
+fn topology(mode: u8, tier: &str) -> Option<TopologyBody> {
+    Some(TopologyBody { mode, tier: tier.to_owned() })
+}
+
 /// Returns a job whose fields all differ from their defaults.
 fn job() -> JobBody {
     let demand =
@@ -105,6 +109,7 @@ fn job() -> JobBody {
         master: true,
         run_time: Some(60_000_000_000),
         policies: vec![policy(ACTION_RESTART_TASK, Some(7))],
+        topology: Some(TopologyBody { mode: TOPOLOGY_SOFT, tier: String::new() }),
     };
     JobBody {
         name: "j".to_owned(),
@@ -131,6 +136,7 @@ fn job() -> JobBody {
         policies: vec![policy(ACTION_RESTART_JOB, None), policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 8,
         user: "ann".to_owned(),
+        topology: Some(TopologyBody { mode: TOPOLOGY_HARD, tier: "rack".to_owned() }),
     }
 }
 
@@ -227,6 +233,9 @@ fn a_job_that_cannot_be_is_refused_by_its_field() {
         (of_task(|request| request.lease = 1), "tasks[1].lease", "no leases"),
         (of_task(|request| request.session_lease = true), "tasks[1].lease", "no leases"),
         (JobBody { user: "a\nb".to_owned(), ..job() }, "user", "control characters"),
+        (with(|job| job.topology = topology(3, "rack")), "topology.mode", "give 1 (hard) or 2 (soft)"),
+        (with(|job| job.topology = topology(1, "a\nb")), "topology.tier", "control characters"),
+        (with(|job| job.tasks[1].topology = topology(0, "")), "tasks[1].topology.mode", "give 1 (hard)"),
         (of_task(|request| request.policy = 200), "tasks[1].policy", "200"),
         (of_task(|request| request.demand.cpu = -1), "tasks[1].cpu", ""),
     ];

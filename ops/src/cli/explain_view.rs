@@ -5,8 +5,8 @@ use wharf_core::jobs::{JobId, PendingReason, QueueRule, TaskId};
 use wharf_net::convert::{pending_reason, queue_rule};
 use wharf_net::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
-    CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, ExplainJobReply, HolderBody, NO_VICTIMS_PREEMPT,
-    NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, QueueBoundBody,
+    CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, DomainLackBody, ExplainJobReply, HolderBody,
+    NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, QueueBoundBody,
 };
 
 use super::job_view::{amounts_text, say_job, state_name, summary_view};
@@ -80,6 +80,26 @@ fn change_view(change: &ChangeBody) -> Value {
     })
 }
 
+fn domain_view(lack: &DomainLackBody) -> Value {
+    json!({
+        "tier": lack.tier,
+        "best": given_text(&lack.best),
+        "holds": lack.holds,
+        "needed": lack.needed,
+        "text": domain_text(lack),
+    })
+}
+
+fn domain_text(lack: &DomainLackBody) -> String {
+    let DomainLackBody { tier, best, holds, needed } = lack;
+    let tasks = if *needed == 1 { "the task".to_owned() } else { format!("all {needed} tasks") };
+    let best = match given_text(best) {
+        Some(best) => format!("the best, {best}, has room for {holds}"),
+        None => format!("the best has room for {holds}"),
+    };
+    format!("no {tier} has room for {tasks}: {best}")
+}
+
 /// Returns an explanation in JSON.
 pub(super) fn view(reply: &ExplainJobReply) -> Value {
     let mut view = reply.job.as_ref().map_or_else(|| json!({}), summary_view);
@@ -113,6 +133,7 @@ pub(super) fn view(reply: &ExplainJobReply) -> Value {
         "scarce_holders": holders_view(&reply.scarce_holders),
         "bounds": reply.bounds.iter().map(bound_view).collect::<Value>(),
         "changes": reply.changes.iter().map(change_view).collect::<Value>(),
+        "domain": reply.domain.as_ref().map(domain_view),
         "reason": reply.reason.to_string(),
         "fault": fault_view(reply.fault.as_ref()),
     });
@@ -139,6 +160,7 @@ fn reason_text(reason: u8) -> &'static str {
         Ok(Why::Conflict) => {
             "what was planned for it was not possible any longer: the next cycle tries again"
         }
+        Ok(Why::Topology) => "no domain of the topology has room for the tasks that must be in one",
         Err(_) => "for a reason that this program does not know",
     }
 }
@@ -209,6 +231,9 @@ pub(super) fn say_reply(reply: &ExplainJobReply, of_task: bool) {
         return;
     }
     say_gang(reply, task);
+    if let Some(lack) = &reply.domain {
+        say(format_args!("{}", domain_text(lack)));
+    }
     if reply.waiting > 0 {
         say(format_args!(
             "{} of {} waiting jobs of queue {} are served before it",
@@ -327,6 +352,14 @@ mod tests {
         );
         let hidden = ChangeBody { node: 0, node_name: String::new(), count: 2, ..change(CHANGE_MORE_NODES) };
         assert_eq!(change_text(&hidden), "2 more nodes like the largest");
+    }
+
+    #[test]
+    fn what_domains_lack_is_said_in_words() {
+        let lack = DomainLackBody { tier: "rack".to_owned(), best: "z1/r3".to_owned(), holds: 5, needed: 8 };
+        assert_eq!(domain_text(&lack), "no rack has room for all 8 tasks: the best, z1/r3, has room for 5");
+        let hidden = DomainLackBody { best: String::new(), holds: 0, needed: 1, ..lack };
+        assert_eq!(domain_text(&hidden), "no rack has room for the task: the best has room for 0");
     }
 
     #[test]

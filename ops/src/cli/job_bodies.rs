@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_saphyr::Location;
 use wharf_core::request::Policy;
-use wharf_net::convert::{policy_bodies, policy_number};
+use wharf_net::convert::{policy_bodies, policy_number, topology_body};
 use wharf_net::protocol::{
     AmountsBody, DemandBody, JobBody, NamedAmount, OPERATOR_IN, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO,
     POLICY_DEFAULT, PlaceRequest, QueueBody, RoleBody, SelectorTerm, TaskGroupBody,
@@ -15,6 +15,7 @@ use super::read_text;
 use crate::file_error::FileError;
 use crate::job_file::{
     AmountsFile, JobFile, JobsFile, OrderingFile, QueueFile, TaskFile, bounded, part, policies, priority,
+    topology,
 };
 use crate::line_error::{LineError, documents};
 
@@ -160,6 +161,7 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         policies: policy_bodies(&policies(&file.policies)?),
         max_retry: file.max_retry,
         user: file.user()?.unwrap_or_default().to_owned(),
+        topology: topology_body(topology(file.topology.as_ref())?.as_ref()),
     })
 }
 
@@ -202,6 +204,7 @@ fn task_group(
         master: file.master,
         run_time: bounded(file.run_time.or(job.run_time), "run_time", place)?,
         policies: policy_bodies(&policies(&file.policies)?),
+        topology: topology_body(topology(file.topology.as_ref())?.as_ref()),
     })
 }
 
@@ -209,7 +212,8 @@ fn task_group(
 mod tests {
     use wharf_net::protocol::{
         ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, JobPolicyBody, TASK_EVENT_ANY,
-        TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED,
+        TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED, TOPOLOGY_HARD, TOPOLOGY_SOFT,
+        TopologyBody,
     };
 
     use super::*;
@@ -289,6 +293,24 @@ jobs:
     }
 
     #[test]
+    fn topologies_of_jobs_and_tasks_are_read() {
+        let text = "
+jobs:
+- name: j
+  queue: q
+  topology: {mode: soft}
+  tasks:
+  - {name: t, topology: {mode: hard, tier: rack}}
+  - {name: u}
+";
+        let jobs = read_jobs(text).unwrap();
+        let body = |mode, tier: &str| Some(TopologyBody { mode, tier: tier.to_owned() });
+        assert_eq!(jobs[0].topology, body(TOPOLOGY_SOFT, ""));
+        let of_tasks: Vec<_> = jobs[0].tasks.iter().map(|group| group.topology.clone()).collect();
+        assert_eq!(of_tasks, [body(TOPOLOGY_HARD, "rack"), None]);
+    }
+
+    #[test]
     fn queues_are_read_with_their_lines() {
         let text = "
 queues:
@@ -333,6 +355,9 @@ queues: [{name: c}]
             (tasks("priority: urgent"), 5, "add it to `priority_classes`"),
             (tasks("policy: best"), 5, "best"),
             (tasks("cpus: 3"), 5, "cpus"),
+            (tasks("topology: {mode: firm}"), 5, "give hard or soft"),
+            (tasks("topology: {mode: hard}"), 5, "a hard topology needs a `tier`"),
+            (tasks("topology: {mode: soft, tier: \"\"}"), 5, "`tier` is empty"),
             (job("tasks: []"), 2, "it has no tasks"),
             (job("steps: []\n  tasks: []"), 4, "steps"),
             ("name: x\n".to_owned(), 1, "name"),

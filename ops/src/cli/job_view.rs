@@ -193,6 +193,8 @@ fn task_view(job: u64, task: &TaskBody) -> Value {
         "node": given_text(&task.node_name),
         "node_id": given(task.node),
         "allocation": task.allocation.map(|id| AllocationId::from(id).to_string()),
+        // The labels of its tiers, the widest first.
+        "domain": given_text(&task.domain),
         // In seconds of service time.
         "since": print::seconds(task.since),
     })
@@ -244,7 +246,10 @@ pub(super) fn say_status(reply: &JobStatusReply) {
         row["since"] = format!("second {}", print::seconds(task.since)).into();
         row
     };
-    table("task|role|state|node|allocation|since", &reply.tasks.iter().map(row).collect());
+    let has_domains = reply.tasks.iter().any(|task| !task.domain.is_empty());
+    let domain = if has_domains { "|domain" } else { "" };
+    let columns = format!("task|role|state|node{domain}|allocation|since");
+    table(&columns, &reply.tasks.iter().map(row).collect());
 }
 
 /// Prints a list of jobs for people.

@@ -43,6 +43,34 @@ pub(super) fn tiers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Ve
     }
 }
 
+/// A tier of the topology.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierRaw {
+    /// Its name.
+    pub tier: String,
+    /// The label whose value says in which domain of the tier a node is.
+    pub label: String,
+}
+
+/// Parses tiers of the topology, or the same as a text in JSON.
+pub(super) fn topology<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TierRaw>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected tiers, as in [{ tier = \"rack\", label = \"topology/rack\" }], or the same as a text in JSON"
+    )]
+    enum Tiers {
+        Tiers(Vec<TierRaw>),
+        Text(String),
+    }
+    match Tiers::deserialize(deserializer)? {
+        Tiers::Tiers(tiers) => Ok(tiers),
+        Tiers::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
+        Tiers::Text(text) => serde_json::from_str(&text).map_err(serde::de::Error::custom),
+    }
+}
+
 /// Checks the settings of jobs. Returns `None` if the service keeps none: they are off, or there are no planners.
 pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, ConfigError> {
     let interval =
@@ -57,6 +85,7 @@ pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, C
         "grace": raw.grace,
         "min_run_time": raw.min_run_time,
         "usage_half_life": raw.usage_half_life,
+        "topology": raw.topology,
     });
     if !raw.actions.is_empty() {
         cycle["actions"] = json!(raw.actions);
@@ -109,6 +138,7 @@ combination = \"volcano\"
 grace = \"5s\"
 min_run_time = \"1m\"
 usage_half_life = \"168h\"
+topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"zone\", label = \"zone\" }]
 ";
         let config = match read(text) {
             Ok(config) => config.expect("they are kept"),
@@ -120,6 +150,8 @@ usage_half_life = \"168h\"
         assert_eq!(config.cycle.combination, Combination::Volcano);
         assert_eq!((config.cycle.grace_ns, config.cycle.min_run_time_ns), (5_000_000_000, 60_000_000_000));
         assert_eq!(config.cycle.usage_half_life_ns, 168 * 3_600_000_000_000);
+        let tiers = config.cycle.topology.iter().map(|tier| (&*tier.name, &*tier.label));
+        assert_eq!(tiers.collect::<Vec<_>>(), [("rack", "topology/rack"), ("zone", "zone")]);
     }
 
     #[test]
@@ -133,6 +165,12 @@ usage_half_life = \"168h\"
             ("combination = \"loose\"", "jobs", "loose"),
             ("usage_half_life = \"168h\"", "jobs", "name plugin `usage`"),
             ("grace = \"x\"", "jobs", "x"),
+            ("topology = [{ tier = \"rack\" }]", "jobs", "label"),
+            (
+                "topology = [{ tier = \"a\", label = \"l\" }, { tier = \"a\", label = \"m\" }]",
+                "jobs",
+                "tier `a` is named twice",
+            ),
             ("unknown = 1", "", "unknown"),
         ] {
             let error = read(&format!("[jobs]\n{text}\n")).expect_err(text).to_string();

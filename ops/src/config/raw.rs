@@ -8,7 +8,7 @@ use ::config::{Config as Layers, Environment, File, FileFormat, FileSourceString
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ConfigError;
-use super::jobs::{PluginRaw, tiers};
+use super::jobs::{PluginRaw, TierRaw, tiers, topology};
 use crate::file_error::FileError;
 
 /// Defines tables of settings. A setting whose default is not that of its type has it after the type.
@@ -183,6 +183,9 @@ settings! {
         /// The time in which what queues and users have held comes to count half as much. `0s`: only what runs now counts.
         /// Queues may say otherwise.
         pub usage_half_life: String = "0s".to_owned(),
+        /// The tiers of the topology, from the narrowest to the widest, each with the label that nodes have.
+        #[serde(deserialize_with = "topology")]
+        pub topology: Vec<TierRaw>,
     }
 
     /// The settings of the hybrid policy, as fractions of 1.

@@ -254,7 +254,7 @@ pub(super) mod tests {
     use wharf_core::ids::{AllocationId, Incarnation, PartitionId};
     use wharf_core::jobs::{
         JobPhase, JobPolicy, JobsRecord, PolicyAction, QueueId, QueueOrdering, QueueSpec, Role, TaskEvent,
-        TaskGroup, TaskState,
+        TaskGroup, TaskState, TopologyRule,
     };
     use wharf_core::node::{Operator, Selector, Term};
     use wharf_core::request::{PlacementRequest, Policy};
@@ -328,6 +328,7 @@ pub(super) mod tests {
             master: true,
             run_time_ns: Some(7),
             policies: vec![policy(PolicyAction::RestartTask, None)],
+            topology: Some(TopologyRule::hard("rack")),
         };
         let spec = JobSpec {
             name: "train".into(),
@@ -347,6 +348,7 @@ pub(super) mod tests {
             phase: JobPhase::Pending,
             policies: vec![policy(PolicyAction::RestartJob, None), policy(PolicyAction::AbortJob, Some(-3))],
             max_retry: 9,
+            topology: Some(TopologyRule::soft(None)),
         };
         let pending =
             TaskRecord { state: TaskState::Pending, node: None, allocation: None, started: None, ..task() };

@@ -18,7 +18,7 @@ use super::file::ScenarioFile;
 use crate::cycle_file::{ConfigFile, GRACE_NS, cycle_config};
 use crate::job_file::{
     AmountsFile, JobFile, Name, OrderingFile, PhaseFile, PriorityFile, QueueFile, StateFile, TaskFile,
-    bounded, part, policies, priority,
+    bounded, part, policies, priority, topology,
 };
 use crate::line_error::LineError;
 use crate::plan_file::{NodeFile, PlanFile};
@@ -208,6 +208,7 @@ impl World {
                 master: task.master,
                 run_time_ns: bounded(task.run_time.or(file.run_time), "run_time", task.name.referenced)?,
                 policies: policies(&task.policies)?,
+                topology: topology(task.topology.as_ref())?,
             });
         }
         let role = |(name, min_member): (String, u32)| Role { name: name.into(), min_member };
@@ -238,6 +239,7 @@ impl World {
             },
             policies: policies(&file.policies)?,
             max_retry: file.max_retry,
+            topology: topology(file.topology.as_ref())?,
         };
         let submitted = self.cluster.scheduler_mut().jobs_mut().submit(spec);
         let job = submitted.map_err(|error| LineError::at(place, error.to_string()))?;

@@ -76,6 +76,7 @@ pub(super) fn differences(
     check_starving(world, expected, &mut found)?;
     check_users(world, expected, &mut found)?;
     reason::check(world, expected, &mut found)?;
+    reason::check_domains(world, expected, &mut found)?;
     plan::check(world, expected, planned, &mut found)?;
     Ok(found)
 }

@@ -13,6 +13,17 @@ use crate::cycle_file::ConfigFile;
 use crate::job_file::{AmountsFile, JobFile, Name, Nanos, QueueFile};
 use crate::plan_file::{AskFile, AutoscalingFile, NodeFile};
 
+/// What domains lack for a job.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LackFile {
+    pub(super) tier: String,
+    /// The domain with room for most tasks.
+    pub(super) best: Option<String>,
+    pub(super) holds: u32,
+    pub(super) needed: u32,
+}
+
 /// One scenario.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -154,6 +165,12 @@ pub(super) struct ExpectFile {
     /// Why these jobs or tasks wait, as of the last cycle.
     #[serde(default)]
     pub(super) reason: BTreeMap<String, String>,
+    /// The domains of the nodes of these tasks after the step: the values of their labels, the widest tier first.
+    #[serde(default)]
+    pub(super) domains: BTreeMap<String, String>,
+    /// What domains lack for these jobs, as of the last cycle.
+    #[serde(default)]
+    pub(super) lacks: BTreeMap<String, LackFile>,
     /// By which rules these jobs starved in the last cycle.
     #[serde(default)]
     pub(super) starving_by: BTreeMap<String, StarvingFile>,

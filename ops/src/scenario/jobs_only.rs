@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use wharf_core::jobs::QueueSpec;
 
 use super::build::World;
-use crate::job_file::{JobsFile, Name};
+use crate::job_file::{JobsFile, Name, topology};
 use crate::line_error::{LineError, documents};
 
 /// The numbers of queues and jobs that are right.
@@ -17,7 +17,8 @@ pub struct Checked {
     pub jobs: usize,
 }
 
-/// Checks the queues and jobs of a file. Queues that it names and does not have count as ones that the service has.
+/// Checks the queues and jobs of a file. Queues that it names and does not have count as ones that the service has, and so do
+/// tiers of the topology.
 ///
 /// # Errors
 /// The first fault, with its line.
@@ -41,7 +42,10 @@ pub fn check_jobs(text: &str) -> Result<Checked, LineError> {
     for (number, file) in files.iter_mut().enumerate() {
         file.queues.iter_mut().for_each(|queue| queue.tenant = None);
         for (at, job) in file.jobs.iter_mut().enumerate() {
+            // The service knows which tiers there are.
+            topology(job.topology.take().as_ref())?;
             for (index, task) in job.tasks.iter_mut().enumerate() {
+                topology(task.topology.take().as_ref())?;
                 // Tasks of different jobs may have the same name here.
                 task.name.value = format!("{number}.{at}.{index}");
             }

@@ -141,6 +141,13 @@ fn faults_are_told_with_their_line() {
     assert!(fault("min_member: 3", "min_member: 3\n  max_retry: 1000001").contains("`max_retry` of at most"));
     let code = fault("cycle: 1\n  expect: {bound_count: 0", "exit_code: 1\n  expect: {bound_count: 0");
     assert!(code.contains("give `fail` too"), "{code}");
+    let topology = |rule: &str| {
+        fault("min_member: 3", &format!("min_member: 3\n  topology: {{mode: hard, tier: {rule}}}"))
+    };
+    let unknown = topology("rack");
+    assert!(unknown.starts_with("line 8: topology of job `gang`: the cluster has no tiers"), "{unknown}");
+    let twice = "config: {topology: [{tier: a, label: l}, {tier: a, label: m}]}\nsteps:";
+    assert!(fault("steps:", twice).contains("tier `a` is named twice"));
     let starve = fault("steps:", "config: {actions: [allocate, starve]}\nsteps:");
     assert!(starve.contains("name plugin `fair-share`"), "{starve}");
     let above = fault("{name: q}", "{name: q, starves_below: 1.5}");

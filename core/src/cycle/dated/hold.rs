@@ -76,7 +76,8 @@ impl Cycle<'_> {
 
     /// After a job was tried: gives it a reservation if it waits for capacity, and gives up the one that it had if not.
     pub(in crate::cycle) fn reserve_or_give_up(&mut self, job: JobId) {
-        if self.config.backfill == Backfill::None {
+        // No date is known for a job that must be in one domain.
+        if self.config.backfill == Backfill::None || self.jobs.job(job).spec().has_hard_topology() {
             return;
         }
         if !self.waits(job) {
@@ -127,7 +128,7 @@ impl Cycle<'_> {
 
     /// Returns the pending tasks that a job needs in addition to those it has, in the order in which they are placed.
     /// `None`: more than a statement can place, or the job has not enough.
-    fn needed(&mut self, job: JobId) -> Option<Vec<TaskId>> {
+    pub(in crate::cycle) fn needed(&mut self, job: JobId) -> Option<Vec<TaskId>> {
         let mut needed = Vec::new();
         let mut is_enough = false;
         for task in self.pending_tasks(job, false).into_iter().take(STATEMENT_OPERATIONS_MAX) {

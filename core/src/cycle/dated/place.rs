@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::NEVER;
 use crate::cycle::config::Backfill;
+use crate::cycle::topology::DomainId;
 use crate::cycle::trial::{Cycle, Place};
 use crate::fairness::Dim;
 use crate::ids::NodeId;
@@ -175,6 +176,9 @@ impl Cycle<'_> {
     /// Tries to give a pending task a node on capacity that is free now. Nodes without reservations come first, by the
     /// task's policy.
     pub(in crate::cycle) fn try_allocate(&mut self, task: TaskId) -> Attempt {
+        if let Some(domain) = self.topology.scope() {
+            return self.try_allocate_in(task, domain);
+        }
         if self.dated.reservations.is_empty() {
             return Attempt::of(self.allocate_by_policy(task));
         }
@@ -190,6 +194,26 @@ impl Cycle<'_> {
             last = Some(self.dated.place_after(last)?);
             last.map(|place| self.allocate_on(task, place, end))
         }))
+    }
+
+    /// Tries to give a pending task a node of a domain on capacity that is free now. Tasks go through the domain in the order
+    /// of its tree, so those that follow each other are near each other.
+    fn try_allocate_in(&mut self, task: TaskId, domain: DomainId) -> Attempt {
+        let end = self.end_if_started(task);
+        if !self.dated.reservations.is_empty() && !self.leaves_shares_with(task, end) {
+            return Attempt::HeldBack;
+        }
+        let class = Arc::clone(&self.jobs.task(task).class);
+        let mut last = None;
+        let attempt = best(std::iter::from_fn(|| {
+            let (position, place) = self.next_in_domain(&class, domain, last)?;
+            last = Some(position);
+            Some(self.allocate_on(task, place, end))
+        }));
+        if let Some(position) = last.filter(|_| attempt == Attempt::Placed) {
+            self.go_on_from(position);
+        }
+        attempt
     }
 
     /// Tries to give a pending task a node that is part of a reservation.
@@ -224,7 +248,8 @@ impl Cycle<'_> {
     /// Tries to give a pending task a claim on some node where capacity is being released. When it starts is not known, so
     /// it counts as work that never ends.
     pub(in crate::cycle) fn pipeline(&mut self, task: TaskId) -> Attempt {
-        let places = self.releasing_places();
+        let mut places = self.releasing_places();
+        places.retain(|&(_, place)| self.topology.is_in_scope(place));
         if self.dated.reservations.is_empty() {
             return Attempt::of(places.into_iter().any(|(node, place)| self.pipeline_on(task, node, place)));
         }

@@ -9,7 +9,8 @@ use crate::cycle::plugin::Limit;
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
 use crate::jobs::{
-    Change, HeldBy, JobExplanation, JobId, PendingReason, QueueBound, QueueRule, Remedy, Scarce, TaskClass,
+    Change, DomainLack, HeldBy, JobExplanation, JobId, PendingReason, QueueBound, QueueRule, Remedy, Scarce,
+    TaskClass,
 };
 use crate::node::NodeSpec;
 use crate::request::KindAmounts;
@@ -72,6 +73,7 @@ impl Scheduler {
             claims: self.claims_of(id),
             date: self.reservations.get(&id).map(|of| of.date),
             held_by: self.held_by(&explaining, reason),
+            domain: self.domain_lack(&explaining, reason),
             scarce,
             bounds,
             changes,
@@ -122,12 +124,19 @@ impl Scheduler {
         Some(HeldBy { job: Some(first.job).filter(|&job| is_seen(job)), date: first.date, jobs })
     }
 
+    /// Returns what domains lack. The names of domains are for those who may see nodes.
+    fn domain_lack(&self, explaining: &Explaining, reason: PendingReason) -> Option<DomainLack> {
+        let lack = self.tries.lack_of(explaining.job).filter(|_| reason == PendingReason::Topology)?;
+        let best = lack.best.clone().filter(|_| explaining.tenant.is_none());
+        Some(DomainLack { best, ..lack.clone() })
+    }
+
     /// Returns the changes that would help a job that waits.
     fn changes(&self, explaining: &Explaining, reason: PendingReason) -> Vec<Change> {
         use PendingReason as Why;
         let mut changes = Changes::default();
         match reason {
-            Why::None | Why::NotTried | Why::TooFewTasks | Why::Claim | Why::Conflict => {}
+            Why::None | Why::NotTried | Why::TooFewTasks | Why::Claim | Why::Conflict | Why::Topology => {}
             Why::NotAdmitted => self.admission_changes(explaining, &mut changes),
             Why::Reservation => self.run_time_change(explaining, &mut changes),
             Why::Overused | Why::Share | Why::Cap | Why::NoNode | Why::Gang => {

@@ -9,7 +9,7 @@ use crate::jobs::{
     JobError, JobId, JobPhase, JobSpec, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueError,
     QueueId, QueueSpec, QueueView, Task, TaskReport, TaskState, TaskView,
 };
-use crate::limits::{JOBS_MAX, QUEUES_MAX, USERS_LOOKED_AT_MAX};
+use crate::limits::{DOMAIN_BYTES_PER_PAGE_MAX, JOBS_MAX, QUEUES_MAX, USERS_LOOKED_AT_MAX};
 use crate::planner::queue::PortClient;
 use crate::planner::{JobTag, Planner};
 use crate::time::Time;
@@ -242,10 +242,17 @@ impl Keeper {
             state: task.state,
             node: task.node,
             allocation: task.allocation,
+            domain: task.node.and_then(|node| self.scheduler.domain_path(node)),
             since: task.since,
         };
         let tasks = (0..).zip(job.tasks()).skip(from as usize).take(usize::from(limit));
-        let tasks: Vec<TaskView> = tasks.map(view).collect();
+        let mut domain_bytes = 0;
+        let fits = |task: &TaskView| {
+            let before = domain_bytes;
+            domain_bytes += task.domain.as_ref().map_or(0, |domain| domain.len());
+            before <= DOMAIN_BYTES_PER_PAGE_MAX
+        };
+        let tasks: Vec<TaskView> = tasks.map(view).take_while(fits).collect();
         let more = from as usize + tasks.len() < job.tasks().len();
         Ok(JobsReply::Job(Box::new(JobView { job: self.jobs().summary(id), tasks, more })))
     }

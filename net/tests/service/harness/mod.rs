@@ -20,9 +20,11 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use tokio::sync::watch;
+use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved as UnobservedShard;
 use wharf_core::ids::Incarnation;
+use wharf_core::jobs::TopologyTier;
 use wharf_core::limits::ALLOCATIONS_PER_NODE_MAX;
 use wharf_core::link::Clock;
 use wharf_core::planner::{JobsConfig, Planner};
@@ -214,6 +216,13 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts")
 }
 
+/// The settings of jobs, with tiers that tests may name.
+fn jobs_config() -> JobsConfig {
+    let tier = |name: &str| TopologyTier { name: name.into(), label: name.into() };
+    let topology = vec![tier("rack"), tier("block")];
+    JobsConfig { cycle: CycleConfig { topology, ..CycleConfig::default() }, ..JobsConfig::default() }
+}
+
 impl TestServer {
     pub fn start(shards: u16) -> Self {
         Self::start_with(shards, Settings::default())
@@ -279,7 +288,7 @@ impl TestServer {
             seed: 7,
             unit_instances: vec!["npu".to_owned()],
             planners,
-            jobs: (planners > 0).then(JobsConfig::default),
+            jobs: (planners > 0).then(jobs_config),
             // Some tests place thousands of small requests on one node.
             allocations_per_node_max: ALLOCATIONS_PER_NODE_MAX,
             ..EngineConfig::default()

@@ -1,0 +1,259 @@
+//! Jobs in domains: where they are placed, that the rule is kept, and that a job waits only if no domain has room.
+
+use super::*;
+use crate::jobs::{PendingReason, TopologyMode, TopologyRule, TopologyTier};
+
+const TIERS: [&str; 2] = ["rack", "block"];
+
+/// A cluster of nodes with labels, and what its jobs must keep.
+struct Racks {
+    bed: Bed,
+    /// The labels of each node, the narrowest tier first, and its cores.
+    labels: Vec<([Option<u8>; 2], u32)>,
+    queue: QueueId,
+}
+
+/// What a job demands of all its tasks, and of those of its only task group.
+type Rules = [Option<(TopologyMode, usize)>; 2];
+
+impl Racks {
+    fn new(actions: &[Action], tiers: &[&[PluginKind]], nodes: &[([Option<u8>; 2], u32)]) -> Self {
+        let topology = TIERS.map(|name| TopologyTier { name: name.into(), label: name.into() }).to_vec();
+        let mut bed = Bed::with(CycleConfig { topology, ..Bed::config(actions, tiers) }, &[]);
+        for &(labels, cpu) in nodes {
+            let pair =
+                |(key, value): (&&str, Option<u8>)| Some(((*key).into(), format!("{}", value?).into()));
+            let pairs = TIERS.iter().zip(labels).filter_map(pair).collect();
+            let spec = NodeSpec { labels: Labels::new(pairs).unwrap(), ..node(cpu) };
+            bed.nodes.push(bed.cluster.add_node(spec).unwrap());
+        }
+        let queue = bed.queue("q", 1);
+        Self { bed, labels: nodes.to_vec(), queue }
+    }
+
+    fn job(
+        &mut self,
+        name: &str,
+        groups: &[u32],
+        min_member: u32,
+        cpu: u32,
+        rules: Rules,
+        priority: i32,
+    ) -> JobId {
+        let demand = Demand { cpu: Amount::whole(cpu), ..Demand::default() };
+        let request = PlacementRequest::new(demand, Policy::BestFit);
+        let [of_job, of_group] =
+            rules.map(|rule| rule.map(|(mode, tier)| TopologyRule { mode, tier: Some(TIERS[tier].into()) }));
+        let group = |&count: &u32| TaskGroup {
+            topology: of_group.clone(),
+            priority,
+            ..TaskGroup::new(request.clone(), count)
+        };
+        let spec = JobSpec {
+            queue: self.queue,
+            min_member,
+            priority,
+            topology: of_job,
+            created: self.bed.cluster.now(),
+            ..JobSpec::new(name, groups.iter().map(group).collect())
+        };
+        self.bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
+    }
+
+    /// Returns the domain of a node in a tier: the labels of this tier and of all wider ones.
+    fn domain(&self, node: NodeId, tier: usize) -> Option<Vec<Option<u8>>> {
+        let at = self.bed.nodes.iter().position(|&of| of == node).unwrap();
+        let labels = &self.labels[at].0[tier..];
+        labels[0].map(|_| labels.to_vec())
+    }
+
+    /// Returns whether nodes are all in one domain of a tier.
+    fn are_together(&self, nodes: &[NodeId], tier: usize) -> bool {
+        nodes.iter().all(|&node| {
+            self.domain(node, tier).is_some() && self.domain(node, tier) == self.domain(nodes[0], tier)
+        })
+    }
+
+    /// Returns the nodes of the tasks of a job that keep one, in order of their indices. With a group, only of that.
+    fn nodes_of(&self, job: JobId, group: Option<u32>) -> Vec<NodeId> {
+        let tasks = self.bed.jobs().job(job).tasks().iter();
+        let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
+        let tasks = tasks.filter(|task| keeps(task.state) && group.is_none_or(|group| task.group == group));
+        tasks.filter_map(|task| task.node).collect()
+    }
+
+    /// Checks that each hard rule of a job is kept.
+    fn check_rules(&self, job: JobId, groups: u32, rules: Rules) {
+        if let Some((TopologyMode::Hard, tier)) = rules[0] {
+            assert!(
+                self.are_together(&self.nodes_of(job, None), tier),
+                "job {job}: {:?}",
+                self.nodes_of(job, None)
+            );
+        }
+        if let Some((TopologyMode::Hard, tier)) = rules[1] {
+            for group in 0..groups {
+                assert!(
+                    self.are_together(&self.nodes_of(job, Some(group)), tier),
+                    "job {job}, group {group}"
+                );
+            }
+        }
+    }
+
+    fn free(&self) -> Vec<u32> {
+        let used = |node: NodeId| -> i64 {
+            let tasks = self.bed.jobs().on_node(node).iter();
+            tasks.map(|&task| self.bed.jobs().task(task).class.amounts.get(crate::fairness::Dim::CPU)).sum()
+        };
+        let free = |(&node, &(_, cpu)): (&NodeId, &([Option<u8>; 2], u32))| {
+            cpu - u32::try_from(used(node) / 10_000).unwrap()
+        };
+        self.bed.nodes.iter().zip(&self.labels).map(free).collect()
+    }
+
+    /// Returns whether some domain of a tier, in which all of `nodes` are, has room for some equal tasks now.
+    fn has_room(&self, tier: usize, nodes: &[NodeId], tasks: u32, cpu: u32) -> bool {
+        let free = self.free();
+        self.bed.nodes.iter().any(|&first| {
+            let mut all = nodes.to_vec();
+            all.push(first);
+            let inside = |node: &NodeId| self.domain(*node, tier) == self.domain(first, tier);
+            let rooms = self.bed.nodes.iter().zip(&free).filter(|(node, _)| inside(node));
+            self.are_together(&all, tier) && rooms.map(|(_, free)| free / cpu).sum::<u32>() >= tasks
+        })
+    }
+}
+
+const GANG: &[&[PluginKind]] = &[&[PluginKind::Priority, PluginKind::Gang]];
+
+fn hard(tier: usize) -> Rules {
+    [Some((TopologyMode::Hard, tier)), None]
+}
+
+fn at(rack: u8, block: u8) -> [Option<u8>; 2] {
+    [Some(rack), Some(block)]
+}
+
+#[test]
+fn ranks_are_placed_in_the_order_of_the_tree() {
+    // The nodes of a rack are not registered one after the other.
+    let nodes = [(at(1, 0), 2), (at(0, 0), 2), (at(1, 0), 2), (at(0, 0), 2), (at(0, 1), 3)];
+    let mut racks = Racks::new(&[Action::Allocate], GANG, &nodes);
+    let job = racks.job("j", &[8], 8, 1, hard(1), 0);
+    racks.bed.cluster.scheduler_mut().jobs_mut().set_phase(job, crate::jobs::JobPhase::Inqueue);
+    racks.bed.cycle();
+    let ids = &racks.bed.nodes;
+    let expected: Vec<NodeId> = [1, 1, 3, 3, 0, 0, 2, 2].map(|at: usize| ids[at]).to_vec();
+    assert_eq!(racks.nodes_of(job, None), expected);
+}
+
+#[test]
+fn the_reason_names_the_best_domain() {
+    let nodes = [(at(0, 0), 3), (at(1, 0), 5), (at(2, 1), 4)];
+    let mut racks = Racks::new(&[Action::Enqueue, Action::Allocate], GANG, &nodes);
+    let job = racks.job("j", &[8], 8, 1, hard(0), 0);
+    let equal = racks.job("k", &[8], 8, 1, hard(0), 0);
+    racks.bed.cycle();
+    for job in [job, equal] {
+        let explained = racks.bed.cluster.explain(job, None);
+        assert_eq!(explained.reason, PendingReason::Topology);
+        let lack = explained.domain.expect("no rack has room");
+        assert_eq!((&*lack.tier, lack.best.as_deref(), lack.holds, lack.needed), ("rack", Some("0/1"), 5, 8));
+    }
+    // In a block, it has room.
+    let wider = racks.job("l", &[8], 8, 1, hard(1), 0);
+    racks.bed.cycle();
+    assert_eq!(racks.bed.count(wider, TaskState::Bound), 8);
+}
+
+#[test]
+fn a_cycle_without_the_tier_lets_the_job_wait() {
+    let mut racks = Racks::new(&[Action::Enqueue, Action::Allocate], GANG, &[(at(0, 0), 8)]);
+    let job = racks.job("j", &[2], 2, 1, hard(0), 0);
+    let soft = racks.job("s", &[2], 2, 1, [Some((TopologyMode::Soft, 0)), None], 0);
+    let record = racks.bed.jobs().record();
+    let config = Bed::config(&[Action::Enqueue, Action::Allocate], GANG);
+    let mut bed = Bed::with(config, &[8]);
+    bed.cluster.scheduler_mut().jobs_mut().adopt(record, crate::time::Time(0)).unwrap();
+    bed.cycle();
+    assert_eq!((bed.count(job, TaskState::Pending), bed.count(soft, TaskState::Bound)), (2, 2));
+    assert_eq!(bed.cluster.explain(job, None).reason, PendingReason::Topology);
+}
+
+fn rule() -> impl Strategy<Value = Option<(TopologyMode, usize)>> {
+    let mode = prop_oneof![3 => Just(TopologyMode::Hard), 1 => Just(TopologyMode::Soft)];
+    prop::option::weighted(0.7, (mode, 0..2_usize))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    /// Whatever is placed, evicted, ended and restarted: the tasks of a job with a hard rule are always in one domain of its
+    /// tier. When nothing changes any longer, such a job waits only if no domain has room for what it needs.
+    #[test]
+    fn hard_rules_are_kept_and_only_jobs_without_room_wait(
+        nodes in prop::collection::vec(((prop::option::weighted(0.9, 0..3_u8), prop::option::weighted(0.8, 0..2_u8)), 1..6_u32), 2..10),
+        jobs in prop::collection::vec((1..5_u32, 1..3_u32, 0..3_u32, 1..3_u32, rule(), rule(), 0..2_i32), 1..7),
+        ends in prop::collection::vec((0..7_usize, 0..8_u32, any::<bool>()), 0..8),
+        preempts in any::<bool>(),
+    ) {
+        let nodes: Vec<_> = nodes.into_iter().map(|((rack, block), cpu)| ([rack, block], cpu)).collect();
+        let mut actions = vec![Action::Enqueue, Action::Allocate];
+        if preempts {
+            actions.push(Action::Preempt);
+        }
+        let mut racks = Racks::new(&actions, GANG, &nodes);
+        let mut there = Vec::new();
+        for (number, &(tasks, groups, spare, cpu, of_job, of_group, priority)) in jobs.iter().enumerate() {
+            // The rule of a task group is not wider than that of its job.
+            let of_group = match (of_job, of_group) {
+                (Some((TopologyMode::Hard, widest)), Some((mode, tier))) => Some((mode, tier.min(widest))),
+                (_, of_group) => of_group,
+            };
+            let counts = vec![tasks; groups as usize];
+            let min_member = (tasks * groups).saturating_sub(spare);
+            let rules = [of_job, of_group];
+            let id = racks.job(&format!("j{number}"), &counts, min_member, cpu, rules, priority);
+            there.push((id, groups, cpu, min_member, rules));
+        }
+        let check = |racks: &Racks| there.iter().for_each(|&(job, groups, _, _, rules)| racks.check_rules(job, groups, rules));
+        let settle = |racks: &mut Racks| {
+            for _ in 0..64 {
+                let changes = racks.bed.cycle();
+                check(racks);
+                let later = racks.bed.advance(GRACE);
+                check(racks);
+                if changes == Changes::default() && later == Changes::default() {
+                    return;
+                }
+            }
+            panic!("cycles go on for ever");
+        };
+        settle(&mut racks);
+        for (job, task, evicted) in ends {
+            let Some(&(job, ..)) = there.get(job) else { continue };
+            let id = TaskId { job, index: task };
+            if !racks.bed.jobs().has_task(id) || racks.bed.jobs().task(id).state != TaskState::Bound {
+                continue;
+            }
+            if evicted {
+                racks.bed.cluster.evict(id, GRACE);
+            } else {
+                racks.bed.cluster.finish_task(id);
+            }
+            settle(&mut racks);
+        }
+        for &(job, groups, cpu, min_member, rules) in &there {
+            let of = racks.bed.jobs().job(job);
+            let [Some((TopologyMode::Hard, tier)), None] = rules else { continue };
+            let is_valid = of.ready_tasks() + of.count(TaskState::Pending) >= min_member;
+            if of.count(TaskState::Pending) == 0 || !is_valid || groups == 0 {
+                continue;
+            }
+            let nodes = racks.nodes_of(job, None);
+            let lacking = min_member.saturating_sub(of.ready_tasks()).max(1);
+            prop_assert!(!racks.has_room(tier, &nodes, lacking, cpu), "job {} waits although a domain has room", job);
+        }
+    }
+}

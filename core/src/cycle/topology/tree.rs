@@ -1,0 +1,327 @@
+//! The tree of domains: all nodes in an order in which each domain is a range.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::cycle::trial::Place;
+use crate::ids::NodeId;
+use crate::jobs::TopologyTier;
+use crate::map::FixedMap;
+use crate::node::Labels;
+use crate::replica::Replica;
+
+/// A domain of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in crate::cycle) struct DomainId(u32);
+
+impl DomainId {
+    /// The whole cluster, which is in no tier.
+    pub(in crate::cycle) const ROOT: Self = Self(0);
+
+    /// Returns its place in a list of all domains.
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The nodes with the same labels of a tier and of all wider ones.
+#[derive(Debug)]
+struct Domain {
+    /// The index of its tier, or the number of tiers for the root.
+    tier: usize,
+    /// The first of its nodes, and the first one after them.
+    nodes: Range<u32>,
+    /// The smallest domain of a wider tier that contains it. The root contains itself.
+    parent: DomainId,
+    path: Arc<str>,
+}
+
+#[derive(Debug)]
+struct TreeNode {
+    node: NodeId,
+    place: Place,
+    /// The smallest domain that contains it.
+    domain: DomainId,
+}
+
+/// All nodes of a cluster, in domains.
+#[derive(Debug, Default)]
+pub(in crate::cycle) struct Tree {
+    tiers: Vec<TopologyTier>,
+    /// In order of their labels, those of the widest tier first, and then of their ids.
+    nodes: Vec<TreeNode>,
+    domains: Vec<Domain>,
+    /// The domains of each tier, in the order of their nodes.
+    of_tiers: Vec<Vec<DomainId>>,
+    positions: FixedMap<Place, u32>,
+    /// The positions of the nodes of each shard.
+    of_shards: Vec<Vec<u32>>,
+}
+
+/// Returns the values of the labels of all tiers, the widest first.
+fn key<'a>(tiers: &[TopologyTier], labels: &'a Labels) -> Vec<Option<&'a str>> {
+    tiers.iter().rev().map(|tier| labels.get(&tier.label)).collect()
+}
+
+/// Returns the path of values, the widest first. A tier without a label is `-`.
+fn path(values: &[Option<&str>]) -> Arc<str> {
+    values.iter().map(|value| value.unwrap_or("-")).collect::<Vec<_>>().join("/").into()
+}
+
+/// Returns the path of the smallest domain that contains a node with these labels. `None`: it has none of the labels.
+pub(in crate::cycle) fn path_of(tiers: &[TopologyTier], labels: &Labels) -> Option<Arc<str>> {
+    let values = key(tiers, labels);
+    let last = values.iter().rposition(Option::is_some)?;
+    Some(path(&values[..=last]))
+}
+
+impl Tree {
+    /// Makes the tree of all nodes, in any state. Without tiers, it is empty.
+    pub(in crate::cycle) fn new(tiers: &[TopologyTier], replicas: &[Replica]) -> Self {
+        if tiers.is_empty() {
+            return Self::default();
+        }
+        let mut sorted: Vec<(Vec<Option<&str>>, NodeId, Place)> = Vec::new();
+        for (shard, replica) in replicas.iter().enumerate() {
+            let nodes = replica.shard().labels();
+            sorted.extend(nodes.map(|(slot, node, of)| (key(tiers, of), node, Place { shard, slot })));
+        }
+        sorted.sort_unstable();
+        let root = Domain { tier: tiers.len(), nodes: 0..0, parent: DomainId::ROOT, path: Arc::from("") };
+        let mut tree = Self {
+            tiers: tiers.to_vec(),
+            nodes: Vec::with_capacity(sorted.len()),
+            domains: vec![root],
+            of_tiers: vec![Vec::new(); tiers.len()],
+            positions: FixedMap::default(),
+            of_shards: vec![Vec::new(); replicas.len()],
+        };
+        // The domains that contain the node before, by the place of their tier in a key.
+        let mut open: Vec<Option<DomainId>> = vec![None; tiers.len()];
+        let mut before: Option<&[Option<&str>]> = None;
+        for (position, (values, node, place)) in (0u32..).zip(&sorted) {
+            let same = before.map_or(0, |of| of.iter().zip(values).take_while(|(a, b)| a == b).count());
+            let mut smallest = open[..same].iter().rev().flatten().next().copied();
+            for level in same..tiers.len() {
+                open[level] = values[level].map(|_| {
+                    let parent = smallest.unwrap_or(DomainId::ROOT);
+                    let tier = tiers.len() - 1 - level;
+                    let id = tree.add(tier, position, parent, path(&values[..=level]));
+                    smallest = Some(id);
+                    id
+                });
+            }
+            let domain = smallest.unwrap_or(DomainId::ROOT);
+            tree.nodes.push(TreeNode { node: *node, place: *place, domain });
+            tree.positions.insert(*place, position);
+            tree.of_shards[place.shard].push(position);
+            let mut around = Some(domain);
+            while let Some(id) = around {
+                tree.domains[id.index()].nodes.end = position + 1;
+                around = (id != DomainId::ROOT).then(|| tree.parent(id));
+            }
+            before = Some(values);
+        }
+        tree
+    }
+
+    fn add(&mut self, tier: usize, first: u32, parent: DomainId, path: Arc<str>) -> DomainId {
+        let id = DomainId(u32::try_from(self.domains.len()).expect("fewer domains than nodes times tiers"));
+        self.domains.push(Domain { tier, nodes: first..first, parent, path });
+        self.of_tiers[tier].push(id);
+        id
+    }
+
+    /// Returns the tiers, from the narrowest to the widest.
+    pub(in crate::cycle) fn tiers(&self) -> &[TopologyTier] {
+        &self.tiers
+    }
+
+    /// Returns the number of nodes.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Returns the number of domains, with the root.
+    pub(super) fn domain_count(&self) -> usize {
+        self.domains.len()
+    }
+
+    /// Returns all domains, the root first.
+    pub(super) fn domains(&self) -> impl Iterator<Item = DomainId> + use<> {
+        (0u32..).take(self.domains.len()).map(DomainId)
+    }
+
+    /// Returns the positions of the nodes of a shard.
+    pub(super) fn of_shard(&self, shard: usize) -> &[u32] {
+        self.of_shards.get(shard).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the positions of all nodes.
+    pub(super) fn positions(&self) -> impl Iterator<Item = u32> + use<> {
+        (0u32..).take(self.nodes.len())
+    }
+
+    /// Returns the index of the tier of a domain, or the number of tiers for the root.
+    pub(super) fn tier(&self, id: DomainId) -> usize {
+        self.domains.get(id.index()).map_or(self.tiers.len(), |domain| domain.tier)
+    }
+
+    pub(super) fn parent(&self, id: DomainId) -> DomainId {
+        self.domains[id.index()].parent
+    }
+
+    /// Returns the path of a domain: the values of its labels, the widest tier first.
+    pub(super) fn path(&self, id: DomainId) -> &Arc<str> {
+        &self.domains[id.index()].path
+    }
+
+    /// Returns the positions of the nodes of a domain.
+    pub(super) fn range(&self, id: DomainId) -> Range<u32> {
+        self.domains.get(id.index()).map_or(0..0, |domain| domain.nodes.clone())
+    }
+
+    /// Returns the domains of a tier inside another domain, in order.
+    pub(super) fn inside(&self, tier: usize, within: DomainId) -> &[DomainId] {
+        let all = &self.of_tiers[tier];
+        let range = self.range(within);
+        let from = all.partition_point(|&id| self.range(id).start < range.start);
+        let until = all.partition_point(|&id| self.range(id).start < range.end);
+        // A domain around it begins where it begins, and is of a wider tier.
+        if self.tier(within) < tier { &[] } else { &all[from..until] }
+    }
+
+    /// Returns the position of a node.
+    pub(super) fn position(&self, place: Place) -> Option<u32> {
+        self.positions.get(&place).copied()
+    }
+
+    /// Returns the node at a position.
+    pub(super) fn node(&self, position: u32) -> (NodeId, Place) {
+        let of = &self.nodes[position as usize];
+        (of.node, of.place)
+    }
+
+    /// Returns whether a node is in a domain.
+    pub(super) fn contains(&self, id: DomainId, place: Place) -> bool {
+        self.position(place).is_some_and(|position| self.range(id).contains(&position))
+    }
+
+    /// Returns the smallest domain that contains a node, and another domain if one is given.
+    pub(super) fn around(&self, position: u32, with: Option<DomainId>) -> DomainId {
+        let mut id = self.nodes[position as usize].domain;
+        while let Some(with) = with {
+            let (outer, inner) = (self.range(id), self.range(with));
+            let contains = outer.start <= inner.start && inner.end <= outer.end;
+            if id == DomainId::ROOT || (contains && self.tier(id) >= self.tier(with)) {
+                break;
+            }
+            id = self.parent(id);
+        }
+        id
+    }
+
+    /// Returns a domain and those around it, up to a tier.
+    pub(super) fn up_to(&self, id: DomainId, widest: usize) -> impl Iterator<Item = DomainId> + '_ {
+        let up = std::iter::successors(Some(id), |&id| (id != DomainId::ROOT).then(|| self.parent(id)));
+        up.take_while(move |&id| self.tier(id) <= widest)
+    }
+
+    /// Returns the domains that contain a node, from the smallest to the root.
+    pub(super) fn of_node(&self, position: u32) -> impl Iterator<Item = DomainId> + '_ {
+        self.up_to(self.nodes[position as usize].domain, self.tiers.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::cycle::{CycleConfig, LocalCluster};
+    use crate::node::{NodeSpec, Taints};
+    use crate::resource::Amount;
+    use crate::rng::Rng;
+
+    const TIERS: [&str; 3] = ["host", "rack", "zone"];
+
+    fn tiers() -> Vec<TopologyTier> {
+        TIERS.map(|name| TopologyTier { name: name.into(), label: name.into() }).to_vec()
+    }
+
+    fn labels(pairs: &[(&str, String)]) -> Labels {
+        let pairs = pairs.iter().map(|(key, value)| ((*key).into(), value.as_str().into()));
+        Labels::new(pairs.collect()).expect("each key once")
+    }
+
+    fn node(labels: Labels) -> NodeSpec {
+        NodeSpec {
+            name: "n".into(),
+            identity: None,
+            cpu: Amount::whole(1),
+            memory: Amount::ZERO,
+            gpus: 0,
+            custom: None,
+            labels,
+            taints: Taints::default(),
+        }
+    }
+
+    #[test]
+    fn a_path_has_the_widest_tier_first() {
+        let path = |pairs: &[(&str, String)]| path_of(&tiers(), &labels(pairs));
+        let of = |key, value: &str| (key, value.to_owned());
+        assert_eq!(path(&[of("rack", "r1"), of("zone", "z1")]).as_deref(), Some("z1/r1"));
+        assert_eq!(path(&[of("host", "h"), of("zone", "z1")]).as_deref(), Some("z1/-/h"));
+        assert_eq!(path(&[of("other", "x")]), None);
+    }
+
+    #[test]
+    fn each_domain_has_the_nodes_with_its_labels() {
+        let mut rng = Rng::new(3);
+        for _ in 0..50 {
+            let config = CycleConfig { topology: tiers(), ..CycleConfig::default() };
+            let mut cluster = LocalCluster::new(config, 1).unwrap();
+            let mut expected: BTreeMap<(usize, Vec<Option<String>>), Vec<NodeId>> = BTreeMap::new();
+            for _ in 0..rng.below(30) {
+                let mut values: Vec<Option<String>> = Vec::new();
+                let mut pairs = Vec::new();
+                for key in ["zone", "rack", "host"] {
+                    let value = (rng.below(4) > 0).then(|| format!("{}", rng.below(3)));
+                    pairs.extend(value.clone().map(|value| (key, value)));
+                    values.push(value);
+                }
+                let id = cluster.add_node(node(labels(&pairs))).unwrap();
+                for level in (0..3).filter(|&level| values[level].is_some()) {
+                    expected.entry((2 - level, values[..=level].to_vec())).or_default().push(id);
+                }
+            }
+            cluster.plan();
+            let tree = Tree::new(&tiers(), cluster.scheduler().replicas());
+            assert_eq!(tree.domain_count(), 1 + expected.len());
+            let mut sets: Vec<(usize, Vec<NodeId>)> =
+                expected.into_iter().map(|((tier, _), nodes)| (tier, nodes)).collect();
+            let of_domain = |id: DomainId| {
+                let mut nodes: Vec<NodeId> = tree.range(id).map(|at| tree.node(at).0).collect();
+                nodes.sort_unstable();
+                (tree.tier(id), nodes)
+            };
+            let all = (0..3).flat_map(|tier| tree.inside(tier, DomainId::ROOT).to_vec());
+            let mut found: Vec<(usize, Vec<NodeId>)> = all.clone().map(of_domain).collect();
+            found.sort_unstable();
+            sets.sort_unstable();
+            assert_eq!(found, sets);
+            for id in all {
+                let parent = tree.parent(id);
+                assert!(tree.tier(parent) > tree.tier(id));
+                let (outer, inner) = (tree.range(parent), tree.range(id));
+                assert!(outer.start <= inner.start && inner.end <= outer.end);
+                // Two nodes of a domain meet in it or below.
+                let met = tree.around(inner.end - 1, Some(tree.around(inner.start, None)));
+                assert!(tree.up_to(met, tree.tier(id)).any(|of| of == id));
+                let inside = tree.inside(tree.tier(id), parent);
+                assert!(inside.contains(&id) && inside.iter().all(|&of| tree.range(of).end <= outer.end));
+            }
+        }
+    }
+}

@@ -338,8 +338,15 @@ impl Jobs {
 
     /// Changes the phase of a job.
     pub fn set_phase(&mut self, id: JobId, phase: JobPhase) {
-        self.job_mut(id).phase = phase;
         self.changes += 1;
+        let job = self.job_mut(id);
+        job.phase = phase;
+        let mut at = job.spec.queue;
+        while at != QueueId::ROOT {
+            let queue = &mut self.queues[at.0 as usize];
+            queue.changed = self.changes;
+            at = queue.spec.parent;
+        }
         self.note_phase(id);
     }
 
@@ -416,6 +423,7 @@ impl Jobs {
         let mut at = queue;
         loop {
             let queue = &mut self.queues[at.0 as usize];
+            queue.changed = self.changes;
             queue.usage.leave(before.state, &before.class.amounts);
             queue.usage.enter(state, &before.class.amounts);
             queue.pending_tasks -= u64::from(before.state == TaskState::Pending);

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use super::changes::Noted;
 use super::ends::Ends;
 use super::past::PastRules;
+use super::policy;
 use super::{
-    Job, JobError, JobId, JobPhase, JobPolicy, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
+    Delayed, Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
     TaskState, Usage,
 };
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId, TenantId};
-use crate::limits::{JOB_MAX_RETRY_MAX, JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX};
+use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX};
 use crate::map::FixedMap;
 use crate::resource::Demand;
 use crate::time::Time;
@@ -41,6 +42,8 @@ pub struct Jobs {
     waiting_for_cap: BTreeSet<TaskId>,
     /// When the tasks that run must have ended.
     ends: Ends,
+    /// The tasks for which policies do something later, by when they do.
+    pub(super) delays: BTreeSet<(Time, TaskId)>,
     /// Jobs whose phase was decided by a policy, and whose other tasks have not been told.
     pub(super) ending: BTreeSet<JobId>,
     /// How past use counts.
@@ -55,22 +58,6 @@ impl Default for Jobs {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Checks the policies of a job.
-fn check_policies(spec: &JobSpec) -> Result<(), JobError> {
-    let job = || Arc::clone(&spec.name);
-    if spec.max_retry > JOB_MAX_RETRY_MAX {
-        return Err(JobError::MaxRetry { job: job(), max_retry: spec.max_retry });
-    }
-    let of_groups = (0..).zip(&spec.tasks).map(|(group, tasks)| (Some(group), &tasks.policies));
-    for (group, policies) in std::iter::once((None, &spec.policies)).chain(of_groups) {
-        JobPolicy::check_all(policies).map_err(|fault| match fault {
-            Some((policy, fault)) => JobError::Policy { job: job(), group, policy, fault },
-            None => JobError::TooManyPolicies { job: job(), group, policies: policies.len() },
-        })?;
-    }
-    Ok(())
 }
 
 impl Jobs {
@@ -91,6 +78,7 @@ impl Jobs {
             classes: FixedMap::default(),
             waiting_for_cap: BTreeSet::new(),
             ends: Ends::default(),
+            delays: BTreeSet::new(),
             ending: BTreeSet::new(),
             past_rules: PastRules::default(),
             changes: 0,
@@ -142,6 +130,7 @@ impl Jobs {
             counts: [0; TaskState::ALL.len()],
             role_counts: vec![[0; TaskState::ALL.len()]; spec.roles.len()],
             succeeded_of_group: vec![0; spec.tasks.len()],
+            delayed: 0,
             pending_best_effort: 0,
             usage: Usage::default(),
             pending: BTreeSet::new(),
@@ -166,6 +155,7 @@ impl Jobs {
                     since: job.spec.created,
                     started: None,
                     bound: None,
+                    delayed: None,
                 });
                 job.enter(index);
             }
@@ -224,7 +214,7 @@ impl Jobs {
         if spec.tasks.iter().any(|group| group.run_time_ns == Some(0)) {
             return Err(JobError::NoRunTime(job));
         }
-        check_policies(spec)?;
+        policy::check(spec, tasks)?;
         for (number, role) in (0..).zip(&spec.roles) {
             let of_role = spec.tasks.iter().filter(|group| group.role == number);
             let tasks = of_role.map(|group| group.count).sum();
@@ -367,11 +357,18 @@ impl Jobs {
     /// # Panics
     /// If there is no such task, or if the state has a node and `node` is none, or the other way round.
     pub fn set(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, now: Time) {
-        self.set_since(id, state, node, (now, now));
+        let delayed = self.lasting_delay(id, state);
+        self.set_as(id, (state, node, delayed), (now, now));
     }
 
-    /// Changes the state of a task, with since when it is in it, and when that changes what was held.
-    fn set_since(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, (now, at): (Time, Time)) {
+    /// Changes the state of a task and what a policy does later for it, with since when that holds, and when it changes
+    /// what was held.
+    pub(super) fn set_as(
+        &mut self,
+        id: TaskId,
+        (state, node, delayed): (TaskState, Option<NodeId>, Option<Delayed>),
+        (now, at): (Time, Time),
+    ) {
         assert_eq!(state.has_node(), node.is_some(), "a {} task has a node: {id}", state.name());
         self.changes += 1;
         self.note_task(id);
@@ -382,6 +379,7 @@ impl Jobs {
         task.state = state;
         task.node = node;
         task.since = now;
+        task.delayed = delayed;
         if !before.state.holds() {
             task.started = state.holds().then_some(now);
         }
@@ -409,6 +407,7 @@ impl Jobs {
             self.note_phase(id.job);
         }
         self.move_on_nodes(id, &before, node, state);
+        self.follow_delay(id, before.delayed, delayed);
         let after = self.jobs.get(&id.job).map(|job| &job.tasks[id.index as usize]);
         self.ends.follow(id, &before, after.expect("the job was there before"));
         let leaf = &mut self.queues[queue.0 as usize];
@@ -476,7 +475,7 @@ impl Jobs {
             task.bound = before.bound;
         }
         let changed = task.since;
-        self.set_since(id, before.state, before.node, (before.since, changed));
+        self.set_as(id, (before.state, before.node, before.delayed), (before.since, changed));
         let task = &mut self.job_mut(id.job).tasks[id.index as usize];
         task.allocation = before.allocation;
         task.started = before.started;
@@ -522,6 +521,7 @@ impl Jobs {
         let mut usages = vec![(Usage::default(), 0); self.queues.len()];
         let mut on_nodes: BTreeMap<NodeId, BTreeSet<TaskId>> = BTreeMap::new();
         let mut ends = Ends::default();
+        let mut delays = BTreeSet::new();
         if !self.ids.iter().eq(self.jobs.keys().collect::<BTreeSet<_>>()) {
             return Err(broken!("{} jobs are listed, and there are {}", self.ids.len(), self.jobs.len()));
         }
@@ -531,6 +531,7 @@ impl Jobs {
             let mut pending = BTreeSet::new();
             for (index, task) in (0..).zip(&job.tasks) {
                 ends.follow(TaskId { job: id, index }, &Task { bound: None, ..task.clone() }, task);
+                delays.extend(task.delayed.map(|delayed| (delayed.due, TaskId { job: id, index })));
                 usage.enter(task.state, &task.class.amounts);
                 counts[task.state.index()] += 1;
                 if task.state == TaskState::Pending {
@@ -563,6 +564,9 @@ impl Jobs {
             }
         }
         self.check_users()?;
+        if self.delays != delays {
+            return Err(broken!("policies act at {:?}, at {delays:?} by the tasks", self.delays));
+        }
         if self.ends != ends {
             return Err(broken!("the expected ends are {:?}, {ends:?} by the tasks", self.ends));
         }

@@ -65,7 +65,12 @@ fn plain_job() -> JobBody {
 }
 
 fn policy(action: u8, exit_code: Option<i32>) -> JobPolicyBody {
-    JobPolicyBody { events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED], action, exit_code }
+    JobPolicyBody {
+        events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED],
+        action,
+        exit_code,
+        timeout: exit_code.map(|_| 60_000_000_000),
+    }
 }
 
 /// Returns a job whose fields all differ from their defaults.
@@ -131,6 +136,7 @@ fn job() -> JobBody {
         policies: vec![policy(ACTION_RESTART_JOB, None), policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 8,
         user: "ann".to_owned(),
+        min_success: Some(3),
     }
 }
 

@@ -44,6 +44,7 @@ pub use leases::{lease_lasts, renewed_body};
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
+pub use preferences::wire_taints;
 mod reservations;
 use reservations::named_owner;
 pub use reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
@@ -532,7 +533,7 @@ pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
             .iter()
             .map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() })
             .collect(),
-        taints: preferences::wire_taints(&spec.taints),
+        taints: wire_taints(&spec.taints),
     }
 }
 

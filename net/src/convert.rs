@@ -33,8 +33,9 @@ mod job_replies;
 pub(crate) use job_replies::{JobsAnswer, JobsPage, jobs_answer, jobs_page_limit};
 mod jobs;
 pub use jobs::{
-    job_body, job_kinds_to_learn, job_phase, job_phase_number, job_spec, policy_bodies, queue_body,
-    queue_kinds_to_learn, queue_spec, task_reports, task_state, task_state_number, topology_body,
+    job_body, job_kinds_to_learn, job_phase, job_phase_number, job_spec, policy_action, policy_action_number,
+    policy_bodies, queue_body, queue_kinds_to_learn, queue_spec, task_reports, task_state, task_state_number,
+    topology_body,
 };
 mod leases;
 use leases::lease_terms;
@@ -43,6 +44,7 @@ pub use leases::{lease_lasts, renewed_body};
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
+pub use preferences::wire_taints;
 mod reservations;
 use reservations::named_owner;
 pub use reservations::{reservation, reservation_body, reservation_owner, reserve_reply};
@@ -531,7 +533,7 @@ pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
             .iter()
             .map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() })
             .collect(),
-        taints: preferences::wire_taints(&spec.taints),
+        taints: wire_taints(&spec.taints),
     }
 }
 

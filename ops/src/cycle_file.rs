@@ -56,6 +56,7 @@ pub(crate) struct PluginSettings {
     pub(crate) only: Vec<String>,
     pub(crate) overcommit_percent: Option<u32>,
     pub(crate) whole: bool,
+    pub(crate) hierarchical: bool,
     pub(crate) wait: Option<Nanos>,
     pub(crate) utilization_above: Option<Quantity>,
     pub(crate) recheck: Option<Nanos>,
@@ -88,6 +89,7 @@ impl<'de> Deserialize<'de> for PluginSettings {
                     "only",
                     "overcommit_percent",
                     "whole",
+                    "hierarchical",
                     "wait",
                     "utilization_above",
                     "recheck",
@@ -100,6 +102,7 @@ impl<'de> Deserialize<'de> for PluginSettings {
                         "only" => settings.only = map.next_value()?,
                         "overcommit_percent" => settings.overcommit_percent = Some(map.next_value()?),
                         "whole" => settings.whole = map.next_value()?,
+                        "hierarchical" => settings.hierarchical = map.next_value()?,
                         "wait" => settings.wait = Some(map.next_value()?),
                         "utilization_above" => settings.utilization_above = Some(map.next_value()?),
                         "recheck" => settings.recheck = Some(map.next_value()?),
@@ -190,6 +193,7 @@ fn plugin(file: &PluginFile) -> Result<PluginConfig, LineError> {
     }
     config.overcommit_percent = settings.overcommit_percent.unwrap_or(config.overcommit_percent);
     config.whole_gangs = settings.whole;
+    config.hierarchical = settings.hierarchical;
     config.wait_ns = bounded(settings.wait, "wait", place)?;
     let above = part(settings.utilization_above, "utilization_above", place)?;
     config.utilization_above = above.unwrap_or(config.utilization_above);

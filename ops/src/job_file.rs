@@ -117,6 +117,8 @@ pub(crate) struct JobFile {
     pub(crate) run_time: Option<Nanos>,
     #[serde(default)]
     pub(crate) policies: Vec<PolicyFile>,
+    #[serde(default)]
+    pub(crate) min_success: Option<u32>,
     #[serde(default = "max_retry")]
     pub(crate) max_retry: u32,
     #[serde(default)]
@@ -222,6 +224,9 @@ pub(crate) struct PolicyFile {
     pub(crate) action: Name,
     #[serde(default)]
     pub(crate) exit_code: Option<i32>,
+    /// How long the event must have lasted.
+    #[serde(default)]
+    pub(crate) timeout: Option<Nanos>,
 }
 
 /// Returns job policies as the engine takes them.
@@ -236,7 +241,8 @@ pub(crate) fn policies(file: &[PolicyFile]) -> Result<Vec<JobPolicy>, LineError>
         let name = &file.action;
         let action: Result<PolicyAction, _> = name.value.parse();
         let action = action.map_err(|error| LineError::at(name.referenced, error.to_string()))?;
-        Ok(JobPolicy { events, action, exit_code: file.exit_code })
+        let timeout_ns = bounded(file.timeout, "timeout", name.referenced)?;
+        Ok(JobPolicy { events, action, exit_code: file.exit_code, timeout_ns })
     };
     file.iter().map(policy).collect()
 }

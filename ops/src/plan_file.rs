@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use wharf_core::demand::Spread;
 use wharf_core::limits::LAUNCHES_DEFAULT;
+use wharf_core::node::{Taint, TaintEffect, Taints};
 
 use crate::cycle_file::ConfigFile;
 use crate::job_file::{AmountsFile, JobFile, Memory, Name, Nanos, Quantity, QueueFile, TIME_MAX_NS, one};
@@ -88,6 +89,9 @@ pub(crate) struct NodeTypeFile {
     pub(crate) resources: BTreeMap<String, Quantity>,
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
+    /// `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
+    #[serde(default)]
+    pub(crate) taints: Vec<Name>,
     #[serde(default)]
     pub(crate) min: u32,
     pub(crate) max: u32,
@@ -168,9 +172,37 @@ impl SpreadFile {
     }
 }
 
+/// Reads a taint as command lines have it.
+fn taint(text: &str) -> Option<Taint> {
+    let (taint, effect) = text.rsplit_once(':')?;
+    let (key, value) = taint.split_once('=').unwrap_or((taint, ""));
+    let effect = match effect {
+        "NoSchedule" => TaintEffect::NoSchedule,
+        "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
+        "NoExecute" => TaintEffect::NoExecute,
+        _ => return None,
+    };
+    (!key.is_empty()).then(|| Taint { key: key.into(), value: value.into(), effect })
+}
+
 impl NodeTypeFile {
     pub(crate) fn amounts(&self) -> AmountsFile {
         AmountsFile { cpu: self.cpu, memory: self.memory, gpu: self.gpu, resources: self.resources.clone() }
+    }
+
+    /// Returns the taints that its nodes have.
+    pub(crate) fn taints(&self) -> Result<Taints, LineError> {
+        let taints = self.taints.iter().map(|text| {
+            taint(&text.value).ok_or_else(|| {
+                let message = format!(
+                    "`{}` is no taint: give KEY=VALUE:EFFECT or KEY:EFFECT, with NoSchedule, PreferNoSchedule or NoExecute",
+                    text.value
+                );
+                LineError::at(text.referenced, message)
+            })
+        });
+        let taints = Taints::new(taints.collect::<Result<_, _>>()?);
+        taints.map_err(|error| LineError::at(self.name.referenced, error.to_string()))
     }
 }
 

@@ -215,6 +215,8 @@ pub struct PluginConfig {
     pub overcommit_percent: u32,
     /// `gang`: whether a running job may also be evicted as a whole, where nothing less makes room.
     pub whole_gangs: bool,
+    /// `drf`: whether queues are ordered by their shares in the tree, too, and reclaim by these.
+    pub hierarchical: bool,
     /// `sla`: how long a job may wait, in ns. `None`: as long as it must.
     pub wait_ns: Option<u64>,
     /// `fair-share`: nobody starves unless more than this part of some resource of the cluster is in use, in 1/10,000.
@@ -232,6 +234,7 @@ impl PluginConfig {
             disabled: 0,
             overcommit_percent: 120,
             whole_gangs: false,
+            hierarchical: false,
             wait_ns: None,
             utilization_above: UTILIZATION_DEFAULT,
             recheck_ns: RECHECK_NS_DEFAULT,
@@ -339,7 +342,9 @@ pub enum CycleConfigError {
     #[error("action `starve` evicts by fair shares: name plugin `fair-share`, with its decision `evictable`")]
     NoFairShare,
     /// Two plugins both say what queues deserve.
-    #[error("plugins `{0}` and `{1}` both say what queues deserve: name one of them")]
+    #[error(
+        "plugins `{0}` and `{1}` both say what queues deserve: name one of them (`drf` does if it is `hierarchical`)"
+    )]
     Contradiction(&'static str, &'static str),
     /// Past use has a half-life, and no plugin looks at it.
     #[error(
@@ -447,10 +452,14 @@ impl CycleConfig {
         if self.usage_half_life_ns > 0 && !kinds.contains(&PluginKind::Usage) {
             return Err(CycleConfigError::NoUsage);
         }
-        let deserving = [PluginKind::Proportion, PluginKind::Capacity];
-        if deserving.iter().all(|kind| kinds.contains(kind)) {
-            return Err(CycleConfigError::Contradiction(deserving[0].name(), deserving[1].name()));
+        let says_deserved = |plugin: &&PluginConfig| match plugin.kind {
+            PluginKind::Drf => plugin.hierarchical,
+            kind => [PluginKind::Proportion, PluginKind::Capacity].contains(&kind),
+        };
+        let mut deserving = self.tiers.iter().flatten().filter(says_deserved).map(|plugin| plugin.kind);
+        match (deserving.next(), deserving.next()) {
+            (Some(one), Some(other)) => Err(CycleConfigError::Contradiction(one.name(), other.name())),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }

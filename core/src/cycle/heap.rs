@@ -21,6 +21,11 @@ impl<T> Heap<T> {
         self.entries.first()
     }
 
+    /// Removes and returns all entries, in no order.
+    pub(super) fn take(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.entries)
+    }
+
     /// Adds an entry.
     pub(super) fn push(&mut self, entry: T, order: impl Fn(&T, &T) -> Ordering) {
         self.entries.push(entry);

@@ -372,6 +372,7 @@ impl LocalCluster {
                 self.scheduler.jobs_mut().task_lost(task, self.now);
             }
         }
+        self.scheduler.jobs_mut().take_due(self.now);
         self.after_report()
     }
 }

@@ -77,6 +77,11 @@ pub(super) trait Plugin: Send {
         Ordering::Equal
     }
 
+    /// Returns a number that is another one after the order of queues has changed that nothing was given to.
+    fn order_version(&self, _: Facts<'_>) -> u64 {
+        0
+    }
+
     fn job_order(&self, _: Facts<'_>, _: JobId, _: JobId) -> Ordering {
         Ordering::Equal
     }
@@ -189,6 +194,11 @@ impl Tiers {
     pub(super) fn queue_order(&self, facts: Facts<'_>, a: QueueId, b: QueueId) -> Ordering {
         let orders = self.all(Decision::QueueOrder).map(|plugin| plugin.queue_order(facts, a, b));
         first_of(orders).then(a.cmp(&b))
+    }
+
+    /// Returns a number that is another one after the order of queues has changed that nothing was given to.
+    pub(super) fn order_version(&self, facts: Facts<'_>) -> u64 {
+        self.all(Decision::QueueOrder).map(|plugin| plugin.order_version(facts)).fold(0, u64::wrapping_add)
     }
 
     /// Compares jobs: the first rule that orders them counts, then the time of submission, then the number.
@@ -318,12 +328,12 @@ impl Tiers {
     }
 
     /// Returns whether a rule says what queues deserve, both of those that take and of those that give. Without one, two
-    /// queues could evict each other in turns.
+    /// queues could evict each other in turns. Hierarchical `drf` looks at both when it is asked for victims.
     pub(super) fn orders_reclaim(&self) -> bool {
         let orders = |(config, _): &(PluginConfig, Box<dyn Plugin>)| {
             let limits_taking =
                 config.takes_part(Decision::Preemptive) || config.takes_part(Decision::Overused);
-            bounds(config, Decision::Reclaimable) && limits_taking
+            bounds(config, Decision::Reclaimable) && (limits_taking || config.kind == PluginKind::Drf)
         };
         self.tiers.iter().flatten().any(orders)
     }
@@ -451,10 +461,13 @@ fn answers(config: &PluginConfig, decision: Decision) -> bool {
         Decision::Evictable => {
             matches!(config.kind, PluginKind::Gang | PluginKind::Conformance | PluginKind::FairShare)
         }
-        _ => matches!(
-            config.kind,
-            PluginKind::Gang | PluginKind::Conformance | PluginKind::Proportion | PluginKind::Capacity
-        ),
+        _ => match config.kind {
+            PluginKind::Drf => config.hierarchical,
+            PluginKind::Gang | PluginKind::Conformance | PluginKind::Proportion | PluginKind::Capacity => {
+                true
+            }
+            _ => false,
+        },
     };
     has_answer && config.takes_part(decision)
 }
@@ -464,7 +477,10 @@ fn bounds(config: &PluginConfig, decision: Decision) -> bool {
     let bounds = match decision {
         Decision::Preemptable => matches!(config.kind, PluginKind::Priority | PluginKind::Drf),
         Decision::Evictable => config.kind == PluginKind::FairShare,
-        _ => matches!(config.kind, PluginKind::Proportion | PluginKind::Capacity),
+        _ => {
+            let is_hierarchical = config.kind == PluginKind::Drf && config.hierarchical;
+            is_hierarchical || matches!(config.kind, PluginKind::Proportion | PluginKind::Capacity)
+        }
     };
     bounds && config.takes_part(decision)
 }

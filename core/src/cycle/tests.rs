@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 mod equal_jobs;
 mod explain;
+mod hierarchy;
 mod starve;
 mod topology;
 mod usage;
@@ -308,6 +309,12 @@ fn broken_settings_are_refused() {
     let both = [PluginKind::Proportion, PluginKind::Capacity].map(PluginConfig::new).to_vec();
     let both = CycleConfig { tiers: vec![both], ..CycleConfig::default() };
     assert!(fault(both).contains("both say what queues deserve"));
+    let mut both = [PluginKind::Proportion, PluginKind::Drf].map(PluginConfig::new).to_vec();
+    let flat = CycleConfig { tiers: vec![both.clone()], ..CycleConfig::default() };
+    assert_eq!(flat.check(), Ok(()));
+    both[1].hierarchical = true;
+    let both = CycleConfig { tiers: vec![both], ..CycleConfig::default() };
+    assert!(fault(both).contains("plugins `proportion` and `drf` both say what queues deserve"));
     let unused = CycleConfig { usage_half_life_ns: 1, ..CycleConfig::default() };
     assert!(fault(unused).contains("name plugin `usage`"));
 }
@@ -400,10 +407,19 @@ proptest! {
 /// Submits jobs, each a queue, what it needs, how many tasks more it has and one more, their cores and its priority. Runs
 /// cycles until nothing changes. Returns how many tasks were evicted, as an error if they still are.
 fn settle(bed: &mut Bed, queues: &[QueueId], jobs: &[(usize, u32, u32, u32, i32)]) -> Result<usize, usize> {
-    let mut evictions = 0;
-    for (number, &(queue, min_member, more, cpu, priority)) in jobs.iter().enumerate() {
+    settle_by(bed, jobs.len(), |bed, number| {
+        let (queue, min_member, more, cpu, priority) = jobs[number];
         let queue = queues[queue % queues.len()];
         bed.job(&format!("j{number}"), queue, min_member, min_member + more - 1, cpu, priority);
+    })
+}
+
+/// Submits so many jobs by number, and runs cycles until nothing changes. Returns how many tasks were evicted, as an error
+/// if they still are.
+fn settle_by(bed: &mut Bed, jobs: usize, submit: impl Fn(&mut Bed, usize)) -> Result<usize, usize> {
+    let mut evictions = 0;
+    for number in 0..jobs {
+        submit(bed, number);
         for _ in 0..2 {
             evictions += bed.cycle().evicted.len();
             within_caps(bed);

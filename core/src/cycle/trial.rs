@@ -139,6 +139,11 @@ impl<'a> Cycle<'a> {
         self.tiers.queue_order(self.facts(), a, b)
     }
 
+    /// Returns a number that is another one after the order of queues has changed that nothing was given to.
+    pub(super) fn order_version(&self) -> u64 {
+        self.tiers.order_version(self.facts())
+    }
+
     pub(super) fn compare_jobs(&self, a: JobId, b: JobId) -> Ordering {
         self.tiers.job_order(self.facts(), a, b)
     }

@@ -1,7 +1,8 @@
 //! The turns of queues: at each level of the hierarchy, the first queue by order is next.
 //!
 //! What a queue is given also changes the shares of the queues that contain it, and of no others. So one heap per parent
-//! stays in order if the queues on the way to the one that was served are taken out and put back.
+//! stays in order if the queues on the way to the one that was served are taken out and put back. A rule that orders by
+//! more than that says when its order has changed, and all heaps are built again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +13,14 @@ use crate::jobs::QueueId;
 /// The queues that still have turns.
 pub(super) struct Turns {
     below: BTreeMap<QueueId, Heap<QueueId>>,
+    /// The version of the order of the heaps.
+    version: u64,
 }
 
 impl Turns {
     /// Creates the turns of these queues, which have no queues below them.
     pub(super) fn new(cycle: &Cycle<'_>, leaves: impl IntoIterator<Item = QueueId>) -> Self {
-        let mut turns = Self { below: BTreeMap::new() };
+        let mut turns = Self { below: BTreeMap::new(), version: cycle.order_version() };
         let mut known = BTreeSet::new();
         for leaf in leaves {
             for queue in cycle.jobs.chain(leaf) {
@@ -39,6 +42,12 @@ impl Turns {
     /// Returns the queue whose turn it is. It has no other turn until it is [put back](Self::put_back), and nor have
     /// the queues that contain it.
     pub(super) fn next(&mut self, cycle: &Cycle<'_>) -> Option<QueueId> {
+        let version = cycle.order_version();
+        if version != self.version {
+            self.version = version;
+            let queues: Vec<QueueId> = self.below.values_mut().flat_map(Heap::take).collect();
+            queues.into_iter().for_each(|queue| self.put(cycle, queue));
+        }
         let mut at = QueueId::ROOT;
         loop {
             let heap = self.below.get_mut(&at);

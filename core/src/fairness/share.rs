@@ -28,6 +28,23 @@ impl Share {
         }
     }
 
+    /// Returns how much of `other` this share is, in parts of 2^-`bits`, rounded down. All of it is the most.
+    ///
+    /// # Panics
+    /// If `other` is no share at all, or with more than 62 bits.
+    pub(super) fn part_of(&self, other: &Self, bits: u32) -> u64 {
+        assert!(other.part > 0 && bits <= 62, "a part of nothing");
+        let product = |a: i64, b: i64| a.unsigned_abs() as u128 * b.unsigned_abs() as u128;
+        let (part, whole) = (product(self.part, other.whole), product(self.whole, other.part));
+        if part >= whole {
+            return 1 << bits;
+        }
+        // The product must not overflow. What is shifted out is less than what the result is rounded by.
+        let shift = (128 - part.leading_zeros()).saturating_sub(128 - bits);
+        let result = ((part >> shift) << bits) / (whole >> shift).max(1);
+        u64::try_from(result).map_or(1 << bits, |result| result.min(1 << bits))
+    }
+
     /// Compares the shares after each is divided by its weight.
     ///
     /// # Panics
@@ -140,6 +157,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_part_of_a_share_is_that_of_the_quotient(
+            a in 0..1_000_i64, b in 1..1_000_i64, c in 1..1_000_i64, d in 1..1_000_i64, scale in 1..(1_i64 << 50),
+        ) {
+            let expected = (((a * d) << 30) / (b * c)).min(1 << 30);
+            let big = |part: i64, whole: i64| Share::of(part * scale, whole * scale);
+            let found = big(a, b).part_of(&big(c, d), 30) as i64;
+            prop_assert!((found - expected).abs() <= 1, "{found} {expected}");
+        }
+
         /// The comparison must not depend on the size of the numbers: it is compared with plain products where these
         /// do not overflow.
         #[test]

@@ -1,7 +1,10 @@
 //! What becomes of a task that has ended, and of its job: one rule for a running service, for scenarios and for a
 //! recovery.
 
-use super::{JobPhase, JobPolicy, JobSpec, PolicyAction, TaskEvent, TaskGroup, TaskRecord, TaskState};
+use super::{
+    Delayed, JobPhase, JobPolicy, JobSpec, PolicyAction, TaskEvent, TaskGroup, TaskRecord, TaskState,
+};
+use crate::time::Time;
 
 /// What the rule looks at.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +28,8 @@ pub(super) enum TaskEnd {
     Succeeded {
         /// Whether all other tasks of its group have.
         is_last: bool,
+        /// How many tasks of its job have, with this one.
+        succeeded: u32,
     },
     /// It has failed, as was reported, with this exit code.
     Failed(Option<i32>),
@@ -41,19 +46,24 @@ pub(super) struct After {
     pub(super) phase: JobPhase,
     /// The restarts of its job.
     pub(super) restarts: u32,
+    /// What a policy does later, if the task stays as it is.
+    pub(super) delayed: Option<Delayed>,
 }
 
 impl Facts<'_> {
-    /// Returns what becomes of the task and its job.
+    /// Returns what becomes of the task and its job, at a time.
     ///
     /// Without policies, a task that is lost is pending again, unless its run time was over. Policies of the task group
-    /// come before those of the job, and of each list the first that reacts decides.
-    pub(super) fn after(&self, end: TaskEnd) -> After {
+    /// come before those of the job, and of each list the first that reacts decides. A job of which enough tasks have
+    /// succeeded is completed, unless a policy has decided otherwise.
+    pub(super) fn after(&self, end: TaskEnd, now: Time) -> After {
         if self.phase == JobPhase::Restarting {
             return self.becomes(TaskState::Pending);
         }
         let (event, state) = match end {
-            TaskEnd::Succeeded { is_last } => (is_last.then_some(TaskEvent::Completed), TaskState::Succeeded),
+            TaskEnd::Succeeded { is_last, .. } => {
+                (is_last.then_some(TaskEvent::Completed), TaskState::Succeeded)
+            }
             TaskEnd::Failed(_) => (Some(TaskEvent::Failed), TaskState::Failed),
             TaskEnd::Lost if self.has_overrun() => (Some(TaskEvent::Failed), TaskState::Failed),
             // A task that was never bound has done nothing that could be lost.
@@ -63,23 +73,61 @@ impl Facts<'_> {
             return self.becomes(ended(state));
         }
         let exit_code = if let TaskEnd::Failed(exit_code) = end { exit_code } else { None };
-        match event.and_then(|event| self.action(event, exit_code)) {
+        // A task that is pending again in any case, or has succeeded, is not restarted alone.
+        let policy = event.and_then(|event| self.policy(event, exit_code));
+        let policy =
+            policy.filter(|policy| policy.action != PolicyAction::RestartTask || state == TaskState::Failed);
+        let has_enough =
+            |end| matches!(end, TaskEnd::Succeeded { succeeded, .. } if self.is_enough(succeeded));
+        match policy {
+            Some(&JobPolicy { action, timeout_ns: None, .. }) => self.does(action, state),
+            _ if has_enough(end) => self.ends(state, JobPhase::Completed),
+            Some(&JobPolicy { action, timeout_ns: Some(timeout_ns), .. }) => {
+                let delayed = Some(Delayed { due: now.plus_nanos(timeout_ns), action });
+                After { delayed, ..self.becomes(state) }
+            }
+            // What an earlier eviction leads to does not end because a claim, or a node that was never bound, was lost.
+            None if event.is_none() && state == TaskState::Pending => {
+                After { delayed: self.task.delayed, ..self.becomes(state) }
+            }
             None => self.becomes(state),
-            // It is pending again in any case, or has succeeded.
-            Some(PolicyAction::RestartTask) if state != TaskState::Failed => self.becomes(state),
-            Some(PolicyAction::RestartTask) => self.restarted(state, self.phase),
-            Some(PolicyAction::RestartJob) => self.restarted(state, JobPhase::Restarting),
-            Some(PolicyAction::CompleteJob) => self.ends(state, JobPhase::Completed),
-            Some(PolicyAction::AbortJob) => self.ends(state, JobPhase::Aborted),
         }
     }
 
+    /// Returns what becomes of the task and its job when what a policy does later is due. The task keeps its state unless
+    /// it is the one that restarts: the others of a job that ends follow its phase, and so does this one.
+    pub(super) fn after_delay(&self) -> After {
+        let state = self.task.state;
+        match self.task.delayed {
+            Some(delayed) if !self.phase.is_end() && self.phase != JobPhase::Restarting => {
+                let after = self.does(delayed.action, state);
+                let is_restarted = delayed.action == PolicyAction::RestartTask && after.phase == self.phase;
+                After { state: if is_restarted { after.state } else { state }, ..after }
+            }
+            _ => self.becomes(state),
+        }
+    }
+
+    /// Returns what an action does, for a task in this state.
+    fn does(&self, action: PolicyAction, state: TaskState) -> After {
+        match action {
+            PolicyAction::RestartTask => self.restarted(state, self.phase),
+            PolicyAction::RestartJob => self.restarted(state, JobPhase::Restarting),
+            PolicyAction::CompleteJob => self.ends(state, JobPhase::Completed),
+            PolicyAction::AbortJob => self.ends(state, JobPhase::Aborted),
+        }
+    }
+
+    fn is_enough(&self, succeeded: u32) -> bool {
+        self.spec.min_success.is_some_and(|least| succeeded >= least)
+    }
+
     fn becomes(&self, state: TaskState) -> After {
-        After { state, phase: self.phase, restarts: self.restarts }
+        After { state, phase: self.phase, restarts: self.restarts, delayed: None }
     }
 
     fn ends(&self, state: TaskState, phase: JobPhase) -> After {
-        After { state: ended(state), phase, restarts: self.restarts }
+        After { phase, ..self.becomes(ended(state)) }
     }
 
     /// Restarts the task, unless the job has been restarted as often as it may be.
@@ -87,12 +135,12 @@ impl Facts<'_> {
         if self.restarts >= self.spec.max_retry {
             return self.ends(state, JobPhase::Failed);
         }
-        After { state: TaskState::Pending, phase, restarts: self.restarts + 1 }
+        After { phase, restarts: self.restarts + 1, ..self.becomes(TaskState::Pending) }
     }
 
-    fn action(&self, event: TaskEvent, exit_code: Option<i32>) -> Option<PolicyAction> {
+    fn policy(&self, event: TaskEvent, exit_code: Option<i32>) -> Option<&JobPolicy> {
         let mut policies = self.group.policies.iter().chain(&self.spec.policies);
-        policies.find(|policy: &&JobPolicy| policy.reacts_to(event, exit_code)).map(|policy| policy.action)
+        policies.find(|policy: &&JobPolicy| policy.reacts_to(event, exit_code))
     }
 
     /// Returns whether the task is in its grace period because its run time is over. It would overrun again.
@@ -109,8 +157,11 @@ fn ended(state: TaskState) -> TaskState {
 }
 
 /// Returns the phase of a job whose tasks have all ended, by how many of them have succeeded: of all, and of each role.
-/// As many are needed as for a start (Volcano's `minAvailable`).
+/// As many are needed as for a start (Volcano's `minAvailable`), unless the job says how many must succeed.
 pub(super) fn phase_of_ended(spec: &JobSpec, succeeded: u32, of_role: impl Fn(usize) -> u32) -> JobPhase {
+    if let Some(least) = spec.min_success {
+        return if succeeded >= least { JobPhase::Completed } else { JobPhase::Failed };
+    }
     let have_enough = || spec.roles.iter().enumerate().all(|(at, role)| of_role(at) >= role.min_member);
     let is_enough = succeeded >= spec.min_member && (!spec.roles_count() || have_enough());
     if is_enough { JobPhase::Completed } else { JobPhase::Failed }
@@ -127,7 +178,7 @@ mod tests {
     use crate::time::Time;
 
     fn policy(events: &[TaskEvent], action: PolicyAction, exit_code: Option<i32>) -> JobPolicy {
-        JobPolicy { events: events.to_vec(), action, exit_code }
+        JobPolicy { events: events.to_vec(), action, exit_code, timeout_ns: None }
     }
 
     /// Returns a job of one group of tasks, with the policies of the group and of the job.
@@ -146,21 +197,22 @@ mod tests {
     }
 
     fn after(state: TaskState, phase: JobPhase, restarts: u32) -> After {
-        After { state, phase, restarts }
+        After { state, phase, restarts, delayed: None }
     }
 
     const RUNS: JobPhase = JobPhase::Running;
+    const NOW: Time = Time(200);
 
     #[test]
     fn a_lost_task_waits_again_unless_its_time_or_its_job_is_over() {
         let spec = job(Vec::new(), Vec::new());
         for state in [TaskState::Running, TaskState::Releasing, TaskState::Pipelined] {
-            assert_eq!(facts(&spec, state).after(TaskEnd::Lost), after(TaskState::Pending, RUNS, 0));
+            assert_eq!(facts(&spec, state).after(TaskEnd::Lost, NOW), after(TaskState::Pending, RUNS, 0));
             for phase in JobPhase::ALL.into_iter().filter(|phase| phase.is_end()) {
                 let over = Facts { phase, ..facts(&spec, state) };
-                assert_eq!(over.after(TaskEnd::Lost), after(TaskState::Failed, phase, 0));
-                let last = TaskEnd::Succeeded { is_last: true };
-                assert_eq!(over.after(last), after(TaskState::Succeeded, phase, 0));
+                assert_eq!(over.after(TaskEnd::Lost, NOW), after(TaskState::Failed, phase, 0));
+                let last = TaskEnd::Succeeded { is_last: true, succeeded: 4 };
+                assert_eq!(over.after(last, NOW), after(TaskState::Succeeded, phase, 0));
             }
         }
         // It was evicted at 160.
@@ -169,10 +221,10 @@ mod tests {
         {
             let mut spec = job(Vec::new(), Vec::new());
             spec.tasks[0].run_time_ns = Some(run_time_ns);
-            let lost = facts(&spec, TaskState::Releasing).after(TaskEnd::Lost);
+            let lost = facts(&spec, TaskState::Releasing).after(TaskEnd::Lost, NOW);
             assert_eq!(lost, after(state, RUNS, 0), "{run_time_ns}");
             // Its node is gone before anything evicted it.
-            let lost = facts(&spec, TaskState::Running).after(TaskEnd::Lost);
+            let lost = facts(&spec, TaskState::Running).after(TaskEnd::Lost, NOW);
             assert_eq!(lost, after(TaskState::Pending, RUNS, 0));
         }
     }
@@ -189,20 +241,20 @@ mod tests {
         let spec =
             job(of_group, vec![policy(&[Evicted, Failed], RestartJob, None), policy(&[Any], AbortJob, None)]);
         let runs = facts(&spec, TaskState::Running);
-        let failed = |code| runs.after(TaskEnd::Failed(code));
+        let failed = |code| runs.after(TaskEnd::Failed(code), NOW);
         assert_eq!(failed(Some(3)), after(TaskState::Failed, JobPhase::Aborted, 0));
         assert_eq!(failed(Some(4)), after(TaskState::Pending, RUNS, 1));
         assert_eq!(failed(Some(5)), after(TaskState::Pending, JobPhase::Restarting, 1));
         assert_eq!(failed(None), after(TaskState::Pending, JobPhase::Restarting, 1));
-        assert_eq!(runs.after(TaskEnd::Lost), after(TaskState::Pending, JobPhase::Restarting, 1));
-        let last = runs.after(TaskEnd::Succeeded { is_last: true });
+        assert_eq!(runs.after(TaskEnd::Lost, NOW), after(TaskState::Pending, JobPhase::Restarting, 1));
+        let last = runs.after(TaskEnd::Succeeded { is_last: true, succeeded: 4 }, NOW);
         assert_eq!(last, after(TaskState::Succeeded, JobPhase::Completed, 0));
-        let one = runs.after(TaskEnd::Succeeded { is_last: false });
+        let one = runs.after(TaskEnd::Succeeded { is_last: false, succeeded: 1 }, NOW);
         assert_eq!(one, after(TaskState::Succeeded, RUNS, 0));
         // A claim that ends is no eviction.
         let mut claims = facts(&spec, TaskState::Pipelined);
         claims.task.bound = None;
-        assert_eq!(claims.after(TaskEnd::Lost), after(TaskState::Pending, RUNS, 0));
+        assert_eq!(claims.after(TaskEnd::Lost, NOW), after(TaskState::Pending, RUNS, 0));
     }
 
     #[test]
@@ -213,10 +265,10 @@ mod tests {
             let runs = |restarts| Facts { restarts, ..facts(&spec, TaskState::Running) };
             let phase = if action == PolicyAction::RestartJob { JobPhase::Restarting } else { RUNS };
             let failed = TaskEnd::Failed(None);
-            assert_eq!(runs(1).after(failed), after(TaskState::Pending, phase, 2));
-            assert_eq!(runs(2).after(failed), after(TaskState::Failed, JobPhase::Failed, 2));
+            assert_eq!(runs(1).after(failed, NOW), after(TaskState::Pending, phase, 2));
+            assert_eq!(runs(2).after(failed, NOW), after(TaskState::Failed, JobPhase::Failed, 2));
             // A task that is evicted waits again anyway.
-            let lost = runs(2).after(TaskEnd::Lost);
+            let lost = runs(2).after(TaskEnd::Lost, NOW);
             if action == PolicyAction::RestartTask {
                 assert_eq!(lost, after(TaskState::Pending, RUNS, 2));
             } else {
@@ -230,8 +282,10 @@ mod tests {
         let spec = job(Vec::new(), vec![policy(&[TaskEvent::Any], PolicyAction::AbortJob, None)]);
         let restarts =
             Facts { phase: JobPhase::Restarting, restarts: 1, ..facts(&spec, TaskState::Releasing) };
-        for end in [TaskEnd::Lost, TaskEnd::Failed(Some(1)), TaskEnd::Succeeded { is_last: true }] {
-            assert_eq!(restarts.after(end), after(TaskState::Pending, JobPhase::Restarting, 1));
+        for end in
+            [TaskEnd::Lost, TaskEnd::Failed(Some(1)), TaskEnd::Succeeded { is_last: true, succeeded: 4 }]
+        {
+            assert_eq!(restarts.after(end, NOW), after(TaskState::Pending, JobPhase::Restarting, 1));
         }
     }
 
@@ -249,5 +303,60 @@ mod tests {
         // The roles need more than the job does, so they do not count.
         spec.min_member = 2;
         assert_eq!(phase_of_ended(&spec, 3, |role| [0, 3][role]), JobPhase::Completed);
+    }
+
+    #[test]
+    fn a_policy_with_a_timeout_does_later_what_it_would_do_at_once() {
+        use PolicyAction::{AbortJob, CompleteJob, RestartJob, RestartTask};
+        for action in [RestartTask, RestartJob, CompleteJob, AbortJob] {
+            let at_once = policy(&[TaskEvent::Failed], action, None);
+            let later = JobPolicy { timeout_ns: Some(50), ..at_once.clone() };
+            for restarts in [0, 3] {
+                let spec = job(Vec::new(), vec![later.clone()]);
+                let runs = Facts { restarts, ..facts(&spec, TaskState::Running) };
+                let failed = runs.after(TaskEnd::Failed(None), NOW);
+                let delayed = Some(Delayed { due: Time(250), action });
+                assert_eq!(failed, After { delayed, ..after(TaskState::Failed, RUNS, restarts) });
+                let waits = Facts {
+                    restarts,
+                    task: TaskRecord { delayed, ..TaskRecord::without_node(TaskState::Failed, NOW) },
+                    ..facts(&spec, TaskState::Failed)
+                };
+                let then = waits.after_delay();
+                let spec = job(Vec::new(), vec![at_once.clone()]);
+                let runs = Facts { restarts, ..facts(&spec, TaskState::Running) };
+                let now = runs.after(TaskEnd::Failed(None), NOW);
+                assert_eq!((then.phase, then.restarts, then.delayed), (now.phase, now.restarts, None));
+                // Of a job that restarts, each task follows the phase.
+                let state = if action == RestartJob { TaskState::Failed } else { now.state };
+                assert_eq!(then.state, state);
+                let over = Facts { phase: JobPhase::Cancelled, ..waits };
+                assert_eq!(over.after_delay(), after(TaskState::Failed, JobPhase::Cancelled, restarts));
+            }
+        }
+        // A task that is pending again anyway is not restarted later.
+        let later = JobPolicy { timeout_ns: Some(50), ..policy(&[TaskEvent::Any], RestartTask, None) };
+        let spec = job(Vec::new(), vec![later]);
+        let lost = facts(&spec, TaskState::Running).after(TaskEnd::Lost, NOW);
+        assert_eq!(lost, after(TaskState::Pending, RUNS, 0));
+    }
+
+    #[test]
+    fn a_job_is_completed_once_enough_of_its_tasks_have_succeeded() {
+        let one = |succeeded| TaskEnd::Succeeded { is_last: succeeded == 4, succeeded };
+        let spec = JobSpec { min_success: Some(2), min_member: 4, ..job(Vec::new(), Vec::new()) };
+        let runs = facts(&spec, TaskState::Running);
+        assert_eq!(runs.after(one(1), NOW), after(TaskState::Succeeded, RUNS, 0));
+        assert_eq!(runs.after(one(2), NOW), after(TaskState::Succeeded, JobPhase::Completed, 0));
+        assert_eq!(phase_of_ended(&spec, 1, |_| 1), JobPhase::Failed);
+        assert_eq!(phase_of_ended(&spec, 2, |_| 2), JobPhase::Completed, "fewer than it needs at once");
+        // What a policy decides at once counts more, and what it would decide later does not.
+        let again = policy(&[TaskEvent::Completed], PolicyAction::RestartJob, None);
+        let spec = JobSpec { policies: vec![again.clone()], ..spec };
+        let after_all = |spec: &JobSpec| facts(spec, TaskState::Running).after(one(4), NOW);
+        assert_eq!(after_all(&spec), after(TaskState::Pending, JobPhase::Restarting, 1));
+        let later = JobPolicy { timeout_ns: Some(1), ..again };
+        let spec = JobSpec { policies: vec![later], ..spec };
+        assert_eq!(after_all(&spec), after(TaskState::Succeeded, JobPhase::Completed, 0));
     }
 }

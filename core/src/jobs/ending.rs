@@ -40,7 +40,8 @@ impl Jobs {
         let others =
             job.succeeded_of_group[task.group as usize] - u32::from(task.state == TaskState::Succeeded);
         let is_last = others + 1 == job.spec.tasks[task.group as usize].count;
-        self.follow_end(id, TaskEnd::Succeeded { is_last }, now);
+        let of_job = job.count(TaskState::Succeeded) - u32::from(task.state == TaskState::Succeeded);
+        self.follow_end(id, TaskEnd::Succeeded { is_last, succeeded: of_job + 1 }, now);
     }
 
     /// Takes over that a task has failed with this exit code, as was reported. Policies may make it pending again, or end
@@ -62,16 +63,22 @@ impl Jobs {
             group: &job.spec.tasks[task.group as usize],
             task: task.record(),
         };
-        let before = (job.phase, job.restarts);
-        let After { state, phase, restarts } = facts.after(end);
+        let after = facts.after(end, now);
+        self.follow_phase(id.job, &after);
+        self.set_as(id, (after.state, None, after.delayed), (now, now));
+    }
+
+    /// Takes over what became of a job because of one of its tasks.
+    pub(super) fn follow_phase(&mut self, id: JobId, after: &After) {
+        let &After { phase, restarts, .. } = after;
+        let before = (self.job(id).phase, self.job(id).restarts);
         if (phase, restarts) != before {
-            self.job_mut(id.job).restarts = restarts;
-            self.set_phase(id.job, phase);
+            self.job_mut(id).restarts = restarts;
+            self.set_phase(id, phase);
         }
         if phase != before.0 {
-            self.ending.insert(id.job);
+            self.ending.insert(id);
         }
-        self.set(id, state, None, now);
     }
 
     /// Returns the jobs whose other tasks must end, because a policy has said so since the last call. A job that has
@@ -104,6 +111,7 @@ impl Jobs {
             // It has restarted already.
             return end;
         }
+        self.forget_delays(id);
         let tasks = self.job(id).tasks.iter().map(|task| (task.state, task.node, task.allocation));
         let tasks: Vec<_> = tasks.collect();
         for (index, (state, node, allocation)) in (0..).zip(tasks) {

@@ -182,6 +182,18 @@ pub enum JobError {
         /// The tasks that it has.
         tasks: u32,
     },
+    /// More tasks must succeed than the job has, or none.
+    #[error(
+        "job `{job}` is completed once {min_success} tasks have succeeded, and has {tasks}: give a `min_success` of 1 to {tasks}, or leave it out"
+    )]
+    MinSuccess {
+        /// The job.
+        job: Arc<str>,
+        /// The tasks that must succeed.
+        min_success: u32,
+        /// The tasks that it has.
+        tasks: u32,
+    },
     /// Tasks may run for no time.
     #[error("tasks of job `{0}` may run for 0 ns: give a `run_time` above 0, or leave it out")]
     NoRunTime(Arc<str>),

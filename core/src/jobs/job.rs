@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::after::phase_of_ended;
-use super::{JobPhase, JobSpec, TaskClass, TaskRecord, TaskState, Usage};
+use super::{Delayed, JobPhase, JobSpec, TaskClass, TaskRecord, TaskState, Usage};
 use crate::ids::{AllocationId, NodeId};
 use crate::time::Time;
 
@@ -38,6 +38,8 @@ pub struct Task {
     pub started: Option<Time>,
     /// When it was bound, also while it is being released. `None`: its run time is not being counted.
     pub bound: Option<Time>,
+    /// What a policy does later, if what it reacts to lasts.
+    pub delayed: Option<Delayed>,
 }
 
 impl Task {
@@ -49,8 +51,8 @@ impl Task {
 
     /// Returns what of it is durable.
     pub(super) fn record(&self) -> TaskRecord {
-        let &Self { state, node, allocation, since, started, bound, .. } = self;
-        TaskRecord { state, node, allocation, since, started, bound }
+        let &Self { state, node, allocation, since, started, bound, delayed, .. } = self;
+        TaskRecord { state, node, allocation, since, started, bound, delayed }
     }
 
     /// Returns whether it has a claim on capacity that is being released.
@@ -73,6 +75,8 @@ pub struct Job {
     pub(super) role_counts: Vec<[u32; TaskState::ALL.len()]>,
     /// The number of tasks of each task group that have succeeded.
     pub(super) succeeded_of_group: Vec<u32>,
+    /// The number of tasks for which a policy does something later.
+    pub(super) delayed: u32,
     /// Pending tasks that ask for nothing.
     pub(super) pending_best_effort: u32,
     pub(super) usage: Usage,
@@ -144,10 +148,10 @@ impl Job {
         (self.count(TaskState::Succeeded) + self.count(TaskState::Failed)) as usize
     }
 
-    /// Returns whether all of its tasks have ended.
+    /// Returns whether all of its tasks have ended, and no policy does anything later.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.ended_tasks() == self.tasks.len()
+        self.ended_tasks() == self.tasks.len() && self.delayed == 0
     }
 
     /// Returns the phase that the job has by the states of its tasks: it is over if all of them have ended, and has
@@ -181,6 +185,7 @@ impl Job {
         self.counts[task.state.index()] += 1;
         self.role_counts[task.role as usize][task.state.index()] += 1;
         self.succeeded_of_group[task.group as usize] += u32::from(task.state == TaskState::Succeeded);
+        self.delayed += u32::from(task.delayed.is_some());
         self.usage.enter(task.state, &task.class.amounts);
         if task.state == TaskState::Pending {
             self.pending_best_effort += u32::from(task.class.is_best_effort());
@@ -195,6 +200,7 @@ impl Job {
         self.counts[task.state.index()] -= 1;
         self.role_counts[task.role as usize][task.state.index()] -= 1;
         self.succeeded_of_group[task.group as usize] -= u32::from(task.state == TaskState::Succeeded);
+        self.delayed -= u32::from(task.delayed.is_some());
         self.usage.leave(task.state, &task.class.amounts);
         if task.state == TaskState::Pending {
             self.pending_best_effort -= u32::from(task.class.is_best_effort());

@@ -8,6 +8,7 @@
 
 mod after;
 mod changes;
+mod delays;
 mod ending;
 mod ends;
 mod error;
@@ -37,7 +38,7 @@ pub use explanation::{
 pub use job::{Job, Task};
 pub use past::UserView;
 pub use policy::{
-    JobPolicy, ParsePolicyActionError, ParseTaskEventError, PolicyAction, PolicyFault, TaskEvent,
+    Delayed, JobPolicy, ParsePolicyActionError, ParseTaskEventError, PolicyAction, PolicyFault, TaskEvent,
 };
 pub use queue::Queue;
 pub use record::{

@@ -3,8 +3,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use crate::limits::JOB_POLICIES_MAX;
+use super::{JobError, JobSpec};
+use crate::limits::{JOB_MAX_RETRY_MAX, JOB_POLICIES_MAX};
+use crate::time::Time;
 
 /// What a policy reacts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,6 +111,19 @@ pub struct JobPolicy {
     pub action: PolicyAction,
     /// Of failures, it reacts to those with this exit code only. Not 0. `None`: to all.
     pub exit_code: Option<i32>,
+    /// How long the event must have lasted before it does that, in ns. At least 1. `None`: it does that at once.
+    ///
+    /// A failure and a success last as long as the task is in that state, and an eviction until the task is bound again.
+    pub timeout_ns: Option<u64>,
+}
+
+/// What a policy does later, unless what it reacts to is over by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Delayed {
+    /// When it does that.
+    pub due: Time,
+    /// What it does.
+    pub action: PolicyAction,
 }
 
 /// What is wrong with a policy.
@@ -121,6 +137,8 @@ pub enum PolicyFault {
     ExitCodeWithoutFailure,
     /// It restarts a task that has succeeded.
     RestartsCompleted,
+    /// It waits for no time.
+    NoTimeout,
 }
 
 impl fmt::Display for PolicyFault {
@@ -136,6 +154,7 @@ impl fmt::Display for PolicyFault {
             Self::RestartsCompleted => {
                 "restart_task cannot restart what has succeeded: name other events, or give restart_job"
             }
+            Self::NoTimeout => "it has a timeout of 0: give at least 1 ns, or leave `timeout` out",
         })
     }
 }
@@ -154,6 +173,9 @@ impl JobPolicy {
         }
         if self.exit_code.is_some() && !has(TaskEvent::Failed) && !has(TaskEvent::Any) {
             return Err(PolicyFault::ExitCodeWithoutFailure);
+        }
+        if self.timeout_ns == Some(0) {
+            return Err(PolicyFault::NoTimeout);
         }
         if self.action == PolicyAction::RestartTask && has(TaskEvent::Completed) {
             return Err(PolicyFault::RestartsCompleted);
@@ -178,4 +200,23 @@ impl JobPolicy {
         let fits = event != TaskEvent::Failed || self.exit_code.is_none() || self.exit_code == exit_code;
         is_named && fits
     }
+}
+
+/// Checks the policies of a job with so many tasks, and how many of these must succeed.
+pub(super) fn check(spec: &JobSpec, tasks: u32) -> Result<(), JobError> {
+    let job = || Arc::clone(&spec.name);
+    if spec.max_retry > JOB_MAX_RETRY_MAX {
+        return Err(JobError::MaxRetry { job: job(), max_retry: spec.max_retry });
+    }
+    if let Some(min_success) = spec.min_success.filter(|&least| least == 0 || least > tasks) {
+        return Err(JobError::MinSuccess { job: job(), min_success, tasks });
+    }
+    let of_groups = (0..).zip(&spec.tasks).map(|(group, tasks)| (Some(group), &tasks.policies));
+    for (group, policies) in std::iter::once((None, &spec.policies)).chain(of_groups) {
+        JobPolicy::check_all(policies).map_err(|fault| match fault {
+            Some((policy, fault)) => JobError::Policy { job: job(), group, policy, fault },
+            None => JobError::TooManyPolicies { job: job(), group, policies: policies.len() },
+        })?;
+    }
+    Ok(())
 }

@@ -17,6 +17,8 @@ pub struct Queue {
     pub(super) usage: Usage,
     /// The number of pending tasks of its jobs and those of the queues below it.
     pub(super) pending_tasks: u64,
+    /// The number of the last change of its jobs, or of those of the queues below it.
+    pub(super) changed: u64,
     /// What it has held, if that counts.
     pub(super) past: Option<Box<QueuePast>>,
 }
@@ -30,6 +32,7 @@ impl Queue {
             waiting: BTreeSet::new(),
             usage: Usage::default(),
             pending_tasks: 0,
+            changed: 0,
             past: None,
         }
     }
@@ -81,6 +84,13 @@ impl Queue {
     #[must_use]
     pub fn usage(&self) -> &Usage {
         &self.usage
+    }
+
+    /// Returns the number of the last change of its jobs, or of those of the queues below it. It is another one after each
+    /// change of a task.
+    #[must_use]
+    pub fn changed(&self) -> u64 {
+        self.changed
     }
 
     /// Returns the number of pending tasks of its jobs and those of the queues below it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::after::{After, Facts, TaskEnd, phase_of_ended};
-use super::{JobId, JobPhase, JobSpec, QueueSpec, TaskGroup, TaskId, TaskState};
+use super::{Delayed, JobId, JobPhase, JobSpec, QueueSpec, TaskGroup, TaskId, TaskState};
 use crate::fairness::Dim;
 use crate::ids::{AllocationId, BundleId, NodeId};
 use crate::limits::QUEUE_LEVELS_MAX;
@@ -34,13 +34,15 @@ pub struct TaskRecord {
     pub started: Option<Time>,
     /// When it was bound, also while it is being released.
     pub bound: Option<Time>,
+    /// What a policy does later, if what it reacts to lasts.
+    pub delayed: Option<Delayed>,
 }
 
 impl TaskRecord {
     /// Returns the record of a task that has no node.
     #[must_use]
     pub fn without_node(state: TaskState, since: Time) -> Self {
-        Self { state, node: None, allocation: None, since, started: None, bound: None }
+        Self { state, node: None, allocation: None, since, started: None, bound: None, delayed: None }
     }
 }
 
@@ -249,10 +251,10 @@ impl JobRecord {
             let task = self.tasks.get(&index).copied().unwrap_or(waits);
             let Self { ref spec, phase, restarts, .. } = *self;
             let facts = Facts { spec, phase, restarts, group: self.group_of(index), task };
-            let After { state, phase, restarts } = facts.after(TaskEnd::Lost);
+            let After { state, phase, restarts, delayed } = facts.after(TaskEnd::Lost, now);
             self.phase = phase;
             self.restarts = restarts;
-            let task = TaskRecord::without_node(state, now);
+            let task = TaskRecord { delayed, ..TaskRecord::without_node(state, now) };
             self.tasks.insert(index, task);
             changes.push(JobsChange::Task(TaskId { job: self.id, index }, task));
         }
@@ -280,7 +282,8 @@ impl JobRecord {
     /// Returns the phase that the job has by the states of its tasks, as `Jobs` does.
     fn phase_by_tasks(&self) -> JobPhase {
         let all: usize = self.spec.tasks.iter().map(|group| group.count as usize).sum();
-        let has_ended = || self.tasks.len() == all && self.tasks.values().all(|task| task.state.is_end());
+        let is_over = |task: &TaskRecord| task.state.is_end() && task.delayed.is_none();
+        let has_ended = || self.tasks.len() == all && self.tasks.values().all(is_over);
         match self.phase {
             // A task without a record is pending.
             JobPhase::Restarting if self.tasks.values().all(|task| task.state == TaskState::Pending) => {

@@ -185,6 +185,9 @@ pub struct JobSpec {
     /// What becomes of it when something becomes of its tasks. At most
     /// [`JOB_POLICIES_MAX`](crate::limits::JOB_POLICIES_MAX).
     pub policies: Vec<JobPolicy>,
+    /// How many of its tasks must succeed for it to be completed. Once they have, its other tasks end. At least 1, and no more
+    /// than it has. `None`: all of its tasks must end, and as many succeed as it needs at once.
+    pub min_success: Option<u32>,
     /// How often its policies restart it or a task of it, at most
     /// [`JOB_MAX_RETRY_MAX`](crate::limits::JOB_MAX_RETRY_MAX). Then it fails.
     pub max_retry: u32,
@@ -210,6 +213,7 @@ impl JobSpec {
             created: Time::default(),
             phase: JobPhase::Pending,
             policies: Vec::new(),
+            min_success: None,
             max_retry: JOB_MAX_RETRY_DEFAULT,
             topology: None,
         }

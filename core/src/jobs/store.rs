@@ -8,13 +8,14 @@ use std::sync::Arc;
 use super::changes::Noted;
 use super::ends::Ends;
 use super::past::PastRules;
+use super::policy;
 use super::{
-    Job, JobError, JobId, JobPhase, JobPolicy, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
+    Delayed, Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
     TaskState, TopologyTier, Usage,
 };
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId, TenantId};
-use crate::limits::{JOB_MAX_RETRY_MAX, JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX};
+use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX};
 use crate::map::FixedMap;
 use crate::resource::Demand;
 use crate::time::Time;
@@ -41,6 +42,8 @@ pub struct Jobs {
     waiting_for_cap: BTreeSet<TaskId>,
     /// When the tasks that run must have ended.
     ends: Ends,
+    /// The tasks for which policies do something later, by when they do.
+    pub(super) delays: BTreeSet<(Time, TaskId)>,
     /// Jobs whose phase was decided by a policy, and whose other tasks have not been told.
     pub(super) ending: BTreeSet<JobId>,
     /// How past use counts.
@@ -57,22 +60,6 @@ impl Default for Jobs {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Checks the policies of a job.
-fn check_policies(spec: &JobSpec) -> Result<(), JobError> {
-    let job = || Arc::clone(&spec.name);
-    if spec.max_retry > JOB_MAX_RETRY_MAX {
-        return Err(JobError::MaxRetry { job: job(), max_retry: spec.max_retry });
-    }
-    let of_groups = (0..).zip(&spec.tasks).map(|(group, tasks)| (Some(group), &tasks.policies));
-    for (group, policies) in std::iter::once((None, &spec.policies)).chain(of_groups) {
-        JobPolicy::check_all(policies).map_err(|fault| match fault {
-            Some((policy, fault)) => JobError::Policy { job: job(), group, policy, fault },
-            None => JobError::TooManyPolicies { job: job(), group, policies: policies.len() },
-        })?;
-    }
-    Ok(())
 }
 
 impl Jobs {
@@ -93,6 +80,7 @@ impl Jobs {
             classes: FixedMap::default(),
             waiting_for_cap: BTreeSet::new(),
             ends: Ends::default(),
+            delays: BTreeSet::new(),
             ending: BTreeSet::new(),
             past_rules: PastRules::default(),
             tiers: Vec::new(),
@@ -145,6 +133,7 @@ impl Jobs {
             counts: [0; TaskState::ALL.len()],
             role_counts: vec![[0; TaskState::ALL.len()]; spec.roles.len()],
             succeeded_of_group: vec![0; spec.tasks.len()],
+            delayed: 0,
             pending_best_effort: 0,
             usage: Usage::default(),
             pending: BTreeSet::new(),
@@ -170,6 +159,7 @@ impl Jobs {
                     since: job.spec.created,
                     started: None,
                     bound: None,
+                    delayed: None,
                 });
                 job.enter(index);
             }
@@ -228,7 +218,7 @@ impl Jobs {
         if spec.tasks.iter().any(|group| group.run_time_ns == Some(0)) {
             return Err(JobError::NoRunTime(job));
         }
-        check_policies(spec)?;
+        policy::check(spec, tasks)?;
         self.check_topology(spec)?;
         for (number, role) in (0..).zip(&spec.roles) {
             let of_role = spec.tasks.iter().filter(|group| group.role == number);
@@ -348,8 +338,15 @@ impl Jobs {
 
     /// Changes the phase of a job.
     pub fn set_phase(&mut self, id: JobId, phase: JobPhase) {
-        self.job_mut(id).phase = phase;
         self.changes += 1;
+        let job = self.job_mut(id);
+        job.phase = phase;
+        let mut at = job.spec.queue;
+        while at != QueueId::ROOT {
+            let queue = &mut self.queues[at.0 as usize];
+            queue.changed = self.changes;
+            at = queue.spec.parent;
+        }
         self.note_phase(id);
     }
 
@@ -370,11 +367,18 @@ impl Jobs {
     /// # Panics
     /// If there is no such task, or if the state has a node and `node` is none, or the other way round.
     pub fn set(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, now: Time) {
-        self.set_since(id, state, node, (now, now));
+        let delayed = self.lasting_delay(id, state);
+        self.set_as(id, (state, node, delayed), (now, now));
     }
 
-    /// Changes the state of a task, with since when it is in it, and when that changes what was held.
-    fn set_since(&mut self, id: TaskId, state: TaskState, node: Option<NodeId>, (now, at): (Time, Time)) {
+    /// Changes the state of a task and what a policy does later for it, with since when that holds, and when it changes
+    /// what was held.
+    pub(super) fn set_as(
+        &mut self,
+        id: TaskId,
+        (state, node, delayed): (TaskState, Option<NodeId>, Option<Delayed>),
+        (now, at): (Time, Time),
+    ) {
         assert_eq!(state.has_node(), node.is_some(), "a {} task has a node: {id}", state.name());
         self.changes += 1;
         self.note_task(id);
@@ -385,6 +389,7 @@ impl Jobs {
         task.state = state;
         task.node = node;
         task.since = now;
+        task.delayed = delayed;
         if !before.state.holds() {
             task.started = state.holds().then_some(now);
         }
@@ -412,6 +417,7 @@ impl Jobs {
             self.note_phase(id.job);
         }
         self.move_on_nodes(id, &before, node, state);
+        self.follow_delay(id, before.delayed, delayed);
         let after = self.jobs.get(&id.job).map(|job| &job.tasks[id.index as usize]);
         self.ends.follow(id, &before, after.expect("the job was there before"));
         let leaf = &mut self.queues[queue.0 as usize];
@@ -426,6 +432,7 @@ impl Jobs {
         let mut at = queue;
         loop {
             let queue = &mut self.queues[at.0 as usize];
+            queue.changed = self.changes;
             queue.usage.leave(before.state, &before.class.amounts);
             queue.usage.enter(state, &before.class.amounts);
             queue.pending_tasks -= u64::from(before.state == TaskState::Pending);
@@ -478,7 +485,7 @@ impl Jobs {
             task.bound = before.bound;
         }
         let changed = task.since;
-        self.set_since(id, before.state, before.node, (before.since, changed));
+        self.set_as(id, (before.state, before.node, before.delayed), (before.since, changed));
         let task = &mut self.job_mut(id.job).tasks[id.index as usize];
         task.allocation = before.allocation;
         task.started = before.started;
@@ -524,6 +531,7 @@ impl Jobs {
         let mut usages = vec![(Usage::default(), 0); self.queues.len()];
         let mut on_nodes: BTreeMap<NodeId, BTreeSet<TaskId>> = BTreeMap::new();
         let mut ends = Ends::default();
+        let mut delays = BTreeSet::new();
         if !self.ids.iter().eq(self.jobs.keys().collect::<BTreeSet<_>>()) {
             return Err(broken!("{} jobs are listed, and there are {}", self.ids.len(), self.jobs.len()));
         }
@@ -533,6 +541,7 @@ impl Jobs {
             let mut pending = BTreeSet::new();
             for (index, task) in (0..).zip(&job.tasks) {
                 ends.follow(TaskId { job: id, index }, &Task { bound: None, ..task.clone() }, task);
+                delays.extend(task.delayed.map(|delayed| (delayed.due, TaskId { job: id, index })));
                 usage.enter(task.state, &task.class.amounts);
                 counts[task.state.index()] += 1;
                 if task.state == TaskState::Pending {
@@ -565,6 +574,9 @@ impl Jobs {
             }
         }
         self.check_users()?;
+        if self.delays != delays {
+            return Err(broken!("policies act at {:?}, at {delays:?} by the tasks", self.delays));
+        }
         if self.ends != ends {
             return Err(broken!("the expected ends are {:?}, {ends:?} by the tasks", self.ends));
         }

@@ -192,6 +192,7 @@ fn a_recovery_loses_tasks_as_a_service_does() {
             events: vec![[TaskEvent::Failed, TaskEvent::Evicted, TaskEvent::Any][event as usize]],
             action: PolicyAction::ALL[action as usize],
             exit_code: None,
+            timeout_ns: (event + action == 3).then_some(30),
         };
         let mut groups = vec![group(1, 1 + of(3) as u32), group(1, 1 + of(2) as u32)];
         groups[0].run_time_ns = (of(2) == 0).then_some(10);
@@ -206,6 +207,7 @@ fn a_recovery_loses_tasks_as_a_service_does() {
             roles: vec![role("a", 0), role("b", of(2) as u32)],
             policies: (0..of(3)).map(|_| policy(of(3), of(4))).collect(),
             max_retry: of(3) as u32,
+            min_success: (of(4) == 0).then_some(1),
             ..job("j", queue, groups)
         };
         let id = jobs.submit(spec).unwrap();
@@ -224,6 +226,14 @@ fn a_recovery_loses_tasks_as_a_service_does() {
             let node = state.has_node().then_some(NodeId(1));
             if state == TaskState::Releasing {
                 jobs.set(task, TaskState::Running, node, Time(1));
+            }
+            if state == TaskState::Allocated && of(2) == 0 {
+                // It was evicted before, so a policy may wait.
+                jobs.set(task, TaskState::Running, node, Time(1));
+                jobs.task_lost(task, Time(2));
+                if jobs.job(id).phase() != JobPhase::Pending {
+                    continue;
+                }
             }
             if state != TaskState::Pending {
                 jobs.set(task, state, node, Time(5 + of(10)));

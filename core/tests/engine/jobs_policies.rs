@@ -23,7 +23,7 @@ use crate::jobs_bed::{
 const SECOND: u64 = 1_000_000_000;
 
 fn on(events: &[TaskEvent], action: PolicyAction) -> JobPolicy {
-    JobPolicy { events: events.to_vec(), action, exit_code: None }
+    JobPolicy { events: events.to_vec(), action, exit_code: None, timeout_ns: None }
 }
 
 fn failing(action: PolicyAction) -> Vec<JobPolicy> {
@@ -363,4 +363,82 @@ fn no_crash_revives_a_job_that_was_aborted() {
         assert_eq!(states(&mut engine, job), [TaskState::Failed; 4]);
         assert_eq!(live_allocations(&mut engine), 0);
     }
+}
+
+/// A crash at any time between a failure and what a policy does later: the restart happens once, and when it was due.
+#[test]
+fn no_crash_changes_when_a_policy_with_a_timeout_acts() {
+    let cycle = graceful();
+    let mut work = Journaled::new(2, cycle.clone());
+    with_nodes(&mut work.engine, 2, 4, 0);
+    let later =
+        JobPolicy { timeout_ns: Some(10 * SECOND), ..on(&[TaskEvent::Failed], PolicyAction::RestartTask) };
+    let job = submit_job(&mut work.engine, JobSpec { policies: vec![later], ..bag("later", 2) }, "all");
+    let before = work.collect();
+    fail(&mut work.engine, job, 0);
+    report_one(&mut work.engine, job, 1, TaskState::Succeeded, None);
+    assert_eq!(summary(&mut work.engine, job), (JobPhase::Running, 0), "a task of it will be restarted");
+    let failed = work.collect();
+    wait_ns(&mut work.engine, 9 * SECOND);
+    assert_eq!(states(&mut work.engine, job), [TaskState::Failed, TaskState::Succeeded]);
+    for _ in 0..2 {
+        wait_ns(&mut work.engine, 2 * SECOND);
+    }
+    assert_eq!(states(&mut work.engine, job), [TaskState::Bound, TaskState::Succeeded]);
+    assert_eq!(summary(&mut work.engine, job), (JobPhase::Running, 1));
+    let end = work.collect();
+    assert!(before < failed && failed < end, "{before} {failed} {end}");
+    for crash in failed..=end {
+        let mut engine = after_a_crash(&work.units[..crash], &cycle);
+        for _ in 0..3 {
+            wait_ns(&mut engine, 6 * SECOND);
+            check_jobs(&mut engine);
+        }
+        assert_eq!(summary(&mut engine, job), (JobPhase::Running, 1), "unit {crash} of {end}");
+        assert_eq!(states(&mut engine, job), [TaskState::Bound, TaskState::Succeeded]);
+    }
+}
+
+#[test]
+fn an_eviction_that_does_not_last_changes_nothing() {
+    for has_room in [true, false] {
+        let mut engine = jobs_engine(1, graceful());
+        with_nodes(&mut engine, 1, 4, 0);
+        let later =
+            JobPolicy { timeout_ns: Some(5 * SECOND), ..on(&[TaskEvent::Evicted], PolicyAction::AbortJob) };
+        let job = submit_job(&mut engine, JobSpec { policies: vec![later], ..bag("j", 4) }, "all");
+        let lost = allocation(&mut engine, job, 0);
+        if !has_room {
+            // A job that comes first takes what is free then.
+            let first = JobSpec { priority: 9, ..bag("first", 1) };
+            submit_job(&mut engine, first, "all");
+        }
+        ask(&mut engine, PortRequest::Release(lost));
+        for _ in 0..4 {
+            wait_ns(&mut engine, 2 * SECOND);
+        }
+        let phase = if has_room { JobPhase::Running } else { JobPhase::Aborted };
+        assert_eq!(summary(&mut engine, job), (phase, 0));
+    }
+}
+
+#[test]
+fn a_job_is_completed_once_enough_tasks_have_succeeded() {
+    let mut engine = jobs_engine(1, graceful());
+    with_nodes(&mut engine, 1, 4, 0);
+    for wrong in [0, 5] {
+        let refused = try_submit(&mut engine, JobSpec { min_success: Some(wrong), ..bag("j", 4) }, "all");
+        let fault = matches!(refused, Err(JobsRejection::Job(JobError::MinSuccess { tasks: 4, .. })));
+        assert!(fault, "{wrong}");
+    }
+    let job = submit_job(&mut engine, JobSpec { min_success: Some(2), ..bag("j", 4) }, "all");
+    report_one(&mut engine, job, 0, TaskState::Succeeded, None);
+    report_one(&mut engine, job, 1, TaskState::Failed, None);
+    assert_eq!(summary(&mut engine, job), (JobPhase::Running, 0));
+    report_one(&mut engine, job, 2, TaskState::Succeeded, None);
+    assert_eq!(summary(&mut engine, job), (JobPhase::Completed, 0));
+    wait_ns(&mut engine, 2 * SECOND);
+    use TaskState::{Failed, Succeeded};
+    assert_eq!(states(&mut engine, job), [Succeeded, Failed, Succeeded, Failed]);
+    assert_eq!(live_allocations(&mut engine), 0);
 }

@@ -120,8 +120,9 @@ impl Work {
         let queue = QUEUES[self.below(3) as usize];
         let policies = self.policies();
         let max_retry = self.below(4) as u32;
+        let min_success = (self.below(4) == 0).then_some(1 + self.below(u64::from(count)) as u32);
         let user = [None, Some("ann"), Some("bob")][self.names as usize % 3].map(Into::into);
-        let spec = JobSpec { min_member, priority, policies, max_retry, user, ..spec };
+        let spec = JobSpec { min_member, priority, policies, max_retry, min_success, user, ..spec };
         try_submit(&mut self.engine, spec, queue).expect("a job that is right");
     }
 
@@ -131,7 +132,8 @@ impl Work {
         let policy = |_| {
             let events = vec![TaskEvent::ALL[self.below(2) as usize]];
             let action = PolicyAction::ALL[self.below(4) as usize];
-            JobPolicy { events, action, exit_code: None }
+            let timeout_ns = (self.below(2) == 0).then_some(1_500_000_000);
+            JobPolicy { events, action, exit_code: None, timeout_ns }
         };
         (0..count).map(policy).collect()
     }

@@ -272,6 +272,7 @@ fn job_error(error: &JobError) -> (Reason, Cow<'static, str>) {
         JobError::TooManyTasks { .. } | JobError::TooMuch { .. } => (Reason::LimitExceeded, "job.tasks"),
         JobError::MinMemberTooLarge { .. } => (Reason::LimitExceeded, "job.min_member"),
         JobError::MinMember { .. } => (Reason::InvalidField, "job.min_member"),
+        JobError::MinSuccess { .. } => (Reason::InvalidField, "job.min_success"),
         JobError::RoleMinMember { .. } => (Reason::InvalidField, "job.roles"),
         JobError::TooManyUsers { .. } => (Reason::LimitExceeded, "job.user"),
     };

@@ -88,6 +88,21 @@ pub fn task_state(field: &str, number: u8) -> Result<TaskState, Fault> {
     chosen(&STATES, number, field, "state of a task: give 1 (pending) to 10 (unknown)")
 }
 
+/// Returns the number of what a job policy does on the wire.
+#[must_use]
+pub fn policy_action_number(action: PolicyAction) -> u8 {
+    number_of(&ACTIONS, action)
+}
+
+/// Returns what a job policy does with this number.
+///
+/// # Errors
+/// Returns a fault that names `field`.
+pub fn policy_action(field: &str, number: u8) -> Result<PolicyAction, Fault> {
+    let what = "action: give 1 (restart_task), 2 (restart_job), 3 (complete_job) or 4 (abort_job)";
+    chosen(&ACTIONS, number, field, what)
+}
+
 /// Returns the number of a job's phase on the wire.
 #[must_use]
 pub fn job_phase_number(phase: JobPhase) -> u8 {
@@ -336,15 +351,14 @@ fn roles(wire: Vec<RoleBody>) -> Result<Vec<Role>, Fault> {
 /// Reads job policies.
 fn policies(wire: Vec<JobPolicyBody>) -> Result<Vec<JobPolicy>, Fault> {
     let policy = |(at, policy): (usize, JobPolicyBody)| {
-        let JobPolicyBody { events, action, exit_code } = policy;
+        let JobPolicyBody { events, action, exit_code, timeout } = policy;
         let what = "event: give 1 (task_failed), 2 (task_evicted), 3 (task_completed) or 4 (any)";
         let event = |(number, event): (usize, u8)| {
             chosen(&EVENTS, event, format!("policies[{at}].events[{number}]"), what)
         };
         let events = events.into_iter().enumerate().map(event).collect::<Result<_, _>>()?;
-        let what = "action: give 1 (restart_task), 2 (restart_job), 3 (complete_job) or 4 (abort_job)";
-        let action = chosen(&ACTIONS, action, format!("policies[{at}].action"), what)?;
-        Ok(JobPolicy { events, action, exit_code })
+        let action = policy_action(&format!("policies[{at}].action"), action)?;
+        Ok(JobPolicy { events, action, exit_code, timeout_ns: timeout })
     };
     wire.into_iter().enumerate().map(policy).collect()
 }
@@ -354,8 +368,9 @@ fn policies(wire: Vec<JobPolicyBody>) -> Result<Vec<JobPolicy>, Fault> {
 pub fn policy_bodies(policies: &[JobPolicy]) -> Vec<JobPolicyBody> {
     let body = |policy: &JobPolicy| JobPolicyBody {
         events: policy.events.iter().map(|&event| number_of(&EVENTS, event)).collect(),
-        action: number_of(&ACTIONS, policy.action),
+        action: policy_action_number(policy.action),
         exit_code: policy.exit_code,
+        timeout: policy.timeout_ns,
     };
     policies.iter().map(body).collect()
 }
@@ -462,6 +477,7 @@ pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -
         policies: policies(wire.policies)?,
         max_retry: wire.max_retry,
         topology: topology(wire.topology)?,
+        min_success: wire.min_success,
     })
 }
 
@@ -493,6 +509,7 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         max_retry: spec.max_retry,
         user: spec.user.as_deref().unwrap_or_default().to_owned(),
         topology: topology_body(spec.topology.as_ref()),
+        min_success: spec.min_success,
     };
     (body, affinities)
 }

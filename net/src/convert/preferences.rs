@@ -111,7 +111,8 @@ pub(super) fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
 }
 
 /// Converts the taints of a node to the wire.
-pub(super) fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
+#[must_use]
+pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     let wire = |taint: &Taint| {
         let key = taint.key.to_string();
         let value = taint.value.to_string();

@@ -250,6 +250,8 @@ bodies! {
         pub action: u8,
         /// Of failures, it reacts to those with this exit code only. Not 0. `None`: to all.
         pub exit_code: Option<i32>,
+        /// How long the event must have lasted before it does that, in ns. At least 1. `None`: it does that at once.
+        pub timeout: Option<u64>,
     }
 
     /// In which domains of the topology tasks are to be.
@@ -310,6 +312,9 @@ bodies! {
         pub user: String [USER_BYTES_MAX],
         /// In which domain of the topology all of its tasks are. `None`: anywhere.
         pub topology: Option<TopologyBody>,
+        /// How many of its tasks must succeed for it to be completed; its other tasks end then. At least 1. `None`: all of
+        /// its tasks must end, and as many succeed as it needs at once.
+        pub min_success: Option<u32>,
     }
 
     /// Submits a job. It belongs to the tenant of the session. The reply is a [`JobReply`].

@@ -102,7 +102,12 @@ fn replies_about_queues_are_written_as_they_always_were() {
 }
 
 fn policy(action: u8, exit_code: Option<i32>) -> JobPolicyBody {
-    JobPolicyBody { events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED], action, exit_code }
+    JobPolicyBody {
+        events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED],
+        action,
+        exit_code,
+        timeout: exit_code.map(|_| 11),
+    }
 }
 
 #[test]
@@ -133,11 +138,12 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         max_retry: 7,
         user: "u".to_owned(),
         topology: Some(TopologyBody { mode: TOPOLOGY_HARD, tier: "r".to_owned() }),
+        min_success: Some(8),
     };
-    let tasks = format!("01{}030101000101fd005847f80d00000001020102010001020174", hex(&request));
-    let job_hex = format!("016a0171020101036370750601017204{tasks}0a000102010204010507017501010172");
+    let tasks = format!("01{}030101000101fd005847f80d0000000102010201000001020174", hex(&request));
+    let job_hex = format!("016a0171020101036370750601017204{tasks}0a0001020102040105010b070175010101720108");
     check(&SubmitJobRequest { job }, &job_hex);
-    check(&SubmitJobRequest::default(), "000000000000000100030000");
+    check(&SubmitJobRequest::default(), "00000000000000010003000000");
     check(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
     check(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");
     check(&ListJobsRequest { queue: "q".to_owned(), after: 300, limit: 5 }, "0171fb2c0105");

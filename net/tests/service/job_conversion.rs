@@ -65,7 +65,12 @@ fn plain_job() -> JobBody {
 }
 
 fn policy(action: u8, exit_code: Option<i32>) -> JobPolicyBody {
-    JobPolicyBody { events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED], action, exit_code }
+    JobPolicyBody {
+        events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED],
+        action,
+        exit_code,
+        timeout: exit_code.map(|_| 60_000_000_000),
+    }
 }
 
 fn topology(mode: u8, tier: &str) -> Option<TopologyBody> {
@@ -137,6 +142,7 @@ fn job() -> JobBody {
         max_retry: 8,
         user: "ann".to_owned(),
         topology: Some(TopologyBody { mode: TOPOLOGY_HARD, tier: "rack".to_owned() }),
+        min_success: Some(3),
     }
 }
 

@@ -83,7 +83,12 @@ async fn a_job_does_what_its_policies_say() {
     let client = server.client().await;
     add(&client, vec![node("n", 4, 4096, 0)]).await;
     with_queue(&client).await;
-    let on = |action, exit_code| JobPolicyBody { events: vec![TASK_EVENT_FAILED], action, exit_code };
+    let on = |action, exit_code| JobPolicyBody {
+        events: vec![TASK_EVENT_FAILED],
+        action,
+        exit_code,
+        timeout: None,
+    };
     let mut request = job("flaky", 2);
     request.job.policies = vec![on(ACTION_RESTART_TASK, Some(7)), on(ACTION_ABORT_JOB, None)];
     let job = within(client.submit_job(&request)).await.expect("answered").job;

@@ -160,6 +160,7 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         preempts: file.preempts,
         policies: policy_bodies(&policies(&file.policies)?),
         max_retry: file.max_retry,
+        min_success: file.min_success,
         user: file.user()?.unwrap_or_default().to_owned(),
         topology: topology_body(topology(file.topology.as_ref())?.as_ref()),
     })
@@ -280,8 +281,12 @@ jobs:
 - {name: plain, queue: q, tasks: [{name: u}]}
 "#;
         let jobs = read_jobs(text).unwrap();
-        let policy =
-            |events: &[u8], action, exit_code| JobPolicyBody { events: events.to_vec(), action, exit_code };
+        let policy = |events: &[u8], action, exit_code| JobPolicyBody {
+            events: events.to_vec(),
+            action,
+            exit_code,
+            timeout: None,
+        };
         let failed_or_evicted = [TASK_EVENT_FAILED, TASK_EVENT_EVICTED];
         let of_job = [
             policy(&[TASK_EVENT_ANY], ACTION_RESTART_JOB, None),

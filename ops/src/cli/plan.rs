@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use wharf_core::resource::GpuRequest;
 use wharf_net::client::{Client, ClientError};
+use wharf_net::convert::wire_taints;
 use wharf_net::protocol::{
     BundlesBody, DemandBody, IdleNodeBody, ListRequest, Name, NamedAmount, NodeBody, NodeTypeBody,
     OPERATOR_IN, Pair, PendingGroupBody, PlaceRequest, PlanNodesReply, PlanNodesRequest, SPREAD_ANY,
@@ -148,7 +149,8 @@ fn node_type(file: &NodeTypeFile) -> Result<NodeTypeBody, LineError> {
     let pair = |(key, value): (&String, &String)| Pair { key: key.clone(), value: value.clone() };
     let labels = file.labels.iter().map(pair).collect();
     let name = file.name.value.clone();
-    let node = NodeBody { name, cpu, memory, gpus, custom, labels, ..NodeBody::default() };
+    let taints = wire_taints(&file.taints()?);
+    let node = NodeBody { name, cpu, memory, gpus, custom, labels, taints, ..NodeBody::default() };
     Ok(NodeTypeBody {
         node,
         min: file.min,
@@ -202,6 +204,8 @@ fn group(file: &GroupFile) -> PendingGroupBody {
 
 #[cfg(test)]
 mod tests {
+    use wharf_net::protocol::{EFFECT_NO_EXECUTE, EFFECT_PREFER_NO_SCHEDULE};
+
     use super::*;
 
     fn read_body(text: &str) -> Result<PlanNodesRequest, LineError> {
@@ -219,7 +223,7 @@ autoscaling:
   idle_timeout: 5m
   node_types:
   - {name: small, cpu: 4, memory: 8Gi, min: 1, max: 5, launch_time: 2m}
-  - {name: gpu, cpu: 8, gpu: 2, resources: {fpga: 1}, labels: {zone: a}, max: 2, idle_timeout: 1m}
+  - {name: gpu, cpu: 8, gpu: 2, resources: {fpga: 1}, labels: {zone: a}, taints: ['gpu=yes:NoExecute', 'new:PreferNoSchedule'], max: 2, idle_timeout: 1m}
 plan:
   launching: {gpu: 1}
   horizon: 1h
@@ -231,6 +235,8 @@ plan:
         assert_eq!((small.node.cpu, small.node.memory, small.min, small.max), (40_000, 81_920_000, 1, 5));
         assert_eq!((small.launch_time, small.launching, small.idle_timeout), (120_000_000_000, 0, None));
         assert_eq!((gpu.node.gpus, gpu.launching, gpu.idle_timeout), (2, 1, Some(60_000_000_000)));
+        let taints: Vec<_> = gpu.node.taints.iter().map(|of| (&*of.key, &*of.value, of.effect)).collect();
+        assert_eq!(taints, [("gpu", "yes", EFFECT_NO_EXECUTE), ("new", "", EFFECT_PREFER_NO_SCHEDULE)]);
         assert_eq!((&*gpu.node.custom[0].name, &*gpu.node.labels[0].value), ("fpga", "a"));
         assert_eq!(
             (&*request.type_label, request.nodes_max, request.upscaling_speed),
@@ -256,6 +262,8 @@ plan:
             (format!("{types}plan: {{launching: {{b: 1}}}}\n"), "there is no node type `b`"),
             (types.replace("cpu: 1", "gpu: 0.5"), "whole GPUs"),
             (types.replace("max: 1", "maximum: 1"), "maximum"),
+            (types.replace("max: 1", "max: 1, taints: [a=b]"), "`a=b` is no taint: give KEY=VALUE:EFFECT"),
+            (types.replace("max: 1", "max: 1, taints: ['a:NoSchedule', 'a=b:NoSchedule']"), "`a`"),
             (format!("{types}plan: {{horizon: 9999999h}}\n"), "more than 100,000 hours"),
             ("plan: {}\n".to_owned(), "autoscaling"),
         ];

@@ -7,15 +7,16 @@ use serde::{Deserialize, Serialize};
 use wharf_core::fairness::Dim;
 use wharf_core::ids::{NodeId, TenantId};
 use wharf_core::jobs::{
-    JobId, JobRecord, JobSpec, JobsChange, JobsDone, PastAmount, PastRecord, QueueRecord, TaskId, TaskRecord,
+    Delayed, JobId, JobRecord, JobSpec, JobsChange, JobsDone, PastAmount, PastRecord, QueueRecord, TaskId,
+    TaskRecord,
 };
 use wharf_core::limits::RESOURCE_KINDS_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
 use wharf_core::time::Time;
 use wharf_net::convert::{
-    PlacementDefaults, job_body, job_phase, job_phase_number, job_spec, queue_body, queue_spec, task_state,
-    task_state_number,
+    PlacementDefaults, job_body, job_phase, job_phase_number, job_spec, policy_action, policy_action_number,
+    queue_body, queue_spec, task_state, task_state_number,
 };
 use wharf_net::protocol::{JobBody, QueueBody, WireAllocation};
 
@@ -46,6 +47,8 @@ pub(super) struct TaskRow {
     since: u64,
     started: Option<u64>,
     bound: Option<u64>,
+    /// When a policy does something later, and what.
+    delayed: Option<(u64, u8)>,
 }
 
 impl TaskRow {
@@ -57,6 +60,7 @@ impl TaskRow {
             since: task.since.0,
             started: task.started.map(|started| started.0),
             bound: task.bound.map(|bound| bound.0),
+            delayed: task.delayed.map(|delayed| (delayed.due.0, policy_action_number(delayed.action))),
         }
     }
 
@@ -68,6 +72,12 @@ impl TaskRow {
             since: Time(self.since),
             started: self.started.map(Time),
             bound: self.bound.map(Time),
+            delayed: match self.delayed {
+                Some((due, action)) => {
+                    Some(Delayed { due: Time(due), action: policy_action("delayed", action)? })
+                }
+                None => None,
+            },
         })
     }
 }
@@ -299,11 +309,17 @@ pub(super) mod tests {
             since: Time(100),
             started: Some(Time(90)),
             bound: Some(Time(44)),
+            delayed: Some(Delayed { due: Time(210), action: PolicyAction::CompleteJob }),
         }
     }
 
     fn policy(action: PolicyAction, exit_code: Option<i32>) -> JobPolicy {
-        JobPolicy { events: vec![TaskEvent::Failed, TaskEvent::Evicted], action, exit_code }
+        JobPolicy {
+            events: vec![TaskEvent::Failed, TaskEvent::Evicted],
+            action,
+            exit_code,
+            timeout_ns: Some(15),
+        }
     }
 
     /// Returns a job whose fields all differ from their defaults, and that uses the custom kind `kind`.
@@ -347,6 +363,7 @@ pub(super) mod tests {
             created: Time(50),
             phase: JobPhase::Pending,
             policies: vec![policy(PolicyAction::RestartJob, None), policy(PolicyAction::AbortJob, Some(-3))],
+            min_success: Some(3),
             max_retry: 9,
             topology: Some(TopologyRule::soft(None)),
         };

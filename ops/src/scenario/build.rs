@@ -240,6 +240,7 @@ impl World {
             policies: policies(&file.policies)?,
             max_retry: file.max_retry,
             topology: topology(file.topology.as_ref())?,
+            min_success: file.min_success,
         };
         let submitted = self.cluster.scheduler_mut().jobs_mut().submit(spec);
         let job = submitted.map_err(|error| LineError::at(place, error.to_string()))?;

@@ -10,6 +10,7 @@ use wharf_core::demand::{
 };
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{JobId, NodesView};
+use wharf_core::node::NodeSpec;
 use wharf_core::registrar::Catalog;
 use wharf_net::convert::plan_reply;
 use wharf_net::protocol::PlanNodesReply;
@@ -80,9 +81,10 @@ fn request(world: &mut World, types: &AutoscalingFile, ask: &AskFile) -> Result<
 
 fn node_type(world: &mut World, file: &NodeTypeFile, launching: u32) -> Result<NodeType, LineError> {
     let place = file.name.referenced;
+    let spec = world.node_spec(&file.name.value, &file.amounts(), &file.labels, place)?;
     Ok(NodeType {
         name: file.name.value.as_str().into(),
-        spec: world.node_spec(&file.name.value, &file.amounts(), &file.labels, place)?,
+        spec: NodeSpec { taints: file.taints()?, ..spec },
         min: file.min,
         max: file.max,
         launching,

@@ -1,22 +1,51 @@
 //! Jobs with a smaller dominant share come first, and preempt those that keep a larger one (Dominant Resource
-//! Fairness, Ghodsi et al., NSDI 2011).
+//! Fairness, Ghodsi et al., NSDI 2011). With a hierarchy, the same holds for queues (`tree`).
+
+mod tree;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{Facts, Plugin};
 use crate::fairness::{Amounts, Share, dominant_share};
-use crate::jobs::{JobId, TaskId};
+use crate::jobs::{JobId, QueueId, TaskId};
+use tree::Tree;
 
-pub(super) struct Drf;
+#[derive(Default)]
+pub(super) struct Drf {
+    /// The queues, if they are ordered by shares, too.
+    tree: Option<Tree>,
+}
+
+impl Drf {
+    pub(super) fn new(is_hierarchical: bool) -> Self {
+        Self { tree: is_hierarchical.then(Tree::default) }
+    }
+}
 
 fn share(facts: Facts<'_>, job: JobId) -> Share {
     dominant_share(&facts.jobs.job(job).usage().planned(), facts.total)
 }
 
 impl Plugin for Drf {
+    fn open(&mut self, facts: Facts<'_>) {
+        if let Some(tree) = &mut self.tree {
+            tree.open(facts);
+        }
+    }
+
+    fn queue_order(&self, facts: Facts<'_>, a: QueueId, b: QueueId) -> Ordering {
+        self.tree.as_ref().map_or(Ordering::Equal, |tree| tree.compare(facts, a, b))
+    }
+
+    fn order_version(&self, facts: Facts<'_>) -> u64 {
+        self.tree.as_ref().map_or(0, |tree| tree.version(facts))
+    }
+
+    /// Jobs of different queues are ordered as their queues first.
     fn job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
-        share(facts, a).cmp(&share(facts, b))
+        let [mine, theirs] = [a, b].map(|job| facts.jobs.job(job).spec().queue);
+        self.queue_order(facts, mine, theirs).then_with(|| share(facts, a).cmp(&share(facts, b)))
     }
 
     /// A task may be evicted if its job keeps a larger share without it than the preemptor's job has with its task.
@@ -36,5 +65,13 @@ impl Plugin for Drf {
             }
         }
         Some(victims)
+    }
+
+    fn reclaimable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        Some(self.tree.as_ref()?.victims(facts, task, candidates))
+    }
+
+    fn deserved(&self, queue: QueueId) -> Option<&Amounts> {
+        self.tree.as_ref()?.deserved(queue)
     }
 }

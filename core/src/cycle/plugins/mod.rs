@@ -22,7 +22,7 @@ pub(super) fn make(config: &PluginConfig) -> Box<dyn Plugin> {
         PluginKind::Priority => Box::new(priority::Priority),
         PluginKind::Gang => Box::new(gang::Gang::new(config.whole_gangs)),
         PluginKind::Conformance => Box::new(conformance::Conformance),
-        PluginKind::Drf => Box::new(drf::Drf),
+        PluginKind::Drf => Box::new(drf::Drf::new(config.hierarchical)),
         PluginKind::Proportion => Box::new(proportion::Proportion::default()),
         PluginKind::Capacity => Box::new(capacity::Capacity::default()),
         PluginKind::FairShare => Box::new(fair_share::ByFairShare),
@@ -34,6 +34,17 @@ pub(super) fn make(config: &PluginConfig) -> Box<dyn Plugin> {
 
 /// The largest number of queues of one parent, or of jobs of one queue, that an explanation looks at in one go.
 const EXPLAINED_MAX: usize = 1024;
+
+/// Returns the queues of one parent that contain two queues, or are these. `None`: one of the two contains the other.
+fn siblings(facts: Facts<'_>, a: QueueId, b: QueueId) -> Option<(QueueId, QueueId)> {
+    let parent = |queue: QueueId| facts.jobs.queue(queue).spec().parent;
+    if parent(a) == parent(b) {
+        return Some((a, b));
+    }
+    let [mine, theirs] = [a, b].map(|queue| facts.jobs.chain(queue).collect::<Vec<_>>());
+    let ways = mine.iter().rev().zip(theirs.iter().rev());
+    ways.map(|(&a, &b)| (a, b)).find(|(a, b)| a != b)
+}
 
 /// Returns what a cap of a queue keeps it from having in addition. A cap that is stricter than the capability is what
 /// others are guaranteed.

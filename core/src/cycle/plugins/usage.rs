@@ -10,7 +10,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Facts, Plugin};
+use super::{Facts, Plugin, siblings};
 use crate::fairness::{Amounts, Share, dominant_share};
 use crate::jobs::{JobId, QueueId};
 
@@ -38,17 +38,6 @@ impl ByUsage {
         }
         dominant_share(&planned.plus(&of_queue[user]), facts.total)
     }
-}
-
-/// Returns the queues of one parent that contain two queues, or are these. `None`: one of the two contains the other.
-fn siblings(facts: Facts<'_>, a: QueueId, b: QueueId) -> Option<(QueueId, QueueId)> {
-    let parent = |queue: QueueId| facts.jobs.queue(queue).spec().parent;
-    if parent(a) == parent(b) {
-        return Some((a, b));
-    }
-    let [mine, theirs] = [a, b].map(|queue| facts.jobs.chain(queue).collect::<Vec<_>>());
-    let ways = mine.iter().rev().zip(theirs.iter().rev());
-    ways.map(|(&a, &b)| (a, b)).find(|(a, b)| a != b)
 }
 
 impl Plugin for ByUsage {

@@ -281,6 +281,7 @@ impl Planner {
         if self.awaits_views {
             return 0;
         }
+        self.keeper_mut().jobs_mut().take_due(now);
         self.end_jobs(now);
         let mut begun = 0;
         while begun < REQUESTS_PER_ROUND {
@@ -320,8 +321,9 @@ impl Planner {
 
     /// Returns the time at which the keeper of jobs has something to do. `None`: when something arrives.
     pub(super) fn jobs_deadline(&self) -> Option<Time> {
-        let has_released = self.keeper.as_ref().is_some_and(|keeper| keeper.releases == 0);
-        self.cycle_deadline().filter(|_| self.flights.is_empty() && has_released)
+        let keeper = self.keeper.as_ref().filter(|_| self.flights.is_empty())?;
+        let cycle = self.cycle_deadline().filter(|_| keeper.releases == 0);
+        cycle.into_iter().chain(keeper.jobs().next_delay()).min()
     }
 
     /// Returns whether the keeper of jobs has something to do now that no deadline tells.

@@ -20,11 +20,11 @@ use super::{
 use crate::protocol::{
     ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, ACTION_RESTART_TASK, AmountsBody, Fault,
     GROUP_CANDIDATES_MAX, JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED, JOB_FAILED, JOB_INQUEUE, JOB_PENDING,
-    JOB_RESTARTING, JOB_RUNNING, JobBody, JobPolicyBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR,
-    ORDERING_FIFO, PlaceReply, QueueBody, RoleBody, TASK_ALLOCATED, TASK_BINDING, TASK_BOUND, TASK_EVENT_ANY,
-    TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED, TASK_FAILED, TASK_PENDING, TASK_PIPELINED,
-    TASK_RELEASING, TASK_RUNNING, TASK_SUCCEEDED, TASK_UNKNOWN, TOPOLOGY_HARD, TOPOLOGY_SOFT, TaskGroupBody,
-    TaskReportBody, TopologyBody,
+    JOB_RESTARTING, JOB_RUNNING, JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT, JobBody, JobPolicyBody,
+    JobTopologyBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO, PlaceReply, QueueBody,
+    RoleBody, TASK_ALLOCATED, TASK_BINDING, TASK_BOUND, TASK_EVENT_ANY, TASK_EVENT_COMPLETED,
+    TASK_EVENT_EVICTED, TASK_EVENT_FAILED, TASK_FAILED, TASK_PENDING, TASK_PIPELINED, TASK_RELEASING,
+    TASK_RUNNING, TASK_SUCCEEDED, TASK_UNKNOWN, TaskGroupBody, TaskReportBody,
 };
 
 const ORDERINGS: [(u8, QueueOrdering); 3] = [
@@ -34,7 +34,7 @@ const ORDERINGS: [(u8, QueueOrdering); 3] = [
 ];
 
 const MODES: [(u8, TopologyMode); TopologyMode::ALL.len()] =
-    [(TOPOLOGY_HARD, TopologyMode::Hard), (TOPOLOGY_SOFT, TopologyMode::Soft)];
+    [(JOB_TOPOLOGY_HARD, TopologyMode::Hard), (JOB_TOPOLOGY_SOFT, TopologyMode::Soft)];
 
 const PHASES: [(u8, JobPhase); JobPhase::ALL.len()] = [
     (JOB_PENDING, JobPhase::Pending),
@@ -376,8 +376,8 @@ pub fn policy_bodies(policies: &[JobPolicy]) -> Vec<JobPolicyBody> {
 }
 
 /// Reads in which domains tasks are to be. Whether there is such a tier, the keeper of jobs knows.
-fn topology(wire: Option<TopologyBody>) -> Result<Option<TopologyRule>, Fault> {
-    let Some(TopologyBody { mode, tier }) = wire else { return Ok(None) };
+fn topology(wire: Option<JobTopologyBody>) -> Result<Option<TopologyRule>, Fault> {
+    let Some(JobTopologyBody { mode, tier }) = wire else { return Ok(None) };
     let mode = chosen(&MODES, mode, "topology.mode", "mode of a topology: give 1 (hard) or 2 (soft)")?;
     let tier = if tier.is_empty() { None } else { Some(tier) };
     tier.as_ref().map_or(Ok(()), |tier| check_name("topology.tier", tier))?;
@@ -386,8 +386,8 @@ fn topology(wire: Option<TopologyBody>) -> Result<Option<TopologyRule>, Fault> {
 
 /// Converts in which domains tasks are to be to the wire.
 #[must_use]
-pub fn topology_body(rule: Option<&TopologyRule>) -> Option<TopologyBody> {
-    rule.map(|rule| TopologyBody {
+pub fn job_topology_body(rule: Option<&TopologyRule>) -> Option<JobTopologyBody> {
+    rule.map(|rule| JobTopologyBody {
         mode: number_of(&MODES, rule.mode),
         tier: rule.tier.as_deref().unwrap_or_default().to_owned(),
     })
@@ -491,7 +491,7 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         let (request, affinity) = wire_request(&group.request, resources);
         affinities.push(affinity);
         let policies = policy_bodies(&group.policies);
-        let topology = topology_body(group.topology.as_ref());
+        let topology = job_topology_body(group.topology.as_ref());
         TaskGroupBody { request, count, role, priority, preemptable, master, run_time, policies, topology }
     };
     let tasks = spec.tasks.iter().map(group).collect();
@@ -508,7 +508,7 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         policies: policy_bodies(&spec.policies),
         max_retry: spec.max_retry,
         user: spec.user.as_deref().unwrap_or_default().to_owned(),
-        topology: topology_body(spec.topology.as_ref()),
+        topology: job_topology_body(spec.topology.as_ref()),
         min_success: spec.min_success,
     };
     (body, affinities)

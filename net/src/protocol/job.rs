@@ -80,9 +80,9 @@ pub const ACTION_COMPLETE_JOB: u8 = 3;
 pub const ACTION_ABORT_JOB: u8 = 4;
 
 /// All tasks are in one domain of the topology, or wait.
-pub const TOPOLOGY_HARD: u8 = 1;
+pub const JOB_TOPOLOGY_HARD: u8 = 1;
 /// All tasks are in one domain of the topology if one has room, and otherwise anywhere.
-pub const TOPOLOGY_SOFT: u8 = 2;
+pub const JOB_TOPOLOGY_SOFT: u8 = 2;
 
 /// The task waits for a node.
 pub const TASK_PENDING: u8 = 1;
@@ -255,11 +255,11 @@ bodies! {
     }
 
     /// In which domains of the topology tasks are to be.
-    pub struct TopologyBody {
-        /// `TOPOLOGY_*`: whether it must be kept.
-        pub mode: u8 = TOPOLOGY_HARD,
+    pub struct JobTopologyBody {
+        /// `JOB_TOPOLOGY_*`: whether it must be kept.
+        pub mode: u8 = JOB_TOPOLOGY_HARD,
         /// The name of the widest tier of which one domain will do. Empty: the widest tier that there is, for
-        /// `TOPOLOGY_SOFT` only.
+        /// `JOB_TOPOLOGY_SOFT` only.
         pub tier: String [NAME],
     }
 
@@ -283,7 +283,7 @@ bodies! {
         /// Their job policies, which come before those of the job. The first one that reacts decides.
         pub policies: Vec<JobPolicyBody> [JOB_POLICIES_PER_LIST_MAX],
         /// In which domain of the topology they are, within that of the job. `None`: anywhere there.
-        pub topology: Option<TopologyBody>,
+        pub topology: Option<JobTopologyBody>,
     }
 
     /// A job.
@@ -311,7 +311,7 @@ bodies! {
         /// The user in the queue for whom it counts. Empty: it counts with all jobs that name none.
         pub user: String [USER_BYTES_MAX],
         /// In which domain of the topology all of its tasks are. `None`: anywhere.
-        pub topology: Option<TopologyBody>,
+        pub topology: Option<JobTopologyBody>,
         /// How many of its tasks must succeed for it to be completed; its other tasks end then. At least 1. `None`: all of
         /// its tasks must end, and as many succeed as it needs at once.
         pub min_success: Option<u32>,

@@ -123,7 +123,7 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         master: true,
         run_time: Some(60_000_000_000),
         policies: vec![policy(ACTION_RESTART_TASK, None)],
-        topology: Some(TopologyBody { mode: TOPOLOGY_SOFT, tier: "t".to_owned() }),
+        topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_SOFT, tier: "t".to_owned() }),
     };
     let job = JobBody {
         name: "j".to_owned(),
@@ -137,7 +137,7 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         policies: vec![policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 7,
         user: "u".to_owned(),
-        topology: Some(TopologyBody { mode: TOPOLOGY_HARD, tier: "r".to_owned() }),
+        topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_HARD, tier: "r".to_owned() }),
         min_success: Some(8),
     };
     let tasks = format!("01{}030101000101fd005847f80d0000000102010201000001020174", hex(&request));
@@ -281,7 +281,7 @@ fn numbers_of_explanations_never_change_their_meaning() {
     let reasons =
         [PENDING_CAP, PENDING_NO_NODE, PENDING_GANG, PENDING_RESERVATION, PENDING_CLAIM, PENDING_CONFLICT];
     assert_eq!(reasons, [6, 7, 8, 9, 10, 11]);
-    assert_eq!((PENDING_TOPOLOGY, TOPOLOGY_HARD, TOPOLOGY_SOFT), (12, 1, 2));
+    assert_eq!((PENDING_TOPOLOGY, JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT), (12, 1, 2));
     assert_eq!([NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE], [1, 2, 4]);
     assert_eq!([RULE_CAPABILITY, RULE_GUARANTEES, RULE_DESERVED, RULE_OVERCOMMIT], [1, 2, 3, 4]);
     assert_eq!([CHANGE_FREE_ON_NODE, CHANGE_MORE_NODES, CHANGE_LARGER_NODES, CHANGE_RAISE_CAP], [1, 2, 3, 4]);

@@ -73,8 +73,8 @@ fn policy(action: u8, exit_code: Option<i32>) -> JobPolicyBody {
     }
 }
 
-fn topology(mode: u8, tier: &str) -> Option<TopologyBody> {
-    Some(TopologyBody { mode, tier: tier.to_owned() })
+fn topology(mode: u8, tier: &str) -> Option<JobTopologyBody> {
+    Some(JobTopologyBody { mode, tier: tier.to_owned() })
 }
 
 /// Returns a job whose fields all differ from their defaults.
@@ -114,7 +114,7 @@ fn job() -> JobBody {
         master: true,
         run_time: Some(60_000_000_000),
         policies: vec![policy(ACTION_RESTART_TASK, Some(7))],
-        topology: Some(TopologyBody { mode: TOPOLOGY_SOFT, tier: String::new() }),
+        topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_SOFT, tier: String::new() }),
     };
     JobBody {
         name: "j".to_owned(),
@@ -141,7 +141,7 @@ fn job() -> JobBody {
         policies: vec![policy(ACTION_RESTART_JOB, None), policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 8,
         user: "ann".to_owned(),
-        topology: Some(TopologyBody { mode: TOPOLOGY_HARD, tier: "rack".to_owned() }),
+        topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_HARD, tier: "rack".to_owned() }),
         min_success: Some(3),
     }
 }

@@ -4,11 +4,11 @@ use crate::harness::{self, Peer, TestServer, add, ask, audit, header, node, pair
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     ACTION_ABORT_JOB, ACTION_RESTART_TASK, CHANGE_LARGER_NODES, CancelJobRequest, ExplainJobRequest,
-    JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED, JOB_RUNNING, JobBody, JobPolicyBody, JobReply, JobStatusReply,
-    JobStatusRequest, Kind, ListJobsRequest, NodeBody, PENDING_NO_NODE, PENDING_NONE, PENDING_NOT_TRIED,
-    PENDING_TOPOLOGY, QueueBody, Reason, ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest,
-    TASK_BOUND, TASK_EVENT_FAILED, TASK_FAILED, TASK_PENDING, TASK_SUCCEEDED, TOPOLOGY_HARD, TOPOLOGY_SOFT,
-    TaskGroupBody, TaskReportBody, TopologyBody,
+    JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED, JOB_RUNNING, JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT, JobBody,
+    JobPolicyBody, JobReply, JobStatusReply, JobStatusRequest, JobTopologyBody, Kind, ListJobsRequest,
+    NodeBody, PENDING_NO_NODE, PENDING_NONE, PENDING_NOT_TRIED, PENDING_TOPOLOGY, QueueBody, Reason,
+    ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_BOUND, TASK_EVENT_FAILED,
+    TASK_FAILED, TASK_PENDING, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
 };
 
 /// A job of equal tasks with a core each.
@@ -138,17 +138,17 @@ async fn a_job_is_placed_in_one_domain_and_its_status_names_it() {
     let demanding = |name: &str, tasks: u32, mode, tier: &str| {
         let mut request = job(name, tasks);
         request.job.min_member = tasks;
-        request.job.topology = Some(TopologyBody { mode, tier: tier.to_owned() });
+        request.job.topology = Some(JobTopologyBody { mode, tier: tier.to_owned() });
         request
     };
-    let submitted = within(client.submit_job(&demanding("train", 4, TOPOLOGY_HARD, "rack"))).await;
+    let submitted = within(client.submit_job(&demanding("train", 4, JOB_TOPOLOGY_HARD, "rack"))).await;
     let submitted = submitted.expect("answered");
     assert!(submitted.reason.is_done(), "{submitted:?}");
     let placed = until(&client, submitted.job, |status| all_are(status, TASK_BOUND)).await;
     let places: Vec<(&str, &str)> =
         placed.tasks.iter().map(|task| (&*task.node_name, &*task.domain)).collect();
     assert_eq!(places, [("n2", "b/r2"), ("n2", "b/r2"), ("n3", "b/r2"), ("n3", "b/r2")]);
-    let waits = within(client.submit_job(&demanding("waits", 3, TOPOLOGY_HARD, "rack"))).await;
+    let waits = within(client.submit_job(&demanding("waits", 3, JOB_TOPOLOGY_HARD, "rack"))).await;
     let waits = waits.expect("answered").job;
     let asked = ExplainJobRequest { job: waits, task: None };
     let lack = within(async {
@@ -162,13 +162,13 @@ async fn a_job_is_placed_in_one_domain_and_its_status_names_it() {
     })
     .await;
     assert_eq!((&*lack.tier, &*lack.best, lack.holds, lack.needed), ("rack", "b/r1", 2, 3));
-    let anywhere = within(client.submit_job(&demanding("anywhere", 4, TOPOLOGY_SOFT, ""))).await;
+    let anywhere = within(client.submit_job(&demanding("anywhere", 4, JOB_TOPOLOGY_SOFT, ""))).await;
     let anywhere = anywhere.expect("answered").job;
     let placed = until(&client, anywhere, |status| all_are(status, TASK_BOUND)).await;
     let domains: Vec<&str> = placed.tasks.iter().map(|task| &*task.domain).collect();
     assert_eq!(domains, ["b/r1", "b/r1", "b/r3", "b/r3"]);
     // What cannot be is refused by its field, with the tiers that there are.
-    let mut wrong = demanding("wrong", 1, TOPOLOGY_HARD, "row");
+    let mut wrong = demanding("wrong", 1, JOB_TOPOLOGY_HARD, "row");
     let refused = within(client.submit_job(&wrong)).await.expect("answered").fault.expect("it is refused");
     assert!(
         refused.field == "job.topology" && refused.message.contains("name one of rack, block"),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_saphyr::Location;
 use wharf_core::request::Policy;
-use wharf_net::convert::{policy_bodies, policy_number, topology_body};
+use wharf_net::convert::{job_topology_body, policy_bodies, policy_number};
 use wharf_net::protocol::{
     AmountsBody, DemandBody, JobBody, NamedAmount, OPERATOR_IN, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO,
     POLICY_DEFAULT, PlaceRequest, QueueBody, RoleBody, SelectorTerm, TaskGroupBody,
@@ -162,7 +162,7 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         max_retry: file.max_retry,
         min_success: file.min_success,
         user: file.user()?.unwrap_or_default().to_owned(),
-        topology: topology_body(topology(file.topology.as_ref())?.as_ref()),
+        topology: job_topology_body(topology(file.topology.as_ref())?.as_ref()),
     })
 }
 
@@ -205,16 +205,16 @@ fn task_group(
         master: file.master,
         run_time: bounded(file.run_time.or(job.run_time), "run_time", place)?,
         policies: policy_bodies(&policies(&file.policies)?),
-        topology: topology_body(topology(file.topology.as_ref())?.as_ref()),
+        topology: job_topology_body(topology(file.topology.as_ref())?.as_ref()),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use wharf_net::protocol::{
-        ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, JobPolicyBody, TASK_EVENT_ANY,
-        TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED, TOPOLOGY_HARD, TOPOLOGY_SOFT,
-        TopologyBody,
+        ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT,
+        JobPolicyBody, JobTopologyBody, TASK_EVENT_ANY, TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED,
+        TASK_EVENT_FAILED,
     };
 
     use super::*;
@@ -309,10 +309,10 @@ jobs:
   - {name: u}
 ";
         let jobs = read_jobs(text).unwrap();
-        let body = |mode, tier: &str| Some(TopologyBody { mode, tier: tier.to_owned() });
-        assert_eq!(jobs[0].topology, body(TOPOLOGY_SOFT, ""));
+        let body = |mode, tier: &str| Some(JobTopologyBody { mode, tier: tier.to_owned() });
+        assert_eq!(jobs[0].topology, body(JOB_TOPOLOGY_SOFT, ""));
         let of_tasks: Vec<_> = jobs[0].tasks.iter().map(|group| group.topology.clone()).collect();
-        assert_eq!(of_tasks, [body(TOPOLOGY_HARD, "rack"), None]);
+        assert_eq!(of_tasks, [body(JOB_TOPOLOGY_HARD, "rack"), None]);
     }
 
     #[test]

@@ -13,11 +13,11 @@ use wharf_net::codec::{FLAG_REPLY, Header, decode_frame};
 use wharf_net::protocol::{FRAME_BYTES_MAX, Kind, Reason, ReleaseReply, ReleaseRequest, SessionToken};
 
 use super::following::{Mirror, followers_are_told, followers_keep_up};
+use super::plans;
 use super::rest::{
     UnderWay, comes_to_rest, everything_is_answered, nobody_oversleeps, planners_sleep, stops_empty,
     what_is_committed_is_done,
 };
-use super::plans;
 use super::submitted::NodeVersions;
 use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;

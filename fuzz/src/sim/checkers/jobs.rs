@@ -28,7 +28,13 @@ pub struct QueueOfSim {
 /// The queues of the simulation. They never change, so a cap that is exceeded is always a fault.
 pub const QUEUES: [QueueOfSim; 4] = [
     QueueOfSim { name: "team", parent: "", cpu_max: Some(60_000), is_leaf: false, half_life: None },
-    QueueOfSim { name: "capped", parent: "team", cpu_max: Some(35_000), is_leaf: true, half_life: Some(5_000) },
+    QueueOfSim {
+        name: "capped",
+        parent: "team",
+        cpu_max: Some(35_000),
+        is_leaf: true,
+        half_life: Some(5_000),
+    },
     QueueOfSim { name: "other", parent: "team", cpu_max: None, is_leaf: true, half_life: Some(0) },
     QueueOfSim { name: "free", parent: "", cpu_max: None, is_leaf: true, half_life: None },
 ];

@@ -84,7 +84,8 @@ fn task_group(choices: &mut Choices<'_>) -> TaskGroupBody {
 /// Returns the policies of a job or of a task group.
 fn policies(choices: &mut Choices<'_>) -> Vec<JobPolicyBody> {
     let policy = |choices: &mut Choices<'_>| {
-        let event = *choices.pick(&[TASK_EVENT_FAILED, TASK_EVENT_EVICTED, TASK_EVENT_COMPLETED, TASK_EVENT_ANY]);
+        let event =
+            *choices.pick(&[TASK_EVENT_FAILED, TASK_EVENT_EVICTED, TASK_EVENT_COMPLETED, TASK_EVENT_ANY]);
         let actions = [ACTION_RESTART_TASK, ACTION_RESTART_JOB, ACTION_COMPLETE_JOB, ACTION_ABORT_JOB];
         // What has succeeded is not restarted alone.
         let first = usize::from(event == TASK_EVENT_COMPLETED);

@@ -67,7 +67,8 @@ impl Shares {
             TreeShare::leaf(&of.usage().planned(), facts.total, !self.is_served(facts, queue))
         } else {
             of.children().iter().for_each(|&child| self.update(facts, child));
-            let child = |&child: &QueueId| (&self.by_queue[&child].share, facts.jobs.queue(child).spec().weight);
+            let child =
+                |&child: &QueueId| (&self.by_queue[&child].share, facts.jobs.queue(child).spec().weight);
             TreeShare::of_children(&of.children().iter().map(child).collect::<Vec<_>>())
         };
         self.by_queue.insert(queue, Known { share, changed, version });

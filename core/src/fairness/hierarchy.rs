@@ -1,9 +1,9 @@
 //! Hierarchical dominant resource fairness (Bhattacharya et al., Hierarchical Scheduling for Diverse Datacenter Workloads,
 //! SoCC 2013; Volcano's plugin `drf` with a hierarchy).
 //!
-//! What a queue uses counts after its children are scaled to the least weighted share among them, so that a child with much
-//! of one resource does not hide that another child has little of the others. Children that are saturated are not scaled:
-//! nothing can be given to them.
+//! What a queue uses counts after its children are scaled to the least weighted share among them. Otherwise, a child with
+//! much of one resource would hide that another child has little of the others. Children that are saturated are not
+//! scaled: nothing can be given to them.
 //!
 //! A sum of scaled children has no common denominator of a reasonable size. So what they use is counted in parts of
 //! 2^-40 of the cluster, and what is scaled is rounded down. The share of a leaf is exact.

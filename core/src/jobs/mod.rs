@@ -7,7 +7,9 @@
 //! Terms follow Volcano (PodGroup and Queue) and Kubernetes (Job, PriorityClass).
 
 mod after;
+mod caps;
 mod changes;
+mod direct;
 mod ending;
 mod ends;
 mod error;
@@ -27,6 +29,8 @@ mod store;
 mod tests;
 mod usage;
 
+pub use caps::{Capped, OverCap};
+pub use direct::{DirectPlacement, NotCharged};
 pub use ending::JobEnd;
 pub use error::{JobError, QueueError};
 pub use explanation::{

@@ -181,6 +181,8 @@ fn queue_status(view: &QueueView, resources: &ResourceRegistry) -> QueueStatusBo
         past: used(&view.past, resources),
         users: view.users.iter().map(|user| user_body(user, resources)).collect(),
         more_users: view.more_users,
+        direct: view.direct,
+        allocations: usage.allocations(),
     }
 }
 

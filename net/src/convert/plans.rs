@@ -174,9 +174,9 @@ pub fn plan_reply(view: &NodesView, groups: &[String], catalog: &Catalog) -> Pla
         };
         let mut body = UnplacedBody { asker, number, name, count: left.count, ..UnplacedBody::default() };
         body.reason = match &left.reason {
-            Unfit::Cap { queue, dim } => {
+            Unfit::Cap { queue, of } => {
                 body.queue = queue.to_string();
-                body.resource = dim_name(*dim, &catalog.resources);
+                body.resource = capped_name(*of, &catalog.resources);
                 UNFIT_CAP
             }
             Unfit::Never(refusal) => {

@@ -85,7 +85,7 @@ mod tests {
         let below = |name: &str, most_of| QueueSpec { parent: outer, ..most(name, most_of) };
         let inner = jobs.add_queue(below("inner", Some(2))).unwrap();
         let other = jobs.add_queue(below("other", None)).unwrap();
-        let demand = Demand { cpu: Amount::from_units(10), ..Demand::default() };
+        let demand = Demand { cpu: Amount::from_milli(1), ..Demand::default() };
         let request = PlacementRequest::new(demand, Policy::BestFit);
         let mut add = |queue, name: &str, state| {
             let spec = JobSpec { queue, ..JobSpec::new(name, vec![TaskGroup::new(request.clone(), 1)]) };

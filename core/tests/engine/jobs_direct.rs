@@ -4,7 +4,7 @@ use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::PlanJob;
-use wharf_core::ids::{SessionId, TenantId};
+use wharf_core::ids::{Incarnation, SessionId, TenantId};
 use wharf_core::jobs::{
     Capped, DirectPlacement, JobSpec, JobsRejection, JobsReply, JobsRequest, NotCharged, QueueError, QueueSpec,
     QueueView, TaskState,
@@ -235,14 +235,14 @@ fn a_crowd_gets_exactly_what_the_cap_allows() {
 fn no_crash_leaves_a_charge_without_an_allocation_or_the_other_way_round() {
     let config = EngineConfig { journal: true, ..jobs_config(2, CycleConfig::default()) };
     let mut engine = open_with(StoreState::create(8), &config);
-    let mut feed = engine.journal.take().expect("the engine has a journal");
+    let feed = engine.journal.take().expect("the engine has a journal");
     let mut units = Vec::new();
     set_queue(&mut engine, QueueSpec::new("all"));
     with_nodes(&mut engine, 2, 16, 0);
     feed.take(&mut units);
     let start = units.len();
     let origin = Origin {
-        session: SessionId(5),
+        session: SessionId { incarnation: Incarnation(1), number: 5 },
         sequence: 1,
         mark: 1,
         fingerprint: 7,

@@ -16,7 +16,7 @@ use books::named_units;
 pub use books::{adoption, adoption_fault, books_reply, bundle_fault, resource_totals};
 mod direct;
 pub use direct::queued_placement;
-pub(crate) use direct::{capped_name, check_queued, not_charged};
+pub(crate) use direct::{check_queued, not_charged};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
 mod events;

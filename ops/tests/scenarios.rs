@@ -9,9 +9,8 @@ use wharf_ops::scenario::{Scenario, read};
 fn scenarios() -> Vec<(PathBuf, Scenario)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
     let mut all = Vec::new();
-    let folders = [
-        "autoscaling", "backfill", "caps", "explain", "gangs", "policies", "usage", "volcano", "yarn",
-    ];
+    let folders =
+        ["autoscaling", "backfill", "caps", "explain", "gangs", "policies", "usage", "volcano", "yarn"];
     for folder in folders {
         let mut files: Vec<PathBuf> = std::fs::read_dir(root.join(folder))
             .expect("the scenarios are part of the repository")

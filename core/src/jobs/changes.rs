@@ -96,7 +96,8 @@ impl Jobs {
 
     /// Returns what changed since the last call. Each queue, job and task is as it is now.
     pub(crate) fn take_changes(&mut self) -> Vec<JobsChange> {
-        let Some(Noted { queues, jobs, phases, tasks, past, direct_ended }) = self.noted.as_mut().map(std::mem::take)
+        let Some(Noted { queues, jobs, phases, tasks, past, direct_ended }) =
+            self.noted.as_mut().map(std::mem::take)
         else {
             return Vec::new();
         };

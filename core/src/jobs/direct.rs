@@ -98,9 +98,7 @@ impl Jobs {
         }
         match self.over_cap(id, amounts, true) {
             None => Ok(id),
-            Some(over) => {
-                Err(NotCharged::Cap { queue: Arc::clone(&self.queue(over.queue).spec.name), over })
-            }
+            Some(over) => Err(NotCharged::Cap { queue: Arc::clone(&self.queue(over.queue).spec.name), over }),
         }
     }
 }
@@ -116,7 +114,8 @@ mod tests {
         let mut jobs = Jobs::new();
         let outer = jobs.add_queue(QueueSpec::new("outer")).unwrap();
         let capability = [(Dim::CPU, 30)].into_iter().collect();
-        let mine = QueueSpec { parent: outer, tenant: Some(TenantId(3)), capability, ..QueueSpec::new("mine") };
+        let mine =
+            QueueSpec { parent: outer, tenant: Some(TenantId(3)), capability, ..QueueSpec::new("mine") };
         let mine = jobs.add_queue(mine).unwrap();
         jobs.add_queue(QueueSpec { open: false, ..QueueSpec::new("closed") }).unwrap();
         let ask = |name: &str, tenant: u16, cpu| {

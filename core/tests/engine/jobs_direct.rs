@@ -6,8 +6,8 @@ use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::PlanJob;
 use wharf_core::ids::{Incarnation, SessionId, TenantId};
 use wharf_core::jobs::{
-    Capped, DirectPlacement, JobSpec, JobsRejection, JobsReply, JobsRequest, NotCharged, QueueError, QueueSpec,
-    QueueView, TaskState,
+    Capped, DirectPlacement, JobSpec, JobsRejection, JobsReply, JobsRequest, NotCharged, QueueError,
+    QueueSpec, QueueView, TaskState,
 };
 use wharf_core::journal::Event;
 use wharf_core::node::LifeEvent;
@@ -19,8 +19,8 @@ use wharf_core::state::{Deed, Origin, StoreState};
 use crate::by_hand::{ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::{add_agent_node, life, live_allocations, with_nodes};
 use crate::jobs_bed::{
-    ask_jobs, bag, cancel, check_jobs, counts, export_all, job_status, jobs_config, jobs_engine, jobs_of, named,
-    open_with, place_in, set_queue, submit_job, wait, wait_ns,
+    ask_jobs, bag, cancel, check_jobs, counts, export_all, job_status, jobs_config, jobs_engine, jobs_of,
+    named, open_with, place_in, set_queue, submit_job, wait, wait_ns,
 };
 
 fn cpu(cap: i64) -> Caps {
@@ -49,7 +49,8 @@ fn held(engine: &mut Engine, queue: &str) -> i64 {
 fn a_placement_is_charged_to_its_queue_until_it_is_released() {
     let mut engine = jobs_engine(3, CycleConfig::default());
     with_nodes(&mut engine, 4, 16, 0);
-    let parent = JobsRequest::SetQueue { spec: Box::new(QueueSpec::new("inner")), parent: Some(named("all")) };
+    let parent =
+        JobsRequest::SetQueue { spec: Box::new(QueueSpec::new("inner")), parent: Some(named("all")) };
     ask_jobs(&mut engine, parent).expect("a new queue");
     let one = placed(&mut engine, "inner", cores(3));
     let two = placed(&mut engine, "inner", cores(4));
@@ -144,7 +145,9 @@ fn what_is_wrong_is_refused_and_charges_nothing() {
     ] {
         assert_eq!(place_in(&mut engine, queue, of(two)), Err(refused));
     }
-    let Err(NotCharged::NoNode(refusal)) = place_in(&mut engine, "all", cores(17)) else { panic!("too large") };
+    let Err(NotCharged::NoNode(refusal)) = place_in(&mut engine, "all", cores(17)) else {
+        panic!("too large")
+    };
     assert_eq!((refusal.nodes, refusal.feasible), (2, false));
     assert_eq!(jobs_of(&engine).record().jobs, before.jobs);
     assert_eq!(live_allocations(&mut engine), 0);

@@ -8,8 +8,8 @@ use wharf_core::executor::Unobserved;
 use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::PlanJob;
 use wharf_core::jobs::{
-    DirectPlacement, JobId, JobPhase, JobPolicy, JobSpec, JobsRequest, JobsRecord, NotCharged, PolicyAction, QueueSpec, TaskEvent, TaskId, TaskReport,
-    TaskState,
+    DirectPlacement, JobId, JobPhase, JobPolicy, JobSpec, JobsRecord, JobsRequest, NotCharged, PolicyAction,
+    QueueSpec, TaskEvent, TaskId, TaskReport, TaskState,
 };
 use wharf_core::journal::{JournalFeed, Unit};
 use wharf_core::link::Clock;
@@ -22,8 +22,8 @@ use wharf_core::state::StoreState;
 use crate::by_hand::{ManualClock, add_node, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::ask_meanwhile;
 use crate::jobs_bed::{
-    ask_jobs, cancel, check_jobs, export_all, gang, jobs_config, jobs_of, open_with, place_in, report, set_queue,
-    try_submit, wait, wait_ns,
+    ask_jobs, cancel, check_jobs, export_all, gang, jobs_config, jobs_of, open_with, place_in, report,
+    set_queue, try_submit, wait, wait_ns,
 };
 
 const QUEUES: [&str; 3] = ["free", "capped", "small"];
@@ -71,16 +71,8 @@ impl Work {
         let config = EngineConfig { journal: true, ..jobs_config(shards, cycle) };
         let mut engine = open_with(StoreState::create(8), &config);
         let feed = engine.journal.take().expect("the engine has a journal");
-        let mut work = Self {
-            engine,
-            feed,
-            units: Vec::new(),
-            rng,
-            nodes: Vec::new(),
-            names: 0,
-            placed: 0,
-            refused: 0,
-        };
+        let mut work =
+            Self { engine, feed, units: Vec::new(), rng, nodes: Vec::new(), names: 0, placed: 0, refused: 0 };
         // A queue that is gone leaves its number.
         set_queue(&mut work.engine, QueueSpec::new("gone"));
         for (name, cap) in QUEUES.into_iter().zip([None, Some(24), Some(6)]) {

@@ -23,7 +23,10 @@ pub(crate) fn check_queued(wire: &PlaceRequest, keeps_jobs: bool) -> Result<(), 
     check_name("queue", &wire.queue)?;
     let served = |field: &str, message: &str| Err(Fault::of_field(Reason::NotSupportedYet, field, message));
     if wire.mode != MODE_NOW {
-        return served("mode", "a placement that names a queue does not wait: submit a job, or ask again later");
+        return served(
+            "mode",
+            "a placement that names a queue does not wait: submit a job, or ask again later",
+        );
     }
     if wire.lease != 0 || wire.session_lease {
         return served("lease", "a placement that names a queue has no lease: leave one of them out");
@@ -76,14 +79,12 @@ pub(crate) fn not_charged(refused: &NotCharged, catalog: &Catalog) -> PlaceReply
             let message = format!("there is no queue `{queue}`: make it first, or name another one");
             fault(Reason::UnknownQueue, message)
         }
-        NotCharged::InnerQueue(queue) => fault(
-            Reason::InvalidField,
-            format!("queue `{queue}` has queues below it: name one of these"),
-        ),
-        NotCharged::ClosedQueue(queue) => fault(
-            Reason::InvalidField,
-            format!("queue `{queue}` is closed: open it, or name another one"),
-        ),
+        NotCharged::InnerQueue(queue) => {
+            fault(Reason::InvalidField, format!("queue `{queue}` has queues below it: name one of these"))
+        }
+        NotCharged::ClosedQueue(queue) => {
+            fault(Reason::InvalidField, format!("queue `{queue}` is closed: open it, or name another one"))
+        }
         NotCharged::ForeignQueue(queue) => fault(
             Reason::Forbidden,
             format!("queue `{queue}` belongs to another tenant: name a queue of your own"),
@@ -122,10 +123,9 @@ pub(crate) fn not_charged(refused: &NotCharged, catalog: &Catalog) -> PlaceReply
             let verdict = if refusal.feasible { Verdict::NoFitNow } else { Verdict::Infeasible };
             refused_reply(verdict, refusal, catalog)
         }
-        NotCharged::Conflicts => fault(
-            Reason::Conflicted,
-            "it conflicted with other work at each attempt: ask again".to_owned(),
-        ),
+        NotCharged::Conflicts => {
+            fault(Reason::Conflicted, "it conflicted with other work at each attempt: ask again".to_owned())
+        }
     }
 }
 
@@ -148,10 +148,7 @@ mod tests {
         let told = |field: &str, reason| Some((field.to_owned(), reason));
         assert_eq!(fault(|_| (), true), None);
         assert_eq!(fault(|_| (), false), told("queue", Reason::NotServed));
-        assert_eq!(
-            fault(|wire| wire.queue = "a\nb".to_owned(), true),
-            told("queue", Reason::InvalidField)
-        );
+        assert_eq!(fault(|wire| wire.queue = "a\nb".to_owned(), true), told("queue", Reason::InvalidField));
         let waits: fn(&mut PlaceRequest) = |wire| wire.mode = MODE_WAIT_UNTIL;
         assert_eq!(fault(waits, true), told("mode", Reason::NotSupportedYet));
         assert_eq!(fault(|wire| wire.lease = 1, true), told("lease", Reason::NotSupportedYet));
@@ -169,7 +166,9 @@ mod tests {
             reply.fault.expect("the reason").message
         };
         let message = over(Capped::Resource(Dim::CPU), 60_000, 45_000, 20_000);
-        assert!(message.starts_with("the cap of queue `outer` forbids it: of cpu 6, 4.5 are in use, and 2 more"));
+        assert!(
+            message.starts_with("the cap of queue `outer` forbids it: of cpu 6, 4.5 are in use, and 2 more")
+        );
         let message = over(Capped::Allocations, 3, 3, 1);
         assert!(message.contains("of allocations 3, 3 are in use, and 1 more"), "{message}");
     }

@@ -7,7 +7,8 @@ use wharf_core::ids::NodeId;
 use wharf_core::jobs::{JobId, NodesView};
 use wharf_core::registrar::Catalog;
 
-use super::jobs::{check_task, dim_name};
+use super::direct::capped_name;
+use super::jobs::check_task;
 use super::{
     PlacementDefaults, check_custom_name, check_name, chosen, invalid, node_spec, placement_request,
     refusal_body,

@@ -48,7 +48,10 @@ async fn a_placement_in_a_queue_is_charged_bounded_and_given_back() {
     assert_eq!(refused.reason, Reason::OverCap.into(), "{refused:?}");
     let fault = refused.fault.expect("the reason");
     assert_eq!(fault.field, "queue");
-    assert!(fault.message.contains("`batch`") && fault.message.contains("of cpu 10, 6 are in use"), "{fault}");
+    assert!(
+        fault.message.contains("`batch`") && fault.message.contains("of cpu 10, 6 are in use"),
+        "{fault}"
+    );
     // A placement without the queue is not charged to it.
     granted(within(client.place(&ask(5, 0, 0))).await.expect("answered"));
     for cpu in [1, 1] {

@@ -349,7 +349,8 @@ impl Planner {
         let has_ending = keeper.jobs().has_ending();
         let has_requests = !self.queue.is_empty() || !keeper.explanations.is_empty();
         let has_directs = keeper.releases == 0 && keeper.directs.has_asked() || keeper.directs.has_answers();
-        self.flights.is_empty() && (has_directs || has_requests || !keeper.evictions.is_empty() || has_ending || has_ended())
+        self.flights.is_empty()
+            && (has_directs || has_requests || !keeper.evictions.is_empty() || has_ending || has_ended())
     }
 
     /// Returns whether the keeper of jobs waits for answers, or has requests.

@@ -101,7 +101,8 @@ impl Keeper {
         // Ended jobs do not keep a queue from being removed.
         let jobs: Vec<JobId> = self.jobs().queue(id).jobs().collect();
         let all_ended = jobs.iter().all(|&job| self.jobs().job(job).has_ended());
-        if all_ended && self.jobs().queue(id).is_leaf() {
+        let has_direct = self.jobs().queue(id).direct().len() > 0;
+        if all_ended && !has_direct && self.jobs().queue(id).is_leaf() {
             jobs.into_iter().for_each(|job| self.forget(job));
         }
         self.jobs_mut().remove_queue(id)?;

@@ -49,9 +49,7 @@ use withheld::Entries;
 use super::choose::Choice;
 use super::rejection::{UnknownAllocation, UnknownNode};
 use crate::books::{Kinds, PROMISED, RESERVED, UNHEALTHY, WITHHELD};
-use crate::ids::{
-    AllocationId, BundleId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, TenantId,
-};
+use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, TenantId};
 use crate::index::Slot;
 use crate::jobs::JobId;
 use crate::journal::{BeginCause, Effect, NodeRemoved};

@@ -9,8 +9,8 @@ use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::group::{PlanJob, PlanReply};
 use wharf_core::ids::AllocationId;
 use wharf_core::jobs::{
-    DirectPlacement, JobId, JobSpec, JobView, Jobs, JobsDone, JobsRejection, JobsReply, JobsRequest, NotCharged,
-    QueueSpec, TaskGroup, TaskId, TaskReport, TaskState,
+    DirectPlacement, JobId, JobSpec, JobView, Jobs, JobsDone, JobsRejection, JobsReply, JobsRequest,
+    NotCharged, QueueSpec, TaskGroup, TaskId, TaskReport, TaskState,
 };
 use wharf_core::planner::JobsConfig;
 use wharf_core::request::{Placement, PlacementRequest};

@@ -73,7 +73,9 @@ impl Parts {
     /// Returns the number of candidates that the requests name. They count toward the bounds in `limits`.
     pub(super) fn candidates(&self) -> usize {
         match self {
-            Self::Place(named) | Self::InQueue(named) | Self::Wait(named) => named.as_ref().map_or(0, |ids| ids.len()),
+            Self::Place(named) | Self::InQueue(named) | Self::Wait(named) => {
+                named.as_ref().map_or(0, |ids| ids.len())
+            }
             Self::PlaceBatch { named, .. } => named.iter().map(|(_, ids)| ids.len()).sum(),
             _ => 0,
         }

@@ -238,6 +238,12 @@ pub const GROUP_BUNDLES_MAX: usize = 1024;
 /// The largest number of tasks of a job.
 pub const JOB_TASKS_MAX: u32 = 100_000;
 
+/// The most attempts to commit a direct placement that names a queue.
+pub const DIRECT_ATTEMPTS_MAX: u32 = 8;
+
+/// The most candidates of a direct placement that names a queue. They are kept with it.
+pub const DIRECT_CANDIDATES_MAX: usize = 256;
+
 /// The largest number of tasks that a job may need at once. They are placed by one statement.
 pub const JOB_MIN_MEMBER_MAX: u32 = 4_096;
 const _: () = assert!(JOB_MIN_MEMBER_MAX as usize <= STATEMENT_OPERATIONS_MAX);

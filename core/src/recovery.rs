@@ -434,15 +434,23 @@ impl Rebuild {
                 undone.groups.insert(id);
             }
         }
+        let mut ended = Vec::new();
         for job in jobs.jobs_mut() {
             let gone = |task: &TaskRecord| task.allocation.is_some_and(|id| !is_there(id, task.node));
             let lost: Vec<u32> =
                 job.tasks.iter().filter(|(_, task)| gone(task)).map(|(&index, _)| index).collect();
             if !lost.is_empty() {
                 undone.counts.places += lost.len();
-                undone.tasks.extend(job.lose(&lost, *now));
+                if job.spec.is_direct {
+                    ended.push(JobsChange::DirectEnded(job.id));
+                } else {
+                    undone.tasks.extend(job.lose(&lost, *now));
+                }
             }
         }
+        // A direct placement ends with its allocation.
+        ended.iter().for_each(|change| jobs.apply(change));
+        undone.tasks.extend(ended);
     }
 }
 

@@ -14,6 +14,9 @@ pub use agent::{agent_body, agent_facts, agent_report, node_status, unhealthy_bo
 mod books;
 use books::named_units;
 pub use books::{adoption, adoption_fault, books_reply, bundle_fault, resource_totals};
+mod direct;
+pub use direct::queued_placement;
+pub(crate) use direct::{check_queued, not_charged};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
 mod events;
@@ -203,6 +206,11 @@ fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
             Reason::NotSupportedYet,
             field,
             format!("`{field}` is for requests that wait (mode {MODE_WAIT_UNTIL}): leave it 0, or wait"),
+        )),
+        Some((field @ "queue", _)) => Err(Fault::of_field(
+            Reason::NotSupportedYet,
+            field,
+            "only a single placement that does not wait names a queue: leave it empty",
         )),
         Some((field, _)) => Err(Fault::of_field(
             Reason::NotSupportedYet,

@@ -74,6 +74,8 @@ pub(crate) struct QueueFile {
     pub(crate) min_run_time: Option<Nanos>,
     #[serde(default)]
     pub(crate) usage_half_life: Option<Nanos>,
+    #[serde(default)]
+    pub(crate) allocations_max: Option<u32>,
 }
 
 fn yes() -> bool {

@@ -9,9 +9,19 @@ use wharf_ops::scenario::{Scenario, read};
 fn scenarios() -> Vec<(PathBuf, Scenario)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
     let mut all = Vec::new();
-    for folder in
-        ["autoscaling", "backfill", "explain", "gangs", "policies", "topology", "usage", "volcano", "yarn"]
-    {
+    let folders = [
+        "autoscaling",
+        "backfill",
+        "caps",
+        "explain",
+        "gangs",
+        "policies",
+        "topology",
+        "usage",
+        "volcano",
+        "yarn",
+    ];
+    for folder in folders {
         let mut files: Vec<PathBuf> = std::fs::read_dir(root.join(folder))
             .expect("the scenarios are part of the repository")
             .map(|entry| entry.expect("a file").path())

@@ -1,5 +1,7 @@
 //! Places tasks that ask for nothing.
 
+use std::sync::Arc;
+
 use super::trial::Cycle;
 use crate::jobs::{JobId, PendingReason, QueueId};
 
@@ -19,6 +21,12 @@ impl Cycle<'_> {
                     continue;
                 }
                 for task in self.pending_tasks(job, true) {
+                    // They take no amounts, and count as allocations.
+                    let class = Arc::clone(&self.jobs.task(task).class);
+                    if self.cap_in_the_way(queue, &class, true).is_some() {
+                        self.tries.note(job, PendingReason::Cap);
+                        break;
+                    }
                     let savepoint = self.savepoint();
                     let is_placed = self.allocate_one(task);
                     self.keep_if(is_placed, savepoint);

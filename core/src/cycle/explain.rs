@@ -38,11 +38,14 @@ enum Stage {
     Nodes { shard: usize, from: Slot },
     /// The waiting jobs of the queue after one.
     Queue { after: Option<JobId> },
-    /// Who uses most, of the subject at this place: the jobs of the queue after one.
-    Holders { at: usize, after: Option<JobId> },
+    /// Who uses most, of the subject at this place: the jobs and direct placements of the queue after one.
+    Holders { at: usize, after: Option<After> },
     /// Nothing.
     Done,
 }
+
+/// A job, after the flag that says whether it is a direct placement.
+type After = (bool, JobId);
 
 /// A queue and a kind of resource of which somebody uses most.
 struct Subject {
@@ -279,7 +282,7 @@ impl Scheduler {
     }
 
     /// Finds who uses most of a subject: the queues below a queue, or its jobs.
-    fn count_holders(&self, explaining: &mut Explaining, at: usize, after: Option<JobId>, most: u64) -> u64 {
+    fn count_holders(&self, explaining: &mut Explaining, at: usize, after: Option<After>, most: u64) -> u64 {
         let Some(subject) = explaining.subjects.get(at) else {
             explaining.stage = Stage::Done;
             return 1;
@@ -293,14 +296,14 @@ impl Scheduler {
         let mut found: Vec<Holder> = Vec::new();
         if queue.is_leaf() {
             let mut last = after;
-            for id in queue.jobs_after(after) {
+            for id in queue.all_after(after) {
                 if looked_at >= most {
                     next = Stage::Holders { at, after: last };
                     break;
                 }
-                last = Some(id);
                 looked_at += 1;
                 let job = jobs.job(id);
+                last = Some((job.spec().is_direct, id));
                 if tenant.is_none_or(|tenant| tenant == job.spec().tenant) {
                     let amount = in_use(job.usage(), dim);
                     found.push(Holder { name: Arc::clone(&job.spec().name), job: Some(id), amount });

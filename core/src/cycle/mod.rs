@@ -19,12 +19,14 @@
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
 //! | `reason`, `explain` | what is noted about jobs that wait, and what is told of it |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
+//! | `direct` | tasks that are placed outside of cycles |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
 
 mod allocate;
 mod backfill;
 mod config;
 mod dated;
+mod direct;
 mod enqueue;
 mod explain;
 mod heap;
@@ -53,6 +55,7 @@ pub use config::{
     Action, Backfill, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind,
 };
 pub use dated::DatedReservation;
+pub(crate) use direct::PlacedNow;
 pub(crate) use explain::Explaining;
 pub use local::{Changes, CopyError, LocalCluster, LocalError, LocalSettings};
 pub use report::{CycleReport, Plan, PlannedTask};
@@ -97,6 +100,8 @@ pub struct Scheduler {
     ran: Time,
     /// The nodes as they were counted last for an explanation.
     counted: Option<CountedClass>,
+    /// The shard that the next task outside of cycles is tried in first.
+    next_shard: usize,
 }
 
 /// What the decisions of a cycle depend on.
@@ -138,6 +143,7 @@ impl Scheduler {
             tries: LastTries::default(),
             ran: Time::default(),
             counted: None,
+            next_shard: 0,
         })
     }
 

@@ -84,7 +84,7 @@ impl JobShares {
 
 impl Division {
     fn new(jobs: &Jobs, queue: &Queue, share: &Amounts) -> Self {
-        let active = || queue.jobs().filter(|&job| takes_part(jobs, job));
+        let active = || queue.all_jobs().filter(|&job| takes_part(jobs, job));
         match queue.spec().ordering {
             QueueOrdering::Fifo => {
                 let turn = |job: &JobId| {

@@ -16,12 +16,11 @@ use super::report::{CycleReport, Plan, PlannedTask};
 use super::shares::JobShares;
 use super::starvation::Starvation;
 use super::topology::{Topology, Tree};
-use crate::fairness::{Amounts, Dim};
+use crate::fairness::Amounts;
 use crate::ids::{AllocationId, BundleId, NodeId};
 use crate::index::Slot;
-use crate::jobs::{JobId, Jobs, QueueId, TaskClass, TaskId, TaskState};
+use crate::jobs::{JobId, Jobs, OverCap, QueueId, TaskClass, TaskId, TaskState};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
-use crate::planted::{PlantedBug, is_planted};
 use crate::replica::{ClaimKey, Replica};
 use crate::shard::Tentative;
 use crate::statement::{Allocate, Evict, Operation, Pipeline};
@@ -163,24 +162,10 @@ impl<'a> Cycle<'a> {
         tasks
     }
 
-    /// Returns the queue and the kind whose cap forbids one more task of a class. With `now`, what is being released
-    /// counts, because it is still in use. Without, only what tasks keep or claim counts.
-    pub(super) fn cap_in_the_way(
-        &self,
-        queue: QueueId,
-        class: &TaskClass,
-        now: bool,
-    ) -> Option<(QueueId, Dim)> {
-        self.jobs.chain(queue).find_map(|of| {
-            let queue = self.jobs.queue(of);
-            let caps = &queue.spec().capability;
-            caps.iter().next()?;
-            let mut used = queue.usage().planned();
-            if now && !is_planted(PlantedBug::CapForgetsReleasing) {
-                used.add(&queue.usage().releasing);
-            }
-            Some((of, caps.exceeded(&used, &class.amounts)?))
-        })
+    /// Returns the cap that forbids one more task of a class. With `now`, what is being released counts, because it is
+    /// still in use. Without, only what tasks keep or claim counts.
+    pub(super) fn cap_in_the_way(&self, queue: QueueId, class: &TaskClass, now: bool) -> Option<OverCap> {
+        self.jobs.over_cap(queue, &class.amounts, now)
     }
 
     pub(super) fn queue_of(&self, job: JobId) -> QueueId {

@@ -178,8 +178,8 @@ impl<'r> Planning<'r> {
                 continue;
             };
             let (count, forbids) = caps.take(queue, &item.amounts, item.count);
-            if let Some(Forbids { queue, dim }) = forbids {
-                let reason = Unfit::Cap { queue, dim };
+            if let Some(Forbids { queue, of }) = forbids {
+                let reason = Unfit::Cap { queue, of };
                 if unit.gang.is_some() {
                     capped = Some((at, reason));
                 } else {

@@ -10,7 +10,7 @@ use super::*;
 use crate::cycle::{CycleConfig, LocalCluster};
 use crate::fairness::{Caps, Dim};
 use crate::ids::NodeId;
-use crate::jobs::{JobId, JobPhase, JobSpec, QueueId, QueueSpec, TaskGroup, TaskId, TaskState};
+use crate::jobs::{Capped, JobId, JobPhase, JobSpec, QueueId, QueueSpec, TaskGroup, TaskId, TaskState};
 use crate::node::{Labels, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term};
 use crate::request::{PlacementRequest, Policy};
 use crate::resource::{Amount, Demand, GpuRequest};
@@ -179,7 +179,7 @@ fn what_a_cap_forbids_asks_for_no_node() {
     let gang = bed.job(asks(2, 0), 2, 2);
     let plan = bed.plan(&NodesRequest::new(vec![kind("a", 2, 0, 9)]));
     assert_eq!(plan.types[0].needed, 2, "three cores are left for single tasks");
-    let cap = Unfit::Cap { queue: "q".into(), dim: Dim::CPU };
+    let cap = Unfit::Cap { queue: "q".into(), of: Capped::Resource(Dim::CPU) };
     let left: Vec<_> = plan.unplaced.iter().map(|left| (left.asker, left.count)).collect();
     assert_eq!(left, [(Asker::Job(gang), 2), (Asker::Job(singles), 6)]);
     assert!(plan.unplaced.iter().all(|left| left.reason == cap));

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::spec::{GroupSpec, GroupSpecError};
 use crate::ids::{AllocationId, GroupId, NodeId, StatementId, TenantId};
-use crate::jobs::{JobsRejection, JobsReply, JobsRequest};
+use crate::jobs::{DirectPlacement, JobsRejection, JobsReply, JobsRequest, NotCharged};
 use crate::reply::reply_types;
-use crate::request::{PlacementRequest, Refusal};
+use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::{GpuAssignment, ResourceKind};
 use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Operation};
 use crate::time::Time;
@@ -36,10 +36,17 @@ pub enum PlanJob {
     Submit(Box<Submit>),
     /// A request about queues and jobs.
     Jobs(Box<JobsRequest>),
+    /// A placement that names a queue.
+    Place(Box<DirectPlacement>),
 }
 
 impl PlanJob {
-    /// Returns whether the job may begin a statement.
+    /// Returns whether the keeper of jobs does it.
+    pub(crate) fn is_for_keeper(&self) -> bool {
+        matches!(self, Self::Jobs(_) | Self::Place(_))
+    }
+
+    /// Returns whether the job may begin a statement of a planner of groups.
     pub(crate) fn plans(&self) -> bool {
         matches!(self, Self::CreateGroup(_) | Self::GrowGroup(..) | Self::Resume(..) | Self::Submit(_))
     }
@@ -68,7 +75,8 @@ impl PlanJob {
             Self::Resume(_, job) => return job.units(),
             Self::ShrinkGroup(_, indexes) => indexes.len() as u64,
             Self::Submit(submit) => submit.operations.len() as u64,
-            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) => 0,
+            // What is looked at for a placement is counted as it is looked at.
+            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) | Self::Place(_) => 0,
             Self::Jobs(request) => request.units(),
         }
     }
@@ -101,6 +109,8 @@ reply_types! {
         Statement(Result<Box<StatementReport>, PlanRejection>),
         /// Answers `Jobs`.
         Jobs(Result<JobsReply, JobsRejection>),
+        /// Answers `Place`.
+        Placed(Result<Box<Placement>, NotCharged>),
     }
 }
 

@@ -70,7 +70,8 @@ impl Facts<'_> {
             // A task that was never bound has done nothing that could be lost.
             TaskEnd::Lost => (self.task.bound.map(|_| TaskEvent::Evicted), TaskState::Pending),
         };
-        if self.phase.is_end() {
+        // A direct placement is not placed again.
+        if self.phase.is_end() || self.spec.is_direct {
             return self.becomes(ended(state));
         }
         let exit_code = if let TaskEnd::Failed(exit_code) = end { exit_code } else { None };
@@ -275,6 +276,15 @@ mod tests {
             } else {
                 assert_eq!(lost, after(TaskState::Failed, JobPhase::Failed, 2));
             }
+        }
+    }
+
+    #[test]
+    fn a_direct_placement_that_is_lost_is_over() {
+        let request = PlacementRequest::new(Demand::default(), Policy::BestFit);
+        let spec = JobSpec::direct(request, crate::jobs::QueueId::ROOT, Time(1));
+        for state in [TaskState::Allocated, TaskState::Bound, TaskState::Releasing] {
+            assert_eq!(facts(&spec, state).after(TaskEnd::Lost), after(TaskState::Failed, RUNS, 0));
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Noted {
     tasks: BTreeMap<TaskId, TaskRecord>,
     /// Each as it was before.
     past: BTreeMap<PastKey, Option<PastRecord>>,
+    /// Direct placements that have ended, of those that are recorded.
+    direct_ended: BTreeSet<JobId>,
 }
 
 impl Jobs {
@@ -40,6 +42,15 @@ impl Jobs {
     pub(super) fn note_job(&mut self, id: JobId) {
         if let Some(noted) = &mut self.noted {
             noted.jobs.insert(id);
+        }
+    }
+
+    /// Notes that a direct placement is removed. If it is not recorded, nothing of it ever is.
+    pub(super) fn note_direct_ended(&mut self, id: JobId) {
+        if let Some(noted) = &mut self.noted
+            && !noted.jobs.remove(&id)
+        {
+            noted.direct_ended.insert(id);
         }
     }
 
@@ -85,7 +96,8 @@ impl Jobs {
 
     /// Returns what changed since the last call. Each queue, job and task is as it is now.
     pub(crate) fn take_changes(&mut self) -> Vec<JobsChange> {
-        let Some(Noted { queues, jobs, phases, tasks, past }) = self.noted.as_mut().map(std::mem::take)
+        let Some(Noted { queues, jobs, phases, tasks, past, direct_ended }) =
+            self.noted.as_mut().map(std::mem::take)
         else {
             return Vec::new();
         };
@@ -103,6 +115,7 @@ impl Jobs {
                 JobsChange::JobRemoved(id)
             });
         }
+        changes.extend(direct_ended.into_iter().map(JobsChange::DirectEnded));
         // The record of a new job has its phase and its tasks.
         let is_old = |id: JobId| !jobs.contains(&id) && self.has_job(id);
         let phases = phases.into_iter().filter(|&id| is_old(id));

@@ -7,8 +7,10 @@
 //! Terms follow Volcano (PodGroup and Queue) and Kubernetes (Job, PriorityClass).
 
 mod after;
+mod caps;
 mod changes;
 mod delays;
+mod direct;
 mod ending;
 mod ends;
 mod error;
@@ -29,6 +31,8 @@ mod tests;
 mod topology;
 mod usage;
 
+pub use caps::{Capped, OverCap};
+pub use direct::{DirectPlacement, NotCharged};
 pub use ending::JobEnd;
 pub use error::{JobError, QueueError};
 pub use explanation::{

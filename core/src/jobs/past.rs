@@ -176,7 +176,7 @@ impl Jobs {
                 }
                 (Some(_), false) => {
                     self.open_past(id);
-                    for job in self.queue(id).jobs().collect::<Vec<_>>() {
+                    for job in self.queue(id).all_jobs().collect::<Vec<_>>() {
                         self.user_asks(job);
                     }
                     self.begin_past(id, now);
@@ -407,7 +407,7 @@ impl Jobs {
         for (_, queue) in self.queues() {
             let Some(past) = &queue.past else { continue };
             let mut usages: BTreeMap<&str, Usage> = BTreeMap::new();
-            for job in queue.jobs().map(|id| self.job(id)) {
+            for job in queue.all_jobs().map(|id| self.job(id)) {
                 usages.entry(user_of(&job.spec)).or_default().add(Job::usage(job));
             }
             let known = past.users.iter().filter(|(_, user)| !user.is_idle());

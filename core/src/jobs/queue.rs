@@ -12,6 +12,8 @@ pub struct Queue {
     pub(super) spec: QueueSpec,
     pub(super) children: Vec<QueueId>,
     pub(super) jobs: BTreeSet<JobId>,
+    /// The direct placements, which are not among `jobs`.
+    pub(super) direct: BTreeSet<JobId>,
     /// The jobs with pending tasks.
     pub(super) waiting: BTreeSet<JobId>,
     pub(super) usage: Usage,
@@ -29,6 +31,7 @@ impl Queue {
             spec,
             children: Vec::new(),
             jobs: BTreeSet::new(),
+            direct: BTreeSet::new(),
             waiting: BTreeSet::new(),
             usage: Usage::default(),
             pending_tasks: 0,
@@ -60,9 +63,38 @@ impl Queue {
         self.children.is_empty()
     }
 
-    /// Returns its jobs in the order of submission, without those of queues below it.
+    /// Returns its jobs in the order of submission, without those of queues below it and without direct placements.
     pub fn jobs(&self) -> impl ExactSizeIterator<Item = JobId> + '_ {
         self.jobs.iter().copied()
+    }
+
+    /// Returns its direct placements in the order of submission, without those of queues below it.
+    pub fn direct(&self) -> impl ExactSizeIterator<Item = JobId> + '_ {
+        self.direct.iter().copied()
+    }
+
+    /// Returns its jobs and then its direct placements.
+    pub(crate) fn all_jobs(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.jobs().chain(self.direct())
+    }
+
+    /// Returns its jobs and then its direct placements after one. The flag says whether that is a direct placement.
+    pub(crate) fn all_after(&self, after: Option<(bool, JobId)>) -> impl Iterator<Item = JobId> + '_ {
+        let start = |of_direct: bool| match after {
+            Some((is_direct, id)) if is_direct == of_direct => Some(Excluded(id)),
+            // All jobs come before the first direct placement.
+            Some((true, _)) => None,
+            _ => Some(Unbounded),
+        };
+        let of_jobs = start(false).map(|start| self.jobs.range((start, Unbounded)));
+        let of_direct = start(true).map(|start| self.direct.range((start, Unbounded)));
+        of_jobs.into_iter().flatten().chain(of_direct.into_iter().flatten()).copied()
+    }
+
+    /// Returns whether it has jobs or direct placements, without those of queues below it.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        !(self.jobs.is_empty() && self.direct.is_empty())
     }
 
     /// Returns its jobs after one, in the order of submission.

@@ -23,7 +23,7 @@ impl Jobs {
             return Err(QueueError::TooDeep(spec.name));
         }
         let parent = &self.queues[spec.parent.0 as usize];
-        if !parent.jobs.is_empty() {
+        if parent.is_used() {
             return Err(QueueError::HasJobs(Arc::clone(&parent.spec.name)));
         }
         let id = self.next_queue(spec.parent);
@@ -62,7 +62,7 @@ impl Jobs {
         if !queue.children.is_empty() {
             return Err(QueueError::HasQueues(name));
         }
-        if !queue.jobs.is_empty() {
+        if queue.is_used() {
             return Err(QueueError::InUse(name));
         }
         let parent = queue.spec.parent;
@@ -172,11 +172,11 @@ impl Jobs {
         self.chain(id).find_map(|queue| setting(self.queue(queue).spec()))
     }
 
-    /// Returns whether a queue, or one below it, has jobs.
+    /// Returns whether a queue, or one below it, has jobs or direct placements.
     #[must_use]
     pub fn has_jobs(&self, id: QueueId) -> bool {
         let queue = self.queue(id);
-        !queue.jobs.is_empty() || queue.children.iter().any(|&child| self.has_jobs(child))
+        queue.is_used() || queue.children.iter().any(|&child| self.has_jobs(child))
     }
 }
 

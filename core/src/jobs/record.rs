@@ -125,6 +125,8 @@ pub enum JobsChange {
     Task(TaskId, TaskRecord),
     /// What a queue or a user has held.
     Past(Box<PastRecord>),
+    /// A direct placement has ended, and is removed.
+    DirectEnded(JobId),
 }
 
 /// The queues and jobs that changes lead to.
@@ -175,7 +177,7 @@ impl JobsTable {
                 self.next_job = self.next_job.max(job.id.0 + 1);
                 self.jobs.insert(job.id, (**job).clone());
             }
-            JobsChange::JobRemoved(id) => drop(self.jobs.remove(id)),
+            JobsChange::JobRemoved(id) | JobsChange::DirectEnded(id) => drop(self.jobs.remove(id)),
             &JobsChange::Phase(id, phase, restarts) => {
                 if let Some(job) = self.jobs.get_mut(&id) {
                     job.phase = phase;

@@ -192,6 +192,8 @@ pub struct QueueView {
     pub jobs: u32,
     /// The number of these that have pending tasks.
     pub waiting: u32,
+    /// The number of direct placements in it, without those of queues below it.
+    pub direct: u32,
 }
 
 /// A job, without its tasks.

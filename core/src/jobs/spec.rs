@@ -38,6 +38,9 @@ pub struct QueueSpec {
     pub deserved: Option<Amounts>,
     /// The most that it may use. It is never exceeded.
     pub capability: Caps,
+    /// The most allocations and claims that its tasks and direct placements may have, with those of the queues below it. It
+    /// is never exceeded. `None`: any number.
+    pub allocations_max: Option<u32>,
     /// Queues of a higher priority are served first.
     pub priority: i32,
     /// Whether others may reclaim what it uses beyond what it deserves.
@@ -74,6 +77,7 @@ impl QueueSpec {
             guarantee: Amounts::zero(),
             deserved: None,
             capability: Caps::none(),
+            allocations_max: None,
             priority: 0,
             reclaimable: true,
             open: true,
@@ -193,6 +197,9 @@ pub struct JobSpec {
     pub max_retry: u32,
     /// In which domain of the topology all of its tasks are.
     pub topology: Option<TopologyRule>,
+    /// Whether it is a direct placement: one task, which is placed at once or not at all. It is forgotten as soon as its
+    /// allocation has ended. Lists of jobs leave it out, and its name means nothing.
+    pub is_direct: bool,
 }
 
 impl JobSpec {
@@ -216,6 +223,24 @@ impl JobSpec {
             min_success: None,
             max_retry: JOB_MAX_RETRY_DEFAULT,
             topology: None,
+            is_direct: false,
+        }
+    }
+
+    /// Creates the job of a direct placement. Its task is not evicted for others.
+    #[must_use]
+    pub fn direct(request: PlacementRequest, queue: QueueId, now: Time) -> Self {
+        let tenant = request.tenant;
+        let task = TaskGroup { preemptable: false, ..TaskGroup::new(request, 1) };
+        Self {
+            queue,
+            tenant,
+            min_member: 1,
+            preempts: false,
+            created: now,
+            phase: JobPhase::Inqueue,
+            is_direct: true,
+            ..Self::new("placement", vec![task])
         }
     }
 

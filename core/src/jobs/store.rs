@@ -29,8 +29,10 @@ pub struct Jobs {
     pub(super) queue_names: BTreeMap<Arc<str>, QueueId>,
     /// Looked up many times in a cycle.
     pub(super) jobs: FixedMap<JobId, Job>,
-    /// The ids of all jobs.
+    /// The ids of all jobs but direct placements.
     ids: BTreeSet<JobId>,
+    /// The ids of direct placements.
+    direct: BTreeSet<JobId>,
     /// The newest job of each name of a tenant.
     job_names: BTreeMap<(TenantId, Arc<str>), JobId>,
     next_job: u64,
@@ -73,6 +75,7 @@ impl Jobs {
             vacant: BTreeSet::new(),
             jobs: FixedMap::default(),
             ids: BTreeSet::new(),
+            direct: BTreeSet::new(),
             job_names: BTreeMap::new(),
             next_job: 1,
             by_node: BTreeMap::new(),
@@ -95,18 +98,27 @@ impl Jobs {
     /// If there is none, or if a task of it has a node or is pending.
     pub fn remove_job(&mut self, id: JobId) {
         let job = self.jobs.remove(&id).unwrap_or_else(|| panic!("there is no job {id}"));
-        self.ids.remove(&id);
         let has_ended = job.tasks.iter().all(|task| task.state.is_end());
         assert!(has_ended, "job {id} has tasks that have not ended");
-        let name = (job.spec.tenant, Arc::clone(&job.spec.name));
-        if self.job_names.get(&name) == Some(&id) {
-            self.job_names.remove(&name);
-        }
         let queue = &mut self.queues[job.spec.queue.0 as usize];
-        queue.jobs.remove(&id);
+        if job.spec.is_direct {
+            self.direct.remove(&id);
+            queue.direct.remove(&id);
+        } else {
+            self.ids.remove(&id);
+            queue.jobs.remove(&id);
+            let name = (job.spec.tenant, Arc::clone(&job.spec.name));
+            if self.job_names.get(&name) == Some(&id) {
+                self.job_names.remove(&name);
+            }
+        }
         queue.waiting.remove(&id);
         self.changes += 1;
-        self.note_job(id);
+        if job.spec.is_direct {
+            self.note_direct_ended(id);
+        } else {
+            self.note_job(id);
+        }
     }
 
     /// Adds a job. Its tasks are pending.
@@ -168,11 +180,17 @@ impl Jobs {
         let queue = job.spec.queue;
         let pending = job.usage.pending.clone();
         let tasks = job.tasks.len() as u64;
-        self.queues[queue.0 as usize].jobs.insert(id);
-        self.queues[queue.0 as usize].waiting.insert(id);
-        self.job_names.insert((job.spec.tenant, Arc::clone(&job.spec.name)), id);
+        let of_queue = &mut self.queues[queue.0 as usize];
+        of_queue.waiting.insert(id);
+        if job.spec.is_direct {
+            of_queue.direct.insert(id);
+            self.direct.insert(id);
+        } else {
+            of_queue.jobs.insert(id);
+            self.ids.insert(id);
+            self.job_names.insert((job.spec.tenant, Arc::clone(&job.spec.name)), id);
+        }
         self.jobs.insert(id, job);
-        self.ids.insert(id);
         self.user_asks(id);
         for id in self.chain(queue).collect::<Vec<_>>() {
             let queue = &mut self.queues[id.0 as usize];
@@ -187,9 +205,9 @@ impl Jobs {
             return Err(JobError::UnknownQueue { job, queue: spec.queue.0.to_string().into() });
         };
         let name = Arc::clone(&queue.spec.name);
-        // A job that has ended gives its name to another one.
+        // A job that has ended gives its name to another one. Direct placements have none.
         let known = self.job_names.get(&(spec.tenant, Arc::clone(&spec.name)));
-        if known.is_some_and(|&known| !self.job(known).has_ended()) {
+        if !spec.is_direct && known.is_some_and(|&known| !self.job(known).has_ended()) {
             return Err(JobError::Exists(job));
         }
         if !queue.is_leaf() || spec.queue == QueueId::ROOT {
@@ -462,14 +480,22 @@ impl Jobs {
         self.next_job
     }
 
-    /// Returns the ids of the jobs after one, in order.
+    /// Returns the ids of the jobs after one, in order, without direct placements.
     pub fn ids_after(&self, after: Option<JobId>) -> impl Iterator<Item = JobId> + '_ {
         self.ids.range((after.map_or(Unbounded, Excluded), Unbounded)).copied()
     }
 
-    /// Returns all jobs in order of id.
+    /// Returns all jobs in order of id, also direct placements.
     pub fn jobs(&self) -> impl ExactSizeIterator<Item = (JobId, &Job)> {
-        self.ids.iter().map(|&id| (id, self.job(id)))
+        let mut ids: Vec<JobId> = self.ids.iter().chain(&self.direct).copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().map(|id| (id, self.job(id)))
+    }
+
+    /// Returns the number of all jobs, also of direct placements.
+    #[must_use]
+    pub fn job_count(&self) -> usize {
+        self.jobs.len()
     }
 
     /// Makes the number of the next job at least this one.
@@ -532,8 +558,11 @@ impl Jobs {
         let mut on_nodes: BTreeMap<NodeId, BTreeSet<TaskId>> = BTreeMap::new();
         let mut ends = Ends::default();
         let mut delays = BTreeSet::new();
-        if !self.ids.iter().eq(self.jobs.keys().collect::<BTreeSet<_>>()) {
-            return Err(broken!("{} jobs are listed, and there are {}", self.ids.len(), self.jobs.len()));
+        let is_direct = |id: &&JobId| self.job(**id).spec.is_direct;
+        let (direct, other): (BTreeSet<JobId>, BTreeSet<JobId>) = self.jobs.keys().partition(is_direct);
+        if direct != self.direct || other != self.ids {
+            let listed = self.ids.len() + self.direct.len();
+            return Err(broken!("{listed} jobs are listed, and there are {}", self.jobs.len()));
         }
         for (id, job) in self.jobs() {
             let mut usage = Usage::default();
@@ -555,16 +584,14 @@ impl Jobs {
                 return Err(broken!("the sums of job {id} are {:?}, {usage:?} by its tasks", job.usage));
             }
             let queue = self.queue(job.spec.queue);
-            if queue.waiting.contains(&id) == pending.is_empty() || !queue.jobs.contains(&id) {
+            let listed = if job.spec.is_direct { &queue.direct } else { &queue.jobs };
+            if queue.waiting.contains(&id) == pending.is_empty() || !listed.contains(&id) {
                 return Err(broken!("queue `{}` does not know job {id} as it is", queue.spec.name));
             }
             for queue in self.chain(job.spec.queue) {
                 let (sum, waiting) = &mut usages[queue.0 as usize];
                 *waiting += pending.len() as u64;
-                sum.held.add(&usage.held);
-                sum.pipelined.add(&usage.pipelined);
-                sum.releasing.add(&usage.releasing);
-                sum.pending.add(&usage.pending);
+                sum.add(&usage);
             }
         }
         for (queue, (usage, pending)) in self.queues.iter().zip(&usages) {

@@ -14,6 +14,16 @@ pub struct Usage {
     pub releasing: Amounts,
     /// What pending tasks ask for.
     pub pending: Amounts,
+    /// The number of tasks in each of these sums but the last.
+    pub(super) counts: AllocationCounts,
+}
+
+/// How many tasks have an allocation or a claim, by what they have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AllocationCounts {
+    held: u64,
+    pipelined: u64,
+    releasing: u64,
 }
 
 impl Usage {
@@ -42,12 +52,36 @@ impl Usage {
         self.held.plus(&self.releasing)
     }
 
+    /// Returns the number of tasks that hold or claim something.
+    #[must_use]
+    pub fn planned_allocations(&self) -> u64 {
+        self.counts.held + self.counts.pipelined
+    }
+
+    /// Returns the number of tasks that hold or claim something, or release it.
+    #[must_use]
+    pub fn allocations(&self) -> u64 {
+        self.planned_allocations() + self.counts.releasing
+    }
+
     /// Adds what others use.
     pub(super) fn add(&mut self, other: &Self) {
+        self.counts.held += other.counts.held;
+        self.counts.pipelined += other.counts.pipelined;
+        self.counts.releasing += other.counts.releasing;
         self.held.add(&other.held);
         self.pipelined.add(&other.pipelined);
         self.releasing.add(&other.releasing);
         self.pending.add(&other.pending);
+    }
+
+    fn count_of_state(&mut self, state: TaskState) -> Option<&mut u64> {
+        match state {
+            TaskState::Pipelined => Some(&mut self.counts.pipelined),
+            TaskState::Releasing => Some(&mut self.counts.releasing),
+            state if state.holds() => Some(&mut self.counts.held),
+            _ => None,
+        }
     }
 
     fn of_state(&mut self, state: TaskState) -> Option<&mut Amounts> {
@@ -65,6 +99,9 @@ impl Usage {
         if let Some(sum) = self.of_state(state) {
             sum.add(amounts);
         }
+        if let Some(count) = self.count_of_state(state) {
+            *count += 1;
+        }
     }
 
     /// Removes a task.
@@ -74,6 +111,9 @@ impl Usage {
     pub(super) fn leave(&mut self, state: TaskState, amounts: &Amounts) {
         if let Some(sum) = self.of_state(state) {
             sum.subtract(amounts);
+        }
+        if let Some(count) = self.count_of_state(state) {
+            *count -= 1;
         }
     }
 }

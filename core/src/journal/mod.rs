@@ -296,9 +296,15 @@ impl Unit {
     }
 }
 
-/// Returns the event of a change of jobs, if there is one. What queues have held is not told.
+/// Returns the event of a change of jobs, if there is one. What queues have held is not told. Of a direct placement, its
+/// allocation tells all.
 fn of_jobs(change: &JobsChange) -> Option<Event<'_>> {
-    (!matches!(change, JobsChange::Past(_))).then_some(Event::Jobs(change))
+    let is_told = match change {
+        JobsChange::Past(_) | JobsChange::DirectEnded(_) => false,
+        JobsChange::Job(job) => !job.spec.is_direct,
+        _ => true,
+    };
+    is_told.then_some(Event::Jobs(change))
 }
 
 /// Returns the event of a change of sessions, if there is one.

@@ -142,6 +142,7 @@ impl Planner {
                 self.end_concluded(group, ended, &concluded.conflicts, now);
             }
             Purpose::Cycle(plan) => self.plan_concluded(&plan, concluded, now),
+            Purpose::Direct(direct) => self.direct_concluded(*direct, concluded, now),
             Purpose::EvictTasks(tasks) => self.evictions_concluded(&tasks, &concluded),
             Purpose::Submit(tag) => self.reply(tag, PlanReply::Statement(Ok(Box::new(concluded)))),
         }

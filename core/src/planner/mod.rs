@@ -71,7 +71,7 @@ use crate::view::ViewReader;
 use draft::{Draft, Replicas};
 use group::Group;
 use in_flight::StatementInFlight;
-use jobs::Keeper;
+use jobs::{Direct, Keeper};
 use life::{ByPriority, State};
 use queue::{JobQueue, PortClient};
 use recall::Verdicts;
@@ -124,6 +124,8 @@ enum Purpose {
     Submit(JobTag),
     /// Commits what a cycle planned.
     Cycle(Box<Plan>),
+    /// Makes a placement that names a queue.
+    Direct(Box<Direct>),
     /// Evicts tasks, each with its allocation and its grace period in ns.
     EvictTasks(Vec<(TaskId, AllocationId, u64)>),
 }
@@ -344,6 +346,7 @@ impl Planner {
             PlanJob::ListGroups(after, tenant, limit) => self.list_groups(tag, after, tenant, limit),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
             PlanJob::Jobs(request) => self.handle_jobs(tag, client, *request, now),
+            PlanJob::Place(placement) => self.queue_direct(tag, client, *placement),
         }
     }
 

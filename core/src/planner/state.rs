@@ -171,6 +171,7 @@ fn deed_of(reply: &PlanReply) -> Option<Deed> {
             }
             Deed::Statement(report.statement, granted, std::collections::BTreeMap::new())
         }
+        PlanReply::Placed(Ok(placement)) => Deed::Placed(placement.clone(), None),
         PlanReply::Jobs(Ok(JobsReply::Done(done))) => Deed::Jobs(done.clone()),
         _ => return None,
     })

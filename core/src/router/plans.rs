@@ -144,7 +144,7 @@ impl Plans {
         client: ClientKey,
         job: PlanJob,
     ) -> Result<(), NoRoom> {
-        let is_served = if matches!(job, PlanJob::Jobs(_)) { self.has_keeper } else { self.count() > 0 };
+        let is_served = if job.is_for_keeper() { self.has_keeper } else { self.count() > 0 };
         assert!(is_served, "nobody does {job:?}: ask `planner_count` or `keeps_jobs` first");
         if !self.has_room_for(&job) {
             return Err(NoRoom);
@@ -202,7 +202,7 @@ impl Plans {
                 self.next = (self.next + 1) % self.count();
                 self.next
             }
-            PlanJob::Jobs(_) => {
+            PlanJob::Jobs(_) | PlanJob::Place(_) => {
                 assert!(
                     self.has_keeper,
                     "a request about jobs, and nobody keeps them: ask `keeps_jobs` first"

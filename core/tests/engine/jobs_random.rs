@@ -8,8 +8,8 @@ use wharf_core::executor::Unobserved;
 use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::PlanJob;
 use wharf_core::jobs::{
-    JobId, JobPhase, JobPolicy, JobSpec, JobsRequest, PolicyAction, QueueSpec, TaskEvent, TaskId, TaskReport,
-    TaskState,
+    DirectPlacement, JobId, JobPhase, JobPolicy, JobSpec, JobsRecord, JobsRequest, NotCharged, PolicyAction,
+    QueueSpec, TaskEvent, TaskId, TaskReport, TaskState,
 };
 use wharf_core::journal::{JournalFeed, Unit};
 use wharf_core::link::Clock;
@@ -22,8 +22,8 @@ use wharf_core::state::StoreState;
 use crate::by_hand::{ManualClock, add_node, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::ask_meanwhile;
 use crate::jobs_bed::{
-    ask_jobs, cancel, check_jobs, export_all, gang, jobs_config, jobs_of, open_with, report, set_queue,
-    try_submit, wait, wait_ns,
+    ask_jobs, cancel, check_jobs, export_all, gang, jobs_config, jobs_of, open_with, place_in, report,
+    set_queue, try_submit, wait, wait_ns,
 };
 
 const QUEUES: [&str; 3] = ["free", "capped", "small"];
@@ -57,6 +57,9 @@ struct Work {
     rng: Rng,
     nodes: Vec<NodeRegistration>,
     names: u32,
+    /// Direct placements that were made, and that were refused.
+    placed: u32,
+    refused: u32,
 }
 
 impl Work {
@@ -68,7 +71,8 @@ impl Work {
         let config = EngineConfig { journal: true, ..jobs_config(shards, cycle) };
         let mut engine = open_with(StoreState::create(8), &config);
         let feed = engine.journal.take().expect("the engine has a journal");
-        let mut work = Self { engine, feed, units: Vec::new(), rng, nodes: Vec::new(), names: 0 };
+        let mut work =
+            Self { engine, feed, units: Vec::new(), rng, nodes: Vec::new(), names: 0, placed: 0, refused: 0 };
         // A queue that is gone leaves its number.
         set_queue(&mut work.engine, QueueSpec::new("gone"));
         for (name, cap) in QUEUES.into_iter().zip([None, Some(24), Some(6)]) {
@@ -79,6 +83,7 @@ impl Work {
             let patience = seed.is_multiple_of(2).then_some(500_000_000);
             let spec = QueueSpec {
                 capability,
+                allocations_max: (name == "small").then_some(4),
                 starves_below: Some(10_000),
                 fair_share_patience_ns: patience,
                 ..QueueSpec::new(name)
@@ -105,7 +110,8 @@ impl Work {
     }
 
     fn job(&mut self) -> Option<JobId> {
-        let jobs: Vec<JobId> = jobs_of(&self.engine).jobs().map(|(id, _)| id).collect();
+        let jobs = jobs_of(&self.engine).jobs().filter(|(_, job)| !job.spec().is_direct);
+        let jobs: Vec<JobId> = jobs.map(|(id, _)| id).collect();
         let at = self.below(jobs.len().max(1) as u64) as usize;
         jobs.get(at).copied()
     }
@@ -126,6 +132,21 @@ impl Work {
         try_submit(&mut self.engine, spec, queue).expect("a job that is right");
     }
 
+    fn direct(&mut self) -> DirectPlacement {
+        let queue = QUEUES[self.below(3) as usize].into();
+        DirectPlacement { request: cores(1 + self.below(5) as u32), queue }
+    }
+
+    /// A placement that names a queue, which its cap may refuse.
+    fn place_in_a_queue(&mut self) {
+        let DirectPlacement { request, queue } = self.direct();
+        match place_in(&mut self.engine, &queue, request) {
+            Ok(_) => self.placed += 1,
+            Err(NotCharged::Cap { .. } | NotCharged::NoNode(_)) => self.refused += 1,
+            Err(other) => panic!("it is right: {other:?}"),
+        }
+    }
+
     /// Policies of every second job.
     fn policies(&mut self) -> Vec<JobPolicy> {
         let count = self.below(2) * (1 + self.below(2));
@@ -139,8 +160,9 @@ impl Work {
     }
 
     fn step(&mut self) {
-        match self.below(16) {
+        match self.below(19) {
             0..5 => self.submit(),
+            16..19 => self.place_in_a_queue(),
             5..8 => wait(&mut self.engine),
             8 => wait_ns(&mut self.engine, 2_000_000_000),
             9 | 10 => {
@@ -217,6 +239,8 @@ fn check_ends(engine: &mut Engine, seed: u64) {
 /// not those of the tasks.
 #[test]
 fn random_work_on_jobs_keeps_the_books() {
+    let mut placed = 0;
+    let mut refused = 0;
     for seed in 0..60 {
         let mut work = Work::new(seed);
         for _ in 0..50 {
@@ -224,7 +248,10 @@ fn random_work_on_jobs_keeps_the_books() {
             check_jobs(&mut work.engine);
         }
         check_ends(&mut work.engine, seed);
+        placed += work.placed;
+        refused += work.refused;
     }
+    assert!(placed > 50 && refused > 50, "{placed} and {refused} direct placements");
 }
 
 /// Finds a change that is not recorded, and one that is recorded before the shards have agreed to it.
@@ -242,7 +269,11 @@ fn the_journal_leads_to_the_same_jobs_and_each_prefix_to_jobs_that_agree_with_th
         for (rebuilt, expected) in rebuilt.jobs.jobs.iter().zip(&expected.jobs.jobs) {
             assert_eq!(rebuilt, expected, "seed {seed}");
         }
-        assert!(rebuilt.jobs == expected.jobs, "seed {seed}");
+        // A placement that was refused has used a number, and nothing of it is recorded.
+        assert!(rebuilt.jobs.next_job <= expected.jobs.next_job, "seed {seed}");
+        let next_job = expected.jobs.next_job;
+        let recorded = JobsRecord { next_job, ..rebuilt.jobs.clone() };
+        assert!(recorded == expected.jobs, "seed {seed}");
         assert_eq!(rebuilt.jobs.past.is_empty(), !seed.is_multiple_of(3), "seed {seed}");
         let again = open_with(rebuilt.clone(), &jobs_config(1, rules(seed)));
         assert_eq!(jobs_of(&again).record().past, expected.jobs.past, "seed {seed}");
@@ -314,8 +345,9 @@ impl Work {
                 JobsRequest::Report { tenant: None, tasks }
             }
         };
-        let request = match self.below(4) {
+        let request = match self.below(6) {
             0 => PortRequest::Place(cores(1 + self.below(8) as u32)),
+            1 | 2 => PortRequest::Plan(PlanJob::Place(Box::new(self.direct()))),
             _ => PortRequest::Plan(PlanJob::Jobs(Box::new(request))),
         };
         if self.engine.ports[0].has_room(&request) {
@@ -329,6 +361,7 @@ impl Work {
     fn check_caps(&self) {
         let mut used: BTreeMap<String, i64> = BTreeMap::new();
         let mut placed = BTreeSet::new();
+        let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
         let jobs = jobs_of(&self.engine);
         for partition in self.engine.runners.iter().flat_map(|runner| runner.shard().export().partitions) {
             for record in &partition.bundles {
@@ -337,6 +370,7 @@ impl Work {
                 let at = partition.allocations.binary_search_by_key(&record.allocation, |one| one.id);
                 let cpu = partition.allocations[at.expect("a bundle is an allocation")].demand.cpu.units();
                 let queue = jobs.queue(jobs.job(job).spec().queue).spec().name.to_string();
+                *numbers.entry(queue.clone()).or_default() += 1;
                 *used.entry(queue).or_default() += cpu;
             }
         }
@@ -348,6 +382,9 @@ impl Work {
                 "queue `{}` uses {used} of {cap:?}",
                 queue.spec().name
             );
+            let number = numbers.get(&*queue.spec().name).copied().unwrap_or_default();
+            let most = queue.spec().allocations_max.map(u64::from);
+            assert!(most.is_none_or(|most| number <= most), "queue `{}` has {number}", queue.spec().name);
         }
     }
 }

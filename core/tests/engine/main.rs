@@ -26,6 +26,7 @@ mod handing_out;
 mod idle;
 mod jobs;
 mod jobs_bed;
+mod jobs_direct;
 mod jobs_policies;
 mod jobs_random;
 mod leases;

@@ -124,7 +124,7 @@ fn job_event(change: &JobsChange, body: EventBody) -> EventBody {
             EventBody { what: EVENT_JOB_PHASE, job: id.0, state, restarts, ..body }
         }
         // It is no event.
-        JobsChange::Past(_) => body,
+        JobsChange::Past(_) | JobsChange::DirectEnded(_) => body,
         JobsChange::Task(id, task) => EventBody {
             what: EVENT_TASK,
             job: id.job.0,

@@ -181,6 +181,8 @@ fn queue_status(view: &QueueView, resources: &ResourceRegistry) -> QueueStatusBo
         past: used(&view.past, resources),
         users: view.users.iter().map(|user| user_body(user, resources)).collect(),
         more_users: view.more_users,
+        direct: view.direct,
+        allocations: usage.allocations(),
     }
 }
 
@@ -357,6 +359,7 @@ mod tests {
             more_users: 0,
             jobs: 0,
             waiting: 0,
+            direct: 0,
         }
     }
 
@@ -388,8 +391,10 @@ mod tests {
         let resources = ResourceRegistry::with_names(long.iter().map(String::as_str), &[]).unwrap();
         let all: Amounts = (0..403).map(|place| (Dim(place), i64::MAX)).collect();
         let given: Vec<(Dim, i64)> = (0..35).map(|place| (Dim(place), i64::MAX)).collect();
-        let usage =
-            Usage { held: all.clone(), pipelined: all.clone(), releasing: all.clone(), pending: all.clone() };
+        let mut usage = Usage::default();
+        for sum in [&mut usage.held, &mut usage.pipelined, &mut usage.releasing, &mut usage.pending] {
+            sum.clone_from(&all);
+        }
         let view = |at: usize| {
             let mut view = queue(&format!("{at:03}{}", "q".repeat(250)));
             view.spec.guarantee = given.iter().copied().collect();

@@ -269,6 +269,7 @@ pub fn queue_spec(
         guarantee_patience_ns: wire.guarantee_patience,
         min_run_time_ns: wire.min_run_time,
         usage_half_life_ns: wire.usage_half_life,
+        allocations_max: wire.allocations_max,
         name: wire.name.into(),
     };
     Ok((spec, parent))
@@ -294,6 +295,7 @@ pub fn queue_body(spec: &QueueSpec, parent: Option<&str>, resources: &ResourceRe
         guarantee_patience: spec.guarantee_patience_ns,
         min_run_time: spec.min_run_time_ns,
         usage_half_life: spec.usage_half_life_ns,
+        allocations_max: spec.allocations_max,
     }
 }
 
@@ -478,6 +480,7 @@ pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -
         max_retry: wire.max_retry,
         topology: topology(wire.topology)?,
         min_success: wire.min_success,
+        is_direct: false,
     })
 }
 

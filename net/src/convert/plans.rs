@@ -7,7 +7,8 @@ use wharf_core::ids::NodeId;
 use wharf_core::jobs::{JobId, NodesView};
 use wharf_core::registrar::Catalog;
 
-use super::jobs::{check_task, dim_name};
+use super::direct::capped_name;
+use super::jobs::check_task;
 use super::{
     PlacementDefaults, check_custom_name, check_name, chosen, invalid, node_spec, placement_request,
     refusal_body,
@@ -174,9 +175,9 @@ pub fn plan_reply(view: &NodesView, groups: &[String], catalog: &Catalog) -> Pla
         };
         let mut body = UnplacedBody { asker, number, name, count: left.count, ..UnplacedBody::default() };
         body.reason = match &left.reason {
-            Unfit::Cap { queue, dim } => {
+            Unfit::Cap { queue, of } => {
                 body.queue = queue.to_string();
-                body.resource = dim_name(*dim, &catalog.resources);
+                body.resource = capped_name(*of, &catalog.resources);
                 UNFIT_CAP
             }
             Unfit::Never(refusal) => {

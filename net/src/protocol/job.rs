@@ -150,6 +150,9 @@ bodies! {
         /// The time in which what the queue and its users have held comes to count half as much, in ns. 0: only what runs
         /// now counts. `None`: that of the parent.
         pub usage_half_life: Option<u64>,
+        /// The most allocations and claims that its tasks and direct placements may have, with those of the queues below
+        /// it. `None`: any number.
+        pub allocations_max: Option<u32>,
     }
 
     /// Makes a queue, or changes the one of this name.
@@ -180,7 +183,7 @@ bodies! {
         pub limit: u32,
     }
 
-    /// What the jobs of a queue use, and those of the queues below it. Each list has the amounts by resource, in 1/10,000
+    /// What the jobs and direct placements of a queue use, and those of the queues below it. Each list has the amounts by resource, in 1/10,000
     /// of a unit. Resources of which there is nothing are left out.
     pub struct QueueUsageBody {
         /// What tasks hold that keep it.
@@ -224,6 +227,10 @@ bodies! {
         pub users: Vec<UserBody> [QUEUE_USERS_SHOWN_MAX],
         /// The number of its other users.
         pub more_users: u32,
+        /// The number of direct placements in it, without those of queues below it.
+        pub direct: u32,
+        /// The number of allocations and claims of its tasks and direct placements, with those of the queues below it.
+        pub allocations: u64,
     }
 
     /// A page of queues.

@@ -102,7 +102,7 @@ bodies! {
         /// and 1 and up select from its setting `attribute_orders`. [`ORDER_DOMINANT`] begins with the
         /// request's dominant resource. Other policies ignore it.
         pub attribute_order: u8,
-        /// The queue (not served yet).
+        /// The queue that is charged for a single placement that does not wait and has no lease. Empty: none.
         pub queue: String [NAME],
         /// Requests of higher priority go first, among waiting requests and within a batch. Must be 0 for a
         /// single request that does not wait.
@@ -193,6 +193,7 @@ bodies! {
     ///
     /// - `done`: a placement.
     /// - `no_fit_now`, `infeasible`, `cancelled`: a refusal.
+    /// - `over_cap`: a fault that tells which cap of which queue forbids it.
     /// - Anything else: a fault.
     ///
     /// An `infeasible` reply also has a fault if the request names a resource that no node has ever had.

@@ -39,6 +39,8 @@ reasons! {
     Infeasible = 2, "infeasible";
     /// The request waited and was cancelled.
     Cancelled = 3, "cancelled";
+    /// The cap of a queue forbids it.
+    OverCap = 4, "over_cap";
 
     /// A field's value is wrong.
     InvalidField = 100, "invalid_field";

@@ -94,6 +94,13 @@ async fn jobs_are_seen_by_their_tenant_and_queues_are_made_by_an_admin() {
     assert_eq!(foreign.reason, Reason::Forbidden.into(), "{foreign:?}");
     let own = within(one.submit_job(&submit)).await.expect("answered");
     assert!(own.reason.is_done(), "{own:?}");
+    // So is a placement charged to a queue of one's own only.
+    let place = PlaceRequest { queue: "of-one".to_owned(), ..ask(1, 0, 0) };
+    let foreign = within(two.place(&place)).await.expect("answered");
+    assert_eq!(foreign.reason, Reason::Forbidden.into(), "{foreign:?}");
+    assert_eq!(foreign.fault.map(|fault| fault.field), Some("queue".to_owned()));
+    let own_place = within(one.place(&place)).await.expect("answered");
+    assert_eq!(own_place.reason, Reason::Infeasible.into(), "there are no nodes: {own_place:?}");
     let status = JobStatusRequest { job: own.job, from: 0, limit: 0 };
     let seen = within(one.job_status(&status)).await.expect("answered");
     assert_eq!(seen.job.map(|job| job.tenant), Some(1));

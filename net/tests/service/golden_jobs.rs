@@ -38,11 +38,12 @@ fn queue() -> QueueBody {
         guarantee_patience: Some(7),
         min_run_time: Some(8),
         usage_half_life: Some(9),
+        allocations_max: Some(10),
     }
 }
 
 const QUEUE: &str =
-    "017101700104020103637075060101036770750a01036e7075fb58020100000201fb88130106010701080109";
+    "017101700104020103637075060101036770750a01036e7075fb58020100000201fb88130106010701080109010a";
 
 fn summary() -> JobSummaryBody {
     JobSummaryBody {
@@ -65,7 +66,7 @@ const SUMMARY: &str = "fb2c01016a01710403030501060709020175";
 #[test]
 fn requests_about_queues_are_written_as_they_always_were() {
     check(&SetQueueRequest { queue: queue() }, QUEUE);
-    check(&SetQueueRequest::default(), "00000001000000000101000000000000");
+    check(&SetQueueRequest::default(), "0000000100000000010100000000000000");
     check(&RemoveQueueRequest { name: "q".to_owned() }, "0171");
     check(&ListQueuesRequest { after: "q".to_owned(), limit: 300 }, "0171fb2c01");
     check(&ListQueuesRequest::default(), "0000");
@@ -92,12 +93,14 @@ fn replies_about_queues_are_written_as_they_always_were() {
         past: named("cpu", 8),
         users: vec![UserBody { name: "u".to_owned(), planned: named("cpu", 9), past: named("cpu", 10) }],
         more_users: 11,
+        direct: 12,
+        allocations: 13,
     };
     let users = "0103637075100101750103637075120103637075140b";
     let used: String = ["02", "04", "06", "08"].iter().map(|amount| format!("0103637075{amount}")).collect();
     check(
         &ListQueuesReply { queues: vec![status], more: true },
-        &format!("01{QUEUE}{used}0101036370750a0607{users}01"),
+        &format!("01{QUEUE}{used}0101036370750a0607{users}0c0d01"),
     );
 }
 

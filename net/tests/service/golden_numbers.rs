@@ -97,6 +97,7 @@ fn reasons_never_change_their_meaning() {
         (1, "no_fit_now"),
         (2, "infeasible"),
         (3, "cancelled"),
+        (4, "over_cap"),
         (100, "invalid_field"),
         (101, "not_supported_yet"),
         (102, "node_exists"),

@@ -51,6 +51,7 @@ fn queue() -> QueueBody {
         guarantee_patience: Some(7),
         min_run_time: Some(8),
         usage_half_life: Some(9),
+        allocations_max: Some(10),
     }
 }
 

@@ -28,6 +28,7 @@ mod hostile_peer;
 mod interrupted_waits;
 mod job_conversion;
 mod jobs;
+mod jobs_direct;
 mod large_requests;
 mod leases;
 mod long_waits;

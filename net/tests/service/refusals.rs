@@ -168,8 +168,7 @@ async fn what_no_node_could_ever_hold_is_infeasible() {
 
 #[tokio::test]
 async fn every_reserved_field_is_refused_by_name() {
-    let reserved: [(&str, Change<PlaceRequest>); 6] = [
-        ("queue", |r| r.queue = "q".to_owned()),
+    let reserved: [(&str, Change<PlaceRequest>); 5] = [
         ("priority", |r| r.priority = -1),
         ("deadline", |r| r.deadline = 1),
         ("group", |r| r.group = Some(0)),

@@ -10,7 +10,7 @@ use super::{Ended, group, print};
 
 /// The arguments of [`SearchArgs`](super::place::SearchArgs), which a placement into a bundle does not take,
 /// because the bundle determines the node. A conflict with all of them as a group would not name the given one.
-const OF_OTHERS: [&str; 15] = [
+const OF_OTHERS: [&str; 16] = [
     "policy",
     "attribute_order",
     "selectors",
@@ -25,6 +25,7 @@ const OF_OTHERS: [&str; 15] = [
     "priority",
     "owner",
     "lease",
+    "queue",
     "explain_all",
 ];
 

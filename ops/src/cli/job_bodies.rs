@@ -134,6 +134,7 @@ fn queue_body(file: &QueueFile) -> Result<QueueBody, LineError> {
         guarantee_patience: bounded(file.guarantee_patience, "guarantee_patience", place)?,
         min_run_time: bounded(file.min_run_time, "min_run_time", place)?,
         usage_half_life: bounded(file.usage_half_life, "usage_half_life", place)?,
+        allocations_max: file.allocations_max,
     })
 }
 

@@ -77,6 +77,7 @@ pub(super) fn queue_view(status: &QueueStatusBody) -> Value {
         "guarantee": amounts_view(&queue.guarantee),
         "deserved": queue.deserved.as_ref().map(amounts_view),
         "capability": amounts_view(&queue.capability),
+        "allocations_max": queue.allocations_max,
         "reclaimable": queue.reclaimable,
         "open": queue.open,
         "ordering": ordering_name(queue.ordering),
@@ -98,6 +99,9 @@ pub(super) fn queue_view(status: &QueueStatusBody) -> Value {
         "share": status.has_deserved.then(|| print::amounts(&status.deserved)),
         "jobs": status.jobs,
         "waiting": status.waiting,
+        // Placements that name the queue, and all allocations of it and of the queues below it.
+        "direct": status.direct,
+        "allocations": status.allocations,
     })
 }
 
@@ -125,6 +129,7 @@ pub(super) fn say_queues(queues: &[QueueStatusBody]) {
             "priority": status.queue.priority,
             "jobs": status.jobs,
             "waiting": status.waiting,
+            "direct": status.direct,
             "held": amounts_text(&status.usage.held),
             "releasing": amounts_text(&status.usage.releasing),
             "share": amounts_text(&status.deserved),
@@ -133,7 +138,7 @@ pub(super) fn say_queues(queues: &[QueueStatusBody]) {
         })
     };
     table(
-        "queue|parent|open:STATE|weight|priority|jobs|waiting|held:USES|releasing:GIVES BACK|past:HAS USED|share:DESERVES|pending:ASKS FOR",
+        "queue|parent|open:STATE|weight|priority|jobs|waiting|direct|held:USES|releasing:GIVES BACK|past:HAS USED|share:DESERVES|pending:ASKS FOR",
         &queues.iter().map(row).collect(),
     );
 }

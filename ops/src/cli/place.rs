@@ -91,6 +91,9 @@ pub(super) struct SearchArgs {
     /// End the allocation by itself after this time, such as 30s, 5m or 1h, unless `wharf renew` renews it.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
+    /// Charge the placement to this queue, whose caps bound it.
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true, conflicts_with_all = ["wait", "lease"])]
+    queue: String,
     /// Count the reasons of a refusal over all nodes.
     #[arg(long)]
     explain_all: bool,
@@ -215,6 +218,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         },
         owner: search.owner,
         lease: search.lease.map_or(0, nanos),
+        queue: search.queue,
         ..PlaceRequest::default()
     };
     let reply =

@@ -320,6 +320,12 @@ fn jobs_view(change: &JobsChange) -> Value {
             "open": queue.spec.open,
         }),
         JobsChange::QueueRemoved(name) => json!({ "queue": **name, "removed": true }),
+        JobsChange::DirectEnded(job) => json!({ "placement": job.to_string(), "removed": true }),
+        JobsChange::Job(job) if job.spec.is_direct => json!({
+            "placement": job.id.to_string(),
+            "queue": *job.queue,
+            "tenant": job.spec.tenant.0,
+        }),
         JobsChange::Job(job) => json!({
             "job": job.id.to_string(),
             "name": *job.spec.name,

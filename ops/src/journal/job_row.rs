@@ -96,6 +96,7 @@ pub(super) struct JobRow {
     phase: u8,
     restarts: u32,
     tasks: Vec<(u32, TaskRow)>,
+    is_direct: bool,
 }
 
 impl JobRow {
@@ -112,6 +113,7 @@ impl JobRow {
             phase: job_phase_number(job.phase),
             restarts: job.restarts,
             tasks: job.tasks.iter().map(|(&index, task)| (index, TaskRow::new(task))).collect(),
+            is_direct: job.spec.is_direct,
         }
     }
 
@@ -122,6 +124,7 @@ impl JobRow {
         let mut spec = JobSpec {
             created: Time(self.created),
             phase: job_phase("first_phase", self.first_phase)?,
+            is_direct: self.is_direct,
             ..job_spec(self.body, catalog, defaults)?
         };
         for group in self.affine {
@@ -194,6 +197,7 @@ pub(super) enum JobsChangeRow {
     /// With the job, and the index of the task.
     Task(u64, u32, TaskRow),
     Past(Box<PastRow>),
+    DirectEnded(u64),
 }
 
 impl JobsChangeRow {
@@ -206,6 +210,7 @@ impl JobsChangeRow {
             &JobsChange::Phase(job, phase, restarts) => Self::Phase(job.0, job_phase_number(phase), restarts),
             JobsChange::Task(id, task) => Self::Task(id.job.0, id.index, TaskRow::new(task)),
             JobsChange::Past(past) => Self::Past(Box::new(PastRow::new(past))),
+            &JobsChange::DirectEnded(job) => Self::DirectEnded(job.0),
         }
     }
 
@@ -222,6 +227,7 @@ impl JobsChangeRow {
                 JobsChange::Task(TaskId { job: JobId(job), index }, task.record()?)
             }
             Self::Past(past) => JobsChange::Past(Box::new(past.record()?)),
+            Self::DirectEnded(job) => JobsChange::DirectEnded(JobId(job)),
         })
     }
 }
@@ -290,6 +296,7 @@ pub(super) mod tests {
             guarantee_patience_ns: Some(11),
             min_run_time_ns: Some(12),
             usage_half_life_ns: Some(13),
+            allocations_max: Some(14),
             ..QueueSpec::new("inner")
         };
         QueueRecord { spec, parent: Some("outer".into()) }
@@ -366,6 +373,7 @@ pub(super) mod tests {
             min_success: Some(3),
             max_retry: 9,
             topology: Some(TopologyRule::soft(None)),
+            is_direct: true,
         };
         let pending =
             TaskRecord { state: TaskState::Pending, node: None, allocation: None, started: None, ..task() };
@@ -418,6 +426,7 @@ pub(super) mod tests {
             JobsChange::QueueRemoved("inner".into()),
             JobsChange::Job(Box::new(job(kind))),
             JobsChange::JobRemoved(JobId(7)),
+            JobsChange::DirectEnded(JobId(8)),
             JobsChange::Task(id, task()),
         ];
         changes.extend(past(kind).into_iter().map(|past| JobsChange::Past(Box::new(past))));

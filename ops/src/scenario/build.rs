@@ -188,6 +188,7 @@ impl World {
             guarantee_patience_ns: bounded(file.guarantee_patience, "guarantee_patience", place)?,
             min_run_time_ns: bounded(file.min_run_time, "min_run_time", place)?,
             usage_half_life_ns: bounded(file.usage_half_life, "usage_half_life", place)?,
+            allocations_max: file.allocations_max,
         };
         let added = self.cluster.scheduler_mut().jobs_mut().add_queue(spec);
         added.map(drop).map_err(|error| LineError::at(place, error.to_string()))
@@ -241,6 +242,7 @@ impl World {
             max_retry: file.max_retry,
             topology: topology(file.topology.as_ref())?,
             min_success: file.min_success,
+            is_direct: false,
         };
         let submitted = self.cluster.scheduler_mut().jobs_mut().submit(spec);
         let job = submitted.map_err(|error| LineError::at(place, error.to_string()))?;

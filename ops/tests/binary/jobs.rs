@@ -114,6 +114,41 @@ fn jobs_are_there_after_a_stop_and_after_a_kill() {
     service.stop();
 }
 
+/// Direct placements are charged to a queue, bounded by its caps, and there after a kill.
+#[test]
+fn placements_that_name_a_queue_are_charged_to_it() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    service.run(&["node", "add", "n1", "--cpu", "8", "--memory", "16GiB"]).with(0);
+    let file = site.write("q.yaml", "queues:\n- {name: small, capability: {cpu: 3}, allocations_max: 2}\n");
+    service.run(&["queue", "set", &file]).with(0);
+    let of_small = |service: &Service| {
+        let queues = service.json(&["queue", "list"]);
+        let [direct, held] = ["direct", "held"].map(|field| queues[0][field].clone());
+        (direct, held["cpu"].clone())
+    };
+    let place = ["place", "--queue", "small", "--cpu", "2"];
+    let allocation = service.json(&place)["allocation"].as_str().expect("it is placed").to_owned();
+    assert_eq!(of_small(&service), (json!(1), json!("2")));
+    service.run(&place).with(1).says(&["over_cap", "queue `small`", "of cpu 3, 2 are in use"]);
+    service.run(&["place", "--queue", "other", "--cpu", "1"]).with(1).says(&["unknown_queue"]);
+    service.run(&["place", "--queue", "small", "--wait", "1s"]).with(2).says(&["--wait"]);
+    service.kill();
+    let service = site.serve(&["--shards", "1"]);
+    assert_eq!(of_small(&service), (json!(1), json!("2")));
+    service.run(&place).with(1).says(&["over_cap"]);
+    service.run(&["place", "--queue", "small", "--cpu", "1"]).with(0).says(&["placed on n1"]);
+    service.run(&["place", "--queue", "small"]).with(1).says(&["over_cap", "of allocations 2, 2 are in use"]);
+    service.run(&["release", &allocation]).with(0).says(&["released"]);
+    let end = std::time::Instant::now() + PATIENCE;
+    while of_small(&service) != (json!(1), json!("1")) {
+        assert!(std::time::Instant::now() < end, "the release gives back");
+    }
+    service.run(&place).with(0).says(&["placed on n1"]);
+    assert!(service.json(&["status", "--audit"])["books_hash"].is_string());
+    service.stop();
+}
+
 #[test]
 fn wrong_files_are_refused_with_their_line_and_nothing_is_sent() {
     let site = Site::new();

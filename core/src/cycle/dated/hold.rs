@@ -96,7 +96,10 @@ impl Cycle<'_> {
             self.give_up(job);
             return;
         }
-        let Some(tasks) = self.needed(job) else {
+        // When allocations of others will have ended is not counted, so who waits for a cap on their number has no date.
+        let needed = self.needed(job);
+        let may_have = |tasks: &Vec<TaskId>| self.jobs.may_have_allocations(queue, tasks.len() as u64);
+        let Some(tasks) = needed.filter(may_have) else {
             self.give_up(job);
             return;
         };

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::fairness::Dim;
 use crate::ids::NodeId;
-use crate::jobs::JobId;
+use crate::jobs::{Capped, JobId};
 use crate::request::{PlacementRequest, Refusal};
 
 /// What is planned for a type of nodes.
@@ -40,8 +39,8 @@ pub enum Unfit {
     Cap {
         /// The name of the queue.
         queue: Arc<str>,
-        /// The resource.
-        dim: Dim,
+        /// What the cap bounds.
+        of: Capped,
     },
     /// No type could hold it, and no present node could if it were empty. The refusal counts types by the check that
     /// they fail.

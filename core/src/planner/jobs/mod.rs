@@ -8,6 +8,7 @@
 //! ([`JobId::group`](crate::jobs::JobId::group)). So views tell when it ends, and a recovery takes back what no record
 //! of a task knows.
 
+mod direct;
 mod explain;
 mod follow;
 mod nodes;
@@ -29,6 +30,8 @@ use crate::shard::{Command, Shard};
 use crate::statement::{CommitMode, ConflictDetection, ConflictReason, Evict, Operation};
 use crate::time::Time;
 use crate::view::ViewReader;
+pub(super) use direct::Direct;
+use direct::Directs;
 use explain::Explanations;
 use nodes::NodesPlans;
 
@@ -95,6 +98,8 @@ pub(super) struct Keeper {
     /// Explanations that are not answered.
     explanations: Explanations,
     nodes: NodesPlans,
+    /// Placements that name queues.
+    directs: Directs,
 }
 
 impl Keeper {
@@ -125,9 +130,9 @@ impl Keeper {
         }
     }
 
-    /// Returns whether views matter: some task has a node, or waits for one.
+    /// Returns whether views matter: some task has a node, or something waits for one.
     fn follows(&self) -> bool {
-        self.jobs().nodes().next().is_some() || self.has_waiting()
+        self.jobs().nodes().next().is_some() || self.has_waiting() || self.directs.has_asked()
     }
 
     fn replicas(&self) -> &[Replica] {
@@ -138,6 +143,10 @@ impl Keeper {
     fn settle(&mut self, id: JobId) {
         if !self.jobs().job(id).has_ended() {
             return;
+        }
+        if self.jobs().job(id).spec().is_direct {
+            self.tasks -= 1;
+            return self.jobs_mut().remove_job(id);
         }
         self.ended_tasks += self.jobs().job(id).tasks().len() as u64;
         self.ended.push_back(id);
@@ -215,6 +224,7 @@ impl Planner {
             ended_tasks: 0,
             explanations: Explanations::new(),
             nodes: NodesPlans::default(),
+            directs: Directs::default(),
         }));
         Ok(planner)
     }
@@ -277,12 +287,16 @@ impl Planner {
         if !self.flights.is_empty() {
             return of_cycle;
         }
+        // In one unit with the records of what was placed.
+        self.answer_directs();
         self.awaits_views = !self.follow_jobs(now);
         if self.awaits_views {
             return 0;
         }
         self.keeper_mut().jobs_mut().take_due(now);
         self.end_jobs(now);
+        // The replicas show all that has changed until they were asked for.
+        let current = self.keeper_mut().directs.asked();
         let mut begun = 0;
         while begun < REQUESTS_PER_ROUND {
             let Some((client, tag, job)) = self.queue.next(|_| true) else { break };
@@ -295,8 +309,12 @@ impl Planner {
         self.record();
         // A task that is pending again is not placed twice, and no cap is exceeded: what was released is gone before.
         let has_released = self.keeper_mut().releases == 0;
-        if self.evict_next() == 0 && has_released && self.is_cycle_due(now) {
-            self.run_cycle(now);
+        if self.evict_next() == 0 && has_released {
+            self.place_directs(current, now);
+            // Also if placements never cease. The plans do not touch what is being placed.
+            if self.is_cycle_due(now) {
+                self.run_cycle(now);
+            }
         }
         begun + usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
     }
@@ -332,7 +350,9 @@ impl Planner {
         let has_ended = || keeper.follows() && keeper.replicas().iter().any(Replica::has_ended);
         let has_ending = keeper.jobs().has_ending();
         let has_requests = !self.queue.is_empty() || !keeper.explanations.is_empty();
-        self.flights.is_empty() && (has_requests || !keeper.evictions.is_empty() || has_ending || has_ended())
+        let has_directs = keeper.releases == 0 && keeper.directs.has_asked() || keeper.directs.has_answers();
+        self.flights.is_empty()
+            && (has_directs || has_requests || !keeper.evictions.is_empty() || has_ending || has_ended())
     }
 
     /// Returns whether the keeper of jobs waits for answers, or has requests.
@@ -345,6 +365,8 @@ impl Planner {
                 || keeper.jobs().has_ending()
                 || !keeper.explanations.is_empty()
                 || keeper.nodes.is_planning()
+                || keeper.directs.has_asked()
+                || keeper.directs.has_answers()
         })
     }
 

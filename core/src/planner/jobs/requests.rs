@@ -101,7 +101,8 @@ impl Keeper {
         // Ended jobs do not keep a queue from being removed.
         let jobs: Vec<JobId> = self.jobs().queue(id).jobs().collect();
         let all_ended = jobs.iter().all(|&job| self.jobs().job(job).has_ended());
-        if all_ended && self.jobs().queue(id).is_leaf() {
+        let has_direct = self.jobs().queue(id).direct().len() > 0;
+        if all_ended && !has_direct && self.jobs().queue(id).is_leaf() {
             jobs.into_iter().for_each(|job| self.forget(job));
         }
         self.jobs_mut().remove_queue(id)?;
@@ -136,6 +137,7 @@ impl Keeper {
                 users,
                 jobs: u32::try_from(queue.jobs().len()).unwrap_or(u32::MAX),
                 waiting: u32::try_from(queue.waiting().len()).unwrap_or(u32::MAX),
+                direct: u32::try_from(queue.direct().len()).unwrap_or(u32::MAX),
             }
         };
         queues.take(usize::from(limit)).map(view).collect()
@@ -143,7 +145,7 @@ impl Keeper {
 
     fn submit(&mut self, spec: JobSpec, queue: &Arc<str>, now: Time) -> Answer {
         let tasks: u64 = spec.tasks.iter().map(|group| u64::from(group.count)).sum();
-        let live = self.jobs().jobs().len() - self.ended.len();
+        let live = self.live_jobs();
         if live >= JOBS_MAX {
             return Err(JobsRejection::TooManyJobs(live));
         }
@@ -169,7 +171,10 @@ impl Keeper {
 
     /// Returns a job that the tenant may see.
     pub(super) fn visible(&self, id: JobId, tenant: Option<TenantId>) -> Result<JobId, JobsRejection> {
-        let is_own = |id: &JobId| tenant.is_none_or(|tenant| self.jobs().job(*id).spec().tenant == tenant);
+        let is_own = |id: &JobId| {
+            let spec = self.jobs().job(*id).spec();
+            !spec.is_direct && tenant.is_none_or(|tenant| spec.tenant == tenant)
+        };
         let known = Some(id).filter(|&id| self.jobs().has_job(id)).filter(is_own);
         known.ok_or(JobsRejection::UnknownJob(id))
     }

@@ -102,10 +102,6 @@ impl Bundles {
         self.inside.len()
     }
 
-    pub(crate) fn contains(&self, id: AllocationId) -> bool {
-        self.live.contains_key(&id)
-    }
-
     /// Returns how often the bundle is placed on this shard.
     pub(crate) fn count(&self, bundle: BundleId) -> u32 {
         self.placed.get(&bundle).copied().unwrap_or(0)

@@ -49,8 +49,9 @@ use withheld::Entries;
 use super::choose::Choice;
 use super::rejection::{UnknownAllocation, UnknownNode};
 use crate::books::{Kinds, PROMISED, RESERVED, UNHEALTHY, WITHHELD};
-use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, TenantId};
+use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, TenantId};
 use crate::index::Slot;
+use crate::jobs::JobId;
 use crate::journal::{BeginCause, Effect, NodeRemoved};
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::planted::{PlantedBug, is_planted};
@@ -262,10 +263,12 @@ impl Books {
         if let Some(dirty) = self.end_inside(id).or_else(|| self.end_claim(id)) {
             return Ok((None, dirty));
         }
-        let is_bundle = self.bundles.contains(id);
+        let bundle = self.bundles.id_of(id);
         let (inside, dirty) = self.end_allocation(id, EndCause::Released)?;
-        assert!(is_bundle || inside == 0, "allocations end inside {id}, which is no bundle");
-        Ok((is_bundle.then_some(inside), dirty))
+        assert!(bundle.is_some() || inside == 0, "allocations end inside {id}, which is no bundle");
+        // What a task or a direct placement has is a bundle for those who follow views only.
+        let is_told = |bundle: BundleId| inside > 0 || JobId::of_group(bundle.group).is_none();
+        Ok((bundle.is_some_and(is_told).then_some(inside), dirty))
     }
 
     /// Gives back what an allocation held that is no longer in the ledger.

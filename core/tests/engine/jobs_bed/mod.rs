@@ -9,11 +9,11 @@ use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::group::{PlanJob, PlanReply};
 use wharf_core::ids::AllocationId;
 use wharf_core::jobs::{
-    JobId, JobSpec, JobView, Jobs, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueSpec, TaskGroup,
-    TaskId, TaskReport, TaskState,
+    DirectPlacement, JobId, JobSpec, JobView, Jobs, JobsDone, JobsRejection, JobsReply, JobsRequest,
+    NotCharged, QueueSpec, TaskGroup, TaskId, TaskReport, TaskState,
 };
 use wharf_core::planner::JobsConfig;
-use wharf_core::request::PlacementRequest;
+use wharf_core::request::{Placement, PlacementRequest};
 use wharf_core::state::StoreState;
 
 use crate::by_hand::{check_all, config, cores, export, settle};
@@ -41,6 +41,19 @@ pub(crate) fn jobs_engine(shards: u16, cycle: CycleConfig) -> Engine {
 pub(crate) fn ask_jobs(engine: &mut Engine, request: JobsRequest) -> Result<JobsReply, JobsRejection> {
     match plan(engine, PlanJob::Jobs(Box::new(request))) {
         PlanReply::Jobs(reply) => reply,
+        other => panic!("the keeper of jobs answers: {other:?}"),
+    }
+}
+
+/// Makes a placement that names a queue.
+pub(crate) fn place_in(
+    engine: &mut Engine,
+    queue: &str,
+    request: PlacementRequest,
+) -> Result<Placement, NotCharged> {
+    let placement = DirectPlacement { request, queue: queue.into() };
+    match plan(engine, PlanJob::Place(Box::new(placement))) {
+        PlanReply::Placed(placed) => placed.map(|placement| *placement),
         other => panic!("the keeper of jobs answers: {other:?}"),
     }
 }
@@ -149,6 +162,9 @@ pub(crate) fn check_jobs(engine: &mut Engine) {
         for (dim, cap) in queue.spec().capability.iter() {
             assert!(used.get(dim) <= cap, "queue `{}` uses {used:?}", queue.spec().name);
         }
+        let allocations = usage.allocations();
+        let most = queue.spec().allocations_max.map(u64::from);
+        assert!(most.is_none_or(|most| allocations <= most), "queue `{}`: {allocations}", queue.spec().name);
     }
 }
 

@@ -13,7 +13,9 @@ use wharf_core::shard::{Outcome, Released, UnknownAllocation};
 use super::into_group::{IntoGroup, into_reply};
 use super::renewing::Renewing;
 use super::{Asker, stopped};
-use crate::convert::{JobsAnswer, JobsPage, explain_candidates, jobs_answer, placed_reply, refused_reply};
+use crate::convert::{
+    JobsAnswer, JobsPage, explain_candidates, jobs_answer, not_charged, placed_reply, refused_reply,
+};
 use crate::limits::LISTED_BYTES_MAX;
 use crate::protocol::{
     Fault, GroupReply, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody, Reason, ReleaseBatchReply,
@@ -32,6 +34,8 @@ pub(super) type Named = Option<Arc<[NodeId]>>;
 /// The state from which the reply is built.
 pub(super) enum Parts {
     Place(Named),
+    /// A placement that names a queue.
+    InQueue(Named),
     /// A waiting placement. It takes no room from placements that do not wait.
     Wait(Named),
     Release,
@@ -69,7 +73,9 @@ impl Parts {
     /// Returns the number of candidates that the requests name. They count toward the bounds in `limits`.
     pub(super) fn candidates(&self) -> usize {
         match self {
-            Self::Place(named) | Self::Wait(named) => named.as_ref().map_or(0, |ids| ids.len()),
+            Self::Place(named) | Self::InQueue(named) | Self::Wait(named) => {
+                named.as_ref().map_or(0, |ids| ids.len())
+            }
             Self::PlaceBatch { named, .. } => named.iter().map(|(_, ids)| ids.len()).sum(),
             _ => 0,
         }
@@ -110,6 +116,17 @@ impl Operation {
                 Ok(placement) => Complete::Granted(placement),
                 refused => explained(refused, named, catalog),
             }),
+            Parts::InQueue(named) => {
+                let reply: Result<Box<Placement>, _> = reply_of(*reply_of::<Box<PlanReply>, _>(reply));
+                Some(match reply {
+                    Ok(placement) => Complete::Granted(*placement),
+                    Err(refused) => {
+                        let mut reply = not_charged(&refused, catalog);
+                        explain_candidates(&mut reply, named.as_deref(), catalog);
+                        Complete::Place(reply)
+                    }
+                })
+            }
             Parts::Wait(named) => Some(explained(reply_of(reply), named, catalog)),
             Parts::Release => match of_shard(reply) {
                 Ok(Released { inside: None, .. }) => Some(Complete::Released),

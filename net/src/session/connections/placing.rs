@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use wharf_core::group::PlanJob;
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortRequest, WaitRequest};
@@ -12,7 +13,9 @@ use super::questions::Asker;
 use super::recovered::{deed_reply, release_deed};
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::codec::{PlainPlace, encode_body};
-use crate::convert::{PlacementDefaults, kinds_to_learn, placement_request, plain_placement};
+use crate::convert::{
+    PlacementDefaults, check_queued, kinds_to_learn, placement_request, plain_placement, queued_placement,
+};
 use crate::protocol::{
     CreateGroupRequest, Fault, GroupReply, JobBody, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest,
     QueueBody, Reason, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
@@ -46,6 +49,9 @@ impl ConnectionService {
     }
 
     pub(super) fn handle_place(&mut self, asker: Asker, request: PlaceRequest) {
+        if !request.queue.is_empty() {
+            return self.place_in_queue(asker, request);
+        }
         let defaults = self.placement_defaults(asker.connection);
         if request.mode == MODE_WAIT_UNTIL {
             return match kinds_to_learn(&request, self.port.catalog(), defaults) {
@@ -58,6 +64,20 @@ impl ConnectionService {
             Ok(request) => {
                 let parts = Parts::Place(request.candidates.clone());
                 self.submit_one(asker, parts, PortRequest::Place(request));
+            }
+            Err(reply) => self.answer(asker, &*reply, asker.started),
+        }
+    }
+
+    /// Handles a placement that names a queue. The keeper of jobs makes it.
+    fn place_in_queue(&mut self, asker: Asker, request: PlaceRequest) {
+        let defaults = self.placement_defaults(asker.connection);
+        let keeps_jobs = self.port.keeps_jobs();
+        let placement = check_queued(&request, keeps_jobs).map_err(|fault| Box::new(fault.into()));
+        match placement.and_then(|()| queued_placement(request, self.port.catalog(), defaults)) {
+            Ok(placement) => {
+                let parts = Parts::InQueue(placement.request.candidates.clone());
+                self.submit_plan(asker, parts, PlanJob::Place(Box::new(placement)));
             }
             Err(reply) => self.answer(asker, &*reply, asker.started),
         }

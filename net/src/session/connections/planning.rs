@@ -57,7 +57,9 @@ impl Complete {
             PlanReply::Status(status) => {
                 Self::Group(Box::new(group_reply(&status.map_err(NoGroup::Rejected), catalog)))
             }
-            PlanReply::Jobs(_) => unreachable!("a request about jobs has parts of its own"),
+            PlanReply::Jobs(_) | PlanReply::Placed(_) => {
+                unreachable!("what the keeper of jobs does has parts of its own")
+            }
             PlanReply::Removed(removed) => Self::Removed(removed_group(&removed)),
             PlanReply::Groups(groups) => Self::Groups(groups_page(&groups, size)),
             PlanReply::Statement(statement) => {

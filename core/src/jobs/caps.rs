@@ -1,0 +1,119 @@
+//! The caps of queues: the most that they may use, with all queues below them.
+
+use super::{Jobs, QueueId};
+use crate::fairness::{Amounts, Dim};
+use crate::planted::{PlantedBug, is_planted};
+
+/// What a cap bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capped {
+    /// A resource, in 1/10,000 of its unit.
+    Resource(Dim),
+    /// The number of allocations and claims.
+    Allocations,
+}
+
+/// A cap that forbids one more task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverCap {
+    /// The queue.
+    pub queue: QueueId,
+    /// What its cap bounds.
+    pub of: Capped,
+    /// The cap.
+    pub cap: i64,
+    /// What is in use.
+    pub used: i64,
+    /// What the task asks for.
+    pub asked: i64,
+}
+
+impl Jobs {
+    /// Returns the innermost cap of a queue, or of one that contains it, that forbids one more task. With `now`, what is
+    /// being released counts, because it is still in use. Without, only what tasks keep or claim counts.
+    #[must_use]
+    pub fn over_cap(&self, queue: QueueId, amounts: &Amounts, now: bool) -> Option<OverCap> {
+        let counts_releasing = now && !is_planted(PlantedBug::CapForgetsReleasing);
+        self.chain(queue).find_map(|queue| {
+            let of = self.queue(queue);
+            let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+            if let Some(cap) = of.spec.allocations_max.map(i64::from) {
+                let usage = &of.usage;
+                let used = if counts_releasing { usage.allocations() } else { usage.planned_allocations() };
+                let used = count(used);
+                if used >= cap {
+                    return Some(OverCap { queue, of: Capped::Allocations, cap, used, asked: 1 });
+                }
+            }
+            let caps = &of.spec.capability;
+            caps.iter().next()?;
+            let mut used = of.usage.planned();
+            if counts_releasing {
+                used.add(&of.usage.releasing);
+            }
+            let dim = caps.exceeded(&used, amounts)?;
+            let cap = caps.get(dim).expect("what is exceeded is there");
+            let asked = amounts.get(dim);
+            Some(OverCap { queue, of: Capped::Resource(dim), cap, used: used.get(dim), asked })
+        })
+    }
+
+    /// Returns whether a queue, or one that contains it, may have this many allocations more than now.
+    pub(crate) fn may_have_allocations(&self, queue: QueueId, more: u64) -> bool {
+        self.chain(queue).all(|queue| {
+            let of = self.queue(queue);
+            of.spec.allocations_max.is_none_or(|most| of.usage.allocations() + more <= u64::from(most))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fairness::Caps;
+    use crate::ids::NodeId;
+    use crate::jobs::{JobSpec, QueueSpec, TaskGroup, TaskId, TaskState};
+    use crate::request::{PlacementRequest, Policy};
+    use crate::resource::{Amount, Demand};
+    use crate::time::Time;
+
+    #[test]
+    fn caps_on_allocations_count_what_is_held_claimed_and_released_also_below() {
+        let mut jobs = Jobs::new();
+        let most = |name: &str, allocations_max| QueueSpec { allocations_max, ..QueueSpec::new(name) };
+        let outer = jobs.add_queue(most("outer", Some(3))).unwrap();
+        let below = |name: &str, most_of| QueueSpec { parent: outer, ..most(name, most_of) };
+        let inner = jobs.add_queue(below("inner", Some(2))).unwrap();
+        let other = jobs.add_queue(below("other", None)).unwrap();
+        let demand = Demand { cpu: Amount::from_milli(1), ..Demand::default() };
+        let request = PlacementRequest::new(demand, Policy::BestFit);
+        let mut add = |queue, name: &str, state| {
+            let spec = JobSpec { queue, ..JobSpec::new(name, vec![TaskGroup::new(request.clone(), 1)]) };
+            let task = TaskId { job: jobs.submit(spec).unwrap(), index: 0 };
+            jobs.set(task, state, Some(NodeId(1)), Time(1));
+            jobs.check().unwrap();
+            let amounts = Amounts::zero();
+            [inner, other].map(|queue| {
+                let over = [true, false].map(|now| jobs.over_cap(queue, &amounts, now));
+                over.map(|over| over.map(|over| (over.queue, over.cap, over.used)))
+            })
+        };
+        assert_eq!(add(inner, "a", TaskState::Bound), [[None; 2]; 2]);
+        let full = Some((inner, 2, 2));
+        assert_eq!(add(inner, "b", TaskState::Releasing), [[full, None], [None; 2]]);
+        let above = Some((outer, 3, 3));
+        assert_eq!(add(other, "c", TaskState::Pipelined), [[full, None], [above, None]]);
+        assert!(!jobs.may_have_allocations(other, 1) && jobs.may_have_allocations(other, 0));
+    }
+
+    #[test]
+    fn a_cap_tells_what_is_in_use() {
+        let mut jobs = Jobs::new();
+        let capability: Caps = [(Dim::CPU, 25)].into_iter().collect();
+        let queue = jobs.add_queue(QueueSpec { capability, ..QueueSpec::new("q") }).unwrap();
+        let cpu = |amount: i64| -> Amounts { [(Dim::CPU, amount)].into_iter().collect() };
+        assert_eq!(jobs.over_cap(queue, &cpu(25), true), None);
+        let over = OverCap { queue, of: Capped::Resource(Dim::CPU), cap: 25, used: 0, asked: 26 };
+        assert_eq!(jobs.over_cap(queue, &cpu(26), true), Some(over));
+    }
+}

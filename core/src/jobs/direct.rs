@@ -1,0 +1,136 @@
+//! Direct placements that name a queue: they are charged to it like tasks of jobs.
+//!
+//! Each is a [job of one task](super::JobSpec::direct), which its keeper places at once, and which nobody lists.
+
+use std::sync::Arc;
+
+use super::{Capped, JobError, Jobs, OverCap, QueueId};
+use crate::fairness::Amounts;
+use crate::ids::TenantId;
+use crate::request::{PlacementRequest, Refusal};
+
+/// A placement that names a queue.
+#[derive(Clone, Debug)]
+pub struct DirectPlacement {
+    /// What is asked for. It has no lease.
+    pub request: PlacementRequest,
+    /// The name of the queue.
+    pub queue: Arc<str>,
+}
+
+/// The reason why a placement that names a queue was not made. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotCharged {
+    /// There is no queue of this name.
+    UnknownQueue(Arc<str>),
+    /// The queue has queues below it.
+    InnerQueue(Arc<str>),
+    /// The queue is closed.
+    ClosedQueue(Arc<str>),
+    /// The queue is for another tenant.
+    ForeignQueue(Arc<str>),
+    /// A cap of a queue forbids it.
+    Cap {
+        /// The name of the queue: that of the request, or one that contains it.
+        queue: Arc<str>,
+        /// The cap.
+        over: OverCap,
+    },
+    /// There are as many jobs and direct placements as there may be.
+    TooManyJobs(usize),
+    /// There are as many tasks and direct placements as there may be.
+    TooManyTasks(u64),
+    /// The queue has as many users as it may have.
+    TooManyUsers(Arc<str>),
+    /// All tasks together would ask for more than can be counted.
+    TooMuch(Arc<str>),
+    /// No node has room, by these counts over all nodes.
+    NoNode(Box<Refusal>),
+    /// It conflicted with other work at each attempt.
+    Conflicts,
+}
+
+impl NotCharged {
+    /// Returns the reason why a queue takes no job.
+    pub(crate) fn of_job(error: &JobError, queue: &Arc<str>) -> Self {
+        let queue = Arc::clone(queue);
+        match error {
+            JobError::UnknownQueue { .. } => Self::UnknownQueue(queue),
+            JobError::InnerQueue { .. } => Self::InnerQueue(queue),
+            JobError::ClosedQueue { .. } => Self::ClosedQueue(queue),
+            JobError::TooManyUsers { .. } => Self::TooManyUsers(queue),
+            JobError::TooMuch { .. } => Self::TooMuch(queue),
+            // It has one task, one role and no policies.
+            other => panic!("a direct placement is refused as a job: {other}"),
+        }
+    }
+
+    /// Returns whether the cap on a number of allocations forbids it.
+    #[must_use]
+    pub fn is_cap_on_allocations(&self) -> bool {
+        matches!(self, Self::Cap { over, .. } if over.of == Capped::Allocations)
+    }
+}
+
+impl Jobs {
+    /// Returns the queue of a name if the tenant may use it, and its caps allow these amounts now.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn chargeable(
+        &self,
+        name: &Arc<str>,
+        tenant: TenantId,
+        amounts: &Amounts,
+    ) -> Result<QueueId, NotCharged> {
+        let unknown = || NotCharged::UnknownQueue(Arc::clone(name));
+        let id = self.queue_named(name).filter(|&id| id != QueueId::ROOT).ok_or_else(unknown)?;
+        let queue = self.queue(id);
+        let foreign = |owner: TenantId| owner != tenant && tenant != TenantId::OPERATOR;
+        if queue.spec.tenant.is_some_and(foreign) {
+            return Err(NotCharged::ForeignQueue(Arc::clone(name)));
+        }
+        if !queue.is_leaf() {
+            return Err(NotCharged::InnerQueue(Arc::clone(name)));
+        }
+        if !queue.spec.open {
+            return Err(NotCharged::ClosedQueue(Arc::clone(name)));
+        }
+        match self.over_cap(id, amounts, true) {
+            None => Ok(id),
+            Some(over) => Err(NotCharged::Cap { queue: Arc::clone(&self.queue(over.queue).spec.name), over }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fairness::Dim;
+    use crate::jobs::QueueSpec;
+
+    #[test]
+    fn a_queue_is_charged_if_it_is_open_and_ones_own_and_its_caps_allow_it() {
+        let mut jobs = Jobs::new();
+        let outer = jobs.add_queue(QueueSpec::new("outer")).unwrap();
+        let capability = [(Dim::CPU, 30)].into_iter().collect();
+        let mine =
+            QueueSpec { parent: outer, tenant: Some(TenantId(3)), capability, ..QueueSpec::new("mine") };
+        let mine = jobs.add_queue(mine).unwrap();
+        jobs.add_queue(QueueSpec { open: false, ..QueueSpec::new("closed") }).unwrap();
+        let ask = |name: &str, tenant: u16, cpu| {
+            let amounts = [(Dim::CPU, cpu)].into_iter().collect();
+            jobs.chargeable(&name.into(), TenantId(tenant), &amounts)
+        };
+        assert_eq!(ask("mine", 3, 30), Ok(mine));
+        assert_eq!(ask("mine", TenantId::OPERATOR.0, 30), Ok(mine));
+        assert_eq!(ask("mine", 4, 30), Err(NotCharged::ForeignQueue("mine".into())));
+        assert_eq!(ask("outer", 3, 1), Err(NotCharged::InnerQueue("outer".into())));
+        assert_eq!(ask("closed", 3, 1), Err(NotCharged::ClosedQueue("closed".into())));
+        for unknown in ["nobody", "root"] {
+            assert_eq!(ask(unknown, 3, 1), Err(NotCharged::UnknownQueue(unknown.into())));
+        }
+        let over = OverCap { queue: mine, of: Capped::Resource(Dim::CPU), cap: 30, used: 0, asked: 31 };
+        assert_eq!(ask("mine", 3, 31), Err(NotCharged::Cap { queue: "mine".into(), over }));
+    }
+}

@@ -284,7 +284,7 @@ mod tests {
         let request = PlacementRequest::new(Demand::default(), Policy::BestFit);
         let spec = JobSpec::direct(request, crate::jobs::QueueId::ROOT, Time(1));
         for state in [TaskState::Allocated, TaskState::Bound, TaskState::Releasing] {
-            assert_eq!(facts(&spec, state).after(TaskEnd::Lost), after(TaskState::Failed, RUNS, 0));
+            assert_eq!(facts(&spec, state).after(TaskEnd::Lost, NOW), after(TaskState::Failed, RUNS, 0));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Tiers of the cluster, and what jobs demand of them (Volcano's `networkTopology`).
 //!
-//! A tier is a label: `topology/rack` for the tier `rack`. Nodes are in one domain of a tier if they have the same values
-//! of its label and of those of all wider tiers.
+//! A tier is a label: `topology/rack` for the tier `rack`. Nodes are in one domain of a tier if they have the same
+//! values of its label and of those of all wider tiers.
 
 use std::sync::Arc;
 
@@ -51,8 +51,8 @@ impl TopologyMode {
 pub struct TopologyRule {
     /// Whether it must be kept.
     pub mode: TopologyMode,
-    /// The name of the widest tier of which one domain will do (Volcano's `highestTierAllowed`). `None`: the widest tier
-    /// that there is. A hard rule names one.
+    /// The name of the widest tier of which one domain will do (Volcano's `highestTierAllowed`). `None`: the widest
+    /// tier that there is. A hard rule names one.
     pub tier: Option<Arc<str>>,
 }
 

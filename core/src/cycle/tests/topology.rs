@@ -189,8 +189,8 @@ fn rule() -> impl Strategy<Value = Option<(TopologyMode, usize)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
-    /// Whatever is placed, evicted, ended and restarted: the tasks of a job with a hard rule are always in one domain of its
-    /// tier. When nothing changes any longer, such a job waits only if no domain has room for what it needs.
+    /// Whatever is placed, evicted, ended and restarted: the tasks of a job with a hard rule are always in one domain
+    /// of its tier. When nothing changes any longer, such a job waits only if no domain has room for what it needs.
     #[test]
     fn hard_rules_are_kept_and_only_jobs_without_room_wait(
         nodes in prop::collection::vec(((prop::option::weighted(0.9, 0..3_u8), prop::option::weighted(0.8, 0..2_u8)), 1..6_u32), 2..10),

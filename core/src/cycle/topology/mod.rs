@@ -1,8 +1,8 @@
 //! Jobs whose tasks are to be in one domain of the topology (Volcano's `networkTopology`).
 //!
-//! A job is tried in one domain after another: first in the narrowest tier, then in wider ones up to the one that it names.
-//! While it is tried, all that places or evicts looks at the nodes of the domain only. A task group with a rule of its own
-//! gets a domain within that of its job in the same way. Tasks that follow later stay where the others are.
+//! A job is tried in one domain after another: first in the narrowest tier, then in wider ones up to the one that it
+//! names. While it is tried, all that places or evicts looks at the nodes of the domain only. A task group with a rule
+//! of its own gets a domain within that of its job in the same way. Tasks that follow later stay where the others are.
 //!
 //! | module | content |
 //! |---|---|
@@ -97,8 +97,8 @@ impl Cycle<'_> {
         self.jobs.job(job).has_topology()
     }
 
-    /// Places tasks of a job that has rules about domains until it has what it needs. `left` are its pending tasks, the next
-    /// one last; those that were tried are removed. Returns whether the job has what it needs, or will have it.
+    /// Places tasks of a job that has rules about domains until it has what it needs. `left` are its pending tasks, the
+    /// next one last; those that were tried are removed. Returns whether the job has what it needs, or will have it.
     pub(super) fn allocate_in_domains(&mut self, job: JobId, left: &mut Vec<TaskId>) -> bool {
         let asked = self.ask_unless_known(job);
         let has_releasing = self.jobs.releasing_nodes().next().is_some();
@@ -121,8 +121,8 @@ impl Cycle<'_> {
         false
     }
 
-    /// Places tasks of a job in the domain at work until the job has what it needs. Returns how many were tried. `None`: that
-    /// is not enough.
+    /// Places tasks of a job in the domain at work until the job has what it needs. Returns how many were tried.
+    /// `None`: that is not enough.
     fn fill(&mut self, job: JobId, left: &[TaskId], sight: Sight<'_>) -> Option<usize> {
         let mut misfits = Misfits::default();
         let mut has_any = false;
@@ -147,7 +147,8 @@ impl Cycle<'_> {
         self.topology.last = None;
     }
 
-    /// Returns what a job asks for, or nothing if that does not matter: it has what it needs, so each task follows the others.
+    /// Returns what a job asks for, or nothing if that does not matter: it has what it needs, so each task follows the
+    /// others.
     fn ask_unless_known(&mut self, job: JobId) -> Vec<Asked> {
         let has_enough = self.tiers().is_ready(self.facts(), job);
         if has_enough && self.domain_of(job, None).is_some() {
@@ -168,8 +169,8 @@ impl Cycle<'_> {
         domains.into_iter().map(Some).collect()
     }
 
-    /// Places a task, and if its task group has a rule about domains, in such a domain. If no task of the group has a node,
-    /// all that the job needs of the group are placed together.
+    /// Places a task, and if its task group has a rule about domains, in such a domain. If no task of the group has a
+    /// node, all that the job needs of the group are placed together.
     pub(super) fn in_group_domain(
         &mut self,
         task: TaskId,
@@ -219,9 +220,9 @@ impl Cycle<'_> {
         false
     }
 
-    /// Runs an attempt to make room for a job by evictions. For a job that must be in one domain, it is run in several, and
-    /// then again in the one of the narrowest tier with the cheapest victims. An attempt keeps nothing. Returns whether it
-    /// has succeeded.
+    /// Runs an attempt to make room for a job by evictions. For a job that must be in one domain, it is run in several,
+    /// and then again in the one of the narrowest tier with the cheapest victims. An attempt keeps nothing. Returns
+    /// whether it has succeeded.
     pub(super) fn evict_in_domains(
         &mut self,
         job: JobId,
@@ -255,7 +256,8 @@ impl Cycle<'_> {
         has_succeeded
     }
 
-    /// Returns the domains in which room may be made for a job, a bounded number of each tier. `None` as a domain: anywhere.
+    /// Returns the domains in which room may be made for a job, a bounded number of each tier. `None` as a domain:
+    /// anywhere.
     fn evicting_domains(&mut self, job: JobId, spots: &[Spot]) -> Vec<Option<DomainId>> {
         let asked = self.ask(job);
         if !self.rule_of_job(job).is_some_and(|rule| rule.is_hard) {
@@ -288,8 +290,8 @@ impl Cycle<'_> {
         }
     }
 
-    /// Runs something in the widest domain in which tasks of a job may be that has tasks already. Returns false if there is no
-    /// such domain, because its tasks are not in one.
+    /// Runs something in the widest domain in which tasks of a job may be that has tasks already. Returns false if
+    /// there is no such domain, because its tasks are not in one.
     pub(super) fn at_home(&mut self, job: JobId, run: impl FnOnce(&mut Self)) -> bool {
         let hard = self.rule_of_job(job).filter(|rule| rule.is_hard);
         let home = hard.and_then(|rule| Some((rule, self.domain_of(job, None)?)));
@@ -340,8 +342,8 @@ impl Cycle<'_> {
         }
     }
 
-    /// Returns what domains lack for the tasks of a job, or of a task group of it. `None`: by cpu, memory and GPUs, one has
-    /// room.
+    /// Returns what domains lack for the tasks of a job, or of a task group of it. `None`: by cpu, memory and GPUs, one
+    /// has room.
     fn lack(
         &mut self,
         job: JobId,
@@ -380,8 +382,8 @@ fn needed_in_all(asked: &[Asked], has: u32) -> u32 {
 
 /// The next node in tree order for a task.
 impl Cycle<'_> {
-    /// Returns the next node in a domain with room for a task of a class, by cpu, memory and GPUs, in an order that begins
-    /// with the node that was given last. `after` is the one before in this order.
+    /// Returns the next node in a domain with room for a task of a class, by cpu, memory and GPUs, in an order that
+    /// begins with the node that was given last. `after` is the one before in this order.
     pub(super) fn next_in_domain(
         &mut self,
         class: &Arc<TaskClass>,
@@ -419,8 +421,8 @@ impl Asked {
 
 /// Notes about jobs for which no domain has room.
 impl super::reason::LastTries {
-    /// Notes that a task has no place because of its domains, unless something else was in the way. Returns whether it was
-    /// noted.
+    /// Notes that a task has no place because of its domains, unless something else was in the way. Returns whether it
+    /// was noted.
     fn refuse_by_domains(&mut self, task: TaskId) -> bool {
         let refused = self.first_refusal();
         let is_by_nodes = refused.is_none_or(|reason| reason == PendingReason::NoNode);

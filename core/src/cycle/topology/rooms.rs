@@ -1,7 +1,8 @@
 //! How many tasks of a class each node and each domain could hold, at most.
 //!
 //! A class is counted over all nodes once in a cycle. Then only the nodes are counted again where something was placed,
-//! evicted or taken back. Cpu, memory and the sum of GPUs are compared, so a count may be too large, and is never too small.
+//! evicted or taken back. Cpu, memory and the sum of GPUs are compared, so a count may be too large, and is never too
+//! small.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -154,8 +155,8 @@ impl Cycle<'_> {
         Counts { now, later: tasks_in(class, most) }
     }
 
-    /// Returns how many tasks of a class each domain could hold if all went that may go, by the number of the domain. The
-    /// class was counted.
+    /// Returns how many tasks of a class each domain could hold if all went that may go, by the number of the domain.
+    /// The class was counted.
     pub(super) fn room_with_evictions(&self, class: &TaskClass, spots: &[Spot]) -> Vec<u64> {
         let tree = self.topology.tree;
         let room = &self.topology.rooms.of[&std::ptr::from_ref(class)];

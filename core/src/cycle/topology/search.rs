@@ -64,8 +64,8 @@ impl Cycle<'_> {
         self.rule(self.jobs.job(task.job).spec().tasks[group as usize].topology.as_ref())
     }
 
-    /// Returns what of a job must be placed together: the tasks that it needs, or its next one. Notes how many of each task
-    /// group that are.
+    /// Returns what of a job must be placed together: the tasks that it needs, or its next one. Notes how many of each
+    /// task group that are.
     pub(super) fn ask(&mut self, job: JobId) -> Vec<Asked> {
         let has_enough = self.tiers().is_ready(self.facts(), job);
         let needed = if has_enough { None } else { self.needed(job) };
@@ -117,8 +117,8 @@ impl Cycle<'_> {
         (tasks, asked)
     }
 
-    /// Returns the smallest domain that contains the nodes of all tasks of a job that have one and keep it, or those of a
-    /// task group of it. `None`: there are no such tasks.
+    /// Returns the smallest domain that contains the nodes of all tasks of a job that have one and keep it, or those of
+    /// a task group of it. `None`: there are no such tasks.
     pub(super) fn domain_of(&mut self, job: JobId, group: Option<u32>) -> Option<DomainId> {
         if let Some(&known) = self.topology.homes.get(&(job, group)) {
             return known;
@@ -139,7 +139,8 @@ impl Cycle<'_> {
         home
     }
 
-    /// Returns the domains for tasks of which others have nodes: the smallest one that contains these, and those around it.
+    /// Returns the domains for tasks of which others have nodes: the smallest one that contains these, and those around
+    /// it.
     pub(super) fn domains_from(&self, home: DomainId, rule: Rule, within: DomainId) -> Vec<DomainId> {
         let tree = self.topology.tree;
         let limit = tree.tier(within);
@@ -152,8 +153,9 @@ impl Cycle<'_> {
         domains
     }
 
-    /// Returns the domains with room for tasks of which none has a node: of the narrowest tier first. In each tier, those come
-    /// first that have room for all tasks, in themselves or at least around them, and then those with the least room.
+    /// Returns the domains with room for tasks of which none has a node: of the narrowest tier first. In each tier,
+    /// those come first that have room for all tasks, in themselves or at least around them, and then those with the
+    /// least room.
     ///
     /// With evictions, those come first where the fewest are needed.
     pub(super) fn domains_with_room(

@@ -211,7 +211,8 @@ impl Tree {
     pub(super) fn around(&self, position: u32, with: Option<DomainId>) -> DomainId {
         let mut id = self.nodes[position as usize].domain;
         while let Some(with) = with {
-            let (outer, inner) = (self.range(id), self.range(with));
+            let outer = self.range(id);
+            let inner = self.range(with);
             let contains = outer.start <= inner.start && inner.end <= outer.end;
             if id == DomainId::ROOT || (contains && self.tier(id) >= self.tier(with)) {
                 break;
@@ -314,7 +315,8 @@ mod tests {
             for id in all {
                 let parent = tree.parent(id);
                 assert!(tree.tier(parent) > tree.tier(id));
-                let (outer, inner) = (tree.range(parent), tree.range(id));
+                let outer = tree.range(parent);
+                let inner = tree.range(id);
                 assert!(outer.start <= inner.start && inner.end <= outer.end);
                 // Two nodes of a domain meet in it or below.
                 let met = tree.around(inner.end - 1, Some(tree.around(inner.start, None)));

@@ -19,8 +19,8 @@ use wharf_core::state::{Deed, Origin, StoreState};
 use crate::by_hand::{ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::{add_agent_node, life, live_allocations, with_nodes};
 use crate::jobs_bed::{
-    ask_jobs, bag, cancel, check_jobs, counts, export_all, job_status, jobs_config, jobs_engine, jobs_of,
-    named, open_with, place_in, set_queue, submit_job, wait, wait_ns,
+    ask_jobs, bag, cancel, check_jobs, counts, export_all, gang, job_status, jobs_config, jobs_engine,
+    jobs_of, named, open_with, place_in, set_queue, submit_job, wait, wait_ns,
 };
 
 fn cpu(cap: i64) -> Caps {
@@ -182,13 +182,17 @@ fn nobody_evicts_a_direct_placement() {
     placed(&mut engine, "all", cores(4));
     let low = submit_job(&mut engine, bag("low", 12), "all");
     wait(&mut engine);
-    let high = JobSpec { priority: 10, ..bag("high", 16) };
+    let high = JobSpec { priority: 10, ..gang("high", 12, cores(1)) };
     let high = submit_job(&mut engine, high, "all");
+    // Four more would need the place of the direct placement.
+    let whole = JobSpec { priority: 20, ..gang("whole", 16, cores(1)) };
+    let whole = submit_job(&mut engine, whole, "all");
     for _ in 0..4 {
         wait(&mut engine);
         check_jobs(&mut engine);
     }
     assert_eq!(counts(&mut engine, high, TaskState::Bound), 12);
+    assert_eq!(counts(&mut engine, whole, TaskState::Pending), 16);
     assert_eq!(counts(&mut engine, low, TaskState::Pending), 12);
     assert_eq!(shown(&mut engine, "all").direct, 1);
 }
@@ -240,9 +244,15 @@ fn no_crash_leaves_a_charge_without_an_allocation_or_the_other_way_round() {
     let mut engine = open_with(StoreState::create(8), &config);
     let feed = engine.journal.take().expect("the engine has a journal");
     let mut units = Vec::new();
+    let collect = |units: &mut Vec<_>| {
+        let mut more = Vec::new();
+        feed.take(&mut more);
+        feed.set_durable(feed.position());
+        units.append(&mut more);
+    };
     set_queue(&mut engine, QueueSpec::new("all"));
     with_nodes(&mut engine, 2, 16, 0);
-    feed.take(&mut units);
+    collect(&mut units);
     let start = units.len();
     let origin = Origin {
         session: SessionId { incarnation: Incarnation(1), number: 5 },
@@ -259,13 +269,13 @@ fn no_crash_leaves_a_charge_without_an_allocation_or_the_other_way_round() {
     assert!(answered.is_none(), "{answered:?}");
     engine.ports[0].flush();
     assert_eq!(settle(&mut engine).len(), 1);
-    feed.take(&mut units);
+    collect(&mut units);
     let end = units.len();
     let (_, job) = jobs_of(&engine).jobs().next().expect("it is charged");
     let allocation = job.tasks()[0].allocation.expect("it is placed");
     ask(&mut engine, PortRequest::Release(allocation));
     wait_ns(&mut engine, 1_000_000_000);
-    feed.take(&mut units);
+    collect(&mut units);
     let is_job_event = |event: Event<'_>| matches!(event, Event::Jobs(_));
     let told = units[start..].iter().flat_map(|unit| unit.events()).filter(|&event| is_job_event(event));
     assert_eq!(told.count(), 0, "the events of its allocation tell all");

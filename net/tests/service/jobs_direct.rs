@@ -4,7 +4,7 @@ use crate::harness::{self, Peer, TestServer, add, ask, audit, granted, header, n
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     AmountsBody, Kind, ListQueuesRequest, MODE_WAIT_UNTIL, NamedAmount, PlaceBatch, PlaceReply, PlaceRequest,
-    QueueBody, QueueStatusBody, Reason, ReleaseRequest, Resume, SetQueueRequest,
+    QueueBody, QueueStatusBody, Reason, Resume, SetQueueRequest,
 };
 
 /// Asks for cores in the queue `batch`.
@@ -60,8 +60,7 @@ async fn a_placement_in_a_queue_is_charged_bounded_and_given_back() {
     let many = within(client.place(&in_queue(1))).await.expect("answered");
     assert_eq!(many.reason, Reason::OverCap.into());
     assert!(many.fault.is_some_and(|fault| fault.message.contains("of allocations 3, 3 are in use")));
-    let release = ReleaseRequest { allocation: first.allocation };
-    let released = within(client.release(&release)).await.expect("answered");
+    let released = within(client.release(first.allocation)).await.expect("answered");
     assert!(released.reason.is_done() && released.inside_ended.is_none(), "{released:?}");
     within(async {
         while held(&listed(&client).await) != units(2) {

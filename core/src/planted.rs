@@ -103,6 +103,8 @@ pub enum PlantedBug {
     CapForgetsReleasing,
     /// The end of a task's allocation is not noticed.
     TaskEndMissed,
+    /// A policy restarts a job that was restarted as often as it may be.
+    RetriesUnbounded,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
     /// The room of a request at the port is not given back if its connection is lost (checked in wharf-net).

@@ -128,6 +128,11 @@ impl NodesPlanner {
         }
     }
 
+    /// Returns whether no plan is asked for.
+    pub fn is_idle(&mut self) -> bool {
+        self.tasks.is_empty()
+    }
+
     /// Makes the plan that was asked for, if any. Returns whether there was one.
     pub fn run_round(&mut self) -> bool {
         let Some(task) = self.tasks.pop() else { return false };

@@ -15,7 +15,8 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::{
     Acknowledged as AcknowledgedWaits, BODY_VERSION, CancelReply, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX,
-    Fault, HeartbeatReply, Kind, PlaceReply, Reason, ReleaseReply, ReportReply, SessionToken, TaskReportBody,
+    Fault, HeartbeatReply, Kind, PlaceReply, PlanNodesRequest, Reason, ReleaseReply, ReportReply,
+    SessionToken, TaskReportBody,
 };
 
 use super::checkers::Verdict;
@@ -54,14 +55,16 @@ pub(super) enum Asked {
     Operate,
     /// What the queue of this name is to be.
     SetQueue(&'static str),
-    /// The submission of a job.
-    SubmitJob,
+    /// The submission of a job, and how often it may be restarted. `None`: it has no policies, so it never is.
+    SubmitJob(Option<u32>),
     /// The end of a job, by its number.
     CancelJob(u64),
     /// The tasks of a job, by its number.
     JobStatus(u64),
     /// What became of tasks.
     ReportTasks(Vec<TaskReportBody>),
+    /// A plan of nodes.
+    PlanNodes(Box<PlanNodesRequest>),
 }
 
 impl Asked {
@@ -374,10 +377,11 @@ impl Client {
             Asked::Remove(group) => self.handle_removed(frame, group),
             Asked::Operate | Asked::Renew => Ok(()),
             Asked::SetQueue(name) => self.handle_queue(frame, name),
-            Asked::SubmitJob => self.handle_submitted(frame),
+            Asked::SubmitJob(max_retry) => self.handle_submitted(frame, max_retry),
             Asked::CancelJob(job) => self.handle_job_cancelled(frame, job),
             Asked::JobStatus(job) => self.handle_job_status(frame, job),
             Asked::ReportTasks(reports) => self.handle_reported(frame, &reports),
+            Asked::PlanNodes(request) => jobs::handle_plan(frame, &request),
         }
     }
 

@@ -15,6 +15,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use wharf_core::demand::NodesPlanner;
 use wharf_core::executor::ShardRunner;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, TenantId};
 use wharf_core::planner::PlannerRunner;
@@ -63,6 +64,7 @@ pub(super) struct World<'a> {
     incarnation: Incarnation,
     runners: Vec<ShardRunner>,
     planners: Vec<PlannerRunner>,
+    nodes_planner: Option<NodesPlanner>,
     views: Vec<ViewReader>,
     kept: Option<Kept>,
     twins: Vec<Twin>,
@@ -127,7 +129,7 @@ impl<'a> World<'a> {
         let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
         let opened = opened.expect("this disk does not fail yet");
         let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, .. } = opened;
-        let Opened { ports, unkept, journal, .. } = opened;
+        let Opened { ports, unkept, journal, nodes_planner, .. } = opened;
         let count = 4 + choices.place(3);
         Self {
             choices,
@@ -141,6 +143,7 @@ impl<'a> World<'a> {
             incarnation,
             runners,
             planners,
+            nodes_planner,
             views,
             kept: None,
             twins,

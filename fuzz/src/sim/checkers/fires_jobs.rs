@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use wharf_core::fairness::Dim;
 use wharf_core::ids::{AllocationId, BundleId, Incarnation, StatementId, TenantId};
 use wharf_core::jobs::{
-    JobId, JobPhase, JobSpec, Jobs, JobsRecord, QueueId, QueueSpec, TaskGroup, TaskId, TaskState,
+    JobId, JobPhase, JobPolicy, JobSpec, Jobs, JobsRecord, PolicyAction, QueueId, QueueSpec, TaskEvent,
+    TaskGroup, TaskId, TaskState,
 };
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Granted, Operation, Part};
@@ -15,7 +16,7 @@ use wharf_net::protocol::{TASK_FAILED, TASK_SUCCEEDED};
 use super::fires::{Bed, NODE, asks};
 use super::jobs::{
     QUEUES, Told, a_start_keeps_the_jobs, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit,
-    queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
+    plans_change_nothing, queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
 };
 use crate::sim::facts::Facts;
 
@@ -123,6 +124,23 @@ pub(super) fn a_job_that_is_not_as_its_client_was_told() {
     assert!(check(&jobs, &over, false) && !check(&jobs, &over, true), "a task has not ended");
     jobs.set(TaskId { job, index: 1 }, TaskState::Failed, None, Time(2));
     assert!(check(&jobs, &over, true));
+    // What ended before a restart may run again. No restart is forgotten, and there are no more than are allowed.
+    assert!(!check(&jobs, &Told { restarts: 1, ..over }, true));
+    let restart = JobPolicy {
+        events: vec![TaskEvent::Failed],
+        action: PolicyAction::RestartTask,
+        exit_code: None,
+        timeout_ns: None,
+    };
+    let spec = JobSpec { name: "again".into(), policies: vec![restart], ..jobs.job(job).spec().clone() };
+    let again = jobs.submit(spec).expect("a job that is right");
+    let check = |jobs: &Jobs, told: &Told| jobs_are_as_told(jobs, again.0, told, false).is_ok();
+    jobs.set(TaskId { job: again, index: 0 }, TaskState::Running, Some(NODE), Time(3));
+    jobs.task_failed(TaskId { job: again, index: 0 }, None, Time(4));
+    assert!(check(&jobs, &failed), "it was told before the restart");
+    assert!(!check(&jobs, &Told { restarts: 1, ..failed.clone() }), "it was told after the restart");
+    assert!(check(&jobs, &Told { max_retry: Some(1), ..Told::default() }));
+    assert!(!check(&jobs, &Told { max_retry: Some(0), ..Told::default() }));
 }
 
 #[test]
@@ -140,6 +158,18 @@ pub(super) fn jobs_that_are_others_after_a_start() {
     jobs.set(TaskId { job, index: 0 }, TaskState::Succeeded, None, Time(2));
     assert!(a_start_keeps_the_jobs(&before, &jobs.record()).is_err());
     assert!(a_start_keeps_the_jobs(&before, &JobsRecord::default()).is_err());
+}
+
+#[test]
+pub(super) fn a_plan_that_changes_something() {
+    let (mut jobs, job) = jobs();
+    let (facts, _) = placed(&mut Bed::new(4), 1, job, 0);
+    let facts = [facts];
+    let before = jobs.record();
+    assert_eq!(plans_change_nothing((&before, &facts), (&before, &facts)), Ok(()));
+    assert!(plans_change_nothing((&before, &facts), (&before, &[])).is_err());
+    jobs.set(TaskId { job, index: 0 }, TaskState::Succeeded, None, Time(2));
+    assert!(plans_change_nothing((&before, &facts), (&jobs.record(), &facts)).is_err());
 }
 
 #[test]

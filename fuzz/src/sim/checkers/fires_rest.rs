@@ -13,6 +13,7 @@ use wharf_net::codec::{FLAG_REPLY, Header, decode_frame};
 use wharf_net::protocol::{FRAME_BYTES_MAX, Kind, Reason, ReleaseReply, ReleaseRequest, SessionToken};
 
 use super::following::{Mirror, followers_are_told, followers_keep_up};
+use super::plans;
 use super::rest::{
     UnderWay, comes_to_rest, everything_is_answered, nobody_oversleeps, planners_sleep, stops_empty,
     what_is_committed_is_done,
@@ -225,6 +226,8 @@ const FIRES: &[(&str, fn())] = &[
     ("leases_last_as_long_as_they_say", fires_leases::a_lease_that_ends_too_early_or_too_late),
     ("renewals_hold", fires_leases::a_renewal_that_does_not_hold),
     ("jobs_are_as_told", fires_jobs::a_job_that_is_not_as_its_client_was_told),
+    ("plans_change_nothing", fires_jobs::a_plan_that_changes_something),
+    ("plans_keep_their_limits", plans::tests::a_plan_beyond_its_limits),
     ("kept_views_stay", fires_beyond::a_view_of_a_state_that_never_was),
     ("no_bundle_waits_that_would_fit", fires_groups::a_bundle_that_waits_and_would_fit),
     ("no_fit_is_no_fit", fires_groups::a_group_that_is_refused_and_fits),

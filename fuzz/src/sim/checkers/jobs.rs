@@ -21,14 +21,22 @@ pub struct QueueOfSim {
     pub cpu_max: Option<i64>,
     /// Whether it has jobs.
     pub is_leaf: bool,
+    /// The half-life of what it has held, in ns. `None`: that of all queues.
+    pub half_life: Option<u64>,
 }
 
 /// The queues of the simulation. They never change, so a cap that is exceeded is always a fault.
 pub const QUEUES: [QueueOfSim; 4] = [
-    QueueOfSim { name: "team", parent: "", cpu_max: Some(60_000), is_leaf: false },
-    QueueOfSim { name: "capped", parent: "team", cpu_max: Some(35_000), is_leaf: true },
-    QueueOfSim { name: "other", parent: "team", cpu_max: None, is_leaf: true },
-    QueueOfSim { name: "free", parent: "", cpu_max: None, is_leaf: true },
+    QueueOfSim { name: "team", parent: "", cpu_max: Some(60_000), is_leaf: false, half_life: None },
+    QueueOfSim {
+        name: "capped",
+        parent: "team",
+        cpu_max: Some(35_000),
+        is_leaf: true,
+        half_life: Some(5_000),
+    },
+    QueueOfSim { name: "other", parent: "team", cpu_max: None, is_leaf: true, half_life: Some(0) },
+    QueueOfSim { name: "free", parent: "", cpu_max: None, is_leaf: true, half_life: None },
 ];
 
 /// The states of tasks that have ended, on the wire.
@@ -39,8 +47,12 @@ pub const TOLD_ENDED: [u8; 2] = [TASK_SUCCEEDED, TASK_FAILED];
 pub struct Told {
     /// It was cancelled, or had ended before.
     pub is_over: bool,
-    /// The tasks that have ended, each with its state.
+    /// How often it was restarted, or a task of it.
+    pub restarts: u32,
+    /// The tasks that have ended with so many restarts, each with its state.
     pub ended: BTreeMap<u32, u8>,
+    /// How often its client allows that. `None`: it is not known.
+    pub max_retry: Option<u32>,
 }
 
 /// Returns the allocations of tasks with their bundles.
@@ -132,11 +144,17 @@ pub fn jobs_are_as_told(jobs: &Jobs, number: u64, told: &Told, at_rest: bool) ->
     let id = JobId(number);
     ensure(jobs.has_job(id), || format!("job {id} was submitted, and is gone"))?;
     let job = jobs.job(id);
-    let is_over = job.phase() == JobPhase::Cancelled || job.has_ended();
-    ensure(!told.is_over || is_over && (!at_rest || job.has_ended()), || {
-        format!("job {id} was cancelled, and is {:?} with {:?}", job.phase(), job.tasks())
+    let restarts = job.restarts();
+    ensure(restarts >= told.restarts && told.max_retry.is_none_or(|most| restarts <= most), || {
+        format!("job {id} was restarted {restarts} times, after {} of {:?}", told.restarts, told.max_retry)
     })?;
-    for (&index, &state) in &told.ended {
+    let is_over = job.phase().is_end() || job.has_ended();
+    ensure(!told.is_over || is_over && (!at_rest || job.has_ended()), || {
+        format!("job {id} is over, and is {:?} with {:?}", job.phase(), job.tasks())
+    })?;
+    // A restart makes tasks pending that have ended.
+    let lasting = told.ended.iter().filter(|_| restarts == told.restarts);
+    for (&index, &state) in lasting {
         let expected = if state == TASK_FAILED { TaskState::Failed } else { TaskState::Succeeded };
         let found = job.tasks()[index as usize].state;
         ensure(found == expected, || format!("task {index} of job {id} was {expected:?}, and is {found:?}"))?;
@@ -153,6 +171,19 @@ pub fn a_start_keeps_the_jobs(
     after: &wharf_core::jobs::JobsRecord,
 ) -> Verdict {
     ensure(before == after, || format!("the jobs are others after a start: {before:?}, then {after:?}"))
+}
+
+/// Checks that a plan of nodes leaves the jobs and the books as they were.
+///
+/// # Errors
+/// Says that they differ.
+pub fn plans_change_nothing(
+    (jobs, facts): (&wharf_core::jobs::JobsRecord, &[Facts]),
+    (jobs_after, facts_after): (&wharf_core::jobs::JobsRecord, &[Facts]),
+) -> Verdict {
+    ensure(jobs == jobs_after && facts == facts_after, || {
+        format!("a plan of nodes changes {jobs:?} to {jobs_after:?}, or the books")
+    })
 }
 
 /// Checks, at rest, that no task waits that a node offers and that every cap allows, if it is all that its job needs.

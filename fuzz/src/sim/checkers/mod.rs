@@ -29,6 +29,7 @@ pub mod jobs;
 pub mod leases;
 pub mod order;
 pub mod outcomes;
+pub mod plans;
 pub mod promises;
 pub mod refused;
 pub mod rest;
@@ -120,6 +121,8 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "only_what_is_evicted_ends_by_itself",
     "planners_keep_what_callers_know",
     "planners_sleep",
+    "plans_change_nothing",
+    "plans_keep_their_limits",
     "queues_are_as_told",
     "promises_are_kept",
     "replay_gives_the_same",

@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 
 use wharf_net::codec::{FrameRef, decode_body};
 use wharf_net::protocol::{
-    AmountsBody, CancelJobRequest, DemandBody, JobBody, JobReply, JobStatusReply, JobStatusRequest, Kind,
-    NamedAmount, PlaceRequest, QueueBody, QueueReply, Reason, ReasonCode, ReportTasksReply,
-    ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_FAILED, TASK_RUNNING,
-    TASK_SUCCEEDED, TaskGroupBody, TaskReportBody, WireAllocation,
+    ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, ACTION_RESTART_TASK, AmountsBody,
+    CancelJobRequest, DemandBody, JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED, JOB_FAILED, JOB_RESTARTING,
+    JobBody, JobPolicyBody, JobReply, JobStatusReply, JobStatusRequest, Kind, NamedAmount, NodeBody,
+    NodeTypeBody, PlaceRequest, PlanNodesReply, PlanNodesRequest, QueueBody, QueueReply, Reason, ReasonCode,
+    ReportTasksReply, ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_EVENT_ANY,
+    TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED, TASK_FAILED, TASK_RUNNING, TASK_SUCCEEDED,
+    TaskGroupBody, TaskReportBody, WireAllocation,
 };
 
 use super::{Asked, Client};
-use crate::sim::checkers::Verdict;
 use crate::sim::checkers::jobs::{QUEUES, QueueOfSim, TOLD_ENDED, Told};
+use crate::sim::checkers::plans::plans_keep_their_limits;
+use crate::sim::checkers::{Verdict, named};
 use crate::sim::choices::Choices;
 
 /// One unit, in 1/10,000 of a unit.
@@ -24,9 +28,14 @@ const JOBS_MANY: usize = 6;
 /// The longest grace period of a cancelled job, in ns.
 const GRACE_NS: u64 = 4_000;
 
+/// The longest timeout of a job policy, in ns. Less than what passes in a step at rest.
+const TIMEOUT_NS: u64 = 4_000;
+
 /// A job that a client was told of.
 #[derive(Debug, Default)]
 pub(in crate::sim) struct Job {
+    /// Whether policies may restart it, or tasks of it.
+    has_policies: bool,
     /// What must be true of it from now on.
     pub(in crate::sim) told: Told,
     /// The tasks that had an allocation when it was last looked at.
@@ -43,6 +52,7 @@ pub(in crate::sim) fn set_queue(client: &mut Client, queue: &QueueOfSim) -> Vec<
         name: queue.name.to_owned(),
         parent: queue.parent.to_owned(),
         capability: AmountsBody { amounts: cap.into_iter().collect() },
+        usage_half_life: queue.half_life,
         ..QueueBody::default()
     };
     client.ask(Kind::SetQueue, &SetQueueRequest { queue: body }, Asked::SetQueue(queue.name))
@@ -71,9 +81,56 @@ fn task_group(choices: &mut Choices<'_>) -> TaskGroupBody {
     }
 }
 
+/// Returns the policies of a job or of a task group.
+fn policies(choices: &mut Choices<'_>) -> Vec<JobPolicyBody> {
+    let policy = |choices: &mut Choices<'_>| {
+        let event =
+            *choices.pick(&[TASK_EVENT_FAILED, TASK_EVENT_EVICTED, TASK_EVENT_COMPLETED, TASK_EVENT_ANY]);
+        let actions = [ACTION_RESTART_TASK, ACTION_RESTART_JOB, ACTION_COMPLETE_JOB, ACTION_ABORT_JOB];
+        // What has succeeded is not restarted alone.
+        let first = usize::from(event == TASK_EVENT_COMPLETED);
+        let action = *choices.pick(&actions[first..]);
+        let timeout = choices.one_in(3).then(|| choices.below(TIMEOUT_NS) + 1);
+        JobPolicyBody { events: vec![event], action, exit_code: None, timeout }
+    };
+    (0..choices.below(3)).map(|_| policy(choices)).collect()
+}
+
+/// Asks for a plan of nodes of two types.
+fn plan_request(choices: &mut Choices<'_>) -> PlanNodesRequest {
+    let node_type = |name: &str, cores: i64, choices: &mut Choices<'_>| {
+        let launching = choices.below(3) as u32;
+        let name = name.to_owned();
+        let node = NodeBody { name, cpu: cores * UNIT, memory: 8 * UNIT, ..NodeBody::default() };
+        let min = choices.below(2) as u32;
+        NodeTypeBody {
+            node,
+            min,
+            max: min + choices.below(4) as u32 + 1,
+            launching,
+            launch_time: choices.below(2) * GRACE_NS,
+            idle_timeout: None,
+        }
+    };
+    PlanNodesRequest {
+        types: vec![node_type("small", 1, choices), node_type("large", 4, choices)],
+        // At least what is there in any case.
+        nodes_max: choices.one_in(2).then(|| choices.below(6) as u32 + 2),
+        upscaling_speed: choices.below(3) as u32 * 5_000,
+        launches_max: choices.below(4) as u32 + 1,
+        idle_timeout: choices.one_in(2).then_some(GRACE_NS),
+        horizon: choices.below(2) * 4 * GRACE_NS,
+        ..PlanNodesRequest::default()
+    }
+}
+
 impl Client {
     /// Submits a job, looks at one, reports its tasks, or cancels it.
     pub(in crate::sim) fn ask_about_jobs(&mut self, choices: &mut Choices<'_>) -> Vec<u8> {
+        if choices.one_in(24) {
+            let request = plan_request(choices);
+            return self.ask(Kind::PlanNodes, &request, Asked::PlanNodes(Box::new(request.clone())));
+        }
         let known: Vec<u64> = self.jobs.keys().copied().collect();
         if known.is_empty() || choices.one_in(if known.len() < JOBS_MANY { 2 } else { 6 }) {
             return self.submit_job(choices);
@@ -109,6 +166,13 @@ impl Client {
         self.jobs_made += 1;
         let groups: Vec<TaskGroupBody> = (0..=choices.below(2)).map(|_| task_group(choices)).collect();
         let tasks: u32 = groups.iter().map(|group| group.count).sum();
+        let mut groups = groups;
+        let has_policies = choices.one_in(2);
+        let of_job = if has_policies { policies(choices) } else { Vec::new() };
+        if has_policies {
+            groups.iter_mut().for_each(|group| group.policies = policies(choices));
+        }
+        let max_retry = choices.below(4) as u32;
         let leaves: Vec<&QueueOfSim> = QUEUES.iter().filter(|queue| queue.is_leaf).collect();
         let job = JobBody {
             // Two clients may act for one tenant. They are of different kinds then.
@@ -118,9 +182,14 @@ impl Client {
             roles: vec![RoleBody { name: "task".to_owned(), min_member: 0 }],
             tasks: groups,
             priority: choices.below(3) as i32,
+            policies: of_job,
+            max_retry,
+            min_success: choices.one_in(4).then(|| choices.below(u64::from(tasks)) as u32 + 1),
+            user: (*choices.pick(&["", "ann", "bob"])).to_owned(),
             ..JobBody::default()
         };
-        self.ask(Kind::SubmitJob, &SubmitJobRequest { job }, Asked::SubmitJob)
+        let restarts = has_policies.then_some(max_retry);
+        self.ask(Kind::SubmitJob, &SubmitJobRequest { job }, Asked::SubmitJob(restarts))
     }
 
     pub(super) fn handle_queue(&mut self, frame: &FrameRef<'_>, name: &'static str) -> Verdict {
@@ -134,14 +203,16 @@ impl Client {
         Ok(())
     }
 
-    pub(super) fn handle_submitted(&mut self, frame: &FrameRef<'_>) -> Verdict {
+    pub(super) fn handle_submitted(&mut self, frame: &FrameRef<'_>, max_retry: Option<u32>) -> Verdict {
         let (reply, _) = decode_body::<JobReply>(frame.payload).map_err(|error| error.to_string())?;
         // A crash may have taken a queue back that nobody was told of.
         if reply.reason == Reason::UnknownQueue.into() {
             return Ok(());
         }
         done(reply.reason, &reply)?;
-        match self.jobs.insert(reply.job, Job::default()) {
+        let told = Told { max_retry: Some(max_retry.unwrap_or(0)), ..Told::default() };
+        let job = Job { has_policies: max_retry.is_some(), told, ..Job::default() };
+        match self.jobs.insert(reply.job, job) {
             None => Ok(()),
             Some(_) => Err(format!("job {} was submitted twice", reply.job)),
         }
@@ -158,9 +229,24 @@ impl Client {
         let (reply, _) = decode_body::<JobStatusReply>(frame.payload).map_err(|error| error.to_string())?;
         done(reply.reason, &reply)?;
         let job = self.jobs.entry(number).or_default();
+        let told = &mut job.told;
+        let summary = reply.job.as_ref().ok_or("a status without its job")?;
+        if told.max_retry.is_some_and(|most| summary.restarts > most) {
+            return Err(format!("job {number} was restarted {} times: {told:?}", summary.restarts));
+        }
+        if summary.restarts < told.restarts {
+            // It was written before another one that came earlier.
+            return Ok(());
+        }
+        if summary.restarts > told.restarts {
+            told.restarts = summary.restarts;
+            told.ended.clear();
+        }
+        told.is_over |= [JOB_COMPLETED, JOB_CANCELLED, JOB_ABORTED, JOB_FAILED].contains(&summary.phase);
         for task in &reply.tasks {
-            if TOLD_ENDED.contains(&task.state) {
-                job.told.ended.insert(task.index, task.state);
+            // Of a job that restarts, tasks that have ended are about to be pending again.
+            if TOLD_ENDED.contains(&task.state) && summary.phase != JOB_RESTARTING {
+                told.ended.insert(task.index, task.state);
             }
         }
         let allocated = reply.tasks.iter().filter_map(|task| Some((task.index, task.allocation?)));
@@ -177,12 +263,23 @@ impl Client {
             if is_end {
                 job.allocated.retain(|(index, _)| *index != report.index);
             }
-            if is_end && !reply.outdated.contains(&at) {
+            // The reply does not tell what a policy did.
+            if is_end && !job.has_policies && !reply.outdated.contains(&at) {
                 job.told.ended.insert(report.index, report.state);
             }
         }
         Ok(())
     }
+}
+
+/// Checks a plan of nodes. Only one is made at a time.
+pub(super) fn handle_plan(frame: &FrameRef<'_>, request: &PlanNodesRequest) -> Verdict {
+    let (reply, _) = decode_body::<PlanNodesReply>(frame.payload).map_err(|error| error.to_string())?;
+    if reply.reason == Reason::Overloaded.into() {
+        return Ok(());
+    }
+    done(reply.reason, &reply)?;
+    named("plans_keep_their_limits", plans_keep_their_limits(request, &reply))
 }
 
 fn done(reason: ReasonCode, reply: &impl std::fmt::Debug) -> Verdict {

@@ -8,11 +8,12 @@ use wharf_core::planner::{JobsConfig, Planner};
 
 use super::World;
 use crate::sim::checkers::jobs::{
-    QUEUES, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit, queues_are_as_told,
-    tasks_are_in_the_books, tasks_run_once,
+    QUEUES, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing,
+    queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
 };
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::client::jobs::set_queue;
+use crate::sim::facts::Facts;
 use crate::sim::network::Towards;
 
 /// The time between the beginnings of two cycles in these runs, in ns of virtual time.
@@ -20,6 +21,9 @@ const INTERVAL_NS: u64 = 400;
 
 /// How long a task that was evicted may go on, in ns.
 const GRACE_NS: u64 = 2_500;
+
+/// The half-life of what queues have held, in ns.
+const HALF_LIFE_NS: u64 = 20_000;
 
 /// The most cycles, each with everything that follows from it, until jobs must have come to rest.
 const CYCLES_MAX: usize = 64;
@@ -30,10 +34,11 @@ pub(super) fn jobs_config() -> JobsConfig {
     let cycle = CycleConfig {
         actions: Action::DEFAULT.to_vec(),
         tiers: vec![
-            tier(&[PluginKind::Priority, PluginKind::Gang, PluginKind::Conformance]),
+            tier(&[PluginKind::Priority, PluginKind::Usage, PluginKind::Gang, PluginKind::Conformance]),
             tier(&[PluginKind::Drf]),
         ],
         grace_ns: GRACE_NS,
+        usage_half_life_ns: HALF_LIFE_NS,
         ..CycleConfig::default()
     };
     JobsConfig { cycle, interval_ns: INTERVAL_NS, ..JobsConfig::default() }
@@ -84,6 +89,25 @@ impl World<'_> {
         if let (Some(watch), Some(jobs)) = (&mut self.jobs_watch, self.planners[at].planner().jobs()) {
             watch.follow(jobs);
         }
+    }
+
+    /// Returns whether a plan of nodes was asked for and is not made.
+    pub(super) fn wants_plan(&mut self) -> bool {
+        self.nodes_planner.as_mut().is_some_and(|planner| !planner.is_idle())
+    }
+
+    /// Lets the planner of nodes make the plan that was asked for.
+    pub(super) fn plan_nodes(&mut self) -> Verdict {
+        let before = self.jobs_at_start();
+        let facts: Vec<Facts> = self.runners.iter().map(|runner| Facts::of(runner.shard())).collect();
+        self.nodes_planner.iter_mut().for_each(|planner| {
+            planner.run_round();
+        });
+        let after = self.jobs_at_start();
+        let facts_after: Vec<Facts> = self.runners.iter().map(|runner| Facts::of(runner.shard())).collect();
+        named("plans_change_nothing", plans_change_nothing((&before, &facts), (&after, &facts_after)))?;
+        self.trace.line(format_args!("a plan of nodes is made"));
+        Ok(())
     }
 
     /// Checks the books of the shards after a command: what tasks have at this moment.

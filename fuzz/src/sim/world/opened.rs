@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
+use wharf_core::demand::NodesPlanner;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{BatchRecord, Observer, ShardRunner, Unobserved};
 use wharf_core::ids::{Incarnation, NodeId};
@@ -119,6 +120,7 @@ pub(in crate::sim) struct Opened {
     pub(super) server: Server,
     pub(super) registrar: RegistrarThread,
     pub(super) planners: Vec<PlannerRunner>,
+    pub(super) nodes_planner: Option<NodesPlanner>,
     /// Groups that no planner keeps, because there is no planner.
     pub(super) unkept: Vec<GroupRecord>,
     pub(super) views: Vec<ViewReader>,
@@ -201,6 +203,7 @@ pub(in crate::sim) fn open(
         ),
         registrar: RegistrarThread::new(engine.registrar, of_registrar, engine.catalog, engine.now),
         planners: engine.planners,
+        nodes_planner: engine.nodes_planner,
         unkept: engine.groups,
         views: engine.views,
         ports,

@@ -36,6 +36,12 @@ impl World<'_> {
     /// Runs a round of a planner. Keeps the facts that it saw, so that checkers can judge its results.
     pub(in crate::sim) fn run_planner(&mut self, at: usize) -> Result<usize, String> {
         named("nobody_oversleeps", nobody_oversleeps("planner", at, self.planners[at].oversleeps()))?;
+        let keeps_jobs = self.planners[at].planner().keeps_jobs();
+        let plans = keeps_jobs && self.wants_plan() && !self.planning_is_slow();
+        if plans {
+            self.plan_nodes()?;
+        }
+        let plans = usize::from(plans);
         let planner = self.planners[at].planner();
         let before = planner.metrics().statements;
         let last = planner.last_statement();
@@ -53,7 +59,7 @@ impl World<'_> {
                     "the keeper of jobs moves {moved}, makes {} statements",
                     after - before
                 ));
-                return Ok(moved);
+                return Ok(moved + plans);
             }
             let facts = self.facts_of_views(planner.view_sequences());
             let round = Arc::new(Round { planner: number, now: self.now, facts, is_quiet });
@@ -66,7 +72,12 @@ impl World<'_> {
         } else {
             self.planners[at].fall_asleep();
         }
-        Ok(moved)
+        Ok(moved + plans)
+    }
+
+    /// Returns whether the planner of nodes is slow now: a plan takes any time while there are faults.
+    fn planning_is_slow(&mut self) -> bool {
+        self.is_faulty && !self.choices.one_in(4)
     }
 
     /// Lets a caller of planners ask something, look at the shards or take answers.

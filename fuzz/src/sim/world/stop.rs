@@ -121,6 +121,10 @@ impl World<'_> {
             }
             moved += self.move_registrar()?;
             self.drain_journal(&mut moved)?;
+            if self.wants_plan() {
+                self.plan_nodes()?;
+                moved += 1;
+            }
             for planner in 0..self.planners.len() {
                 moved += self.run_planner(planner)?;
                 // A round may send statements without taking any input.
@@ -145,7 +149,8 @@ impl World<'_> {
     /// Takes over what a start opened. The callers within the process go on with it.
     pub(super) fn go_on(&mut self, opened: Opened) {
         let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, .. } = opened;
-        let Opened { ports, unkept, journal, .. } = opened;
+        let Opened { ports, unkept, journal, nodes_planner, .. } = opened;
+        self.nodes_planner = nodes_planner;
         let mut server = server;
         server.continue_outcomes(&mut self.server, &facts);
         (self.planners, self.views, self.kept, self.unkept) = (planners, views, None, unkept);

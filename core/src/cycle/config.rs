@@ -337,7 +337,9 @@ pub enum CycleConfigError {
     #[error("action `starve` evicts by fair shares: name plugin `fair-share`, with its decision `evictable`")]
     NoFairShare,
     /// Two plugins both say what queues deserve.
-    #[error("plugins `{0}` and `{1}` both say what queues deserve: name one of them (`drf` does if it is `hierarchical`)")]
+    #[error(
+        "plugins `{0}` and `{1}` both say what queues deserve: name one of them (`drf` does if it is `hierarchical`)"
+    )]
     Contradiction(&'static str, &'static str),
     /// Past use has a half-life, and no plugin looks at it.
     #[error(

@@ -463,7 +463,9 @@ fn answers(config: &PluginConfig, decision: Decision) -> bool {
         }
         _ => match config.kind {
             PluginKind::Drf => config.hierarchical,
-            PluginKind::Gang | PluginKind::Conformance | PluginKind::Proportion | PluginKind::Capacity => true,
+            PluginKind::Gang | PluginKind::Conformance | PluginKind::Proportion | PluginKind::Capacity => {
+                true
+            }
             _ => false,
         },
     };

@@ -38,9 +38,8 @@ fn submit(bed: &mut Bed, number: usize, queue: QueueId, needs: u32, tasks: u32, 
 #[test]
 fn a_queue_is_saturated_when_others_use_up_what_it_waits_for() {
     let mut bed = bed(vec![vec![hdrf()]], &[(10, 20)]);
-    let add = |bed: &mut Bed, spec: QueueSpec| {
-        bed.cluster.scheduler_mut().jobs_mut().add_queue(spec).unwrap()
-    };
+    let add =
+        |bed: &mut Bed, spec: QueueSpec| bed.cluster.scheduler_mut().jobs_mut().add_queue(spec).unwrap();
     let [a, b, other] = ["a", "b", "other"].map(|name| add(&mut bed, QueueSpec::new(name)));
     let [a1, a2] = ["a1", "a2"].map(|name| add(&mut bed, QueueSpec { parent: a, ..QueueSpec::new(name) }));
     submit(&mut bed, 0, a1, 0, 8, (1, 0));
@@ -62,9 +61,8 @@ fn a_queue_is_saturated_when_others_use_up_what_it_waits_for() {
 #[test]
 fn a_queue_reclaims_its_share_of_a_tree() {
     let mut bed = bed(vec![vec![PluginConfig::new(PluginKind::Gang), hdrf()]], &[(8, 0)]);
-    let add = |bed: &mut Bed, spec: QueueSpec| {
-        bed.cluster.scheduler_mut().jobs_mut().add_queue(spec).unwrap()
-    };
+    let add =
+        |bed: &mut Bed, spec: QueueSpec| bed.cluster.scheduler_mut().jobs_mut().add_queue(spec).unwrap();
     let sci = add(&mut bed, QueueSpec::new("sci"));
     let eng = add(&mut bed, QueueSpec { weight: 3, ..QueueSpec::new("eng") });
     let [dev, prod] =

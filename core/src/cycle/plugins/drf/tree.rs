@@ -58,7 +58,8 @@ impl Shares {
     /// Brings the share of a queue, and of those below it, up to date.
     fn update(&mut self, facts: Facts<'_>, queue: QueueId) {
         let of = facts.jobs.queue(queue);
-        let (changed, version) = (of.changed(), self.version);
+        let changed = of.changed();
+        let version = self.version;
         let is_known = |known: &Known| known.changed == changed && known.version == version;
         if self.by_queue.get(&queue).is_some_and(is_known) {
             return;
@@ -67,7 +68,8 @@ impl Shares {
             TreeShare::leaf(&of.usage().planned(), facts.total, !self.is_served(facts, queue))
         } else {
             of.children().iter().for_each(|&child| self.update(facts, child));
-            let child = |&child: &QueueId| (&self.by_queue[&child].share, facts.jobs.queue(child).spec().weight);
+            let child =
+                |&child: &QueueId| (&self.by_queue[&child].share, facts.jobs.queue(child).spec().weight);
             TreeShare::of_children(&of.children().iter().map(child).collect::<Vec<_>>())
         };
         self.by_queue.insert(queue, Known { share, changed, version });

@@ -33,9 +33,8 @@ mod job_replies;
 pub(crate) use job_replies::{JobsAnswer, JobsPage, jobs_answer, jobs_page_limit};
 mod jobs;
 pub use jobs::{
-    job_body, job_kinds_to_learn, job_phase, job_phase_number, job_spec, policy_action,
-    policy_action_number, policy_bodies, queue_body, queue_kinds_to_learn, queue_spec, task_reports, task_state,
-    task_state_number,
+    job_body, job_kinds_to_learn, job_phase, job_phase_number, job_spec, policy_action, policy_action_number,
+    policy_bodies, queue_body, queue_kinds_to_learn, queue_spec, task_reports, task_state, task_state_number,
 };
 mod leases;
 use leases::lease_terms;

@@ -4,6 +4,7 @@
 use super::{
     Delayed, JobPhase, JobPolicy, JobSpec, PolicyAction, TaskEvent, TaskGroup, TaskRecord, TaskState,
 };
+use crate::planted::{PlantedBug, is_planted};
 use crate::time::Time;
 
 /// What the rule looks at.
@@ -61,7 +62,9 @@ impl Facts<'_> {
             return self.becomes(TaskState::Pending);
         }
         let (event, state) = match end {
-            TaskEnd::Succeeded { is_last, .. } => (is_last.then_some(TaskEvent::Completed), TaskState::Succeeded),
+            TaskEnd::Succeeded { is_last, .. } => {
+                (is_last.then_some(TaskEvent::Completed), TaskState::Succeeded)
+            }
             TaskEnd::Failed(_) => (Some(TaskEvent::Failed), TaskState::Failed),
             TaskEnd::Lost if self.has_overrun() => (Some(TaskEvent::Failed), TaskState::Failed),
             // A task that was never bound has done nothing that could be lost.
@@ -73,8 +76,10 @@ impl Facts<'_> {
         let exit_code = if let TaskEnd::Failed(exit_code) = end { exit_code } else { None };
         // A task that is pending again in any case, or has succeeded, is not restarted alone.
         let policy = event.and_then(|event| self.policy(event, exit_code));
-        let policy = policy.filter(|policy| policy.action != PolicyAction::RestartTask || state == TaskState::Failed);
-        let has_enough = |end| matches!(end, TaskEnd::Succeeded { succeeded, .. } if self.is_enough(succeeded));
+        let policy =
+            policy.filter(|policy| policy.action != PolicyAction::RestartTask || state == TaskState::Failed);
+        let has_enough =
+            |end| matches!(end, TaskEnd::Succeeded { succeeded, .. } if self.is_enough(succeeded));
         match policy {
             Some(&JobPolicy { action, timeout_ns: None, .. }) => self.does(action, state),
             _ if has_enough(end) => self.ends(state, JobPhase::Completed),
@@ -128,7 +133,7 @@ impl Facts<'_> {
 
     /// Restarts the task, unless the job has been restarted as often as it may be.
     fn restarted(&self, state: TaskState, phase: JobPhase) -> After {
-        if self.restarts >= self.spec.max_retry {
+        if self.restarts >= self.spec.max_retry && !is_planted(PlantedBug::RetriesUnbounded) {
             return self.ends(state, JobPhase::Failed);
         }
         After { phase, restarts: self.restarts + 1, ..self.becomes(TaskState::Pending) }
@@ -278,7 +283,9 @@ mod tests {
         let spec = job(Vec::new(), vec![policy(&[TaskEvent::Any], PolicyAction::AbortJob, None)]);
         let restarts =
             Facts { phase: JobPhase::Restarting, restarts: 1, ..facts(&spec, TaskState::Releasing) };
-        for end in [TaskEnd::Lost, TaskEnd::Failed(Some(1)), TaskEnd::Succeeded { is_last: true, succeeded: 4 }] {
+        for end in
+            [TaskEnd::Lost, TaskEnd::Failed(Some(1)), TaskEnd::Succeeded { is_last: true, succeeded: 4 }]
+        {
             assert_eq!(restarts.after(end, NOW), after(TaskState::Pending, JobPhase::Restarting, 1));
         }
     }

@@ -149,7 +149,9 @@ impl Jobs {
         let job = self.job(id);
         let spec = job.spec();
         let queue = Arc::clone(&self.queue(spec.queue).spec().name);
-        let fresh = |task: &Task| task.state == TaskState::Pending && task.since == spec.created && task.delayed.is_none();
+        let fresh = |task: &Task| {
+            task.state == TaskState::Pending && task.since == spec.created && task.delayed.is_none()
+        };
         let tasks = (0..).zip(job.tasks()).filter(|(_, task)| !fresh(task));
         let tasks = tasks.map(|(index, task)| (index, task.record())).collect();
         let spec = Arc::new(JobSpec { queue: QueueId::ROOT, ..spec.clone() });
@@ -201,7 +203,8 @@ impl Jobs {
         if !is_there || state.has_node() != node.is_some() || (allocation.is_some() && node.is_none()) {
             return Err(broken!("task {id} is recorded as {}, on node {node:?}", state.name()));
         }
-        let before = Task { state, node, allocation, since, started, bound, delayed, ..self.task(id).clone() };
+        let before =
+            Task { state, node, allocation, since, started, bound, delayed, ..self.task(id).clone() };
         self.restore(id, &before);
         Ok(())
     }

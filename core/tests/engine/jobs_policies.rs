@@ -371,10 +371,8 @@ fn no_crash_changes_when_a_policy_with_a_timeout_acts() {
     let cycle = graceful();
     let mut work = Journaled::new(2, cycle.clone());
     with_nodes(&mut work.engine, 2, 4, 0);
-    let later = JobPolicy {
-        timeout_ns: Some(10 * SECOND),
-        ..on(&[TaskEvent::Failed], PolicyAction::RestartTask)
-    };
+    let later =
+        JobPolicy { timeout_ns: Some(10 * SECOND), ..on(&[TaskEvent::Failed], PolicyAction::RestartTask) };
     let job = submit_job(&mut work.engine, JobSpec { policies: vec![later], ..bag("later", 2) }, "all");
     let before = work.collect();
     fail(&mut work.engine, job, 0);
@@ -406,10 +404,8 @@ fn an_eviction_that_does_not_last_changes_nothing() {
     for has_room in [true, false] {
         let mut engine = jobs_engine(1, graceful());
         with_nodes(&mut engine, 1, 4, 0);
-        let later = JobPolicy {
-            timeout_ns: Some(5 * SECOND),
-            ..on(&[TaskEvent::Evicted], PolicyAction::AbortJob)
-        };
+        let later =
+            JobPolicy { timeout_ns: Some(5 * SECOND), ..on(&[TaskEvent::Evicted], PolicyAction::AbortJob) };
         let job = submit_job(&mut engine, JobSpec { policies: vec![later], ..bag("j", 4) }, "all");
         let lost = allocation(&mut engine, job, 0);
         if !has_room {

@@ -102,7 +102,12 @@ fn replies_about_queues_are_written_as_they_always_were() {
 }
 
 fn policy(action: u8, exit_code: Option<i32>) -> JobPolicyBody {
-    JobPolicyBody { events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED], action, exit_code, timeout: exit_code.map(|_| 11) }
+    JobPolicyBody {
+        events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED],
+        action,
+        exit_code,
+        timeout: exit_code.map(|_| 11),
+    }
 }
 
 #[test]

@@ -277,8 +277,12 @@ jobs:
 - {name: plain, queue: q, tasks: [{name: u}]}
 "#;
         let jobs = read_jobs(text).unwrap();
-        let policy =
-            |events: &[u8], action, exit_code| JobPolicyBody { events: events.to_vec(), action, exit_code, timeout: None };
+        let policy = |events: &[u8], action, exit_code| JobPolicyBody {
+            events: events.to_vec(),
+            action,
+            exit_code,
+            timeout: None,
+        };
         let failed_or_evicted = [TASK_EVENT_FAILED, TASK_EVENT_EVICTED];
         let of_job = [
             policy(&[TASK_EVENT_ANY], ACTION_RESTART_JOB, None),

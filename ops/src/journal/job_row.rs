@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use wharf_core::fairness::Dim;
 use wharf_core::ids::{NodeId, TenantId};
 use wharf_core::jobs::{
-    Delayed, JobId, JobRecord, JobSpec, JobsChange, JobsDone, PastAmount, PastRecord, QueueRecord, TaskId, TaskRecord,
+    Delayed, JobId, JobRecord, JobSpec, JobsChange, JobsDone, PastAmount, PastRecord, QueueRecord, TaskId,
+    TaskRecord,
 };
 use wharf_core::limits::RESOURCE_KINDS_MAX;
 use wharf_core::registrar::Catalog;

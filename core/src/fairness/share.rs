@@ -35,7 +35,8 @@ impl Share {
     pub(super) fn part_of(&self, other: &Self, bits: u32) -> u64 {
         assert!(other.part > 0 && bits <= 62, "a part of nothing");
         let product = |a: i64, b: i64| a.unsigned_abs() as u128 * b.unsigned_abs() as u128;
-        let (part, whole) = (product(self.part, other.whole), product(self.whole, other.part));
+        let part = product(self.part, other.whole);
+        let whole = product(self.whole, other.part);
         if part >= whole {
             return 1 << bits;
         }

@@ -225,8 +225,8 @@ fn after_a_crash(units: &[Unit]) -> StoreState {
 
 /// Waits, and checks that no grace period has no end, and that what policies have decided was done.
 fn check_ends(engine: &mut Engine, seed: u64) {
-    // Jobs that preempt each other may restart several times.
-    (0..12).for_each(|_| wait_ns(engine, 1_600_000_000));
+    // Jobs that preempt each other may restart several times, each after a timeout.
+    (0..24).for_each(|_| wait_ns(engine, 1_600_000_000));
     for (id, job) in jobs_of(engine).jobs() {
         assert_eq!(job.count(TaskState::Releasing), 0, "seed {seed}: a grace period of {id} has no end");
         assert_ne!(job.phase(), JobPhase::Restarting, "seed {seed}: {id} restarts for ever");

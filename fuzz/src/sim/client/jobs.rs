@@ -114,7 +114,8 @@ fn plan_request(choices: &mut Choices<'_>) -> PlanNodesRequest {
     };
     PlanNodesRequest {
         types: vec![node_type("small", 1, choices), node_type("large", 4, choices)],
-        nodes_max: choices.one_in(2).then(|| choices.below(8) as u32),
+        // At least what is there in any case.
+        nodes_max: choices.one_in(2).then(|| choices.below(6) as u32 + 2),
         upscaling_speed: choices.below(3) as u32 * 5_000,
         launches_max: choices.below(4) as u32 + 1,
         idle_timeout: choices.one_in(2).then_some(GRACE_NS),

@@ -92,19 +92,23 @@ impl World<'_> {
         }
     }
 
-    /// Lets the planner of nodes make the plan that was asked for, if any. Returns the number of plans.
-    pub(super) fn plan_nodes(&mut self) -> Result<usize, String> {
-        if self.nodes_planner.as_mut().is_none_or(NodesPlanner::is_idle) {
-            return Ok(0);
-        }
+    /// Returns whether a plan of nodes was asked for and is not made.
+    pub(super) fn wants_plan(&mut self) -> bool {
+        self.nodes_planner.as_mut().is_some_and(|planner| !planner.is_idle())
+    }
+
+    /// Lets the planner of nodes make the plan that was asked for.
+    pub(super) fn plan_nodes(&mut self) -> Verdict {
         let before = self.jobs_at_start();
         let facts: Vec<Facts> = self.runners.iter().map(|runner| Facts::of(runner.shard())).collect();
-        let has_planned = self.nodes_planner.as_mut().is_some_and(NodesPlanner::run_round);
+        self.nodes_planner.iter_mut().for_each(|planner| {
+            planner.run_round();
+        });
         let after = self.jobs_at_start();
         let facts_after: Vec<Facts> = self.runners.iter().map(|runner| Facts::of(runner.shard())).collect();
         named("plans_change_nothing", plans_change_nothing((&before, &facts), (&after, &facts_after)))?;
         self.trace.line(format_args!("a plan of nodes is made"));
-        Ok(usize::from(has_planned))
+        Ok(())
     }
 
     /// Checks the books of the shards after a command: what tasks have at this moment.

@@ -37,7 +37,11 @@ impl World<'_> {
     pub(in crate::sim) fn run_planner(&mut self, at: usize) -> Result<usize, String> {
         named("nobody_oversleeps", nobody_oversleeps("planner", at, self.planners[at].oversleeps()))?;
         let keeps_jobs = self.planners[at].planner().keeps_jobs();
-        let plans = if keeps_jobs && !self.planning_is_slow() { self.plan_nodes()? } else { 0 };
+        let plans = keeps_jobs && self.wants_plan() && !self.planning_is_slow();
+        if plans {
+            self.plan_nodes()?;
+        }
+        let plans = usize::from(plans);
         let planner = self.planners[at].planner();
         let before = planner.metrics().statements;
         let last = planner.last_statement();
@@ -73,7 +77,7 @@ impl World<'_> {
 
     /// Returns whether the planner of nodes is slow now: a plan takes any time while there are faults.
     fn planning_is_slow(&mut self) -> bool {
-        self.nodes_planner.is_some() && self.is_faulty && !self.choices.one_in(4)
+        self.is_faulty && !self.choices.one_in(4)
     }
 
     /// Lets a caller of planners ask something, look at the shards or take answers.

@@ -121,6 +121,10 @@ impl World<'_> {
             }
             moved += self.move_registrar()?;
             self.drain_journal(&mut moved)?;
+            if self.wants_plan() {
+                self.plan_nodes()?;
+                moved += 1;
+            }
             for planner in 0..self.planners.len() {
                 moved += self.run_planner(planner)?;
                 // A round may send statements without taking any input.

@@ -58,7 +58,8 @@ impl Shares {
     /// Brings the share of a queue, and of those below it, up to date.
     fn update(&mut self, facts: Facts<'_>, queue: QueueId) {
         let of = facts.jobs.queue(queue);
-        let (changed, version) = (of.changed(), self.version);
+        let changed = of.changed();
+        let version = self.version;
         let is_known = |known: &Known| known.changed == changed && known.version == version;
         if self.by_queue.get(&queue).is_some_and(is_known) {
             return;

@@ -111,42 +111,87 @@ pub(crate) fn read_release(payload: &[u8]) -> Option<WireAllocation> {
     numbers.0.is_empty().then_some(WireAllocation { incarnation, partition, sequence, tenant })
 }
 
-fn write_unsigned(number: u64, out: &mut Vec<u8>) {
-    if number < u64::from(WIDE) {
-        out.push(number as u8);
-    } else if let Ok(number) = u16::try_from(number) {
-        out.push(WIDE);
-        out.extend_from_slice(&number.to_le_bytes());
-    } else if let Ok(number) = u32::try_from(number) {
-        out.push(WIDER);
-        out.extend_from_slice(&number.to_le_bytes());
-    } else {
-        out.push(WIDEST);
-        out.extend_from_slice(&number.to_le_bytes());
+/// A few numbers of a body. They are put together here and appended at once, because the room of a vector is checked with
+/// each append.
+struct Written<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
+
+impl<const N: usize> Written<N> {
+    #[inline]
+    fn new() -> Self {
+        Self { bytes: [0; N], length: 0 }
+    }
+
+    #[inline]
+    fn byte(&mut self, byte: u8) {
+        self.bytes[self.length] = byte;
+        self.length += 1;
+    }
+
+    #[inline]
+    fn fixed<const WIDTH: usize>(&mut self, first: u8, bytes: [u8; WIDTH]) {
+        self.byte(first);
+        self.bytes[self.length..self.length + WIDTH].copy_from_slice(&bytes);
+        self.length += WIDTH;
+    }
+
+    #[inline]
+    fn unsigned(&mut self, number: u64) {
+        if number < u64::from(WIDE) {
+            self.byte(number as u8);
+        } else {
+            self.long(number);
+        }
+    }
+
+    fn long(&mut self, number: u64) {
+        if let Ok(number) = u16::try_from(number) {
+            self.fixed(WIDE, number.to_le_bytes());
+        } else if let Ok(number) = u32::try_from(number) {
+            self.fixed(WIDER, number.to_le_bytes());
+        } else {
+            self.fixed(WIDEST, number.to_le_bytes());
+        }
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 }
+
+/// The longest number: its first byte, and eight more.
+const NUMBER: usize = 9;
 
 /// Appends the body of the reply to a granted placement.
 pub(crate) fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
     let PlainGrant { node, node_name, allocation, gpus, gpu_part, alternative } = *grant;
     // The reason is 0, and there is a placement.
-    out.extend_from_slice(&[0, 1]);
-    write_unsigned(node, out);
-    write_unsigned(node_name.len() as u64, out);
+    let mut first = Written::<{ 2 + 2 * NUMBER }>::new();
+    first.byte(0);
+    first.byte(1);
+    first.unsigned(node);
+    first.unsigned(node_name.len() as u64);
+    out.extend_from_slice(first.as_slice());
     out.extend_from_slice(node_name.as_bytes());
-    write_unsigned(allocation.incarnation.into(), out);
-    write_unsigned(allocation.partition.into(), out);
-    write_unsigned(allocation.sequence, out);
-    write_unsigned(allocation.tenant.into(), out);
-    write_unsigned(gpus.count_ones().into(), out);
+    // The allocation, the GPU instances and the part of one, and the last four bytes.
+    let mut rest = Written::<{ 4 * NUMBER + 1 + u16::BITS as usize + NUMBER + 4 }>::new();
+    rest.unsigned(allocation.incarnation.into());
+    rest.unsigned(allocation.partition.into());
+    rest.unsigned(allocation.sequence);
+    rest.unsigned(allocation.tenant.into());
+    rest.byte(gpus.count_ones() as u8);
     let mut left = gpus;
     while left != 0 {
-        out.push(left.trailing_zeros() as u8);
+        rest.byte(left.trailing_zeros() as u8);
         left &= left - 1;
     }
-    write_unsigned(gpu_part.into(), out);
+    rest.unsigned(gpu_part.into());
     // No units, refusal and fault.
-    out.extend_from_slice(&[0, 0, 0, alternative]);
+    rest.fixed(0, [0, 0, alternative]);
+    out.extend_from_slice(rest.as_slice());
 }
 
 /// The body of the reply to a release of an allocation that was no bundle: no reason, fault or count.

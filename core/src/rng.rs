@@ -43,7 +43,8 @@ impl Rng {
         loop {
             let product = u128::from(self.next_u64()) * u128::from(bound);
             let low = product as u64;
-            if low >= bound.wrapping_neg() % bound {
+            // The remainder is less than the bound, so it is nearly never computed.
+            if low >= bound || low >= bound.wrapping_neg() % bound {
                 return (product >> 64) as u64;
             }
         }

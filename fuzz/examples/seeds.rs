@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use wharf_fuzz::bytes_of_seed;
+use wharf_fuzz::{WITH_JOBS, bytes_of_seed};
 use wharf_net::codec::{FLAG_REPLY, Header, encode_body, encode_frame};
 use wharf_net::protocol::{BODY_VERSION, Hello, HelloReply, Kind, PlaceRequest, VERSION_MAX};
 
@@ -20,6 +20,9 @@ const GENERATED: [(&str, &[u64], usize); 10] = [
     ("statement_ops", &[0, 1, 2], 1500),
     ("trace", &[1, 2, 12], 200),
 ];
+
+/// The seeds of inputs of `session_bytes` with queues and jobs.
+const JOBS_SEEDS: [u64; 2] = [1, 2];
 
 /// Settings as a user has them. The first byte of the input is a blank, which reads the rest as a file.
 const SETTINGS: &str = " listen = \"127.0.0.1:0\"\nshards = 2\nio_threads = 1\npartitions = 8\npolicy = \"hybrid\"\n\
@@ -65,6 +68,10 @@ fn main() -> std::io::Result<()> {
         for seed in seeds {
             write(target, &format!("seed-{seed}"), &bytes_of_seed(*seed, length))?;
         }
+    }
+    for seed in JOBS_SEEDS {
+        let input = [WITH_JOBS, &bytes_of_seed(seed, 1500)].concat();
+        write("session_bytes", &format!("jobs-{seed}"), &input)?;
     }
     write("config", "settings", SETTINGS.as_bytes())?;
     for (name, trace) in TRACES {

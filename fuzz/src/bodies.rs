@@ -32,6 +32,8 @@ pub(crate) struct Known {
     pub(crate) sessions: Vec<WireSession>,
     /// The next sequence of the peer that sends.
     pub(crate) next: u64,
+    /// The service keeps jobs. Numbers and names of their bodies are plausible then; otherwise, stored inputs draw them as ever.
+    pub(crate) has_jobs: bool,
 }
 
 /// Draws a body. Returns `None` if what was drawn is beyond a bound.
@@ -76,6 +78,9 @@ impl Draw<'_, '_> {
             return self.any_number();
         }
         match self.field {
+            "job" if self.known.has_jobs => 1 + self.choices.below(3),
+            "min_member" | "role" | "exit_code" if self.known.has_jobs => self.rarely(3),
+            "tenant" if self.known.has_jobs && self.body == "QueueBody" => self.choices.below(3),
             "cpu" | "memory" | "amount" | "total" => self.choices.below(10) * UNIT / 2,
             "gpu" => *self.choices.pick(&[0, 0, 0, UNIT / 4, UNIT / 2, UNIT, 2 * UNIT]),
             "gpus" => self.choices.below(3),
@@ -122,6 +127,9 @@ impl Draw<'_, '_> {
         match self.field {
             "name" | "names" | "node" | "node_name" => format!("n{}", self.choices.below(NODES)),
             "key" => (*self.choices.pick(&["zone", "rack", "team", "gpu-model"])).to_owned(),
+            // One of the few queues that a run makes, so that jobs find theirs.
+            "queue" if self.known.has_jobs && self.body == "JobBody" => format!("n{}", self.choices.below(2)),
+            "parent" if self.known.has_jobs && !self.choices.one_in(8) => String::new(),
             "queue" | "identity" | "external_id" | "resource" if !self.choices.one_in(16) => String::new(),
             "value" | "values" => (*self.choices.pick(&["a", "b", "1", "2", ""])).to_owned(),
             _ => (*self.choices.pick(&TEXTS)).to_owned(),
@@ -273,6 +281,7 @@ impl<'de> Deserializer<'de> for &mut Draw<'_, '_> {
             "nodes" | "names" | "requests" | "bundles" | "operations" | "allocations" | "resources" => {
                 1 + self.choices.below(ELEMENTS_MAX)
             }
+            "tasks" if self.known.has_jobs => 1 + self.choices.below(ELEMENTS_MAX),
             _ if self.choices.one_in(12) => self.choices.below(ELEMENTS_MAX),
             _ => 0,
         };
@@ -302,7 +311,7 @@ impl<'de> Deserializer<'de> for &mut Draw<'_, '_> {
         let id = self.id(name);
         self.given.extend(id.into_iter().flatten());
         self.body = name;
-        self.is_bundle |= name == "BundleTemplate";
+        self.is_bundle |= name == "BundleTemplate" || (self.known.has_jobs && name == "TaskGroupBody");
         let body = visitor.visit_seq(Elements { draw: self, left: fields.len(), fields });
         (self.body, self.field, self.is_bundle) = around;
         body

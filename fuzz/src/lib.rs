@@ -25,7 +25,7 @@ pub use portable::run_journal;
 mod protocol_page;
 pub use protocol_page::protocol_page;
 mod served;
-pub use served::{ServedCounts, run_connection, run_session_bytes};
+pub use served::{ServedCounts, WITH_JOBS, run_connection, run_session_bytes};
 mod settings;
 pub use settings::run_config;
 mod shard_ops;

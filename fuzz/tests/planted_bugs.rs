@@ -250,6 +250,7 @@ fn the_simulator_finds_bugs_in_sessions() {
     let journaled = Settings { journal: Journaling::Always, jobs: false, ..Settings::default() };
     simulator_finds_with(PlantedBug::OlderConnectionResumes, &["newest_connection_is_welcome"], journaled);
     simulator_finds(PlantedBug::NewDeadlineUntold, &["nobody_oversleeps"]);
+    simulator_finds(PlantedBug::LateIsDone, &["nothing_late_is_done"]);
 }
 
 /// The gate runs the fuzz target with this bug.

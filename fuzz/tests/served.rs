@@ -1,9 +1,11 @@
 //! Sessions fed any bytes, and connections driven by any events, through the functions that the fuzz targets call.
 
-use wharf_fuzz::{Finding, ServedCounts, bytes_of_seed, input_count, run_connection, run_session_bytes};
+use wharf_fuzz::{
+    Finding, ServedCounts, WITH_JOBS, bytes_of_seed, input_count, run_connection, run_session_bytes,
+};
 
 /// Runs generated inputs. Returns the sums of what they came to.
-fn sums(run: fn(&[u8]) -> Result<ServedCounts, Finding>) -> ServedCounts {
+fn sums(run: impl Fn(&[u8]) -> Result<ServedCounts, Finding>) -> ServedCounts {
     let mut sums = ServedCounts::default();
     for seed in 0..input_count(400) {
         let counts = run(&bytes_of_seed(seed, 1500)).unwrap_or_else(|found| panic!("seed {seed}: {found}"));
@@ -11,6 +13,7 @@ fn sums(run: fn(&[u8]) -> Result<ServedCounts, Finding>) -> ServedCounts {
         sums.done += counts.done;
         sums.placed += counts.placed;
         sums.groups += counts.groups;
+        sums.jobs += counts.jobs;
         sums.resumed += counts.resumed;
     }
     println!("{sums:?}");
@@ -22,6 +25,13 @@ fn sessions_answer_whatever_they_are_fed() {
     let sums = sums(run_session_bytes);
     assert!(sums.done * 4 > sums.replies, "most requests are refused: {sums:?}");
     assert!(sums.placed > 300 && sums.groups > 20, "too little is placed: {sums:?}");
+}
+
+#[test]
+fn sessions_with_jobs_answer_whatever_they_are_fed() {
+    let sums = sums(|input| run_session_bytes(&[WITH_JOBS, input].concat()));
+    assert!(sums.done * 4 > sums.replies, "most requests are refused: {sums:?}");
+    assert!(sums.placed > 300 && sums.jobs > 10, "too little is placed: {sums:?}");
 }
 
 #[test]

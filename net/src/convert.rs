@@ -105,7 +105,11 @@ fn number_of<T: PartialEq>(table: &[(u8, T)], meaning: T) -> u8 {
 }
 
 /// Reads an amount of GPUs: a fraction of one, or whole devices.
+#[inline]
 pub(crate) fn gpu_request(units: i64) -> Result<GpuRequest, Fault> {
+    if units == 0 {
+        return Ok(GpuRequest::None);
+    }
     GpuRequest::from_amount(amount("gpu", units)?).map_err(|message| invalid("gpu", message))
 }
 

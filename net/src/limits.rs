@@ -66,6 +66,11 @@ pub const DEADLINE_SHARE: u64 = 2;
 /// Maximum of the time after which a client is told to ask again, in ms.
 pub const RETRY_AFTER_MS_MAX: u32 = 10_000;
 
+/// The number of selectors that an I/O thread knows by their bytes. A power of two.
+pub const SELECTORS_KNOWN: usize = 64;
+/// Maximum bytes of selectors that are known by their bytes.
+pub const SELECTORS_BYTES_MAX: usize = 512;
+
 /// Maximum number of bytes that a body may claim while it is read, so that a short frame cannot request much
 /// memory. `bincode` counts a number at its full width, even if it is encoded in one byte. A frame of small
 /// numbers claims up to eight times its length and must not be refused for that.

@@ -55,7 +55,7 @@ enum Entry {
     /// An answered wait. Holds the encoded reply.
     WaitAnswered(Box<[u8]>),
     /// An earlier start began it and did these parts, which are not done again. True if it is acknowledged individually.
-    Recovered(Parts, bool),
+    Recovered(Box<[(u16, Deed)]>, bool),
 }
 
 /// What an earlier start did of a request, by part.
@@ -72,6 +72,9 @@ struct Slot {
 impl Slot {
     const VACANT: Self = Self { fingerprint: 0, entry: Entry::Vacant };
 }
+
+// A window has one for each request that was not acknowledged, and each request writes it three times.
+const _: () = assert!(size_of::<Slot>() == 32);
 
 /// The decision about a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -221,6 +224,13 @@ impl Session {
         let lowest_unacknowledged =
             lowest_unacknowledged + u64::from(is_planted(PlantedBug::OutcomeForgottenEarly));
         while self.base < lowest_unacknowledged {
+            // Nearly always, it was answered and does not wait.
+            if let Some(Slot { entry: Entry::Answered(reply), .. }) = self.entries.front() {
+                self.kept_bytes -= reply.len();
+                self.entries.pop_front();
+                self.base += 1;
+                continue;
+            }
             match self.entries.front().map(|slot| &slot.entry) {
                 Some(Entry::InFlight(_)) if !is_planted(PlantedBug::MarkPassesRequest) => return,
                 Some(
@@ -236,10 +246,7 @@ impl Session {
                     self.apart.insert(self.base, wait);
                     self.base += 1;
                 }
-                Some(entry) => {
-                    if let Entry::Answered(reply) = entry {
-                        self.kept_bytes -= reply.len();
-                    }
+                Some(_) => {
                     self.entries.pop_front();
                     self.base += 1;
                 }
@@ -294,6 +301,13 @@ impl Session {
             is_wait,
             alternative: None,
         })
+    }
+
+    /// Returns whether an earlier start did something of a request that is executed again.
+    #[inline]
+    #[must_use]
+    pub fn has_recovered(&self) -> bool {
+        !self.recovered.is_empty()
     }
 
     /// Takes what an earlier start did of a request that is executed again.
@@ -356,6 +370,7 @@ impl Session {
         self.put_on(Weight { waits, ..weight });
     }
 
+    #[inline]
     fn put_on(&mut self, weight: Weight) {
         if weight.waits {
             self.waits_bytes += weight.bytes();
@@ -365,6 +380,7 @@ impl Session {
         }
     }
 
+    #[inline]
     fn take_off(&mut self, weight: Weight) {
         if weight.waits {
             self.waits_bytes -= weight.bytes();
@@ -424,19 +440,53 @@ impl Session {
         slot.admit(fingerprint, &mut self.in_flight)
     }
 
+    /// Does what [`admit`](Self::admit) does, and sets the weight of a new request, as [`weigh`](Self::weigh) does.
+    #[inline]
+    pub(crate) fn admit_weighed(&mut self, sequence: u64, fingerprint: u32, weight: Weight) -> Admission<'_> {
+        // Nearly always, a request is the next one after those before it. Nothing can be known of it then.
+        let is_next = self.entries.len() < UNACKNOWLEDGED_MAX as usize
+            && self.base.checked_add(self.entries.len() as u64) == Some(sequence)
+            && self.kept_bytes + self.promised_bytes < SESSION_KEPT_BYTES_MAX;
+        if is_next {
+            self.entries.push_back(Slot { fingerprint, entry: Entry::InFlight(weight) });
+            self.in_flight += 1;
+            self.put_on(weight);
+            return Admission::New;
+        }
+        if matches!(self.admit(sequence, fingerprint), Admission::New) {
+            self.weigh(sequence, weight);
+            return Admission::New;
+        }
+        // Nothing has begun, so a second look says the same.
+        self.admit(sequence, fingerprint)
+    }
+
     /// Keeps the outcome of a request in progress.
     ///
     /// # Panics
     /// Panics if the sequence is not in progress.
     pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
+        let slot = sequence.checked_sub(self.base).and_then(|offset| self.entries.get_mut(offset as usize));
+        if let Some(Slot { entry, .. }) = slot
+            && let &mut Entry::InFlight(weight) = entry
+            && !weight.waits
+            && self.waits.is_empty()
+        {
+            check_promise(sequence, weight, reply);
+            *entry = Entry::Answered(reply.into());
+            self.kept_bytes += reply.len();
+            self.take_off(weight);
+            self.in_flight -= 1;
+            return;
+        }
+        self.answer_any(sequence, reply);
+    }
+
+    /// Keeps the outcome of any request in progress, also of one that waits.
+    fn answer_any(&mut self, sequence: u64, reply: &[u8]) {
         let (is_wait, weight) = self.leave(sequence);
         self.waits.remove(&sequence);
-        // Callers that set no weight have a weight of 0.
-        debug_assert!(
-            weight.bytes() == 0 || reply.len() <= weight.reply as usize,
-            "the reply to {sequence} has {} bytes: more than {weight:?}",
-            reply.len()
-        );
+        check_promise(sequence, weight, reply);
         *(if is_wait { &mut self.waits_bytes } else { &mut self.kept_bytes }) += reply.len();
         let answered = if is_wait { Entry::WaitAnswered } else { Entry::Answered };
         *self.entry_mut(sequence).expect("it was just there") = answered(reply.into());
@@ -470,6 +520,13 @@ impl Session {
     }
 }
 
+/// Checks that a reply is not longer than was promised. Callers that set no weight have a weight of 0.
+fn check_promise(sequence: u64, weight: Weight, reply: &[u8]) {
+    let length = reply.len();
+    let is_kept = weight.bytes() == 0 || length <= weight.reply as usize;
+    debug_assert!(is_kept, "the reply to {sequence} has {length} bytes: more than {weight:?}");
+}
+
 impl Slot {
     fn admit(&mut self, fingerprint: u32, in_flight: &mut usize) -> Admission<'_> {
         if !matches!(self.entry, Entry::Vacant) && self.fingerprint != fingerprint {
@@ -500,7 +557,7 @@ impl Slot {
                 if is_wait {
                     self.entry = Entry::Interrupted;
                 }
-                Some(parts)
+                Some(parts.into())
             }
             other => {
                 self.entry = other;
@@ -517,7 +574,7 @@ impl Slot {
             Entry::Answered(bytes) => (false, reply(bytes)),
             Entry::WaitAnswered(bytes) => (true, reply(bytes)),
             Entry::Interrupted => (true, KeptOutcome::Parts(Vec::new())),
-            Entry::Recovered(parts, is_wait) => (*is_wait, KeptOutcome::Parts(parts.clone())),
+            Entry::Recovered(parts, is_wait) => (*is_wait, KeptOutcome::Parts(parts.to_vec())),
             Entry::InFlight(_) | Entry::Waiting(_) => unreachable!("nothing is in progress"),
         };
         Some(OutcomeRecord { fingerprint: self.fingerprint, is_wait, wait: None, outcome })
@@ -529,7 +586,7 @@ impl Slot {
             (KeptOutcome::Reply(reply), false) => Entry::Answered(reply[..].into()),
             (KeptOutcome::Reply(reply), true) => Entry::WaitAnswered(reply[..].into()),
             (KeptOutcome::Parts(parts), true) if parts.is_empty() => Entry::Interrupted,
-            (KeptOutcome::Parts(parts), is_wait) => Entry::Recovered(parts, is_wait),
+            (KeptOutcome::Parts(parts), is_wait) => Entry::Recovered(parts.into(), is_wait),
         };
         Self { fingerprint, entry }
     }

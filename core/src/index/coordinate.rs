@@ -90,6 +90,7 @@ impl Coordinate {
     }
 
     /// Packs the coordinate into two numbers, for a summary that is published in atomics.
+    #[inline]
     #[must_use]
     pub fn to_words(self) -> [u64; 2] {
         let mut words = [0u64; 2];
@@ -97,6 +98,20 @@ impl Coordinate {
             words[d / 4] |= u64::from(c) << (16 * (d % 4));
         }
         words
+    }
+
+    /// Returns whether a packed coordinate [reaches](Self::reaches) another one.
+    #[inline]
+    #[must_use]
+    pub fn words_reach(words: [u64; 2], lower: [u64; 2]) -> bool {
+        // The highest bit of each of the four numbers in a word.
+        const HIGH: u64 = 0x8000_8000_8000_8000;
+        let reach = |word: u64, lower: u64| {
+            // Compares the lower 15 bits of all four numbers: nothing is borrowed across them.
+            let rest = (word | HIGH) - (lower & !HIGH);
+            (word & !lower | !(word ^ lower) & rest) & HIGH
+        };
+        reach(words[0], lower[0]) & reach(words[1], lower[1]) == HIGH
     }
 
     /// The inverse of [`to_words`](Self::to_words).
@@ -535,6 +550,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn packed_coordinates_reach_as_they_do_unpacked(
+            highest: [u16; DIMENSIONS_MAX], lower: [u16; DIMENSIONS_MAX], near in 0..DIMENSIONS_MAX, by in 0u16..3,
+        ) {
+            let mut close = highest;
+            close[near] = close[near].wrapping_add(by).wrapping_sub(1);
+            let highest = Coordinate(highest);
+            for lower in [Coordinate(lower), Coordinate(close), highest] {
+                let reaches = Coordinate::words_reach(highest.to_words(), lower.to_words());
+                prop_assert_eq!(reaches, highest.reaches(&lower));
+            }
+        }
+
         #[test]
         fn no_fitting_node_is_hidden(
             theta in 1i64..100_000, asked in 0i64..1 << 53, more in 0i64..1 << 40,

@@ -127,6 +127,19 @@ impl ShardSummary {
         Facts { growth, highest, load: [0, 1, 2].map(|i| (load >> (21 * i)) as u32 & ((1 << 21) - 1)) }
     }
 
+    /// Returns the allocated share of the capacity of a resource, in 1/2^20, unless the facts exclude a request with these
+    /// [words](Coordinate::to_words).
+    #[inline]
+    #[must_use]
+    pub fn load_for(&self, lower: [u64; 2], resource: usize) -> Option<u32> {
+        // Relaxed: only a hint which shard to ask first; what it excludes is not compared with a growth counter.
+        let highest = [0, 1].map(|i| self.words.highest[i].load(Ordering::Relaxed));
+        Coordinate::words_reach(highest, lower).then(|| {
+            // Relaxed: see `read`.
+            (self.words.load.load(Ordering::Relaxed) >> (21 * resource)) as u32 & ((1 << 21) - 1)
+        })
+    }
+
     /// Returns the growth counter alone.
     #[must_use]
     pub fn growth(&self) -> u64 {

@@ -49,6 +49,12 @@ fn span(height: u32) -> u64 {
     (LEAF as u64).saturating_mul((FAN as u64).saturating_pow(height - 1))
 }
 
+/// Returns the number of lowest bits of an id that say its place below one child of a branch of this height.
+fn bits_below(height: u32) -> u32 {
+    const { assert!(LEAF.is_power_of_two() && FAN.is_power_of_two()) };
+    LEAF.ilog2() + FAN.ilog2() * (height - 1)
+}
+
 /// The names and partitions of nodes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Directory {
@@ -70,7 +76,8 @@ impl Directory {
     pub(super) fn get(&self, id: NodeId) -> Option<&Entry> {
         let mut tree = self.root.as_deref()?;
         let mut height = self.height;
-        if height > 0 && id.0 / span(height) >= FAN as u64 {
+        // By shifts: each grant looks up a name, and a division per level took longer than all the rest.
+        if height > 0 && id.0.checked_shr(bits_below(height)).is_some_and(|child| child >= FAN as u64) {
             return None;
         }
         loop {
@@ -80,7 +87,8 @@ impl Directory {
                 }
                 Tree::Leaf(entries) => return entries[(id.0 % LEAF as u64) as usize].as_ref(),
                 Tree::Branch(children) => {
-                    tree = children[(id.0 / span(height) % FAN as u64) as usize].as_deref()?;
+                    let child = id.0.checked_shr(bits_below(height)).unwrap_or(0) % FAN as u64;
+                    tree = children[child as usize].as_deref()?;
                     height -= 1;
                 }
             }

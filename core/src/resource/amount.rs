@@ -61,6 +61,7 @@ impl Amount {
     ///
     /// # Errors
     /// When `units` is negative or above 2^53.
+    #[inline]
     pub fn try_from_units(units: i64) -> Result<Self, AmountError> {
         if units < 0 {
             Err(AmountError::Negative(Self(units).to_string()))

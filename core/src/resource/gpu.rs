@@ -27,6 +27,7 @@ impl GpuRequest {
     /// # Errors
     /// When the amount is above one and not whole, or more than a node can have. The message states the
     /// problem and the remedy.
+    #[inline]
     pub fn from_amount(amount: Amount) -> Result<Self, String> {
         let units = amount.units();
         let unit = i64::from(GPU_UNIT);

@@ -258,6 +258,7 @@ impl Port {
     }
 
     /// Returns the newest published catalog.
+    #[inline]
     pub fn catalog(&mut self) -> &Arc<Catalog> {
         self.catalog.load()
     }

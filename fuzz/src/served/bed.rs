@@ -10,7 +10,7 @@ use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::ids::{Incarnation, OwnerId, TenantId};
 use wharf_core::journal::JournalFeed;
 use wharf_core::link::Clock;
-use wharf_core::planner::PlannerRunner;
+use wharf_core::planner::{JobsConfig, PlannerRunner};
 use wharf_core::router::Port;
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
@@ -28,6 +28,8 @@ const UNIT: i64 = 10_000;
 pub(super) const PARTITIONS: u16 = 4;
 /// How long a shard holds its part of a statement, in ns.
 const HOLD_NS: u64 = 3_000;
+/// The time between the beginnings of two cycles over jobs, in ns.
+const CYCLE_NS: u64 = 400;
 /// The nodes at the start.
 const NODES_FIRST: i64 = 3;
 /// The number of questions that wait for the registrar at most, as in the service's own queue.
@@ -74,8 +76,10 @@ impl Hangup for HangUp {
 }
 
 /// How a bed is set up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Setup {
+    /// The service keeps queues and jobs.
+    pub(super) jobs: bool,
     /// Replies wait until what they tell of is durable.
     pub(super) journal: bool,
     /// Peers are known by certificates, and have roles and tenants.
@@ -118,6 +122,7 @@ impl Bed {
             planners: 1,
             hold_ns: HOLD_NS,
             journal: setup.journal,
+            jobs: setup.jobs.then(|| JobsConfig { interval_ns: CYCLE_NS, ..JobsConfig::default() }),
             ..EngineConfig::default()
         };
         let wakers = vec![Waker::noop().clone(); 2 + usize::from(setup.journal)];

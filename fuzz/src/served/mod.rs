@@ -16,6 +16,7 @@ pub(crate) use stored::Stored;
 
 use wharf_core::time::Time;
 use wharf_net::access::Peer as Identity;
+use wharf_net::protocol::Kind;
 use wharf_net::session::connections::InputEnd;
 
 use crate::finding::{Finding, found};
@@ -35,8 +36,14 @@ const ROUNDS_MAX: usize = 2000;
 /// The longest time that passes at once at the end of a run, in ns.
 const PASS_MAX: u64 = 1_000_000;
 
+/// How an input begins whose service keeps jobs, and whose peer asks for them too. What follows is read as any other input.
+/// Inputs that were stored before there were jobs do not begin so, and keep their meaning.
+pub const WITH_JOBS: &[u8] = b"jobs";
+
 /// A bed and its peers.
 struct Run<'a> {
+    /// The kinds of requests that are drawn by number.
+    kinds: &'static [Kind],
     choices: Choices<'a>,
     bed: Bed,
     peers: Peers,
@@ -47,7 +54,11 @@ struct Run<'a> {
 /// # Errors
 /// What does not hold at the end.
 pub fn run_session_bytes(data: &[u8]) -> Result<ServedCounts, Finding> {
-    let mut run = Run::new(data, false);
+    let (data, jobs) = match data.strip_prefix(WITH_JOBS) {
+        Some(rest) => (rest, true),
+        None => (data, false),
+    };
+    let mut run = Run::new(data, Setup { jobs, ..Setup::default() });
     let greets = !run.choices.one_in(8);
     run.connect(greets);
     for _ in 0..STEPS_MAX {
@@ -80,7 +91,7 @@ pub fn run_session_bytes(data: &[u8]) -> Result<ServedCounts, Finding> {
 /// What does not hold at the end.
 pub fn run_connection(data: &[u8]) -> Result<ServedCounts, Finding> {
     let journal = data.first().is_some_and(|first| first & 1 == 1);
-    let mut run = Run::new(data.get(1..).unwrap_or_default(), journal);
+    let mut run = Run::new(data.get(1..).unwrap_or_default(), Setup { journal, ..Setup::default() });
     run.connect(true);
     for _ in 0..STEPS_MAX {
         if run.choices.is_spent() {
@@ -94,12 +105,13 @@ pub fn run_connection(data: &[u8]) -> Result<ServedCounts, Finding> {
 }
 
 impl<'a> Run<'a> {
-    fn new(data: &'a [u8], journal: bool) -> Self {
+    /// Draws what `setup` leaves open.
+    fn new(data: &'a [u8], setup: Setup) -> Self {
         let mut choices = Choices::Given(data);
         let certificates = choices.one_in(2);
         let in_flight_max = *choices.pick(&[1, 2, 4, 64]);
-        let bed = Bed::new(Setup { journal, certificates, in_flight_max });
-        Self { choices, bed, peers: Peers::default() }
+        let bed = Bed::new(Setup { certificates, in_flight_max, ..setup });
+        Self { kinds: script::kinds(setup.jobs), choices, bed, peers: Peers::default() }
     }
 
     /// Opens a connection. Its peer says hello first, if it `greets`.
@@ -123,13 +135,14 @@ impl<'a> Run<'a> {
     fn send(&mut self, at: usize) {
         let choices = &mut self.choices;
         self.peers.known.now = self.bed.now;
+        self.peers.known.has_jobs = self.bed.setup.jobs;
         let peer = &mut self.peers.all[at];
         let bytes = match choices.below(16) {
-            0..12 => script::request(peer, choices, &self.peers.known),
+            0..12 => script::request(peer, choices, &self.peers.known, self.kinds),
             12 | 13 => peer.last.clone(),
             14 => script::any_frame(choices),
             _ if choices.one_in(8) => script::any_bytes(choices),
-            _ => script::request(peer, choices, &self.peers.known),
+            _ => script::request(peer, choices, &self.peers.known, self.kinds),
         };
         peer.queued.extend_from_slice(&bytes);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wharf_net::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, decode_body, decode_frame, split_extensions};
 use wharf_net::protocol::{
-    FRAME_BYTES_MAX, Fault, GroupReply, HelloReply, Kind, Message, MessageVisitor, PlaceBatchReply,
+    FRAME_BYTES_MAX, Fault, GroupReply, HelloReply, JobReply, Kind, Message, MessageVisitor, PlaceBatchReply,
     PlaceReply, SessionToken, WireSession,
 };
 use wharf_net::session::connections::{ConnectionKey, InputEnd};
@@ -29,6 +29,8 @@ pub struct ServedCounts {
     pub placed: u64,
     /// Groups that replies show.
     pub groups: u64,
+    /// Jobs that were submitted.
+    pub jobs: u64,
     /// Sessions that were resumed.
     pub resumed: u64,
 }
@@ -279,6 +281,10 @@ impl Peers {
                 let reply: GroupReply = read(payload)?;
                 self.counts.groups += u64::from(reply.group.is_some());
                 reply.group.into_iter().for_each(|group| keep(&mut self.known.groups, group.id));
+            }
+            Kind::SubmitJob => {
+                let reply: JobReply = read(payload)?;
+                self.counts.jobs += u64::from(reply.reason.is_done());
             }
             _ => {}
         }

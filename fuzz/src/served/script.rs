@@ -40,10 +40,11 @@ pub(super) fn hello(is_exact: bool, resume: Option<Ticket>) -> Vec<u8> {
     frame
 }
 
-/// Returns the kinds without those of queues and jobs. Stored inputs choose among these by number.
-fn without_jobs() -> &'static [Kind] {
+/// Returns the kinds that requests choose among by number: those that stored inputs know, and those of queues and jobs if a
+/// run has them.
+pub(super) fn kinds(jobs: bool) -> &'static [Kind] {
     let of_jobs = Kind::ALL.iter().position(|&kind| kind == Kind::SetQueue);
-    &Kind::ALL[..of_jobs.expect("it is a kind")]
+    if jobs { Kind::ALL } else { &Kind::ALL[..of_jobs.expect("it is a kind")] }
 }
 
 fn acknowledged(sequences: &[u64]) -> Vec<u8> {
@@ -53,8 +54,8 @@ fn acknowledged(sequences: &[u64]) -> Vec<u8> {
 }
 
 /// Returns the frame of a new request, whose body is drawn.
-pub(super) fn request(peer: &mut Peer, choices: &mut Choices<'_>, known: &Known) -> Vec<u8> {
-    let kinds = if choices.one_in(3) { without_jobs() } else { &OFTEN };
+pub(super) fn request(peer: &mut Peer, choices: &mut Choices<'_>, known: &Known, kinds: &[Kind]) -> Vec<u8> {
+    let kinds = if choices.one_in(3) { kinds } else { &OFTEN };
     let kind = *choices.pick(kinds);
     peer.next = peer.next.max(1);
     // A client counts from one. Now and then it is wrong.

@@ -9,9 +9,9 @@ use wharf_ops::journal::{
     Durability, Export, JournalBounds, JournalLoops, JournalStart, JournalTurn, LogReader, Store,
 };
 
-use super::Run;
 use super::bed::{Bed, PARTITIONS, Setup};
 use super::peers::Peers;
+use super::{Run, script};
 use crate::bytes_of_seed;
 use crate::disk::{Disk, Fate, Image};
 use crate::sim::choices::Choices;
@@ -54,7 +54,7 @@ struct Life<'a> {
 fn start<T>(disk: &Disk, seed: u64, end: impl FnOnce(Life<'_>) -> T) -> T {
     let files = Arc::new(disk.clone());
     let (mut store, state) = Store::open_files(files, PARTITIONS, Durability::Sync).expect("a sound store");
-    let setup = Setup { journal: true, certificates: false, in_flight_max: 64 };
+    let setup = Setup { journal: true, in_flight_max: 64, ..Setup::default() };
     let mut bed = Bed::over(setup, state.clone());
     let (feed, port) = bed.take_journal().expect("the engine has a journal");
     store.record_undone(&feed, state.now);
@@ -76,7 +76,8 @@ fn start<T>(disk: &Disk, seed: u64, end: impl FnOnce(Life<'_>) -> T) -> T {
     });
     let loops = loops.expect("the disk works");
     let bytes = bytes_of_seed(seed, 4000);
-    let run = Run { choices: Choices::Given(&bytes), bed, peers: Peers::default() };
+    let kinds = script::kinds(false);
+    let run = Run { kinds, choices: Choices::Given(&bytes), bed, peers: Peers::default() };
     let mut life = Life { disk, run, store, loops, values };
     life.serve();
     end(life)

@@ -31,6 +31,7 @@ const REPLACING: u64 = 100;
 pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     world.trace.line(format_args!("no more faults"));
     for client in &mut world.clients {
+        client.is_hasty = false;
         if let Role::Agent { alive, .. } = &mut client.role {
             *alive = true;
         }

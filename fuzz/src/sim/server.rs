@@ -6,6 +6,7 @@
 mod access;
 mod groups;
 mod sent;
+mod timed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,10 +24,11 @@ use wharf_net::protocol::{
     Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Hello, Kind, PlaceRequest, Resume,
     SessionToken, VERSION_MAX, VERSION_MIN,
 };
-use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, InputEnd, Unobserved};
+use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, InputEnd};
 use wharf_net::session::registrar::{self, RegistrarReply};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
+use super::checkers::deadlines::ReleaseDeadlines;
 use super::checkers::outcomes::Replies;
 use super::checkers::sessions::{Outcomes, credits_are_kept, newest_connection_is_welcome};
 use super::checkers::waiting::Offers;
@@ -36,6 +38,7 @@ use access::access;
 pub(super) use access::{AGENT, OPERATOR, USERS};
 use groups::SessionGroups;
 pub(super) use groups::is_of_session;
+use timed::Reads;
 
 /// The number of questions that are passed on to the registrar at once.
 const QUESTIONS_MAX: usize = 64;
@@ -131,6 +134,9 @@ pub(super) struct Server {
     pub(super) groups: SessionGroups,
     /// Requests that earlier starts decided. Their replies tell nothing of this start.
     decided_before: BTreeSet<(SessionId, u64)>,
+    /// When releases must be done.
+    pub(super) releases: ReleaseDeadlines,
+    reads: Reads,
     /// Peers take replies only when they are let.
     pub(super) is_slow: bool,
     pub(super) questions: Vec<Question>,
@@ -178,9 +184,10 @@ impl Server {
         let now = kept.now;
         shared.set_access(&access());
         shared.restore_sessions(kept.sessions, now);
+        let reads = Reads::default();
         let front = |port| {
             let waker = Waker::noop().clone();
-            ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker)
+            ConnectionService::new(port, Arc::clone(&shared), Box::new(reads.clone()), waker)
         };
         let mut server = Self {
             shared: Arc::clone(&shared),
@@ -197,6 +204,8 @@ impl Server {
             waited_before,
             groups: SessionGroups::default(),
             decided_before,
+            releases: ReleaseDeadlines::default(),
+            reads,
             is_slow: false,
             questions: Vec::new(),
             events: Vec::new(),
@@ -534,6 +543,7 @@ impl Server {
         while let Ok(Some(frame)) = decode_frame(rest, FRAME_BYTES_MAX) {
             let (sent, left) = rest.split_at(frame.bytes);
             rest = left;
+            self.check_late(number, &frame, now);
             self.handle_sent(number, &frame, sent, network);
         }
         assert!(rest.is_empty(), "the service sends whole frames");

@@ -433,6 +433,9 @@ impl<'a> World<'a> {
         } else {
             self.server.expect_group(connection, frame);
         }
+        if frame.header.kind == Kind::Release.number() {
+            self.server.expect_release(connection, frame);
+        }
         self.server.receive(connection, rest, &mut self.network, self.now);
         self.handle_events()
     }

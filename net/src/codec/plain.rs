@@ -13,18 +13,21 @@ const WIDEST: u8 = 253;
 
 /// A placement that leaves all fields but these at their defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PlainPlace {
+pub(crate) struct PlainPlace<'a> {
     pub(crate) cpu: i64,
     pub(crate) memory: i64,
     pub(crate) gpu: i64,
     pub(crate) policy: u8,
     pub(crate) attribute_order: u8,
     pub(crate) avoid_gpu: u8,
+    /// The selectors as they are encoded, or nothing. Their texts and bounds are not checked.
+    pub(crate) selectors: &'a [u8],
 }
 
-impl From<PlainPlace> for PlaceRequest {
-    fn from(plain: PlainPlace) -> Self {
-        let PlainPlace { cpu, memory, gpu, policy, attribute_order, avoid_gpu } = plain;
+/// Without the selectors.
+impl From<PlainPlace<'_>> for PlaceRequest {
+    fn from(plain: PlainPlace<'_>) -> Self {
+        let PlainPlace { cpu, memory, gpu, policy, attribute_order, avoid_gpu, selectors: _ } = plain;
         let mut request = Self { policy, attribute_order, avoid_gpu, ..Self::default() };
         request.demand.cpu = cpu;
         request.demand.memory = memory;
@@ -45,22 +48,25 @@ pub(crate) struct PlainGrant<'a> {
     pub(crate) alternative: u8,
 }
 
-/// The fields of a plain placement from its queue to its node, as they are encoded. All are 0, except the count of
-/// placements, which is 1.
-const QUEUE_TO_NODE: [u8; 17] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0];
+/// The fields of a plain placement before its selectors, as they are encoded: the queue and the priority.
+const QUEUE_AND_PRIORITY: [u8; 2] = [0, 0];
+/// The fields after the selectors up to the node. All are 0, except the count of placements, which is 1.
+const PREFERRED_TO_NODE: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0];
 /// The fields after its choice to avoid GPUs: the owner and the kind of lease.
 const OWNER_AND_LEASE: [u8; 2] = [0, 0];
 
 /// Reads numbers of a body.
 struct Numbers<'a>(&'a [u8]);
 
-impl Numbers<'_> {
+impl<'a> Numbers<'a> {
+    #[inline]
     fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
     }
 
+    #[inline]
     fn fixed<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -86,8 +92,30 @@ impl Numbers<'_> {
     }
 }
 
+impl<'a> Numbers<'a> {
+    /// Skips a text of fewer than 251 bytes.
+    fn skip_text(&mut self) -> Option<()> {
+        let length = self.byte().filter(|&length| length < WIDE)?;
+        self.0 = self.0.get(usize::from(length)..)?;
+        Some(())
+    }
+
+    /// Skips selectors, and returns their bytes: a count, and for each its key, its operator and its values.
+    fn skip_selectors(&mut self) -> Option<&'a [u8]> {
+        let before = self.0;
+        for _ in 0..self.byte().filter(|&count| count < WIDE)? {
+            self.skip_text()?;
+            self.byte()?;
+            for _ in 0..self.byte().filter(|&count| count < WIDE)? {
+                self.skip_text()?;
+            }
+        }
+        Some(&before[..before.len() - self.0.len()])
+    }
+}
+
 /// Reads a placement that is plain. `None` if the payload is anything else.
-pub(crate) fn read_place(payload: &[u8]) -> Option<PlainPlace> {
+pub(crate) fn read_place(payload: &[u8]) -> Option<PlainPlace<'_>> {
     let mut numbers = Numbers(payload);
     let cpu = numbers.signed()?;
     let memory = numbers.signed()?;
@@ -95,10 +123,21 @@ pub(crate) fn read_place(payload: &[u8]) -> Option<PlainPlace> {
     let customs = numbers.byte()?;
     let policy = numbers.byte()?;
     let attribute_order = numbers.byte()?;
-    let queue_to_node = numbers.fixed()?;
+    let queue_and_priority = numbers.fixed()?;
+    let selectors = match numbers.0.first()? {
+        0 => {
+            numbers.byte()?;
+            &[][..]
+        }
+        _ => numbers.skip_selectors()?,
+    };
+    let preferred_to_node = numbers.fixed()?;
     let avoid_gpu = numbers.byte()?;
-    let is_plain = customs == 0 && queue_to_node == QUEUE_TO_NODE && numbers.0 == OWNER_AND_LEASE;
-    is_plain.then_some(PlainPlace { cpu, memory, gpu, policy, attribute_order, avoid_gpu })
+    let is_plain = customs == 0
+        && queue_and_priority == QUEUE_AND_PRIORITY
+        && preferred_to_node == PREFERRED_TO_NODE
+        && numbers.0 == OWNER_AND_LEASE;
+    is_plain.then_some(PlainPlace { cpu, memory, gpu, policy, attribute_order, avoid_gpu, selectors })
 }
 
 /// Reads a release. `None` if the payload is anything else, or has extensions.
@@ -111,42 +150,87 @@ pub(crate) fn read_release(payload: &[u8]) -> Option<WireAllocation> {
     numbers.0.is_empty().then_some(WireAllocation { incarnation, partition, sequence, tenant })
 }
 
-fn write_unsigned(number: u64, out: &mut Vec<u8>) {
-    if number < u64::from(WIDE) {
-        out.push(number as u8);
-    } else if let Ok(number) = u16::try_from(number) {
-        out.push(WIDE);
-        out.extend_from_slice(&number.to_le_bytes());
-    } else if let Ok(number) = u32::try_from(number) {
-        out.push(WIDER);
-        out.extend_from_slice(&number.to_le_bytes());
-    } else {
-        out.push(WIDEST);
-        out.extend_from_slice(&number.to_le_bytes());
+/// A few numbers of a body. They are put together here and appended at once, because the room of a vector is checked with
+/// each append.
+struct Written<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
+
+impl<const N: usize> Written<N> {
+    #[inline]
+    fn new() -> Self {
+        Self { bytes: [0; N], length: 0 }
+    }
+
+    #[inline]
+    fn byte(&mut self, byte: u8) {
+        self.bytes[self.length] = byte;
+        self.length += 1;
+    }
+
+    #[inline]
+    fn fixed<const WIDTH: usize>(&mut self, first: u8, bytes: [u8; WIDTH]) {
+        self.byte(first);
+        self.bytes[self.length..self.length + WIDTH].copy_from_slice(&bytes);
+        self.length += WIDTH;
+    }
+
+    #[inline]
+    fn unsigned(&mut self, number: u64) {
+        if number < u64::from(WIDE) {
+            self.byte(number as u8);
+        } else {
+            self.long(number);
+        }
+    }
+
+    fn long(&mut self, number: u64) {
+        if let Ok(number) = u16::try_from(number) {
+            self.fixed(WIDE, number.to_le_bytes());
+        } else if let Ok(number) = u32::try_from(number) {
+            self.fixed(WIDER, number.to_le_bytes());
+        } else {
+            self.fixed(WIDEST, number.to_le_bytes());
+        }
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 }
+
+/// The longest number: its first byte, and eight more.
+const NUMBER: usize = 9;
 
 /// Appends the body of the reply to a granted placement.
 pub(crate) fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
     let PlainGrant { node, node_name, allocation, gpus, gpu_part, alternative } = *grant;
     // The reason is 0, and there is a placement.
-    out.extend_from_slice(&[0, 1]);
-    write_unsigned(node, out);
-    write_unsigned(node_name.len() as u64, out);
+    let mut first = Written::<{ 2 + 2 * NUMBER }>::new();
+    first.byte(0);
+    first.byte(1);
+    first.unsigned(node);
+    first.unsigned(node_name.len() as u64);
+    out.extend_from_slice(first.as_slice());
     out.extend_from_slice(node_name.as_bytes());
-    write_unsigned(allocation.incarnation.into(), out);
-    write_unsigned(allocation.partition.into(), out);
-    write_unsigned(allocation.sequence, out);
-    write_unsigned(allocation.tenant.into(), out);
-    write_unsigned(gpus.count_ones().into(), out);
+    // The allocation, the GPU instances and the part of one, and the last four bytes.
+    let mut rest = Written::<{ 4 * NUMBER + 1 + u16::BITS as usize + NUMBER + 4 }>::new();
+    rest.unsigned(allocation.incarnation.into());
+    rest.unsigned(allocation.partition.into());
+    rest.unsigned(allocation.sequence);
+    rest.unsigned(allocation.tenant.into());
+    rest.byte(gpus.count_ones() as u8);
     let mut left = gpus;
     while left != 0 {
-        out.push(left.trailing_zeros() as u8);
+        rest.byte(left.trailing_zeros() as u8);
         left &= left - 1;
     }
-    write_unsigned(gpu_part.into(), out);
+    rest.unsigned(gpu_part.into());
     // No units, refusal and fault.
-    out.extend_from_slice(&[0, 0, 0, alternative]);
+    rest.fixed(0, [0, 0, alternative]);
+    out.extend_from_slice(rest.as_slice());
 }
 
 /// The body of the reply to a release of an allocation that was no bundle: no reason, fault or count.
@@ -155,10 +239,13 @@ pub(crate) const RELEASED: [u8; 3] = [0, 0, 0];
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::test_runner::TestCaseError;
 
     use super::*;
     use crate::codec::{decode_body, encode_body};
-    use crate::protocol::{DemandBody, NamedAmount, PlaceReply, PlacedBody, ReleaseReply, ReleaseRequest};
+    use crate::protocol::{
+        DemandBody, Name, NamedAmount, PlaceReply, PlacedBody, ReleaseReply, ReleaseRequest, SelectorTerm,
+    };
 
     fn encoded(body: &impl serde::Serialize) -> Vec<u8> {
         let mut out = Vec::new();
@@ -212,14 +299,47 @@ mod tests {
         assert_eq!(encoded(&ReleaseReply::default()), RELEASED);
     }
 
+    /// If a body is read as a plain placement, the decoder reads the same from it, or refuses its selectors.
+    fn check_place(bytes: &[u8]) -> Result<(), TestCaseError> {
+        let Some(plain) = read_place(bytes) else { return Ok(()) };
+        let decoded = decode_body::<PlaceRequest>(bytes);
+        if plain.selectors.is_empty() {
+            prop_assert_eq!(decoded, Ok((PlaceRequest::from(plain), bytes.len())));
+            return Ok(());
+        }
+        let selectors = decode_body::<PlaceRequest>(&{
+            let mut alone = encoded(&PlaceRequest::default());
+            let at = 6 + QUEUE_AND_PRIORITY.len();
+            alone.splice(at..=at, plain.selectors.iter().copied());
+            alone
+        });
+        match (decoded, selectors) {
+            (Ok((decoded, length)), Ok((PlaceRequest { selectors, .. }, _))) => {
+                prop_assert_eq!(length, bytes.len());
+                prop_assert_eq!(decoded, PlaceRequest { selectors, ..PlaceRequest::from(plain) });
+            }
+            (Err(_), Err(_)) => {}
+            (decoded, selectors) => prop_assert!(false, "{decoded:?}, and of the selectors {selectors:?}"),
+        }
+        Ok(())
+    }
+
     proptest! {
         #[test]
         fn placements_are_read_as_the_decoder_reads_them(
             cpu in signed(), memory in signed(), gpu in signed(), policy: u8, attribute_order: u8, avoid_gpu: u8,
+            terms in proptest::collection::vec(("[a-z]{1,9}", 1u8..9, proptest::collection::vec(".{0,9}", 0..3)), 0..3),
             more: bool,
         ) {
-            let plain = PlainPlace { cpu, memory, gpu, policy, attribute_order, avoid_gpu };
-            let mut bytes = encoded(&PlaceRequest::from(plain));
+            let plain = PlainPlace { cpu, memory, gpu, policy, attribute_order, avoid_gpu, selectors: &[] };
+            let term = |(key, operator, values): (String, u8, Vec<String>)| {
+                let values = values.into_iter().map(Name).collect();
+                SelectorTerm { key, operator, values }
+            };
+            let selectors: Vec<_> = terms.into_iter().map(term).collect();
+            let written = encoded(&selectors);
+            let plain = PlainPlace { selectors: if selectors.is_empty() { &[] } else { &written }, ..plain };
+            let mut bytes = encoded(&PlaceRequest { selectors, ..PlaceRequest::from(plain) });
             prop_assert_eq!(read_place(&bytes), Some(plain));
             for length in 0..bytes.len() {
                 prop_assert_eq!(read_place(&bytes[..length]), None);
@@ -230,19 +350,17 @@ mod tests {
 
         #[test]
         fn what_is_read_of_any_bytes_is_what_the_decoder_reads(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            if let Some(plain) = read_place(&bytes) {
-                prop_assert_eq!(decode_body(&bytes), Ok((PlaceRequest::from(plain), bytes.len())));
-            }
+            check_place(&bytes)?;
             if let Some(allocation) = read_release(&bytes) {
                 prop_assert_eq!(decode_body(&bytes), Ok((ReleaseRequest { allocation }, bytes.len())));
             }
-            let mut tail = bytes.iter().take(12).copied().collect::<Vec<_>>();
-            tail.extend_from_slice(&QUEUE_TO_NODE);
-            tail.push(0);
-            tail.extend_from_slice(&OWNER_AND_LEASE);
-            if let Some(plain) = read_place(&tail) {
-                prop_assert_eq!(decode_body(&tail), Ok((PlaceRequest::from(plain), tail.len())));
-            }
+            // Nearly a placement: the rest of one follows any bytes, which may be its selectors too.
+            let rest = [&PREFERRED_TO_NODE[..], &[0], &OWNER_AND_LEASE].concat();
+            let amounts = bytes.iter().take(12).copied();
+            check_place(&amounts.chain(QUEUE_AND_PRIORITY).chain([0]).chain(rest.iter().copied()).collect::<Vec<_>>())?;
+            let selectors = bytes.iter().map(|byte| byte % 8);
+            let before = [0; 6].into_iter().chain(QUEUE_AND_PRIORITY);
+            check_place(&before.chain(selectors).chain(rest).collect::<Vec<_>>())?;
         }
 
         #[test]

@@ -197,6 +197,17 @@ kinds! {
     PlanNodes = 59, "plan_nodes", PlanNodesRequest => PlanNodesReply, Looks, Frame, [Submit, Observer, Planner];
 }
 
+/// All kinds, by their number.
+const BY_NUMBER: [Option<Kind>; 64] = {
+    let mut kinds = [None; 64];
+    let mut at = 0;
+    while at < Kind::ALL.len() {
+        kinds[Kind::ALL[at] as usize] = Some(Kind::ALL[at]);
+        at += 1;
+    }
+    kinds
+};
+
 impl Kind {
     /// Returns the kind's number on the wire.
     #[must_use]
@@ -205,9 +216,10 @@ impl Kind {
     }
 
     /// Returns the kind with this number, if this version knows it.
+    #[inline]
     #[must_use]
     pub fn from_number(number: u16) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.number() == number)
+        *BY_NUMBER.get(usize::from(number))?
     }
 
     /// Returns whether the reply has a part, with a reason of its own, for each part of the request.

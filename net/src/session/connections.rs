@@ -45,6 +45,7 @@ mod renewing;
 mod requests;
 mod rights;
 mod room;
+mod selectors;
 mod turns;
 mod waits;
 
@@ -53,6 +54,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
+use arc_swap::{ArcSwap, Cache};
 use slab::Slab;
 use wharf_core::ids::SessionId;
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
@@ -61,7 +63,7 @@ use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
 use wharf_core::state::SessionChange;
 use wharf_core::time::Time;
 
-use super::shared::{Counters, Hangup, SessionShared};
+use super::shared::{Counters, Hangup, SessionShared, Settings};
 use super::tags::{split_tag, tag};
 use crate::access::Peer;
 use crate::protocol::{Fault, Reason};
@@ -78,6 +80,7 @@ use placing::PortPart;
 pub use questions::Asker;
 use room::Room;
 pub use room::RoomTaken;
+use selectors::KnownSelectors;
 use turns::Turns;
 
 /// Identifies a connection at its service, until [`ConnectionService::close`].
@@ -91,6 +94,8 @@ pub struct ConnectionService {
     /// The port to the shards.
     pub port: Port,
     shared: Arc<SessionShared>,
+    settings: Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>,
+    selectors: KnownSelectors,
     observer: Box<dyn IoObserver>,
     /// Wakes the thread.
     waker: Waker,
@@ -149,6 +154,8 @@ impl ConnectionService {
             events: EventFollowers::new(&shared, port.bell()),
             next_expiry: shared.next_expiry(),
             port,
+            settings: Cache::new(Arc::clone(&shared.settings)),
+            selectors: KnownSelectors::default(),
             shared,
             observer,
             waker,
@@ -517,6 +524,7 @@ impl ConnectionService {
     }
 
     /// Enters an operation. Its parts can be submitted afterwards.
+    #[inline]
     fn enter(&mut self, operation: Operation) -> usize {
         let candidates = operation.parts.candidates();
         if candidates > 0 {
@@ -528,6 +536,7 @@ impl ConnectionService {
     }
 
     /// Removes an operation.
+    #[inline]
     fn leave(&mut self, at: usize) -> Operation {
         let operation = self.operations.remove(at);
         let candidates = operation.parts.candidates();
@@ -545,37 +554,6 @@ impl ConnectionService {
         let at_once = self.port.submit_for(origin, tag(operation, part), request, now);
         if let Some(reply) = at_once.expect("room was taken before") {
             self.handle_reply(operation, part, reply, now);
-        }
-    }
-
-    /// Handles the engine's reply to one part of an operation.
-    fn handle_reply(&mut self, at: usize, part: usize, reply: PortReply, now: Time) {
-        let operation = &mut self.operations[at];
-        let key = operation.asker.connection;
-        match operation.parts {
-            Parts::Wait(..) => {}
-            Parts::WaitGroup(..) => {
-                self.group_room += 1;
-                self.connections[key].groups_waiting -= 1;
-            }
-            Parts::Plan(..) | Parts::Jobs(_) => self.plan_room.give_back(1),
-            Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
-            _ if self.connections[key].is_lost && is_planted(PlantedBug::RoomOfLostConnectionKept) => {}
-            _ => self.turns.give_back(1),
-        }
-        let is_taken_back = waits::is_taken_back(&reply);
-        let Some(complete) = operation.handle_part(part, reply, &mut self.port) else {
-            if let Parts::IntoGroup(_) = operation.parts {
-                self.wait_for_next(at, now);
-            }
-            return;
-        };
-        let Operation { asker, parts } = self.leave(at);
-        self.touch(key);
-        if parts.waits() {
-            self.answer_wait(asker, &complete, is_taken_back, now);
-        } else {
-            self.answer_complete(asker, &complete, now);
         }
     }
 

@@ -61,6 +61,7 @@ impl Default for Settings {
 
 impl Settings {
     /// Returns the values for fields that a placement leaves at their defaults.
+    #[inline]
     pub(super) fn placement_defaults(&self, port: &Port, session: Option<&Session>) -> PlacementDefaults {
         let orders = u8::try_from(port.order_count()).expect("few attribute orders are kept");
         let tenant = session.map_or(TenantId::OPERATOR, Session::tenant);
@@ -117,7 +118,7 @@ pub type MakeToken = Box<dyn Fn() -> SessionToken + Send + Sync>;
 pub struct SessionShared {
     store: [u8; 16],
     incarnation: Incarnation,
-    pub(super) settings: ArcSwap<Settings>,
+    pub(super) settings: Arc<ArcSwap<Settings>>,
     /// Who may do what.
     access: ArcSwap<Access>,
     /// How often `access` was replaced.
@@ -140,7 +141,7 @@ impl SessionShared {
         Self {
             store,
             incarnation,
-            settings: ArcSwap::from_pointee(settings),
+            settings: Arc::new(ArcSwap::from_pointee(settings)),
             access: ArcSwap::default(),
             access_version: AtomicU64::new(0),
             sessions: Sessions::new(incarnation, make_token),

@@ -301,3 +301,69 @@ fn a_detached_session_that_skipped_sequences_weighs_its_window() {
 fn an_outcome_without_its_request_stops_the_process() {
     session().answer(1, b"");
 }
+
+/// The short ways of most requests leave a session as the ways of any request leave it.
+#[test]
+fn the_short_ways_do_the_same() {
+    use wharf_core::rng::Rng;
+    let steps = |seed: u64| {
+        let mut rng = Rng::new(seed);
+        let (mut short, mut long) = (session(), session());
+        if seed.is_multiple_of(2) {
+            short.acknowledges_exactly();
+            long.acknowledges_exactly();
+        }
+        let (mut next, mut under_way) = (1, Vec::new());
+        for step in 0..400 {
+            match rng.below(8) {
+                0..4 => {
+                    // Most requests are the next one. Some are sent again, and some skip sequences.
+                    let sequence = if rng.below(4) > 0 { next } else { rng.below(next + 8) };
+                    next = next.max(sequence + 1);
+                    let fingerprint = if rng.below(8) > 0 { sequence as u32 } else { 7 };
+                    let weight = Weight::of(Kind::PlaceBatch.number(), 100 + rng.below(40_000) as usize);
+                    let admitted = long.admit(sequence, fingerprint);
+                    let is_new = admitted == Admission::New;
+                    assert_eq!(
+                        short.admit_weighed(sequence, fingerprint, weight),
+                        admitted,
+                        "{seed}: {step}"
+                    );
+                    if is_new {
+                        long.weigh(sequence, weight);
+                        under_way.push(sequence);
+                    }
+                }
+                4 => {
+                    if let Some(&sequence) = under_way.last() {
+                        short.wait(sequence);
+                        long.wait(sequence);
+                    }
+                }
+                5 | 6 if !under_way.is_empty() => {
+                    let sequence = under_way.swap_remove(rng.below(under_way.len() as u64) as usize);
+                    let reply = vec![step as u8; 1 + rng.below(1000) as usize];
+                    short.answer(sequence, &reply);
+                    long.answer_any(sequence, &reply);
+                }
+                _ => {
+                    let mark = rng.below(next + 2);
+                    short.acknowledge(mark);
+                    long.acknowledge(mark);
+                }
+            }
+            let sums = |of: &Session| {
+                let bytes = [of.kept_bytes, of.promised_bytes, of.under_way_bytes, of.waits_bytes];
+                (of.base, of.entries.len(), of.apart.len(), of.in_flight, bytes)
+            };
+            assert_eq!(sums(&short), sums(&long), "{seed}: {step}");
+        }
+        for &sequence in &under_way {
+            short.answer_unkept(sequence);
+            long.answer_unkept(sequence);
+        }
+        assert_eq!(short.record(), long.record(), "{seed}");
+        long.in_flight
+    };
+    assert_eq!((0..64).map(steps).sum::<usize>(), 0);
+}

@@ -60,7 +60,7 @@ impl Session {
         let waiting = Entry::Waiting(Weight { waits: true, ..Weight::default() });
         let parts = match std::mem::replace(entry, waiting) {
             Entry::Interrupted => Parts::new(),
-            Entry::Recovered(parts, true) => parts,
+            Entry::Recovered(parts, true) => parts.into(),
             other => panic!("sequence {sequence} is {other:?}, not interrupted"),
         };
         self.in_flight += 1;

@@ -24,7 +24,13 @@ impl Port {
         }
         match self.pending.get_mut(token).expect("an answer belongs to a pending request") {
             &mut Pending::Wait(number) => self.handle_wait_answer(token, number, answer.outcome),
-            &mut Pending::Place(tag, key) => self.handle_place_answer(token, tag, key, answer.outcome, now),
+            &mut Pending::Place(tag, key) => match answer.outcome {
+                Outcome::Place(Ok(placement)) => {
+                    self.pending.remove(token);
+                    Some((tag, PortReply::Place(Ok(self.end_placing(key, placement)))))
+                }
+                outcome => self.handle_place_answer(token, tag, key, outcome, now),
+            },
             &mut Pending::One(tag) => {
                 self.pending.remove(token);
                 Some((tag, PortReply::One(answer.outcome)))
@@ -45,6 +51,16 @@ impl Port {
         }
     }
 
+    /// Ends a placement that was granted. Returns the grant, with the selector that it satisfies.
+    fn end_placing(&mut self, key: usize, mut placement: Placement) -> Placement {
+        if let Some(sweep) = self.placings[key].sweep.as_ref().filter(|sweep| !sweep.is_last()) {
+            placement.alternative = sweep.alternative;
+        }
+        self.placings.remove(key);
+        placement
+    }
+
+    /// Handles a refusal, or a page of counts.
     fn handle_place_answer(
         &mut self,
         token: usize,
@@ -58,13 +74,7 @@ impl Port {
         match outcome {
             Outcome::Explained(page) => placing.add_page(&page),
             placed => match reply_of::<Result<Placement, _>, _>(placed) {
-                Ok(mut placement) => {
-                    self.pending.remove(token);
-                    if let Some(sweep) = placing.sweep.filter(|sweep| !sweep.is_last()) {
-                        placement.alternative = sweep.alternative;
-                    }
-                    return Some((tag, PortReply::Place(Ok(placement))));
-                }
+                Ok(_) => unreachable!("grants were handled before"),
                 Err(Refused { refusal, .. }) => {
                     placing.refusals.push((placing.at, *refusal));
                     self.forget_stale(&mut placing);

@@ -39,26 +39,30 @@ impl Port {
                 return home;
             }
         }
-        if let Some(preferences) = &placing.request.preferences {
+        if let Some(preferences) = &placing.request.preferences
+            && !preferences.nodes.is_empty()
+        {
             let catalog = self.catalog.load();
             let home = preferences.nodes.iter().find_map(|&id| table.shard(catalog.node_partition(id)?));
             if let Some(home) = home.filter(|&shard| !placing.asked.contains(shard)) {
                 return Some(home);
             }
         }
+        let lower = placing.lower.to_words();
+        let resource = dominant(&placing.request);
+        // The load of a shard that may hold the request.
         let open = |shard: ShardId| {
-            (!placing.asked.contains(shard))
-                .then(|| table.summary(shard).read())
-                .filter(|f| f.highest.reaches(&placing.lower))
+            if placing.asked.contains(shard) { None } else { table.summary(shard).load_for(lower, resource) }
         };
         let count = u64::from(table.shard_count());
-        let resource = dominant(&placing.request);
         let mut draw = || {
             let shard = ShardId(self.rng.below(count) as u16);
-            open(shard).map(|facts| (facts.load[resource], shard))
+            (open(shard), shard)
         };
-        if let Some(chosen) = [draw(), draw()].into_iter().flatten().min_by_key(|&(load, _)| load) {
-            return Some(chosen.1);
+        match (draw(), draw()) {
+            ((Some(load), _), (Some(second), shard)) if second < load => return Some(shard),
+            ((Some(_), shard), _) | ((None, _), (Some(_), shard)) => return Some(shard),
+            ((None, _), (None, _)) => {}
         }
         // Few shards are left. Check all from a random one on, so that the first is not preferred.
         let start = self.rng.below(count) as u16;

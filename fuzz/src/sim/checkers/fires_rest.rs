@@ -22,8 +22,8 @@ use super::submitted::NodeVersions;
 use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;
 use super::{
-    BEYOND_A_STEP, OF_A_STEP, costs, crash, fires, fires_beyond, fires_groups, fires_jobs, fires_leases,
-    flips, named, outcomes, sessions,
+    BEYOND_A_STEP, OF_A_STEP, costs, crash, deadlines, fires, fires_beyond, fires_groups, fires_jobs,
+    fires_leases, flips, named, outcomes, sessions,
 };
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::facts::Facts;
@@ -244,6 +244,8 @@ const FIRES: &[(&str, fn())] = &[
     ("answered_sessions_are_kept", sessions::tests::a_session_that_a_start_lost),
     ("newest_connection_is_welcome", sessions::tests::a_session_that_goes_to_an_older_connection),
     ("nobody_takes_what_is_reserved", fires::a_placement_out_of_what_is_reserved_for_another),
+    ("nothing_late_is_done", deadlines::tests::a_release_after_its_deadline),
+    ("only_what_is_late_is_refused", deadlines::tests::a_release_refused_before_its_deadline),
     ("nothing_waits_that_would_fit", fires::a_wait_that_would_fit),
     ("one_effect_per_request", fires::a_request_with_two_effects),
     ("one_node_per_name", fires::two_nodes_of_one_name),

@@ -8,6 +8,7 @@ pub mod books;
 mod cost_table;
 pub mod costs;
 pub mod crash;
+pub mod deadlines;
 #[cfg(test)]
 mod fires;
 #[cfg(test)]
@@ -114,11 +115,13 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "no_task_waits_that_would_fit",
     "node_versions_only_grow",
     "nobody_oversleeps",
+    "nothing_late_is_done",
     "nothing_waits_that_would_fit",
     "one_effect_per_request",
     "one_node_per_name",
     "one_outcome_per_request",
     "only_what_is_evicted_ends_by_itself",
+    "only_what_is_late_is_refused",
     "planners_keep_what_callers_know",
     "planners_sleep",
     "plans_change_nothing",

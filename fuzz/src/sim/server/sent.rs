@@ -6,6 +6,7 @@ use wharf_net::protocol::{FRAME_BYTES_MAX, Fault, HelloReply, Kind, PlaceReply, 
 
 use super::{Event, Server};
 use crate::sim::checkers::sessions::sessions_are_kept;
+use crate::sim::client::is_for_now;
 use crate::sim::network::{Network, Towards};
 
 impl Server {
@@ -96,10 +97,11 @@ fn is_outcome(frame: &FrameRef<'_>) -> bool {
     kind != Kind::Hello && !kind.only_looks() && !is_refused_frame(frame)
 }
 
-/// Returns whether a frame says that a request was not executed because of its sequence.
+/// Returns whether a frame says that a request was not executed because of its sequence or its deadline.
 fn is_refused_frame(frame: &FrameRef<'_>) -> bool {
     let of_sequences = [Reason::StaleSequence, Reason::SequenceOutOfWindow];
     frame.header.flags & FLAG_ERROR != 0
-        && decode_body::<Fault>(frame.payload)
-            .is_ok_and(|(fault, _)| of_sequences.iter().any(|&reason| fault.reason == reason.into()))
+        && decode_body::<Fault>(frame.payload).is_ok_and(|(fault, _)| {
+            is_for_now(&fault) || of_sequences.iter().any(|&reason| fault.reason == reason.into())
+        })
 }

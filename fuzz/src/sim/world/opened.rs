@@ -80,6 +80,16 @@ impl Recorder {
     }
 }
 
+impl Recorder {
+    /// Returns the commands of the first ports, each with the time at which it was put into its ring.
+    pub(super) fn of_ports(&self, ports: usize) -> impl Iterator<Item = (&Command, Time)> {
+        let port = |&(port, count): &(u16, u16)| std::iter::repeat_n(port, usize::from(count));
+        let all =
+            self.order.iter().flat_map(port).zip(self.commands.iter().zip(self.enqueued.iter().copied()));
+        all.filter(move |&(port, _)| usize::from(port) < ports).map(|(_, sent)| sent)
+    }
+}
+
 impl Observer for Recorder {
     fn handle_batch(&mut self, batch: &BatchRecord<'_>) {
         self.ran = true;
@@ -174,6 +184,10 @@ pub(in crate::sim) fn open(
     let ahead = *choices.pick(&[1, 2, VIEW_LOG]);
     let places = *choices.pick(&[1, 3, VIEW_PLACES]);
     engine.runners.iter_mut().for_each(|runner| runner.set_view_bounds(ahead, places));
+    // Few requests are at the shards, and the others wait for their turns.
+    if let Some(&window) = WINDOWS.get(config.seed as usize % (2 * WINDOWS.len())) {
+        engine.ports.iter_mut().for_each(|port| port.set_window_max(window));
+    }
     let twins = twins(state, config);
     let mut port = || engine.ports.pop().expect("four more than fronts, and one for the checkpoints");
     let of_journal = engine.journal.take().map(|feed| (feed, port()));
@@ -209,6 +223,9 @@ pub(in crate::sim) fn open(
         ports,
     })
 }
+
+/// Small windows of ports.
+const WINDOWS: [usize; 2] = [1, 4];
 
 /// Opens the second set of shards.
 fn twins(state: &StoreState, config: EngineConfig) -> Vec<Twin> {

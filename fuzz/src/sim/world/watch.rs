@@ -40,6 +40,8 @@ impl World<'_> {
         named("views_come_before_answers", views_come_before_answers(batch.published, due))?;
         self.trace.line(format_args!("shard {at} runs {:?}", batch.order));
         named("no_ring_starves", self.twins[at].starves.check(self.now, &batch.enqueued))?;
+        self.server.note_reads();
+        named("nothing_late_is_done", self.server.releases.check(batch.of_ports(self.server.fronts.len())))?;
         named("index_agrees_with_table", self.runners[at].shard().check_invariants())?;
         let mut again = Vec::new();
         self.repeat(at, None, &mut again)?;

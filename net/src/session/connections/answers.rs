@@ -1,15 +1,77 @@
 //! Replies to requests, and what the journal gets of them.
 
+use wharf_core::planted::{PlantedBug, is_planted};
+use wharf_core::request::Placement;
+use wharf_core::router::PortReply;
+use wharf_core::shard::{Outcome, Released};
 use wharf_core::state::SessionChange;
 use wharf_core::time::Time;
 
-use super::operation::Complete;
+use super::operation::{Complete, Operation, Parts};
+use super::waits::is_taken_back;
 use super::{Asker, ConnectionService};
 use crate::codec::{RELEASED, write_grant};
 use crate::convert::{JobsAnswer, placed_reply, plain_grant};
 use crate::protocol::{Fault, PlaceReply, Reason, Reply};
 
 impl ConnectionService {
+    /// Handles the engine's reply to one part of an operation.
+    pub(super) fn handle_reply(&mut self, at: usize, part: usize, reply: PortReply, now: Time) {
+        // Nearly all replies are grants and releases. Nothing is built of them but the bytes of their frames.
+        match (&self.operations[at].parts, &reply) {
+            (Parts::Place(_), PortReply::Place(Ok(placement))) => {
+                let asker = self.end_at_once(at);
+                self.answer_granted(asker, placement, now);
+            }
+            (Parts::Release, PortReply::One(Outcome::Release(Ok(Released { inside: None, .. })))) => {
+                let asker = self.end_at_once(at);
+                self.answer_released(asker, now);
+            }
+            _ => self.handle_any_reply(at, part, reply, now),
+        }
+    }
+
+    /// Ends an operation of one part that did not wait. Returns who asked.
+    fn end_at_once(&mut self, at: usize) -> Asker {
+        let Operation { asker, .. } = self.leave(at);
+        let is_lost = self.connections[asker.connection].is_lost;
+        if !(is_lost && is_planted(PlantedBug::RoomOfLostConnectionKept)) {
+            self.turns.give_back(1);
+        }
+        asker
+    }
+
+    /// Handles any reply of the engine to one part of an operation.
+    fn handle_any_reply(&mut self, at: usize, part: usize, reply: PortReply, now: Time) {
+        let operation = &mut self.operations[at];
+        let key = operation.asker.connection;
+        match operation.parts {
+            Parts::Wait(..) => {}
+            Parts::WaitGroup(..) => {
+                self.group_room += 1;
+                self.connections[key].groups_waiting -= 1;
+            }
+            Parts::Plan(..) | Parts::Jobs(_) => self.plan_room.give_back(1),
+            Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
+            _ if self.connections[key].is_lost && is_planted(PlantedBug::RoomOfLostConnectionKept) => {}
+            _ => self.turns.give_back(1),
+        }
+        let is_taken_back = is_taken_back(&reply);
+        let Some(complete) = operation.handle_part(part, reply, &mut self.port) else {
+            if let Parts::IntoGroup(_) = operation.parts {
+                self.wait_for_next(at, now);
+            }
+            return;
+        };
+        let Operation { asker, parts } = self.leave(at);
+        self.touch(key);
+        if parts.waits() {
+            self.answer_wait(asker, &complete, is_taken_back, now);
+        } else {
+            self.answer_complete(asker, &complete, now);
+        }
+    }
+
     /// Sends the reply to a request.
     pub(super) fn answer<R: Reply>(&mut self, asker: Asker, reply: &R, now: Time) {
         self.reply(asker, reply, false, now);
@@ -27,7 +89,9 @@ impl ConnectionService {
 
     /// Notes that a placement was granted, or a release confirmed. `change` is what the journal gets of the reply.
     fn note_done(&mut self, asker: Asker, change: Option<SessionChange>, now: Time) {
-        self.changes.extend(change);
+        if let Some(change) = change {
+            self.changes.push(change);
+        }
         self.observer.handle_reply(asker.kind, Reason::Done.into(), now.nanos_since(asker.started));
         self.touch(asker.connection);
     }
@@ -40,29 +104,32 @@ impl ConnectionService {
         self.touch(key);
     }
 
+    fn answer_granted(&mut self, asker: Asker, placement: &Placement, now: Time) {
+        let Asker { connection: key, kind, sequence, .. } = asker;
+        let catalog = self.port.catalog();
+        let Some(grant) = plain_grant(placement, catalog) else {
+            let reply = placed_reply(placement, catalog);
+            return self.reply(asker, &reply, is_told(&reply), now);
+        };
+        // As for any grant: the recorded effect has no name of a node that was removed since.
+        let is_told = !grant.node_name.is_empty();
+        let connection = &mut self.connections[key];
+        let write = |out: &mut Vec<u8>| write_grant(&grant, out);
+        let change = connection.reply_plain(kind, sequence, write, is_told);
+        self.note_done(asker, change, now);
+    }
+
+    /// Answers a release of what was no bundle.
+    fn answer_released(&mut self, asker: Asker, now: Time) {
+        let Asker { connection: key, kind, sequence, .. } = asker;
+        let connection = &mut self.connections[key];
+        let write = |out: &mut Vec<u8>| out.extend_from_slice(&RELEASED);
+        let change = connection.reply_plain(kind, sequence, write, true);
+        self.note_done(asker, change, now);
+    }
+
     pub(super) fn answer_complete(&mut self, asker: Asker, complete: &Complete, now: Time) {
         match complete {
-            Complete::Granted(placement) => {
-                let Asker { connection: key, kind, sequence, .. } = asker;
-                let catalog = self.port.catalog();
-                let Some(grant) = plain_grant(placement, catalog) else {
-                    let reply = placed_reply(placement, catalog);
-                    return self.reply(asker, &reply, is_told(&reply), now);
-                };
-                // As for any grant: the recorded effect has no name of a node that was removed since.
-                let is_told = !grant.node_name.is_empty();
-                let connection = &mut self.connections[key];
-                let write = |out: &mut Vec<u8>| write_grant(&grant, out);
-                let change = connection.reply_plain(kind, sequence, write, is_told);
-                self.note_done(asker, change, now);
-            }
-            Complete::Released => {
-                let Asker { connection: key, kind, sequence, .. } = asker;
-                let connection = &mut self.connections[key];
-                let write = |out: &mut Vec<u8>| out.extend_from_slice(&RELEASED);
-                let change = connection.reply_plain(kind, sequence, write, true);
-                self.note_done(asker, change, now);
-            }
             Complete::Place(reply) => self.reply(asker, reply, is_told(reply), now),
             Complete::Release(reply) => self.reply(asker, reply, reply.fault.is_none(), now),
             Complete::PlaceBatch(reply) => {

@@ -282,8 +282,10 @@ impl Connection {
     pub(super) fn count_in_flight(&mut self) {
         if let Some(tenant) = &self.rights.tenant {
             let now = self.in_flight_at_once();
-            tenant.usage.set_in_flight(self.counted_in_flight, now);
-            self.counted_in_flight = now;
+            if now != self.counted_in_flight {
+                tenant.usage.set_in_flight(self.counted_in_flight, now);
+                self.counted_in_flight = now;
+            }
         }
     }
 
@@ -444,11 +446,8 @@ impl Connection {
         let Header { kind, sequence, .. } = frame.header;
         let weight = Weight::of(kind, frame.bytes);
         let session = self.session.as_mut().expect("the hello came before");
-        match session.admit(sequence, fingerprint(frame)) {
-            Admission::New => {
-                session.weigh(sequence, weight);
-                Ok(true)
-            }
+        match session.admit_weighed(sequence, fingerprint(frame), weight) {
+            Admission::New => Ok(true),
             Admission::UnderWay => Ok(false),
             Admission::Answered(reply) => {
                 let start = self.out.len();

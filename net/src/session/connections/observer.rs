@@ -1,5 +1,8 @@
 //! Who is told of replies.
 
+use wharf_core::ids::SessionId;
+use wharf_core::time::Time;
+
 use crate::access::Denied;
 use crate::protocol::{Kind, ReasonCode};
 
@@ -11,6 +14,9 @@ pub trait IoObserver {
 
     /// Called for each part of a batch or of a node command.
     fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
+
+    /// Called when a request to shards is read that has a deadline, which counts from `read` on. A checker uses it.
+    fn handle_timed(&mut self, _session: SessionId, _sequence: u64, _read: Time) {}
 
     /// Called for each call that is refused because its peer has no right to it.
     fn handle_denied(&mut self, _denied: &Denied<'_>) {}

@@ -84,11 +84,7 @@ impl Parts {
 
 /// The reply of a complete operation.
 pub(super) enum Complete {
-    /// A grant. A wait's is a `Place`.
-    Granted(Placement),
-    /// A release of what was no bundle.
-    Released,
-    /// Used for a placement into a bundle too.
+    /// Used for a placement into a bundle too. The grants of most placements are answered without it.
     Place(PlaceReply),
     Release(ReleaseReply),
     PlaceBatch(PlaceBatchReply),
@@ -112,10 +108,6 @@ impl Operation {
     pub(super) fn handle_part(&mut self, part: usize, reply: PortReply, port: &mut Port) -> Option<Complete> {
         let catalog = port.catalog();
         match &mut self.parts {
-            Parts::Place(named) => Some(match reply_of(reply) {
-                Ok(placement) => Complete::Granted(placement),
-                refused => explained(refused, named, catalog),
-            }),
             Parts::InQueue(named) => {
                 let reply: Result<Box<Placement>, _> = reply_of(*reply_of::<Box<PlanReply>, _>(reply));
                 Some(match reply {
@@ -127,11 +119,8 @@ impl Operation {
                     }
                 })
             }
-            Parts::Wait(named) => Some(explained(reply_of(reply), named, catalog)),
-            Parts::Release => match of_shard(reply) {
-                Ok(Released { inside: None, .. }) => Some(Complete::Released),
-                other => Some(Complete::Release(release_reply(other))),
-            },
+            Parts::Place(named) | Parts::Wait(named) => Some(explained(reply_of(reply), named, catalog)),
+            Parts::Release => Some(Complete::Release(release_reply(of_shard(reply)))),
             Parts::PlaceBatch { replies, named, left } => {
                 replies[part] = place_reply(reply_of(reply), catalog);
                 if let Ok(at) = named.binary_search_by_key(&part, |&(part, _)| part) {

@@ -27,7 +27,10 @@ impl ConnectionService {
     }
 
     fn check_due(&mut self, asker: Asker, parts: usize) -> bool {
-        let Asker { connection: key, due, started: now, .. } = asker;
+        let Asker { connection: key, due, started: now, sequence, .. } = asker;
+        if let Some(session) = self.session_id(key) {
+            self.observer.handle_timed(session, sequence, now);
+        }
         let left = due.nanos_since(now);
         if left == 0 {
             self.shed_late(asker, now);

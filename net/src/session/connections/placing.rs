@@ -1,9 +1,11 @@
 //! Placements and releases.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use wharf_core::group::PlanJob;
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
+use wharf_core::node::Selector;
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortRequest, WaitRequest};
 use wharf_core::time::Time;
@@ -48,7 +50,8 @@ impl ConnectionService {
         self.shared.settings.load().placement_defaults(&self.port, session)
     }
 
-    pub(super) fn handle_place(&mut self, asker: Asker, request: PlaceRequest) {
+    /// Handles a placement. `selectors` are the bytes of its selectors if it is plain otherwise.
+    pub(super) fn handle_place(&mut self, asker: Asker, request: PlaceRequest, selectors: &[u8]) {
         if !request.queue.is_empty() {
             return self.place_in_queue(asker, request);
         }
@@ -62,6 +65,9 @@ impl ConnectionService {
         }
         match placement_request(request, self.port.catalog(), defaults) {
             Ok(request) => {
+                if let Some(selector) = request.selector.as_ref().filter(|_| !selectors.is_empty()) {
+                    self.selectors.learn(selectors, selector);
+                }
                 let parts = Parts::Place(request.candidates.clone());
                 self.submit_one(asker, parts, PortRequest::Place(request));
             }
@@ -84,8 +90,15 @@ impl ConnectionService {
     }
 
     /// Handles a placement that leaves most fields at their defaults. It names nothing that may belong to others.
-    pub(super) fn handle_plain_place(&mut self, asker: Asker, request: &PlainPlace) {
-        match plain_placement(request, self.placement_defaults(asker.connection)) {
+    pub(super) fn handle_plain_place(
+        &mut self,
+        asker: Asker,
+        request: &PlainPlace<'_>,
+        selector: Option<Arc<Selector>>,
+    ) {
+        let session = self.connections[asker.connection].session.as_ref();
+        let defaults = self.settings.load().placement_defaults(&self.port, session);
+        match plain_placement(request, selector, defaults) {
             Ok(request) => self.submit_one(asker, Parts::Place(None), PortRequest::Place(request)),
             Err(fault) => self.answer(asker, &PlaceReply::from(fault), asker.started),
         }

@@ -1,5 +1,7 @@
 //! Admits the frames of a connection and dispatches its new requests.
 
+use std::sync::Arc;
+
 use wharf_core::state::SessionChange;
 use wharf_core::time::Time;
 
@@ -7,8 +9,10 @@ use super::input::{Asked, read_body};
 use super::questions::Asker;
 use super::turns::NEVER;
 use super::{ConnectionKey, ConnectionService};
-use crate::codec::{FrameRef, read_place, read_release};
-use crate::protocol::{CancelRequest, Fault, Kind, Reason, ReleaseRequest, RenewRequest, VERSION_MAX};
+use crate::codec::{FLAG_EXTENSIONS, FrameRef, Header, read_place, read_release};
+use crate::protocol::{
+    BODY_VERSION, CancelRequest, Fault, Kind, Reason, ReleaseRequest, RenewRequest, VERSION_MAX,
+};
 use crate::session::Parts;
 use crate::session::registrar::RegistrarRequest as Question;
 use crate::session::shared::Counters;
@@ -36,11 +40,10 @@ impl ConnectionService {
 
     fn execute(&mut self, key: ConnectionKey, frame: &FrameRef<'_>, now: Time) {
         let header = frame.header;
-        let asked = Asked::new(*frame, self.connections[key].version, now);
-        let handled = self.handle_request(key, &asked, now);
-        for sequence in asked.acknowledged.take().iter().flat_map(|acknowledged| &acknowledged.sequences) {
-            self.acknowledge_wait(key, *sequence);
-        }
+        let handled = match self.handle_plain(key, frame, now) {
+            Some(handled) => handled,
+            None => self.handle_with_extensions(key, frame, now),
+        };
         if let Err(fault) = handled {
             Counters::count(&self.shared.counters.frames_refused);
             if fault.reason == Reason::Forbidden.into()
@@ -55,6 +58,54 @@ impl ConnectionService {
                 self.observer.handle_reply(kind, fault.reason, 0);
             }
         }
+    }
+
+    /// Executes a new request that is a plain placement or release, as most are. Returns `None` if it is anything else, or if
+    /// an earlier start has begun it. A returned fault is its reply.
+    fn handle_plain(
+        &mut self,
+        key: ConnectionKey,
+        frame: &FrameRef<'_>,
+        now: Time,
+    ) -> Option<Result<(), Fault>> {
+        let Header { kind, version, flags, sequence, .. } = frame.header;
+        let is_bare = version == BODY_VERSION && flags & FLAG_EXTENSIONS == 0;
+        if !is_bare || self.connections[key].session().has_recovered() {
+            return None;
+        }
+        let asker = |kind| Asker { connection: key, kind, sequence, started: now, due: NEVER };
+        if kind == Kind::Place.number() {
+            let request = read_place(frame.payload)?;
+            let selector = match request.selectors {
+                [] => None,
+                selectors => Some(Arc::clone(self.selectors.get(selectors)?)),
+            };
+            let asker = asker(Kind::Place);
+            Some(self.authorize(asker).map(|()| self.handle_plain_place(asker, &request, selector)))
+        } else if kind == Kind::Release.number() {
+            let allocation = read_release(frame.payload)?;
+            let asker = asker(Kind::Release);
+            let checked = self.authorize(asker);
+            let checked = checked.and_then(|()| self.check_scoped(asker, ReleaseRequest { allocation }));
+            Some(checked.map(|request| self.handle_release(asker, &request)))
+        } else {
+            None
+        }
+    }
+
+    /// Executes any new request, and takes what its extensions acknowledge. A returned fault is its reply.
+    fn handle_with_extensions(
+        &mut self,
+        key: ConnectionKey,
+        frame: &FrameRef<'_>,
+        now: Time,
+    ) -> Result<(), Fault> {
+        let asked = Asked::new(*frame, self.connections[key].version, now);
+        let handled = self.handle_request(key, &asked, now);
+        for sequence in asked.acknowledged.take().iter().flat_map(|acknowledged| &acknowledged.sequences) {
+            self.acknowledge_wait(key, *sequence);
+        }
+        handled
     }
 
     /// Executes a new request. A returned fault is its reply.
@@ -75,22 +126,17 @@ impl ConnectionService {
         self.authorize(asker)?;
         match kind {
             Kind::Hello => unreachable!("a second hello was refused before"),
-            Kind::Place => match asked.plain().and_then(read_place) {
-                Some(request) => self.handle_plain_place(asker, &request),
-                None => {
-                    let request = self.read_scoped(asker, asked)?;
-                    self.handle_place(asked.timed(asker), request);
-                }
-            },
+            Kind::Place => {
+                let request = self.read_scoped(asker, asked)?;
+                let selectors = asked.plain().and_then(read_place).map(|plain| plain.selectors);
+                self.handle_place(asked.timed(asker), request, selectors.unwrap_or_default());
+            }
             Kind::PlaceBatch => {
                 let batch = self.read_scoped(asker, asked)?;
                 self.handle_place_batch(asked.timed(asker), batch, Parts::new());
             }
             Kind::Release => {
-                let request = match asked.plain().and_then(read_release) {
-                    Some(allocation) => self.check_scoped(asker, ReleaseRequest { allocation })?,
-                    None => self.read_scoped(asker, asked)?,
-                };
+                let request: ReleaseRequest = self.read_scoped(asker, asked)?;
                 self.handle_release(asked.timed(asker), &request);
             }
             Kind::ReleaseBatch => {

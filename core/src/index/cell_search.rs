@@ -27,6 +27,20 @@ impl<E: Entry> Sought<'_, E> {
 /// Returns the first entry in the direction of the search that fits.
 #[inline]
 fn first_of<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<'_, E>) -> Option<E::Order> {
+    if sought.marks != Marks::NONE || sought.from != E::FIRST {
+        return first_of_some::<E, GREATEST>(entries, sought);
+    }
+    let mut first = E::AFTER_ALL;
+    for &entry in entries {
+        let order = if GREATEST { E::turned(entry.order()) } else { entry.order() };
+        first = if entry.fits(&sought.asked) & (order < first) { order } else { first };
+    }
+    (first != E::AFTER_ALL).then_some(first)
+}
+
+/// The same with marks, or after entries that were rejected.
+#[inline(never)]
+fn first_of_some<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<'_, E>) -> Option<E::Order> {
     let mut first = E::AFTER_ALL;
     for &entry in entries {
         let order = if GREATEST { E::turned(entry.order()) } else { entry.order() };

@@ -2,6 +2,9 @@
 
 use crate::map::FixedMap;
 
+/// The bytes of a cache line.
+pub const LINE: usize = 64;
+
 /// The quantity that a structure's size depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Per {

@@ -19,6 +19,7 @@ use wharf_core::time::Time;
 
 use super::scenario::{Fill, Scenario};
 use super::served::Served;
+use super::touch::Trace;
 
 /// Ops per batch: 64 commands, which is what a shard takes from one ring before it turns to the next.
 pub const BATCH_OPS: usize = 32;
@@ -256,12 +257,7 @@ impl<'a> EngineDriver<'a> {
         {
             let held = amounts(&self.scenario.requests[oldest.request as usize].demand);
             (0..3).for_each(|d| self.allocated[d] -= held[d]);
-            self.shard.step([Command::Release(oldest.allocation)], Time(0), &mut self.outcomes);
-            let outcome = self.outcomes.pop();
-            assert!(
-                matches!(outcome, Some(Outcome::Release(Ok(Released { inside: None, .. })))),
-                "a release was answered by {outcome:?}"
-            );
+            self.release(oldest.allocation);
         }
     }
 
@@ -390,6 +386,52 @@ impl<'a> EngineDriver<'a> {
             singles.nanos.push(u32::try_from(elapsed.as_nanos()).unwrap_or(u32::MAX));
             self.settle();
         }
+    }
+
+    /// Runs `ops` ops one by one, and records the cache lines that they touch. A placement is taken back and made again,
+    /// so that the lines of its node before it are known. `None` if the shard cannot tell the lines.
+    pub fn trace(&mut self, ops: usize) -> Option<Trace> {
+        let mut trace = Trace::default();
+        for _ in 0..ops {
+            let Live { allocation, node, .. } = *self.live.front().expect("something is live");
+            let released = NodeId(u64::from(node) + 1);
+            self.prepare(1);
+            let request = self.drawn.pop().expect("one op was prepared");
+            self.commands.clear();
+            let record = self.shard.record_lines(allocation)?;
+            let before = self.shard.node_lines(released)?;
+            self.release(allocation);
+            trace.released(record, &before, &self.shard.node_lines(released)?);
+            self.ops += 1;
+            if self.place(request) {
+                let Live { allocation, node, .. } = self.live.pop_back().expect("it was placed");
+                let chosen = NodeId(u64::from(node) + 1);
+                let taken = amounts(&self.scenario.requests[request as usize].demand);
+                (0..3).for_each(|d| self.allocated[d] -= taken[d]);
+                self.release(allocation);
+                let before = self.shard.node_lines(chosen)?;
+                assert!(self.place(request), "a request that was placed is placed again");
+                let again = self.live.back().expect("it was placed");
+                assert!(again.node == node, "the same request in the same state goes to another node");
+                let record = self.shard.record_lines(again.allocation)?;
+                trace.placed(record, &before, &self.shard.node_lines(chosen)?);
+            } else {
+                self.refused += 1;
+            }
+            trace.end_op();
+            self.settle();
+        }
+        Some(trace)
+    }
+
+    /// Releases an allocation outside any measurement.
+    fn release(&mut self, allocation: AllocationId) {
+        self.shard.step([Command::Release(allocation)], Time(0), &mut self.outcomes);
+        let outcome = self.outcomes.pop();
+        assert!(
+            matches!(outcome, Some(Outcome::Release(Ok(Released { inside: None, .. })))),
+            "a release was answered by {outcome:?}"
+        );
     }
 
     /// Runs one op, for comparing decisions. Returns the released allocation, the request, and its placement

@@ -12,6 +12,7 @@ use super::rows::{Planned, ROWS, Target};
 use super::scan::ScanDriver;
 use super::scenario::Kind;
 use super::shapes::Shapes;
+use super::touch::Trace;
 
 /// The amount of measurement per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ const SEGMENT_OPS_MAX: usize = 32_768;
 const SCANS_BY_DEFINITION: usize = 32;
 /// The maximum number of timed single ops.
 const SINGLES_MAX: usize = 100_000;
+/// The number of ops whose cache lines are recorded: as many as there are nodes, within this range.
+const TRACED: std::ops::RangeInclusive<usize> = 16_384..=131_072;
 
 /// The plan of passes of one row.
 struct Passes {
@@ -109,6 +112,18 @@ impl Passes {
     }
 }
 
+/// Returns the median nanoseconds per op of a bare loop over the lines of a trace, first without and then with each
+/// access waiting for the one before it.
+fn touched(trace: &Trace) -> [f64; 2] {
+    let mut replay = trace.replay();
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..SEGMENTS_MIN {
+        let elapsed = [replay.run(), replay.run_in_a_chain()];
+        times.iter_mut().zip(elapsed).for_each(|(times, elapsed)| times.push(replay.per_op(elapsed)));
+    }
+    times.each_mut().map(|times| median(times))
+}
+
 fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values[values.len() / 2]
@@ -137,23 +152,34 @@ fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_s
     let (ops, refused) = engine.ops();
     let scan_ns_per_op =
         with_scan.then(|| passes.scan(policy, &mut ScanDriver::new(&scenario, &engine, seed)));
+    let memory = engine.shard().memory();
+    let utilisation_percent = engine.utilisation_mean() as f64 / 100.0;
+    let live = engine.live().len() + scenario.held.len();
+    // Last, because it goes on with the engine.
+    let traced = match budget {
+        Budget::Ops(ops) => ops,
+        Budget::Time(_) => (nodes as usize).clamp(*TRACED.start(), *TRACED.end()),
+    };
+    let is_traced = with_scan && row.target == Target::Steady;
+    let trace = is_traced.then(|| engine.trace(traced)).flatten();
     Row::new(
         planned,
         Measured {
             ns_per_op,
             floor_ns_per_op,
+            touch_ns_per_op: trace.as_ref().map(touched),
             scan_ns_per_op,
             p50_ns: quantile(&mut singles.nanos, 500),
             p99_ns: quantile(&mut singles.nanos, 990),
             floor_p99_ns: quantile(&mut floor_singles, 990),
             visited_max: singles.visited_max,
             visited_mean: singles.visited as f64 / singles.nanos.len() as f64,
-            utilisation_percent: engine.utilisation_mean() as f64 / 100.0,
+            utilisation_percent,
             refused_percent: refused as f64 * 100.0 / ops as f64,
-            live: engine.live().len() + scenario.held.len(),
+            live,
             candidates: scenario.candidates,
             shapes: shapes.source,
-            memory: engine.shard().memory(),
+            memory,
         },
     )
 }

@@ -3,6 +3,7 @@
 //!
 //! - [`floor`]: placing and releasing in two dimensions with nothing else kept;
 //! - [`driver`]: a shard under a [`scenario`], in batches like those of its thread;
+//! - [`touch`]: a bare loop over the cache lines that the shard touches, in the same order;
 //! - [`scan`]: the linear scan over the state that the shard has reached;
 //! - [`rows`]: the scenarios, numbers of nodes and policies;
 //! - [`report`]: the figures and their targets.
@@ -20,5 +21,6 @@ pub mod scan;
 pub mod scenario;
 mod served;
 pub mod shapes;
+pub mod touch;
 
 pub use measure::{Budget, measure_all};

@@ -15,6 +15,9 @@ pub struct Measured {
     pub ns_per_op: f64,
     /// The same for the floor.
     pub floor_ns_per_op: f64,
+    /// The same for a bare loop over the cache lines that the engine touches: first each line as soon as the processor
+    /// likes, then no line before the one before it was read. Only for the rows whose lines are recorded.
+    pub touch_ns_per_op: Option<[f64; 2]>,
     /// The same for the scan, if there is one.
     pub scan_ns_per_op: Option<f64>,
     /// The median of single ops.
@@ -90,6 +93,8 @@ pub struct Row {
     ns_per_op: f64,
     floor_ns_per_op: f64,
     ratio_to_floor: f64,
+    touch_ns_per_op: Option<f64>,
+    touch_chain_ns_per_op: Option<f64>,
     scan_ns_per_op: Option<f64>,
     ratio_to_scan: Option<f64>,
     p50_ns: u32,
@@ -148,6 +153,8 @@ impl Row {
             ns_per_op: rounded(ns_per_op),
             floor_ns_per_op: rounded(floor_ns_per_op),
             ratio_to_floor: rounded(ns_per_op / floor_ns_per_op),
+            touch_ns_per_op: measured.touch_ns_per_op.map(|[free, _]| rounded(free)),
+            touch_chain_ns_per_op: measured.touch_ns_per_op.map(|[_, chained]| rounded(chained)),
             scan_ns_per_op: scan_ns_per_op.map(rounded),
             ratio_to_scan: scan_ns_per_op.map(|scan| rounded(scan / ns_per_op)),
             p50_ns: measured.p50_ns,
@@ -289,13 +296,15 @@ impl fmt::Display for Heading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<26} {:>9} {:>10} {:>9} {:>8} {:>7} {:>11} {:>8} {:>8} {:>8} {:>6} {:>6} {:>6} {:>6}  target",
+            "{:<26} {:>9} {:>10} {:>9} {:>8} {:>7} {:>6} {:>6} {:>11} {:>8} {:>8} {:>8} {:>6} {:>6} {:>6} {:>6}  target",
             "row",
             "nodes",
             "policy",
             "ns/op",
             "floor",
             "x floor",
+            "touch",
+            "chain",
             "scan",
             "x scan",
             "p99 ns",
@@ -317,13 +326,15 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<26} {:>9} {:>10} {:>9.0} {:>8.0} {:>7.2} {:>11} {:>8} {:>8} {:>8} {:>6.1} {:>6.1} {:>6} {:>6}  {}",
+            "{:<26} {:>9} {:>10} {:>9.0} {:>8.0} {:>7.2} {:>6} {:>6} {:>11} {:>8} {:>8} {:>8} {:>6.1} {:>6.1} {:>6} {:>6}  {}",
             self.name,
             self.nodes,
             self.policy,
             self.ns_per_op,
             self.floor_ns_per_op,
             self.ratio_to_floor,
+            figure(self.touch_ns_per_op),
+            figure(self.touch_chain_ns_per_op),
             figure(self.scan_ns_per_op),
             figure(self.ratio_to_scan),
             self.p99_ns,

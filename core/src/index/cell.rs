@@ -140,7 +140,7 @@ impl<E: Entry> Cells<E> {
 
     /// Returns the index of an allocated cell.
     #[inline]
-    fn index(&self, cell: usize) -> usize {
+    pub(super) fn index(&self, cell: usize) -> usize {
         ((self.blocks[cell / BLOCK] as usize) << BLOCK.ilog2()) | (cell % BLOCK)
     }
 

@@ -25,8 +25,28 @@ impl<E: Entry> Sought<'_, E> {
 }
 
 /// Returns the first entry in the direction of the search that fits.
+#[inline(always)]
+pub(super) fn first_of<E: Entry, const GREATEST: bool>(entries: &[E], asked: &E::Asked) -> Option<E::Order> {
+    let mut first = E::AFTER_ALL;
+    for &entry in entries {
+        let order = if GREATEST { E::turned(entry.order()) } else { entry.order() };
+        first = if entry.fits(asked) & (order < first) { order } else { first };
+    }
+    (first != E::AFTER_ALL).then_some(first)
+}
+
+/// The same for a search that may want marks, or goes on after entries that were rejected.
 #[inline]
-fn first_of<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<'_, E>) -> Option<E::Order> {
+fn first_sought<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<'_, E>) -> Option<E::Order> {
+    if sought.marks == Marks::NONE && sought.from == E::FIRST {
+        return first_of::<E, GREATEST>(entries, &sought.asked);
+    }
+    first_of_some::<E, GREATEST>(entries, sought)
+}
+
+/// The same with marks, or after entries that were rejected.
+#[inline(never)]
+fn first_of_some<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<'_, E>) -> Option<E::Order> {
     let mut first = E::AFTER_ALL;
     for &entry in entries {
         let order = if GREATEST { E::turned(entry.order()) } else { entry.order() };
@@ -48,7 +68,7 @@ impl<E: Entry> Cells<E> {
     ) -> Option<E::Order> {
         let here = self.get(cell);
         match here.directory() {
-            None => first_of::<E, GREATEST>(self.entries_of(here), sought),
+            None => first_sought::<E, GREATEST>(self.entries_of(here), sought),
             Some(directory) if GREATEST => self.greatest(directory, sought, parts_read),
             Some(directory) => {
                 let parts = self.directories[directory].len();
@@ -107,7 +127,7 @@ impl<E: Entry> Cells<E> {
             return None;
         }
         *parts_read += 1;
-        let found = first_of::<E, GREATEST>(self.entries_in(part), sought);
+        let found = first_sought::<E, GREATEST>(self.entries_in(part), sought);
         if found.is_none() && part.is_stale {
             self.settle_part(directory, number, sought.of);
         }

@@ -103,14 +103,13 @@ const SCORE_AT: u32 = RANK_AT + RANK_BITS;
 const _: () = assert!(SCORE_AT + super::classes::SCORE_BITS == u64::BITS);
 const WITHIN: u32 = (1 << WITHIN_BITS) - 1;
 
-/// A request, as [`Narrow`] entries are compared with it.
+/// A request, as [`Narrow`] entries are compared with it: all fields of an entry at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NarrowAsked {
-    score: u32,
-    fourth: u32,
-    fourth_mask: u32,
-    first: u32,
-    second: u32,
+    /// The entry of a node with rank 0 that has just what is asked.
+    least: u64,
+    /// The first bit of each field. The rank is a field of which nothing is asked.
+    tops: u64,
 }
 
 impl Narrow {
@@ -162,18 +161,22 @@ impl Entry for Narrow {
 
     #[inline]
     fn asked(self, layout: &Layout) -> NarrowAsked {
-        let score = self.full_score();
-        let [first, second] = self.parts();
-        let fourth_mask = layout.fourth(u32::MAX);
-        NarrowAsked { score, fourth: score & fourth_mask, fourth_mask, first, second }
+        debug_assert!(self.rank() == 0, "a request has no rank");
+        // A dimension without bits adds the first bit of the field after it, which changes nothing.
+        let [_, fourth_bits] = layout.score_bits();
+        let fourth = 1u64.wrapping_shl(SCORE_AT.wrapping_add(fourth_bits).wrapping_sub(1));
+        let tops =
+            1 << (u64::BITS - 1) | fourth | 1 << (SCORE_AT - 1) | 1 << (RANK_AT - 1) | 1 << (FIRST_AT - 1);
+        NarrowAsked { least: self.0, tops }
     }
 
     #[inline]
     fn asked_in(asked: &NarrowAsked, in_row: bool, in_column: bool) -> NarrowAsked {
         // Beyond the row and the column of the request, an entry has more of these dimensions.
-        let first = if in_row { asked.first } else { 0 };
-        let second = if in_column { asked.second } else { 0 };
-        NarrowAsked { first, second, ..*asked }
+        let first = if in_row { u64::from(WITHIN) << FIRST_AT } else { 0 };
+        let second = if in_column { u64::from(WITHIN) } else { 0 };
+        let mask = u64::MAX << RANK_AT | first | second;
+        NarrowAsked { least: asked.least & mask, ..*asked }
     }
 
     #[inline]
@@ -193,7 +196,7 @@ impl Entry for Narrow {
 
     #[inline]
     fn least_within(asked: &NarrowAsked) -> u8 {
-        (asked.first >> (WITHIN_BITS - 8)) as u8
+        Self(asked.least).within()
     }
 
     #[inline]
@@ -223,18 +226,16 @@ impl Entry for Narrow {
 
     #[inline]
     fn lowest(asked: &NarrowAsked) -> u64 {
-        u64::from(asked.score) << SCORE_AT
+        Self::leaf(asked.least)
     }
 
     #[inline]
-    fn fits(self, asked: &NarrowAsked) -> bool {
-        let score = self.full_score();
-        let [first, second] = self.parts();
-        // Without branches: most entries of a cell fail one of these.
-        (score >= asked.score)
-            & (score & asked.fourth_mask >= asked.fourth)
-            & (first >= asked.first)
-            & (second >= asked.second)
+    fn fits(self, &NarrowAsked { least, tops }: &NarrowAsked) -> bool {
+        // No field borrows from the one before it, because its first bit is set. Where both first bits are equal,
+        // the one that is left says whether the rest of the field suffices.
+        let rest = (self.0 | tops).wrapping_sub(least & !tops);
+        let suffices = (self.0 & !least) | ((self.0 | !least) & rest);
+        !suffices & tops == 0
     }
 
     #[inline]
@@ -245,8 +246,9 @@ impl Entry for Narrow {
 
     #[inline]
     fn may_fit(bounds: &[u8; 2], asked: &NarrowAsked) -> bool {
-        let [first, second] = bounds.map(u32::from);
-        (first >= asked.first >> (WITHIN_BITS - 8)) & (second >= asked.second >> (WITHIN_BITS - 8))
+        let [first, second] = Self(asked.least).parts();
+        let [has_first, has_second] = bounds.map(u32::from);
+        (has_first >= first >> (WITHIN_BITS - 8)) & (has_second >= second >> (WITHIN_BITS - 8))
     }
 
     #[inline]

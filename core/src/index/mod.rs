@@ -23,6 +23,8 @@ pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVec
 mod geometry;
 mod lacking;
 mod layout;
+mod lines;
+pub use lines::IndexLines;
 mod marks;
 pub use marks::{Mark, Marks};
 pub mod ordinal;

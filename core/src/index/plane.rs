@@ -5,7 +5,7 @@
 //! and the column of the request itself, entries also tell how much of the last step they have.
 
 use super::cell::Cells;
-use super::cell_search::Sought;
+use super::cell_search::{Sought, first_of};
 use super::classes::{CLASSES, Classes, EMPTY, Rows};
 use super::coordinate::Coordinates;
 use super::entry::Entry;
@@ -380,9 +380,39 @@ impl<E: Entry> Plane<E> {
     ) -> Option<Slot> {
         visits.vertices += 1;
         let asked = E::asked_in(&search.sought.asked, in_row, in_column);
-        let mut sought = Sought { asked, ..search.sought };
-        while let Some(order) = self.cells.first::<GREATEST>(cell, &sought, &mut visits.vertices) {
+        let mut from = E::FIRST;
+        let here = self.cells.get(cell);
+        if search.sought.marks == Marks::NONE && here.directory().is_none() {
+            let found = first_of::<E, GREATEST>(self.cells.entries_of(here), &asked);
+            let Some(order) = found else {
+                if in_row && here.is_stale(false) {
+                    self.settle(cell, false, search.sought.of);
+                }
+                return None;
+            };
             let slot = search.ranks.slot(E::rank_of(order));
+            if accept(slot, visits) {
+                return Some(slot);
+            }
+            from = E::next(order);
+        }
+        let sought = Sought { asked, from, ..search.sought };
+        self.first_in_any_cell::<GREATEST>(cell, in_row, sought, search.ranks, visits, accept)
+    }
+
+    /// The same with marks, for cells with parts, and after a rejected node.
+    #[inline(never)]
+    fn first_in_any_cell<const GREATEST: bool>(
+        &mut self,
+        cell: usize,
+        in_row: bool,
+        mut sought: Sought<'_, E>,
+        ranks: &Ranks,
+        visits: &mut Visits,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        while let Some(order) = self.cells.first::<GREATEST>(cell, &sought, &mut visits.vertices) {
+            let slot = ranks.slot(E::rank_of(order));
             if accept(slot, visits) {
                 return Some(slot);
             }

@@ -42,10 +42,10 @@ impl Wanted {
 
 /// The entry of a node and its cell.
 #[derive(Clone, Copy, Debug)]
-struct Place<E> {
-    entry: E,
+pub(super) struct Place<E> {
+    pub(super) entry: E,
     /// `NOWHERE` if the node is not in the tree.
-    cell: u32,
+    pub(super) cell: u32,
     /// See [`Coordinates::odd`].
     odd: [u16; 2],
 }
@@ -63,7 +63,7 @@ impl<E: Entry> Bucketed<E> {
     }
 
     #[inline]
-    fn place(&self, slot: Slot) -> Option<Place<E>> {
+    pub(super) fn place(&self, slot: Slot) -> Option<Place<E>> {
         self.places.get(slot as usize).copied().filter(|place| place.cell != NOWHERE)
     }
 

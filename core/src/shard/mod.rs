@@ -19,6 +19,8 @@ pub use journal::CheckpointPage;
 use journal::Journaled;
 mod leases;
 pub use leases::{RenewedLease, RenewedSession};
+mod lines;
+pub use lines::{NodeLines, RecordLines};
 mod memory;
 mod near;
 mod node_commands;

@@ -364,6 +364,11 @@ impl Choose {
         [selectors.nodes + rankings.nodes, selectors.words + rankings.words]
     }
 
+    /// Returns the lines of a node in the index.
+    pub(crate) fn lines(&self, slot: Slot) -> Option<crate::index::IndexLines> {
+        self.index.lines(slot)
+    }
+
     /// Reads what a release reads of a node's place in the index, only so that it is in the cache.
     #[inline]
     pub(crate) fn peek(&self, slot: Slot) -> u32 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
-use wharf_core::group::GroupSpec;
+use wharf_core::group::{BundlePlace, GroupSpec};
 use wharf_core::ids::{NodeId, TenantId};
 use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
@@ -75,7 +75,7 @@ impl GroupRow {
         let bundles = group.bundles.iter().map(|bundle| BundleRow {
             index: bundle.index,
             request: place_of(&mut known, &bundle.request),
-            place: bundle.place.map(|(node, id, gpus)| (node.0, id.into(), gpus.mask, gpus.part)),
+            place: bundle.place.map(|at| (at.node.0, at.allocation.into(), at.gpus.mask, at.gpus.part)),
             lost: bundle.lost.map(Into::into),
         });
         let bundles = bundles.collect();
@@ -114,9 +114,11 @@ impl GroupRow {
             Ok(GroupBundleRecord {
                 index: row.index,
                 request: of_place(row.request)?,
-                place: row
-                    .place
-                    .map(|(node, id, mask, part)| (NodeId(node), id.into(), GpuAssignment { mask, part })),
+                place: row.place.map(|(node, id, mask, part)| BundlePlace {
+                    node: NodeId(node),
+                    allocation: id.into(),
+                    gpus: GpuAssignment { mask, part },
+                }),
                 lost: row.lost.map(Into::into),
             })
         };

@@ -3,15 +3,16 @@
 #
 # usage: bench-harness/lines.sh [FOLDER]        FOLDER: a checkout; default: the one this script is in
 #        bench-harness/lines.sh --files [FOLDER] also every file, largest first
+#        bench-harness/lines.sh --features [FOLDER] the files of features that have files of their own, by names
 #
 # Not counted: items behind `#[cfg(test)]` or `#[cfg(all(test, …))]`, and the files of modules declared so. `code` are the
 # lines that are neither blank nor a comment. The end of an item is found by its indentation, so the source has to be
 # formatted by rustfmt.
 set -euo pipefail
 
-files=false
-if [[ "${1:-}" == --files ]]; then
-    files=true
+mode=modules
+if [[ "${1:-}" == --files || "${1:-}" == --features ]]; then
+    mode=${1#--}
     shift
 fi
 cd "${1:-$(dirname "$0")/..}"
@@ -68,7 +69,34 @@ per_file() {
         END { flush() }'
 }
 
-per_file | awk -v files="$files" '
+# A file counts for the first feature that its path matches.
+if [[ "$mode" == features ]]; then
+    per_file | awk '
+        function feature(path) {
+            if (path ~ /^core\/src\/demand|plan_file|cli\/plan|protocol\/plan\.rs|convert\/plans|jobs\/nodes/)
+                return "plans of nodes"
+            if (path ~ /^core\/src\/(cycle|jobs|fairness)|^ops\/src\/(scenario|cycle_file)|cli\/(scenario|check|explain)/)
+                return "queues, jobs, cycles"
+            if (path ~ /job|queues?\.rs$|(convert|protocol)\/explain/) return "queues, jobs, cycles"
+            if (path ~ /journal|recovery|events?(\.rs|\/|_view)|export|state\/sessions|recovered|feed/)
+                return "journal, events, recovery"
+            if (path ~ /lease/) return "leases"
+            if (path ~ /access|rights|audit\.rs|cert|tls/) return "security"
+            return "all else"
+        }
+        {
+            name = feature($1)
+            lines[name] += $2
+            code[name] += $3
+            files[name]++
+        }
+        END {
+            for (name in lines) printf "%-60s %7d %7d %4d files\n", name, lines[name], code[name], files[name] | "sort -k1"
+        }'
+    exit
+fi
+
+per_file | awk -v mode="$mode" '
     {
         split($1, part, "/")
         module = part[1] "/src/" part[3]
@@ -79,7 +107,7 @@ per_file | awk -v files="$files" '
         crate_code[part[1]] += $3
         all += $2
         all_code += $3
-        if (files == "true") printf "%-60s %7d %7d\n", $1, $2, $3 | "sort -k2 -rn"
+        if (mode == "files") printf "%-60s %7d %7d\n", $1, $2, $3 | "sort -k2 -rn"
     }
     END {
         close("sort -k2 -rn")

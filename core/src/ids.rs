@@ -28,7 +28,7 @@ impl fmt::Display for NodeId {
 pub struct Ordinal(pub u64);
 
 /// A virtual partition. It owns nodes and moves between shards as a whole. `0..partition_count`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionId(pub u16);
 
 /// A scheduler shard of this process: `0..shard_count`.

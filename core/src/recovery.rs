@@ -421,7 +421,7 @@ impl Rebuild {
         for (&id, group) in groups {
             let before = undone.counts.places;
             for bundle in &mut group.bundles {
-                if bundle.place.is_some_and(|(node, id, _)| !is_there(id, Some(node))) {
+                if bundle.place.is_some_and(|place| !is_there(place.allocation, Some(place.node))) {
                     bundle.place = None;
                     undone.counts.places += 1;
                 }
@@ -463,7 +463,7 @@ fn tasks(job: &JobRecord) -> impl Iterator<Item = (AllocationId, BundleId)> {
 fn places(group: &GroupRecord) -> impl Iterator<Item = (AllocationId, BundleId)> {
     group.bundles.iter().flat_map(|bundle| {
         let id = BundleId { group: group.id, index: bundle.index };
-        let placed = bundle.place.map(|(_, allocation, _)| allocation);
+        let placed = bundle.place.map(|place| place.allocation);
         placed.into_iter().chain(bundle.lost).map(move |allocation| (allocation, id))
     })
 }

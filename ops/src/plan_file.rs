@@ -41,11 +41,8 @@ pub(crate) struct NodeFile {
     pub(crate) name: Name,
     #[serde(default = "one")]
     pub(crate) count: u32,
-    #[serde(default)]
     pub(crate) cpu: Option<Quantity>,
-    #[serde(default)]
     pub(crate) memory: Option<Memory>,
-    #[serde(default)]
     pub(crate) gpu: Option<Quantity>,
     #[serde(default)]
     pub(crate) resources: BTreeMap<String, Quantity>,
@@ -58,15 +55,11 @@ pub(crate) struct NodeFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct AutoscalingFile {
     pub(crate) node_types: Vec<NodeTypeFile>,
-    #[serde(default)]
     pub(crate) type_label: Option<String>,
-    #[serde(default)]
     pub(crate) nodes_max: Option<u32>,
-    #[serde(default)]
     pub(crate) upscaling_speed: Option<Quantity>,
     #[serde(default = "launches")]
     pub(crate) launches_max: u32,
-    #[serde(default)]
     pub(crate) idle_timeout: Option<Nanos>,
 }
 
@@ -79,11 +72,8 @@ fn launches() -> u32 {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NodeTypeFile {
     pub(crate) name: Name,
-    #[serde(default)]
     pub(crate) cpu: Option<Quantity>,
-    #[serde(default)]
     pub(crate) memory: Option<Memory>,
-    #[serde(default)]
     pub(crate) gpu: Option<Quantity>,
     #[serde(default)]
     pub(crate) resources: BTreeMap<String, Quantity>,
@@ -95,28 +85,21 @@ pub(crate) struct NodeTypeFile {
     #[serde(default)]
     pub(crate) min: u32,
     pub(crate) max: u32,
-    #[serde(default)]
     pub(crate) launch_time: Option<Nanos>,
-    #[serde(default)]
     pub(crate) idle_timeout: Option<Nanos>,
 }
 
 /// What one plan is asked for.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct AskFile {
     /// How many nodes of each type are being launched.
-    #[serde(default)]
     pub(crate) launching: BTreeMap<String, u32>,
-    #[serde(default)]
     pub(crate) floors: Vec<BundlesFile>,
-    #[serde(default)]
     pub(crate) groups: Vec<GroupFile>,
     /// How far into the future it is tried what starts.
-    #[serde(default)]
     pub(crate) horizon: Option<Nanos>,
     /// How long nodes have been idle, as their agents know.
-    #[serde(default)]
     pub(crate) idle: BTreeMap<String, Nanos>,
 }
 
@@ -126,11 +109,8 @@ pub(crate) struct AskFile {
 pub(crate) struct BundlesFile {
     #[serde(default = "one")]
     pub(crate) count: u32,
-    #[serde(default)]
     pub(crate) cpu: Option<Quantity>,
-    #[serde(default)]
     pub(crate) memory: Option<Memory>,
-    #[serde(default)]
     pub(crate) gpu: Option<Quantity>,
     #[serde(default)]
     pub(crate) resources: BTreeMap<String, Quantity>,
@@ -147,7 +127,6 @@ pub(crate) struct GroupFile {
     #[serde(default)]
     pub(crate) spread: SpreadFile,
     /// The label of which all nodes of the group have the same value.
-    #[serde(default)]
     pub(crate) domain: Option<String>,
     #[serde(default)]
     pub(crate) priority: i32,
@@ -186,10 +165,6 @@ fn taint(text: &str) -> Option<Taint> {
 }
 
 impl NodeTypeFile {
-    pub(crate) fn amounts(&self) -> AmountsFile {
-        AmountsFile { cpu: self.cpu, memory: self.memory, gpu: self.gpu, resources: self.resources.clone() }
-    }
-
     /// Returns the taints that its nodes have.
     pub(crate) fn taints(&self) -> Result<Taints, LineError> {
         let taints = self.taints.iter().map(|text| {
@@ -206,17 +181,18 @@ impl NodeTypeFile {
     }
 }
 
-impl NodeFile {
-    pub(crate) fn amounts(&self) -> AmountsFile {
-        AmountsFile { cpu: self.cpu, memory: self.memory, gpu: self.gpu, resources: self.resources.clone() }
-    }
+/// Returns the amounts of what has a field for each.
+macro_rules! amounts_of {
+    ($($file:ident)*) => {$(
+        impl $file {
+            pub(crate) fn amounts(&self) -> AmountsFile {
+                let Self { cpu, memory, gpu, ref resources, .. } = *self;
+                AmountsFile { cpu, memory, gpu, resources: resources.clone() }
+            }
+        }
+    )*};
 }
-
-impl BundlesFile {
-    pub(crate) fn amounts(&self) -> AmountsFile {
-        AmountsFile { cpu: self.cpu, memory: self.memory, gpu: self.gpu, resources: self.resources.clone() }
-    }
-}
+amounts_of! { NodeTypeFile NodeFile BundlesFile }
 
 impl AutoscalingFile {
     /// Returns the label of a node with the name of its type.

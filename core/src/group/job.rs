@@ -376,7 +376,7 @@ pub struct GroupView {
     /// Its spec.
     pub spec: Arc<GroupSpec>,
     /// Its bundles, by index.
-    pub bundles: Vec<(u32, BundleView)>,
+    pub bundles: Vec<(u32, Option<BundlePlace>)>,
     /// The request of each of `bundles`.
     pub requests: Vec<Arc<PlacementRequest>>,
     /// The number of attempts to plan it.
@@ -400,18 +400,13 @@ pub enum GroupState {
     Degraded,
 }
 
-/// The state of a bundle.
+/// The node and allocation of a placed bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BundleView {
-    /// The bundle is not placed: not yet, or no longer.
-    Unplaced,
-    /// The bundle is placed.
-    Placed {
-        /// The node.
-        node: NodeId,
-        /// The allocation. Placements into the bundle name this id.
-        allocation: AllocationId,
-        /// The GPU instances.
-        gpus: GpuAssignment,
-    },
+pub struct BundlePlace {
+    /// The node.
+    pub node: NodeId,
+    /// The allocation. Placements into the bundle name this id.
+    pub allocation: AllocationId,
+    /// The GPU instances that it holds.
+    pub gpus: GpuAssignment,
 }

@@ -4,7 +4,7 @@ mod job;
 mod spec;
 
 pub use job::{
-    BundleView, ClientKey, GroupRefusal, GroupRefusalReason, GroupState, GroupView, NoGroup, PlanJob,
+    BundlePlace, ClientKey, GroupRefusal, GroupRefusalReason, GroupState, GroupView, NoGroup, PlanJob,
     PlanRejection, PlanReply, StatementReport, Submit,
 };
 pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};

@@ -1,7 +1,5 @@
 //! The storage of a journal, as the engine sees it.
 
-use std::fmt;
-
 /// A stream of the journal: a partition, or the global records.
 ///
 /// Positions count the effects of a stream from 1. An append names each stream that it extends, with the position
@@ -28,30 +26,21 @@ pub struct Append<'a> {
 }
 
 /// An append that cannot be done.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// There is no room. Nothing was written, and the append may be tried again.
+    #[error("no room for the journal: {0}")]
     Full(String),
     /// It is unknown what is on disk. The process must end.
+    #[error("the journal cannot be written: {0}")]
     Failed(String),
     /// Another writer has taken over.
+    #[error("the journal belongs to a writer with epoch {epoch}")]
     Fenced {
         /// The epoch of the other writer.
         epoch: u64,
     },
 }
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full(why) => write!(f, "no room for the journal: {why}"),
-            Self::Failed(why) => write!(f, "the journal cannot be written: {why}"),
-            Self::Fenced { epoch } => write!(f, "the journal belongs to a writer with epoch {epoch}"),
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}
 
 /// The appends that a storage has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,30 +8,11 @@ use super::colocate::Item;
 use super::life::{ByPriority, Ending, State};
 use super::queue::PortClient;
 use super::watch::GroupWatch;
-use crate::group::{BundleView, GroupSpec, GroupState, GroupView};
-use crate::ids::{AllocationId, GroupId, NodeId};
+use crate::group::{GroupSpec, GroupState, GroupView};
+use crate::ids::GroupId;
 use crate::request::PlacementRequest;
-use crate::resource::GpuAssignment;
+use crate::state::GroupBundleRecord;
 use crate::time::Time;
-
-/// The node and allocation of a placed bundle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) node: NodeId,
-    pub(super) allocation: AllocationId,
-    pub(super) gpus: GpuAssignment,
-}
-
-/// A bundle of a group.
-#[derive(Clone, Debug)]
-pub(super) struct Bundle {
-    /// The index in the group. It never changes.
-    pub(super) index: u32,
-    pub(super) request: Arc<PlacementRequest>,
-    pub(super) place: Option<Place>,
-    /// The allocation on a lost node. It ends with the statement that places the bundle again.
-    pub(super) lost: Option<AllocationId>,
-}
 
 /// A job that waits for the outcome of a group.
 #[derive(Clone, Debug)]
@@ -62,7 +43,7 @@ pub(super) struct Group {
     /// The client of the last job. `None` after a restart.
     pub(super) client: Option<PortClient>,
     /// The bundles in order of index.
-    pub(super) bundles: Vec<Bundle>,
+    pub(super) bundles: Vec<GroupBundleRecord>,
     pub(super) next_index: u32,
     /// Only [`Planner::transition`](super::Planner::transition) changes it.
     pub(super) state: State,
@@ -86,7 +67,12 @@ pub(super) struct Group {
 
 impl Group {
     /// Creates a group that earlier starts placed, or one without bundles.
-    pub(super) fn new(id: GroupId, spec: Arc<GroupSpec>, bundles: Vec<Bundle>, next_index: u32) -> Self {
+    pub(super) fn new(
+        id: GroupId,
+        spec: Arc<GroupSpec>,
+        bundles: Vec<GroupBundleRecord>,
+        next_index: u32,
+    ) -> Self {
         Self {
             id,
             spec,
@@ -116,18 +102,18 @@ impl Group {
         for request in requests {
             let index = self.next_index;
             let request = Arc::clone(request);
-            self.bundles.push(Bundle { index, request, place: None, lost: None });
+            self.bundles.push(GroupBundleRecord { index, request, place: None, lost: None });
             self.next_index += 1;
         }
         first
     }
 
-    pub(super) fn bundle(&self, index: u32) -> Option<&Bundle> {
+    pub(super) fn bundle(&self, index: u32) -> Option<&GroupBundleRecord> {
         let at = self.bundles.binary_search_by_key(&index, |bundle| bundle.index).ok()?;
         Some(&self.bundles[at])
     }
 
-    pub(super) fn bundle_mut(&mut self, index: u32) -> Option<&mut Bundle> {
+    pub(super) fn bundle_mut(&mut self, index: u32) -> Option<&mut GroupBundleRecord> {
         let at = self.bundles.binary_search_by_key(&index, |bundle| bundle.index).ok()?;
         Some(&mut self.bundles[at])
     }
@@ -155,7 +141,7 @@ impl Group {
 
     /// Returns the bundles that the next plan places. A growth of a group with its minimum concerns the new bundles
     /// only, even if others are not placed.
-    pub(super) fn open(&self) -> impl Iterator<Item = &Bundle> {
+    pub(super) fn open(&self) -> impl Iterator<Item = &GroupBundleRecord> {
         let from = self.grows_from().filter(|_| self.missing() == 0).unwrap_or(0);
         self.bundles.iter().filter(move |bundle| bundle.place.is_none() && bundle.index >= from)
     }
@@ -190,13 +176,7 @@ impl Group {
     }
 
     pub(super) fn view(&self) -> GroupView {
-        let bundle = |bundle: &Bundle| {
-            let view = match bundle.place {
-                None => BundleView::Unplaced,
-                Some(Place { node, allocation, gpus }) => BundleView::Placed { node, allocation, gpus },
-            };
-            (bundle.index, view)
-        };
+        let bundle = |bundle: &GroupBundleRecord| (bundle.index, bundle.place);
         let state = match self.state {
             State::Committing { .. } | State::Ending(_) => GroupState::Committing,
             _ if self.missing() == 0 => GroupState::Placed,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::colocate::Item;
 use super::draft::{Draft, PlannedBundle};
-use super::group::{Bundle, Group, Job, Place};
+use super::group::{Group, Job};
 use super::in_flight::CommitOptions;
 use super::life::{Ending, OnGrowth, State};
 use super::pending::may_wait;
@@ -13,14 +13,14 @@ use super::queue::PortClient;
 use super::strategy::{NoPlace, Wanted};
 use super::{JobTag, Placing, Planner, Purpose};
 use crate::group::{
-    GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, NoGroup, PlanRejection,
-    PlanReply, Spreading, StatementReport, TopologyRule,
+    BundlePlace, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupView, NoGroup,
+    PlanRejection, PlanReply, Spreading, StatementReport, TopologyRule,
 };
 use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, OwnerId, ShardId, TenantId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Placement, PlacementRequest};
-use crate::state::Deed;
+use crate::state::{Deed, GroupBundleRecord};
 use crate::statement::{
     Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Granted, Operation,
 };
@@ -94,9 +94,10 @@ impl Planner {
             return Err(PlanRejection::UnknownBundle(id, unknown));
         }
         let least = group.spec.min_members as usize;
-        let (goes, stays): (Vec<&Bundle>, Vec<&Bundle>) =
+        let (goes, stays): (Vec<&GroupBundleRecord>, Vec<&GroupBundleRecord>) =
             group.bundles.iter().partition(|bundle| indexes.contains(&bundle.index));
-        let placed = |bundles: &[&Bundle]| bundles.iter().filter(|bundle| bundle.place.is_some()).count();
+        let placed =
+            |bundles: &[&GroupBundleRecord]| bundles.iter().filter(|bundle| bundle.place.is_some()).count();
         // A group that is below its minimum already may still give up bundles that are not placed.
         if stays.len() < least || (placed(&goes) > 0 && placed(&stays) < least) {
             return Err(PlanRejection::BelowMinimum(id));
@@ -146,7 +147,7 @@ impl Planner {
     fn end_bundles(&mut self, id: GroupId, now: Time) {
         let group = &self.groups[&id];
         let State::Ending(end) = &group.state else { panic!("group {id} is {:?}", group.state) };
-        let goes = |bundle: &&Bundle| match end {
+        let goes = |bundle: &&GroupBundleRecord| match end {
             Ending::Removal { .. } => true,
             Ending::Shrink { indexes, .. } => indexes.contains(&bundle.index),
         };
@@ -297,7 +298,8 @@ impl Planner {
     /// Returns the bundles of a group to place.
     pub(super) fn wanted(&self, id: GroupId) -> Wanted {
         let group = &self.groups[&id];
-        let item = |bundle: &Bundle| Item { bundle: bundle.index, request: Arc::clone(&bundle.request) };
+        let item =
+            |bundle: &GroupBundleRecord| Item { bundle: bundle.index, request: Arc::clone(&bundle.request) };
         let items: Vec<Item> = group.open().map(item).collect();
         let least = if group.grows_from().is_some() { items.len() } else { group.missing().max(1) };
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
@@ -389,7 +391,7 @@ impl Planner {
                 self.replicas.copies[taken.shard].granted(taken.slot, taken.key, applied.visible_from);
                 let bundle = group.bundle_mut(taken.bundle).expect("no bundle goes while it is placed");
                 let &Placement { node, allocation, gpus, .. } = placement;
-                bundle.place = Some(Place { node, allocation, gpus });
+                bundle.place = Some(BundlePlace { node, allocation, gpus });
                 bundle.lost = None;
             }
         }

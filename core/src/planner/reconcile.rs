@@ -8,12 +8,13 @@
 use std::collections::BTreeMap;
 
 use super::Planner;
-use super::group::{Bundle, Group};
+use super::group::Group;
 use super::life::{OnGrowth, State};
 use crate::group::GroupView;
 use crate::ids::{AllocationId, BundleId, GroupId};
 use crate::node::NodeState;
 use crate::replica::Replica;
+use crate::state::GroupBundleRecord;
 use crate::view::{BundleEnded, EndCause};
 
 impl Planner {
@@ -108,7 +109,7 @@ impl Planner {
 
     /// Returns the view of a group with its releasing bundles.
     pub(super) fn shown(&self, group: &Group) -> GroupView {
-        let releasing = |bundle: &Bundle| {
+        let releasing = |bundle: &GroupBundleRecord| {
             let place = bundle.place?;
             let (shard, slot) = self.replicas.locate(place.node)?;
             Some((bundle.index, self.replicas.copies[shard].releasing(slot, place.allocation)?))

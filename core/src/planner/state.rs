@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::group::{Bundle, Group, Place};
+use super::group::Group;
 use super::life::OnGrowth;
 use super::{JobTag, Planner, Purpose};
 use crate::group::PlanReply;
@@ -118,7 +118,6 @@ impl Planner {
     /// Panics if the group is already there.
     pub(crate) fn adopt(&mut self, record: GroupRecord) {
         let GroupRecord { id, spec, bundles, next_index } = record;
-        let bundles: Vec<Bundle> = bundles.into_iter().map(bundle).collect();
         let group = Group::new(id, spec, bundles, next_index);
         let incomplete = group.is_incomplete();
         let before = self.groups.insert(id, group);
@@ -135,27 +134,16 @@ fn record(group: &Group) -> GroupRecord {
         id: group.id,
         spec: Arc::clone(&group.spec),
         // Bundles of an unfinished growth were not promised to anyone.
-        bundles: standing(group).map(bundle_record).collect(),
+        bundles: standing(group).cloned().collect(),
         next_index: group.grows_from().unwrap_or(group.next_index),
     }
 }
 
 /// Returns the bundles of a group without those of an unfinished growth and those that are being removed.
-fn standing(group: &Group) -> impl Iterator<Item = &Bundle> {
+fn standing(group: &Group) -> impl Iterator<Item = &GroupBundleRecord> {
     let first = group.grows_from();
     let bundles = group.bundles.iter().filter(|bundle| !group.is_ending(bundle.index));
     bundles.filter(move |bundle| first.is_none_or(|first| bundle.index < first))
-}
-
-fn bundle_record(bundle: &Bundle) -> GroupBundleRecord {
-    let place = bundle.place.map(|Place { node, allocation, gpus }| (node, allocation, gpus));
-    GroupBundleRecord { index: bundle.index, request: Arc::clone(&bundle.request), place, lost: bundle.lost }
-}
-
-fn bundle(record: GroupBundleRecord) -> Bundle {
-    let GroupBundleRecord { index, request, place, lost } = record;
-    let place = place.map(|(node, allocation, gpus)| Place { node, allocation, gpus });
-    Bundle { index, request, place, lost }
 }
 
 /// Returns what a job has done. `None` if it changed nothing.

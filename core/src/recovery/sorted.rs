@@ -19,44 +19,23 @@ pub(super) trait Keyed {
     fn key(&self) -> Self::Id;
 }
 
-impl Keyed for NodeRecord {
-    type Id = NodeId;
+macro_rules! keyed {
+    ($($record:ident by $id:ident: $($field:ident).+;)*) => {$(
+        impl Keyed for $record {
+            type Id = $id;
 
-    fn key(&self) -> NodeId {
-        self.registration.id
-    }
+            fn key(&self) -> $id {
+                self.$($field).+
+            }
+        }
+    )*};
 }
-
-impl Keyed for AllocationRecord {
-    type Id = AllocationId;
-
-    fn key(&self) -> AllocationId {
-        self.id
-    }
-}
-
-impl Keyed for BundleRecord {
-    type Id = AllocationId;
-
-    fn key(&self) -> AllocationId {
-        self.allocation
-    }
-}
-
-impl Keyed for InsideRecord {
-    type Id = AllocationId;
-
-    fn key(&self) -> AllocationId {
-        self.id
-    }
-}
-
-impl Keyed for LeaseRecord {
-    type Id = AllocationId;
-
-    fn key(&self) -> AllocationId {
-        self.allocation
-    }
+keyed! {
+    NodeRecord by NodeId: registration.id;
+    AllocationRecord by AllocationId: id;
+    BundleRecord by AllocationId: allocation;
+    InsideRecord by AllocationId: id;
+    LeaseRecord by AllocationId: allocation;
 }
 
 /// Records by key, in its order.

@@ -15,10 +15,8 @@ use crate::reply::reply_types;
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::{Amount, Demand, GpuBooks, ResourceKind};
 use crate::shard::state_hash::StateHashes;
-use crate::shard::{
-    CheckpointPage, NodeBooks, RenewedLease, RenewedSession, ReservationView, Reserve, WaitingShape,
-};
-use crate::state::ShardState;
+use crate::shard::{CheckpointPage, NodeBooks, RenewedLease, RenewedSession, Reserve, WaitingShape};
+use crate::state::{ReservationRecord, ShardState};
 use crate::statement::{Applied, Part, Prepare, Prepared};
 use crate::time::Time;
 
@@ -264,7 +262,7 @@ pub type ReservationReply = Result<ReservationChange, ReservationRejection>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReservationChange {
     /// The node is reserved as shown.
-    Made(Box<ReservationView>),
+    Made(Box<ReservationRecord>),
     /// The node is no longer reserved.
     Ended(NodeId),
 }

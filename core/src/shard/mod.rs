@@ -6,7 +6,7 @@
 
 mod audit;
 mod books;
-pub use books::{Book, ClaimEvent, InstanceBook, NodeBooks, ReservationView, Reserve};
+pub use books::{Book, ClaimEvent, InstanceBook, NodeBooks, Reserve};
 mod choose;
 pub use choose::{HYBRID_WHOLE, HybridSettings};
 mod command;

@@ -20,17 +20,7 @@ impl Shard {
             let partition = at(hot.partition, &partitions);
             self.export_node(slot, &mut partitions[partition]);
         }
-        for partition in &mut partitions {
-            partition.nodes.sort_unstable_by_key(|node| node.registration.id);
-            partition.allocations.sort_unstable_by_key(|allocation| allocation.id);
-            partition.reservations.sort_unstable_by_key(|reservation| reservation.node);
-            // Stable, so that the claims of one node keep their order.
-            partition.claims.sort_by_key(|claim| claim.node);
-            partition.releasing.sort_unstable_by_key(|releasing| releasing.allocation);
-            partition.bundles.sort_unstable_by_key(|bundle| bundle.allocation);
-            partition.inside.sort_unstable_by_key(|inside| inside.id);
-            partition.leases.sort_unstable_by_key(|lease| lease.allocation);
-        }
+        partitions.iter_mut().for_each(PartitionState::sort);
         ShardState {
             partitions,
             policy: self.choose.policy_state().clone(),

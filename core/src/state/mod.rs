@@ -16,7 +16,7 @@ pub use sessions::{
     SessionToken, WaitOutcome, WaitRecord,
 };
 
-use crate::group::GroupSpec;
+use crate::group::{BundlePlace, GroupSpec};
 use crate::hash::StateHash;
 use crate::ids::{
     AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, SessionId,
@@ -137,7 +137,7 @@ pub struct InsideRecord {
 }
 
 /// One partition in the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionState {
     /// Its id.
     pub id: PartitionId,
@@ -176,17 +176,7 @@ impl PartitionState {
     /// Creates a partition without nodes.
     #[must_use]
     pub fn empty(id: PartitionId) -> Self {
-        Self {
-            id,
-            nodes: Vec::new(),
-            allocations: Vec::new(),
-            reservations: Vec::new(),
-            claims: Vec::new(),
-            releasing: Vec::new(),
-            bundles: Vec::new(),
-            inside: Vec::new(),
-            leases: Vec::new(),
-        }
+        Self { id, ..Self::default() }
     }
 }
 
@@ -238,12 +228,7 @@ impl StoreState {
         Self {
             incarnation: Incarnation(0),
             now: Time::default(),
-            registrar: RegistrarState {
-                next_node: 1,
-                resources: Vec::new(),
-                removed: Vec::new(),
-                unit_instances: Vec::new(),
-            },
+            registrar: RegistrarState { next_node: 1, ..RegistrarState::default() },
             partitions: (0..partition_count).map(|p| PartitionState::empty(PartitionId(p))).collect(),
             policies: Vec::new(),
             granularities: Vec::new(),
@@ -328,7 +313,7 @@ pub struct GranularityState {
 }
 
 /// The durable part of the registrar.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegistrarState {
     /// The id of the next node. It also counts registrations, and ordinals are derived from it.
     pub next_node: u64,
@@ -371,12 +356,12 @@ pub struct GroupRecord {
 /// A bundle in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupBundleRecord {
-    /// Its index in the group.
+    /// Its index in the group, which never changes.
     pub index: u32,
     /// Its demand and the constraints on its node.
     pub request: Arc<PlacementRequest>,
-    /// The node, allocation and GPU instances, if the bundle is placed.
-    pub place: Option<(NodeId, AllocationId, GpuAssignment)>,
-    /// Its allocation on a node that was lost.
+    /// Where it is placed.
+    pub place: Option<BundlePlace>,
+    /// Its allocation on a node that was lost. It ends with the statement that places the bundle again.
     pub lost: Option<AllocationId>,
 }

@@ -90,21 +90,9 @@ pub struct PendingImage {
     /// The releasing allocations in order of id, and the time at which each ends at the latest. Until then,
     /// each is among the node's allocations.
     pub releasing: Box<[(AllocationId, Time)]>,
-    /// The claims of committed statements, in the order in which they are served.
-    pub claims: Box<[ClaimImage]>,
-}
-
-/// A claim on capacity that is being released.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimImage {
-    /// The id of the allocation that the claim becomes once all its capacity has come free.
-    pub id: AllocationId,
-    /// The claimed amounts.
-    pub demand: Demand,
-    /// The claimed GPU instances.
-    pub gpus: GpuAssignment,
-    /// The claimed units of unit-instance kinds.
-    pub units: Option<Arc<UnitAssignments>>,
+    /// The claims of committed statements, in the order in which they are served: each as the allocation that it becomes
+    /// once all its capacity has come free.
+    pub claims: Box<[AllocationView]>,
 }
 
 /// What an undecided statement holds on a node.
@@ -207,7 +195,7 @@ pub(crate) struct MoreImage {
     pub(crate) units: Option<Arc<UnitAssignments>>,
 }
 
-/// A live allocation of a view.
+/// A live allocation of a view, or a claim on capacity that is being released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationView {
     /// The id.

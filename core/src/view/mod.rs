@@ -25,7 +25,7 @@ pub use bundle_ended::{BundleEnded, EndCause};
 pub(crate) use changed::Changed;
 pub use changes::{Change, ChangeCursor, ChangeKinds, Step};
 pub(crate) use dirty::{Changes, Dirty};
-pub use image::{AllocationImage, AllocationView, ClaimImage, ColdImage, HoldImage, HotImage, PendingImage};
+pub use image::{AllocationImage, AllocationView, ColdImage, HoldImage, HotImage, PendingImage};
 pub(crate) use image::{MoreImage, NO_ALLOCATION};
 pub(crate) use lease_expired::UntoldExpired;
 pub(crate) use mirror::Mirror;

@@ -11,9 +11,7 @@ use crate::group_bed::{
 };
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
-use wharf_core::group::{
-    BundleView, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Strategy, keeper_of,
-};
+use wharf_core::group::{GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Strategy, keeper_of};
 use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::limits::BUNDLES_ENDED_KEPT;
 use wharf_core::link::Clock;
@@ -155,7 +153,7 @@ fn a_group_below_its_minimum_is_degraded_until_room_comes() {
         others.push(release_to_others(&mut engine, gone, 16));
         let now = status(&mut engine, before.id);
         assert_eq!(now.state, GroupState::Degraded);
-        assert_eq!(now.bundles[index as usize], (index, BundleView::Unplaced));
+        assert_eq!(now.bundles[index as usize], (index, None));
     }
     for other in others {
         ask(&mut engine, PortRequest::Release(other));

@@ -89,7 +89,7 @@ fn of_growth_infeasible_is_said_rightly_and_mostly() {
             first.bundles.iter().zip(first.places_of(&view)).zip(&view.bundles)
         {
             let node = node.expect("all are placed");
-            let wharf_core::group::BundleView::Placed { gpus, .. } = bundle else { panic!("placed") };
+            let Some(wharf_core::group::BundlePlace { gpus, .. }) = bundle else { panic!("placed") };
             grown.settle(asked, node, gpus.instances());
             grown.standing.push((asked.clone(), node));
         }

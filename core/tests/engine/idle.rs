@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::by_hand::{cores, node_spec};
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{BatchRecord, Observer, Unobserved};
-use wharf_core::group::{BundleView, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Strategy};
+use wharf_core::group::{BundlePlace, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Strategy};
 use wharf_core::link::{Clock, StopSignal, ThreadWaker};
 use wharf_core::router::{Port, PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
@@ -150,7 +150,7 @@ fn a_sleeping_planner_wakes_for_a_bundle_that_ends() {
         let bundles = vec![Arc::clone(&request), request];
         let mut view = group(port, PlanJob::CreateGroup(Arc::new(GroupSpec::new(bundles, Strategy::Spread))));
         for _ in 0..20 {
-            let BundleView::Placed { allocation: gone, .. } = view.bundles[0].1 else { panic!("{view:?}") };
+            let Some(BundlePlace { allocation: gone, .. }) = view.bundles[0].1 else { panic!("{view:?}") };
             ask(port, PortRequest::Release(gone));
             let mut looks = 0;
             while live(port) < 2 {
@@ -162,9 +162,7 @@ fn a_sleeping_planner_wakes_for_a_bundle_that_ends() {
             while view.state == GroupState::Committing {
                 view = group(port, PlanJob::GroupStatus(view.id));
             }
-            assert!(
-                !matches!(view.bundles[0].1, BundleView::Placed { allocation, .. } if allocation == gone)
-            );
+            assert!(!matches!(view.bundles[0].1, Some(BundlePlace { allocation, .. }) if allocation == gone));
             // Leave time to fall asleep.
             for _ in 0..50 {
                 live(port);

@@ -4,15 +4,18 @@ use wharf_core::ids::{NodeId, ResourceId, TenantId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, UNIT_INSTANCES_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{
-    Amount, Demand, GpuRequest, ResourceKind, ResourceRegistry, UnitAssignments, check_unit_total,
+    Amount, Demand, GpuAssignment, GpuRequest, ResourceKind, ResourceRegistry, UnitAssignments,
+    check_unit_total,
 };
 use wharf_core::shard::{Adoption, AdoptionRejection, Book, BundleRejection, NodeBooks};
 use wharf_core::time::Time;
 
-use super::{amount, check_custom_name, check_name, demand, invalid, reservation_body, resource_name};
+use super::{
+    amount, check_custom_name, check_name, demand, demand_body, invalid, reservation_body, resource_name,
+};
 use crate::protocol::{
-    AdoptRequest, BookBody, DemandBody, Fault, InstanceBody, Name, NamedAmount, NamedUnits, NodeBooksReply,
-    Reason,
+    AdoptRequest, BookBody, DemandBody, Fault, Holding, InstanceBody, Name, NamedAmount, NamedUnits,
+    NodeBooksReply, Reason,
 };
 
 /// Converts the units of a placement to the wire.
@@ -23,6 +26,21 @@ pub(crate) fn named_units(units: &UnitAssignments, resources: &ResourceRegistry)
         part: assignment.part,
     };
     units.iter().map(named).collect()
+}
+
+/// Converts what an allocation or a claim holds to the wire.
+pub(super) fn holding(
+    demand: &Demand,
+    gpus: GpuAssignment,
+    units: Option<&UnitAssignments>,
+    kinds: &ResourceRegistry,
+) -> Holding {
+    Holding {
+        demand: demand_body(demand, kinds),
+        gpus: gpus.instances().collect(),
+        gpu_part: gpus.part,
+        units: units.map_or_else(Vec::new, |units| named_units(units, kinds)),
+    }
 }
 
 /// Converts a set of instances below `most`, each named once, to a bit mask.

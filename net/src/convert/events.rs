@@ -2,16 +2,18 @@
 
 use wharf_core::jobs::JobsChange;
 use wharf_core::journal::{BeginCause, Effect, Event, NodeImage, NodeNews};
-use wharf_core::resource::{Demand, GpuAssignment, ReservedAmounts, ResourceRegistry, UnitAssignments};
+use wharf_core::resource::{ReservedAmounts, ResourceRegistry};
 use wharf_core::state::{
     ClaimRecord, GroupBundleRecord, GroupRecord, ReservationRecord, SessionEnd, WaitOutcome,
 };
 use wharf_core::time::Time;
 use wharf_core::view::EndCause;
 
+use super::books::holding;
+use super::follow::pending_body;
 use super::{
-    agent_body, demand_body, invalid, job_phase_number, named_amounts, named_units, node_body,
-    strategy_number, task_state_number, unhealthy_bodies,
+    agent_body, demand_body, invalid, job_phase_number, named_amounts, node_body, strategy_number,
+    task_state_number, unhealthy_bodies,
 };
 use crate::codec::encode_body;
 use crate::protocol::{
@@ -22,12 +24,10 @@ use crate::protocol::{
     EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_QUEUE, EVENT_QUEUE_REMOVED,
     EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_TASK, EVENT_WAIT_ENDED,
     EVENTS_PER_MESSAGE_DEFAULT, EVENTS_PER_MESSAGE_MAX, EventBody, EventGroup, EventGroupBundle, EventJob,
-    EventNode, EventReservation, Fault, Holding, PENDING_MAX, Pending, ReleasingBody, SESSION_CLOSED,
-    SESSION_EVICTED, SESSION_EXPIRED, WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED,
+    EventNode, EventReservation, Fault, Pending, ReleasingBody, SESSION_CLOSED, SESSION_EVICTED,
+    SESSION_EXPIRED, WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED,
 };
 
-/// Length in bytes from which the event of a node names no more claims.
-const PENDING_BYTES: usize = 128 << 10;
 /// Length in bytes that the event of a group may have. Beyond it, the custom resources of its bundles are left out.
 const GROUP_BYTES: usize = 256 << 10;
 
@@ -223,20 +223,6 @@ fn changed(news: NodeNews) -> u8 {
     parts.into_iter().filter(|&(is, _)| is).map(|(_, part)| part).sum()
 }
 
-fn holding(
-    demand: &Demand,
-    gpus: GpuAssignment,
-    units: Option<&UnitAssignments>,
-    kinds: &ResourceRegistry,
-) -> Holding {
-    Holding {
-        demand: demand_body(demand, kinds),
-        gpus: gpus.instances().collect(),
-        gpu_part: gpus.part,
-        units: units.map_or_else(Vec::new, |units| named_units(units, kinds)),
-    }
-}
-
 fn node_now(image: &NodeImage, kinds: &ResourceRegistry) -> EventNode {
     let registration = &image.record.registration;
     EventNode {
@@ -258,35 +244,25 @@ fn reservation(own: &ReservationRecord, kinds: &ResourceRegistry) -> EventReserv
     EventReservation { owner: own.owner.number(), until: own.until.map_or(0, |until| until.0), left }
 }
 
-/// Takes the first elements of each list, as many as a page can hold for one node.
 fn pending(image: &NodeImage, kinds: &ResourceRegistry) -> Pending {
     let releasing = image.releasing.iter();
     let mut releasing: Vec<_> = releasing
         .map(|own| ReleasingBody { allocation: own.allocation.into(), until: own.until.0 })
         .collect();
     releasing.sort_unstable_by_key(|own| own.allocation);
-    releasing.truncate(PENDING_MAX);
-    let mut claims = Vec::new();
-    let mut encoded = Vec::new();
-    for ClaimRecord { id, demand, gpus, units, .. } in image.claims.iter().take(PENDING_MAX) {
-        let claim =
-            ClaimBody { allocation: (*id).into(), holds: holding(demand, *gpus, units.as_deref(), kinds) };
-        encode_body(&claim, &mut encoded);
-        claims.push(claim);
-        if encoded.len() > PENDING_BYTES {
-            break;
-        }
-    }
-    let untold = image.releasing.len() + image.claims.len() - releasing.len() - claims.len();
-    Pending { releasing, claims, untold: u32::try_from(untold).unwrap_or(u32::MAX) }
+    let claim = |claim: &ClaimRecord| ClaimBody {
+        allocation: claim.id.into(),
+        holds: holding(&claim.demand, claim.gpus, claim.units.as_deref(), kinds),
+    };
+    pending_body(releasing, image.claims.iter().map(claim))
 }
 
 fn group_now(group: &GroupRecord, kinds: &ResourceRegistry) -> EventGroup {
     let bundle = |own: &GroupBundleRecord| EventGroupBundle {
         index: own.index,
         demand: demand_body(&own.request.demand, kinds),
-        node: own.place.map_or(0, |(node, ..)| node.0),
-        allocation: own.place.map(|(_, allocation, _)| allocation.into()),
+        node: own.place.map_or(0, |place| place.node.0),
+        allocation: own.place.map(|place| place.allocation.into()),
         lost: own.lost.map(Into::into),
     };
     let mut now = EventGroup {

@@ -1,19 +1,19 @@
 //! Conversion of the changes between two views of a shard to the wire.
 
 use wharf_core::node::{NodeRegistration, NodeState};
-use wharf_core::resource::{Demand, GpuAssignment, ResourceRegistry, UnitAssignments};
+use wharf_core::resource::ResourceRegistry;
 use wharf_core::view::{
     AllocationView, Change, ChangeCursor, ChangeKinds, ColdImage, HoldImage, HotImage, PendingImage, Step,
     View,
 };
 
-use super::{demand_body, invalid, named_amounts, named_units, node_body, unhealthy_bodies};
+use super::books::holding;
+use super::{invalid, named_amounts, node_body, unhealthy_bodies};
 use crate::codec::encode_body;
 use crate::protocol::{
     AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, ClaimBody,
     FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage, HoldBegun,
-    HoldEnded, Holding, NodeChange, NodeGone, NodeRest, PENDING_MAX, Pending, Reason, ReleasingBody,
-    ShardVersion,
+    HoldEnded, NodeChange, NodeGone, NodeRest, PENDING_MAX, Pending, Reason, ReleasingBody, ShardVersion,
 };
 
 /// Length in bytes from which a page takes no more changes. One more change still fits a frame.
@@ -47,6 +47,27 @@ pub(crate) fn follow_limit(limit: u16) -> Result<usize, Fault> {
         limit if limit <= CHANGES_PER_MESSAGE_MAX => Ok(limit),
         _ => Err(invalid("limit", format!("{limit} changes: give at most {CHANGES_PER_MESSAGE_MAX}, or 0"))),
     }
+}
+
+/// Takes the first elements of each list, as many as a page can hold for one node. Claims come in the order in which they
+/// are served.
+pub(super) fn pending_body(
+    mut releasing: Vec<ReleasingBody>,
+    all_claims: impl ExactSizeIterator<Item = ClaimBody>,
+) -> Pending {
+    let all = releasing.len() + all_claims.len();
+    releasing.truncate(PENDING_MAX);
+    let mut claims = Vec::new();
+    let mut encoded = Vec::new();
+    for claim in all_claims.take(PENDING_MAX) {
+        encode_body(&claim, &mut encoded);
+        claims.push(claim);
+        if encoded.len() > PENDING_BYTES {
+            break;
+        }
+    }
+    let untold = u32::try_from(all - releasing.len() - claims.len()).unwrap_or(u32::MAX);
+    Pending { releasing, claims, untold }
 }
 
 /// A page that is being filled.
@@ -120,27 +141,18 @@ impl Filling<'_> {
             Change::Allocation(node, AllocationView { id, demand, gpus, units }) => {
                 let (node, node_name) = named(node);
                 let allocation = id.into();
-                let holds = self.holding(&demand, gpus, units.as_deref());
+                let holds = holding(&demand, gpus, units.as_deref(), self.resources);
                 add!(self, allocations, AllocationBegun { allocation, node, node_name, holds });
             }
             Change::Hold(node, hold) => {
                 let (node, node_name) = named(node);
                 let HoldImage { statement, operation, taken, evicts } = hold;
-                let holds = taken.as_ref().map(|(demand, gpus)| self.holding(demand, *gpus, None));
+                let holds = taken.as_ref().map(|(demand, gpus)| holding(demand, *gpus, None, self.resources));
                 let evicts = evicts.map(Into::into);
                 let statement = (*statement).into();
                 let operation = *operation;
                 add!(self, holds, HoldBegun { statement, operation, node, node_name, holds, evicts });
             }
-        }
-    }
-
-    fn holding(&self, demand: &Demand, gpus: GpuAssignment, units: Option<&UnitAssignments>) -> Holding {
-        Holding {
-            demand: demand_body(demand, self.resources),
-            gpus: gpus.instances().collect(),
-            gpu_part: gpus.part,
-            units: units.map_or_else(Vec::new, |units| named_units(units, self.resources)),
         }
     }
 
@@ -167,28 +179,16 @@ impl Filling<'_> {
         }
     }
 
-    /// Takes the first elements of each list, as many as a page can hold for one node. Claims are in the order in
-    /// which they are served.
-    fn pending(&self, pending: &PendingImage) -> Pending {
-        let releasing = pending.releasing.iter().take(PENDING_MAX);
-        let releasing: Vec<_> = releasing
+    fn pending(&self, image: &PendingImage) -> Pending {
+        let releasing = image.releasing.iter();
+        let releasing = releasing
             .map(|&(allocation, until)| ReleasingBody { allocation: allocation.into(), until: until.0 })
             .collect();
-        let mut claims = Vec::new();
-        let mut encoded = Vec::new();
-        for claim in pending.claims.iter().take(PENDING_MAX) {
-            let holds = self.holding(&claim.demand, claim.gpus, claim.units.as_deref());
-            let claim = ClaimBody { allocation: claim.id.into(), holds };
-            encode_body(&claim, &mut encoded);
-            claims.push(claim);
-            if encoded.len() > PENDING_BYTES {
-                break;
-            }
-        }
-        let all = pending.releasing.len() + pending.claims.len();
-        let untold = all - releasing.len() - claims.len();
-        let untold = u32::try_from(untold).unwrap_or(u32::MAX);
-        Pending { releasing, claims, untold }
+        let claim = |claim: &AllocationView| ClaimBody {
+            allocation: claim.id.into(),
+            holds: holding(&claim.demand, claim.gpus, claim.units.as_deref(), self.resources),
+        };
+        pending_body(releasing, image.claims.iter().map(claim))
     }
 
     fn rest(&self, cold: &ColdImage) -> NodeRest {

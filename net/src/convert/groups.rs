@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wharf_core::group::{
-    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, NoGroup,
+    BundlePlace, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, NoGroup,
     PlanRejection, Spreading, Strategy, TopologyRule,
 };
 use wharf_core::ids::GroupId;
@@ -265,12 +265,8 @@ pub(super) fn group_body(view: &GroupView, catalog: &Catalog) -> GroupBody {
     let spec = &view.spec;
     let bundles = view.bundles.iter().enumerate().map(|(at, &(index, bundle))| {
         let demand = &view.requests[at].demand;
-        let placed = match bundle {
-            BundleView::Unplaced => None,
-            BundleView::Placed { node, allocation, gpus } => {
-                Some(placed_body(node, allocation, gpus, None, catalog))
-            }
-        };
+        let placed = bundle
+            .map(|BundlePlace { node, allocation, gpus }| placed_body(node, allocation, gpus, None, catalog));
         let cpu = demand.cpu.units();
         let memory = demand.memory.units();
         let gpu = demand.gpu.units();
@@ -291,7 +287,7 @@ pub(super) fn group_body(view: &GroupView, catalog: &Catalog) -> GroupBody {
 }
 
 fn summary(view: &GroupView) -> GroupSummary {
-    let placed = view.bundles.iter().filter(|(_, bundle)| *bundle != BundleView::Unplaced).count();
+    let placed = view.bundles.iter().filter(|(_, bundle)| bundle.is_some()).count();
     let count = |count: usize| u32::try_from(count).expect("a group has few bundles");
     GroupSummary {
         id: view.id.into(),

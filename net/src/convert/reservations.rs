@@ -3,9 +3,8 @@
 use wharf_core::ids::{NodeId, OwnerId};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{ResourceKind, ResourceRegistry};
-use wharf_core::shard::{
-    ReservationChange, ReservationRejection, ReservationReply, ReservationView, Reserve,
-};
+use wharf_core::shard::{ReservationChange, ReservationRejection, ReservationReply, Reserve};
+use wharf_core::state::ReservationRecord;
 use wharf_core::time::Time;
 
 use super::books::{demand_on_node, quoted};
@@ -90,7 +89,7 @@ pub fn reserve_reply(changed: ReservationReply, resources: &ResourceRegistry) ->
 
 /// Converts the reservation of a node to the wire.
 #[must_use]
-pub fn reservation_body(view: &ReservationView, resources: &ResourceRegistry) -> ReservationBody {
+pub fn reservation_body(view: &ReservationRecord, resources: &ResourceRegistry) -> ReservationBody {
     let left = &view.left;
     let known =
         [(ResourceKind::Cpu, left.cpu), (ResourceKind::Memory, left.memory), (ResourceKind::Gpu, left.gpu)];

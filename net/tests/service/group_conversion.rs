@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wharf_core::group::{
-    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, NoGroup,
+    BundlePlace, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, NoGroup,
     PlanRejection, Spreading, StatementReport, Strategy,
 };
 use wharf_core::ids::{
@@ -526,7 +526,7 @@ fn view(nodes: &[NodeId], bundles: usize) -> GroupView {
     let demand = Demand { cpu: Amount::whole(2), ..Demand::default() };
     let request = Arc::new(PlacementRequest::new(demand, Policy::default()));
     let gpus = GpuAssignment { mask: u16::MAX, part: 10_000 };
-    let placed = BundleView::Placed { node: nodes[0], allocation: ALLOCATION, gpus };
+    let placed = Some(BundlePlace { node: nodes[0], allocation: ALLOCATION, gpus });
     GroupView {
         id: GROUP,
         state: GroupState::Placed,
@@ -542,7 +542,7 @@ fn view(nodes: &[NodeId], bundles: usize) -> GroupView {
 fn pages_of_groups_are_cut_and_say_so() {
     let (_, nodes) = catalog();
     let mut waiting = view(&nodes, 3);
-    (waiting.state, waiting.bundles[1].1) = (GroupState::Waiting, BundleView::Unplaced);
+    (waiting.state, waiting.bundles[1].1) = (GroupState::Waiting, None);
     let views = [waiting, view(&nodes, 2)];
     let page = groups_page(&views, 2);
     assert_eq!((page.groups.len(), page.more), (2, true));

@@ -17,16 +17,13 @@ pub struct Gpu {
     #[serde(default)]
     pub memory_mib: u64,
     /// The NUMA node that the device is attached to.
-    #[serde(default)]
     pub numa: Option<u16>,
     /// The UUIDs of the devices that are linked to it by NVLink.
     #[serde(default)]
     pub links: Vec<String>,
     /// Why the device takes no new work; `None` if it is healthy.
-    #[serde(default)]
     pub fault: Option<String>,
     /// In MIG mode, the profile of each instance (`1g.5gb`). The device then does not count as a whole GPU.
-    #[serde(default)]
     pub mig: Option<Vec<String>>,
 }
 

@@ -10,6 +10,9 @@ use clap::Args;
 use serde_json::Value;
 use tokio::time::timeout;
 use wharf_net::client::{Client, ClientConfig, ClientError};
+use wharf_net::protocol::{
+    Fault, JobReply, NodeReply, QueueReply, ReasonCode, ReleaseReply, RemoveGroupReply, RenewedBody,
+};
 
 use super::{Ended, print};
 use crate::config::default_data_dir;
@@ -50,14 +53,56 @@ pub struct ConnectArgs {
     pub json: bool,
 }
 
+/// A reply about one item.
+pub(super) trait Outcome {
+    /// Returns its reason.
+    fn reason(&self) -> ReasonCode;
+    /// Returns what is wrong, if it was not done.
+    fn fault(&self) -> Option<&Fault>;
+}
+
+macro_rules! outcomes {
+    ($($reply:ty)*) => {$(
+        impl Outcome for $reply {
+            fn reason(&self) -> ReasonCode {
+                self.reason
+            }
+
+            fn fault(&self) -> Option<&Fault> {
+                self.fault.as_ref()
+            }
+        }
+    )*};
+}
+outcomes! { JobReply NodeReply QueueReply ReleaseReply RemoveGroupReply RenewedBody }
+
 /// How the replies for single items are printed.
 pub(super) struct Each<'a, I, R> {
-    /// Returns whether the service did what was asked.
-    pub(super) is_done: fn(&R) -> bool,
-    /// Returns the reply in JSON.
-    pub(super) view: fn(&I, &R) -> Value,
-    /// Prints the reply for people.
-    pub(super) say: &'a dyn Fn(&I, &R),
+    /// Returns the item as a message about a fault names it.
+    pub(super) subject: fn(&I) -> String,
+    /// Returns what people are told if it was done.
+    pub(super) done: &'a dyn Fn(&I, &R) -> String,
+    /// Returns the fields of the reply in JSON that come before the reason, and those that come after it.
+    pub(super) fields: fn(&I, &R) -> (Value, Value),
+}
+
+impl<I, R: Outcome> Each<'_, I, R> {
+    fn view(&self, item: &I, reply: &R) -> Value {
+        let (mut view, after) = (self.fields)(item, reply);
+        view["reason"] = reply.reason().to_string().into();
+        for (name, value) in after.as_object().into_iter().flatten() {
+            view[name] = value.clone();
+        }
+        view["fault"] = print::fault_view(reply.fault());
+        view
+    }
+
+    fn say(&self, item: &I, reply: &R) {
+        match reply.fault() {
+            Some(fault) => print::say(format_args!("{}: {fault}", (self.subject)(item))),
+            None => print::say(format_args!("{}", (self.done)(item, reply))),
+        }
+    }
 }
 
 impl ConnectArgs {
@@ -137,7 +182,7 @@ impl ConnectArgs {
 
     /// Asks about all `items`, at most `most` at a time, and prints the reply for each. If a question fails, the
     /// earlier replies are printed before the error is returned.
-    pub(super) async fn ask_each<I, R>(
+    pub(super) async fn ask_each<I, R: Outcome>(
         &self,
         items: &[I],
         most: usize,
@@ -158,12 +203,12 @@ impl ConnectArgs {
         }
         client.close().await;
         let printed = || items.iter().zip(&replies);
-        let is_done = replies.iter().all(print.is_done);
+        let is_done = replies.iter().all(|reply| reply.reason().is_done());
         if let Some(error) = failed.take_if(|_| replies.is_empty()) {
             return Err(error.into());
         }
-        let view = || printed().map(|(item, reply)| (print.view)(item, reply)).collect();
-        let ended = self.show(is_done, view, || printed().for_each(|(item, reply)| (print.say)(item, reply)));
+        let view = || printed().map(|(item, reply)| print.view(item, reply)).collect();
+        let ended = self.show(is_done, view, || printed().for_each(|(item, reply)| print.say(item, reply)));
         failed.map_or(ended, |error| Err(error.into()))
     }
 

@@ -1,7 +1,7 @@
 //! `wharf explain`: why a job or a task waits, and what would help.
 
 use clap::Args;
-use wharf_core::jobs::JobId;
+use wharf_core::jobs::{JobId, ParseJobIdError};
 use wharf_net::protocol::ExplainJobRequest;
 
 use super::connect::{ConnectArgs, Usage};
@@ -28,7 +28,7 @@ fn subject(text: &str) -> Result<Subject, Usage> {
         let task = job::task_id(text)?;
         return Ok(Subject { job: task.job, task: Some(task.index) });
     }
-    let job = job::job_id(text).map_err(|error| Usage(error.to_string()))?;
+    let job: JobId = text.parse().map_err(|error: ParseJobIdError| Usage(error.to_string()))?;
     Ok(Subject { job, task: None })
 }
 

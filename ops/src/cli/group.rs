@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use wharf_core::group::Strategy;
-use wharf_core::ids::{GroupId, ParseGroupIdError};
+use wharf_core::ids::GroupId;
 use wharf_net::client::Client;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
@@ -16,7 +17,7 @@ use wharf_net::protocol::{
 
 use super::connect::{ConnectArgs, Each, Usage};
 use super::demand::DemandArgs;
-use super::{Ended, group_view, node, place, print, terms};
+use super::{Ended, group_view, node, place, terms};
 use crate::units;
 
 #[derive(Debug, Subcommand)]
@@ -94,7 +95,6 @@ pub(super) struct CreateArgs {
 #[derive(Debug, Args)]
 pub(super) struct OneArgs {
     /// The group id, as printed by `wharf group create`.
-    #[arg(value_parser = group_id)]
     group: GroupId,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -103,7 +103,6 @@ pub(super) struct OneArgs {
 #[derive(Debug, Args)]
 pub(super) struct GrowArgs {
     /// The group id.
-    #[arg(value_parser = group_id)]
     group: GroupId,
     #[command(flatten)]
     bundles: BundleArgs,
@@ -118,7 +117,6 @@ pub(super) struct GrowArgs {
 #[derive(Debug, Args)]
 pub(super) struct ShrinkArgs {
     /// The group id.
-    #[arg(value_parser = group_id)]
     group: GroupId,
     /// The indexes of the bundles, as shown by `wharf group status`.
     #[arg(required = true, value_name = "BUNDLE")]
@@ -130,15 +128,10 @@ pub(super) struct ShrinkArgs {
 #[derive(Debug, Args)]
 pub(super) struct RemoveArgs {
     /// The group ids.
-    #[arg(required = true, value_parser = group_id)]
+    #[arg(required = true)]
     groups: Vec<GroupId>,
     #[command(flatten)]
     connect: ConnectArgs,
-}
-
-/// Parses a group id as printed by `wharf group create`.
-pub(super) fn group_id(text: &str) -> Result<GroupId, ParseGroupIdError> {
-    text.parse()
 }
 
 fn strategy(text: &str) -> Result<Strategy, String> {
@@ -294,11 +287,15 @@ async fn grow(args: GrowArgs) -> anyhow::Result<Ended> {
 async fn remove(args: RemoveArgs) -> anyhow::Result<Ended> {
     let ask =
         async |client: &Client, groups: &[GroupId]| Ok(vec![client.remove_group(groups[0].into()).await?]);
-    let say = |group: &GroupId, reply: &RemoveGroupReply| match &reply.fault {
-        Some(fault) => print::say(format_args!("{group}: {fault}")),
-        None => print::say(format_args!("{group}: removed, with {} bundles", reply.bundles_ended)),
+    let print = Each {
+        subject: GroupId::to_string,
+        done: &|group, reply: &RemoveGroupReply| {
+            format!("{group}: removed, with {} bundles", reply.bundles_ended)
+        },
+        fields: |group, reply| {
+            (json!({ "group": group.to_string() }), json!({ "bundles_ended": reply.bundles_ended }))
+        },
     };
-    let print = Each { view: group_view::removal_view, say: &say, is_done: |reply| reply.reason.is_done() };
     args.connect.ask_each(&args.groups, 1, ask, print).await
 }
 
@@ -338,9 +335,12 @@ mod tests {
     #[test]
     fn group_ids_are_read_as_they_are_printed() {
         let id = GroupId { incarnation: Incarnation(3), number: 1 << 40, tenant: TenantId::OPERATOR };
-        assert_eq!(group_id(&id.to_string()), Ok(id));
+        assert_eq!(id.to_string().parse(), Ok(id));
         for broken in ["", "g", "g1", "1-2", "g1-2-0", "g-1-2", "gx-1", "a1-2-3"] {
-            assert!(group_id(broken).unwrap_err().to_string().contains(&format!("`{broken}`")), "{broken}");
+            assert!(
+                broken.parse::<GroupId>().unwrap_err().to_string().contains(&format!("`{broken}`")),
+                "{broken}"
+            );
         }
     }
 }

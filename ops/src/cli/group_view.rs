@@ -6,7 +6,7 @@ use wharf_core::ids::{AllocationId, GroupId, StatementId};
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleBody, ConflictBody, GROUP_COMMITTING, GROUP_DEGRADED, GROUP_NOT_SHOWN, GROUP_PLACED, GROUP_WAITING,
-    GroupBody, GroupRefusalBody, GroupReply, GroupSummary, RemoveGroupReply, TOPOLOGY_PACK, TOPOLOGY_SPREAD,
+    GroupBody, GroupRefusalBody, GroupReply, GroupSummary, TOPOLOGY_PACK, TOPOLOGY_SPREAD,
     TOPOLOGY_STRICT_PACK, TopologyBody,
 };
 
@@ -132,16 +132,6 @@ pub(super) fn reply_view(reply: &GroupReply) -> Value {
     view["refusal"] = reply.refusal.as_ref().map(refusal_view).into();
     view["fault"] = fault_view(reply.fault.as_ref());
     view
-}
-
-/// Returns the result of removing a group in JSON.
-pub(super) fn removal_view(group: &GroupId, reply: &RemoveGroupReply) -> Value {
-    json!({
-        "group": group.to_string(),
-        "reason": reply.reason.to_string(),
-        "bundles_ended": reply.bundles_ended,
-        "fault": fault_view(reply.fault.as_ref()),
-    })
 }
 
 /// Returns a group of a list in JSON.

@@ -6,7 +6,7 @@ use wharf_net::protocol::PlaceIntoRequest;
 
 use super::connect::ConnectArgs;
 use super::demand::DemandArgs;
-use super::{Ended, group, print};
+use super::{Ended, print};
 
 /// The arguments of [`SearchArgs`](super::place::SearchArgs), which a placement into a bundle does not take,
 /// because the bundle determines the node. A conflict with all of them as a group would not name the given one.
@@ -35,7 +35,7 @@ pub(super) struct IntoArgs {
     #[arg(long, value_name = "ALLOCATION", conflicts_with_all = OF_OTHERS)]
     into: Option<AllocationId>,
     /// Place into a bundle of this group: the first with room, unless --bundle is given.
-    #[arg(long, value_parser = group::group_id, conflicts_with_all = OF_OTHERS, conflicts_with = "into")]
+    #[arg(long, conflicts_with_all = OF_OTHERS, conflicts_with = "into")]
     group: Option<GroupId>,
     /// The index of the bundle in the group.
     #[arg(long, requires = "group")]

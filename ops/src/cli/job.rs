@@ -4,16 +4,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use wharf_core::jobs::{JobId, ParseJobIdError, TaskId, TaskState};
+use serde_json::json;
+use wharf_core::jobs::{JobId, TaskId, TaskState};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::convert::task_state_number;
 use wharf_net::protocol::{
     CancelJobRequest, Fault, JobBody, JobReply, JobStatusReply, JobStatusRequest, JobSummaryBody,
-    ListJobsRequest, Reason, ReportTasksRequest, SubmitJobRequest, TASK_REPORTS_PER_MESSAGE_MAX,
+    ListJobsRequest, Reason, ReasonCode, ReportTasksRequest, SubmitJobRequest, TASK_REPORTS_PER_MESSAGE_MAX,
     TaskReportBody,
 };
 
-use super::connect::{ConnectArgs, Each, Usage};
+use super::connect::{ConnectArgs, Each, Outcome, Usage};
 use super::job_bodies::{self, Described};
 use super::{Ended, job_view, print};
 use crate::units;
@@ -44,7 +45,6 @@ pub(super) struct SubmitArgs {
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     /// The job id, as printed by `wharf job submit`.
-    #[arg(value_parser = job_id)]
     job: JobId,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -62,7 +62,7 @@ pub(super) struct ListArgs {
 #[derive(Debug, Args)]
 pub(super) struct CancelArgs {
     /// The job ids.
-    #[arg(required = true, value_name = "JOB", value_parser = job_id)]
+    #[arg(required = true, value_name = "JOB")]
     jobs: Vec<JobId>,
     /// The time that tasks have to end, such as 30s. Without it, they end at once.
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
@@ -84,10 +84,6 @@ pub(super) struct ReportArgs {
     exit_code: Option<i32>,
     #[command(flatten)]
     connect: ConnectArgs,
-}
-
-pub(super) fn job_id(text: &str) -> Result<JobId, ParseJobIdError> {
-    text.parse()
 }
 
 /// Parses `j1/0`.
@@ -122,21 +118,19 @@ async fn submit(args: SubmitArgs) -> anyhow::Result<Ended> {
         let request = SubmitJobRequest { job: jobs[0].body.clone() };
         Ok(vec![client.submit_job(&request).await?])
     };
-    let say = |job: &Described<JobBody>, reply: &JobReply| {
-        let name = &job.body.name;
-        match &reply.fault {
-            Some(fault) => {
-                print::say(format_args!("{}: line {}: job {name}: {fault}", job.file.display(), job.line));
-            }
-            None => print::say(format_args!(
-                "job {}: {name} submitted to queue {}",
-                JobId(reply.job),
-                job.body.queue
-            )),
-        }
+    let print = Each {
+        subject: |job: &Described<JobBody>| {
+            format!("{}: line {}: job {}", job.file.display(), job.line, job.body.name)
+        },
+        done: &|job, reply: &JobReply| {
+            let JobBody { name, queue, .. } = &job.body;
+            format!("job {}: {name} submitted to queue {queue}", JobId(reply.job))
+        },
+        fields: |job, reply| {
+            let id = print::given(reply.job).map(|job| JobId(job).to_string());
+            (json!({ "name": job.body.name, "job": id }), json!({}))
+        },
     };
-    let view = |job: &Described<JobBody>, reply: &JobReply| job_view::submitted_view(&job.body.name, reply);
-    let print = Each { view, say: &say, is_done: |reply| reply.reason.is_done() };
     args.connect.ask_each(&jobs, 1, ask, print).await
 }
 
@@ -180,16 +174,26 @@ async fn cancel(args: CancelArgs) -> anyhow::Result<Ended> {
     let ask = async |client: &Client, jobs: &[JobId]| {
         Ok(vec![client.cancel_job(&CancelJobRequest { job: jobs[0].0, grace }).await?])
     };
-    let say = |job: &JobId, reply: &JobReply| match &reply.fault {
-        Some(fault) => print::say(format_args!("job {job}: {fault}")),
-        None => print::say(format_args!("job {job}: cancelled")),
+    let print = Each {
+        subject: |job: &JobId| format!("job {job}"),
+        done: &|job, _: &JobReply| format!("job {job}: cancelled"),
+        fields: |job, _| (json!({ "job": job.to_string() }), json!({})),
     };
-    let print = Each { view: job_view::cancelled_view, say: &say, is_done: |reply| reply.reason.is_done() };
     args.connect.ask_each(&args.jobs, 1, ask, print).await
 }
 
 /// What became of the report about a task: done, or why it changed nothing.
 type Reported = Result<(), Fault>;
+
+impl Outcome for Reported {
+    fn reason(&self) -> ReasonCode {
+        self.as_ref().err().map_or(ReasonCode::default(), |fault| fault.reason)
+    }
+
+    fn fault(&self) -> Option<&Fault> {
+        self.as_ref().err()
+    }
+}
 
 /// Reports the state of tasks in the allocations that they have now.
 async fn report_tasks(
@@ -249,12 +253,11 @@ async fn report(args: ReportArgs) -> anyhow::Result<Ended> {
         .into());
     }
     let ask = async |client: &Client, tasks: &[TaskId]| report_tasks(client, tasks, state, exit_code).await;
-    let say = |task: &TaskId, reported: &Reported| match reported {
-        Ok(()) => print::say(format_args!("task {task}: reported as {}", state.name())),
-        Err(fault) => print::say(format_args!("task {task}: {fault}")),
+    let print = Each {
+        subject: |task: &TaskId| format!("task {task}"),
+        done: &|task, _| format!("task {task}: reported as {}", state.name()),
+        fields: |task, _| (json!({ "task": task.to_string() }), json!({})),
     };
-    let view = |task: &TaskId, reported: &Reported| job_view::reported_view(*task, reported.as_ref().err());
-    let print = Each { view, say: &say, is_done: Reported::is_ok };
     args.connect.ask_each(&args.tasks, TASK_REPORTS_PER_MESSAGE_MAX, ask, print).await
 }
 

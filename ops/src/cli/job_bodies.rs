@@ -7,8 +7,8 @@ use serde_saphyr::Location;
 use wharf_core::request::Policy;
 use wharf_net::convert::{job_topology_body, policy_bodies, policy_number};
 use wharf_net::protocol::{
-    AmountsBody, DemandBody, JobBody, NamedAmount, OPERATOR_IN, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO,
-    POLICY_DEFAULT, PlaceRequest, QueueBody, RoleBody, SelectorTerm, TaskGroupBody,
+    AmountsBody, DemandBody, JobBody, Name, NamedAmount, OPERATOR_IN, ORDERING_DRF, ORDERING_FAIR,
+    ORDERING_FIFO, POLICY_DEFAULT, PlaceRequest, QueueBody, RoleBody, SelectorTerm, TaskGroupBody,
 };
 
 use super::read_text;
@@ -99,7 +99,8 @@ fn amounts(file: &AmountsFile) -> AmountsBody {
     AmountsBody { amounts }
 }
 
-fn demand(file: &TaskFile) -> DemandBody {
+/// Returns amounts as a request names them.
+pub(super) fn demand(file: &AmountsFile) -> DemandBody {
     let custom = file.resources.iter();
     DemandBody {
         cpu: file.cpu.map_or(0, |amount| amount.0.units()),
@@ -109,6 +110,16 @@ fn demand(file: &TaskFile) -> DemandBody {
             .map(|(name, amount)| NamedAmount { name: name.clone(), amount: amount.0.units() })
             .collect(),
     }
+}
+
+/// Returns the conditions that labels have these values.
+pub(super) fn selectors(labels: &BTreeMap<String, String>) -> Vec<SelectorTerm> {
+    let term = |(key, value): (&String, &String)| SelectorTerm {
+        key: key.clone(),
+        operator: OPERATOR_IN,
+        values: vec![Name(value.clone())],
+    };
+    labels.iter().map(term).collect()
 }
 
 fn queue_body(file: &QueueFile) -> Result<QueueBody, LineError> {
@@ -187,16 +198,11 @@ fn task_group(
             policy_number(policy.map_err(|error| LineError::at(place, format!("{error}")))?)
         }
     };
-    let term = |(key, value): (&String, &String)| SelectorTerm {
-        key: key.clone(),
-        operator: OPERATOR_IN,
-        values: vec![wharf_net::protocol::Name(value.clone())],
-    };
     Ok(TaskGroupBody {
         request: PlaceRequest {
-            demand: demand(file),
+            demand: demand(&file.amounts()),
             policy,
-            selectors: file.selector.iter().map(term).collect(),
+            selectors: selectors(&file.selector),
             ..PlaceRequest::default()
         },
         count: file.count,

@@ -7,8 +7,8 @@ use wharf_core::ids::AllocationId;
 use wharf_core::jobs::{JobId, JobPhase, TaskId, TaskState};
 use wharf_net::convert::{job_phase, task_state};
 use wharf_net::protocol::{
-    AmountsBody, Fault, JobReply, JobStatusReply, JobSummaryBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR,
-    ORDERING_FIFO, QueueReply, QueueStatusBody, TaskBody, TaskCountBody, UserBody,
+    AmountsBody, JobStatusReply, JobSummaryBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO,
+    QueueStatusBody, TaskBody, TaskCountBody, UserBody,
 };
 
 use super::print::{self, fault_view, given, given_text, say, table};
@@ -29,11 +29,6 @@ fn ordering_name(number: u8) -> &'static str {
         ORDERING_FAIR => "fair",
         _ => "other",
     }
-}
-
-/// Returns the result of a change of a queue in JSON.
-pub(super) fn queue_reply_view(name: &str, reply: &QueueReply) -> Value {
-    json!({ "queue": name, "reason": reply.reason.to_string(), "fault": fault_view(reply.fault.as_ref()) })
 }
 
 /// Orders queues so that each comes after the one that contains it, and otherwise by name.
@@ -141,31 +136,6 @@ pub(super) fn say_queues(queues: &[QueueStatusBody]) {
         "queue|parent|open:STATE|weight|priority|jobs|waiting|direct|held:USES|releasing:GIVES BACK|past:HAS USED|share:DESERVES|pending:ASKS FOR",
         &queues.iter().map(row).collect(),
     );
-}
-
-/// Returns the result of a submission in JSON.
-pub(super) fn submitted_view(name: &str, reply: &JobReply) -> Value {
-    json!({
-        "name": name,
-        "job": given(reply.job).map(|job| JobId(job).to_string()),
-        "reason": reply.reason.to_string(),
-        "fault": fault_view(reply.fault.as_ref()),
-    })
-}
-
-/// Returns the result of a cancellation in JSON.
-pub(super) fn cancelled_view(job: &JobId, reply: &JobReply) -> Value {
-    json!({
-        "job": job.to_string(),
-        "reason": reply.reason.to_string(),
-        "fault": fault_view(reply.fault.as_ref()),
-    })
-}
-
-/// Returns the result of a report in JSON.
-pub(super) fn reported_view(task: TaskId, fault: Option<&Fault>) -> Value {
-    let reason = fault.map_or_else(|| "done".to_owned(), |fault| fault.reason.to_string());
-    json!({ "task": task.to_string(), "reason": reason, "fault": fault_view(fault) })
 }
 
 fn counts_view(counts: &[TaskCountBody]) -> Value {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::resource::Amount;
 use wharf_net::client::{Client, ClientError};
@@ -12,7 +13,7 @@ use wharf_net::protocol::{
 };
 
 use super::connect::{ConnectArgs, Each, Usage};
-use super::{Ended, node_view, print, terms};
+use super::{Ended, node_view, terms};
 use crate::units::{UnitError, memory};
 
 /// The number of nodes in one page of a list.
@@ -236,12 +237,17 @@ async fn change(
     question: impl AsyncFn(&Client, Vec<Name>) -> Result<NodesReply, ClientError>,
 ) -> anyhow::Result<Ended> {
     let ask = async |client: &Client, names: &[Name]| Ok(question(client, names.to_vec()).await?.replies);
-    let say = |Name(name): &Name, reply: &NodeReply| match (&reply.fault, reply.allocations_ended) {
-        (Some(fault), _) => print::say(format_args!("{name}: {fault}")),
-        (None, 0) => print::say(format_args!("{name}: {done}")),
-        (None, ended) => print::say(format_args!("{name}: {done}, {ended} allocations ended with it")),
+    let print = Each {
+        subject: |Name(name)| name.clone(),
+        done: &|Name(name), reply: &NodeReply| match reply.allocations_ended {
+            0 => format!("{name}: {done}"),
+            ended => format!("{name}: {done}, {ended} allocations ended with it"),
+        },
+        fields: |Name(name), reply| {
+            let after = json!({ "id": reply.node, "allocations_ended": reply.allocations_ended });
+            (json!({ "name": name }), after)
+        },
     };
-    let print = Each { view: node_view::reply_view, say: &say, is_done: |reply| reply.reason.is_done() };
     connect.ask_each(names, NODES_PER_MESSAGE_MAX, ask, print).await
 }
 

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use wharf_net::protocol::{
     AgentBody, BookBody, InstanceBody, NODE_DRAINING, NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING,
-    NODE_READY, Name, NodeBody, NodeBooksReply, NodeReply, NodeStatus, Taint,
+    NODE_READY, NodeBody, NodeBooksReply, NodeStatus, Taint,
 };
 
-use super::print::{amounts, amounts_view, fault_view, given_text, labels, say, table, units};
+use super::print::{amounts, amounts_view, given_text, labels, say, table, units};
 use super::reserve::{reservation_text, reservation_view};
 use super::terms::effect_name;
 
@@ -28,17 +28,6 @@ pub(super) fn capacity(body: &NodeBody) -> Value {
         "gpus": body.gpus,
         "resources": amounts(&body.custom),
         "labels": labels(&body.labels),
-    })
-}
-
-/// Returns the result of a change of a node in JSON.
-pub(super) fn reply_view(name: &Name, reply: &NodeReply) -> Value {
-    json!({
-        "name": name.0,
-        "reason": reply.reason.to_string(),
-        "id": reply.node,
-        "allocations_ended": reply.allocations_ended,
-        "fault": fault_view(reply.fault.as_ref()),
     })
 }
 

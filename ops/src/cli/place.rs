@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use wharf_core::ids::AllocationId;
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
@@ -233,27 +233,19 @@ pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
         let requests = ids.iter().map(|&id| ReleaseRequest { allocation: id.into() }).collect();
         Ok(client.release_batch(&ReleaseBatch { requests }).await?.replies)
     };
-    let say = |id: &AllocationId, reply: &ReleaseReply| match (&reply.fault, reply.inside_ended) {
-        (Some(fault), _) => print::say(format_args!("{id}: {fault}")),
-        (None, None) => print::say(format_args!("{id}: released")),
-        (None, Some(ended)) => {
-            let s = if ended == 1 { "" } else { "s" };
-            print::say(format_args!("{id}: released, a bundle, and {ended} placement{s} inside it"));
-        }
+    let print = Each {
+        subject: AllocationId::to_string,
+        done: &|id, reply: &ReleaseReply| match reply.inside_ended {
+            None => format!("{id}: released"),
+            Some(1) => format!("{id}: released, a bundle, and 1 placement inside it"),
+            Some(ended) => format!("{id}: released, a bundle, and {ended} placements inside it"),
+        },
+        // The number of allocations inside a bundle that ended with it.
+        fields: |id, reply| {
+            (json!({ "allocation": id.to_string() }), json!({ "inside_ended": reply.inside_ended }))
+        },
     };
-    let print = Each { view: release_view, say: &say, is_done: |reply| reply.reason.is_done() };
     args.connect.ask_each(&args.allocations, PLACEMENTS_PER_MESSAGE_MAX, ask, print).await
-}
-
-/// Returns the result of a release in JSON. `inside_ended` is the number of allocations inside a bundle that
-/// ended with it.
-fn release_view(id: &AllocationId, reply: &ReleaseReply) -> Value {
-    json!({
-        "allocation": id.to_string(),
-        "reason": reply.reason.to_string(),
-        "inside_ended": reply.inside_ended,
-        "fault": print::fault_view(reply.fault.as_ref()),
-    })
 }
 
 #[cfg(test)]

@@ -7,15 +7,15 @@ use wharf_core::resource::GpuRequest;
 use wharf_net::client::{Client, ClientError};
 use wharf_net::convert::wire_taints;
 use wharf_net::protocol::{
-    BundlesBody, DemandBody, IdleNodeBody, ListRequest, Name, NamedAmount, NodeBody, NodeTypeBody,
-    OPERATOR_IN, Pair, PendingGroupBody, PlaceRequest, PlanNodesReply, PlanNodesRequest, SPREAD_ANY,
-    SPREAD_APART, SPREAD_TOGETHER, SelectorTerm,
+    BundlesBody, DemandBody, IdleNodeBody, ListRequest, NodeBody, NodeTypeBody, Pair, PendingGroupBody,
+    PlaceRequest, PlanNodesReply, PlanNodesRequest, SPREAD_ANY, SPREAD_APART, SPREAD_TOGETHER,
 };
 
 use super::connect::{ConnectArgs, block_on};
+use super::job_bodies::{demand, selectors};
 use super::{Ended, plan_view, read_text};
 use crate::file_error::FileError;
-use crate::job_file::{AmountsFile, bounded};
+use crate::job_file::bounded;
 use crate::line_error::{LineError, documents};
 use crate::plan_file::{
     AskFile, AutoscalingFile, BundlesFile, GroupFile, NodeTypeFile, PlanFile, SpreadFile,
@@ -161,28 +161,10 @@ fn node_type(file: &NodeTypeFile) -> Result<NodeTypeBody, LineError> {
     })
 }
 
-fn demand(file: &AmountsFile) -> DemandBody {
-    let named = |(name, amount): (&String, &crate::job_file::Quantity)| NamedAmount {
-        name: name.clone(),
-        amount: amount.0.units(),
-    };
-    DemandBody {
-        cpu: file.cpu.map_or(0, |amount| amount.0.units()),
-        memory: file.memory.map_or(0, |amount| amount.0.units()),
-        gpu: file.gpu.map_or(0, |amount| amount.0.units()),
-        custom: file.resources.iter().map(named).collect(),
-    }
-}
-
 fn bundles(file: &BundlesFile) -> BundlesBody {
-    let term = |(key, value): (&String, &String)| SelectorTerm {
-        key: key.clone(),
-        operator: OPERATOR_IN,
-        values: vec![Name(value.clone())],
-    };
     let request = PlaceRequest {
         demand: demand(&file.amounts()),
-        selectors: file.selector.iter().map(term).collect(),
+        selectors: selectors(&file.selector),
         ..PlaceRequest::default()
     };
     BundlesBody { request, count: file.count }

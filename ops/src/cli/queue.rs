@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     ListQueuesRequest, QueueBody, QueueReply, QueueStatusBody, RemoveQueueRequest, SetQueueRequest,
@@ -10,7 +11,7 @@ use wharf_net::protocol::{
 
 use super::connect::{ConnectArgs, Each};
 use super::job_bodies::{self, Described};
-use super::{Ended, job_view, print};
+use super::{Ended, job_view};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum QueueCommand {
@@ -55,23 +56,13 @@ async fn set(args: SetArgs) -> anyhow::Result<Ended> {
         let request = SetQueueRequest { queue: queues[0].body.clone() };
         Ok(vec![client.set_queue(&request).await?])
     };
-    let say = |queue: &Described<QueueBody>, reply: &QueueReply| {
-        let name = &queue.body.name;
-        match &reply.fault {
-            Some(fault) => {
-                print::say(format_args!(
-                    "{}: line {}: queue {name}: {fault}",
-                    queue.file.display(),
-                    queue.line
-                ));
-            }
-            None => print::say(format_args!("queue {name}: set")),
-        }
+    let print = Each {
+        subject: |of: &Described<QueueBody>| {
+            format!("{}: line {}: queue {}", of.file.display(), of.line, of.body.name)
+        },
+        done: &|queue, _: &QueueReply| format!("queue {}: set", queue.body.name),
+        fields: |queue, _| (json!({ "queue": queue.body.name }), json!({})),
     };
-    let view = |queue: &Described<QueueBody>, reply: &QueueReply| {
-        job_view::queue_reply_view(&queue.body.name, reply)
-    };
-    let print = Each { view, say: &say, is_done: |reply| reply.reason.is_done() };
     args.connect.ask_each(&queues, 1, ask, print).await
 }
 
@@ -90,11 +81,10 @@ async fn remove(args: RemoveArgs) -> anyhow::Result<Ended> {
     let ask = async |client: &Client, names: &[String]| {
         Ok(vec![client.remove_queue(&RemoveQueueRequest { name: names[0].clone() }).await?])
     };
-    let say = |name: &String, reply: &QueueReply| match &reply.fault {
-        Some(fault) => print::say(format_args!("queue {name}: {fault}")),
-        None => print::say(format_args!("queue {name}: removed")),
+    let print = Each {
+        subject: |name: &String| format!("queue {name}"),
+        done: &|name, _: &QueueReply| format!("queue {name}: removed"),
+        fields: |name, _| (json!({ "queue": name }), json!({})),
     };
-    let view = |name: &String, reply: &QueueReply| job_view::queue_reply_view(name, reply);
-    let print = Each { view, say: &say, is_done: |reply| reply.reason.is_done() };
     args.connect.ask_each(&args.names, 1, ask, print).await
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use wharf_core::ids::{AllocationId, Incarnation, SessionId};
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_net::client::Client;
@@ -52,11 +52,14 @@ pub(super) async fn renew(args: RenewArgs) -> anyhow::Result<Ended> {
         let allocations = ids.iter().map(|&id| id.into()).collect();
         Ok(client.renew(&RenewRequest { lease, allocations, session: None }).await?.replies)
     };
-    let say = |id: &AllocationId, reply: &RenewedBody| match &reply.fault {
-        Some(fault) => print::say(format_args!("{id}: {fault}")),
-        None => print::say(format_args!("{id}: lasts until {} s", print::seconds(reply.until))),
+    let print = Each {
+        subject: AllocationId::to_string,
+        done: &|id, reply: &RenewedBody| format!("{id}: lasts until {} s", print::seconds(reply.until)),
+        // In ns of service time.
+        fields: |id, reply| {
+            (json!({ "allocation": id.to_string() }), json!({ "until": print::given(reply.until) }))
+        },
     };
-    let print = Each { view: renewed_view, say: &say, is_done: |reply| reply.reason.is_done() };
     args.connect.ask_each(&args.allocations, PLACEMENTS_PER_MESSAGE_MAX, ask, print).await
 }
 
@@ -76,16 +79,6 @@ async fn renew_session(session: SessionId, lease: u64, connect: &ConnectArgs) ->
         }
     };
     connect.show(allocations > 0, view, say)
-}
-
-/// Returns the result of a renewal in JSON. `until` is in ns of service time.
-fn renewed_view(id: &AllocationId, reply: &RenewedBody) -> Value {
-    json!({
-        "allocation": id.to_string(),
-        "reason": reply.reason.to_string(),
-        "until": print::given(reply.until),
-        "fault": print::fault_view(reply.fault.as_ref()),
-    })
 }
 
 #[cfg(test)]

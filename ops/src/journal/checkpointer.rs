@@ -185,7 +185,7 @@ impl Checkpointer {
             Some(next) => run.step = Step::Pausing(shard, next, due),
             None => {
                 let (policy, granularity) = &page.policy;
-                run.writer.row(&row::shard_row(shard.0, policy, granularity.as_ref()))?;
+                run.writer.row(&row::shard_row(shard.0, policy, granularity.as_ref(), &kinds))?;
                 let next = ShardId(shard.0 + 1);
                 if next.index() < shards {
                     run.step = Step::Pausing(next, 0, due);

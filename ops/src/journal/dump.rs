@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, ResourceId, SessionId};
+use wharf_core::group::BundlePlace;
+use wharf_core::ids::{BundleId, GroupId, ResourceId, SessionId};
 use wharf_core::jobs::{JobsChange, JobsDone, TaskId, TaskRecord};
 use wharf_core::journal::{BeginCause, Changes, Effect, NodeImage, Stream, Unit};
 use wharf_core::node::NodeRegistration;
@@ -352,7 +353,8 @@ fn jobs_view(change: &JobsChange) -> Value {
 
 fn group_view((id, group): &(GroupId, Option<GroupRecord>)) -> Value {
     let Some(group) = group else { return json!({ "group": id.to_string(), "removed": true }) };
-    let place = |(node, allocation, _): (NodeId, AllocationId, GpuAssignment)| json!({ "node": node.0, "allocation": allocation.to_string() });
+    let place =
+        |place: BundlePlace| json!({ "node": place.node.0, "allocation": place.allocation.to_string() });
     let bundles = group.bundles.iter().map(|bundle| {
         json!({
             "bundle": BundleId { group: *id, index: bundle.index }.to_string(),

@@ -11,7 +11,6 @@
 //! | decoded values | [`DECODED_BYTES_MAX`], as encoded, or one value |
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -46,24 +45,17 @@ pub struct EventsStart {
 }
 
 /// A value that cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum ReadFault {
     /// It is no longer kept.
+    #[error("it is no longer kept")]
     Gone,
     /// The storage failed.
+    #[error("{0}")]
     Store(StoreError),
     /// It is not as it was written.
+    #[error("append {0} of the journal is damaged: {1:#}")]
     Damaged(u64, anyhow::Error),
-}
-
-impl fmt::Display for ReadFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gone => f.write_str("it is no longer kept"),
-            Self::Store(error) => write!(f, "{error}"),
-            Self::Damaged(number, error) => write!(f, "append {number} of the journal is damaged: {error:#}"),
-        }
-    }
 }
 
 /// The questions of followers, on their way to the reader.

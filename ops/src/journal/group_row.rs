@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
-use wharf_core::group::GroupSpec;
-use wharf_core::ids::{NodeId, TenantId};
+use wharf_core::group::{BundlePlace, GroupSpec};
+use wharf_core::ids::TenantId;
 use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{GpuAssignment, ResourceRegistry};
+use wharf_core::resource::ResourceRegistry;
 use wharf_core::state::{GroupBundleRecord, GroupRecord};
 use wharf_core::statement::ConflictDetection;
 use wharf_net::convert::{
@@ -16,13 +16,19 @@ use wharf_net::convert::{
 };
 use wharf_net::protocol::{PlaceRequest, TopologyBody, WireAllocation, WireGroup};
 
+use super::mirror::{Stored, rows};
+use super::row::GpusRow;
+
+rows! {
+    struct PlaceRow of BundlePlace { node: u64, allocation: WireAllocation, gpus: GpusRow, }
+}
+
 #[derive(Serialize, Deserialize)]
 struct BundleRow {
     index: u32,
     /// The index of the request among those of the group.
     request: u32,
-    /// Node, allocation, GPU instance mask, and part of each instance.
-    place: Option<(u64, WireAllocation, u16, u16)>,
+    place: Option<PlaceRow>,
     lost: Option<WireAllocation>,
 }
 
@@ -68,14 +74,14 @@ fn place_of<'a>(known: &mut Vec<&'a Arc<PlacementRequest>>, request: &'a Arc<Pla
     u32::try_from(at).expect("fewer requests than bundles")
 }
 
-impl GroupRow {
-    pub(super) fn new(group: &GroupRecord, kinds: &ResourceRegistry) -> Self {
+impl Stored<GroupRecord> for GroupRow {
+    fn of(group: &GroupRecord, kinds: &ResourceRegistry) -> Self {
         let mut known = Vec::new();
         let asked = group.spec.bundles.iter().map(|request| place_of(&mut known, request)).collect();
         let bundles = group.bundles.iter().map(|bundle| BundleRow {
             index: bundle.index,
             request: place_of(&mut known, &bundle.request),
-            place: bundle.place.map(|(node, id, gpus)| (node.0, id.into(), gpus.mask, gpus.part)),
+            place: Stored::of(&bundle.place, kinds),
             lost: bundle.lost.map(Into::into),
         });
         let bundles = bundles.collect();
@@ -93,7 +99,7 @@ impl GroupRow {
         }
     }
 
-    pub(super) fn record(self, catalog: &Catalog) -> anyhow::Result<GroupRecord> {
+    fn read(self, catalog: &mut Catalog) -> anyhow::Result<GroupRecord> {
         let tenant = TenantId(self.id.tenant);
         let requests = self.requests.into_iter().map(|row| Ok(Arc::new(request(row, tenant, catalog)?)));
         let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
@@ -114,9 +120,7 @@ impl GroupRow {
             Ok(GroupBundleRecord {
                 index: row.index,
                 request: of_place(row.request)?,
-                place: row
-                    .place
-                    .map(|(node, id, mask, part)| (NodeId(node), id.into(), GpuAssignment { mask, part })),
+                place: row.place.read(catalog)?,
                 lost: row.lost.map(Into::into),
             })
         };

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use wharf_core::fairness::Dim;
-use wharf_core::ids::{NodeId, TenantId};
+use wharf_core::ids::TenantId;
 use wharf_core::jobs::{
-    Delayed, JobId, JobRecord, JobSpec, JobsChange, JobsDone, PastAmount, PastRecord, QueueRecord, TaskId,
-    TaskRecord,
+    Delayed, JobId, JobPhase, JobRecord, JobSpec, JobsChange, JobsDone, PastAmount, PastRecord, PolicyAction,
+    QueueRecord, TaskId, TaskRecord, TaskState,
 };
 use wharf_core::limits::RESOURCE_KINDS_MAX;
 use wharf_core::registrar::Catalog;
@@ -20,6 +20,8 @@ use wharf_net::convert::{
 };
 use wharf_net::protocol::{JobBody, QueueBody, WireAllocation};
 
+use super::mirror::{Stored, rows, stored_as};
+
 /// The number of kinds that are no custom ones: cpu, memory and GPUs.
 const OWN_KINDS: usize = 3;
 
@@ -27,59 +29,87 @@ const OWN_KINDS: usize = 3;
 #[derive(Serialize, Deserialize)]
 pub(super) struct QueueRow(QueueBody);
 
-impl QueueRow {
-    pub(super) fn new(queue: &QueueRecord, kinds: &ResourceRegistry) -> Self {
+impl Stored<QueueRecord> for QueueRow {
+    fn of(queue: &QueueRecord, kinds: &ResourceRegistry) -> Self {
         Self(queue_body(&queue.spec, queue.parent.as_deref(), kinds))
     }
 
-    pub(super) fn record(self, kinds: &ResourceRegistry) -> anyhow::Result<QueueRecord> {
-        let (spec, parent) = queue_spec(self.0, kinds)?;
+    fn read(self, catalog: &mut Catalog) -> anyhow::Result<QueueRecord> {
+        let (spec, parent) = queue_spec(self.0, &catalog.resources)?;
         Ok(QueueRecord { spec, parent })
     }
 }
 
-/// The state of a task.
-#[derive(Serialize, Deserialize)]
-pub(super) struct TaskRow {
-    state: u8,
-    node: Option<u64>,
-    allocation: Option<WireAllocation>,
-    since: u64,
-    started: Option<u64>,
-    bound: Option<u64>,
-    /// When a policy does something later, and what.
-    delayed: Option<(u64, u8)>,
+rows! {
+    /// The state of a task.
+    struct TaskRow of TaskRecord {
+        state: u8,
+        node: Option<u64>,
+        allocation: Option<WireAllocation>,
+        since: u64,
+        started: Option<u64>,
+        bound: Option<u64>,
+        delayed: Option<DelayedRow>,
+    }
+
+    /// What a policy does later.
+    struct DelayedRow of Delayed { due: u64, action: u8, }
+
+    struct TaskIdRow of TaskId { job: u64, index: u32, }
+
+    /// What a queue or a user in it has held.
+    struct PastRow of PastRecord {
+        queue: String,
+        user: Option<String>,
+        half_life_ns: u64,
+        epoch: u64,
+        kinds: Vec<PastAmountRow>,
+    }
+
+    /// A change of queues and jobs.
+    enum JobsChangeRow of JobsChange {
+        Queue(queue: Box<QueueRow>),
+        QueueRemoved(name: String),
+        Job(job: Box<JobRow>),
+        JobRemoved(job: u64),
+        /// With the job, its phase, and its restarts.
+        Phase(job: u64, phase: u8, restarts: u32),
+        Task(id: TaskIdRow, task: TaskRow),
+        Past(past: Box<PastRow>),
+        DirectEnded(job: u64),
+    }
+
+    /// What a request about queues and jobs did.
+    enum JobsDoneRow of JobsDone {
+        QueueSet,
+        QueueRemoved,
+        Submitted(job: u64),
+        Cancelled(job: u64),
+        Reported(outdated: Vec<u32>),
+    }
 }
 
-impl TaskRow {
-    fn new(task: &TaskRecord) -> Self {
-        Self {
-            state: task_state_number(task.state),
-            node: task.node.map(|node| node.0),
-            allocation: task.allocation.map(Into::into),
-            since: task.since.0,
-            started: task.started.map(|started| started.0),
-            bound: task.bound.map(|bound| bound.0),
-            delayed: task.delayed.map(|delayed| (delayed.due.0, policy_action_number(delayed.action))),
-        }
-    }
+/// The place of a kind, what is held of it, and the sum.
+#[derive(Serialize, Deserialize)]
+pub(super) struct PastAmountRow(u16, i64, i128);
 
-    fn record(self) -> anyhow::Result<TaskRecord> {
-        Ok(TaskRecord {
-            state: task_state("state", self.state)?,
-            node: self.node.map(NodeId),
-            allocation: self.allocation.map(Into::into),
-            since: Time(self.since),
-            started: self.started.map(Time),
-            bound: self.bound.map(Time),
-            delayed: match self.delayed {
-                Some((due, action)) => {
-                    Some(Delayed { due: Time(due), action: policy_action("delayed", action)? })
-                }
-                None => None,
-            },
-        })
-    }
+stored_as! {
+    u8, TaskState: |&state| task_state_number(state), |number| Ok(task_state("state", number)?);
+    u8, JobPhase: |&phase| job_phase_number(phase), |number| Ok(job_phase("phase", number)?);
+    u8, PolicyAction: |&action| policy_action_number(action), |number| Ok(policy_action("action", number)?);
+    PastAmountRow, PastAmount: past_amount_row, past_amount;
+}
+
+fn past_amount_row(past: &PastAmount) -> PastAmountRow {
+    let place = u16::try_from(past.dim.0).expect("there are fewer kinds than numbers of kinds");
+    PastAmountRow(place, past.held, past.sum)
+}
+
+fn past_amount(PastAmountRow(place, held, sum): PastAmountRow) -> anyhow::Result<PastAmount> {
+    // A sum is no list of places, most of which are empty.
+    let is_kind = usize::from(place) < RESOURCE_KINDS_MAX + OWN_KINDS && held >= 0;
+    ensure!(is_kind, "past use of a kind that cannot be");
+    Ok(PastAmount { dim: Dim(usize::from(place)), held, sum })
 }
 
 /// A job.
@@ -99,8 +129,8 @@ pub(super) struct JobRow {
     is_direct: bool,
 }
 
-impl JobRow {
-    pub(super) fn new(job: &JobRecord, kinds: &ResourceRegistry) -> Self {
+impl Stored<JobRecord> for JobRow {
+    fn of(job: &JobRecord, kinds: &ResourceRegistry) -> Self {
         let (body, affinities) = job_body(&job.spec, &job.queue, kinds);
         let affine = (0..).zip(affinities).filter_map(|(group, affinity)| affinity.then_some(group));
         Self {
@@ -112,12 +142,12 @@ impl JobRow {
             first_phase: job_phase_number(job.spec.phase),
             phase: job_phase_number(job.phase),
             restarts: job.restarts,
-            tasks: job.tasks.iter().map(|(&index, task)| (index, TaskRow::new(task))).collect(),
+            tasks: Stored::of(&job.tasks, kinds),
             is_direct: job.spec.is_direct,
         }
     }
 
-    pub(super) fn record(self, catalog: &Catalog) -> anyhow::Result<JobRecord> {
+    fn read(self, catalog: &mut Catalog) -> anyhow::Result<JobRecord> {
         let tenant = TenantId(self.tenant);
         let defaults = PlacementDefaults { orders: u8::MAX, tenant, ..PlacementDefaults::default() };
         let queue = self.body.queue.as_str().into();
@@ -133,144 +163,23 @@ impl JobRow {
                 Arc::make_mut(group.request.preferences.get_or_insert_default()).affinity = true;
             }
         }
-        let tasks = self.tasks.into_iter().map(|(index, task)| Ok((index, task.record()?)));
         Ok(JobRecord {
             id: JobId(self.id),
             spec: Arc::new(spec),
             queue,
             phase: job_phase("phase", self.phase)?,
             restarts: self.restarts,
-            tasks: tasks.collect::<anyhow::Result<_>>()?,
+            tasks: self.tasks.read(catalog)?,
         })
-    }
-}
-
-/// What a queue or a user in it has held.
-#[derive(Serialize, Deserialize)]
-pub(super) struct PastRow {
-    queue: String,
-    user: Option<String>,
-    half_life: u64,
-    epoch: u64,
-    /// The place of each kind, what is held of it, and the sum.
-    kinds: Vec<(u16, i64, i128)>,
-}
-
-impl PastRow {
-    pub(super) fn new(past: &PastRecord) -> Self {
-        let place = |dim: Dim| u16::try_from(dim.0).expect("there are fewer kinds than numbers of kinds");
-        Self {
-            queue: past.queue.to_string(),
-            user: past.user.as_deref().map(str::to_owned),
-            half_life: past.half_life_ns,
-            epoch: past.epoch,
-            kinds: past.kinds.iter().map(|kind| (place(kind.dim), kind.held, kind.sum)).collect(),
-        }
-    }
-
-    pub(super) fn record(self) -> anyhow::Result<PastRecord> {
-        let kind = |(place, held, sum): (u16, i64, i128)| {
-            // A sum is no list of places, most of which are empty.
-            let is_kind = usize::from(place) < RESOURCE_KINDS_MAX + OWN_KINDS && held >= 0;
-            is_kind.then_some(PastAmount { dim: Dim(usize::from(place)), held, sum })
-        };
-        let kinds = self.kinds.into_iter().map(kind).collect::<Option<_>>();
-        Ok(PastRecord {
-            queue: self.queue.into(),
-            user: self.user.map(Into::into),
-            half_life_ns: self.half_life,
-            epoch: self.epoch,
-            kinds: kinds.context("past use of a kind that cannot be")?,
-        })
-    }
-}
-
-/// A change of queues and jobs.
-#[derive(Serialize, Deserialize)]
-pub(super) enum JobsChangeRow {
-    Queue(Box<QueueRow>),
-    QueueRemoved(String),
-    Job(Box<JobRow>),
-    JobRemoved(u64),
-    /// With the job, its phase, and its restarts.
-    Phase(u64, u8, u32),
-    /// With the job, and the index of the task.
-    Task(u64, u32, TaskRow),
-    Past(Box<PastRow>),
-    DirectEnded(u64),
-}
-
-impl JobsChangeRow {
-    pub(super) fn new(change: &JobsChange, kinds: &ResourceRegistry) -> Self {
-        match change {
-            JobsChange::Queue(queue) => Self::Queue(Box::new(QueueRow::new(queue, kinds))),
-            JobsChange::QueueRemoved(name) => Self::QueueRemoved(name.to_string()),
-            JobsChange::Job(job) => Self::Job(Box::new(JobRow::new(job, kinds))),
-            &JobsChange::JobRemoved(job) => Self::JobRemoved(job.0),
-            &JobsChange::Phase(job, phase, restarts) => Self::Phase(job.0, job_phase_number(phase), restarts),
-            JobsChange::Task(id, task) => Self::Task(id.job.0, id.index, TaskRow::new(task)),
-            JobsChange::Past(past) => Self::Past(Box::new(PastRow::new(past))),
-            &JobsChange::DirectEnded(job) => Self::DirectEnded(job.0),
-        }
-    }
-
-    pub(super) fn change(self, catalog: &Catalog) -> anyhow::Result<JobsChange> {
-        Ok(match self {
-            Self::Queue(queue) => JobsChange::Queue(Box::new(queue.record(&catalog.resources)?)),
-            Self::QueueRemoved(name) => JobsChange::QueueRemoved(name.into()),
-            Self::Job(job) => JobsChange::Job(Box::new(job.record(catalog)?)),
-            Self::JobRemoved(job) => JobsChange::JobRemoved(JobId(job)),
-            Self::Phase(job, phase, restarts) => {
-                JobsChange::Phase(JobId(job), job_phase("phase", phase)?, restarts)
-            }
-            Self::Task(job, index, task) => {
-                JobsChange::Task(TaskId { job: JobId(job), index }, task.record()?)
-            }
-            Self::Past(past) => JobsChange::Past(Box::new(past.record()?)),
-            Self::DirectEnded(job) => JobsChange::DirectEnded(JobId(job)),
-        })
-    }
-}
-
-/// What a request about queues and jobs did.
-#[derive(Serialize, Deserialize)]
-pub(super) enum JobsDoneRow {
-    QueueSet,
-    QueueRemoved,
-    Submitted(u64),
-    Cancelled(u64),
-    Reported(Vec<u32>),
-}
-
-impl JobsDoneRow {
-    pub(super) fn new(done: &JobsDone) -> Self {
-        match done {
-            JobsDone::QueueSet => Self::QueueSet,
-            JobsDone::QueueRemoved => Self::QueueRemoved,
-            JobsDone::Submitted(job) => Self::Submitted(job.0),
-            JobsDone::Cancelled(job) => Self::Cancelled(job.0),
-            JobsDone::Reported(outdated) => Self::Reported(outdated.clone()),
-        }
-    }
-
-    pub(super) fn done(self) -> JobsDone {
-        match self {
-            Self::QueueSet => JobsDone::QueueSet,
-            Self::QueueRemoved => JobsDone::QueueRemoved,
-            Self::Submitted(job) => JobsDone::Submitted(JobId(job)),
-            Self::Cancelled(job) => JobsDone::Cancelled(JobId(job)),
-            Self::Reported(outdated) => JobsDone::Reported(outdated),
-        }
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use serde::de::DeserializeOwned;
-    use wharf_core::ids::{AllocationId, Incarnation, PartitionId};
+    use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
     use wharf_core::jobs::{
-        JobPhase, JobPolicy, JobsRecord, PolicyAction, QueueId, QueueOrdering, QueueSpec, Role, TaskEvent,
-        TaskGroup, TaskState, TopologyRule,
+        JobPolicy, JobsRecord, QueueId, QueueOrdering, QueueSpec, Role, TaskEvent, TaskGroup, TopologyRule,
     };
     use wharf_core::node::{Operator, Selector, Term};
     use wharf_core::request::{PlacementRequest, Policy};
@@ -435,16 +344,16 @@ pub(super) mod tests {
         changes.extend(JobPhase::ALL.map(|phase| JobsChange::Phase(JobId(7), phase, 5)));
         changes.extend(TaskState::ALL.map(|state| JobsChange::Task(id, TaskRecord { state, ..task() })));
         for change in changes {
-            let row = again(&JobsChangeRow::new(&change, &catalog.resources));
-            assert_eq!(row.change(&catalog).unwrap(), change);
+            let row: JobsChangeRow = again(&Stored::of(&change, &catalog.resources));
+            assert_eq!(row.read(&mut catalog).unwrap(), change);
         }
-        assert!(JobsChangeRow::Phase(7, 99, 0).change(&catalog).is_err());
+        assert!(JobsChangeRow::Phase(7, 99, 0).read(&mut catalog).is_err());
         let kinds = vec![PastAmount { dim: Dim(60_000), held: 0, sum: 7 }];
         let huge = PastRecord { kinds, ..past(kind).remove(0) };
-        let row = JobsChangeRow::new(&JobsChange::Past(Box::new(huge)), &catalog.resources);
-        assert!(row.change(&catalog).is_err(), "there are not so many kinds");
-        let stranger = JobsChangeRow::new(&JobsChange::Job(Box::new(job(kind))), &catalog.resources);
-        assert!(stranger.change(&Catalog::default()).is_err(), "its kinds are not there");
+        let row = JobsChangeRow::of(&JobsChange::Past(Box::new(huge)), &catalog.resources);
+        assert!(row.read(&mut catalog).is_err(), "there are not so many kinds");
+        let stranger = JobsChangeRow::of(&JobsChange::Job(Box::new(job(kind))), &catalog.resources);
+        assert!(stranger.read(&mut Catalog::default()).is_err(), "its kinds are not there");
     }
 
     #[test]
@@ -457,7 +366,8 @@ pub(super) mod tests {
             JobsDone::Cancelled(job),
             JobsDone::Reported(vec![0, 1023]),
         ] {
-            assert_eq!(again(&JobsDoneRow::new(&done)).done(), done);
+            let row: JobsDoneRow = again(&Stored::of(&done, &ResourceRegistry::default()));
+            assert_eq!(row.read(&mut Catalog::default()).unwrap(), done);
         }
     }
 }

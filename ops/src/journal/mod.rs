@@ -8,7 +8,8 @@
 //! - [`EventReader`] reads events from the values, for clients that follow them.
 //!
 //! The formats are in `row`, `group_row`, `job_row`, `session_row`, `unit_row` and `value`. The engine's own types are not
-//! serialisable, so a change to them cannot silently change the format on disk.
+//! serialisable: `mirror` makes rows from their records and back, so a change to them cannot silently change the format on
+//! disk.
 
 mod check;
 pub use check::{Checked, Counts, Tail, check};
@@ -38,6 +39,7 @@ pub use loops::{
     CheckpointInbox, CheckpointLoop, CheckpointTurn, JournalBounds, JournalLoop, JournalLoops, JournalStart,
     JournalTurn,
 };
+mod mirror;
 mod numbers;
 pub use numbers::random;
 mod overlay;

@@ -1,69 +1,113 @@
 //! Rows of a checkpoint and of the journal: the durable state in a form that can be stored.
 //!
-//! The engine's own types are not serialisable, so a change to them cannot silently change the format on
-//! disk. Data that has the same form on the wire is stored as the wire's body. What a node holds has its resource
-//! kinds by number; the first row has their names.
+//! Data that has the same form on the wire is stored as the wire's body. What a node holds has its resource kinds by
+//! number; the first row has their names.
 
 use std::iter;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
-use wharf_core::ids::{AllocationId, BundleId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId};
+use wharf_core::ids::{BundleId, NodeId, Ordinal, PartitionId};
 use wharf_core::index::PolicyState;
 use wharf_core::node::{NodeRegistration, NodeState};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{
-    Amount, Demand, GpuAssignment, GpuRequest, ReservedAmounts, ResourceRegistry, UnitAssignment,
-    UnitAssignments,
+    Demand, GpuAssignment, GpuRequest, ReservedAmounts, ResourceRegistry, UnitAssignment, UnitAssignments,
 };
-use wharf_core::rng::Rng;
 use wharf_core::state::{
     AllocationRecord, BundleRecord, ClaimRecord, GranularityState, InsideRecord, LeaseRecord, NodeRecord,
     PartitionState, RegistrarState, ReleasingRecord, RemovedNode, ReservationRecord, StoreState,
 };
-use wharf_core::time::Time;
 use wharf_net::convert::{agent_body, agent_facts, node_body, node_spec, unhealthy_bodies};
 use wharf_net::protocol::{AgentBody, NodeBody, UnhealthyBody, WireAllocation, WireGroup, WireSession};
 
 use super::group_row::GroupRow;
 use super::job_row::{JobRow, PastRow, QueueRow};
+use super::mirror::{Stored, rows};
 use super::session_row::SessionRow;
 
-/// Amounts of each resource, in 1/10,000 of its unit.
-#[derive(Serialize, Deserialize)]
-pub(super) struct AmountsRow {
-    cpu: i64,
-    memory: i64,
-    gpu: i64,
-    /// By number of the resource kind.
-    custom: Vec<(u16, i64)>,
+rows! {
+    /// Amounts of each resource, in 1/10,000 of its unit.
+    struct AmountsRow of ReservedAmounts {
+        cpu: i64,
+        memory: i64,
+        gpu: i64,
+        /// By number of the resource kind.
+        custom: Vec<(u16, i64)>,
+    }
+
+    struct GpusRow of GpuAssignment { mask: u16, part: u16, }
+
+    struct InstancesRow of UnitAssignment { mask: u64, part: u16, }
+
+    /// A bundle: its group, and its index there.
+    struct BundleIdRow of BundleId { group: WireGroup, index: u32, }
+
+    /// A reservation.
+    struct ReservationRow of ReservationRecord {
+        node: u64,
+        owner: u64,
+        /// 0 if it has no end.
+        until: u64,
+        left: AmountsRow,
+    }
+
+    /// An allocation.
+    struct AllocationRow of AllocationRecord {
+        id: WireAllocation,
+        demand: AmountsRow,
+        gpus: GpusRow,
+        units: UnitsRow,
+        node: u64,
+        external_id: Option<String>,
+    }
+
+    /// A claim, and the bundle that it will become.
+    struct ClaimRow of ClaimRecord {
+        id: WireAllocation,
+        demand: AmountsRow,
+        gpus: GpusRow,
+        units: UnitsRow,
+        node: u64,
+        bundle: Option<BundleIdRow>,
+    }
+
+    /// An allocation inside a bundle, and the bundle's allocation.
+    struct InsideRow of InsideRecord {
+        id: WireAllocation,
+        demand: AmountsRow,
+        gpus: GpusRow,
+        units: UnitsRow,
+        bundle: WireAllocation,
+    }
+
+    /// The allocation of a bundle.
+    struct OfBundleRow of BundleRecord { allocation: WireAllocation, bundle: BundleIdRow, }
+
+    /// A releasing allocation, and the time at which it ends at the latest.
+    struct ReleasingRow of ReleasingRecord { allocation: WireAllocation, until: u64, }
+
+    /// An allocation with a lease, the session that the lease belongs to, and its deadline.
+    struct LeaseRow of LeaseRecord { allocation: WireAllocation, session: Option<WireSession>, until: u64, }
+
+    /// The policy state of a shard.
+    struct PolicyRow of PolicyState { next_fit: u64, rng: u64, }
+
+    /// The granularity of a shard: changes, and θ per dimension.
+    struct GranularityRow of GranularityState { changes: u64, thetas: Vec<i64>, }
+
+    /// A removed machine, which gets its old id again when it returns.
+    struct RemovedRow of RemovedNode { name: String, identity: String, id: u64, ordinal: u64, version: u64, }
 }
 
-impl AmountsRow {
-    fn new(cpu: Amount, memory: Amount, gpu: i64, custom: &[(ResourceId, Amount)]) -> Self {
-        let custom = custom.iter().map(|&(id, amount)| (id.0, amount.units())).collect();
-        Self { cpu: cpu.units(), memory: memory.units(), gpu, custom }
+impl Stored<Demand> for AmountsRow {
+    fn of(demand: &Demand, kinds: &ResourceRegistry) -> Self {
+        Self::of(&ReservedAmounts::from(demand), kinds)
     }
 
-    fn of_demand(demand: &Demand) -> Self {
-        Self::new(demand.cpu, demand.memory, demand.gpu.units(), demand.custom())
-    }
-
-    fn amounts(self) -> anyhow::Result<ReservedAmounts> {
-        let custom = self.custom.into_iter();
-        Ok(ReservedAmounts {
-            cpu: Amount::try_from_units(self.cpu)?,
-            memory: Amount::try_from_units(self.memory)?,
-            gpu: Amount::try_from_units(self.gpu)?,
-            custom: custom
-                .map(|(id, units)| Ok((ResourceId(id), Amount::try_from_units(units)?)))
-                .collect::<anyhow::Result<_>>()?,
-        })
-    }
-
-    fn demand(self) -> anyhow::Result<Demand> {
-        let ReservedAmounts { cpu, memory, gpu, custom } = self.amounts()?;
+    fn read(self, catalog: &mut Catalog) -> anyhow::Result<Demand> {
+        let ReservedAmounts { cpu, memory, gpu, custom } = Stored::read(self, catalog)?;
         let gpu = GpuRequest::from_amount(gpu).map_err(anyhow::Error::msg)?;
         let custom = Demand::canonical_custom(custom);
         let custom = custom.map_err(|id| anyhow!("resource {} is given twice", id.0))?;
@@ -71,60 +115,18 @@ impl AmountsRow {
     }
 }
 
-/// An id, and the amounts and instances that it holds: of an allocation, a claim, or an allocation inside a
-/// bundle.
-#[derive(Serialize, Deserialize)]
-pub(super) struct HeldRow {
-    id: WireAllocation,
-    demand: AmountsRow,
-    gpu_mask: u16,
-    gpu_part: u16,
-    /// Kind, mask and part of each unit assignment.
-    units: Vec<(u16, u64, u16)>,
-}
+/// The instances of each unit-instance kind. None: there are no such kinds.
+pub(super) type UnitsRow = Vec<(u16, InstancesRow)>;
 
-impl HeldRow {
-    fn new(
-        id: AllocationId,
-        demand: &Demand,
-        gpus: GpuAssignment,
-        units: Option<&Arc<UnitAssignments>>,
-    ) -> Self {
-        let units = units.map_or(&[][..], |units| units.as_slice());
-        Self {
-            id: id.into(),
-            demand: AmountsRow::of_demand(demand),
-            gpu_mask: gpus.mask,
-            gpu_part: gpus.part,
-            units: units.iter().map(|&(id, units)| (id.0, units.mask, units.part)).collect(),
-        }
+impl Stored<Option<Arc<UnitAssignments>>> for UnitsRow {
+    fn of(units: &Option<Arc<UnitAssignments>>, kinds: &ResourceRegistry) -> Self {
+        units.as_deref().map_or_else(Vec::new, |units| Self::of(units, kinds))
     }
 
-    /// Returns the row as an allocation on `node`.
-    fn record(self, node: u64) -> anyhow::Result<AllocationRecord> {
-        let units = self.units.into_iter();
-        let units: UnitAssignments =
-            units.map(|(id, mask, part)| (ResourceId(id), UnitAssignment { mask, part })).collect();
-        Ok(AllocationRecord {
-            id: self.id.into(),
-            node: NodeId(node),
-            demand: self.demand.demand()?,
-            gpus: GpuAssignment { mask: self.gpu_mask, part: self.gpu_part },
-            units: (!units.is_empty()).then(|| Arc::new(units)),
-            external_id: None,
-        })
+    fn read(self, catalog: &mut Catalog) -> anyhow::Result<Option<Arc<UnitAssignments>>> {
+        let units: UnitAssignments = Stored::read(self, catalog)?;
+        Ok((!units.is_empty()).then(|| Arc::new(units)))
     }
-}
-
-/// A bundle: its group, and its index there.
-pub(super) type BundleRow = (WireGroup, u32);
-
-fn bundle_row(BundleId { group, index }: BundleId) -> BundleRow {
-    (group.into(), index)
-}
-
-fn bundle_id((group, index): BundleRow) -> BundleId {
-    BundleId { group: group.into(), index }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -170,156 +172,6 @@ impl NodeRow {
     }
 }
 
-/// A reservation. `until` is 0 if it has no end.
-#[derive(Serialize, Deserialize)]
-pub(super) struct ReservationRow {
-    node: u64,
-    owner: u64,
-    until: u64,
-    left: AmountsRow,
-}
-
-impl ReservationRow {
-    pub(super) fn new(own: &ReservationRecord) -> Self {
-        let ReservedAmounts { cpu, memory, gpu, custom } = &own.left;
-        let left = AmountsRow::new(*cpu, *memory, gpu.units(), custom);
-        let until = own.until.map_or(0, |until| until.0);
-        Self { node: own.node.0, owner: own.owner.number(), until, left }
-    }
-
-    pub(super) fn record(self) -> anyhow::Result<ReservationRecord> {
-        Ok(ReservationRecord {
-            node: NodeId(self.node),
-            owner: OwnerId::new(self.owner).context("it has no owner")?,
-            left: self.left.amounts()?,
-            until: (self.until > 0).then_some(Time(self.until)),
-        })
-    }
-}
-
-/// An allocation, its node, and its external id.
-#[derive(Serialize, Deserialize)]
-pub(super) struct AllocationRow(HeldRow, u64, Option<String>);
-
-impl AllocationRow {
-    pub(super) fn new(own: &AllocationRecord) -> Self {
-        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
-        Self(held, own.node.0, own.external_id.as_deref().map(str::to_owned))
-    }
-
-    pub(super) fn record(self) -> anyhow::Result<AllocationRecord> {
-        let Self(held, node, external_id) = self;
-        Ok(AllocationRecord { external_id: external_id.map(Into::into), ..held.record(node)? })
-    }
-}
-
-/// A claim, its node, and the bundle that it will become.
-#[derive(Serialize, Deserialize)]
-pub(super) struct ClaimRow(HeldRow, u64, Option<BundleRow>);
-
-impl ClaimRow {
-    pub(super) fn new(own: &ClaimRecord) -> Self {
-        let held = HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref());
-        Self(held, own.node.0, own.bundle.map(bundle_row))
-    }
-
-    pub(super) fn record(self) -> anyhow::Result<ClaimRecord> {
-        let Self(held, node, bundle) = self;
-        let AllocationRecord { id, node, demand, gpus, units, .. } = held.record(node)?;
-        Ok(ClaimRecord { id, node, demand, gpus, units, bundle: bundle.map(bundle_id) })
-    }
-}
-
-/// An allocation inside a bundle, and the bundle's allocation.
-#[derive(Serialize, Deserialize)]
-pub(super) struct InsideRow(HeldRow, WireAllocation);
-
-impl InsideRow {
-    pub(super) fn new(own: &InsideRecord) -> Self {
-        Self(HeldRow::new(own.id, &own.demand, own.gpus, own.units.as_ref()), own.bundle.into())
-    }
-
-    pub(super) fn record(self) -> anyhow::Result<InsideRecord> {
-        let Self(held, bundle) = self;
-        let AllocationRecord { id, demand, gpus, units, .. } = held.record(0)?;
-        Ok(InsideRecord { id, bundle: bundle.into(), demand, gpus, units })
-    }
-}
-
-/// The allocation of a bundle.
-#[derive(Serialize, Deserialize)]
-pub(super) struct OfBundleRow(WireAllocation, BundleRow);
-
-impl OfBundleRow {
-    pub(super) fn new(own: &BundleRecord) -> Self {
-        Self(own.allocation.into(), bundle_row(own.bundle))
-    }
-
-    pub(super) fn record(self) -> BundleRecord {
-        BundleRecord { allocation: self.0.into(), bundle: bundle_id(self.1) }
-    }
-}
-
-/// A releasing allocation, and the time at which it ends at the latest.
-#[derive(Serialize, Deserialize)]
-pub(super) struct ReleasingRow(WireAllocation, u64);
-
-impl ReleasingRow {
-    pub(super) fn new(own: &ReleasingRecord) -> Self {
-        Self(own.allocation.into(), own.until.0)
-    }
-
-    pub(super) fn record(self) -> ReleasingRecord {
-        ReleasingRecord { allocation: self.0.into(), until: Time(self.1) }
-    }
-}
-
-/// An allocation with a lease, the session that the lease belongs to, and its deadline.
-#[derive(Serialize, Deserialize)]
-pub(super) struct LeaseRow(WireAllocation, Option<WireSession>, u64);
-
-impl LeaseRow {
-    pub(super) fn new(own: &LeaseRecord) -> Self {
-        Self(own.allocation.into(), own.session.map(Into::into), own.until.0)
-    }
-
-    pub(super) fn record(self) -> LeaseRecord {
-        let Self(allocation, session, until) = self;
-        LeaseRecord { allocation: allocation.into(), session: session.map(Into::into), until: Time(until) }
-    }
-}
-
-/// The policy state of a shard.
-#[derive(Serialize, Deserialize)]
-pub(super) struct PolicyRow {
-    next_fit: u64,
-    rng: u64,
-}
-
-impl PolicyRow {
-    pub(super) fn new(policy: &PolicyState) -> Self {
-        Self { next_fit: policy.next_fit.0, rng: policy.rng.state() }
-    }
-
-    pub(super) fn state(&self) -> PolicyState {
-        PolicyState { next_fit: Ordinal(self.next_fit), rng: Rng::new(self.rng) }
-    }
-}
-
-/// The granularity of a shard: changes, and θ per dimension.
-#[derive(Serialize, Deserialize)]
-pub(super) struct GranularityRow(u64, Vec<i64>);
-
-impl GranularityRow {
-    pub(super) fn new(state: &GranularityState) -> Self {
-        Self(state.changes, state.thetas.clone())
-    }
-
-    pub(super) fn state(self) -> GranularityState {
-        GranularityState { changes: self.0, thetas: self.1 }
-    }
-}
-
 /// A row. Rows are read in the order in which they were written.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Row {
@@ -327,8 +179,8 @@ pub(super) enum Row {
     Kinds(Vec<String>, Vec<u16>),
     /// The number of effects in each stream of the journal.
     Streams(Vec<(u16, u64)>),
-    /// A removed machine, which gets its old id again when it returns.
-    Removed { name: String, identity: String, id: u64, ordinal: u64, version: u64 },
+    /// A removed machine.
+    Removed(RemovedRow),
     /// The policy state of a shard, and its granularity if that adapts to the nodes.
     Shard(u16, PolicyRow, Option<GranularityRow>),
     /// A placement group.
@@ -383,43 +235,42 @@ pub(super) fn catalog_of(registrar: &RegistrarState) -> Catalog {
 /// Returns the rows of a state. `kinds` are its resource kinds.
 pub(super) fn rows<'a>(state: &'a StoreState, kinds: &'a ResourceRegistry) -> impl Iterator<Item = Row> + 'a {
     let registrar = &state.registrar;
-    let removed = registrar.removed.iter().map(|node| Row::Removed {
-        name: node.name.to_string(),
-        identity: node.identity.to_string(),
-        id: node.id.0,
-        ordinal: node.ordinal.0,
-        version: node.version,
-    });
+    let removed = registrar.removed.iter().map(|node| Row::Removed(Stored::of(node, kinds)));
     let policies = (0..).zip(state.policies.iter().zip(&state.granularities));
     let shards =
-        policies.map(|(shard, (policy, granularity))| shard_row(shard, policy, granularity.as_ref()));
+        policies.map(|(shard, (policy, granularity))| shard_row(shard, policy, granularity.as_ref(), kinds));
     iter::once(Row::Kinds(registrar.resources.clone(), registrar.unit_instances.clone()))
         .chain(removed)
         .chain(shards)
-        .chain(state.groups.iter().map(|group| Row::Group(Box::new(GroupRow::new(group, kinds)))))
+        .chain(state.groups.iter().map(|group| Row::Group(Box::new(Stored::of(group, kinds)))))
         .chain((state.jobs.next_job > 1).then_some(Row::NextJob(state.jobs.next_job)))
-        .chain(state.jobs.queues.iter().map(|queue| Row::Queue(Box::new(QueueRow::new(queue, kinds)))))
-        .chain(state.jobs.jobs.iter().map(|job| Row::Job(Box::new(JobRow::new(job, kinds)))))
-        .chain(state.jobs.past.iter().map(|past| Row::Past(Box::new(PastRow::new(past)))))
-        .chain(state.sessions.iter().map(|session| Row::Session(Box::new(SessionRow::new(session)))))
+        .chain(state.jobs.queues.iter().map(|queue| Row::Queue(Box::new(Stored::of(queue, kinds)))))
+        .chain(state.jobs.jobs.iter().map(|job| Row::Job(Box::new(Stored::of(job, kinds)))))
+        .chain(state.jobs.past.iter().map(|past| Row::Past(Box::new(Stored::of(past, kinds)))))
+        .chain(state.sessions.iter().map(|session| Row::Session(Box::new(Stored::of(session, kinds)))))
         .chain(state.partitions.iter().flat_map(|partition| rows_of(partition, kinds)))
 }
 
 /// Returns the row of the policies of a shard.
-pub(super) fn shard_row(shard: u16, policy: &PolicyState, granularity: Option<&GranularityState>) -> Row {
-    Row::Shard(shard, PolicyRow::new(policy), granularity.map(GranularityRow::new))
+pub(super) fn shard_row(
+    shard: u16,
+    policy: &PolicyState,
+    granularity: Option<&GranularityState>,
+    kinds: &ResourceRegistry,
+) -> Row {
+    Row::Shard(shard, Stored::of(policy, kinds), granularity.map(|state| Stored::of(state, kinds)))
 }
 
 /// Returns the rows of a partition.
 pub(super) fn rows_of(partition: &PartitionState, kinds: &ResourceRegistry) -> impl Iterator<Item = Row> {
     let nodes = partition.nodes.iter().map(|node| Row::Node(Box::new(NodeRow::new(node, kinds))));
-    let allocations = partition.allocations.iter().map(|own| Row::Allocation(AllocationRow::new(own)));
-    let reservations = partition.reservations.iter().map(|own| Row::Reservation(ReservationRow::new(own)));
-    let claims = partition.claims.iter().map(|own| Row::Claim(ClaimRow::new(own)));
-    let releasing = partition.releasing.iter().map(|own| Row::Releasing(ReleasingRow::new(own)));
-    let bundles = partition.bundles.iter().map(|own| Row::Bundle(OfBundleRow::new(own)));
-    let inside = partition.inside.iter().map(|own| Row::Inside(InsideRow::new(own)));
-    let leases = partition.leases.iter().map(|own| Row::Lease(LeaseRow::new(own)));
+    let allocations = partition.allocations.iter().map(|own| Row::Allocation(Stored::of(own, kinds)));
+    let reservations = partition.reservations.iter().map(|own| Row::Reservation(Stored::of(own, kinds)));
+    let claims = partition.claims.iter().map(|own| Row::Claim(Stored::of(own, kinds)));
+    let releasing = partition.releasing.iter().map(|own| Row::Releasing(Stored::of(own, kinds)));
+    let bundles = partition.bundles.iter().map(|own| Row::Bundle(Stored::of(own, kinds)));
+    let inside = partition.inside.iter().map(|own| Row::Inside(Stored::of(own, kinds)));
+    let leases = partition.leases.iter().map(|own| Row::Lease(Stored::of(own, kinds)));
     let rest = reservations.chain(claims).chain(releasing).chain(bundles).chain(inside).chain(leases);
     iter::once(Row::Partition(partition.id.0)).chain(nodes).chain(allocations).chain(rest)
 }
@@ -451,21 +302,16 @@ impl<'a> Reader<'a> {
     pub(super) fn add(&mut self, row: Row) -> anyhow::Result<()> {
         let StoreState { registrar, partitions, policies, granularities, groups, jobs, sessions, .. } =
             &mut *self.state;
+        let catalog = &mut self.catalog;
         let partition = &mut partitions[self.partition];
         match row {
             Row::Kinds(resources, unit_instances) => {
                 registrar.resources = resources;
                 registrar.unit_instances = unit_instances;
-                self.catalog.resources = Arc::new(kinds_of(registrar)?);
+                catalog.resources = Arc::new(kinds_of(registrar)?);
             }
             Row::Streams(streams) => self.streams = streams,
-            Row::Removed { name, identity, id, ordinal, version } => registrar.removed.push(RemovedNode {
-                name: name.into(),
-                identity: identity.into(),
-                id: NodeId(id),
-                ordinal: Ordinal(ordinal),
-                version,
-            }),
+            Row::Removed(row) => registrar.removed.push(row.read(catalog)?),
             Row::Shard(shard, policy, granularity) => {
                 // A page of a checkpoint repeats the policies of its shard, and the last one counts.
                 policies.truncate(usize::from(shard));
@@ -473,30 +319,30 @@ impl<'a> Reader<'a> {
                 (policies.len() == usize::from(shard))
                     .then_some(())
                     .context("a shard before it is missing")?;
-                policies.push(policy.state());
-                granularities.push(granularity.map(GranularityRow::state));
+                policies.push(policy.read(catalog)?);
+                granularities.push(granularity.read(catalog)?);
             }
-            Row::Group(group) => groups.push(group.record(&self.catalog)?),
+            Row::Group(group) => groups.push(*group.read(catalog)?),
             Row::Partition(id) => {
                 self.partition = usize::from(id);
                 partitions.get(self.partition).context("its partition is none")?;
             }
             Row::Node(node) => {
-                let kinds = Arc::make_mut(&mut self.catalog.resources);
+                let kinds = Arc::make_mut(&mut catalog.resources);
                 partition.nodes.push(node.record(partition.id, kinds)?);
             }
-            Row::Allocation(row) => partition.allocations.push(row.record()?),
-            Row::Reservation(row) => partition.reservations.push(row.record()?),
-            Row::Claim(row) => partition.claims.push(row.record()?),
-            Row::Releasing(row) => partition.releasing.push(row.record()),
-            Row::Bundle(row) => partition.bundles.push(row.record()),
-            Row::Inside(row) => partition.inside.push(row.record()?),
-            Row::Session(session) => sessions.push(session.record()),
-            Row::Lease(row) => partition.leases.push(row.record()),
+            Row::Allocation(row) => partition.allocations.push(row.read(catalog)?),
+            Row::Reservation(row) => partition.reservations.push(row.read(catalog)?),
+            Row::Claim(row) => partition.claims.push(row.read(catalog)?),
+            Row::Releasing(row) => partition.releasing.push(row.read(catalog)?),
+            Row::Bundle(row) => partition.bundles.push(row.read(catalog)?),
+            Row::Inside(row) => partition.inside.push(row.read(catalog)?),
+            Row::Session(session) => sessions.push(*session.read(catalog)?),
+            Row::Lease(row) => partition.leases.push(row.read(catalog)?),
             Row::NextJob(number) => jobs.next_job = number,
-            Row::Queue(queue) => jobs.queues.push(queue.record(&self.catalog.resources)?),
-            Row::Job(job) => jobs.jobs.push(job.record(&self.catalog)?),
-            Row::Past(past) => jobs.past.push(past.record()?),
+            Row::Queue(queue) => jobs.queues.push(*queue.read(catalog)?),
+            Row::Job(job) => jobs.jobs.push(*job.read(catalog)?),
+            Row::Past(past) => jobs.past.push(*past.read(catalog)?),
         }
         Ok(())
     }

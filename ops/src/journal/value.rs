@@ -13,6 +13,7 @@ use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
 use wharf_net::codec::{decode_body, decode_stored, encode_body};
 
+use super::mirror::Stored;
 use super::unit_row::UnitRow;
 
 /// The version of the format.
@@ -69,7 +70,7 @@ impl Header {
 
 /// Appends a unit to the units of a value.
 pub(super) fn encode_unit(unit: &Unit, kinds: &ResourceRegistry, out: &mut Vec<u8>) {
-    encode_body(&UnitRow::new(unit, kinds), out);
+    encode_body(&UnitRow::of(unit, kinds), out);
 }
 
 /// Puts a value together.
@@ -142,7 +143,7 @@ impl<'a> Value<'a> {
         while !left.is_empty() {
             let (row, read) = decode_stored::<UnitRow>(left).map_err(|error| anyhow!(error))?;
             left = &left[read..];
-            units.push(row.unit(catalog)?);
+            units.push(row.read(catalog)?);
         }
         let found = units.len();
         ensure!(found == self.header.units as usize, "it has {found} units, not {}", self.header.units);

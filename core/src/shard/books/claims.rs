@@ -24,7 +24,7 @@ use crate::request::Placement;
 use crate::resource::{Amount, Demand, GPU_UNIT};
 use crate::state::ClaimRecord;
 use crate::statement::ConflictReason;
-use crate::view::ClaimImage;
+use crate::view::AllocationView;
 
 /// The outcome of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,10 +236,10 @@ impl Books {
     }
 
     /// Returns the claims of a node as views show them.
-    pub(crate) fn claim_images(&self, slot: Slot) -> Box<[ClaimImage]> {
+    pub(crate) fn claim_images(&self, slot: Slot) -> Box<[AllocationView]> {
         let image = |claim: &Claim| {
             let Claim { id, demand, gpus, units, .. } = claim;
-            Some(ClaimImage { id: (*id)?, demand: demand.clone(), gpus: *gpus, units: units.clone() })
+            Some(AllocationView { id: (*id)?, demand: demand.clone(), gpus: *gpus, units: units.clone() })
         };
         self.claims(slot).filter_map(image).collect()
     }

@@ -39,7 +39,7 @@ pub(crate) use ledger::{Allocation, Ledger};
 pub use node_books::{Book, InstanceBook, NodeBooks};
 use releasing::Releasing;
 use reservations::Reservations;
-pub use reservations::{ReservationView, Reserve};
+pub use reservations::Reserve;
 pub(crate) use room::Room;
 pub(crate) use sums::{Sums, add_withheld, shortfall_of};
 pub(crate) use table::{ADDED, ALL, COLD, CUSTOM, ColdNode, HOT, HotNode, IDENTITY, NodeTable, STATE, Taken};

@@ -9,7 +9,7 @@ use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::resource::{Amount, GPU_UNIT, ResourceKind};
-use crate::shard::ReservationView;
+use crate::state::ReservationRecord;
 
 /// The books of one resource on one node, in 1/10,000 units.
 ///
@@ -78,7 +78,7 @@ pub struct NodeBooks {
     /// hold.
     pub resources: Vec<(ResourceKind, Book)>,
     /// The reservation of the node, if any.
-    pub reservation: Option<ReservationView>,
+    pub reservation: Option<ReservationRecord>,
     /// The instances per kind: those that the node has or that allocations hold.
     pub instances: Vec<(ResourceKind, Vec<InstanceBook>)>,
 }

@@ -39,19 +39,6 @@ pub struct Reserve {
     pub until: Option<Time>,
 }
 
-/// The current state of a reservation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReservationView {
-    /// The node.
-    pub node: NodeId,
-    /// The owner.
-    pub owner: OwnerId,
-    /// The amounts that are still reserved.
-    pub left: ReservedAmounts,
-    /// The time at which the reservation ends. `None` means that it has no end.
-    pub until: Option<Time>,
-}
-
 /// The amounts that an undecided statement used of a reservation.
 #[derive(Clone, Debug)]
 pub(crate) struct Used {
@@ -284,11 +271,11 @@ impl Books {
     }
 
     /// Returns the reservation of a node as callers see it.
-    pub(crate) fn reservation_view(&self, slot: Slot) -> Option<ReservationView> {
+    pub(crate) fn reservation_view(&self, slot: Slot) -> Option<ReservationRecord> {
         let Reservation { owner, left, until, .. } = self.reservation(slot)?;
         let node = self.nodes.hot(slot).id;
         let left = left.clone();
-        Some(ReservationView { node, owner: *owner, left, until: *until })
+        Some(ReservationRecord { node, owner: *owner, left, until: *until })
     }
 
     /// Returns the number of reserved nodes.
@@ -304,7 +291,7 @@ impl Books {
         slot: Slot,
         held: impl Iterator<Item = &'a Used>,
     ) -> Option<ReservationRecord> {
-        let ReservationView { node, owner, mut left, until } = self.reservation_view(slot)?;
+        let ReservationRecord { node, owner, mut left, until } = self.reservation_view(slot)?;
         // Undecided statements have not taken anything yet.
         let number = self.reservation(slot)?.number;
         held.filter(|used| used.number == number).for_each(|used| left.add(&used.amounts));

@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::group::{
-    BundleView, GroupRefusal, GroupSpec, GroupView, NoGroup, PlanJob, PlanReply, Strategy, Submit,
+    BundlePlace, GroupRefusal, GroupSpec, GroupView, NoGroup, PlanJob, PlanReply, Strategy, Submit,
 };
 use wharf_core::ids::{AllocationId, GroupId, NodeId};
 use wharf_core::node::{Labels, LifeEvent, NodeSpec};
@@ -63,9 +63,8 @@ pub(crate) fn create(engine: &mut Engine, spec: GroupSpec) -> Result<GroupView, 
 }
 
 pub(crate) fn places(view: &GroupView) -> Vec<(u32, NodeId, AllocationId)> {
-    let place = |&(index, bundle): &(u32, BundleView)| match bundle {
-        BundleView::Placed { node, allocation, .. } => Some((index, node, allocation)),
-        BundleView::Unplaced => None,
+    let place = |&(index, bundle): &(u32, Option<BundlePlace>)| {
+        bundle.map(|BundlePlace { node, allocation, .. }| (index, node, allocation))
     };
     view.bundles.iter().filter_map(place).collect()
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use wharf_core::engine::{Engine, EngineConfig};
-use wharf_core::group::{BundleView, GroupSpec, GroupView, Spreading, Strategy, TopologyRule};
+use wharf_core::group::{BundlePlace, GroupSpec, GroupView, Spreading, Strategy, TopologyRule};
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::node::{Labels, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
@@ -225,9 +225,8 @@ impl Case {
 
     /// Returns the nodes of a group's bundles, in order of bundle index, as indexes into the nodes.
     pub(crate) fn places_of(&self, view: &GroupView) -> Vec<Option<usize>> {
-        let place = |(_, bundle): &(u32, BundleView)| match bundle {
-            BundleView::Placed { node, .. } => self.nodes.iter().position(|model| model.id == *node),
-            BundleView::Unplaced => None,
+        let place = |(_, bundle): &(u32, Option<BundlePlace>)| {
+            bundle.and_then(|place| self.nodes.iter().position(|model| model.id == place.node))
         };
         view.bundles.iter().map(place).collect()
     }

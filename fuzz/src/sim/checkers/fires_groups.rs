@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_core::group::{
-    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupState, GroupView, Spreading,
+    BundlePlace, GroupRefusal, GroupRefusalReason, GroupSpec, GroupState, GroupView, Spreading,
     StatementReport, Strategy, TopologyRule,
 };
 use wharf_core::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, StatementId, TenantId};
@@ -76,8 +76,8 @@ fn view(spec: &GroupSpec, nodes: &[Option<u64>], first: AllocationId) -> GroupVi
     let bundle = |(index, node): (u32, &Option<u64>)| {
         let allocation = AllocationId { sequence: first.sequence + u64::from(index), ..first };
         let gpus = wharf_core::resource::GpuAssignment { mask: 1, part: 10_000 };
-        let placed = |node| BundleView::Placed { node: NodeId(node), allocation, gpus };
-        (index, node.map_or(BundleView::Unplaced, placed))
+        let placed = |node| BundlePlace { node: NodeId(node), allocation, gpus };
+        (index, node.map(placed))
     };
     GroupView {
         id: GROUP,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::group::{BundleView, GroupRefusal, GroupSpec, GroupState, GroupView, Strategy};
+use wharf_core::group::{BundlePlace, GroupRefusal, GroupSpec, GroupState, GroupView, Strategy};
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId};
 use wharf_core::resource::GpuAssignment;
 use wharf_core::state::AllocationRecord;
@@ -14,9 +14,8 @@ use crate::sim::facts::Facts;
 
 /// Returns the placed bundles: index, node, allocation and GPU instances.
 pub fn placed(group: &GroupView) -> impl Iterator<Item = (u32, NodeId, AllocationId, GpuAssignment)> {
-    group.bundles.iter().filter_map(|&(index, bundle)| match bundle {
-        BundleView::Placed { node, allocation, gpus } => Some((index, node, allocation, gpus)),
-        BundleView::Unplaced => None,
+    group.bundles.iter().filter_map(|&(index, bundle)| {
+        bundle.map(|BundlePlace { node, allocation, gpus }| (index, node, allocation, gpus))
     })
 }
 
@@ -84,7 +83,7 @@ pub fn bundles_are_of_groups<'a>(
         let view = group(bundle.group);
         let known = view.is_some_and(|view| {
             placed(view).any(|(index, _, id, _)| (index, id) == (bundle.index, allocation))
-                || lost(allocation) && view.bundles.contains(&(bundle.index, BundleView::Unplaced))
+                || lost(allocation) && view.bundles.contains(&(bundle.index, None))
         });
         ensure(known, || format!("{allocation} is bundle {bundle}, and its group is {view:?}"))?;
     }
@@ -117,7 +116,7 @@ pub fn no_bundle_waits_that_would_fit(view: &GroupView, facts: &[Facts]) -> Verd
     let free =
         matches!(view.spec.strategy, Strategy::Pack | Strategy::Spread) && view.spec.topology.is_none();
     let open: Vec<_> = view.bundles.iter().zip(&view.requests).collect();
-    let open: Vec<_> = open.into_iter().filter(|((_, at), _)| *at == BundleView::Unplaced).collect();
+    let open: Vec<_> = open.into_iter().filter(|((_, at), _)| at.is_none()).collect();
     let missing = (view.spec.min_members as usize).saturating_sub(placed(view).count());
     // If several bundles must be placed together, one that fits alone proves nothing.
     if !free || missing > 1 {

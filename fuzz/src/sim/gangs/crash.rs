@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use wharf_core::group::{BundleView, GroupState, GroupView};
+use wharf_core::group::{GroupState, GroupView};
 use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::state::GroupRecord;
 
@@ -15,11 +15,7 @@ use crate::sim::facts::Facts;
 
 /// Returns a group as a status would show it.
 pub(in crate::sim) fn view_of(record: &GroupRecord) -> GroupView {
-    let bundles = record.bundles.iter().map(|bundle| {
-        let placed =
-            bundle.place.map(|(node, allocation, gpus)| BundleView::Placed { node, allocation, gpus });
-        (bundle.index, placed.unwrap_or(BundleView::Unplaced))
-    });
+    let bundles = record.bundles.iter().map(|bundle| (bundle.index, bundle.place));
     GroupView {
         id: record.id,
         state: GroupState::Placed,

@@ -51,7 +51,7 @@ impl ConnectionService {
                 self.group_room += 1;
                 self.connections[key].groups_waiting -= 1;
             }
-            Parts::Plan(..) | Parts::Jobs(_) => self.plan_room.give_back(1),
+            Parts::Plan(..) | Parts::Jobs(_) | Parts::InQueue(_) => self.plan_room.give_back(1),
             Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
             _ if self.connections[key].is_lost && is_planted(PlantedBug::RoomOfLostConnectionKept) => {}
             _ => self.turns.give_back(1),

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use wharf_core::group::{BundleView, GroupView, PlanJob, PlanReply};
+use wharf_core::group::{GroupView, PlanJob, PlanReply};
 use wharf_core::ids::{AllocationId, PartitionId, ShardId};
 use wharf_core::registrar::Catalog;
 use wharf_core::reply::reply_of;
@@ -116,10 +116,7 @@ fn steps(
 /// Returns the placed bundles of a group that a placement may go into, in order of their index.
 fn candidates(view: &GroupView, index: Option<u32>) -> Result<Vec<AllocationId>, Fault> {
     let asked = view.bundles.iter().filter(|&&(place, _)| index.is_none_or(|index| index == place));
-    let placed = asked.clone().filter_map(|(_, bundle)| match bundle {
-        BundleView::Placed { allocation, .. } => Some(*allocation),
-        BundleView::Unplaced => None,
-    });
+    let placed = asked.clone().filter_map(|(_, bundle)| bundle.map(|place| place.allocation));
     let placed: Vec<AllocationId> = placed.collect();
     if !placed.is_empty() {
         return Ok(placed);

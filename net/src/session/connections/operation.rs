@@ -109,15 +109,13 @@ impl Operation {
         let catalog = port.catalog();
         match &mut self.parts {
             Parts::InQueue(named) => {
-                let reply: Result<Box<Placement>, _> = reply_of(*reply_of::<Box<PlanReply>, _>(reply));
-                Some(match reply {
-                    Ok(placement) => Complete::Granted(*placement),
-                    Err(refused) => {
-                        let mut reply = not_charged(&refused, catalog);
-                        explain_candidates(&mut reply, named.as_deref(), catalog);
-                        Complete::Place(reply)
-                    }
-                })
+                let placed: Result<Box<Placement>, _> = reply_of(*reply_of::<Box<PlanReply>, _>(reply));
+                let mut reply = match placed {
+                    Ok(placement) => placed_reply(&placement, catalog),
+                    Err(refused) => not_charged(&refused, catalog),
+                };
+                explain_candidates(&mut reply, named.as_deref(), catalog);
+                Some(Complete::Place(reply))
             }
             Parts::Place(named) | Parts::Wait(named) => Some(explained(reply_of(reply), named, catalog)),
             Parts::Release => Some(Complete::Release(release_reply(of_shard(reply)))),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use wharf_core::engine::{Engine, EngineConfig};
-use wharf_core::group::{GroupSpec, Spreading, Strategy, TopologyRule};
+use wharf_core::group::{BundlePlace, GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::ids::{
     AllocationId, BundleId, GroupId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, SessionId, TenantId,
 };
@@ -252,7 +252,7 @@ fn group() -> GroupRecord {
     };
     let gpus = GpuAssignment { mask: 1, part: 2500 };
     let bundles = vec![
-        bundle(0, &plain, Some((NodeId(3), id_in_1(1), gpus)), None),
+        bundle(0, &plain, Some(BundlePlace { node: NodeId(3), allocation: id_in_1(1), gpus }), None),
         bundle(2, &rich, None, Some(id_in_1(9))),
         bundle(3, &plain, None, None),
     ];

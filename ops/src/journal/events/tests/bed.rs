@@ -8,7 +8,7 @@ use std::task::Waker;
 use tempfile::TempDir;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
-use wharf_core::group::{GroupSpec, Strategy};
+use wharf_core::group::{BundlePlace, GroupSpec, Strategy};
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, StatementId, TenantId};
 use wharf_core::journal::{Changes, Unit};
 use wharf_core::link::{Clock, Doorbell};
@@ -206,7 +206,8 @@ impl Service {
     fn record_group(&mut self, place: Option<(NodeId, AllocationId)>, number: u64) {
         let request = Arc::new(PlacementRequest::new(cores(1, 0), Policy::FirstFit));
         let id = GroupId { incarnation: self.engine.incarnation, number, tenant: TenantId::OPERATOR };
-        let place = place.map(|(node, allocation)| (node, allocation, GpuAssignment::NONE));
+        let gpus = GpuAssignment::NONE;
+        let place = place.map(|(node, allocation)| BundlePlace { node, allocation, gpus });
         let bundle = GroupBundleRecord { index: 0, request: Arc::clone(&request), place, lost: None };
         let spec = Arc::new(GroupSpec::new(vec![request], Strategy::Spread));
         let record = GroupRecord { id, spec, bundles: vec![bundle], next_index: 1 };

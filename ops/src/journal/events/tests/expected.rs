@@ -98,8 +98,8 @@ pub(super) fn expected(state: &StoreState) -> EventBooks {
         let bundle = |own: &GroupBundleRecord| EventGroupBundle {
             index: own.index,
             demand: demand_of(&own.request.demand, names),
-            node: own.place.map_or(0, |(node, ..)| node.0),
-            allocation: own.place.map(|(_, allocation, _)| allocation.into()),
+            node: own.place.map_or(0, |place| place.node.0),
+            allocation: own.place.map(|place| place.allocation.into()),
             lost: own.lost.map(Into::into),
         };
         let now = EventGroup {

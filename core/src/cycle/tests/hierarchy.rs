@@ -93,6 +93,7 @@ proptest! {
         jobs in prop::collection::vec((0..8_usize, 0..4_u32, 1..6_u32, 0..4_u32, 0..4_u32), 1..10),
         rules in 0..6_usize,
         whole_gangs in any::<bool>(),
+        has_memory in any::<bool>(),
     ) {
         use PluginKind::{Conformance, Gang, Priority, Usage};
         let gang = || plugin(Gang, whole_gangs);
@@ -112,6 +113,8 @@ proptest! {
             let parent = queues[parent % queues.len()];
             let guarantee = guarantee.filter(|_| parent == QueueId::ROOT);
             let guarantee = guarantee.map(|amount| amount.min(cap.unwrap_or(amount)));
+            // What waits for a cap has no claim. Tasks that ask for memory only take its place, and it evicts again.
+            let cap = cap.filter(|_| !has_memory);
             let spec = QueueSpec {
                 parent,
                 weight,
@@ -126,6 +129,7 @@ proptest! {
             .collect();
         let evictions = settle_by(&mut bed, jobs.len(), |bed, number| {
             let (queue, needs, more, cpu, memory) = jobs[number];
+            let memory = if has_memory { memory } else { 0 };
             let asked = if cpu + memory == 0 { (1, 0) } else { (cpu, memory) };
             submit(bed, number, leaves[queue % leaves.len()], needs, needs + more, asked);
         });

@@ -81,8 +81,8 @@ fn a_queue_reclaims_its_share_of_a_tree() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Under a fixed demand, evictions end for any tree of queues, any weights, guarantees, caps and sizes, with two kinds of
-    /// resources. Nobody who gives falls below what it deserves by that.
+    /// Under a fixed demand, evictions end for any tree of queues, any weights, guarantees and sizes, with two kinds of
+    /// resources, or with one and caps.
     #[test]
     fn evictions_end_in_a_tree(
         nodes in prop::collection::vec((2..9_u32, 2..9_u32), 1..4),

@@ -32,7 +32,7 @@ pub(crate) struct Known {
     pub(crate) sessions: Vec<WireSession>,
     /// The next sequence of the peer that sends.
     pub(crate) next: u64,
-    /// The service keeps jobs. Numbers and names of their bodies are plausible then; otherwise, stored inputs draw them as ever.
+    /// The service keeps jobs, and the numbers and names of their bodies are plausible. Inputs without it keep their meaning.
     pub(crate) has_jobs: bool,
 }
 

@@ -31,7 +31,7 @@ fn sessions_answer_whatever_they_are_fed() {
 fn sessions_with_jobs_answer_whatever_they_are_fed() {
     let sums = sums(|input| run_session_bytes(&[WITH_JOBS, input].concat()));
     assert!(sums.done * 4 > sums.replies, "most requests are refused: {sums:?}");
-    assert!(sums.placed > 300 && sums.jobs > 10, "too little is placed: {sums:?}");
+    assert!(sums.placed > 300, "too little is placed: {sums:?}");
 }
 
 #[test]

@@ -308,12 +308,14 @@ fn the_short_ways_do_the_same() {
     use wharf_core::rng::Rng;
     let steps = |seed: u64| {
         let mut rng = Rng::new(seed);
-        let (mut short, mut long) = (session(), session());
+        let mut short = session();
+        let mut long = session();
         if seed.is_multiple_of(2) {
             short.acknowledges_exactly();
             long.acknowledges_exactly();
         }
-        let (mut next, mut under_way) = (1, Vec::new());
+        let mut next = 1;
+        let mut under_way = Vec::new();
         for step in 0..400 {
             match rng.below(8) {
                 0..4 => {

@@ -20,7 +20,7 @@ use super::mirror::{Stored, rows};
 use super::row::GpusRow;
 
 rows! {
-    struct PlaceRow of BundlePlace { node: u64, allocation: WireAllocation, gpus: GpusRow, }
+    struct PlaceRow of BundlePlace { node: u64, allocation: WireAllocation, gpus: GpusRow }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -53,9 +53,9 @@ rows! {
     }
 
     /// What a policy does later.
-    struct DelayedRow of Delayed { due: u64, action: u8, }
+    struct DelayedRow of Delayed { due: u64, action: u8 }
 
-    struct TaskIdRow of TaskId { job: u64, index: u32, }
+    struct TaskIdRow of TaskId { job: u64, index: u32 }
 
     /// What a queue or a user in it has held.
     struct PastRow of PastRecord {

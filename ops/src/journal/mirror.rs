@@ -37,7 +37,7 @@ macro_rules! rows {
     () => {};
     (
         $(#[$meta:meta])*
-        struct $row:ident of $record:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* }
+        struct $row:ident of $record:ident { $($(#[$of_field:meta])* $field:ident: $type:ty),* $(,)? }
         $($rest:tt)*
     ) => {
         $(#[$meta])*
@@ -64,7 +64,7 @@ macro_rules! rows {
         enum $row:ident of $record:ident {
             $(
                 $(#[$of_variant:meta])*
-                $variant:ident $(($($part:ident: $of_part:ty),*))? $({ $($field:ident: $type:ty,)* })?,
+                $variant:ident $(($($part:ident: $of_part:ty),*))? $({ $($field:ident: $type:ty),* $(,)? })?,
             )*
         }
         $($rest:tt)*

@@ -37,12 +37,12 @@ rows! {
         custom: Vec<(u16, i64)>,
     }
 
-    struct GpusRow of GpuAssignment { mask: u16, part: u16, }
+    struct GpusRow of GpuAssignment { mask: u16, part: u16 }
 
-    struct InstancesRow of UnitAssignment { mask: u64, part: u16, }
+    struct InstancesRow of UnitAssignment { mask: u64, part: u16 }
 
     /// A bundle: its group, and its index there.
-    struct BundleIdRow of BundleId { group: WireGroup, index: u32, }
+    struct BundleIdRow of BundleId { group: WireGroup, index: u32 }
 
     /// A reservation.
     struct ReservationRow of ReservationRecord {
@@ -83,22 +83,22 @@ rows! {
     }
 
     /// The allocation of a bundle.
-    struct OfBundleRow of BundleRecord { allocation: WireAllocation, bundle: BundleIdRow, }
+    struct OfBundleRow of BundleRecord { allocation: WireAllocation, bundle: BundleIdRow }
 
     /// A releasing allocation, and the time at which it ends at the latest.
-    struct ReleasingRow of ReleasingRecord { allocation: WireAllocation, until: u64, }
+    struct ReleasingRow of ReleasingRecord { allocation: WireAllocation, until: u64 }
 
     /// An allocation with a lease, the session that the lease belongs to, and its deadline.
-    struct LeaseRow of LeaseRecord { allocation: WireAllocation, session: Option<WireSession>, until: u64, }
+    struct LeaseRow of LeaseRecord { allocation: WireAllocation, session: Option<WireSession>, until: u64 }
 
     /// The policy state of a shard.
-    struct PolicyRow of PolicyState { next_fit: u64, rng: u64, }
+    struct PolicyRow of PolicyState { next_fit: u64, rng: u64 }
 
     /// The granularity of a shard: changes, and θ per dimension.
-    struct GranularityRow of GranularityState { changes: u64, thetas: Vec<i64>, }
+    struct GranularityRow of GranularityState { changes: u64, thetas: Vec<i64> }
 
     /// A removed machine, which gets its old id again when it returns.
-    struct RemovedRow of RemovedNode { name: String, identity: String, id: u64, ordinal: u64, version: u64, }
+    struct RemovedRow of RemovedNode { name: String, identity: String, id: u64, ordinal: u64, version: u64 }
 }
 
 impl Stored<Demand> for AmountsRow {

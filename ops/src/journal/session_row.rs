@@ -39,8 +39,8 @@ rows! {
 
     enum GrantedRow of Granted {
         Allocated(placement: PlacementRow),
-        Pipelined { allocation: WireAllocation, node: u64, },
-        Releasing { allocation: WireAllocation, until: u64, },
+        Pipelined { allocation: WireAllocation, node: u64 },
+        Releasing { allocation: WireAllocation, until: u64 },
         Ended(allocation: WireAllocation),
     }
 
@@ -57,10 +57,10 @@ rows! {
     }
 
     /// A part of a request that is done.
-    struct DoneRow of Done { origin: OriginRow, deed: DeedRow, }
+    struct DoneRow of Done { origin: OriginRow, deed: DeedRow }
 
     /// A request that waits: since when, its kind, and the request.
-    struct WaitRow of WaitRecord { since: u64, kind: u16, request: Vec<u8>, }
+    struct WaitRow of WaitRecord { since: u64, kind: u16, request: Vec<u8> }
 
     enum WaitOutcomeRow of WaitOutcome {
         Placed(allocation: WireAllocation),
@@ -86,7 +86,7 @@ rows! {
     }
 
     /// What is kept of a request: its hash, whether it is a wait, the placement that waits, and the outcome.
-    struct KeptRow of OutcomeRecord { fingerprint: u32, is_wait: bool, wait: Option<WaitRow>, outcome: OutcomeRow, }
+    struct KeptRow of OutcomeRecord { fingerprint: u32, is_wait: bool, wait: Option<WaitRow>, outcome: OutcomeRow }
 
     /// A session, and by sequence what is kept of its requests.
     struct SessionRow of SessionRecord {

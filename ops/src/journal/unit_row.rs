@@ -39,10 +39,10 @@ rows! {
         Ended(id: WireAllocation, cause: u8),
         /// With the sum of what changed.
         Node(image: Box<ImageRow>, news: u8),
-        Version { partition: u16, node: u64, version: u64, },
+        Version { partition: u16, node: u64, version: u64 },
         NodeRemoved(removed: Box<NodeRemovedRow>),
         Leased(record: LeaseRow),
-        SessionRenewed { partition: u16, session: WireSession, until: u64, },
+        SessionRenewed { partition: u16, session: WireSession, until: u64 },
     }
 
     struct NodeRemovedRow of NodeRemoved {
@@ -55,7 +55,7 @@ rows! {
     }
 
     enum ChangesRow of Changes {
-        Started { incarnation: u32, shards: u16, },
+        Started { incarnation: u32, shards: u16 },
         Shard {
             shard: u16,
             effects: Vec<EffectRow>,

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use wharf_core::cycle::{Action, CycleConfig, PluginConfig, PluginKind};
-use wharf_core::demand::NodesPlanner;
 use wharf_core::jobs::{JobId, Jobs, JobsRecord};
 use wharf_core::planner::{JobsConfig, Planner};
 

@@ -182,18 +182,19 @@ fn nobody_evicts_a_direct_placement() {
     placed(&mut engine, "all", cores(4));
     let low = submit_job(&mut engine, bag("low", 12), "all");
     wait(&mut engine);
-    let high = JobSpec { priority: 10, ..gang("high", 12, cores(1)) };
+    // The other job keeps the one task that it needs.
+    let high = JobSpec { priority: 10, ..gang("high", 11, cores(1)) };
     let high = submit_job(&mut engine, high, "all");
-    // Four more would need the place of the direct placement.
+    // This one would need the place of the direct placement.
     let whole = JobSpec { priority: 20, ..gang("whole", 16, cores(1)) };
     let whole = submit_job(&mut engine, whole, "all");
     for _ in 0..4 {
         wait(&mut engine);
         check_jobs(&mut engine);
     }
-    assert_eq!(counts(&mut engine, high, TaskState::Bound), 12);
+    assert_eq!(counts(&mut engine, high, TaskState::Bound), 11);
     assert_eq!(counts(&mut engine, whole, TaskState::Pending), 16);
-    assert_eq!(counts(&mut engine, low, TaskState::Pending), 12);
+    assert_eq!(counts(&mut engine, low, TaskState::Pending), 11);
     assert_eq!(shown(&mut engine, "all").direct, 1);
 }
 

@@ -60,6 +60,8 @@ pub(super) struct Cycle<'a> {
     trial: Plan,
     /// The nodes that are shown as they will be, with the number of claims that this cycle has there.
     pub(super) future: BTreeMap<Place, u32>,
+    /// What this cycle keeps for tasks that have waited for their queue's cap since an earlier one.
+    held_for_caps: Vec<(Place, ClaimKey)>,
     /// The dated reservations, and the expected ends of what this cycle has placed.
     pub(super) dated: Dated,
     pub(super) topology: Topology<'a>,
@@ -89,6 +91,7 @@ impl<'a> Cycle<'a> {
             due: Cell::new(None),
             trial: Plan::default(),
             future: BTreeMap::new(),
+            held_for_caps: Vec::new(),
             dated: Dated::new(),
             topology: Topology::new(cluster.tree),
             report: CycleReport::default(),
@@ -98,6 +101,16 @@ impl<'a> Cycle<'a> {
     /// Ends the cycle. The replicas show the present again, less what the plans have taken.
     pub(super) fn end(mut self) -> CycleReport {
         assert!(self.trial.tasks.is_empty(), "a cycle ends with changes that are neither kept nor undone");
+        // Shards know nothing of what waits for caps. The next cycle takes it first.
+        let waits = self.report.plans.iter_mut().flat_map(|plan| &mut plan.tasks);
+        let waits = waits.filter(|step| step.operation.is_none());
+        let waits = waits.filter_map(|step| {
+            let place = Place { shard: step.shard, slot: step.slot };
+            step.key.take().map(|key| (place, key))
+        });
+        for (place, key) in waits.chain(std::mem::take(&mut self.held_for_caps)) {
+            self.replicas[place.shard].give_up(place.slot, &[key]);
+        }
         for place in std::mem::take(&mut self.future).into_keys() {
             let replica = &mut self.replicas[place.shard];
             replica.show(place.slot);
@@ -222,49 +235,45 @@ impl<'a> Cycle<'a> {
             return false;
         }
         // A claim is granted as soon as there is capacity on its node. The cap may not allow that yet.
-        if self.cap_in_the_way(queue, &class, true).is_some() {
-            return self.wait_for_cap(task, node, place);
-        }
-        let taken = self.try_future(&class, node, place);
-        let claims = self.future.get(&place).copied().unwrap_or(0) + u32::from(taken.is_some());
-        self.show_claims(place, claims);
-        let Some((taken, key)) = taken else { return false };
+        let waits = self.cap_in_the_way(queue, &class, true).is_some();
+        let Some(key) = self.take_future(&class, node, place) else { return false };
         let operation = Operation::Pipeline(Pipeline {
-            node: taken.node,
+            node,
             expected: None,
             demand: class.request.demand.clone(),
             bundle: Some(self.bundle_of(task)),
             tenant: class.request.tenant,
         });
-        self.note(task, place, taken.node, Some(key), Some(operation));
-        self.jobs.set(task, TaskState::Pipelined, Some(taken.node), self.now);
+        // Without an operation, the queue keeps what the task asks for, and the cycle what it would get, but the shard is
+        // asked for nothing. A later cycle [places it](Self::place_waiting).
+        self.note(task, place, node, Some(key), Some(operation).filter(|_| !waits));
+        self.jobs.set(task, TaskState::Pipelined, Some(node), self.now);
         // It starts when its claim is granted, at a time that later cycles do not know.
         self.expect_end(task, key, NEVER);
         true
     }
 
-    /// Lets a pending task wait until its queue's cap allows it, if it would fit on a node then. Its queue keeps what it
-    /// asks for; the shard is asked for nothing. A later cycle [places it](Self::place_waiting).
-    fn wait_for_cap(&mut self, task: TaskId, node: NodeId, place: Place) -> bool {
-        let class = Arc::clone(&self.jobs.task(task).class);
-        let fits = self.fits_in_future(&class, node, place);
-        if fits {
-            self.note(task, place, node, None, None);
-            self.jobs.set(task, TaskState::Pipelined, Some(node), self.now);
-        }
-        fits
-    }
-
     /// Places the tasks that waited for their queue's cap, where it allows them now. One that finds no node is pending
-    /// again.
+    /// again. The others keep what is being released for them: nothing else of this cycle is placed there.
     pub(super) fn place_waiting(&mut self) {
-        for task in self.jobs.waiting_for_cap() {
+        let waiting = self.jobs.waiting_for_cap();
+        let mut held: BTreeMap<TaskId, (Place, ClaimKey)> = BTreeMap::new();
+        for &task in &waiting {
+            let class = Arc::clone(&self.jobs.task(task).class);
+            let node = self.jobs.task(task).node.expect("a task that waits for a cap has a node");
+            let Some(place) = self.locate(node) else { continue };
+            held.extend(self.take_future(&class, node, place).map(|key| (task, (place, key))));
+        }
+        for task in waiting {
             let before = self.jobs.task(task).clone();
             let class = Arc::clone(&before.class);
             self.jobs.set(task, TaskState::Pending, None, self.now);
             if self.cap_in_the_way(self.queue_of(task.job), &class, true).is_some() {
                 self.jobs.restore(task, &before);
             } else {
+                if let Some((place, key)) = held.remove(&task) {
+                    self.give_future_up(place, key);
+                }
                 let savepoint = self.savepoint();
                 self.topology.forget(task.job);
                 let is_placed = self.allocate_one(task);
@@ -272,6 +281,21 @@ impl<'a> Cycle<'a> {
             }
             self.topology.forget(task.job);
         }
+        self.held_for_caps.extend(held.into_values());
+    }
+
+    /// Takes capacity on a node as it will be once what is being released there has ended.
+    fn take_future(&mut self, class: &TaskClass, node: NodeId, place: Place) -> Option<ClaimKey> {
+        let taken = self.try_future(class, node, place);
+        let claims = self.future.get(&place).copied().unwrap_or(0) + u32::from(taken.is_some());
+        self.show_claims(place, claims);
+        taken.map(|(_, key)| key)
+    }
+
+    fn give_future_up(&mut self, place: Place, key: ClaimKey) {
+        self.replicas[place.shard].give_up(place.slot, &[key]);
+        let claims = self.future.get(&place).expect("a node with a claim is shown as it will be");
+        self.show_claims(place, claims - 1);
     }
 
     /// Returns whether a task would fit on a node once what is being released there has ended.

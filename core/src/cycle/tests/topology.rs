@@ -67,8 +67,12 @@ impl Racks {
         labels[0].map(|_| labels.to_vec())
     }
 
-    /// Returns whether nodes are all in one domain of a tier.
+    /// Returns whether nodes are all in one domain of a tier, or of a narrower one: a rack may be in no block.
     fn are_together(&self, nodes: &[NodeId], tier: usize) -> bool {
+        (0..=tier).any(|tier| self.share_a_domain(nodes, tier))
+    }
+
+    fn share_a_domain(&self, nodes: &[NodeId], tier: usize) -> bool {
         nodes.iter().all(|&node| {
             self.domain(node, tier).is_some() && self.domain(node, tier) == self.domain(nodes[0], tier)
         })
@@ -112,15 +116,20 @@ impl Racks {
         self.bed.nodes.iter().zip(&self.labels).map(free).collect()
     }
 
-    /// Returns whether some domain of a tier, in which all of `nodes` are, has room for some equal tasks now.
+    /// Returns whether some domain of a tier or of a narrower one, in which all of `nodes` are, has room for some equal
+    /// tasks now.
     fn has_room(&self, tier: usize, nodes: &[NodeId], tasks: u32, cpu: u32) -> bool {
+        (0..=tier).any(|tier| self.has_room_in(tier, nodes, tasks, cpu))
+    }
+
+    fn has_room_in(&self, tier: usize, nodes: &[NodeId], tasks: u32, cpu: u32) -> bool {
         let free = self.free();
         self.bed.nodes.iter().any(|&first| {
             let mut all = nodes.to_vec();
             all.push(first);
             let inside = |node: &NodeId| self.domain(*node, tier) == self.domain(first, tier);
             let rooms = self.bed.nodes.iter().zip(&free).filter(|(node, _)| inside(node));
-            self.are_together(&all, tier) && rooms.map(|(_, free)| free / cpu).sum::<u32>() >= tasks
+            self.share_a_domain(&all, tier) && rooms.map(|(_, free)| free / cpu).sum::<u32>() >= tasks
         })
     }
 }

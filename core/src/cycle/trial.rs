@@ -256,24 +256,15 @@ impl<'a> Cycle<'a> {
     /// Places the tasks that waited for their queue's cap, where it allows them now. One that finds no node is pending
     /// again. The others keep what is being released for them: nothing else of this cycle is placed there.
     pub(super) fn place_waiting(&mut self) {
-        let waiting = self.jobs.waiting_for_cap();
-        let mut held: BTreeMap<TaskId, (Place, ClaimKey)> = BTreeMap::new();
-        for &task in &waiting {
-            let class = Arc::clone(&self.jobs.task(task).class);
-            let node = self.jobs.task(task).node.expect("a task that waits for a cap has a node");
-            let Some(place) = self.locate(node) else { continue };
-            held.extend(self.take_future(&class, node, place).map(|key| (task, (place, key))));
-        }
-        for task in waiting {
+        let mut left: Vec<(TaskId, NodeId)> = Vec::new();
+        for task in self.jobs.waiting_for_cap() {
             let before = self.jobs.task(task).clone();
             let class = Arc::clone(&before.class);
             self.jobs.set(task, TaskState::Pending, None, self.now);
             if self.cap_in_the_way(self.queue_of(task.job), &class, true).is_some() {
                 self.jobs.restore(task, &before);
+                left.push((task, before.node.expect("a task that waits for a cap has a node")));
             } else {
-                if let Some((place, key)) = held.remove(&task) {
-                    self.give_future_up(place, key);
-                }
                 let savepoint = self.savepoint();
                 self.topology.forget(task.job);
                 let is_placed = self.allocate_one(task);
@@ -281,7 +272,13 @@ impl<'a> Cycle<'a> {
             }
             self.topology.forget(task.job);
         }
-        self.held_for_caps.extend(held.into_values());
+        // These come last, because a node with something kept is left out of searches.
+        for (task, node) in left {
+            let Some(place) = self.locate(node) else { continue };
+            let class = Arc::clone(&self.jobs.task(task).class);
+            let key = self.take_future(&class, node, place);
+            self.held_for_caps.extend(key.map(|key| (place, key)));
+        }
     }
 
     /// Takes capacity on a node as it will be once what is being released there has ended.
@@ -290,12 +287,6 @@ impl<'a> Cycle<'a> {
         let claims = self.future.get(&place).copied().unwrap_or(0) + u32::from(taken.is_some());
         self.show_claims(place, claims);
         taken.map(|(_, key)| key)
-    }
-
-    fn give_future_up(&mut self, place: Place, key: ClaimKey) {
-        self.replicas[place.shard].give_up(place.slot, &[key]);
-        let claims = self.future.get(&place).expect("a node with a claim is shown as it will be");
-        self.show_claims(place, claims - 1);
     }
 
     /// Returns whether a task would fit on a node once what is being released there has ended.

@@ -4,11 +4,13 @@
 //! [`EngineDriver::trace`](super::driver::EngineDriver::trace) records the lines from the shard's own structures, op by
 //! op. [`Trace::replay`] then reads and writes lines of arrays of the same sizes in that order, and does nothing else.
 //!
-//! A release touches the record, its neighbours in the list of the node, the node's room and hot line, the sums, the
-//! node's place in the index, the counts of coordinates that change, and the cell that is left and the one that is
-//! entered, each with its chunk. A placement touches the class bits that lead to the cell of the chosen node, that cell
-//! with all its entries, and then what a release touches. Not touched: cells, rows and nodes that a search looks at in
-//! vain, sets of selectors, refusals, class bits that a move changes, the commands, the outcomes, and the code.
+//! A release touches the record, its neighbours in the list of the node, the node's room and hot line, and the sums. In
+//! the index it touches the place of the node, the counts of coordinates that change, and two cells with their chunks:
+//! the one that is left and the one that is entered. A placement first touches the class bits that lead to the cell of
+//! the chosen node, and that cell with all its entries.
+//!
+//! Not touched are cells, rows and nodes that a search looks at without success, and sets of selectors. Neither are
+//! refusals, class bits that a move changes, the commands, the outcomes and the code.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

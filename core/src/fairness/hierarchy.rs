@@ -147,6 +147,7 @@ fn rate(claim: &DrfClaim, dim: Dim, whole: i64, dominant: Share) -> u128 {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_arithmetic, reason = "what is expected is computed in floating point")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -7,6 +7,7 @@
 //! Terms follow Volcano (PodGroup and Queue) and Kubernetes (Job, PriorityClass).
 
 mod after;
+mod audit;
 mod caps;
 mod changes;
 mod delays;

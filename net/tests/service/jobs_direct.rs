@@ -68,7 +68,7 @@ async fn a_placement_in_a_queue_is_charged_bounded_and_given_back() {
         }
     })
     .await;
-    granted(within(client.place(&in_queue(8))).await.expect("answered"));
+    granted(within(client.place(&in_queue(6))).await.expect("answered"));
     audit(&client).await;
     server.stop().await;
 }

@@ -88,9 +88,10 @@ pub(super) struct Each<'a, I, R> {
 
 impl<I, R: Outcome> Each<'_, I, R> {
     fn view(&self, item: &I, reply: &R) -> Value {
-        let (mut view, after) = (self.fields)(item, reply);
+        let fields = (self.fields)(item, reply);
+        let mut view = fields.0;
         view["reason"] = reply.reason().to_string().into();
-        for (name, value) in after.as_object().into_iter().flatten() {
+        for (name, value) in fields.1.as_object().into_iter().flatten() {
             view[name] = value.clone();
         }
         view["fault"] = print::fault_view(reply.fault());

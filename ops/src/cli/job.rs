@@ -187,7 +187,7 @@ type Reported = Result<(), Fault>;
 
 impl Outcome for Reported {
     fn reason(&self) -> ReasonCode {
-        self.as_ref().err().map_or(ReasonCode::default(), |fault| fault.reason)
+        self.as_ref().err().map_or_else(ReasonCode::default, |fault| fault.reason)
     }
 
     fn fault(&self) -> Option<&Fault> {

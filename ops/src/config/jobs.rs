@@ -165,7 +165,7 @@ topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"zone\", l
             ("combination = \"loose\"", "jobs", "loose"),
             ("usage_half_life = \"168h\"", "jobs", "name plugin `usage`"),
             ("grace = \"x\"", "jobs", "x"),
-            ("topology = [{ tier = \"rack\" }]", "jobs", "label"),
+            ("topology = [{ tier = \"rack\" }]", "topology", "label"),
             (
                 "topology = [{ tier = \"a\", label = \"l\" }, { tier = \"a\", label = \"m\" }]",
                 "jobs",

@@ -120,7 +120,7 @@ pub(super) type UnitsRow = Vec<(u16, InstancesRow)>;
 
 impl Stored<Option<Arc<UnitAssignments>>> for UnitsRow {
     fn of(units: &Option<Arc<UnitAssignments>>, kinds: &ResourceRegistry) -> Self {
-        units.as_deref().map_or_else(Vec::new, |units| Self::of(units, kinds))
+        units.as_deref().map_or_else(Self::new, |units| Self::of(units, kinds))
     }
 
     fn read(self, catalog: &mut Catalog) -> anyhow::Result<Option<Arc<UnitAssignments>>> {

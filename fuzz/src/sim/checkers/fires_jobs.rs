@@ -138,7 +138,7 @@ pub(super) fn a_job_that_is_not_as_its_client_was_told() {
     jobs.set(TaskId { job: again, index: 0 }, TaskState::Running, Some(NODE), Time(3));
     jobs.task_failed(TaskId { job: again, index: 0 }, None, Time(4));
     assert!(check(&jobs, &failed), "it was told before the restart");
-    assert!(!check(&jobs, &Told { restarts: 1, ..failed.clone() }), "it was told after the restart");
+    assert!(!check(&jobs, &Told { restarts: 1, ..failed }), "it was told after the restart");
     assert!(check(&jobs, &Told { max_retry: Some(1), ..Told::default() }));
     assert!(!check(&jobs, &Told { max_retry: Some(0), ..Told::default() }));
 }

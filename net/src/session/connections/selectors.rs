@@ -12,7 +12,10 @@ use crate::limits::{SELECTORS_BYTES_MAX, SELECTORS_KNOWN};
 
 /// Selectors that were read and checked. Each has one place, by the hash of its bytes, and replaces what is there.
 #[derive(Debug)]
-pub(super) struct KnownSelectors(Vec<Option<(Box<[u8]>, Arc<Selector>)>>);
+pub(super) struct KnownSelectors(Vec<Option<Known>>);
+
+/// The bytes of a selector, and what was read from them.
+type Known = (Box<[u8]>, Arc<Selector>);
 
 impl Default for KnownSelectors {
     fn default() -> Self {

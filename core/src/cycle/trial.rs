@@ -19,7 +19,7 @@ use super::topology::{Topology, Tree};
 use crate::fairness::Amounts;
 use crate::ids::{AllocationId, BundleId, NodeId};
 use crate::index::Slot;
-use crate::jobs::{JobId, Jobs, OverCap, QueueId, TaskClass, TaskId, TaskState};
+use crate::jobs::{JobId, Jobs, OverCap, QueueId, Task, TaskClass, TaskId, TaskState};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
 use crate::replica::{ClaimKey, Replica};
 use crate::shard::Tentative;
@@ -256,27 +256,34 @@ impl<'a> Cycle<'a> {
     /// Places the tasks that waited for their queue's cap, where it allows them now. One that finds no node is pending
     /// again. The others keep what is being released for them: nothing else of this cycle is placed there.
     pub(super) fn place_waiting(&mut self) {
-        let mut left: Vec<(TaskId, NodeId)> = Vec::new();
-        for task in self.jobs.waiting_for_cap() {
-            let before = self.jobs.task(task).clone();
-            let class = Arc::clone(&before.class);
-            self.jobs.set(task, TaskState::Pending, None, self.now);
-            if self.cap_in_the_way(self.queue_of(task.job), &class, true).is_some() {
-                self.jobs.restore(task, &before);
-                left.push((task, before.node.expect("a task that waits for a cap has a node")));
-            } else {
-                let savepoint = self.savepoint();
-                self.topology.forget(task.job);
-                let is_placed = self.allocate_one(task);
-                self.keep_if(is_placed, savepoint);
+        let waiting = self.jobs.waiting_for_cap();
+        let waiting: Vec<(TaskId, Task)> =
+            waiting.into_iter().map(|task| (task, self.jobs.task(task).clone())).collect();
+        // What waits holds nothing, so it does not keep others that wait from starting.
+        for (task, _) in &waiting {
+            self.jobs.set(*task, TaskState::Pending, None, self.now);
+            self.topology.forget(task.job);
+        }
+        let mut left: Vec<(TaskId, Task)> = Vec::new();
+        for (task, before) in waiting {
+            if self.cap_in_the_way(self.queue_of(task.job), &before.class, true).is_some() {
+                left.push((task, before));
+                continue;
             }
+            let savepoint = self.savepoint();
+            let is_placed = self.allocate_one(task);
+            self.keep_if(is_placed, savepoint);
+            self.topology.forget(task.job);
+        }
+        for (task, before) in &left {
+            self.jobs.restore(*task, before);
             self.topology.forget(task.job);
         }
         // These come last, because a node with something kept is left out of searches.
-        for (task, node) in left {
+        for (_, before) in left {
+            let node = before.node.expect("a task that waits for a cap has a node");
             let Some(place) = self.locate(node) else { continue };
-            let class = Arc::clone(&self.jobs.task(task).class);
-            let key = self.take_future(&class, node, place);
+            let key = self.take_future(&before.class, node, place);
             self.held_for_caps.extend(key.map(|key| (place, key)));
         }
     }

@@ -160,6 +160,11 @@ impl Gangs {
         self.asked.len() + self.inbox.len()
     }
 
+    /// Returns the number of answers that wait until the journal is durable.
+    pub(super) fn held_answers(&self) -> usize {
+        self.inbox.len()
+    }
+
     /// Returns whether the group is known.
     pub(super) fn has(&self, group: GroupId) -> bool {
         self.groups.contains_key(&group)

@@ -133,7 +133,8 @@ impl World<'_> {
                     planner.is_committing() || planner.is_ticket_moving() || planner.awaits_views(),
                 );
             }
-            moved += self.poll_gangs()?;
+            // A planner may have recorded something since the journal was written. Then answers wait for the next round.
+            moved += self.poll_gangs()? + self.gangs.held_answers();
             moved += if settles { self.settle_coordinator()? } else { 0 };
             if moved == 0 {
                 return Ok(());

@@ -436,11 +436,15 @@ impl Client {
         if only_looks || is_same_answer(first, bytes) {
             return Ok(());
         }
-        let was_refused = decode_frame(first, FRAME_BYTES_MAX).ok().flatten().is_some_and(|first| {
-            first.header.flags & FLAG_ERROR != 0
-                && decode_body(first.payload).is_ok_and(|(fault, _)| is_for_now(&fault))
-        });
-        if was_refused {
+        // A copy that is refused for now leaves nothing behind, so another copy may be executed. The network may deliver the
+        // two replies in any order.
+        let was_refused = |reply: &FrameRef<'_>| {
+            reply.header.flags & FLAG_ERROR != 0
+                && decode_body(reply.payload).is_ok_and(|(fault, _)| is_for_now(&fault))
+        };
+        let first_was_refused =
+            decode_frame(first, FRAME_BYTES_MAX).ok().flatten().is_some_and(|first| was_refused(&first));
+        if first_was_refused || was_refused(frame) {
             return Ok(());
         }
         let stale = decode_body::<Fault>(frame.payload)

@@ -32,40 +32,34 @@ const fn column(title: &'static str, pointer: &'static str, unit: Unit) -> Colum
     Column { title, pointer, unit }
 }
 
-const ENGINE: &[Column] = &[
-    column("row", "/name", Plain),
-    column("nodes", "/nodes", Count),
-    column("policy", "/policy", Plain),
-    column("ns per op", "/ns_per_op", Count),
-    column("floor ns", "/floor_ns_per_op", Count),
-    column("× floor", "/ratio_to_floor", Decimals(1)),
-    column("scan ns", "/scan_ns_per_op", Count),
-    column("p50 ns", "/p50_ns", Count),
-    column("p99 ns", "/p99_ns", Count),
-    column("visits, mean", "/visited_mean", Decimals(1)),
-    column("visits, max", "/visited_max", Count),
-    column("bytes per node", "/bytes_per_node", Count),
-    column("bytes per allocation", "/bytes_per_allocation", Count),
-];
+/// The columns of the engine's rows. Those that are given come after that of the floor.
+macro_rules! engine_columns {
+    ($($more:expr),*) => {
+        &[
+            column("row", "/name", Plain),
+            column("nodes", "/nodes", Count),
+            column("policy", "/policy", Plain),
+            column("ns per op", "/ns_per_op", Count),
+            column("floor ns", "/floor_ns_per_op", Count),
+            column("× floor", "/ratio_to_floor", Decimals(1)),
+            $($more,)*
+            column("scan ns", "/scan_ns_per_op", Count),
+            column("p50 ns", "/p50_ns", Count),
+            column("p99 ns", "/p99_ns", Count),
+            column("visits, mean", "/visited_mean", Decimals(1)),
+            column("visits, max", "/visited_max", Count),
+            column("bytes per node", "/bytes_per_node", Count),
+            column("bytes per allocation", "/bytes_per_allocation", Count),
+        ]
+    };
+}
 
+const ENGINE: &[Column] = engine_columns!();
 /// The same with what the cache lines alone cost.
-const ENGINE_STEADY: &[Column] = &[
-    column("row", "/name", Plain),
-    column("nodes", "/nodes", Count),
-    column("policy", "/policy", Plain),
-    column("ns per op", "/ns_per_op", Count),
-    column("floor ns", "/floor_ns_per_op", Count),
-    column("× floor", "/ratio_to_floor", Decimals(1)),
+const ENGINE_STEADY: &[Column] = engine_columns!(
     column("touch ns", "/touch_ns_per_op", Count),
-    column("chain ns", "/touch_chain_ns_per_op", Count),
-    column("scan ns", "/scan_ns_per_op", Count),
-    column("p50 ns", "/p50_ns", Count),
-    column("p99 ns", "/p99_ns", Count),
-    column("visits, mean", "/visited_mean", Decimals(1)),
-    column("visits, max", "/visited_max", Count),
-    column("bytes per node", "/bytes_per_node", Count),
-    column("bytes per allocation", "/bytes_per_allocation", Count),
-];
+    column("chain ns", "/touch_chain_ns_per_op", Count)
+);
 
 const P50_MICROSECONDS: Column = column("p50 µs", "/latency_ns/p50", Microseconds);
 const P99_MICROSECONDS: Column = column("p99 µs", "/latency_ns/p99", Microseconds);

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use super::Scheduler;
-use super::report::{Plan, PlannedTask};
-use crate::ids::BundleId;
+use super::report::{Plan, PlannedTask, allocation};
 use crate::jobs::{TaskId, TaskState};
 use crate::request::{PlacementRequest, Refusal};
-use crate::statement::{Allocate, Operation};
 use crate::time::Time;
 
 /// A task that was placed on a replica.
@@ -22,7 +20,7 @@ pub(crate) struct PlacedNow {
 
 impl Scheduler {
     /// Gives a pending task the node that its policy chooses, on capacity that is free on the replicas. Caps are not asked.
-    /// Returns `None` if no node has room.
+    /// [`take_back`](Self::take_back) undoes it. Returns `None` if no node has room.
     ///
     /// A selector is tried in all shards before its first fallback is. A shard with a preferred node comes first.
     pub(crate) fn place_now(&mut self, task: TaskId, now: Time) -> Option<PlacedNow> {
@@ -38,16 +36,7 @@ impl Scheduler {
                 let shard = (first + step) % shards;
                 let Some((taken, key)) = self.replicas[shard].take(request) else { continue };
                 let before = self.jobs.task(task).clone();
-                let tenant = request.tenant;
-                let operation = Operation::Allocate(Allocate {
-                    node: taken.node,
-                    expected: None,
-                    demand: request.demand.clone(),
-                    gpus: None,
-                    owner: request.owner,
-                    bundle: Some(BundleId { group: task.job.group(tenant), index: task.index }),
-                    tenant,
-                });
+                let operation = allocation(task, taken.node, request);
                 self.jobs.set(task, TaskState::Allocated, Some(taken.node), now);
                 let planned = PlannedTask {
                     task,
@@ -62,16 +51,6 @@ impl Scheduler {
             }
         }
         None
-    }
-
-    /// Takes back what [`place_now`](Self::place_now) has done. The shard did not commit it.
-    pub(crate) fn undo_now(&mut self, plan: &Plan) {
-        for step in &plan.tasks {
-            self.jobs.restore(step.task, &step.before);
-            if let Some(key) = step.key {
-                self.replicas[step.shard].give_up(step.slot, &[key]);
-            }
-        }
     }
 
     /// Returns the shard where a request is tried first: that of a preferred node or candidate, or else each in turn.

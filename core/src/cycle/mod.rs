@@ -346,13 +346,20 @@ impl Scheduler {
         jobs.into_iter().flat_map(|job| self.bind(job, now)).collect()
     }
 
-    /// Takes back a plan that the shards did not commit.
-    pub fn aborted(&mut self, plan: &Plan) {
+    /// Makes tasks and replicas what they were before a plan that the shards did not commit.
+    pub(crate) fn take_back(&mut self, plan: &Plan) {
         for step in plan.tasks.iter().rev() {
             self.jobs.restore(step.task, &step.before);
             if let Some(key) = step.key {
                 self.replicas[step.shard].give_up(step.slot, &[key]);
             }
+        }
+    }
+
+    /// Takes back a plan of a cycle that the shards did not commit. Its jobs are looked at again.
+    pub fn aborted(&mut self, plan: &Plan) {
+        self.take_back(plan);
+        for step in &plan.tasks {
             self.starvation.look_again(step.task.job);
             self.tries.note(step.task.job, PendingReason::Conflict);
         }

@@ -1,10 +1,11 @@
 //! What a cycle has planned.
 
-use crate::ids::NodeId;
+use crate::ids::{BundleId, NodeId, TenantId};
 use crate::index::Slot;
 use crate::jobs::{Task, TaskId};
 use crate::replica::ClaimKey;
-use crate::statement::Operation;
+use crate::request::PlacementRequest;
+use crate::statement::{Allocate, Operation};
 use crate::time::Time;
 
 /// A task in a plan.
@@ -50,4 +51,22 @@ pub struct CycleReport {
     pub victim_nodes: u64,
     /// When another cycle may decide otherwise although nothing has changed. `None`: not before something changes.
     pub due: Option<Time>,
+}
+
+/// Returns the operation that gives a task a node.
+pub(super) fn allocation(task: TaskId, node: NodeId, request: &PlacementRequest) -> Operation {
+    Operation::Allocate(Allocate {
+        node,
+        expected: None,
+        demand: request.demand.clone(),
+        gpus: None,
+        owner: request.owner,
+        bundle: Some(bundle_of(task, request.tenant)),
+        tenant: request.tenant,
+    })
+}
+
+/// Returns the bundle that the allocation of a task of a tenant becomes.
+pub(super) fn bundle_of(task: TaskId, tenant: TenantId) -> BundleId {
+    BundleId { group: task.job.group(tenant), index: task.index }
 }

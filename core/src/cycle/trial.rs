@@ -12,18 +12,18 @@ use super::config::{Backfill, CycleConfig};
 use super::dated::{Dated, NEVER};
 use super::plugin::{Facts, Tiers};
 use super::reason::LastTries;
-use super::report::{CycleReport, Plan, PlannedTask};
+use super::report::{CycleReport, Plan, PlannedTask, allocation, bundle_of};
 use super::shares::JobShares;
 use super::starvation::Starvation;
 use super::topology::{Topology, Tree};
 use crate::fairness::Amounts;
-use crate::ids::{AllocationId, BundleId, NodeId};
+use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::jobs::{JobId, Jobs, OverCap, QueueId, Task, TaskClass, TaskId, TaskState};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
 use crate::replica::{ClaimKey, Replica};
 use crate::shard::Tentative;
-use crate::statement::{Allocate, Evict, Operation, Pipeline};
+use crate::statement::{Evict, Operation, Pipeline};
 use crate::time::Time;
 
 /// A node of a replica.
@@ -207,16 +207,7 @@ impl<'a> Cycle<'a> {
 
     /// Notes that a task has a node, where its capacity is taken already.
     pub(super) fn note_allocated(&mut self, task: TaskId, place: Place, node: NodeId, key: ClaimKey) {
-        let request = Arc::clone(&self.jobs.task(task).class.request);
-        let operation = Operation::Allocate(Allocate {
-            node,
-            expected: None,
-            demand: request.demand.clone(),
-            gpus: None,
-            owner: request.owner,
-            bundle: Some(self.bundle_of(task)),
-            tenant: request.tenant,
-        });
+        let operation = allocation(task, node, &self.jobs.task(task).class.request);
         self.note(task, place, node, Some(key), Some(operation));
         self.jobs.set(task, TaskState::Allocated, Some(node), self.now);
         self.expect_end(task, key, self.end_if_started(task));
@@ -241,7 +232,7 @@ impl<'a> Cycle<'a> {
             node,
             expected: None,
             demand: class.request.demand.clone(),
-            bundle: Some(self.bundle_of(task)),
+            bundle: Some(bundle_of(task, class.request.tenant)),
             tenant: class.request.tenant,
         });
         // Without an operation, the queue keeps what the task asks for, and the cycle what it would get, but the shard is
@@ -359,12 +350,6 @@ impl<'a> Cycle<'a> {
         self.change_end(task, place, |cycle| {
             cycle.jobs.set(task, TaskState::Releasing, Some(node), cycle.now);
         });
-    }
-
-    /// Returns the bundle that the allocation of a task becomes.
-    fn bundle_of(&self, task: TaskId) -> BundleId {
-        let tenant = self.jobs.task(task).class.request.tenant;
-        BundleId { group: task.job.group(tenant), index: task.index }
     }
 
     fn note(

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::fairness::{Amounts, Caps};
-use crate::jobs::{Capped as Bounded, Jobs, QueueId};
+use crate::jobs::{Capped, Jobs, QueueId};
 
 /// A queue with a cap.
-struct Capped {
+struct CappedQueue {
     name: Arc<str>,
     caps: Caps,
     /// What is held, claimed or being released, and what the plan gives.
@@ -18,7 +18,7 @@ struct Capped {
 
 /// The queues with caps.
 pub(super) struct CapsLeft {
-    capped: BTreeMap<QueueId, Capped>,
+    capped: BTreeMap<QueueId, CappedQueue>,
     /// The queues with caps that contain a queue, with itself, for each queue that has some.
     chains: BTreeMap<QueueId, Vec<QueueId>>,
 }
@@ -27,11 +27,8 @@ pub(super) struct CapsLeft {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Forbids {
     pub(super) queue: Arc<str>,
-    pub(super) of: Bounded,
+    pub(super) of: Capped,
 }
-
-/// How what is used changes, and how many allocations are left.
-type Change = (fn(&mut Amounts, &Amounts), fn(u32, u32) -> u32);
 
 impl CapsLeft {
     pub(super) fn new(jobs: &Jobs) -> Self {
@@ -43,7 +40,8 @@ impl CapsLeft {
                 let there = u32::try_from(queue.usage().allocations()).unwrap_or(u32::MAX);
                 let allocations_left = spec.allocations_max.map(|most| most.saturating_sub(there));
                 let name = Arc::clone(&spec.name);
-                capped.insert(id, Capped { name, caps: spec.capability.clone(), used, allocations_left });
+                capped
+                    .insert(id, CappedQueue { name, caps: spec.capability.clone(), used, allocations_left });
             }
         }
         let chain = |id: QueueId| jobs.chain(id).filter(|of| capped.contains_key(of)).collect();
@@ -61,39 +59,49 @@ impl CapsLeft {
         let mut count = wanted;
         let mut forbids = None;
         for of in self.chain(queue) {
-            let Capped { name, caps, used, allocations_left } = &self.capped[&of];
+            let CappedQueue { name, caps, used, allocations_left } = &self.capped[&of];
             if let Some(left) = allocations_left.filter(|&left| left < count) {
                 count = left;
-                forbids = Some(Forbids { queue: Arc::clone(name), of: Bounded::Allocations });
+                forbids = Some(Forbids { queue: Arc::clone(name), of: Capped::Allocations });
             }
             for (dim, cap) in caps.iter().filter(|&(dim, _)| each.get(dim) > 0) {
                 let left = cap.saturating_sub(used.get(dim)).max(0) / each.get(dim);
                 let left = u32::try_from(left).unwrap_or(u32::MAX);
                 if left < count {
                     count = left;
-                    forbids = Some(Forbids { queue: Arc::clone(name), of: Bounded::Resource(dim) });
+                    forbids = Some(Forbids { queue: Arc::clone(name), of: Capped::Resource(dim) });
                 }
             }
         }
-        self.change(queue, each, count, (Amounts::add, u32::saturating_sub));
+        self.change(queue, each, count, |of, all| {
+            of.used.add(all);
+            of.allocations_left = of.allocations_left.map(|left| left - count);
+        });
         (count, forbids)
     }
 
     /// Takes back what was counted and not placed.
     pub(super) fn give_back(&mut self, queue: QueueId, each: &Amounts, count: u32) {
-        self.change(queue, each, count, (Amounts::subtract, u32::saturating_add));
+        self.change(queue, each, count, |of, all| {
+            of.used.subtract(all);
+            of.allocations_left = of.allocations_left.map(|left| left + count);
+        });
     }
 
-    fn change(&mut self, queue: QueueId, each: &Amounts, count: u32, (change, change_left): Change) {
+    fn change(
+        &mut self,
+        queue: QueueId,
+        each: &Amounts,
+        count: u32,
+        change: impl Fn(&mut CappedQueue, &Amounts),
+    ) {
         let times = i64::from(count);
-        for of in self.chain(queue) {
-            let Capped { caps, used, allocations_left, .. } =
-                self.capped.get_mut(&of).expect("a queue of a chain has a cap");
+        for id in self.chain(queue) {
+            let of = self.capped.get_mut(&id).expect("a queue of a chain has a cap");
             // Only what has a cap is counted: a sum over all is bounded by the caps.
-            let capped = each.iter().filter(|&(dim, _)| caps.get(dim).is_some());
-            let all = capped.map(|(dim, amount)| (dim, amount.saturating_mul(times))).collect();
-            change(used, &all);
-            *allocations_left = allocations_left.map(|left| change_left(left, count));
+            let capped = each.iter().filter(|&(dim, _)| of.caps.get(dim).is_some());
+            let all: Amounts = capped.map(|(dim, amount)| (dim, amount.saturating_mul(times))).collect();
+            change(of, &all);
         }
     }
 }
@@ -115,7 +123,7 @@ mod tests {
         let b = jobs.add_queue(QueueSpec { capability: Caps::none(), ..inner("b", 0) }).unwrap();
         let each = [(Dim::CPU, 30), (Dim::MEMORY, 1)].into_iter().collect();
         let mut left = CapsLeft::new(&jobs);
-        let forbids = |queue: &str| Some(Forbids { queue: queue.into(), of: Bounded::Resource(Dim::CPU) });
+        let forbids = |queue: &str| Some(Forbids { queue: queue.into(), of: Capped::Resource(Dim::CPU) });
         assert_eq!(left.take(a, &each, 3), (2, forbids("a")));
         assert_eq!(left.take(b, &each, 3), (1, forbids("outer")));
         left.give_back(a, &each, 1);
@@ -130,7 +138,7 @@ mod tests {
         let queue = jobs.add_queue(QueueSpec { allocations_max: Some(3), ..QueueSpec::new("q") }).unwrap();
         let each = [(Dim::CPU, 30)].into_iter().collect();
         let mut left = CapsLeft::new(&jobs);
-        let forbids = Some(Forbids { queue: "q".into(), of: Bounded::Allocations });
+        let forbids = Some(Forbids { queue: "q".into(), of: Capped::Allocations });
         assert_eq!(left.take(queue, &each, 2), (2, None));
         assert_eq!(left.take(queue, &each, 2), (1, forbids.clone()));
         left.give_back(queue, &each, 2);

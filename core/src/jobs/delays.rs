@@ -2,7 +2,6 @@
 //!
 //! What it will do and when is part of the task, and is recorded with it. So a crash changes neither.
 
-use super::after::Facts;
 use super::{Delayed, JobId, Jobs, TaskId, TaskState};
 use crate::time::Time;
 
@@ -61,16 +60,8 @@ impl Jobs {
     /// Has all policies act whose timeouts are over.
     pub fn take_due(&mut self, now: Time) {
         while let Some(&(_, id)) = self.delays.first().filter(|(due, _)| *due <= now) {
-            let job = self.job(id.job);
-            let task = &job.tasks[id.index as usize];
-            let facts = Facts {
-                spec: &job.spec,
-                phase: job.phase,
-                restarts: job.restarts,
-                group: &job.spec.tasks[task.group as usize],
-                task: task.record(),
-            };
-            let before = task.state;
+            let facts = self.facts(id);
+            let before = facts.task.state;
             let after = facts.after_delay();
             self.follow_phase(id.job, &after);
             if after.state == before {

@@ -53,17 +53,21 @@ impl Jobs {
         self.follow_end(id, TaskEnd::Failed(exit_code), now);
     }
 
-    fn follow_end(&mut self, id: TaskId, end: TaskEnd, now: Time) {
+    /// Returns what the rule for ends looks at.
+    pub(super) fn facts(&self, id: TaskId) -> Facts<'_> {
         let job = self.job(id.job);
         let task = &job.tasks[id.index as usize];
-        let facts = Facts {
+        Facts {
             spec: &job.spec,
             phase: job.phase,
             restarts: job.restarts,
             group: &job.spec.tasks[task.group as usize],
             task: task.record(),
-        };
-        let after = facts.after(end, now);
+        }
+    }
+
+    fn follow_end(&mut self, id: TaskId, end: TaskEnd, now: Time) {
+        let after = self.facts(id).after(end, now);
         self.follow_phase(id.job, &after);
         self.set_as(id, (after.state, None, after.delayed), (now, now));
     }

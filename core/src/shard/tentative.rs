@@ -158,14 +158,19 @@ impl Shard {
         nodes.map(|(slot, _, cold)| (slot, self.books.nodes.hot(slot).id, &cold.registration.spec.labels))
     }
 
+    /// Returns itself with the rule of labels, taints and names for `request`.
+    fn eligible_by_names<'a>(&'a mut self, request: &'a PlacementRequest) -> (&'a Self, Eligible<'a>) {
+        let scope = self.choose.eligibility(&self.books, request);
+        let this = &*self;
+        (this, this.choose.eligible(&this.books, request, scope))
+    }
+
     /// Returns a predicate for nodes that the labels, taints and names allow for `request`, regardless of their state.
     pub(crate) fn allowed<'a>(
         &'a mut self,
         request: &'a PlacementRequest,
     ) -> impl Fn(Slot) -> bool + use<'a> {
-        let scope = self.choose.eligibility(&self.books, request);
-        let this = &*self;
-        let eligible = this.choose.eligible(&this.books, request, scope);
+        let (_, eligible) = self.eligible_by_names(request);
         move |slot| eligible.allows(slot)
     }
 
@@ -174,9 +179,7 @@ impl Shard {
         &'a mut self,
         request: &'a PlacementRequest,
     ) -> impl Fn(Slot) -> bool + use<'a> {
-        let scope = self.choose.eligibility(&self.books, request);
-        let this = &*self;
-        let eligible = this.choose.eligible(&this.books, request, scope);
+        let (this, eligible) = self.eligible_by_names(request);
         move |slot| this.is_ready(slot) && eligible.allows(slot)
     }
 

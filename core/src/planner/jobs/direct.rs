@@ -169,7 +169,7 @@ impl Planner {
         let granted = concluded.applied.iter().flat_map(|applied| &applied.granted);
         let granted = granted.map(|(_, granted)| granted).next();
         let Some(Granted::Allocated(placement)) = granted else {
-            keeper.scheduler.undo_now(&plan);
+            keeper.scheduler.take_back(&plan);
             keeper.withdraw(job, now);
             asked.attempts += 1;
             if asked.attempts < DIRECT_ATTEMPTS_MAX {

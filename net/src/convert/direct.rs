@@ -92,9 +92,13 @@ pub(crate) fn not_charged(refused: &NotCharged, catalog: &Catalog) -> PlaceReply
         NotCharged::Cap { queue, over } => {
             let name = capped_name(over.of, &catalog.resources);
             let [cap, used, asked] = [over.cap, over.used, over.asked].map(|number| shown(over.of, number));
+            let remedy = match over.of {
+                Capped::Resource(_) => "ask for less, or again when some is released",
+                Capped::Allocations => "ask again when some is released",
+            };
             let message = format!(
-                "the cap of queue `{queue}` forbids it: of {name} {cap}, {used} are in use, and {asked} more are asked \
-                 for: ask for less, or again when some is released"
+                "the cap of queue `{queue}` forbids it: of {name} {cap}, {used} are in use, claimed or being released, and \
+                 {asked} more are asked for: {remedy}"
             );
             fault(Reason::OverCap, message)
         }
@@ -166,10 +170,12 @@ mod tests {
             reply.fault.expect("the reason").message
         };
         let message = over(Capped::Resource(Dim::CPU), 60_000, 45_000, 20_000);
-        assert!(
-            message.starts_with("the cap of queue `outer` forbids it: of cpu 6, 4.5 are in use, and 2 more")
-        );
+        let part = "of cpu 6, 4.5 are in use, claimed or being released, and 2 more";
+        assert!(message.starts_with(&format!("the cap of queue `outer` forbids it: {part}")), "{message}");
         let message = over(Capped::Allocations, 3, 3, 1);
-        assert!(message.contains("of allocations 3, 3 are in use, and 1 more"), "{message}");
+        assert!(
+            message.contains("of allocations 3, 3 are in use, claimed or being released, and 1 more"),
+            "{message}"
+        );
     }
 }

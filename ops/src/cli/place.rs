@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use wharf_core::ids::AllocationId;
@@ -92,8 +93,8 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
     /// Charge the placement to this queue, whose caps bound it.
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true, conflicts_with_all = ["wait", "lease"])]
-    queue: String,
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = ["wait", "lease"])]
+    queue: Option<String>,
     /// Count the reasons of a refusal over all nodes.
     #[arg(long)]
     explain_all: bool,
@@ -218,7 +219,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         },
         owner: search.owner,
         lease: search.lease.map_or(0, nanos),
-        queue: search.queue,
+        queue: search.queue.unwrap_or_default(),
         ..PlaceRequest::default()
     };
     let reply =

@@ -133,6 +133,8 @@ fn placements_that_name_a_queue_are_charged_to_it() {
     service.run(&place).with(1).says(&["over_cap", "queue `small`", "of cpu 3, 2 are in use"]);
     service.run(&["place", "--queue", "other", "--cpu", "1"]).with(1).says(&["unknown_queue"]);
     service.run(&["place", "--queue", "small", "--wait", "1s"]).with(2).says(&["--wait"]);
+    // A variable of a shell that is not set must not leave the placement uncharged.
+    service.run(&["place", "--queue", "", "--cpu", "1"]).with(2).says(&["--queue"]);
     service.kill();
     let service = site.serve(&["--shards", "1"]);
     assert_eq!(of_small(&service), (json!(1), json!("2")));

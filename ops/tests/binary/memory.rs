@@ -270,7 +270,8 @@ fn thousands_of_peers_that_come_and_go_leave_no_memory_behind() {
             }
         }
         // A quarter of them has shown what as many as are open at once need.
-        let growth = service.peak_bytes() - after_first;
+        // The kernel sums up its counters loosely, so that a peak may be read as a little less than before.
+        let growth = service.peak_bytes().saturating_sub(after_first);
         println!("{} peers came and went: {growth} bytes more", WAVES * PEERS);
         assert!(growth < 16 << 20, "{growth} bytes more");
     });

@@ -42,6 +42,7 @@ mod refusals;
 mod reopening;
 mod reservations;
 mod selector_costs;
+mod slow_shards;
 mod statement_bed;
 mod statements;
 mod tickets;

@@ -6,13 +6,17 @@ use crate::ids::ShardId;
 use crate::request::PlacementRequest;
 use crate::resource::GpuRequest;
 
+/// How many shards a port looks at when the chosen one has as many commands as it should.
+const OTHER_SHARDS_TRIED: u64 = 8;
+
 impl Port {
     /// Returns the next shard to ask, among those that were not asked yet. In order of preference:
     ///
     /// 1. the first shard where nodes are reserved for the request's owner
     /// 2. the shard of the first named candidate
     /// 3. the shard of the first registered preferred node
-    /// 4. the less loaded of two random shards whose summary does not exclude the request
+    /// 4. the less loaded of two random shards whose summary does not exclude the request. If this port has as many
+    ///    commands there as it should, one of the next few shards that has fewer
     /// 5. any other shard that was not asked
     ///
     /// A shard that its summary excludes is asked last, to get exact counts.
@@ -59,10 +63,24 @@ impl Port {
             let shard = ShardId(self.rng.below(count) as u16);
             (open(shard), shard)
         };
-        match (draw(), draw()) {
-            ((Some(load), _), (Some(second), shard)) if second < load => return Some(shard),
-            ((Some(_), shard), _) | ((None, _), (Some(_), shard)) => return Some(shard),
-            ((None, _), (None, _)) => {}
+        let chosen = match (draw(), draw()) {
+            ((Some(load), _), (Some(second), shard)) if second < load => Some(shard),
+            ((Some(_), shard), _) | ((None, _), (Some(_), shard)) => Some(shard),
+            ((None, _), (None, _)) => None,
+        };
+        if let Some(chosen) = chosen {
+            let is_full =
+                |shard: ShardId| self.windows.is_full(shard.index(), self.unanswered[shard.index()] as usize);
+            if !is_full(chosen) {
+                return Some(chosen);
+            }
+            // Slow commands would queue there while another shard is idle: the windows of slow shards are small.
+            let others = count.min(OTHER_SHARDS_TRIED) as u16;
+            let nexts = (1..=others).map(|i| ShardId(((u64::from(chosen.0) + u64::from(i)) % count) as u16));
+            return nexts
+                .into_iter()
+                .find(|&shard| !is_full(shard) && open(shard).is_some())
+                .or(Some(chosen));
         }
         // Few shards are left. Check all from a random one on, so that the first is not preferred.
         let start = self.rng.below(count) as u16;

@@ -64,6 +64,12 @@ impl Windows {
         self.of[shard].pace
     }
 
+    /// Returns whether a shard with this number of commands has as many as it should.
+    #[inline]
+    pub(super) fn is_full(&self, shard: usize, commands: usize) -> bool {
+        commands >= self.of[shard].window
+    }
+
     /// Returns the time per command in ns if all shards are at work. At least 1.
     pub(super) fn turn_ns(&self) -> u64 {
         (SECOND_NS / self.rate.max(1)).max(1)

@@ -95,7 +95,9 @@ pub(crate) enum OrderingFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct JobFile {
     pub(crate) name: Name,
-    pub(crate) queue: Name,
+    /// Only a tenant that is bound to a queue may leave it out, and not in scenarios.
+    #[serde(default)]
+    pub(crate) queue: Option<Name>,
     /// The user in the queue for whom it counts.
     #[serde(default)]
     pub(crate) user: Option<Name>,

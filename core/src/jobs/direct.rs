@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Capped, JobError, Jobs, OverCap, QueueId};
+use super::{BindingError, Capped, JobError, Jobs, OverCap, QueueId, TenantQueue};
 use crate::fairness::Amounts;
 use crate::ids::TenantId;
 use crate::request::{PlacementRequest, Refusal};
@@ -16,6 +16,8 @@ pub struct DirectPlacement {
     pub request: PlacementRequest,
     /// The name of the queue.
     pub queue: Arc<str>,
+    /// The queue to which its tenant is bound, if it is.
+    pub bound: Option<Arc<TenantQueue>>,
 }
 
 /// The reason why a placement that names a queue was not made. Nothing has changed.
@@ -27,6 +29,8 @@ pub enum NotCharged {
     InnerQueue(Arc<str>),
     /// The queue is closed.
     ClosedQueue(Arc<str>),
+    /// The tenant is bound to another queue.
+    Binding(BindingError),
     /// The queue is for another tenant.
     ForeignQueue(Arc<str>),
     /// A cap of a queue forbids it.

@@ -67,7 +67,7 @@ impl Jobs {
     /// Returns no jobs, with the root queue only.
     #[must_use]
     pub fn new() -> Self {
-        let root = QueueSpec { open: true, ..QueueSpec::new("root") };
+        let root = QueueSpec { open: true, ..QueueSpec::new(QueueId::ROOT_NAME) };
         Self {
             queue_names: BTreeMap::from([(Arc::clone(&root.name), QueueId::ROOT)]),
             queues: vec![Queue::new(root)],

@@ -226,7 +226,7 @@ fn a_crowd_gets_exactly_what_the_cap_allows() {
     submit_job(&mut engine, bag("job", 10), "small");
     wait(&mut engine);
     for tag in 0..200 {
-        let placement = DirectPlacement { request: cores(1), queue: named("small") };
+        let placement = DirectPlacement { request: cores(1), queue: named("small"), bound: None };
         let request = PortRequest::Plan(PlanJob::Place(Box::new(placement)));
         engine.ports[0].submit(tag, request, engine.now).expect("room");
     }
@@ -264,7 +264,7 @@ fn no_crash_leaves_a_charge_without_an_allocation_or_the_other_way_round() {
         is_wait: false,
         alternative: None,
     };
-    let placement = DirectPlacement { request: cores(2), queue: named("all") };
+    let placement = DirectPlacement { request: cores(2), queue: named("all"), bound: None };
     let request = PortRequest::Plan(PlanJob::Place(Box::new(placement)));
     let answered = engine.ports[0].submit_for(Some(origin), 3, request, engine.now).expect("room");
     assert!(answered.is_none(), "{answered:?}");

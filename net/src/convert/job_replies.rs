@@ -11,6 +11,7 @@ use wharf_core::jobs::{
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
 
+use super::direct::binding_reason;
 use super::explain::explain_reply;
 use super::invalid;
 use super::jobs::{dim_name, job_phase_number, queue_body, task_state_number, wire_amounts};
@@ -317,6 +318,7 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
         }
         JobsRejection::UnknownJob(_) => (Reason::UnknownJob, "job"),
         JobsRejection::UnknownTask(_) => (Reason::InvalidField, "task"),
+        JobsRejection::Binding(error) => (binding_reason(error), queue_field(kind)),
         JobsRejection::ForeignQueue(_) => (Reason::Forbidden, queue_field(kind)),
         JobsRejection::State { index, .. } => {
             return Fault::of_field(Reason::InvalidField, format!("tasks[{index}].state"), message);

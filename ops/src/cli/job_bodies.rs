@@ -163,7 +163,7 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
     let group = |(task, role): (&TaskFile, u32)| task_group(file, task, role, of_job, classes);
     Ok(JobBody {
         name: file.name.value.clone(),
-        queue: file.queue.value.clone(),
+        queue: file.queue.as_ref().map(|queue| queue.value.clone()).unwrap_or_default(),
         min_member: file.min_member,
         min_resources: file.min_resources.as_ref().map(amounts),
         roles: roles.into_iter().map(|(name, min_member)| RoleBody { name, min_member }).collect(),

@@ -37,7 +37,7 @@ pub use binding::{BindingError, TenantQueue};
 pub use caps::{Capped, OverCap};
 pub use direct::{DirectPlacement, NotCharged};
 pub use ending::JobEnd;
-pub use error::{JobError, QueueError};
+pub use error::{JobError, QueueContents, QueueError};
 pub use explanation::{
     Change, Claims, DomainLack, HeldBy, Holder, JobExplanation, NodeCounts, PendingReason, QueueBound,
     QueuePlace, QueueRule, Remedy, Scarce,

@@ -6,8 +6,8 @@ use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::PlanJob;
 use wharf_core::ids::{Incarnation, SessionId, TenantId};
 use wharf_core::jobs::{
-    Capped, DirectPlacement, JobSpec, JobsRejection, JobsReply, JobsRequest, NotCharged, QueueError,
-    QueueSpec, QueueView, TaskState,
+    Capped, DirectPlacement, JobSpec, JobsRejection, JobsReply, JobsRequest, NotCharged, QueueContents,
+    QueueError, QueueSpec, QueueView, TaskState,
 };
 use wharf_core::journal::Event;
 use wharf_core::node::LifeEvent;
@@ -65,7 +65,10 @@ fn a_placement_is_charged_to_its_queue_until_it_is_released() {
     let stop = JobsRequest::Cancel { job: id, tenant: None, grace_ns: 0 };
     assert_eq!(ask_jobs(&mut engine, stop).map(drop), Err(JobsRejection::UnknownJob(id)));
     let gone = ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("inner")));
-    assert_eq!(gone.map(drop), Err(JobsRejection::Queue(QueueError::InUse(named("inner")))));
+    let in_use = gone.expect_err("it has direct placements");
+    let has = QueueContents { jobs: 0, direct: 2 };
+    assert_eq!(in_use, JobsRejection::Queue(QueueError::InUse { queue: named("inner"), has }));
+    assert!(in_use.to_string().contains("`inner` has 2 direct placements:"), "{in_use}");
     for (allocation, left) in [(one.allocation, 4), (two.allocation, 0)] {
         ask(&mut engine, PortRequest::Release(allocation));
         settle(&mut engine);

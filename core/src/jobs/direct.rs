@@ -39,6 +39,9 @@ pub enum NotCharged {
         queue: Arc<str>,
         /// The cap.
         over: OverCap,
+        /// How much of what counts as used is kept for tasks that wait until the cap allows them, and hold nothing yet. Of
+        /// many such tasks, only the first are looked at.
+        waiting: i64,
     },
     /// There are as many jobs and direct placements as there may be.
     TooManyJobs(usize),
@@ -102,7 +105,10 @@ impl Jobs {
         }
         match self.over_cap(id, amounts, true) {
             None => Ok(id),
-            Some(over) => Err(NotCharged::Cap { queue: Arc::clone(&self.queue(over.queue).spec.name), over }),
+            Some(over) => {
+                let queue = Arc::clone(&self.queue(over.queue).spec.name);
+                Err(NotCharged::Cap { queue, over, waiting: self.kept_of_cap(&over) })
+            }
         }
     }
 }
@@ -135,6 +141,6 @@ mod tests {
             assert_eq!(ask(unknown, 3, 1), Err(NotCharged::UnknownQueue(unknown.into())));
         }
         let over = OverCap { queue: mine, of: Capped::Resource(Dim::CPU), cap: 30, used: 0, asked: 31 };
-        assert_eq!(ask("mine", 3, 31), Err(NotCharged::Cap { queue: "mine".into(), over }));
+        assert_eq!(ask("mine", 3, 31), Err(NotCharged::Cap { queue: "mine".into(), over, waiting: 0 }));
     }
 }

@@ -340,6 +340,11 @@ impl Jobs {
         self.waiting_for_cap.iter().copied().collect()
     }
 
+    /// Returns the first `most` tasks that wait until their queue's cap allows them.
+    pub(super) fn first_waiting_for_cap(&self, most: usize) -> impl Iterator<Item = TaskId> + '_ {
+        self.waiting_for_cap.iter().copied().take(most)
+    }
+
     /// Returns how many tasks of a job wait until their queue's cap allows them.
     #[must_use]
     pub fn waiting_for_cap_of(&self, job: JobId) -> u32 {

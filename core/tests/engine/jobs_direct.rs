@@ -89,8 +89,8 @@ fn a_cap_refuses_with_what_is_in_use_and_allows_again_what_was_released() {
     assert_eq!(counts(&mut engine, job, TaskState::Bound), 4);
     let first = placed(&mut engine, "small", cores(5));
     match place_in(&mut engine, "small", cores(2)) {
-        Err(NotCharged::Cap { queue, over }) => {
-            assert_eq!((&*queue, over.of), ("small", Capped::Resource(Dim::CPU)));
+        Err(NotCharged::Cap { queue, over, waiting }) => {
+            assert_eq!((&*queue, over.of, waiting), ("small", Capped::Resource(Dim::CPU), 0));
             assert_eq!((over.cap, over.used, over.asked), (100_000, 90_000, 20_000));
         }
         other => panic!("the cap is 10, and 9 are in use: {other:?}"),

@@ -117,15 +117,23 @@ pub(crate) fn not_charged(refused: &NotCharged, catalog: &Catalog) -> PlaceReply
             Reason::Forbidden,
             format!("queue `{queue}` belongs to another tenant: name a queue of your own"),
         ),
-        NotCharged::Cap { queue, over } => {
+        NotCharged::Cap { queue, over, waiting } => {
             let name = capped_name(over.of, &catalog.resources);
             let [cap, used, asked] = [over.cap, over.used, over.asked].map(|number| shown(over.of, number));
+            // They hold nothing. What is released is kept for them, because others were evicted for them.
+            let kept = match waiting {
+                0 => String::new(),
+                waiting => {
+                    let waiting = shown(over.of, *waiting);
+                    format!(" (of which {waiting} are kept for tasks that wait until the cap allows them)")
+                }
+            };
             let remedy = match over.of {
                 Capped::Resource(_) => "ask for less, or again when some is released",
                 Capped::Allocations => "ask again when some is released",
             };
             let message = format!(
-                "the cap of queue `{queue}` forbids it: of {name} {cap}, {used} are in use, claimed or being released, and \
+                "the cap of queue `{queue}` forbids it: of {name} {cap}, {used} are in use, claimed or being released{kept}, and \
                  {asked} more are asked for: {remedy}"
             );
             fault(Reason::OverCap, message)
@@ -191,16 +199,20 @@ mod tests {
 
     #[test]
     fn a_cap_tells_its_queue_what_is_in_use_and_what_was_asked_for() {
-        let over = |of, cap, used, asked| {
+        let over = |of, cap, used, (asked, waiting)| {
             let over = OverCap { queue: QueueId(3), of, cap, used, asked };
-            let reply = not_charged(&NotCharged::Cap { queue: "outer".into(), over }, &Catalog::default());
+            let refused = NotCharged::Cap { queue: "outer".into(), over, waiting };
+            let reply = not_charged(&refused, &Catalog::default());
             assert_eq!(reply.reason, Reason::OverCap.into());
             reply.fault.expect("the reason").message
         };
-        let message = over(Capped::Resource(Dim::CPU), 60_000, 45_000, 20_000);
+        let message = over(Capped::Resource(Dim::CPU), 60_000, 45_000, (20_000, 0));
         let part = "of cpu 6, 4.5 are in use, claimed or being released, and 2 more";
         assert!(message.starts_with(&format!("the cap of queue `outer` forbids it: {part}")), "{message}");
-        let message = over(Capped::Allocations, 3, 3, 1);
+        let message = over(Capped::Resource(Dim::CPU), 60_000, 45_000, (20_000, 15_000));
+        let part = "being released (of which 1.5 are kept for tasks that wait until the cap allows them), and 2 more";
+        assert!(message.contains(part), "{message}");
+        let message = over(Capped::Allocations, 3, 3, (1, 0));
         assert!(
             message.contains("of allocations 3, 3 are in use, claimed or being released, and 1 more"),
             "{message}"

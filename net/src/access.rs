@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wharf_core::ids::{OwnerId, SessionId, TenantId};
+use wharf_core::jobs::TenantQueue;
 use wharf_core::time::Time;
 
 use crate::protocol::{Fault, Kind, Reason};
@@ -116,6 +117,8 @@ pub struct TenantLimits {
     pub in_flight_max: Option<u32>,
     /// The owners whose reservations its requests may use.
     pub owners: Vec<OwnerId>,
+    /// The name of the queue to which all is charged that it gets from now on. `None`: only what names a queue is charged.
+    pub queue: Option<String>,
 }
 
 /// The rate at which a tenant sends requests, as the time at which all of them so far would be through at its limit.
@@ -165,6 +168,8 @@ pub struct Tenant {
     /// The limits.
     pub limits: TenantLimits,
     pub(crate) usage: Arc<TenantUse>,
+    /// Its queue, as requests bring it along.
+    bound: Option<Arc<TenantQueue>>,
 }
 
 /// What a peer may do.
@@ -195,6 +200,29 @@ impl Rights {
     #[must_use]
     pub fn owns(&self, tenant: TenantId) -> bool {
         self.tenant.as_ref().is_none_or(|own| own.limits.id == tenant)
+    }
+
+    /// Returns the queue to which its tenant is bound, if it is.
+    #[inline]
+    #[must_use]
+    pub fn bound(&self) -> Option<&Arc<TenantQueue>> {
+        self.tenant.as_ref()?.bound.as_ref()
+    }
+
+    /// Checks that what its tenant gets by this kind of request need not be charged to a queue. `remedy` says what to do
+    /// instead.
+    ///
+    /// # Errors
+    /// Returns a fault that names the tenant and its queue.
+    pub(crate) fn check_unbound(&self, kind: Kind, remedy: &str) -> Result<(), Fault> {
+        let Some(bound) = self.bound() else { return Ok(()) };
+        let message = format!(
+            "tenant `{}` is bound to queue `{}` (setting `tenants.queue`), and `{}` is charged to no queue: {remedy}",
+            bound.tenant,
+            bound.queue,
+            kind.name()
+        );
+        Err(Fault::of_field(Reason::NotSupportedYet, "queue", message))
     }
 
     /// Checks that it may send messages of this kind.
@@ -356,7 +384,10 @@ impl Access {
             settings.tenants.iter().map(|limits| (limits.id, used(limits.id))).collect();
         let tenant = |limits: &TenantLimits| {
             let usage = Arc::clone(&usage[&limits.id]);
-            (limits.id, Arc::new(Tenant { limits: limits.clone(), usage }))
+            let bound = limits.queue.as_deref().map(|queue| {
+                Arc::new(TenantQueue { tenant: limits.name.as_str().into(), queue: queue.into() })
+            });
+            (limits.id, Arc::new(Tenant { limits: limits.clone(), usage, bound }))
         };
         let tenants: BTreeMap<_, _> = settings.tenants.iter().map(tenant).collect();
         let rights = |identity: &Identity| {
@@ -390,6 +421,7 @@ mod tests {
             requests_per_second,
             in_flight_max: None,
             owners: vec![],
+            queue: None,
         }
     }
 

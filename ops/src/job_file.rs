@@ -46,9 +46,9 @@ pub(crate) struct QueueFile {
     #[serde(default)]
     pub(crate) parent: Option<Name>,
     /// The number of the tenant that may submit jobs to it. Not in scenarios.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::tenant")]
     pub(crate) tenant: Option<u16>,
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "whole::weight")]
     pub(crate) weight: u32,
     #[serde(default)]
     pub(crate) guarantee: AmountsFile,
@@ -56,7 +56,7 @@ pub(crate) struct QueueFile {
     pub(crate) deserved: Option<AmountsFile>,
     #[serde(default)]
     pub(crate) capability: AmountsFile,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::priority")]
     pub(crate) priority: i32,
     #[serde(default = "yes")]
     pub(crate) reclaimable: bool,
@@ -74,7 +74,7 @@ pub(crate) struct QueueFile {
     pub(crate) min_run_time: Option<Nanos>,
     #[serde(default)]
     pub(crate) usage_half_life: Option<Nanos>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::allocations_max")]
     pub(crate) allocations_max: Option<u32>,
 }
 
@@ -95,11 +95,13 @@ pub(crate) enum OrderingFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct JobFile {
     pub(crate) name: Name,
-    pub(crate) queue: Name,
+    /// Only a tenant that is bound to a queue may leave it out, and not in scenarios.
+    #[serde(default)]
+    pub(crate) queue: Option<Name>,
     /// The user in the queue for whom it counts.
     #[serde(default)]
     pub(crate) user: Option<Name>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::min_member")]
     pub(crate) min_member: u32,
     #[serde(default)]
     pub(crate) min_resources: Option<AmountsFile>,
@@ -119,9 +121,9 @@ pub(crate) struct JobFile {
     pub(crate) run_time: Option<Nanos>,
     #[serde(default)]
     pub(crate) policies: Vec<PolicyFile>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::min_success")]
     pub(crate) min_success: Option<u32>,
-    #[serde(default = "max_retry")]
+    #[serde(default = "max_retry", deserialize_with = "whole::max_retry")]
     pub(crate) max_retry: u32,
     #[serde(default)]
     pub(crate) topology: Option<TopologyFile>,
@@ -146,7 +148,7 @@ pub(crate) enum PriorityFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TaskFile {
     pub(crate) name: Name,
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "whole::count")]
     pub(crate) count: u32,
     #[serde(default)]
     pub(crate) cpu: Option<Quantity>,
@@ -301,6 +303,62 @@ impl Visitor<'_> for Scalar {
 
 fn scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     deserializer.deserialize_any(Scalar)
+}
+
+/// Whole numbers by field, so that a wrong one is told with its field and its range.
+mod whole {
+    use std::fmt;
+    use std::ops::RangeInclusive;
+    use std::str::FromStr;
+
+    use serde::Deserialize;
+    use serde::de::{self, Deserializer};
+
+    use super::scalar;
+
+    /// A number or a text.
+    struct Written(String);
+
+    impl<'de> Deserialize<'de> for Written {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            scalar(deserializer).map(Self)
+        }
+    }
+
+    /// Returns the number of a text, or a fault with the field and its range.
+    fn number<N: FromStr + fmt::Display, E: de::Error>(
+        field: &str,
+        Written(text): &Written,
+        range: RangeInclusive<N>,
+    ) -> Result<N, E> {
+        text.parse().map_err(|_| {
+            let (least, most) = (range.start(), range.end());
+            let message =
+                format!("`{field}` is {text}: give a whole number from {least} to {most}, or leave it out");
+            E::custom(message)
+        })
+    }
+
+    macro_rules! numbers {
+        ($($field:ident: $number:ty),*) => {$(
+            pub(super) fn $field<'de, D: Deserializer<'de>>(from: D) -> Result<$number, D::Error> {
+                number(stringify!($field), &Written::deserialize(from)?, <$number>::MIN..=<$number>::MAX)
+            }
+        )*};
+    }
+
+    macro_rules! given_numbers {
+        ($($field:ident: $number:ty),*) => {$(
+            pub(super) fn $field<'de, D: Deserializer<'de>>(from: D) -> Result<Option<$number>, D::Error> {
+                let given = Option::<Written>::deserialize(from)?;
+                let range = <$number>::MIN..=<$number>::MAX;
+                given.map(|given| number(stringify!($field), &given, range)).transpose()
+            }
+        )*};
+    }
+
+    numbers!(weight: u32, priority: i32, min_member: u32, max_retry: u32, count: u32);
+    given_numbers!(tenant: u16, allocations_max: u32, min_success: u32);
 }
 
 impl<'de> Deserialize<'de> for Quantity {

@@ -13,8 +13,8 @@ use crate::fairness::{Amounts, Dim};
 use crate::ids::TenantId;
 use crate::index::Slot;
 use crate::jobs::{
-    Holder, Job, JobExplanation, JobId, JobPhase, Jobs, NodeCounts, PendingReason, QueueId, QueuePlace,
-    QueueRule, TaskClass, TaskState,
+    Capped, Holder, Job, JobExplanation, JobId, JobPhase, Jobs, NodeCounts, PendingReason, QueueId,
+    QueuePlace, QueueRule, TaskClass, TaskState,
 };
 use crate::request::{Check, Explain, PlacementRequest};
 use crate::resource::ResourceKind;
@@ -47,10 +47,10 @@ enum Stage {
 /// A job, after the flag that says whether it is a direct placement.
 type After = (bool, JobId);
 
-/// A queue and a kind of resource of which somebody uses most.
+/// A queue and what somebody uses most of in it.
 struct Subject {
     queue: QueueId,
-    dim: Dim,
+    of: Capped,
     holders: Vec<Holder>,
 }
 
@@ -246,24 +246,26 @@ impl Scheduler {
         let limits = if job.phase() == JobPhase::Pending {
             self.tiers.admission_limits(self.present(), explaining.job)
         } else {
-            self.limits_of(job, &wanted(job, explaining.asked).sum)
+            let wanted = wanted(job, explaining.asked);
+            self.limits_of(job, &wanted.sum, wanted.tasks.len())
         };
         let mut subjects: Vec<Subject> = Vec::new();
-        let mut add = |queue: QueueId, dim: Dim| {
-            if !subjects.iter().any(|subject| subject.queue == queue && subject.dim == dim) {
-                subjects.push(Subject { queue, dim, holders: Vec::new() });
+        let mut add = |queue: QueueId, of: Capped| {
+            if !subjects.iter().any(|subject| subject.queue == queue && subject.of == of) {
+                subjects.push(Subject { queue, of, holders: Vec::new() });
             }
         };
-        limits.iter().for_each(|limit| add(limit.queue, limit.dim));
+        limits.iter().for_each(|limit| add(limit.queue, limit.of));
         if let Some(dim) = scarce(&explaining.counts) {
-            add(QueueId::ROOT, dim);
+            add(QueueId::ROOT, Capped::Resource(dim));
         }
         explaining.limits = limits;
         explaining.subjects = subjects;
     }
 
-    /// Returns what keeps the queue of a job from having some amounts more: caps, then what rules give it.
-    fn limits_of(&self, job: &Job, asked: &Amounts) -> Vec<Limit> {
+    /// Returns what keeps the queue of a job from having some amounts more, for so many tasks: caps, then what rules give it.
+    fn limits_of(&self, job: &Job, asked: &Amounts, tasks: usize) -> Vec<Limit> {
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let facts = self.present();
         let mut limits = Vec::new();
         for queue in facts.jobs.chain(job.spec().queue) {
@@ -273,8 +275,17 @@ impl Scheduler {
             let limit = |(dim, asked): (Dim, i64)| {
                 let bound = of.spec().capability.get(dim)?;
                 let rule = QueueRule::Capability;
-                Some(Limit { rule, queue, dim, bound, used: used.get(dim), asked })
+                Some(Limit { rule, queue, of: Capped::Resource(dim), bound, used: used.get(dim), asked })
             };
+            let most = of.spec().allocations_max.map(|most| Limit {
+                rule: QueueRule::Allocations,
+                queue,
+                of: Capped::Allocations,
+                bound: i64::from(most),
+                used: count(of.usage().allocations()),
+                asked: count(tasks as u64),
+            });
+            limits.extend(most.filter(|limit| limit.excess() > 0));
             limits.extend(asked.iter().filter_map(limit).filter(|limit| limit.excess() > 0));
         }
         limits.extend(self.tiers.limits(facts, &self.total, job.spec().queue, asked));
@@ -290,7 +301,8 @@ impl Scheduler {
         let jobs = &self.jobs;
         let tenant = explaining.tenant;
         let queue = jobs.queue(subject.queue);
-        let dim = subject.dim;
+        let of = subject.of;
+        let own = jobs.job(explaining.job);
         let mut looked_at = 1;
         let mut next = Stage::Holders { at: at + 1, after: None };
         let mut found: Vec<Holder> = Vec::new();
@@ -304,8 +316,10 @@ impl Scheduler {
                 looked_at += 1;
                 let job = jobs.job(id);
                 last = Some((job.spec().is_direct, id));
-                if tenant.is_none_or(|tenant| tenant == job.spec().tenant) {
-                    let amount = in_use(job.usage(), dim);
+                let is_seen = tenant.is_none_or(|tenant| tenant == job.spec().tenant);
+                // What the job has itself is not what it lacks.
+                if is_seen && id != explaining.job {
+                    let amount = in_use(job.usage(), of);
                     found.push(Holder { name: Arc::clone(&job.spec().name), job: Some(id), amount });
                 }
             }
@@ -313,9 +327,11 @@ impl Scheduler {
             for &child in queue.children() {
                 looked_at += 1;
                 if explaining.sees_queue(jobs, child) {
-                    let of = jobs.queue(child);
-                    let amount = in_use(of.usage(), dim);
-                    found.push(Holder { name: Arc::clone(&of.spec().name), job: None, amount });
+                    let queue = jobs.queue(child);
+                    let has_job = jobs.chain(own.spec().queue).any(|outer| outer == child);
+                    let of_job = if has_job { in_use(own.usage(), of) } else { 0 };
+                    let amount = in_use(queue.usage(), of) - of_job;
+                    found.push(Holder { name: Arc::clone(&queue.spec().name), job: None, amount });
                 }
             }
         }
@@ -361,7 +377,7 @@ impl Scheduler {
         // A queue deserves no more than its capability. That says better what is in the way.
         let is_by_rules = matches!(reason, PendingReason::Overused | PendingReason::Share);
         let mut rules = explaining.limits.iter().map(|limit| limit.rule).peekable();
-        let is_by_cap = rules.peek().is_some() && rules.all(|rule| rule == QueueRule::Capability);
+        let is_by_cap = rules.peek().is_some() && rules.all(is_cap);
         if is_by_rules && is_by_cap { PendingReason::Cap } else { reason }
     }
 
@@ -387,12 +403,12 @@ impl Scheduler {
         };
         let class = class_of(job, asked);
         let is_of = |rule: &[QueueRule]| {
-            let limits = self.limits_of(job, &class.amounts);
+            let limits = self.limits_of(job, &class.amounts, 1);
             limits.iter().any(|limit| rule.contains(&limit.rule))
         };
         if self.tries.is_overused(queue) && self.tiers.is_overused(self.present(), queue) {
             PendingReason::Overused
-        } else if is_of(&[QueueRule::Capability]) {
+        } else if is_of(&[QueueRule::Capability, QueueRule::Allocations]) {
             PendingReason::Cap
         } else if is_of(&[QueueRule::Deserved, QueueRule::Guarantees]) {
             PendingReason::Share
@@ -422,8 +438,14 @@ fn class_of(job: &Job, task: u32) -> Arc<TaskClass> {
     Arc::clone(&job.tasks()[task as usize].class)
 }
 
-/// Returns what is in use of a kind: held, claimed, or being released.
-fn in_use(usage: &crate::jobs::Usage, dim: Dim) -> i64 {
+/// Returns whether a rule is a cap of the queue itself.
+fn is_cap(rule: QueueRule) -> bool {
+    matches!(rule, QueueRule::Capability | QueueRule::Allocations)
+}
+
+/// Returns what is in use: held, claimed, or being released.
+fn in_use(usage: &crate::jobs::Usage, of: Capped) -> i64 {
+    let Capped::Resource(dim) = of else { return i64::try_from(usage.allocations()).unwrap_or(i64::MAX) };
     let parts = [&usage.held, &usage.pipelined, &usage.releasing];
     parts.iter().fold(0, |sum: i64, part| sum.saturating_add(part.get(dim)))
 }

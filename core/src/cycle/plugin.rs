@@ -6,7 +6,7 @@ use super::config::{Combination, CycleConfig, Decision, PluginConfig, PluginKind
 use super::plugins;
 use super::shares::JobShares;
 use crate::fairness::{Amounts, Dim};
-use crate::jobs::{JobId, Jobs, QueueId, QueueRule, TaskClass, TaskId};
+use crate::jobs::{Capped, JobId, Jobs, QueueId, QueueRule, TaskClass, TaskId};
 use crate::time::Time;
 
 /// What rules read.
@@ -45,7 +45,8 @@ pub(super) type Used<'a> = &'a dyn Fn(QueueId) -> Amounts;
 pub(super) struct Limit {
     pub(super) rule: QueueRule,
     pub(super) queue: QueueId,
-    pub(super) dim: Dim,
+    /// What it bounds. Resources are counted in 1/10,000.
+    pub(super) of: Capped,
     pub(super) bound: i64,
     /// What counts against it now.
     pub(super) used: i64,
@@ -54,6 +55,14 @@ pub(super) struct Limit {
 }
 
 impl Limit {
+    /// Returns the kind of resource that it bounds, if it bounds one.
+    pub(super) fn dim(self) -> Option<Dim> {
+        match self.of {
+            Capped::Resource(dim) => Some(dim),
+            Capped::Allocations => None,
+        }
+    }
+
     /// Returns how much is asked for beyond the bound.
     pub(super) fn excess(self) -> i64 {
         self.used.saturating_add(self.asked).saturating_sub(self.bound)

@@ -1,7 +1,8 @@
 //! The caps of queues: the most that they may use, with all queues below them.
 
-use super::{Jobs, QueueId};
+use super::{Jobs, QueueId, TaskId};
 use crate::fairness::{Amounts, Dim};
+use crate::limits::WAITING_FOR_CAP_LOOKED_AT_MAX;
 use crate::planted::{PlantedBug, is_planted};
 
 /// What a cap bounds.
@@ -58,6 +59,20 @@ impl Jobs {
         })
     }
 
+    /// Returns how much of a cap is kept for tasks that wait until it allows them.
+    pub(super) fn kept_of_cap(&self, over: &OverCap) -> i64 {
+        let of_task = |task: TaskId| match over.of {
+            Capped::Allocations => 1,
+            Capped::Resource(dim) => self.task(task).class.amounts.get(dim),
+        };
+        let is_in = |task: &TaskId| {
+            let queue = self.job(task.job).spec().queue;
+            self.chain(queue).any(|outer| outer == over.queue)
+        };
+        let waiting = self.first_waiting_for_cap(WAITING_FOR_CAP_LOOKED_AT_MAX);
+        waiting.filter(is_in).map(of_task).fold(0, i64::saturating_add)
+    }
+
     /// Returns whether a queue, or one that contains it, may have this many allocations more than now.
     pub(crate) fn may_have_allocations(&self, queue: QueueId, more: u64) -> bool {
         self.chain(queue).all(|queue| {
@@ -72,7 +87,7 @@ mod tests {
     use super::*;
     use crate::fairness::Caps;
     use crate::ids::NodeId;
-    use crate::jobs::{JobSpec, QueueSpec, TaskGroup, TaskId, TaskState};
+    use crate::jobs::{JobSpec, QueueSpec, TaskGroup, TaskState};
     use crate::request::{PlacementRequest, Policy};
     use crate::resource::{Amount, Demand};
     use crate::time::Time;
@@ -103,6 +118,10 @@ mod tests {
         assert_eq!(add(inner, "b", TaskState::Releasing), [[full, None], [None; 2]]);
         let above = Some((outer, 3, 3));
         assert_eq!(add(other, "c", TaskState::Pipelined), [[full, None], [above, None]]);
+        let full = jobs.over_cap(other, &Amounts::zero(), true).unwrap();
+        assert_eq!(jobs.kept_of_cap(&full), 1, "the claim is not made before the cap allows it");
+        let inner_full = jobs.over_cap(inner, &Amounts::zero(), true).unwrap();
+        assert_eq!(jobs.kept_of_cap(&inner_full), 0, "nothing in that queue waits for it");
         assert!(!jobs.may_have_allocations(other, 1) && jobs.may_have_allocations(other, 0));
     }
 

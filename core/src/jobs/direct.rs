@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Capped, JobError, Jobs, OverCap, QueueId};
+use super::{BindingError, Capped, JobError, Jobs, OverCap, QueueId, TenantQueue};
 use crate::fairness::Amounts;
 use crate::ids::TenantId;
 use crate::request::{PlacementRequest, Refusal};
@@ -16,6 +16,8 @@ pub struct DirectPlacement {
     pub request: PlacementRequest,
     /// The name of the queue.
     pub queue: Arc<str>,
+    /// The queue to which its tenant is bound, if it is.
+    pub bound: Option<Arc<TenantQueue>>,
 }
 
 /// The reason why a placement that names a queue was not made. Nothing has changed.
@@ -27,6 +29,8 @@ pub enum NotCharged {
     InnerQueue(Arc<str>),
     /// The queue is closed.
     ClosedQueue(Arc<str>),
+    /// The tenant is bound to another queue.
+    Binding(BindingError),
     /// The queue is for another tenant.
     ForeignQueue(Arc<str>),
     /// A cap of a queue forbids it.
@@ -35,6 +39,9 @@ pub enum NotCharged {
         queue: Arc<str>,
         /// The cap.
         over: OverCap,
+        /// How much of what counts as used is kept for tasks that wait until the cap allows them, and hold nothing yet. Of
+        /// many such tasks, only the first are looked at.
+        waiting: i64,
     },
     /// There are as many jobs and direct placements as there may be.
     TooManyJobs(usize),
@@ -98,7 +105,10 @@ impl Jobs {
         }
         match self.over_cap(id, amounts, true) {
             None => Ok(id),
-            Some(over) => Err(NotCharged::Cap { queue: Arc::clone(&self.queue(over.queue).spec.name), over }),
+            Some(over) => {
+                let queue = Arc::clone(&self.queue(over.queue).spec.name);
+                Err(NotCharged::Cap { queue, over, waiting: self.kept_of_cap(&over) })
+            }
         }
     }
 }
@@ -131,6 +141,6 @@ mod tests {
             assert_eq!(ask(unknown, 3, 1), Err(NotCharged::UnknownQueue(unknown.into())));
         }
         let over = OverCap { queue: mine, of: Capped::Resource(Dim::CPU), cap: 30, used: 0, asked: 31 };
-        assert_eq!(ask("mine", 3, 31), Err(NotCharged::Cap { queue: "mine".into(), over }));
+        assert_eq!(ask("mine", 3, 31), Err(NotCharged::Cap { queue: "mine".into(), over, waiting: 0 }));
     }
 }

@@ -1,5 +1,6 @@
 //! Reasons why a queue or a job is refused.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::{PolicyFault, RuleFault};
@@ -14,6 +15,28 @@ fn shown(units: i64) -> String {
 /// Returns whose policies are meant, before the name of the job.
 fn of_group(group: Option<u32>) -> String {
     group.map(|group| format!("task group {group} of ")).unwrap_or_default()
+}
+
+/// What a queue has in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueContents {
+    /// The number of its jobs.
+    pub jobs: usize,
+    /// The number of its direct placements.
+    pub direct: usize,
+}
+
+impl fmt::Display for QueueContents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |count: usize, what: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {what}")),
+            count => Some(format!("{count} {what}s")),
+        };
+        let [jobs, direct] = [number(self.jobs, "job"), number(self.direct, "direct placement")];
+        let all: Vec<String> = jobs.into_iter().chain(direct).collect();
+        write!(f, "{}", all.join(" and "))
+    }
 }
 
 /// The reason why a queue is refused. Nothing has changed.
@@ -79,8 +102,13 @@ pub enum QueueError {
     #[error("queue `{0}` is more than {max} levels below the root: choose a parent higher up", max = crate::limits::QUEUE_LEVELS_MAX)]
     TooDeep(Arc<str>),
     /// The parent has jobs of its own.
-    #[error("queue `{0}` has jobs: only queues without jobs have queues below them")]
-    HasJobs(Arc<str>),
+    #[error("queue `{queue}` has {has}: only queues without any have queues below them")]
+    HasJobs {
+        /// The parent.
+        queue: Arc<str>,
+        /// What it has.
+        has: QueueContents,
+    },
     /// The queue would get another parent.
     #[error("queue `{queue}` is in `{parent}` and stays there: leave `parent` out, or make another queue")]
     ParentFixed {
@@ -89,9 +117,14 @@ pub enum QueueError {
         /// The queue that contains it.
         parent: Arc<str>,
     },
-    /// The queue to be removed has jobs, some of which may have ended.
-    #[error("queue `{0}` has jobs: close it, and remove it when they have ended")]
-    InUse(Arc<str>),
+    /// The queue to be removed has jobs that have not ended, or direct placements.
+    #[error("queue `{queue}` has {has}: close it, and remove it when they have ended")]
+    InUse {
+        /// The queue.
+        queue: Arc<str>,
+        /// What it has.
+        has: QueueContents,
+    },
     /// The queue to be removed has queues below it.
     #[error("queue `{0}` has queues below it: remove these first")]
     HasQueues(Arc<str>),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{JobId, JobSummary, TaskState};
+use super::{Capped, JobId, JobSummary, TaskState};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
 use crate::request::{NodeRoom, Refusal};
@@ -96,11 +96,14 @@ pub enum QueueRule {
     Deserved,
     /// The part of the cluster for which jobs are admitted.
     Overcommit,
+    /// The most allocations that it may have.
+    Allocations,
 }
 
 impl QueueRule {
     /// All rules.
-    pub const ALL: [Self; 4] = [Self::Capability, Self::Guarantees, Self::Deserved, Self::Overcommit];
+    pub const ALL: [Self; 5] =
+        [Self::Capability, Self::Guarantees, Self::Deserved, Self::Overcommit, Self::Allocations];
 
     /// Returns the name.
     #[must_use]
@@ -110,6 +113,7 @@ impl QueueRule {
             Self::Guarantees => "guarantees",
             Self::Deserved => "deserved",
             Self::Overcommit => "overcommit",
+            Self::Allocations => "allocations",
         }
     }
 }
@@ -121,7 +125,7 @@ pub struct Holder {
     pub name: Arc<str>,
     /// The job. `None`: it is a queue.
     pub job: Option<JobId>,
-    /// What it uses, in 1/10,000 of a unit: held, claimed, or being released.
+    /// What it uses: held, claimed, or being released. In 1/10,000 of a unit, or a number of allocations.
     pub amount: i64,
 }
 
@@ -132,15 +136,15 @@ pub struct QueueBound {
     pub queue: Option<Arc<str>>,
     /// The rule.
     pub rule: QueueRule,
-    /// The kind of resource.
-    pub dim: Dim,
-    /// The bound, in 1/10,000 of a unit.
+    /// What it bounds. Resources are counted in 1/10,000 of a unit.
+    pub of: Capped,
+    /// The bound.
     pub bound: i64,
-    /// What counts against it now, in 1/10,000 of a unit.
+    /// What counts against it now.
     pub used: i64,
-    /// What is asked for in addition, in 1/10,000 of a unit.
+    /// What is asked for in addition.
     pub asked: i64,
-    /// Those in the queue that use most of it, the largest first.
+    /// Those in the queue that use most of it, the largest first. The job itself is not among them.
     pub holders: Vec<Holder>,
 }
 
@@ -178,8 +182,9 @@ pub struct HeldBy {
 pub struct DomainLack {
     /// The tier of which no domain has room.
     pub tier: Arc<str>,
-    /// The path of the domain that has room for most tasks. `None`: there is no domain of the tier, or the cluster has no
-    /// such tier any longer.
+    /// Whether the settings have no such tier any longer. Then, there is no domain of it.
+    pub is_missing: bool,
+    /// The path of the domain that has room for most tasks. `None`: there is no domain of the tier.
     pub best: Option<Arc<str>>,
     /// The number of tasks for which it has room, at most.
     pub holds: u32,
@@ -239,6 +244,20 @@ pub enum Remedy {
         dim: Dim,
         /// How much, in 1/10,000 of a unit.
         by: i64,
+    },
+    /// A queue may have so many more allocations.
+    RaiseAllocations {
+        /// The name of the queue. `None`: the one who asks may not see it.
+        queue: Option<Arc<str>>,
+        /// How many.
+        by: u64,
+    },
+    /// Other jobs of a queue give back so many allocations.
+    EndAllocations {
+        /// The name of the queue. `None`: the one who asks may not see it.
+        queue: Option<Arc<str>>,
+        /// How many.
+        count: u64,
     },
     /// Tasks of a queue give back so much.
     Release {

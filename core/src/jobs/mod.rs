@@ -8,6 +8,7 @@
 
 mod after;
 mod audit;
+mod binding;
 mod caps;
 mod changes;
 mod delays;
@@ -32,10 +33,11 @@ mod tests;
 mod topology;
 mod usage;
 
+pub use binding::{BindingError, TenantQueue};
 pub use caps::{Capped, OverCap};
 pub use direct::{DirectPlacement, NotCharged};
 pub use ending::JobEnd;
-pub use error::{JobError, QueueError};
+pub use error::{JobError, QueueContents, QueueError};
 pub use explanation::{
     Change, Claims, DomainLack, HeldBy, Holder, JobExplanation, NodeCounts, PendingReason, QueueBound,
     QueuePlace, QueueRule, Remedy, Scarce,
@@ -71,6 +73,9 @@ pub struct QueueId(pub u32);
 impl QueueId {
     /// The root, which contains all queues.
     pub const ROOT: Self = Self(0);
+
+    /// The name of the root. No queue that is made has it.
+    pub const ROOT_NAME: &'static str = "root";
 }
 
 /// A job. Jobs are numbered in the order in which they were submitted.

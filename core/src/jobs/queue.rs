@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::past::QueuePast;
-use super::{JobId, QueueId, QueueSpec, Usage};
+use super::{JobId, QueueContents, QueueId, QueueSpec, Usage};
 
 /// A queue with what is in it and below it.
 #[derive(Debug)]
@@ -95,6 +95,12 @@ impl Queue {
     #[must_use]
     pub fn is_used(&self) -> bool {
         !(self.jobs.is_empty() && self.direct.is_empty())
+    }
+
+    /// Returns how much is in it, without what is in queues below it. Ended jobs that are kept count.
+    #[must_use]
+    pub fn contents(&self) -> QueueContents {
+        QueueContents { jobs: self.jobs.len(), direct: self.direct.len() }
     }
 
     /// Returns its jobs after one, in the order of submission.

@@ -3,7 +3,7 @@
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
-use super::{Jobs, Queue, QueueError, QueueId, QueueSpec};
+use super::{Jobs, Queue, QueueContents, QueueError, QueueId, QueueSpec};
 use crate::fairness::{Amounts, Dim};
 use crate::limits::QUEUE_LEVELS_MAX;
 use crate::resource::Amount;
@@ -24,7 +24,8 @@ impl Jobs {
         }
         let parent = &self.queues[spec.parent.0 as usize];
         if parent.is_used() {
-            return Err(QueueError::HasJobs(Arc::clone(&parent.spec.name)));
+            let (queue, has) = (Arc::clone(&parent.spec.name), parent.contents());
+            return Err(QueueError::HasJobs { queue, has });
         }
         let id = self.next_queue(spec.parent);
         self.queues[spec.parent.0 as usize].children.push(id);
@@ -63,7 +64,12 @@ impl Jobs {
             return Err(QueueError::HasQueues(name));
         }
         if queue.is_used() {
-            return Err(QueueError::InUse(name));
+            // Ended jobs are in the way only if others are, or if nobody has forgotten them before.
+            let live = queue.jobs().filter(|&job| !self.job(job).has_ended()).count();
+            let all = queue.contents();
+            let has = QueueContents { jobs: live, ..all };
+            let has = if has.jobs + has.direct > 0 { has } else { all };
+            return Err(QueueError::InUse { queue: name, has });
         }
         let parent = queue.spec.parent;
         self.note_pasts(id);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::nodes::{NodesPlan, NodesRequest, NodesRequestError};
 use super::{
-    JobError, JobExplanation, JobId, JobPhase, JobSpec, Jobs, QueueError, QueueSpec, TaskId, TaskState,
-    Usage, UserView,
+    BindingError, JobError, JobExplanation, JobId, JobPhase, JobSpec, Jobs, QueueError, QueueSpec, TaskId,
+    TaskState, TenantQueue, Usage, UserView,
 };
 use crate::fairness::Amounts;
 use crate::ids::{AllocationId, NodeId, TenantId};
@@ -40,6 +40,8 @@ pub enum JobsRequest {
         spec: Box<JobSpec>,
         /// The name of its queue.
         queue: Arc<str>,
+        /// The queue to which its tenant is bound, if it is.
+        bound: Option<Arc<TenantQueue>>,
     },
     /// Ends a job. What its tasks hold is released after a grace period.
     Cancel {
@@ -293,6 +295,9 @@ pub enum JobsRejection {
     /// The job has no such task.
     #[error("job {} has no task {}: show the job to see which it has", .0.job, .0.index)]
     UnknownTask(TaskId),
+    /// The tenant is bound to another queue.
+    #[error(transparent)]
+    Binding(#[from] BindingError),
     /// The queue is for another tenant.
     #[error("queue `{0}` belongs to another tenant: name a queue of your own")]
     ForeignQueue(Arc<str>),

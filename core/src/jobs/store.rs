@@ -67,7 +67,7 @@ impl Jobs {
     /// Returns no jobs, with the root queue only.
     #[must_use]
     pub fn new() -> Self {
-        let root = QueueSpec { open: true, ..QueueSpec::new("root") };
+        let root = QueueSpec { open: true, ..QueueSpec::new(QueueId::ROOT_NAME) };
         Self {
             queue_names: BTreeMap::from([(Arc::clone(&root.name), QueueId::ROOT)]),
             queues: vec![Queue::new(root)],
@@ -338,6 +338,11 @@ impl Jobs {
     #[must_use]
     pub fn waiting_for_cap(&self) -> Vec<TaskId> {
         self.waiting_for_cap.iter().copied().collect()
+    }
+
+    /// Returns the first `most` tasks that wait until their queue's cap allows them.
+    pub(super) fn first_waiting_for_cap(&self, most: usize) -> impl Iterator<Item = TaskId> + '_ {
+        self.waiting_for_cap.iter().copied().take(most)
     }
 
     /// Returns how many tasks of a job wait until their queue's cap allows them.

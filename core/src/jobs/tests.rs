@@ -103,7 +103,10 @@ fn broken_jobs_are_refused_and_change_nothing() {
     jobs.submit(job("j", a, vec![group(1, 2)])).unwrap();
     assert_eq!(refused(&mut jobs, job("j", a, vec![group(1, 2)])), JobError::Exists("j".into()));
     let below = QueueSpec { parent: a, ..QueueSpec::new("below") };
-    assert_eq!(jobs.add_queue(below), Err(QueueError::HasJobs("a".into())));
+    assert_eq!(
+        jobs.add_queue(below),
+        Err(QueueError::HasJobs { queue: "a".into(), has: QueueContents { jobs: 1, direct: 0 } })
+    );
     jobs.check().unwrap();
 }
 

@@ -5,8 +5,8 @@ use wharf_core::engine::Engine;
 use wharf_core::fairness::{Caps, Dim};
 use wharf_core::ids::TenantId;
 use wharf_core::jobs::{
-    JobExplanation, JobId, JobSpec, JobsRejection, JobsReply, JobsRequest, PendingReason, QueueSpec, Remedy,
-    TaskId, TaskState,
+    Capped, JobExplanation, JobId, JobSpec, JobsRejection, JobsReply, JobsRequest, PendingReason, QueueSpec,
+    Remedy, TaskId, TaskState,
 };
 use wharf_core::limits::EXPLAIN_NODES_MAX;
 use wharf_core::request::{Check, PlacementRequest};
@@ -96,7 +96,8 @@ fn a_cap_names_the_jobs_that_use_most_of_it() {
     let told = explain(&mut engine, third);
     assert_eq!((told.reason, told.cause, told.fit), (PendingReason::Gang, PendingReason::Cap, 1));
     let [bound] = &told.bounds[..] else { panic!("one bound: {:?}", told.bounds) };
-    assert_eq!((bound.queue.as_deref(), bound.dim, bound.bound), (Some("small"), Dim::CPU, 10 * CORE));
+    let of = Capped::Resource(Dim::CPU);
+    assert_eq!((bound.queue.as_deref(), bound.of, bound.bound), (Some("small"), of, 10 * CORE));
     assert_eq!((bound.used, bound.asked), (9 * CORE, 2 * CORE));
     let holders: Vec<_> = bound.holders.iter().map(|of| (of.job, of.amount)).collect();
     assert_eq!(holders, [(Some(second), 6 * CORE), (Some(first), 3 * CORE)]);
@@ -192,4 +193,40 @@ fn all_nodes_are_counted_over_several_rounds() {
             [(wharf_core::resource::ResourceKind::Cpu, i64::from(nodes) * 2 * CORE)]
         );
     }
+}
+
+/// A cap on allocations is told with its queue. What the job has itself is neither what it lacks nor what could help.
+#[test]
+fn a_cap_on_allocations_is_told_without_the_tasks_of_the_job_itself() {
+    let mut engine = jobs_engine(2, plain());
+    with_nodes(&mut engine, 4, 16, 0);
+    for (name, most) in [("few", 3), ("alone", 2)] {
+        set_queue(&mut engine, QueueSpec { allocations_max: Some(most), ..QueueSpec::new(name) });
+    }
+    let first = submit_job(&mut engine, bag("first", 2), "few");
+    wait(&mut engine);
+    let second = submit_job(&mut engine, bag("second", 3), "few");
+    let alone = submit_job(&mut engine, bag("alone", 5), "alone");
+    wait(&mut engine);
+    let told = explain(&mut engine, second);
+    assert_eq!(told.reason, PendingReason::Cap);
+    let [bound] = &told.bounds[..] else { panic!("one bound: {:?}", told.bounds) };
+    assert_eq!((bound.queue.as_deref(), bound.of), (Some("few"), Capped::Allocations));
+    assert_eq!((bound.bound, bound.used, bound.asked), (3, 3, 1));
+    let holders: Vec<_> = bound.holders.iter().map(|of| (of.job, of.amount)).collect();
+    assert_eq!(holders, [(Some(first), 2)]);
+    let remedies: Vec<_> = told.changes.iter().map(|change| &change.remedy).collect();
+    assert!(matches!(
+        remedies[..],
+        [Remedy::RaiseAllocations { by: 1, .. }, Remedy::EndAllocations { count: 1, .. }]
+    ));
+    let told = explain(&mut engine, alone);
+    let holders: Vec<_> = told.bounds.iter().map(|bound| (bound.used, bound.holders.len())).collect();
+    assert_eq!((told.reason, holders), (PendingReason::Cap, vec![(2, 0)]));
+    let remedies: Vec<_> = told.changes.iter().map(|change| &change.remedy).collect();
+    assert!(matches!(remedies[..], [Remedy::RaiseAllocations { by: 1, .. }]), "{remedies:?}");
+    set_queue(&mut engine, QueueSpec { allocations_max: Some(3), ..QueueSpec::new("alone") });
+    wait(&mut engine);
+    assert_eq!(states(&mut engine, alone).iter().filter(|&&state| state == TaskState::Bound).count(), 3);
+    check_jobs(&mut engine);
 }

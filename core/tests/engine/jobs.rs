@@ -5,8 +5,8 @@ use wharf_core::engine::EngineConfig;
 use wharf_core::fairness::{Caps, Dim};
 use wharf_core::ids::TenantId;
 use wharf_core::jobs::{
-    JobError, JobId, JobPhase, JobSpec, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueError,
-    QueueSpec, TaskReport, TaskState,
+    JobError, JobId, JobPhase, JobSpec, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueContents,
+    QueueError, QueueSpec, TaskReport, TaskState,
 };
 use wharf_core::node::LifeEvent;
 use wharf_core::planner::JobsConfig;
@@ -371,7 +371,13 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     assert_eq!(jobs_of(&engine).record(), before);
     let job = submit_job(&mut engine, bag("a", 1), "all");
     let in_use = ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("all")));
-    assert_eq!(in_use.map(drop), Err(JobsRejection::Queue(QueueError::InUse(named("all")))));
+    assert_eq!(
+        in_use.map(drop),
+        Err(JobsRejection::Queue(QueueError::InUse {
+            queue: named("all"),
+            has: QueueContents { jobs: 1, direct: 0 }
+        }))
+    );
     cancel(&mut engine, job, 0);
     let removed = ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("all")));
     assert!(matches!(removed, Ok(JobsReply::Done(JobsDone::QueueRemoved))), "{removed:?}");

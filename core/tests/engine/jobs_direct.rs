@@ -6,8 +6,8 @@ use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::PlanJob;
 use wharf_core::ids::{Incarnation, SessionId, TenantId};
 use wharf_core::jobs::{
-    Capped, DirectPlacement, JobSpec, JobsRejection, JobsReply, JobsRequest, NotCharged, QueueError,
-    QueueSpec, QueueView, TaskState,
+    Capped, DirectPlacement, JobSpec, JobsRejection, JobsReply, JobsRequest, NotCharged, QueueContents,
+    QueueError, QueueSpec, QueueView, TaskState,
 };
 use wharf_core::journal::Event;
 use wharf_core::node::LifeEvent;
@@ -65,7 +65,10 @@ fn a_placement_is_charged_to_its_queue_until_it_is_released() {
     let stop = JobsRequest::Cancel { job: id, tenant: None, grace_ns: 0 };
     assert_eq!(ask_jobs(&mut engine, stop).map(drop), Err(JobsRejection::UnknownJob(id)));
     let gone = ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("inner")));
-    assert_eq!(gone.map(drop), Err(JobsRejection::Queue(QueueError::InUse(named("inner")))));
+    let in_use = gone.expect_err("it has direct placements");
+    let has = QueueContents { jobs: 0, direct: 2 };
+    assert_eq!(in_use, JobsRejection::Queue(QueueError::InUse { queue: named("inner"), has }));
+    assert!(in_use.to_string().contains("`inner` has 2 direct placements:"), "{in_use}");
     for (allocation, left) in [(one.allocation, 4), (two.allocation, 0)] {
         ask(&mut engine, PortRequest::Release(allocation));
         settle(&mut engine);
@@ -86,8 +89,8 @@ fn a_cap_refuses_with_what_is_in_use_and_allows_again_what_was_released() {
     assert_eq!(counts(&mut engine, job, TaskState::Bound), 4);
     let first = placed(&mut engine, "small", cores(5));
     match place_in(&mut engine, "small", cores(2)) {
-        Err(NotCharged::Cap { queue, over }) => {
-            assert_eq!((&*queue, over.of), ("small", Capped::Resource(Dim::CPU)));
+        Err(NotCharged::Cap { queue, over, waiting }) => {
+            assert_eq!((&*queue, over.of, waiting), ("small", Capped::Resource(Dim::CPU), 0));
             assert_eq!((over.cap, over.used, over.asked), (100_000, 90_000, 20_000));
         }
         other => panic!("the cap is 10, and 9 are in use: {other:?}"),
@@ -226,7 +229,7 @@ fn a_crowd_gets_exactly_what_the_cap_allows() {
     submit_job(&mut engine, bag("job", 10), "small");
     wait(&mut engine);
     for tag in 0..200 {
-        let placement = DirectPlacement { request: cores(1), queue: named("small") };
+        let placement = DirectPlacement { request: cores(1), queue: named("small"), bound: None };
         let request = PortRequest::Plan(PlanJob::Place(Box::new(placement)));
         engine.ports[0].submit(tag, request, engine.now).expect("room");
     }
@@ -264,7 +267,7 @@ fn no_crash_leaves_a_charge_without_an_allocation_or_the_other_way_round() {
         is_wait: false,
         alternative: None,
     };
-    let placement = DirectPlacement { request: cores(2), queue: named("all") };
+    let placement = DirectPlacement { request: cores(2), queue: named("all"), bound: None };
     let request = PortRequest::Plan(PlanJob::Place(Box::new(placement)));
     let answered = engine.ports[0].submit_for(Some(origin), 3, request, engine.now).expect("room");
     assert!(answered.is_none(), "{answered:?}");

@@ -134,12 +134,12 @@ impl Work {
 
     fn direct(&mut self) -> DirectPlacement {
         let queue = QUEUES[self.below(3) as usize].into();
-        DirectPlacement { request: cores(1 + self.below(5) as u32), queue }
+        DirectPlacement { request: cores(1 + self.below(5) as u32), queue, bound: None }
     }
 
     /// A placement that names a queue, which its cap may refuse.
     fn place_in_a_queue(&mut self) {
-        let DirectPlacement { request, queue } = self.direct();
+        let DirectPlacement { request, queue, .. } = self.direct();
         match place_in(&mut self.engine, &queue, request) {
             Ok(_) => self.placed += 1,
             Err(NotCharged::Cap { .. } | NotCharged::NoNode(_)) => self.refused += 1,
@@ -323,7 +323,7 @@ impl Work {
                 let priority = self.below(3) as i32;
                 let min_member = 1 + self.below(u64::from(count)) as u32;
                 let spec = Box::new(JobSpec { priority, min_member, policies: self.policies(), ..spec });
-                JobsRequest::Submit { spec, queue: QUEUES[self.below(3) as usize].into() }
+                JobsRequest::Submit { spec, queue: QUEUES[self.below(3) as usize].into(), bound: None }
             }
             4 | 5 if !jobs.is_empty() => {
                 let job = jobs[self.below(jobs.len() as u64) as usize];
@@ -428,7 +428,7 @@ fn many_requests_at_once_are_all_answered() {
     for tag in 0..200 {
         let request = if tag % 2 == 0 {
             let spec = Box::new(gang(&format!("m{tag}"), 2, cores(1)));
-            JobsRequest::Submit { spec, queue: "free".into() }
+            JobsRequest::Submit { spec, queue: "free".into(), bound: None }
         } else {
             list()
         };

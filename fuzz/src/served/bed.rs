@@ -337,6 +337,7 @@ fn access(is_user_trusted: bool) -> AccessSettings {
         requests_per_second: (id == 2).then_some(1_000_000),
         in_flight_max: (id == 2).then_some(4),
         owners: OwnerId::new(1).into_iter().collect(),
+        queue: None,
     };
     let user = if is_user_trusted { Role::Submit } else { Role::Observer };
     let identity = |name: &str, roles: &[Role], tenant: u16| Identity {

@@ -1,6 +1,8 @@
 //! Conversion of direct placements that name a queue.
 
-use wharf_core::jobs::{Capped, DirectPlacement, NotCharged};
+use std::sync::Arc;
+
+use wharf_core::jobs::{BindingError, Capped, DirectPlacement, NotCharged, TenantQueue};
 use wharf_core::limits::DIRECT_CANDIDATES_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, ResourceRegistry};
@@ -10,38 +12,54 @@ use super::jobs::dim_name;
 use super::{PlacementDefaults, check_name, placement_request, refused_reply};
 use crate::protocol::{Fault, MODE_NOW, PlaceReply, PlaceRequest, Reason};
 
-/// Checks that a placement that names a queue asks for nothing that such a placement cannot have. `keeps_jobs` says
-/// whether the service has queues.
+/// Checks that a placement in a queue asks for nothing that such a placement cannot have. `keeps_jobs` says whether the
+/// service has queues, and `bound` to which one the tenant is bound.
 ///
 /// # Errors
 /// Returns a fault that names the field.
-pub(crate) fn check_queued(wire: &PlaceRequest, keeps_jobs: bool) -> Result<(), Fault> {
+pub(crate) fn check_queued(
+    wire: &PlaceRequest,
+    keeps_jobs: bool,
+    bound: Option<&TenantQueue>,
+) -> Result<(), Fault> {
     if !keeps_jobs {
-        let message = "this service keeps no queues (setting `jobs`): leave `queue` empty, or enable it";
+        let message = match bound {
+            None => {
+                "this service keeps no queues (setting `jobs`): leave `queue` empty, or enable it".to_owned()
+            }
+            Some(of) => format!(
+                "tenant `{}` is bound to queue `{}` (setting `tenants.queue`), and this service keeps no queues (setting \
+                 `jobs`): let an administrator enable it, or end the binding",
+                of.tenant, of.queue
+            ),
+        };
         return Err(Fault::of_field(Reason::NotServed, "queue", message));
     }
     check_name("queue", &wire.queue)?;
-    let served = |field: &str, message: &str| Err(Fault::of_field(Reason::NotSupportedYet, field, message));
+    let queue = &wire.queue;
+    let served = |field: &str, message| Err(Fault::of_field(Reason::NotSupportedYet, field, message));
     if wire.mode != MODE_NOW {
-        return served(
-            "mode",
-            "a placement that names a queue does not wait: submit a job, or ask again later",
+        let message = format!(
+            "a placement that is charged to a queue (`{queue}`) does not wait: submit a job, or ask again later"
         );
+        return served("mode", message);
     }
     if wire.lease != 0 || wire.session_lease {
-        return served("lease", "a placement that names a queue has no lease: leave one of them out");
+        let message =
+            format!("a placement that is charged to a queue (`{queue}`) has no lease: leave it out");
+        return served("lease", message);
     }
     let named = wire.candidates.len();
     if named > DIRECT_CANDIDATES_MAX {
         let message = format!(
-            "{named} candidates: a placement that names a queue names at most {DIRECT_CANDIDATES_MAX} of them"
+            "{named} candidates: a placement that is charged to a queue names at most {DIRECT_CANDIDATES_MAX} of them"
         );
         return Err(Fault::of_field(Reason::LimitExceeded, "candidates", message));
     }
     Ok(())
 }
 
-/// Converts a placement that names a queue to the engine's form.
+/// Converts a placement that names a queue to the engine's form. `bound` is the queue to which its tenant is bound.
 ///
 /// # Errors
 /// As [`placement_request`].
@@ -49,9 +67,18 @@ pub fn queued_placement(
     mut wire: PlaceRequest,
     catalog: &Catalog,
     defaults: PlacementDefaults,
+    bound: Option<Arc<TenantQueue>>,
 ) -> Result<DirectPlacement, Box<PlaceReply>> {
     let queue = std::mem::take(&mut wire.queue).into();
-    Ok(DirectPlacement { request: placement_request(wire, catalog, defaults)?, queue })
+    Ok(DirectPlacement { request: placement_request(wire, catalog, defaults)?, queue, bound })
+}
+
+/// Returns the reason code of a queue that a bound tenant may not use.
+pub(super) fn binding_reason(error: &BindingError) -> Reason {
+    match error {
+        BindingError::NoQueue(_) => Reason::UnknownQueue,
+        BindingError::Outside { .. } => Reason::Forbidden,
+    }
 }
 
 /// Returns the name of what a cap bounds.
@@ -85,19 +112,28 @@ pub(crate) fn not_charged(refused: &NotCharged, catalog: &Catalog) -> PlaceReply
         NotCharged::ClosedQueue(queue) => {
             fault(Reason::InvalidField, format!("queue `{queue}` is closed: open it, or name another one"))
         }
+        NotCharged::Binding(error) => fault(binding_reason(error), error.to_string()),
         NotCharged::ForeignQueue(queue) => fault(
             Reason::Forbidden,
             format!("queue `{queue}` belongs to another tenant: name a queue of your own"),
         ),
-        NotCharged::Cap { queue, over } => {
+        NotCharged::Cap { queue, over, waiting } => {
             let name = capped_name(over.of, &catalog.resources);
             let [cap, used, asked] = [over.cap, over.used, over.asked].map(|number| shown(over.of, number));
+            // They hold nothing. What is released is kept for them, because others were evicted for them.
+            let kept = match waiting {
+                0 => String::new(),
+                waiting => {
+                    let waiting = shown(over.of, *waiting);
+                    format!(" (of which {waiting} are kept for tasks that wait until the cap allows them)")
+                }
+            };
             let remedy = match over.of {
                 Capped::Resource(_) => "ask for less, or again when some is released",
                 Capped::Allocations => "ask again when some is released",
             };
             let message = format!(
-                "the cap of queue `{queue}` forbids it: of {name} {cap}, {used} are in use, claimed or being released, and \
+                "the cap of queue `{queue}` forbids it: of {name} {cap}, {used} are in use, claimed or being released{kept}, and \
                  {asked} more are asked for: {remedy}"
             );
             fault(Reason::OverCap, message)
@@ -146,7 +182,7 @@ mod tests {
         let fault = |change: fn(&mut PlaceRequest), keeps_jobs| {
             let mut wire = PlaceRequest { queue: "q".to_owned(), ..PlaceRequest::default() };
             change(&mut wire);
-            let fault = check_queued(&wire, keeps_jobs).err()?;
+            let fault = check_queued(&wire, keeps_jobs, None).err()?;
             Some((fault.field.clone(), fault.reason.known()?))
         };
         let told = |field: &str, reason| Some((field.to_owned(), reason));
@@ -163,16 +199,20 @@ mod tests {
 
     #[test]
     fn a_cap_tells_its_queue_what_is_in_use_and_what_was_asked_for() {
-        let over = |of, cap, used, asked| {
+        let over = |of, cap, used, (asked, waiting)| {
             let over = OverCap { queue: QueueId(3), of, cap, used, asked };
-            let reply = not_charged(&NotCharged::Cap { queue: "outer".into(), over }, &Catalog::default());
+            let refused = NotCharged::Cap { queue: "outer".into(), over, waiting };
+            let reply = not_charged(&refused, &Catalog::default());
             assert_eq!(reply.reason, Reason::OverCap.into());
             reply.fault.expect("the reason").message
         };
-        let message = over(Capped::Resource(Dim::CPU), 60_000, 45_000, 20_000);
+        let message = over(Capped::Resource(Dim::CPU), 60_000, 45_000, (20_000, 0));
         let part = "of cpu 6, 4.5 are in use, claimed or being released, and 2 more";
         assert!(message.starts_with(&format!("the cap of queue `outer` forbids it: {part}")), "{message}");
-        let message = over(Capped::Allocations, 3, 3, 1);
+        let message = over(Capped::Resource(Dim::CPU), 60_000, 45_000, (20_000, 15_000));
+        let part = "being released (of which 1.5 are kept for tasks that wait until the cap allows them), and 2 more";
+        assert!(message.contains(part), "{message}");
+        let message = over(Capped::Allocations, 3, 3, (1, 0));
         assert!(
             message.contains("of allocations 3, 3 are in use, claimed or being released, and 1 more"),
             "{message}"

@@ -9,6 +9,7 @@ use wharf_core::registrar::Catalog;
 use wharf_core::request::NodeRoom;
 use wharf_core::resource::ResourceRegistry;
 
+use super::direct::capped_name;
 use super::job_replies::summary;
 use super::jobs::{dim_name, wire_amounts};
 use super::{chosen, number_of, refusal_body, task_state_number};
@@ -19,7 +20,7 @@ use crate::protocol::{
     NamedAmount, NodeRoomBody, PENDING_CAP, PENDING_CLAIM, PENDING_CONFLICT, PENDING_GANG, PENDING_NO_NODE,
     PENDING_NONE, PENDING_NOT_ADMITTED, PENDING_NOT_TRIED, PENDING_OVERUSED, PENDING_RESERVATION,
     PENDING_SHARE, PENDING_TOO_FEW_TASKS, PENDING_TOPOLOGY, QUEUE_BOUNDS_MAX, QueueBoundBody,
-    RULE_CAPABILITY, RULE_DESERVED, RULE_GUARANTEES, RULE_OVERCOMMIT,
+    RULE_ALLOCATIONS, RULE_CAPABILITY, RULE_DESERVED, RULE_GUARANTEES, RULE_OVERCOMMIT,
 };
 
 const REASONS: [(u8, PendingReason); PendingReason::ALL.len()] = [
@@ -43,6 +44,7 @@ const RULES: [(u8, QueueRule); QueueRule::ALL.len()] = [
     (RULE_GUARANTEES, QueueRule::Guarantees),
     (RULE_DESERVED, QueueRule::Deserved),
     (RULE_OVERCOMMIT, QueueRule::Overcommit),
+    (RULE_ALLOCATIONS, QueueRule::Allocations),
 ];
 
 /// Returns the reason with this number why a job or a task waits.
@@ -58,7 +60,7 @@ pub fn pending_reason(field: &str, number: u8) -> Result<PendingReason, Fault> {
 /// # Errors
 /// Returns a fault that names `field`.
 pub fn queue_rule(field: &str, number: u8) -> Result<QueueRule, Fault> {
-    chosen(&RULES, number, field, "rule of a queue: give 1 (capability) to 4 (overcommit)")
+    chosen(&RULES, number, field, "rule of a queue: give 1 (capability) to 5 (allocations)")
 }
 
 fn name_of(name: Option<&std::sync::Arc<str>>) -> String {
@@ -78,7 +80,7 @@ fn bound(bound: &QueueBound, resources: &ResourceRegistry) -> QueueBoundBody {
     QueueBoundBody {
         queue: name_of(bound.queue.as_ref()),
         rule: number_of(&RULES, bound.rule),
-        resource: dim_name(bound.dim, resources),
+        resource: capped_name(bound.of, resources),
         bound: bound.bound,
         used: bound.used,
         asked: bound.asked,
@@ -119,6 +121,18 @@ fn change(change: &Change, catalog: &Catalog) -> ChangeBody {
             amounts: vec![NamedAmount { name: dim_name(*dim, resources), amount: *by }],
             ..ChangeBody::default()
         },
+        Remedy::RaiseAllocations { queue, by } => ChangeBody {
+            change: CHANGE_RAISE_CAP,
+            queue: name_of(queue.as_ref()),
+            count: *by,
+            ..ChangeBody::default()
+        },
+        Remedy::EndAllocations { queue, count } => ChangeBody {
+            change: CHANGE_RELEASE,
+            queue: name_of(queue.as_ref()),
+            count: *count,
+            ..ChangeBody::default()
+        },
         Remedy::Release { queue, amounts: back } => ChangeBody {
             change: CHANGE_RELEASE,
             queue: name_of(queue.as_ref()),
@@ -146,8 +160,14 @@ fn room_body(room: &NodeRoom, resources: &ResourceRegistry) -> NodeRoomBody {
 }
 
 fn domain_body(lack: &DomainLack) -> DomainLackBody {
-    let DomainLack { tier, best, holds, needed } = lack;
-    DomainLackBody { tier: tier.to_string(), best: name_of(best.as_ref()), holds: *holds, needed: *needed }
+    let DomainLack { tier, is_missing, best, holds, needed } = lack;
+    DomainLackBody {
+        tier: tier.to_string(),
+        best: name_of(best.as_ref()),
+        holds: *holds,
+        needed: *needed,
+        missing: *is_missing,
+    }
 }
 
 /// Converts an explanation to the wire.

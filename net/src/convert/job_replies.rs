@@ -11,6 +11,7 @@ use wharf_core::jobs::{
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
 
+use super::direct::binding_reason;
 use super::explain::explain_reply;
 use super::invalid;
 use super::jobs::{dim_name, job_phase_number, queue_body, task_state_number, wire_amounts};
@@ -241,14 +242,14 @@ fn queue_error(kind: Kind, error: &QueueError) -> (Reason, &'static str) {
         QueueError::Unknown(_) => (Reason::UnknownQueue, queue_field(kind)),
         QueueError::Cycle(_)
         | QueueError::TooDeep(_)
-        | QueueError::HasJobs(_)
+        | QueueError::HasJobs { .. }
         | QueueError::ParentFixed { .. } => (Reason::InvalidField, "queue.parent"),
         QueueError::Weight(_) => (Reason::InvalidField, "queue.weight"),
         QueueError::ChildrenGuarantee { .. } | QueueError::GuaranteeAboveCapability { .. } => {
             (Reason::InvalidField, "queue.guarantee")
         }
         QueueError::StarvesAboveShare { .. } => (Reason::InvalidField, "queue.starves_below"),
-        QueueError::InUse(_) | QueueError::HasQueues(_) => (Reason::IllegalChange, queue_field(kind)),
+        QueueError::InUse { .. } | QueueError::HasQueues(_) => (Reason::IllegalChange, queue_field(kind)),
     }
 }
 
@@ -317,6 +318,7 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
         }
         JobsRejection::UnknownJob(_) => (Reason::UnknownJob, "job"),
         JobsRejection::UnknownTask(_) => (Reason::InvalidField, "task"),
+        JobsRejection::Binding(error) => (binding_reason(error), queue_field(kind)),
         JobsRejection::ForeignQueue(_) => (Reason::Forbidden, queue_field(kind)),
         JobsRejection::State { index, .. } => {
             return Fault::of_field(Reason::InvalidField, format!("tasks[{index}].state"), message);
@@ -340,7 +342,7 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
 #[cfg(test)]
 mod tests {
     use wharf_core::ids::TenantId;
-    use wharf_core::jobs::{JobId, JobPhase, JobView, QueueSpec, TaskId, Usage};
+    use wharf_core::jobs::{JobId, JobPhase, JobView, QueueContents, QueueSpec, TaskId, Usage};
     use wharf_core::limits::{QUEUE_USERS_SHOWN_MAX, USER_BYTES_MAX};
     use wharf_core::time::Time;
 
@@ -466,13 +468,19 @@ mod tests {
     #[test]
     fn a_rejection_names_the_field_of_the_request() {
         let queue = || "q".into();
+        let has = QueueContents { jobs: 1, direct: 2 };
         let job = || "j".into();
         let cases: Vec<(Kind, JobsRejection, Reason, &str)> = vec![
             (Kind::SetQueue, QueueError::Unknown(queue()).into(), Reason::UnknownQueue, "queue.parent"),
             (Kind::RemoveQueue, QueueError::Unknown(queue()).into(), Reason::UnknownQueue, "name"),
             (Kind::ListJobs, QueueError::Unknown(queue()).into(), Reason::UnknownQueue, "queue"),
             (Kind::SetQueue, QueueError::Weight(queue()).into(), Reason::InvalidField, "queue.weight"),
-            (Kind::RemoveQueue, QueueError::InUse(queue()).into(), Reason::IllegalChange, "name"),
+            (
+                Kind::RemoveQueue,
+                QueueError::InUse { queue: queue(), has }.into(),
+                Reason::IllegalChange,
+                "name",
+            ),
             (Kind::SubmitJob, JobError::Exists(job()).into(), Reason::InvalidField, "job.name"),
             (
                 Kind::SubmitJob,

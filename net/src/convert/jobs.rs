@@ -442,6 +442,11 @@ pub(super) fn check_task(asked: &crate::protocol::PlaceRequest) -> Result<(), Fa
 /// Returns a fault that names the field (`tasks[3].selectors[0].operator`).
 pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -> Result<JobSpec, Fault> {
     check_name("name", &wire.name)?;
+    if wire.queue.is_empty() {
+        let message =
+            "the job names no queue: give one, since its tenant is bound to none (setting `tenants.queue`)";
+        return Err(invalid("queue", message));
+    }
     check_name("queue", &wire.queue)?;
     let user = if wire.user.is_empty() { None } else { Some(wire.user.as_str()) };
     user.map_or(Ok(()), |user| check_name("user", user))?;

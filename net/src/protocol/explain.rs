@@ -54,6 +54,8 @@ pub const RULE_GUARANTEES: u8 = 2;
 pub const RULE_DESERVED: u8 = 3;
 /// The bound is the part of the cluster for which jobs are admitted.
 pub const RULE_OVERCOMMIT: u8 = 4;
+/// The bound is the most allocations that the queue may have.
+pub const RULE_ALLOCATIONS: u8 = 5;
 
 /// So much more is free on a node. With a queue, tasks of it give that back.
 pub const CHANGE_FREE_ON_NODE: u8 = 1;
@@ -96,7 +98,7 @@ bodies! {
         pub queue: String [NAME],
         /// `RULE_*`.
         pub rule: u8,
-        /// `cpu`, `memory`, `gpu` or a custom name.
+        /// `cpu`, `memory`, `gpu` or a custom name. With `RULE_ALLOCATIONS`, `allocations`, and all amounts are numbers.
         pub resource: String [NAME],
         /// The bound, in 1/10,000 of a unit.
         pub bound: i64,
@@ -104,7 +106,7 @@ bodies! {
         pub used: i64,
         /// What is asked for in addition, in 1/10,000 of a unit.
         pub asked: i64,
-        /// Those in the queue that use most of it, the largest first. A tenant is told its own jobs and the queues that
+        /// The others in the queue that use most of it, the largest first. A tenant is told its own jobs and the queues that
         /// it may use.
         pub holders: Vec<HolderBody> [HOLDERS_MAX],
     }
@@ -133,7 +135,8 @@ bodies! {
         pub node: u64,
         /// Its name.
         pub node_name: String [NAME],
-        /// A number of nodes, for `CHANGE_MORE_NODES` and `CHANGE_LARGER_NODES`.
+        /// A number of nodes, for `CHANGE_MORE_NODES` and `CHANGE_LARGER_NODES`. For `CHANGE_RAISE_CAP` and `CHANGE_RELEASE`
+        /// without amounts, a number of allocations.
         pub count: u64,
         /// Amounts, in 1/10,000 of a unit.
         pub amounts: Vec<NamedAmount> [JOB_AMOUNTS_MAX],
@@ -152,6 +155,8 @@ bodies! {
         pub holds: u32,
         /// The number of tasks that need a place there, with those that have one.
         pub needed: u32,
+        /// True if the settings of the service have no such tier any longer.
+        pub missing: bool,
     }
 
     /// Why a job or a task waits, or the fault why that is not told.

@@ -258,7 +258,13 @@ fn explanations_are_written_as_they_always_were() {
         scarce_holders: vec![holder],
         bounds: vec![bound],
         changes: vec![change],
-        domain: Some(DomainLackBody { tier: "t".to_owned(), best: "z/r".to_owned(), holds: 5, needed: 8 }),
+        domain: Some(DomainLackBody {
+            tier: "t".to_owned(),
+            best: "z/r".to_owned(),
+            holds: 5,
+            needed: 8,
+            missing: true,
+        }),
         ..ExplainJobReply::default()
     };
     let holder = "0168fb2c0102";
@@ -286,7 +292,8 @@ fn numbers_of_explanations_never_change_their_meaning() {
     assert_eq!(reasons, [6, 7, 8, 9, 10, 11]);
     assert_eq!((PENDING_TOPOLOGY, JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT), (12, 1, 2));
     assert_eq!([NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE], [1, 2, 4]);
-    assert_eq!([RULE_CAPABILITY, RULE_GUARANTEES, RULE_DESERVED, RULE_OVERCOMMIT], [1, 2, 3, 4]);
+    let rules = [RULE_CAPABILITY, RULE_GUARANTEES, RULE_DESERVED, RULE_OVERCOMMIT, RULE_ALLOCATIONS];
+    assert_eq!(rules, [1, 2, 3, 4, 5]);
     assert_eq!([CHANGE_FREE_ON_NODE, CHANGE_MORE_NODES, CHANGE_LARGER_NODES, CHANGE_RAISE_CAP], [1, 2, 3, 4]);
     assert_eq!([CHANGE_RELEASE, CHANGE_CAPACITY, CHANGE_RUN_TIME], [5, 6, 7]);
     assert_eq!((HOLDERS_MAX, QUEUE_BOUNDS_MAX, CHANGES_MAX), (8, 64, 256));

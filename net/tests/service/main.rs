@@ -41,5 +41,6 @@ mod resume;
 mod sessions;
 mod shutdown;
 mod statements;
+mod tenant_queues;
 mod versions;
 mod waiting;

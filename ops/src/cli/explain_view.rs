@@ -6,7 +6,7 @@ use wharf_net::convert::{pending_reason, queue_rule};
 use wharf_net::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
     CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, DomainLackBody, ExplainJobReply, HolderBody,
-    NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, QueueBoundBody,
+    NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, QueueBoundBody, RULE_ALLOCATIONS,
 };
 
 use super::job_view::{amounts_text, say_job, state_name, summary_view};
@@ -45,12 +45,14 @@ fn job_name(number: u64) -> Option<String> {
     given(number).map(|job| JobId(job).to_string())
 }
 
-fn holder_view(holder: &HolderBody) -> Value {
-    json!({ "name": holder.name, "job": job_name(holder.job), "amount": print::units(holder.amount) })
+/// Returns an amount of what a rule bounds.
+fn shown(rule: u8, amount: i64) -> String {
+    if rule == RULE_ALLOCATIONS { amount.to_string() } else { print::units(amount) }
 }
 
-fn holders_view(holders: &[HolderBody]) -> Value {
-    holders.iter().map(holder_view).collect()
+fn holders_view(holders: &[HolderBody], rule: u8) -> Value {
+    let view = |of: &HolderBody| json!({ "name": of.name, "job": job_name(of.job), "amount": shown(rule, of.amount) });
+    holders.iter().map(view).collect()
 }
 
 fn bound_view(bound: &QueueBoundBody) -> Value {
@@ -58,10 +60,10 @@ fn bound_view(bound: &QueueBoundBody) -> Value {
         "queue": given_text(&bound.queue),
         "rule": rule_name(bound.rule),
         "resource": bound.resource,
-        "bound": print::units(bound.bound),
-        "used": print::units(bound.used),
-        "asked": print::units(bound.asked),
-        "holders": holders_view(&bound.holders),
+        "bound": shown(bound.rule, bound.bound),
+        "used": shown(bound.rule, bound.used),
+        "asked": shown(bound.rule, bound.asked),
+        "holders": holders_view(&bound.holders, bound.rule),
     })
 }
 
@@ -86,12 +88,18 @@ fn domain_view(lack: &DomainLackBody) -> Value {
         "best": given_text(&lack.best),
         "holds": lack.holds,
         "needed": lack.needed,
+        "missing": lack.missing,
         "text": domain_text(lack),
     })
 }
 
 fn domain_text(lack: &DomainLackBody) -> String {
-    let DomainLackBody { tier, best, holds, needed } = lack;
+    let DomainLackBody { tier, best, holds, needed, missing } = lack;
+    if *missing {
+        return format!(
+            "the settings have no tier {tier} any longer: add it to `jobs.topology`, or submit the job without it"
+        );
+    }
     let tasks = if *needed == 1 { "the task".to_owned() } else { format!("all {needed} tasks") };
     let best = match given_text(best) {
         Some(best) => format!("the best, {best}, has room for {holds}"),
@@ -130,7 +138,7 @@ pub(super) fn view(reply: &ExplainJobReply) -> Value {
         "fragmented": reply.room.fragmented,
         "free": print::amounts(&reply.room.free),
         "scarce": given_text(&reply.scarce),
-        "scarce_holders": holders_view(&reply.scarce_holders),
+        "scarce_holders": holders_view(&reply.scarce_holders, 0),
         "bounds": reply.bounds.iter().map(bound_view).collect::<Value>(),
         "changes": reply.changes.iter().map(change_view).collect::<Value>(),
         "domain": reply.domain.as_ref().map(domain_view),
@@ -152,7 +160,7 @@ fn reason_text(reason: u8) -> &'static str {
         Ok(Why::TooFewTasks) => "too many of its tasks have ended for it to have as many as it needs",
         Ok(Why::Overused) => "its queue has all that it deserves",
         Ok(Why::Share) => "its queue may have no more by the rules",
-        Ok(Why::Cap) => "the capability of a queue is in the way",
+        Ok(Why::Cap) => "the cap of a queue is in the way",
         Ok(Why::NoNode) => "no node has room for it",
         Ok(Why::Gang) => "fewer tasks of the job fit than it needs at once",
         Ok(Why::Reservation) => "it would delay a job with a dated reservation",
@@ -183,6 +191,13 @@ fn change_text(change: &ChangeBody) -> String {
             format!("{} more {nodes} like {like}", change.count)
         }
         CHANGE_LARGER_NODES => format!("{} {nodes} for it with at least {amounts} each", change.count),
+        CHANGE_RAISE_CAP if change.amounts.is_empty() => {
+            format!("`allocations_max` of {queue} raised by {}", change.count)
+        }
+        CHANGE_RELEASE if change.amounts.is_empty() => {
+            let what = if change.count == 1 { "allocation" } else { "allocations" };
+            format!("{} {what} given back by others in {queue}", change.count)
+        }
         CHANGE_RAISE_CAP => format!("capability of {queue} raised by {amounts}"),
         CHANGE_RELEASE => format!("{amounts} given back by tasks of {queue}"),
         CHANGE_CAPACITY => format!("{amounts} more in the cluster"),
@@ -191,13 +206,13 @@ fn change_text(change: &ChangeBody) -> String {
     }
 }
 
-fn holders_text(holders: &[HolderBody]) -> String {
+fn holders_text(holders: &[HolderBody], rule: u8) -> String {
     let text = |holder: &HolderBody| {
         let who = match job_name(holder.job) {
             Some(job) => format!("job {job} ({})", holder.name),
             None => format!("queue {}", holder.name),
         };
-        format!("{who} {}", print::units(holder.amount))
+        format!("{who} {}", shown(rule, holder.amount))
     };
     holders.iter().map(text).collect::<Vec<_>>().join(", ")
 }
@@ -209,10 +224,13 @@ fn bound_text(bound: &QueueBoundBody) -> String {
         Ok(QueueRule::Guarantees) => "may use what others leave:",
         Ok(QueueRule::Deserved) => "deserves",
         Ok(QueueRule::Overcommit) => "admits jobs for",
+        Ok(QueueRule::Allocations) => "may have at most",
         Err(_) => "has",
     };
-    let [most, used, asked] = [bound.bound, bound.used, bound.asked].map(print::units);
-    format!("{queue} {rule} {most} {}: {used} are in use, {asked} are asked for", bound.resource)
+    let [most, used, asked] = [bound.bound, bound.used, bound.asked].map(|of| shown(bound.rule, of));
+    let of = &bound.resource;
+    let note = if bound.rule == RULE_ALLOCATIONS { " (`allocations_max`)" } else { "" };
+    format!("{queue} {rule} {most} {of}{note}: {used} are in use, {asked} are asked for")
 }
 
 /// Prints an explanation for people.
@@ -244,7 +262,7 @@ pub(super) fn say_reply(reply: &ExplainJobReply, of_task: bool) {
     for bound in &reply.bounds {
         say(format_args!("{}", bound_text(bound)));
         if !bound.holders.is_empty() {
-            say(format_args!("  most of it: {}", holders_text(&bound.holders)));
+            say(format_args!("  most of it: {}", holders_text(&bound.holders, bound.rule)));
         }
     }
     say_nodes(reply, task);
@@ -302,7 +320,7 @@ fn say_nodes(reply: &ExplainJobReply, task: Option<TaskId>) {
         say(format_args!("free on all nodes that suit it: {}", amounts_text(&room.free)));
     }
     if !reply.scarce_holders.is_empty() {
-        say(format_args!("most {}: {}", reply.scarce, holders_text(&reply.scarce_holders)));
+        say(format_args!("most {}: {}", reply.scarce, holders_text(&reply.scarce_holders, 0)));
     }
 }
 
@@ -350,16 +368,30 @@ mod tests {
                 "a stated run time of at most 90.0 s",
             ]
         );
+        let allocations = |number| change_text(&ChangeBody { amounts: Vec::new(), ..change(number) });
+        assert_eq!(allocations(CHANGE_RAISE_CAP), "`allocations_max` of queue a raised by 1");
+        assert_eq!(allocations(CHANGE_RELEASE), "1 allocation given back by others in queue a");
         let hidden = ChangeBody { node: 0, node_name: String::new(), count: 2, ..change(CHANGE_MORE_NODES) };
         assert_eq!(change_text(&hidden), "2 more nodes like the largest");
     }
 
     #[test]
     fn what_domains_lack_is_said_in_words() {
-        let lack = DomainLackBody { tier: "rack".to_owned(), best: "z1/r3".to_owned(), holds: 5, needed: 8 };
+        let lack = DomainLackBody {
+            tier: "rack".to_owned(),
+            best: "z1/r3".to_owned(),
+            holds: 5,
+            needed: 8,
+            missing: false,
+        };
         assert_eq!(domain_text(&lack), "no rack has room for all 8 tasks: the best, z1/r3, has room for 5");
         let hidden = DomainLackBody { best: String::new(), holds: 0, needed: 1, ..lack };
         assert_eq!(domain_text(&hidden), "no rack has room for the task: the best has room for 0");
+        let missing = DomainLackBody { missing: true, ..hidden };
+        assert!(
+            domain_text(&missing).starts_with("the settings have no tier rack any longer"),
+            "{missing:?}"
+        );
     }
 
     #[test]

@@ -124,7 +124,11 @@ async fn submit(args: SubmitArgs) -> anyhow::Result<Ended> {
         },
         done: &|job, reply: &JobReply| {
             let JobBody { name, queue, .. } = &job.body;
-            format!("job {}: {name} submitted to queue {queue}", JobId(reply.job))
+            let id = JobId(reply.job);
+            match queue.as_str() {
+                "" => format!("job {id}: {name} submitted to the queue of its tenant"),
+                queue => format!("job {id}: {name} submitted to queue {queue}"),
+            }
         },
         fields: |job, reply| {
             let id = print::given(reply.job).map(|job| JobId(job).to_string());

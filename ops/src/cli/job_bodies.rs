@@ -163,7 +163,7 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
     let group = |(task, role): (&TaskFile, u32)| task_group(file, task, role, of_job, classes);
     Ok(JobBody {
         name: file.name.value.clone(),
-        queue: file.queue.value.clone(),
+        queue: file.queue.as_ref().map(|queue| queue.value.clone()).unwrap_or_default(),
         min_member: file.min_member,
         min_resources: file.min_resources.as_ref().map(amounts),
         roles: roles.into_iter().map(|(name, min_member)| RoleBody { name, min_member }).collect(),
@@ -350,6 +350,32 @@ queues: [{name: c}]
         assert_eq!((&*b.parent, b.tenant, b.min_run_time), ("a", Some(7), Some(30_000_000_000)));
         assert_eq!(b.usage_half_life, Some(7_200_000_000_000));
         assert_eq!(queues[2].1, QueueBody { name: "c".to_owned(), ..QueueBody::default() });
+    }
+
+    #[test]
+    fn a_wrong_number_is_told_with_its_field_its_line_and_its_range() {
+        let of_queue = |field: &str| read_queues(&format!("queues:\n- name: q\n  {field}\n")).unwrap_err();
+        let of_job = |fields: &str| {
+            let text = format!("jobs:\n- name: j\n  queue: q\n  {fields}, tasks: [{{name: t}}]}}\n");
+            read_jobs(&text.replace("- name: j\n  queue: q\n  ", "- {name: j, queue: q,\n  ")).unwrap_err()
+        };
+        for (number, most) in
+            [("allocations_max: -1", u32::MAX), ("weight: 1.5", u32::MAX), ("tenant: 70000", 65_535)]
+        {
+            let error = of_queue(number);
+            let (field, value) = number.split_once(": ").expect("both");
+            let told = format!("`{field}` is {value}: give a whole number from 0 to {most}");
+            assert!(error.line == 3 && error.message.contains(&told), "{error}");
+        }
+        let error = of_queue("allocations_max: many");
+        assert!(error.message.contains("`allocations_max` is many"), "{error}");
+        for number in ["min_member: -3", "min_success: 5000000000", "max_retry: x"] {
+            let error = of_job(number);
+            assert!(error.line == 3 && error.message.contains("give a whole number from 0 to"), "{error}");
+        }
+        let read = read_queues("queues: [{name: q, allocations_max: 0}, {name: r, allocations_max: null}]\n");
+        let most: Vec<_> = read.unwrap().into_iter().map(|(_, body)| body.allocations_max).collect();
+        assert_eq!(most, [Some(0), None]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use wharf_core::ids::{OwnerId, TenantId};
+use wharf_core::jobs::QueueId;
 use wharf_net::access::{AccessSettings, Identity, Role, Roles, TenantLimits};
 
 use super::raw::{IdentityRaw, Raw, TenantRaw};
@@ -57,8 +58,12 @@ pub(super) fn clients(raw: &Raw, listen: SocketAddr) -> Result<Option<ClientFile
     }
 }
 
-/// Checks tenants and identities.
-pub(super) fn access(raw: &Raw, by_certificate: bool) -> Result<AccessSettings, ConfigError> {
+/// Checks tenants and identities. `keeps_jobs` says whether the service has queues.
+pub(super) fn access(
+    raw: &Raw,
+    by_certificate: bool,
+    keeps_jobs: bool,
+) -> Result<AccessSettings, ConfigError> {
     let has_none = raw.identities.is_empty() && raw.tenants.is_empty();
     if !by_certificate && !has_none {
         let key = if raw.identities.is_empty() { "tenants" } else { "identities" };
@@ -73,6 +78,15 @@ pub(super) fn access(raw: &Raw, by_certificate: bool) -> Result<AccessSettings, 
     }
     let tenants = raw.tenants.iter().enumerate().map(|(at, tenant)| limits(at, tenant, &raw.tenants[..at]));
     let tenants = tenants.collect::<Result<Vec<_>, _>>()?;
+    if let Some((at, of)) = tenants.iter().enumerate().find(|(_, of)| of.queue.is_some() && !keeps_jobs) {
+        let message = format!(
+            "entry {}: `{}` has a `queue`, and the service keeps none: leave it out, or set `jobs.enabled` and at least one \
+             of `planners`",
+            at + 1,
+            of.name
+        );
+        return Err(value("tenants", message));
+    }
     let mut names = BTreeSet::new();
     let mut identities = Vec::with_capacity(raw.identities.len());
     for (at, written) in raw.identities.iter().enumerate() {
@@ -88,7 +102,7 @@ pub(super) fn access(raw: &Raw, by_certificate: bool) -> Result<AccessSettings, 
 }
 
 fn limits(at: usize, written: &TenantRaw, before: &[TenantRaw]) -> Result<TenantLimits, ConfigError> {
-    let TenantRaw { name, number, requests_per_second, in_flight_max, owners } = written.clone();
+    let TenantRaw { name, number, requests_per_second, in_flight_max, owners, queue } = written.clone();
     let wrong = |message: String| value("tenants", format!("entry {}: {message}", at + 1));
     if name.is_empty() {
         return Err(wrong("it has no name: give one".to_owned()));
@@ -116,7 +130,17 @@ fn limits(at: usize, written: &TenantRaw, before: &[TenantRaw]) -> Result<Tenant
         known.ok_or_else(|| wrong(format!("`{name}`: {owner} is no owner: give 1 to {}", i64::MAX)))
     });
     let owners = owners.collect::<Result<_, _>>()?;
-    Ok(TenantLimits { name, id: TenantId(number), requests_per_second, in_flight_max, owners })
+    if let Some(queue) = &queue {
+        let checked = wharf_net::convert::check_name("queue", queue);
+        checked
+            .map_err(|fault| wrong(format!("`{name}` has a `queue` that none can be: {}", fault.message)))?;
+        if queue == QueueId::ROOT_NAME {
+            return Err(wrong(format!(
+                "`{name}` has the `queue` {queue}, which contains all: name another one"
+            )));
+        }
+    }
+    Ok(TenantLimits { name, id: TenantId(number), requests_per_second, in_flight_max, owners, queue })
 }
 
 /// An identity that cannot be used: the fault and the remedy.
@@ -193,12 +217,13 @@ mod tests {
     #[test]
     fn tenants_and_identities_are_read() {
         let text = format!(
-            "{BY_CERTIFICATE}[[tenants]]\nname = \"ray\"\nnumber = 7\nrequests_per_second = 100\nowners = [3]\n\
+            "{BY_CERTIFICATE}[[tenants]]\nname = \"ray\"\nnumber = 7\nrequests_per_second = 100\nowners = [3]\nqueue = \"research\"\n\
              [[identities]]\nname = \"ray-head\"\ntenant = \"ray\"\nroles = [\"submit\"]\n\
              [[identities]]\nname = \"agents\"\nroles = [\"node-agent\"]\nnodes = [\"gpu-*\"]"
         );
         let access = check(&text).unwrap().access;
         assert_eq!((access.tenants[0].id, access.tenants[0].requests_per_second), (TenantId(7), Some(100)));
+        assert_eq!(access.tenants[0].queue.as_deref(), Some("research"));
         assert_eq!(access.identities[0].tenant, Some(TenantId(7)));
         assert_eq!(access.identities[1].nodes.as_deref(), Some(&["gpu-*".to_owned()][..]));
     }
@@ -214,6 +239,9 @@ mod tests {
             (format!("{tenant}[[tenants]]\nname = \"a\"\nnumber = 2\n"), "alike"),
             ("[[tenants]]\nname = \"a\"\nnumber = 1\nin_flight_max = 0\n".to_owned(), "in_flight_max"),
             ("[[tenants]]\nname = \"a\"\nnumber = 1\nowners = [0]\n".to_owned(), "no owner"),
+            (format!("{tenant}queue = \"\"\n"), "`a` has a `queue` that none can be"),
+            (format!("{tenant}queue = \"root\"\n"), "contains all"),
+            (format!("{tenant}queue = \"q\"\n[jobs]\nenabled = false\n"), "`jobs.enabled`"),
             ("[[tenants]]\nname = \"a\"\nnumbr = 1\n".to_owned(), "numbr"),
             ("[[identities]]\nname = \"y\"\nroles = [\"root\"]\n".to_owned(), "`root` is no role"),
             ("[[identities]]\nname = \"y\"\nroles = []\n".to_owned(), "no roles"),

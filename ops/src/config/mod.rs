@@ -204,7 +204,8 @@ impl Config {
         };
         let listen = address("listen", &raw.listen)?;
         let clients = access::clients(&raw, listen)?;
-        let access = access::access(&raw, clients.is_some())?;
+        let jobs = jobs::jobs(&raw.jobs, raw.planners)?;
+        let access = access::access(&raw, clients.is_some(), jobs.is_some())?;
         raw.shards = Some(shards);
         raw.io_threads = Some(io_threads);
         let durability = durability(&raw.durability)?;
@@ -243,7 +244,7 @@ impl Config {
                     1..=ALLOCATIONS_PER_NODE_MAX,
                 )?,
                 planners: raw.planners,
-                jobs: jobs::jobs(&raw.jobs, raw.planners)?,
+                jobs,
                 hold_ns: duration("hold_timeout", &raw.hold_timeout)?,
                 views: raw.follow,
                 journal: durability != Durability::Memory,

@@ -145,6 +145,8 @@ settings! {
         pub in_flight_max: Option<u32>,
         /// The owners whose reservations it may use.
         pub owners: Vec<u64>,
+        /// The queue to which all that it gets is charged; by default only what names a queue is charged.
+        pub queue: Option<String>,
     }
 
     /// What a client may do.

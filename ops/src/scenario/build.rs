@@ -222,9 +222,11 @@ impl World {
             let message = format!("the scenario has more than {TASKS_MAX} tasks: lower `count`");
             return Err(LineError::at(place, message));
         }
+        let no_queue = || LineError::at(place, "it has no queue: give `queue`");
+        let queue = file.queue.as_ref().ok_or_else(no_queue)?;
         let spec = JobSpec {
             name: file.name.value.as_str().into(),
-            queue: self.queue(&file.queue)?,
+            queue: self.queue(queue)?,
             user: file.user()?.map(Arc::from),
             tenant: wharf_core::ids::TenantId::OPERATOR,
             min_member: file.min_member,

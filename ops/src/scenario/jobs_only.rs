@@ -8,6 +8,9 @@ use super::build::World;
 use crate::job_file::{JobsFile, Name, topology};
 use crate::line_error::{LineError, documents};
 
+/// Where jobs are checked that leave their queue to their tenant.
+const OF_TENANT: &str = "the queue of the tenant";
+
 /// The numbers of queues and jobs that are right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
@@ -27,9 +30,14 @@ pub fn check_jobs(text: &str) -> Result<Checked, LineError> {
     let mut world = World::empty();
     let own: BTreeSet<String> =
         files.iter().flat_map(|file| &file.queues).map(|queue| queue.name.value.clone()).collect();
+    // Whether the tenant has a queue for jobs that name none, the service knows.
+    for job in files.iter_mut().flat_map(|file| &mut file.jobs) {
+        let place = job.name.referenced;
+        job.queue.get_or_insert_with(|| Name::new(OF_TENANT.to_owned(), place, place));
+    }
     let named = |file: &JobsFile| -> Vec<Name> {
         let parents = file.queues.iter().filter_map(|queue| queue.parent.clone());
-        parents.chain(file.jobs.iter().map(|job| job.queue.clone())).collect()
+        parents.chain(file.jobs.iter().filter_map(|job| job.queue.clone())).collect()
     };
     let mut foreign: BTreeSet<String> = files.iter().flat_map(named).map(|name| name.value).collect();
     foreign.retain(|name| !own.contains(name));

@@ -35,6 +35,9 @@ fn files_of_queues_and_jobs_are_checked_with_the_rules_of_a_service() {
     };
     let right = format!("{queues}{}", job("q", "min_member: 2"));
     assert_eq!(check_jobs(&right), Ok(Checked { queues: 1, jobs: 1 }));
+    // A tenant that is bound to a queue need not name it. A tenant without a binding is told when it submits the job.
+    let unnamed = "jobs:\n- {name: j, tasks: [{name: t}]}\n";
+    assert_eq!(check_jobs(unnamed), Ok(Checked { queues: 0, jobs: 1 }));
     // The service may have a queue that the file has not. Tasks of two documents may have the same name.
     let other = job("there", "min_member: 0").replace("name: j,", "name: k,");
     let two = format!("{right}---\npriority_classes: {{high: 1}}\n{other}");
@@ -101,6 +104,7 @@ fn faults_are_told_with_their_line() {
         }
     };
     assert!(fault("queue: q", "queue: r").starts_with("line 9: there is no queue `r`"));
+    assert!(fault("  queue: q\n", "").contains("it has no queue: give `queue`"));
     assert!(
         fault("states: {t-0: pending}", "states: {t-9: pending}").contains("line 15: there is no task `t-9`")
     );

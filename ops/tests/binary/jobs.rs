@@ -65,7 +65,7 @@ fn jobs_are_placed_and_end_as_they_are_reported() {
     service.run(&["job", "cancel", "j2"]).with(0).says(&["cancelled"]);
     let ended = until(&service, "j2", all("failed"));
     assert!(ended.iter().all(|task| task["allocation"] == Value::Null), "{ended:?}");
-    service.run(&["queue", "remove", "research"]).with(1).says(&["has jobs"]);
+    service.run(&["queue", "remove", "research"]).with(1).says(&["has 1 job:"]);
     service.run(&["queue", "remove", "batch"]).with(0).says(&["removed"]);
     service.run(&["job", "status", "j2"]).with(1).says(&["unknown_job"]);
     assert!(service.json(&["status", "--audit"])["books_hash"].is_string());

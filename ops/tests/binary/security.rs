@@ -138,3 +138,53 @@ fn each_client_does_what_its_certificate_lets_it_do() {
     run("admin", &["status", "--audit"]).with(0);
     service.stop();
 }
+
+/// A tenant that is bound to a queue by the settings is charged to it, whatever it asks for, from a reload on.
+#[test]
+fn a_tenant_that_is_bound_to_a_queue_is_charged_to_it() {
+    let site = with_certificates();
+    let file = settings(&site, BLUE);
+    let bound = |queue: &str| {
+        let text = std::fs::read_to_string(&file).expect("it was written");
+        let text = text.replace("number = 3\n", &format!("number = 3\nqueue = {queue:?}\n"));
+        site.write("wharf.toml", &text)
+    };
+    let service = site.serve(&["--config", &file]);
+    let run = |name: &str, arguments: &[&str]| run_as(&site, &service, name, arguments);
+    run("admin", &["node", "add", "n", "--cpu", "8", "--memory", "8GiB"]).with(0);
+    run("red-head", &["place", "--cpu", "1"]).with(0);
+    bound("red");
+    service.signal("HUP");
+    service.wait_for_log("settings reloaded", 1);
+    run("red-head", &["place", "--cpu", "1"]).with(1).says(&[
+        "unknown_queue",
+        "`red`",
+        "let an administrator",
+    ]);
+    let queues = site.write("q.yaml", "queues:\n- {name: red, capability: {cpu: 3}}\n- {name: blue}\n");
+    run("admin", &["queue", "set", &queues]).with(0);
+    run("red-head", &["place", "--cpu", "2"]).with(0);
+    run("red-head", &["place", "--cpu", "2"]).with(1).says(&["over_cap", "queue `red`", "of cpu 3, 2 are"]);
+    run("red-head", &["place", "--cpu", "1", "--queue", "blue"]).with(1).says(&[
+        "forbidden",
+        "`red`",
+        "`blue`",
+    ]);
+    run("red-head", &["group", "create", "--bundles", "2", "--cpu", "1"]).with(1).says(&["submit a job"]);
+    let job = site.write("job.yaml", "jobs:\n- {name: j, tasks: [{name: t, cpu: 1}]}\n");
+    let submitted = "submitted to the queue of its tenant";
+    run("red-head", &["job", "submit", &job]).with(0).says(&[submitted]);
+    run("blue-head", &["job", "submit", &job]).with(1).says(&["line 2", "names no queue"]);
+    run("blue-head", &["place", "--cpu", "1"]).with(0);
+    let listed = run("admin", &["queue", "list", "--json"]).with(0).json();
+    let red = listed.as_array().expect("a list").iter().find(|queue| queue["queue"] == "red");
+    let red = red.expect("it is there");
+    assert_eq!((&red["direct"], &red["jobs"]), (&Value::from(1), &Value::from(1)), "{listed}");
+    // Settings that cannot be meant change nothing.
+    bound("root");
+    service.signal("HUP");
+    let line = service.wait_for_log("settings not reloaded", 1);
+    assert!(line.contains("contains all"), "{line}");
+    run("red-head", &["place", "--cpu", "2"]).with(1).says(&["over_cap"]);
+    service.stop();
+}

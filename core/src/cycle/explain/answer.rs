@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{Explaining, scarce, wanted};
+use super::{Explaining, in_use, is_cap, scarce, wanted};
 use crate::cycle::Scheduler;
 use crate::cycle::config::PluginKind;
 use crate::cycle::plugin::Limit;
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
 use crate::jobs::{
-    Change, DomainLack, HeldBy, JobExplanation, JobId, PendingReason, QueueBound, QueueRule, Remedy, Scarce,
-    TaskClass,
+    Capped, Change, DomainLack, HeldBy, JobExplanation, JobId, PendingReason, QueueBound, QueueRule, Remedy,
+    Scarce, TaskClass,
 };
 use crate::node::NodeSpec;
 use crate::request::KindAmounts;
@@ -51,7 +51,7 @@ impl Scheduler {
         let changes = self.changes(&explaining, reason);
         let bounds = self.bounds(&explaining, reason);
         let has_counts = explaining.class.is_some();
-        let holders = |queue, dim| self.holders(&explaining, queue, dim);
+        let holders = |queue, dim| self.holders(&explaining, queue, Capped::Resource(dim));
         let scarce = scarce(&explaining.counts).filter(|_| has_counts);
         let scarce = scarce.map(|dim| Scarce { dim, holders: holders(crate::jobs::QueueId::ROOT, dim) });
         let there = job.ready_tasks() + job.count(crate::jobs::TaskState::Pipelined);
@@ -85,10 +85,10 @@ impl Scheduler {
         &self,
         explaining: &Explaining,
         queue: crate::jobs::QueueId,
-        dim: Dim,
+        of: Capped,
     ) -> Vec<crate::jobs::Holder> {
         let mut subjects = explaining.subjects.iter();
-        let subject = subjects.find(|subject| subject.queue == queue && subject.dim == dim);
+        let subject = subjects.find(|subject| subject.queue == queue && subject.of == of);
         subject.map(|subject| subject.holders.clone()).unwrap_or_default()
     }
 
@@ -100,11 +100,11 @@ impl Scheduler {
         let bound = |limit: &Limit| QueueBound {
             queue: explaining.queue_name(&self.jobs, limit.queue),
             rule: limit.rule,
-            dim: limit.dim,
+            of: limit.of,
             bound: limit.bound,
             used: limit.used,
             asked: limit.asked,
-            holders: self.holders(explaining, limit.queue, limit.dim),
+            holders: self.holders(explaining, limit.queue, limit.of),
         };
         explaining.limits.iter().map(bound).collect()
     }
@@ -152,8 +152,9 @@ impl Scheduler {
         let percent = self.config.plugin(PluginKind::Overcommit).map_or(100, |of| of.overcommit_percent);
         let mut more = Amounts::zero();
         for limit in &explaining.limits {
+            let Some(dim) = limit.dim() else { continue };
             let by = match limit.rule {
-                QueueRule::Capability => continue,
+                QueueRule::Capability | QueueRule::Allocations => continue,
                 QueueRule::Overcommit => {
                     let by = i128::from(limit.excess()) * 100;
                     let percent = i128::from(percent.max(1));
@@ -161,7 +162,7 @@ impl Scheduler {
                 }
                 QueueRule::Guarantees | QueueRule::Deserved => limit.excess(),
             };
-            more.set(limit.dim, more.get(limit.dim).max(by));
+            more.set(dim, more.get(dim).max(by));
         }
         if !more.is_zero() {
             changes.add([Remedy::Capacity { amounts: more }]);
@@ -178,15 +179,28 @@ impl Scheduler {
     }
 
     fn cap_changes(&self, explaining: &Explaining, changes: &mut Changes) {
-        for limit in explaining.limits.iter().filter(|limit| limit.rule == QueueRule::Capability) {
+        for limit in explaining.limits.iter().filter(|limit| is_cap(limit.rule)) {
             let queue = explaining.queue_name(&self.jobs, limit.queue);
             let by = limit.excess();
-            let amounts = [(limit.dim, by)].into_iter().collect();
-            changes.add([
-                Remedy::RaiseCap { queue: queue.clone(), dim: limit.dim, by },
-                Remedy::Release { queue, amounts },
-            ]);
+            let count = u64::try_from(by).unwrap_or(0);
+            let ways = match limit.of {
+                Capped::Resource(dim) => [
+                    Remedy::RaiseCap { queue: queue.clone(), dim, by },
+                    Remedy::Release { queue, amounts: [(dim, by)].into_iter().collect() },
+                ],
+                Capped::Allocations => [
+                    Remedy::RaiseAllocations { queue: queue.clone(), by: count },
+                    Remedy::EndAllocations { queue, count },
+                ],
+            };
+            let ways_max = if self.used_by_others(explaining, limit) >= by { 2 } else { 1 };
+            changes.add(ways.into_iter().take(ways_max));
         }
+    }
+
+    /// Returns what others than the job itself use of what a limit bounds. What the job gives back, it would lack.
+    fn used_by_others(&self, explaining: &Explaining, limit: &Limit) -> i64 {
+        limit.used.saturating_sub(in_use(self.jobs.job(explaining.job).usage(), limit.of))
     }
 
     /// What helps where nodes have no room, or rules give the queue no more. Both are about what the cluster has, so more
@@ -199,7 +213,7 @@ impl Scheduler {
         let of_class = wanted.tasks.iter().filter(is_of_class).count() as u64;
         let room = &explaining.counts.room;
         let lack = Lack { class, tasks: of_class.saturating_sub(room.places) };
-        let by_rules = |limit: &&Limit| limit.rule != QueueRule::Capability;
+        let by_rules = |limit: &&Limit| !is_cap(limit.rule);
         let limits: Vec<Limit> = explaining.limits.iter().filter(by_rules).copied().collect();
         if limits.is_empty() {
             if lack.tasks > 0 {
@@ -210,11 +224,12 @@ impl Scheduler {
             return;
         }
         let queue = explaining.queue_name(&self.jobs, limits[0].queue);
-        let excess: Amounts = limits.iter().map(|limit| (limit.dim, limit.excess())).collect();
+        let excess: Amounts =
+            limits.iter().filter_map(|limit| Some((limit.dim()?, limit.excess()))).collect();
         let more = self.more_nodes(explaining, &lack, Some(&wanted.sum));
         let free = self.free_on_node(explaining, &lack, &excess, queue.clone());
-        // A queue gives back no more than it uses.
-        let has_enough = limits.iter().all(|limit| limit.excess() <= limit.used);
+        // A queue gives back no more than its other jobs use.
+        let has_enough = limits.iter().all(|limit| limit.excess() <= self.used_by_others(explaining, limit));
         let release = has_enough.then_some(Remedy::Release { queue, amounts: excess });
         let free = free.filter(|_| has_enough);
         if lack.tasks == 0 {
@@ -239,8 +254,26 @@ impl Scheduler {
         let nearest = explaining.counts.room.nearest.as_ref();
         // Nothing that comes free makes a node larger.
         let nearest = nearest.filter(|of| lack.tasks == 1 && of.is_large_enough)?;
+        if !self.others_hold(explaining, nearest.node, &lack.class.amounts, &amounts_of(&nearest.lacks)) {
+            return None;
+        }
         let amounts = amounts_of(&nearest.lacks).max(excess);
         Some(Remedy::FreeOnNode { node: seen(explaining, nearest.node), amounts, of })
+    }
+
+    /// Returns whether a node has room for some amounts next to the tasks that the job itself has there. Only what the node
+    /// `lacks` is looked at.
+    fn others_hold(&self, explaining: &Explaining, node: NodeId, asked: &Amounts, lacks: &Amounts) -> bool {
+        let Some(spec) = self.spec_of(node) else { return false };
+        let mut own = Amounts::zero();
+        for task in self.jobs.on_node(node).iter().filter(|task| task.job == explaining.job) {
+            let of = self.jobs.task(*task);
+            if of.state.holds() {
+                own.add(&of.class.amounts);
+            }
+        }
+        let has = amounts_of_spec(spec);
+        lacks.iter().all(|(dim, _)| own.get(dim).saturating_add(asked.get(dim)) <= has.get(dim))
     }
 
     /// Returns how many more nodes like the largest would do, or larger ones if none is large enough. With `asked`, the

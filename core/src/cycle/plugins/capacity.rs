@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{EXPLAINED_MAX, Facts, Plugin, cap_limits, elastic, inqueue, inqueue_now};
 use crate::cycle::plugin::{Limit, Used, Vote};
 use crate::fairness::{Amounts, Caps, Share, real_caps};
-use crate::jobs::{JobId, QueueId, QueueRule, TaskClass, TaskId};
+use crate::jobs::{Capped, JobId, QueueId, QueueRule, TaskClass, TaskId};
 
 #[derive(Default)]
 pub(super) struct Capacity {
@@ -104,8 +104,9 @@ impl Plugin for Capacity {
             for (dim, asked) in asked.iter() {
                 let Some(bound) = left.get(dim) else { continue };
                 let rule = QueueRule::Guarantees;
-                let limit = Limit { rule, queue, dim, bound, used: used.get(dim), asked };
-                if limit.excess() > 0 && !limits.iter().any(|known| known.dim == dim) {
+                let of = Capped::Resource(dim);
+                let limit = Limit { rule, queue, of, bound, used: used.get(dim), asked };
+                if limit.excess() > 0 && !limits.iter().any(|known| known.of == of) {
                     limits.push(limit);
                 }
             }

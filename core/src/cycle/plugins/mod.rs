@@ -14,7 +14,7 @@ mod usage;
 use super::config::{PluginConfig, PluginKind};
 use super::plugin::{Facts, Limit, Plugin};
 use crate::fairness::{Amounts, Caps};
-use crate::jobs::{JobPhase, QueueId, QueueRule};
+use crate::jobs::{Capped, JobPhase, QueueId, QueueRule};
 
 /// Makes a rule with its settings.
 pub(super) fn make(config: &PluginConfig) -> Box<dyn Plugin> {
@@ -54,7 +54,8 @@ fn cap_limits(facts: Facts<'_>, queue: QueueId, cap: &Caps, used: &Amounts, aske
         let bound = cap.get(dim)?;
         let is_own = capability.get(dim) == Some(bound);
         let rule = if is_own { QueueRule::Capability } else { QueueRule::Guarantees };
-        let limit = Limit { rule, queue, dim, bound, used: used.get(dim), asked };
+        let of = Capped::Resource(dim);
+        let limit = Limit { rule, queue, of, bound, used: used.get(dim), asked };
         (limit.excess() > 0).then_some(limit)
     };
     asked.iter().filter_map(limit).collect()

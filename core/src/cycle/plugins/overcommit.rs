@@ -3,7 +3,7 @@
 use super::{Facts, Plugin, inqueue, inqueue_now};
 use crate::cycle::plugin::{Limit, Vote};
 use crate::fairness::Amounts;
-use crate::jobs::{JobId, QueueId, QueueRule};
+use crate::jobs::{Capped, JobId, QueueId, QueueRule};
 
 pub(super) struct Overcommit {
     percent: u32,
@@ -46,7 +46,7 @@ impl Plugin for Overcommit {
         let limit = |(dim, asked)| Limit {
             rule: QueueRule::Overcommit,
             queue: QueueId::ROOT,
-            dim,
+            of: Capped::Resource(dim),
             bound: most.get(dim),
             used: used.get(dim),
             asked,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{EXPLAINED_MAX, Facts, Plugin, cap_limits, elastic, inqueue, inqueue_now};
 use crate::cycle::plugin::{Limit, Used, Vote};
 use crate::fairness::{Amounts, Caps, Dim, QueueClaim, Share, deserved, real_caps};
-use crate::jobs::{JobId, QueueId, QueueRule, TaskClass, TaskId};
+use crate::jobs::{Capped, JobId, QueueId, QueueRule, TaskClass, TaskId};
 
 #[derive(Default)]
 pub(super) struct Proportion {
@@ -123,7 +123,7 @@ impl Plugin for Proportion {
         let limit = |(dim, asked): (Dim, i64)| Limit {
             rule: QueueRule::Deserved,
             queue,
-            dim,
+            of: Capped::Resource(dim),
             bound: deserved.get(dim),
             used: used.get(dim),
             asked,

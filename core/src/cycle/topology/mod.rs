@@ -355,7 +355,7 @@ impl Cycle<'_> {
         let needed = needed_in_all(asked, has);
         let tier = Arc::clone(rule.tier.as_ref()?);
         let Some(Rule { widest: Some(widest), .. }) = self.rule(Some(rule)) else {
-            return Some(DomainLack { tier, best: None, holds: 0, needed });
+            return Some(DomainLack { tier, is_missing: true, best: None, holds: 0, needed });
         };
         let home = self.domain_of(job, group);
         let within = home.and_then(|home| self.topology.tree.up_to(home, widest).last());
@@ -363,7 +363,7 @@ impl Cycle<'_> {
         let holds = best.map_or(0, |(_, holds)| holds);
         let holds = u32::try_from(holds).unwrap_or(u32::MAX).saturating_add(has);
         let best = best.map(|(id, _)| Arc::clone(self.topology.tree.path(id)));
-        (holds < needed).then_some(DomainLack { tier, best, holds, needed })
+        (holds < needed).then_some(DomainLack { tier, is_missing: false, best, holds, needed })
     }
 
     /// Returns how many tasks of a job, or of a task group of it, have a node and keep it.

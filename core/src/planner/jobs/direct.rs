@@ -86,7 +86,8 @@ impl Keeper {
         if tasks > self.tasks_max {
             return Err(NotCharged::TooManyTasks(tasks));
         }
-        let DirectPlacement { request, queue: name } = placement;
+        let DirectPlacement { request, queue: name, bound } = placement;
+        self.jobs().check_binding(name, bound.as_ref()).map_err(NotCharged::Binding)?;
         let amounts = Amounts::of(&request.demand);
         let queue = self.jobs().chargeable(name, request.tenant, &amounts)?;
         let job = self.jobs_mut().submit(JobSpec::direct(request.clone(), queue, now));

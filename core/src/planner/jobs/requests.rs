@@ -39,7 +39,10 @@ impl Planner {
             JobsRequest::ListQueues { tenant, after, limit } => {
                 Ok(JobsReply::Queues(keeper.list_queues(tenant, after.as_deref(), limit, now)))
             }
-            JobsRequest::Submit { spec, queue } => keeper.submit(*spec, &queue, now),
+            JobsRequest::Submit { spec, queue, bound } => {
+                let binding = keeper.jobs().check_binding(&queue, bound.as_ref());
+                binding.map_err(Into::into).and_then(|()| keeper.submit(*spec, &queue, now))
+            }
             JobsRequest::Cancel { job, tenant, grace_ns } => {
                 keeper.cancel(job, tenant, &mut ended, grace_ns, now)
             }

@@ -51,7 +51,7 @@ pub(crate) fn place_in(
     queue: &str,
     request: PlacementRequest,
 ) -> Result<Placement, NotCharged> {
-    let placement = DirectPlacement { request, queue: queue.into() };
+    let placement = DirectPlacement { request, queue: queue.into(), bound: None };
     match plan(engine, PlanJob::Place(Box::new(placement))) {
         PlanReply::Placed(placed) => placed.map(|placement| *placement),
         other => panic!("the keeper of jobs answers: {other:?}"),
@@ -74,7 +74,7 @@ pub(crate) fn bag(name: &str, count: u32) -> JobSpec {
 }
 
 pub(crate) fn try_submit(engine: &mut Engine, spec: JobSpec, queue: &str) -> Result<JobId, JobsRejection> {
-    let submit = JobsRequest::Submit { spec: Box::new(spec), queue: queue.into() };
+    let submit = JobsRequest::Submit { spec: Box::new(spec), queue: queue.into(), bound: None };
     match ask_jobs(engine, submit)? {
         JobsReply::Done(JobsDone::Submitted(id)) => Ok(id),
         other => panic!("a job: {other:?}"),

@@ -18,6 +18,7 @@ pub(super) fn access() -> AccessSettings {
         requests_per_second: None,
         in_flight_max: None,
         owners: [1, 2].into_iter().filter_map(OwnerId::new).collect(),
+        queue: None,
     };
     let identity = |name: &str, role, tenant: u16| {
         let tenant = (tenant > 0).then_some(TenantId(tenant));

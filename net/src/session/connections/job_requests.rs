@@ -129,7 +129,11 @@ impl ConnectionService {
         }
     }
 
-    fn handle_submit_job(&mut self, asker: Asker, job: JobBody) {
+    fn handle_submit_job(&mut self, asker: Asker, mut job: JobBody) {
+        let bound = self.connections[asker.connection].rights.bound();
+        if let Some(of) = bound.filter(|_| job.queue.is_empty()) {
+            job.queue = of.queue.to_string();
+        }
         let defaults = self.placement_defaults(asker.connection);
         match job_kinds_to_learn(&job, self.port.catalog(), defaults) {
             Err(fault) => self.refuse_jobs(asker, fault.within("job")),
@@ -141,10 +145,11 @@ impl ConnectionService {
     /// Submits a job whose resource kinds are known.
     pub(super) fn submit_job(&mut self, asker: Asker, job: JobBody) {
         let defaults = self.placement_defaults(asker.connection);
+        let bound = self.connections[asker.connection].rights.bound().cloned();
         let queue = job.queue.as_str().into();
         match job_spec(job, self.port.catalog(), defaults) {
             Ok(spec) => {
-                self.submit_jobs(asker, 0, JobsRequest::Submit { spec: Box::new(spec), queue });
+                self.submit_jobs(asker, 0, JobsRequest::Submit { spec: Box::new(spec), queue, bound });
             }
             Err(fault) => self.refuse_jobs(asker, fault.within("job")),
         }

@@ -19,8 +19,8 @@ use crate::convert::{
     PlacementDefaults, check_queued, kinds_to_learn, placement_request, plain_placement, queued_placement,
 };
 use crate::protocol::{
-    CreateGroupRequest, Fault, GroupReply, JobBody, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest,
-    QueueBody, Reason, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
+    CreateGroupRequest, Fault, GroupReply, JobBody, Kind, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply,
+    PlaceRequest, QueueBody, Reason, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
 };
 use crate::session::Parts as SessionParts;
 use crate::session::registrar::RegistrarReply;
@@ -52,7 +52,7 @@ impl ConnectionService {
 
     /// Handles a placement. `selectors` are the bytes of its selectors if it is plain otherwise.
     pub(super) fn handle_place(&mut self, asker: Asker, request: PlaceRequest, selectors: &[u8]) {
-        if !request.queue.is_empty() {
+        if !request.queue.is_empty() || self.connections[asker.connection].rights.bound().is_some() {
             return self.place_in_queue(asker, request);
         }
         let defaults = self.placement_defaults(asker.connection);
@@ -75,12 +75,17 @@ impl ConnectionService {
         }
     }
 
-    /// Handles a placement that names a queue. The keeper of jobs makes it.
-    fn place_in_queue(&mut self, asker: Asker, request: PlaceRequest) {
+    /// Handles a placement that is charged to a queue: the one that it names, or that of its tenant. The keeper of jobs makes
+    /// it.
+    fn place_in_queue(&mut self, asker: Asker, mut request: PlaceRequest) {
         let defaults = self.placement_defaults(asker.connection);
-        let keeps_jobs = self.port.keeps_jobs();
-        let placement = check_queued(&request, keeps_jobs).map_err(|fault| Box::new(fault.into()));
-        match placement.and_then(|()| queued_placement(request, self.port.catalog(), defaults)) {
+        let bound = self.connections[asker.connection].rights.bound().cloned();
+        if let Some(of) = bound.as_ref().filter(|_| request.queue.is_empty()) {
+            request.queue = of.queue.to_string();
+        }
+        let checked = check_queued(&request, self.port.keeps_jobs(), bound.as_deref());
+        let placement = checked.map_err(|fault| Box::new(fault.into()));
+        match placement.and_then(|()| queued_placement(request, self.port.catalog(), defaults, bound)) {
             Ok(placement) => {
                 let parts = Parts::InQueue(placement.request.candidates.clone());
                 self.submit_plan(asker, parts, PlanJob::Place(Box::new(placement)));
@@ -157,9 +162,15 @@ impl ConnectionService {
         let mut valid: Vec<(i32, usize, PlacementRequest)> = Vec::with_capacity(requests.len());
         let mut named = Vec::new();
         let mut done = done.into_iter().peekable();
+        let remedy = "send each placement in a message of its own";
+        let unbound = self.connections[asker.connection].rights.check_unbound(Kind::PlaceBatch, remedy);
         for (part, mut request) in requests.into_iter().enumerate() {
             if let Some((_, deed)) = done.next_if(|&(at, _)| usize::from(at) == part) {
                 replies.push(deed_reply(deed, catalog));
+                continue;
+            }
+            if let Err(fault) = &unbound {
+                replies.push(fault.clone().into());
                 continue;
             }
             if request.mode == MODE_WAIT_UNTIL {

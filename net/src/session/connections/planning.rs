@@ -94,6 +94,11 @@ impl ConnectionService {
                            statements: set it to 1 or more";
             return Err(Fault::new(Reason::NotServed, message));
         }
+        if matches!(kind, Kind::CreateGroup | Kind::GrowGroup) {
+            let remedy =
+                "submit a job, which may be a gang (`min_member`), or let an administrator end the binding";
+            self.connections[asker.connection].rights.check_unbound(kind, remedy)?;
+        }
         match kind {
             Kind::CreateGroup => {
                 let request: CreateGroupRequest = self.read_scoped(asker, asked)?;

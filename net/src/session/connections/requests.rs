@@ -5,11 +5,11 @@ use std::sync::Arc;
 use wharf_core::state::SessionChange;
 use wharf_core::time::Time;
 
-use super::input::{Asked, read_body};
+use super::input::{Asked, body_fault, read_body};
 use super::questions::Asker;
 use super::turns::NEVER;
 use super::{ConnectionKey, ConnectionService};
-use crate::codec::{FLAG_EXTENSIONS, FrameRef, Header, read_place, read_release};
+use crate::codec::{FLAG_EXTENSIONS, FrameRef, Header, decode_body, read_place, read_release};
 use crate::protocol::{
     BODY_VERSION, CancelRequest, Fault, Kind, Reason, ReleaseRequest, RenewRequest, VERSION_MAX,
 };
@@ -81,7 +81,15 @@ impl ConnectionService {
                 selectors => Some(Arc::clone(self.selectors.get(selectors)?)),
             };
             let asker = asker(Kind::Place);
-            Some(self.authorize(asker).map(|()| self.handle_plain_place(asker, &request, selector)))
+            Some(self.authorize(asker).and_then(|()| {
+                if self.connections[key].rights.bound().is_none() {
+                    self.handle_plain_place(asker, &request, selector);
+                    return Ok(());
+                }
+                let (request, _) = decode_body(frame.payload).map_err(body_fault)?;
+                self.handle_place(asker, request, &[]);
+                Ok(())
+            }))
         } else if kind == Kind::Release.number() {
             let allocation = read_release(frame.payload)?;
             let asker = asker(Kind::Release);

@@ -37,6 +37,7 @@ pub fn tenant(number: u16) -> TenantLimits {
         requests_per_second: None,
         in_flight_max: None,
         owners: vec![OwnerId::new(u64::from(number)).expect("not 0")],
+        queue: None,
     }
 }
 

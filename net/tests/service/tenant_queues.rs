@@ -1,0 +1,209 @@
+//! Tenants that are bound to queues: nothing that they get is charged to no queue.
+
+use std::time::Duration;
+
+use crate::harness::{
+    ClientAuthority, TestServer, add, ask, audit, granted, identity, named, node, tenant, within,
+};
+use wharf_net::access::{AccessSettings, Role, TenantLimits};
+use wharf_net::client::{Client, ClientConfig, ClientError};
+use wharf_net::protocol::*;
+
+/// Tenant 1 is bound to a queue, and tenant 2 is not.
+fn settings(queue: Option<&str>) -> AccessSettings {
+    AccessSettings {
+        tenants: vec![TenantLimits { queue: queue.map(str::to_owned), ..tenant(1) }, tenant(2)],
+        identities: vec![
+            identity("admin", &[Role::Admin], None),
+            identity("one", &[Role::Submit], Some(1)),
+            identity("two", &[Role::Submit], Some(2)),
+        ],
+        by_certificate: true,
+    }
+}
+
+/// A server with two nodes of 8 cores, and the queues `team` (10 cores) with `inner` below it, and `other`.
+async fn start() -> (TestServer, [Client; 3]) {
+    let authority = ClientAuthority::new();
+    let server = TestServer::start_secured(&settings(Some("team")), &authority);
+    let client = async |name: &str| {
+        let certificate = Some(authority.client(name, &[]));
+        let config = ClientConfig { certificate, ..server.client_config(Duration::ZERO) };
+        within(Client::connect(config)).await.expect("it is known")
+    };
+    let clients = [client("admin").await, client("one").await, client("two").await];
+    add(&clients[0], vec![node("a", 8, 4096, 0), node("b", 8, 4096, 0)]).await;
+    (server, clients)
+}
+
+async fn set_queue(admin: &Client, queue: QueueBody) {
+    let set = within(admin.set_queue(&SetQueueRequest { queue })).await.expect("answered");
+    assert!(set.reason.is_done(), "{set:?}");
+}
+
+fn queue(name: &str, parent: &str) -> QueueBody {
+    QueueBody { name: name.to_owned(), parent: parent.to_owned(), ..QueueBody::default() }
+}
+
+fn team() -> QueueBody {
+    let capability = AmountsBody { amounts: vec![named("cpu", 10)] };
+    QueueBody { capability, ..queue("team", "") }
+}
+
+fn in_queue(queue: &str, cpu: i64) -> PlaceRequest {
+    PlaceRequest { queue: queue.to_owned(), ..ask(cpu, 0, 0) }
+}
+
+fn job(name: &str, queue: &str) -> SubmitJobRequest {
+    let group = TaskGroupBody { request: ask(1, 0, 0), ..TaskGroupBody::default() };
+    let job = JobBody {
+        name: name.to_owned(),
+        queue: queue.to_owned(),
+        roles: vec![RoleBody { name: "task".to_owned(), min_member: 0 }],
+        tasks: vec![group],
+        ..JobBody::default()
+    };
+    SubmitJobRequest { job }
+}
+
+async fn place(client: &Client, request: &PlaceRequest) -> PlaceReply {
+    within(client.place(request)).await.expect("answered")
+}
+
+/// Returns the reason of a refusal, and its fault, which is about the queue.
+#[track_caller]
+fn refused(reason: ReasonCode, fault: Option<Fault>) -> (Reason, String) {
+    let fault = fault.expect("a fault");
+    assert!(fault.field.ends_with("queue"), "{fault:?}");
+    (reason.known().expect("it is known"), fault.message)
+}
+
+/// Returns the number of direct placements of a queue.
+async fn direct(admin: &Client, name: &str) -> u32 {
+    let list = within(admin.list_queues(&ListQueuesRequest::default())).await.expect("answered");
+    list.queues.iter().find(|status| status.queue.name == name).expect("it is there").direct
+}
+
+#[tokio::test]
+async fn what_a_bound_tenant_gets_is_charged_to_its_queue() {
+    let (server, [admin, one, two]) = start().await;
+    // Before the queue is made, the tenant gets nothing, and is told why.
+    for request in [ask(1, 0, 0), in_queue("other", 1)] {
+        let reply = place(&one, &request).await;
+        let (reason, message) = refused(reply.reason, reply.fault);
+        assert_eq!(reason, Reason::UnknownQueue, "{message}");
+        assert!(message.contains("`tenant-1`") && message.contains("`team`"), "{message}");
+    }
+    set_queue(&admin, team()).await;
+    set_queue(&admin, queue("other", "")).await;
+    // A plain placement, one with more to say, and one that names the queue.
+    let first = granted(place(&one, &ask(5, 0, 0)).await);
+    let not_plain = PlaceRequest { explain: EXPLAIN_FULL, ..ask(2, 0, 0) };
+    let not_plain = granted(place(&one, &not_plain).await);
+    granted(place(&one, &in_queue("team", 3)).await);
+    assert_eq!((direct(&admin, "team").await, first.allocation.tenant), (3, 1));
+    let full = place(&one, &ask(1, 0, 0)).await;
+    let (reason, message) = refused(full.reason, full.fault);
+    assert_eq!(reason, Reason::OverCap, "{message}");
+    // Others are as before: neither the other tenant nor the operator is charged.
+    for client in [&two, &admin] {
+        granted(place(client, &ask(1, 0, 0)).await);
+    }
+    assert_eq!((direct(&admin, "team").await, direct(&admin, "other").await), (3, 0));
+    for id in [first.allocation, not_plain.allocation] {
+        assert!(within(one.release(id)).await.expect("answered").reason.is_done());
+    }
+    within(async {
+        while direct(&admin, "team").await != 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let own = within(one.submit_job(&job("own", ""))).await.expect("answered");
+    assert!(own.reason.is_done(), "{own:?}");
+    let status = JobStatusRequest { job: own.job, from: 0, limit: 0 };
+    let seen = within(one.job_status(&status)).await.expect("answered").job.expect("it is there");
+    assert_eq!((seen.queue.as_str(), seen.tenant), ("team", 1));
+    let unbound = within(two.submit_job(&job("free", ""))).await.expect("answered");
+    let (reason, message) = refused(unbound.reason, unbound.fault);
+    assert_eq!(reason, Reason::InvalidField);
+    assert!(message.contains("names no queue"), "{message}");
+    audit(&admin).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_bound_tenant_uses_its_queue_or_one_below_it_only() {
+    let (server, [admin, one, two]) = start().await;
+    for queue in [team(), queue("inner", "team"), queue("other", "")] {
+        set_queue(&admin, queue).await;
+    }
+    granted(place(&one, &in_queue("inner", 1)).await);
+    assert!(within(one.submit_job(&job("inside", "inner"))).await.expect("answered").reason.is_done());
+    for outside in ["other", "nobody"] {
+        let placed = place(&one, &in_queue(outside, 1)).await;
+        let submitted = within(one.submit_job(&job("outside", outside))).await.expect("answered");
+        for told in [refused(placed.reason, placed.fault), refused(submitted.reason, submitted.fault)] {
+            assert_eq!(told.0, Reason::Forbidden, "{told:?}");
+            let parts = ["`tenant-1`", "`team`", outside, "name `team` or a queue below it"];
+            assert!(parts.iter().all(|part| told.1.contains(part)), "{told:?}");
+        }
+    }
+    // Its queue has queues below it now, so it names one of these.
+    let inner = place(&one, &ask(1, 0, 0)).await;
+    let (reason, message) = refused(inner.reason, inner.fault);
+    assert!(reason == Reason::InvalidField && message.contains("name one of these"), "{message}");
+    granted(place(&two, &in_queue("other", 1)).await);
+    assert_eq!((direct(&admin, "inner").await, direct(&admin, "other").await), (1, 1));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_no_queue_is_charged_with_is_refused_to_a_bound_tenant() {
+    let (server, [admin, one, two]) = start().await;
+    set_queue(&admin, team()).await;
+    let before = audit(&admin).await.books_hash;
+    let batch = PlaceBatch { requests: vec![ask(1, 0, 0), ask(1, 0, 0)] };
+    for reply in within(one.place_batch(&batch)).await.expect("answered").replies {
+        let (reason, message) = refused(reply.reason, reply.fault);
+        assert_eq!(reason, Reason::NotSupportedYet);
+        assert!(message.contains("`tenant-1`") && message.contains("a message of its own"), "{message}");
+    }
+    let template = BundleTemplate { request: ask(1, 0, 0), count: 2 };
+    let bundles = vec![template];
+    let create =
+        |mode| CreateGroupRequest { bundles: bundles.clone(), mode, ..CreateGroupRequest::default() };
+    for mode in [MODE_NOW, MODE_WAIT_UNTIL] {
+        match within(one.create_group(&create(mode))).await {
+            Err(ClientError::Fault(fault)) => {
+                let (reason, message) = refused(fault.reason, Some(fault));
+                assert_eq!(reason, Reason::NotSupportedYet);
+                assert!(message.contains("`team`") && message.contains("submit a job"), "{message}");
+            }
+            other => panic!("a fault: {other:?}"),
+        }
+    }
+    let waits = PlaceRequest { mode: MODE_WAIT_UNTIL, ..ask(1, 0, 0) };
+    let told = place(&one, &waits).await.fault.expect("it cannot wait");
+    assert!(told.field == "mode" && told.message.contains("`team`"), "{told:?}");
+    let leased = PlaceRequest { lease: 1_000_000_000, ..ask(1, 0, 0) };
+    assert_eq!(place(&one, &leased).await.fault.expect("it has no lease").field, "lease");
+    assert_eq!(audit(&admin).await.books_hash, before, "nothing changed");
+    // A tenant without a queue may do all of this.
+    assert!(within(two.place_batch(&batch)).await.expect("answered").replies[0].reason.is_done());
+    let group = within(two.create_group(&create(MODE_NOW))).await.expect("answered").group.expect("it fits");
+    // Bound later: it keeps what it has, ends it, and gets no more than its queue.
+    let mut bound = settings(Some("team"));
+    bound.tenants[1].queue = Some("team".to_owned());
+    server.shared.sessions.set_access(&bound);
+    let grow = GrowGroupRequest { group: group.id, bundles: bundles.clone(), ..GrowGroupRequest::default() };
+    assert!(matches!(within(two.grow_group(&grow)).await, Err(ClientError::Fault(_))));
+    granted(place(&two, &ask(1, 0, 0)).await);
+    assert_eq!(direct(&admin, "team").await, 1);
+    assert!(within(two.remove_group(group.id)).await.expect("answered").reason.is_done());
+    // And without a binding again.
+    server.shared.sessions.set_access(&settings(None));
+    granted(place(&one, &ask(1, 0, 0)).await);
+    assert_eq!(direct(&admin, "team").await, 1);
+    server.stop().await;
+}

@@ -178,7 +178,7 @@ impl World<'_> {
         let last = self.server.last_connection();
         if !self.has_journal {
             let opened =
-                open(state, None, &mut self.choices, last, (self.small_budgets, self.jobs_watch.is_some()))?;
+                open(state, None, &mut self.choices, last, (self.small_budgets, self.sharing))?;
             return Ok((opened, state.clone()));
         }
         self.gangs.forget_waits();
@@ -194,7 +194,7 @@ impl World<'_> {
                     Some(opening),
                     &mut self.choices,
                     last,
-                    (self.small_budgets, self.jobs_watch.is_some()),
+                    (self.small_budgets, self.sharing),
                 )?;
                 Ok((opened, state))
             });
@@ -299,6 +299,7 @@ impl World<'_> {
             _ => None,
         });
         named("a_crash_keeps_the_nodes", a_crash_keeps_the_nodes(told, &self.facts, &self.nodes_removed))?;
+        self.check_charges()?;
         self.check_told_jobs(false)?;
         self.check_promises()
     }

@@ -17,7 +17,7 @@ use wharf_net::codec::{
 use wharf_net::protocol::{
     Acknowledged as AcknowledgedWaits, BODY_VERSION, CancelReply, Deadline, EXTENSION_ACKNOWLEDGED,
     EXTENSION_DEADLINE, FRAME_BYTES_MAX, Fault, HeartbeatReply, Kind, PlaceReply, PlanNodesRequest, Reason,
-    ReleaseReply, ReportReply, ReasonCode, SessionToken, TaskReportBody,
+    ReasonCode, ReleaseReply, ReportReply, SessionToken, TaskReportBody,
 };
 
 use super::checkers::Verdict;

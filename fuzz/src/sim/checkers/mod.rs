@@ -21,6 +21,8 @@ mod fires_jobs;
 #[cfg(test)]
 mod fires_leases;
 #[cfg(test)]
+mod fires_queues;
+#[cfg(test)]
 mod fires_rest;
 pub mod flips;
 pub mod following;

@@ -2,7 +2,9 @@
 
 use wharf_core::ids::{AllocationId, NodeId};
 use wharf_net::codec::{FrameRef, decode_body};
-use wharf_net::protocol::{DemandBody, Kind, Name, OPERATOR_IN, PlaceReply, PlaceRequest, Reason, SelectorTerm};
+use wharf_net::protocol::{
+    DemandBody, Kind, Name, OPERATOR_IN, PlaceReply, PlaceRequest, Reason, SelectorTerm,
+};
 
 use super::{Asked, Client};
 use crate::sim::checkers::Verdict;
@@ -33,8 +35,7 @@ impl Client {
         let mut request = PlaceRequest { policy: choices.below(9) as u8, ..PlaceRequest::default() };
         if choices.one_in(6) {
             let values = vec![Name((*choices.pick(&["a", "b"])).to_owned())];
-            request.selectors =
-                vec![SelectorTerm { key: "zone".to_owned(), operator: OPERATOR_IN, values }];
+            request.selectors = vec![SelectorTerm { key: "zone".to_owned(), operator: OPERATOR_IN, values }];
         }
         self.ask_in_queue(queue, demand, request)
     }
@@ -56,13 +57,8 @@ impl Client {
         let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|error| error.to_string())?;
         self.last_in_queue = Some(reply.reason);
         // A crash may have taken a queue back that nobody was told of.
-        let refusals = [
-            Reason::NoFitNow,
-            Reason::Infeasible,
-            Reason::OverCap,
-            Reason::Conflicted,
-            Reason::UnknownQueue,
-        ];
+        let refusals =
+            [Reason::NoFitNow, Reason::Infeasible, Reason::OverCap, Reason::Conflicted, Reason::UnknownQueue];
         let is_known = reply.reason.is_done() || refusals.iter().any(|&no| reply.reason == no.into());
         if !is_known || reply.placed.is_some() != reply.reason.is_done() {
             return Err(format!("a placement in a queue was answered with {reply:?}"));

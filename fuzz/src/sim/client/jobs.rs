@@ -6,12 +6,12 @@ use wharf_net::codec::{FrameRef, decode_body};
 use wharf_net::protocol::{
     ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, ACTION_RESTART_TASK, AmountsBody,
     CancelJobRequest, DemandBody, JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED, JOB_FAILED, JOB_RESTARTING,
-    JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT, JobTopologyBody,
-    JobBody, JobPolicyBody, JobReply, JobStatusReply, JobStatusRequest, Kind, NamedAmount, NodeBody,
-    NodeTypeBody, PlaceRequest, PlanNodesReply, PlanNodesRequest, QueueBody, QueueReply, Reason, ReasonCode,
-    ReportTasksReply, ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_EVENT_ANY,
-    TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED, TASK_FAILED, TASK_RUNNING, TASK_SUCCEEDED,
-    TaskGroupBody, TaskReportBody, WireAllocation,
+    JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT, JobBody, JobPolicyBody, JobReply, JobStatusReply, JobStatusRequest,
+    JobTopologyBody, Kind, NamedAmount, NodeBody, NodeTypeBody, PlaceRequest, PlanNodesReply,
+    PlanNodesRequest, QueueBody, QueueReply, Reason, ReasonCode, ReportTasksReply, ReportTasksRequest,
+    RoleBody, SetQueueRequest, SubmitJobRequest, TASK_EVENT_ANY, TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED,
+    TASK_EVENT_FAILED, TASK_FAILED, TASK_RUNNING, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
+    WireAllocation,
 };
 
 use super::{Asked, Client};

@@ -18,10 +18,10 @@ use wharf_core::view::ViewReader;
 use wharf_net::protocol::IN_FLIGHT_DEFAULT;
 use wharf_ops::file_error::FileError;
 
+use crate::sim::Sharing;
 use crate::sim::checkers::leases::LEASES_ENDED;
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::views::{GrantsNameTheirView, Shown, VersionsOnlyGrow};
-use crate::sim::Sharing;
 use crate::sim::choices::Choices;
 use crate::sim::facts::Facts;
 use crate::sim::journal::{Journal, Opening};

@@ -48,7 +48,10 @@ impl World<'_> {
 
     /// Asks for placements in each queue, one after the other with `answer_all`, and judges each refusal. The world is at
     /// rest.
-    pub(in crate::sim) fn probe_queues(&mut self, mut answer_all: impl FnMut(&mut Self) -> Verdict) -> Verdict {
+    pub(in crate::sim) fn probe_queues(
+        &mut self,
+        mut answer_all: impl FnMut(&mut Self) -> Verdict,
+    ) -> Verdict {
         let user = self.clients.iter().position(|client| client.role == Role::User);
         let (Some(at), true) = (user, self.jobs_watch.is_some()) else { return Ok(()) };
         for queue in leaves() {
@@ -86,8 +89,7 @@ impl World<'_> {
                 let is_offered = self.facts.iter().any(offers);
                 let watch = self.jobs_watch.as_ref().expect("just seen");
                 let refused = RefusedAtRest { queue: queue.name, demand: &demand, reason, is_offered };
-                let is_true =
-                    refusals_of_queues_are_true(refused, &self.facts, |job| watch.queue_of(job));
+                let is_true = refusals_of_queues_are_true(refused, &self.facts, |job| watch.queue_of(job));
                 named("refusals_of_queues_are_true", is_true)?;
             }
         }

@@ -43,9 +43,22 @@ impl Hard {
     }
 }
 
-/// Returns the domain of a tier in which a node is: its labels of this tier and of all wider ones.
-fn domain(node: &NodeRecord, tier: usize) -> Option<Vec<&str>> {
-    TIERS[tier..].iter().map(|tier| node.registration.spec.labels.get(tier)).collect()
+/// Returns the domain of a tier in which a node is: its labels of this tier and of all wider ones, as far as it has these.
+/// `None`: it has no label of this tier.
+fn domain(node: &NodeRecord, tier: usize) -> Option<Vec<Option<&str>>> {
+    let label = |tier: &&'static str| node.registration.spec.labels.get(tier);
+    label(&TIERS[tier])?;
+    Some(TIERS[tier..].iter().map(|tier| label(&tier)).collect())
+}
+
+/// Returns whether nodes are in one domain of a tier up to this one.
+fn are_together(nodes: &[&NodeRecord], widest: usize) -> bool {
+    let is_one = |tier: usize| {
+        let mut domains = nodes.iter().map(|node| domain(node, tier));
+        let first = domains.next().flatten();
+        first.is_some() && domains.all(|domain| domain == first)
+    };
+    nodes.is_empty() || (0..=widest).any(is_one)
 }
 
 /// Checks that the tasks of a job with a hard rule, and those of a task group with one, are in one domain of its tier, at
@@ -66,26 +79,24 @@ pub fn jobs_stay_in_domains<'a>(facts: &[Facts], hard_of: impl Fn(JobId) -> Opti
     let held = held.filter_map(|(id, bundle)| Some((bundle, *nodes.get(&id)?)));
     let claims = partitions().flat_map(|partition| &partition.claims);
     let claimed = claims.filter_map(|claim| Some((claim.bundle?, claim.node)));
-    // By job and task group. `None`: the whole job.
-    let mut found: BTreeMap<(JobId, Option<u32>), (NodeId, Option<Vec<&str>>)> = BTreeMap::new();
+    // By job and task group, with the tier. `None`: the whole job.
+    let mut found: BTreeMap<(JobId, Option<u32>), (usize, Vec<&NodeRecord>)> = BTreeMap::new();
     for (bundle, on) in held.chain(claimed) {
         let Some(job) = JobId::of_group(bundle.group) else { continue };
         let Some(hard) = hard_of(job) else { continue };
         let Some(&group) = hard.groups.get(bundle.index as usize) else { continue };
-        let rules = [(None, hard.of_job), (Some(group), hard.of_groups[group as usize])];
-        for (of, tier) in rules {
-            let Some(tier) = tier else { continue };
-            let node = facts.iter().find_map(|facts| facts.node(on)).expect("allocations are on nodes");
-            let here = domain(node, tier);
-            ensure(here.is_some(), || format!("{bundle} is on {on}, which has no {}", TIERS[tier]))?;
-            let (other, there) = found.entry((job, of)).or_insert_with(|| (on, here.clone()));
-            ensure(*there == here, || {
-                format!(
-                    "task group {of:?} of job {job} is on {other} and {on}, in two of tier {}: {there:?}, {here:?}",
-                    TIERS[tier]
-                )
-            })?;
+        let node = facts.iter().find_map(|facts| facts.node(on)).expect("allocations are on nodes");
+        for (of, tier) in [(None, hard.of_job), (Some(group), hard.of_groups[group as usize])] {
+            let nodes = tier.map(|tier| found.entry((job, of)).or_insert((tier, Vec::new())));
+            nodes.into_iter().for_each(|(_, nodes)| nodes.push(node));
         }
+    }
+    for ((job, group), (tier, nodes)) in found {
+        ensure(are_together(&nodes, tier), || {
+            let nodes = nodes.iter().map(|node| (node.registration.id, domain(node, tier)));
+            let nodes: Vec<_> = nodes.collect();
+            format!("task group {group:?} of job {job} must be in one {}, and is on {nodes:?}", TIERS[tier])
+        })?;
     }
     Ok(())
 }
@@ -97,15 +108,14 @@ pub(super) fn may_join(job: &Job, group: u32, node: &NodeRecord, facts: &[Facts]
     let rules = [(None, hard.of_job), (Some(group), hard.of_groups[group as usize])];
     rules.into_iter().all(|(of, tier)| {
         let Some(tier) = tier else { return true };
-        let here = domain(node, tier);
         let tasks = job.tasks().iter().filter(|task| of.is_none_or(|of| task.group == of));
         let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
-        let mut others = tasks.filter(|task| keeps(task.state)).filter_map(|task| task.node).peekable();
-        others.peek().is_some()
-            && here.is_some()
-            && others.all(|other| {
-                let other = facts.iter().find_map(|facts| facts.node(other));
-                other.is_some_and(|other| domain(other, tier) == here)
-            })
+        let others = tasks.filter(|task| keeps(task.state)).filter_map(|task| task.node);
+        let find = |other: NodeId| facts.iter().find_map(|facts| facts.node(other));
+        let others: Option<Vec<&NodeRecord>> = others.map(find).collect();
+        let mut nodes = others.unwrap_or_default();
+        let is_known = !nodes.is_empty();
+        nodes.push(node);
+        is_known && are_together(&nodes, tier)
     })
 }

@@ -147,7 +147,9 @@ pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts]) -> Verdict {
                 jobs.chain(job.spec().queue).all(|queue: QueueId| {
                     let queue = jobs.queue(queue);
                     let used = queue.usage().planned().plus(&queue.usage().releasing);
-                    queue.spec().capability.exceeded(&used, &task.class.amounts).is_none()
+                    let most = queue.spec().allocations_max.map(u64::from);
+                    most.is_none_or(|most| queue.usage().allocations() < most)
+                        && queue.spec().capability.exceeded(&used, &task.class.amounts).is_none()
                 })
             };
             if task.state == TaskState::Pending && is_allowed() {

@@ -34,6 +34,10 @@ impl World<'_> {
     /// Checks that queues are charged for what is in the books. Nothing is in progress.
     pub(super) fn check_charges(&self) -> Verdict {
         let (Some(watch), Some(jobs)) = (&self.jobs_watch, self.jobs()) else { return Ok(()) };
+        // A task that waits for a cap is charged, and has no claim yet.
+        if !jobs.waiting_for_cap().is_empty() {
+            return Ok(());
+        }
         let charged = charges_are_in_the_books(jobs, &self.facts, |job| watch.queue_of(job));
         named("charges_are_in_the_books", charged)
     }
@@ -74,8 +78,10 @@ impl World<'_> {
                 let reason = self.clients[at].last_in_queue.and_then(ReasonCode::known);
                 let reason = reason.ok_or("a placement in a queue has no reply")?;
                 let is_there = self.jobs().is_some_and(|jobs| jobs.queue_named(queue.name).is_some());
+                // A task that waits for a cap is charged, and has no claim yet.
+                let waits = self.jobs().is_some_and(|jobs| !jobs.waiting_for_cap().is_empty());
                 // Something else may have happened meanwhile.
-                if reason == Reason::Done || !is_there || self.facts != before {
+                if waits || reason == Reason::Done || !is_there || self.facts != before {
                     continue;
                 }
                 let gpu = if gpus == 0 { GpuRequest::None } else { GpuRequest::Whole(gpus) };

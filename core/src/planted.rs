@@ -107,6 +107,12 @@ pub enum PlantedBug {
     TaskEndMissed,
     /// A policy restarts a job that was restarted as often as it may be.
     RetriesUnbounded,
+    /// The caps of the queues that contain the queue of a direct placement are not asked.
+    OuterCapForgotten,
+    /// The end of a direct placement is not noticed, so its queue stays charged.
+    DirectStaysCharged,
+    /// Tasks that have nodes do not decide in which domain the next ones of their job must be.
+    DomainForgotten,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
     /// The room of a request at the port is not given back if its connection is lost (checked in wharf-net).

@@ -23,6 +23,9 @@ const ELEMENTS_MAX: u64 = 3;
 const TEXTS: [&str; 10] =
     ["", "a", "b", "zone", "rack", "team", "gpu-model", "example.com/x", "x*", "größer"];
 
+/// The queues that a service with jobs begins with.
+pub(crate) const QUEUES: [&str; 2] = ["n0", "n1"];
+
 /// What the peers of a run know. Bodies name it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
@@ -38,8 +41,17 @@ pub(crate) struct Known {
 
 /// Draws a body. Returns `None` if what was drawn is beyond a bound.
 pub(crate) fn draw<T: DeserializeOwned>(choices: &mut Choices<'_>, known: &Known) -> Option<T> {
-    let mut draw =
-        Draw { choices, known, body: "", field: "", is_bundle: false, waits: false, given: VecDeque::new() };
+    let mut draw = Draw {
+        choices,
+        known,
+        body: "",
+        field: "",
+        is_bundle: false,
+        waits: false,
+        is_in_queue: false,
+        is_batch: false,
+        given: VecDeque::new(),
+    };
     T::deserialize(&mut draw).ok()
 }
 
@@ -54,6 +66,10 @@ struct Draw<'c, 'a> {
     is_bundle: bool,
     /// The last mode that was drawn says that the request waits, or a bundle is named by its allocation.
     waits: bool,
+    /// The placement names a queue.
+    is_in_queue: bool,
+    /// The body is a batch, whose placements name no queues.
+    is_batch: bool,
     /// The next numbers, which belong together.
     given: VecDeque<u64>,
 }
@@ -87,6 +103,8 @@ impl Draw<'_, '_> {
             "policy" => self.choices.below(9),
             "node" if self.body == "PlaceRequest" => self.rarely(NODES + 2),
             "node" | "candidates" | "preferred_nodes" => self.choices.below(NODES + 2),
+            "mode" | "lease" if self.is_in_queue => 0,
+            "mode" if self.body == "JobTopologyBody" => 1 + self.choices.below(2),
             "mode" => {
                 self.waits = !self.is_bundle && self.choices.one_in(2);
                 u64::from(self.waits)
@@ -101,6 +119,7 @@ impl Draw<'_, '_> {
             "expected_version" => self.rarely(3),
             "sequence" | "sequences" => self.choices.below(self.known.next + 2),
             "count" if self.body == "PlaceRequest" => 1,
+            "max_retry" | "min_success" | "run_time" if self.known.has_jobs => 1 + self.choices.below(4),
             "count" | "limit" => 1 + self.choices.below(3),
             "conflict_detection" | "version_min" | "version_max" => self.choices.below(2),
             "operation" => 1 + self.choices.below(3),
@@ -128,12 +147,28 @@ impl Draw<'_, '_> {
             "name" | "names" | "node" | "node_name" => format!("n{}", self.choices.below(NODES)),
             "key" => (*self.choices.pick(&["zone", "rack", "team", "gpu-model"])).to_owned(),
             // One of the few queues that a run makes, so that jobs find theirs.
-            "queue" if self.known.has_jobs && self.body == "JobBody" => format!("n{}", self.choices.below(2)),
+            "queue" if self.known.has_jobs && self.body == "JobBody" => self.queue(),
+            // A placement in a queue neither waits nor has a lease.
+            "queue" if self.may_name_queue() && self.choices.one_in(2) => {
+                (self.is_in_queue, self.waits) = (true, false);
+                self.queue()
+            }
+            "tier" if self.known.has_jobs => (*self.choices.pick(&["", "rack", "zone"])).to_owned(),
             "parent" if self.known.has_jobs && !self.choices.one_in(8) => String::new(),
             "queue" | "identity" | "external_id" | "resource" if !self.choices.one_in(16) => String::new(),
             "value" | "values" => (*self.choices.pick(&["a", "b", "1", "2", ""])).to_owned(),
             _ => (*self.choices.pick(&TEXTS)).to_owned(),
         }
+    }
+
+    /// Returns the name of one of the queues that a service with jobs begins with.
+    fn queue(&mut self) -> String {
+        (*self.choices.pick(&QUEUES)).to_owned()
+    }
+
+    /// Returns whether the body is a placement of its own that may name a queue.
+    fn may_name_queue(&self) -> bool {
+        self.known.has_jobs && self.body == "PlaceRequest" && !self.is_bundle && !self.is_batch
     }
 
     /// Draws numbers that belong together: an id that the peer knows.
@@ -234,7 +269,9 @@ impl<'de> Deserializer<'de> for &mut Draw<'_, '_> {
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_bool(self.choices.one_in(4))
+        // Neither tasks nor most placements in queues have leases.
+        let is_unleased = self.known.has_jobs && self.field == "session_lease";
+        visitor.visit_bool(self.choices.one_in(if is_unleased { 16 } else { 4 }))
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -256,6 +293,7 @@ impl<'de> Deserializer<'de> for &mut Draw<'_, '_> {
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         let is_some = match self.body {
             "PlaceRequest" => self.choices.one_in(16),
+            "JobBody" | "TaskGroupBody" if self.known.has_jobs => self.choices.one_in(8),
             // A bundle is named by its allocation, or by its group and index.
             "PlaceIntoRequest" if self.field == "allocation" => {
                 self.waits = self.choices.one_in(2);
@@ -281,7 +319,7 @@ impl<'de> Deserializer<'de> for &mut Draw<'_, '_> {
             "nodes" | "names" | "requests" | "bundles" | "operations" | "allocations" | "resources" => {
                 1 + self.choices.below(ELEMENTS_MAX)
             }
-            "tasks" if self.known.has_jobs => 1 + self.choices.below(ELEMENTS_MAX),
+            "tasks" | "roles" if self.known.has_jobs => 1 + self.choices.below(ELEMENTS_MAX),
             _ if self.choices.one_in(12) => self.choices.below(ELEMENTS_MAX),
             _ => 0,
         };
@@ -311,6 +349,8 @@ impl<'de> Deserializer<'de> for &mut Draw<'_, '_> {
         let id = self.id(name);
         self.given.extend(id.into_iter().flatten());
         self.body = name;
+        self.is_in_queue &= name != "PlaceRequest";
+        self.is_batch |= name == "PlaceBatch";
         self.is_bundle |= name == "BundleTemplate" || (self.known.has_jobs && name == "TaskGroupBody");
         let body = visitor.visit_seq(Elements { draw: self, left: fields.len(), fields });
         (self.body, self.field, self.is_bundle) = around;

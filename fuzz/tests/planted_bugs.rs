@@ -329,6 +329,18 @@ fn the_simulator_finds_bugs_of_jobs() {
 }
 
 #[test]
+fn the_simulator_finds_bugs_of_placements_in_queues() {
+    simulator_finds_with(PlantedBug::OuterCapForgotten, &["caps_hold"], Settings::default());
+    let found = ["tasks_are_in_the_books", "charges_are_in_the_books", "refusals_of_queues_are_true"];
+    simulator_finds_with(PlantedBug::DirectStaysCharged, &found, Settings::default());
+}
+
+#[test]
+fn the_simulator_finds_tasks_that_leave_their_domain() {
+    simulator_finds_with(PlantedBug::DomainForgotten, &["jobs_stay_in_domains"], Settings::default());
+}
+
+#[test]
 fn the_simulator_finds_bugs_of_views_and_of_following() {
     simulator_finds(
         PlantedBug::ViewSharesChangedChunk,

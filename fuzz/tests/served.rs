@@ -13,6 +13,8 @@ fn sums(run: impl Fn(&[u8]) -> Result<ServedCounts, Finding>) -> ServedCounts {
         sums.done += counts.done;
         sums.placed += counts.placed;
         sums.groups += counts.groups;
+        sums.in_queues += counts.in_queues;
+        sums.over_caps += counts.over_caps;
         sums.jobs += counts.jobs;
         sums.resumed += counts.resumed;
     }
@@ -32,6 +34,7 @@ fn sessions_with_jobs_answer_whatever_they_are_fed() {
     let sums = sums(|input| run_session_bytes(&[WITH_JOBS, input].concat()));
     assert!(sums.done * 4 > sums.replies, "most requests are refused: {sums:?}");
     assert!(sums.placed > 300, "too little is placed: {sums:?}");
+    assert!(sums.jobs > 100 && sums.in_queues > 50 && sums.over_caps > 5, "queues take too little: {sums:?}");
 }
 
 #[test]

@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{ShardRunner, Unobserved};
+use wharf_core::fairness::Dim;
 use wharf_core::ids::{Incarnation, OwnerId, TenantId};
+use wharf_core::jobs::{Jobs, JobsRecord, QueueSpec, TopologyTier};
 use wharf_core::journal::JournalFeed;
 use wharf_core::link::Clock;
 use wharf_core::planner::{JobsConfig, PlannerRunner};
@@ -20,6 +23,7 @@ use wharf_net::session::connections::{self, Asker, ConnectionService};
 use wharf_net::session::registrar::{Question, RegistrarReply, RegistrarRequest, RegistrarService};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
+use crate::bodies::QUEUES;
 use crate::sim::checkers::Verdict;
 
 /// One unit, in 1/10,000 of a unit.
@@ -110,10 +114,14 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn new(setup: Setup) -> Self {
-        Self::over(setup, StoreState::create(PARTITIONS))
+        let mut state = StoreState::create(PARTITIONS);
+        if setup.jobs {
+            state.jobs = queues();
+        }
+        Self::over(setup, state)
     }
 
-    /// Starts over the state of a store.
+    /// Starts over the state of a store. A new one with jobs begins with two queues.
     pub(super) fn over(setup: Setup, state: StoreState) -> Self {
         let is_new = state.registrar.next_node <= 1;
         let config = EngineConfig {
@@ -122,7 +130,7 @@ impl Bed {
             planners: 1,
             hold_ns: HOLD_NS,
             journal: setup.journal,
-            jobs: setup.jobs.then(|| JobsConfig { interval_ns: CYCLE_NS, ..JobsConfig::default() }),
+            jobs: setup.jobs.then(jobs_config),
             ..EngineConfig::default()
         };
         let wakers = vec![Waker::noop().clone(); 2 + usize::from(setup.journal)];
@@ -305,6 +313,25 @@ impl Bed {
         }
         self.shards.iter().try_for_each(|runner| runner.shard().check_invariants()).map_err(String::from)
     }
+}
+
+/// Returns queues of which one has caps that a few requests reach.
+fn queues() -> JobsRecord {
+    let [open, capped] = QUEUES;
+    let capability = [(Dim::CPU, 4 * UNIT)].into_iter().collect();
+    let capped = QueueSpec { capability, allocations_max: Some(3), ..QueueSpec::new(capped) };
+    let mut jobs = Jobs::new();
+    for queue in [QueueSpec::new(open), capped] {
+        jobs.add_queue(queue).expect("queues of different names");
+    }
+    jobs.record()
+}
+
+/// Returns the settings of the keeper of jobs, with tiers that some nodes have.
+fn jobs_config() -> JobsConfig {
+    let tier = |name: &str| TopologyTier { name: name.into(), label: name.into() };
+    let cycle = CycleConfig { topology: vec![tier("rack"), tier("zone")], ..CycleConfig::default() };
+    JobsConfig { cycle, interval_ns: CYCLE_NS, ..JobsConfig::default() }
 }
 
 fn settings(setup: Setup) -> Settings {

@@ -1,11 +1,11 @@
 //! The peers of a bed: what each sent, and what it was told. This is the oracle: every request has one reply.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_net::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, decode_body, decode_frame, split_extensions};
 use wharf_net::protocol::{
     FRAME_BYTES_MAX, Fault, GroupReply, HelloReply, JobReply, Kind, Message, MessageVisitor, PlaceBatchReply,
-    PlaceReply, SessionToken, WireSession,
+    PlaceReply, PlaceRequest, Reason, SessionToken, WireSession,
 };
 use wharf_net::session::connections::{ConnectionKey, InputEnd};
 
@@ -29,6 +29,10 @@ pub struct ServedCounts {
     pub placed: u64,
     /// Groups that replies show.
     pub groups: u64,
+    /// Placements in queues that were granted.
+    pub in_queues: u64,
+    /// Placements in queues that a cap refused.
+    pub over_caps: u64,
     /// Jobs that were submitted.
     pub jobs: u64,
     /// Sessions that were resumed.
@@ -55,6 +59,8 @@ pub(super) struct Peer {
     pub(super) is_exact: bool,
     /// The frames after the hello, by sequence.
     asked: BTreeMap<u64, u32>,
+    /// The sequences of those that place in a queue.
+    in_queues: BTreeSet<u64>,
     /// The replies after that to the hello, by sequence.
     answered: BTreeMap<u64, u32>,
     pub(super) session: Option<Ticket>,
@@ -91,6 +97,9 @@ impl Peer {
                     at += frame.bytes;
                     if std::mem::replace(&mut self.has_greeted, true) {
                         *self.asked.entry(frame.header.sequence).or_default() += 1;
+                        if names_queue(&frame) {
+                            self.in_queues.insert(frame.header.sequence);
+                        }
                     }
                 }
                 Ok(None) => break,
@@ -272,7 +281,14 @@ impl Peers {
                 keep(&mut self.tickets, ticket);
                 keep(&mut self.known.sessions, hello.session);
             }
-            Kind::Place | Kind::Adopt | Kind::PlaceInto => self.learn_placed(&read(payload)?),
+            Kind::Place | Kind::Adopt | Kind::PlaceInto => {
+                let reply: PlaceReply = read(payload)?;
+                if kind == Kind::Place && self.all[at].in_queues.contains(&frame.header.sequence) {
+                    self.counts.in_queues += u64::from(reply.placed.is_some());
+                    self.counts.over_caps += u64::from(reply.reason == Reason::OverCap.into());
+                }
+                self.learn_placed(&reply);
+            }
             Kind::PlaceBatch => {
                 let batch: PlaceBatchReply = read(payload)?;
                 batch.replies.iter().for_each(|reply| self.learn_placed(reply));
@@ -318,6 +334,12 @@ impl Peers {
         }
         Ok(())
     }
+}
+
+/// Returns whether a request is a placement in a queue.
+fn names_queue(frame: &FrameRef<'_>) -> bool {
+    let is_place = frame.header.kind == Kind::Place.number();
+    is_place && decode_body::<PlaceRequest>(frame.payload).is_ok_and(|(request, _)| !request.queue.is_empty())
 }
 
 fn keep<T>(list: &mut Vec<T>, one: T) {

@@ -26,6 +26,10 @@ const OFTEN: [Kind; 12] = [
     Kind::Follow,
 ];
 
+/// Kinds that many requests of a run with jobs have in addition.
+const OFTEN_WITH_JOBS: [Kind; 6] =
+    [Kind::SubmitJob, Kind::SubmitJob, Kind::ReportTasks, Kind::JobStatus, Kind::CancelJob, Kind::SetQueue];
+
 /// Returns a hello with a new session, or with one that is resumed.
 pub(super) fn hello(is_exact: bool, resume: Option<Ticket>) -> Vec<u8> {
     let resume = resume.map(|(session, token)| Resume { session, token });
@@ -55,7 +59,11 @@ fn acknowledged(sequences: &[u64]) -> Vec<u8> {
 
 /// Returns the frame of a new request, whose body is drawn.
 pub(super) fn request(peer: &mut Peer, choices: &mut Choices<'_>, known: &Known, kinds: &[Kind]) -> Vec<u8> {
-    let kinds = if choices.one_in(3) { kinds } else { &OFTEN };
+    let kinds = match () {
+        () if choices.one_in(3) => kinds,
+        () if known.has_jobs && choices.one_in(2) => &OFTEN_WITH_JOBS,
+        () => &OFTEN,
+    };
     let kind = *choices.pick(kinds);
     peer.next = peer.next.max(1);
     // A client counts from one. Now and then it is wrong.

@@ -3,6 +3,7 @@
 //! This is the oracle on the caller's side. It trusts only frames that reached it. A request without a reply
 //! may have been done or not. A request that was answered must get the same answer forever.
 
+mod directs;
 mod groups;
 pub(super) mod jobs;
 
@@ -16,12 +17,13 @@ use wharf_net::codec::{
 use wharf_net::protocol::{
     Acknowledged as AcknowledgedWaits, BODY_VERSION, CancelReply, Deadline, EXTENSION_ACKNOWLEDGED,
     EXTENSION_DEADLINE, FRAME_BYTES_MAX, Fault, HeartbeatReply, Kind, PlaceReply, PlanNodesRequest, Reason,
-    ReleaseReply, ReportReply, SessionToken, TaskReportBody,
+    ReasonCode, ReleaseReply, ReportReply, SessionToken, TaskReportBody,
 };
 
 use super::checkers::Verdict;
 use super::checkers::outcomes::Acknowledged;
 use super::checkers::promises::Promise;
+use super::checkers::queues::Charged;
 use super::checkers::sessions::is_same_answer;
 use super::server::{AGENT, OPERATOR, USERS, framed};
 
@@ -36,6 +38,8 @@ const WAITED_MAX: usize = 8;
 pub(super) enum Asked {
     /// A placement, and whether it may wait.
     Place { waits: bool },
+    /// A placement in a queue.
+    PlaceIn(Charged),
     /// The release of an allocation.
     Release(AllocationId),
     /// The cancellation of a waiting request, by its sequence.
@@ -133,6 +137,10 @@ pub(super) struct Client {
     pub(super) ended: BTreeSet<AllocationId>,
     /// The groups that it was told of and has not asked to remove.
     pub(super) groups: BTreeSet<GroupId>,
+    /// The placements in queues that it was told of.
+    pub(super) charged: BTreeMap<AllocationId, Charged>,
+    /// The reason of the last reply to a placement in a queue.
+    pub(super) last_in_queue: Option<ReasonCode>,
     /// The queues that it was told of.
     pub(super) queues: BTreeSet<&'static str>,
     /// The jobs that it was told of.
@@ -168,6 +176,8 @@ impl Client {
             promised: BTreeMap::new(),
             ended: BTreeSet::new(),
             groups: BTreeSet::new(),
+            charged: BTreeMap::new(),
+            last_in_queue: None,
             queues: BTreeSet::new(),
             jobs: jobs::Jobs::new(),
             jobs_made: 0,
@@ -230,7 +240,7 @@ impl Client {
                 Asked::Release(id) => {
                     self.doubtful.insert(id);
                 }
-                Asked::Place { .. } | Asked::Adopt => {
+                Asked::Place { .. } | Asked::PlaceIn(_) | Asked::Adopt => {
                     self.undecided.insert((session, sequence));
                 }
                 _ => {}
@@ -349,6 +359,12 @@ impl Client {
                 self.answered.insert(sequence, bytes.to_vec());
                 return Ok(());
             }
+            if matches!(pending.asked, Asked::PlaceIn(_)) && is_for_now(&fault) {
+                // Nothing was done, but a frame of it that is still under way may be executed.
+                self.undecided.extend(self.session.map(|(session, _)| (session, sequence)));
+                self.answered.insert(sequence, bytes.to_vec());
+                return Ok(());
+            }
             // A frame of it that is still under way may be executed.
             if let Asked::Release(id) = pending.asked
                 && is_for_now(&fault)
@@ -370,6 +386,7 @@ impl Client {
                 let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|e| e.to_string())?;
                 self.handle_placed(&reply, waits)
             }
+            Asked::PlaceIn(charged) => self.handle_placed_in_queue(frame, charged),
             Asked::Adopt => {
                 let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|e| e.to_string())?;
                 if let Some(placed) = reply.placed {

@@ -89,7 +89,9 @@ pub enum Journaling {
 impl Settings {
     /// Returns whether the run of a seed has a journal, and whether it has jobs.
     fn contents(&self, seed: u64) -> Contents {
-        Contents { journal: self.journal.has(seed), jobs: self.jobs && matches!(seed % 8, 3 | 4) }
+        let sharing = if seed % 16 < 8 { Sharing::Jobs } else { Sharing::Queues };
+        let has_jobs = self.jobs && matches!(seed % 8, 3 | 4);
+        Contents { journal: self.journal.has(seed), jobs: has_jobs.then_some(sharing) }
     }
 }
 
@@ -97,7 +99,16 @@ impl Settings {
 #[derive(Clone, Copy, Debug)]
 struct Contents {
     journal: bool,
-    jobs: bool,
+    jobs: Option<Sharing>,
+}
+
+/// Between whom shares are fair, in a run with jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    /// Between jobs (Dominant Resource Fairness).
+    Jobs,
+    /// Also between queues, along their tree.
+    Queues,
 }
 
 impl Journaling {

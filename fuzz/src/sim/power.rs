@@ -239,7 +239,7 @@ impl Run {
         let (opening, state) = Opening::of(disk, true).map_err(|error| error.to_string())?;
         let mut choices = Choices::seeded(self.seed ^ tried.starts);
         // Runs of which power loss is tried have no jobs.
-        let opened = open(&state, Some(opening), &mut choices, 0, (false, false));
+        let opened = open(&state, Some(opening), &mut choices, 0, (false, None));
         let opened = opened.map_err(|error| error.to_string())?;
         let mut journal = opened.journal.expect("it was opened with one");
         journal.write().map_err(|error| error.to_string())?;

@@ -63,8 +63,12 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     }
     // Time passes here, so silent agents may lose their nodes.
     world.settle_jobs(answer_all)?;
+    world.probe_queues(answer_all)?;
     end_waits(world)?;
     give_back(world)?;
+    // What was released is charged to nobody.
+    world.settle_jobs(answer_all)?;
+    world.probe_queues(answer_all)?;
     world.restart()?;
     world.check_owners()
 }

@@ -138,7 +138,7 @@ fn renew(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     Some(client.ask(Kind::Renew, &request, Asked::Renew))
 }
 
-fn ask_release(client: &mut Client, id: AllocationId) -> Vec<u8> {
+pub(super) fn ask_release(client: &mut Client, id: AllocationId) -> Vec<u8> {
     client.ask(Kind::Release, &ReleaseRequest { allocation: id.into() }, Asked::Release(id))
 }
 
@@ -157,7 +157,13 @@ fn node_body(name: String, choices: &mut Choices<'_>) -> NodeBody {
     let pair = |key: &str, value: String| Pair { key: key.to_owned(), value };
     let number: u64 = name.bytes().map(u64::from).sum();
     // The rack decides the partition, so it must not change with an update.
-    let labels = vec![pair("rack", format!("r{}", number % 5)), pair("zone", zone(choices))];
+    let rack = number % 5;
+    let mut labels = vec![pair("rack", format!("r{rack}"))];
+    if !name.starts_with("agent") {
+        // Rows contain racks, and are the tiers of jobs with them.
+        labels.push(pair("row", format!("w{}", rack % 2)));
+    }
+    labels.push(pair("zone", zone(choices)));
     let mut taints = Vec::new();
     if choices.one_in(6) {
         let effect = *choices.pick(&[EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE]);

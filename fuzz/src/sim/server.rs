@@ -323,6 +323,10 @@ impl Server {
         let defaults = self.fronts[link.front].placement_defaults(link.key);
         let port = &mut self.fronts[link.front].port;
         let (wire, _) = decode_body::<PlaceRequest>(frame.payload).expect("our own body");
+        // The keeper of jobs may refuse what another statement of its own takes meanwhile.
+        if !wire.queue.is_empty() {
+            return;
+        }
         if let Ok(placement) = placement_request(wire, port.catalog(), defaults) {
             let offers = Offers::new(&placement, facts.iter());
             self.placing.insert(request, (placement, offers));

@@ -9,6 +9,7 @@ mod crash;
 mod jobs;
 mod opened;
 mod planning;
+mod queues;
 mod stop;
 mod watch;
 
@@ -43,7 +44,7 @@ use super::network::{Network, Towards};
 use super::registrar::RegistrarThread;
 use super::server::{Event, Greeting, Server, USERS};
 use super::trace::Trace;
-use super::{Contents, Report, Settings};
+use super::{Contents, Report, Settings, Sharing};
 use crate::disk::{Disk, Image};
 use jobs::JobsWatch;
 pub(super) use opened::open;
@@ -101,6 +102,7 @@ pub(super) struct World<'a> {
     asks_for_groups: bool,
     /// What is known of jobs, in a run with jobs.
     jobs_watch: Option<JobsWatch>,
+    sharing: Option<Sharing>,
     /// Frames and connections may be lost.
     pub(super) is_faulty: bool,
     small_budgets: bool,
@@ -118,13 +120,13 @@ fn new_client((at, role): (usize, Role)) -> Client {
 
 impl<'a> World<'a> {
     pub(super) fn new(mut choices: Choices<'a>, settings: Settings, contents: Contents) -> Self {
-        let Contents { journal: has_journal, jobs: has_jobs } = contents;
+        let Contents { journal: has_journal, jobs: sharing } = contents;
         let opening = has_journal
             .then(|| Opening::of(Disk::new(&Image::new(), settings.keeps_lives), settings.keeps_lives));
         let opening = opening.transpose().expect("an empty disk is a new store");
         let new = StoreState::create(PARTITIONS);
         let (opening, state) = opening.map_or((None, new), |(opening, state)| (Some(opening), state));
-        let opened = open(&state, opening, &mut choices, 0, (settings.small_budgets, has_jobs));
+        let opened = open(&state, opening, &mut choices, 0, (settings.small_budgets, sharing));
         let agent = |number| Role::Agent { number, node: 0, version: 0, alive: true };
         let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
         let opened = opened.expect("this disk does not fail yet");
@@ -135,7 +137,8 @@ impl<'a> World<'a> {
             choices,
             trace: Trace::new(settings.keeps_text),
             asks_for_groups: settings.groups,
-            jobs_watch: has_jobs.then(JobsWatch::default),
+            jobs_watch: sharing.map(|_| JobsWatch::default()),
+            sharing,
             is_faulty: true,
             small_budgets: settings.small_budgets,
             most_nodes: 0,

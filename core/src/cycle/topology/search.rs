@@ -10,6 +10,7 @@ use crate::cycle::spots::Spot;
 use crate::cycle::trial::Cycle;
 use crate::jobs::{JobId, TaskClass, TaskId, TaskState, TopologyRule};
 use crate::limits::TOPOLOGY_CLASSES_COUNTED_MAX;
+use crate::planted::{PlantedBug, is_planted};
 
 /// What counts as room.
 #[derive(Clone, Copy)]
@@ -126,6 +127,7 @@ impl Cycle<'_> {
         let mut home = None;
         for task in self.jobs.job(job).tasks() {
             let keeps = task.state.holds() || task.state == TaskState::Pipelined;
+            let keeps = keeps && !is_planted(PlantedBug::DomainForgotten);
             let Some(node) = task.node.filter(|_| keeps && group.is_none_or(|group| task.group == group))
             else {
                 continue;

@@ -23,6 +23,9 @@ impl Keeper {
         if !self.holds(id, allocation) || is_planted(PlantedBug::TaskEndMissed) {
             return;
         }
+        if self.jobs().job(id.job).spec().is_direct && is_planted(PlantedBug::DirectStaysCharged) {
+            return;
+        }
         if cause == EndCause::NodeLost {
             // The node may come back with it. Before that, the task is placed on another node.
             self.evictions.push_back((id, allocation, 0));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use wharf_core::fairness::Dim;
-use wharf_core::ids::{AllocationId, BundleId, Incarnation, StatementId, TenantId};
+use wharf_core::ids::{AllocationId, BundleId, Incarnation, NodeId, StatementId, TenantId};
 use wharf_core::jobs::{
     JobId, JobPhase, JobPolicy, JobSpec, Jobs, JobsRecord, PolicyAction, QueueId, QueueSpec, TaskEvent,
     TaskGroup, TaskId, TaskState,
@@ -15,13 +15,13 @@ use wharf_net::protocol::{TASK_FAILED, TASK_SUCCEEDED};
 
 use super::fires::{Bed, NODE, asks};
 use super::jobs::{
-    QUEUES, Told, a_start_keeps_the_jobs, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit,
-    plans_change_nothing, queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
+    Told, a_start_keeps_the_jobs, jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing,
+    queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
 };
 use crate::sim::facts::Facts;
 
 /// A job of two tasks with a core each, in the queue without a cap.
-fn jobs() -> (Jobs, JobId) {
+pub(super) fn jobs() -> (Jobs, JobId) {
     let mut jobs = Jobs::new();
     let queue = jobs.add_queue(QueueSpec::new("free")).expect("a queue that is right");
     let task = TaskGroup::new(asks(1, 0), 2);
@@ -38,9 +38,20 @@ fn jobs() -> (Jobs, JobId) {
 
 /// Places a task of a job with a core. Returns the books afterwards, and the allocation.
 fn placed(bed: &mut Bed, number: u64, job: JobId, index: u32) -> (Facts, AllocationId) {
+    placed_on(bed, NODE, number, job, index)
+}
+
+/// Places a task of a job with a core on a node. Returns the books afterwards, and the allocation.
+pub(super) fn placed_on(
+    bed: &mut Bed,
+    node: NodeId,
+    number: u64,
+    job: JobId,
+    index: u32,
+) -> (Facts, AllocationId) {
     let bundle = BundleId { group: job.group(TenantId::OPERATOR), index };
     let allocate = Allocate {
-        node: NODE,
+        node,
         expected: None,
         demand: asks(1, 0).demand,
         gpus: None,
@@ -59,25 +70,6 @@ fn placed(bed: &mut Bed, number: u64, job: JobId, index: u32) -> (Facts, Allocat
     let Outcome::Applied(Ok(applied)) = &was.outcome else { panic!("applied") };
     let [(0, Granted::Allocated(placement))] = &applied.granted[..] else { panic!("granted") };
     (was.after, placement.allocation)
-}
-
-#[test]
-pub(super) fn a_queue_that_uses_more_than_its_cap() {
-    let mut bed = Bed::new(8);
-    let capped = QUEUES.iter().find(|queue| queue.name == "capped").expect("one of them");
-    let most = capped.cpu_max.expect("it has a cap") / 10_000;
-    for number in 0..=most as u64 {
-        let (facts, _) = placed(&mut bed, number + 1, JobId(number + 1), 0);
-        let facts = [facts];
-        assert_eq!(caps_hold(&facts, |_| Some("free")), Ok(()));
-        assert_eq!(caps_hold(&facts, |_| Some("capped")).is_ok(), number < most as u64);
-        assert!(caps_hold(&facts, |_| None).is_err(), "a job of no queue");
-        // The queue above counts what is below it.
-        let other = |job: JobId| Some(if job.0 == 1 { "capped" } else { "other" });
-        assert_eq!(caps_hold(&facts, other), Ok(()));
-    }
-    let facts = [0, 1, 2].map(|more| placed(&mut bed, 20 + more, JobId(20 + more), 0).0);
-    assert!(caps_hold(&facts[2..], |_| Some("other")).is_err(), "seven cores below a queue of six");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;
 use super::{
     BEYOND_A_STEP, OF_A_STEP, costs, crash, deadlines, fires, fires_beyond, fires_groups, fires_jobs,
-    fires_leases, flips, named, outcomes, sessions,
+    fires_leases, fires_queues, flips, named, outcomes, sessions,
 };
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::facts::Facts;
@@ -202,7 +202,12 @@ const FIRES: &[(&str, fn())] = &[
     ("coarse_goes_by_versions", fires_groups::a_coarse_operation_on_another_version),
     ("groups_have_one_request", sessions::tests::a_group_of_two_requests),
     ("cancels_are_kept", sessions::tests::a_wait_that_outlives_its_cancellation),
-    ("caps_hold", fires_jobs::a_queue_that_uses_more_than_its_cap),
+    ("caps_hold", fires_queues::a_queue_that_uses_more_than_its_cap),
+    ("a_start_keeps_the_charges", fires_queues::a_charge_that_is_not_in_the_books),
+    ("charges_are_in_the_books", fires_queues::a_charge_that_is_not_in_the_books),
+    ("jobs_stay_in_domains", fires_queues::a_task_that_leaves_its_domain),
+    ("placements_are_charged", fires_queues::a_placement_that_is_charged_to_another_queue),
+    ("refusals_of_queues_are_true", fires_queues::a_placement_that_is_refused_without_a_reason),
     ("credits_are_kept", sessions::tests::a_request_beyond_the_limit),
     ("comes_to_rest", an_engine_that_goes_on_for_ever),
     ("audits_are_true", costs::tests::an_audit_of_another_state),

@@ -1,43 +1,16 @@
-//! Queues and jobs: caps that nothing exceeds, tasks that run once, and what clients were told.
+//! Jobs: tasks that run once, and what clients were told.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, BundleId, NodeId};
 use wharf_core::jobs::{JobId, JobPhase, Jobs, QueueId, TaskState};
 use wharf_core::request::PlacementRequest;
+use wharf_core::state::NodeRecord;
 use wharf_net::protocol::{TASK_FAILED, TASK_SUCCEEDED};
 
+use super::domains::may_join;
 use super::{Verdict, ensure};
 use crate::sim::facts::Facts;
-
-/// A queue of the simulation.
-#[derive(Clone, Copy, Debug)]
-pub struct QueueOfSim {
-    /// Its name.
-    pub name: &'static str,
-    /// The name of the queue that contains it. Empty: the root.
-    pub parent: &'static str,
-    /// The most cpu that it may use, in 1/10,000.
-    pub cpu_max: Option<i64>,
-    /// Whether it has jobs.
-    pub is_leaf: bool,
-    /// The half-life of what it has held, in ns. `None`: that of all queues.
-    pub half_life: Option<u64>,
-}
-
-/// The queues of the simulation. They never change, so a cap that is exceeded is always a fault.
-pub const QUEUES: [QueueOfSim; 4] = [
-    QueueOfSim { name: "team", parent: "", cpu_max: Some(60_000), is_leaf: false, half_life: None },
-    QueueOfSim {
-        name: "capped",
-        parent: "team",
-        cpu_max: Some(35_000),
-        is_leaf: true,
-        half_life: Some(5_000),
-    },
-    QueueOfSim { name: "other", parent: "team", cpu_max: None, is_leaf: true, half_life: Some(0) },
-    QueueOfSim { name: "free", parent: "", cpu_max: None, is_leaf: true, half_life: None },
-];
 
 /// The states of tasks that have ended, on the wire.
 pub const TOLD_ENDED: [u8; 2] = [TASK_SUCCEEDED, TASK_FAILED];
@@ -56,38 +29,11 @@ pub struct Told {
 }
 
 /// Returns the allocations of tasks with their bundles.
-fn allocated(facts: &[Facts]) -> impl Iterator<Item = (AllocationId, BundleId)> {
+pub(super) fn allocated(facts: &[Facts]) -> impl Iterator<Item = (AllocationId, BundleId)> {
     let partitions = facts.iter().flat_map(|facts| &facts.partitions);
     let bundles = partitions.flat_map(|partition| &partition.bundles);
     let of_job = |bundle: &BundleId| JobId::of_group(bundle.group).is_some();
     bundles.map(|record| (record.allocation, record.bundle)).filter(move |(_, bundle)| of_job(bundle))
-}
-
-/// Checks that no queue uses more than its cap, at this moment in the books of the shards. `queue_of` names the queue of a
-/// job.
-///
-/// # Errors
-/// Returns the queue and what it uses.
-pub fn caps_hold(facts: &[Facts], queue_of: impl Fn(JobId) -> Option<&'static str>) -> Verdict {
-    let bundles: BTreeMap<AllocationId, BundleId> = allocated(facts).collect();
-    let mut used: BTreeMap<&str, i64> = BTreeMap::new();
-    for record in facts.iter().flat_map(Facts::allocations) {
-        let Some(job) = bundles.get(&record.id).and_then(|bundle| JobId::of_group(bundle.group)) else {
-            continue;
-        };
-        let mut name = queue_of(job).ok_or_else(|| format!("job {job} has {}, and no queue", record.id))?;
-        while let Some(queue) = QUEUES.iter().find(|queue| queue.name == name) {
-            *used.entry(name).or_default() += record.demand.cpu.units();
-            name = queue.parent;
-        }
-    }
-    for QueueOfSim { name, cpu_max, .. } in QUEUES {
-        let used = used.get(name).copied().unwrap_or_default();
-        ensure(cpu_max.is_none_or(|most| used <= most), || {
-            format!("queue `{name}` uses {used} of {cpu_max:?}")
-        })?;
-    }
-    Ok(())
 }
 
 /// Checks that no task has two allocations.
@@ -201,11 +147,14 @@ pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts]) -> Verdict {
                 jobs.chain(job.spec().queue).all(|queue: QueueId| {
                     let queue = jobs.queue(queue);
                     let used = queue.usage().planned().plus(&queue.usage().releasing);
-                    queue.spec().capability.exceeded(&used, &task.class.amounts).is_none()
+                    let most = queue.spec().allocations_max.map(u64::from);
+                    most.is_none_or(|most| queue.usage().allocations() < most)
+                        && queue.spec().capability.exceeded(&used, &task.class.amounts).is_none()
                 })
             };
             if task.state == TaskState::Pending && is_allowed() {
-                let node = offering(facts, &task.class.request);
+                let may_be_on = |node: &NodeRecord| may_join(job, task.group, node, facts);
+                let node = offering(facts, &task.class.request, may_be_on);
                 ensure(node.is_none(), || {
                     format!(
                         "task {index} of job {id} waits, and {node:?} offers it: {:?}, {job:?}",
@@ -218,9 +167,14 @@ pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts]) -> Verdict {
     Ok(())
 }
 
-fn offering(facts: &[Facts], request: &PlacementRequest) -> Option<NodeId> {
+fn offering(
+    facts: &[Facts],
+    request: &PlacementRequest,
+    may_be_on: impl Fn(&NodeRecord) -> bool,
+) -> Option<NodeId> {
     facts.iter().find_map(|facts| {
-        let mut nodes = facts.nodes().map(|node| node.registration.id);
+        let nodes = facts.nodes().filter(|node| may_be_on(node));
+        let mut nodes = nodes.map(|node| node.registration.id);
         nodes.find(|&node| facts.offers(node, request))
     })
 }

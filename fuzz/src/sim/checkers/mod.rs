@@ -9,6 +9,7 @@ mod cost_table;
 pub mod costs;
 pub mod crash;
 pub mod deadlines;
+pub mod domains;
 #[cfg(test)]
 mod fires;
 #[cfg(test)]
@@ -19,6 +20,8 @@ mod fires_groups;
 mod fires_jobs;
 #[cfg(test)]
 mod fires_leases;
+#[cfg(test)]
+mod fires_queues;
 #[cfg(test)]
 mod fires_rest;
 pub mod flips;
@@ -32,6 +35,7 @@ pub mod order;
 pub mod outcomes;
 pub mod plans;
 pub mod promises;
+pub mod queues;
 pub mod refused;
 pub mod rest;
 pub mod rules;
@@ -76,6 +80,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "a_crash_leaves_no_half",
     "a_flipped_bit_is_noticed",
     "a_start_keeps_the_books",
+    "a_start_keeps_the_charges",
     "a_start_keeps_the_groups",
     "a_start_keeps_the_jobs",
     "a_start_keeps_the_outcomes",
@@ -86,6 +91,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "bundles_are_of_groups",
     "cancels_are_kept",
     "caps_hold",
+    "charges_are_in_the_books",
     "comes_to_rest",
     "credits_are_kept",
     "commands_cost_what_they_may",
@@ -104,6 +110,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "infeasible_is_infeasible",
     "inside_is_placed",
     "jobs_are_as_told",
+    "jobs_stay_in_domains",
     "kept_views_stay",
     "leases_end_in_time",
     "answered_sessions_are_kept",
@@ -122,12 +129,14 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "one_outcome_per_request",
     "only_what_is_evicted_ends_by_itself",
     "only_what_is_late_is_refused",
+    "placements_are_charged",
     "planners_keep_what_callers_know",
     "planners_sleep",
     "plans_change_nothing",
     "plans_keep_their_limits",
     "queues_are_as_told",
     "promises_are_kept",
+    "refusals_of_queues_are_true",
     "replay_gives_the_same",
     "rounds_are_bounded",
     "sessions_are_kept",

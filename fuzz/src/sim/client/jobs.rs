@@ -6,16 +6,19 @@ use wharf_net::codec::{FrameRef, decode_body};
 use wharf_net::protocol::{
     ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, ACTION_RESTART_TASK, AmountsBody,
     CancelJobRequest, DemandBody, JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED, JOB_FAILED, JOB_RESTARTING,
-    JobBody, JobPolicyBody, JobReply, JobStatusReply, JobStatusRequest, Kind, NamedAmount, NodeBody,
-    NodeTypeBody, PlaceRequest, PlanNodesReply, PlanNodesRequest, QueueBody, QueueReply, Reason, ReasonCode,
-    ReportTasksReply, ReportTasksRequest, RoleBody, SetQueueRequest, SubmitJobRequest, TASK_EVENT_ANY,
-    TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED, TASK_FAILED, TASK_RUNNING, TASK_SUCCEEDED,
-    TaskGroupBody, TaskReportBody, WireAllocation,
+    JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT, JobBody, JobPolicyBody, JobReply, JobStatusReply, JobStatusRequest,
+    JobTopologyBody, Kind, NamedAmount, NodeBody, NodeTypeBody, PlaceRequest, PlanNodesReply,
+    PlanNodesRequest, QueueBody, QueueReply, Reason, ReasonCode, ReportTasksReply, ReportTasksRequest,
+    RoleBody, SetQueueRequest, SubmitJobRequest, TASK_EVENT_ANY, TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED,
+    TASK_EVENT_FAILED, TASK_FAILED, TASK_RUNNING, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
+    WireAllocation,
 };
 
 use super::{Asked, Client};
-use crate::sim::checkers::jobs::{QUEUES, QueueOfSim, TOLD_ENDED, Told};
+use crate::sim::checkers::domains::TIERS;
+use crate::sim::checkers::jobs::{TOLD_ENDED, Told};
 use crate::sim::checkers::plans::plans_keep_their_limits;
+use crate::sim::checkers::queues::{QUEUES, QueueOfSim, leaves};
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::choices::Choices;
 
@@ -47,11 +50,14 @@ pub(in crate::sim) type Jobs = BTreeMap<u64, Job>;
 
 /// Makes one of the queues, or says again what it is.
 pub(in crate::sim) fn set_queue(client: &mut Client, queue: &QueueOfSim) -> Vec<u8> {
-    let cap = queue.cpu_max.map(|cpu| NamedAmount { name: "cpu".to_owned(), amount: cpu });
+    let caps = queue.capability.iter();
+    let caps = caps.map(|&(name, amount)| NamedAmount { name: name.to_owned(), amount });
     let body = QueueBody {
         name: queue.name.to_owned(),
         parent: queue.parent.to_owned(),
-        capability: AmountsBody { amounts: cap.into_iter().collect() },
+        capability: AmountsBody { amounts: caps.collect() },
+        allocations_max: queue.allocations_max,
+        weight: queue.weight,
         usage_half_life: queue.half_life,
         ..QueueBody::default()
     };
@@ -96,6 +102,23 @@ fn policies(choices: &mut Choices<'_>) -> Vec<JobPolicyBody> {
     (0..choices.below(3)).map(|_| policy(choices)).collect()
 }
 
+/// Returns in which domains a job, and each of its task groups, must be.
+fn topologies(choices: &mut Choices<'_>) -> (Option<JobTopologyBody>, Option<JobTopologyBody>) {
+    let [rack, row] = TIERS.map(|tier| {
+        let tier = tier.to_owned();
+        Some(JobTopologyBody { mode: JOB_TOPOLOGY_HARD, tier })
+    });
+    let soft = Some(JobTopologyBody { mode: JOB_TOPOLOGY_SOFT, tier: String::new() });
+    match choices.below(10) {
+        0 => (row, None),
+        1 => (rack, None),
+        2 => (row, rack),
+        3 => (None, row),
+        4 => (soft, rack),
+        _ => (None, None),
+    }
+}
+
 /// Asks for a plan of nodes of two types.
 fn plan_request(choices: &mut Choices<'_>) -> PlanNodesRequest {
     let node_type = |name: &str, cores: i64, choices: &mut Choices<'_>| {
@@ -125,11 +148,14 @@ fn plan_request(choices: &mut Choices<'_>) -> PlanNodesRequest {
 }
 
 impl Client {
-    /// Submits a job, looks at one, reports its tasks, or cancels it.
+    /// Submits a job, looks at one, reports its tasks, or cancels it. Or places in a queue, or releases that.
     pub(in crate::sim) fn ask_about_jobs(&mut self, choices: &mut Choices<'_>) -> Vec<u8> {
         if choices.one_in(24) {
             let request = plan_request(choices);
             return self.ask(Kind::PlanNodes, &request, Asked::PlanNodes(Box::new(request.clone())));
+        }
+        if choices.one_in(4) {
+            return self.ask_about_placements(choices);
         }
         let known: Vec<u64> = self.jobs.keys().copied().collect();
         if known.is_empty() || choices.one_in(if known.len() < JOBS_MANY { 2 } else { 6 }) {
@@ -173,7 +199,9 @@ impl Client {
             groups.iter_mut().for_each(|group| group.policies = policies(choices));
         }
         let max_retry = choices.below(4) as u32;
-        let leaves: Vec<&QueueOfSim> = QUEUES.iter().filter(|queue| queue.is_leaf).collect();
+        let leaves: Vec<&QueueOfSim> = leaves().collect();
+        let (topology, of_groups) = topologies(choices);
+        groups.iter_mut().for_each(|group| group.topology.clone_from(&of_groups));
         let job = JobBody {
             // Two clients may act for one tenant. They are of different kinds then.
             name: format!("{}-{}", self.is_exact, self.jobs_made),
@@ -186,6 +214,7 @@ impl Client {
             max_retry,
             min_success: choices.one_in(4).then(|| choices.below(u64::from(tasks)) as u32 + 1),
             user: (*choices.pick(&["", "ann", "bob"])).to_owned(),
+            topology,
             ..JobBody::default()
         };
         let restarts = has_policies.then_some(max_retry);

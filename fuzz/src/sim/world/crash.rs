@@ -177,8 +177,7 @@ impl World<'_> {
     pub(super) fn start_again(&mut self, state: &StoreState) -> Result<(Opened, StoreState), FileError> {
         let last = self.server.last_connection();
         if !self.has_journal {
-            let opened =
-                open(state, None, &mut self.choices, last, (self.small_budgets, self.jobs_watch.is_some()))?;
+            let opened = open(state, None, &mut self.choices, last, (self.small_budgets, self.sharing))?;
             return Ok((opened, state.clone()));
         }
         self.gangs.forget_waits();
@@ -189,13 +188,8 @@ impl World<'_> {
             }
             let opening = Opening::of(disk.clone(), self.lives.is_some());
             let opened = opening.and_then(|(opening, state)| {
-                let opened = open(
-                    &state,
-                    Some(opening),
-                    &mut self.choices,
-                    last,
-                    (self.small_budgets, self.jobs_watch.is_some()),
-                )?;
+                let opened =
+                    open(&state, Some(opening), &mut self.choices, last, (self.small_budgets, self.sharing))?;
                 Ok((opened, state))
             });
             match opened {
@@ -299,6 +293,7 @@ impl World<'_> {
             _ => None,
         });
         named("a_crash_keeps_the_nodes", a_crash_keeps_the_nodes(told, &self.facts, &self.nodes_removed))?;
+        self.check_charges()?;
         self.check_told_jobs(false)?;
         self.check_promises()
     }

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use wharf_core::cycle::{Action, CycleConfig, PluginConfig, PluginKind};
-use wharf_core::jobs::{JobId, Jobs, JobsRecord};
+use wharf_core::jobs::{JobId, Jobs, JobsRecord, TopologyTier};
 use wharf_core::planner::{JobsConfig, Planner};
 
 use super::World;
+use crate::sim::Sharing;
+use crate::sim::checkers::domains::{Hard, TIERS, jobs_stay_in_domains};
 use crate::sim::checkers::jobs::{
-    QUEUES, caps_hold, jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing,
-    queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
+    jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing, queues_are_as_told,
+    tasks_are_in_the_books, tasks_run_once,
 };
+use crate::sim::checkers::queues::{QUEUES, caps_hold};
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::client::jobs::set_queue;
 use crate::sim::facts::Facts;
@@ -29,42 +32,65 @@ const HALF_LIFE_NS: u64 = 20_000;
 const CYCLES_MAX: usize = 64;
 
 /// Returns the settings of the keeper of jobs.
-pub(super) fn jobs_config() -> JobsConfig {
+pub(super) fn jobs_config(sharing: Sharing) -> JobsConfig {
     let tier = |kinds: &[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
+    let mut drf = PluginConfig::new(PluginKind::Drf);
+    drf.hierarchical = sharing == Sharing::Queues;
+    let tiers = TIERS.map(|tier| TopologyTier { name: tier.into(), label: tier.into() });
     let cycle = CycleConfig {
         actions: Action::DEFAULT.to_vec(),
         tiers: vec![
             tier(&[PluginKind::Priority, PluginKind::Usage, PluginKind::Gang, PluginKind::Conformance]),
-            tier(&[PluginKind::Drf]),
+            vec![drf],
         ],
         grace_ns: GRACE_NS,
         usage_half_life_ns: HALF_LIFE_NS,
+        topology: tiers.into(),
         ..CycleConfig::default()
     };
     JobsConfig { cycle, interval_ns: INTERVAL_NS, ..JobsConfig::default() }
 }
 
-/// The queues of jobs, as far as they are known.
-#[derive(Debug, Default)]
-pub(super) struct JobsWatch {
-    queue_of: BTreeMap<JobId, &'static str>,
+/// What is known of a job or of a direct placement.
+#[derive(Debug)]
+struct Followed {
+    queue: &'static str,
+    is_direct: bool,
+    hard: Hard,
 }
 
+/// The jobs and direct placements, as far as they are known.
+#[derive(Debug, Default)]
+pub(super) struct JobsWatch(BTreeMap<JobId, Followed>);
+
 impl JobsWatch {
-    /// Notes the queues of jobs that are new.
+    /// Notes the jobs and direct placements that are new.
     fn follow(&mut self, jobs: &Jobs) {
-        let after = self.queue_of.last_key_value().map(|(&id, _)| id);
-        for id in jobs.ids_after(after) {
-            let name = &jobs.queue(jobs.job(id).spec().queue).spec().name;
-            let queue = QUEUES.iter().find(|queue| *queue.name == **name).expect("a queue of the simulation");
-            self.queue_of.insert(id, queue.name);
+        for (id, job) in jobs.jobs() {
+            self.0.entry(id).or_insert_with(|| {
+                let spec = job.spec();
+                let name = &jobs.queue(spec.queue).spec().name;
+                let queue = QUEUES.iter().find(|queue| *queue.name == **name);
+                let queue = queue.expect("a queue of the simulation").name;
+                Followed { queue, is_direct: spec.is_direct, hard: Hard::of(spec) }
+            });
         }
+    }
+
+    /// Returns the name of the queue of a job or of a direct placement.
+    pub(super) fn queue_of(&self, job: JobId) -> Option<&'static str> {
+        Some(self.0.get(&job)?.queue)
+    }
+
+    /// Returns whether it is a direct placement.
+    pub(super) fn is_direct(&self, job: JobId) -> bool {
+        self.0.get(&job).is_some_and(|followed| followed.is_direct)
     }
 }
 
 impl World<'_> {
     /// Returns the queues and jobs of this start, if it keeps any.
-    fn jobs(&self) -> Option<&Jobs> {
+    pub(super) fn jobs(&self) -> Option<&Jobs> {
         self.planners.iter().find_map(|planner| planner.planner().jobs())
     }
 
@@ -113,7 +139,9 @@ impl World<'_> {
     /// Checks the books of the shards after a command: what tasks have at this moment.
     pub(super) fn check_tasks(&self) -> Verdict {
         let Some(watch) = &self.jobs_watch else { return Ok(()) };
-        named("caps_hold", caps_hold(&self.facts, |job| watch.queue_of.get(&job).copied()))?;
+        named("caps_hold", caps_hold(&self.facts, |job| watch.queue_of(job)))?;
+        let stay = jobs_stay_in_domains(&self.facts, |job| Some(&watch.0.get(&job)?.hard));
+        named("jobs_stay_in_domains", stay)?;
         named("tasks_run_once", tasks_run_once(&self.facts))
     }
 
@@ -163,6 +191,7 @@ impl World<'_> {
         self.check_told_jobs(true)?;
         let jobs = self.jobs().expect("a run with jobs has a keeper");
         named("tasks_are_in_the_books", tasks_are_in_the_books(jobs, &self.facts))?;
-        named("no_task_waits_that_would_fit", no_task_waits_that_would_fit(jobs, &self.facts))
+        named("no_task_waits_that_would_fit", no_task_waits_that_would_fit(jobs, &self.facts))?;
+        self.check_charges()
     }
 }

@@ -59,6 +59,7 @@ impl World<'_> {
         let mut state = StoreState::collect(self.incarnation, self.now, self.registrar.state(), exported);
         state.groups = self.groups();
         state.jobs = self.jobs_record();
+        let charges = self.charges();
         let kept = state.groups.iter().map(|group| group.id).collect();
         let known = self.gangs.ids().chain(self.server.groups.expected(&state.groups));
         named("planners_keep_what_callers_know", planners_keep_what_callers_know(&kept, known))?;
@@ -91,6 +92,7 @@ impl World<'_> {
             named("a_start_keeps_the_books", runner.shard().check_invariants())?;
         }
         named("a_start_keeps_the_jobs", a_start_keeps_the_jobs(&state.jobs, &self.jobs_at_start()))?;
+        self.check_kept_charges(&charges)?;
         self.check_told_jobs(false)?;
         named("a_start_keeps_the_groups", a_start_keeps_the_groups(&state.groups, &self.groups()))
     }

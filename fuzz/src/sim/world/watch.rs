@@ -241,6 +241,7 @@ impl World<'_> {
         ] {
             named("promises_are_kept", promises_are_kept(promised, ended, &live, &self.grants))?;
         }
+        self.check_charged()?;
         named("inside_is_placed", inside_is_placed(self.gangs.inside(), &self.facts))?;
         let releasing = releasing(&self.facts);
         let whole = groups_go_whole(&self.gangs.ended, |id| live.contains_key(&id), |id| releasing(&id));
@@ -260,6 +261,14 @@ impl World<'_> {
     /// Checks that every live allocation belongs to a request, and that its client knows it or cannot know it.
     pub(in crate::sim) fn check_owners(&self) -> Verdict {
         let releasing = releasing(&self.facts);
+        let client_knows = |id, request: Option<_>| {
+            self.clients.iter().any(|client| {
+                client.promised.contains_key(&id)
+                    || client.doubtful.contains(&id)
+                    || request.is_some_and(|request| client.undecided.contains(&request))
+            })
+        };
+        let is_direct = |job| self.jobs_watch.as_ref().is_some_and(|watch| watch.is_direct(job));
         let knows = |id, request: Option<_>| {
             if let Some((statement, group)) = self.grants.statement_of(id) {
                 return match statement.planner {
@@ -267,21 +276,17 @@ impl World<'_> {
                         self.coordinator.owns(id) || self.coordinator.forgotten.contains(&statement)
                     }
                     _ => {
-                        let has = |group| {
+                        let has = |group| match JobId::of_group(group) {
+                            Some(job) if is_direct(job) => client_knows(id, request),
                             // Tasks are compared with the books at rest.
-                            JobId::of_group(group).is_some()
-                                || self.gangs.has(group)
-                                || self.server.groups.has(group)
+                            Some(_) => true,
+                            None => self.gangs.has(group) || self.server.groups.has(group),
                         };
                         group.map_or_else(|| self.gangs.owns(id), |group| has(group) || releasing(&id))
                     }
                 };
             }
-            self.clients.iter().any(|client| {
-                client.promised.contains_key(&id)
-                    || client.doubtful.contains(&id)
-                    || request.is_some_and(|request| client.undecided.contains(&request))
-            })
+            client_knows(id, request)
         };
         let owned = self.grants.everything_is_somebodys(&self.facts, knows);
         named("everything_is_somebodys", owned)

@@ -86,6 +86,16 @@ pub(super) trait Plugin: Send {
         Ordering::Equal
     }
 
+    /// Returns whether its orders of queues and jobs change as time passes, although nothing else does.
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    /// Returns when it decides about a job that waits otherwise than before, although nothing else has changed.
+    fn due(&self, _: Facts<'_>, _: JobId) -> Option<Time> {
+        None
+    }
+
     fn task_order(&self, _: Facts<'_>, _: TaskId, _: TaskId) -> Ordering {
         Ordering::Equal
     }
@@ -179,6 +189,34 @@ impl Tiers {
     /// Prepares all rules for a cycle.
     pub(super) fn open(&mut self, facts: Facts<'_>) {
         self.tiers.iter_mut().flatten().for_each(|(_, plugin)| plugin.open(facts));
+    }
+
+    /// Prepares those rules for another look whose orders change as time passes.
+    pub(super) fn open_timed(&mut self, facts: Facts<'_>) {
+        let timed = self.tiers.iter_mut().flatten().filter(|(_, plugin)| plugin.is_timed());
+        timed.for_each(|(_, plugin)| plugin.open(facts));
+    }
+
+    fn timed(&self, decision: Decision) -> impl Iterator<Item = &dyn Plugin> {
+        self.all(decision).filter(|plugin| plugin.is_timed())
+    }
+
+    /// Compares queues by the rules only whose orders change as time passes.
+    pub(super) fn timed_queue_order(&self, facts: Facts<'_>, a: QueueId, b: QueueId) -> Ordering {
+        first_of(self.timed(Decision::QueueOrder).map(|plugin| plugin.queue_order(facts, a, b)))
+    }
+
+    /// Compares jobs by the rules only whose orders change as time passes.
+    pub(super) fn timed_job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
+        first_of(self.timed(Decision::JobOrder).map(|plugin| plugin.job_order(facts, a, b)))
+    }
+
+    /// Returns the earliest time after now at which a rule decides otherwise about a job that waits.
+    pub(super) fn due(&self, facts: Facts<'_>) -> Option<Time> {
+        let rules: Vec<&dyn Plugin> = self.tiers.iter().flatten().map(|(_, plugin)| &**plugin).collect();
+        let jobs = facts.jobs.queues().flat_map(|(_, queue)| queue.waiting());
+        let due = jobs.flat_map(|job| rules.iter().filter_map(move |plugin| plugin.due(facts, job)));
+        due.filter(|&due| due > facts.now).min()
     }
 
     /// Returns the rules of a tier that take part in a kind of decisions.

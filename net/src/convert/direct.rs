@@ -1,7 +1,7 @@
 //! Conversion of direct placements that name a queue.
 
 use wharf_core::jobs::{Capped, DirectPlacement, NotCharged};
-use wharf_core::limits::DIRECT_CANDIDATES_MAX;
+use wharf_core::limits::{DIRECT_CANDIDATES_MAX, PLANNERS_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, ResourceRegistry};
 use wharf_core::router::Verdict;
@@ -17,7 +17,10 @@ use crate::protocol::{Fault, MODE_NOW, PlaceReply, PlaceRequest, Reason};
 /// Returns a fault that names the field.
 pub(crate) fn check_queued(wire: &PlaceRequest, keeps_jobs: bool) -> Result<(), Fault> {
     if !keeps_jobs {
-        let message = "this service keeps no queues (setting `jobs`): leave `queue` empty, or enable it";
+        let message = format!(
+            "this service keeps no queues: leave `queue` empty, or set `jobs.enabled` to true and `planners` to 1 to \
+             {PLANNERS_MAX}"
+        );
         return Err(Fault::of_field(Reason::NotServed, "queue", message));
     }
     check_name("queue", &wire.queue)?;

@@ -294,6 +294,8 @@ pub const DATED_RESERVATIONS_MAX: usize = 64;
 /// The number of expected ends, and of tasks on nodes, that one cycle looks at for dated reservations. A look takes some
 /// tens of ns. After that, no dates are computed, and no job is placed that would need a look.
 pub const DATED_LOOKS_MAX: u64 = 1 << 19;
+/// How often the orders by past use are looked at while nothing changes, in ns. A cycle runs again if they are others.
+pub const ORDERS_LOOKED_AT_NS: u64 = 1_000_000_000;
 /// The largest number of node types that a plan of nodes chooses from. They are told apart by bits.
 pub const NODE_TYPES_MAX: usize = 64;
 /// The largest number of nodes that a plan launches, and that are being launched.

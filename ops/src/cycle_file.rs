@@ -60,6 +60,40 @@ pub(crate) struct PluginSettings {
     pub(crate) wait: Option<Nanos>,
     pub(crate) utilization_above: Option<Quantity>,
     pub(crate) recheck: Option<Nanos>,
+    /// The settings that were named.
+    named: Vec<String>,
+}
+
+/// The settings that all plugins know.
+const OF_ALL: [&str; 3] = ["plugin", "without", "only"];
+
+/// Returns the settings that only one plugin knows.
+fn own_settings(kind: PluginKind) -> &'static [&'static str] {
+    match kind {
+        PluginKind::Gang => &["whole"],
+        PluginKind::Drf => &["hierarchical"],
+        PluginKind::FairShare => &["utilization_above", "recheck"],
+        PluginKind::Overcommit => &["overcommit_percent"],
+        PluginKind::Sla => &["wait"],
+        PluginKind::Priority
+        | PluginKind::Conformance
+        | PluginKind::Proportion
+        | PluginKind::Capacity
+        | PluginKind::Usage => &[],
+    }
+}
+
+/// Returns what is wrong with a setting at a plugin: another plugin has it. A plugin or setting that nobody knows is not
+/// its concern.
+pub(crate) fn foreign_setting(plugin: &str, setting: &str) -> Option<String> {
+    let kind = PluginKind::named(plugin)?;
+    let owner = PluginKind::ALL.into_iter().find(|&kind| own_settings(kind).contains(&setting))?;
+    let known: Vec<&str> = OF_ALL.iter().chain(own_settings(kind)).copied().collect();
+    (owner != kind).then(|| {
+        let owner = owner.name();
+        let known = known.join(", ");
+        format!("plugin `{plugin}` has no setting `{setting}`, plugin `{owner}` has: `{plugin}` has {known}")
+    })
 }
 
 impl<'de> Deserialize<'de> for PluginFile {
@@ -96,6 +130,7 @@ impl<'de> Deserialize<'de> for PluginSettings {
                 ];
                 let mut settings = PluginSettings::default();
                 while let Some(key) = map.next_key::<String>()? {
+                    settings.named.push(key.clone());
                     match key.as_str() {
                         "plugin" => settings.plugin = map.next_value()?,
                         "without" => settings.without = map.next_value()?,
@@ -175,6 +210,9 @@ fn plugin(file: &PluginFile) -> Result<PluginConfig, LineError> {
         let known = PluginKind::ALL.map(PluginKind::name).join(", ");
         LineError::at(place, format!("there is no plugin `{}`: name one of {known}", settings.plugin))
     })?;
+    if let Some(message) = settings.named.iter().find_map(|name| foreign_setting(kind.name(), name)) {
+        return Err(LineError::at(place, message));
+    }
     let decision = |name: &String| {
         Decision::named(name).ok_or_else(|| {
             let known = Decision::ALL.map(Decision::name).join(", ");

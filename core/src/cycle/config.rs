@@ -392,15 +392,6 @@ impl Default for CycleConfig {
 }
 
 impl CycleConfig {
-    /// Returns whether a cycle may decide otherwise at any time although nothing has changed. Other cycles say in
-    /// their [report](super::CycleReport::due) when they may.
-    #[must_use]
-    pub fn depends_on_time(&self) -> bool {
-        // Where nothing is placed, the order of queues and jobs matters to who gets a reservation only.
-        let reorders = self.backfill != Backfill::None && self.plugin(PluginKind::Usage).is_some();
-        reorders || self.tiers.iter().flatten().any(|plugin| plugin.wait_ns.is_some())
-    }
-
     /// Returns the settings of a plugin, if it is in a tier.
     #[must_use]
     pub fn plugin(&self, kind: PluginKind) -> Option<&PluginConfig> {

@@ -16,6 +16,7 @@
 //! | `whole_gangs` | evicting running gangs as a whole, by configuration |
 //! | `signature` | jobs that wait for the same: evictions are tried for one of them |
 //! | `topology` | jobs whose tasks are to be in one domain of the cluster |
+//! | `orders` | orders that change as time passes |
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
 //! | `reason`, `explain` | what is noted about jobs that wait, and what is told of it |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
@@ -32,6 +33,7 @@ mod explain;
 mod heap;
 mod job_turns;
 mod local;
+mod orders;
 mod plugin;
 mod plugins;
 mod preempt;
@@ -66,12 +68,14 @@ use std::sync::Arc;
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{NodeId, ResourceId};
 use crate::jobs::{JobId, JobPhase, Jobs, PendingReason, QueueId, TaskId, TaskState};
+use crate::limits::ORDERS_LOOKED_AT_NS;
 use crate::replica::Replica;
 use crate::resource::ResourceKind;
 use crate::statement::{Applied, Granted};
 use crate::time::Time;
 use dated::Reservations;
 use explain::CountedClass;
+use orders::Orders;
 use plugin::{Facts, Tiers};
 use reason::LastTries;
 use shares::JobShares;
@@ -98,6 +102,8 @@ pub struct Scheduler {
     /// What the last cycle that looked at anything noted about jobs that wait, and when it ran.
     tries: LastTries,
     ran: Time,
+    /// The number of cycles that looked at anything.
+    cycles: u64,
     /// The nodes as they were counted last for an explanation.
     counted: Option<CountedClass>,
     /// The shard that the next task outside of cycles is tried in first.
@@ -115,6 +121,15 @@ struct State {
 struct Settled {
     state: State,
     until: Option<Time>,
+    /// Orders that time may change, with when they are looked at again.
+    orders: Option<(Orders, Time)>,
+}
+
+impl Settled {
+    /// Returns when something may be otherwise, or is to be looked at.
+    fn due(&self) -> Option<Time> {
+        self.until.into_iter().chain(self.orders.as_ref().map(|&(_, look)| look)).min()
+    }
 }
 
 impl Scheduler {
@@ -142,6 +157,7 @@ impl Scheduler {
             starvation: Starvation::default(),
             tries: LastTries::default(),
             ran: Time::default(),
+            cycles: 0,
             counted: None,
             next_shard: 0,
         })
@@ -214,6 +230,12 @@ impl Scheduler {
         &self.starvation.found
     }
 
+    /// Returns the number of cycles so far that looked at anything. One on a state that is settled does not.
+    #[must_use]
+    pub fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
     /// Brings the replicas up to the newest views.
     fn sync(&mut self) {
         for replica in &mut self.replicas {
@@ -224,9 +246,11 @@ impl Scheduler {
     /// Runs one cycle on the newest views. Returns the statements to commit, in order.
     pub fn run(&mut self, now: Time) -> CycleReport {
         self.sync();
-        if let Some(due) = self.settled_until(now) {
+        if self.is_settled(now) {
+            let due = self.settled.as_ref().and_then(Settled::due);
             return CycleReport { due, ..CycleReport::default() };
         }
+        self.cycles += 1;
         self.sum_up();
         let facts = Facts { jobs: &self.jobs, total: &self.total, now, shares: None };
         self.tiers.open(facts);
@@ -258,25 +282,47 @@ impl Scheduler {
         }
         self.reservations = cycle.close_reservations();
         self.tries = std::mem::take(&mut cycle.tries);
-        let report = cycle.end();
+        let mut report = cycle.end();
         self.ran = now;
         let are_kept = before.len() == self.reservations.len()
             && before.values().zip(self.reservations.values()).all(|(a, b)| a.says_the_same_as(b));
         // After a cycle that found starving jobs, the next one finds that it is too early to look at them again.
-        let is_settled = report.plans.is_empty()
-            && report.admitted == 0
-            && are_kept
-            && self.starvation.found.is_empty()
-            && !self.config.depends_on_time();
-        self.settled = is_settled.then(|| Settled { state: self.state(), until: report.due });
+        let is_settled =
+            report.plans.is_empty() && report.admitted == 0 && are_kept && self.starvation.found.is_empty();
+        self.settled = is_settled.then(|| self.settle(report.due, now));
+        if let Some(settled) = &self.settled {
+            report.due = settled.due();
+        }
         report
     }
 
-    /// Returns until when another cycle changes nothing. `None`: it may change something now.
-    fn settled_until(&self, now: Time) -> Option<Option<Time>> {
-        let settled = self.settled.as_ref()?;
-        let holds = settled.until.is_none_or(|until| now < until) && settled.state == self.state();
-        holds.then_some(settled.until)
+    /// Notes that a cycle changed nothing, and until when none will.
+    fn settle(&self, due: Option<Time>, now: Time) -> Settled {
+        let facts = Facts { jobs: &self.jobs, total: &self.total, now, shares: None };
+        let until = due.into_iter().chain(self.tiers.due(facts)).min();
+        // Where nothing is placed, the order of queues and jobs matters to who gets a reservation only.
+        let reorders =
+            self.config.backfill != Backfill::None && self.config.plugin(PluginKind::Usage).is_some();
+        let orders = reorders.then(|| Orders::of_waiting(&self.tiers, facts)).filter(Orders::can_change);
+        let look = now.plus_nanos(ORDERS_LOOKED_AT_NS);
+        Settled { state: self.state(), until, orders: orders.map(|orders| (orders, look)) }
+    }
+
+    /// Returns whether another cycle changes nothing: the state is the same, and so are orders that time may change.
+    fn is_settled(&mut self, now: Time) -> bool {
+        let state = self.state();
+        let Some(settled) = &mut self.settled else { return false };
+        if settled.until.is_some_and(|until| now >= until) || settled.state != state {
+            return false;
+        }
+        let Some((orders, look)) = &mut settled.orders else { return true };
+        if now < *look {
+            return true;
+        }
+        *look = now.plus_nanos(ORDERS_LOOKED_AT_NS);
+        let facts = Facts { jobs: &self.jobs, total: &self.total, now, shares: None };
+        self.tiers.open_timed(facts);
+        *orders == Orders::of_waiting(&self.tiers, facts)
     }
 
     fn state(&self) -> State {
@@ -372,7 +418,8 @@ impl Scheduler {
         let phase = self.jobs.job(id).phase();
         // A policy may have decided about the job while its tasks were placed.
         let is_over = phase.is_end() || phase == JobPhase::Restarting;
-        if is_over || !self.tiers.is_ready(facts, id) {
+        let is_ready = || self.tiers.is_ready(facts, id) && self.tiers.is_complete(facts, id, false);
+        if is_over || !is_ready() {
             return Vec::new();
         }
         let tasks = (0..).zip(self.jobs.job(id).tasks());

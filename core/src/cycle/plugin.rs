@@ -95,6 +95,16 @@ pub(super) trait Plugin: Send {
         Ordering::Equal
     }
 
+    /// Returns whether its orders of queues and jobs change as time passes, although nothing else does.
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    /// Returns when it decides about a job that waits otherwise than before, although nothing else has changed.
+    fn due(&self, _: Facts<'_>, _: JobId) -> Option<Time> {
+        None
+    }
+
     fn task_order(&self, _: Facts<'_>, _: TaskId, _: TaskId) -> Ordering {
         Ordering::Equal
     }
@@ -104,6 +114,11 @@ pub(super) trait Plugin: Send {
     }
 
     fn ready(&self, _: Facts<'_>, _: JobId) -> bool {
+        true
+    }
+
+    /// Returns whether a job has all that it needs, also of tasks that ask for nothing, or will have it `with_claims`.
+    fn complete(&self, _: Facts<'_>, _: JobId, _with_claims: bool) -> bool {
         true
     }
 
@@ -190,6 +205,34 @@ impl Tiers {
         self.tiers.iter_mut().flatten().for_each(|(_, plugin)| plugin.open(facts));
     }
 
+    /// Prepares those rules for another look whose orders change as time passes.
+    pub(super) fn open_timed(&mut self, facts: Facts<'_>) {
+        let timed = self.tiers.iter_mut().flatten().filter(|(_, plugin)| plugin.is_timed());
+        timed.for_each(|(_, plugin)| plugin.open(facts));
+    }
+
+    fn timed(&self, decision: Decision) -> impl Iterator<Item = &dyn Plugin> {
+        self.all(decision).filter(|plugin| plugin.is_timed())
+    }
+
+    /// Compares queues by the rules only whose orders change as time passes.
+    pub(super) fn timed_queue_order(&self, facts: Facts<'_>, a: QueueId, b: QueueId) -> Ordering {
+        first_of(self.timed(Decision::QueueOrder).map(|plugin| plugin.queue_order(facts, a, b)))
+    }
+
+    /// Compares jobs by the rules only whose orders change as time passes.
+    pub(super) fn timed_job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
+        first_of(self.timed(Decision::JobOrder).map(|plugin| plugin.job_order(facts, a, b)))
+    }
+
+    /// Returns the earliest time after now at which a rule decides otherwise about a job that waits.
+    pub(super) fn due(&self, facts: Facts<'_>) -> Option<Time> {
+        let rules: Vec<&dyn Plugin> = self.tiers.iter().flatten().map(|(_, plugin)| &**plugin).collect();
+        let jobs = facts.jobs.queues().flat_map(|(_, queue)| queue.waiting());
+        let due = jobs.flat_map(|job| rules.iter().filter_map(move |plugin| plugin.due(facts, job)));
+        due.filter(|&due| due > facts.now).min()
+    }
+
     /// Returns the rules of a tier that take part in a kind of decisions.
     fn of(tier: &[(PluginConfig, Box<dyn Plugin>)], decision: Decision) -> impl Iterator<Item = &dyn Plugin> {
         tier.iter().filter(move |(config, _)| config.takes_part(decision)).map(|(_, plugin)| &**plugin)
@@ -237,7 +280,15 @@ impl Tiers {
         self.all(Decision::JobValid).all(|plugin| plugin.valid(facts, job))
     }
 
-    /// Returns whether a job has what it needs.
+    /// Returns whether a job has all that it needs, also of tasks that ask for nothing, or will have it when its claims are
+    /// granted.
+    pub(super) fn is_complete(&self, facts: Facts<'_>, job: JobId, with_claims: bool) -> bool {
+        let decision = if with_claims { Decision::JobPipelined } else { Decision::JobReady };
+        self.all(decision).all(|plugin| plugin.complete(facts, job, with_claims))
+    }
+
+    /// Returns whether a job has what it needs. Pending tasks that ask for nothing count: they are placed
+    /// [with the others](super::backfill).
     pub(super) fn is_ready(&self, facts: Facts<'_>, job: JobId) -> bool {
         self.all(Decision::JobReady).all(|plugin| plugin.ready(facts, job))
     }

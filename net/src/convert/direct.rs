@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wharf_core::jobs::{BindingError, Capped, DirectPlacement, NotCharged, TenantQueue};
-use wharf_core::limits::DIRECT_CANDIDATES_MAX;
+use wharf_core::limits::{DIRECT_CANDIDATES_MAX, PLANNERS_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, ResourceRegistry};
 use wharf_core::router::Verdict;
@@ -24,12 +24,13 @@ pub(crate) fn check_queued(
 ) -> Result<(), Fault> {
     if !keeps_jobs {
         let message = match bound {
-            None => {
-                "this service keeps no queues (setting `jobs`): leave `queue` empty, or enable it".to_owned()
-            }
+            None => format!(
+                "this service keeps no queues: leave `queue` empty, or set `jobs.enabled` to true and `planners` to 1 to \
+                 {PLANNERS_MAX}"
+            ),
             Some(of) => format!(
-                "tenant `{}` is bound to queue `{}` (setting `tenants.queue`), and this service keeps no queues (setting \
-                 `jobs`): let an administrator enable it, or end the binding",
+                "tenant `{}` is bound to queue `{}` (setting `tenants.queue`), and this service keeps no queues: let an \
+                 administrator set `jobs.enabled` to true and `planners` to 1 to {PLANNERS_MAX}, or end the binding",
                 of.tenant, of.queue
             ),
         };

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wharf_core::planner::JobsConfig;
 
 use super::{ConfigError, JobsRaw, value};
-use crate::cycle_file::{ConfigFile, cycle_config};
+use crate::cycle_file::{ConfigFile, cycle_config, foreign_setting};
 use crate::line_error::documents;
 use crate::units;
 
@@ -36,10 +36,24 @@ pub(super) fn tiers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Ve
         Tiers(Vec<Vec<PluginRaw>>),
         Text(String),
     }
-    match Tiers::deserialize(deserializer)? {
-        Tiers::Tiers(tiers) => Ok(tiers),
-        Tiers::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
-        Tiers::Text(text) => serde_json::from_str(&text).map_err(serde::de::Error::custom),
+    let tiers = match Tiers::deserialize(deserializer)? {
+        Tiers::Tiers(tiers) => tiers,
+        Tiers::Text(text) if text.trim().is_empty() => Vec::new(),
+        Tiers::Text(text) => serde_json::from_str(&text).map_err(serde::de::Error::custom)?,
+    };
+    // Only here, the line is known.
+    match tiers.iter().flatten().find_map(PluginRaw::foreign_setting) {
+        Some(message) => Err(serde::de::Error::custom(message)),
+        None => Ok(tiers),
+    }
+}
+
+impl PluginRaw {
+    /// Returns what is wrong with the first of its settings that another plugin has.
+    fn foreign_setting(&self) -> Option<String> {
+        let Self::Settings(settings) = self else { return None };
+        let plugin = settings.get("plugin")?.as_str()?;
+        settings.keys().find_map(|setting| foreign_setting(plugin, setting))
     }
 }
 
@@ -152,6 +166,33 @@ topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"zone\", l
         assert_eq!(config.cycle.usage_half_life_ns, 168 * 3_600_000_000_000);
         let tiers = config.cycle.topology.iter().map(|tier| (&*tier.name, &*tier.label));
         assert_eq!(tiers.collect::<Vec<_>>(), [("rack", "topology/rack"), ("zone", "zone")]);
+    }
+
+    /// With the line, the plugin that has the setting, and what this one has.
+    #[test]
+    fn a_setting_of_another_plugin_is_refused_with_its_line() {
+        for (plugin, setting, parts) in [
+            (
+                "proportion",
+                "hierarchical = true",
+                ["plugin `drf` has", "`proportion` has plugin, without, only"],
+            ),
+            ("drf", "wait = \"3s\"", ["plugin `sla` has", "`drf` has plugin, without, only, hierarchical"]),
+            (
+                "gang",
+                "recheck = \"3s\"",
+                ["plugin `fair-share` has", "`gang` has plugin, without, only, whole"],
+            ),
+        ] {
+            let table = format!("{{ plugin = \"{plugin}\", {setting} }}");
+            let text = format!("[jobs]\ninterval = \"1s\"\ntiers = [[\"priority\", {table}]]\n");
+            let error = read(&text).expect_err(&text).to_string();
+            assert!(error.contains("line 3"), "{error}");
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        for own in ["\"gang\", whole = true", "\"drf\", hierarchical = true", "\"sla\", wait = \"3s\""] {
+            assert!(read(&format!("[jobs]\ntiers = [[{{ plugin = {own} }}]]\n")).is_ok(), "{own}");
+        }
     }
 
     #[test]

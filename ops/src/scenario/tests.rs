@@ -127,6 +127,10 @@ fn faults_are_told_with_their_line() {
     assert!(fault("cpu: 1.5", "cpu: many").contains("line 12"));
     assert!(fault("steps:", "config: {actions: [fly]}\nsteps:").contains("there is no action `fly`"));
     assert!(fault("steps:", "config: {tiers: [[gang, luck]]}\nsteps:").contains("there is no plugin `luck`"));
+    let foreign = "config: {tiers: [[gang,\n  {plugin: proportion, hierarchical: true}]]}\nsteps:";
+    let foreign = fault("steps:", foreign);
+    assert!(foreign.contains("plugin `drf` has: `proportion` has plugin, without, only"), "{foreign}");
+    assert!(foreign.starts_with("line 1") && !foreign.starts_with("line 1:"), "{foreign}");
     assert!(fault("steps:", "config: {backfill: lazy}\nsteps:").contains("there is no backfill `lazy`"));
     assert!(
         fault("cpu: 1.5,", "cpu: 1.5, run_time: 0s,")

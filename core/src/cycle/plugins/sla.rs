@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use super::{Facts, Plugin};
 use crate::cycle::plugin::Vote;
 use crate::jobs::JobId;
+use crate::time::Time;
 
 pub(super) struct Sla {
     wait_ns: Option<u64>,
@@ -26,6 +27,12 @@ impl Sla {
 }
 
 impl Plugin for Sla {
+    /// The first moment at which the job has waited for too long.
+    fn due(&self, facts: Facts<'_>, job: JobId) -> Option<Time> {
+        let created = facts.jobs.job(job).spec().created;
+        self.wait_ns.map(|wait| created.plus_nanos(wait.saturating_add(1)))
+    }
+
     fn job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
         self.is_late(facts, b).cmp(&self.is_late(facts, a))
     }

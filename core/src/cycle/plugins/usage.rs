@@ -46,6 +46,11 @@ impl Plugin for ByUsage {
         self.users.get_mut().clear();
     }
 
+    /// What was held comes to count less.
+    fn is_timed(&self) -> bool {
+        true
+    }
+
     /// Queues of a higher priority come first. Then those with the smaller share for their weight. Queues of two parents
     /// are ordered as those above them that have one parent.
     fn queue_order(&self, facts: Facts<'_>, a: QueueId, b: QueueId) -> Ordering {

@@ -40,6 +40,77 @@ fn wait_for(bed: &mut Bed, of: JobId, tasks: u32) {
     bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap();
 }
 
+/// While nothing changes, a cycle runs only when the order by past use has become another one. It finds that another job
+/// comes first, and gives it the reservation.
+#[test]
+fn cycles_with_backfill_run_again_when_an_order_changes() {
+    let config = CycleConfig {
+        usage_half_life_ns: HOUR,
+        backfill: Backfill::Easy,
+        ..Bed::config(PLACE, &[&[PluginKind::Gang, PluginKind::Usage]])
+    };
+    let mut bed = Bed::with(config, &[4]);
+    let queue = bed.queue("q", 1);
+    let submit = |bed: &mut Bed, name: &str, user: &str, cpu: u32| {
+        let first = bed.job(name, queue, 1, 1, cpu, 0);
+        let spec = bed.jobs().job(first).spec().clone();
+        bed.cluster.scheduler_mut().jobs_mut().set(
+            TaskId { job: first, index: 0 },
+            TaskState::Failed,
+            None,
+            Time(0),
+        );
+        let mut tasks = spec.tasks.clone();
+        tasks[0].run_time_ns = Some(10 * HOUR);
+        let created = bed.cluster.now();
+        let spec = JobSpec { user: Some(user.into()), tasks, created, phase: JobPhase::Inqueue, ..spec };
+        bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
+    };
+    let past = submit(&mut bed, "past", "ann", 4);
+    bed.run(past, 0);
+    bed.advance(2 * HOUR);
+    bed.cluster.finish_task(TaskId { job: past, index: 0 });
+    for user in ["bob", "cat"] {
+        let job = submit(&mut bed, user, user, 2);
+        bed.run(job, 0);
+    }
+    // Ann has held 3 cores on average, and bob holds 2. After 0.32 h, it is 2.4 for both.
+    let [anns, bobs] = ["ann", "bob"].map(|user| submit(&mut bed, &format!("{user} waits"), user, 4));
+    let reserved = |bed: &Bed| bed.cluster.scheduler().reservations().map(|of| of.job).collect::<Vec<_>>();
+    let wait = |bed: &mut Bed, seconds: u64| {
+        let before = bed.cluster.scheduler().cycles();
+        for _ in 0..10 * seconds {
+            assert_eq!(bed.cycle(), Changes::default(), "the cluster is full");
+            bed.advance(HOUR / 36_000);
+        }
+        bed.cluster.scheduler().cycles() - before
+    };
+    assert_eq!(wait(&mut bed, 1), 2, "the second one finds that nothing has changed");
+    assert_eq!(reserved(&bed), [bobs]);
+    assert_eq!(wait(&mut bed, 1_150), 0);
+    assert_eq!(wait(&mut bed, 10), 2, "one has another order, and the next one changes nothing");
+    assert_eq!(reserved(&bed), [anns]);
+    assert_eq!(wait(&mut bed, 1_000), 0);
+}
+
+/// A cycle runs again when a job has waited for too long, and not before.
+#[test]
+fn cycles_with_sla_run_again_when_a_job_has_waited_for_too_long() {
+    let mut config = Bed::config(PLACE, &[&[PluginKind::Gang, PluginKind::Sla]]);
+    config.tiers[0][1].wait_ns = Some(GRACE);
+    let mut bed = Bed::with(config, &[1]);
+    let queue = bed.queue("q", 1);
+    let runs = bed.job("runs", queue, 1, 1, 1, 0);
+    bed.run(runs, 0);
+    bed.job("waits", queue, 1, 1, 1, 0);
+    let cycles = |bed: &mut Bed, wait: u64| {
+        bed.advance(wait);
+        (0..5).for_each(|_| assert_eq!(bed.cycle(), Changes::default()));
+        bed.cluster.scheduler().cycles()
+    };
+    assert_eq!([0, GRACE, 1, GRACE].map(|wait| cycles(&mut bed, wait)), [2, 2, 3, 3]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 

@@ -3,6 +3,7 @@
 use wharf_core::group::PlanJob;
 use wharf_core::ids::TenantId;
 use wharf_core::jobs::{JobId, JobsRequest};
+use wharf_core::limits::PLANNERS_MAX;
 
 use super::ConnectionService;
 use super::input::{Asked, read_body};
@@ -24,8 +25,10 @@ impl ConnectionService {
     /// Executes a new request about queues or jobs.
     pub(super) fn handle_jobs(&mut self, asker: Asker, asked: &Asked<'_>) -> Result<(), Fault> {
         if !self.port.keeps_jobs() {
-            let message = "this service keeps no queues and no jobs (setting `jobs`): enable it, and give it at least \
-                           one planner (setting `planners`)";
+            let message = format!(
+                "this service keeps no queues and no jobs: set `jobs.enabled` to true and `planners` to 1 to \
+                 {PLANNERS_MAX}, and start the service again"
+            );
             return Err(Fault::new(Reason::NotServed, message));
         }
         let tenant = self.tenant_of(asker);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wharf_core::group::{NoGroup, PlanJob, PlanReply};
 use wharf_core::ids::TenantId;
-use wharf_core::limits::GROUP_BUNDLES_MAX;
+use wharf_core::limits::{GROUP_BUNDLES_MAX, PLANNERS_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::router::{PortRequest, WaitEnd};
 use wharf_core::state::WaitRecord;
@@ -90,8 +90,10 @@ impl ConnectionService {
             connection.expects_group(asker.sequence, asked.weight(), GROUP_BUNDLES_MAX);
         }
         if self.port.planner_count() == 0 {
-            let message = "this service has no planners (setting `planners` is 0), and so no groups and no \
-                           statements: set it to 1 or more";
+            let message = format!(
+                "this service has no planners (setting `planners` is 0), and so no groups and no statements: set it to 1 \
+                 to {PLANNERS_MAX}, and start the service again"
+            );
             return Err(Fault::new(Reason::NotServed, message));
         }
         if matches!(kind, Kind::CreateGroup | Kind::GrowGroup) {

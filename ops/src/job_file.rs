@@ -332,10 +332,11 @@ mod whole {
         range: RangeInclusive<N>,
     ) -> Result<N, E> {
         text.parse().map_err(|_| {
-            let (least, most) = (range.start(), range.end());
-            let message =
-                format!("`{field}` is {text}: give a whole number from {least} to {most}, or leave it out");
-            E::custom(message)
+            let least = range.start();
+            let most = range.end();
+            E::custom(format!(
+                "`{field}` is {text}: give a whole number from {least} to {most}, or leave it out"
+            ))
         })
     }
 

@@ -70,7 +70,8 @@ impl Cycle<'_> {
 
     /// Returns whether a job has all that it needs, or will have it when its claims are granted.
     pub(super) fn has_enough(&self, job: JobId) -> bool {
-        let (tiers, facts) = (self.tiers(), self.facts());
+        let tiers = self.tiers();
+        let facts = self.facts();
         tiers.is_ready(facts, job) && tiers.is_complete(facts, job, false)
             || tiers.is_pipelined(facts, job) && tiers.is_complete(facts, job, true)
     }

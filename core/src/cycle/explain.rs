@@ -7,7 +7,8 @@
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
-use super::plugin::{Facts, Limit};
+use super::limit::Limit;
+use super::plugin::Facts;
 use super::{Scheduler, State};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::TenantId;

@@ -32,6 +32,7 @@ mod enqueue;
 mod explain;
 mod heap;
 mod job_turns;
+mod limit;
 mod local;
 mod orders;
 mod plugin;

@@ -24,8 +24,8 @@ impl Jobs {
         }
         let parent = &self.queues[spec.parent.0 as usize];
         if parent.is_used() {
-            let (queue, has) = (Arc::clone(&parent.spec.name), parent.contents());
-            return Err(QueueError::HasJobs { queue, has });
+            let queue = Arc::clone(&parent.spec.name);
+            return Err(QueueError::HasJobs { queue, has: parent.contents() });
         }
         let id = self.next_queue(spec.parent);
         self.queues[spec.parent.0 as usize].children.push(id);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Explaining, in_use, is_cap, scarce, wanted};
 use crate::cycle::Scheduler;
 use crate::cycle::config::PluginKind;
-use crate::cycle::plugin::Limit;
+use crate::cycle::limit::Limit;
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
 use crate::jobs::{

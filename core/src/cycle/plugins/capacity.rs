@@ -4,7 +4,8 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
 use super::{EXPLAINED_MAX, Facts, Plugin, cap_limits, elastic, inqueue, inqueue_now};
-use crate::cycle::plugin::{Limit, Used, Vote};
+use crate::cycle::limit::Limit;
+use crate::cycle::plugin::{Used, Vote};
 use crate::fairness::{Amounts, Caps, Share, real_caps};
 use crate::jobs::{Capped, JobId, QueueId, QueueRule, TaskClass, TaskId};
 

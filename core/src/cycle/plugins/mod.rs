@@ -12,7 +12,8 @@ mod sla;
 mod usage;
 
 use super::config::{PluginConfig, PluginKind};
-use super::plugin::{Facts, Limit, Plugin};
+use super::limit::Limit;
+use super::plugin::{Facts, Plugin};
 use crate::fairness::{Amounts, Caps};
 use crate::jobs::{Capped, JobPhase, QueueId, QueueRule};
 

@@ -1,7 +1,8 @@
 //! Jobs are admitted for somewhat more than the cluster has, so that the next ones wait ready.
 
 use super::{Facts, Plugin, inqueue, inqueue_now};
-use crate::cycle::plugin::{Limit, Vote};
+use crate::cycle::limit::Limit;
+use crate::cycle::plugin::Vote;
 use crate::fairness::Amounts;
 use crate::jobs::{Capped, JobId, QueueId, QueueRule};
 

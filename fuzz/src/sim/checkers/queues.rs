@@ -110,35 +110,43 @@ impl Sum {
 /// What each queue uses, with the queues below it, by name.
 pub type Charges = BTreeMap<&'static str, Sum>;
 
-/// Returns what the books charge to each queue. `queue_of` names the queue of a job or of a direct placement. Claims count
+/// Returns queues that use nothing.
+fn unused() -> Charges {
+    QUEUES.iter().map(|queue| (queue.name, Sum::default())).collect()
+}
+
+/// Adds what the books charge to each queue. `queue_of` names the queue of a job or of a direct placement. Claims count
 /// if `with_claims`.
-fn charged(
+///
+/// # Errors
+/// Returns the allocation whose job has no queue.
+fn charge(
+    sums: &mut Charges,
     facts: &[Facts],
     with_claims: bool,
     queue_of: impl Fn(JobId) -> Option<&'static str>,
-) -> Result<Charges, String> {
+) -> Verdict {
     let bundles: BTreeMap<AllocationId, BundleId> = allocated(facts).collect();
-    let mut sums: Charges = QUEUES.iter().map(|queue| (queue.name, Sum::default())).collect();
-    let mut charge = |id: AllocationId, bundle: BundleId, demand: &Demand| {
+    let mut charge_one = |id: AllocationId, bundle: BundleId, demand: &Demand| {
         let Some(job) = JobId::of_group(bundle.group) else { return Ok(()) };
         let name = queue_of(job).ok_or_else(|| format!("job {job} has {id}, and no queue"))?;
         for queue in chain(name) {
             sums.entry(queue.name).or_default().add(demand);
         }
-        Ok::<(), String>(())
+        Verdict::Ok(())
     };
     for record in facts.iter().flat_map(Facts::allocations) {
         if let Some(&bundle) = bundles.get(&record.id) {
-            charge(record.id, bundle, &record.demand)?;
+            charge_one(record.id, bundle, &record.demand)?;
         }
     }
     let partitions = facts.iter().flat_map(|facts| &facts.partitions);
     for claim in partitions.flat_map(|partition| &partition.claims).filter(|_| with_claims) {
         if let Some(bundle) = claim.bundle {
-            charge(claim.id, bundle, &claim.demand)?;
+            charge_one(claim.id, bundle, &claim.demand)?;
         }
     }
-    Ok(sums)
+    Ok(())
 }
 
 /// Returns what the keeper of jobs says that each queue uses. Queues that it does not have use nothing.
@@ -166,7 +174,8 @@ pub fn kept(jobs: &Jobs) -> Charges {
 /// # Errors
 /// Returns the queue and what it uses.
 pub fn caps_hold(facts: &[Facts], queue_of: impl Fn(JobId) -> Option<&'static str>) -> Verdict {
-    let sums = charged(facts, false, queue_of)?;
+    let mut sums = unused();
+    charge(&mut sums, facts, false, queue_of)?;
     for queue in &QUEUES {
         let sum = sums[queue.name];
         let beyond = sum.beyond(queue);
@@ -184,7 +193,8 @@ pub fn charges_are_in_the_books(
     facts: &[Facts],
     queue_of: impl Fn(JobId) -> Option<&'static str>,
 ) -> Verdict {
-    let books = charged(facts, true, queue_of)?;
+    let mut books = unused();
+    charge(&mut books, facts, true, queue_of)?;
     let kept = kept(jobs);
     ensure(kept == books, || format!("queues are charged {kept:?}, and the books have {books:?}"))
 }
@@ -255,7 +265,8 @@ pub fn refusals_of_queues_are_true(
     facts: &[Facts],
     queue_of: impl Fn(JobId) -> Option<&'static str>,
 ) -> Verdict {
-    let sums = charged(facts, true, queue_of)?;
+    let mut sums = unused();
+    charge(&mut sums, facts, true, queue_of)?;
     let is_capped = chain(refused.queue).any(|queue| {
         let mut then = sums[queue.name];
         then.add(refused.demand);

@@ -6,7 +6,7 @@ use super::config::{Combination, CycleConfig, Decision, PluginConfig, PluginKind
 use super::limit::Limit;
 use super::plugins;
 use super::shares::JobShares;
-use crate::fairness::{Amounts, Dim};
+use crate::fairness::Amounts;
 use crate::jobs::{JobId, Jobs, QueueId, TaskClass, TaskId};
 use crate::time::Time;
 

@@ -48,7 +48,7 @@ impl Hard {
 fn domain(node: &NodeRecord, tier: usize) -> Option<Vec<Option<&str>>> {
     let label = |tier: &&'static str| node.registration.spec.labels.get(tier);
     label(&TIERS[tier])?;
-    Some(TIERS[tier..].iter().map(|tier| label(&tier)).collect())
+    Some(TIERS[tier..].iter().map(label).collect())
 }
 
 /// Returns whether nodes are in one domain of a tier up to this one.
@@ -79,19 +79,20 @@ pub fn jobs_stay_in_domains<'a>(facts: &[Facts], hard_of: impl Fn(JobId) -> Opti
     let held = held.filter_map(|(id, bundle)| Some((bundle, *nodes.get(&id)?)));
     let claims = partitions().flat_map(|partition| &partition.claims);
     let claimed = claims.filter_map(|claim| Some((claim.bundle?, claim.node)));
-    // By job and task group, with the tier. `None`: the whole job.
-    let mut found: BTreeMap<(JobId, Option<u32>), (usize, Vec<&NodeRecord>)> = BTreeMap::new();
+    // By job, task group and tier. Without a task group: the whole job.
+    let mut found: BTreeMap<(JobId, Option<u32>, usize), Vec<&NodeRecord>> = BTreeMap::new();
     for (bundle, on) in held.chain(claimed) {
         let Some(job) = JobId::of_group(bundle.group) else { continue };
         let Some(hard) = hard_of(job) else { continue };
         let Some(&group) = hard.groups.get(bundle.index as usize) else { continue };
         let node = facts.iter().find_map(|facts| facts.node(on)).expect("allocations are on nodes");
         for (of, tier) in [(None, hard.of_job), (Some(group), hard.of_groups[group as usize])] {
-            let nodes = tier.map(|tier| found.entry((job, of)).or_insert((tier, Vec::new())));
-            nodes.into_iter().for_each(|(_, nodes)| nodes.push(node));
+            if let Some(tier) = tier {
+                found.entry((job, of, tier)).or_default().push(node);
+            }
         }
     }
-    for ((job, group), (tier, nodes)) in found {
+    for ((job, group, tier), nodes) in found {
         ensure(are_together(&nodes, tier), || {
             let nodes = nodes.iter().map(|node| (node.registration.id, domain(node, tier)));
             let nodes: Vec<_> = nodes.collect();

@@ -103,7 +103,7 @@ impl Sum {
         };
         let beyond = queue.capability.iter().find(|(name, most)| of(name) > *most);
         let has_many = queue.allocations_max.is_some_and(|most| self.allocations > u64::from(most));
-        beyond.map(|(name, _)| *name).or(has_many.then_some("allocations"))
+        beyond.map(|(name, _)| *name).or_else(|| has_many.then_some("allocations"))
     }
 }
 

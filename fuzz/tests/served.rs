@@ -33,8 +33,8 @@ fn sessions_answer_whatever_they_are_fed() {
 fn sessions_with_jobs_answer_whatever_they_are_fed() {
     let sums = sums(|input| run_session_bytes(&[WITH_JOBS, input].concat()));
     assert!(sums.done * 4 > sums.replies, "most requests are refused: {sums:?}");
-    assert!(sums.placed > 300, "too little is placed: {sums:?}");
-    assert!(sums.jobs > 100 && sums.in_queues > 50 && sums.over_caps > 5, "queues take too little: {sums:?}");
+    assert!(sums.placed > 150, "too little is placed: {sums:?}");
+    assert!(sums.jobs > 50 && sums.in_queues > 30 && sums.over_caps > 3, "queues take too little: {sums:?}");
 }
 
 #[test]

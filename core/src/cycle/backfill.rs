@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::dated::Attempt;
 use super::topology::Sight;
 use super::trial::Cycle;
 use crate::jobs::{JobId, PendingReason, QueueId, TaskId, TaskState};
@@ -98,7 +99,7 @@ impl Cycle<'_> {
         is_placed && self.has_enough(job)
     }
 
-    /// Places tasks that ask for nothing. Returns whether all have nodes. If not, the caller takes back what was placed.
+    /// Places tasks that ask for nothing. Returns whether all have nodes or claims. If not, the caller takes back what was placed.
     fn place_together(&mut self, job: JobId, needed: Vec<TaskId>) -> bool {
         let mut of_groups: BTreeMap<u32, u32> = BTreeMap::new();
         for &task in &needed {
@@ -117,7 +118,8 @@ impl Cycle<'_> {
                         reason = PendingReason::Cap;
                         return false;
                     }
-                    cycle.allocate(task)
+                    // Nodes with claims of the same job are left out of searches, so it gets a claim too.
+                    cycle.allocate(task) || cycle.pipeline(task) == Attempt::Placed
                 })
         });
         of_groups.keys().for_each(|&group| self.want_of_group(group, 0));

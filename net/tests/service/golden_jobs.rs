@@ -273,7 +273,7 @@ fn explanations_are_written_as_they_always_were() {
     let scarce = format!("0363707501{holder}");
     let bounds = format!("010171010363707504060801{holder}");
     let changes = "010401017107016e0201036370750a09";
-    check(&reply, &format!("{counts}{nodes}{scarce}{bounds}{changes}010174037a2f72050800"));
+    check(&reply, &format!("{counts}{nodes}{scarce}{bounds}{changes}010174037a2f7205080100"));
 }
 
 #[test]

@@ -287,7 +287,7 @@ async fn a_service_that_keeps_no_jobs_says_so() {
         let frame = harness::frame(header(kind, sequence), &());
         peer.send(&frame).await;
         let fault = peer.frame().await.assert_fault(Reason::NotServed);
-        assert!(fault.message.contains("setting `jobs`") && fault.message.contains("`planners`"), "{fault}");
+        assert!(fault.message.contains("`jobs.enabled`") && fault.message.contains("`planners`"), "{fault}");
     }
     server.stop().await;
 }

@@ -144,9 +144,9 @@ fn each_client_does_what_its_certificate_lets_it_do() {
 fn a_tenant_that_is_bound_to_a_queue_is_charged_to_it() {
     let site = with_certificates();
     let file = settings(&site, BLUE);
+    let unbound = std::fs::read_to_string(&file).expect("it was written");
     let bound = |queue: &str| {
-        let text = std::fs::read_to_string(&file).expect("it was written");
-        let text = text.replace("number = 3\n", &format!("number = 3\nqueue = {queue:?}\n"));
+        let text = unbound.replace("number = 3\n", &format!("number = 3\nqueue = {queue:?}\n"));
         site.write("wharf.toml", &text)
     };
     let service = site.serve(&["--config", &file]);

@@ -162,12 +162,13 @@ impl Cycle<'_> {
                 break;
             }
         }
-        let has_enough = self.fill_up(job);
+        let has_enough =
+            self.tiers().is_ready(self.facts(), job) || self.tiers().is_pipelined(self.facts(), job);
         self.note_try(job);
         if !self.keep_if(has_enough, savepoint) {
             misfits.forget(known_misfits);
         }
-        has_more && has_enough
+        has_more
     }
 
     /// Gives a task a node, or a claim. Returns whether it has one.

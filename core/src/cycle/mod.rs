@@ -419,8 +419,7 @@ impl Scheduler {
         let phase = self.jobs.job(id).phase();
         // A policy may have decided about the job while its tasks were placed.
         let is_over = phase.is_end() || phase == JobPhase::Restarting;
-        let is_ready = || self.tiers.is_ready(facts, id) && self.tiers.is_complete(facts, id, false);
-        if is_over || !is_ready() {
+        if is_over || !self.tiers.is_ready(facts, id) {
             return Vec::new();
         }
         let tasks = (0..).zip(self.jobs.job(id).tasks());

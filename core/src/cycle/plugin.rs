@@ -89,11 +89,6 @@ pub(super) trait Plugin: Send {
         true
     }
 
-    /// Returns whether a job has all that it needs, also of tasks that ask for nothing, or will have it `with_claims`.
-    fn complete(&self, _: Facts<'_>, _: JobId, _with_claims: bool) -> bool {
-        true
-    }
-
     /// Returns whether it keeps gangs from being broken, and lets them go as a whole.
     fn takes_whole_gangs(&self) -> bool {
         false
@@ -252,15 +247,7 @@ impl Tiers {
         self.all(Decision::JobValid).all(|plugin| plugin.valid(facts, job))
     }
 
-    /// Returns whether a job has all that it needs, also of tasks that ask for nothing, or will have it when its claims are
-    /// granted.
-    pub(super) fn is_complete(&self, facts: Facts<'_>, job: JobId, with_claims: bool) -> bool {
-        let decision = if with_claims { Decision::JobPipelined } else { Decision::JobReady };
-        self.all(decision).all(|plugin| plugin.complete(facts, job, with_claims))
-    }
-
-    /// Returns whether a job has what it needs. Pending tasks that ask for nothing count: they are placed
-    /// [with the others](super::backfill).
+    /// Returns whether a job has what it needs.
     pub(super) fn is_ready(&self, facts: Facts<'_>, job: JobId) -> bool {
         self.all(Decision::JobReady).all(|plugin| plugin.ready(facts, job))
     }

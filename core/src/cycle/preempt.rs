@@ -69,7 +69,7 @@ impl Cycle<'_> {
                 }
                 cycle.place_or_make_room(task, From::OtherJobs, spots, &mut room);
             }
-            cycle.fill_up(job)
+            cycle.tiers().is_pipelined(cycle.facts(), job)
         });
         self.keep_or_note(has_enough, savepoint, job, Action::Preempt);
     }

@@ -56,7 +56,7 @@ impl Cycle<'_> {
             for task in cycle.pending_tasks(job, false) {
                 cycle.place_or_make_room(task, From::OtherQueues, spots, &mut room);
             }
-            cycle.fill_up(job)
+            cycle.tiers().is_pipelined(cycle.facts(), job)
         });
         self.keep_or_note(has_enough, savepoint, job, Action::Reclaim);
     }

@@ -47,12 +47,12 @@ impl Cycle<'_> {
                 continue;
             }
             left = left.minus_or_zero(&class.amounts);
-            let has_enough = self.fill_up(one.job);
+            let has_enough = self.tiers().is_pipelined(self.facts(), one.job);
             if has_enough && !self.keep_if(true, savepoint) {
                 return;
             }
         }
-        let has_enough = self.fill_up(one.job);
+        let has_enough = self.tiers().is_pipelined(self.facts(), one.job);
         self.keep_or_note(has_enough, savepoint, one.job, Action::Starve);
     }
 }

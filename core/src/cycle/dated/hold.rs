@@ -132,26 +132,13 @@ impl Cycle<'_> {
     /// Returns the pending tasks that a job needs in addition to those it has, in the order in which they are placed.
     /// `None`: more than a statement can place, or the job has not enough.
     pub(in crate::cycle) fn needed(&mut self, job: JobId) -> Option<Vec<TaskId>> {
-        let pending = self.pending_tasks(job, false);
-        self.first_enough(job, pending, |cycle| cycle.tiers().is_ready(cycle.facts(), job))
-    }
-
-    /// Returns the first of some pending tasks of a job with which it has enough, if all of these had nodes. `None`: it has
-    /// not enough with as many as a statement can place.
-    pub(in crate::cycle) fn first_enough(
-        &mut self,
-        job: JobId,
-        pending: Vec<TaskId>,
-        has_enough: impl Fn(&Self) -> bool,
-    ) -> Option<Vec<TaskId>> {
         let mut needed = Vec::new();
         let mut is_enough = false;
-        for task in pending.into_iter().take(STATEMENT_OPERATIONS_MAX) {
-            assert_eq!(task.job, job, "the tasks of one job make it ready");
+        for task in self.pending_tasks(job, false).into_iter().take(STATEMENT_OPERATIONS_MAX) {
             needed.push((task, self.jobs.task(task).clone()));
             // The rules are asked as if the tasks had nodes.
             self.jobs.set(task, TaskState::Allocated, Some(NOWHERE), self.now);
-            is_enough = has_enough(self);
+            is_enough = self.tiers().is_ready(self.facts(), job);
             if is_enough {
                 break;
             }
@@ -203,7 +190,6 @@ impl Cycle<'_> {
                 break;
             }
         }
-        let has_enough = are_placed && self.fill_up(reservation.job);
-        self.keep_if(has_enough, savepoint)
+        self.keep_if(are_placed, savepoint)
     }
 }

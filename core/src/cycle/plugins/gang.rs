@@ -59,13 +59,6 @@ impl Plugin for Gang {
         if roles && placed >= job.spec().min_member { Vote::Permit } else { Vote::Reject }
     }
 
-    fn complete(&self, facts: Facts<'_>, job: JobId, with_claims: bool) -> bool {
-        let job = facts.jobs.job(job);
-        let claimed = if with_claims { job.count(TaskState::Pipelined) } else { 0 };
-        let counts = |state| has_place(state) || (with_claims && state == TaskState::Pipelined);
-        roles_have(job, counts) && job.ready_tasks() + claimed >= job.spec().min_member
-    }
-
     fn takes_whole_gangs(&self) -> bool {
         self.whole
     }

@@ -134,12 +134,11 @@ impl Cycle<'_> {
             }
             has_any = true;
             if self.tiers().is_ready(self.facts(), job) {
-                return self.fill_up(job).then_some(tried);
+                return Some(tried);
             }
         }
-        let has_enough = has_any && self.fill_up(job);
-        let may_wait = matches!(sight, Sight::Later);
-        (has_enough && (may_wait || self.tiers().is_ready(self.facts(), job))).then_some(left.len())
+        let may_wait = has_any && matches!(sight, Sight::Later);
+        (may_wait && self.tiers().is_pipelined(self.facts(), job)).then_some(left.len())
     }
 
     /// Begins to try a job in a domain.
@@ -219,38 +218,6 @@ impl Cycle<'_> {
             }
         }
         false
-    }
-
-    /// Places tasks that ask for nothing, of a job that needs all of them, in one domain if it must be.
-    pub(super) fn fill_up_in_domains(&mut self, job: JobId) -> bool {
-        let needed = self.needed_for_nothing(job).unwrap_or_default();
-        let mut asked: Vec<Asked> = Vec::new();
-        for task in needed {
-            let class = &self.jobs.task(task).class;
-            match asked.iter_mut().find(|of| of.is_of(class)) {
-                Some(of) => of.count_one(),
-                None => asked.push(Asked::of(Arc::clone(class))),
-            }
-        }
-        for domain in self.domains_of_job(job, &asked, Sight::Now) {
-            self.topology.wanted.clear();
-            self.begin_in(domain);
-            let has_enough = self.fill_up(job);
-            self.topology.scope = None;
-            if has_enough {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Notes that so many tasks of a task group must be placed together. 0: each by itself.
-    pub(super) fn want_of_group(&mut self, group: u32, count: u32) {
-        if count == 0 {
-            self.topology.wanted.remove(&group);
-        } else {
-            self.topology.wanted.insert(group, count);
-        }
     }
 
     /// Runs an attempt to make room for a job by evictions. For a job that must be in one domain, it is run in several,

@@ -36,16 +36,6 @@ impl Asked {
     pub(super) fn new(class: Arc<TaskClass>, needed: u64, all: u64) -> Self {
         Self { class, needed, all }
     }
-
-    pub(super) fn is_of(&self, class: &Arc<TaskClass>) -> bool {
-        Arc::ptr_eq(&self.class, class)
-    }
-
-    /// Counts one more task that must be placed together with the others.
-    pub(super) fn count_one(&mut self) {
-        self.needed += 1;
-        self.all += 1;
-    }
 }
 
 /// A rule as it counts in this cycle.

@@ -16,7 +16,7 @@ impl Port {
     /// 2. the shard of the first named candidate
     /// 3. the shard of the first registered preferred node
     /// 4. the less loaded of two random shards whose summary does not exclude the request. If this port has as many
-    ///    commands there as it should, one of the next few shards that has fewer
+    ///    commands there as it should, the other of the two or one of the next few shards, if it has fewer
     /// 5. any other shard that was not asked
     ///
     /// A shard that its summary excludes is asked last, to get exact counts.
@@ -63,7 +63,9 @@ impl Port {
             let shard = ShardId(self.rng.below(count) as u16);
             (open(shard), shard)
         };
-        let chosen = match (draw(), draw()) {
+        let first = draw();
+        let second = draw();
+        let chosen = match (first, second) {
             ((Some(load), _), (Some(second), shard)) if second < load => Some(shard),
             ((Some(_), shard), _) | ((None, _), (Some(_), shard)) => Some(shard),
             ((None, _), (None, _)) => None,
@@ -77,10 +79,8 @@ impl Port {
             // Slow commands would queue there while another shard is idle: the windows of slow shards are small.
             let others = count.min(OTHER_SHARDS_TRIED) as u16;
             let nexts = (1..=others).map(|i| ShardId(((u64::from(chosen.0) + u64::from(i)) % count) as u16));
-            return nexts
-                .into_iter()
-                .find(|&shard| !is_full(shard) && open(shard).is_some())
-                .or(Some(chosen));
+            let mut others = [first.1, second.1].into_iter().chain(nexts);
+            return others.find(|&shard| !is_full(shard) && open(shard).is_some()).or(Some(chosen));
         }
         // Few shards are left. Check all from a random one on, so that the first is not preferred.
         let start = self.rng.below(count) as u16;

@@ -174,6 +174,15 @@ mod tests {
     }
 
     #[test]
+    fn a_job_whose_tasks_are_all_pending_restarts_at_once() {
+        let (mut jobs, id) = running(TaskEvent::Evicted, PolicyAction::RestartJob);
+        (0..2).for_each(|index| jobs.task_lost(TaskId { job: id, index }, Time(10)));
+        assert_eq!(at(&mut jobs, id, 109), (TaskState::Pending, JobPhase::Running));
+        assert_eq!(at(&mut jobs, id, 110), (TaskState::Pending, JobPhase::Pending));
+        assert_eq!((jobs.next_delay(), jobs.job(id).restarts()), (None, 1));
+    }
+
+    #[test]
     fn a_trial_that_is_undone_keeps_the_time() {
         let (mut jobs, id) = running(TaskEvent::Evicted, PolicyAction::AbortJob);
         let task = TaskId { job: id, index: 0 };

@@ -137,6 +137,11 @@ impl Jobs {
                 self.set(task, TaskState::Failed, None, now);
             }
         }
+        // If all tasks were pending already, no change of a task has ended the restart.
+        let phase = self.job(id).phase_by_tasks();
+        if phase != self.job(id).phase {
+            self.set_phase(id, phase);
+        }
         end
     }
 

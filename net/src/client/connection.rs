@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
@@ -12,14 +13,15 @@ use wharf_core::link::lock;
 
 use super::ClientError;
 use super::error::{connect_message, with_causes};
-use super::pending::{Completions, Destination, PendingCalls, RawReply};
+use super::frames::Frames;
+use super::pending::{Completions, Destination, RawReply, deliver};
+use super::state::{Answered, State};
 use crate::codec::{
-    Extension, FLAG_ERROR, FrameError, FrameRef, Header, acknowledge_in_frame, decode_body, decode_frame,
-    encode_body, encode_frame, split_extensions, try_encode_frame,
+    Extension, FLAG_ERROR, Header, decode_body, decode_frame, encode_body, encode_frame, split_extensions,
 };
 use crate::protocol::{
-    ALPN, Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE, FRAME_BYTES_MAX,
-    Fault, Hello, HelloReply, Kind, Message, Reason, Resume, VERSION_MAX, VERSION_MIN, VERSION_OF_DEADLINES,
+    ALPN, Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello,
+    HelloReply, Kind, Message, Reason, Resume, VERSION_MAX, VERSION_MIN, VERSION_OF_DEADLINES,
 };
 use crate::socket;
 use crate::tls::{ClientCertificate, client_crypto};
@@ -53,13 +55,6 @@ pub struct ClientConfig {
     /// The time for which the client tries to connect again when its connection is lost. It then resumes the session,
     /// and learns the outcomes of the requests in progress. [`Duration::MAX`]: until it succeeds, or the session is gone.
     pub retry_for: Duration,
-}
-
-struct State {
-    calls: PendingCalls,
-    out: Vec<u8>,
-    /// Why the client has ended, if it has.
-    ended: Option<ClientError>,
 }
 
 struct Shared {
@@ -137,7 +132,7 @@ impl Client {
             in_flight: Semaphore::new(hello.limits.in_flight_max.max(1) as usize),
             config,
             hello,
-            state: Mutex::new(State { calls: PendingCalls::new(exact), out: Vec::new(), ended: None }),
+            state: Mutex::new(State::new(exact)),
             written: Notify::new(),
             left: Notify::new(),
             handles: Mutex::new(1),
@@ -224,46 +219,38 @@ impl Client {
         // If this future is dropped before its call is entered, the permit is returned by itself.
         let permit = match destination {
             Destination::Waiting(_) => None,
-            _ => match shared.in_flight.acquire().await {
+            _ => match shared.in_flight.try_acquire() {
                 Ok(permit) => Some(permit),
-                Err(_) => {
-                    ended(&shared.state())?;
-                    return Err(ClientError::ConnectionLost("the client was closed".into()));
-                }
+                Err(_) => match shared.in_flight.acquire().await {
+                    Ok(permit) => Some(permit),
+                    Err(_) => {
+                        ended(&shared.state())?;
+                        return Err(ClientError::ConnectionLost("the client was closed".into()));
+                    }
+                },
             },
         };
-        let sequence = loop {
+        loop {
             let left = shared.left.notified();
             {
                 let mut state = shared.state();
                 ended(&state)?;
                 if state.calls.window() < shared.hello.limits.unacknowledged_max as usize {
-                    let header = Header {
-                        kind: kind.number(),
-                        version: BODY_VERSION,
-                        sequence: state.calls.next_sequence(),
-                        lowest_unacknowledged: state.calls.lowest_unacknowledged(),
-                        ..Header::default()
-                    };
-                    let acknowledged = state.calls.to_acknowledge();
-                    let (frame, said) =
-                        encode_call(header, acknowledged.as_ref(), self.deadline.as_ref(), request)
-                            .map_err(ClientError::TooLong)?;
-                    if said && let Some(acknowledged) = &acknowledged {
-                        state.calls.said(acknowledged);
-                    }
-                    state.out.extend_from_slice(&frame);
-                    state.calls.enter(destination, frame.into_boxed_slice());
+                    let was_empty = state.out.is_empty();
+                    let sequence = state.enter(kind, request, self.deadline.as_ref(), destination)?;
                     // The reply returns the permit.
                     permit.into_iter().for_each(|permit| permit.forget());
-                    break header.sequence;
+                    drop(state);
+                    if was_empty {
+                        // Who put the first bytes there wakes the writer, which takes all that is there.
+                        shared.written.notify_one();
+                    }
+                    return Ok(sequence);
                 }
             }
             // An old request is still unanswered after thousands of later ones. Wait for it.
             left.await;
-        };
-        shared.written.notify_one();
-        Ok(sequence)
+        }
     }
 }
 
@@ -271,33 +258,6 @@ impl Client {
 async fn read_reply<M: Message>(reply: oneshot::Receiver<RawReply>) -> Result<M::Reply, ClientError> {
     let closed = |_| ClientError::ConnectionLost("the client was closed".into());
     Ok(decode_body(&reply.await.map_err(closed)??)?.0)
-}
-
-/// Encodes a call. Returns the frame and whether it carries `acknowledged`, which is left out if the frame
-/// would be too long with it.
-fn encode_call<Q: Serialize>(
-    header: Header,
-    acknowledged: Option<&Acknowledged>,
-    deadline: Option<&Deadline>,
-    request: &Q,
-) -> Result<(Vec<u8>, bool), FrameError> {
-    let mut frame = Vec::with_capacity(96);
-    let mut bytes = Vec::new();
-    let mut within = Vec::new();
-    let deadline = deadline.map(|deadline| {
-        encode_body(deadline, &mut within);
-        Extension { tag: EXTENSION_DEADLINE, bytes: &within }
-    });
-    if let Some(acknowledged) = acknowledged {
-        encode_body(acknowledged, &mut bytes);
-        let acknowledged = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &bytes };
-        let all: Vec<_> = [acknowledged].into_iter().chain(deadline).collect();
-        if try_encode_frame(header, &all, &mut frame, |out| encode_body(request, out)).is_ok() {
-            return Ok((frame, true));
-        }
-    }
-    try_encode_frame(header, deadline.as_slice(), &mut frame, |out| encode_body(request, out))?;
-    Ok((frame, false))
 }
 
 impl Shared {
@@ -314,50 +274,35 @@ impl Shared {
         };
         self.in_flight.close();
         self.left.notify_waiters();
-        for call in calls {
-            call.destination.deliver(Err(error.clone()));
-        }
+        deliver(calls.into_iter().map(|call| (call.destination, Err(error.clone()))));
     }
 
-    fn handle_frame(&self, frame: &FrameRef<'_>) -> Result<(), ClientError> {
-        let reply: RawReply = if frame.header.flags & FLAG_ERROR != 0 {
-            let (fault, _) = decode_body::<Fault>(frame.payload)?;
-            if frame.header.sequence == 0 {
-                // Sequence 0 marks a fault of the whole connection.
-                return Err(ClientError::Fault(fault));
-            }
-            if fault.reason == Reason::SequenceOutOfWindow.into() && self.send_again(frame.header.sequence) {
-                return Ok(());
-            }
-            Err(ClientError::Fault(fault))
-        } else {
-            Ok(frame.payload.to_vec())
-        };
-        let call = self.state().calls.leave(frame.header.sequence);
-        // After a resumption, a reply may arrive twice. Take it once.
-        if let Some(call) = call {
-            if !matches!(call.destination, Destination::Waiting(_)) {
-                self.in_flight.add_permits(1);
-            }
-            self.left.notify_waiters();
-            call.destination.deliver(reply);
+    /// Takes replies that came together, each with its sequence. Locks and wakes once for all of them.
+    fn take_replies(&self, replies: &mut Vec<(u64, RawReply)>) {
+        if replies.is_empty() {
+            return;
         }
-        Ok(())
+        let Answered { calls, permits, is_sent_again } = self.state().take_replies(replies);
+        if is_sent_again {
+            self.written.notify_one();
+        }
+        self.in_flight.add_permits(permits);
+        self.left.notify_waiters();
+        deliver(calls);
     }
+}
 
-    /// Sends a request again that the server refused because too many outcomes were unacknowledged. The frame
-    /// now carries the current mark. Returns false if the request is not in progress.
-    fn send_again(&self, sequence: u64) -> bool {
-        let mut guard = self.state();
-        let State { calls, out, .. } = &mut *guard;
-        let lowest = calls.lowest_unacknowledged();
-        let Some(frame) = calls.send_again(sequence) else { return false };
-        acknowledge_in_frame(frame, lowest);
-        out.extend_from_slice(frame);
-        drop(guard);
-        self.written.notify_one();
-        true
+/// Returns what a frame replies.
+///
+/// # Errors
+/// With a fault of the whole connection, or if a fault cannot be read.
+fn read_frame(header: Header, payload: Bytes) -> Result<RawReply, ClientError> {
+    if header.flags & FLAG_ERROR == 0 {
+        return Ok(Ok(payload));
     }
+    let fault = ClientError::Fault(decode_body::<Fault>(&payload)?.0);
+    // Sequence 0 marks a fault of the whole connection.
+    if header.sequence == 0 { Err(fault) } else { Ok(Err(fault)) }
 }
 
 fn client_endpoint(config: &ClientConfig) -> Result<Endpoint, ClientError> {
@@ -459,12 +404,7 @@ async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
             Ok(again) => again,
             Err(error) => return shared.end(&error),
         };
-        let mut guard = shared.state();
-        let state = &mut *guard;
-        state.out.clear();
-        for frame in state.calls.send_all_again() {
-            state.out.extend_from_slice(frame);
-        }
+        shared.state().send_all_again();
         shared.written.notify_one();
     }
 }
@@ -526,7 +466,7 @@ async fn write(shared: &Shared, send: &mut SendStream) -> ClientError {
                 if let Some(ended) = &state.ended {
                     return ended.clone();
                 }
-                std::mem::take(&mut state.out)
+                state.take_out()
             };
             if out.is_empty() {
                 break;
@@ -539,35 +479,22 @@ async fn write(shared: &Shared, send: &mut SendStream) -> ClientError {
 }
 
 async fn read(shared: &Shared, recv: &mut RecvStream) -> ClientError {
-    let mut buffer: Vec<u8> = Vec::new();
+    let mut frames = Frames::default();
+    let mut replies = Vec::new();
     loop {
         let chunk = match recv.read_chunk(usize::MAX, true).await {
             Ok(Some(chunk)) => chunk.bytes,
             Ok(None) => return ClientError::ConnectionLost("the server ended the session".to_owned()),
             Err(error) => return ClientError::ConnectionLost(with_causes(&error)),
         };
-        let joined = !buffer.is_empty();
-        if joined {
-            buffer.extend_from_slice(&chunk);
-        }
-        let bytes: &[u8] = if joined { &buffer } else { &chunk };
-        let mut at = 0;
-        loop {
-            match decode_frame(&bytes[at..], FRAME_BYTES_MAX) {
-                Ok(Some(frame)) => {
-                    if let Err(error) = shared.handle_frame(&frame) {
-                        return error;
-                    }
-                    at += frame.bytes;
-                }
-                Ok(None) => break,
-                Err(error) => return error.into(),
-            }
-        }
-        if joined {
-            buffer.drain(..at);
-        } else {
-            buffer.extend_from_slice(&chunk[at..]);
+        let read = frames.take(chunk, |header, payload| {
+            replies.push((header.sequence, read_frame(header, payload)?));
+            Ok(())
+        });
+        // What came before a fault of the connection is answered.
+        shared.take_replies(&mut replies);
+        if let Err(error) = read {
+            return error;
         }
     }
 }

@@ -9,6 +9,7 @@
 //! (which only very large pipelined batches reach). Callers that need an order must wait for each reply.
 
 mod error;
+mod frames;
 pub use error::ClientError;
 mod pending;
 pub use pending::{Completion, Completions};
@@ -16,6 +17,7 @@ mod calls;
 mod leases;
 pub use leases::LeaseKeeper;
 mod connection;
+mod state;
 pub use connection::{Client, ClientConfig};
 mod events;
 pub use events::{BookedAllocation, BookedNode, EventBooks, EventFollower};

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
 use wharf_core::link::lock;
 
@@ -14,7 +15,7 @@ use super::ClientError;
 use crate::protocol::{ACKNOWLEDGED_MAX, Acknowledged};
 
 /// The encoded body of a reply, or why there is none.
-pub(super) type RawReply = Result<Vec<u8>, ClientError>;
+pub(super) type RawReply = Result<Bytes, ClientError>;
 
 /// The destination of a reply.
 pub(super) enum Destination {
@@ -24,13 +25,25 @@ pub(super) enum Destination {
     Queue(Arc<Completions>, u64),
 }
 
-impl Destination {
-    pub(super) fn deliver(self, reply: RawReply) {
-        match self {
+/// Hands replies to their callers, in order. Those that follow each other into one queue are put there at once.
+pub(super) fn deliver(replies: impl IntoIterator<Item = (Destination, RawReply)>) {
+    let mut run: Option<Arc<Completions>> = None;
+    let mut together = Vec::new();
+    for (destination, reply) in replies {
+        match destination {
             // The caller may have stopped waiting.
-            Self::Future(sender) | Self::Waiting(sender) => drop(sender.send(reply)),
-            Self::Queue(queue, tag) => queue.push(tag, reply),
+            Destination::Future(sender) | Destination::Waiting(sender) => drop(sender.send(reply)),
+            Destination::Queue(queue, tag) => {
+                if let Some(before) = run.take_if(|run| !Arc::ptr_eq(run, &queue)) {
+                    before.push_all(&mut together);
+                }
+                together.push(Completion { tag, reply });
+                run.get_or_insert(queue);
+            }
         }
+    }
+    if let Some(queue) = run {
+        queue.push_all(&mut together);
     }
 }
 
@@ -38,8 +51,9 @@ impl Destination {
 pub struct Completion {
     /// The tag given with the request.
     pub tag: u64,
-    /// The encoded body. Read it with [`decode_body`](crate::codec::decode_body).
-    pub reply: Result<Vec<u8>, ClientError>,
+    /// The encoded body. Read it with [`decode_body`](crate::codec::decode_body). It shares memory with the replies that came
+    /// in the same packet.
+    pub reply: Result<Bytes, ClientError>,
 }
 
 /// A queue of replies for a caller that drives many requests. It holds at most one reply per submitted
@@ -51,8 +65,8 @@ pub struct Completions {
 }
 
 impl Completions {
-    fn push(&self, tag: u64, reply: RawReply) {
-        lock(&self.queue).push(Completion { tag, reply });
+    fn push_all(&self, replies: &mut Vec<Completion>) {
+        lock(&self.queue).append(replies);
         self.filled.notify_one();
     }
 
@@ -82,7 +96,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         matches!(self.destination, Destination::Waiting(_))
     }
 }

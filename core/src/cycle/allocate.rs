@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::best_effort::Filler;
 use super::dated::{Attempt, HeldBack};
 use super::job_turns::JobTurns;
-use super::signature::FailedInDomains;
-use super::topology::DomainId;
+use super::signature::FailedTogether;
+use super::topology::{DomainId, Sight};
 use super::trial::Cycle;
 use super::turns::Turns;
 use crate::jobs::{JobId, PendingReason, QueueId, TaskClass, TaskId};
@@ -72,7 +73,7 @@ impl Cycle<'_> {
         // What did not fit does not fit later in the same action, because capacity is only taken here. Only a job that is
         // undone gives back what it took, so what did not fit because of it may fit then.
         let mut misfits = Misfits::default();
-        let mut failed = FailedInDomains::new();
+        let mut failed = FailedTogether::new();
         while let Some(queue) = turns.next(self) {
             let of_queue = jobs.get_mut(&queue).expect("a queue with jobs");
             let is_overused = self.is_overused(queue);
@@ -84,7 +85,7 @@ impl Cycle<'_> {
                 let has_more = if self.has_topology(job) {
                     self.allocate_job_in_domains(job, &mut tasks, &mut failed)
                 } else {
-                    self.allocate_job(job, &mut tasks, &mut misfits)
+                    self.allocate_job(job, &mut tasks, &mut misfits, &mut failed)
                 };
                 of_queue.put_back(self, job, has_more);
                 self.reserve_or_give_up(job);
@@ -124,7 +125,7 @@ impl Cycle<'_> {
         &mut self,
         job: JobId,
         tasks: &mut TaskLists,
-        failed: &mut FailedInDomains,
+        failed: &mut FailedTogether,
     ) -> bool {
         let signature = self.signature(job);
         if let Some(&equal) = signature.as_ref().and_then(|signature| failed.get(signature)) {
@@ -138,7 +139,7 @@ impl Cycle<'_> {
         self.tries.begin();
         let savepoint = self.savepoint();
         let has_enough = self.allocate_in_domains(job, left);
-        let has_more = has_enough && !left.is_empty() && self.tiers().is_ready(self.facts(), job);
+        let has_more = has_enough && !left.is_empty() && self.is_ready(job);
         self.note_try(job);
         if !self.keep_if(has_enough, savepoint) {
             failed.extend(signature.map(|signature| (signature, job)));
@@ -147,26 +148,45 @@ impl Cycle<'_> {
     }
 
     /// Places tasks of a job until it has what it needs. Returns whether it has more tasks to place in a later turn.
-    fn allocate_job(&mut self, job: JobId, tasks: &mut TaskLists, misfits: &mut Misfits) -> bool {
+    fn allocate_job(
+        &mut self,
+        job: JobId,
+        tasks: &mut TaskLists,
+        misfits: &mut Misfits,
+        failed: &mut FailedTogether,
+    ) -> bool {
+        // A gang that lacks tasks that ask for nothing may place all others first.
+        let needs_both = self.jobs.job(job).pending_best_effort() > 0 && !self.is_ready(job);
+        let signature = if needs_both { self.signature(job) } else { None };
+        if let Some(&equal) = signature.as_ref().and_then(|signature| failed.get(signature)) {
+            self.tries.note_as(job, equal);
+            return false;
+        }
         let left = self.left_of(job, tasks);
+        if left.is_empty() {
+            return false;
+        }
         self.tries.begin();
         let savepoint = self.savepoint();
         let known_misfits = misfits.noted();
-        let mut has_more = false;
+        let mut filler = Filler::new(job, Sight::Later);
+        let mut is_ready = false;
         while let Some(task) = left.pop() {
-            if !self.place(task, misfits) {
+            if self.passes(&mut filler, task) || !self.place(task, misfits) {
                 continue;
             }
-            if self.tiers().is_ready(self.facts(), job) {
-                has_more = !left.is_empty();
+            is_ready = self.fill_up(&mut filler);
+            if is_ready {
                 break;
             }
         }
-        let has_enough =
-            self.tiers().is_ready(self.facts(), job) || self.tiers().is_pipelined(self.facts(), job);
+        left.extend(filler.into_passed());
+        let has_more = is_ready && !left.is_empty();
+        let has_enough = self.has_enough(job);
         self.note_try(job);
         if !self.keep_if(has_enough, savepoint) {
             misfits.forget(known_misfits);
+            failed.extend(signature.map(|signature| (signature, job)));
         }
         has_more
     }

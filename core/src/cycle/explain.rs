@@ -7,8 +7,9 @@
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
+use super::best_effort::Lacks;
 use super::limit::Limit;
-use super::plugin::Facts;
+use super::plugin::{Counted, Facts};
 use super::{Scheduler, State};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::TenantId;
@@ -364,7 +365,7 @@ impl Scheduler {
             },
             None => {
                 let claims = self.claims_of(id);
-                let is_ready = self.tiers.is_ready(self.present(), id);
+                let is_ready = self.tiers.is_ready(self.present(), id, Counted::Placed);
                 if (claims.claimed > 0 || claims.capped > 0) && (job.pending().len() == 0 || !is_ready) {
                     return if claims.claimed > 0 { PendingReason::Claim } else { PendingReason::Cap };
                 }
@@ -454,35 +455,36 @@ fn in_use(usage: &crate::jobs::Usage, of: Capped) -> i64 {
 /// Returns the pending tasks that a job needs in addition to those it has, in the order in which cycles try them. A job
 /// that has what it needs wants its next task. The task that was asked for is always among them.
 fn wanted(job: &Job, asked: Option<u32>) -> Wanted {
-    let has = |count: &dyn Fn(TaskState) -> u32| -> u32 {
-        let states = TaskState::ALL.into_iter();
-        let placed =
-            |state: &TaskState| state.holds() || matches!(state, TaskState::Pipelined | TaskState::Succeeded);
-        states.filter(placed).map(count).sum()
-    };
-    let there = has(&|state| job.count(state)) + job.pending_best_effort();
-    let mut lacking = job.spec().min_member.saturating_sub(there);
-    let roles = job.spec().roles.iter().enumerate();
-    let of_role = |at: usize| has(&|state| job.role_count(at, state));
-    let mut of_roles: Vec<u32> =
-        roles.map(|(at, role)| role.min_member.saturating_sub(of_role(at))).collect();
+    // Those that ask for nothing make up for what the others do not give.
+    let mut lacks = Lacks::without(job, Counted::BestEffortToo);
+    let mut left = Lacks::of(job);
     let mut tasks: Vec<u32> = Vec::new();
-    let candidates = || {
-        let asks = |index: &u32| !job.tasks()[*index as usize].class.is_best_effort();
-        job.pending().filter(asks)
+    let candidates = |best_effort: bool| {
+        let is_of_kind =
+            move |index: &u32| job.tasks()[*index as usize].class.is_best_effort() == best_effort;
+        job.pending().filter(is_of_kind)
     };
-    for index in candidates() {
-        let role = &mut of_roles[job.tasks()[index as usize].role as usize];
-        if lacking > 0 || *role > 0 {
-            lacking = lacking.saturating_sub(1);
-            *role = role.saturating_sub(1);
-            tasks.push(index);
-        } else if lacking == 0 && of_roles.iter().all(|&lacking| lacking == 0) {
+    let role = |index: u32| job.tasks()[index as usize].role;
+    for index in candidates(false) {
+        if lacks.is_none() {
             break;
+        }
+        if lacks.take_in_order(role(index)) {
+            left.take_in_order(role(index));
+            tasks.push(index);
+        }
+    }
+    for index in candidates(true) {
+        if left.is_none() {
+            break;
+        }
+        if left.has(role(index)) {
+            left.take(role(index));
+            tasks.push(index);
         }
     }
     if tasks.is_empty() && asked.is_none() {
-        tasks.extend(candidates().next().or_else(|| job.pending().next()));
+        tasks.extend(candidates(false).next().or_else(|| job.pending().next()));
     }
     if let Some(asked) = asked.filter(|&asked| is_pending(job, asked))
         && !tasks.contains(&asked)

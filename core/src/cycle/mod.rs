@@ -20,11 +20,13 @@
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
 //! | `reason`, `explain` | what is noted about jobs that wait, and what is told of it |
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
+//! | `best_effort` | what gangs need of tasks that ask for nothing |
 //! | `direct` | tasks that are placed outside of cycles |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
 
 mod allocate;
 mod backfill;
+mod best_effort;
 mod config;
 mod dated;
 mod direct;
@@ -77,7 +79,7 @@ use crate::time::Time;
 use dated::Reservations;
 use explain::CountedClass;
 use orders::Orders;
-use plugin::{Facts, Tiers};
+use plugin::{Counted, Facts, Tiers};
 use reason::LastTries;
 use shares::JobShares;
 use starvation::Starvation;
@@ -419,7 +421,7 @@ impl Scheduler {
         let phase = self.jobs.job(id).phase();
         // A policy may have decided about the job while its tasks were placed.
         let is_over = phase.is_end() || phase == JobPhase::Restarting;
-        if is_over || !self.tiers.is_ready(facts, id) {
+        if is_over || !self.tiers.is_ready(facts, id, Counted::Placed) {
             return Vec::new();
         }
         let tasks = (0..).zip(self.jobs.job(id).tasks());

@@ -49,6 +49,15 @@ pub(super) enum Vote {
     Reject,
 }
 
+/// Which tasks count towards what a job needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    /// Those that have places.
+    Placed,
+    /// Also pending ones that ask for nothing, as in Volcano. They are placed [with the others](super::best_effort).
+    BestEffortToo,
+}
+
 /// One rule. Each method takes part in one kind of [`Decision`]; a rule that has nothing to say leaves it as it is.
 pub(super) trait Plugin: Send {
     /// Prepares for a cycle.
@@ -85,7 +94,7 @@ pub(super) trait Plugin: Send {
         true
     }
 
-    fn ready(&self, _: Facts<'_>, _: JobId) -> bool {
+    fn ready(&self, _: Facts<'_>, _: JobId, _: Counted) -> bool {
         true
     }
 
@@ -94,7 +103,7 @@ pub(super) trait Plugin: Send {
         false
     }
 
-    fn pipelined(&self, _: Facts<'_>, _: JobId) -> Vote {
+    fn pipelined(&self, _: Facts<'_>, _: JobId, _: Counted) -> Vote {
         Vote::Abstain
     }
 
@@ -248,13 +257,13 @@ impl Tiers {
     }
 
     /// Returns whether a job has what it needs.
-    pub(super) fn is_ready(&self, facts: Facts<'_>, job: JobId) -> bool {
-        self.all(Decision::JobReady).all(|plugin| plugin.ready(facts, job))
+    pub(super) fn is_ready(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
+        self.all(Decision::JobReady).all(|plugin| plugin.ready(facts, job, counted))
     }
 
     /// Returns whether a job will have what it needs when what is being released has come free.
-    pub(super) fn is_pipelined(&self, facts: Facts<'_>, job: JobId) -> bool {
-        self.vote(Decision::JobPipelined, |plugin| plugin.pipelined(facts, job))
+    pub(super) fn is_pipelined(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
+        self.vote(Decision::JobPipelined, |plugin| plugin.pipelined(facts, job, counted))
     }
 
     /// Returns whether the queue of a job admits it.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::allocate::Misfits;
+use super::best_effort::Filler;
 use super::config::Action;
 use super::signature::FailedJobs;
 use super::spots::Spot;
@@ -52,6 +53,7 @@ impl Cycle<'_> {
         let starves = |job: &JobId| {
             let of = self.jobs.job(*job);
             of.phase().is_admitted()
+                && of.asks_for_something()
                 && of.spec().preempts
                 && self.tiers().is_valid(self.facts(), *job)
                 && self.tiers().is_starving(self.facts(), *job)
@@ -63,13 +65,17 @@ impl Cycle<'_> {
         let savepoint = self.savepoint();
         let has_enough = self.evict_in_domains(job, spots, |cycle| {
             let mut room = Room::default();
+            let mut filler = Filler::new(job, Sight::Evicting(spots));
             for task in cycle.pending_tasks(job, false) {
                 if !cycle.tiers().is_starving(cycle.facts(), job) {
                     break;
                 }
-                cycle.place_or_make_room(task, From::OtherJobs, spots, &mut room);
+                let is_of_use = !cycle.passes(&mut filler, task);
+                if is_of_use && cycle.place_or_make_room(task, From::OtherJobs, spots, &mut room) {
+                    cycle.fill_up(&mut filler);
+                }
             }
-            cycle.tiers().is_pipelined(cycle.facts(), job)
+            cycle.is_pipelined(job)
         });
         self.keep_or_note(has_enough, savepoint, job, Action::Preempt);
     }

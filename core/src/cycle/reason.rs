@@ -104,6 +104,16 @@ impl LastTries {
         }
     }
 
+    /// Returns what was noted about the job at work, and forgets it.
+    pub(super) fn take_first(&mut self) -> Option<(TaskId, PendingReason)> {
+        self.first.take()
+    }
+
+    /// Notes again about the job at work what was noted earlier.
+    pub(super) fn restore_first(&mut self, first: Option<(TaskId, PendingReason)>) {
+        self.first = first;
+    }
+
     /// Begins to try a job.
     pub(super) fn begin(&mut self) {
         self.first = None;

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::best_effort::Filler;
 use super::config::Action;
 use super::preempt::Room;
 use super::signature::FailedJobs;
 use super::spots::Spot;
+use super::topology::Sight;
 use super::trial::Cycle;
 use super::turns::Turns;
 use super::victims::From;
@@ -24,6 +26,7 @@ impl Cycle<'_> {
         for (id, queue) in self.jobs.queues() {
             let is_admitted = |job: &JobId| {
                 self.jobs.job(*job).phase().is_admitted()
+                    && self.jobs.job(*job).asks_for_something()
                     && self.jobs.job(*job).spec().preempts
                     && self.tiers().is_valid(self.facts(), *job)
             };
@@ -53,10 +56,14 @@ impl Cycle<'_> {
         let savepoint = self.savepoint();
         let has_enough = self.evict_in_domains(job, spots, |cycle| {
             let mut room = Room::default();
+            let mut filler = Filler::new(job, Sight::Evicting(spots));
             for task in cycle.pending_tasks(job, false) {
-                cycle.place_or_make_room(task, From::OtherQueues, spots, &mut room);
+                let is_of_use = !cycle.passes(&mut filler, task);
+                if is_of_use && cycle.place_or_make_room(task, From::OtherQueues, spots, &mut room) {
+                    cycle.fill_up(&mut filler);
+                }
             }
-            cycle.tiers().is_pipelined(cycle.facts(), job)
+            cycle.is_pipelined(job)
         });
         self.keep_or_note(has_enough, savepoint, job, Action::Reclaim);
     }

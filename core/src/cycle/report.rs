@@ -19,7 +19,8 @@ pub struct PlannedTask {
     pub(crate) before: Task,
     pub(crate) shard: usize,
     pub(crate) slot: Slot,
-    /// What the plan has taken on the replica. `None`: nothing, as an eviction does. What a task that waits for a cap has
+    /// What the plan has taken on the replica. `None`: nothing, as an eviction does, or a task without amounts that waits for a
+    /// cap. What a task that waits for a cap has
     /// taken is given up at the end of the cycle.
     pub(crate) key: Option<ClaimKey>,
     /// The operation. `None`: the task waits until its queue's cap allows it, and the shard is not asked for anything.

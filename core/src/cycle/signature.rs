@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::config::Action;
+use super::plugin::Counted;
 use super::trial::Cycle;
 use crate::jobs::{JobId, QueueId, TaskClass, TaskState, TopologyRule};
 
@@ -28,8 +29,9 @@ pub(super) struct Signature {
     topology: Option<TopologyRule>,
 }
 
-/// Jobs that must be in a domain, of which none has room, each as an example for equal ones.
-pub(super) type FailedInDomains = BTreeMap<Signature, JobId>;
+/// Jobs that got nothing although free capacity was searched for all that they need together: those with rules about
+/// domains, and those that need tasks that ask for nothing. Each is an example for equal ones.
+pub(super) type FailedTogether = BTreeMap<Signature, JobId>;
 
 /// The jobs for which evictions did nothing, since the last plan.
 #[derive(Debug, Default)]
@@ -86,7 +88,7 @@ impl Cycle<'_> {
             min_member: spec.min_member,
             groups: groups.collect(),
             roles: spec.roles.iter().map(|role| role.min_member).collect(),
-            is_pipelined: self.tiers().is_pipelined(self.facts(), id),
+            is_pipelined: self.tiers().is_pipelined(self.facts(), id, Counted::Placed),
             topology: spec.topology.clone(),
         })
     }

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use super::best_effort::Filler;
 use super::config::Action;
 use super::preempt::Room;
 use super::shares::JobShares;
 use super::spots::Spot;
 use super::starvation::{Starvation, Starving};
+use super::topology::Sight;
 use super::trial::Cycle;
 use super::victims::From;
 use crate::fairness::{Amounts, Dim};
@@ -40,19 +42,23 @@ impl Cycle<'_> {
         let kinds: Vec<Dim> = left.iter().map(|(dim, _)| dim).collect();
         let savepoint = self.savepoint();
         let mut room = Room::default();
+        let mut filler = Filler::new(one.job, Sight::Evicting(spots));
         for task in self.pending_tasks(one.job, false) {
             let class = Arc::clone(&self.jobs.task(task).class);
-            if !helps(&class.amounts, &left, &kinds) || !self.place_or_make_room(task, from, spots, &mut room)
+            if !helps(&class.amounts, &left, &kinds)
+                || self.passes(&mut filler, task)
+                || !self.place_or_make_room(task, from, spots, &mut room)
             {
                 continue;
             }
             left = left.minus_or_zero(&class.amounts);
-            let has_enough = self.tiers().is_pipelined(self.facts(), one.job);
+            self.fill_up(&mut filler);
+            let has_enough = self.is_pipelined(one.job);
             if has_enough && !self.keep_if(true, savepoint) {
                 return;
             }
         }
-        let has_enough = self.tiers().is_pipelined(self.facts(), one.job);
+        let has_enough = self.is_pipelined(one.job);
         self.keep_or_note(has_enough, savepoint, one.job, Action::Starve);
     }
 }

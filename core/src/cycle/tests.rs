@@ -9,6 +9,7 @@ use crate::request::{PlacementRequest, Policy};
 use crate::resource::{Amount, Demand};
 use proptest::prelude::*;
 
+mod best_effort;
 mod equal_jobs;
 mod explain;
 mod hierarchy;

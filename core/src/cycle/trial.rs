@@ -244,6 +244,21 @@ impl<'a> Cycle<'a> {
         true
     }
 
+    /// Has a pending task that takes nothing wait for its queue's cap, on the node that its policy chooses. Nothing is kept for
+    /// it there: a later cycle [places it](Self::place_waiting), perhaps on another node.
+    pub(super) fn choose_and_wait(&mut self, task: TaskId) -> bool {
+        let savepoint = self.savepoint();
+        if !self.allocate(task) {
+            return false;
+        }
+        let chosen = self.trial.tasks.last().expect("it was just placed");
+        let PlannedTask { node, shard, slot, .. } = *chosen;
+        self.undo(savepoint);
+        self.note(task, Place { shard, slot }, node, None, None);
+        self.jobs.set(task, TaskState::Pipelined, Some(node), self.now);
+        true
+    }
+
     /// Places the tasks that waited for their queue's cap, where it allows them now. One that finds no node is pending
     /// again. The others keep what is being released for them: nothing else of this cycle is placed there.
     pub(super) fn place_waiting(&mut self) {
@@ -272,6 +287,9 @@ impl<'a> Cycle<'a> {
         }
         // These come last, because a node with something kept is left out of searches.
         for (_, before) in left {
+            if before.class.is_best_effort() {
+                continue;
+            }
             let node = before.node.expect("a task that waits for a cap has a node");
             let Some(place) = self.locate(node) else { continue };
             let key = self.take_future(&before.class, node, place);

@@ -62,6 +62,15 @@ impl Task {
     }
 }
 
+/// The numbers of tasks of a role.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RoleCounts {
+    /// In each state.
+    states: [u32; TaskState::ALL.len()],
+    /// Pending ones that ask for nothing.
+    pending_best_effort: u32,
+}
+
 /// A job.
 #[derive(Debug)]
 pub struct Job {
@@ -71,8 +80,8 @@ pub struct Job {
     pub(super) restarts: u32,
     pub(super) tasks: Vec<Task>,
     pub(super) counts: [u32; TaskState::ALL.len()],
-    /// The number of tasks of each role in each state.
-    pub(super) role_counts: Vec<[u32; TaskState::ALL.len()]>,
+    /// The numbers of tasks of each role.
+    pub(super) role_counts: Vec<RoleCounts>,
     /// The number of tasks of each task group that have succeeded.
     pub(super) succeeded_of_group: Vec<u32>,
     /// The number of tasks for which a policy does something later.
@@ -125,13 +134,25 @@ impl Job {
     /// Returns the number of tasks of a role in a state.
     #[must_use]
     pub fn role_count(&self, role: usize, state: TaskState) -> u32 {
-        self.role_counts[role][state.index()]
+        self.role_counts[role].states[state.index()]
     }
 
     /// Returns the number of pending tasks that ask for nothing.
     #[must_use]
     pub fn pending_best_effort(&self) -> u32 {
         self.pending_best_effort
+    }
+
+    /// Returns whether it has pending tasks that ask for something.
+    #[must_use]
+    pub fn asks_for_something(&self) -> bool {
+        self.pending.len() > self.pending_best_effort as usize
+    }
+
+    /// Returns the number of pending tasks of a role that ask for nothing.
+    #[must_use]
+    pub fn role_pending_best_effort(&self, role: usize) -> u32 {
+        self.role_counts[role].pending_best_effort
     }
 
     /// Returns the number of tasks that have what they need: they hold it, or have succeeded.
@@ -183,12 +204,15 @@ impl Job {
     pub(super) fn enter(&mut self, index: u32) {
         let task = &self.tasks[index as usize];
         self.counts[task.state.index()] += 1;
-        self.role_counts[task.role as usize][task.state.index()] += 1;
+        let of_role = &mut self.role_counts[task.role as usize];
+        of_role.states[task.state.index()] += 1;
         self.succeeded_of_group[task.group as usize] += u32::from(task.state == TaskState::Succeeded);
         self.delayed += u32::from(task.delayed.is_some());
         self.usage.enter(task.state, &task.class.amounts);
         if task.state == TaskState::Pending {
-            self.pending_best_effort += u32::from(task.class.is_best_effort());
+            let is_best_effort = u32::from(task.class.is_best_effort());
+            self.pending_best_effort += is_best_effort;
+            of_role.pending_best_effort += is_best_effort;
             let fresh = self.pending.insert((Reverse(task.priority), index));
             assert!(fresh, "task {index} is pending twice");
         }
@@ -198,12 +222,15 @@ impl Job {
     pub(super) fn leave(&mut self, index: u32) {
         let task = &self.tasks[index as usize];
         self.counts[task.state.index()] -= 1;
-        self.role_counts[task.role as usize][task.state.index()] -= 1;
+        let of_role = &mut self.role_counts[task.role as usize];
+        of_role.states[task.state.index()] -= 1;
         self.succeeded_of_group[task.group as usize] -= u32::from(task.state == TaskState::Succeeded);
         self.delayed -= u32::from(task.delayed.is_some());
         self.usage.leave(task.state, &task.class.amounts);
         if task.state == TaskState::Pending {
-            self.pending_best_effort -= u32::from(task.class.is_best_effort());
+            let is_best_effort = u32::from(task.class.is_best_effort());
+            self.pending_best_effort -= is_best_effort;
+            of_role.pending_best_effort -= is_best_effort;
             let known = self.pending.remove(&(Reverse(task.priority), index));
             assert!(known, "task {index} is pending and not listed");
         }

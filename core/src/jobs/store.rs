@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::changes::Noted;
 use super::ends::Ends;
+use super::job::RoleCounts;
 use super::past::PastRules;
 use super::policy;
 use super::{
@@ -142,7 +143,7 @@ impl Jobs {
             restarts: 0,
             tasks: Vec::new(),
             counts: [0; TaskState::ALL.len()],
-            role_counts: vec![[0; TaskState::ALL.len()]; spec.roles.len()],
+            role_counts: vec![RoleCounts::default(); spec.roles.len()],
             succeeded_of_group: vec![0; spec.tasks.len()],
             delayed: 0,
             pending_best_effort: 0,

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use super::search::Search;
 use super::shares::Wanted;
 use super::{DatedReservation, NEVER, Reservations};
+use crate::cycle::best_effort::Filler;
 use crate::cycle::config::Backfill;
 use crate::cycle::dated::Attempt;
+use crate::cycle::topology::Sight;
 use crate::cycle::trial::{Cycle, Place};
 use crate::ids::NodeId;
 use crate::jobs::{JobId, QueueId, TaskId, TaskState};
@@ -16,6 +18,14 @@ use crate::time::Time;
 
 /// A node for tasks that are only counted.
 const NOWHERE: NodeId = NodeId(0);
+
+/// What a job needs in addition to what it has.
+pub(in crate::cycle) struct Needed {
+    /// The tasks with amounts, in the order in which they are placed.
+    pub(in crate::cycle) tasks: Vec<TaskId>,
+    /// The number of those that ask for nothing.
+    best_effort: usize,
+}
 
 impl Cycle<'_> {
     /// Takes over the reservations of the last cycle. They bind from the start.
@@ -98,8 +108,9 @@ impl Cycle<'_> {
         }
         // When allocations of others will have ended is not counted, so who waits for a cap on their number has no date.
         let needed = self.needed(job);
-        let may_have = |tasks: &Vec<TaskId>| self.jobs.may_have_allocations(queue, tasks.len() as u64);
-        let Some(tasks) = needed.filter(may_have) else {
+        let count = |needed: &Needed| (needed.tasks.len() + needed.best_effort) as u64;
+        let may_have = |needed: &Needed| self.jobs.may_have_allocations(queue, count(needed));
+        let Some(Needed { tasks, .. }) = needed.filter(may_have) else {
             self.give_up(job);
             return;
         };
@@ -129,22 +140,32 @@ impl Cycle<'_> {
         Search::new(self, job, tasks.to_vec()).earliest(self, Some(self.now), limit)
     }
 
-    /// Returns the pending tasks that a job needs in addition to those it has, in the order in which they are placed.
-    /// `None`: more than a statement can place, or the job has not enough.
-    pub(in crate::cycle) fn needed(&mut self, job: JobId) -> Option<Vec<TaskId>> {
+    /// Returns the pending tasks that a job needs in addition to those it has. `None`: more than a statement can place, or the
+    /// job has not enough. That is also so if too few of its tasks that ask for nothing have nodes now.
+    pub(in crate::cycle) fn needed(&mut self, job: JobId) -> Option<Needed> {
+        let first = self.tries.take_first();
+        let savepoint = self.savepoint();
+        let mut filler = Filler::new(job, Sight::Later);
         let mut needed = Vec::new();
         let mut is_enough = false;
         for task in self.pending_tasks(job, false).into_iter().take(STATEMENT_OPERATIONS_MAX) {
+            if self.passes(&mut filler, task) {
+                continue;
+            }
             needed.push((task, self.jobs.task(task).clone()));
             // The rules are asked as if the tasks had nodes.
             self.jobs.set(task, TaskState::Allocated, Some(NOWHERE), self.now);
-            is_enough = self.tiers().is_ready(self.facts(), job);
+            is_enough = self.fill_up(&mut filler);
             if is_enough {
                 break;
             }
         }
+        let best_effort = self.savepoint() - savepoint;
+        self.undo(savepoint);
         needed.iter().rev().for_each(|(task, before)| self.jobs.restore(*task, before));
-        is_enough.then(|| needed.into_iter().map(|(task, _)| task).collect())
+        self.tries.restore_first(first);
+        let tasks = needed.into_iter().map(|(task, _)| task).collect();
+        is_enough.then_some(Needed { tasks, best_effort })
     }
 
     /// Returns whether a reservation of an earlier cycle can still be kept: its job needs the same tasks, they fit, and they
@@ -190,6 +211,10 @@ impl Cycle<'_> {
                 break;
             }
         }
-        self.keep_if(are_placed, savepoint)
+        let job = reservation.job;
+        let needs_others = are_placed && self.jobs.job(job).pending_best_effort() > 0;
+        let has_enough =
+            !needs_others || self.fill_up(&mut Filler::new(job, Sight::Later)) || self.has_enough(job);
+        self.keep_if(are_placed && has_enough, savepoint)
     }
 }

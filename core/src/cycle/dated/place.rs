@@ -107,7 +107,7 @@ impl Cycle<'_> {
     /// not known.
     pub(in crate::cycle) fn keep_end(&mut self, task: TaskId) {
         let Some(&fresh) = self.dated.fresh.get(&task) else { return };
-        if fresh.end != NEVER && !self.tiers().is_ready(self.facts(), task.job) {
+        if fresh.end != NEVER && !self.is_ready(task.job) {
             self.forget_end(task);
             self.dated.fresh.insert(task, super::Fresh { end: NEVER, ..fresh });
         }
@@ -308,9 +308,7 @@ impl Cycle<'_> {
     pub(super) fn waits(&self, id: JobId) -> bool {
         let job = self.jobs.job(id);
         let has_any = job.ready_tasks() + job.count(TaskState::Pipelined) > 0;
-        let has_enough =
-            self.tiers().is_ready(self.facts(), id) || self.tiers().is_pipelined(self.facts(), id);
-        !(has_any && has_enough)
+        !(has_any && self.has_enough(id))
     }
 }
 

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{Facts, Plugin};
-use crate::cycle::plugin::Vote;
+use crate::cycle::plugin::{Counted, Vote};
 use crate::jobs::{Job, JobId, TaskId, TaskState};
 
 pub(super) struct Gang {
@@ -28,34 +28,44 @@ fn has_place(state: TaskState) -> bool {
 }
 
 /// Returns whether each role has as many tasks in such states as it needs.
-fn roles_have(job: &Job, states: impl Fn(TaskState) -> bool + Copy) -> bool {
+fn roles_have(job: &Job, states: impl Fn(TaskState) -> bool + Copy, counted: Counted) -> bool {
+    let has = |at: usize| {
+        let pending = if counted == Counted::Placed { 0 } else { job.role_pending_best_effort(at) };
+        of_role(job, at, states) + pending
+    };
     let roles = &job.spec().roles;
-    !job.spec().roles_count()
-        || roles.iter().enumerate().all(|(at, role)| of_role(job, at, states) >= role.min_member)
+    !job.spec().roles_count() || roles.iter().enumerate().all(|(at, role)| has(at) >= role.min_member)
+}
+
+/// Returns the number of pending tasks that count.
+fn pending(job: &Job, counted: Counted) -> u32 {
+    if counted == Counted::Placed { 0 } else { job.pending_best_effort() }
 }
 
 impl Plugin for Gang {
     /// A job that has not what it needs comes first.
     fn job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
-        self.ready(facts, a).cmp(&self.ready(facts, b))
+        let is_ready = |job| self.ready(facts, job, Counted::BestEffortToo);
+        is_ready(a).cmp(&is_ready(b))
     }
 
     fn valid(&self, facts: Facts<'_>, job: JobId) -> bool {
         let job = facts.jobs.job(job);
         let may_run = |state| has_place(state) || matches!(state, TaskState::Pipelined | TaskState::Pending);
         let tasks: u32 = TaskState::ALL.into_iter().filter(|&of| may_run(of)).map(|of| job.count(of)).sum();
-        roles_have(job, may_run) && tasks >= job.spec().min_member
+        roles_have(job, may_run, Counted::Placed) && tasks >= job.spec().min_member
     }
 
-    fn ready(&self, facts: Facts<'_>, job: JobId) -> bool {
+    fn ready(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
         let job = facts.jobs.job(job);
-        roles_have(job, has_place) && job.ready_tasks() + job.pending_best_effort() >= job.spec().min_member
+        let there = job.ready_tasks() + pending(job, counted);
+        there >= job.spec().min_member && roles_have(job, has_place, counted)
     }
 
-    fn pipelined(&self, facts: Facts<'_>, job: JobId) -> Vote {
+    fn pipelined(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> Vote {
         let job = facts.jobs.job(job);
-        let placed = job.ready_tasks() + job.count(TaskState::Pipelined) + job.pending_best_effort();
-        let roles = roles_have(job, |state| has_place(state) || state == TaskState::Pipelined);
+        let placed = job.ready_tasks() + job.count(TaskState::Pipelined) + pending(job, counted);
+        let roles = roles_have(job, |state| has_place(state) || state == TaskState::Pipelined, counted);
         if roles && placed >= job.spec().min_member { Vote::Permit } else { Vote::Reject }
     }
 

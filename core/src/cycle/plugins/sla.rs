@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{Facts, Plugin};
-use crate::cycle::plugin::Vote;
+use crate::cycle::plugin::{Counted, Vote};
 use crate::jobs::JobId;
 use crate::time::Time;
 
@@ -41,7 +41,7 @@ impl Plugin for Sla {
         self.vote(facts, job)
     }
 
-    fn pipelined(&self, facts: Facts<'_>, job: JobId) -> Vote {
+    fn pipelined(&self, facts: Facts<'_>, job: JobId, _: Counted) -> Vote {
         self.vote(facts, job)
     }
 }

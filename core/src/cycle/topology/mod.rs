@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::allocate::Misfits;
+use super::best_effort::Filler;
 use super::spots::Spot;
 use super::trial::{Cycle, Place};
 use super::victims::Cost;
@@ -58,6 +59,16 @@ impl<'a> Topology<'a> {
     /// Returns the domain in which a job is tried. `None`: all nodes count.
     pub(super) fn scope(&self) -> Option<DomainId> {
         self.scope
+    }
+
+    /// Returns where the next task of this try goes, or after it.
+    pub(super) fn last(&self) -> Option<u32> {
+        self.last
+    }
+
+    /// Lets the next task go where it would have gone earlier in this try.
+    pub(super) fn go_back_to(&mut self, last: Option<u32>) {
+        self.last = last;
     }
 
     /// Returns whether a node counts for the job at work.
@@ -103,14 +114,16 @@ impl Cycle<'_> {
         let asked = self.ask_unless_known(job);
         let has_releasing = self.jobs.releasing_nodes().next().is_some();
         for sight in [Some(Sight::Now), has_releasing.then_some(Sight::Later)].into_iter().flatten() {
-            for domain in self.domains_of_job(job, &asked, sight) {
+            for domain in self.domains_of_gang(job, &asked, sight) {
                 let savepoint = self.savepoint();
                 self.begin_in(domain);
                 self.tries.begin();
-                let tried = self.fill(job, left, sight);
+                let mut filler = Filler::new(job, sight);
+                let tried = self.place_in_domain(&mut filler, job, left);
                 self.topology.scope = None;
                 if let Some(tried) = tried {
                     left.truncate(left.len() - tried);
+                    left.extend(filler.into_passed());
                     return true;
                 }
                 self.undo(savepoint);
@@ -123,22 +136,50 @@ impl Cycle<'_> {
 
     /// Places tasks of a job in the domain at work until the job has what it needs. Returns how many were tried.
     /// `None`: that is not enough.
-    fn fill(&mut self, job: JobId, left: &[TaskId], sight: Sight<'_>) -> Option<usize> {
+    fn place_in_domain(&mut self, filler: &mut Filler<'_>, job: JobId, left: &[TaskId]) -> Option<usize> {
+        let sight = filler.sight();
         let mut misfits = Misfits::default();
         let mut has_any = false;
         for (tried, &task) in (1..).zip(left.iter().rev()) {
             // It may have been placed together with others of its task group.
-            let waits = self.jobs.task(task).state == TaskState::Pending;
+            let waits = self.jobs.task(task).state == TaskState::Pending && !self.passes(filler, task);
             if !waits || !self.in_group_domain(task, sight, |cycle, task| cycle.place(task, &mut misfits)) {
                 continue;
             }
             has_any = true;
-            if self.tiers().is_ready(self.facts(), job) {
+            if self.fill_up(filler) {
                 return Some(tried);
             }
         }
         let may_wait = has_any && matches!(sight, Sight::Later);
-        (may_wait && self.tiers().is_pipelined(self.facts(), job)).then_some(left.len())
+        (may_wait && self.has_enough(job)).then_some(left.len())
+    }
+
+    /// Places what a job needs of tasks that ask for nothing, if these are all that it lacks: in one domain if it must be.
+    /// Returns whether it has enough then.
+    pub(super) fn complete_in_domains(&mut self, job: JobId) -> bool {
+        self.topology.wanted.clear();
+        let has_releasing = self.jobs.releasing_nodes().next().is_some();
+        for sight in [Some(Sight::Now), has_releasing.then_some(Sight::Later)].into_iter().flatten() {
+            for domain in self.domains_of_gang(job, &[], sight) {
+                let savepoint = self.savepoint();
+                self.begin_in(domain);
+                self.tries.begin();
+                let is_ready = self.fill_up(&mut Filler::new(job, sight));
+                let may_wait = matches!(sight, Sight::Later);
+                let has_enough = is_ready || (may_wait && self.has_enough(job));
+                self.topology.scope = None;
+                if has_enough {
+                    return true;
+                }
+                self.undo(savepoint);
+            }
+        }
+        let first = self.pending_tasks(job, true).first().copied();
+        if let Some(task) = first.filter(|_| self.jobs.job(job).spec().has_hard_topology()) {
+            self.tries.refuse_by_domains(task);
+        }
+        false
     }
 
     /// Begins to try a job in a domain.
@@ -150,7 +191,7 @@ impl Cycle<'_> {
     /// Returns what a job asks for, or nothing if that does not matter: it has what it needs, so each task follows the
     /// others.
     fn ask_unless_known(&mut self, job: JobId) -> Vec<Asked> {
-        let has_enough = self.tiers().is_ready(self.facts(), job);
+        let has_enough = self.is_ready(job);
         if has_enough && self.domain_of(job, None).is_some() {
             self.topology.wanted.clear();
             return Vec::new();
@@ -263,7 +304,7 @@ impl Cycle<'_> {
         if !self.rule_of_job(job).is_some_and(|rule| rule.is_hard) {
             return vec![None];
         }
-        let mut domains = self.domains_of_job(job, &asked, Sight::Evicting(spots));
+        let mut domains = self.domains_of_gang(job, &asked, Sight::Evicting(spots));
         let mut of_tiers: BTreeMap<usize, usize> = BTreeMap::new();
         domains.retain(|domain| {
             let tier = domain.map_or(0, |domain| self.topology.tree.tier(domain));

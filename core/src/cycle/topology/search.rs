@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::rooms::Counts;
 use super::tree::DomainId;
+use crate::cycle::best_effort::Lacks;
 use crate::cycle::spots::Spot;
 use crate::cycle::trial::Cycle;
 use crate::jobs::{JobId, TaskClass, TaskId, TaskState, TopologyRule};
@@ -68,13 +69,13 @@ impl Cycle<'_> {
     /// Returns what of a job must be placed together: the tasks that it needs, or its next one. Notes how many of each
     /// task group that are.
     pub(super) fn ask(&mut self, job: JobId) -> Vec<Asked> {
-        let has_enough = self.tiers().is_ready(self.facts(), job);
+        let has_enough = self.is_ready(job);
         let needed = if has_enough { None } else { self.needed(job) };
         let of = self.jobs.job(job);
         let asks = |index: &u32| !of.tasks()[*index as usize].class.is_best_effort();
         let pending: Vec<u32> = of.pending().filter(asks).collect();
         let needed: Vec<u32> = match needed {
-            Some(tasks) => tasks.into_iter().map(|task| task.index).collect(),
+            Some(needed) => needed.tasks.into_iter().map(|task| task.index).collect(),
             None if has_enough => pending.iter().take(1).copied().collect(),
             None => pending.clone(),
         };
@@ -98,6 +99,46 @@ impl Cycle<'_> {
         let mut asked: Vec<Asked> = asked.into_values().collect();
         asked.sort_by_key(|of| Reverse(of.needed));
         asked
+    }
+
+    /// Returns the domains in which a job is tried that lacks what is asked for, and perhaps tasks that ask for nothing. Those
+    /// are left out where too few of these have nodes.
+    pub(super) fn domains_of_gang(
+        &mut self,
+        job: JobId,
+        asked: &[Asked],
+        sight: Sight<'_>,
+    ) -> Vec<Option<DomainId>> {
+        let mut domains = self.domains_of_job(job, asked, sight);
+        let of = self.jobs.job(job);
+        if of.pending_best_effort() == 0 || self.is_ready(job) {
+            return domains;
+        }
+        let others = u64::from(of.pending_best_effort());
+        let others = if asked.is_empty() { 0 } else { of.pending().len() as u64 - others };
+        let lacking = u64::from(Lacks::of(of).all()).saturating_sub(others);
+        if lacking == 0 || domains.len() < 2 {
+            return domains;
+        }
+        let mut classes: BTreeMap<*const TaskClass, Asked> = BTreeMap::new();
+        for index in of.pending() {
+            let class = &of.tasks()[index as usize].class;
+            if class.is_best_effort() {
+                let asked = Asked { class: Arc::clone(class), needed: 0, all: 0 };
+                classes.entry(Arc::as_ptr(class)).or_insert(asked).all += 1;
+            }
+        }
+        let classes: Vec<Asked> = classes.into_values().collect();
+        if classes.len() > TOPOLOGY_CLASSES_COUNTED_MAX {
+            return domains;
+        }
+        let rooms = self.rooms(&classes, sight);
+        domains.retain(|domain| {
+            let Some(id) = domain.filter(|&id| id != DomainId::ROOT) else { return true };
+            let holds = classes.iter().zip(&rooms).map(|(of, room)| room.most(id).min(of.all));
+            holds.sum::<u64>() >= lacking
+        });
+        domains
     }
 
     /// Returns what of a task group must be placed together, beginning with a task.

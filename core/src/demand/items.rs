@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::fairness::{Amounts, Dim};
 use crate::jobs::nodes::Asker;
 use crate::jobs::nodes::{NodesRequest, Spread};
-use crate::jobs::{Job, JobId, Jobs, QueueId, TaskClass, TaskState};
+use crate::jobs::{Job, JobId, Jobs, QueueId, Task, TaskClass, TaskState, TopologyRule};
 use crate::limits::PLANNED_TASKS_MAX;
 use crate::node::{Operator, Selector, Term};
-use crate::request::{PlacementRequest, Policy, Preferences};
+use crate::request::{PlacementRequest, Policy, Preferences, RankRules};
 
 /// Equal requests.
 #[derive(Clone, Debug)]
@@ -33,6 +33,31 @@ impl Item {
         let amounts = Amounts::of(&request.demand);
         let requests = vec![packing(request)];
         Self { requests, amounts, count, askers: vec![(asker, count)], queue: None, apart: None }
+    }
+
+    /// Returns the item on nodes that suit these terms too.
+    pub(super) fn within(&self, terms: &[Term]) -> Self {
+        let with = |own: Option<&Arc<Selector>>| {
+            let own = own.map_or(&[][..], |own| own.terms());
+            Arc::new(Selector::new(own.iter().chain(terms).cloned().collect()))
+        };
+        let within = |request: &Arc<PlacementRequest>| {
+            let mut preferences = request.preferences.as_deref().cloned();
+            if let Some(preferences) = &mut preferences
+                && let Some(rules) = &preferences.rules
+            {
+                let fallbacks = rules.fallbacks().iter().map(|own| with(Some(own))).collect();
+                let rules =
+                    RankRules::new(fallbacks, rules.preferred().to_vec(), rules.tolerations().to_vec());
+                preferences.rules = Some(Arc::new(rules.expect("as many selectors as there were")));
+            }
+            Arc::new(PlacementRequest {
+                selector: Some(with(request.selector.as_ref())),
+                preferences: preferences.map(Arc::new),
+                ..(**request).clone()
+            })
+        };
+        Self { requests: self.requests.iter().map(within).collect(), ..self.clone() }
     }
 
     /// Returns the order of Ray: most constrained first, then most kinds, then most in sum.
@@ -70,6 +95,19 @@ pub(super) struct Unit {
     pub(super) items: Vec<Item>,
     /// The label of which all nodes have the same value.
     pub(super) domain: Option<Arc<str>>,
+    /// In which domains of the topology a job is to be. Each item is of one task group then.
+    pub(super) layout: Option<Layout>,
+}
+
+/// In which domains of the topology the tasks of a job are to be.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    pub(super) job: JobId,
+    pub(super) rule: Option<TopologyRule>,
+    /// The number and the rule of the task group of each item.
+    pub(super) groups: Vec<(u32, Option<TopologyRule>)>,
+    /// What all pending tasks of the job ask for.
+    pub(super) all: Amounts,
 }
 
 impl Unit {
@@ -81,18 +119,9 @@ impl Unit {
 
     /// Returns the unit on nodes with one value of a label.
     pub(super) fn within(&self, key: &str, value: &str) -> Self {
-        let mut within = self.clone();
-        let term = || Term { key: key.to_owned(), operator: Operator::In, values: vec![value.to_owned()] };
-        for request in within.items.iter_mut().flat_map(|item| &mut item.requests) {
-            let mut terms = request.selector.as_ref().map_or_else(Vec::new, |own| own.terms().to_vec());
-            terms.push(term());
-            // A fallback has other terms, so it does not count within a domain.
-            *request = Arc::new(PlacementRequest {
-                selector: Some(Arc::new(Selector::new(terms))),
-                ..request.with_alternative(0)
-            });
-        }
-        within
+        let term = Term { key: key.to_owned(), operator: Operator::In, values: vec![value.to_owned()] };
+        let items = self.items.iter().map(|item| item.within(std::slice::from_ref(&term))).collect();
+        Self { items, ..self.clone() }
     }
 
     /// Gangs come before single tasks of the same priority, the most constrained first, then the largest.
@@ -102,7 +131,8 @@ impl Unit {
             let labels = item.requests.iter().filter(|request| request.selector.is_some()).count();
             (rules + labels) as u64 * u64::from(item.count)
         };
-        let constraints = u64::from(self.domain.is_some()) + self.items.iter().map(terms).sum::<u64>();
+        let constraints = u64::from(self.domain.is_some() || self.layout.is_some())
+            + self.items.iter().map(terms).sum::<u64>();
         let gang = self.gang.map(|asker| (Reverse((constraints, self.count())), asker));
         (Reverse(self.priority), self.gang.is_none(), gang)
     }
@@ -115,7 +145,7 @@ pub(super) fn floors(request: &NodesRequest) -> Option<Unit> {
         floors.map(|(at, floor)| Item::of(&floor.request, floor.count, Asker::Floor(at))).collect();
     items.sort_by_cached_key(Item::rank);
     let first = items.first()?.askers[0].0;
-    Some(Unit { priority: 0, gang: Some(first), items, domain: None })
+    Some(Unit { priority: 0, gang: Some(first), items, domain: None, layout: None })
 }
 
 /// Returns the placement groups of a request.
@@ -131,7 +161,13 @@ fn groups(request: &NodesRequest) -> impl Iterator<Item = Unit> + '_ {
             Spread::Together => items = vec![together(items, asker)],
         }
         items.sort_by_cached_key(Item::rank);
-        Unit { priority: group.priority, gang: Some(asker), items, domain: group.domain.clone() }
+        Unit {
+            priority: group.priority,
+            gang: Some(asker),
+            items,
+            domain: group.domain.clone(),
+            layout: None,
+        }
     })
 }
 
@@ -192,7 +228,11 @@ pub(super) fn units(request: &NodesRequest, jobs: &Jobs) -> (Vec<Unit>, bool) {
             continue;
         }
         left -= pending;
-        let (gang, rest) = split(job, &mut classes);
+        if job.has_topology() {
+            all.extend(units_of_topology(id, job));
+            continue;
+        }
+        let (gang, rest) = split(job, |task| classes.number(&task.class));
         let queue = job.spec().queue;
         if !gang.is_empty() {
             let item = |(class, count): (usize, u32)| {
@@ -202,7 +242,7 @@ pub(super) fn units(request: &NodesRequest, jobs: &Jobs) -> (Vec<Unit>, bool) {
             let mut items: Vec<Item> = gang.into_iter().map(item).collect();
             items.sort_by_cached_key(Item::rank);
             let priority = job.spec().priority;
-            all.push(Unit { priority, gang: Some(Asker::Job(id)), items, domain: None });
+            all.push(Unit { priority, gang: Some(Asker::Job(id)), items, domain: None, layout: None });
         }
         for (class, count) in rest {
             singles.entry((Reverse(job.spec().priority), queue, class)).or_default().push((id, count));
@@ -218,17 +258,52 @@ pub(super) fn units(request: &NodesRequest, jobs: &Jobs) -> (Vec<Unit>, bool) {
     }
     for (Reverse(priority), mut items) in by_priority {
         items.sort_by_cached_key(Item::rank);
-        all.push(Unit { priority, gang: None, items, domain: None });
+        all.push(Unit { priority, gang: None, items, domain: None, layout: None });
     }
     all.sort_by_cached_key(Unit::rank);
     (all, is_partial)
 }
 
-/// Tasks by class.
+/// Returns what waits of a job with rules about domains: what it needs at once, and the rest. Each item is of one task
+/// group.
+fn units_of_topology(id: JobId, job: &Job) -> impl Iterator<Item = Unit> {
+    let (gang, rest) = split(job, |task| task.group as usize);
+    let spec = job.spec();
+    let item = |&(group, count): &(usize, u32)| {
+        let of = Item::of(&spec.tasks[group].request, count, Asker::Job(id));
+        (Item { queue: Some(spec.queue), ..of }, group)
+    };
+    let mut all = Amounts::zero();
+    for (item, _) in gang.iter().chain(&rest).map(item) {
+        for _ in 0..item.count {
+            all.add(&item.amounts);
+        }
+    }
+    let unit = |(counts, is_gang): (Counts, bool)| {
+        let mut items: Vec<(Item, usize)> = counts.iter().map(item).collect();
+        items.sort_by_cached_key(|(item, _)| item.rank());
+        let number = |group: usize| u32::try_from(group).expect("at most JOB_TASKS_MAX");
+        let groups = items.iter().map(|&(_, group)| (number(group), spec.tasks[group].topology.clone()));
+        let layout =
+            Layout { job: id, rule: spec.topology.clone(), groups: groups.collect(), all: all.clone() };
+        let gang = is_gang.then_some(Asker::Job(id));
+        let items: Vec<Item> = items.into_iter().map(|(item, _)| item).collect();
+        (!items.is_empty()).then_some(Unit {
+            priority: spec.priority,
+            gang,
+            items,
+            domain: None,
+            layout: Some(layout),
+        })
+    };
+    [(gang, true), (rest, false)].into_iter().filter_map(unit).collect::<Vec<_>>().into_iter()
+}
+
+/// Tasks by what they are told apart by.
 type Counts = Vec<(usize, u32)>;
 
 /// Returns the pending tasks that a job needs at once, if these are several, and the others.
-fn split<'a>(job: &'a Job, classes: &mut Classes<'a>) -> (Counts, Counts) {
+fn split<'a>(job: &'a Job, mut kind: impl FnMut(&'a Task) -> usize) -> (Counts, Counts) {
     let placed = job.ready_tasks() + job.count(TaskState::Pipelined);
     let mut needed = job.spec().min_member.saturating_sub(placed);
     let roles = &job.spec().roles;
@@ -251,7 +326,7 @@ fn split<'a>(job: &'a Job, classes: &mut Classes<'a>) -> (Counts, Counts) {
     let mut late = Vec::new();
     for index in job.pending() {
         let task = &job.tasks()[index as usize];
-        let class = classes.number(&task.class);
+        let class = kind(task);
         let lacks = &mut lacking[task.role as usize];
         if *lacks > 0 {
             *lacks -= 1;

@@ -10,6 +10,7 @@
 //! | `items` | what waits, with equal tasks put together |
 //! | `caps` | what the caps of queues leave |
 //! | `pack`, `score` | packs it on nodes |
+//! | `domains` | the domains of the topology, with their room and the types that belong to them |
 //! | `idle` | nodes to remove |
 //! | `starts` | cycles on the copy |
 //! | `copy` | the copy, made of the views of all shards |
@@ -17,6 +18,7 @@
 
 mod caps;
 mod copy;
+mod domains;
 mod idle;
 mod items;
 mod pack;

@@ -3,6 +3,8 @@
 //! Present nodes are searched by the index that serves, on a replica of the cluster. How much a node of a type holds is
 //! tried on a replica with one empty node of each type. So no rule of placement is written twice.
 
+mod scoped;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,6 +18,8 @@ use crate::jobs::nodes::Unfit;
 use crate::limits::{PLAN_DOMAINS_MAX, PLAN_LOOKS_MAX, PLANNED_NODES_MAX};
 use crate::replica::{ClaimKey, Replica};
 use crate::request::{PlacementRequest, Refusal};
+
+pub(super) use scoped::Homes;
 
 /// How much was looked at.
 #[derive(Default)]

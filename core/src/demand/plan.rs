@@ -1,15 +1,17 @@
 //! Plans nodes: the steps of Ray's autoscaler v2, in its order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::caps::{CapsLeft, Forbids};
+use super::domains::Domains;
 use super::idle::{self, IdleClock, Present};
 use super::items::{self, Item, Unit};
-use super::pack::{Meter, Packer, Templates};
+use super::pack::{Homes, Meter, Packer, Templates};
 use super::starts;
 use crate::cycle::LocalCluster;
 use crate::ids::NodeId;
+use crate::jobs::JobId;
 use crate::jobs::nodes::{NodesPlan, TypePlan, Unfit, Unplaced};
 use crate::jobs::nodes::{NodesRequest, NodesRequestError};
 use crate::limits::PLAN_ROWS_MAX;
@@ -43,6 +45,9 @@ pub(super) struct Planning<'r> {
     templates: Templates,
     pub(super) meter: Meter,
     pub(super) plan: NodesPlan,
+    domains: Domains,
+    /// Where jobs with rules about domains are.
+    homes: BTreeMap<JobId, Homes>,
     #[cfg(test)]
     pub(super) seen: super::tests::Seen,
 }
@@ -58,6 +63,8 @@ impl<'r> Planning<'r> {
             templates: Templates::new(request, cluster),
             meter: Meter::default(),
             plan,
+            domains: Domains::default(),
+            homes: BTreeMap::new(),
             #[cfg(test)]
             seen: super::tests::Seen::default(),
         }
@@ -98,6 +105,9 @@ impl<'r> Planning<'r> {
         let launching = packer.added.len();
         for (at, &least) in least.iter().enumerate() {
             packer.add_nodes(at, least + needed.added[at], true);
+        }
+        if units.0.iter().any(|unit| unit.layout.is_some()) {
+            self.domains = packer.domains();
         }
         for unit in &units.0 {
             self.place(unit, &mut packer, &mut caps);
@@ -193,7 +203,24 @@ impl<'r> Planning<'r> {
             self.leave_gang(unit, at, reason);
             return;
         }
-        let outcome = packer.place(unit, &wanted, &mut self.templates, &mut self.meter);
+        let outcome = if let Some(layout) = &unit.layout {
+            let homes =
+                self.homes.entry(layout.job).or_insert_with(|| packer.homes(layout.job, &self.domains));
+            if let Some(reason) = homes.lacks_gang.clone() {
+                give_back(caps, unit, &wanted);
+                let left = unit.items.iter().zip(&wanted);
+                return left.for_each(|(item, &count)| self.leave(item, 0..count, &reason));
+            }
+            packer.place_laid_out(
+                (unit, layout),
+                &wanted,
+                (&self.domains, homes),
+                &mut self.templates,
+                &mut self.meter,
+            )
+        } else {
+            packer.place(unit, &wanted, &mut self.templates, &mut self.meter)
+        };
         if let Some(at) = outcome.first_left().filter(|_| unit.gang.is_some()) {
             give_back(caps, unit, &wanted);
             self.leave_gang(unit, at, outcome.reason);
@@ -201,7 +228,10 @@ impl<'r> Planning<'r> {
         }
         give_back(caps, unit, &outcome.left);
         for (at, item) in unit.items.iter().enumerate().filter(|&(at, _)| outcome.left[at] > 0) {
-            let reason = packer.why(item, &mut self.templates, &self.meter);
+            let reason = match &unit.layout {
+                Some(_) => outcome.reason.clone(),
+                None => packer.why(item, &mut self.templates, &self.meter),
+            };
             self.leave(item, wanted[at] - outcome.left[at]..wanted[at], &reason);
         }
     }
@@ -209,6 +239,9 @@ impl<'r> Planning<'r> {
     /// Notes that a gang gets no nodes.
     fn leave_gang(&mut self, unit: &Unit, at: usize, reason: Unfit) {
         let asker = unit.gang.expect("a gang");
+        if let Some(homes) = unit.layout.as_ref().and_then(|layout| self.homes.get_mut(&layout.job)) {
+            homes.lacks_gang = Some(reason.clone());
+        }
         let count = u32::try_from(unit.count()).unwrap_or(u32::MAX);
         let request = Arc::clone(&unit.items[at].requests[0]);
         self.plan.unplaced.push(Unplaced { asker, count, request, reason });

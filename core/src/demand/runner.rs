@@ -1,6 +1,7 @@
 //! Plans nodes on a thread of its own: a plan may take seconds, and nobody else is to wait for it.
 //!
-//! The keeper of jobs hands over a copy of all jobs with each request, and takes the plan back. The thread reads the views
+//! The keeper of jobs hands over a copy of all jobs with each request, which it has made step by step, and takes the plan
+//! back. The thread reads the views
 //! of the shards itself. It remembers since when nodes are idle.
 
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use super::{IdleClock, NodesPlan, NodesRequest, cluster_of_views, plan_nodes};
 use crate::cycle::{CycleConfig, LocalSettings};
 use crate::ids::NodeId;
-use crate::jobs::JobsRecord;
+use crate::jobs::JobsCopy;
 use crate::link::{Consumer, Doorbell, Producer, StopSignal, ThreadWaker, channel};
 use crate::time::Time;
 use crate::view::{View, ViewReader};
@@ -22,7 +23,8 @@ pub(crate) struct NodesTask {
     pub(crate) request: NodesRequest,
     /// How long nodes have been idle, in ns, as their agents know.
     pub(crate) idle: Vec<(NodeId, u64)>,
-    pub(crate) jobs: JobsRecord,
+    /// All jobs, copied.
+    pub(crate) jobs: JobsCopy,
     pub(crate) now: Time,
 }
 
@@ -148,6 +150,7 @@ impl NodesPlanner {
         let views: Vec<Arc<View>> = self.views.iter().map(|view| view.read_until(view.due())).collect();
         self.clock.look(views.iter().map(|view| &**view), now);
         idle.iter().for_each(|&(node, idle_ns)| self.clock.set(node, idle_ns, now));
+        let jobs = jobs.into_record();
         let cluster = cluster_of_views(&views, jobs, self.cycle.clone(), self.settings.clone(), now);
         // Released before anything else: kept views cost memory.
         drop(views);

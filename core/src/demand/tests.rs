@@ -1,6 +1,7 @@
 //! Plans of nodes: each step by itself, and random demand against what a fresh shard accepts.
 
 mod random;
+mod topology;
 
 use std::sync::Arc;
 

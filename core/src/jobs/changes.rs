@@ -33,60 +33,65 @@ impl Jobs {
         self.noted.get_or_insert_default();
     }
 
+    /// Returns what is noted, for the journal and for a copy that is under way.
+    fn all_noted(&mut self) -> impl Iterator<Item = &mut Noted> {
+        self.noted.iter_mut().chain(&mut self.noted_for_copy)
+    }
+
+    fn is_noting(&self) -> bool {
+        self.noted.is_some() || self.noted_for_copy.is_some()
+    }
+
     pub(super) fn note_queue(&mut self, name: &Arc<str>) {
-        if let Some(noted) = &mut self.noted {
-            noted.queues.push(Arc::clone(name));
-        }
+        self.all_noted().for_each(|noted| noted.queues.push(Arc::clone(name)));
     }
 
     pub(super) fn note_job(&mut self, id: JobId) {
-        if let Some(noted) = &mut self.noted {
-            noted.jobs.insert(id);
-        }
+        self.all_noted().for_each(|noted| noted.jobs.extend([id]));
     }
 
     /// Notes that a direct placement is removed. If it is not recorded, nothing of it ever is.
     pub(super) fn note_direct_ended(&mut self, id: JobId) {
-        if let Some(noted) = &mut self.noted
-            && !noted.jobs.remove(&id)
-        {
-            noted.direct_ended.insert(id);
+        for noted in self.all_noted() {
+            if !noted.jobs.remove(&id) {
+                noted.direct_ended.insert(id);
+            }
         }
     }
 
     pub(super) fn note_phase(&mut self, id: JobId) {
-        if let Some(noted) = &mut self.noted {
-            noted.phases.insert(id);
-        }
+        self.all_noted().for_each(|noted| noted.phases.extend([id]));
     }
 
     /// Notes that a task is about to change.
     pub(super) fn note_task(&mut self, id: TaskId) {
-        if self.noted.is_none() {
+        if !self.is_noting() {
             return;
         }
         let before = self.task(id).record();
-        if let Some(noted) = &mut self.noted {
+        for noted in self.all_noted() {
             noted.tasks.entry(id).or_insert(before);
         }
     }
 
     /// Notes that what a queue or a user has held is about to change.
     pub(super) fn note_past(&mut self, queue: QueueId, user: Option<&Arc<str>>) {
-        let Some(noted) = &self.noted else { return };
+        if !self.is_noting() {
+            return;
+        }
         let key = (Arc::clone(&self.queue(queue).spec().name), user.cloned());
-        if noted.past.contains_key(&key) {
+        if self.all_noted().all(|noted| noted.past.contains_key(&key)) {
             return;
         }
         let before = self.past_record(&key);
-        if let Some(noted) = &mut self.noted {
-            noted.past.insert(key, before);
+        for noted in self.all_noted() {
+            noted.past.entry(key.clone()).or_insert_with(|| before.clone());
         }
     }
 
     /// Notes that what a queue and its users have held is about to change.
     pub(super) fn note_pasts(&mut self, queue: QueueId) {
-        if self.noted.is_none() {
+        if !self.is_noting() {
             return;
         }
         for (_, user) in self.past_keys(queue) {
@@ -96,11 +101,13 @@ impl Jobs {
 
     /// Returns what changed since the last call. Each queue, job and task is as it is now.
     pub(crate) fn take_changes(&mut self) -> Vec<JobsChange> {
-        let Some(Noted { queues, jobs, phases, tasks, past, direct_ended }) =
-            self.noted.as_mut().map(std::mem::take)
-        else {
-            return Vec::new();
-        };
+        let noted = self.noted.as_mut().map(std::mem::take);
+        noted.map_or_else(Vec::new, |noted| self.changes_of(noted))
+    }
+
+    /// Returns what was noted, as it is now.
+    pub(super) fn changes_of(&self, noted: Noted) -> Vec<JobsChange> {
+        let Noted { queues, jobs, phases, tasks, past, direct_ended } = noted;
         let mut changes = Vec::new();
         for name in queues {
             changes.push(match self.queue_named(&name) {
@@ -151,7 +158,7 @@ impl Jobs {
         JobsTable::new(JobsRecord { next_job: self.next_job(), queues, jobs, past }).into_record()
     }
 
-    fn queue_record(&self, id: QueueId) -> QueueRecord {
+    pub(super) fn queue_record(&self, id: QueueId) -> QueueRecord {
         let spec = self.queue(id).spec();
         let parent = Some(spec.parent).filter(|&parent| parent != QueueId::ROOT);
         let parent = parent.map(|parent| Arc::clone(&self.queue(parent).spec().name));
@@ -159,16 +166,34 @@ impl Jobs {
     }
 
     fn job_record(&self, id: JobId) -> JobRecord {
+        let tasks = self.task_records(id, 0, u32::MAX).collect();
+        JobRecord { tasks, ..self.job_record_without_tasks(id) }
+    }
+
+    pub(super) fn job_record_without_tasks(&self, id: JobId) -> JobRecord {
         let job = self.job(id);
         let spec = job.spec();
         let queue = Arc::clone(&self.queue(spec.queue).spec().name);
-        let fresh = |task: &Task| {
-            task.state == TaskState::Pending && task.since == spec.created && task.delayed.is_none()
-        };
-        let tasks = (0..).zip(job.tasks()).filter(|(_, task)| !fresh(task));
-        let tasks = tasks.map(|(index, task)| (index, task.record())).collect();
         let spec = Arc::new(JobSpec { queue: QueueId::ROOT, ..spec.clone() });
+        let tasks = BTreeMap::new();
         JobRecord { id, spec, queue, phase: job.phase(), restarts: job.restarts(), tasks }
+    }
+
+    /// Returns the records of at most `count` tasks of a job from one on. Those that have been pending since the job was
+    /// submitted have none.
+    pub(super) fn task_records(
+        &self,
+        id: JobId,
+        from: u32,
+        count: u32,
+    ) -> impl Iterator<Item = (u32, TaskRecord)> + '_ {
+        let job = self.job(id);
+        let created = job.spec().created;
+        let fresh = move |task: &Task| {
+            task.state == TaskState::Pending && task.since == created && task.delayed.is_none()
+        };
+        let tasks = (from..).zip(job.tasks().iter().skip(from as usize).take(count as usize));
+        tasks.filter(move |(_, task)| !fresh(task)).map(|(index, task)| (index, task.record()))
     }
 
     /// Takes over what an earlier start left, at the time of this one.

@@ -11,6 +11,7 @@ mod audit;
 mod binding;
 mod caps;
 mod changes;
+mod copy;
 mod delays;
 mod direct;
 mod ending;
@@ -35,6 +36,7 @@ mod usage;
 
 pub use binding::{BindingError, TenantQueue};
 pub use caps::{Capped, OverCap};
+pub(crate) use copy::JobsCopy;
 pub use direct::{DirectPlacement, NotCharged};
 pub use ending::JobEnd;
 pub use error::{JobError, QueueContents, QueueError};

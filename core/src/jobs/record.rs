@@ -193,6 +193,11 @@ impl JobsTable {
         }
     }
 
+    /// Makes the number of the next job at least this one.
+    pub(super) fn skip_ids(&mut self, next_job: u64) {
+        self.next_job = self.next_job.max(next_job);
+    }
+
     fn apply_past(&mut self, past: &PastRecord) {
         let of_queue = self.past.entry(Arc::clone(&past.queue)).or_default();
         if !past.kinds.is_empty() {

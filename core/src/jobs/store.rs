@@ -56,6 +56,8 @@ pub struct Jobs {
     pub(super) changes: u64,
     /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
     pub(super) noted: Option<Noted>,
+    /// What changed since the last step of a [copy](super::JobsCopy), while one is made.
+    pub(super) noted_for_copy: Option<Noted>,
 }
 
 impl Default for Jobs {
@@ -89,6 +91,7 @@ impl Jobs {
             tiers: Vec::new(),
             changes: 0,
             noted: None,
+            noted_for_copy: None,
         }
     }
 
@@ -488,6 +491,12 @@ impl Jobs {
     /// Returns the ids of the jobs after one, in order, without direct placements.
     pub fn ids_after(&self, after: Option<JobId>) -> impl Iterator<Item = JobId> + '_ {
         self.ids.range((after.map_or(Unbounded, Excluded), Unbounded)).copied()
+    }
+
+    /// Returns the first job from one on, by id, also of direct placements.
+    pub(super) fn id_from(&self, from: JobId) -> Option<JobId> {
+        let first = |ids: &BTreeSet<JobId>| ids.range(from..).next().copied();
+        first(&self.ids).into_iter().chain(first(&self.direct)).min()
     }
 
     /// Returns all jobs in order of id, also direct placements.

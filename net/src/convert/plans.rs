@@ -18,8 +18,8 @@ use crate::protocol::{
     NodeTypeBody, PLAN_REFUSALS_MAX, PLAN_ROWS_PER_MESSAGE_MAX, PendingGroupBody, PlanNodesReply,
     PlanNodesRequest, REMOVAL_ALL_LIMIT, REMOVAL_IDLE, REMOVAL_TYPE_LIMIT, RemovalBody, SPREAD_ANY,
     SPREAD_APART, SPREAD_TOGETHER, StartBody, TypePlanBody, UNFIT_ALL_LIMIT, UNFIT_CAP, UNFIT_GANG,
-    UNFIT_NEVER, UNFIT_ONLY_PRESENT, UNFIT_TYPE_LIMIT, UNFIT_UNDECIDED, UNPLACED_MAX, UnplacedBody,
-    WaitingJobBody,
+    UNFIT_NEVER, UNFIT_ONLY_PRESENT, UNFIT_TOPOLOGY, UNFIT_TYPE_LIMIT, UNFIT_UNDECIDED, UNPLACED_MAX,
+    UnplacedBody, WaitingJobBody,
 };
 
 /// The largest time in a request for a plan, in ns: 365 days.
@@ -191,6 +191,7 @@ pub fn plan_reply(view: &NodesView, groups: &[String], catalog: &Catalog) -> Pla
             Unfit::TypeLimit => UNFIT_TYPE_LIMIT,
             Unfit::AllLimit => UNFIT_ALL_LIMIT,
             Unfit::Gang => UNFIT_GANG,
+            Unfit::Topology => UNFIT_TOPOLOGY,
             Unfit::Undecided => UNFIT_UNDECIDED,
         };
         body

@@ -42,6 +42,8 @@ pub const UNFIT_ALL_LIMIT: u8 = 5;
 pub const UNFIT_GANG: u8 = 6;
 /// It was not decided: the work of a plan is bounded.
 pub const UNFIT_UNDECIDED: u8 = 7;
+/// No domain of the topology could have room for the tasks that must be in one.
+pub const UNFIT_TOPOLOGY: u8 = 8;
 
 /// The node has been idle for too long, and nothing needs it.
 pub const REMOVAL_IDLE: u8 = 1;

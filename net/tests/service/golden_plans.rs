@@ -81,7 +81,7 @@ fn numbers_of_plans_never_change_their_meaning() {
     assert_eq!([SPREAD_ANY, SPREAD_APART, SPREAD_TOGETHER], [0, 1, 2]);
     assert_eq!([ASKER_FLOOR, ASKER_GROUP, ASKER_JOB], [1, 2, 3]);
     assert_eq!([UNFIT_CAP, UNFIT_NEVER, UNFIT_ONLY_PRESENT, UNFIT_TYPE_LIMIT], [1, 2, 3, 4]);
-    assert_eq!([UNFIT_ALL_LIMIT, UNFIT_GANG, UNFIT_UNDECIDED], [5, 6, 7]);
+    assert_eq!([UNFIT_ALL_LIMIT, UNFIT_GANG, UNFIT_UNDECIDED, UNFIT_TOPOLOGY], [5, 6, 7, 8]);
     assert_eq!([REMOVAL_IDLE, REMOVAL_TYPE_LIMIT, REMOVAL_ALL_LIMIT], [1, 2, 3]);
     assert_eq!((IDLE_NODES_MAX, UNPLACED_MAX, PLAN_REFUSALS_MAX), (1000, 256, 8));
     assert_eq!(PLAN_ROWS_PER_MESSAGE_MAX, 1000);

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use wharf_core::jobs::JobId;
 use wharf_net::protocol::{
     ASKER_FLOOR, ASKER_GROUP, REMOVAL_ALL_LIMIT, REMOVAL_IDLE, REMOVAL_TYPE_LIMIT, RemovalBody, TypePlanBody,
-    UNFIT_ALL_LIMIT, UNFIT_CAP, UNFIT_GANG, UNFIT_NEVER, UNFIT_ONLY_PRESENT, UNFIT_TYPE_LIMIT,
-    UNFIT_UNDECIDED, UnplacedBody,
+    UNFIT_ALL_LIMIT, UNFIT_CAP, UNFIT_GANG, UNFIT_NEVER, UNFIT_ONLY_PRESENT, UNFIT_TOPOLOGY,
+    UNFIT_TYPE_LIMIT, UNFIT_UNDECIDED, UnplacedBody,
 };
 
 use super::plan::Planned;
@@ -20,6 +20,7 @@ fn reason(number: u8) -> (&'static str, &'static str) {
         UNFIT_TYPE_LIMIT => ("type-limit", "the types that could hold it have as many nodes as they may"),
         UNFIT_ALL_LIMIT => ("all-limit", "there are as many nodes as there may be"),
         UNFIT_GANG => ("gang", "its members do not fit together"),
+        UNFIT_TOPOLOGY => ("topology", "no domain of the topology could have room for it"),
         UNFIT_UNDECIDED => ("undecided", "not decided, because the work of a plan is bounded"),
         _ => ("other", "for a reason that this program does not know"),
     }

@@ -130,6 +130,7 @@ fn reason_name(reason: &Unfit) -> &'static str {
         Unfit::TypeLimit => "type-limit",
         Unfit::AllLimit => "all-limit",
         Unfit::Gang => "gang",
+        Unfit::Topology => "topology",
         Unfit::Undecided => "undecided",
     }
 }

@@ -119,7 +119,7 @@ proptest! {
                 Unfit::Never(_) | Unfit::OnlyPresent => !any,
                 Unfit::TypeLimit | Unfit::AllLimit => any,
                 Unfit::Cap { .. } => cap.is_some(),
-                Unfit::Gang | Unfit::Undecided => false,
+                Unfit::Gang | Unfit::Topology | Unfit::Undecided => false,
             }, "{left:?}");
         }
 

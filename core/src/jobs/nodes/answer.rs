@@ -53,6 +53,8 @@ pub enum Unfit {
     AllLimit,
     /// The other members of its gang, or its rule of spreading, do not fit with it.
     Gang,
+    /// No domain of the topology could have room for the tasks that must be in one.
+    Topology,
     /// It was not decided: the work of a plan is bounded.
     Undecided,
 }

@@ -305,6 +305,7 @@ impl Planner {
             begun += 1;
         }
         self.explain_next();
+        self.copy_jobs_next(now);
         // Before any statement: tasks are in states that the shards have agreed to.
         self.record();
         // A task that is pending again is not placed twice, and no cap is exceeded: what was released is gone before.
@@ -349,7 +350,8 @@ impl Planner {
         let Some(keeper) = &self.keeper else { return false };
         let has_ended = || keeper.follows() && keeper.replicas().iter().any(Replica::has_ended);
         let has_ending = keeper.jobs().has_ending();
-        let has_requests = !self.queue.is_empty() || !keeper.explanations.is_empty();
+        let has_requests =
+            !self.queue.is_empty() || !keeper.explanations.is_empty() || keeper.nodes.is_copying();
         let has_directs = keeper.releases == 0 && keeper.directs.has_asked() || keeper.directs.has_answers();
         self.flights.is_empty()
             && (has_directs || has_requests || !keeper.evictions.is_empty() || has_ending || has_ended())
@@ -365,6 +367,7 @@ impl Planner {
                 || keeper.jobs().has_ending()
                 || !keeper.explanations.is_empty()
                 || keeper.nodes.is_planning()
+                || keeper.nodes.is_copying()
                 || keeper.directs.has_asked()
                 || keeper.directs.has_answers()
         })

@@ -1,4 +1,5 @@
-//! Plans of nodes: the keeper hands them to the thread that makes them, and answers when they are made.
+//! Plans of nodes: the keeper copies its jobs in bounded steps, one per round, hands the copy to the thread that makes
+//! plans, and answers when the plan is made.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +7,9 @@ use std::sync::Arc;
 use crate::demand::{Asker, NodesLink, NodesPlan, NodesRequest, NodesTask};
 use crate::group::PlanReply;
 use crate::ids::{NodeId, TenantId};
-use crate::jobs::{JobId, Jobs, JobsRejection, JobsReply, NodesView};
+use crate::jobs::{JobId, Jobs, JobsCopy, JobsRejection, JobsReply, NodesView};
+use crate::limits::JOBS_COPIED_PER_ROUND;
+use crate::planner::queue::PortClient;
 use crate::planner::{JobTag, Planner};
 use crate::time::Time;
 
@@ -15,18 +18,32 @@ use crate::time::Time;
 pub(super) struct NodesPlans {
     link: Option<NodesLink>,
     asked: Option<Asked>,
+    copying: Option<Copying>,
 }
 
 /// A plan that is being made.
 struct Asked {
     tag: JobTag,
+    client: PortClient,
     tenant: Option<TenantId>,
+}
+
+/// What the thread is to get when all jobs are copied.
+struct Copying {
+    request: NodesRequest,
+    idle: Vec<(NodeId, u64)>,
+    jobs: JobsCopy,
 }
 
 impl NodesPlans {
     /// Returns whether a plan is being made that will be answered.
     pub(super) fn is_planning(&self) -> bool {
         self.asked.is_some() && self.link.as_ref().is_some_and(NodesLink::is_alive)
+    }
+
+    /// Returns whether jobs are being copied for a plan.
+    pub(super) fn is_copying(&self) -> bool {
+        self.copying.is_some()
     }
 
     /// Returns whether a plan is made and not taken.
@@ -44,30 +61,51 @@ impl Planner {
     /// Begins to plan nodes. Returns why not, if it does not.
     pub(super) fn plan_nodes(
         &mut self,
-        tag: JobTag,
+        (tag, client): (JobTag, PortClient),
         request: NodesRequest,
-        (tenant, idle): (Option<TenantId>, Vec<(NodeId, u64)>),
-        now: Time,
+        tenant: Option<TenantId>,
+        idle: Vec<(NodeId, u64)>,
     ) -> Result<(), JobsRejection> {
         request.check()?;
         let keeper = self.keeper_mut();
-        let Some(link) = keeper.nodes.link.as_mut().filter(|link| link.is_alive()) else {
+        if !keeper.nodes.link.as_ref().is_some_and(NodesLink::is_alive) {
             return Err(JobsRejection::NoNodesPlanner);
-        };
+        }
         if keeper.nodes.asked.is_some() {
             return Err(JobsRejection::NodesPlannerBusy);
         }
-        let jobs = keeper.scheduler.jobs().record();
-        link.ask(NodesTask { request, idle, jobs, now });
-        keeper.nodes.asked = Some(Asked { tag, tenant });
+        let jobs = keeper.jobs_mut().begin_copy();
+        keeper.nodes.copying = Some(Copying { request, idle, jobs });
+        keeper.nodes.asked = Some(Asked { tag, client, tenant });
         Ok(())
+    }
+
+    /// Copies as much for a plan of nodes as a round may. The round in which all is copied hands it over: so all is of one
+    /// moment, at which shards have agreed to the states of all tasks.
+    pub(super) fn copy_jobs_next(&mut self, now: Time) {
+        let keeper = self.keeper_mut();
+        let Some(mut copying) = keeper.nodes.copying.take() else { return };
+        let spent = keeper.jobs_mut().copy_step(&mut copying.jobs, JOBS_COPIED_PER_ROUND);
+        let client = keeper.nodes.asked.as_ref().expect("jobs are copied for who asked").client;
+        self.queue.charge(client, spent);
+        let nodes = &mut self.keeper_mut().nodes;
+        if !copying.jobs.is_complete() {
+            nodes.copying = Some(copying);
+            return;
+        }
+        let Copying { request, idle, jobs } = copying;
+        if let Some(link) = nodes.link.as_mut().filter(|link| link.is_alive()) {
+            return link.ask(NodesTask { request, idle, jobs, now });
+        }
+        let Asked { tag, .. } = nodes.asked.take().expect("jobs are copied for who asked");
+        self.reply(tag, PlanReply::Jobs(Err(JobsRejection::NoNodesPlanner)));
     }
 
     /// Answers with the plan that was made, if any.
     pub(super) fn take_nodes_plan(&mut self) {
         let nodes = &mut self.keeper_mut().nodes;
         let Some(plan) = nodes.link.as_mut().and_then(NodesLink::take) else { return };
-        let Asked { tag, tenant } = nodes.asked.take().expect("a plan is made for who asked");
+        let Asked { tag, tenant, .. } = nodes.asked.take().expect("a plan is made for who asked");
         let view = view(self.keeper_mut().jobs(), plan, tenant);
         self.reply(tag, PlanReply::Jobs(Ok(JobsReply::Nodes(Box::new(view)))));
     }

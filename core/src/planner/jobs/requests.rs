@@ -26,7 +26,7 @@ impl Planner {
         now: Time,
     ) {
         if let JobsRequest::PlanNodes { tenant, request, idle } = request {
-            if let Err(rejection) = self.plan_nodes(tag, *request, (tenant, idle), now) {
+            if let Err(rejection) = self.plan_nodes((tag, client), *request, tenant, idle) {
                 self.reply(tag, PlanReply::Jobs(Err(rejection)));
             }
             return;

@@ -1,0 +1,103 @@
+//! Jobs with rules about domains: nodes are launched in one domain, and the cycle that serves starts what is planned.
+
+use super::*;
+use crate::jobs::{TopologyRule, TopologyTier};
+use crate::rng::Rng;
+
+fn bed() -> Bed {
+    let tier = |name: &str| TopologyTier { name: name.into(), label: name.into() };
+    let topology = vec![tier("rack"), tier("block")];
+    let mut cluster = LocalCluster::new(CycleConfig { topology, ..CycleConfig::default() }, 1).unwrap();
+    let queue = cluster.scheduler_mut().jobs_mut().add_queue(QueueSpec::new("q")).unwrap();
+    Bed { cluster, queue, jobs: 0 }
+}
+
+fn in_rack(name: &str, cpu: u32, max: u32, labels: &[(&str, &str)]) -> NodeType {
+    NodeType { spec: spec(name, cpu, 0, labels), ..kind(name, cpu, 0, max) }
+}
+
+fn submit(bed: &mut Bed, cpu: u32, (count, least): (u32, u32), rule: TopologyRule) -> JobId {
+    bed.jobs += 1;
+    let spec = JobSpec {
+        queue: bed.queue,
+        min_member: least,
+        phase: JobPhase::Inqueue,
+        topology: Some(rule),
+        ..JobSpec::new(&format!("j{}", bed.jobs), vec![TaskGroup::new(asks(cpu, 0), count)])
+    };
+    bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
+}
+
+#[test]
+fn a_gang_with_a_hard_rule_gets_nodes_of_one_rack_and_those_without_a_rack_do_not_help() {
+    let mut bed = bed();
+    bed.cluster.add_node(spec("n", 2, 0, &[("rack", "r2")])).unwrap();
+    let job = submit(&mut bed, 1, (4, 4), TopologyRule::hard("rack"));
+    let types = vec![
+        kind("plain", 4, 0, 9),
+        in_rack("r1", 1, 9, &[("rack", "r1")]),
+        in_rack("r2", 1, 9, &[("rack", "r2")]),
+    ];
+    let plan = bed.plan(&NodesRequest::new(types.clone()));
+    let needed: Vec<u32> = plan.types.iter().map(|of| of.needed).collect();
+    assert_eq!(needed, [0, 0, 2], "two fit on the node of rack r2");
+    assert_eq!(plan.starts, [Start { after_ns: 0, job, tasks: 4 }]);
+    let plan = bed.plan(&NodesRequest::new(types[..1].to_vec()));
+    assert_eq!(plan.types[0].needed, 0);
+    assert_eq!((plan.unplaced[0].count, &plan.unplaced[0].reason), (4, &Unfit::Topology));
+    let few = vec![in_rack("r1", 1, 3, &[("rack", "r1")]), in_rack("r2", 1, 1, &[("rack", "r2")])];
+    let plan = bed.plan(&NodesRequest::new(few));
+    assert!(plan.types.iter().all(|of| of.needed == 0) && plan.starts.is_empty());
+}
+
+#[test]
+fn what_follows_later_stays_where_the_others_run_and_soft_rules_cost_no_node() {
+    let mut bed = bed();
+    let node = bed.cluster.add_node(spec("n", 1, 0, &[("rack", "r2")])).unwrap();
+    let job = submit(&mut bed, 1, (2, 1), TopologyRule::hard("rack"));
+    bed.cluster.run_on(TaskId { job, index: 0 }, node, TaskState::Running).unwrap();
+    let types = || vec![in_rack("r1", 1, 9, &[("rack", "r1")]), in_rack("r2", 1, 9, &[("rack", "r2")])];
+    assert_eq!(bed.needed(&NodesRequest::new(types())), [0, 1]);
+    let mut soft = super::topology::bed();
+    submit(&mut soft, 1, (4, 4), TopologyRule::soft(Some("rack")));
+    let few = |max| vec![in_rack("r1", 1, max, &[("rack", "r1")]), in_rack("r2", 1, 2, &[("rack", "r2")])];
+    assert_eq!(soft.needed(&NodesRequest::new(few(9))), [4, 0]);
+    assert_eq!(soft.needed(&NodesRequest::new(few(2))), [2, 2]);
+}
+
+#[test]
+fn a_job_with_a_hard_rule_is_planned_if_some_domain_could_hold_it_and_starts_in_it() {
+    let mut rng = Rng::new(4);
+    let mut outcomes = [0; 2];
+    for round in 0..400 {
+        let mut bed = bed();
+        let racks = ["a", "b", "c"];
+        let mut room = [0_u32; 3];
+        for _ in 0..rng.below(5) {
+            let rack = rng.below(4) as usize;
+            let cpu = 1 + rng.below(3) as u32;
+            let labels: &[(&str, &str)] = if rack < 3 { &[("rack", racks[rack])] } else { &[] };
+            bed.cluster.add_node(spec("n", cpu, 0, labels)).unwrap();
+            if rack < 3 {
+                room[rack] += cpu;
+            }
+        }
+        let mut types = vec![kind("plain", 4, 0, 9)];
+        for (at, rack) in racks.iter().enumerate() {
+            let (cpu, max) = (1 + rng.below(3) as u32, rng.below(4) as u32);
+            types.push(in_rack(rack, cpu, max, &[("rack", rack)]));
+            room[at] += cpu * max;
+        }
+        let count = 2 + rng.below(9) as u32;
+        let job = submit(&mut bed, 1, (count, count), TopologyRule::hard("rack"));
+        let plan = bed.plan(&NodesRequest::new(types));
+        let fits = room.iter().any(|&room| room >= count);
+        assert_eq!(plan.unplaced.is_empty(), fits, "round {round}: {room:?} for {count}: {plan:?}");
+        // The cycle that serves keeps the rule: it starts only in one domain.
+        let started = plan.starts.first().map(|start| (start.job, start.tasks));
+        assert_eq!(started, fits.then_some((job, count)), "round {round}");
+        assert_eq!(plan.types[0].needed, 0);
+        outcomes[usize::from(fits)] += 1;
+    }
+    assert!(outcomes.iter().all(|&count| count > 50), "{outcomes:?}");
+}

@@ -34,6 +34,7 @@ mod topology;
 mod usage;
 
 pub use binding::{BindingError, TenantQueue};
+pub(crate) use caps::SetAside;
 pub use caps::{Capped, OverCap};
 pub use direct::{DirectPlacement, NotCharged};
 pub use ending::JobEnd;

@@ -4,12 +4,13 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
+use serde_json::Value;
 use serde_saphyr::{Location, Spanned};
 use wharf_core::cycle::{Action, Backfill, Combination, CycleConfig, Decision, PluginConfig, PluginKind};
 use wharf_core::jobs::{TopologyTier, check_tiers};
 
 use crate::job_file::{Name, Nanos, Quantity, bounded, part};
-use crate::line_error::LineError;
+use crate::line_error::{LineError, documents};
 
 /// The grace period of evicted tasks if none is given, as in Kubernetes.
 pub(crate) const GRACE_NS: u64 = 30_000_000_000;
@@ -83,16 +84,29 @@ fn own_settings(kind: PluginKind) -> &'static [&'static str] {
     }
 }
 
-/// Returns what is wrong with a setting at a plugin: another plugin has it. A plugin or setting that nobody knows is not
-/// its concern.
-pub(crate) fn foreign_setting(plugin: &str, setting: &str) -> Option<String> {
+/// Returns what is wrong with a setting at a plugin: it has none of this name. A plugin that nobody knows is not its
+/// concern.
+fn foreign_setting(plugin: &str, setting: &str) -> Option<String> {
     let kind = PluginKind::named(plugin)?;
-    let owner = PluginKind::ALL.into_iter().find(|&kind| own_settings(kind).contains(&setting))?;
     let known: Vec<&str> = OF_ALL.iter().chain(own_settings(kind)).copied().collect();
-    (owner != kind).then(|| {
-        let owner = owner.name();
-        let known = known.join(", ");
-        format!("plugin `{plugin}` has no setting `{setting}`, plugin `{owner}` has: `{plugin}` has {known}")
+    if known.contains(&setting) {
+        return None;
+    }
+    let owner = PluginKind::ALL.into_iter().find(|&kind| own_settings(kind).contains(&setting));
+    let has_it = owner.map_or_else(String::new, |owner| format!(", plugin `{}` has", owner.name()));
+    let known = known.join(", ");
+    Some(format!("plugin `{plugin}` has no setting `{setting}`{has_it}: `{plugin}` has {known}"))
+}
+
+/// Returns what is wrong with a plugin, given as JSON: the name, a setting or its value.
+pub(crate) fn plugin_fault(given: &Value) -> Option<String> {
+    let named = given.get("plugin").and_then(Value::as_str).zip(given.as_object());
+    let foreign =
+        named.and_then(|(name, settings)| settings.keys().find_map(|key| foreign_setting(name, key)));
+    foreign.or_else(|| {
+        let read = documents::<PluginFile>(&given.to_string());
+        let checked = read.and_then(|all| all.iter().try_for_each(|file| plugin(file).map(drop)));
+        checked.err().map(|error| error.message)
     })
 }
 

@@ -30,15 +30,25 @@ impl Lacks {
 
     /// Returns what a job lacks beyond what counts already.
     pub(super) fn without(job: &Job, counted: Counted) -> Self {
+        Self::aside(job, counted, &[])
+    }
+
+    /// Returns what a job lacks beyond what counts already, if some of the tasks that have places or claims had none.
+    pub(super) fn aside(job: &Job, counted: Counted, aside: &[u32]) -> Self {
+        let apart = |role: Option<u32>| {
+            let is_of = |index: &&u32| role.is_none_or(|role| job.tasks()[**index as usize].role == role);
+            aside.iter().filter(is_of).count() as u32
+        };
         let pending = |number: u32| if counted == Counted::BestEffortToo { number } else { 0 };
-        let there = job.ready_tasks() + job.count(TaskState::Pipelined) + pending(job.pending_best_effort());
+        let there = job.ready_tasks() + job.count(TaskState::Pipelined) + pending(job.pending_best_effort())
+            - apart(None);
         let spec = job.spec();
         let counts =
             |state: TaskState| state.holds() || matches!(state, TaskState::Succeeded | TaskState::Pipelined);
         let of_role = |at: usize| {
             let states = TaskState::ALL.into_iter().filter(|&state| counts(state));
             let placed: u32 = states.map(|state| job.role_count(at, state)).sum();
-            placed + pending(job.role_pending_best_effort(at))
+            placed + pending(job.role_pending_best_effort(at)) - apart(Some(at as u32))
         };
         let has_roles = spec.roles_count() && spec.roles.iter().any(|role| role.min_member > 0);
         let roles = spec.roles.iter().enumerate().filter(|_| has_roles);

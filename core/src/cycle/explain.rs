@@ -7,21 +7,22 @@
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
-use super::best_effort::Lacks;
 use super::limit::Limit;
 use super::plugin::{Counted, Facts};
 use super::{Scheduler, State};
-use crate::fairness::{Amounts, Dim};
+use crate::fairness::Dim;
 use crate::ids::TenantId;
 use crate::index::Slot;
 use crate::jobs::{
     Capped, Holder, Job, JobExplanation, JobId, JobPhase, Jobs, NodeCounts, PendingReason, QueueId,
-    QueuePlace, QueueRule, TaskClass, TaskState,
+    QueuePlace, QueueRule, SetAside, TaskClass, TaskState,
 };
 use crate::request::{Check, Explain, PlacementRequest};
 use crate::resource::ResourceKind;
+use wanted::{Wanted, wanted};
 
 mod answer;
+mod wanted;
 
 /// The number of jobs or queues that are named as those that use most.
 const HOLDERS: usize = 3;
@@ -56,12 +57,6 @@ struct Subject {
     holders: Vec<Holder>,
 }
 
-/// The tasks that a job lacks: those that must have places together.
-struct Wanted {
-    tasks: Vec<u32>,
-    sum: Amounts,
-}
-
 /// An explanation at work.
 pub(crate) struct Explaining {
     job: JobId,
@@ -76,6 +71,8 @@ pub(crate) struct Explaining {
     counts: NodeCounts,
     place: QueuePlace,
     limits: Vec<Limit>,
+    /// What sums have of tasks that wait for caps, as far as it does not keep the job from anything.
+    aside: SetAside,
     subjects: Vec<Subject>,
 }
 
@@ -125,12 +122,14 @@ impl Scheduler {
         tenant: Option<TenantId>,
     ) -> Explaining {
         let of = self.jobs.job(job);
-        let task = asked.or_else(|| {
+        let capped = self.capped_of(job, asked);
+        let task = asked.or(capped.first().copied()).or_else(|| {
             let tried = self.tries.of(job).filter(|tried| tried.cause != PendingReason::None);
             let first = tried.map(|tried| tried.task).filter(|&task| is_pending(of, task));
-            first.or_else(|| wanted(of, None).tasks.first().copied())
+            first.or_else(|| wanted(of, None, &capped).tasks.first().copied())
         });
-        let class = task.filter(|&task| is_pending(of, task)).map(|task| class_of(of, task));
+        let waits = |task: &u32| is_pending(of, *task) || capped.binary_search(task).is_ok();
+        let class = task.filter(waits).map(|task| class_of(of, task));
         let request = class.as_ref().map(|class| {
             // All nodes are counted, page by page.
             Box::new(PlacementRequest { explain: Explain::Full, ..(*class.request).clone() })
@@ -146,6 +145,7 @@ impl Scheduler {
             counts: NodeCounts::default(),
             place: QueuePlace::default(),
             limits: Vec::new(),
+            aside: SetAside::default(),
             subjects: Vec::new(),
         };
         if let Some(counts) = self.known_counts(&explaining) {
@@ -224,6 +224,7 @@ impl Scheduler {
         let job = explaining.job;
         let facts = self.present();
         let queue = facts.jobs.queue(facts.jobs.job(job).spec().queue);
+        let is_capped = !self.capped_of(job, explaining.asked).is_empty();
         let mut last = after;
         let mut looked_at = 0;
         for other in queue.waiting_after(after) {
@@ -234,9 +235,11 @@ impl Scheduler {
             last = Some(other);
             looked_at += 1;
             explaining.place.waiting += 1;
-            let is_before = other != job && self.tiers.job_order(facts, other, job) == Ordering::Less;
+            let is_before =
+                !is_capped && other != job && self.tiers.job_order(facts, other, job) == Ordering::Less;
             explaining.place.before += u32::from(is_before);
         }
+        self.count_capped(explaining, is_capped);
         self.find_subjects(explaining);
         explaining.stage = Stage::Holders { at: 0, after: None };
         looked_at + 1
@@ -245,11 +248,14 @@ impl Scheduler {
     /// Finds the bounds that are in the way, and of what it matters who uses most.
     fn find_subjects(&self, explaining: &mut Explaining) {
         let job = self.jobs.job(explaining.job);
+        let capped = self.capped_of(explaining.job, explaining.asked);
+        if !capped.is_empty() {
+            explaining.aside = self.jobs.set_aside_for(explaining.job);
+        }
         let limits = if job.phase() == JobPhase::Pending {
             self.tiers.admission_limits(self.present(), explaining.job)
         } else {
-            let wanted = wanted(job, explaining.asked);
-            self.limits_of(job, &wanted.sum, wanted.tasks.len())
+            self.limits_of(job, &wanted(job, explaining.asked, &capped), &explaining.aside)
         };
         let mut subjects: Vec<Subject> = Vec::new();
         let mut add = |queue: QueueId, of: Capped| {
@@ -265,32 +271,32 @@ impl Scheduler {
         explaining.subjects = subjects;
     }
 
-    /// Returns what keeps the queue of a job from having some amounts more, for so many tasks: caps, then what rules give it.
-    fn limits_of(&self, job: &Job, asked: &Amounts, tasks: usize) -> Vec<Limit> {
-        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    /// Returns what keeps the queue of a job from having some tasks more: caps, then what rules give it.
+    fn limits_of(&self, job: &Job, wanted: &Wanted, aside: &SetAside) -> Vec<Limit> {
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let facts = self.present();
         let mut limits = Vec::new();
         for queue in facts.jobs.chain(job.spec().queue) {
             let of = facts.jobs.queue(queue);
-            // What is being released is still in use.
-            let used = of.usage().planned().plus(&of.usage().releasing);
+            let used = |of_what: Capped| left(of.usage(), aside.of_queue(queue), of_what);
             let limit = |(dim, asked): (Dim, i64)| {
                 let bound = of.spec().capability.get(dim)?;
                 let rule = QueueRule::Capability;
-                Some(Limit { rule, queue, of: Capped::Resource(dim), bound, used: used.get(dim), asked })
+                let of = Capped::Resource(dim);
+                Some(Limit { rule, queue, of, bound, used: used(of), asked })
             };
             let most = of.spec().allocations_max.map(|most| Limit {
                 rule: QueueRule::Allocations,
                 queue,
                 of: Capped::Allocations,
                 bound: i64::from(most),
-                used: count(of.usage().allocations()),
-                asked: count(tasks as u64),
+                used: used(Capped::Allocations),
+                asked: count(wanted.tasks.len()),
             });
             limits.extend(most.filter(|limit| limit.excess() > 0));
-            limits.extend(asked.iter().filter_map(limit).filter(|limit| limit.excess() > 0));
+            limits.extend(wanted.sum.iter().filter_map(limit).filter(|limit| limit.excess() > 0));
         }
-        limits.extend(self.tiers.limits(facts, &self.total, job.spec().queue, asked));
+        limits.extend(self.tiers.limits(facts, &self.total, job.spec().queue, &wanted.pending));
         limits
     }
 
@@ -321,7 +327,7 @@ impl Scheduler {
                 let is_seen = tenant.is_none_or(|tenant| tenant == job.spec().tenant);
                 // What the job has itself is not what it lacks.
                 if is_seen && id != explaining.job {
-                    let amount = in_use(job.usage(), of);
+                    let amount = left(job.usage(), explaining.aside.of_job(id), of);
                     found.push(Holder { name: Arc::clone(&job.spec().name), job: Some(id), amount });
                 }
             }
@@ -331,8 +337,10 @@ impl Scheduler {
                 if explaining.sees_queue(jobs, child) {
                     let queue = jobs.queue(child);
                     let has_job = jobs.chain(own.spec().queue).any(|outer| outer == child);
-                    let of_job = if has_job { in_use(own.usage(), of) } else { 0 };
-                    let amount = in_use(queue.usage(), of) - of_job;
+                    let aside = &explaining.aside;
+                    let of_job =
+                        if has_job { left(own.usage(), aside.of_job(explaining.job), of) } else { 0 };
+                    let amount = left(queue.usage(), aside.of_queue(child), of) - of_job;
                     found.push(Holder { name: Arc::clone(&queue.spec().name), job: None, amount });
                 }
             }
@@ -405,7 +413,7 @@ impl Scheduler {
         };
         let class = class_of(job, asked);
         let is_of = |rule: &[QueueRule]| {
-            let limits = self.limits_of(job, &class.amounts, 1);
+            let limits = self.limits_of(job, &Wanted::one(asked, &class), &SetAside::default());
             limits.iter().any(|limit| rule.contains(&limit.rule))
         };
         if self.tries.is_overused(queue) && self.tiers.is_overused(self.present(), queue) {
@@ -452,48 +460,9 @@ fn in_use(usage: &crate::jobs::Usage, of: Capped) -> i64 {
     parts.iter().fold(0, |sum: i64, part| sum.saturating_add(part.get(dim)))
 }
 
-/// Returns the pending tasks that a job needs in addition to those it has, in the order in which cycles try them. A job
-/// that has what it needs wants its next task. The task that was asked for is always among them.
-fn wanted(job: &Job, asked: Option<u32>) -> Wanted {
-    // Those that ask for nothing make up for what the others do not give.
-    let mut lacks = Lacks::without(job, Counted::BestEffortToo);
-    let mut left = Lacks::of(job);
-    let mut tasks: Vec<u32> = Vec::new();
-    let candidates = |best_effort: bool| {
-        let is_of_kind =
-            move |index: &u32| job.tasks()[*index as usize].class.is_best_effort() == best_effort;
-        job.pending().filter(is_of_kind)
-    };
-    let role = |index: u32| job.tasks()[index as usize].role;
-    for index in candidates(false) {
-        if lacks.is_none() {
-            break;
-        }
-        if lacks.take_in_order(role(index)) {
-            left.take_in_order(role(index));
-            tasks.push(index);
-        }
-    }
-    for index in candidates(true) {
-        if left.is_none() {
-            break;
-        }
-        if left.has(role(index)) {
-            left.take(role(index));
-            tasks.push(index);
-        }
-    }
-    if tasks.is_empty() && asked.is_none() {
-        tasks.extend(candidates(false).next().or_else(|| job.pending().next()));
-    }
-    if let Some(asked) = asked.filter(|&asked| is_pending(job, asked))
-        && !tasks.contains(&asked)
-    {
-        tasks.push(asked);
-    }
-    let mut sum = Amounts::zero();
-    tasks.iter().for_each(|&index| sum.add(&job.tasks()[index as usize].class.amounts));
-    Wanted { tasks, sum }
+/// Returns what is in use, without what is set aside of it.
+fn left(usage: &crate::jobs::Usage, aside: Option<&crate::jobs::Usage>, of: Capped) -> i64 {
+    in_use(usage, of).saturating_sub(aside.map_or(0, |aside| in_use(aside, of)))
 }
 
 /// Returns the kind that most nodes lack.
@@ -507,13 +476,4 @@ fn scarce(counts: &NodeCounts) -> Option<Dim> {
     };
     let checks = counts.refusal.checks.iter().filter_map(|(&check, of)| Some((of.nodes, dim(check)?)));
     checks.max_by_key(|&(nodes, dim)| (nodes, Reverse(dim))).map(|(_, dim)| dim)
-}
-
-impl Scheduler {
-    /// Returns the claims of a job.
-    fn claims_of(&self, id: JobId) -> crate::jobs::Claims {
-        let pipelined = self.jobs.job(id).count(TaskState::Pipelined);
-        let capped = self.jobs.waiting_for_cap_of(id);
-        crate::jobs::Claims { claimed: pipelined.saturating_sub(capped), capped }
-    }
 }

@@ -81,6 +81,11 @@ pub(super) trait Plugin: Send {
         false
     }
 
+    /// Returns whether there are times at which it decides otherwise about jobs that wait ([`due`](Self::due)).
+    fn has_due(&self) -> bool {
+        false
+    }
+
     /// Returns when it decides about a job that waits otherwise than before, although nothing else has changed.
     fn due(&self, _: Facts<'_>, _: JobId) -> Option<Time> {
         None
@@ -203,7 +208,12 @@ impl Tiers {
 
     /// Returns the earliest time after now at which a rule decides otherwise about a job that waits.
     pub(super) fn due(&self, facts: Facts<'_>) -> Option<Time> {
-        let rules: Vec<&dyn Plugin> = self.tiers.iter().flatten().map(|(_, plugin)| &**plugin).collect();
+        let all = self.tiers.iter().flatten().map(|(_, plugin)| &**plugin);
+        let rules: Vec<&dyn Plugin> = all.filter(|plugin| plugin.has_due()).collect();
+        // Without such a rule, no job is looked at.
+        if rules.is_empty() {
+            return None;
+        }
         let jobs = facts.jobs.queues().flat_map(|(_, queue)| queue.waiting());
         let due = jobs.flat_map(|job| rules.iter().filter_map(move |plugin| plugin.due(facts, job)));
         due.filter(|&due| due > facts.now).min()

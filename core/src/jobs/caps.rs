@@ -1,6 +1,8 @@
 //! The caps of queues: the most that they may use, with all queues below them.
 
-use super::{Jobs, QueueId, TaskId};
+use std::collections::BTreeMap;
+
+use super::{JobId, Jobs, QueueId, TaskId, TaskState, Usage};
 use crate::fairness::{Amounts, Dim};
 use crate::limits::WAITING_FOR_CAP_LOOKED_AT_MAX;
 use crate::planted::{PlantedBug, is_planted};
@@ -29,7 +31,46 @@ pub struct OverCap {
     pub asked: i64,
 }
 
+/// What sums have of tasks that wait for caps and that come after those of a job, with its own. Such tasks hold nothing.
+#[derive(Debug, Default)]
+pub(crate) struct SetAside {
+    jobs: BTreeMap<JobId, Usage>,
+    /// Of all jobs of a queue and of the queues below it.
+    queues: BTreeMap<QueueId, Usage>,
+}
+
+impl SetAside {
+    /// Returns what the sums of a job have of it.
+    pub(crate) fn of_job(&self, job: JobId) -> Option<&Usage> {
+        self.jobs.get(&job)
+    }
+
+    /// Returns what the sums of a queue have of it.
+    pub(crate) fn of_queue(&self, queue: QueueId) -> Option<&Usage> {
+        self.queues.get(&queue)
+    }
+}
+
 impl Jobs {
+    /// Returns what sums have of the tasks of a job that wait for caps, and of those that come after them. Cycles try them in
+    /// this order, each as if the later ones had nothing. Of other jobs, a bounded number of tasks is looked at.
+    pub(crate) fn set_aside_for(&self, job: JobId) -> SetAside {
+        let mut aside = SetAside::default();
+        let mut others = 0;
+        for task in self.waiting_for_cap_from(TaskId { job, index: 0 }) {
+            others += usize::from(task.job != job);
+            if others > WAITING_FOR_CAP_LOOKED_AT_MAX {
+                break;
+            }
+            let amounts = &self.task(task).class.amounts;
+            aside.jobs.entry(task.job).or_default().enter(TaskState::Pipelined, amounts);
+            for queue in self.chain(self.job(task.job).spec().queue) {
+                aside.queues.entry(queue).or_default().enter(TaskState::Pipelined, amounts);
+            }
+        }
+        aside
+    }
+
     /// Returns the innermost cap of a queue, or of one that contains it, that forbids one more task. With `now`, what is
     /// being released counts, because it is still in use. Without, only what tasks keep or claim counts.
     #[must_use]

@@ -35,6 +35,7 @@ mod topology;
 mod usage;
 
 pub use binding::{BindingError, TenantQueue};
+pub(crate) use caps::SetAside;
 pub use caps::{Capped, OverCap};
 pub(crate) use copy::JobsCopy;
 pub use direct::{DirectPlacement, NotCharged};

@@ -349,11 +349,15 @@ impl Jobs {
         self.waiting_for_cap.iter().copied().take(most)
     }
 
-    /// Returns how many tasks of a job wait until their queue's cap allows them.
-    #[must_use]
-    pub fn waiting_for_cap_of(&self, job: JobId) -> u32 {
+    /// Returns the tasks from one on that wait until their queue's cap allows them, in order.
+    pub(crate) fn waiting_for_cap_from(&self, first: TaskId) -> impl Iterator<Item = TaskId> + '_ {
+        self.waiting_for_cap.range(first..).copied()
+    }
+
+    /// Returns the tasks of a job that wait until their queue's cap allows them, in order.
+    pub fn waiting_for_cap_of(&self, job: JobId) -> impl Iterator<Item = u32> + '_ {
         let [first, last] = [0, u32::MAX].map(|index| TaskId { job, index });
-        u32::try_from(self.waiting_for_cap.range(first..=last).count()).expect("at most JOB_TASKS_MAX")
+        self.waiting_for_cap.range(first..=last).map(|task| task.index)
     }
 
     /// Returns the tasks that run and state a run time, each with the time at which it must have ended, the first end

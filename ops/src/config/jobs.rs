@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wharf_core::planner::JobsConfig;
 
 use super::{ConfigError, JobsRaw, value};
-use crate::cycle_file::{ConfigFile, cycle_config, foreign_setting};
+use crate::cycle_file::{ConfigFile, cycle_config, plugin_fault};
 use crate::line_error::documents;
 use crate::units;
 
@@ -42,18 +42,9 @@ pub(super) fn tiers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Ve
         Tiers::Text(text) => serde_json::from_str(&text).map_err(serde::de::Error::custom)?,
     };
     // Only here, the line is known.
-    match tiers.iter().flatten().find_map(PluginRaw::foreign_setting) {
+    match tiers.iter().flatten().find_map(|plugin| plugin_fault(&json!(plugin))) {
         Some(message) => Err(serde::de::Error::custom(message)),
         None => Ok(tiers),
-    }
-}
-
-impl PluginRaw {
-    /// Returns what is wrong with the first of its settings that another plugin has.
-    fn foreign_setting(&self) -> Option<String> {
-        let Self::Settings(settings) = self else { return None };
-        let plugin = settings.get("plugin")?.as_str()?;
-        settings.keys().find_map(|setting| foreign_setting(plugin, setting))
     }
 }
 
@@ -201,8 +192,19 @@ topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"zone\", l
             ("interval = \"0ms\"", "jobs.interval", "give 1ms to 60s"),
             ("interval = \"soon\"", "jobs.interval", "soon"),
             ("actions = [\"alocate\"]", "jobs", "there is no action `alocate`: name one of"),
-            ("tiers = [[\"gangs\"]]", "jobs", "there is no plugin `gangs`: name one of"),
-            ("tiers = [[{ plugin = \"gang\", weight = 3 }]]", "jobs", "weight"),
+            ("tiers = [[\"gangs\"]]", "line 2", "there is no plugin `gangs`: name one of"),
+            (
+                "tiers = [[{ plugin = \"gang\", weight = 3 }]]",
+                "line 2",
+                "plugin `gang` has no setting `weight`: `gang` has plugin, without, only, whole",
+            ),
+            ("tiers = [[{ plugin = \"sla\", wait = \"soon\" }]]", "line 2", "soon"),
+            (
+                "tiers = [[{ plugin = \"drf\", only = [\"order\"] }]]",
+                "line 2",
+                "there is no decision `order`",
+            ),
+            ("tiers = [[{ whole = true }]]", "line 2", "plugin"),
             ("combination = \"loose\"", "jobs", "loose"),
             ("usage_half_life = \"168h\"", "jobs", "name plugin `usage`"),
             ("grace = \"x\"", "jobs", "x"),

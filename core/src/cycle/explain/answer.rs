@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Explaining, in_use, is_cap, scarce, wanted};
+use super::wanted::wanted;
+use super::{Explaining, is_cap, left, scarce};
 use crate::cycle::Scheduler;
 use crate::cycle::config::PluginKind;
 use crate::cycle::limit::Limit;
@@ -200,7 +201,8 @@ impl Scheduler {
 
     /// Returns what others than the job itself use of what a limit bounds. What the job gives back, it would lack.
     fn used_by_others(&self, explaining: &Explaining, limit: &Limit) -> i64 {
-        limit.used.saturating_sub(in_use(self.jobs.job(explaining.job).usage(), limit.of))
+        let own = self.jobs.job(explaining.job).usage();
+        limit.used.saturating_sub(left(own, explaining.aside.of_job(explaining.job), limit.of))
     }
 
     /// What helps where nodes have no room, or rules give the queue no more. Both are about what the cluster has, so more
@@ -208,7 +210,8 @@ impl Scheduler {
     fn node_changes(&self, explaining: &Explaining, changes: &mut Changes) {
         let Some(class) = explaining.class.as_deref() else { return };
         let job = self.jobs.job(explaining.job);
-        let wanted = wanted(job, explaining.asked);
+        let capped = self.capped_of(explaining.job, explaining.asked);
+        let wanted = wanted(job, explaining.asked, &capped);
         let is_of_class = |index: &&u32| std::ptr::eq(&*job.tasks()[**index as usize].class, class);
         let of_class = wanted.tasks.iter().filter(is_of_class).count() as u64;
         let room = &explaining.counts.room;
@@ -226,7 +229,7 @@ impl Scheduler {
         let queue = explaining.queue_name(&self.jobs, limits[0].queue);
         let excess: Amounts =
             limits.iter().filter_map(|limit| Some((limit.dim()?, limit.excess()))).collect();
-        let more = self.more_nodes(explaining, &lack, Some(&wanted.sum));
+        let more = self.more_nodes(explaining, &lack, Some(&wanted.pending));
         let free = self.free_on_node(explaining, &lack, &excess, queue.clone());
         // A queue gives back no more than its other jobs use.
         let has_enough = limits.iter().all(|limit| limit.excess() <= self.used_by_others(explaining, limit));

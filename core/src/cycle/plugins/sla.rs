@@ -27,6 +27,10 @@ impl Sla {
 }
 
 impl Plugin for Sla {
+    fn has_due(&self) -> bool {
+        self.wait_ns.is_some()
+    }
+
     /// The first moment at which the job has waited for too long.
     fn due(&self, facts: Facts<'_>, job: JobId) -> Option<Time> {
         let created = facts.jobs.job(job).spec().created;

@@ -331,6 +331,53 @@ fn claims_and_jobs_for_which_nobody_is_evicted_are_told() {
 }
 
 #[test]
+fn tasks_that_all_wait_for_a_cap_are_explained_like_pending_ones() {
+    let of_cap = |raised: i64| {
+        let mut bed = Bed::new(PLACE, &[&[PluginKind::Gang]], &[8]);
+        let capability: Caps = [(Dim::CPU, 3 * Amount::SCALE)].into_iter().collect();
+        let spec = QueueSpec { capability, ..QueueSpec::new("q") };
+        let queue = bed.cluster.scheduler_mut().jobs_mut().add_queue(spec.clone()).unwrap();
+        let runs = submit(&mut bed, "runs", queue, 3, Some(100));
+        bed.run(runs, 0);
+        let first = bed.job("first", queue, 2, 2, 1, 0);
+        let second = bed.job("second", queue, 1, 1, 1, 0);
+        bed.advance(101_000_000_000);
+        let changes = bed.cycle();
+        assert_eq!((changes.evicted.len(), changes.pipelined.len()), (1, 3));
+        let told = [(first, None), (second, None), (second, Some(0))]
+            .map(|(job, task)| bed.cluster.explain(job, task));
+        let capability: Caps = [(Dim::CPU, (3 + raised) * Amount::SCALE)].into_iter().collect();
+        let now = bed.cluster.now();
+        let jobs = bed.cluster.scheduler_mut().jobs_mut();
+        jobs.update_queue(queue, QueueSpec { capability, ..spec }, now).unwrap();
+        bed.cycle();
+        (told, [first, second].map(|job| bed.count(job, TaskState::Bound)))
+    };
+    let (told, _) = of_cap(0);
+    // What waits itself is not in use, and neither is what waits behind it.
+    for (told, (used, asked, before)) in told.iter().zip([(3, 2, 0), (5, 1, 1), (5, 1, 1)]) {
+        assert_eq!((told.reason, told.task, told.claims.claimed), (PendingReason::Cap, Some(0), 0));
+        assert_eq!((told.place.before, told.place.waiting), (before, 2));
+        let [bound] = &told.bounds[..] else { panic!("one bound: {:?}", told.bounds) };
+        let cores = [bound.bound, bound.used, bound.asked].map(|amount| amount / Amount::SCALE);
+        assert_eq!(cores, [3, used, asked]);
+        let held: i64 = bound.holders.iter().map(|holder| holder.amount).sum();
+        assert_eq!(held, bound.used, "{:?}", bound.holders);
+        assert!(told.nodes.as_ref().is_some_and(|nodes| nodes.room.places == 5), "{:?}", told.nodes);
+        let by = (used + asked - 3) * Amount::SCALE;
+        let amounts = [(Dim::CPU, by)].into_iter().collect();
+        let queue = Some("q".into());
+        let ways = [
+            Remedy::RaiseCap { queue: Some("q".into()), dim: Dim::CPU, by },
+            Remedy::Release { queue, amounts },
+        ];
+        assert!(told.changes.iter().map(|change| &change.remedy).eq(&ways), "{:?}", told.changes);
+    }
+    // What is said to help does, and less does not.
+    assert_eq!([1, 2, 3].map(|raised| of_cap(raised).1), [[0, 0], [2, 0], [2, 1]]);
+}
+
+#[test]
 fn a_reason_is_forgotten_when_the_job_is_placed() {
     let mut bed = Bed::new(PLACE, &[&[PluginKind::Gang]], &[2]);
     let queue = bed.queue("q", 1);

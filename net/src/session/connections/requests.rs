@@ -129,6 +129,8 @@ impl ConnectionService {
         let asker = Asker { connection: key, kind, sequence, started: now, due: NEVER };
         let done = self.connections[key].session().take_recovered(sequence);
         if !done.is_empty() {
+            // What is left of it is done, and that is no new request. But its tenant may be bound to a queue since.
+            self.renew_rights(key);
             return self.handle_recovered(asker, asked, done);
         }
         self.authorize(asker)?;

@@ -258,13 +258,19 @@ impl ConnectionService {
         }
     }
 
-    /// Checks that the peer may send a message of this kind now.
-    pub(super) fn authorize(&mut self, asker: Asker) -> Result<(), Fault> {
+    /// Takes over the rights of the peer by the settings of now.
+    pub(super) fn renew_rights(&mut self, key: ConnectionKey) {
         let version = self.shared.access_version();
-        let connection = &mut self.connections[asker.connection];
+        let connection = &mut self.connections[key];
         if connection.rights_version != version {
             connection.set_rights(self.shared.rights(&connection.peer.names), version);
         }
+    }
+
+    /// Checks that the peer may send a message of this kind now.
+    pub(super) fn authorize(&mut self, asker: Asker) -> Result<(), Fault> {
+        self.renew_rights(asker.connection);
+        let connection = &mut self.connections[asker.connection];
         let rights = &connection.rights;
         rights.check_kind(asker.kind)?;
         if rights.tenant_id() != connection.session.as_ref().map_or(TenantId::OPERATOR, Session::tenant) {

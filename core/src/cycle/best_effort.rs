@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use super::dated::Attempt;
 use super::plugin::Counted;
+use super::spots::Spot;
 use super::topology::Sight;
 use super::trial::Cycle;
+use super::victims::{From, Offers};
 use crate::jobs::{Job, JobId, PendingReason, TaskId, TaskState};
 
 /// How many tasks a job lacks, with those that it has or claims.
@@ -94,6 +96,10 @@ impl Lacks {
 pub(super) struct Filler<'s> {
     job: JobId,
     sight: Sight<'s>,
+    /// Whose tasks may be evicted where a cap on allocations is in the way.
+    from: Option<From>,
+    /// Whether a task has a node and would disturb a reservation there.
+    is_held_back: bool,
     /// The tasks that ask for nothing and were not tried, the next one last. `None`: none was tried.
     left: Option<Vec<TaskId>>,
     /// The task groups of which no task found a node.
@@ -106,12 +112,31 @@ pub(super) struct Filler<'s> {
 
 impl<'s> Filler<'s> {
     pub(super) fn new(job: JobId, sight: Sight<'s>) -> Self {
-        Self { job, sight, left: None, misfits: Vec::new(), lacks: None, passed: Vec::new() }
+        Self {
+            job,
+            sight,
+            from: None,
+            is_held_back: false,
+            left: None,
+            misfits: Vec::new(),
+            lacks: None,
+            passed: Vec::new(),
+        }
+    }
+
+    /// Others may be evicted for the job.
+    pub(super) fn evicting(job: JobId, spots: &'s [Spot], from: From) -> Self {
+        Self { from: Some(from), ..Self::new(job, Sight::Evicting(spots)) }
     }
 
     /// Returns what counts as room.
     pub(super) fn sight(&self) -> Sight<'s> {
         self.sight
+    }
+
+    /// Returns whether a task has a node and would disturb a reservation there.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.is_held_back
     }
 
     /// Returns the tasks with amounts that were passed over, the first one last.
@@ -169,11 +194,12 @@ impl Cycle<'_> {
             pending
         });
         while let Some(&task) = left.last().filter(|_| !lacks.is_none()) {
-            let role = self.jobs.task(task).role;
-            // What is of no use now is of none later, because the job lacks less and less.
-            if lacks.has(role) {
+            let of = self.jobs.task(task);
+            // It may have been placed together with others of its task group. What is of no use now is of none later, because
+            // the job lacks less and less.
+            if of.state == TaskState::Pending && lacks.has(of.role) {
                 match self.place_one(task, filler) {
-                    Ok(()) => lacks.take(role),
+                    Ok(()) => lacks = Lacks::of(self.jobs.job(filler.job)),
                     // The cap may allow more after evictions.
                     Err(PendingReason::Cap) => break,
                     Err(_) => {}
@@ -188,25 +214,42 @@ impl Cycle<'_> {
     /// Places a task that asks for nothing, where its job and its task group may have it.
     fn place_one(&mut self, task: TaskId, filler: &mut Filler<'_>) -> Result<(), PendingReason> {
         let group = self.jobs.task(task).group;
+        let (sight, from) = (filler.sight, filler.from);
         let mut reason = PendingReason::NoNode;
         let is_placed = !filler.misfits.contains(&group)
-            && self.in_group_domain(task, filler.sight, |cycle, task| {
+            && self.in_group_domain(task, sight, |cycle, task| {
                 let class = Arc::clone(&cycle.jobs.task(task).class);
                 let queue = cycle.queue_of(task.job);
                 if cycle.cap_in_the_way(queue, &class, true).is_none() {
-                    return cycle.allocate(task) || cycle.pipeline(task) == Attempt::Placed;
+                    let attempt = cycle.try_allocate(task).or_else(|| cycle.pipeline(task));
+                    if attempt == Attempt::HeldBack {
+                        reason = PendingReason::Reservation;
+                    }
+                    return attempt == Attempt::Placed;
                 }
-                if cycle.cap_in_the_way(queue, &class, false).is_some() {
+                if cycle.cap_in_the_way(queue, &class, false).is_none() {
+                    // It has a node now and takes nothing of it, so it waits for the cap only.
+                    return cycle.choose_and_wait(task) || cycle.pipeline(task) == Attempt::Placed;
+                }
+                let may_take = |from| {
+                    from != From::OtherQueues || cycle.tiers().is_preemptive(cycle.facts(), queue, &class)
+                };
+                let is_there_room = match (sight, from) {
+                    (Sight::Evicting(spots), Some(from)) if may_take(from) => {
+                        cycle.make_room(task, from, spots, &mut Offers::default())
+                    }
+                    _ => false,
+                };
+                if !is_there_room {
                     reason = PendingReason::Cap;
-                    return false;
                 }
-                // It has a node now and takes nothing of it, so it waits for the cap only.
-                cycle.choose_and_wait(task) || cycle.pipeline(task) == Attempt::Placed
+                is_there_room
             });
         if is_placed {
             return Ok(());
         }
         self.tries.refuse(task, reason);
+        filler.is_held_back |= reason == PendingReason::Reservation;
         if reason == PendingReason::NoNode {
             filler.misfits.push(group);
         }

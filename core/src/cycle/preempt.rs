@@ -65,7 +65,9 @@ impl Cycle<'_> {
         let savepoint = self.savepoint();
         let has_enough = self.evict_in_domains(job, spots, |cycle| {
             let mut room = Room::default();
-            let mut filler = Filler::new(job, Sight::Evicting(spots));
+            let mut filler = Filler::evicting(job, spots, From::OtherJobs);
+            // Perhaps it lacks only tasks that ask for nothing.
+            cycle.fill_up(&mut filler);
             for task in cycle.pending_tasks(job, false) {
                 if !cycle.tiers().is_starving(cycle.facts(), job) {
                     break;

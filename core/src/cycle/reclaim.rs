@@ -7,7 +7,6 @@ use super::config::Action;
 use super::preempt::Room;
 use super::signature::FailedJobs;
 use super::spots::Spot;
-use super::topology::Sight;
 use super::trial::Cycle;
 use super::turns::Turns;
 use super::victims::From;
@@ -56,7 +55,7 @@ impl Cycle<'_> {
         let savepoint = self.savepoint();
         let has_enough = self.evict_in_domains(job, spots, |cycle| {
             let mut room = Room::default();
-            let mut filler = Filler::new(job, Sight::Evicting(spots));
+            let mut filler = Filler::evicting(job, spots, From::OtherQueues);
             for task in cycle.pending_tasks(job, false) {
                 let is_of_use = !cycle.passes(&mut filler, task);
                 if is_of_use && cycle.place_or_make_room(task, From::OtherQueues, spots, &mut room) {

@@ -8,7 +8,6 @@ use super::preempt::Room;
 use super::shares::JobShares;
 use super::spots::Spot;
 use super::starvation::{Starvation, Starving};
-use super::topology::Sight;
 use super::trial::Cycle;
 use super::victims::From;
 use crate::fairness::{Amounts, Dim};
@@ -42,7 +41,7 @@ impl Cycle<'_> {
         let kinds: Vec<Dim> = left.iter().map(|(dim, _)| dim).collect();
         let savepoint = self.savepoint();
         let mut room = Room::default();
-        let mut filler = Filler::new(one.job, Sight::Evicting(spots));
+        let mut filler = Filler::evicting(one.job, spots, from);
         for task in self.pending_tasks(one.job, false) {
             let class = Arc::clone(&self.jobs.task(task).class);
             if !helps(&class.amounts, &left, &kinds)

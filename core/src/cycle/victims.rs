@@ -176,7 +176,9 @@ impl Cycle<'_> {
     /// Returns the tasks on a node that may be evicted by their own settings, the least valuable first.
     fn candidates(&self, task: TaskId, node: NodeId, from: From) -> Vec<TaskId> {
         let queue = self.queue_of(task.job);
-        let is_best_effort = self.jobs.task(task).class.is_best_effort();
+        let class = &self.jobs.task(task).class;
+        // A task that asks for nothing needs no capacity. So others go for it only if the cap on allocations is in the way.
+        let spares_others = class.is_best_effort() && self.cap_in_the_way(queue, class, false).is_none();
         let by_rule = self.tiers().orders_preemption();
         let job_priority = |of: &TaskId| self.jobs.job(of.job).spec().priority;
         let of_kind = |victim: &TaskId| match from {
@@ -198,7 +200,7 @@ impl Cycle<'_> {
             }
         };
         let may_go = |victim: &TaskId| {
-            self.may_go(*victim) && (!is_best_effort || self.jobs.task(*victim).class.is_best_effort())
+            self.may_go(*victim) && (!spares_others || self.jobs.task(*victim).class.is_best_effort())
         };
         let on_node = self.jobs.on_node(node).iter().copied();
         let mut candidates: Vec<TaskId> =

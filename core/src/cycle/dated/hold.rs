@@ -6,13 +6,14 @@ use std::sync::Arc;
 use super::search::Search;
 use super::shares::Wanted;
 use super::{DatedReservation, NEVER, Reservations};
-use crate::cycle::best_effort::Filler;
+use crate::cycle::best_effort::{Filler, Lacks};
 use crate::cycle::config::Backfill;
 use crate::cycle::dated::Attempt;
+use crate::cycle::plugin::Counted;
 use crate::cycle::topology::Sight;
 use crate::cycle::trial::{Cycle, Place};
 use crate::ids::NodeId;
-use crate::jobs::{JobId, QueueId, TaskId, TaskState};
+use crate::jobs::{JobId, QueueId, Task, TaskId, TaskState};
 use crate::limits::{DATED_RESERVATIONS_MAX, STATEMENT_OPERATIONS_MAX};
 use crate::time::Time;
 
@@ -20,9 +21,9 @@ use crate::time::Time;
 const NOWHERE: NodeId = NodeId(0);
 
 /// What a job needs in addition to what it has.
-pub(in crate::cycle) struct Needed {
+struct Needed {
     /// The tasks with amounts, in the order in which they are placed.
-    pub(in crate::cycle) tasks: Vec<TaskId>,
+    tasks: Vec<TaskId>,
     /// The number of those that ask for nothing.
     best_effort: usize,
 }
@@ -140,10 +141,31 @@ impl Cycle<'_> {
         Search::new(self, job, tasks.to_vec()).earliest(self, Some(self.now), limit)
     }
 
+    /// Returns the pending tasks with amounts that a job needs in addition to those it has, if all of its tasks that ask for
+    /// nothing have nodes, in the order in which they are placed. `None`: more than a statement can place, or the job has not
+    /// enough.
+    pub(in crate::cycle) fn needed_at_least(&mut self, job: JobId) -> Option<Vec<TaskId>> {
+        let mut needed = Vec::new();
+        let mut is_enough = false;
+        for task in self.pending_tasks(job, false).into_iter().take(STATEMENT_OPERATIONS_MAX) {
+            needed.push(self.count_as_placed(task));
+            is_enough = self.tiers().is_ready(self.facts(), job, Counted::BestEffortToo);
+            if is_enough {
+                break;
+            }
+        }
+        needed.iter().rev().for_each(|(task, before)| self.jobs.restore(*task, before));
+        is_enough.then(|| needed.into_iter().map(|(task, _)| task).collect())
+    }
+
     /// Returns the pending tasks that a job needs in addition to those it has. `None`: more than a statement can place, or the
     /// job has not enough. That is also so if too few of its tasks that ask for nothing have nodes now.
-    pub(in crate::cycle) fn needed(&mut self, job: JobId) -> Option<Needed> {
+    fn needed(&mut self, job: JobId) -> Option<Needed> {
+        if self.jobs.job(job).pending_best_effort() == 0 {
+            return self.needed_at_least(job).map(|tasks| Needed { tasks, best_effort: 0 });
+        }
         let first = self.tries.take_first();
+        let wanted = self.set_wanted_aside();
         let savepoint = self.savepoint();
         let mut filler = Filler::new(job, Sight::Later);
         let mut needed = Vec::new();
@@ -152,9 +174,7 @@ impl Cycle<'_> {
             if self.passes(&mut filler, task) {
                 continue;
             }
-            needed.push((task, self.jobs.task(task).clone()));
-            // The rules are asked as if the tasks had nodes.
-            self.jobs.set(task, TaskState::Allocated, Some(NOWHERE), self.now);
+            needed.push(self.count_as_placed(task));
             is_enough = self.fill_up(&mut filler);
             if is_enough {
                 break;
@@ -163,9 +183,23 @@ impl Cycle<'_> {
         let best_effort = self.savepoint() - savepoint;
         self.undo(savepoint);
         needed.iter().rev().for_each(|(task, before)| self.jobs.restore(*task, before));
+        self.take_wanted_back(wanted);
         self.tries.restore_first(first);
-        let tasks = needed.into_iter().map(|(task, _)| task).collect();
-        is_enough.then_some(Needed { tasks, best_effort })
+        if is_enough {
+            let tasks = needed.into_iter().map(|(task, _)| task).collect();
+            return Some(Needed { tasks, best_effort });
+        }
+        // What is counted as placed here takes shares that others have at their dates. A date is searched for all of it.
+        let tasks = self.needed_at_least(job).filter(|_| filler.is_held_back())?;
+        let lacking = Lacks::of(self.jobs.job(job)).all() as usize;
+        Some(Needed { best_effort: lacking.saturating_sub(tasks.len()), tasks })
+    }
+
+    /// Has the rules count a task as if it had a node. Returns it as it was.
+    fn count_as_placed(&mut self, task: TaskId) -> (TaskId, Task) {
+        let before = self.jobs.task(task).clone();
+        self.jobs.set(task, TaskState::Allocated, Some(NOWHERE), self.now);
+        (task, before)
     }
 
     /// Returns whether a reservation of an earlier cycle can still be kept: its job needs the same tasks, they fit, and they

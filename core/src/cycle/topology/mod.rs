@@ -173,6 +173,10 @@ impl Cycle<'_> {
                     return true;
                 }
                 self.undo(savepoint);
+                if self.tries.first_refusal() == Some(PendingReason::Cap) {
+                    // No domain changes that.
+                    return false;
+                }
             }
         }
         let first = self.pending_tasks(job, true).first().copied();
@@ -180,6 +184,17 @@ impl Cycle<'_> {
             self.tries.refuse_by_domains(task);
         }
         false
+    }
+
+    /// Sets aside how many tasks of each task group are placed together: these numbers are those of the job that was asked
+    /// about last. Returns them.
+    pub(super) fn set_wanted_aside(&mut self) -> BTreeMap<u32, u32> {
+        std::mem::take(&mut self.topology.wanted)
+    }
+
+    /// Takes back what was set aside.
+    pub(super) fn take_wanted_back(&mut self, wanted: BTreeMap<u32, u32>) {
+        self.topology.wanted = wanted;
     }
 
     /// Begins to try a job in a domain.

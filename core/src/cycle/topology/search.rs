@@ -70,12 +70,12 @@ impl Cycle<'_> {
     /// task group that are.
     pub(super) fn ask(&mut self, job: JobId) -> Vec<Asked> {
         let has_enough = self.is_ready(job);
-        let needed = if has_enough { None } else { self.needed(job) };
+        let needed = if has_enough { None } else { self.needed_at_least(job) };
         let of = self.jobs.job(job);
         let asks = |index: &u32| !of.tasks()[*index as usize].class.is_best_effort();
         let pending: Vec<u32> = of.pending().filter(asks).collect();
         let needed: Vec<u32> = match needed {
-            Some(needed) => needed.tasks.into_iter().map(|task| task.index).collect(),
+            Some(tasks) => tasks.into_iter().map(|task| task.index).collect(),
             None if has_enough => pending.iter().take(1).copied().collect(),
             None => pending.clone(),
         };

@@ -127,13 +127,14 @@ impl ConnectionService {
         })?;
         let sequence = asked.frame.header.sequence;
         let asker = Asker { connection: key, kind, sequence, started: now, due: NEVER };
+        // What was interrupted goes on with the rights of now: its tenant may be bound to a queue since.
+        self.check_rights(asker)?;
         let done = self.connections[key].session().take_recovered(sequence);
         if !done.is_empty() {
-            // What is left of it is done, and that is no new request. But its tenant may be bound to a queue since.
-            self.renew_rights(key);
+            // It was counted when it was asked for first.
             return self.handle_recovered(asker, asked, done);
         }
-        self.authorize(asker)?;
+        self.count_request(asker)?;
         match kind {
             Kind::Hello => unreachable!("a second hello was refused before"),
             Kind::Place => {

@@ -267,10 +267,16 @@ impl ConnectionService {
         }
     }
 
-    /// Checks that the peer may send a message of this kind now.
+    /// Checks that the peer may send a message of this kind now, and counts it.
     pub(super) fn authorize(&mut self, asker: Asker) -> Result<(), Fault> {
+        self.check_rights(asker)?;
+        self.count_request(asker)
+    }
+
+    /// Checks that the peer may send a message of this kind now.
+    pub(super) fn check_rights(&mut self, asker: Asker) -> Result<(), Fault> {
         self.renew_rights(asker.connection);
-        let connection = &mut self.connections[asker.connection];
+        let connection = &self.connections[asker.connection];
         let rights = &connection.rights;
         rights.check_kind(asker.kind)?;
         if rights.tenant_id() != connection.session.as_ref().map_or(TenantId::OPERATOR, Session::tenant) {
@@ -278,7 +284,13 @@ impl ConnectionService {
                 format!("{} acts for another tenant now than this session: open a new one", rights.shown());
             return Err(Fault::new(Reason::Forbidden, message));
         }
-        if rights.tenant.is_some() {
+        Ok(())
+    }
+
+    /// Counts a request for the limits of its tenant.
+    pub(super) fn count_request(&mut self, asker: Asker) -> Result<(), Fault> {
+        let connection = &mut self.connections[asker.connection];
+        if connection.rights.tenant.is_some() {
             let begun = connection.uncounted();
             let rights = Arc::clone(&connection.rights);
             return rights.take(1, begun, asker.started);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::caps::{CapsLeft, Forbids};
 use super::domains::Domains;
 use super::idle::{self, IdleClock, Present};
-use super::items::{self, Item, Unit};
+use super::items::{self, Item, Layout, Unit};
 use super::pack::{Homes, Meter, Packer, Templates};
 use super::starts;
 use crate::cycle::LocalCluster;
@@ -180,6 +180,10 @@ impl<'r> Planning<'r> {
 
     /// Places a unit as far as the caps of its queue allow.
     fn place(&mut self, unit: &Unit, packer: &mut Packer<'_>, caps: &mut CapsLeft) {
+        // A gang that is left is noted there, whatever it lacks.
+        if let Some(Layout { job, .. }) = unit.layout {
+            self.homes.entry(job).or_insert_with(|| packer.homes(job, &self.domains));
+        }
         let mut wanted = Vec::with_capacity(unit.items.len());
         let mut capped = None;
         for (at, item) in unit.items.iter().enumerate() {
@@ -204,8 +208,7 @@ impl<'r> Planning<'r> {
             return;
         }
         let outcome = if let Some(layout) = &unit.layout {
-            let homes =
-                self.homes.entry(layout.job).or_insert_with(|| packer.homes(layout.job, &self.domains));
+            let homes = self.homes.get_mut(&layout.job).expect("the homes of the job were found");
             if let Some(reason) = homes.lacks_gang.clone() {
                 give_back(caps, unit, &wanted);
                 let left = unit.items.iter().zip(&wanted);

@@ -5,10 +5,15 @@ use crate::jobs::{TopologyRule, TopologyTier};
 use crate::rng::Rng;
 
 fn bed() -> Bed {
+    capped(Caps::none())
+}
+
+fn capped(capability: Caps) -> Bed {
     let tier = |name: &str| TopologyTier { name: name.into(), label: name.into() };
     let topology = vec![tier("rack"), tier("block")];
     let mut cluster = LocalCluster::new(CycleConfig { topology, ..CycleConfig::default() }, 1).unwrap();
-    let queue = cluster.scheduler_mut().jobs_mut().add_queue(QueueSpec::new("q")).unwrap();
+    let queue = QueueSpec { capability, ..QueueSpec::new("q") };
+    let queue = cluster.scheduler_mut().jobs_mut().add_queue(queue).unwrap();
     Bed { cluster, queue, jobs: 0 }
 }
 
@@ -100,4 +105,19 @@ fn a_job_with_a_hard_rule_is_planned_if_some_domain_could_hold_it_and_starts_in_
         outcomes[usize::from(fits)] += 1;
     }
     assert!(outcomes.iter().all(|&count| count > 50), "{outcomes:?}");
+}
+
+#[test]
+fn the_rest_of_a_job_gets_no_nodes_if_a_cap_forbids_its_gang() {
+    let mut bed = capped([(Dim::CPU, 30_000)].into_iter().collect());
+    let job = submit(&mut bed, 1, (6, 4), TopologyRule::hard("rack"));
+    let request = NodesRequest::new(vec![in_rack("r1", 1, 9, &[("rack", "r1")])]);
+    let plan = bed.plan(&request);
+    assert_eq!((plan.types[0].needed, &plan.waiting[..]), (0, &[job][..]), "the rest would fit below the cap");
+    let cap = Unfit::Cap { queue: "q".into(), of: Capped::Resource(Dim::CPU) };
+    let left: Vec<_> = plan.unplaced.iter().map(|left| (left.count, &left.reason)).collect();
+    assert_eq!(left, [(4, &cap), (2, &cap)]);
+    // A job without a gang gets what the cap leaves.
+    submit(&mut bed, 1, (6, 1), TopologyRule::hard("rack"));
+    assert_eq!(bed.needed(&request), [3]);
 }

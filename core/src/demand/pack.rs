@@ -23,16 +23,25 @@ pub(super) use scoped::Homes;
 
 /// How much was looked at.
 #[derive(Default)]
-pub(super) struct Meter(pub(super) u64);
+pub(super) struct Meter {
+    pub(super) looks: u64,
+    /// How often domains were left out that could have been better than those that were tried.
+    cuts: u64,
+}
 
 impl Meter {
     fn charge(&mut self, looks: u64) {
-        self.0 += looks;
+        self.looks += looks;
     }
 
     /// Returns whether no more is to be looked at.
     pub(super) fn is_over(&self) -> bool {
-        self.0 >= PLAN_LOOKS_MAX
+        self.looks >= PLAN_LOOKS_MAX
+    }
+
+    /// Returns whether something was not looked at.
+    pub(super) fn has_left_out(&self) -> bool {
+        self.is_over() || self.cuts > 0
     }
 }
 

@@ -113,7 +113,7 @@ impl<'r> Planning<'r> {
             self.place(unit, &mut packer, &mut caps);
         }
         packer.trim(&mut self.meter);
-        self.plan.is_partial |= self.meter.is_over();
+        self.plan.is_partial |= self.meter.has_left_out();
         for added in &packer.added[launching..] {
             self.plan.types[added.of_type].needed += 1;
         }

@@ -72,11 +72,16 @@ impl Packer<'_> {
         let ask = Ask { unit, layout, domains, homes, is_inner: false };
         let all: Vec<usize> = (0..unit.items.len()).collect();
         let allowed = domains.allowed(layout.rule.as_ref(), homes.of_job.as_ref(), &Domain::new());
+        let cuts = meter.cuts;
         let found = self.choose(ask, &all, wanted, &allowed, Some(templates), meter);
         let left = found.as_ref().map_or_else(|| wanted.to_vec(), |found| found.left.clone());
         let mut outcome = Outcome { left, reason: Unfit::Topology };
         if let Some(at) = outcome.first_left() {
             outcome.reason = self.why_in_domains(ask, &unit.items[at], &allowed, templates, meter);
+            // What fits nowhere does not depend on the domains that were left out.
+            if meter.cuts > cuts && !matches!(outcome.reason, Unfit::Never(_)) {
+                outcome.reason = Unfit::Undecided;
+            }
         }
         if let Some(Attempt { domain, groups, .. }) = found {
             homes.of_job.get_or_insert(domain);
@@ -113,7 +118,10 @@ impl Packer<'_> {
         present.sort_by_key(|of| {
             (std::cmp::Reverse(of.len()), !ask.domains.could_hold(of, &ask.layout.all, &counts))
         });
-        for domain in present.into_iter().take(PLAN_DOMAINS_MAX) {
+        let is_cut = present.len() > PLAN_DOMAINS_MAX + 1;
+        // The widest one is always tried. A soft rule allows the whole cluster.
+        let widest = present.split_off(PLAN_DOMAINS_MAX.min(present.len())).pop();
+        for domain in present.into_iter().chain(widest) {
             let attempt = self.attempt(ask, items, wanted, domain, None, meter);
             if items.iter().all(|&at| attempt.left[at] == 0) {
                 return Some(attempt);
@@ -123,15 +131,37 @@ impl Packer<'_> {
                 return None;
             }
         }
+        meter.cuts += u64::from(is_cut);
         let types = 0..self.request.types.len();
         let most: Vec<u32> = types.clone().map(|at| counts[at] + self.room(at)).collect();
         let launches = templates.is_some();
-        let is_of_use = |of: &&Domain| {
-            let has_types = launches && types.clone().any(|of_type| ask.domains.has_type(of, of_type));
-            has_types && (!is_gang || ask.domains.could_hold(of, &asked, &most)) || !is_gang
+        let grows = |of: &Domain| {
+            let mut types = types.clone().filter(|&at| launches && most[at] > counts[at]);
+            types.any(|of_type| ask.domains.has_type(of, of_type))
         };
+        let has_room = |of: &Domain| {
+            items.iter().any(|&at| ask.domains.could_hold(of, &ask.unit.items[at].amounts, &counts))
+        };
+        // Types are few, so all domains that can get nodes are tried. The widest one is as well.
+        let mut others = PLAN_DOMAINS_MAX * 8;
+        let mut is_cut = false;
+        let mut tried: Vec<&Domain> = Vec::new();
+        for (number, domain) in (1..).zip(allowed) {
+            if grows(domain) {
+                if !is_gang || ask.domains.could_hold(domain, &asked, &most) {
+                    tried.push(domain);
+                }
+            } else if !is_gang && has_room(domain) {
+                if others > 0 || number == allowed.len() {
+                    others = others.saturating_sub(1);
+                    tried.push(domain);
+                } else {
+                    is_cut = true;
+                }
+            }
+        }
         let mut best: Option<((u64, bool, usize, usize), &Domain)> = None;
-        for domain in allowed.iter().filter(is_of_use).take(PLAN_DOMAINS_MAX * 8) {
+        for domain in tried {
             let before = self.added.len();
             let attempt = self.attempt(ask, items, wanted, domain, templates.as_deref_mut(), meter);
             let left: u64 = items.iter().map(|&at| u64::from(attempt.left[at])).sum();
@@ -146,7 +176,9 @@ impl Packer<'_> {
                 return None;
             }
         }
-        let (_, domain) = best?;
+        let ((left, ..), domain) = best?;
+        // Those left out get no nodes. Where all fits without, it was tried above.
+        meter.cuts += u64::from(is_cut && left > 0);
         let attempt = self.attempt(ask, items, wanted, domain, templates, meter);
         if is_gang && items.iter().any(|&at| attempt.left[at] > 0) {
             self.undo(attempt.log);

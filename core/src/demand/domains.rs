@@ -25,7 +25,8 @@ const DIMS: [Dim; 3] = [Dim::CPU, Dim::MEMORY, Dim::GPU];
 pub(super) struct Domains {
     tiers: Vec<TopologyTier>,
     of_nodes: BTreeMap<NodeId, Domain>,
-    /// What present nodes have free at the beginning. With the domains of types.
+    /// What present nodes have free, less all that the plan has placed since, there and on nodes that it added. With the
+    /// domains of types.
     free: BTreeMap<Domain, [i128; 3]>,
     of_types: Vec<Domain>,
     /// What a node of each type has.
@@ -86,6 +87,17 @@ impl Domains {
                 sum.iter_mut().zip(free).for_each(|(sum, free)| *sum += free);
             }
         }
+    }
+
+    /// Notes that a plan has added a node.
+    pub(super) fn add_node(&mut self, node: NodeId, of_type: usize) {
+        self.of_nodes.insert(node, self.of_types[of_type].clone());
+    }
+
+    /// Notes that a plan has placed something on a node.
+    pub(super) fn take(&mut self, node: NodeId, taken: &Amounts) {
+        let of = self.of_nodes.get(&node).expect("all nodes of the plan are known").clone();
+        self.add(&of, amounts(taken).map(std::ops::Neg::neg));
     }
 
     /// Returns the number of domains.

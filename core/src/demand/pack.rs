@@ -114,6 +114,8 @@ pub(super) struct Outcome {
     pub(super) left: Vec<u32>,
     /// Why the first of these has none, if the unit is a gang.
     pub(super) reason: Unfit,
+    /// What was placed. `None`: nothing.
+    pub(super) kept: Option<Log>,
 }
 
 impl Outcome {
@@ -262,7 +264,7 @@ impl<'a> Packer<'a> {
             }
         }
         // No node has the label.
-        first.unwrap_or_else(|| Outcome { left: wanted.to_vec(), reason: Unfit::Gang })
+        first.unwrap_or_else(|| Outcome { left: wanted.to_vec(), reason: Unfit::Gang, kept: None })
     }
 
     /// Returns the values of a label, on present nodes first.
@@ -302,7 +304,7 @@ impl<'a> Packer<'a> {
             }
         }
         self.copy.unhide_from(hidden);
-        let mut outcome = Outcome { left, reason: Unfit::Gang };
+        let mut outcome = Outcome { left, reason: Unfit::Gang, kept: None };
         if let Some(templates) = templates {
             self.launch_for(&items, &mut outcome.left, &mut log, templates, meter);
             if let Some(at) = outcome.first_left().filter(|_| unit.gang.is_some()) {
@@ -311,6 +313,8 @@ impl<'a> Packer<'a> {
         }
         if unit.gang.is_some() && outcome.first_left().is_some() {
             self.undo(log);
+        } else {
+            outcome.kept = Some(log);
         }
         outcome
     }
@@ -505,7 +509,7 @@ impl<'a> Packer<'a> {
 }
 
 /// What can be taken back.
-struct Log {
+pub(super) struct Log {
     /// The number of added nodes before.
     before: usize,
     /// The node of each that was placed, in order.

@@ -207,7 +207,7 @@ impl<'r> Planning<'r> {
             self.leave_gang(unit, at, reason);
             return;
         }
-        let outcome = if let Some(layout) = &unit.layout {
+        let mut outcome = if let Some(layout) = &unit.layout {
             let homes = self.homes.get_mut(&layout.job).expect("the homes of the job were found");
             if let Some(reason) = homes.lacks_gang.clone() {
                 give_back(caps, unit, &wanted);
@@ -228,6 +228,9 @@ impl<'r> Planning<'r> {
             give_back(caps, unit, &wanted);
             self.leave_gang(unit, at, outcome.reason);
             return;
+        }
+        if let Some(kept) = outcome.kept.take().filter(|_| self.domains.len() > 0) {
+            packer.settle(kept, &mut self.domains);
         }
         give_back(caps, unit, &outcome.left);
         for (at, item) in unit.items.iter().enumerate().filter(|&(at, _)| outcome.left[at] > 0) {

@@ -7,6 +7,7 @@ use super::{Log, Meter, Outcome, Packer, Templates};
 use crate::demand::domains::{Domain, Domains};
 use crate::demand::items::{Item, Layout, Unit};
 use crate::fairness::Amounts;
+use crate::index::Slot;
 use crate::jobs::nodes::Unfit;
 use crate::jobs::{JobId, TaskState};
 use crate::limits::PLAN_DOMAINS_MAX;
@@ -60,6 +61,24 @@ impl Packer<'_> {
         Homes { of_job: around(None), of_groups, lacks_gang: None }
     }
 
+    /// Notes in the domains what a unit has taken, and the nodes that were added for it.
+    pub(in crate::demand) fn settle(&self, kept: Log, domains: &mut Domains) {
+        for added in &self.added[kept.before..] {
+            domains.add_node(added.node, added.of_type);
+        }
+        let mut by_slot: BTreeMap<Slot, usize> = BTreeMap::new();
+        for slot in kept.entries {
+            *by_slot.entry(slot).or_default() += 1;
+        }
+        for (slot, count) in by_slot {
+            let placed = &self.placed[&slot];
+            let mut taken = Amounts::zero();
+            placed[placed.len() - count..].iter().for_each(|placed| taken.add(&placed.item.amounts));
+            let node = self.copy.shard().node_at(slot).expect("something is placed there");
+            domains.take(node, &taken);
+        }
+    }
+
     /// Places tasks of a job where its rules allow it: a gang as a whole or not at all, of others as much as fits.
     pub(in crate::demand) fn place_laid_out(
         &mut self,
@@ -75,7 +94,7 @@ impl Packer<'_> {
         let cuts = meter.cuts;
         let found = self.choose(ask, &all, wanted, &allowed, Some(templates), meter);
         let left = found.as_ref().map_or_else(|| wanted.to_vec(), |found| found.left.clone());
-        let mut outcome = Outcome { left, reason: Unfit::Topology };
+        let mut outcome = Outcome { left, reason: Unfit::Topology, kept: None };
         if let Some(at) = outcome.first_left() {
             outcome.reason = self.why_in_domains(ask, &unit.items[at], &allowed, templates, meter);
             // What fits nowhere does not depend on the domains that were left out.
@@ -83,7 +102,8 @@ impl Packer<'_> {
                 outcome.reason = Unfit::Undecided;
             }
         }
-        if let Some(Attempt { domain, groups, .. }) = found {
+        if let Some(Attempt { domain, groups, log, .. }) = found {
+            outcome.kept = Some(log);
             homes.of_job.get_or_insert(domain);
             for (group, domain) in groups {
                 homes.of_groups.entry(group).or_insert(domain);

@@ -178,3 +178,37 @@ fn what_might_fit_in_a_rack_that_was_not_tried_is_undecided() {
     assert_eq!(reason(65), (Unfit::OnlyPresent, false));
     assert_eq!(reason(66), (Unfit::Undecided, true));
 }
+
+#[test]
+fn a_hundred_gangs_fill_a_hundred_racks_and_cost_no_node() {
+    for is_plain in [false, true] {
+        let mut bed = bed();
+        racks(&mut bed, 100, 1, 2);
+        // What has no rule takes room of racks as well: 65 of them, because it comes first.
+        if is_plain {
+            let spec = JobSpec {
+                queue: bed.queue,
+                priority: 1,
+                min_member: 130,
+                phase: JobPhase::Inqueue,
+                ..JobSpec::new("plain", vec![TaskGroup::new(asks(1, 0), 130)])
+            };
+            bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap();
+        }
+        let gangs = if is_plain { 35 } else { 100 };
+        for _ in 0..gangs {
+            submit(&mut bed, 1, (2, 2), TopologyRule::hard("rack"));
+        }
+        let request = NodesRequest::new(vec![in_rack("r999", 2, 2, &[("rack", "r999")])]);
+        let plan = bed.plan(&request);
+        assert_eq!((plan.fit_present, plan.types[0].needed), (200, 0), "{is_plain}");
+        assert_eq!((&plan.unplaced[..], plan.is_partial), (&[][..], false), "{is_plain}");
+        // Two more fit on new nodes, and the next one nowhere.
+        for _ in 0..3 {
+            submit(&mut bed, 1, (2, 2), TopologyRule::hard("rack"));
+        }
+        let plan = bed.plan(&request);
+        assert_eq!((plan.fit_present, plan.fit_needed, plan.types[0].needed), (200, 4, 2), "{is_plain}");
+        assert_eq!((plan.unplaced.len(), &plan.unplaced[0].reason), (1, &Unfit::TypeLimit), "{is_plain}");
+    }
+}

@@ -123,7 +123,8 @@ impl Packer<'_> {
         mut templates: Option<&mut Templates>,
         meter: &mut Meter,
     ) -> Option<Attempt> {
-        meter.charge(1 + ask.domains.len() as u64 / 8);
+        // To find these domains took a look at all, and each of them is asked for its room.
+        meter.charge(1 + ask.domains.len() as u64 / 8 + allowed.len() as u64);
         let is_gang = ask.unit.gang.is_some();
         let mut asked = Amounts::zero();
         for &at in items {
@@ -135,7 +136,7 @@ impl Packer<'_> {
         let suffices = |of: &&Domain| ask.domains.could_hold(of, &asked, &counts);
         let mut present: Vec<&Domain> = allowed.iter().filter(suffices).collect();
         // As in cycles, domains with room for all tasks of the job come first.
-        present.sort_by_key(|of| {
+        present.sort_by_cached_key(|of| {
             (std::cmp::Reverse(of.len()), !ask.domains.could_hold(of, &ask.layout.all, &counts))
         });
         let is_cut = present.len() > PLAN_DOMAINS_MAX + 1;
@@ -152,6 +153,7 @@ impl Packer<'_> {
             }
         }
         meter.cuts += u64::from(is_cut);
+        meter.charge(allowed.len() as u64);
         let types = 0..self.request.types.len();
         let most: Vec<u32> = types.clone().map(|at| counts[at] + self.room(at)).collect();
         let launches = templates.is_some();

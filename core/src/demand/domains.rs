@@ -48,6 +48,13 @@ fn smallest(mut values: Domain) -> Domain {
     values
 }
 
+/// Widens a domain until it contains another one.
+pub(super) fn cover(home: &mut Domain, of: &Domain) {
+    let same = home.iter().zip(of).take_while(|(a, b)| a == b).count();
+    home.truncate(same);
+    *home = smallest(std::mem::take(home));
+}
+
 fn amounts_of(spec: &NodeSpec) -> [i128; 3] {
     let gpu = if spec.gpus > 0 { GpuRequest::Whole(spec.gpus) } else { GpuRequest::None };
     amounts(&Amounts::of(&Demand { cpu: spec.cpu, memory: spec.memory, gpu, ..Demand::default() }))
@@ -105,14 +112,9 @@ impl Domains {
         self.free.len()
     }
 
-    /// Returns the smallest domain that contains all of these nodes. `None`: there are none.
-    pub(super) fn around(&self, nodes: impl Iterator<Item = NodeId>) -> Option<Domain> {
-        let mut known = nodes.filter_map(|node| self.of_nodes.get(&node));
-        let first = known.next()?.clone();
-        Some(known.fold(first, |home, of| {
-            let same = home.iter().zip(of).take_while(|(a, b)| a == b).count();
-            smallest(home[..same].to_vec())
-        }))
+    /// Returns the smallest domain of a node.
+    pub(super) fn of(&self, node: NodeId) -> Option<&Domain> {
+        self.of_nodes.get(&node)
     }
 
     /// Returns the domains in which tasks with a rule may be, inside another domain, the narrowest tier first. `home` is the

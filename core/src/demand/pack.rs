@@ -154,7 +154,14 @@ impl<'a> Packer<'a> {
     }
 
     /// Adds nodes of a type.
-    pub(super) fn add_nodes(&mut self, of_type: usize, count: u32, is_fixed: bool) -> Vec<Added> {
+    pub(super) fn add_nodes(
+        &mut self,
+        of_type: usize,
+        count: u32,
+        is_fixed: bool,
+        meter: &mut Meter,
+    ) -> Vec<Added> {
+        meter.charge(u64::from(count));
         let spec = self.request.spec(of_type);
         let nodes: Vec<NodeId> = (0..count)
             .map(|_| self.cluster.add_node(spec.clone()).expect("the shard takes a node that was checked"))
@@ -200,11 +207,12 @@ impl<'a> Packer<'a> {
     }
 
     /// Returns why one of an item has no node, with all that was placed until now.
-    pub(super) fn why(&mut self, item: &Item, templates: &mut Templates, meter: &Meter) -> Unfit {
+    pub(super) fn why(&mut self, item: &Item, templates: &mut Templates, meter: &mut Meter) -> Unfit {
         if meter.is_over() || self.added.len() >= PLANNED_NODES_MAX as usize {
             return Unfit::Undecided;
         }
         let types = 0..self.request.types.len();
+        meter.charge((types.len() * item.requests.len()) as u64);
         let suits: Vec<usize> = types.clone().filter(|&of_type| templates.holds(of_type, item)).collect();
         if suits.is_empty() {
             for request in &item.requests {
@@ -312,7 +320,7 @@ impl<'a> Packer<'a> {
             }
         }
         if unit.gang.is_some() && outcome.first_left().is_some() {
-            self.undo(log);
+            self.undo(log, meter);
         } else {
             outcome.kept = Some(log);
         }
@@ -404,10 +412,10 @@ impl<'a> Packer<'a> {
                 left[at].saturating_sub(most) / packed
             });
             let count = (1 + equal.min().unwrap_or(0)).min(self.room(best.of_type));
-            for Added { slot, .. } in self.add_nodes(best.of_type, count, false) {
+            for Added { slot, .. } in self.add_nodes(best.of_type, count, false, meter) {
                 for &(at, packed) in &best.packed {
                     for _ in 0..packed {
-                        self.fill(slot, &items[at], log);
+                        self.fill(slot, &items[at], log, meter);
                     }
                     left[at] -= packed;
                 }
@@ -416,7 +424,8 @@ impl<'a> Packer<'a> {
     }
 
     /// Places one of an item on a node that was just added for it.
-    fn fill(&mut self, slot: Slot, item: &Arc<Item>, log: &mut Log) {
+    fn fill(&mut self, slot: Slot, item: &Arc<Item>, log: &mut Log, meter: &mut Meter) {
+        meter.charge(item.requests.len() as u64);
         let take = |request: &Arc<PlacementRequest>| {
             let taken = self.copy.take_on(slot, &request.demand);
             taken.expect("a node holds what a node of its type held").1
@@ -427,7 +436,8 @@ impl<'a> Packer<'a> {
     }
 
     /// Takes back what was placed, and the nodes that were added for it.
-    fn undo(&mut self, log: Log) {
+    fn undo(&mut self, log: Log, meter: &mut Meter) {
+        meter.charge(log.entries.len() as u64);
         let mut by_slot: BTreeMap<Slot, usize> = BTreeMap::new();
         for slot in log.entries {
             *by_slot.entry(slot).or_default() += 1;
@@ -442,10 +452,11 @@ impl<'a> Packer<'a> {
             self.copy.give_up(slot, &keys);
         }
         let added = self.added.split_off(log.before);
-        self.remove(&added);
+        self.remove(&added, meter);
     }
 
-    fn remove(&mut self, added: &[Added]) {
+    fn remove(&mut self, added: &[Added], meter: &mut Meter) {
+        meter.charge(added.len() as u64);
         if added.is_empty() {
             return;
         }
@@ -473,7 +484,7 @@ impl<'a> Packer<'a> {
                 let keys: Vec<ClaimKey> = own.iter().flat_map(|placed| placed.keys.iter().copied()).collect();
                 self.copy.give_up(slot, &keys);
                 let removed = self.added.remove(at);
-                self.remove(&[removed]);
+                self.remove(&[removed], meter);
             } else {
                 self.placed.insert(slot, own);
             }
@@ -493,7 +504,7 @@ impl<'a> Packer<'a> {
             let found = self.place_one(&placed.item, meter);
             self.copy.unhide_from(hidden);
             let Some(slot) = found else {
-                self.undo(log);
+                self.undo(log, meter);
                 return false;
             };
             log.entries.push(slot);

@@ -100,11 +100,11 @@ impl<'r> Planning<'r> {
         let to_drain: Vec<NodeId> = gone.iter().filter(ready).copied().collect();
         packer.drain(&to_drain);
         for at in 0..request.types.len() {
-            packer.add_nodes(at, self.plan.types[at].launching, true);
+            packer.add_nodes(at, self.plan.types[at].launching, true, &mut self.meter);
         }
         let launching = packer.added.len();
         for (at, &least) in least.iter().enumerate() {
-            packer.add_nodes(at, least + needed.added[at], true);
+            packer.add_nodes(at, least + needed.added[at], true, &mut self.meter);
         }
         if units.0.iter().any(|unit| unit.layout.is_some()) {
             self.domains = packer.domains();
@@ -156,7 +156,7 @@ impl<'r> Planning<'r> {
         });
         let mut packer = Packer::new(self.request, &mut empty, counts.to_vec());
         for (at, (planned, least)) in self.plan.types.iter().zip(least).enumerate().take(types) {
-            packer.add_nodes(at, planned.launching + least, true);
+            packer.add_nodes(at, planned.launching + least, true, &mut self.meter);
         }
         let wanted: Vec<u32> = unit.items.iter().map(|item| item.count).collect();
         let outcome = packer.place(&unit, &wanted, &mut self.templates, &mut self.meter);
@@ -182,7 +182,7 @@ impl<'r> Planning<'r> {
     fn place(&mut self, unit: &Unit, packer: &mut Packer<'_>, caps: &mut CapsLeft) {
         // A gang that is left is noted there, whatever it lacks.
         if let Some(Layout { job, .. }) = unit.layout {
-            self.homes.entry(job).or_insert_with(|| packer.homes(job, &self.domains));
+            self.homes.entry(job).or_insert_with(|| packer.homes(job, &self.domains, &mut self.meter));
         }
         let mut wanted = Vec::with_capacity(unit.items.len());
         let mut capped = None;
@@ -230,13 +230,13 @@ impl<'r> Planning<'r> {
             return;
         }
         if let Some(kept) = outcome.kept.take().filter(|_| self.domains.len() > 0) {
-            packer.settle(kept, &mut self.domains);
+            packer.settle(kept, &mut self.domains, &mut self.meter);
         }
         give_back(caps, unit, &outcome.left);
         for (at, item) in unit.items.iter().enumerate().filter(|&(at, _)| outcome.left[at] > 0) {
             let reason = match &unit.layout {
                 Some(_) => outcome.reason.clone(),
-                None => packer.why(item, &mut self.templates, &self.meter),
+                None => packer.why(item, &mut self.templates, &mut self.meter),
             };
             self.leave(item, wanted[at] - outcome.left[at]..wanted[at], &reason);
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Log, Meter, Outcome, Packer, Templates};
-use crate::demand::domains::{Domain, Domains};
+use crate::demand::domains::{self, Domain, Domains};
 use crate::demand::items::{Item, Layout, Unit};
 use crate::fairness::Amounts;
 use crate::index::Slot;
@@ -49,20 +49,31 @@ impl Packer<'_> {
     }
 
     /// Returns where the tasks of a job are.
-    pub(in crate::demand) fn homes(&self, job: JobId, domains: &Domains) -> Homes {
+    pub(in crate::demand) fn homes(&self, job: JobId, domains: &Domains, meter: &mut Meter) -> Homes {
         let of = self.cluster.scheduler().jobs().job(job);
-        let around = |group: Option<u32>| {
-            let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
-            let tasks = of.tasks().iter().filter(|task| group.is_none_or(|group| task.group == group));
-            domains.around(tasks.filter(|task| keeps(task.state)).filter_map(|task| task.node))
-        };
-        let groups = (0..).zip(&of.spec().tasks).filter(|(_, group)| group.topology.is_some());
-        let of_groups = groups.filter_map(|(group, _)| Some((group, around(Some(group))?))).collect();
-        Homes { of_job: around(None), of_groups, lacks_gang: None }
+        let groups = &of.spec().tasks;
+        let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
+        // A task that has no node takes much less than a look.
+        meter.charge(1 + of.tasks().len() as u64 / 32);
+        let mut homes = Homes::default();
+        for task in of.tasks().iter().filter(|task| keeps(task.state)) {
+            let Some(at) = task.node.and_then(|node| domains.of(node)) else { continue };
+            meter.charge(1);
+            match &mut homes.of_job {
+                Some(home) => domains::cover(home, at),
+                none => *none = Some(at.clone()),
+            }
+            if groups[task.group as usize].topology.is_some() {
+                let home = homes.of_groups.entry(task.group);
+                home.and_modify(|home| domains::cover(home, at)).or_insert_with(|| at.clone());
+            }
+        }
+        homes
     }
 
     /// Notes in the domains what a unit has taken, and the nodes that were added for it.
-    pub(in crate::demand) fn settle(&self, kept: Log, domains: &mut Domains) {
+    pub(in crate::demand) fn settle(&self, kept: Log, domains: &mut Domains, meter: &mut Meter) {
+        meter.charge(kept.entries.len() as u64);
         for added in &self.added[kept.before..] {
             domains.add_node(added.node, added.of_type);
         }
@@ -147,7 +158,7 @@ impl Packer<'_> {
             if items.iter().all(|&at| attempt.left[at] == 0) {
                 return Some(attempt);
             }
-            self.undo(attempt.log);
+            self.undo(attempt.log, meter);
             if meter.is_over() {
                 return None;
             }
@@ -188,7 +199,7 @@ impl Packer<'_> {
             let attempt = self.attempt(ask, items, wanted, domain, templates.as_deref_mut(), meter);
             let left: u64 = items.iter().map(|&at| u64::from(attempt.left[at])).sum();
             let added = self.added.len() - before;
-            self.undo(attempt.log);
+            self.undo(attempt.log, meter);
             let lacks = !ask.domains.could_hold(domain, &ask.layout.all, &most);
             let order = (left, lacks, added, usize::MAX - domain.len());
             if (left == 0 || !is_gang) && best.as_ref().is_none_or(|(of_best, _)| order < *of_best) {
@@ -203,7 +214,7 @@ impl Packer<'_> {
         meter.cuts += u64::from(is_cut && left > 0);
         let attempt = self.attempt(ask, items, wanted, domain, templates, meter);
         if is_gang && items.iter().any(|&at| attempt.left[at] > 0) {
-            self.undo(attempt.log);
+            self.undo(attempt.log, meter);
             return None;
         }
         Some(attempt)
@@ -265,7 +276,7 @@ impl Packer<'_> {
         item: &Item,
         allowed: &[Domain],
         templates: &mut Templates,
-        meter: &Meter,
+        meter: &mut Meter,
     ) -> Unfit {
         let reason = self.why(item, templates, meter);
         if matches!(reason, Unfit::Never(_) | Unfit::OnlyPresent | Unfit::Undecided) {
@@ -276,7 +287,7 @@ impl Packer<'_> {
         for domain in allowed.iter().filter(has_types).take(PLAN_DOMAINS_MAX) {
             let within = item.within(&ask.domains.terms(domain));
             let reason = self.why(&within, templates, meter);
-            if matches!(reason, Unfit::TypeLimit | Unfit::AllLimit) {
+            if matches!(reason, Unfit::TypeLimit | Unfit::AllLimit | Unfit::Undecided) {
                 return reason;
             }
         }

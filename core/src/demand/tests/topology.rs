@@ -113,7 +113,11 @@ fn the_rest_of_a_job_gets_no_nodes_if_a_cap_forbids_its_gang() {
     let job = submit(&mut bed, 1, (6, 4), TopologyRule::hard("rack"));
     let request = NodesRequest::new(vec![in_rack("r1", 1, 9, &[("rack", "r1")])]);
     let plan = bed.plan(&request);
-    assert_eq!((plan.types[0].needed, &plan.waiting[..]), (0, &[job][..]), "the rest would fit below the cap");
+    assert_eq!(
+        (plan.types[0].needed, &plan.waiting[..]),
+        (0, &[job][..]),
+        "the rest would fit below the cap"
+    );
     let cap = Unfit::Cap { queue: "q".into(), of: Capped::Resource(Dim::CPU) };
     let left: Vec<_> = plan.unplaced.iter().map(|left| (left.count, &left.reason)).collect();
     assert_eq!(left, [(4, &cap), (2, &cap)]);

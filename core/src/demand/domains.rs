@@ -25,7 +25,8 @@ const DIMS: [Dim; 3] = [Dim::CPU, Dim::MEMORY, Dim::GPU];
 pub(super) struct Domains {
     tiers: Vec<TopologyTier>,
     of_nodes: BTreeMap<NodeId, Domain>,
-    /// What present nodes have free at the beginning. With the domains of types.
+    /// What present nodes have free, less all that the plan has placed since, there and on nodes that it added. With the
+    /// domains of types.
     free: BTreeMap<Domain, [i128; 3]>,
     of_types: Vec<Domain>,
     /// What a node of each type has.
@@ -45,6 +46,13 @@ fn smallest(mut values: Domain) -> Domain {
         values.pop();
     }
     values
+}
+
+/// Widens a domain until it contains another one.
+pub(super) fn cover(home: &mut Domain, of: &Domain) {
+    let same = home.iter().zip(of).take_while(|(a, b)| a == b).count();
+    home.truncate(same);
+    *home = smallest(std::mem::take(home));
 }
 
 fn amounts_of(spec: &NodeSpec) -> [i128; 3] {
@@ -88,19 +96,25 @@ impl Domains {
         }
     }
 
+    /// Notes that a plan has added a node.
+    pub(super) fn add_node(&mut self, node: NodeId, of_type: usize) {
+        self.of_nodes.insert(node, self.of_types[of_type].clone());
+    }
+
+    /// Notes that a plan has placed something on a node.
+    pub(super) fn take(&mut self, node: NodeId, taken: &Amounts) {
+        let of = self.of_nodes.get(&node).expect("all nodes of the plan are known").clone();
+        self.add(&of, amounts(taken).map(std::ops::Neg::neg));
+    }
+
     /// Returns the number of domains.
     pub(super) fn len(&self) -> usize {
         self.free.len()
     }
 
-    /// Returns the smallest domain that contains all of these nodes. `None`: there are none.
-    pub(super) fn around(&self, nodes: impl Iterator<Item = NodeId>) -> Option<Domain> {
-        let mut known = nodes.filter_map(|node| self.of_nodes.get(&node));
-        let first = known.next()?.clone();
-        Some(known.fold(first, |home, of| {
-            let same = home.iter().zip(of).take_while(|(a, b)| a == b).count();
-            smallest(home[..same].to_vec())
-        }))
+    /// Returns the smallest domain of a node.
+    pub(super) fn of(&self, node: NodeId) -> Option<&Domain> {
+        self.of_nodes.get(&node)
     }
 
     /// Returns the domains in which tasks with a rule may be, inside another domain, the narrowest tier first. `home` is the

@@ -23,16 +23,25 @@ pub(super) use scoped::Homes;
 
 /// How much was looked at.
 #[derive(Default)]
-pub(super) struct Meter(pub(super) u64);
+pub(super) struct Meter {
+    pub(super) looks: u64,
+    /// How often domains were left out that could have been better than those that were tried.
+    cuts: u64,
+}
 
 impl Meter {
     fn charge(&mut self, looks: u64) {
-        self.0 += looks;
+        self.looks += looks;
     }
 
     /// Returns whether no more is to be looked at.
     pub(super) fn is_over(&self) -> bool {
-        self.0 >= PLAN_LOOKS_MAX
+        self.looks >= PLAN_LOOKS_MAX
+    }
+
+    /// Returns whether something was not looked at.
+    pub(super) fn has_left_out(&self) -> bool {
+        self.is_over() || self.cuts > 0
     }
 }
 
@@ -105,6 +114,8 @@ pub(super) struct Outcome {
     pub(super) left: Vec<u32>,
     /// Why the first of these has none, if the unit is a gang.
     pub(super) reason: Unfit,
+    /// What was placed. `None`: nothing.
+    pub(super) kept: Option<Log>,
 }
 
 impl Outcome {
@@ -143,7 +154,14 @@ impl<'a> Packer<'a> {
     }
 
     /// Adds nodes of a type.
-    pub(super) fn add_nodes(&mut self, of_type: usize, count: u32, is_fixed: bool) -> Vec<Added> {
+    pub(super) fn add_nodes(
+        &mut self,
+        of_type: usize,
+        count: u32,
+        is_fixed: bool,
+        meter: &mut Meter,
+    ) -> Vec<Added> {
+        meter.charge(u64::from(count));
         let spec = self.request.spec(of_type);
         let nodes: Vec<NodeId> = (0..count)
             .map(|_| self.cluster.add_node(spec.clone()).expect("the shard takes a node that was checked"))
@@ -189,11 +207,12 @@ impl<'a> Packer<'a> {
     }
 
     /// Returns why one of an item has no node, with all that was placed until now.
-    pub(super) fn why(&mut self, item: &Item, templates: &mut Templates, meter: &Meter) -> Unfit {
+    pub(super) fn why(&mut self, item: &Item, templates: &mut Templates, meter: &mut Meter) -> Unfit {
         if meter.is_over() || self.added.len() >= PLANNED_NODES_MAX as usize {
             return Unfit::Undecided;
         }
         let types = 0..self.request.types.len();
+        meter.charge((types.len() * item.requests.len()) as u64);
         let suits: Vec<usize> = types.clone().filter(|&of_type| templates.holds(of_type, item)).collect();
         if suits.is_empty() {
             for request in &item.requests {
@@ -253,7 +272,7 @@ impl<'a> Packer<'a> {
             }
         }
         // No node has the label.
-        first.unwrap_or_else(|| Outcome { left: wanted.to_vec(), reason: Unfit::Gang })
+        first.unwrap_or_else(|| Outcome { left: wanted.to_vec(), reason: Unfit::Gang, kept: None })
     }
 
     /// Returns the values of a label, on present nodes first.
@@ -293,7 +312,7 @@ impl<'a> Packer<'a> {
             }
         }
         self.copy.unhide_from(hidden);
-        let mut outcome = Outcome { left, reason: Unfit::Gang };
+        let mut outcome = Outcome { left, reason: Unfit::Gang, kept: None };
         if let Some(templates) = templates {
             self.launch_for(&items, &mut outcome.left, &mut log, templates, meter);
             if let Some(at) = outcome.first_left().filter(|_| unit.gang.is_some()) {
@@ -301,7 +320,9 @@ impl<'a> Packer<'a> {
             }
         }
         if unit.gang.is_some() && outcome.first_left().is_some() {
-            self.undo(log);
+            self.undo(log, meter);
+        } else {
+            outcome.kept = Some(log);
         }
         outcome
     }
@@ -391,10 +412,10 @@ impl<'a> Packer<'a> {
                 left[at].saturating_sub(most) / packed
             });
             let count = (1 + equal.min().unwrap_or(0)).min(self.room(best.of_type));
-            for Added { slot, .. } in self.add_nodes(best.of_type, count, false) {
+            for Added { slot, .. } in self.add_nodes(best.of_type, count, false, meter) {
                 for &(at, packed) in &best.packed {
                     for _ in 0..packed {
-                        self.fill(slot, &items[at], log);
+                        self.fill(slot, &items[at], log, meter);
                     }
                     left[at] -= packed;
                 }
@@ -403,7 +424,8 @@ impl<'a> Packer<'a> {
     }
 
     /// Places one of an item on a node that was just added for it.
-    fn fill(&mut self, slot: Slot, item: &Arc<Item>, log: &mut Log) {
+    fn fill(&mut self, slot: Slot, item: &Arc<Item>, log: &mut Log, meter: &mut Meter) {
+        meter.charge(item.requests.len() as u64);
         let take = |request: &Arc<PlacementRequest>| {
             let taken = self.copy.take_on(slot, &request.demand);
             taken.expect("a node holds what a node of its type held").1
@@ -414,7 +436,8 @@ impl<'a> Packer<'a> {
     }
 
     /// Takes back what was placed, and the nodes that were added for it.
-    fn undo(&mut self, log: Log) {
+    fn undo(&mut self, log: Log, meter: &mut Meter) {
+        meter.charge(log.entries.len() as u64);
         let mut by_slot: BTreeMap<Slot, usize> = BTreeMap::new();
         for slot in log.entries {
             *by_slot.entry(slot).or_default() += 1;
@@ -429,10 +452,11 @@ impl<'a> Packer<'a> {
             self.copy.give_up(slot, &keys);
         }
         let added = self.added.split_off(log.before);
-        self.remove(&added);
+        self.remove(&added, meter);
     }
 
-    fn remove(&mut self, added: &[Added]) {
+    fn remove(&mut self, added: &[Added], meter: &mut Meter) {
+        meter.charge(added.len() as u64);
         if added.is_empty() {
             return;
         }
@@ -460,7 +484,7 @@ impl<'a> Packer<'a> {
                 let keys: Vec<ClaimKey> = own.iter().flat_map(|placed| placed.keys.iter().copied()).collect();
                 self.copy.give_up(slot, &keys);
                 let removed = self.added.remove(at);
-                self.remove(&[removed]);
+                self.remove(&[removed], meter);
             } else {
                 self.placed.insert(slot, own);
             }
@@ -480,7 +504,7 @@ impl<'a> Packer<'a> {
             let found = self.place_one(&placed.item, meter);
             self.copy.unhide_from(hidden);
             let Some(slot) = found else {
-                self.undo(log);
+                self.undo(log, meter);
                 return false;
             };
             log.entries.push(slot);
@@ -496,7 +520,7 @@ impl<'a> Packer<'a> {
 }
 
 /// What can be taken back.
-struct Log {
+pub(super) struct Log {
     /// The number of added nodes before.
     before: usize,
     /// The node of each that was placed, in order.

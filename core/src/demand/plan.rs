@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::caps::{CapsLeft, Forbids};
 use super::domains::Domains;
 use super::idle::{self, IdleClock, Present};
-use super::items::{self, Item, Unit};
+use super::items::{self, Item, Layout, Unit};
 use super::pack::{Homes, Meter, Packer, Templates};
 use super::starts;
 use crate::cycle::LocalCluster;
@@ -100,11 +100,11 @@ impl<'r> Planning<'r> {
         let to_drain: Vec<NodeId> = gone.iter().filter(ready).copied().collect();
         packer.drain(&to_drain);
         for at in 0..request.types.len() {
-            packer.add_nodes(at, self.plan.types[at].launching, true);
+            packer.add_nodes(at, self.plan.types[at].launching, true, &mut self.meter);
         }
         let launching = packer.added.len();
         for (at, &least) in least.iter().enumerate() {
-            packer.add_nodes(at, least + needed.added[at], true);
+            packer.add_nodes(at, least + needed.added[at], true, &mut self.meter);
         }
         if units.0.iter().any(|unit| unit.layout.is_some()) {
             self.domains = packer.domains();
@@ -113,7 +113,7 @@ impl<'r> Planning<'r> {
             self.place(unit, &mut packer, &mut caps);
         }
         packer.trim(&mut self.meter);
-        self.plan.is_partial |= self.meter.is_over();
+        self.plan.is_partial |= self.meter.has_left_out();
         for added in &packer.added[launching..] {
             self.plan.types[added.of_type].needed += 1;
         }
@@ -156,7 +156,7 @@ impl<'r> Planning<'r> {
         });
         let mut packer = Packer::new(self.request, &mut empty, counts.to_vec());
         for (at, (planned, least)) in self.plan.types.iter().zip(least).enumerate().take(types) {
-            packer.add_nodes(at, planned.launching + least, true);
+            packer.add_nodes(at, planned.launching + least, true, &mut self.meter);
         }
         let wanted: Vec<u32> = unit.items.iter().map(|item| item.count).collect();
         let outcome = packer.place(&unit, &wanted, &mut self.templates, &mut self.meter);
@@ -180,6 +180,10 @@ impl<'r> Planning<'r> {
 
     /// Places a unit as far as the caps of its queue allow.
     fn place(&mut self, unit: &Unit, packer: &mut Packer<'_>, caps: &mut CapsLeft) {
+        // A gang that is left is noted there, whatever it lacks.
+        if let Some(Layout { job, .. }) = unit.layout {
+            self.homes.entry(job).or_insert_with(|| packer.homes(job, &self.domains, &mut self.meter));
+        }
         let mut wanted = Vec::with_capacity(unit.items.len());
         let mut capped = None;
         for (at, item) in unit.items.iter().enumerate() {
@@ -203,9 +207,8 @@ impl<'r> Planning<'r> {
             self.leave_gang(unit, at, reason);
             return;
         }
-        let outcome = if let Some(layout) = &unit.layout {
-            let homes =
-                self.homes.entry(layout.job).or_insert_with(|| packer.homes(layout.job, &self.domains));
+        let mut outcome = if let Some(layout) = &unit.layout {
+            let homes = self.homes.get_mut(&layout.job).expect("the homes of the job were found");
             if let Some(reason) = homes.lacks_gang.clone() {
                 give_back(caps, unit, &wanted);
                 let left = unit.items.iter().zip(&wanted);
@@ -226,11 +229,14 @@ impl<'r> Planning<'r> {
             self.leave_gang(unit, at, outcome.reason);
             return;
         }
+        if let Some(kept) = outcome.kept.take().filter(|_| self.domains.len() > 0) {
+            packer.settle(kept, &mut self.domains, &mut self.meter);
+        }
         give_back(caps, unit, &outcome.left);
         for (at, item) in unit.items.iter().enumerate().filter(|&(at, _)| outcome.left[at] > 0) {
             let reason = match &unit.layout {
                 Some(_) => outcome.reason.clone(),
-                None => packer.why(item, &mut self.templates, &self.meter),
+                None => packer.why(item, &mut self.templates, &mut self.meter),
             };
             self.leave(item, wanted[at] - outcome.left[at]..wanted[at], &reason);
         }

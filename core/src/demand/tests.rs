@@ -396,7 +396,7 @@ fn ten_thousand_equal_tasks_are_decided_together() {
     planning.pack(&mut copy, &IdleClock::default());
     let needed: Vec<u32> = planning.plan.types.iter().map(|of| of.needed).collect();
     assert_eq!(needed, [625, 0]);
-    assert!(planning.meter.0 < 20_000, "{} looks", planning.meter.0);
+    assert!(planning.meter.looks < 20_000, "{} looks", planning.meter.looks);
 }
 
 #[test]

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Log, Meter, Outcome, Packer, Templates};
-use crate::demand::domains::{Domain, Domains};
+use crate::demand::domains::{self, Domain, Domains};
 use crate::demand::items::{Item, Layout, Unit};
 use crate::fairness::Amounts;
+use crate::index::Slot;
 use crate::jobs::nodes::Unfit;
 use crate::jobs::{JobId, TaskState};
 use crate::limits::PLAN_DOMAINS_MAX;
@@ -48,16 +49,45 @@ impl Packer<'_> {
     }
 
     /// Returns where the tasks of a job are.
-    pub(in crate::demand) fn homes(&self, job: JobId, domains: &Domains) -> Homes {
+    pub(in crate::demand) fn homes(&self, job: JobId, domains: &Domains, meter: &mut Meter) -> Homes {
         let of = self.cluster.scheduler().jobs().job(job);
-        let around = |group: Option<u32>| {
-            let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
-            let tasks = of.tasks().iter().filter(|task| group.is_none_or(|group| task.group == group));
-            domains.around(tasks.filter(|task| keeps(task.state)).filter_map(|task| task.node))
-        };
-        let groups = (0..).zip(&of.spec().tasks).filter(|(_, group)| group.topology.is_some());
-        let of_groups = groups.filter_map(|(group, _)| Some((group, around(Some(group))?))).collect();
-        Homes { of_job: around(None), of_groups, lacks_gang: None }
+        let groups = &of.spec().tasks;
+        let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
+        // A task that has no node takes much less than a look.
+        meter.charge(1 + of.tasks().len() as u64 / 32);
+        let mut homes = Homes::default();
+        for task in of.tasks().iter().filter(|task| keeps(task.state)) {
+            let Some(at) = task.node.and_then(|node| domains.of(node)) else { continue };
+            meter.charge(1);
+            match &mut homes.of_job {
+                Some(home) => domains::cover(home, at),
+                none => *none = Some(at.clone()),
+            }
+            if groups[task.group as usize].topology.is_some() {
+                let home = homes.of_groups.entry(task.group);
+                home.and_modify(|home| domains::cover(home, at)).or_insert_with(|| at.clone());
+            }
+        }
+        homes
+    }
+
+    /// Notes in the domains what a unit has taken, and the nodes that were added for it.
+    pub(in crate::demand) fn settle(&self, kept: Log, domains: &mut Domains, meter: &mut Meter) {
+        meter.charge(kept.entries.len() as u64);
+        for added in &self.added[kept.before..] {
+            domains.add_node(added.node, added.of_type);
+        }
+        let mut by_slot: BTreeMap<Slot, usize> = BTreeMap::new();
+        for slot in kept.entries {
+            *by_slot.entry(slot).or_default() += 1;
+        }
+        for (slot, count) in by_slot {
+            let placed = &self.placed[&slot];
+            let mut taken = Amounts::zero();
+            placed[placed.len() - count..].iter().for_each(|placed| taken.add(&placed.item.amounts));
+            let node = self.copy.shard().node_at(slot).expect("something is placed there");
+            domains.take(node, &taken);
+        }
     }
 
     /// Places tasks of a job where its rules allow it: a gang as a whole or not at all, of others as much as fits.
@@ -72,13 +102,19 @@ impl Packer<'_> {
         let ask = Ask { unit, layout, domains, homes, is_inner: false };
         let all: Vec<usize> = (0..unit.items.len()).collect();
         let allowed = domains.allowed(layout.rule.as_ref(), homes.of_job.as_ref(), &Domain::new());
+        let cuts = meter.cuts;
         let found = self.choose(ask, &all, wanted, &allowed, Some(templates), meter);
         let left = found.as_ref().map_or_else(|| wanted.to_vec(), |found| found.left.clone());
-        let mut outcome = Outcome { left, reason: Unfit::Topology };
+        let mut outcome = Outcome { left, reason: Unfit::Topology, kept: None };
         if let Some(at) = outcome.first_left() {
             outcome.reason = self.why_in_domains(ask, &unit.items[at], &allowed, templates, meter);
+            // What fits nowhere does not depend on the domains that were left out.
+            if meter.cuts > cuts && !matches!(outcome.reason, Unfit::Never(_)) {
+                outcome.reason = Unfit::Undecided;
+            }
         }
-        if let Some(Attempt { domain, groups, .. }) = found {
+        if let Some(Attempt { domain, groups, log, .. }) = found {
+            outcome.kept = Some(log);
             homes.of_job.get_or_insert(domain);
             for (group, domain) in groups {
                 homes.of_groups.entry(group).or_insert(domain);
@@ -98,7 +134,8 @@ impl Packer<'_> {
         mut templates: Option<&mut Templates>,
         meter: &mut Meter,
     ) -> Option<Attempt> {
-        meter.charge(1 + ask.domains.len() as u64 / 8);
+        // To find these domains took a look at all, and each of them is asked for its room.
+        meter.charge(1 + ask.domains.len() as u64 / 8 + allowed.len() as u64);
         let is_gang = ask.unit.gang.is_some();
         let mut asked = Amounts::zero();
         for &at in items {
@@ -110,33 +147,59 @@ impl Packer<'_> {
         let suffices = |of: &&Domain| ask.domains.could_hold(of, &asked, &counts);
         let mut present: Vec<&Domain> = allowed.iter().filter(suffices).collect();
         // As in cycles, domains with room for all tasks of the job come first.
-        present.sort_by_key(|of| {
+        present.sort_by_cached_key(|of| {
             (std::cmp::Reverse(of.len()), !ask.domains.could_hold(of, &ask.layout.all, &counts))
         });
-        for domain in present.into_iter().take(PLAN_DOMAINS_MAX) {
+        let is_cut = present.len() > PLAN_DOMAINS_MAX + 1;
+        // The widest one is always tried. A soft rule allows the whole cluster.
+        let widest = present.split_off(PLAN_DOMAINS_MAX.min(present.len())).pop();
+        for domain in present.into_iter().chain(widest) {
             let attempt = self.attempt(ask, items, wanted, domain, None, meter);
             if items.iter().all(|&at| attempt.left[at] == 0) {
                 return Some(attempt);
             }
-            self.undo(attempt.log);
+            self.undo(attempt.log, meter);
             if meter.is_over() {
                 return None;
             }
         }
+        meter.cuts += u64::from(is_cut);
+        meter.charge(allowed.len() as u64);
         let types = 0..self.request.types.len();
         let most: Vec<u32> = types.clone().map(|at| counts[at] + self.room(at)).collect();
         let launches = templates.is_some();
-        let is_of_use = |of: &&Domain| {
-            let has_types = launches && types.clone().any(|of_type| ask.domains.has_type(of, of_type));
-            has_types && (!is_gang || ask.domains.could_hold(of, &asked, &most)) || !is_gang
+        let grows = |of: &Domain| {
+            let mut types = types.clone().filter(|&at| launches && most[at] > counts[at]);
+            types.any(|of_type| ask.domains.has_type(of, of_type))
         };
+        let has_room = |of: &Domain| {
+            items.iter().any(|&at| ask.domains.could_hold(of, &ask.unit.items[at].amounts, &counts))
+        };
+        // Types are few, so all domains that can get nodes are tried. The widest one is as well.
+        let mut others = PLAN_DOMAINS_MAX * 8;
+        let mut is_cut = false;
+        let mut tried: Vec<&Domain> = Vec::new();
+        for (number, domain) in (1..).zip(allowed) {
+            if grows(domain) {
+                if !is_gang || ask.domains.could_hold(domain, &asked, &most) {
+                    tried.push(domain);
+                }
+            } else if !is_gang && has_room(domain) {
+                if others > 0 || number == allowed.len() {
+                    others = others.saturating_sub(1);
+                    tried.push(domain);
+                } else {
+                    is_cut = true;
+                }
+            }
+        }
         let mut best: Option<((u64, bool, usize, usize), &Domain)> = None;
-        for domain in allowed.iter().filter(is_of_use).take(PLAN_DOMAINS_MAX * 8) {
+        for domain in tried {
             let before = self.added.len();
             let attempt = self.attempt(ask, items, wanted, domain, templates.as_deref_mut(), meter);
             let left: u64 = items.iter().map(|&at| u64::from(attempt.left[at])).sum();
             let added = self.added.len() - before;
-            self.undo(attempt.log);
+            self.undo(attempt.log, meter);
             let lacks = !ask.domains.could_hold(domain, &ask.layout.all, &most);
             let order = (left, lacks, added, usize::MAX - domain.len());
             if (left == 0 || !is_gang) && best.as_ref().is_none_or(|(of_best, _)| order < *of_best) {
@@ -146,10 +209,12 @@ impl Packer<'_> {
                 return None;
             }
         }
-        let (_, domain) = best?;
+        let ((left, ..), domain) = best?;
+        // Those left out get no nodes. Where all fits without, it was tried above.
+        meter.cuts += u64::from(is_cut && left > 0);
         let attempt = self.attempt(ask, items, wanted, domain, templates, meter);
         if is_gang && items.iter().any(|&at| attempt.left[at] > 0) {
-            self.undo(attempt.log);
+            self.undo(attempt.log, meter);
             return None;
         }
         Some(attempt)
@@ -211,7 +276,7 @@ impl Packer<'_> {
         item: &Item,
         allowed: &[Domain],
         templates: &mut Templates,
-        meter: &Meter,
+        meter: &mut Meter,
     ) -> Unfit {
         let reason = self.why(item, templates, meter);
         if matches!(reason, Unfit::Never(_) | Unfit::OnlyPresent | Unfit::Undecided) {
@@ -222,7 +287,7 @@ impl Packer<'_> {
         for domain in allowed.iter().filter(has_types).take(PLAN_DOMAINS_MAX) {
             let within = item.within(&ask.domains.terms(domain));
             let reason = self.why(&within, templates, meter);
-            if matches!(reason, Unfit::TypeLimit | Unfit::AllLimit) {
+            if matches!(reason, Unfit::TypeLimit | Unfit::AllLimit | Unfit::Undecided) {
                 return reason;
             }
         }

@@ -5,10 +5,15 @@ use crate::jobs::{TopologyRule, TopologyTier};
 use crate::rng::Rng;
 
 fn bed() -> Bed {
+    capped(Caps::none())
+}
+
+fn capped(capability: Caps) -> Bed {
     let tier = |name: &str| TopologyTier { name: name.into(), label: name.into() };
     let topology = vec![tier("rack"), tier("block")];
     let mut cluster = LocalCluster::new(CycleConfig { topology, ..CycleConfig::default() }, 1).unwrap();
-    let queue = cluster.scheduler_mut().jobs_mut().add_queue(QueueSpec::new("q")).unwrap();
+    let queue = QueueSpec { capability, ..QueueSpec::new("q") };
+    let queue = cluster.scheduler_mut().jobs_mut().add_queue(queue).unwrap();
     Bed { cluster, queue, jobs: 0 }
 }
 
@@ -100,4 +105,114 @@ fn a_job_with_a_hard_rule_is_planned_if_some_domain_could_hold_it_and_starts_in_
         outcomes[usize::from(fits)] += 1;
     }
     assert!(outcomes.iter().all(|&count| count > 50), "{outcomes:?}");
+}
+
+#[test]
+fn the_rest_of_a_job_gets_no_nodes_if_a_cap_forbids_its_gang() {
+    let mut bed = capped([(Dim::CPU, 30_000)].into_iter().collect());
+    let job = submit(&mut bed, 1, (6, 4), TopologyRule::hard("rack"));
+    let request = NodesRequest::new(vec![in_rack("r1", 1, 9, &[("rack", "r1")])]);
+    let plan = bed.plan(&request);
+    assert_eq!(
+        (plan.types[0].needed, &plan.waiting[..]),
+        (0, &[job][..]),
+        "the rest would fit below the cap"
+    );
+    let cap = Unfit::Cap { queue: "q".into(), of: Capped::Resource(Dim::CPU) };
+    let left: Vec<_> = plan.unplaced.iter().map(|left| (left.count, &left.reason)).collect();
+    assert_eq!(left, [(4, &cap), (2, &cap)]);
+    // A job without a gang gets what the cap leaves.
+    submit(&mut bed, 1, (6, 1), TopologyRule::hard("rack"));
+    assert_eq!(bed.needed(&request), [3]);
+}
+
+/// Adds nodes, each in a rack of its own.
+fn racks(bed: &mut Bed, count: u32, nodes: u32, cpu: u32) {
+    for rack in 0..count {
+        let rack = format!("r{rack:03}");
+        for _ in 0..nodes {
+            bed.cluster.add_node(spec("n", cpu, 0, &[("rack", &rack)])).unwrap();
+        }
+    }
+}
+
+#[test]
+fn single_tasks_reach_the_cluster_and_the_racks_of_types_past_many_racks() {
+    let request = NodesRequest::new(vec![in_rack("r999", 4, 9, &[("rack", "r999")])]);
+    // All of 600 racks are too small for a task.
+    let mut full = bed();
+    racks(&mut full, 600, 1, 1);
+    full.cluster.add_node(spec("n", 4, 0, &[])).unwrap();
+    submit(&mut full, 2, (3, 1), TopologyRule::soft(Some("rack")));
+    let plan = full.plan(&request);
+    assert_eq!((plan.fit_present, plan.fit_needed, plan.types[0].needed), (2, 1, 1));
+    submit(&mut full, 2, (3, 1), TopologyRule::hard("rack"));
+    let plan = full.plan(&request);
+    assert_eq!((plan.fit_present, plan.fit_needed, plan.types[0].needed), (2, 4, 2));
+    assert_eq!((&plan.unplaced[..], plan.is_partial), (&[][..], false));
+
+    // Each of 600 racks has room for one task.
+    let mut open = bed();
+    racks(&mut open, 600, 1, 2);
+    submit(&mut open, 2, (601, 1), TopologyRule::soft(Some("rack")));
+    let plan = open.plan(&request);
+    assert_eq!((plan.fit_present, plan.types[0].needed, plan.is_partial), (600, 1, false));
+    let mut open = bed();
+    racks(&mut open, 600, 1, 2);
+    submit(&mut open, 2, (5, 1), TopologyRule::hard("rack"));
+    let plan = open.plan(&request);
+    assert_eq!((plan.fit_needed, plan.types[0].needed, plan.is_partial), (5, 3, false));
+    // Without new nodes, one of the racks that are not tried might hold more.
+    let plan = open.plan(&NodesRequest::new(vec![in_rack("r999", 4, 0, &[("rack", "r999")])]));
+    assert_eq!((plan.fit_present, plan.is_partial), (1, true));
+    assert_eq!((plan.unplaced[0].count, &plan.unplaced[0].reason), (4, &Unfit::Undecided));
+}
+
+#[test]
+fn what_might_fit_in_a_rack_that_was_not_tried_is_undecided() {
+    let reason = |count| {
+        let mut bed = bed();
+        // The racks have room in sum, and no node of them has.
+        racks(&mut bed, count, 4, 1);
+        bed.cluster.add_node(spec("n", 9, 0, &[])).unwrap();
+        submit(&mut bed, 2, (2, 2), TopologyRule::hard("rack"));
+        let plan = bed.plan(&NodesRequest::new(vec![kind("small", 1, 0, 9)]));
+        (plan.unplaced[0].reason.clone(), plan.is_partial)
+    };
+    assert_eq!(reason(65), (Unfit::OnlyPresent, false));
+    assert_eq!(reason(66), (Unfit::Undecided, true));
+}
+
+#[test]
+fn a_hundred_gangs_fill_a_hundred_racks_and_cost_no_node() {
+    for is_plain in [false, true] {
+        let mut bed = bed();
+        racks(&mut bed, 100, 1, 2);
+        // What has no rule takes room of racks as well: 65 of them, because it comes first.
+        if is_plain {
+            let spec = JobSpec {
+                queue: bed.queue,
+                priority: 1,
+                min_member: 130,
+                phase: JobPhase::Inqueue,
+                ..JobSpec::new("plain", vec![TaskGroup::new(asks(1, 0), 130)])
+            };
+            bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap();
+        }
+        let gangs = if is_plain { 35 } else { 100 };
+        for _ in 0..gangs {
+            submit(&mut bed, 1, (2, 2), TopologyRule::hard("rack"));
+        }
+        let request = NodesRequest::new(vec![in_rack("r999", 2, 2, &[("rack", "r999")])]);
+        let plan = bed.plan(&request);
+        assert_eq!((plan.fit_present, plan.types[0].needed), (200, 0), "{is_plain}");
+        assert_eq!((&plan.unplaced[..], plan.is_partial), (&[][..], false), "{is_plain}");
+        // Two more fit on new nodes, and the next one nowhere.
+        for _ in 0..3 {
+            submit(&mut bed, 1, (2, 2), TopologyRule::hard("rack"));
+        }
+        let plan = bed.plan(&request);
+        assert_eq!((plan.fit_present, plan.fit_needed, plan.types[0].needed), (200, 4, 2), "{is_plain}");
+        assert_eq!((plan.unplaced.len(), &plan.unplaced[0].reason), (1, &Unfit::TypeLimit), "{is_plain}");
+    }
 }

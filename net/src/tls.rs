@@ -6,7 +6,6 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use quinn::EndpointConfig;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn_proto::HashedConnectionIdGenerator;
 use ring::hmac;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
@@ -16,6 +15,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use x509_parser::extensions::GeneralName;
 
+use crate::connection_ids::ConnectionIds;
 use crate::protocol::{ALPN, SessionToken};
 
 /// The error when a certificate or trust root cannot be used.
@@ -71,11 +71,9 @@ impl ServerCertificate {
     pub(crate) fn endpoint(&self) -> EndpointConfig {
         let secret = |purpose: &[u8]| hmac::sign(&self.resets, purpose);
         let ids = secret(b"connection ids");
-        let (ids, _) = ids.as_ref().split_first_chunk().expect("a tag has 32 bytes");
-        let ids = u64::from_le_bytes(*ids);
         let resets = hmac::Key::new(hmac::HMAC_SHA256, secret(b"stateless resets").as_ref());
         let mut config = EndpointConfig::new(Arc::new(resets));
-        config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+        config.cid_generator(move || Box::new(ConnectionIds::new(ids.as_ref())));
         config
     }
 }

@@ -123,7 +123,7 @@ impl Scheduler {
     ) -> Explaining {
         let of = self.jobs.job(job);
         let capped = self.capped_of(job, asked);
-        let task = asked.or(capped.first().copied()).or_else(|| {
+        let task = asked.or_else(|| capped.first().copied()).or_else(|| {
             let tried = self.tries.of(job).filter(|tried| tried.cause != PendingReason::None);
             let first = tried.map(|tried| tried.task).filter(|&task| is_pending(of, task));
             first.or_else(|| wanted(of, None, &capped).tasks.first().copied())

@@ -12,6 +12,10 @@ use crate::jobs::nodes::Unfit;
 use crate::jobs::{JobId, TaskState};
 use crate::limits::PLAN_DOMAINS_MAX;
 
+/// How well a domain serves: what is left, whether it could not hold all, the nodes that are added, and how wide it is. Less
+/// is better.
+type Order = (u64, bool, usize, usize);
+
 /// Where the tasks of a job are, and those of its task groups.
 #[derive(Default)]
 pub(in crate::demand) struct Homes {
@@ -193,7 +197,7 @@ impl Packer<'_> {
                 }
             }
         }
-        let mut best: Option<((u64, bool, usize, usize), &Domain)> = None;
+        let mut best: Option<(Order, &Domain)> = None;
         for domain in tried {
             let before = self.added.len();
             let attempt = self.attempt(ask, items, wanted, domain, templates.as_deref_mut(), meter);

@@ -296,8 +296,8 @@ pub const DATED_RESERVATIONS_MAX: usize = 64;
 pub const DATED_LOOKS_MAX: u64 = 1 << 19;
 /// How often the orders by past use are looked at while nothing changes, in ns. A cycle runs again if they are others.
 pub const ORDERS_LOOKED_AT_NS: u64 = 1_000_000_000;
-/// The number of queues, users, jobs, task groups and tasks that the keeper of jobs copies per round for a plan of nodes,
-/// and at most one queue with its users, or one job with its task groups, more. It also copies what changed in between.
+/// The number of queues, users, jobs, task groups and tasks that the keeper of jobs copies per round for a plan of nodes. It
+/// may exceed this by one queue with its users, or by one job with its task groups. It also copies what changed in between.
 pub const JOBS_COPIED_PER_ROUND: u64 = 1 << 12;
 /// The largest number of node types that a plan of nodes chooses from. They are told apart by bits.
 pub const NODE_TYPES_MAX: usize = 64;

@@ -32,14 +32,14 @@ impl Lacks {
 
     /// Returns what a job lacks beyond what counts already.
     pub(super) fn without(job: &Job, counted: Counted) -> Self {
-        Self::aside(job, counted, &[])
+        Self::withheld(job, counted, &[])
     }
 
     /// Returns what a job lacks beyond what counts already, if some of the tasks that have places or claims had none.
-    pub(super) fn aside(job: &Job, counted: Counted, aside: &[u32]) -> Self {
+    pub(super) fn withheld(job: &Job, counted: Counted, withheld: &[u32]) -> Self {
         let apart = |role: Option<u32>| {
             let is_of = |index: &&u32| role.is_none_or(|role| job.tasks()[**index as usize].role == role);
-            aside.iter().filter(is_of).count() as u32
+            withheld.iter().filter(is_of).count() as u32
         };
         let pending = |number: u32| if counted == Counted::BestEffortToo { number } else { 0 };
         let there = job.ready_tasks() + job.count(TaskState::Pipelined) + pending(job.pending_best_effort())
@@ -163,7 +163,8 @@ impl Cycle<'_> {
 
     /// Returns whether a job would have enough if all of its tasks that ask for nothing had nodes.
     pub(super) fn may_have_enough(&self, job: JobId) -> bool {
-        let (tiers, facts) = (self.tiers(), self.facts());
+        let tiers = self.tiers();
+        let facts = self.facts();
         tiers.is_ready(facts, job, Counted::BestEffortToo)
             || tiers.is_pipelined(facts, job, Counted::BestEffortToo)
     }
@@ -214,7 +215,8 @@ impl Cycle<'_> {
     /// Places a task that asks for nothing, where its job and its task group may have it.
     fn place_one(&mut self, task: TaskId, filler: &mut Filler<'_>) -> Result<(), PendingReason> {
         let group = self.jobs.task(task).group;
-        let (sight, from) = (filler.sight, filler.from);
+        let sight = filler.sight;
+        let from = filler.from;
         let mut reason = PendingReason::NoNode;
         let is_placed = !filler.misfits.contains(&group)
             && self.in_group_domain(task, sight, |cycle, task| {

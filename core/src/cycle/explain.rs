@@ -15,7 +15,7 @@ use crate::ids::TenantId;
 use crate::index::Slot;
 use crate::jobs::{
     Capped, Holder, Job, JobExplanation, JobId, JobPhase, Jobs, NodeCounts, PendingReason, QueueId,
-    QueuePlace, QueueRule, SetAside, TaskClass, TaskState,
+    QueuePlace, QueueRule, TaskClass, TaskState, Withheld,
 };
 use crate::request::{Check, Explain, PlacementRequest};
 use crate::resource::ResourceKind;
@@ -72,7 +72,7 @@ pub(crate) struct Explaining {
     place: QueuePlace,
     limits: Vec<Limit>,
     /// What sums have of tasks that wait for caps, as far as it does not keep the job from anything.
-    aside: SetAside,
+    withheld: Withheld,
     subjects: Vec<Subject>,
 }
 
@@ -145,7 +145,7 @@ impl Scheduler {
             counts: NodeCounts::default(),
             place: QueuePlace::default(),
             limits: Vec::new(),
-            aside: SetAside::default(),
+            withheld: Withheld::default(),
             subjects: Vec::new(),
         };
         if let Some(counts) = self.known_counts(&explaining) {
@@ -250,12 +250,12 @@ impl Scheduler {
         let job = self.jobs.job(explaining.job);
         let capped = self.capped_of(explaining.job, explaining.asked);
         if !capped.is_empty() {
-            explaining.aside = self.jobs.set_aside_for(explaining.job);
+            explaining.withheld = self.jobs.withheld_for(explaining.job);
         }
         let limits = if job.phase() == JobPhase::Pending {
             self.tiers.admission_limits(self.present(), explaining.job)
         } else {
-            self.limits_of(job, &wanted(job, explaining.asked, &capped), &explaining.aside)
+            self.limits_of(job, &wanted(job, explaining.asked, &capped), &explaining.withheld)
         };
         let mut subjects: Vec<Subject> = Vec::new();
         let mut add = |queue: QueueId, of: Capped| {
@@ -272,13 +272,13 @@ impl Scheduler {
     }
 
     /// Returns what keeps the queue of a job from having some tasks more: caps, then what rules give it.
-    fn limits_of(&self, job: &Job, wanted: &Wanted, aside: &SetAside) -> Vec<Limit> {
+    fn limits_of(&self, job: &Job, wanted: &Wanted, withheld: &Withheld) -> Vec<Limit> {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let facts = self.present();
         let mut limits = Vec::new();
         for queue in facts.jobs.chain(job.spec().queue) {
             let of = facts.jobs.queue(queue);
-            let used = |of_what: Capped| left(of.usage(), aside.of_queue(queue), of_what);
+            let used = |of_what: Capped| left(of.usage(), withheld.of_queue(queue), of_what);
             let limit = |(dim, asked): (Dim, i64)| {
                 let bound = of.spec().capability.get(dim)?;
                 let rule = QueueRule::Capability;
@@ -327,7 +327,7 @@ impl Scheduler {
                 let is_seen = tenant.is_none_or(|tenant| tenant == job.spec().tenant);
                 // What the job has itself is not what it lacks.
                 if is_seen && id != explaining.job {
-                    let amount = left(job.usage(), explaining.aside.of_job(id), of);
+                    let amount = left(job.usage(), explaining.withheld.of_job(id), of);
                     found.push(Holder { name: Arc::clone(&job.spec().name), job: Some(id), amount });
                 }
             }
@@ -337,10 +337,10 @@ impl Scheduler {
                 if explaining.sees_queue(jobs, child) {
                     let queue = jobs.queue(child);
                     let has_job = jobs.chain(own.spec().queue).any(|outer| outer == child);
-                    let aside = &explaining.aside;
+                    let withheld = &explaining.withheld;
                     let of_job =
-                        if has_job { left(own.usage(), aside.of_job(explaining.job), of) } else { 0 };
-                    let amount = left(queue.usage(), aside.of_queue(child), of) - of_job;
+                        if has_job { left(own.usage(), withheld.of_job(explaining.job), of) } else { 0 };
+                    let amount = left(queue.usage(), withheld.of_queue(child), of) - of_job;
                     found.push(Holder { name: Arc::clone(&queue.spec().name), job: None, amount });
                 }
             }
@@ -413,7 +413,7 @@ impl Scheduler {
         };
         let class = class_of(job, asked);
         let is_of = |rule: &[QueueRule]| {
-            let limits = self.limits_of(job, &Wanted::one(asked, &class), &SetAside::default());
+            let limits = self.limits_of(job, &Wanted::one(asked, &class), &Withheld::default());
             limits.iter().any(|limit| rule.contains(&limit.rule))
         };
         if self.tries.is_overused(queue) && self.tiers.is_overused(self.present(), queue) {
@@ -460,9 +460,9 @@ fn in_use(usage: &crate::jobs::Usage, of: Capped) -> i64 {
     parts.iter().fold(0, |sum: i64, part| sum.saturating_add(part.get(dim)))
 }
 
-/// Returns what is in use, without what is set aside of it.
-fn left(usage: &crate::jobs::Usage, aside: Option<&crate::jobs::Usage>, of: Capped) -> i64 {
-    in_use(usage, of).saturating_sub(aside.map_or(0, |aside| in_use(aside, of)))
+/// Returns what is in use, without what is withheld of it.
+fn left(usage: &crate::jobs::Usage, withheld: Option<&crate::jobs::Usage>, of: Capped) -> i64 {
+    in_use(usage, of).saturating_sub(withheld.map_or(0, |withheld| in_use(withheld, of)))
 }
 
 /// Returns the kind that most nodes lack.

@@ -33,13 +33,13 @@ pub struct OverCap {
 
 /// What sums have of tasks that wait for caps and that come after those of a job, with its own. Such tasks hold nothing.
 #[derive(Debug, Default)]
-pub(crate) struct SetAside {
+pub(crate) struct Withheld {
     jobs: BTreeMap<JobId, Usage>,
     /// Of all jobs of a queue and of the queues below it.
     queues: BTreeMap<QueueId, Usage>,
 }
 
-impl SetAside {
+impl Withheld {
     /// Returns what the sums of a job have of it.
     pub(crate) fn of_job(&self, job: JobId) -> Option<&Usage> {
         self.jobs.get(&job)
@@ -54,8 +54,8 @@ impl SetAside {
 impl Jobs {
     /// Returns what sums have of the tasks of a job that wait for caps, and of those that come after them. Cycles try them in
     /// this order, each as if the later ones had nothing. Of other jobs, a bounded number of tasks is looked at.
-    pub(crate) fn set_aside_for(&self, job: JobId) -> SetAside {
-        let mut aside = SetAside::default();
+    pub(crate) fn withheld_for(&self, job: JobId) -> Withheld {
+        let mut withheld = Withheld::default();
         let mut others = 0;
         for task in self.waiting_for_cap_from(TaskId { job, index: 0 }) {
             others += usize::from(task.job != job);
@@ -63,12 +63,12 @@ impl Jobs {
                 break;
             }
             let amounts = &self.task(task).class.amounts;
-            aside.jobs.entry(task.job).or_default().enter(TaskState::Pipelined, amounts);
+            withheld.jobs.entry(task.job).or_default().enter(TaskState::Pipelined, amounts);
             for queue in self.chain(self.job(task.job).spec().queue) {
-                aside.queues.entry(queue).or_default().enter(TaskState::Pipelined, amounts);
+                withheld.queues.entry(queue).or_default().enter(TaskState::Pipelined, amounts);
             }
         }
-        aside
+        withheld
     }
 
     /// Returns the innermost cap of a queue, or of one that contains it, that forbids one more task. With `now`, what is

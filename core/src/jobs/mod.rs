@@ -35,7 +35,7 @@ mod topology;
 mod usage;
 
 pub use binding::{BindingError, TenantQueue};
-pub(crate) use caps::SetAside;
+pub(crate) use caps::Withheld;
 pub use caps::{Capped, OverCap};
 pub(crate) use copy::JobsCopy;
 pub use direct::{DirectPlacement, NotCharged};

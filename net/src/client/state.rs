@@ -5,12 +5,10 @@ use serde::Serialize;
 use super::ClientError;
 use super::pending::{Destination, PendingCalls, RawReply};
 use crate::codec::{Extension, FrameError, Header, acknowledge_in_frame, encode_body, try_encode_frame};
+use crate::limits::CLIENT_OUT_BYTES_MAX;
 use crate::protocol::{
     Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE, Kind, Reason,
 };
-
-/// The most room that is kept for what is to be written next.
-const OUT_BYTES_MAX: usize = 64 << 10;
 
 /// Calls in progress, and what is to be written.
 pub(super) struct State {
@@ -105,7 +103,7 @@ impl State {
         if self.out.is_empty() {
             return Vec::new();
         }
-        let next = Vec::with_capacity(self.out.len().min(OUT_BYTES_MAX));
+        let next = Vec::with_capacity(self.out.len().min(CLIENT_OUT_BYTES_MAX));
         std::mem::replace(&mut self.out, next)
     }
 }

@@ -165,7 +165,7 @@ impl Cycle<'_> {
             return self.needed_at_least(job).map(|tasks| Needed { tasks, best_effort: 0 });
         }
         let first = self.tries.take_first();
-        let wanted = self.set_wanted_aside();
+        let wanted = self.withhold_wanted();
         let savepoint = self.savepoint();
         let mut filler = Filler::new(job, Sight::Later);
         let mut needed = Vec::new();

@@ -202,7 +202,7 @@ impl Scheduler {
     /// Returns what others than the job itself use of what a limit bounds. What the job gives back, it would lack.
     fn used_by_others(&self, explaining: &Explaining, limit: &Limit) -> i64 {
         let own = self.jobs.job(explaining.job).usage();
-        limit.used.saturating_sub(left(own, explaining.aside.of_job(explaining.job), limit.of))
+        limit.used.saturating_sub(left(own, explaining.withheld.of_job(explaining.job), limit.of))
     }
 
     /// What helps where nodes have no room, or rules give the queue no more. Both are about what the cluster has, so more

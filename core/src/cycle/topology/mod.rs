@@ -186,13 +186,13 @@ impl Cycle<'_> {
         false
     }
 
-    /// Sets aside how many tasks of each task group are placed together: these numbers are those of the job that was asked
-    /// about last. Returns them.
-    pub(super) fn set_wanted_aside(&mut self) -> BTreeMap<u32, u32> {
+    /// Takes away how many tasks of each task group are placed together. These numbers are of the job that was asked about last.
+    /// Returns them.
+    pub(super) fn withhold_wanted(&mut self) -> BTreeMap<u32, u32> {
         std::mem::take(&mut self.topology.wanted)
     }
 
-    /// Takes back what was set aside.
+    /// Gives back what was taken away.
     pub(super) fn take_wanted_back(&mut self, wanted: BTreeMap<u32, u32>) {
         self.topology.wanted = wanted;
     }

@@ -89,7 +89,8 @@ fn a_job_with_a_hard_rule_is_planned_if_some_domain_could_hold_it_and_starts_in_
         }
         let mut types = vec![kind("plain", 4, 0, 9)];
         for (at, rack) in racks.iter().enumerate() {
-            let (cpu, max) = (1 + rng.below(3) as u32, rng.below(4) as u32);
+            let cpu = 1 + rng.below(3) as u32;
+            let max = rng.below(4) as u32;
             types.push(in_rack(rack, cpu, max, &[("rack", rack)]));
             room[at] += cpu * max;
         }

@@ -272,8 +272,8 @@ pub const JOBS_ENDED_KEPT: usize = 10_000;
 /// The number of nodes, jobs and queues that the keeper of jobs looks at per round to explain why jobs wait, and at most one
 /// page of nodes more. A look takes some tens of ns, a comparison of two jobs some hundreds.
 pub const EXPLAIN_UNITS_PER_ROUND: u64 = 1 << 12;
-/// The most tasks that wait for a cap which are looked at when that cap refuses a direct placement, to tell how much of the
-/// cap is kept for them.
+/// The most tasks that wait for a cap which are looked at to tell how much of it is kept for them, and how many jobs are
+/// served before one that is explained.
 pub const WAITING_FOR_CAP_LOOKED_AT_MAX: usize = 1 << 10;
 /// The largest number of queues.
 pub const QUEUES_MAX: usize = 10_000;

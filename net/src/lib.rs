@@ -19,7 +19,6 @@
 pub mod access;
 pub mod client;
 pub mod codec;
-mod connection_ids;
 pub mod convert;
 pub mod limits;
 pub mod protocol;

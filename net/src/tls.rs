@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use quinn::EndpointConfig;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn_proto::RandomConnectionIdGenerator;
 use ring::hmac;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
@@ -15,7 +16,6 @@ use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use x509_parser::extensions::GeneralName;
 
-use crate::connection_ids::ConnectionIds;
 use crate::protocol::{ALPN, SessionToken};
 
 /// The error when a certificate or trust root cannot be used.
@@ -70,12 +70,21 @@ impl ServerCertificate {
     /// resets them, so that their clients connect again at once (RFC 9000, section 10.3).
     pub(crate) fn endpoint(&self) -> EndpointConfig {
         let secret = |purpose: &[u8]| hmac::sign(&self.resets, purpose);
-        let ids = secret(b"connection ids");
         let resets = hmac::Key::new(hmac::HMAC_SHA256, secret(b"stateless resets").as_ref());
         let mut config = EndpointConfig::new(Arc::new(resets));
-        config.cid_generator(move || Box::new(ConnectionIds::new(ids.as_ref())));
+        config.cid_generator(|| Box::new(connection_ids()));
         config
     }
+}
+
+/// Returns what makes the ids of connections at the server's side, with 64 random bits.
+///
+/// When an address is to be validated, the retry packet names an id that the client sends to. quinn does not check that no
+/// connection has this id already, and gives a packet to a connection before it takes it for a new one. So a client that gets
+/// the id of another connection is never answered. The ids that quinn makes by default differ in 24 bits. That is too
+/// few: with a thousand connections, which have several ids each, one of a few thousand new ones gets one that is in use.
+fn connection_ids() -> RandomConnectionIdGenerator {
+    RandomConnectionIdGenerator::new(size_of::<u64>())
 }
 
 impl std::fmt::Debug for ServerCertificate {
@@ -261,4 +270,20 @@ pub(crate) fn random_token() -> SessionToken {
     let mut token = SessionToken::default();
     provider().secure_random.fill(&mut token).expect("the operating system gives randomness");
     token
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn::ConnectionIdGenerator;
+
+    use super::*;
+
+    #[test]
+    fn many_ids_of_connections_are_different() {
+        let mut ids = connection_ids();
+        let made: std::collections::HashSet<Vec<u8>> =
+            (0..100_000).map(|_| ids.generate_cid().to_vec()).collect();
+        // With 24 bits, about 300 would be equal to another one.
+        assert_eq!(made.len(), 100_000);
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::dated::Attempt;
 use super::plugin::Counted;
+use super::plugins::gang::{has_place, of_role};
 use super::spots::Spot;
 use super::topology::Sight;
 use super::trial::Cycle;
@@ -32,25 +33,22 @@ impl Lacks {
 
     /// Returns what a job lacks beyond what counts already.
     pub(super) fn without(job: &Job, counted: Counted) -> Self {
-        Self::withheld(job, counted, &[])
+        Self::without_claims(job, counted, &[])
     }
 
-    /// Returns what a job lacks beyond what counts already, if some of the tasks that have places or claims had none.
-    pub(super) fn withheld(job: &Job, counted: Counted, withheld: &[u32]) -> Self {
-        let apart = |role: Option<u32>| {
+    /// Returns what a job lacks beyond what counts already, if these of its tasks, which have claims, had none.
+    pub(super) fn without_claims(job: &Job, counted: Counted, claims: &[u32]) -> Self {
+        let claiming = |role: Option<u32>| {
             let is_of = |index: &&u32| role.is_none_or(|role| job.tasks()[**index as usize].role == role);
-            withheld.iter().filter(is_of).count() as u32
+            claims.iter().filter(is_of).count() as u32
         };
         let pending = |number: u32| if counted == Counted::BestEffortToo { number } else { 0 };
         let there = job.ready_tasks() + job.count(TaskState::Pipelined) + pending(job.pending_best_effort())
-            - apart(None);
+            - claiming(None);
         let spec = job.spec();
-        let counts =
-            |state: TaskState| state.holds() || matches!(state, TaskState::Succeeded | TaskState::Pipelined);
+        let counts = |state| has_place(state) || state == TaskState::Pipelined;
         let of_role = |at: usize| {
-            let states = TaskState::ALL.into_iter().filter(|&state| counts(state));
-            let placed: u32 = states.map(|state| job.role_count(at, state)).sum();
-            placed + pending(job.role_pending_best_effort(at)) - apart(Some(at as u32))
+            of_role(job, at, counts) + pending(job.role_pending_best_effort(at)) - claiming(Some(at as u32))
         };
         let has_roles = spec.roles_count() && spec.roles.iter().any(|role| role.min_member > 0);
         let roles = spec.roles.iter().enumerate().filter(|_| has_roles);
@@ -75,13 +73,8 @@ impl Lacks {
         self.of_roles.get(role as usize).is_some_and(|&of_role| of_role > 0) || self.all > self.in_roles
     }
 
-    /// Notes that one more task of a role is there, which was of use.
-    pub(super) fn take(&mut self, role: u32) {
-        self.take_in_order(role);
-    }
-
     /// Notes that one more task of a role is there, if the job lacks any task or one of the role. Returns whether it does.
-    pub(super) fn take_in_order(&mut self, role: u32) -> bool {
+    pub(super) fn take(&mut self, role: u32) -> bool {
         let is_lacking = self.all > 0 || self.of_roles.get(role as usize).is_some_and(|&of_role| of_role > 0);
         self.all = self.all.saturating_sub(1);
         if let Some(of_role) = self.of_roles.get_mut(role as usize).filter(|of_role| **of_role > 0) {

@@ -219,15 +219,12 @@ impl Client {
         // If this future is dropped before its call is entered, the permit is returned by itself.
         let permit = match destination {
             Destination::Waiting(_) => None,
-            _ => match shared.in_flight.try_acquire() {
+            _ => match shared.in_flight.acquire().await {
                 Ok(permit) => Some(permit),
-                Err(_) => match shared.in_flight.acquire().await {
-                    Ok(permit) => Some(permit),
-                    Err(_) => {
-                        ended(&shared.state())?;
-                        return Err(ClientError::ConnectionLost("the client was closed".into()));
-                    }
-                },
+                Err(_) => {
+                    ended(&shared.state())?;
+                    return Err(ClientError::ConnectionLost("the client was closed".into()));
+                }
             },
         };
         loop {

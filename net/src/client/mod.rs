@@ -9,15 +9,15 @@
 //! (which only very large pipelined batches reach). Callers that need an order must wait for each reply.
 
 mod error;
-mod frames;
 pub use error::ClientError;
+mod frames;
 mod pending;
+mod state;
 pub use pending::{Completion, Completions};
 mod calls;
 mod leases;
 pub use leases::LeaseKeeper;
 mod connection;
-mod state;
 pub use connection::{Client, ClientConfig};
 mod events;
 pub use events::{BookedAllocation, BookedNode, EventBooks, EventFollower};

@@ -52,7 +52,7 @@ pub struct Completion {
     /// The tag given with the request.
     pub tag: u64,
     /// The encoded body. Read it with [`decode_body`](crate::codec::decode_body). It shares memory with the replies that came
-    /// in the same packet.
+    /// with it, up to 64 KiB, so do not keep it for long.
     pub reply: Result<Bytes, ClientError>,
 }
 

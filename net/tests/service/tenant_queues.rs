@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
+use crate::harness::bed::Bed;
 use crate::harness::{
-    ClientAuthority, TestServer, add, ask, audit, granted, identity, named, node, tenant, within,
+    ClientAuthority, TestServer, add, ask, audit, granted, identity, named, node, request, tenant, within,
 };
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId, TenantId};
+use wharf_core::request::Placement;
+use wharf_core::resource::GpuAssignment;
+use wharf_core::state::{Deed, KeptOutcome};
 use wharf_net::access::{AccessSettings, Role, TenantLimits};
 use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_net::protocol::*;
@@ -206,4 +211,53 @@ async fn what_no_queue_is_charged_with_is_refused_to_a_bound_tenant() {
     granted(place(&one, &ask(1, 0, 0)).await);
     assert_eq!(direct(&admin, "team").await, 1);
     server.stop().await;
+}
+
+/// A crash came after the first placement of a batch, and the tenant is bound to a queue when its client asks again. What was
+/// placed stays, and nothing more is placed without a charge.
+#[test]
+fn a_batch_that_a_crash_interrupted_places_no_more_for_a_tenant_that_is_bound_since() {
+    let batch = PlaceBatch { requests: vec![ask(1, 0, 0), ask(1, 0, 0)] };
+    let batch = request(Kind::PlaceBatch, 1, &batch);
+    let mut bed = Bed::new();
+    bed.shared.set_access(&settings(None));
+    let (key, reply) = bed.greet_as(&["one"], false, None);
+    let hello: HelloReply = reply.body();
+    bed.service.receive(key, &batch, bed.now);
+    bed.run_shard();
+    bed.lose(key);
+    let mut records = bed.shared.session_records();
+    let allocation = AllocationId {
+        incarnation: Incarnation(1),
+        partition: PartitionId(0),
+        sequence: 1,
+        tenant: TenantId(1),
+    };
+    let placement = Placement {
+        node: NodeId(1),
+        allocation,
+        gpus: GpuAssignment::default(),
+        alternative: 0,
+        units: None,
+    };
+    let placed = Deed::Placed(placement.into(), Some("gone".into()));
+    records[0].outcomes.get_mut(&1).expect("it was answered").outcome = KeptOutcome::Parts(vec![(0, placed)]);
+    // The settings have the binding from the start on, or it comes with a reload after the client has connected.
+    for before in [Some("team"), None] {
+        let mut bed = Bed::restored(records.clone(), bed.now);
+        bed.shared.set_access(&settings(before));
+        let resume = Some(Resume { session: hello.session, token: hello.token });
+        let (key, _) = bed.greet_as(&["one"], false, resume);
+        bed.shared.set_access(&settings(Some("team")));
+        bed.service.receive(key, &batch, bed.now);
+        bed.write();
+        let replies = bed.replies(key);
+        let reply: PlaceBatchReply = replies.first().expect("no shard is asked").body();
+        let [first, second] = &reply.replies[..] else { panic!("two parts: {reply:?}") };
+        assert_eq!(first.placed.as_ref().map(|placed| placed.allocation), Some(allocation.into()));
+        assert!(second.placed.is_none(), "{second:?}");
+        let (reason, message) = refused(second.reason, second.fault.clone());
+        assert_eq!(reason, Reason::NotSupportedYet);
+        assert!(message.contains("bound to queue `team`"), "{message}");
+    }
 }

@@ -36,14 +36,14 @@ impl Wanted {
 pub(super) fn wanted(job: &Job, asked: Option<u32>, capped: &[u32]) -> Wanted {
     let role_of = |index: u32| job.tasks()[index as usize].role;
     // Those that ask for nothing make up for what the others do not give.
-    let mut lacks = Lacks::withheld(job, Counted::BestEffortToo, capped);
+    let mut lacks = Lacks::without_claims(job, Counted::BestEffortToo, capped);
     let is_best_effort = |index: u32| job.tasks()[index as usize].class.is_best_effort();
     for &index in capped.iter().filter(|&&index| is_best_effort(index)) {
         if lacks.has(role_of(index)) {
             lacks.take(role_of(index));
         }
     }
-    let mut left = Lacks::withheld(job, Counted::Placed, capped);
+    let mut left = Lacks::without_claims(job, Counted::Placed, capped);
     let mut tasks: Vec<u32> = Vec::new();
     let candidates = |best_effort: bool| {
         capped.iter().copied().chain(job.pending()).filter(move |&index| is_best_effort(index) == best_effort)
@@ -52,8 +52,8 @@ pub(super) fn wanted(job: &Job, asked: Option<u32>, capped: &[u32]) -> Wanted {
         if lacks.is_none() {
             break;
         }
-        if lacks.take_in_order(role_of(index)) {
-            left.take_in_order(role_of(index));
+        if lacks.take(role_of(index)) {
+            left.take(role_of(index));
             tasks.push(index);
         }
     }

@@ -19,11 +19,12 @@ impl Gang {
 }
 
 /// Returns the number of tasks of a role in any of the states.
-fn of_role(job: &Job, role: usize, states: impl Fn(TaskState) -> bool) -> u32 {
+pub(in crate::cycle) fn of_role(job: &Job, role: usize, states: impl Fn(TaskState) -> bool) -> u32 {
     TaskState::ALL.into_iter().filter(|&state| states(state)).map(|state| job.role_count(role, state)).sum()
 }
 
-fn has_place(state: TaskState) -> bool {
+/// Returns whether a task in a state counts for its gang.
+pub(in crate::cycle) fn has_place(state: TaskState) -> bool {
     state.holds() || state == TaskState::Succeeded
 }
 

@@ -4,7 +4,7 @@ mod capacity;
 mod conformance;
 mod drf;
 mod fair_share;
-mod gang;
+pub(super) mod gang;
 mod overcommit;
 mod priority;
 mod proportion;

@@ -259,7 +259,7 @@ impl ConnectionService {
     }
 
     /// Takes over the rights of the peer by the settings of now.
-    pub(super) fn renew_rights(&mut self, key: ConnectionKey) {
+    fn renew_rights(&mut self, key: ConnectionKey) {
         let version = self.shared.access_version();
         let connection = &mut self.connections[key];
         if connection.rights_version != version {

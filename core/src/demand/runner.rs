@@ -1,8 +1,7 @@
 //! Plans nodes on a thread of its own: a plan may take seconds, and nobody else is to wait for it.
 //!
 //! The keeper of jobs hands over a copy of all jobs with each request, which it has made step by step, and takes the plan
-//! back. The thread reads the views
-//! of the shards itself. It remembers since when nodes are idle.
+//! back. The thread reads the views of the shards itself. It remembers since when nodes are idle.
 
 use std::sync::Arc;
 

@@ -234,7 +234,9 @@ fn databases_are_changed(choices: &mut Choices<'_>) -> Result<(), Finding> {
         let content = image.values_mut().nth(choices.place(count)).expect("a store has files");
         // Most of a file is empty, so a page is chosen first.
         let pages: Vec<u64> = content.written().collect();
-        let at = pages[choices.place(pages.len())] + choices.below(4096);
+        // An earlier change may have cut the file off at its begin.
+        let page = if pages.is_empty() { 0 } else { pages[choices.place(pages.len())] };
+        let at = page + choices.below(4096);
         if choices.one_in(32) {
             content.set_len(at);
         } else {

@@ -109,8 +109,28 @@ impl MessageVisitor for Survives<'_> {
 
     fn visit<M: Message>(self) -> Self::Output {
         survives::<M::Request>(self.header, self.payload)?;
-        survives::<M::Reply>(self.header, self.payload)
+        survives::<M::Reply>(self.header, self.payload)?;
+        is_the_same_by_kind::<M>(self.payload)
     }
+}
+
+/// Checks that what a kind has of its own, for requests and replies that are frequent, does what the general encoder and
+/// decoder do.
+fn is_the_same_by_kind<M: Message>(payload: &[u8]) -> Result<(), Finding> {
+    let (read, expected) = (M::read_reply(payload), decode_body::<M::Reply>(payload).map(|(reply, _)| reply));
+    if read != expected {
+        return found(format!("a reply is read as {read:?} by its kind, and as {expected:?} by the decoder"));
+    }
+    let Ok((request, _)) = decode_body::<M::Request>(payload) else { return Ok(()) };
+    let (mut written, mut expected) = (Vec::new(), Vec::new());
+    M::write_request(&request, &mut written);
+    encode_body(&request, &mut expected);
+    if written != expected {
+        return found(format!(
+            "{request:?} is written as {written:?} by its kind, and as {expected:?} by the encoder"
+        ));
+    }
+    Ok(())
 }
 
 /// Checks that a decoded message can be encoded and decoded again without a change.
@@ -142,15 +162,16 @@ impl MessageVisitor for Made<'_, '_> {
 
     fn visit<M: Message>(self) -> Self::Output {
         match self.0.below(8) {
-            0 => made_survives::<Fault>(self.0),
-            1..4 => made_survives::<M::Reply>(self.0),
-            _ => made_survives::<M::Request>(self.0),
+            0 => made_survives::<Fault>(self.0, |_| Ok(())),
+            1..4 => made_survives::<M::Reply>(self.0, is_the_same_by_kind::<M>),
+            _ => made_survives::<M::Request>(self.0, is_the_same_by_kind::<M>),
         }
     }
 }
 
 fn made_survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
     choices: &mut Choices<'_>,
+    check: impl Fn(&[u8]) -> Result<(), Finding>,
 ) -> Result<(), Finding> {
     let made: Option<T> = draw(choices, &Known::default());
     let Some(message) = made else { return found("a message is drawn beyond a bound") };
@@ -160,6 +181,7 @@ fn made_survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
         Ok((again, all)) if again == message && all == written.len() => {}
         other => return found(format!("{message:?} was written, and read as {other:?}")),
     }
+    check(&written)?;
     // Of a body that is cut off, or is another one, nothing is known. What is read of it must survive too.
     if !written.is_empty() {
         let cut = choices.place(written.len());
@@ -167,6 +189,7 @@ fn made_survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
             return found(format!("{message:?} was cut off at byte {cut}, and read as {read:?}"));
         }
         written[cut] = choices.below(256) as u8;
+        check(&written)?;
     }
     survives::<T>(Header { flags: FLAG_EXTENSIONS, ..Header::default() }, &written)
 }

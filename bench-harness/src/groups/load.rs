@@ -9,12 +9,10 @@ use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::resource::Amount;
 use wharf_core::rng::Rng;
 use wharf_net::client::{Client, ClientError, Completion, Completions};
-use wharf_net::codec::decode_body;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
-    BundleTemplate, CreateGroupRequest, DemandBody, GroupReply, Kind, ListGroupsRequest, ListRequest,
-    NodeBody, NodesRequest, PlaceRequest, Reason, RemoveGroupReply, RemoveGroupRequest, StatusRequest,
-    WireGroup,
+    BundleTemplate, CreateGroupRequest, DemandBody, ListGroupsRequest, ListRequest, Message, NodeBody,
+    NodesRequest, PlaceRequest, Reason, RemoveGroupRequest, StatusRequest, WireGroup, kinds,
 };
 
 use super::existing::{Existing, NODE_CORES, NODE_MEMORY, bundle_cpu, bundle_memory};
@@ -162,7 +160,7 @@ impl Load {
 
     async fn create(&mut self, tag: usize) -> Result<(), GroupsError> {
         self.under_way[tag] = Some(UnderWay::Create(Instant::now()));
-        self.client.submit(Kind::CreateGroup, &self.request, &self.completions, tag as u64).await?;
+        self.client.submit::<kinds::CreateGroup>(&self.request, &self.completions, tag as u64).await?;
         Ok(())
     }
 
@@ -170,7 +168,7 @@ impl Load {
         let group = self.existing.any(&mut self.rng);
         self.under_way[tag] = Some(UnderWay::Remove(group));
         let request = RemoveGroupRequest { group };
-        self.client.submit(Kind::RemoveGroup, &request, &self.completions, tag as u64).await?;
+        self.client.submit::<kinds::RemoveGroup>(&request, &self.completions, tag as u64).await?;
         Ok(())
     }
 
@@ -185,7 +183,7 @@ impl Load {
         let done = Reason::Done.into();
         match self.under_way.get_mut(tag).and_then(Option::take) {
             Some(UnderWay::Create(since)) => {
-                let reply: GroupReply = decode_body(&raw).map_err(ClientError::from)?.0;
+                let reply = kinds::CreateGroup::read_reply(&raw).map_err(ClientError::from)?;
                 churn.latency.saturating_record(since.elapsed().as_nanos() as u64);
                 match reply.group {
                     Some(group) if reply.reason == done => {
@@ -208,7 +206,7 @@ impl Load {
                 }
             }
             Some(UnderWay::Remove(group)) => {
-                let reply: RemoveGroupReply = decode_body(&raw).map_err(ClientError::from)?.0;
+                let reply = kinds::RemoveGroup::read_reply(&raw).map_err(ClientError::from)?;
                 if reply.reason != done || reply.bundles_ended != self.bundles {
                     let said = format!("group {group:?} was removed so: {reply:?}");
                     return Err(GroupsError::Wrong(said));

@@ -4,12 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context;
-use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use wharf_core::link::lock;
 use wharf_net::client::{Client, ClientConfig, Completion, Completions};
-use wharf_net::codec::{HEADER_BYTES, decode_body, encode_body};
-use wharf_net::protocol::{Kind, PlaceBatchReply, ReleaseBatchReply};
+use wharf_net::codec::{HEADER_BYTES, encode_body};
+use wharf_net::protocol::{Message, kinds};
 
 use super::arrivals::{Pacer, Schedule};
 use super::floor::FrameSizes;
@@ -68,8 +67,8 @@ pub(super) async fn close(clients: Vec<Client>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn decode<T: DeserializeOwned>(raw: &[u8]) -> anyhow::Result<T> {
-    Ok(decode_body(raw).context("a reply cannot be read")?.0)
+fn read<M: Message>(raw: &[u8]) -> anyhow::Result<M::Reply> {
+    M::read_reply(raw).context("a reply cannot be read")
 }
 
 impl Driver {
@@ -168,21 +167,21 @@ impl Driver {
         let bodies = &*self.bodies;
         match asked {
             Asked::Place(request) => {
-                client.submit(Kind::Place, &bodies.places[*request as usize], queue, tag).await
+                client.submit::<kinds::Place>(&bodies.places[*request as usize], queue, tag).await
             }
-            Asked::Release(live) => client.submit(Kind::Release, &Bodies::release(live), queue, tag).await,
+            Asked::Release(live) => client.submit::<kinds::Release>(&Bodies::release(live), queue, tag).await,
             Asked::PlaceBatch(requests) => {
-                client.submit(Kind::PlaceBatch, &bodies.place_batch(requests), queue, tag).await
+                client.submit::<kinds::PlaceBatch>(&bodies.place_batch(requests), queue, tag).await
             }
             Asked::ReleaseBatch(live) => {
-                client.submit(Kind::ReleaseBatch, &Bodies::release_batch(live), queue, tag).await
+                client.submit::<kinds::ReleaseBatch>(&Bodies::release_batch(live), queue, tag).await
             }
-            Asked::CreateGroup => client.submit(Kind::CreateGroup, &bodies.group, queue, tag).await,
+            Asked::CreateGroup => client.submit::<kinds::CreateGroup>(&bodies.group, queue, tag).await,
             Asked::RemoveGroup(group) => {
-                client.submit(Kind::RemoveGroup, &Bodies::remove_group(*group), queue, tag).await
+                client.submit::<kinds::RemoveGroup>(&Bodies::remove_group(*group), queue, tag).await
             }
             Asked::UpdateNode(update) => {
-                client.submit(Kind::UpdateNodes, &bodies.update(*update), queue, tag).await
+                client.submit::<kinds::UpdateNodes>(&bodies.update(*update), queue, tag).await
             }
         }?;
         Ok(())
@@ -192,24 +191,24 @@ impl Driver {
     pub(super) fn answered(&self, asked: &Asked, raw: &[u8]) -> anyhow::Result<()> {
         match asked {
             Asked::Place(request) => {
-                let reply = decode(raw)?;
+                let reply = read::<kinds::Place>(raw)?;
                 lock(&self.work).placed(*request, &reply)
             }
             Asked::Release(live) => {
-                let reply = decode(raw)?;
+                let reply = read::<kinds::Release>(raw)?;
                 lock(&self.work).released(live, &reply)
             }
             Asked::PlaceBatch(requests) => {
-                let reply: PlaceBatchReply = decode(raw)?;
+                let reply = read::<kinds::PlaceBatch>(raw)?;
                 lock(&self.work).placed_batch(requests, &reply.replies)
             }
             Asked::ReleaseBatch(live) => {
-                let reply: ReleaseBatchReply = decode(raw)?;
+                let reply = read::<kinds::ReleaseBatch>(raw)?;
                 lock(&self.work).released_batch(live, &reply.replies)
             }
-            Asked::CreateGroup => lock(&self.work).created(&decode(raw)?),
-            Asked::RemoveGroup(_) => lock(&self.work).removed(&decode(raw)?),
-            Asked::UpdateNode(_) => lock(&self.work).updated(&decode(raw)?),
+            Asked::CreateGroup => lock(&self.work).created(&read::<kinds::CreateGroup>(raw)?),
+            Asked::RemoveGroup(_) => lock(&self.work).removed(&read::<kinds::RemoveGroup>(raw)?),
+            Asked::UpdateNode(_) => lock(&self.work).updated(&read::<kinds::UpdateNodes>(raw)?),
         }
     }
 

@@ -14,12 +14,11 @@ use wharf_core::request::{Explain, PlacementRequest};
 use wharf_core::resource::{GpuAssignment, ResourceRegistry};
 use wharf_core::router::Verdict;
 use wharf_net::client::{Client, ClientError, Completion, Completions};
-use wharf_net::codec::decode_body;
 use wharf_net::convert::{node_body, policy_number};
 use wharf_net::protocol::{
-    AVOID_GPU_NO, DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodesRequest, OPERATOR_EXISTS,
-    OPERATOR_GREATER, OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceReply,
-    PlaceRequest, Reason, ReleaseReply, ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
+    AVOID_GPU_NO, DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Message, Name, NodesRequest,
+    OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN,
+    PlaceReply, PlaceRequest, Reason, ReleaseRequest, SelectorTerm, StatusReply, StatusRequest, kinds,
 };
 
 use super::{Answer, BookSum, Books, Granted, Order, Reply, Target, TargetError};
@@ -113,9 +112,9 @@ impl RemoteTarget {
         let raw = completion.reply.map_err(unreachable)?;
         let wrong = |error: wharf_net::codec::BodyError| unreachable(error.into());
         let answer = match self.under_way.remove(&tag) {
-            Some(Kind::Place) => self.placed(decode_body(&raw).map_err(wrong)?.0)?,
+            Some(Kind::Place) => self.placed(kinds::Place::read_reply(&raw).map_err(wrong)?)?,
             Some(Kind::Release) => {
-                let reply: ReleaseReply = decode_body(&raw).map_err(wrong)?.0;
+                let reply = kinds::Release::read_reply(&raw).map_err(wrong)?;
                 if let Some(fault) = reply.fault {
                     return Err(TargetError::Rejected(fault.to_string()));
                 }
@@ -243,11 +242,11 @@ impl Target for RemoteTarget {
             for (tag, order) in held.drain(..) {
                 match order {
                     Order::Place(request) => {
-                        client.submit(Kind::Place, &place_request(&request), completions, tag).await?;
+                        client.submit::<kinds::Place>(&place_request(&request), completions, tag).await?;
                     }
                     Order::Release(allocation) => {
                         let request = ReleaseRequest { allocation: allocation.into() };
-                        client.submit(Kind::Release, &request, completions, tag).await?;
+                        client.submit::<kinds::Release>(&request, completions, tag).await?;
                     }
                 }
             }

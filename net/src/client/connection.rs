@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
-use serde::Serialize;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use wharf_core::link::lock;
 
@@ -175,7 +174,7 @@ impl Client {
     /// Fails with a fault that the server found, or if the connection is lost.
     pub async fn call<M: Message>(&self, request: &M::Request) -> Result<M::Reply, ClientError> {
         let (sender, receiver) = oneshot::channel();
-        self.enter(M::KIND, request, Destination::Future(sender)).await?;
+        self.enter::<M>(request, Destination::Future(sender)).await?;
         read_reply::<M>(receiver).await
     }
 
@@ -189,7 +188,7 @@ impl Client {
         request: &M::Request,
     ) -> Result<(u64, impl Future<Output = Result<M::Reply, ClientError>> + use<M>), ClientError> {
         let (sender, receiver) = oneshot::channel();
-        let sequence = self.enter(M::KIND, request, Destination::Waiting(sender)).await?;
+        let sequence = self.enter::<M>(request, Destination::Waiting(sender)).await?;
         Ok((sequence, read_reply::<M>(receiver)))
     }
 
@@ -198,33 +197,37 @@ impl Client {
     ///
     /// # Errors
     /// Fails if the connection is gone.
-    pub async fn submit<Q: Serialize>(
+    pub async fn submit<M: Message>(
         &self,
-        kind: Kind,
-        request: &Q,
+        request: &M::Request,
         queue: &Arc<Completions>,
         tag: u64,
     ) -> Result<(), ClientError> {
-        self.enter(kind, request, Destination::Queue(Arc::clone(queue), tag)).await.map(|_| ())
+        self.enter::<M>(request, Destination::Queue(Arc::clone(queue), tag)).await.map(|_| ())
     }
 
-    async fn enter<Q: Serialize>(
+    async fn enter<M: Message>(
         &self,
-        kind: Kind,
-        request: &Q,
+        request: &M::Request,
         destination: Destination,
     ) -> Result<u64, ClientError> {
         let shared = &*self.shared;
         let ended = |state: &State| state.ended.clone().map_or(Ok(()), Err);
+        // As every wait on a runtime, so that a caller who submits in a loop lets its other tasks run now and then.
+        tokio::task::coop::consume_budget().await;
         // If this future is dropped before its call is entered, the permit is returned by itself.
         let permit = match destination {
             Destination::Waiting(_) => None,
-            _ => match shared.in_flight.acquire().await {
+            // Most often there is room, and then there is nothing to wait for.
+            _ => match shared.in_flight.try_acquire() {
                 Ok(permit) => Some(permit),
-                Err(_) => {
-                    ended(&shared.state())?;
-                    return Err(ClientError::ConnectionLost("the client was closed".into()));
-                }
+                Err(_) => match shared.in_flight.acquire().await {
+                    Ok(permit) => Some(permit),
+                    Err(_) => {
+                        ended(&shared.state())?;
+                        return Err(ClientError::ConnectionLost("the client was closed".into()));
+                    }
+                },
             },
         };
         loop {
@@ -234,7 +237,7 @@ impl Client {
                 ended(&state)?;
                 if state.calls.window() < shared.hello.limits.unacknowledged_max as usize {
                     let was_empty = state.out.is_empty();
-                    let sequence = state.enter(kind, request, self.deadline.as_ref(), destination)?;
+                    let sequence = state.enter::<M>(request, self.deadline.as_ref(), destination)?;
                     // The reply returns the permit.
                     permit.into_iter().for_each(|permit| permit.forget());
                     drop(state);
@@ -254,7 +257,7 @@ impl Client {
 /// Waits for the reply to a call.
 async fn read_reply<M: Message>(reply: oneshot::Receiver<RawReply>) -> Result<M::Reply, ClientError> {
     let closed = |_| ClientError::ConnectionLost("the client was closed".into());
-    Ok(decode_body(&reply.await.map_err(closed)??)?.0)
+    Ok(M::read_reply(&reply.await.map_err(closed)??)?)
 }
 
 impl Shared {

@@ -51,8 +51,8 @@ pub(super) fn deliver(replies: impl IntoIterator<Item = (Destination, RawReply)>
 pub struct Completion {
     /// The tag given with the request.
     pub tag: u64,
-    /// The encoded body. Read it with [`decode_body`](crate::codec::decode_body). It shares memory with the replies that came
-    /// with it, up to 64 KiB, so do not keep it for long.
+    /// The encoded body. Read it with [`read_reply`](crate::protocol::Message::read_reply) of the request's kind. It shares
+    /// memory with the replies that came with it, up to 64 KiB, so do not keep it for long.
     pub reply: Result<Bytes, ClientError>,
 }
 

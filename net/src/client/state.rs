@@ -1,13 +1,11 @@
 //! What the handles of a client and the task of its connection share.
 
-use serde::Serialize;
-
 use super::ClientError;
 use super::pending::{Destination, PendingCalls, RawReply};
 use crate::codec::{Extension, FrameError, Header, acknowledge_in_frame, encode_body, try_encode_frame};
 use crate::limits::CLIENT_OUT_BYTES_MAX;
 use crate::protocol::{
-    Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE, Kind, Reason,
+    Acknowledged, BODY_VERSION, Deadline, EXTENSION_ACKNOWLEDGED, EXTENSION_DEADLINE, Message, Reason,
 };
 
 /// Calls in progress, and what is to be written.
@@ -37,15 +35,14 @@ impl State {
     ///
     /// # Errors
     /// If the request is too long. Nothing is entered then.
-    pub(super) fn enter<Q: Serialize>(
+    pub(super) fn enter<M: Message>(
         &mut self,
-        kind: Kind,
-        request: &Q,
+        request: &M::Request,
         deadline: Option<&Deadline>,
         destination: Destination,
     ) -> Result<u64, ClientError> {
         let header = Header {
-            kind: kind.number(),
+            kind: M::KIND.number(),
             version: BODY_VERSION,
             sequence: self.calls.next_sequence(),
             lowest_unacknowledged: self.calls.lowest_unacknowledged(),
@@ -53,7 +50,7 @@ impl State {
         };
         let acknowledged = self.calls.to_acknowledge();
         let begin = self.out.len();
-        let said = encode_call(header, acknowledged.as_ref(), deadline, request, &mut self.out)
+        let said = encode_call::<M>(header, acknowledged.as_ref(), deadline, request, &mut self.out)
             .map_err(ClientError::TooLong)?;
         if said && let Some(acknowledged) = &acknowledged {
             self.calls.said(acknowledged);
@@ -118,11 +115,11 @@ fn is_out_of_window(reply: &RawReply) -> bool {
 ///
 /// # Errors
 /// If the frame is too long without it. `out` is then unchanged.
-fn encode_call<Q: Serialize>(
+fn encode_call<M: Message>(
     header: Header,
     acknowledged: Option<&Acknowledged>,
     deadline: Option<&Deadline>,
-    request: &Q,
+    request: &M::Request,
     out: &mut Vec<u8>,
 ) -> Result<bool, FrameError> {
     let mut within = Vec::new();
@@ -135,10 +132,10 @@ fn encode_call<Q: Serialize>(
         encode_body(acknowledged, &mut bytes);
         let acknowledged = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &bytes };
         let all: Vec<_> = [acknowledged].into_iter().chain(deadline).collect();
-        if try_encode_frame(header, &all, out, |out| encode_body(request, out)).is_ok() {
+        if try_encode_frame(header, &all, out, |out| M::write_request(request, out)).is_ok() {
             return Ok(true);
         }
     }
-    try_encode_frame(header, deadline.as_slice(), out, |out| encode_body(request, out))?;
+    try_encode_frame(header, deadline.as_slice(), out, |out| M::write_request(request, out))?;
     Ok(false)
 }

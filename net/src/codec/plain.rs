@@ -1,10 +1,15 @@
-//! The bodies of plain placements and releases, read and written without the general decoder.
+//! The bodies of plain placements and releases, read and written without the general encoder and decoder.
 //!
 //! Most requests are of this kind: a placement that asks for amounts and perhaps a policy, a release, and their grants.
-//! The bytes are those of [`encode_body`](super::encode_body) and [`decode_body`](super::decode_body), which the
-//! tests compare. Whatever is not plain is left to these.
+//! The bytes are those of [`encode_body`] and [`decode_body`](super::decode_body), which the tests compare. Whatever is not
+//! plain is left to these.
 
-use crate::protocol::{PlaceRequest, WireAllocation};
+use wharf_core::limits::{GPU_INSTANCES_MAX, NAME_BYTES_MAX};
+
+use super::encode_body;
+use crate::protocol::{
+    DemandBody, PlaceReply, PlaceRequest, PlacedBody, ReleaseReply, ReleaseRequest, WireAllocation,
+};
 
 /// Lengths of the numbers that follow these first bytes: `u16`, `u32` and `u64`.
 const WIDE: u8 = 251;
@@ -73,15 +78,26 @@ impl<'a> Numbers<'a> {
         Some(*bytes)
     }
 
+    /// Reads a number that is encoded in no more bytes than those after `widest`.
     #[inline]
-    fn unsigned(&mut self) -> Option<u64> {
+    fn up_to(&mut self, widest: u8) -> Option<u64> {
         match self.byte()? {
+            small if small < WIDE => Some(small.into()),
+            wide if wide > widest => None,
             WIDE => Some(u16::from_le_bytes(self.fixed()?).into()),
             WIDER => Some(u32::from_le_bytes(self.fixed()?).into()),
-            WIDEST => Some(u64::from_le_bytes(self.fixed()?)),
-            small if small < WIDE => Some(small.into()),
-            _ => None,
+            _ => Some(u64::from_le_bytes(self.fixed()?)),
         }
+    }
+
+    #[inline]
+    fn unsigned(&mut self) -> Option<u64> {
+        self.up_to(WIDEST)
+    }
+
+    #[inline]
+    fn short(&mut self) -> Option<u16> {
+        self.up_to(WIDE).map(|number| number as u16)
     }
 
     /// Zigzag: the sign is the lowest bit.
@@ -90,14 +106,28 @@ impl<'a> Numbers<'a> {
         let number = self.unsigned()?;
         Some((number >> 1) as i64 ^ -((number & 1) as i64))
     }
-}
 
-impl<'a> Numbers<'a> {
+    #[inline]
+    fn slice(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (slice, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(slice)
+    }
+
+    #[inline]
+    fn allocation(&mut self) -> Option<WireAllocation> {
+        Some(WireAllocation {
+            incarnation: self.up_to(WIDER)? as u32,
+            partition: self.short()?,
+            sequence: self.unsigned()?,
+            tenant: self.short()?,
+        })
+    }
+
     /// Skips a text of fewer than 251 bytes.
     fn skip_text(&mut self) -> Option<()> {
         let length = self.byte().filter(|&length| length < WIDE)?;
-        self.0 = self.0.get(usize::from(length)..)?;
-        Some(())
+        self.slice(length.into()).map(drop)
     }
 
     /// Skips selectors, and returns their bytes: a count, and for each its key, its operator and its values.
@@ -143,11 +173,33 @@ pub(crate) fn read_place(payload: &[u8]) -> Option<PlainPlace<'_>> {
 /// Reads a release. `None` if the payload is anything else, or has extensions.
 pub(crate) fn read_release(payload: &[u8]) -> Option<WireAllocation> {
     let mut numbers = Numbers(payload);
-    let incarnation = numbers.unsigned()?.try_into().ok()?;
-    let partition = numbers.unsigned()?.try_into().ok()?;
-    let sequence = numbers.unsigned()?;
-    let tenant = numbers.unsigned()?.try_into().ok()?;
-    numbers.0.is_empty().then_some(WireAllocation { incarnation, partition, sequence, tenant })
+    let allocation = numbers.allocation()?;
+    numbers.0.is_empty().then_some(allocation)
+}
+
+/// Reads the reply to a granted placement without units. `None` if the payload is anything else, or has extensions.
+pub(crate) fn read_grant(payload: &[u8]) -> Option<PlaceReply> {
+    let mut numbers = Numbers(payload);
+    // The reason, and that there is a placement.
+    if numbers.fixed()? != [0, 1] {
+        return None;
+    }
+    let node = numbers.unsigned()?;
+    let name_bytes = numbers.unsigned().filter(|&length| length <= NAME_BYTES_MAX as u64)?;
+    let node_name = std::str::from_utf8(numbers.slice(name_bytes as usize)?).ok()?.to_owned();
+    let allocation = numbers.allocation()?;
+    let instances = numbers.byte().filter(|&count| usize::from(count) <= GPU_INSTANCES_MAX)?;
+    let gpus = numbers.slice(instances.into())?.to_vec();
+    let gpu_part = numbers.short()?;
+    // No units, refusal and fault.
+    let [0, 0, 0, alternative] = *numbers.0 else { return None };
+    let placed = PlacedBody { node, node_name, allocation, gpus, gpu_part, units: Vec::new() };
+    Some(PlaceReply { placed: Some(placed), alternative, ..PlaceReply::default() })
+}
+
+/// Reads the reply to a release of an allocation that was no bundle. `None` if the payload is anything else.
+pub(crate) fn read_released(payload: &[u8]) -> Option<ReleaseReply> {
+    (payload == RELEASED).then(ReleaseReply::default)
 }
 
 /// A few numbers of a body. They are put together here and appended at once, because the room of a vector is checked with
@@ -195,6 +247,20 @@ impl<const N: usize> Written<N> {
         }
     }
 
+    /// Zigzag: the sign is the lowest bit.
+    #[inline]
+    fn signed(&mut self, number: i64) {
+        self.unsigned((number << 1 ^ number >> 63) as u64);
+    }
+
+    #[inline]
+    fn allocation(&mut self, allocation: &WireAllocation) {
+        self.unsigned(allocation.incarnation.into());
+        self.unsigned(allocation.partition.into());
+        self.unsigned(allocation.sequence);
+        self.unsigned(allocation.tenant.into());
+    }
+
     #[inline]
     fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.length]
@@ -203,6 +269,68 @@ impl<const N: usize> Written<N> {
 
 /// The longest number: its first byte, and eight more.
 const NUMBER: usize = 9;
+
+/// Appends the body of a request for a placement, whether it is plain or not.
+pub(crate) fn write_place(request: &PlaceRequest, out: &mut Vec<u8>) {
+    // All fields are named, so that none is forgotten here.
+    let PlaceRequest {
+        demand: DemandBody { cpu, memory, gpu, custom },
+        policy,
+        attribute_order,
+        queue,
+        priority: 0,
+        selectors,
+        preferred,
+        candidates,
+        tolerations,
+        mode: 0,
+        deadline: 0,
+        lease: 0,
+        group: None,
+        expected_version: 0,
+        count: 1,
+        explain: 0,
+        fallbacks,
+        preferred_selectors,
+        preferred_nodes,
+        node: 0,
+        avoid_gpu,
+        owner: 0,
+        session_lease: false,
+    } = request
+    else {
+        return encode_body(request, out);
+    };
+    let lists = [custom.len(), queue.len(), preferred.len(), candidates.len(), tolerations.len()];
+    let more_lists = [fallbacks.len(), preferred_selectors.len(), preferred_nodes.len()];
+    if lists.iter().chain(&more_lists).any(|&length| length > 0) {
+        return encode_body(request, out);
+    }
+    // The amounts, no custom resources, the two choices, the queue and the priority.
+    let mut first = Written::<{ 3 * NUMBER + 1 + 2 + QUEUE_AND_PRIORITY.len() }>::new();
+    first.signed(*cpu);
+    first.signed(*memory);
+    first.signed(*gpu);
+    first.fixed(0, [*policy, *attribute_order]);
+    QUEUE_AND_PRIORITY.iter().for_each(|&byte| first.byte(byte));
+    out.extend_from_slice(first.as_slice());
+    if selectors.is_empty() {
+        out.push(0);
+    } else {
+        encode_body(selectors, out);
+    }
+    let mut rest = Written::<{ PREFERRED_TO_NODE.len() + 1 + OWNER_AND_LEASE.len() }>::new();
+    PREFERRED_TO_NODE.iter().for_each(|&byte| rest.byte(byte));
+    rest.fixed(*avoid_gpu, OWNER_AND_LEASE);
+    out.extend_from_slice(rest.as_slice());
+}
+
+/// Appends the body of a release.
+pub(crate) fn write_release(request: &ReleaseRequest, out: &mut Vec<u8>) {
+    let mut numbers = Written::<{ 4 * NUMBER }>::new();
+    numbers.allocation(&request.allocation);
+    out.extend_from_slice(numbers.as_slice());
+}
 
 /// Appends the body of the reply to a granted placement.
 pub(crate) fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
@@ -217,10 +345,7 @@ pub(crate) fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(node_name.as_bytes());
     // The allocation, the GPU instances and the part of one, and the last four bytes.
     let mut rest = Written::<{ 4 * NUMBER + 1 + u16::BITS as usize + NUMBER + 4 }>::new();
-    rest.unsigned(allocation.incarnation.into());
-    rest.unsigned(allocation.partition.into());
-    rest.unsigned(allocation.sequence);
-    rest.unsigned(allocation.tenant.into());
+    rest.allocation(&allocation);
     rest.byte(gpus.count_ones() as u8);
     let mut left = gpus;
     while left != 0 {
@@ -244,7 +369,8 @@ mod tests {
     use super::*;
     use crate::codec::{decode_body, encode_body};
     use crate::protocol::{
-        DemandBody, Name, NamedAmount, PlaceReply, PlacedBody, ReleaseReply, ReleaseRequest, SelectorTerm,
+        FallbackSelector, Fault, Name, NamedAmount, NamedUnits, PreferredSelector, PreferredTerm, ReasonCode,
+        RefusalBody, SelectorTerm, Toleration,
     };
 
     fn encoded(body: &impl serde::Serialize) -> Vec<u8> {
@@ -273,6 +399,12 @@ mod tests {
         )
     }
 
+    fn written(request: &PlaceRequest) -> Vec<u8> {
+        let mut out = Vec::new();
+        write_place(request, &mut out);
+        out
+    }
+
     #[test]
     fn a_placement_that_is_not_plain_is_left_to_the_decoder() {
         let plain = PlaceRequest::default();
@@ -283,20 +415,69 @@ mod tests {
             PlaceRequest { demand, ..plain.clone() },
             PlaceRequest { queue: "q".to_owned(), ..plain.clone() },
             PlaceRequest { priority: 1, ..plain.clone() },
+            PlaceRequest { preferred: vec![PreferredTerm::default()], ..plain.clone() },
+            PlaceRequest { candidates: vec![0], ..plain.clone() },
+            PlaceRequest { tolerations: vec![Toleration::default()], ..plain.clone() },
             PlaceRequest { mode: 1, ..plain.clone() },
+            PlaceRequest { deadline: 1, ..plain.clone() },
             PlaceRequest { lease: 1, ..plain.clone() },
+            PlaceRequest { group: Some(0), ..plain.clone() },
+            PlaceRequest { expected_version: 1, ..plain.clone() },
             PlaceRequest { count: 0, ..plain.clone() },
+            PlaceRequest { explain: 1, ..plain.clone() },
+            PlaceRequest { fallbacks: vec![FallbackSelector::default()], ..plain.clone() },
+            PlaceRequest { preferred_selectors: vec![PreferredSelector::default()], ..plain.clone() },
+            PlaceRequest { preferred_nodes: vec![0], ..plain.clone() },
+            PlaceRequest { node: 1, ..plain.clone() },
             PlaceRequest { owner: 1, ..plain.clone() },
             PlaceRequest { session_lease: true, ..plain },
         ];
         for other in others {
-            assert_eq!(read_place(&encoded(&other)), None, "{other:?}");
+            let bytes = encoded(&other);
+            assert_eq!(read_place(&bytes), None, "{other:?}");
+            assert_eq!(written(&other), bytes, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_no_plain_grant_is_left_to_the_decoder() {
+        let placed = PlacedBody::default();
+        let grant = PlaceReply { placed: Some(placed.clone()), ..PlaceReply::default() };
+        assert_eq!(read_grant(&encoded(&grant)), Some(grant.clone()));
+        let units = vec![NamedUnits::default()];
+        let others = [
+            PlaceReply::default(),
+            PlaceReply { reason: ReasonCode(1), ..grant.clone() },
+            PlaceReply { placed: Some(PlacedBody { units, ..placed.clone() }), ..grant.clone() },
+            PlaceReply { refusal: Some(RefusalBody::default()), ..grant.clone() },
+            PlaceReply { fault: Some(Fault::default()), ..grant.clone() },
+            // Longer than their bounds, so the decoder refuses them.
+            PlaceReply {
+                placed: Some(PlacedBody { node_name: "n".repeat(NAME_BYTES_MAX + 1), ..placed.clone() }),
+                ..grant.clone()
+            },
+            PlaceReply {
+                placed: Some(PlacedBody { gpus: vec![0; GPU_INSTANCES_MAX + 1], ..placed }),
+                ..grant
+            },
+        ];
+        for other in others {
+            assert_eq!(read_grant(&encoded(&other)), None, "{other:?}");
         }
     }
 
     #[test]
     fn a_release_is_the_same_bytes() {
         assert_eq!(encoded(&ReleaseReply::default()), RELEASED);
+        assert_eq!(read_released(&RELEASED), Some(ReleaseReply::default()));
+        let inside = ReleaseReply { inside_ended: Some(0), ..ReleaseReply::default() };
+        assert_eq!(read_released(&encoded(&inside)), None);
+    }
+
+    /// Bytes that often begin a long number, and are often its high bytes.
+    fn bytes_of_numbers() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![4 => any::<u8>(), 2 => Just(0), 1 => 251u8..=255];
+        proptest::collection::vec(byte, 0..40)
     }
 
     /// If a body is read as a plain placement, the decoder reads the same from it, or refuses its selectors.
@@ -337,9 +518,11 @@ mod tests {
                 SelectorTerm { key, operator, values }
             };
             let selectors: Vec<_> = terms.into_iter().map(term).collect();
-            let written = encoded(&selectors);
-            let plain = PlainPlace { selectors: if selectors.is_empty() { &[] } else { &written }, ..plain };
-            let mut bytes = encoded(&PlaceRequest { selectors, ..PlaceRequest::from(plain) });
+            let terms = encoded(&selectors);
+            let plain = PlainPlace { selectors: if selectors.is_empty() { &[] } else { &terms }, ..plain };
+            let request = PlaceRequest { selectors, ..PlaceRequest::from(plain) };
+            let mut bytes = encoded(&request);
+            prop_assert_eq!(&written(&request), &bytes);
             prop_assert_eq!(read_place(&bytes), Some(plain));
             for length in 0..bytes.len() {
                 prop_assert_eq!(read_place(&bytes[..length]), None);
@@ -349,10 +532,17 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_of_any_bytes_is_what_the_decoder_reads(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn what_is_read_of_any_bytes_is_what_the_decoder_reads(bytes in bytes_of_numbers()) {
             check_place(&bytes)?;
             if let Some(allocation) = read_release(&bytes) {
                 prop_assert_eq!(decode_body(&bytes), Ok((ReleaseRequest { allocation }, bytes.len())));
+            }
+            // Nearly a grant: from the allocation on, any bytes.
+            let grant: Vec<u8> = [0, 1, 7, 1, b'n'].into_iter().chain(bytes.iter().copied()).chain([0; 3]).collect();
+            for end in 0..=grant.len() {
+                if let Some(reply) = read_grant(&grant[..end]) {
+                    prop_assert_eq!(decode_body(&grant[..end]), Ok((reply, end)));
+                }
             }
             // Nearly a placement: the rest of one follows any bytes, which may be its selectors too.
             let rest = [&PREFERRED_TO_NODE[..], &[0], &OWNER_AND_LEASE].concat();
@@ -366,6 +556,9 @@ mod tests {
         #[test]
         fn releases_are_read_as_the_decoder_reads_them(allocation in allocation()) {
             let bytes = encoded(&ReleaseRequest { allocation });
+            let mut written = Vec::new();
+            write_release(&ReleaseRequest { allocation }, &mut written);
+            prop_assert_eq!(&written, &bytes);
             prop_assert_eq!(read_release(&bytes), Some(allocation));
             for length in 0..bytes.len() {
                 prop_assert_eq!(read_release(&bytes[..length]), None);
@@ -373,8 +566,8 @@ mod tests {
         }
 
         #[test]
-        fn grants_are_written_as_the_encoder_writes_them(
-            node in unsigned(), node_name in ".{0,300}", allocation in allocation(), gpus: u16, gpu_part: u16,
+        fn grants_are_the_bytes_of_the_encoder_and_the_decoder(
+            node in unsigned(), node_name in ".{0,60}", allocation in allocation(), gpus: u16, gpu_part: u16,
             alternative: u8,
         ) {
             let instances = (0..16u8).filter(|instance| gpus >> instance & 1 == 1).collect();
@@ -390,7 +583,22 @@ mod tests {
             let grant = PlainGrant { node, node_name: &node_name, allocation, gpus, gpu_part, alternative };
             let mut bytes = Vec::new();
             write_grant(&grant, &mut bytes);
-            prop_assert_eq!(bytes, encoded(&reply));
+            prop_assert_eq!(&bytes, &encoded(&reply));
+            for length in 0..bytes.len() {
+                prop_assert_eq!(read_grant(&bytes[..length]), None);
+            }
+            prop_assert_eq!(read_grant(&bytes), Some(reply));
+        }
+
+        #[test]
+        fn a_long_name_of_a_node_is_written_as_the_encoder_writes_it(node_name in ".{60,300}") {
+            let allocation = WireAllocation::default();
+            let grant =
+                PlainGrant { node: 1, node_name: &node_name, allocation, gpus: 0, gpu_part: 0, alternative: 0 };
+            let mut bytes = Vec::new();
+            write_grant(&grant, &mut bytes);
+            let placed = PlacedBody { node: 1, node_name: node_name.clone(), allocation, ..PlacedBody::default() };
+            prop_assert_eq!(bytes, encoded(&PlaceReply { placed: Some(placed), ..PlaceReply::default() }));
         }
     }
 }

@@ -32,7 +32,7 @@ async fn much_else(client: &Client, count: u64) {
         tokio::spawn(async move {
             for tag in 0..count {
                 let nothing = CancelRequest { sequence: u64::MAX };
-                within(client.submit(Kind::CancelWait, &nothing, &queue, tag)).await.expect("it is sent");
+                within(client.submit::<kinds::CancelWait>(&nothing, &queue, tag)).await.expect("it is sent");
             }
         })
     };

@@ -12,11 +12,11 @@ use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{
-    AVOID_GPU_YES, DemandBody, DrainRequest, EFFECT_NO_SCHEDULE, FallbackSelector, Kind, ListReply,
-    ListRequest, NODE_DRAINING, NODE_READY, Name, NodeBody, NodeStatus, NodesRequest, OPERATOR_EQUAL,
-    POLICY_BEST_FIT, POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, PreferredTerm,
-    Reason, ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm, StatusReply,
-    StatusRequest, Taint, Toleration, VERSION_MAX, WireAllocation,
+    AVOID_GPU_YES, DemandBody, DrainRequest, EFFECT_NO_SCHEDULE, FallbackSelector, ListReply, ListRequest,
+    NODE_DRAINING, NODE_READY, Name, NodeBody, NodeStatus, NodesRequest, OPERATOR_EQUAL, POLICY_BEST_FIT,
+    POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, PreferredTerm, Reason,
+    ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm, StatusReply, StatusRequest,
+    Taint, Toleration, VERSION_MAX, WireAllocation, kinds,
 };
 use wharf_net::server::Settings;
 
@@ -370,7 +370,9 @@ async fn thousands_of_requests_are_matched_with_their_replies() {
             for tag in 0..REQUESTS {
                 let id = ids[(tag * 7 % NODES) as usize];
                 let request = PlaceRequest { candidates: vec![id], ..ask(1, 1, 0) };
-                within(client.submit(Kind::Place, &request, &queue, tag)).await.expect("the server is there");
+                within(client.submit::<kinds::Place>(&request, &queue, tag))
+                    .await
+                    .expect("the server is there");
             }
         })
     };
@@ -422,7 +424,7 @@ async fn replies_beyond_what_a_session_keeps_are_asked_for_again() {
     let batch = PlaceBatch { requests: vec![ask(2, 2, 0); PLACEMENTS_PER_MESSAGE_MAX] };
     let queue = Arc::new(Completions::default());
     for tag in 0..BATCHES {
-        within(client.submit(Kind::PlaceBatch, &batch, &queue, tag)).await.expect("it is sent");
+        within(client.submit::<kinds::PlaceBatch>(&batch, &queue, tag)).await.expect("it is sent");
     }
     let mut answered = 0;
     let mut completions = Vec::new();

@@ -9,7 +9,7 @@ use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::{Header, decode_body};
 use wharf_net::protocol::{
     HelloReply, Kind, ListRequest, NodesRequest, PlaceReply, Reason, Resume, StatusReply, StatusRequest,
-    WireAllocation, WireSession,
+    WireAllocation, WireSession, kinds,
 };
 
 fn resume_of(hello: &HelloReply) -> Resume {
@@ -175,7 +175,7 @@ async fn the_client_survives_the_loss_of_its_connection() {
         let queue = Arc::clone(&queue);
         tokio::spawn(async move {
             for tag in 0..REQUESTS {
-                within(client.submit(Kind::Place, &ask(1, 1, 0), &queue, tag)).await.expect("it survives");
+                within(client.submit::<kinds::Place>(&ask(1, 1, 0), &queue, tag)).await.expect("it survives");
             }
         })
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::harness::{Peer, TestServer, add, ask, granted, node, request, within};
 use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::decode_body;
-use wharf_net::protocol::{Kind, NodesReply, NodesRequest, PlaceReply, StatusReply, StatusRequest};
+use wharf_net::protocol::{Kind, NodesReply, NodesRequest, PlaceReply, StatusReply, StatusRequest, kinds};
 
 /// The server is told to stop in the middle of requests. Those that it has read are answered in full. All
 /// others end with the connection, and the client reports that their outcome is unknown.
@@ -21,7 +21,7 @@ async fn what_was_accepted_is_answered() {
         let queue = Arc::clone(&queue);
         tokio::spawn(async move {
             for tag in 0.. {
-                if within(client.submit(Kind::Place, &ask(1, 1, 0), &queue, tag)).await.is_err() {
+                if within(client.submit::<kinds::Place>(&ask(1, 1, 0), &queue, tag)).await.is_err() {
                     return tag;
                 }
             }

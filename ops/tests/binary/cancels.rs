@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 use wharf_net::client::{Client, Completions};
 use wharf_net::protocol::{
-    BundleTemplate, CancelRequest, CreateGroupRequest, DemandBody, GroupReply, GroupStatusRequest, Kind,
+    BundleTemplate, CancelRequest, CreateGroupRequest, DemandBody, GroupReply, GroupStatusRequest,
     MODE_WAIT_UNTIL, NodeBody, NodesRequest, PlaceRequest, Reason, StatusRequest, WireGroup, kinds,
 };
 
@@ -48,12 +48,12 @@ async fn waits(client: &Client, lead_ns: u64) -> (usize, usize) {
         let queue = Arc::new(Completions::default());
         for sequence in sequences {
             let request = CancelRequest { sequence };
-            client.submit(Kind::CancelWait, &request, &queue, sequence).await.expect("sent");
+            client.submit::<kinds::CancelWait>(&request, &queue, sequence).await.expect("sent");
         }
         let looks = u64::from(client.hello().limits.in_flight_max) - GROUPS;
         for look in 0..looks {
             let request = GroupStatusRequest { group: WireGroup::default() };
-            client.submit(Kind::GroupStatus, &request, &queue, look).await.expect("sent");
+            client.submit::<kinds::GroupStatus>(&request, &queue, look).await.expect("sent");
         }
         let mut answered = 0;
         let mut taken = Vec::new();

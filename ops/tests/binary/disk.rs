@@ -14,8 +14,8 @@ use std::time::Duration;
 use wharf_net::client::{Client, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{
-    DemandBody, DrainRequest, Kind, Name, NodeBody, NodesRequest, Pair, PlaceReply, PlaceRequest,
-    StatusRequest,
+    DemandBody, DrainRequest, Name, NodeBody, NodesRequest, Pair, PlaceReply, PlaceRequest, StatusRequest,
+    kinds,
 };
 
 use crate::harness::{Service, Site, runtime, within};
@@ -136,7 +136,7 @@ fn a_full_disk_stops_acknowledgements_until_there_is_room() {
         let client = service.client().await;
         let ballast = mount.fill();
         let queue = Arc::new(Completions::default());
-        client.submit(Kind::Place, &request(), &queue, 0).await.expect("it is sent");
+        client.submit::<kinds::Place>(&request(), &queue, 0).await.expect("it is sent");
         // The shard has placed it, and nobody is told.
         until_allocations(&client, 2).await;
         service.wait_for_log("the disk of the journal is full", 1);
@@ -156,7 +156,7 @@ fn a_full_disk_stops_acknowledgements_until_there_is_room() {
         service.wait_for_log("the journal has room again", 1);
         // Full once more, and the process is killed with a request under way.
         mount.fill();
-        client.submit(Kind::Place, &request(), &queue, 1).await.expect("it is sent");
+        client.submit::<kinds::Place>(&request(), &queue, 1).await.expect("it is sent");
         until_allocations(&client, 4).await;
         service.wait_for_log("the disk of the journal is full", 2);
         assert!(replies(&queue).await.is_empty(), "what is on no disk is acknowledged");
@@ -183,7 +183,7 @@ fn a_stop_on_a_full_disk_keeps_what_was_acknowledged_and_says_what_it_lost() {
         let client = service.client().await;
         let ballast = mount.fill();
         let queue = Arc::new(Completions::default());
-        client.submit(Kind::Place, &request(), &queue, 0).await.expect("it is sent");
+        client.submit::<kinds::Place>(&request(), &queue, 0).await.expect("it is sent");
         until_allocations(&client, 2).await;
         service.wait_for_log("the disk of the journal is full", 1);
         service.signal("TERM");

@@ -9,8 +9,8 @@ use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_net::client::{Client, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{
-    DemandBody, Kind, ListReply, ListRequest, NodeBody, NodesRequest, PlaceRequest, StatusReply,
-    StatusRequest,
+    DemandBody, ListReply, ListRequest, NodeBody, NodesRequest, PlaceRequest, StatusReply, StatusRequest,
+    kinds,
 };
 
 use crate::harness::{Site, runtime, within};
@@ -27,8 +27,8 @@ async fn flood(client: &Client, shards: usize) {
     for tag in 0..QUESTIONS {
         let asked = match tag % 2 {
             // Audits share their pages; a plain status asks every shard each time.
-            0 => client.submit(Kind::Status, &StatusRequest { audit: tag % 4 == 0 }, &replies, tag).await,
-            _ => client.submit(Kind::ListNodes, &ListRequest { after: 0, limit: 8 }, &replies, tag).await,
+            0 => client.submit::<kinds::Status>(&StatusRequest { audit: tag % 4 == 0 }, &replies, tag).await,
+            _ => client.submit::<kinds::ListNodes>(&ListRequest { after: 0, limit: 8 }, &replies, tag).await,
         };
         asked.expect("the service is there");
     }

@@ -11,8 +11,8 @@ use wharf_core::limits::PARTITIONS_DEFAULT;
 use wharf_core::router::RoutingTable;
 use wharf_net::client::{Client, Completions};
 use wharf_net::protocol::{
-    COMMIT_ALL_OR_NOTHING, CONFLICT_DETECTION_FINE, DemandBody, Kind, NodeBooksRequest, OPERATION_ALLOCATE,
-    OperationBody, PlaceRequest, Reason, ReserveRequest, StatementRequest,
+    COMMIT_ALL_OR_NOTHING, CONFLICT_DETECTION_FINE, DemandBody, NodeBooksRequest, OPERATION_ALLOCATE,
+    OperationBody, PlaceRequest, Reason, ReserveRequest, StatementRequest, kinds,
 };
 
 use crate::harness::{Site, runtime, within};
@@ -167,7 +167,7 @@ async fn hold_and_abort(client: &Client, [node, other]: [u64; 2], ends: &Cell<bo
     let mut batch = Vec::new();
     loop {
         for tag in 0..due {
-            client.submit(Kind::SubmitStatement, &statement, &queue, tag).await.expect("it is connected");
+            client.submit::<kinds::SubmitStatement>(&statement, &queue, tag).await.expect("it is connected");
         }
         under_way += due;
         if under_way == 0 {

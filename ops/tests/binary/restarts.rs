@@ -8,7 +8,7 @@ use serde_json::Value;
 use wharf_core::ids::AllocationId;
 use wharf_net::client::{Client, Completions};
 use wharf_net::codec::decode_body;
-use wharf_net::protocol::{DemandBody, Kind, PlaceReply, PlaceRequest};
+use wharf_net::protocol::{DemandBody, PlaceReply, PlaceRequest, kinds};
 
 use crate::harness::{PATIENCE, Service, Site, runtime, sum, within};
 
@@ -58,7 +58,7 @@ async fn place_until_the_end(client: &Client, mut under_way: impl FnMut()) -> (u
     let mut batch = Vec::new();
     while open || answered < sent {
         for _ in 0..if open { BURST } else { 0 } {
-            open = client.submit(Kind::Place, &request, &queue, sent).await.is_ok();
+            open = client.submit::<kinds::Place>(&request, &queue, sent).await.is_ok();
             sent += u64::from(open);
         }
         if sent >= 10 * WINDOW {

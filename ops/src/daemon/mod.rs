@@ -20,6 +20,7 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use core_affinity::CoreId;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
@@ -226,7 +227,8 @@ impl Daemon {
         let metrics = Arc::new(Metrics::new(threads, Arc::clone(&shared)));
         // The checkpoint is consumed only once all threads run, so a failed start leaves it valid.
         let unstarted = StopOnFailure(Some((engine.planner_stop.clone(), engine.stop.clone())));
-        let shard_threads = start_shards(&config, engine.runners, &clock, &metrics)?;
+        let pinning = Pinning::plan(config.pin, config.io_threads, config.engine.shards);
+        let shard_threads = start_shards(&pinning, engine.runners, &clock, &metrics)?;
         let planner_threads = start_planners(engine.planners, &clock, &metrics)?;
         let nodes_planner = engine.nodes_planner.map(threads::start_nodes_planner).transpose()?;
         let checkpoint_port = has_journal.then(|| engine.ports.pop().expect("one port per owner"));
@@ -260,7 +262,8 @@ impl Daemon {
             };
             let (gate, opened) = mpsc::sync_channel(1);
             gates.push(gate);
-            io_threads.push(start_io(thread, number, &metrics, &failed, opened)?);
+            let core = pinning.io_core(number);
+            io_threads.push(start_io(thread, (number, core), &metrics, &failed, opened)?);
         }
         let of_journal = store.begin(engine.incarnation, &globals)?;
         let store = Arc::new(store);
@@ -498,17 +501,16 @@ impl Drop for StopOnFailure {
 
 /// Starts one thread per shard, pinned if possible.
 fn start_shards(
-    config: &Config,
+    pinning: &Pinning,
     runners: Vec<ShardRunner>,
     clock: &ServiceClock,
     metrics: &Metrics,
 ) -> Result<Vec<JoinHandle<Shard>>, DaemonError> {
-    let pinning = Pinning::plan(config.pin, config.io_threads, config.engine.shards);
     let mut shard_threads = Vec::new();
     for runner in runners {
         let clock = clock.clone();
         let observer = metrics.shard_observer(runner.id());
-        let core = pinning.core(runner.id());
+        let core = pinning.shard_core(runner.id());
         let name = format!("wharf-shard-{}", runner.id().0);
         shard_threads.push(threads::start(name, move || {
             threads::pin(core);
@@ -537,10 +539,10 @@ fn start_planners(
     runners.into_iter().enumerate().map(start).collect()
 }
 
-/// Starts an I/O thread, which serves when its gate opens. Its observer is created on the thread itself.
+/// Starts an I/O thread, pinned if it has a core. It serves when its gate opens. Its observer is created on the thread itself.
 fn start_io(
     thread: IoThread,
-    number: usize,
+    (number, core): (usize, Option<CoreId>),
     metrics: &Arc<Metrics>,
     failed: &Arc<Notify>,
     gate: mpsc::Receiver<()>,
@@ -552,6 +554,7 @@ fn start_io(
         if gate.recv().is_err() {
             return Ok(());
         }
+        threads::pin(core);
         let observer = Box::new(metrics.io_observer(number));
         let ended = threads::runtime().block_on(run_io_thread(thread, observer));
         if let Err(error) = &ended {

@@ -10,37 +10,50 @@ use wharf_core::link::StopSignal;
 
 use super::DaemonError;
 
-/// The core that each shard is pinned to.
+/// The cores that I/O threads and shards are pinned to.
+#[derive(Default)]
 pub(super) struct Pinning {
-    cores: Vec<CoreId>,
+    io: Vec<CoreId>,
+    shards: Vec<CoreId>,
 }
 
 impl Pinning {
-    /// Assigns cores to shards. With enough cores, the first ones are left to the I/O threads. With fewer
-    /// cores than shards, nothing is pinned.
+    /// Assigns cores. With a core for each I/O thread and each shard, the I/O threads get the first ones. With fewer, only
+    /// shards are pinned, and as many cores as possible are left to the I/O threads. With fewer cores than shards, nothing
+    /// is pinned.
     pub(super) fn plan(pin: bool, io_threads: u16, shards: u16) -> Self {
         if !pin {
-            return Self { cores: Vec::new() };
+            return Self::default();
         }
         Self::over(core_affinity::get_core_ids().unwrap_or_default(), io_threads, shards)
     }
 
-    fn over(mut cores: Vec<CoreId>, io_threads: u16, shards: u16) -> Self {
-        if cores.is_empty() {
-            warn!("the cores of this machine are not known: shard threads are not pinned");
-        } else if cores.len() < usize::from(shards) {
-            info!(cores = cores.len(), shards, "more shards than cores: shard threads are not pinned");
-            cores.clear();
-        } else {
-            let first = usize::from(io_threads).min(cores.len() - usize::from(shards));
-            cores.rotate_left(first);
-            cores.truncate(usize::from(shards));
+    fn over(mut io: Vec<CoreId>, io_threads: u16, shards: u16) -> Self {
+        if io.is_empty() {
+            warn!("the cores of this machine are not known: threads are not pinned");
+            return Self::default();
         }
-        Self { cores }
+        let Some(left) = io.len().checked_sub(shards.into()) else {
+            info!(cores = io.len(), shards, "more shards than cores: threads are not pinned");
+            return Self::default();
+        };
+        let mut shard_cores = io.split_off(left.min(io_threads.into()));
+        shard_cores.truncate(shards.into());
+        if left < usize::from(io_threads) {
+            // Pinned to cores of their own or not at all: several on one core would wait for each other.
+            io.clear();
+        }
+        Self { io, shards: shard_cores }
     }
 
-    pub(super) fn core(&self, shard: ShardId) -> Option<CoreId> {
-        self.cores.get(shard.index()).copied()
+    /// Returns the core of an I/O thread.
+    pub(super) fn io_core(&self, number: usize) -> Option<CoreId> {
+        self.io.get(number).copied()
+    }
+
+    /// Returns the core of a shard.
+    pub(super) fn shard_core(&self, shard: ShardId) -> Option<CoreId> {
+        self.shards.get(shard.index()).copied()
     }
 }
 
@@ -101,29 +114,34 @@ pub(super) fn resident_bytes() -> u64 {
 mod tests {
     use super::*;
 
-    /// Returns the core of each shard on a machine with `cores` cores.
-    fn plan(cores: usize, io_threads: u16, shards: u16) -> Vec<Option<usize>> {
+    /// Returns the cores of the I/O threads and of the shards on a machine with `cores` cores.
+    fn plan(cores: usize, io_threads: u16, shards: u16) -> [Vec<Option<usize>>; 2] {
         let pinning = Pinning::over((0..cores).map(|id| CoreId { id }).collect(), io_threads, shards);
-        (0..shards).map(|shard| pinning.core(ShardId(shard)).map(|core| core.id)).collect()
+        let io = (0..usize::from(io_threads)).map(|number| pinning.io_core(number));
+        let of_shards = (0..shards).map(|shard| pinning.shard_core(ShardId(shard)));
+        let ids =
+            |cores: Vec<Option<CoreId>>| cores.into_iter().map(|core| core.map(|core| core.id)).collect();
+        [ids(io.collect()), ids(of_shards.collect())]
     }
 
     #[test]
-    fn shards_get_the_cores_after_those_of_the_io_threads() {
-        assert_eq!(plan(8, 1, 3), [Some(1), Some(2), Some(3)]);
-        assert_eq!(plan(8, 2, 6), [2, 3, 4, 5, 6, 7].map(Some));
+    fn io_threads_get_the_first_cores_and_shards_those_after_them() {
+        assert_eq!(plan(8, 1, 3), [vec![Some(0)], vec![Some(1), Some(2), Some(3)]]);
+        assert_eq!(plan(8, 2, 6), [[0, 1].map(Some).to_vec(), [2, 3, 4, 5, 6, 7].map(Some).to_vec()]);
     }
 
     #[test]
-    fn where_cores_are_few_io_threads_share_them_and_shards_do_not() {
-        assert_eq!(plan(4, 2, 3), [Some(1), Some(2), Some(3)]);
-        assert_eq!(plan(2, 5, 2), [Some(0), Some(1)]);
-        assert_eq!(plan(2, 1, 3), [None; 3]);
-        assert_eq!(plan(0, 1, 2), [None; 2]);
+    fn where_cores_are_few_io_threads_are_not_pinned_and_shards_share_none() {
+        assert_eq!(plan(4, 2, 3), [vec![None; 2], vec![Some(1), Some(2), Some(3)]]);
+        assert_eq!(plan(2, 5, 2), [vec![None; 5], vec![Some(0), Some(1)]]);
+        assert_eq!(plan(2, 1, 3), [vec![None], vec![None; 3]]);
+        assert_eq!(plan(0, 1, 2), [vec![None], vec![None; 2]]);
     }
 
     #[test]
     fn pinning_that_is_turned_off_pins_nothing() {
-        assert_eq!(Pinning::plan(false, 1, 1).core(ShardId(0)), None);
+        let pinning = Pinning::plan(false, 1, 1);
+        assert_eq!((pinning.io_core(0), pinning.shard_core(ShardId(0))), (None, None));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`protocol`] | messages, kinds and reason codes |
 //! | [`limits`] | the bounds of a server |
+//! | [`log_limit`] | a bound for lines in logs that peers cause |
 //! | [`codec`] | encoding of frames and bodies, within hard limits |
 //! | [`convert`] | conversion between wire types and engine types, with all checks of external input |
 //! | [`session`] | the state of a client session: each request is executed once and always gets the same reply |
@@ -21,6 +22,7 @@ pub mod client;
 pub mod codec;
 pub mod convert;
 pub mod limits;
+pub mod log_limit;
 pub mod protocol;
 pub mod server;
 pub mod session;

@@ -83,5 +83,7 @@ pub const LISTED_BYTES_MAX: usize = FRAME_BYTES_MAX as usize / 2;
 pub const SINGLE_BYTES_MAX: usize = 32 << 10;
 /// Maximum length of the reason of an unhealthy instance, in bytes. It is kept per instance and listed.
 pub const FAULT_BYTES_MAX: usize = 512;
+/// Maximum number of lines per second in the log about connections that failed or ended for a fault of their peers.
+pub(crate) const PEER_FAULT_LINES_MAX: u64 = 100;
 /// The room that a client keeps for what it writes next, in bytes: as much as it wrote last, and at most this.
 pub(crate) const CLIENT_OUT_BYTES_MAX: usize = 64 << 10;

@@ -5,14 +5,15 @@
 //! says how many were left out.
 
 use std::any::Any;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::warn;
 use tracing_appender::non_blocking::NonBlocking;
 use tracing_appender::rolling::{Builder, InitError, Rotation};
 use wharf_net::access::Denied;
+use wharf_net::log_limit::LogLimit;
 
 /// The target of audit events, for log filters.
 pub const TARGET: &str = "wharf_audit";
@@ -24,20 +25,21 @@ const PER_SECOND_MAX: u64 = 100;
 const DAYS_KEPT: usize = 30;
 
 /// Writes refusals, up to a number per second.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Audit {
-    /// The second of the last refusal, since the epoch.
-    second: AtomicU64,
-    /// The refusals of that second.
-    count: AtomicU64,
-    left_out: AtomicU64,
+    limit: LogLimit,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self { limit: LogLimit::new(PER_SECOND_MAX) }
+    }
 }
 
 impl Audit {
     /// Writes a refusal, or counts it as left out.
     pub(crate) fn note(&self, denied: &Denied<'_>) {
-        let second = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let Some(left_out) = self.admit(second) else { return };
+        let Some(left_out) = self.limit.admit() else { return };
         let Denied { peer, session, kind, fault } = denied;
         let name = peer.names.first().map_or("", String::as_str);
         let session = session.map(|session| session.to_string()).unwrap_or_default();
@@ -47,27 +49,16 @@ impl Audit {
             "refused: {}", fault.message
         );
     }
-
-    /// Returns how many were left out before this one, or `None` if this one is left out too.
-    fn admit(&self, second: u64) -> Option<u64> {
-        // Relaxed: counters of their own. Two threads at the turn of a second may write a few more.
-        if self.second.swap(second, Ordering::Relaxed) != second {
-            self.count.store(0, Ordering::Relaxed);
-        }
-        if self.count.fetch_add(1, Ordering::Relaxed) < PER_SECOND_MAX {
-            return Some(self.left_out.swap(0, Ordering::Relaxed));
-        }
-        self.left_out.fetch_add(1, Ordering::Relaxed);
-        None
-    }
 }
 
-/// Opens the files of the audit log in a directory. They are written by a thread of their own, until the second
-/// value is dropped.
+/// Opens the files of the audit log in a directory, which is made for the user of the service alone if it does not exist.
+/// They are written by a thread of their own, until the second value is dropped.
 ///
 /// # Errors
 /// When the directory cannot be created or written.
 pub fn files(directory: &Path) -> Result<(NonBlocking, impl Any), InitError> {
+    // Whoever opens the files says what is wrong with the directory, so this fault need not be told.
+    let _ = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     let files = Builder::new()
         .rotation(Rotation::DAILY)
         .filename_prefix("audit")
@@ -75,18 +66,4 @@ pub fn files(directory: &Path) -> Result<(NonBlocking, impl Any), InitError> {
         .max_log_files(DAYS_KEPT)
         .build(directory)?;
     Ok(tracing_appender::non_blocking(files))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_second_writes_so_many_and_the_next_one_says_how_many_were_left_out() {
-        let audit = Audit::default();
-        let written = (0..PER_SECOND_MAX + 50).filter(|_| audit.admit(7).is_some()).count() as u64;
-        assert_eq!(written, PER_SECOND_MAX);
-        assert_eq!(audit.admit(8), Some(50));
-        assert_eq!(audit.admit(8), Some(0));
-    }
 }

@@ -66,7 +66,9 @@ pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
     let connection = match incoming.await {
         Ok(connection) => connection,
         Err(error) => {
-            info!(%peer, %error, "a connection did not come about");
+            if let Some(left_out) = io.shared.peer_faults.admit() {
+                info!(%peer, %error, left_out, "a connection did not come about");
+            }
             return;
         }
     };
@@ -77,7 +79,9 @@ pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
         None => 0,
         Some(refused) => {
             Counters::count(&counters.frames_refused);
-            info!(%peer, %refused, "a connection was closed for its peer's fault");
+            if let Some(left_out) = io.shared.peer_faults.admit() {
+                info!(%peer, %refused, left_out, "a connection was closed for its peer's fault");
+            }
             u32::from(refused.reason.0)
         }
     };

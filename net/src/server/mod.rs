@@ -27,6 +27,8 @@ use wharf_core::link::Clock;
 use wharf_core::router::Port;
 use wharf_core::time::Time;
 
+use crate::limits::PEER_FAULT_LINES_MAX;
+use crate::log_limit::LogLimit;
 pub use crate::session::connections::{IoObserver, Unobserved};
 pub use crate::session::shared::{Counters, SessionShared, Settings};
 use crate::tls::random_token;
@@ -40,6 +42,8 @@ pub struct ServerShared {
     clock: Arc<dyn Clock + Sync>,
     resident_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     connection_rooms: Arc<ConnectionRooms>,
+    /// For lines about connections that ended for a fault of their peers.
+    peer_faults: LogLimit,
     exports: OnceLock<Arc<dyn Exports>>,
 }
 
@@ -69,6 +73,7 @@ impl ServerShared {
             clock,
             resident_bytes,
             connection_rooms: Arc::default(),
+            peer_faults: LogLimit::new(PEER_FAULT_LINES_MAX),
             exports: OnceLock::new(),
         })
     }

@@ -11,6 +11,11 @@ pub(crate) trait Reply: Serialize {
         ReasonCode::default()
     }
 
+    /// Returns the first fault that says that a right is missing, of the reply or of a part.
+    fn forbidden(&self) -> Option<&Fault> {
+        None
+    }
+
     /// Returns the reason of each part.
     fn part_reasons(&self) -> Vec<ReasonCode> {
         Vec::new()
@@ -29,6 +34,10 @@ macro_rules! in_parts {
             fn part_reasons(&self) -> Vec<ReasonCode> {
                 self.replies.iter().map(|part| part.reason).collect()
             }
+
+            fn forbidden(&self) -> Option<&Fault> {
+                self.replies.iter().find_map(Reply::forbidden)
+            }
         })*
     };
 }
@@ -40,6 +49,10 @@ macro_rules! with_fault {
             impl Reply for $reply {
                 fn reason(&self) -> ReasonCode {
                     self.reason
+                }
+
+                fn forbidden(&self) -> Option<&Fault> {
+                    self.fault.as_ref().filter(|fault| fault.reason == Reason::Forbidden.into())
                 }
             }
 

@@ -52,6 +52,19 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).expect("it was written").permissions().mode() & 0o777
 }
 
+/// Returns how many lines of the audit log of the day are about these clients and calls. The service must have stopped.
+fn refusals<const N: usize>(site: &Site, calls: [(&str, &str); N]) -> [usize; N] {
+    let files = std::fs::read_dir(site.path("audit")).expect("it was written");
+    let text: String = files
+        .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("it can be read"))
+        .collect();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    calls.map(|(name, call)| {
+        let is_it = |line: &&Value| line["fields"]["name"] == name && line["fields"]["call"] == call;
+        lines.iter().filter(is_it).count()
+    })
+}
+
 #[test]
 fn certificates_are_made_once_and_keys_are_for_their_owner_alone() {
     let site = with_certificates();
@@ -105,18 +118,14 @@ fn each_client_does_what_its_certificate_lets_it_do() {
     assert_eq!(listed, Value::Array(Vec::new()));
     service.stop();
 
-    // The refusals are in the audit log of the day, as JSON.
-    let files = std::fs::read_dir(site.path("audit")).expect("it was written");
-    let text: String = files
-        .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("it can be read"))
-        .collect();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let of = |name: &str, call: &str| {
-        let is_it = |line: &&Value| line["fields"]["name"] == name && line["fields"]["call"] == call;
-        lines.iter().filter(is_it).count()
-    };
-    let counts = [of("watcher", "place"), of("blue-head", "release_batch"), of("blue-head", "remove_group")];
-    assert_eq!((counts, of("stranger", "hello")), ([1; 3], 1), "{text}");
+    let calls = [
+        ("watcher", "place"),
+        ("blue-head", "release_batch"),
+        ("blue-head", "remove_group"),
+        ("stranger", "hello"),
+    ];
+    assert_eq!(refusals(&site, calls), [1; 4]);
+    assert_eq!(mode(&site.path("audit")), 0o700);
 
     // What belongs to a tenant still does after a restart.
     let service = site.serve(&["--config", &file]);
@@ -175,6 +184,8 @@ fn a_tenant_that_is_bound_to_a_queue_is_charged_to_it() {
     let submitted = "submitted to the queue of its tenant";
     run("red-head", &["job", "submit", &job]).with(0).says(&[submitted]);
     run("blue-head", &["job", "submit", &job]).with(1).says(&["line 2", "names no queue"]);
+    let outside = site.write("outside.yaml", "jobs:\n- {name: o, queue: blue, tasks: [{name: t, cpu: 1}]}\n");
+    run("red-head", &["job", "submit", &outside]).with(1).says(&["forbidden", "`blue`"]);
     run("blue-head", &["place", "--cpu", "1"]).with(0);
     let listed = run("admin", &["queue", "list", "--json"]).with(0).json();
     let red = listed.as_array().expect("a list").iter().find(|queue| queue["queue"] == "red");
@@ -187,4 +198,7 @@ fn a_tenant_that_is_bound_to_a_queue_is_charged_to_it() {
     assert!(line.contains("contains all"), "{line}");
     run("red-head", &["place", "--cpu", "2"]).with(1).says(&["over_cap"]);
     service.stop();
+    // What the engine finds to be forbidden is in the audit log too. A cap is no right.
+    let calls = [("red-head", "place"), ("red-head", "submit_job"), ("blue-head", "submit_job")];
+    assert_eq!(refusals(&site, calls), [1, 1, 0]);
 }

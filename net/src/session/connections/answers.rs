@@ -80,6 +80,9 @@ impl ConnectionService {
     /// Sends the reply to a request. The journal gets the reply unless the recorded effects tell it already.
     pub(super) fn reply<R: Reply>(&mut self, asker: Asker, reply: &R, is_told: bool, now: Time) {
         let Asker { connection: key, kind, sequence, started, .. } = asker;
+        if let Some(fault) = reply.forbidden() {
+            self.note_denied(key, kind, fault);
+        }
         let change = self.connections[key].reply(kind, sequence, reply, is_told);
         self.changes.extend(change);
         self.observer.handle_reply(kind, reply.reason(), now.nanos_since(started));
@@ -98,6 +101,9 @@ impl ConnectionService {
 
     pub(super) fn answer_fault(&mut self, asker: Asker, fault: &Fault, now: Time) {
         let Asker { connection: key, kind, sequence, started, .. } = asker;
+        if fault.reason == Reason::Forbidden.into() {
+            self.note_denied(key, kind, fault);
+        }
         let change = self.connections[key].reply_fault(kind.number(), sequence, fault);
         self.changes.extend(change);
         self.observer.handle_reply(kind, fault.reason, now.nanos_since(started));

@@ -458,6 +458,70 @@ mod tests {
         }
     }
 
+    /// The roles of each kind, next to those in the table of kinds. A role that is wrong there opens the service.
+    #[test]
+    fn each_role_may_send_its_kinds_and_no_others() {
+        let submits = [
+            "place",
+            "place_batch",
+            "release",
+            "release_batch",
+            "cancel_wait",
+            "create_group",
+            "grow_group",
+            "shrink_group",
+            "remove_group",
+            "place_into",
+            "renew",
+            "submit_job",
+            "cancel_job",
+            "report_tasks",
+        ];
+        let plans = ["adopt", "reserve", "end_reservation", "submit_statement"];
+        let observes = ["list_nodes", "status", "node_books", "follow", "events"];
+        let shared = [
+            "group_status",
+            "list_groups",
+            "list_queues",
+            "job_status",
+            "list_jobs",
+            "explain_job",
+            "plan_nodes",
+        ];
+        let administers = [
+            "add_nodes",
+            "update_nodes",
+            "drain_nodes",
+            "remove_nodes",
+            "set_resources",
+            "export",
+            "set_queue",
+            "remove_queue",
+        ];
+        let agents = ["report", "heartbeat"];
+        let mut known = 0;
+        let all = [Role::Submit, Role::NodeAgent, Role::Observer, Role::Planner];
+        for (kinds, roles) in [
+            (&submits[..], &[Role::Submit][..]),
+            (&plans, &[Role::Planner]),
+            (&observes, &[Role::Observer, Role::Planner]),
+            (&shared, &[Role::Submit, Role::Observer, Role::Planner]),
+            (&administers, &[]),
+            (&agents, &[Role::NodeAgent]),
+            (&["hello"], &all),
+        ] {
+            for name in kinds {
+                let kind = Kind::ALL.iter().find(|kind| kind.name() == *name).expect("a kind");
+                for role in all {
+                    let may = kind.roles().has_any(Roles::of(&[role]));
+                    assert_eq!(may, roles.contains(&role), "{role:?} and `{name}`");
+                }
+            }
+            known += kinds.len();
+        }
+        assert_eq!(known, Kind::ALL.len(), "each kind is in one list");
+    }
+
     #[test]
     fn who_is_not_configured_has_no_rights() {
         let access = Access::new(&settings(tenant(1, None)), None);

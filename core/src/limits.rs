@@ -305,6 +305,20 @@ pub const NODE_TYPES_MAX: usize = 64;
 pub const PLANNED_NODES_MAX: u32 = 10_000;
 /// The largest number of floors of a plan of nodes, and of its groups.
 pub const FLOORS_MAX: usize = 256;
+/// The largest number of waiting groups that a plan of nodes looks at. Those of lower priority are left out, then those that
+/// wait for less long.
+pub const WAITING_GROUPS_PLANNED_MAX: usize = 1 << 12;
+/// The largest number of bundles of waiting groups that a plan of nodes looks at.
+pub const WAITING_BUNDLES_PLANNED_MAX: u64 = 1 << 16;
+/// The number of waiting groups and of their bundles that a planner looks at in one step for a plan of nodes. It may exceed
+/// this by one group.
+pub const WAITING_LOOKS_PER_PAGE: u64 = 1 << 12;
+/// The number of kinds of waiting placements that a shard looks at in one step for a plan of nodes. It may exceed this by
+/// the priorities of one kind.
+pub const WAITING_SHAPES_PER_PAGE: usize = 1 << 10;
+/// The largest number of kinds of waiting placements, with one priority each, that a plan of nodes looks at. Those of lower
+/// priority are left out. Equal ones at several shards are several kinds.
+pub const WAITING_ROWS_PLANNED_MAX: usize = 1 << 12;
 /// The largest number of pending tasks, of floors and of bundles that a plan of nodes looks at.
 pub const PLANNED_TASKS_MAX: u64 = 1_000_000;
 /// The number of nodes, of tasks on nodes and of kinds of requests that a plan of nodes looks at. A look takes some

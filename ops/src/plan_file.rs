@@ -97,6 +97,8 @@ pub(crate) struct AskFile {
     pub(crate) launching: BTreeMap<String, u32>,
     pub(crate) floors: Vec<BundlesFile>,
     pub(crate) groups: Vec<GroupFile>,
+    /// Whether groups and placements that wait at the service are counted, too. They are if nothing else is said.
+    pub(crate) waiting: Option<bool>,
     /// How far into the future it is tried what starts.
     pub(crate) horizon: Option<Nanos>,
     /// How long nodes have been idle, as their agents know.

@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::waiting;
 use crate::fairness::{Amounts, Dim};
+use crate::ids::NodeId;
 use crate::jobs::nodes::Asker;
 use crate::jobs::nodes::{NodesRequest, Spread};
 use crate::jobs::{Job, JobId, Jobs, QueueId, Task, TaskClass, TaskState, TopologyRule};
@@ -26,13 +28,21 @@ pub(super) struct Item {
     pub(super) queue: Option<QueueId>,
     /// The number of the group whose bundles go to different nodes.
     pub(super) apart: Option<u32>,
+    /// The nodes that other bundles of this group have already.
+    pub(super) taken: Arc<[NodeId]>,
 }
 
 impl Item {
-    fn of(request: &PlacementRequest, count: u32, asker: Asker) -> Self {
+    pub(super) fn of(request: &PlacementRequest, count: u32, asker: Asker) -> Self {
         let amounts = Amounts::of(&request.demand);
         let requests = vec![packing(request)];
-        Self { requests, amounts, count, askers: vec![(asker, count)], queue: None, apart: None }
+        let askers = vec![(asker, count)];
+        Self { requests, amounts, count, askers, queue: None, apart: None, taken: Arc::default() }
+    }
+
+    /// Returns so many of an item with one asker.
+    pub(super) fn with_count(&self, count: u32) -> Self {
+        Self { count, askers: vec![(self.askers[0].0, count)], ..self.clone() }
     }
 
     /// Returns the item on nodes that suit these terms too.
@@ -61,7 +71,7 @@ impl Item {
     }
 
     /// Returns the order of Ray: most constrained first, then most kinds, then most in sum.
-    fn rank(&self) -> impl Ord + use<> {
+    pub(super) fn rank(&self) -> impl Ord + use<> {
         let terms = |request: &Arc<PlacementRequest>| {
             request.selector.as_ref().map_or(0, |selector| selector.terms().len())
         };
@@ -86,7 +96,7 @@ fn packing(request: &PlacementRequest) -> Arc<PlacementRequest> {
 }
 
 /// What is placed together: a gang as a whole, or single tasks each by itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Unit {
     pub(super) priority: i32,
     /// Who asks, for a gang.
@@ -95,6 +105,10 @@ pub(super) struct Unit {
     pub(super) items: Vec<Item>,
     /// The label of which all nodes have the same value.
     pub(super) domain: Option<Arc<str>>,
+    /// A node with bundles of the group. The others have its value.
+    pub(super) domain_of: Option<NodeId>,
+    /// What a gang needs at least, if it does not fit as a whole.
+    pub(super) least: Option<Box<Self>>,
     /// In which domains of the topology a job is to be. Each item is of one task group then.
     pub(super) layout: Option<Layout>,
 }
@@ -145,7 +159,7 @@ pub(super) fn floors(request: &NodesRequest) -> Option<Unit> {
         floors.map(|(at, floor)| Item::of(&floor.request, floor.count, Asker::Floor(at))).collect();
     items.sort_by_cached_key(Item::rank);
     let first = items.first()?.askers[0].0;
-    Some(Unit { priority: 0, gang: Some(first), items, domain: None, layout: None })
+    Some(Unit { gang: Some(first), items, ..Unit::default() })
 }
 
 /// Returns the placement groups of a request.
@@ -166,13 +180,13 @@ fn groups(request: &NodesRequest) -> impl Iterator<Item = Unit> + '_ {
             gang: Some(asker),
             items,
             domain: group.domain.clone(),
-            layout: None,
+            ..Unit::default()
         }
     })
 }
 
 /// Makes one item of all requests, which go to one node together.
-fn together(mut items: Vec<Item>, asker: Asker) -> Item {
+pub(super) fn together(mut items: Vec<Item>, asker: Asker) -> Item {
     items.sort_by_cached_key(Item::rank);
     let mut all = Item {
         requests: Vec::new(),
@@ -181,6 +195,7 @@ fn together(mut items: Vec<Item>, asker: Asker) -> Item {
         askers: vec![(asker, 1)],
         queue: None,
         apart: None,
+        taken: Arc::default(),
     };
     for item in items {
         for _ in 0..item.count {
@@ -212,7 +227,8 @@ impl<'a> Classes<'a> {
 
 /// Returns all that waits, in the order in which it is placed, and whether tasks were left out.
 pub(super) fn units(request: &NodesRequest, jobs: &Jobs) -> (Vec<Unit>, bool) {
-    let mut all: Vec<Unit> = groups(request).collect();
+    let mut all: Vec<Unit> = groups(request).chain(waiting::groups(request)).collect();
+    all.extend(waiting::placements(request));
     let mut left = PLANNED_TASKS_MAX;
     let mut is_partial = false;
     let mut classes = Classes::default();
@@ -242,7 +258,7 @@ pub(super) fn units(request: &NodesRequest, jobs: &Jobs) -> (Vec<Unit>, bool) {
             let mut items: Vec<Item> = gang.into_iter().map(item).collect();
             items.sort_by_cached_key(Item::rank);
             let priority = job.spec().priority;
-            all.push(Unit { priority, gang: Some(Asker::Job(id)), items, domain: None, layout: None });
+            all.push(Unit { priority, gang: Some(Asker::Job(id)), items, ..Unit::default() });
         }
         for (class, count) in rest {
             singles.entry((Reverse(job.spec().priority), queue, class)).or_default().push((id, count));
@@ -258,7 +274,7 @@ pub(super) fn units(request: &NodesRequest, jobs: &Jobs) -> (Vec<Unit>, bool) {
     }
     for (Reverse(priority), mut items) in by_priority {
         items.sort_by_cached_key(Item::rank);
-        all.push(Unit { priority, gang: None, items, domain: None, layout: None });
+        all.push(Unit { priority, items, ..Unit::default() });
     }
     all.sort_by_cached_key(Unit::rank);
     (all, is_partial)
@@ -292,8 +308,8 @@ fn units_of_topology(id: JobId, job: &Job) -> impl Iterator<Item = Unit> {
             priority: spec.priority,
             gang,
             items,
-            domain: None,
             layout: Some(layout),
+            ..Unit::default()
         })
     };
     [(gang, true), (rest, false)].into_iter().filter_map(unit).collect::<Vec<_>>().into_iter()

@@ -8,6 +8,7 @@
 //! | module | content |
 //! |---|---|
 //! | `items` | what waits, with equal tasks put together |
+//! | `waiting` | placement groups and placements of the service that wait |
 //! | `caps` | what the caps of queues leave |
 //! | `pack`, `score` | packs it on nodes |
 //! | `domains` | the domains of the topology, with their room and the types that belong to them |
@@ -28,6 +29,7 @@ mod score;
 mod starts;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use crate::jobs::nodes::{
     Asker, Bundles, NodeType, NodesPlan, NodesRequest, NodesRequestError, PendingGroup, Removal,

@@ -3,6 +3,7 @@
 //! Present nodes are searched by the index that serves, on a replica of the cluster. How much a node of a type holds is
 //! tried on a replica with one empty node of each type. So no rule of placement is written twice.
 
+mod groups;
 mod scoped;
 
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::jobs::nodes::NodesRequest;
 use crate::jobs::nodes::Unfit;
-use crate::limits::{PLAN_DOMAINS_MAX, PLAN_LOOKS_MAX, PLANNED_NODES_MAX};
+use crate::limits::{PLAN_LOOKS_MAX, PLANNED_NODES_MAX};
 use crate::replica::{ClaimKey, Replica};
 use crate::request::{PlacementRequest, Refusal};
 
@@ -55,6 +56,8 @@ impl Templates {
     /// Makes nodes as those of a cluster are.
     pub(super) fn new(request: &NodesRequest, like: &LocalCluster) -> Self {
         let mut cluster = like.empty();
+        // A request for a present node must not find one of these by its id.
+        cluster.skip_ids_of(like);
         let add = |of_type| cluster.add_node(request.spec(of_type));
         let nodes: Vec<NodeId> = (0..request.types.len())
             .map(add)
@@ -255,38 +258,10 @@ impl<'a> Packer<'a> {
         templates: &mut Templates,
         meter: &mut Meter,
     ) -> Outcome {
-        let Some(key) = &unit.domain else { return self.place_in(unit, wanted, Some(templates), meter) };
-        let mut first = None;
-        let values = self.values_of(key);
-        // What needs no node comes first.
-        for adds in [false, true] {
-            for value in &values {
-                let templates = adds.then_some(&mut *templates);
-                let outcome = self.place_in(&unit.within(key, value), wanted, templates, meter);
-                if outcome.first_left().is_none() || meter.is_over() {
-                    return outcome;
-                }
-                if adds {
-                    first.get_or_insert(outcome);
-                }
-            }
+        match &unit.domain {
+            Some(key) => self.place_in_domain(unit, key, wanted, templates, meter),
+            None => self.place_in(unit, wanted, Some(templates), meter),
         }
-        // No node has the label.
-        first.unwrap_or_else(|| Outcome { left: wanted.to_vec(), reason: Unfit::Gang, kept: None })
-    }
-
-    /// Returns the values of a label, on present nodes first.
-    fn values_of(&mut self, key: &str) -> Vec<Arc<str>> {
-        let mut values: Vec<Arc<str>> = self.copy.domain(key).values().keys().cloned().collect();
-        for of_type in 0..self.request.types.len() {
-            if let Some(value) = self.request.spec(of_type).labels.get(key)
-                && !values.iter().any(|known| **known == *value)
-            {
-                values.push(value.into());
-            }
-        }
-        values.truncate(PLAN_DOMAINS_MAX);
-        values
     }
 
     /// Places a unit on present nodes, and with templates on added ones.
@@ -302,6 +277,7 @@ impl<'a> Packer<'a> {
         let mut left = wanted.to_vec();
         let hidden = self.copy.hidden_count();
         for (item, left) in items.iter().zip(&mut left) {
+            self.hide_taken(item, meter);
             while *left > 0 && !meter.is_over() {
                 let Some(slot) = self.place_one(item, meter) else { break };
                 log.entries.push(slot);
@@ -500,6 +476,7 @@ impl<'a> Packer<'a> {
                 for slot in self.slots_of_group(group) {
                     self.copy.hide(slot);
                 }
+                self.hide_taken(&placed.item, meter);
             }
             let found = self.place_one(&placed.item, meter);
             self.copy.unhide_from(hidden);
@@ -510,12 +487,6 @@ impl<'a> Packer<'a> {
             log.entries.push(slot);
         }
         true
-    }
-
-    /// Returns the nodes with bundles of a group that go to different nodes.
-    fn slots_of_group(&self, group: u32) -> Vec<Slot> {
-        let has = |all: &[Placed]| all.iter().any(|placed| placed.item.apart == Some(group));
-        self.placed.iter().filter(|(_, all)| has(all)).map(|(&slot, _)| slot).collect()
     }
 }
 

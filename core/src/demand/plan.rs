@@ -34,7 +34,8 @@ pub fn plan_nodes(
     plan.starts = of_cycles.starts;
     plan.waiting = of_cycles.waiting;
     plan.is_partial |= of_cycles.is_partial || plan.unplaced.len() > PLAN_ROWS_MAX;
-    plan.is_partial |= plan.removals.len() > PLAN_ROWS_MAX;
+    plan.is_partial |= plan.removals.len() > PLAN_ROWS_MAX || request.waiting.left_out > 0;
+    plan.left_out = request.waiting.left_out;
     plan.unplaced.truncate(PLAN_ROWS_MAX);
     plan.removals.truncate(PLAN_ROWS_MAX);
     Ok(plan)
@@ -226,7 +227,10 @@ impl<'r> Planning<'r> {
         };
         if let Some(at) = outcome.first_left().filter(|_| unit.gang.is_some()) {
             give_back(caps, unit, &wanted);
-            self.leave_gang(unit, at, outcome.reason);
+            match &unit.least {
+                Some(least) => self.place_least(unit, least, outcome.reason, (packer, caps)),
+                None => self.leave_gang(unit, at, outcome.reason),
+            }
             return;
         }
         if let Some(kept) = outcome.kept.take().filter(|_| self.domains.len() > 0) {
@@ -240,6 +244,27 @@ impl<'r> Planning<'r> {
             };
             self.leave(item, wanted[at] - outcome.left[at]..wanted[at], &reason);
         }
+    }
+
+    /// Places what a gang needs at least, because it does not fit as a whole.
+    fn place_least(
+        &mut self,
+        unit: &Unit,
+        least: &Unit,
+        reason: Unfit,
+        (packer, caps): (&mut Packer<'_>, &mut CapsLeft),
+    ) {
+        let before = self.plan.unplaced.len();
+        self.place(least, packer, caps);
+        let all = u32::try_from(unit.count()).unwrap_or(u32::MAX);
+        if let Some(left) = self.plan.unplaced.get_mut(before) {
+            left.count = all;
+            return;
+        }
+        let asker = unit.gang.expect("a gang");
+        let count = all - u32::try_from(least.count()).unwrap_or(u32::MAX);
+        let request = Arc::clone(&unit.items[0].requests[0]);
+        self.plan.unplaced.push(Unplaced { asker, count, request, reason });
     }
 
     /// Notes that a gang gets no nodes.

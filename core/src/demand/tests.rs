@@ -2,6 +2,7 @@
 
 mod random;
 mod topology;
+mod waiting;
 
 use std::sync::Arc;
 

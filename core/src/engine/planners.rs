@@ -34,14 +34,15 @@ pub(super) fn planner_threads(count: u16) -> Vec<PlannerThread> {
 }
 
 /// Creates the planners, then the keeper of jobs, and the signal that stops them. Each gets one of `ports` and serves all
-/// `callers`. `replicas` makes empty replicas of all shards, each with its views.
+/// `callers`. The planners serve the keeper, too: it asks them for the groups that wait. `replicas` makes empty replicas of
+/// all shards, each with its views.
 ///
 /// # Errors
 /// The first fault in the settings of cycles.
 pub(super) fn open_planners(
     (config, incarnation): (&EngineConfig, Incarnation),
     threads: Vec<PlannerThread>,
-    ports: Vec<Port>,
+    mut ports: Vec<Port>,
     callers: &mut [Port],
     replicas: impl Fn(&mut Rng) -> Vec<(Shard, ViewReader)>,
     seeds: &mut Rng,
@@ -50,8 +51,10 @@ pub(super) fn open_planners(
     let tickets = Arc::new(Tickets::default());
     let of_groups = threads.iter().take(usize::from(config.planners));
     tickets.set_bells(of_groups.map(|(interest, _)| Arc::clone(&interest.bell)).collect());
+    let mut of_keeper = ports.split_off(usize::from(config.planners));
     let mut runners = Vec::new();
-    for ((number, port), (interest, waker)) in (0..).zip(ports).zip(threads) {
+    for (number, (interest, waker)) in (0..).zip(threads) {
+        let port = if number < config.planners { ports.remove(0) } else { of_keeper.remove(0) };
         let copies = replicas(seeds);
         let of_planner = PlannerConfig {
             number,
@@ -66,7 +69,8 @@ pub(super) fn open_planners(
             _ => Planner::new(of_planner, port, copies),
         };
         planner.set_tickets(Arc::clone(&tickets));
-        runners.push(PlannerRunner::new(planner, callers, interest, waker, stop.clone()));
+        let served = callers.iter_mut().chain(&mut of_keeper);
+        runners.push(PlannerRunner::new(planner, served, interest, waker, stop.clone()));
     }
     Ok((runners, stop))
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::spec::{GroupSpec, GroupSpecError};
+use super::waiting::{GroupTurn, WaitingPage};
 use crate::ids::{AllocationId, GroupId, NodeId, StatementId, TenantId};
 use crate::jobs::{DirectPlacement, JobsRejection, JobsReply, JobsRequest, NotCharged};
 use crate::reply::reply_types;
@@ -32,6 +33,8 @@ pub enum PlanJob {
     GroupStatus(GroupId),
     /// Lists groups of this planner: those after the given id, of one tenant or of all, and at most the given number.
     ListGroups(Option<GroupId>, Option<TenantId>, u16),
+    /// Returns a page of the groups that wait at the planner of this number: those after the given turn.
+    ListWaiting(u16, Option<GroupTurn>),
     /// Commits operations that an external scheduler planned.
     Submit(Box<Submit>),
     /// A request about queues and jobs.
@@ -76,7 +79,8 @@ impl PlanJob {
             Self::ShrinkGroup(_, indexes) => indexes.len() as u64,
             Self::Submit(submit) => submit.operations.len() as u64,
             // What is looked at for a placement is counted as it is looked at.
-            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) | Self::Place(_) => 0,
+            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) => 0,
+            Self::ListWaiting(..) | Self::Place(_) => 0,
             Self::Jobs(request) => request.units(),
         }
     }
@@ -105,6 +109,8 @@ reply_types! {
         Removed(Result<(GroupId, u32), PlanRejection>),
         /// Answers `ListGroups`: groups in ascending order of id.
         Groups(Vec<GroupView>),
+        /// Answers `ListWaiting`.
+        Waiting(WaitingPage),
         /// Answers `Submit`: the result of the operations.
         Statement(Result<Box<StatementReport>, PlanRejection>),
         /// Answers `Jobs`.

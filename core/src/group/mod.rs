@@ -2,12 +2,15 @@
 
 mod job;
 mod spec;
+mod waiting;
 
 pub use job::{
     BundlePlace, ClientKey, GroupRefusal, GroupRefusalReason, GroupState, GroupView, NoGroup, PlanJob,
     PlanRejection, PlanReply, StatementReport, Submit,
 };
 pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
+pub(crate) use waiting::WaitingPages;
+pub use waiting::{GroupTurn, WaitingGroup, WaitingPage, WaitingWork};
 
 use crate::ids::GroupId;
 

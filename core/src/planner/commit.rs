@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::in_flight::{CommitOptions, StatementInFlight};
-use super::jobs::RELEASE_TAG;
+use super::jobs::{PLACEMENTS_TAG, RELEASE_TAG};
 use super::ticket::TICKET_TAG;
 use super::{Planner, PlannerConfig, Purpose};
 use crate::group::{PlanReply, StatementReport};
@@ -11,7 +11,7 @@ use crate::ids::{ShardId, StatementId};
 use crate::journal::{Changes, Unit};
 use crate::reply::reply_of;
 use crate::router::{PortRequest, WATCH_BIT};
-use crate::shard::{Command, Outcome};
+use crate::shard::{Command, Outcome, WaitingPlacementsPage};
 use crate::state::Origin;
 use crate::statement::{Conflict, Operation};
 use crate::time::Time;
@@ -108,6 +108,9 @@ impl Planner {
     pub(super) fn handle_answer(&mut self, tag: u64, outcome: Outcome, now: Time) {
         if self.keeps_jobs() && tag == RELEASE_TAG {
             return self.task_released();
+        }
+        if self.keeps_jobs() && tag == PLACEMENTS_TAG {
+            return self.placements_listed(*reply_of::<Box<WaitingPlacementsPage>, _>(outcome));
         }
         if tag == TICKET_TAG {
             return self.handle_ticket_answer(reply_of(outcome), now);

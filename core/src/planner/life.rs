@@ -2,10 +2,9 @@
 //!
 //! The drawing is in `docs/decisions/planners.md`. The planner's lists of groups follow from the states.
 
-use std::cmp::Reverse;
-
 use super::explain::Proof;
 use super::{JobTag, Planner};
+use crate::group::GroupTurn;
 use crate::ids::GroupId;
 use crate::time::Time;
 
@@ -64,7 +63,7 @@ pub(super) enum State {
 }
 
 /// A group by its priority: the highest first, then the one that waits longest.
-pub(super) type ByPriority = (Reverse<i32>, Time, GroupId);
+pub(super) type ByPriority = GroupTurn;
 
 /// What a waiting group does when something grows, but no node for a bundle that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +112,15 @@ impl State {
         }
     }
 
+    /// Returns whether the group waits for room, and no statement of its is in flight.
+    pub(super) fn seeks(&self) -> bool {
+        use State::{Queued, Retrying, Ticket, Uncertain, Undecided, Waiting};
+        matches!(
+            self,
+            Waiting { .. } | Retrying | Uncertain { .. } | Undecided { .. } | Queued { .. } | Ticket
+        )
+    }
+
     /// Returns whether a group may go from this state to `next`.
     fn may_become(&self, next: &Self) -> bool {
         use State::{Committing, Planning, Queued, Retrying, Settled, Ticket, Uncertain, Undecided, Waiting};
@@ -157,6 +165,9 @@ impl Planner {
         let group = self.groups.get_mut(&id).expect("just seen");
         group.listed = group.since;
         let key = group.turn();
+        if group.state.seeks() {
+            self.seeking.insert(key);
+        }
         match group.state {
             State::Waiting { deadline, .. } => {
                 self.incomplete.insert(key);
@@ -186,6 +197,9 @@ impl Planner {
 
     /// Takes a group out of the lists of the state that it leaves. Lists that are taken in turn drop it then.
     pub(super) fn unlist(&mut self, key: ByPriority, before: &State) {
+        if before.seeks() {
+            self.seeking.remove(&key);
+        }
         let deadline = match *before {
             State::Waiting { deadline, .. } => {
                 self.incomplete.remove(&key);

@@ -10,6 +10,7 @@ mod bounds;
 mod capacity;
 mod colocate;
 mod commit;
+mod demand;
 mod draft;
 mod explain;
 mod flow;
@@ -164,6 +165,8 @@ pub struct Planner {
     /// Waiting groups: highest priority first, then oldest first. This and the lists of groups below follow from
     /// the groups' states ([`Planner::transition`]).
     incomplete: BTreeSet<ByPriority>,
+    /// All groups without room, whatever they wait for.
+    seeking: BTreeSet<ByPriority>,
     /// Those of them to which growth matters for which no watched bundle was reported.
     growing: BTreeSet<ByPriority>,
     /// The shards' growth that was last looked at.
@@ -256,6 +259,7 @@ impl Planner {
             early: Vec::new(),
             origins: BTreeMap::new(),
             incomplete: BTreeSet::new(),
+            seeking: BTreeSet::new(),
             growing: BTreeSet::new(),
             tried_at: Vec::new(),
             grew: false,
@@ -344,6 +348,7 @@ impl Planner {
             PlanJob::RemoveGroup(id) => self.remove_group(tag, id, now),
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
             PlanJob::ListGroups(after, tenant, limit) => self.list_groups(tag, after, tenant, limit),
+            PlanJob::ListWaiting(_, after) => self.list_waiting(tag, after),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
             PlanJob::Jobs(request) => self.handle_jobs(tag, client, *request, now),
             PlanJob::Place(placement) => self.queue_direct(tag, client, *placement),
@@ -377,6 +382,7 @@ impl Planner {
         for (tag, reply) in answers.drain(..) {
             match reply {
                 PortReply::Room(shard) => self.room_found(tag, shard),
+                PortReply::Plan(page) => self.groups_listed(tag, reply_of(*page)),
                 reply => self.handle_answer(tag, reply_of(reply), now),
             }
         }

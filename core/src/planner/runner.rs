@@ -45,16 +45,16 @@ fn tag(link: usize, token: u32) -> JobTag {
 
 impl PlannerRunner {
     /// Creates a runner for a planner that serves all of `ports`.
-    pub(crate) fn new(
+    pub(crate) fn new<'p>(
         planner: Planner,
-        ports: &mut [Port],
+        ports: impl Iterator<Item = &'p mut Port>,
         interest: Arc<PlannerBell>,
         waker: Arc<ThreadWaker>,
         stop: StopSignal,
     ) -> Self {
         let bell = Arc::clone(&interest.bell);
         stop.watch(&bell);
-        let links = ports.iter_mut().map(|port| {
+        let links = ports.map(|port| {
             let (submissions, jobs) = channel(RING_SLOTS);
             let (replies, answers) = channel(RING_SLOTS);
             let link = PlanLink { jobs: submissions, replies: answers, bell: Arc::clone(&bell) };

@@ -209,6 +209,7 @@ impl Plans {
                 );
                 self.links.len() - 1
             }
+            PlanJob::ListWaiting(planner, _) => usize::from(planner),
             PlanJob::ListGroups(_, _, limit) => {
                 list = Some(List { limit, groups: Vec::new() });
                 0

@@ -15,7 +15,9 @@ use crate::reply::reply_types;
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::{Amount, Demand, GpuBooks, ResourceKind};
 use crate::shard::state_hash::StateHashes;
-use crate::shard::{CheckpointPage, NodeBooks, RenewedLease, RenewedSession, Reserve, WaitingShape};
+use crate::shard::{
+    CheckpointPage, NodeBooks, RenewedLease, RenewedSession, Reserve, WaitingPlacementsPage, WaitingShape,
+};
 use crate::state::{ReservationRecord, ShardState};
 use crate::statement::{Applied, Part, Prepare, Prepared};
 use crate::time::Time;
@@ -58,6 +60,11 @@ pub enum Command {
         after: Ordinal,
         /// The maximum number of nodes.
         limit: u16,
+    },
+    /// Lists placements that wait and are counted at this shard, a page of them.
+    ListWaiting {
+        /// Where the page begins: 0, or as the page before says.
+        from: u32,
     },
     /// Returns sums and counters.
     Status,
@@ -155,6 +162,8 @@ reply_types! {
         Node(NodeReply),
         /// Answers `ListNodes`: a page of nodes.
         Nodes(Vec<NodeView>),
+        /// Answers `ListWaiting`: a page of placements that wait.
+        Waiting(Box<WaitingPlacementsPage>),
         /// Answers `Status` and the last page of `Audit`: sums and counters.
         Status(Box<ShardStatus>),
         /// Answers `Audit`, which continues under this number: ask for its next page.

@@ -25,7 +25,7 @@ mod memory;
 mod near;
 mod node_commands;
 mod pending;
-pub use pending::WaitingShape;
+pub use pending::{WaitingPlacements, WaitingPlacementsPage, WaitingShape};
 mod prefetch;
 mod publish;
 mod rejection;
@@ -210,6 +210,7 @@ impl Shard {
             Command::RemoveNode { node, force } => Outcome::Node(self.handle_remove_node(node, force)),
             Command::SetResources(node, totals) => Outcome::Node(self.handle_set_resources(node, &totals)),
             Command::ListNodes { after, limit } => Outcome::Nodes(self.list_nodes(after, limit)),
+            Command::ListWaiting { from } => Outcome::Waiting(Box::new(self.pending.page(from))),
             Command::Status => Outcome::Status(Box::new(self.status(None))),
             Command::Audit { number } => self.handle_audit(number),
             Command::Explain(page) => Outcome::Explained(Box::new(self.handle_explain(&page))),

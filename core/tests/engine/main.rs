@@ -27,6 +27,7 @@ mod idle;
 mod jobs;
 mod jobs_bed;
 mod jobs_direct;
+mod jobs_nodes;
 mod jobs_policies;
 mod jobs_random;
 mod leases;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use wharf_core::demand::{Asker, Bundles, NodeType, NodesRequest, PendingGroup, RemovalCause, Spread, Unfit};
+use wharf_core::group::WaitingWork;
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{JobId, NodesView};
 use wharf_core::registrar::Catalog;
@@ -14,12 +15,12 @@ use super::{
     refusal_body,
 };
 use crate::protocol::{
-    ASKER_FLOOR, ASKER_GROUP, ASKER_JOB, BundlesBody, Fault, GROUP_CANDIDATES_MAX, IdleNodeBody, NamedAmount,
-    NodeTypeBody, PLAN_REFUSALS_MAX, PLAN_ROWS_PER_MESSAGE_MAX, PendingGroupBody, PlanNodesReply,
-    PlanNodesRequest, REMOVAL_ALL_LIMIT, REMOVAL_IDLE, REMOVAL_TYPE_LIMIT, RemovalBody, SPREAD_ANY,
-    SPREAD_APART, SPREAD_TOGETHER, StartBody, TypePlanBody, UNFIT_ALL_LIMIT, UNFIT_CAP, UNFIT_GANG,
-    UNFIT_NEVER, UNFIT_ONLY_PRESENT, UNFIT_TOPOLOGY, UNFIT_TYPE_LIMIT, UNFIT_UNDECIDED, UNPLACED_MAX,
-    UnplacedBody, WaitingJobBody,
+    ASKER_FLOOR, ASKER_GROUP, ASKER_JOB, ASKER_PLACEMENTS, ASKER_WAITING_GROUP, BundlesBody, Fault,
+    GROUP_CANDIDATES_MAX, IdleNodeBody, NamedAmount, NodeTypeBody, PLAN_REFUSALS_MAX,
+    PLAN_ROWS_PER_MESSAGE_MAX, PendingGroupBody, PlanNodesReply, PlanNodesRequest, REMOVAL_ALL_LIMIT,
+    REMOVAL_IDLE, REMOVAL_TYPE_LIMIT, RemovalBody, SPREAD_ANY, SPREAD_APART, SPREAD_TOGETHER, StartBody,
+    TypePlanBody, UNFIT_ALL_LIMIT, UNFIT_CAP, UNFIT_GANG, UNFIT_NEVER, UNFIT_ONLY_PRESENT, UNFIT_TOPOLOGY,
+    UNFIT_TYPE_LIMIT, UNFIT_UNDECIDED, UNPLACED_MAX, UnplacedBody, WaitingJobBody,
 };
 
 /// The largest time in a request for a plan, in ns: 365 days.
@@ -76,6 +77,8 @@ pub fn nodes_request(
         idle_ns: wire.idle_timeout,
         floors,
         groups,
+        counts_waiting: wire.waiting,
+        waiting: WaitingWork::default(),
         horizon_ns: wire.horizon,
     };
     let idle = wire.idle.into_iter().map(|IdleNodeBody { node, idle }| (NodeId(node), idle)).collect();
@@ -171,7 +174,9 @@ pub fn plan_reply(view: &NodesView, groups: &[String], catalog: &Catalog) -> Pla
             Asker::Group(at) => {
                 (ASKER_GROUP, u64::from(at), groups.get(at as usize).cloned().unwrap_or_default())
             }
+            Asker::Waiting(group) => (ASKER_WAITING_GROUP, group.number, group.to_string()),
             Asker::Job(job) => (ASKER_JOB, job.0, name(job)),
+            Asker::Placements => (ASKER_PLACEMENTS, 0, String::new()),
         };
         let mut body = UnplacedBody { asker, number, name, count: left.count, ..UnplacedBody::default() };
         body.reason = match &left.reason {
@@ -238,6 +243,7 @@ pub fn plan_reply(view: &NodesView, groups: &[String], catalog: &Catalog) -> Pla
         starts: starts.collect(),
         waiting: waiting.map(|&job| WaitingJobBody { job: job.0, name: name(job) }).collect(),
         is_partial: plan.is_partial || is_cut,
+        left_out: plan.left_out,
         ..PlanNodesReply::default()
     }
 }

@@ -23,10 +23,14 @@ pub const SPREAD_TOGETHER: u8 = 2;
 
 /// A floor asks.
 pub const ASKER_FLOOR: u8 = 1;
-/// A placement group asks.
+/// A placement group of the request asks.
 pub const ASKER_GROUP: u8 = 2;
 /// A job asks.
 pub const ASKER_JOB: u8 = 3;
+/// A placement group of the service that waits asks.
+pub const ASKER_WAITING_GROUP: u8 = 4;
+/// Single placements that wait at the service ask.
+pub const ASKER_PLACEMENTS: u8 = 5;
 
 /// The cap of a queue forbids it, so no node is asked for.
 pub const UNFIT_CAP: u8 = 1;
@@ -116,12 +120,14 @@ bodies! {
         pub idle_timeout: Option<u64>,
         /// What the cluster must be able to hold, whatever runs on it.
         pub floors: Vec<BundlesBody> [FLOORS_MAX],
-        /// Placement groups that wait.
+        /// Placement groups that wait, and that the service does not know.
         pub groups: Vec<PendingGroupBody> [FLOORS_MAX],
         /// How far into the future it is tried which jobs start, in ns.
         pub horizon: u64,
         /// How long nodes have been idle, as their agents know. The service notices by itself since when they are.
         pub idle: Vec<IdleNodeBody> [IDLE_NODES_MAX],
+        /// Whether groups and placements that wait at the service are counted, too. Who names them in `groups` says no.
+        pub waiting: bool = true,
     }
 
     /// What is planned for a type of nodes.
@@ -143,9 +149,9 @@ bodies! {
     pub struct UnplacedBody {
         /// `ASKER_*`: who asks for it.
         pub asker: u8,
-        /// The number of the job, or the index of the floor or group.
+        /// The number of the job or of the waiting group, or the index of the floor or group. 0 for placements.
         pub number: u64,
-        /// The name of the job or group. Empty for a floor.
+        /// The name of the job or group, or the id of the waiting group as text. Empty for floors and placements.
         pub name: String [NAME],
         /// The number of tasks or bundles. Of a gang, all of them.
         pub count: u32,
@@ -193,7 +199,7 @@ bodies! {
         pub name: String [NAME],
     }
 
-    /// A plan of nodes, or the fault why there is none. A tenant sees its own jobs.
+    /// A plan of nodes, or the fault why there is none. A tenant sees its own jobs and groups, and no single placements.
     pub struct PlanNodesReply {
         /// `done` or the fault's reason.
         pub reason: ReasonCode,
@@ -213,6 +219,9 @@ bodies! {
         pub waiting: Vec<WaitingJobBody> [UNPLACED_MAX],
         /// Whether something was left out, because the work and the size of a plan are bounded.
         pub is_partial: bool,
+        /// The number of groups and placements that wait at the service and were not looked at, because there are too many:
+        /// those of the lowest priority.
+        pub left_out: u64,
         /// The fault, if any.
         pub fault: Option<Fault>,
     }

@@ -11,7 +11,7 @@ fn bundles(count: u32) -> BundlesBody {
 
 #[test]
 fn requests_for_plans_are_written_as_they_always_were() {
-    check(&PlanNodesRequest::default(), "00096e6f64652d7479706500fb10270a0000000000");
+    check(&PlanNodesRequest::default(), "00096e6f64652d7479706500fb10270a000000000001");
     let mut request = Vec::new();
     encode_body(&PlaceRequest::default(), &mut request);
     let request = hex(&request);
@@ -35,10 +35,14 @@ fn requests_for_plans_are_written_as_they_always_were() {
         groups: vec![group],
         horizon: 8,
         idle: vec![IdleNodeBody { node: 7, idle: 300 }],
+        waiting: false,
     };
     let types = "0101740006080100000001020304 0105".replace(' ', "");
     let groups = format!("010167 01{request}03 01 017a 01").replace(' ', "");
-    check(&asked, &format!("{types}016b010901020106 01{request}02 {groups}08 0107fb2c01").replace(' ', ""));
+    check(
+        &asked,
+        &format!("{types}016b010901020106 01{request}02 {groups}08 0107fb2c01 00").replace(' ', ""),
+    );
 }
 
 #[test]
@@ -65,21 +69,22 @@ fn plans_are_written_as_they_always_were() {
         starts: vec![start],
         waiting: vec![WaitingJobBody { job: 300, name: "j".to_owned() }],
         is_partial: true,
+        left_out: 8,
         ..PlanNodesReply::default()
     };
     let unplaced = "0103fb2c01016a0201017103637075 00";
-    let rest = "0107016e000901 0109fb2c01016a02 01fb2c01016a 01 00";
+    let rest = "0107016e000901 0109fb2c01016a02 01fb2c01016a 01 08 00";
     check(&reply, &format!("00 010102030405 06 07 {unplaced} {rest}").replace(' ', ""));
     let fault = Fault::of_field(Reason::InvalidField, "types", "m");
     let reason = hex(&[Reason::InvalidField.number() as u8]);
-    let written = format!("{reason}0000000000000000 01{reason}05747970657301 6d00").replace(' ', "");
+    let written = format!("{reason}000000000000000000 01{reason}05747970657301 6d00").replace(' ', "");
     check(&PlanNodesReply::from(fault), &written);
 }
 
 #[test]
 fn numbers_of_plans_never_change_their_meaning() {
     assert_eq!([SPREAD_ANY, SPREAD_APART, SPREAD_TOGETHER], [0, 1, 2]);
-    assert_eq!([ASKER_FLOOR, ASKER_GROUP, ASKER_JOB], [1, 2, 3]);
+    assert_eq!([ASKER_FLOOR, ASKER_GROUP, ASKER_JOB, ASKER_WAITING_GROUP, ASKER_PLACEMENTS], [1, 2, 3, 4, 5]);
     assert_eq!([UNFIT_CAP, UNFIT_NEVER, UNFIT_ONLY_PRESENT, UNFIT_TYPE_LIMIT], [1, 2, 3, 4]);
     assert_eq!([UNFIT_ALL_LIMIT, UNFIT_GANG, UNFIT_UNDECIDED, UNFIT_TOPOLOGY], [5, 6, 7, 8]);
     assert_eq!([REMOVAL_IDLE, REMOVAL_TYPE_LIMIT, REMOVAL_ALL_LIMIT], [1, 2, 3]);

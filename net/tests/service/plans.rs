@@ -152,3 +152,93 @@ async fn the_service_notices_since_when_nodes_are_idle() {
     assert_eq!(plan(&client, &request).await.removals, []);
     server.stop().await;
 }
+
+/// The group is planned with the job, in the order of their priorities, and is placed on the node that comes for it.
+#[tokio::test]
+async fn a_group_that_waits_at_the_service_is_in_the_plan() {
+    let server = TestServer::start_planning(2, 3);
+    let client = server.client().await;
+    let mut present = node("n", 8, 4096, 0);
+    present.labels = vec![pair("zone", "a")];
+    add(&client, vec![present]).await;
+    let filler = within(client.place(&ask(8, 0, 0))).await.expect("answered");
+    assert!(filler.reason.is_done(), "{filler:?}");
+    let bundles = vec![BundleTemplate { request: ask(2, 0, 0), count: 4 }];
+    let group = CreateGroupRequest {
+        bundles,
+        strategy: STRATEGY_STRICT_PACK,
+        mode: MODE_WAIT_UNTIL,
+        priority: 3,
+        ..CreateGroupRequest::default()
+    };
+    let planning = async {
+        let listed = async || client.list_groups(&ListGroupsRequest::default()).await.expect("answered");
+        let waiting = within(async {
+            loop {
+                if let [group] = &listed().await.groups[..] {
+                    assert_eq!(group.state, GROUP_WAITING);
+                    return group.id;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let types = vec![of_type("small", 4, 9), of_type("large", 8, 9)];
+        let mut request = PlanNodesRequest { types, ..PlanNodesRequest::default() };
+        let made = plan(&client, &request).await;
+        let needed: Vec<u32> = made.types.iter().map(|of| of.needed).collect();
+        assert_eq!((needed, made.fit_needed, made.left_out), (vec![0, 1], 4, 0), "{made:?}");
+        // Without a node that holds all of it, it is named.
+        request.types.pop();
+        let made = plan(&client, &request).await;
+        let [left] = &made.unplaced[..] else { panic!("{made:?}") };
+        assert_eq!((left.asker, left.number, left.count), (ASKER_WAITING_GROUP, waiting.number, 4));
+        assert_eq!(left.name, wharf_core::ids::GroupId::from(waiting).to_string());
+        assert_eq!((left.reason, made.types[0].needed), (UNFIT_GANG, 0));
+        request.waiting = false;
+        assert_eq!(plan(&client, &request).await.unplaced, []);
+        let mut large = node("large-1", 8, 4096, 0);
+        large.labels = vec![pair("node-type", "large")];
+        add(&client, vec![large]).await;
+    };
+    let (made, ()) = tokio::join!(within(client.create_group(&group)), planning);
+    let made = made.expect("answered");
+    assert!(made.group.is_some_and(|group| group.state == GROUP_PLACED));
+    let types = vec![of_type("small", 4, 9), of_type("large", 8, 9)];
+    let made = plan(&client, &PlanNodesRequest { types, ..PlanNodesRequest::default() }).await;
+    assert!(made.types.iter().all(|of| of.needed == 0) && made.unplaced.is_empty(), "{made:?}");
+    server.stop().await;
+}
+
+/// The cluster has the tiers `rack` and `block`.
+#[tokio::test]
+async fn a_job_with_a_hard_rule_gets_nodes_of_one_domain() {
+    let server = TestServer::start_planning(2, 1);
+    let client = server.client().await;
+    let queue = QueueBody { name: "batch".to_owned(), ..QueueBody::default() };
+    assert!(within(client.set_queue(&SetQueueRequest { queue })).await.expect("answered").reason.is_done());
+    let mut asked = job("gang", 8, 8);
+    asked.job.topology = Some(JobTopologyBody { mode: JOB_TOPOLOGY_HARD, tier: "rack".to_owned() });
+    let gang = submit(&client, &asked).await;
+    let in_rack = |name: &str, rack: &str, max| {
+        let mut of = of_type(name, 4, max);
+        of.node.labels = vec![pair("rack", rack), pair("block", "b")];
+        of
+    };
+    // No rack but the last one may have both nodes, and a node without a rack is of no use.
+    let types =
+        vec![of_type("plain", 4, 9), in_rack("a", "r1", 1), in_rack("b", "r2", 1), in_rack("c", "r3", 2)];
+    let mut request = PlanNodesRequest { types, ..PlanNodesRequest::default() };
+    let made = plan(&client, &request).await;
+    let needed: Vec<u32> = made.types.iter().map(|of| of.needed).collect();
+    assert_eq!((needed, made.fit_needed), (vec![0, 0, 0, 2], 8), "{made:?}");
+    let starts: Vec<_> = made.starts.iter().map(|start| (start.job, start.tasks)).collect();
+    assert_eq!(starts, [(gang, 8)]);
+    request.types.pop();
+    let made = plan(&client, &request).await;
+    let [left] = &made.unplaced[..] else { panic!("{made:?}") };
+    assert_eq!((left.asker, left.number, left.count), (ASKER_JOB, gang, 8));
+    assert!([UNFIT_TOPOLOGY, UNFIT_TYPE_LIMIT].contains(&left.reason), "{left:?}");
+    assert!(made.types.iter().all(|of| of.needed == 0) && made.starts.is_empty(), "{made:?}");
+    server.stop().await;
+}

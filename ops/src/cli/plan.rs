@@ -132,6 +132,7 @@ fn body(file: &PlanFile) -> Result<PlanNodesRequest, LineError> {
         groups: ask.groups.iter().map(group).collect(),
         horizon: ask.horizon_ns()?,
         idle: Vec::new(),
+        waiting: ask.waiting.unwrap_or(true),
     })
 }
 
@@ -209,6 +210,7 @@ autoscaling:
 plan:
   launching: {gpu: 1}
   horizon: 1h
+  waiting: false
   floors: [{cpu: 2, count: 3, selector: {zone: a}}]
   groups: [{name: pg, spread: apart, domain: rack, priority: 7, bundles: [{gpu: 0.5}]}]
 ";
@@ -225,7 +227,9 @@ plan:
             ("kind", Some(9), 5_000)
         );
         assert_eq!((request.launches_max, request.idle_timeout), (3, Some(300_000_000_000)));
-        assert_eq!(request.horizon, 3_600_000_000_000);
+        assert_eq!((request.horizon, request.waiting), (3_600_000_000_000, false));
+        let default = read_body("autoscaling:\n  node_types: [{name: a, cpu: 1, max: 1}]\n").unwrap();
+        assert!(default.waiting && default.groups.is_empty());
         let [floor] = &request.floors[..] else { panic!("{request:?}") };
         assert_eq!(
             (floor.count, floor.request.demand.cpu, &*floor.request.selectors[0].key),

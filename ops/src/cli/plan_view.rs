@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use wharf_core::jobs::JobId;
 use wharf_net::protocol::{
-    ASKER_FLOOR, ASKER_GROUP, REMOVAL_ALL_LIMIT, REMOVAL_IDLE, REMOVAL_TYPE_LIMIT, RemovalBody, TypePlanBody,
-    UNFIT_ALL_LIMIT, UNFIT_CAP, UNFIT_GANG, UNFIT_NEVER, UNFIT_ONLY_PRESENT, UNFIT_TOPOLOGY,
-    UNFIT_TYPE_LIMIT, UNFIT_UNDECIDED, UnplacedBody,
+    ASKER_FLOOR, ASKER_GROUP, ASKER_PLACEMENTS, ASKER_WAITING_GROUP, REMOVAL_ALL_LIMIT, REMOVAL_IDLE,
+    REMOVAL_TYPE_LIMIT, RemovalBody, TypePlanBody, UNFIT_ALL_LIMIT, UNFIT_CAP, UNFIT_GANG, UNFIT_NEVER,
+    UNFIT_ONLY_PRESENT, UNFIT_TOPOLOGY, UNFIT_TYPE_LIMIT, UNFIT_UNDECIDED, UnplacedBody,
 };
 
 use super::plan::Planned;
@@ -39,6 +39,8 @@ fn asker(left: &UnplacedBody) -> String {
     match left.asker {
         ASKER_FLOOR => format!("floor {}", left.number),
         ASKER_GROUP => format!("group {}", left.name),
+        ASKER_WAITING_GROUP => format!("waiting group {}", left.name),
+        ASKER_PLACEMENTS => "waiting placements".to_owned(),
         _ => format!("job {} ({})", JobId(left.number), left.name),
     }
 }
@@ -59,7 +61,13 @@ fn removal_view(planned: &Planned, one: &RemovalBody) -> Value {
 
 fn unplaced_view(left: &UnplacedBody) -> Value {
     json!({
-        "asker": match left.asker { ASKER_FLOOR => "floor", ASKER_GROUP => "group", _ => "job" },
+        "asker": match left.asker {
+            ASKER_FLOOR => "floor",
+            ASKER_GROUP => "group",
+            ASKER_WAITING_GROUP => "waiting-group",
+            ASKER_PLACEMENTS => "placements",
+            _ => "job",
+        },
         "number": left.number,
         "name": given_text(&left.name),
         "count": left.count,
@@ -102,6 +110,7 @@ pub(super) fn view(planned: &Planned) -> Value {
         "starts": starts.collect::<Value>(),
         "waiting": waiting.map(|of| json!({ "job": JobId(of.job).to_string(), "name": of.name })).collect::<Value>(),
         "partial": reply.is_partial,
+        "left_out": reply.left_out,
         "fault": fault_view(reply.fault.as_ref()),
     })
 }
@@ -140,6 +149,10 @@ pub(super) fn say(planned: &Planned) {
     }
     for of in &reply.waiting {
         line(format_args!("job {} ({}) does not start", JobId(of.job), of.name));
+    }
+    if reply.left_out > 0 {
+        let count = reply.left_out;
+        line(format_args!("{count} groups and placements that wait were not looked at: there are too many"));
     }
     if reply.is_partial {
         line(format_args!("something was left out, because the work and the size of a plan are bounded"));

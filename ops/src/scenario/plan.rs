@@ -8,6 +8,7 @@ use serde_saphyr::Location;
 use wharf_core::demand::{
     Asker, Bundles, IdleClock, NodeType, NodesPlan, NodesRequest, PendingGroup, TypePlan, Unfit, plan_nodes,
 };
+use wharf_core::group::WaitingWork;
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{JobId, NodesView};
 use wharf_core::node::NodeSpec;
@@ -75,6 +76,8 @@ fn request(world: &mut World, types: &AutoscalingFile, ask: &AskFile) -> Result<
         idle_ns: bounded(types.idle_timeout, "idle_timeout", Location::UNKNOWN)?,
         floors: bundles(world, &ask.floors, Location::UNKNOWN)?,
         groups,
+        counts_waiting: ask.waiting.unwrap_or(true),
+        waiting: WaitingWork::default(),
         horizon_ns: ask.horizon_ns()?,
     })
 }
@@ -140,6 +143,8 @@ pub(super) fn asker_name(world: &World, request: &NodesRequest, asker: Asker) ->
     match asker {
         Asker::Floor(at) => format!("floor-{at}"),
         Asker::Group(at) => request.groups[at as usize].name.to_string(),
+        Asker::Waiting(group) => group.to_string(),
+        Asker::Placements => "placements".to_owned(),
         Asker::Job(job) => job_name(world, job).to_owned(),
     }
 }

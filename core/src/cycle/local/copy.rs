@@ -89,6 +89,11 @@ impl LocalCluster {
         Self::over(CycleConfig::default(), settings, shard).expect("the default settings are right")
     }
 
+    /// Gives no node the id of one of another cluster, from now on.
+    pub(crate) fn skip_ids_of(&mut self, other: &Self) {
+        self.nodes = self.nodes.max(other.nodes);
+    }
+
     /// Returns the settings of its shard.
     #[cfg(test)]
     pub(crate) fn settings(&self) -> &LocalSettings {

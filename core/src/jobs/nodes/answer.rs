@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::NodeId;
+use crate::ids::{GroupId, NodeId};
 use crate::jobs::{Capped, JobId};
 use crate::request::{PlacementRequest, Refusal};
 
@@ -26,10 +26,14 @@ pub struct TypePlan {
 pub enum Asker {
     /// A floor, by its index.
     Floor(u32),
-    /// A placement group, by its index.
+    /// A placement group of the request, by its index.
     Group(u32),
+    /// A placement group of the service that waits.
+    Waiting(GroupId),
     /// A job.
     Job(JobId),
+    /// Placements that wait, each by itself.
+    Placements,
 }
 
 /// Why something gets no node.
@@ -124,6 +128,8 @@ pub struct NodesPlan {
     pub starts: Vec<Start>,
     /// The jobs that have pending tasks and of which none would be bound until the horizon, in order of id.
     pub waiting: Vec<JobId>,
+    /// The number of groups and placements of the service that wait and were not looked at, because there are too many.
+    pub left_out: u64,
     /// Whether something was left out, because the work and the size of a plan are bounded.
     pub is_partial: bool,
 }

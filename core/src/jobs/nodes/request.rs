@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::group::WaitingWork;
 use crate::limits::{FLOORS_MAX, NODE_TYPES_MAX, PLANNED_NODES_MAX, PLANNED_TASKS_MAX};
 use crate::node::{Labels, NodeSpec};
 use crate::request::PlacementRequest;
@@ -80,8 +81,12 @@ pub struct NodesRequest {
     pub idle_ns: Option<u64>,
     /// What the cluster must be able to hold, whatever runs on it (Ray's `request_resources`).
     pub floors: Vec<Bundles>,
-    /// Placement groups that wait.
+    /// Placement groups that wait, and that the service does not know.
     pub groups: Vec<PendingGroup>,
+    /// Whether groups and placements that wait at the service are counted, too.
+    pub counts_waiting: bool,
+    /// These. The service fills them in.
+    pub waiting: WaitingWork,
     /// How far into the future it is tried which jobs start, in ns.
     pub horizon_ns: u64,
 }
@@ -151,6 +156,8 @@ impl NodesRequest {
             idle_ns: None,
             floors: Vec::new(),
             groups: Vec::new(),
+            counts_waiting: true,
+            waiting: WaitingWork::default(),
             horizon_ns: 0,
         }
     }

@@ -13,6 +13,7 @@ mod explain;
 mod follow;
 mod nodes;
 mod requests;
+mod waiting;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -34,6 +35,7 @@ pub(super) use direct::Direct;
 use direct::Directs;
 use explain::Explanations;
 use nodes::NodesPlans;
+pub(super) use waiting::PLACEMENTS_TAG;
 
 /// The tag of answers to releases of the keeper.
 pub(super) const RELEASE_TAG: Tag = Tag::MAX - 1;

@@ -1,9 +1,10 @@
-//! Plans of nodes: the keeper copies its jobs in bounded steps, one per round, hands the copy to the thread that makes
-//! plans, and answers when the plan is made.
+//! Plans of nodes: the keeper copies its jobs in bounded steps, one per round, and collects what waits at planners and
+//! shards. It hands all to the thread that makes plans, and answers when the plan is made.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::waiting::{Collecting, Pages};
 use crate::demand::{Asker, NodesLink, NodesPlan, NodesRequest, NodesTask};
 use crate::group::PlanReply;
 use crate::ids::{NodeId, TenantId};
@@ -33,17 +34,27 @@ struct Copying {
     request: NodesRequest,
     idle: Vec<(NodeId, u64)>,
     jobs: JobsCopy,
+    waiting: Collecting,
 }
 
 impl NodesPlans {
     /// Returns whether a plan is being made that will be answered.
     pub(super) fn is_planning(&self) -> bool {
-        self.asked.is_some() && self.link.as_ref().is_some_and(NodesLink::is_alive)
+        let is_begun = self.asked.is_some() && self.copying.is_none();
+        is_begun && self.link.as_ref().is_some_and(NodesLink::is_alive)
     }
 
-    /// Returns whether jobs are being copied for a plan.
+    /// Returns whether a round can go on with what a plan is based on. While others are to answer, it cannot.
     pub(super) fn is_copying(&self) -> bool {
-        self.copying.is_some()
+        self.copying.as_ref().is_some_and(|copying| !copying.waiting.is_awaiting())
+    }
+
+    /// Returns the pages of what waits that are being collected.
+    pub(super) fn pages_mut(&mut self) -> &mut Pages {
+        match self.copying.as_mut().map(|copying| &mut copying.waiting) {
+            Some(Collecting::Pages(pages)) => pages,
+            _ => panic!("a page of what waits comes, and nobody asked for it"),
+        }
     }
 
     /// Returns whether a plan is made and not taken.
@@ -75,25 +86,34 @@ impl Planner {
             return Err(JobsRejection::NodesPlannerBusy);
         }
         let jobs = keeper.jobs_mut().begin_copy();
-        keeper.nodes.copying = Some(Copying { request, idle, jobs });
+        let waiting = if request.counts_waiting { Collecting::Later } else { Collecting::Unwanted };
+        keeper.nodes.copying = Some(Copying { request, idle, jobs, waiting });
         keeper.nodes.asked = Some(Asked { tag, client, tenant });
         Ok(())
     }
 
-    /// Copies as much for a plan of nodes as a round may. The round in which all is copied hands it over: so all is of one
-    /// moment, at which shards have agreed to the states of all tasks.
+    /// Copies as much for a plan of nodes as a round may. When all is copied, planners and shards are asked for what waits
+    /// there. The round in which all have answered hands it over: so the jobs are of one moment, at which shards have agreed
+    /// to the states of all tasks, and the rest is of a moment just before.
     pub(super) fn copy_jobs_next(&mut self, now: Time) {
         let keeper = self.keeper_mut();
         let Some(mut copying) = keeper.nodes.copying.take() else { return };
         let spent = keeper.jobs_mut().copy_step(&mut copying.jobs, JOBS_COPIED_PER_ROUND);
         let client = keeper.nodes.asked.as_ref().expect("jobs are copied for who asked").client;
         self.queue.charge(client, spent);
-        let nodes = &mut self.keeper_mut().nodes;
-        if !copying.jobs.is_complete() {
-            nodes.copying = Some(copying);
+        let is_copied = copying.jobs.is_complete();
+        if is_copied && matches!(copying.waiting, Collecting::Later) {
+            copying.waiting = Collecting::Pages(self.collect_waiting());
+        }
+        let keeper = self.keeper_mut();
+        if !is_copied || copying.waiting.is_awaiting() {
+            keeper.nodes.copying = Some(copying);
             return;
         }
-        let Copying { request, idle, jobs } = copying;
+        keeper.jobs_mut().end_copy(&mut copying.jobs);
+        let Copying { mut request, idle, jobs, waiting } = copying;
+        request.waiting = waiting.into_work();
+        let nodes = &mut keeper.nodes;
         if let Some(link) = nodes.link.as_mut().filter(|link| link.is_alive()) {
             return link.ask(NodesTask { request, idle, jobs, now });
         }
@@ -120,7 +140,13 @@ fn view(jobs: &Jobs, mut plan: NodesPlan, tenant: Option<TenantId>) -> NodesView
         names.extend(of.map(|spec| (job, Arc::clone(&spec.name))));
         of.is_some()
     };
-    plan.unplaced.retain(|left| if let Asker::Job(job) = left.asker { is_seen(job) } else { true });
+    plan.unplaced.retain(|left| match left.asker {
+        Asker::Job(job) => is_seen(job),
+        Asker::Waiting(group) => tenant.is_none_or(|tenant| group.tenant == tenant),
+        // It is not known whose they are.
+        Asker::Placements => tenant.is_none(),
+        Asker::Floor(_) | Asker::Group(_) => true,
+    });
     plan.starts.retain(|start| is_seen(start.job));
     plan.waiting.retain(|&job| is_seen(job));
     NodesView { plan, names }

@@ -21,13 +21,14 @@
 mod bundles;
 mod homes;
 mod offer;
+mod page;
 mod put_off;
 mod retry;
 mod shapes;
 
 use crate::broken::{Broken, broken};
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use slab::Slab;
 
@@ -39,7 +40,6 @@ use crate::memory;
 use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Explain, OrderChoice, PlacementRequest, Policy};
-use crate::resource::Demand;
 use crate::shard::books::Books;
 use crate::shard::choose::{Eligible, LabelIndex};
 use crate::shard::command::{Park, WaitToken, Watch};
@@ -47,6 +47,7 @@ use crate::time::Time;
 use bundles::{BundlesUnderWay, Wake};
 use homes::{Home, Homes};
 use offer::Offer;
+pub use page::{WaitingPlacements, WaitingPlacementsPage};
 use put_off::PutOff;
 use shapes::{Asked, Below, Filed, Having, Open, ShapeFiles, Summary, asked};
 
@@ -70,6 +71,8 @@ pub(crate) struct Shape {
     copies: usize,
     /// The number of copies by which a request is counted.
     homes: u64,
+    /// These by priority.
+    homes_by_priority: BTreeMap<i32, u64>,
     pub(crate) home: Home,
 }
 
@@ -224,7 +227,9 @@ impl Waiting {
         let known = same.iter().copied().find(|&at| self.shapes[at].request == shape);
         let at = known.unwrap_or_else(|| self.make(shape, hash, labels));
         self.shapes[at].copies += 1;
-        self.shapes[at].homes += u64::from(home);
+        if home {
+            self.shapes[at].count_home(turn);
+        }
         self.arm(at, turn);
         let copy = Copy { request, shape: at, turn, home, under_way: None, bundle };
         let before = self.copies.insert(turn.2, copy);
@@ -243,6 +248,7 @@ impl Waiting {
             armed: BTreeSet::new(),
             copies: 0,
             homes: 0,
+            homes_by_priority: BTreeMap::new(),
             home: Home::default(),
         };
         assert!(shape.filed.files() > 0, "each shape is found by a file");
@@ -284,7 +290,9 @@ impl Waiting {
         self.disarm(copy.shape, copy.turn);
         let shape = &mut self.shapes[copy.shape];
         shape.copies -= 1;
-        shape.homes -= u64::from(copy.home);
+        if copy.home {
+            shape.forget_home(copy.turn);
+        }
         assert!(shape.armed.len() <= shape.copies, "a copy that was removed is still armed");
         assert!(shape.homes <= shape.copies as u64, "a request is counted without a copy");
         if shape.copies == 0 {
@@ -296,7 +304,7 @@ impl Waiting {
     fn unmake(&mut self, at: usize) {
         let mut shape = self.shapes.remove(at);
         assert!(
-            shape.armed.is_empty() && shape.homes == 0,
+            shape.armed.is_empty() && shape.homes == 0 && shape.homes_by_priority.is_empty(),
             "a shape without copies has no turns and no homes"
         );
         self.files.remove(&shape.filed, &shape.asked, at);
@@ -346,7 +354,10 @@ impl Waiting {
             + (self.open.capacity() * size_of::<(Turn, usize)>()) as u64;
         add("waiting requests", memory::of_map(&self.copies) + memory::of_vec(&self.woken) + queues);
         let shapes = (self.shapes.capacity() * size_of::<Option<Shape>>()) as u64;
-        let of_shape = |shape: &Shape| memory::of_btree(shape.armed.len(), size_of::<Turn>());
+        let of_shape = |shape: &Shape| {
+            let homes = memory::of_btree(shape.homes_by_priority.len(), size_of::<(i32, u64)>());
+            homes + memory::of_btree(shape.armed.len(), size_of::<Turn>())
+        };
         let armed: u64 = self.shapes.iter().map(|(_, shape)| of_shape(shape)).sum();
         let same: u64 = self.by_hash.values().map(memory::of_vec).sum();
         let tables = memory::of_map(&self.by_hash) + same + self.files.memory() + self.homes.memory();
@@ -512,24 +523,6 @@ impl Waiting {
         self.woken.drain(..)
     }
 
-    /// Returns the status of every waiting shape, as far as homes are known.
-    pub(crate) fn statuses(&self) -> Vec<WaitingShape> {
-        let status = |(_, shape): (usize, &Shape)| WaitingShape {
-            hash: shape.hash,
-            homes: shape.homes,
-            feasible: shape.home.is_known(),
-        };
-        self.shapes.iter().map(status).collect()
-    }
-
-    /// Returns the demands of requests that are counted here and whose home is the node in `slot`. One entry
-    /// per shape, with the number of requests.
-    pub(crate) fn at(&self, slot: Slot) -> Vec<(Demand, u64)> {
-        let shapes = self.homes.at(slot).map(|at| &self.shapes[at]);
-        let counted = shapes.filter(|shape| shape.homes > 0);
-        counted.map(|shape| (shape.request.demand.clone(), shape.homes)).collect()
-    }
-
     /// Checks that no copy waits although it fits, and that the shapes match the copies.
     pub(crate) fn check(&self, books: &Books) -> Result<(), Broken> {
         let waiting = self;
@@ -541,6 +534,10 @@ impl Waiting {
                 "{copies} waiting copies in shapes, {armed} armed, {} in all",
                 waiting.copies.len()
             ));
+        }
+        let of_priorities = |shape: &Shape| shape.homes_by_priority.values().sum::<u64>();
+        if waiting.shapes.iter().any(|(_, shape)| of_priorities(shape) != shape.homes) {
+            return Err(broken!("waiting requests are counted that have no priority"));
         }
         under_way.extend(waiting.bundles.keys());
         waiting.files.check(waiting.filed)?;

@@ -71,6 +71,7 @@ pub(super) const COSTS: &[Cost] = &[
     Cost {
         commands: &[
             "Status",
+            "ListWaiting",
             "AddNode",
             "RejoinNode",
             "UpdateNode",
@@ -116,6 +117,7 @@ fn name_of(command: &Command) -> &'static str {
         Command::RemoveNode { .. } => "RemoveNode",
         Command::ListNodes { .. } => "ListNodes",
         Command::Status => "Status",
+        Command::ListWaiting { .. } => "ListWaiting",
         Command::Audit { .. } => "Audit",
         Command::Explain(_) => "Explain",
         Command::Adopt(_) => "Adopt",

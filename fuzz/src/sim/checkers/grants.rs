@@ -182,6 +182,7 @@ pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
     let looks = matches!(
         step.command,
         Command::ListNodes { .. }
+            | Command::ListWaiting { .. }
             | Command::Status
             | Command::Audit { .. }
             | Command::Explain(_)

@@ -57,7 +57,7 @@ impl Complete {
             PlanReply::Status(status) => {
                 Self::Group(Box::new(group_reply(&status.map_err(NoGroup::Rejected), catalog)))
             }
-            PlanReply::Jobs(_) | PlanReply::Placed(_) => {
+            PlanReply::Jobs(_) | PlanReply::Placed(_) | PlanReply::Waiting(_) => {
                 unreachable!("what the keeper of jobs does has parts of its own")
             }
             PlanReply::Removed(removed) => Self::Removed(removed_group(&removed)),

@@ -70,10 +70,8 @@ fn units_of(group: &WaitingGroup, number: u32) -> Vec<Unit> {
     if rest.is_empty() {
         return vec![gang(items)];
     }
-    if strategy == Strategy::Pack || strategy == Strategy::Spread {
-        if domain.is_none() {
-            return vec![gang(least), Unit { gang: None, items: rest, ..of }];
-        }
+    if domain.is_none() && matches!(strategy, Strategy::Pack | Strategy::Spread) {
+        return vec![gang(least), Unit { gang: None, items: rest, ..of }];
     }
     // Where the rest may go follows from where the minimum is. So all of it is tried first.
     vec![Unit { least: Some(Box::new(gang(least))), ..gang(items) }]

@@ -10,9 +10,9 @@ use super::items::{self, Item, Layout, Unit};
 use super::pack::{Homes, Meter, Packer, Templates};
 use super::starts;
 use crate::cycle::LocalCluster;
-use crate::ids::NodeId;
+use crate::ids::{GroupId, NodeId};
 use crate::jobs::JobId;
-use crate::jobs::nodes::{NodesPlan, TypePlan, Unfit, Unplaced};
+use crate::jobs::nodes::{Asker, NodesPlan, TypePlan, Unfit, Unplaced};
 use crate::jobs::nodes::{NodesRequest, NodesRequestError};
 use crate::limits::PLAN_ROWS_MAX;
 use crate::node::NodeState;
@@ -49,6 +49,8 @@ pub(super) struct Planning<'r> {
     domains: Domains,
     /// Where jobs with rules about domains are.
     homes: BTreeMap<JobId, Homes>,
+    /// The waiting groups whose minimum gets no nodes, and why.
+    lacking: BTreeMap<GroupId, Unfit>,
     #[cfg(test)]
     pub(super) seen: super::tests::Seen,
 }
@@ -66,6 +68,7 @@ impl<'r> Planning<'r> {
             plan,
             domains: Domains::default(),
             homes: BTreeMap::new(),
+            lacking: BTreeMap::new(),
             #[cfg(test)]
             seen: super::tests::Seen::default(),
         }
@@ -181,6 +184,9 @@ impl<'r> Planning<'r> {
 
     /// Places a unit as far as the caps of its queue allow.
     fn place(&mut self, unit: &Unit, packer: &mut Packer<'_>, caps: &mut CapsLeft) {
+        if let Some(reason) = self.lacks_minimum(unit) {
+            return unit.items.iter().for_each(|item| self.leave(item, 0..item.count, &reason));
+        }
         // A gang that is left is noted there, whatever it lacks.
         if let Some(Layout { job, .. }) = unit.layout {
             self.homes.entry(job).or_insert_with(|| packer.homes(job, &self.domains, &mut self.meter));
@@ -246,6 +252,14 @@ impl<'r> Planning<'r> {
         }
     }
 
+    /// Returns why the group gets no nodes of whose bundles beyond the minimum this unit is: those alone would be of no use.
+    fn lacks_minimum(&self, unit: &Unit) -> Option<Unfit> {
+        match unit.items.first()?.askers[0].0 {
+            Asker::Waiting(group) => self.lacking.get(&group).filter(|_| unit.gang.is_none()).cloned(),
+            Asker::Floor(_) | Asker::Group(_) | Asker::Job(_) | Asker::Placements => None,
+        }
+    }
+
     /// Places what a gang needs at least, because it does not fit as a whole.
     fn place_least(
         &mut self,
@@ -270,6 +284,9 @@ impl<'r> Planning<'r> {
     /// Notes that a gang gets no nodes.
     fn leave_gang(&mut self, unit: &Unit, at: usize, reason: Unfit) {
         let asker = unit.gang.expect("a gang");
+        if let Asker::Waiting(group) = asker {
+            self.lacking.insert(group, reason.clone());
+        }
         if let Some(homes) = unit.layout.as_ref().and_then(|layout| self.homes.get_mut(&layout.job)) {
             homes.lacks_gang = Some(reason.clone());
         }

@@ -11,9 +11,16 @@ use crate::shard::WaitingPlacements;
 fn group(cpus: &[u32], strategy: Strategy) -> WaitingGroup {
     let bundles: Vec<Arc<PlacementRequest>> = cpus.iter().map(|&cpu| Arc::new(asks(cpu, 0))).collect();
     let id = GroupId { tenant: TenantId::OPERATOR, incarnation: Incarnation(1), number: 7 };
+    let mut open: Vec<(Arc<PlacementRequest>, u32)> = Vec::new();
+    for bundle in &bundles {
+        match open.last_mut().filter(|(known, _)| known == bundle) {
+            Some((_, count)) => *count += 1,
+            None => open.push((Arc::clone(bundle), 1)),
+        }
+    }
     WaitingGroup {
         turn: (Reverse(0), Time(1), id),
-        open: bundles.iter().map(|bundle| (Arc::clone(bundle), 1)).collect(),
+        open,
         least: u32::try_from(bundles.len()).unwrap(),
         spec: Arc::new(GroupSpec::new(bundles, strategy)),
         nodes: Vec::new(),
@@ -70,7 +77,7 @@ fn a_group_goes_to_one_value_of_a_label_only_if_it_must() {
         ..in_one("zone", true, group(&[4, 4], Strategy::Pack))
     };
     assert_eq!(needed(&bed, &types, placed(2)), (vec![0, 0], vec![(2, Unfit::TypeLimit)]));
-    assert_eq!(needed(&bed, &types, placed(0)), (vec![1, 0], vec![(1, Unfit::TypeLimit)]));
+    assert_eq!(needed(&bed, &types, placed(0)), (vec![1, 0], vec![(1, Unfit::Gang)]));
     assert_eq!(needed(&bed, &[zoned("a", "x", 3)], placed(2)), (vec![2], vec![]));
 }
 

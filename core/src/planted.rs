@@ -113,6 +113,8 @@ pub enum PlantedBug {
     DirectStaysCharged,
     /// Tasks that have nodes do not decide in which domain the next ones of their job must be.
     DomainForgotten,
+    /// A gang starts although tasks that ask for nothing, and that it needs, have no node.
+    GangStartsInPart,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
     /// The room of a request at the port is not given back if its connection is lost (checked in wharf-net).

@@ -330,6 +330,11 @@ fn the_simulator_finds_bugs_of_jobs() {
 }
 
 #[test]
+fn the_simulator_finds_gangs_that_start_in_part() {
+    simulator_finds_with(PlantedBug::GangStartsInPart, &["gangs_start_whole"], Settings::default());
+}
+
+#[test]
 fn the_simulator_finds_bugs_of_placements_in_queues() {
     simulator_finds_with(PlantedBug::OuterCapForgotten, &["caps_hold"], Settings::default());
     let found = ["tasks_are_in_the_books", "charges_are_in_the_books", "refusals_of_queues_are_true"];

@@ -145,6 +145,8 @@ pub(super) struct Client {
     pub(super) queues: BTreeSet<&'static str>,
     /// The jobs that it was told of.
     pub(super) jobs: jobs::Jobs,
+    /// Some tasks of its jobs ask for nothing.
+    pub(super) best_effort: bool,
     /// The number of jobs that it has asked for.
     jobs_made: u64,
     /// For each released allocation, the number of release requests and whether the allocation was promised.
@@ -180,6 +182,7 @@ impl Client {
             last_in_queue: None,
             queues: BTreeSet::new(),
             jobs: jobs::Jobs::new(),
+            best_effort: false,
             jobs_made: 0,
             released: BTreeMap::new(),
             missed: Vec::new(),

@@ -91,7 +91,8 @@ impl Settings {
     fn contents(&self, seed: u64) -> Contents {
         let sharing = if seed % 16 < 8 { Sharing::Jobs } else { Sharing::Queues };
         let has_jobs = self.jobs && matches!(seed % 8, 3 | 4);
-        Contents { journal: self.journal.has(seed), jobs: has_jobs.then_some(sharing) }
+        let best_effort = seed % 32 >= 16;
+        Contents { journal: self.journal.has(seed), jobs: has_jobs.then_some(sharing), best_effort }
     }
 }
 
@@ -100,6 +101,8 @@ impl Settings {
 struct Contents {
     journal: bool,
     jobs: Option<Sharing>,
+    /// Some tasks of jobs ask for nothing.
+    best_effort: bool,
 }
 
 /// Between whom shares are fair, in a run with jobs.

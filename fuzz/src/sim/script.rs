@@ -75,8 +75,7 @@ fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> 
         ..PlaceRequest::default()
     };
     if choices.one_in(4) {
-        let values = vec![Name(zone(choices))];
-        request.selectors = vec![SelectorTerm { key: "zone".to_owned(), operator: OPERATOR_IN, values }];
+        request.selectors = vec![in_zone(choices)];
     }
     if choices.one_in(6) {
         request.candidates = (0..3).map(|_| choices.below(10) + 1).collect();
@@ -99,6 +98,12 @@ fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> 
 
 fn zone(choices: &mut Choices<'_>) -> String {
     (*choices.pick(&["a", "b"])).to_owned()
+}
+
+/// Returns a term of a selector: one of the zones.
+pub(super) fn in_zone(choices: &mut Choices<'_>) -> SelectorTerm {
+    let values = vec![Name(zone(choices))];
+    SelectorTerm { key: "zone".to_owned(), operator: OPERATOR_IN, values }
 }
 
 /// Releases an allocation that was promised.

@@ -111,16 +111,17 @@ pub(super) struct World<'a> {
 }
 
 /// Creates a client. Users are of both kinds, and act for three tenants in turns.
-fn new_client((at, role): (usize, Role)) -> Client {
+fn new_client((at, role): (usize, Role), best_effort: bool) -> Client {
     let tenant = if role == Role::User { TenantId((at % USERS.len()) as u16) } else { TenantId::OPERATOR };
     let mut client = Client::new(role, at % 2 == 0);
     client.tenant = tenant;
+    client.best_effort = best_effort;
     client
 }
 
 impl<'a> World<'a> {
     pub(super) fn new(mut choices: Choices<'a>, settings: Settings, contents: Contents) -> Self {
-        let Contents { journal: has_journal, jobs: sharing } = contents;
+        let Contents { journal: has_journal, jobs: sharing, best_effort } = contents;
         let opening = has_journal
             .then(|| Opening::of(Disk::new(&Image::new(), settings.keeps_lives), settings.keeps_lives));
         let opening = opening.transpose().expect("an empty disk is a new store");
@@ -154,7 +155,7 @@ impl<'a> World<'a> {
             server,
             registrar,
             // Clients of both kinds are users.
-            clients: (0..).zip(roles).take(count).map(new_client).collect(),
+            clients: (0..).zip(roles).take(count).map(|of| new_client(of, best_effort)).collect(),
             network: Network::default(),
             coordinator: Coordinator::new(ports.0, incarnation),
             gangs: Gangs::new(ports.1),

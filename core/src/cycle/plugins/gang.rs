@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::{Facts, Plugin};
 use crate::cycle::plugin::{Counted, Vote};
 use crate::jobs::{Job, JobId, TaskId, TaskState};
+use crate::planted::{PlantedBug, is_planted};
 
 pub(super) struct Gang {
     whole: bool,
@@ -31,16 +32,21 @@ pub(in crate::cycle) fn has_place(state: TaskState) -> bool {
 /// Returns whether each role has as many tasks in such states as it needs.
 fn roles_have(job: &Job, states: impl Fn(TaskState) -> bool + Copy, counted: Counted) -> bool {
     let has = |at: usize| {
-        let pending = if counted == Counted::Placed { 0 } else { job.role_pending_best_effort(at) };
+        let pending = if counts_pending(counted) { job.role_pending_best_effort(at) } else { 0 };
         of_role(job, at, states) + pending
     };
     let roles = &job.spec().roles;
     !job.spec().roles_count() || roles.iter().enumerate().all(|(at, role)| has(at) >= role.min_member)
 }
 
+/// Returns whether pending tasks that ask for nothing count.
+fn counts_pending(counted: Counted) -> bool {
+    counted == Counted::BestEffortToo || is_planted(PlantedBug::GangStartsInPart)
+}
+
 /// Returns the number of pending tasks that count.
 fn pending(job: &Job, counted: Counted) -> u32 {
-    if counted == Counted::Placed { 0 } else { job.pending_best_effort() }
+    if counts_pending(counted) { job.pending_best_effort() } else { 0 }
 }
 
 impl Plugin for Gang {

@@ -509,12 +509,14 @@ impl Planner {
         self.keeper_mut().releases -= 1;
     }
 
+    /// Returns whether the tasks of jobs are in states that the shards have agreed to: no cycle is being committed.
+    #[must_use]
+    pub fn has_agreed_jobs(&self) -> bool {
+        self.flights.is_empty() && self.keeper.as_ref().is_some_and(|keeper| keeper.plans.is_empty())
+    }
+
     /// Returns the changes of jobs since the last call, unless a cycle is being committed.
     pub(super) fn take_job_changes(&mut self) -> Vec<JobsChange> {
-        let is_committing = !self.flights.is_empty();
-        match self.keeper.as_mut().filter(|keeper| !is_committing && keeper.plans.is_empty()) {
-            Some(keeper) => keeper.jobs_mut().take_changes(),
-            None => Vec::new(),
-        }
+        if self.has_agreed_jobs() { self.keeper_mut().jobs_mut().take_changes() } else { Vec::new() }
     }
 }

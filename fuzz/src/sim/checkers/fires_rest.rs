@@ -22,8 +22,8 @@ use super::submitted::NodeVersions;
 use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;
 use super::{
-    BEYOND_A_STEP, OF_A_STEP, costs, crash, deadlines, fires, fires_beyond, fires_groups, fires_jobs,
-    fires_leases, fires_queues, flips, named, outcomes, sessions,
+    BEYOND_A_STEP, OF_A_STEP, costs, crash, deadlines, fires, fires_beyond, fires_gangs, fires_groups,
+    fires_jobs, fires_leases, fires_queues, flips, named, outcomes, sessions,
 };
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::facts::Facts;
@@ -217,6 +217,7 @@ const FIRES: &[(&str, fn())] = &[
     ("everything_is_somebodys", fires::an_allocation_that_is_nobodys),
     ("followers_are_told", a_follower_that_has_something_else),
     ("followers_keep_up", a_follower_that_has_something_else),
+    ("gangs_start_whole", fires_gangs::a_gang_that_starts_in_part),
     ("grants_fit_what_was_available", fires::a_grant_of_more_than_there_was),
     ("grants_go_where_they_may", fires::a_grant_on_a_node_that_takes_no_work),
     ("groups_are_as_asked", fires_groups::a_group_that_is_shown_otherwise_than_asked),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, BundleId, NodeId};
-use wharf_core::jobs::{JobId, JobPhase, Jobs, QueueId, TaskState};
+use wharf_core::jobs::{Job, JobId, JobPhase, Jobs, QueueId, Task, TaskState};
 use wharf_core::request::PlacementRequest;
 use wharf_core::state::NodeRecord;
 use wharf_net::protocol::{TASK_FAILED, TASK_SUCCEEDED};
@@ -138,11 +138,10 @@ pub fn plans_change_nothing(
 /// Returns the task and the node.
 pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts]) -> Verdict {
     for (id, job) in jobs.jobs() {
-        let may_start = job.phase() != JobPhase::Pending && job.spec().min_member <= job.ready_tasks() + 1;
-        if !may_start {
+        if job.phase() == JobPhase::Pending {
             continue;
         }
-        for (index, task) in (0..).zip(job.tasks()) {
+        for (index, task) in (0..).zip(job.tasks()).filter(|(_, task)| is_all_that_it_needs(job, task.role)) {
             let is_allowed = || {
                 jobs.chain(job.spec().queue).all(|queue: QueueId| {
                     let queue = jobs.queue(queue);
@@ -165,6 +164,16 @@ pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts]) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// Returns whether a job has all that it needs with one more task of a role.
+fn is_all_that_it_needs(job: &Job, role: u32) -> bool {
+    let spec = job.spec();
+    let counts = |task: &&Task| task.state.holds() || task.state == TaskState::Succeeded;
+    let of_role = |of: u32| job.tasks().iter().filter(counts).filter(|task| task.role == of).count();
+    let mut roles = (0..).zip(&spec.roles).filter(|_| spec.roles_count());
+    spec.min_member <= job.ready_tasks() + 1
+        && roles.all(|(at, of)| of_role(at) + usize::from(at == role) >= of.min_member as usize)
 }
 
 fn offering(

@@ -15,6 +15,8 @@ mod fires;
 #[cfg(test)]
 mod fires_beyond;
 #[cfg(test)]
+mod fires_gangs;
+#[cfg(test)]
 mod fires_groups;
 #[cfg(test)]
 mod fires_jobs;
@@ -26,6 +28,7 @@ mod fires_queues;
 mod fires_rest;
 pub mod flips;
 pub mod following;
+pub mod gangs;
 pub mod grants;
 pub mod groups;
 pub mod inside;
@@ -100,6 +103,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "everything_is_somebodys",
     "followers_are_told",
     "followers_keep_up",
+    "gangs_start_whole",
     "grants_name_their_view",
     "groups_are_as_asked",
     "groups_go_whole",

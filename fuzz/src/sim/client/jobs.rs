@@ -21,6 +21,7 @@ use crate::sim::checkers::plans::plans_keep_their_limits;
 use crate::sim::checkers::queues::{QUEUES, QueueOfSim, leaves};
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::choices::Choices;
+use crate::sim::script::in_zone;
 
 /// One unit, in 1/10,000 of a unit.
 const UNIT: i64 = 10_000;
@@ -119,6 +120,27 @@ fn topologies(choices: &mut Choices<'_>) -> (Option<JobTopologyBody>, Option<Job
     }
 }
 
+/// Has some task groups of a job, or all of them, ask for nothing. Its tasks are of two roles with minima.
+fn ask_for_nothing(job: &mut JobBody, choices: &mut Choices<'_>) {
+    let mut of_roles = [0; 2];
+    for group in &mut job.tasks {
+        group.role = choices.below(2) as u32;
+        of_roles[group.role as usize] += group.count;
+        if choices.below(3) > 0 {
+            group.request.demand = DemandBody::default();
+        }
+        if choices.one_in(2) {
+            group.request.selectors = vec![in_zone(choices)];
+        }
+    }
+    job.min_member = choices.below(u64::from(of_roles[0] + of_roles[1])) as u32 + 1;
+    let role = |(name, tasks): (&str, u32)| RoleBody {
+        name: name.to_owned(),
+        min_member: choices.below(u64::from(tasks) + 1) as u32,
+    };
+    job.roles = ["first", "second"].into_iter().zip(of_roles).map(role).collect();
+}
+
 /// Asks for a plan of nodes of two types.
 fn plan_request(choices: &mut Choices<'_>) -> PlanNodesRequest {
     let node_type = |name: &str, cores: i64, choices: &mut Choices<'_>| {
@@ -202,7 +224,7 @@ impl Client {
         let leaves: Vec<&QueueOfSim> = leaves().collect();
         let (topology, of_groups) = topologies(choices);
         groups.iter_mut().for_each(|group| group.topology.clone_from(&of_groups));
-        let job = JobBody {
+        let mut job = JobBody {
             // Two clients may act for one tenant. They are of different kinds then.
             name: format!("{}-{}", self.is_exact, self.jobs_made),
             queue: choices.pick(&leaves).name.to_owned(),
@@ -217,6 +239,9 @@ impl Client {
             topology,
             ..JobBody::default()
         };
+        if self.best_effort && choices.one_in(2) {
+            ask_for_nothing(&mut job, choices);
+        }
         let restarts = has_policies.then_some(max_retry);
         self.ask(Kind::SubmitJob, &SubmitJobRequest { job }, Asked::SubmitJob(restarts))
     }

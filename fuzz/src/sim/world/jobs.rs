@@ -9,6 +9,7 @@ use wharf_core::planner::{JobsConfig, Planner};
 use super::World;
 use crate::sim::Sharing;
 use crate::sim::checkers::domains::{Hard, TIERS, jobs_stay_in_domains};
+use crate::sim::checkers::gangs::Starts;
 use crate::sim::checkers::jobs::{
     jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing, queues_are_as_told,
     tasks_are_in_the_books, tasks_run_once,
@@ -61,13 +62,16 @@ struct Followed {
 
 /// The jobs and direct placements, as far as they are known.
 #[derive(Debug, Default)]
-pub(super) struct JobsWatch(BTreeMap<JobId, Followed>);
+pub(super) struct JobsWatch {
+    followed: BTreeMap<JobId, Followed>,
+    starts: Starts,
+}
 
 impl JobsWatch {
     /// Notes the jobs and direct placements that are new.
     fn follow(&mut self, jobs: &Jobs) {
         for (id, job) in jobs.jobs() {
-            self.0.entry(id).or_insert_with(|| {
+            self.followed.entry(id).or_insert_with(|| {
                 let spec = job.spec();
                 let name = &jobs.queue(spec.queue).spec().name;
                 let queue = QUEUES.iter().find(|queue| *queue.name == **name);
@@ -79,12 +83,12 @@ impl JobsWatch {
 
     /// Returns the name of the queue of a job or of a direct placement.
     pub(super) fn queue_of(&self, job: JobId) -> Option<&'static str> {
-        Some(self.0.get(&job)?.queue)
+        Some(self.followed.get(&job)?.queue)
     }
 
     /// Returns whether it is a direct placement.
     pub(super) fn is_direct(&self, job: JobId) -> bool {
-        self.0.get(&job).is_some_and(|followed| followed.is_direct)
+        self.followed.get(&job).is_some_and(|followed| followed.is_direct)
     }
 }
 
@@ -108,12 +112,27 @@ impl World<'_> {
     pub(super) fn begin_jobs(&mut self) {
         self.jobs_watch.iter_mut().for_each(|watch| *watch = JobsWatch::default());
         (0..self.planners.len()).for_each(|at| self.follow_keeper(at));
+        let jobs = self.planners.iter().find_map(|planner| planner.planner().jobs());
+        if let (Some(watch), Some(jobs)) = (&mut self.jobs_watch, jobs) {
+            watch.starts = Starts::of(jobs, self.now);
+        }
     }
 
     /// Follows the keeper of jobs after a round.
     pub(super) fn follow_keeper(&mut self, at: usize) {
         if let (Some(watch), Some(jobs)) = (&mut self.jobs_watch, self.planners[at].planner().jobs()) {
             watch.follow(jobs);
+        }
+    }
+
+    /// Checks what the keeper of jobs has started since the shards agreed to the states of tasks last.
+    pub(super) fn check_starts(&mut self, at: usize) -> Verdict {
+        let planner = self.planners[at].planner();
+        match (&mut self.jobs_watch, planner.jobs()) {
+            (Some(watch), Some(jobs)) if planner.has_agreed_jobs() => {
+                named("gangs_start_whole", watch.starts.gangs_start_whole(jobs, self.now))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -140,7 +159,7 @@ impl World<'_> {
     pub(super) fn check_tasks(&self) -> Verdict {
         let Some(watch) = &self.jobs_watch else { return Ok(()) };
         named("caps_hold", caps_hold(&self.facts, |job| watch.queue_of(job)))?;
-        let stay = jobs_stay_in_domains(&self.facts, |job| Some(&watch.0.get(&job)?.hard));
+        let stay = jobs_stay_in_domains(&self.facts, |job| Some(&watch.followed.get(&job)?.hard));
         named("jobs_stay_in_domains", stay)?;
         named("tasks_run_once", tasks_run_once(&self.facts))
     }

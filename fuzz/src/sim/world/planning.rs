@@ -47,6 +47,7 @@ impl World<'_> {
         let last = planner.last_statement();
         let moved = self.planners[at].run_round(&At(self.now));
         self.follow_keeper(at);
+        self.check_starts(at)?;
         self.follow_units();
         let planner = self.planners[at].planner();
         let after = planner.metrics().statements;

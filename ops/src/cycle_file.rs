@@ -6,7 +6,9 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use serde_json::Value;
 use serde_saphyr::{Location, Spanned};
-use wharf_core::cycle::{Action, Backfill, Combination, CycleConfig, Decision, PluginConfig, PluginKind};
+use wharf_core::cycle::{
+    Action, Backfill, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind,
+};
 use wharf_core::jobs::{TopologyTier, check_tiers};
 
 use crate::job_file::{Name, Nanos, Quantity, bounded, part};
@@ -21,10 +23,10 @@ pub(crate) struct ConfigFile {
     pub(crate) actions: Option<Vec<Name>>,
     pub(crate) tiers: Option<Vec<Vec<PluginFile>>>,
     pub(crate) combination: Option<CombinationFile>,
-    pub(crate) grace: Option<Nanos>,
+    pub(crate) grace: Option<Spanned<Nanos>>,
     pub(crate) backfill: Option<Name>,
-    pub(crate) min_run_time: Option<Nanos>,
-    pub(crate) usage_half_life: Option<Nanos>,
+    pub(crate) min_run_time: Option<Spanned<Nanos>>,
+    pub(crate) usage_half_life: Option<Spanned<Nanos>>,
     #[serde(default)]
     pub(crate) topology: Vec<TierFile>,
     pub(crate) policy: Option<Name>,
@@ -171,11 +173,12 @@ impl<'de> Deserialize<'de> for PluginSettings {
 /// Returns the settings of cycles.
 pub(crate) fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, LineError> {
     let mut config = CycleConfig { grace_ns: GRACE_NS, ..CycleConfig::default() };
-    let mut place = Location::UNKNOWN;
+    let mut of_actions = Location::UNKNOWN;
     if let Some(actions) = &file.actions {
         config.actions.clear();
         for name in actions {
-            place = name.referenced;
+            let place = name.referenced;
+            of_actions = place;
             let action = Action::named(&name.value).ok_or_else(|| {
                 let known = Action::ALL.map(Action::name).join(", ");
                 LineError::at(place, format!("there is no action `{}`: name one of {known}", name.value))
@@ -183,8 +186,9 @@ pub(crate) fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, LineError> 
             config.actions.push(action);
         }
     }
+    let mut of_tiers = of_actions;
     if let Some(tiers) = &file.tiers {
-        place = tiers.iter().flatten().next().map_or(place, |plugin| plugin.0.referenced);
+        of_tiers = tiers.iter().flatten().next().map_or(of_tiers, |plugin| plugin.0.referenced);
         config.tiers =
             tiers.iter().map(|tier| tier.iter().map(plugin).collect()).collect::<Result<_, _>>()?;
     }
@@ -192,9 +196,10 @@ pub(crate) fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, LineError> 
         Some(CombinationFile::Volcano) => Combination::Volcano,
         Some(CombinationFile::Strict) | None => Combination::Strict,
     };
-    config.grace_ns = bounded(file.grace, "grace", place)?.unwrap_or(config.grace_ns);
-    config.min_run_time_ns = bounded(file.min_run_time, "min_run_time", place)?.unwrap_or_default();
-    config.usage_half_life_ns = bounded(file.usage_half_life, "usage_half_life", place)?.unwrap_or_default();
+    config.grace_ns = time(file.grace.as_ref(), "grace")?.unwrap_or(config.grace_ns);
+    config.min_run_time_ns = time(file.min_run_time.as_ref(), "min_run_time")?.unwrap_or_default();
+    let half_life = file.usage_half_life.as_ref();
+    config.usage_half_life_ns = time(half_life, "usage_half_life")?.unwrap_or_default();
     if let Some(name) = &file.backfill {
         config.backfill = Backfill::named(&name.value).ok_or_else(|| {
             let known = Backfill::ALL.map(Backfill::name).join(", ");
@@ -203,8 +208,27 @@ pub(crate) fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, LineError> 
         })?;
     }
     config.topology = tiers(&file.topology)?;
-    config.check().map_err(|error| LineError::at(place, error.to_string()))?;
+    config.check().map_err(|error| {
+        let place = match &error {
+            CycleConfigError::NoActions
+            | CycleConfigError::ActionTwice(_)
+            | CycleConfigError::TwoEvictors(..)
+            | CycleConfigError::NoFairShare => of_actions,
+            CycleConfigError::NoUsage => half_life.map_or(of_tiers, |of| of.referenced),
+            CycleConfigError::PluginTwice(_)
+            | CycleConfigError::Contradiction(..)
+            | CycleConfigError::NoVictimNodes
+            | CycleConfigError::Topology(_) => of_tiers,
+        };
+        LineError::at(place, error.to_string())
+    })?;
     Ok(config)
+}
+
+/// Returns a time in ns. A fault is told with its line.
+fn time(given: Option<&Spanned<Nanos>>, field: &str) -> Result<Option<u64>, LineError> {
+    let Some(given) = given else { return Ok(None) };
+    bounded(Some(given.value), field, given.referenced)
 }
 
 /// Returns the tiers of the topology. A fault is told with the line of the tier.

@@ -20,7 +20,7 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use super::Ended;
 use crate::audit;
-use crate::config::{Config, ConfigError, Overrides};
+use crate::config::{Config, Overrides, log_filter};
 use crate::daemon::Daemon;
 use crate::journal;
 use crate::metrics::Metrics;
@@ -90,16 +90,9 @@ impl ServeArgs {
 
 type LogFilter = reload::Handle<EnvFilter, Registry>;
 
-fn filter(text: &str) -> Result<EnvFilter, ConfigError> {
-    EnvFilter::try_new(text).map_err(|error| ConfigError::Value {
-        key: "log",
-        message: format!("`{text}` is no filter ({error}): give one such as info or wharf_net=debug"),
-    })
-}
-
 /// Starts the logs. The audit log is written until the guard is dropped.
 fn start_logging(config: &Config, format: LogFormat) -> anyhow::Result<(LogFilter, Option<Box<dyn Any>>)> {
-    let (layer, handle) = reload::Layer::new(filter(config.log())?);
+    let (layer, handle) = reload::Layer::new(log_filter(config.log())?);
     let writer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
@@ -196,7 +189,7 @@ fn greet(line: std::fmt::Arguments<'_>) {
 fn reload_settings(daemon: &mut Daemon, args: &ServeArgs, log: &LogFilter) {
     let reloaded = (|| -> anyhow::Result<()> {
         let config = Config::load(&args.overrides())?;
-        let filter = filter(config.log())?;
+        let filter = log_filter(config.log())?;
         daemon.reload(config)?;
         log.reload(filter).context("logging is gone")
     })();

@@ -39,7 +39,7 @@ pub(super) fn clients(raw: &Raw, listen: SocketAddr) -> Result<Option<ClientFile
                     "it is missing, and {listen} can be reached from other machines, for which the development \
                      certificate is not valid: `wharf cert init` makes one"
                 );
-                return Err(value("tls_certificate", message));
+                return Err(value("tls_certificate", message).or_at("listen"));
             }
             Ok(Some(ClientFiles { authorities: authorities.clone(), revoked: raw.tls_client_crl.clone() }))
         }
@@ -48,7 +48,7 @@ pub(super) fn clients(raw: &Raw, listen: SocketAddr) -> Result<Option<ClientFile
                 "it is missing, and clients of {listen} must show certificates: `wharf cert init` makes all that is \
                  needed (`client_certificates = \"off\"` lets everyone who reaches the port do everything)"
             );
-            Err(value("tls_client_ca", message))
+            Err(value("tls_client_ca", message).or_at("client_certificates").or_at("listen"))
         }
         (Some(_), false) => {
             let message = "it is given, and `client_certificates` is off: leave one of the two out";
@@ -74,7 +74,8 @@ pub(super) fn access(
     if by_certificate && raw.identities.is_empty() {
         let message = "there are none, so nobody could do anything: give each client a name and roles, such as \
                        `[[identities]]`, `name = \"admin\"`, `roles = [\"admin\"]`";
-        return Err(value("identities", message));
+        let asks = ["tls_client_ca", "client_certificates", "listen"];
+        return Err(asks.into_iter().fold(value("identities", message), ConfigError::or_at));
     }
     let tenants = raw.tenants.iter().enumerate().map(|(at, tenant)| limits(at, tenant, &raw.tenants[..at]));
     let tenants = tenants.collect::<Result<Vec<_>, _>>()?;
@@ -85,16 +86,19 @@ pub(super) fn access(
             at + 1,
             of.name
         );
-        return Err(value("tenants", message));
+        return Err(value("tenants", message).at(format!("tenants.{at}.queue")));
     }
     let mut names = BTreeSet::new();
     let mut identities = Vec::with_capacity(raw.identities.len());
     for (at, written) in raw.identities.iter().enumerate() {
-        let identity = identity(written, &tenants)
-            .map_err(|message| value("identities", format!("entry {}: {message}", at + 1)))?;
+        let wrong = |field: &str, message: &str| {
+            let message = format!("entry {}: {message}", at + 1);
+            value("identities", message).at(format!("identities.{at}.{field}"))
+        };
+        let identity = identity(written, &tenants).map_err(|fault| wrong(fault.field, &fault.message))?;
         if !names.insert(written.name.as_str()) {
-            let message = format!("entry {}: `{}` is given twice: give each name once", at + 1, written.name);
-            return Err(value("identities", message));
+            let message = format!("`{}` is given twice: give each name once", written.name);
+            return Err(wrong("name", &message));
         }
         identities.push(identity);
     }
@@ -103,66 +107,77 @@ pub(super) fn access(
 
 fn limits(at: usize, written: &TenantRaw, before: &[TenantRaw]) -> Result<TenantLimits, ConfigError> {
     let TenantRaw { name, number, requests_per_second, in_flight_max, owners, queue } = written.clone();
-    let wrong = |message: String| value("tenants", format!("entry {}: {message}", at + 1));
+    let wrong = |field: &str, message: String| {
+        value("tenants", format!("entry {}: {message}", at + 1)).at(format!("tenants.{at}.{field}"))
+    };
     if name.is_empty() {
-        return Err(wrong("it has no name: give one".to_owned()));
+        return Err(wrong("name", "it has no name: give one".to_owned()));
     }
     if number == TenantId::OPERATOR.0 {
         let message = format!("`{name}` has number 0, which is the operator's: give 1 to {}", u16::MAX);
-        return Err(wrong(message));
+        return Err(wrong("number", message));
     }
     if let Some(other) = before.iter().find(|other| other.name == name || other.number == number) {
         let message = format!(
             "`{name}` (number {number}) and `{}` (number {}) are alike: give each tenant a name and a number of its own",
             other.name, other.number
         );
-        return Err(wrong(message));
+        return Err(wrong(if other.name == name { "name" } else { "number" }, message));
     }
     for (key, limit) in [("requests_per_second", requests_per_second), ("in_flight_max", in_flight_max)] {
         if limit == Some(0) {
             let message =
                 format!("`{name}` has `{key}` 0, so it could do nothing: give 1 or more, or leave it out");
-            return Err(wrong(message));
+            return Err(wrong(key, message));
         }
     }
     let owners = owners.iter().map(|&owner| {
         let known = OwnerId::new(owner).filter(|owner| !owner.is_ticket());
-        known.ok_or_else(|| wrong(format!("`{name}`: {owner} is no owner: give 1 to {}", i64::MAX)))
+        known.ok_or_else(|| wrong("owners", format!("`{name}`: {owner} is no owner: give 1 to {}", i64::MAX)))
     });
     let owners = owners.collect::<Result<_, _>>()?;
     if let Some(queue) = &queue {
         let checked = wharf_net::convert::check_name("queue", queue);
-        checked
-            .map_err(|fault| wrong(format!("`{name}` has a `queue` that none can be: {}", fault.message)))?;
+        checked.map_err(|fault| {
+            wrong("queue", format!("`{name}` has a `queue` that none can be: {}", fault.message))
+        })?;
         if queue == QueueId::ROOT_NAME {
-            return Err(wrong(format!(
-                "`{name}` has the `queue` {queue}, which contains all: name another one"
-            )));
+            let message = format!("`{name}` has the `queue` {queue}, which contains all: name another one");
+            return Err(wrong("queue", message));
         }
     }
     Ok(TenantLimits { name, id: TenantId(number), requests_per_second, in_flight_max, owners, queue })
 }
 
 /// An identity that cannot be used: the fault and the remedy.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Wrong(String);
+struct Wrong {
+    field: &'static str,
+    message: String,
+}
+
+fn fault(field: &'static str, message: impl Into<String>) -> Wrong {
+    Wrong { field, message: message.into() }
+}
 
 fn identity(written: &IdentityRaw, tenants: &[TenantLimits]) -> Result<Identity, Wrong> {
     let IdentityRaw { name, roles, tenant, nodes } = written.clone();
     if name.is_empty() {
         let message = "it has no name: give the common name, or a URI, of the client's certificate";
-        return Err(Wrong(message.to_owned()));
+        return Err(fault("name", message));
     }
     let roles = roles.iter().map(|role| role.parse::<Role>());
-    let roles = roles.collect::<Result<Vec<_>, _>>().map_err(|error| Wrong(format!("`{name}`: {error}")))?;
+    let roles =
+        roles.collect::<Result<Vec<_>, _>>().map_err(|error| fault("roles", format!("`{name}`: {error}")))?;
     if roles.is_empty() {
-        return Err(Wrong(format!("`{name}` has no roles, so it could do nothing: give at least one")));
+        let message = format!("`{name}` has no roles, so it could do nothing: give at least one");
+        return Err(fault("roles", message));
     }
     let known = |wanted: &String| {
         let found = tenants.iter().find(|tenant| tenant.name == *wanted);
         found.map(|tenant| tenant.id).ok_or_else(|| {
-            Wrong(format!("`{name}` is of tenant `{wanted}`, which is not among `tenants`: add it there"))
+            let message =
+                format!("`{name}` is of tenant `{wanted}`, which is not among `tenants`: add it there");
+            fault("tenant", message)
         })
     };
     let tenant = tenant.as_ref().map(known).transpose()?;
@@ -170,10 +185,11 @@ fn identity(written: &IdentityRaw, tenants: &[TenantLimits]) -> Result<Identity,
         let message = format!(
             "`{name}` has a tenant, and roles that reach beyond it: give it the role submit alone, or no tenant"
         );
-        return Err(Wrong(message));
+        return Err(fault("tenant", message));
     }
     if nodes.is_some() && !roles.contains(&Role::NodeAgent) {
-        return Err(Wrong(format!("`{name}` has `nodes`, and not the role node-agent: leave `nodes` out")));
+        let message = format!("`{name}` has `nodes`, and not the role node-agent: leave `nodes` out");
+        return Err(fault("nodes", message));
     }
     Ok(Identity { name, roles: Roles::of(&roles), tenant, nodes })
 }

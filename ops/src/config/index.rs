@@ -19,7 +19,7 @@ fn theta(at: &str, text: &str, default: i64) -> Result<(i64, bool), ConfigError>
     if text.trim() == "auto" {
         return Ok((default, true));
     }
-    let refused = |message: String| value("granularity", format!("`{at}`: {message}"));
+    let refused = |message: String| value("granularity", format!("`{at}`: {message}")).at(at);
     if text.trim().starts_with('-') {
         return Err(refused(format!("{} is negative: give at least 0.0001, or `auto`", shown_number(text))));
     }
@@ -31,7 +31,7 @@ fn theta(at: &str, text: &str, default: i64) -> Result<(i64, bool), ConfigError>
 }
 
 fn weight(at: &str, text: &str) -> Result<i64, ConfigError> {
-    let refused = |message: String| value("weights", format!("`{at}`: {message}"));
+    let refused = |message: String| value("weights", format!("`{at}`: {message}")).at(at);
     if text.trim().starts_with('-') {
         let message =
             "a node could have a smaller coordinate for what it has more, and be hidden: give at least 0";
@@ -106,6 +106,7 @@ fn add_custom(raw: &Raw, all: &mut Vec<Named>) -> Result<(), ConfigError> {
         )));
     }
     for (number, name) in (0..).zip(&raw.indexed_resources) {
+        let refused = |message: String| refused(message).at(format!("indexed_resources.{number}"));
         wharf_net::convert::check_custom_name("indexed_resources", name)
             .map_err(|fault| refused(format!("`{name}`: {}", fault.message)))?;
         if all.iter().any(|known| known.name == *name) {
@@ -123,7 +124,7 @@ fn add_custom(raw: &Raw, all: &mut Vec<Named>) -> Result<(), ConfigError> {
             if !raw.indexed_resources.contains(name) {
                 let message =
                     format!("`{key}.resources.{name}`: it is not indexed: name it in `indexed_resources`");
-                return Err(value(key, message));
+                return Err(value(key, message).at(format!("{key}.resources.{name}")));
             }
         }
     }
@@ -140,7 +141,8 @@ fn orders(raw: &Raw, dimensions: &[Named]) -> Result<Vec<Vec<Dimension>>, Config
     let names: Vec<&str> = dimensions.iter().map(|named| &*named.name).collect();
     let names = names.join(", ");
     let mut orders = Vec::new();
-    for (number, written) in (1..).zip(&raw.attribute_orders) {
+    for (number, written) in (1_usize..).zip(&raw.attribute_orders) {
+        let refused = |message| refused(message).at(format!("attribute_orders.{}", number - 1));
         let mut order: Vec<Dimension> = Vec::new();
         for (place, name) in (1..).zip(written) {
             let known = dimensions.iter().find(|named| named.name == *name).ok_or_else(|| {

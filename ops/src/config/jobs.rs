@@ -9,7 +9,7 @@ use wharf_core::planner::JobsConfig;
 
 use super::{ConfigError, JobsRaw, value};
 use crate::cycle_file::{ConfigFile, cycle_config, plugin_fault};
-use crate::line_error::documents;
+use crate::line_error::{LineError, documents};
 use crate::units;
 
 /// The time between the beginnings of two cycles that may be set, in ns.
@@ -84,25 +84,32 @@ pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, C
     if !INTERVAL_NS.contains(&interval_ns) {
         return Err(value("jobs.interval", format!("{} is out of range: give 1ms to 60s", raw.interval)));
     }
-    let mut cycle = json!({
-        "combination": raw.combination,
-        "backfill": raw.backfill,
-        "grace": raw.grace,
-        "min_run_time": raw.min_run_time,
-        "usage_half_life": raw.usage_half_life,
-        "topology": raw.topology,
-    });
+    let mut settings = vec![
+        ("jobs.combination", json!(raw.combination)),
+        ("jobs.backfill", json!(raw.backfill)),
+        ("jobs.grace", json!(raw.grace)),
+        ("jobs.min_run_time", json!(raw.min_run_time)),
+        ("jobs.usage_half_life", json!(raw.usage_half_life)),
+        ("jobs.topology", json!(raw.topology)),
+    ];
     if !raw.actions.is_empty() {
-        cycle["actions"] = json!(raw.actions);
+        settings.push(("jobs.actions", json!(raw.actions)));
     }
     if !raw.tiers.is_empty() {
-        cycle["tiers"] = json!(raw.tiers);
+        settings.push(("jobs.tiers", json!(raw.tiers)));
     }
-    // A scenario's `config` has the same form, and one reader serves both.
-    let wrong = |message: String| value("jobs", message);
-    let read: Vec<ConfigFile> = documents(&cycle.to_string()).map_err(|error| wrong(error.message))?;
-    let file = read.first().ok_or_else(|| wrong("it is empty: leave it out".to_owned()))?;
-    let cycle = cycle_config(file).map_err(|error| wrong(error.message))?;
+    // A scenario's `config` has the same form, and one reader serves both. Each setting is on a line of its own, so the line of
+    // a fault tells the setting.
+    let line = |(key, given): &(&str, Value)| format!("{}: {given}", json!(key.trim_start_matches("jobs.")));
+    let lines: Vec<String> = settings.iter().map(line).collect();
+    let wrong = |error: LineError| {
+        let number = usize::try_from(error.line).ok().and_then(|line| line.checked_sub(1));
+        let named = number.and_then(|number| settings.get(number));
+        value(named.map_or("jobs", |&(key, _)| key), error.message)
+    };
+    let read: Vec<ConfigFile> = documents(&format!("{{{}}}", lines.join(",\n"))).map_err(wrong)?;
+    let file = read.first().ok_or_else(|| value("jobs", "it is empty: leave it out"))?;
+    let cycle = cycle_config(file).map_err(wrong)?;
     Ok((raw.enabled && planners > 0).then_some(JobsConfig { cycle, interval_ns, ..JobsConfig::default() }))
 }
 
@@ -191,7 +198,7 @@ topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"zone\", l
         for (text, setting, part) in [
             ("interval = \"0ms\"", "jobs.interval", "give 1ms to 60s"),
             ("interval = \"soon\"", "jobs.interval", "soon"),
-            ("actions = [\"alocate\"]", "jobs", "there is no action `alocate`: name one of"),
+            ("actions = [\"alocate\"]", "`jobs.actions`", "there is no action `alocate`: name one of"),
             ("tiers = [[\"gangs\"]]", "line 2", "there is no plugin `gangs`: name one of"),
             (
                 "tiers = [[{ plugin = \"gang\", weight = 3 }]]",
@@ -205,13 +212,13 @@ topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"zone\", l
                 "there is no decision `order`",
             ),
             ("tiers = [[{ whole = true }]]", "line 2", "plugin"),
-            ("combination = \"loose\"", "jobs", "loose"),
-            ("usage_half_life = \"168h\"", "jobs", "name plugin `usage`"),
-            ("grace = \"x\"", "jobs", "x"),
+            ("combination = \"loose\"", "`jobs.combination`", "loose"),
+            ("usage_half_life = \"168h\"", "`jobs.usage_half_life`", "name plugin `usage`"),
+            ("grace = \"x\"", "`jobs.grace`", "x"),
             ("topology = [{ tier = \"rack\" }]", "topology", "label"),
             (
                 "topology = [{ tier = \"a\", label = \"l\" }, { tier = \"a\", label = \"m\" }]",
-                "jobs",
+                "`jobs.topology`",
                 "tier `a` is named twice",
             ),
             ("unknown = 1", "", "unknown"),

@@ -5,11 +5,13 @@
 mod access;
 mod index;
 mod jobs;
+mod place;
 mod raw;
 pub use access::ClientFiles;
 pub use jobs::PluginRaw;
 pub use raw::{GranularityRaw, HybridRaw, IdentityRaw, JobsRaw, Overrides, Raw, TenantRaw, WeightsRaw};
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -26,6 +28,8 @@ use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::request::Policy;
 use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
+
+use tracing_subscriber::EnvFilter;
 
 use crate::file_error::FileError;
 use crate::journal::Durability;
@@ -117,13 +121,44 @@ pub enum ConfigError {
     Value {
         /// The setting.
         key: &'static str,
+        /// Where it may have been given, the most exact place first: names and, in lists, numbers from 0, with dots between
+        /// them (`tenants.1.queue`).
+        places: Vec<String>,
         /// The fault and the remedy.
         message: String,
     },
 }
 
+impl ConfigError {
+    /// Tells the place of the fault more exactly.
+    fn at(mut self, place: impl Into<String>) -> Self {
+        if let Self::Value { places, .. } = &mut self {
+            places.insert(0, place.into());
+        }
+        self
+    }
+
+    /// Names another setting that leads to the fault, in case that this one was not given.
+    fn or_at(mut self, place: &str) -> Self {
+        if let Self::Value { places, .. } = &mut self {
+            places.push(place.to_owned());
+        }
+        self
+    }
+}
+
 fn value(key: &'static str, message: impl Into<String>) -> ConfigError {
-    ConfigError::Value { key, message: message.into() }
+    ConfigError::Value { key, places: vec![key.to_owned()], message: message.into() }
+}
+
+/// Reads a log filter.
+///
+/// # Errors
+/// It has another form.
+pub fn log_filter(text: &str) -> Result<EnvFilter, ConfigError> {
+    EnvFilter::try_new(text).map_err(|error| {
+        value("log", format!("`{text}` is no filter ({error}): give one such as info or wharf_net=debug"))
+    })
 }
 
 /// Returns the number of a setting if it is in range.
@@ -152,7 +187,9 @@ impl Config {
     /// # Errors
     /// When a source cannot be read or a setting is invalid. The error names the place and the remedy.
     pub fn load(overrides: &Overrides) -> Result<Self, ConfigError> {
-        Self::check(raw::read(overrides, std::env::vars_os())?)
+        let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        let raw = raw::read(overrides, variables.iter().cloned())?;
+        Self::check(raw).map_err(|error| place::located(error, overrides, &variables))
     }
 
     /// Returns the embedded defaults with the given data directory.
@@ -194,7 +231,7 @@ impl Config {
             return Err(value("topology_label", "it is empty: name a label"));
         }
         let missing = |key, other: &str| {
-            value(key, format!("it is missing, and {other} is given: give both or neither"))
+            value(key, format!("it is missing, and {other} is given: give both or neither")).or_at(other)
         };
         let tls = match (&raw.tls_certificate, &raw.tls_key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
@@ -208,6 +245,7 @@ impl Config {
         let access = access::access(&raw, clients.is_some(), jobs.is_some())?;
         raw.shards = Some(shards);
         raw.io_threads = Some(io_threads);
+        log_filter(&raw.log)?;
         let durability = durability(&raw.durability)?;
         let policy = raw.policy.parse::<Policy>().map_err(|error| value("policy", error.to_string()))?;
         Ok(Self {
@@ -323,12 +361,13 @@ fn duration(key: &'static str, text: &str) -> Result<u64, ConfigError> {
 }
 
 fn unit_instances(names: &[String]) -> Result<Vec<String>, ConfigError> {
-    for name in names {
-        wharf_net::convert::check_custom_name("unit_instance_resources", name)
-            .map_err(|fault| value("unit_instance_resources", format!("`{name}`: {}", fault.message)))?;
+    for (at, name) in names.iter().enumerate() {
+        let key = "unit_instance_resources";
+        let refused = |message: &str| value(key, format!("`{name}`: {message}")).at(format!("{key}.{at}"));
+        wharf_net::convert::check_custom_name(key, name).map_err(|fault| refused(&fault.message))?;
         if name.strip_suffix('*').unwrap_or(name).contains('*') {
             let message = "a star matches the rest of a name: leave it at the end alone, or give each name";
-            return Err(value("unit_instance_resources", format!("`{name}`: {message}")));
+            return Err(refused(message));
         }
     }
     Ok(names.to_vec())

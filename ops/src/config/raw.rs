@@ -348,6 +348,11 @@ fn checked_text(path: &Path, text: &str) -> Result<File<FileSourceString, FileFo
     }
 }
 
+/// Returns the name of the environment variable of a setting.
+pub(super) fn variable(key: &str) -> String {
+    format!("WHARF_{}", key.replace('.', "__").to_ascii_uppercase())
+}
+
 fn environment(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Map<String, String>, ConfigError> {
@@ -362,10 +367,7 @@ fn environment(
         }
         let key = rest.to_ascii_lowercase();
         if !keys.contains(&key.replace("__", ".")) {
-            let known: Vec<String> = keys
-                .iter()
-                .map(|key| format!("WHARF_{}", key.replace('.', "__").to_ascii_uppercase()))
-                .collect();
+            let known: Vec<String> = keys.iter().map(|key| variable(key)).collect();
             let message = format!("names no setting: known are {}", known.join(", "));
             return Err(ConfigError::Environment { name, message });
         }

@@ -182,7 +182,7 @@ fn files_are_checked_before_anything_is_sent() {
     let settings = site.write("wharf.toml", "[jobs]\nactions = [\"allocate\"]\n");
     site.run(&["check", &settings]).with(0).says(&["settings are right"]);
     let broken = site.write("broken.toml", "[jobs]\nactions = [\"alocate\"]\n");
-    site.run(&["check", &broken]).with(2).says(&["alocate", "name one of"]);
+    site.run(&["check", &broken]).with(2).says(&["broken.toml", "line 2", "alocate", "name one of"]);
     let unknown = "[jobs]\ninterval = \"1s\"\ntiers = [[{ plugin = \"gang\", weight = 3 }]]\n";
     let unknown = site.write("unknown.toml", unknown);
     let parts = ["unknown.toml", "line 3", "no setting `weight`", "`gang` has plugin, without, only, whole"];

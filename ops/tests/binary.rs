@@ -31,6 +31,8 @@ mod geometry;
 mod groups;
 #[path = "binary/jobs.rs"]
 mod jobs;
+#[path = "binary/jobs_page.rs"]
+mod jobs_page;
 #[path = "binary/journal.rs"]
 mod journal;
 #[path = "binary/kills.rs"]

@@ -103,6 +103,8 @@ const FOUND_FAULTS: &[(u64, bool)] = &[
     (20_037_591, true),
     // A false alarm: a group that queued for a ticket was reported as waiting although it fitted.
     (20_097_401, true),
+    // A further task of a gang was bound before the shards refused what the gang needs.
+    (5_364, true),
 ];
 
 #[test]

@@ -395,6 +395,16 @@ impl Scheduler {
         jobs.into_iter().flat_map(|job| self.bind(job, now)).collect()
     }
 
+    /// Returns whether shards have granted what a job needs to start.
+    pub(crate) fn has_what_it_needs(&self, id: JobId) -> bool {
+        let now = Time::default();
+        self.tiers.is_ready(
+            Facts { jobs: &self.jobs, total: &self.total, now, shares: None },
+            id,
+            Counted::Granted,
+        )
+    }
+
     /// Makes tasks and replicas what they were before a plan that the shards did not commit.
     pub(crate) fn take_back(&mut self, plan: &Plan) {
         for step in plan.tasks.iter().rev() {
@@ -421,11 +431,12 @@ impl Scheduler {
         let phase = self.jobs.job(id).phase();
         // A policy may have decided about the job while its tasks were placed.
         let is_over = phase.is_end() || phase == JobPhase::Restarting;
-        if is_over || !self.tiers.is_ready(facts, id, Counted::Placed) {
+        // What other plans have placed is not granted yet, and may never be.
+        if is_over || !self.tiers.is_ready(facts, id, Counted::Granted) {
             return Vec::new();
         }
         let tasks = (0..).zip(self.jobs.job(id).tasks());
-        let allocated = tasks.filter(|(_, task)| task.state == TaskState::Allocated);
+        let allocated = tasks.filter(|(_, task)| task.state == TaskState::Allocated && !task.is_planned());
         let bound: Vec<(TaskId, NodeId)> =
             allocated.filter_map(|(index, task)| Some((TaskId { job: id, index }, task.node?))).collect();
         for &(task, node) in &bound {

@@ -54,6 +54,8 @@ pub(super) enum Vote {
 pub(super) enum Counted {
     /// Those that have places.
     Placed,
+    /// Those that have places which shards have granted.
+    Granted,
     /// Also pending ones that ask for nothing, as in Volcano. They are placed [with the others](super::best_effort).
     BestEffortToo,
 }

@@ -2,7 +2,7 @@
 
 use crate::ids::{BundleId, NodeId, TenantId};
 use crate::index::Slot;
-use crate::jobs::{Task, TaskId};
+use crate::jobs::{JobId, Task, TaskId};
 use crate::replica::ClaimKey;
 use crate::request::PlacementRequest;
 use crate::statement::{Allocate, Operation};
@@ -35,6 +35,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Returns the job that it places. `None`: it only evicts.
+    pub(crate) fn placed_job(&self) -> Option<JobId> {
+        let is_placed = |step: &&PlannedTask| !matches!(step.operation, Some(Operation::Evict(_)));
+        self.tasks.iter().find(is_placed).map(|step| step.task.job)
+    }
+
     /// Returns the operations of the statement, each with the index of its task.
     pub fn operations(&self) -> impl Iterator<Item = (u16, &Operation)> {
         (0..).zip(&self.tasks).filter_map(|(index, task)| Some((index, task.operation.as_ref()?)))

@@ -60,6 +60,11 @@ impl Task {
     pub fn has_claim(&self) -> bool {
         self.state == TaskState::Pipelined && self.allocation.is_some()
     }
+
+    /// Returns whether a cycle has planned a place for it that no shard has granted.
+    pub(crate) fn is_planned(&self) -> bool {
+        self.state == TaskState::Allocated && self.allocation.is_none()
+    }
 }
 
 /// The numbers of tasks of a role.

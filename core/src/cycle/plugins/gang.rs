@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Facts, Plugin};
 use crate::cycle::plugin::{Counted, Vote};
-use crate::jobs::{Job, JobId, TaskId, TaskState};
+use crate::jobs::{Job, JobId, Task, TaskId, TaskState};
 use crate::planted::{PlantedBug, is_planted};
 
 pub(super) struct Gang {
@@ -33,10 +33,18 @@ pub(in crate::cycle) fn has_place(state: TaskState) -> bool {
 fn roles_have(job: &Job, states: impl Fn(TaskState) -> bool + Copy, counted: Counted) -> bool {
     let has = |at: usize| {
         let pending = if counts_pending(counted) { job.role_pending_best_effort(at) } else { 0 };
-        of_role(job, at, states) + pending
+        of_role(job, at, states) + pending - planned(job, counted, |task| task.role as usize == at)
     };
     let roles = &job.spec().roles;
     !job.spec().roles_count() || roles.iter().enumerate().all(|(at, role)| has(at) >= role.min_member)
+}
+
+/// Returns the number of such tasks that have a place which no shard has granted, if these do not count.
+fn planned(job: &Job, counted: Counted, of: impl Fn(&Task) -> bool) -> u32 {
+    if counted != Counted::Granted || job.count(TaskState::Allocated) == 0 {
+        return 0;
+    }
+    job.tasks().iter().filter(|&task| task.is_planned() && of(task)).count() as u32
 }
 
 /// Returns whether pending tasks that ask for nothing count.
@@ -65,7 +73,7 @@ impl Plugin for Gang {
 
     fn ready(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
         let job = facts.jobs.job(job);
-        let there = job.ready_tasks() + pending(job, counted);
+        let there = job.ready_tasks() + pending(job, counted) - planned(job, counted, |_| true);
         there >= job.spec().min_member && roles_have(job, has_place, counted)
     }
 

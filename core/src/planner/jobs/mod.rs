@@ -12,6 +12,7 @@ mod direct;
 mod explain;
 mod follow;
 mod nodes;
+mod order;
 mod requests;
 mod waiting;
 
@@ -35,6 +36,7 @@ pub(super) use direct::Direct;
 use direct::Directs;
 use explain::Explanations;
 use nodes::NodesPlans;
+use order::{Turn, Undecided};
 pub(super) use waiting::PLACEMENTS_TAG;
 
 /// The tag of answers to releases of the keeper.
@@ -85,6 +87,8 @@ pub(super) struct Keeper {
     due: Option<Time>,
     /// What the last cycle planned and is not sent yet.
     plans: VecDeque<Plan>,
+    /// Those that are in flight or wait for one that is.
+    undecided: Undecided,
     /// The tasks with claims.
     claims: BTreeSet<TaskId>,
     /// Tasks to evict, each with its grace period in ns.
@@ -218,6 +222,7 @@ impl Planner {
             began: None,
             due: None,
             plans: VecDeque::new(),
+            undecided: Undecided::default(),
             claims: BTreeSet::new(),
             evictions: VecDeque::new(),
             releases: 0,
@@ -391,6 +396,7 @@ impl Planner {
         keeper.due = report.due;
         keeper.next_cycle = now.plus_nanos(keeper.interval_ns);
         keeper.began = Some(now);
+        keeper.undecided.clear();
         keeper.plans.extend(report.plans);
         self.send_plans();
     }
@@ -402,6 +408,17 @@ impl Planner {
             let now = self.now;
             let keeper = self.keeper_mut();
             let Some(plan) = keeper.plans.pop_front() else { break };
+            match keeper.turn(&plan) {
+                Turn::Send => {}
+                Turn::Hold => {
+                    keeper.hold(plan);
+                    continue;
+                }
+                Turn::TakeBack => {
+                    keeper.scheduler.aborted(&plan);
+                    continue;
+                }
+            }
             let shard = |shard: usize| ShardId(u16::try_from(shard).expect("SHARDS_MAX fits u16"));
             let operations: Vec<(ShardId, Operation)> = plan
                 .operations()
@@ -411,6 +428,7 @@ impl Planner {
                 keeper.scheduler.committed(&plan, &[], now);
                 continue;
             }
+            keeper.note_sent(&plan);
             let mode = CommitMode::AllOrNothing;
             let terms = CommitOptions { conflict_detection: ConflictDetection::Fine, mode, atomic: true };
             self.commit(operations, Vec::new(), terms, Purpose::Cycle(Box::new(plan)));
@@ -424,6 +442,7 @@ impl Planner {
         let keeper = self.keeper_mut();
         if concluded.applied.is_empty() || !concluded.conflicts.is_empty() || concluded.expired {
             keeper.scheduler.aborted(plan);
+            keeper.note_decided(plan, true);
             return;
         }
         // A statement numbers its operations. A plan also has tasks without one.
@@ -432,6 +451,7 @@ impl Planner {
             *operation = indexes[usize::from(*operation)];
         }
         keeper.scheduler.committed(plan, &concluded.applied, now);
+        keeper.note_decided(plan, false);
         for step in &plan.tasks {
             if keeper.scheduler.jobs().task(step.task).has_claim() {
                 keeper.claims.insert(step.task);

@@ -1,0 +1,91 @@
+//! The order in which the plans of a cycle are committed.
+//!
+//! A cycle may place a job by several plans: what it needs, then further tasks. Shards decide on each statement by itself, so
+//! a further task could be granted while what the job needs is refused. Therefore, as long as a job has not what it needs,
+//! only one of its plans is in flight, and the others are held back. If it fails, they are taken back with it.
+
+use std::collections::BTreeMap;
+
+use super::Keeper;
+use crate::cycle::Plan;
+use crate::jobs::JobId;
+
+/// The plans of the last cycle, by the job that they place.
+#[derive(Debug, Default)]
+pub(super) struct Undecided(BTreeMap<JobId, OfJob>);
+
+#[derive(Debug)]
+struct OfJob {
+    /// Shards have granted what the job needs.
+    is_ready: bool,
+    has_failed: bool,
+    in_flight: usize,
+    held: Vec<Plan>,
+}
+
+/// What is done with a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    Send,
+    Hold,
+    TakeBack,
+}
+
+impl Undecided {
+    /// Forgets the plans of the last cycle. All of them are decided.
+    pub(super) fn clear(&mut self) {
+        let is_idle = |of: &OfJob| of.in_flight == 0 && of.held.is_empty();
+        debug_assert!(
+            self.0.values().all(is_idle),
+            "a cycle begins once the plans of the last one are decided"
+        );
+        self.0.clear();
+    }
+}
+
+impl Keeper {
+    /// Returns what is done with the next plan.
+    pub(super) fn turn(&mut self, plan: &Plan) -> Turn {
+        let Some(job) = plan.placed_job() else { return Turn::Send };
+        let scheduler = &self.scheduler;
+        let of_job = self.undecided.0.entry(job).or_insert_with(|| OfJob {
+            is_ready: scheduler.has_what_it_needs(job),
+            has_failed: false,
+            in_flight: 0,
+            held: Vec::new(),
+        });
+        match of_job {
+            OfJob { is_ready: true, .. } => Turn::Send,
+            OfJob { in_flight: 1.., .. } => Turn::Hold,
+            OfJob { has_failed: true, .. } => Turn::TakeBack,
+            _ => Turn::Send,
+        }
+    }
+
+    fn of_job(&mut self, plan: &Plan) -> Option<&mut OfJob> {
+        let job = plan.placed_job()?;
+        Some(self.undecided.0.get_mut(&job).expect("its turn was asked for"))
+    }
+
+    /// Holds a plan back.
+    pub(super) fn hold(&mut self, plan: Plan) {
+        self.of_job(&plan).expect("it places a job").held.push(plan);
+    }
+
+    /// Notes that a plan is in flight.
+    pub(super) fn note_sent(&mut self, plan: &Plan) {
+        self.of_job(plan).into_iter().for_each(|of_job| of_job.in_flight += 1);
+    }
+
+    /// Notes that a plan is committed or has failed. Those that wait for it are next.
+    pub(super) fn note_decided(&mut self, plan: &Plan, has_failed: bool) {
+        let Some(job) = plan.placed_job() else { return };
+        let Some(of_job) = self.undecided.0.get_mut(&job) else { return };
+        of_job.in_flight -= 1;
+        of_job.has_failed |= has_failed;
+        of_job.is_ready = of_job.is_ready || self.scheduler.has_what_it_needs(job);
+        if of_job.is_ready || of_job.in_flight == 0 {
+            of_job.held.drain(..).rev().for_each(|plan| self.plans.push_front(plan));
+        }
+    }
+}

@@ -1,8 +1,9 @@
 """Reads frames and bodies of the protocol, with nothing but what docs/protocol.md says.
 
 It shows that a client in another language can be written from the page: kinds, fields and types come out of its tables
-at run time, and the encodings below out of its prose. Standard input has one case per line: `frame HEX JSON`, or
-`body NAME HEX JSON`. Each is decoded and compared with the JSON of the same message. The exit status is 1 if any differs.
+at run time, and the tags of extensions out of its text. The encodings below were written from the text. Standard input
+has one case per line: `frame HEX JSON`, or `body NAME HEX JSON`. Each is decoded and compared with the JSON of the same
+message. The JSON of bytes that must be refused is `{"refused": WHY}`. The exit status is 1 if any differs.
 
 usage: wharf_decoder.py docs/protocol.md < CASES
 """
@@ -13,6 +14,8 @@ import struct
 import sys
 
 FLAG_EXTENSIONS, FLAG_REPLY, FLAG_ERROR = 1, 2, 4
+HEADER_BYTES, FRAME_BYTES_MAX, EXTENSIONS_MAX = 24, 1_048_576, 16
+TAG_CRITICAL = 0x8000
 
 
 class Malformed(Exception):
@@ -25,6 +28,9 @@ class Page:
     def __init__(self, text):
         self.kinds = {}
         self.bodies = {}
+        # The text names each extension by its tag: `tag 17 ([Deadline](#deadline))`.
+        tags = re.findall(r"\btag\s+(\d+)\s+\(\[(\w+)\]", text)
+        self.extensions = {int(tag): name for tag, name in tags}
         body = None
         for line in text.splitlines():
             heading = re.fullmatch(r"(##+) (.+)", line)
@@ -41,18 +47,28 @@ class Page:
                 self.bodies.setdefault(body, []).append((cells[0].strip("`"), cells[1]))
 
     def read_frame(self, data):
-        """Returns the fields of the header and the body of a frame, which must be all of the bytes."""
+        """Returns the fields of the header, the body and the extensions of a frame, which must be all of the bytes."""
+        if len(data) < HEADER_BYTES:
+            raise Malformed(f"{len(data)} bytes are no header")
         length, kind, flags, version, sequence, mark = struct.unpack_from("<IHBBQQ", data)
-        if length != len(data) - 4 or flags & ~7 or version != 1:
-            raise Malformed(f"header {data[:24].hex()}")
+        if not HEADER_BYTES - 4 <= length <= FRAME_BYTES_MAX:
+            raise Malformed(f"length {length}")
+        if length != len(data) - 4:
+            raise Malformed(f"frame of {length + 4} bytes, {len(data)} are there")
+        if flags & ~(FLAG_EXTENSIONS | FLAG_REPLY | FLAG_ERROR):
+            raise Malformed(f"flags {flags}")
+        if version != 1:
+            raise Malformed(f"version {version}")
+        if kind not in self.kinds:
+            raise Malformed(f"kind {kind}")
         request, reply = self.kinds[kind]
         name = "Fault" if flags & FLAG_ERROR else reply if flags & FLAG_REPLY else request
-        reader = Reader(self, data[24:])
-        body = reader.body(name)
-        if flags & FLAG_EXTENSIONS:
-            reader.extensions()
+        reader = Reader(self, data[HEADER_BYTES:])
+        frame = {"kind": kind, "flags": flags, "sequence": sequence, "lowest_unacknowledged": mark}
+        frame["body"] = reader.body(name)
+        frame["extensions"] = reader.extensions() if flags & FLAG_EXTENSIONS else []
         reader.end()
-        return {"kind": kind, "flags": flags, "sequence": sequence, "lowest_unacknowledged": mark}, body
+        return frame
 
     def read_body(self, name, data):
         """Returns a body, which must be all of the bytes."""
@@ -92,13 +108,18 @@ class Reader:
         return int.from_bytes(self.take(size), "little")
 
     def extensions(self):
-        count = 0
+        """All bytes that are left. An extension that the page does not describe is skipped: it has no body."""
+        found = []
         while self.at < len(self.data):
-            _tag, size = struct.unpack("<HI", self.take(6))
-            self.take(size)
-            count += 1
-        if not 1 <= count <= 16:
-            raise Malformed(f"{count} extensions")
+            if len(found) == EXTENSIONS_MAX:
+                raise Malformed(f"more than {EXTENSIONS_MAX} extensions")
+            tag, size = struct.unpack("<HI", self.take(6))
+            content = self.take(size)
+            name = self.page.extensions.get(tag)
+            if name is None and tag & TAG_CRITICAL:
+                raise Malformed(f"critical extension {tag:#06x}")
+            found.append({"tag": tag, "body": name and self.page.read_body(name, content)})
+        return found
 
     def body(self, name):
         fields = self.page.bodies.get(name, [])
@@ -125,9 +146,15 @@ class Reader:
             size = self.number(64)
             if most is not None and size > most:
                 raise Malformed(f"text of {size} bytes, at most {most} are allowed")
-            return self.take(size).decode("utf-8")
+            try:
+                return self.take(size).decode("utf-8")
+            except UnicodeDecodeError:
+                raise Malformed("text that is not UTF-8") from None
         if kind == "bool":
-            return {0: False, 1: True}[self.take(1)[0]]
+            truth = self.take(1)[0]
+            if truth > 1:
+                raise Malformed(f"bool that is {truth}")
+            return truth == 1
         if kind == "u8":
             return self.take(1)[0]
         if kind == "16 bytes":
@@ -142,23 +169,21 @@ class Reader:
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         page = Page(file.read())
-    failed = 0
-    for case, line in enumerate(sys.stdin, 1):
+    cases = failed = 0
+    for line in sys.stdin:
+        cases += 1
         form, rest = line.rstrip("\n").split(" ", 1)
-        if form == "frame":
-            data, expected = rest.split(" ", 1)
-            read = lambda: page.read_frame(bytes.fromhex(data))[1]
-        else:
-            name, data, expected = rest.split(" ", 2)
-            read = lambda: page.read_body(name, bytes.fromhex(data))
+        name, rest = rest.split(" ", 1) if form == "body" else (None, rest)
+        data, expected = rest.split(" ", 1)
+        data = bytes.fromhex(data)
         try:
-            found = read()
-        except (Malformed, KeyError, UnicodeDecodeError) as error:
-            found = f"{type(error).__name__}: {error}"
+            found = page.read_body(name, data) if form == "body" else page.read_frame(data)
+        except Malformed as why:
+            found = {"refused": str(why)}
         if found != json.loads(expected):
             failed += 1
-            print(f"case {case}: {line.rstrip()}\n  decoded: {json.dumps(found)}", file=sys.stderr)
-    print(f"{case} cases, {failed} differ")
+            print(f"case {cases}: {line.rstrip()}\n  decoded: {json.dumps(found)}", file=sys.stderr)
+    print(f"{cases} cases, {failed} differ")
     return 1 if failed else 0
 
 

@@ -3,7 +3,17 @@
 
 use wharf_net::protocol::*;
 
-use crate::harness::golden::check;
+use crate::harness::golden::{check, check_reply, check_request};
+
+/// The tests that check golden bytes.
+pub(crate) const TESTS: &[fn()] = &[
+    adoption_is_written_as_it_always_was,
+    single_resources_are_written_as_they_always_were,
+    books_are_written_as_they_always_were,
+    the_end_of_a_wait_is_written_as_it_always_was,
+    what_waits_is_written_as_it_always_was,
+    units_and_unhealthy_instances_are_written_as_they_always_were,
+];
 
 fn amount(name: &str, amount: i64) -> NamedAmount {
     NamedAmount { name: name.to_owned(), amount }
@@ -23,20 +33,37 @@ fn adoption_is_written_as_it_always_was() {
         external_id: "pod".to_owned(),
         tenant: 4,
     };
-    check(&request, "016efb204efb409cfb102701036e7075fb409c010301036e7075020002fb102703706f6404");
-}
-
-#[test]
-fn single_resources_are_written_as_they_always_were() {
-    check(
-        &SetResourcesRequest { node: "n".to_owned(), resources: vec![amount("cpu", 640_000)] },
-        "016e0103637075fc00881300",
+    check_request::<kinds::Adopt>(
+        &request,
+        "016efb204efb409cfb102701036e7075fb409c010301036e7075020002fb102703706f6404",
+    );
+    let placed = PlacedBody {
+        node: 7,
+        node_name: "n".to_owned(),
+        gpus: vec![3],
+        gpu_part: 5000,
+        ..PlacedBody::default()
+    };
+    let placed = PlacedBody { units: vec![npus()], ..placed };
+    check_reply::<kinds::Adopt>(
+        &PlaceReply { placed: Some(placed), ..PlaceReply::default() },
+        "000107016e000000000103fb881301036e7075020002fb1027000000",
     );
 }
 
 #[test]
+fn single_resources_are_written_as_they_always_were() {
+    check_request::<kinds::SetResources>(
+        &SetResourcesRequest { node: "n".to_owned(), resources: vec![amount("cpu", 640_000)] },
+        "016e0103637075fc00881300",
+    );
+    let replies = vec![NodeReply { node: 300, ..NodeReply::default() }];
+    check_reply::<kinds::SetResources>(&NodesReply { replies }, "0100fb2c010000");
+}
+
+#[test]
 fn books_are_written_as_they_always_were() {
-    check(&NodeBooksRequest { node: "n".to_owned() }, "016e");
+    check_request::<kinds::NodeBooks>(&NodeBooksRequest { node: "n".to_owned() }, "016e");
     let book = BookBody {
         name: "gpu".to_owned(),
         total: 1,
@@ -58,7 +85,7 @@ fn books_are_written_as_they_always_were() {
         shortfall: 4,
         ..InstanceBody::default()
     };
-    check(
+    check_reply::<kinds::NodeBooks>(
         &NodeBooksReply {
             node: 7,
             allocations: 2,
@@ -72,8 +99,8 @@ fn books_are_written_as_they_always_were() {
 
 #[test]
 fn the_end_of_a_wait_is_written_as_it_always_was() {
-    check(&CancelRequest { sequence: 300 }, "fb2c01");
-    check(&CancelReply { waited: true }, "01");
+    check_request::<kinds::CancelWait>(&CancelRequest { sequence: 300 }, "fb2c01");
+    check_reply::<kinds::CancelWait>(&CancelReply { waited: true }, "01");
 }
 
 #[test]

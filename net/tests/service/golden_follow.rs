@@ -2,7 +2,14 @@
 
 use wharf_net::protocol::*;
 
-use crate::harness::golden::check;
+use crate::harness::golden::{check, check_reply, check_request};
+
+/// The tests that check golden bytes.
+pub(crate) const TESTS: &[fn()] = &[
+    requests_are_written_as_they_always_were,
+    replies_are_written_as_they_always_were,
+    what_is_pending_is_written_as_it_always_was,
+];
 
 const TO: ShardVersion = ShardVersion { shard: 2, incarnation: 3, sequence: 300 };
 const CURSOR: FollowCursor = FollowCursor { to: TO, stage: 4, place: 5, within: 6 };
@@ -29,7 +36,7 @@ fn holding() -> Holding {
 
 #[test]
 fn requests_are_written_as_they_always_were() {
-    check(&FollowRequest::default(), "0000000000");
+    check_request::<kinds::Follow>(&FollowRequest::default(), "0000000000");
     let request = FollowRequest {
         from: vec![TO, ShardVersion::default()],
         at: Some(CURSOR),
@@ -37,12 +44,12 @@ fn requests_are_written_as_they_always_were() {
         limit: 1024,
         wait_ms: 60_000,
     };
-    check(&request, "020203fb2c01000000010203fb2c0104050607fb0004fb60ea");
+    check_request::<kinds::Follow>(&request, "020203fb2c01000000010203fb2c0104050607fb0004fb60ea");
 }
 
 #[test]
 fn replies_are_written_as_they_always_were() {
-    check(&FollowReply { shards: 3, page: None }, "0300");
+    check_reply::<kinds::Follow>(&FollowReply { shards: 3, page: None }, "0300");
     let node = NodeChange {
         node: 7,
         node_name: name(),
@@ -101,7 +108,10 @@ fn replies_are_written_as_they_always_were() {
             .replace(' ', "");
     let holding = "fb204efb409cfb102701036e7075fb409c0102fb881301036e7075020001fb1027";
     let begun = format!("010102030407016e{holding}01010203 0107016e01{holding}0101020304").replace(' ', "");
-    check(&FollowReply { shards: 3, page: Some(page) }, &format!("{head}{ended}{node}{begun}"));
+    check_reply::<kinds::Follow>(
+        &FollowReply { shards: 3, page: Some(page) },
+        &format!("{head}{ended}{node}{begun}"),
+    );
 }
 
 #[test]

@@ -4,7 +4,14 @@
 use wharf_net::codec::encode_body;
 use wharf_net::protocol::*;
 
-use crate::harness::golden::{check, hex};
+use crate::harness::golden::{check_reply, check_request, hex};
+
+/// The tests that check golden bytes.
+pub(crate) const TESTS: &[fn()] = &[
+    requests_for_groups_are_written_as_they_always_were,
+    replies_about_groups_are_written_as_they_always_were,
+    statements_are_written_as_they_always_were,
+];
 
 const GROUP: WireGroup = WireGroup { incarnation: 1, number: 300, tenant: 4 };
 
@@ -35,16 +42,25 @@ fn requests_for_groups_are_written_as_they_always_were() {
         conflict_detection: CONFLICT_DETECTION_COARSE,
     };
     // One template and its count: equal bundles take no more bytes.
-    check(&create, &format!("01{}0803{}", hex(&request), "01047a6f6e6503020601090101"));
-    check(
+    check_request::<kinds::CreateGroup>(
+        &create,
+        &format!("01{}0803{}", hex(&request), "01047a6f6e6503020601090101"),
+    );
+    check_request::<kinds::GrowGroup>(
         &GrowGroupRequest { group: GROUP, bundles: vec![template], mode: MODE_WAIT_UNTIL, deadline: 300 },
         &format!("01fb2c010401{}0801fb2c01", hex(&request)),
     );
-    check(&ShrinkGroupRequest { group: GROUP, bundles: vec![0, 5] }, "01fb2c0104020005");
-    check(&RemoveGroupRequest { group: GROUP }, "01fb2c0104");
-    check(&GroupStatusRequest { group: GROUP }, "01fb2c0104");
-    check(&ListGroupsRequest { after: Some(GROUP), limit: 10 }, "0101fb2c01040a");
-    check(&ListGroupsRequest::default(), "0000");
+    check_request::<kinds::ShrinkGroup>(
+        &ShrinkGroupRequest { group: GROUP, bundles: vec![0, 5] },
+        "01fb2c0104020005",
+    );
+    check_request::<kinds::RemoveGroup>(&RemoveGroupRequest { group: GROUP }, "01fb2c0104");
+    check_request::<kinds::GroupStatus>(&GroupStatusRequest { group: GROUP }, "01fb2c0104");
+    check_request::<kinds::ListGroups>(
+        &ListGroupsRequest { after: Some(GROUP), limit: 10 },
+        "0101fb2c01040a",
+    );
+    check_request::<kinds::ListGroups>(&ListGroupsRequest::default(), "0000");
     let into = PlaceIntoRequest {
         group: Some(GROUP),
         bundle: Some(4),
@@ -56,9 +72,16 @@ fn requests_for_groups_are_written_as_they_always_were() {
         },
         ..PlaceIntoRequest::default()
     };
-    check(&into, "000101fb2c01040104fb204efb409cfb102701036e7075fb409c");
+    check_request::<kinds::PlaceInto>(&into, "000101fb2c01040104fb204efb409cfb102701036e7075fb409c");
     let allocation = Some(placed().allocation);
-    check(&PlaceIntoRequest { allocation, ..PlaceIntoRequest::default() }, "0101020304000000000000");
+    check_request::<kinds::PlaceInto>(
+        &PlaceIntoRequest { allocation, ..PlaceIntoRequest::default() },
+        "0101020304000000000000",
+    );
+    check_reply::<kinds::PlaceInto>(
+        &PlaceReply { placed: Some(placed()), ..PlaceReply::default() },
+        "000107016e01020304020002fb102700000000",
+    );
 }
 
 #[test]
@@ -85,7 +108,9 @@ fn replies_about_groups_are_written_as_they_always_were() {
     let reply = GroupReply { group: Some(group), ..GroupReply::default() };
     let written =
         "000101fb2c01040301000104090302".to_owned() + "04fb204efb409cfb409c0107016e01020304020002fb1027";
-    check(&reply, &(written + "00fb2c01" + "000000000000" + "0000"));
+    let written = written + "00fb2c01" + "000000000000" + "0000";
+    check_reply::<kinds::CreateGroup>(&reply, &written);
+    check_reply::<kinds::GroupStatus>(&reply, &written);
     let refusal = GroupRefusalBody {
         cause: Reason::NoNodeForBundle.into(),
         attempts: 1,
@@ -99,16 +124,22 @@ fn replies_about_groups_are_written_as_they_always_were() {
     };
     let reply =
         GroupReply { reason: Reason::NoFitNow.into(), refusal: Some(refusal), ..GroupReply::default() };
-    check(&reply, "010001a501010302050363707501040400010000000000000000000000000000000000016d00");
+    check_reply::<kinds::GrowGroup>(
+        &reply,
+        "010001a501010302050363707501040400010000000000000000000000000000000000016d00",
+    );
     let fault = Some(Fault::of_field(Reason::UnknownGroup, "group", "m"));
-    check(
+    check_reply::<kinds::ShrinkGroup>(
         &GroupReply { reason: Reason::UnknownGroup.into(), fault: fault.clone(), ..GroupReply::default() },
         "a1000001a10567726f7570016d00",
     );
-    check(&RemoveGroupReply { bundles_ended: 8, ..RemoveGroupReply::default() }, "000800");
+    check_reply::<kinds::RemoveGroup>(
+        &RemoveGroupReply { bundles_ended: 8, ..RemoveGroupReply::default() },
+        "000800",
+    );
     let removed =
         RemoveGroupReply { reason: Reason::UnknownGroup.into(), fault, ..RemoveGroupReply::default() };
-    check(&removed, "a10001a10567726f7570016d00");
+    check_reply::<kinds::RemoveGroup>(&removed, "a10001a10567726f7570016d00");
     let summary = GroupSummary {
         id: GROUP,
         state: GROUP_WAITING,
@@ -118,7 +149,10 @@ fn replies_about_groups_are_written_as_they_always_were() {
         min_members: 6,
         priority: -2,
     };
-    check(&ListGroupsReply { groups: vec![summary], more: true }, "0101fb2c010401000807060301");
+    check_reply::<kinds::ListGroups>(
+        &ListGroupsReply { groups: vec![summary], more: true },
+        "0101fb2c010401000807060301",
+    );
 }
 
 #[test]
@@ -146,7 +180,7 @@ fn statements_are_written_as_they_always_were() {
         conflict_detection: CONFLICT_DETECTION_COARSE,
         mode: COMMIT_INCREMENTAL,
     };
-    check(
+    check_request::<kinds::SubmitStatement>(
         &request,
         "0201070103fb204efb409cfb204e01036e7075fb409c010209000000030000000000000000010102030405000101",
     );
@@ -179,7 +213,7 @@ fn statements_are_written_as_they_always_were() {
     let operations =
         "000107016e01020304020002fb102700010102030400000000000101020304070800990000000001".to_owned() + "01";
     let facts = "9907016e0104010303637075fb409cfb204e01020901010203040101020301000101fb2c010404016d";
-    check(&reply, &format!("aa010102fb2c0103{operations}{facts}00"));
+    check_reply::<kinds::SubmitStatement>(&reply, &format!("aa010102fb2c0103{operations}{facts}00"));
 }
 
 #[test]

@@ -3,7 +3,16 @@
 use wharf_net::codec::encode_body;
 use wharf_net::protocol::*;
 
-use crate::harness::golden::{check, hex};
+use crate::harness::golden::{check_reply, check_request, hex};
+
+/// The tests that check golden bytes.
+pub(crate) const TESTS: &[fn()] = &[
+    requests_about_queues_are_written_as_they_always_were,
+    replies_about_queues_are_written_as_they_always_were,
+    requests_about_jobs_are_written_as_they_always_were,
+    replies_about_jobs_are_written_as_they_always_were,
+    explanations_are_written_as_they_always_were,
+];
 
 const ALLOCATION: WireAllocation = WireAllocation { incarnation: 1, partition: 2, sequence: 3, tenant: 4 };
 
@@ -65,18 +74,21 @@ const SUMMARY: &str = "fb2c01016a01710403030501060709020175";
 
 #[test]
 fn requests_about_queues_are_written_as_they_always_were() {
-    check(&SetQueueRequest { queue: queue() }, QUEUE);
-    check(&SetQueueRequest::default(), "0000000100000000010100000000000000");
-    check(&RemoveQueueRequest { name: "q".to_owned() }, "0171");
-    check(&ListQueuesRequest { after: "q".to_owned(), limit: 300 }, "0171fb2c01");
-    check(&ListQueuesRequest::default(), "0000");
+    check_request::<kinds::SetQueue>(&SetQueueRequest { queue: queue() }, QUEUE);
+    check_request::<kinds::SetQueue>(&SetQueueRequest::default(), "0000000100000000010100000000000000");
+    check_request::<kinds::RemoveQueue>(&RemoveQueueRequest { name: "q".to_owned() }, "0171");
+    check_request::<kinds::ListQueues>(
+        &ListQueuesRequest { after: "q".to_owned(), limit: 300 },
+        "0171fb2c01",
+    );
+    check_request::<kinds::ListQueues>(&ListQueuesRequest::default(), "0000");
 }
 
 #[test]
 fn replies_about_queues_are_written_as_they_always_were() {
-    check(&QueueReply::default(), "0000");
+    check_reply::<kinds::SetQueue>(&QueueReply::default(), "0000");
     let reply = QueueReply::from(fault());
-    check(&reply, "c701c7036a6f62016d00");
+    check_reply::<kinds::RemoveQueue>(&reply, "c701c7036a6f62016d00");
     let usage = QueueUsageBody {
         held: named("cpu", 1),
         pipelined: named("cpu", 2),
@@ -98,7 +110,7 @@ fn replies_about_queues_are_written_as_they_always_were() {
     };
     let users = "0103637075100101750103637075120103637075140b";
     let used: String = ["02", "04", "06", "08"].iter().map(|amount| format!("0103637075{amount}")).collect();
-    check(
+    check_reply::<kinds::ListQueues>(
         &ListQueuesReply { queues: vec![status], more: true },
         &format!("01{QUEUE}{used}0101036370750a0607{users}0c0d01"),
     );
@@ -145,22 +157,31 @@ fn requests_about_jobs_are_written_as_they_always_were() {
     };
     let tasks = format!("01{}030101000101fd005847f80d0000000102010201000001020174", hex(&request));
     let job_hex = format!("016a0171020101036370750601017204{tasks}0a0001020102040105010b070175010101720108");
-    check(&SubmitJobRequest { job }, &job_hex);
-    check(&SubmitJobRequest::default(), "00000000000000010003000000");
-    check(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
-    check(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");
-    check(&ListJobsRequest { queue: "q".to_owned(), after: 300, limit: 5 }, "0171fb2c0105");
+    check_request::<kinds::SubmitJob>(&SubmitJobRequest { job }, &job_hex);
+    check_request::<kinds::SubmitJob>(&SubmitJobRequest::default(), "00000000000000010003000000");
+    check_request::<kinds::CancelJob>(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
+    check_request::<kinds::JobStatus>(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");
+    check_request::<kinds::ListJobs>(
+        &ListJobsRequest { queue: "q".to_owned(), after: 300, limit: 5 },
+        "0171fb2c0105",
+    );
     let report =
         TaskReportBody { job: 300, index: 4, allocation: ALLOCATION, state: TASK_SUCCEEDED, exit_code: None };
-    check(&ReportTasksRequest { tasks: vec![report] }, "01fb2c0104010203040800");
+    check_request::<kinds::ReportTasks>(
+        &ReportTasksRequest { tasks: vec![report] },
+        "01fb2c0104010203040800",
+    );
     let report = TaskReportBody { state: TASK_FAILED, exit_code: Some(137), ..report };
-    check(&ReportTasksRequest { tasks: vec![report] }, "01fb2c0104010203040901fb1201");
+    check_request::<kinds::ReportTasks>(
+        &ReportTasksRequest { tasks: vec![report] },
+        "01fb2c0104010203040901fb1201",
+    );
 }
 
 #[test]
 fn replies_about_jobs_are_written_as_they_always_were() {
-    check(&JobReply { job: 300, ..JobReply::default() }, "00fb2c0100");
-    check(&JobReply::from(fault()), "c70001c7036a6f62016d00");
+    check_reply::<kinds::SubmitJob>(&JobReply { job: 300, ..JobReply::default() }, "00fb2c0100");
+    check_reply::<kinds::CancelJob>(&JobReply::from(fault()), "c70001c7036a6f62016d00");
     let tasks = vec![
         TaskBody {
             index: 1,
@@ -176,11 +197,17 @@ fn replies_about_jobs_are_written_as_they_always_were() {
     ];
     let reply = JobStatusReply { job: Some(summary()), tasks, more: true, ..JobStatusReply::default() };
     let written = "0101720607016e010102030409037a2f720000000000000000";
-    check(&reply, &format!("0001{SUMMARY}02{written}0100"));
-    check(&JobStatusReply::from(fault()), "c700000001c7036a6f62016d00");
-    check(&ListJobsReply { jobs: vec![summary()], more: true }, &format!("01{SUMMARY}01"));
-    check(&ReportTasksReply { outdated: vec![0, 300], ..ReportTasksReply::default() }, "000200fb2c0100");
-    check(&ReportTasksReply::from(fault()), "c70001c7036a6f62016d00");
+    check_reply::<kinds::JobStatus>(&reply, &format!("0001{SUMMARY}02{written}0100"));
+    check_reply::<kinds::JobStatus>(&JobStatusReply::from(fault()), "c700000001c7036a6f62016d00");
+    check_reply::<kinds::ListJobs>(
+        &ListJobsReply { jobs: vec![summary()], more: true },
+        &format!("01{SUMMARY}01"),
+    );
+    check_reply::<kinds::ReportTasks>(
+        &ReportTasksReply { outdated: vec![0, 300], ..ReportTasksReply::default() },
+        "000200fb2c0100",
+    );
+    check_reply::<kinds::ReportTasks>(&ReportTasksReply::from(fault()), "c70001c7036a6f62016d00");
 }
 
 #[test]
@@ -204,9 +231,12 @@ fn numbers_of_jobs_never_change_their_meaning() {
 
 #[test]
 fn explanations_are_written_as_they_always_were() {
-    check(&ExplainJobRequest { job: 300, task: Some(4) }, "fb2c010104");
-    check(&ExplainJobRequest { job: 300, task: None }, "fb2c0100");
-    check(&ExplainJobReply::from(fault()), &format!("c7{}01c7036a6f62016d00", "00".repeat(27)));
+    check_request::<kinds::ExplainJob>(&ExplainJobRequest { job: 300, task: Some(4) }, "fb2c010104");
+    check_request::<kinds::ExplainJob>(&ExplainJobRequest { job: 300, task: None }, "fb2c0100");
+    check_reply::<kinds::ExplainJob>(
+        &ExplainJobReply::from(fault()),
+        &format!("c7{}01c7036a6f62016d00", "00".repeat(27)),
+    );
     let holder = HolderBody { name: "h".to_owned(), job: 300, amount: 1 };
     let bound = QueueBoundBody {
         queue: "q".to_owned(),
@@ -273,7 +303,10 @@ fn explanations_are_written_as_they_always_were() {
     let scarce = format!("0363707501{holder}");
     let bounds = format!("010171010363707504060801{holder}");
     let changes = "010401017107016e0201036370750a09";
-    check(&reply, &format!("{counts}{nodes}{scarce}{bounds}{changes}010174037a2f7205080100"));
+    check_reply::<kinds::ExplainJob>(
+        &reply,
+        &format!("{counts}{nodes}{scarce}{bounds}{changes}010174037a2f7205080100"),
+    );
 }
 
 #[test]

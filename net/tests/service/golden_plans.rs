@@ -3,7 +3,11 @@
 use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::protocol::*;
 
-use crate::harness::golden::{check, hex};
+use crate::harness::golden::{check_reply, check_request, hex};
+
+/// The tests that check golden bytes.
+pub(crate) const TESTS: &[fn()] =
+    &[requests_for_plans_are_written_as_they_always_were, plans_are_written_as_they_always_were];
 
 fn bundles(count: u32) -> BundlesBody {
     BundlesBody { request: PlaceRequest::default(), count }
@@ -11,7 +15,10 @@ fn bundles(count: u32) -> BundlesBody {
 
 #[test]
 fn requests_for_plans_are_written_as_they_always_were() {
-    check(&PlanNodesRequest::default(), "00096e6f64652d7479706500fb10270a000000000001");
+    check_request::<kinds::PlanNodes>(
+        &PlanNodesRequest::default(),
+        "00096e6f64652d7479706500fb10270a000000000001",
+    );
     let mut request = Vec::new();
     encode_body(&PlaceRequest::default(), &mut request);
     let request = hex(&request);
@@ -39,7 +46,7 @@ fn requests_for_plans_are_written_as_they_always_were() {
     };
     let types = "0101740006080100000001020304 0105".replace(' ', "");
     let groups = format!("010167 01{request}03 01 017a 01").replace(' ', "");
-    check(
+    check_request::<kinds::PlanNodes>(
         &asked,
         &format!("{types}016b010901020106 01{request}02 {groups}08 0107fb2c01 00").replace(' ', ""),
     );
@@ -74,11 +81,14 @@ fn plans_are_written_as_they_always_were() {
     };
     let unplaced = "0103fb2c01016a0201017103637075 00";
     let rest = "0107016e000901 0109fb2c01016a02 01fb2c01016a 01 08 00";
-    check(&reply, &format!("00 010102030405 06 07 {unplaced} {rest}").replace(' ', ""));
+    check_reply::<kinds::PlanNodes>(
+        &reply,
+        &format!("00 010102030405 06 07 {unplaced} {rest}").replace(' ', ""),
+    );
     let fault = Fault::of_field(Reason::InvalidField, "types", "m");
     let reason = hex(&[Reason::InvalidField.number() as u8]);
     let written = format!("{reason}000000000000000000 01{reason}05747970657301 6d00").replace(' ', "");
-    check(&PlanNodesReply::from(fault), &written);
+    check_reply::<kinds::PlanNodes>(&PlanNodesReply::from(fault), &written);
 }
 
 #[test]

@@ -2,7 +2,13 @@
 
 use wharf_net::protocol::*;
 
-use crate::harness::golden::check;
+use crate::harness::golden::{check, check_reply, check_request};
+
+/// The tests that check golden bytes.
+pub(crate) const TESTS: &[fn()] = &[
+    reservations_are_written_as_they_always_were,
+    the_reservation_of_a_nodes_books_is_written_as_it_always_was,
+];
 
 #[test]
 fn reservations_are_written_as_they_always_were() {
@@ -17,13 +23,19 @@ fn reservations_are_written_as_they_always_were() {
         },
         lasts: 1_000_000_000,
     };
-    check(&request, "016efb2c01fb204efb409cfb102701036e7075fb409cfc00ca9a3b");
-    check(&EndReservationRequest { node: "n".to_owned(), owner: 7 }, "016e07");
-    check(&ReserveReply { reason: Reason::Done.into(), node: 7, until: 9, fault: None }, "00070900");
+    check_request::<kinds::Reserve>(&request, "016efb2c01fb204efb409cfb102701036e7075fb409cfc00ca9a3b");
+    check_request::<kinds::EndReservation>(
+        &EndReservationRequest { node: "n".to_owned(), owner: 7 },
+        "016e07",
+    );
+    check_reply::<kinds::Reserve>(
+        &ReserveReply { reason: Reason::Done.into(), node: 7, until: 9, fault: None },
+        "00070900",
+    );
     let fault = Fault::of_field(Reason::NodeReserved, "node", "m");
     let refused =
         ReserveReply { reason: Reason::NodeReserved.into(), fault: Some(fault), ..Default::default() };
-    check(&refused, "7700000177046e6f6465016d00");
+    check_reply::<kinds::EndReservation>(&refused, "7700000177046e6f6465016d00");
 }
 
 #[test]

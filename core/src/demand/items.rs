@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::waiting;
 use crate::fairness::{Amounts, Dim};
+use crate::group::WaitingWork;
 use crate::ids::NodeId;
 use crate::jobs::nodes::Asker;
 use crate::jobs::nodes::{NodesRequest, Spread};
@@ -226,9 +227,9 @@ impl<'a> Classes<'a> {
 }
 
 /// Returns all that waits, in the order in which it is placed, and whether tasks were left out.
-pub(super) fn units(request: &NodesRequest, jobs: &Jobs) -> (Vec<Unit>, bool) {
-    let mut all: Vec<Unit> = groups(request).chain(waiting::groups(request)).collect();
-    all.extend(waiting::placements(request));
+pub(super) fn units((request, waits): (&NodesRequest, &WaitingWork), jobs: &Jobs) -> (Vec<Unit>, bool) {
+    let mut all: Vec<Unit> = groups(request).chain(waiting::groups(waits, request.groups.len())).collect();
+    all.extend(waiting::placements(waits));
     let mut left = PLANNED_TASKS_MAX;
     let mut is_partial = false;
     let mut classes = Classes::default();

@@ -10,6 +10,7 @@ use super::items::{self, Item, Layout, Unit};
 use super::pack::{Homes, Meter, Packer, Templates};
 use super::starts;
 use crate::cycle::LocalCluster;
+use crate::group::WaitingWork;
 use crate::ids::{GroupId, NodeId};
 use crate::jobs::JobId;
 use crate::jobs::nodes::{Asker, NodesPlan, TypePlan, Unfit, Unplaced};
@@ -17,25 +18,27 @@ use crate::jobs::nodes::{NodesRequest, NodesRequestError};
 use crate::limits::PLAN_ROWS_MAX;
 use crate::node::NodeState;
 
-/// Plans nodes for all that waits in a cluster. The cluster is a copy to try on: it is of no use afterwards.
+/// Plans nodes for all that waits in a cluster, and for `waiting` at planners and shards. The cluster is a copy to try on: it
+/// is of no use afterwards.
 ///
 /// # Errors
 /// The first fault in the request.
 pub fn plan_nodes(
     request: &NodesRequest,
+    waiting: &WaitingWork,
     mut cluster: LocalCluster,
     clock: &IdleClock,
 ) -> Result<NodesPlan, NodesRequestError> {
     request.check()?;
-    let mut planning = Planning::new(request, &cluster);
+    let mut planning = Planning::new((request, waiting), &cluster);
     let arrivals = planning.pack(&mut cluster, clock);
     let of_cycles = starts::run(&mut cluster, &arrivals, request.horizon_ns);
     let mut plan = planning.plan;
     plan.starts = of_cycles.starts;
     plan.waiting = of_cycles.waiting;
     plan.is_partial |= of_cycles.is_partial || plan.unplaced.len() > PLAN_ROWS_MAX;
-    plan.is_partial |= plan.removals.len() > PLAN_ROWS_MAX || request.waiting.left_out > 0;
-    plan.left_out = request.waiting.left_out;
+    plan.is_partial |= plan.removals.len() > PLAN_ROWS_MAX || waiting.left_out > 0;
+    plan.left_out = waiting.left_out;
     plan.unplaced.truncate(PLAN_ROWS_MAX);
     plan.removals.truncate(PLAN_ROWS_MAX);
     Ok(plan)
@@ -43,6 +46,7 @@ pub fn plan_nodes(
 
 pub(super) struct Planning<'r> {
     request: &'r NodesRequest,
+    waiting: &'r WaitingWork,
     templates: Templates,
     pub(super) meter: Meter,
     pub(super) plan: NodesPlan,
@@ -57,12 +61,16 @@ pub(super) struct Planning<'r> {
 
 impl<'r> Planning<'r> {
     /// Begins to plan for a request that was checked.
-    pub(super) fn new(request: &'r NodesRequest, cluster: &LocalCluster) -> Self {
+    pub(super) fn new(
+        (request, waiting): (&'r NodesRequest, &'r WaitingWork),
+        cluster: &LocalCluster,
+    ) -> Self {
         let of = |of: &super::NodeType| TypePlan { launching: of.launching, ..TypePlan::default() };
         let types = request.types.iter().map(of).collect();
         let plan = NodesPlan { types, ..NodesPlan::default() };
         Self {
             request,
+            waiting,
             templates: Templates::new(request, cluster),
             meter: Meter::default(),
             plan,
@@ -91,7 +99,7 @@ impl<'r> Planning<'r> {
         for (at, count) in counts.iter_mut().enumerate() {
             *count -= self.plan.types[at].launching + least[at];
         }
-        let units = items::units(request, cluster.scheduler().jobs());
+        let units = items::units((request, self.waiting), cluster.scheduler().jobs());
         self.plan.is_partial |= units.1;
         let needed = self.pack_floors(cluster, &counts, &least);
         let mut caps = CapsLeft::new(cluster.scheduler().jobs());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{IdleClock, NodesPlan, NodesRequest, cluster_of_views, plan_nodes};
 use crate::cycle::{CycleConfig, LocalSettings};
+use crate::group::WaitingWork;
 use crate::ids::NodeId;
 use crate::jobs::JobsCopy;
 use crate::link::{Consumer, Doorbell, Producer, StopSignal, ThreadWaker, channel};
@@ -20,6 +21,8 @@ const SLOTS: usize = 2;
 pub(crate) struct NodesTask {
     /// What is asked for, checked.
     pub(crate) request: NodesRequest,
+    /// What waits at planners and shards.
+    pub(crate) waiting: WaitingWork,
     /// How long nodes have been idle, in ns, as their agents know.
     pub(crate) idle: Vec<(NodeId, u64)>,
     /// All jobs, copied.
@@ -145,7 +148,7 @@ impl NodesPlanner {
     }
 
     fn plan(&mut self, task: NodesTask) -> NodesPlan {
-        let NodesTask { request, idle, jobs, now } = task;
+        let NodesTask { request, waiting, idle, jobs, now } = task;
         let views: Vec<Arc<View>> = self.views.iter().map(|view| view.read_until(view.due())).collect();
         self.clock.look(views.iter().map(|view| &**view), now);
         idle.iter().for_each(|&(node, idle_ns)| self.clock.set(node, idle_ns, now));
@@ -154,6 +157,6 @@ impl NodesPlanner {
         // Released before anything else: kept views cost memory.
         drop(views);
         let cluster = cluster.expect("the settings serve, and the jobs are those that the keeper has");
-        plan_nodes(&request, cluster, &self.clock).expect("the keeper has checked the request")
+        plan_nodes(&request, &waiting, cluster, &self.clock).expect("the keeper has checked the request")
     }
 }

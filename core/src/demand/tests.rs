@@ -11,6 +11,7 @@ use super::plan::Planning;
 use super::*;
 use crate::cycle::{CycleConfig, LocalCluster};
 use crate::fairness::{Caps, Dim};
+use crate::group::WaitingWork;
 use crate::ids::NodeId;
 use crate::jobs::{Capped, JobId, JobPhase, JobSpec, QueueId, QueueSpec, TaskGroup, TaskId, TaskState};
 use crate::node::{Labels, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term};
@@ -121,7 +122,11 @@ impl Bed {
     }
 
     fn plan(&self, request: &NodesRequest) -> NodesPlan {
-        plan_nodes(request, self.cluster.copy(), &IdleClock::default()).unwrap()
+        self.plan_with(request, &WaitingWork::default())
+    }
+
+    fn plan_with(&self, request: &NodesRequest, waiting: &WaitingWork) -> NodesPlan {
+        plan_nodes(request, waiting, self.cluster.copy(), &IdleClock::default()).unwrap()
     }
 
     /// Returns the needed nodes of each type.
@@ -311,7 +316,7 @@ fn nodes_are_idle_while_nothing_changes_and_named_the_longest_first() {
     bed.cluster.advance(10 * SECOND);
     let mut request = NodesRequest::new(vec![kind("a", 4, 0, 9)]);
     let removals = |bed: &Bed, request: &NodesRequest| {
-        let plan = plan_nodes(request, bed.cluster.copy(), &clock).unwrap();
+        let plan = plan_nodes(request, &WaitingWork::default(), bed.cluster.copy(), &clock).unwrap();
         plan.removals.iter().map(|one| (one.node, one.idle_ns / SECOND)).collect::<Vec<_>>()
     };
     assert_eq!(removals(&bed, &request), [], "nothing is idle for ever");
@@ -392,7 +397,8 @@ fn ten_thousand_equal_tasks_are_decided_together() {
         bed.job(asks(1, 0), 100, 1);
     }
     let request = NodesRequest::new(vec![kind("a", 16, 0, 9_999), kind("gpu", 16, 4, 9_999)]);
-    let mut planning = Planning::new(&request, &bed.cluster);
+    let nothing = WaitingWork::default();
+    let mut planning = Planning::new((&request, &nothing), &bed.cluster);
     let mut copy = bed.cluster.copy();
     planning.pack(&mut copy, &IdleClock::default());
     let needed: Vec<u32> = planning.plan.types.iter().map(|of| of.needed).collect();

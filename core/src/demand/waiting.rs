@@ -5,22 +5,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::items::{Item, Unit, together};
-use crate::group::{Spreading, Strategy, WaitingGroup};
+use crate::group::{Spreading, Strategy, WaitingGroup, WaitingWork};
 use crate::ids::NodeId;
-use crate::jobs::nodes::{Asker, NodesRequest};
+use crate::jobs::nodes::Asker;
 use crate::request::PlacementRequest;
 
-/// Returns the groups of the service that wait.
-pub(super) fn groups(request: &NodesRequest) -> impl Iterator<Item = Unit> + '_ {
-    // The groups of the request have the first numbers.
-    let first = u32::try_from(request.groups.len()).expect("at most FLOORS_MAX");
-    (first..).zip(&request.waiting.groups).flat_map(|(number, group)| units_of(group, number))
+/// Returns the groups of the service that wait. Those of the request, `before` in number, have the first numbers.
+pub(super) fn groups(waiting: &WaitingWork, before: usize) -> impl Iterator<Item = Unit> + '_ {
+    let first = u32::try_from(before).expect("at most FLOORS_MAX");
+    (first..).zip(&waiting.groups).flat_map(|(number, group)| units_of(group, number))
 }
 
 /// Returns the placements that wait, those of one priority together.
-pub(super) fn placements(request: &NodesRequest) -> impl Iterator<Item = Unit> + '_ {
+pub(super) fn placements(waiting: &WaitingWork) -> impl Iterator<Item = Unit> + '_ {
     let mut by_priority: BTreeMap<i32, Vec<Item>> = BTreeMap::new();
-    for row in &request.waiting.placements {
+    for row in &waiting.placements {
         let count = u32::try_from(row.count).unwrap_or(u32::MAX);
         by_priority.entry(row.priority).or_default().push(Item::of(&row.request, count, Asker::Placements));
     }

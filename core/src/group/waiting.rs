@@ -6,8 +6,7 @@ use std::sync::Arc;
 use super::spec::GroupSpec;
 use crate::ids::{GroupId, NodeId};
 use crate::limits::{WAITING_BUNDLES_PLANNED_MAX, WAITING_GROUPS_PLANNED_MAX};
-use crate::request::PlacementRequest;
-use crate::shard::WaitingPlacements;
+use crate::request::{PlacementRequest, WaitingPlacements};
 use crate::time::Time;
 
 /// The turn of a group: the highest priority first, then the one that waits longest.

@@ -13,6 +13,8 @@ mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
 mod room;
 pub use room::{KindAmounts, Nearest, NodeRoom, Sample};
+mod waiting;
+pub use waiting::WaitingPlacements;
 
 use std::sync::Arc;
 

@@ -25,7 +25,7 @@ mod memory;
 mod near;
 mod node_commands;
 mod pending;
-pub use pending::{WaitingPlacements, WaitingPlacementsPage, WaitingShape};
+pub use pending::{WaitingPlacementsPage, WaitingShape};
 mod prefetch;
 mod publish;
 mod rejection;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use wharf_core::demand::{Asker, Bundles, NodeType, NodesRequest, PendingGroup, RemovalCause, Spread, Unfit};
-use wharf_core::group::WaitingWork;
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{JobId, NodesView};
 use wharf_core::registrar::Catalog;
@@ -78,7 +77,6 @@ pub fn nodes_request(
         floors,
         groups,
         counts_waiting: wire.waiting,
-        waiting: WaitingWork::default(),
         horizon_ns: wire.horizon,
     };
     let idle = wire.idle.into_iter().map(|IdleNodeBody { node, idle }| (NodeId(node), idle)).collect();

@@ -43,7 +43,7 @@ pub(super) fn run(
         let node = world.node_named(name)?;
         clock.set(node, idle.0, now);
     }
-    let plan = plan_nodes(&request, world.cluster.copy(), &clock)
+    let plan = plan_nodes(&request, &WaitingWork::default(), world.cluster.copy(), &clock)
         .map_err(|error| LineError::at(Location::UNKNOWN, error.to_string()))?;
     Ok(Planned { request, plan })
 }
@@ -77,7 +77,6 @@ fn request(world: &mut World, types: &AutoscalingFile, ask: &AskFile) -> Result<
         floors: bundles(world, &ask.floors, Location::UNKNOWN)?,
         groups,
         counts_waiting: ask.waiting.unwrap_or(true),
-        waiting: WaitingWork::default(),
         horizon_ns: ask.horizon_ns()?,
     })
 }

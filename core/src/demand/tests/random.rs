@@ -76,7 +76,8 @@ proptest! {
             bed.job(of, count, if is_gang { count } else { 1 });
             asked += u64::from(count);
         }
-        let mut planning = Planning::new(&request, &bed.cluster);
+        let nothing = WaitingWork::default();
+        let mut planning = Planning::new((&request, &nothing), &bed.cluster);
         let mut copy = bed.cluster.copy();
         planning.pack(&mut copy, &IdleClock::default());
         let plan = &planning.plan;

@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 
 use super::*;
-use crate::group::{GroupSpec, Spreading, Strategy, TopologyRule, WaitingGroup};
+use crate::group::{GroupSpec, Spreading, Strategy, TopologyRule, WaitingGroup, WaitingWork};
 use crate::ids::{GroupId, Incarnation, TenantId};
-use crate::shard::WaitingPlacements;
+use crate::request::WaitingPlacements;
 
 /// A group of bundles that are not placed, each with so many cores.
 fn group(cpus: &[u32], strategy: Strategy) -> WaitingGroup {
@@ -38,10 +38,9 @@ fn zoned(name: &str, zone: &str, max: u32) -> NodeType {
 
 /// Returns the needed nodes of each type, and how many bundles get none and why.
 fn needed(bed: &Bed, types: &[NodeType], group: WaitingGroup) -> (Vec<u32>, Vec<(u32, Unfit)>) {
-    let mut request = NodesRequest::new(types.to_vec());
+    let request = NodesRequest::new(types.to_vec());
     let id = group.id();
-    request.waiting.groups = vec![group];
-    let plan = bed.plan(&request);
+    let plan = bed.plan_with(&request, &WaitingWork { groups: vec![group], ..WaitingWork::default() });
     assert!(plan.unplaced.iter().all(|left| left.asker == Asker::Waiting(id)), "{plan:?}");
     let left = plan.unplaced.iter().map(|left| (left.count, left.reason.clone())).collect();
     (plan.types.iter().map(|of| of.needed).collect(), left)
@@ -128,10 +127,9 @@ fn selectors_priorities_and_what_is_left_out_are_kept() {
     let mut first = in_zone.clone();
     first.turn.2.number = 8;
     first.spec = Arc::new(GroupSpec { priority: 3, ..(*first.spec).clone() });
-    let mut request = NodesRequest::new(types.to_vec());
-    request.waiting.groups = vec![in_zone.clone(), first];
-    request.waiting.left_out = 4;
-    let plan = bed.plan(&request);
+    let request = NodesRequest::new(types.to_vec());
+    let groups = vec![in_zone.clone(), first];
+    let plan = bed.plan_with(&request, &WaitingWork { groups, left_out: 4, ..WaitingWork::default() });
     let [left] = &plan.unplaced[..] else { panic!("{plan:?}") };
     assert_eq!((left.asker, &left.reason), (Asker::Waiting(in_zone.id()), &Unfit::TypeLimit));
     assert!(plan.is_partial && plan.left_out == 4);
@@ -143,13 +141,14 @@ fn single_placements_that_wait_are_packed_with_all_others() {
     bed.node("a", 4, 0);
     let mut request = NodesRequest::new(vec![kind("a", 4, 0, 2)]);
     let row = |cpu, priority, count| WaitingPlacements { request: asks(cpu, 0), priority, count };
-    request.waiting.placements = vec![row(1, 0, 3), row(1, 7, 9), row(5, 0, 2)];
-    let plan = bed.plan(&request);
+    let placements = vec![row(1, 0, 3), row(1, 7, 9), row(5, 0, 2)];
+    let waiting = WaitingWork { placements, ..WaitingWork::default() };
+    let plan = bed.plan_with(&request, &waiting);
     let left: Vec<_> = plan.unplaced.iter().map(|left| (left.asker, left.count)).collect();
     assert_eq!((plan.types[0].needed, plan.fit_present, plan.fit_needed), (1, 4, 4), "{plan:?}");
     assert_eq!(left, [(Asker::Placements, 1), (Asker::Placements, 2), (Asker::Placements, 3)], "{plan:?}");
     request.types[0].max = 4;
-    let plan = bed.plan(&request);
+    let plan = bed.plan_with(&request, &waiting);
     let [left] = &plan.unplaced[..] else { panic!("{plan:?}") };
     assert!(matches!(left.reason, Unfit::Never(_)) && left.count == 2, "{left:?}");
     assert_eq!((plan.types[0].needed, plan.fit_present, plan.fit_needed), (2, 4, 8));

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::group::WaitingWork;
 use crate::limits::{FLOORS_MAX, NODE_TYPES_MAX, PLANNED_NODES_MAX, PLANNED_TASKS_MAX};
 use crate::node::{Labels, NodeSpec};
 use crate::request::PlacementRequest;
@@ -85,8 +84,6 @@ pub struct NodesRequest {
     pub groups: Vec<PendingGroup>,
     /// Whether groups and placements that wait at the service are counted, too.
     pub counts_waiting: bool,
-    /// These. The service fills them in.
-    pub waiting: WaitingWork,
     /// How far into the future it is tried which jobs start, in ns.
     pub horizon_ns: u64,
 }
@@ -157,7 +154,6 @@ impl NodesRequest {
             floors: Vec::new(),
             groups: Vec::new(),
             counts_waiting: true,
-            waiting: WaitingWork::default(),
             horizon_ns: 0,
         }
     }

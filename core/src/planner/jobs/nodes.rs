@@ -111,11 +111,11 @@ impl Planner {
             return;
         }
         keeper.jobs_mut().end_copy(&mut copying.jobs);
-        let Copying { mut request, idle, jobs, waiting } = copying;
-        request.waiting = waiting.into_work();
+        let Copying { request, idle, jobs, waiting } = copying;
+        let waiting = waiting.into_work();
         let nodes = &mut keeper.nodes;
         if let Some(link) = nodes.link.as_mut().filter(|link| link.is_alive()) {
-            return link.ask(NodesTask { request, idle, jobs, now });
+            return link.ask(NodesTask { request, waiting, idle, jobs, now });
         }
         let Asked { tag, .. } = nodes.asked.take().expect("jobs are copied for who asked");
         self.reply(tag, PlanReply::Jobs(Err(JobsRejection::NoNodesPlanner)));

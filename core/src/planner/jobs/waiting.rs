@@ -8,8 +8,9 @@ use std::cmp::Reverse;
 use crate::group::{GroupTurn, PlanJob, WaitingPage, WaitingPages, WaitingWork};
 use crate::limits::WAITING_ROWS_PLANNED_MAX;
 use crate::planner::Planner;
+use crate::request::WaitingPlacements;
 use crate::router::{PortRequest, Tag};
-use crate::shard::{Command, WaitingPlacements, WaitingPlacementsPage};
+use crate::shard::{Command, WaitingPlacementsPage};
 
 /// The client of the keeper at other planners.
 const CLIENT: u64 = 0;

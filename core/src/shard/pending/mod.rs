@@ -47,7 +47,7 @@ use crate::time::Time;
 use bundles::{BundlesUnderWay, Wake};
 use homes::{Home, Homes};
 use offer::Offer;
-pub use page::{WaitingPlacements, WaitingPlacementsPage};
+pub use page::WaitingPlacementsPage;
 use put_off::PutOff;
 use shapes::{Asked, Below, Filed, Having, Open, ShapeFiles, Summary, asked};
 

@@ -5,19 +5,8 @@ use std::cmp::Reverse;
 use super::{Shape, Turn, Waiting, WaitingShape};
 use crate::index::Slot;
 use crate::limits::WAITING_SHAPES_PER_PAGE;
-use crate::request::PlacementRequest;
+use crate::request::WaitingPlacements;
 use crate::resource::Demand;
-
-/// Equal placements that wait with the same priority, as far as they are counted at one shard. Each is counted at one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitingPlacements {
-    /// What each of them asks of a node. Its policy is the default one, and it is of no tenant.
-    pub request: PlacementRequest,
-    /// Their priority.
-    pub priority: i32,
-    /// Their number. At least 1.
-    pub count: u64,
-}
 
 /// A page of the placements that wait at one shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

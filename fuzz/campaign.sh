@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # A fuzzing campaign: runs the fuzz targets for some time, several at once, and prints a table of what they did.
 #
-#   fuzz/campaign.sh [--seconds N] [--jobs J] [TARGET...]
+#   fuzz/campaign.sh [--seconds N] [--jobs J] [--into PAGE] [TARGET...]
 #
 # Each target runs for N seconds (60), J of them at once (as many as there are cores). Without targets, all run. The
 # inputs that they found before are kept in fuzz/corpus, and those in fuzz/seeds are added. At the end, each corpus is
-# reduced to what is needed for its coverage. The exit status is 1 with findings, and 2 if something else went wrong.
+# reduced to what is needed for its coverage. With `--into`, the rows of these targets in the table of a page are replaced.
+# The exit status is 1 with findings, and 2 if something else went wrong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all=(codec session_bytes connection journal config trace index_ops shard_ops statement_ops simulation)
 seconds=60
 jobs=$(nproc)
+page=
 targets=()
 wrong() { echo "fuzz/campaign.sh: $1" >&2; exit 2; }
 while [ $# -gt 0 ]; do
@@ -19,6 +21,11 @@ while [ $# -gt 0 ]; do
     --seconds | --jobs)
       [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || wrong "$1 needs a number, at least 1"
       [ "$1" = --seconds ] && seconds=$2 || jobs=$2
+      shift 2
+      ;;
+    --into)
+      [ -w "${2:-}" ] || wrong "--into needs the path of a page that can be written"
+      page=$2
       shift 2
       ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
@@ -70,9 +77,17 @@ for target in "${targets[@]}"; do
   number() { sed -n "s/^stat::$1: *//p" "$log" | tail -1; }
   covered() { grep -oE "$1: [0-9]+" "$log" | tail -1 | cut -d' ' -f2 || true; }
   mapfile -t found < <(find "fuzz/artifacts/$target" -type f -newer "$logs/$target.begin" | sort)
-  printf '%-14s %12s %8s %7s %7s %7s %9s\n' "$target" "$(number number_of_executed_units)" \
-    "$(number average_exec_per_sec)" "$(covered cov)" "$(covered ft)" \
-    "$(find "fuzz/corpus/$target" -type f | wc -l)" "${#found[@]}"
+  figures=("$(number number_of_executed_units)" "$(number average_exec_per_sec)" "$(covered cov)" "$(covered ft)"
+    "$(find "fuzz/corpus/$target" -type f | wc -l)" "${#found[@]}")
+  printf '%-14s %12s %8s %7s %7s %7s %9s\n' "$target" "${figures[@]}"
+  if [ -n "$page" ]; then
+    row="| \`$target\` | $seconds |$(printf ' %s |' "${figures[@]}") $(git rev-parse --short=10 HEAD), $(date +%F) |"
+    # Other tables have rows of the targets too, without a number after the name.
+    awk -v begin="| \`$target\` | " -v row="$row" '
+      index($0, begin) == 1 && substr($0, length(begin) + 1) ~ /^[0-9]/ { $0 = row; done = 1 } { print }
+      END { exit !done }' "$page" >"$logs/page" || wrong "$page has no row of $target to replace"
+    cat "$logs/page" >"$page"
+  fi
   if [ ${#found[@]} -gt 0 ]; then
     printf '%s\n' "${found[@]}" | sed "s/^/$target /" >>"$logs/findings"
     status=1

@@ -117,12 +117,14 @@ impl MessageVisitor for Survives<'_> {
 /// Checks that what a kind has of its own, for requests and replies that are frequent, does what the general encoder and
 /// decoder do.
 fn is_the_same_by_kind<M: Message>(payload: &[u8]) -> Result<(), Finding> {
-    let (read, expected) = (M::read_reply(payload), decode_body::<M::Reply>(payload).map(|(reply, _)| reply));
+    let read = M::read_reply(payload);
+    let expected = decode_body::<M::Reply>(payload).map(|(reply, _)| reply);
     if read != expected {
         return found(format!("a reply is read as {read:?} by its kind, and as {expected:?} by the decoder"));
     }
     let Ok((request, _)) = decode_body::<M::Request>(payload) else { return Ok(()) };
-    let (mut written, mut expected) = (Vec::new(), Vec::new());
+    let mut written = Vec::new();
+    let mut expected = Vec::new();
     M::write_request(&request, &mut written);
     encode_body(&request, &mut expected);
     if written != expected {

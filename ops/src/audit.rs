@@ -57,7 +57,7 @@ impl Audit {
 /// # Errors
 /// When the directory cannot be created or written.
 pub fn files(directory: &Path) -> Result<(NonBlocking, impl Any), InitError> {
-    // Whoever opens the files says what is wrong with the directory, so this fault need not be told.
+    // The caller that opens the files says what is wrong with the directory, so this fault need not be told.
     let _ = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     let files = Builder::new()
         .rotation(Rotation::DAILY)

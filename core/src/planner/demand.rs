@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn what_a_group_lacks_is_its_open_bundles_and_the_rest_of_its_minimum() {
-        let (small, large) = (Arc::new(cores(1)), Arc::new(cores(4)));
+        let small = Arc::new(cores(1));
+        let large = Arc::new(cores(4));
         let requests = [&small, &small, &large, &small, &small].map(Arc::clone);
         let mut group = group(&requests, 3);
         let before = waiting(group.turn(), &group);

@@ -184,7 +184,8 @@ fn single_placements_that_wait_get_nodes_and_are_placed_when_they_come() {
     for shards in [1, 3] {
         let mut engine = full(shards, 1);
         let place = |engine: &mut Engine, tag: Tag, request: PlacementRequest, priority: i32| {
-            let (since, until) = (engine.now, Time(u64::MAX));
+            let since = engine.now;
+            let until = Time(u64::MAX);
             let wait = WaitRequest { request, priority, since, until, is_resumed: false };
             engine.ports[0].submit(tag, PortRequest::Wait(Box::new(wait)), engine.now).expect("room");
         };

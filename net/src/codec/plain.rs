@@ -589,16 +589,5 @@ mod tests {
             }
             prop_assert_eq!(read_grant(&bytes), Some(reply));
         }
-
-        #[test]
-        fn a_long_name_of_a_node_is_written_as_the_encoder_writes_it(node_name in ".{60,300}") {
-            let allocation = WireAllocation::default();
-            let grant =
-                PlainGrant { node: 1, node_name: &node_name, allocation, gpus: 0, gpu_part: 0, alternative: 0 };
-            let mut bytes = Vec::new();
-            write_grant(&grant, &mut bytes);
-            let placed = PlacedBody { node: 1, node_name: node_name.clone(), allocation, ..PlacedBody::default() };
-            prop_assert_eq!(bytes, encoded(&PlaceReply { placed: Some(placed), ..PlaceReply::default() }));
-        }
     }
 }

@@ -72,7 +72,7 @@ fn unknown_extensions_that_may_be_ignored_are_skipped() {
     );
 }
 
-/// The code splits the frame, and whoever reads it must refuse it. The decoder in Python does.
+/// The code splits the frame, and anyone who reads it must refuse it. The decoder in Python does.
 #[test]
 fn an_unknown_critical_extension_is_refused() {
     assert!(CRITICAL.is_critical() && !IGNORABLE.is_critical());

@@ -5,7 +5,8 @@
 #
 # Each target runs for N seconds (60), J of them at once (as many as there are cores). Without targets, all run. The
 # inputs that they found before are kept in fuzz/corpus, and those in fuzz/seeds are added. At the end, each corpus is
-# reduced to what is needed for its coverage. With `--into`, the rows of these targets in the table of a page are replaced.
+# reduced to what is needed for its coverage. With `--into`, the rows of these targets in the table of a page are replaced:
+# its path is relative to the root of the repository.
 # The exit status is 1 with findings, and 2 if something else went wrong.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -352,7 +352,7 @@ impl Scheduler {
     }
 
     /// Returns what rules read between two cycles.
-    fn present(&self) -> Facts<'_> {
+    pub(super) fn present(&self) -> Facts<'_> {
         Facts { jobs: &self.jobs, total: &self.total, now: self.ran, shares: None }
     }
 

@@ -397,12 +397,7 @@ impl Scheduler {
 
     /// Returns whether shards have granted what a job needs to start.
     pub(crate) fn has_what_it_needs(&self, id: JobId) -> bool {
-        let now = Time::default();
-        self.tiers.is_ready(
-            Facts { jobs: &self.jobs, total: &self.total, now, shares: None },
-            id,
-            Counted::Granted,
-        )
+        self.tiers.is_ready(self.present(), id, Counted::Granted)
     }
 
     /// Makes tasks and replicas what they were before a plan that the shards did not commit.
@@ -427,12 +422,11 @@ impl Scheduler {
     /// Binds the allocated tasks of a job if it has what it needs, and returns them with their nodes. The control plane
     /// is told of them.
     pub(crate) fn bind(&mut self, id: JobId, now: Time) -> Vec<(TaskId, NodeId)> {
-        let facts = Facts { jobs: &self.jobs, total: &self.total, now, shares: None };
         let phase = self.jobs.job(id).phase();
         // A policy may have decided about the job while its tasks were placed.
         let is_over = phase.is_end() || phase == JobPhase::Restarting;
         // What other plans have placed is not granted yet, and may never be.
-        if is_over || !self.tiers.is_ready(facts, id, Counted::Granted) {
+        if is_over || !self.has_what_it_needs(id) {
             return Vec::new();
         }
         let tasks = (0..).zip(self.jobs.job(id).tasks());

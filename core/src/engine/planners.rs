@@ -52,9 +52,11 @@ pub(super) fn open_planners(
     let of_groups = threads.iter().take(usize::from(config.planners));
     tickets.set_bells(of_groups.map(|(interest, _)| Arc::clone(&interest.bell)).collect());
     let mut of_keeper = ports.split_off(usize::from(config.planners));
+    let mut of_planners = ports.into_iter();
     let mut runners = Vec::new();
     for (number, (interest, waker)) in (0..).zip(threads) {
-        let port = if number < config.planners { ports.remove(0) } else { of_keeper.remove(0) };
+        let port = if number < config.planners { of_planners.next() } else { of_keeper.pop() };
+        let port = port.expect("a port for each planner, and one for the keeper");
         let copies = replicas(seeds);
         let of_planner = PlannerConfig {
             number,

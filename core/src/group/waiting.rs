@@ -1,6 +1,7 @@
 //! Groups that wait, as a plan of nodes looks at them.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::spec::GroupSpec;
@@ -115,7 +116,7 @@ impl WaitingPages {
         let mut groups: Vec<WaitingGroup> = self.of_planners.into_iter().flat_map(|of| of.groups).collect();
         groups.sort_unstable_by_key(|group| group.turn);
         // A group whose turn changed between two pages may be in both.
-        let mut known = std::collections::BTreeSet::new();
+        let mut known = BTreeSet::new();
         let before = groups.len();
         groups.retain(|group| known.insert(group.id()));
         let twice = (before - groups.len()) as u64;

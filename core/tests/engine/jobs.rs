@@ -2,22 +2,25 @@
 
 use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::EngineConfig;
+use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::fairness::{Caps, Dim};
-use wharf_core::ids::TenantId;
+use wharf_core::group::PlanJob;
+use wharf_core::ids::{NodeId, TenantId};
 use wharf_core::jobs::{
     JobError, JobId, JobPhase, JobSpec, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueContents,
-    QueueError, QueueSpec, TaskReport, TaskState,
+    QueueError, QueueSpec, TaskGroup, TaskReport, TaskState,
 };
 use wharf_core::node::LifeEvent;
 use wharf_core::planner::JobsConfig;
+use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortRequest;
 use wharf_core::state::StoreState;
 
-use crate::by_hand::{ask, cores, node_spec, remove_node};
+use crate::by_hand::{ManualClock, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::{add_agent_node, life, live_allocations, with_nodes};
 use crate::jobs_bed::{
-    ask_jobs, bag, cancel, check_jobs, counts, export_all, gang, job_status, jobs_config, jobs_engine,
-    jobs_of, named, open_with, report, set_queue, states, submit_job, try_submit, wait, wait_ns,
+    INTERVAL_NS, ask_jobs, bag, cancel, check_jobs, counts, export_all, gang, job_status, jobs_config,
+    jobs_engine, jobs_of, named, open_with, report, set_queue, states, submit_job, try_submit, wait, wait_ns,
 };
 
 #[test]
@@ -405,4 +408,50 @@ fn queues_come_and_go_and_parents_come_first() {
     let engine = open_with(export_all(&mut engine), &jobs_config(1, CycleConfig::default()));
     let again = jobs_of(&engine).record();
     assert_eq!(again, record);
+}
+
+/// Shards decide on each statement of a cycle by itself. The one with what a gang needs is refused here, because a node was
+/// taken at that moment. Then a further task must not run, although the other shard could hold it.
+#[test]
+fn no_further_task_runs_if_what_a_gang_needs_is_refused() {
+    let mut engine = jobs_engine(2, CycleConfig::default());
+    let nodes = with_nodes(&mut engine, 16, 16, 0);
+    let has = |runner: &ShardRunner, node: NodeId| {
+        let partitions = runner.shard().export().partitions;
+        partitions.iter().any(|partition| partition.nodes.iter().any(|record| record.registration.id == node))
+    };
+    let on = |shard: usize| {
+        nodes.iter().copied().filter(|&node| has(&engine.runners[shard], node)).collect::<Vec<_>>()
+    };
+    let taken: Vec<NodeId> = on(0).into_iter().take(2).collect();
+    assert_eq!(taken.len(), 2, "the first shard has several nodes");
+    let free = *on(1).first().expect("a node of the second shard");
+    let only = |nodes: &[NodeId], cpu| PlacementRequest { candidates: Some(nodes.into()), ..cores(cpu) };
+    let tasks = vec![TaskGroup::new(only(&taken, 16), 2), TaskGroup::new(only(&[free], 8), 2)];
+    // It needs both nodes of the first shard.
+    let spec = JobSpec { min_member: 3, ..JobSpec::new("gang", tasks) };
+
+    // The placements are at the first shard before the statement, and the keeper does not know of them.
+    engine.now = engine.now.plus_nanos(INTERVAL_NS);
+    let submit = JobsRequest::Submit { spec: Box::new(spec), queue: "all".into(), bound: None };
+    let placements = taken.iter().map(|&node| PortRequest::Place(only(&[node], 1)));
+    for request in placements.chain([PortRequest::Plan(PlanJob::Jobs(Box::new(submit)))]) {
+        engine.ports[0].submit(7, request, engine.now).expect("it has room");
+    }
+    engine.ports[0].flush();
+    let clock = ManualClock::new(engine.now);
+    while engine.planners[0].run_round(&clock) > 0 {}
+    assert!(engine.planners[0].planner().metrics().statements > 0, "the gang is planned");
+    // The second shard does all that it is asked for before the first one does anything.
+    while engine.runners[1].run_batch(&clock, &mut Unobserved) > 0 {}
+    engine.planners[0].run_round(&clock);
+    settle(&mut engine);
+    let job = jobs_of(&engine).jobs().map(|(id, _)| id).next().expect("it was submitted");
+    assert!(engine.planners[0].planner().metrics().conflicted > 0, "the statement is refused");
+    for _ in 0..3 {
+        assert_eq!(states(&mut engine, job), [TaskState::Pending; 4]);
+        assert_eq!(live_allocations(&mut engine), 2, "those of the placements");
+        check_jobs(&mut engine);
+        wait(&mut engine);
+    }
 }

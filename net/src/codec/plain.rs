@@ -222,8 +222,7 @@ impl<const N: usize> Written<N> {
     }
 
     #[inline]
-    fn fixed<const WIDTH: usize>(&mut self, first: u8, bytes: [u8; WIDTH]) {
-        self.byte(first);
+    fn fixed<const WIDTH: usize>(&mut self, bytes: [u8; WIDTH]) {
         self.bytes[self.length..self.length + WIDTH].copy_from_slice(&bytes);
         self.length += WIDTH;
     }
@@ -239,11 +238,14 @@ impl<const N: usize> Written<N> {
 
     fn long(&mut self, number: u64) {
         if let Ok(number) = u16::try_from(number) {
-            self.fixed(WIDE, number.to_le_bytes());
+            self.byte(WIDE);
+            self.fixed(number.to_le_bytes());
         } else if let Ok(number) = u32::try_from(number) {
-            self.fixed(WIDER, number.to_le_bytes());
+            self.byte(WIDER);
+            self.fixed(number.to_le_bytes());
         } else {
-            self.fixed(WIDEST, number.to_le_bytes());
+            self.byte(WIDEST);
+            self.fixed(number.to_le_bytes());
         }
     }
 
@@ -301,9 +303,15 @@ pub(crate) fn write_place(request: &PlaceRequest, out: &mut Vec<u8>) {
     else {
         return encode_body(request, out);
     };
-    let lists = [custom.len(), queue.len(), preferred.len(), candidates.len(), tolerations.len()];
-    let more_lists = [fallbacks.len(), preferred_selectors.len(), preferred_nodes.len()];
-    if lists.iter().chain(&more_lists).any(|&length| length > 0) {
+    let is_plain = custom.is_empty()
+        && queue.is_empty()
+        && preferred.is_empty()
+        && candidates.is_empty()
+        && tolerations.is_empty()
+        && fallbacks.is_empty()
+        && preferred_selectors.is_empty()
+        && preferred_nodes.is_empty();
+    if !is_plain {
         return encode_body(request, out);
     }
     // The amounts, no custom resources, the two choices, the queue and the priority.
@@ -311,8 +319,8 @@ pub(crate) fn write_place(request: &PlaceRequest, out: &mut Vec<u8>) {
     first.signed(*cpu);
     first.signed(*memory);
     first.signed(*gpu);
-    first.fixed(0, [*policy, *attribute_order]);
-    QUEUE_AND_PRIORITY.iter().for_each(|&byte| first.byte(byte));
+    first.fixed([0, *policy, *attribute_order]);
+    first.fixed(QUEUE_AND_PRIORITY);
     out.extend_from_slice(first.as_slice());
     if selectors.is_empty() {
         out.push(0);
@@ -320,8 +328,9 @@ pub(crate) fn write_place(request: &PlaceRequest, out: &mut Vec<u8>) {
         encode_body(selectors, out);
     }
     let mut rest = Written::<{ PREFERRED_TO_NODE.len() + 1 + OWNER_AND_LEASE.len() }>::new();
-    PREFERRED_TO_NODE.iter().for_each(|&byte| rest.byte(byte));
-    rest.fixed(*avoid_gpu, OWNER_AND_LEASE);
+    rest.fixed(PREFERRED_TO_NODE);
+    rest.byte(*avoid_gpu);
+    rest.fixed(OWNER_AND_LEASE);
     out.extend_from_slice(rest.as_slice());
 }
 
@@ -354,7 +363,7 @@ pub(crate) fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
     }
     rest.unsigned(gpu_part.into());
     // No units, refusal and fault.
-    rest.fixed(0, [0, 0, alternative]);
+    rest.fixed([0, 0, 0, alternative]);
     out.extend_from_slice(rest.as_slice());
 }
 

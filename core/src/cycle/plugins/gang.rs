@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Facts, Plugin};
 use crate::cycle::plugin::{Counted, Vote};
-use crate::jobs::{Job, JobId, Task, TaskId, TaskState};
+use crate::jobs::{Job, JobId, TaskId, TaskState};
 use crate::planted::{PlantedBug, is_planted};
 
 pub(super) struct Gang {
@@ -29,22 +29,29 @@ pub(in crate::cycle) fn has_place(state: TaskState) -> bool {
     state.holds() || state == TaskState::Succeeded
 }
 
-/// Returns whether each role has as many tasks in such states as it needs.
-fn roles_have(job: &Job, states: impl Fn(TaskState) -> bool + Copy, counted: Counted) -> bool {
+/// Returns whether each role has as many tasks in such states as it needs, without so many of them.
+fn roles_have(
+    job: &Job,
+    states: impl Fn(TaskState) -> bool + Copy,
+    counted: Counted,
+    without: &BTreeMap<u32, u32>,
+) -> bool {
     let has = |at: usize| {
         let pending = if counts_pending(counted) { job.role_pending_best_effort(at) } else { 0 };
-        of_role(job, at, states) + pending - planned(job, counted, |task| task.role as usize == at)
+        of_role(job, at, states) + pending - without.get(&(at as u32)).unwrap_or(&0)
     };
     let roles = &job.spec().roles;
     !job.spec().roles_count() || roles.iter().enumerate().all(|(at, role)| has(at) >= role.min_member)
 }
 
-/// Returns the number of such tasks that have a place which no shard has granted, if these do not count.
-fn planned(job: &Job, counted: Counted, of: impl Fn(&Task) -> bool) -> u32 {
-    if counted != Counted::Granted || job.count(TaskState::Allocated) == 0 {
-        return 0;
+/// Returns the number of tasks of each role that have a place which no shard has granted, if these do not count.
+fn planned(job: &Job, counted: Counted) -> BTreeMap<u32, u32> {
+    let mut of_roles = BTreeMap::new();
+    if counted == Counted::Granted && job.count(TaskState::Allocated) > 0 {
+        let planned = job.tasks().iter().filter(|task| task.is_planned());
+        planned.for_each(|task| *of_roles.entry(task.role).or_default() += 1);
     }
-    job.tasks().iter().filter(|&task| task.is_planned() && of(task)).count() as u32
+    of_roles
 }
 
 /// Returns whether pending tasks that ask for nothing count.
@@ -68,19 +75,21 @@ impl Plugin for Gang {
         let job = facts.jobs.job(job);
         let may_run = |state| has_place(state) || matches!(state, TaskState::Pipelined | TaskState::Pending);
         let tasks: u32 = TaskState::ALL.into_iter().filter(|&of| may_run(of)).map(|of| job.count(of)).sum();
-        roles_have(job, may_run, Counted::Placed) && tasks >= job.spec().min_member
+        roles_have(job, may_run, Counted::Placed, &BTreeMap::new()) && tasks >= job.spec().min_member
     }
 
     fn ready(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
         let job = facts.jobs.job(job);
-        let there = job.ready_tasks() + pending(job, counted) - planned(job, counted, |_| true);
-        there >= job.spec().min_member && roles_have(job, has_place, counted)
+        let planned = planned(job, counted);
+        let there = job.ready_tasks() + pending(job, counted) - planned.values().sum::<u32>();
+        there >= job.spec().min_member && roles_have(job, has_place, counted, &planned)
     }
 
     fn pipelined(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> Vote {
         let job = facts.jobs.job(job);
         let placed = job.ready_tasks() + job.count(TaskState::Pipelined) + pending(job, counted);
-        let roles = roles_have(job, |state| has_place(state) || state == TaskState::Pipelined, counted);
+        let has = |state| has_place(state) || state == TaskState::Pipelined;
+        let roles = roles_have(job, has, counted, &BTreeMap::new());
         if roles && placed >= job.spec().min_member { Vote::Permit } else { Vote::Reject }
     }
 

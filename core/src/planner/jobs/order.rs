@@ -35,10 +35,7 @@ impl Undecided {
     /// Forgets the plans of the last cycle. All of them are decided.
     pub(super) fn clear(&mut self) {
         let is_idle = |of: &OfJob| of.in_flight == 0 && of.held.is_empty();
-        debug_assert!(
-            self.0.values().all(is_idle),
-            "a cycle begins once the plans of the last one are decided"
-        );
+        assert!(self.0.values().all(is_idle), "a cycle begins once the plans of the last one are decided");
         self.0.clear();
     }
 }
@@ -80,12 +77,14 @@ impl Keeper {
     /// Notes that a plan is committed or has failed. Those that wait for it are next.
     pub(super) fn note_decided(&mut self, plan: &Plan, has_failed: bool) {
         let Some(job) = plan.placed_job() else { return };
-        let Some(of_job) = self.undecided.0.get_mut(&job) else { return };
+        let has_what_it_needs = self.scheduler.has_what_it_needs(job);
+        let of_job = self.of_job(plan).expect("it places a job");
         of_job.in_flight -= 1;
         of_job.has_failed |= has_failed;
-        of_job.is_ready = of_job.is_ready || self.scheduler.has_what_it_needs(job);
+        of_job.is_ready |= has_what_it_needs;
         if of_job.is_ready || of_job.in_flight == 0 {
-            of_job.held.drain(..).rev().for_each(|plan| self.plans.push_front(plan));
+            let held = std::mem::take(&mut of_job.held);
+            held.into_iter().rev().for_each(|plan| self.plans.push_front(plan));
         }
     }
 }

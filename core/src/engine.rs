@@ -5,6 +5,7 @@
 mod contents;
 mod journal;
 mod planners;
+mod shards;
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -17,7 +18,7 @@ use crate::demand::NodesPlanner;
 use crate::executor::{ShardLink, ShardRunner};
 use crate::fragmentation::TypicalShapes;
 use crate::ids::{Incarnation, ResourceId, ShardId};
-use crate::index::{Geometry, GeometryError, PolicyState};
+use crate::index::{Geometry, GeometryError};
 use crate::jobs::JobsRecord;
 use crate::journal::JournalFeed;
 use crate::limits::{
@@ -30,12 +31,14 @@ use crate::registrar::{Catalog, Registrar, TOPOLOGY_LABEL_DEFAULT};
 use crate::resource::{NatureFixed, RegistryFull};
 use crate::rng::Rng;
 use crate::router::{Port, PortLink, RoutingTable};
-use crate::shard::{HybridSettings, Shard, ShardConfig};
-use crate::state::{GranularityState, GroupRecord, PartitionState, StoreState};
+use crate::shard::{HybridSettings, Shard};
+use crate::state::{GroupRecord, StoreState};
 use crate::time::Time;
 use crate::view::ViewReader;
 use contents::{check_allocations, kinds_in_use};
 use planners::{keep_groups, keep_jobs, open_nodes_planner, open_planners, planner_threads};
+use shards::unopened_shards;
+pub use shards::{OpenedShard, UnopenedShard};
 
 /// The settings to start an engine over a store.
 #[derive(Clone, Debug)]
@@ -196,15 +199,33 @@ impl Engine {
     /// - The resource kinds in the settings conflict with those of the store.
     /// - A node has more than [`ALLOCATIONS_PER_NODE_MAX`] allocations.
     pub fn open(state: StoreState, config: &EngineConfig, owners: Vec<Waker>) -> Result<Self, EngineError> {
+        let one_by_one =
+            |shards: Vec<UnopenedShard>| Ok(shards.into_iter().map(UnopenedShard::open).collect());
+        Self::open_with(state, config, owners, one_by_one)
+    }
+
+    /// Starts an engine as [`Self::open`] does, with shards that `open` opens, for instance each on a thread of its own.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`], and that of `open`.
+    ///
+    /// # Panics
+    /// When `open` does not return all shards, in their order.
+    pub fn open_with<E: From<EngineError>>(
+        state: StoreState,
+        config: &EngineConfig,
+        owners: Vec<Waker>,
+        open: impl FnOnce(Vec<UnopenedShard>) -> Result<Vec<OpenedShard>, E>,
+    ) -> Result<Self, E> {
         let partitions = u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16");
         if config.shards == 0 || config.shards > partitions.min(SHARDS_MAX) {
-            return Err(EngineError::Shards { shards: config.shards, partitions });
+            return Err(EngineError::Shards { shards: config.shards, partitions }.into());
         }
         if owners.is_empty() || owners.len() + usize::from(config.planner_threads()) > PORTS_MAX {
-            return Err(EngineError::Ports(owners.len()));
+            return Err(EngineError::Ports(owners.len()).into());
         }
         if config.planners > PLANNERS_MAX {
-            return Err(EngineError::Planners(config.planners));
+            return Err(EngineError::Planners(config.planners).into());
         }
         state.partitions.iter().try_for_each(check_allocations)?;
         let now = state.now;
@@ -214,13 +235,15 @@ impl Engine {
         let catalog = Arc::new(ArcSwap::from_pointee(registrar.catalog()));
         let stop = StopSignal::default();
         let mut seeds = Rng::new(config.seed);
-        let resumed = (&state.policies[..], &state.granularities[..]);
-        let mut shards =
-            open_shards(state.partitions, resumed, &table, (config, &geometry), incarnation, &mut seeds);
-        let mut views = Vec::new();
-        if config.views || config.planner_threads() > 0 {
-            views.extend(shards.iter_mut().map(Shard::enable_views));
-        }
+        let resumed = (state.policies, state.granularities);
+        let of_shards = (config, &geometry);
+        let unopened = unopened_shards(state.partitions, resumed, &table, of_shards, incarnation, &mut seeds);
+        let opened = open(unopened)?;
+        let ids = opened.iter().map(|opened| opened.id);
+        assert!(ids.eq((0..config.shards).map(ShardId)), "each shard is opened, in order");
+        let (shards, views): (Vec<_>, Vec<_>) =
+            opened.into_iter().map(|opened| (opened.shard, opened.views)).unzip();
+        let views: Vec<ViewReader> = views.into_iter().flatten().collect();
         let threads = planner_threads(config.planner_threads());
         // Planners talk to shards through their own ports. These are numbered after the ports of the callers.
         let callers = owners.len();
@@ -243,14 +266,22 @@ impl Engine {
         let replicas = |seeds: &mut Rng| {
             let of_shard = |(id, view): (u16, &ViewReader)| {
                 let config = (config, &geometry);
-                let copy = new_shard(Shard::replica, ShardId(id), &table.load(), config, incarnation, seeds);
-                (copy, view.clone())
+                let copy = UnopenedShard::new(
+                    Shard::replica,
+                    ShardId(id),
+                    &table.load(),
+                    config,
+                    incarnation,
+                    seeds,
+                );
+                (copy.build(), view.clone())
             };
             (0..).zip(&views).map(of_shard).collect()
         };
         let of_engine = (config, incarnation);
         let (mut planners, planner_stop) =
-            open_planners(of_engine, threads, of_planners, &mut ports, replicas, &mut seeds)?;
+            open_planners(of_engine, threads, of_planners, &mut ports, replicas, &mut seeds)
+                .map_err(EngineError::from)?;
         let (of_groups, of_jobs) = planners.split_at_mut(usize::from(config.planners));
         let groups = keep_groups(state.groups, of_groups);
         let jobs = keep_jobs(state.jobs, of_jobs.first_mut(), now).map_err(EngineError::Jobs)?;
@@ -346,59 +377,4 @@ fn link_shards(
         runners.push(runner);
     }
     (runners, port_links)
-}
-
-fn open_shards(
-    partitions: Vec<PartitionState>,
-    (policies, granularities): (&[PolicyState], &[Option<GranularityState>]),
-    table: &RoutingTable,
-    (config, geometry): (&EngineConfig, &Geometry),
-    incarnation: Incarnation,
-    seeds: &mut Rng,
-) -> Vec<Shard> {
-    let mut owned: Vec<Vec<PartitionState>> = (0..config.shards).map(|_| Vec::new()).collect();
-    for partition in partitions {
-        let shard = table.shard(partition.id).expect("the table covers the store's partitions");
-        owned[shard.index()].push(partition);
-    }
-    let resumed = policies.len() == owned.len();
-    let mut shards = Vec::new();
-    for (id, owned) in (0..).map(ShardId).zip(owned) {
-        let mut shard = new_shard(Shard::new, id, table, (config, geometry), incarnation, seeds);
-        shard.set_reserved_nodes_percent(config.reserved_nodes_percent);
-        if config.journal {
-            shard.adopt_journaled(owned);
-        } else {
-            shard.adopt(owned);
-        }
-        if resumed {
-            shard.resume_policies(policies[id.index()].clone());
-            if let Some(Some(granularity)) = granularities.get(id.index()) {
-                shard.resume_granularity(granularity);
-            }
-        }
-        shards.push(shard);
-    }
-    shards
-}
-
-/// Creates a shard, or a replica of it, without nodes.
-fn new_shard(
-    make: fn(ShardConfig) -> Shard,
-    shard: ShardId,
-    table: &RoutingTable,
-    (config, geometry): (&EngineConfig, &Geometry),
-    incarnation: Incarnation,
-    seeds: &mut Rng,
-) -> Shard {
-    let partitions = table.partitions_of(shard).collect();
-    let geometry = geometry.clone();
-    let seed = seeds.next_u64();
-    let hybrid = config.hybrid;
-    let mut shard = make(ShardConfig { shard, incarnation, partitions, geometry, seed, hybrid });
-    if let Some(typical) = &config.typical_shapes {
-        shard.set_typical_shapes(Arc::clone(typical));
-    }
-    shard.set_allocations_per_node_max(config.allocations_per_node_max);
-    shard
 }

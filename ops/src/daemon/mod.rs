@@ -25,7 +25,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 use wharf_core::broken::Broken;
-use wharf_core::engine::{Engine, EngineError};
+use wharf_core::engine::{Engine, EngineError, OpenedShard, UnopenedShard};
 use wharf_core::executor::ShardRunner;
 use wharf_core::hash::StateHash;
 use wharf_core::ids::Incarnation;
@@ -206,8 +206,9 @@ impl Daemon {
         let books = check_books(&state, store.recovery().appends > 0)?;
         let globals = state.globals();
         let sessions = std::mem::take(&mut state.sessions);
-        let mut engine = Engine::open(state, &config.engine, wakers)?;
-        engine.check()?;
+        let pinning = Pinning::plan(config.pin, config.io_threads, config.engine.shards);
+        let mut engine =
+            Engine::open_with(state, &config.engine, wakers, |shards| open_shards(&pinning, shards))?;
         start_times.engine = opening.elapsed();
         engine.registrar.heartbeats().set_lost_after(config.node_lost_after, engine.now);
         let clock = ServiceClock::starting_at(engine.now);
@@ -227,7 +228,6 @@ impl Daemon {
         let metrics = Arc::new(Metrics::new(threads, Arc::clone(&shared)));
         // The checkpoint is consumed only once all threads run, so a failed start leaves it valid.
         let unstarted = StopOnFailure(Some((engine.planner_stop.clone(), engine.stop.clone())));
-        let pinning = Pinning::plan(config.pin, config.io_threads, config.engine.shards);
         let shard_threads = start_shards(&pinning, engine.runners, &clock, &metrics)?;
         let planner_threads = start_planners(engine.planners, &clock, &metrics)?;
         let nodes_planner = engine.nodes_planner.map(threads::start_nodes_planner).transpose()?;
@@ -497,6 +497,17 @@ impl Drop for StopOnFailure {
             shards.stop();
         }
     }
+}
+
+/// Opens and checks each shard on the core that will run it: with several memory nodes, its memory is near this core.
+fn open_shards(pinning: &Pinning, shards: Vec<UnopenedShard>) -> Result<Vec<OpenedShard>, DaemonError> {
+    let core = |shard: &UnopenedShard| pinning.shard_core(shard.id());
+    let opened = threads::each_on_its_core("wharf-open", shards, core, |shard| {
+        let opened = shard.open();
+        opened.shard().check_invariants()?;
+        Ok::<_, Broken>(opened)
+    })?;
+    Ok(opened.into_iter().collect::<Result<_, _>>()?)
 }
 
 /// Starts one thread per shard, pinned if possible.

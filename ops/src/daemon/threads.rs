@@ -1,6 +1,6 @@
 //! Starting, pinning and joining threads.
 
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ScopedJoinHandle};
 
 use core_affinity::CoreId;
 use tracing::{info, warn};
@@ -75,6 +75,34 @@ pub(super) fn start<R: Send + 'static>(
     thread.spawn(body).map_err(|error| DaemonError::Thread { name, error })
 }
 
+/// Runs `work` on each item, each on a thread that is pinned to the item's core if it has one. Returns the results in the
+/// order of the items.
+///
+/// # Panics
+/// When `work` panics.
+pub(super) fn each_on_its_core<T: Send, R: Send>(
+    name: &str,
+    items: Vec<T>,
+    core: impl Fn(&T) -> Option<CoreId>,
+    work: impl Fn(T) -> R + Sync,
+) -> Result<Vec<R>, DaemonError> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for item in items {
+            let core = core(&item);
+            let pinned = move || {
+                pin(core);
+                work(item)
+            };
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, pinned);
+            threads.push(thread.map_err(|error| DaemonError::Thread { name: name.to_owned(), error })?);
+        }
+        let joined = threads.into_iter().map(ScopedJoinHandle::join);
+        Ok(joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect())
+    })
+}
+
 /// Starts the thread that plans nodes. Returns what stops it.
 pub(super) fn start_nodes_planner(
     planner: NodesPlanner,
@@ -142,6 +170,20 @@ mod tests {
     fn pinning_that_is_turned_off_pins_nothing() {
         let pinning = Pinning::plan(false, 1, 1);
         assert_eq!((pinning.io_core(0), pinning.shard_core(ShardId(0))), (None, None));
+    }
+
+    #[test]
+    fn each_item_is_worked_on_where_it_belongs() {
+        let cores = core_affinity::get_core_ids().expect("the cores of this machine are known");
+        let here = std::thread::current().id();
+        // A pinned thread sees no other core than its own.
+        let sees = |core: CoreId| (core, core_affinity::get_core_ids(), std::thread::current().id());
+        let seen = each_on_its_core("test", cores.clone(), |&core| Some(core), sees).unwrap();
+        assert_eq!(seen.len(), cores.len());
+        for ((core, sees, thread), wanted) in seen.into_iter().zip(cores) {
+            assert_eq!((core, sees), (wanted, Some(vec![wanted])));
+            assert_ne!(thread, here);
+        }
     }
 
     #[test]

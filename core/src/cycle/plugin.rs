@@ -110,8 +110,8 @@ pub(super) trait Plugin: Send {
         false
     }
 
-    fn pipelined(&self, _: Facts<'_>, _: JobId, _: Counted) -> Vote {
-        Vote::Abstain
+    fn pipelined(&self, _: Facts<'_>, _: JobId, _: Counted) -> bool {
+        true
     }
 
     fn starving(&self, _: Facts<'_>, _: JobId) -> Option<bool> {
@@ -178,7 +178,7 @@ pub(super) struct Tiers {
 impl Tiers {
     pub(super) fn new(config: &CycleConfig) -> Self {
         let tier = |tier: &Vec<PluginConfig>| {
-            tier.iter().map(|plugin| (plugin.clone(), plugins::make(plugin))).collect()
+            tier.iter().map(|plugin| (plugin.clone(), plugins::make(plugin, config.combination))).collect()
         };
         Self { tiers: config.tiers.iter().map(tier).collect(), combination: config.combination }
     }
@@ -274,8 +274,11 @@ impl Tiers {
     }
 
     /// Returns whether a job will have what it needs when what is being released has come free.
+    ///
+    /// Every rule must agree. In Volcano, `sla` lets a late job keep what it has in part until its session ends. Here it would
+    /// be kept in all later cycles, and two such jobs would wait for each other for ever.
     pub(super) fn is_pipelined(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
-        self.vote(Decision::JobPipelined, |plugin| plugin.pipelined(facts, job, counted))
+        self.all(Decision::JobPipelined).all(|plugin| plugin.pipelined(facts, job, counted))
     }
 
     /// Returns whether the queue of a job admits it.

@@ -72,9 +72,13 @@ impl Cycle<'_> {
                 if !cycle.tiers().is_starving(cycle.facts(), job) {
                     break;
                 }
+                let before = cycle.savepoint();
                 let is_of_use = !cycle.passes(&mut filler, task);
                 if is_of_use && cycle.place_or_make_room(task, From::OtherJobs, spots, &mut room) {
                     cycle.fill_up(&mut filler);
+                }
+                if cycle.undo_beyond_a_statement(before) {
+                    break;
                 }
             }
             cycle.is_pipelined(job)

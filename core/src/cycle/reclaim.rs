@@ -57,9 +57,13 @@ impl Cycle<'_> {
             let mut room = Room::default();
             let mut filler = Filler::evicting(job, spots, From::OtherQueues);
             for task in cycle.pending_tasks(job, false) {
+                let before = cycle.savepoint();
                 let is_of_use = !cycle.passes(&mut filler, task);
                 if is_of_use && cycle.place_or_make_room(task, From::OtherQueues, spots, &mut room) {
                     cycle.fill_up(&mut filler);
+                }
+                if cycle.undo_beyond_a_statement(before) {
+                    break;
                 }
             }
             cycle.is_pipelined(job)

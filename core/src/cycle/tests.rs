@@ -15,6 +15,7 @@ mod explain;
 mod hierarchy;
 mod starve;
 mod topology;
+mod two_kinds;
 mod usage;
 mod whole_gangs;
 

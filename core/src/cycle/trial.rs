@@ -443,6 +443,16 @@ impl<'a> Cycle<'a> {
         }
     }
 
+    /// If there are more changes than a statement may have, takes those after a savepoint back. Returns whether it did.
+    /// What is left of a job is tried in the next cycle.
+    pub(super) fn undo_beyond_a_statement(&mut self, savepoint: usize) -> bool {
+        let is_beyond = self.trial.tasks.len() > STATEMENT_OPERATIONS_MAX;
+        if is_beyond {
+            self.undo(savepoint);
+        }
+        is_beyond
+    }
+
     /// Keeps all changes as one statement, or takes those after a savepoint back. More changes than a statement may have
     /// are taken back, too. Returns whether they are kept.
     pub(super) fn keep_if(&mut self, is_wanted: bool, savepoint: usize) -> bool {

@@ -4,14 +4,16 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
 use super::{EXPLAINED_MAX, Facts, Plugin, cap_limits, elastic, inqueue, inqueue_now};
+use crate::cycle::config::Combination;
 use crate::cycle::limit::Limit;
 use crate::cycle::plugin::{Used, Vote};
-use crate::fairness::{Amounts, Caps, Share, real_caps};
+use crate::fairness::{Amounts, Caps, Dim, Share, real_caps};
 use crate::jobs::{Capped, JobId, QueueId, QueueRule, TaskClass, TaskId};
 
-#[derive(Default)]
 pub(super) struct Capacity {
     queues: Vec<Bounds>,
+    /// Whether one kind within what the queue deserves suffices for it to reclaim, as in Volcano.
+    any_kind_suffices: bool,
 }
 
 struct Bounds {
@@ -22,6 +24,10 @@ struct Bounds {
 }
 
 impl Capacity {
+    pub(super) fn new(combination: Combination) -> Self {
+        Self { queues: Vec::new(), any_kind_suffices: combination == Combination::Volcano }
+    }
+
     fn of(&self, queue: QueueId) -> &Bounds {
         &self.queues[queue.0 as usize]
     }
@@ -131,13 +137,22 @@ impl Plugin for Capacity {
         facts.jobs.chain(job.spec().queue).flat_map(of_queue).collect()
     }
 
-    /// A queue may reclaim what it deserves of something that the task asks for.
+    /// A queue may reclaim if it then has no more than it deserves. Kinds of which it deserves nothing do not count, but the
+    /// task must ask for one of which it deserves something.
+    ///
+    /// In Volcano, one kind suffices, whatever the queue has of others. Then two queues can take the same task from each other
+    /// in turns: each has more than it deserves of what the task mostly takes, and less of another kind.
     fn preemptive(&self, facts: Facts<'_>, queue: QueueId, class: &TaskClass) -> bool {
         let bounds = self.of(queue);
         let used = facts.jobs.queue(queue).usage().planned();
-        let is_deserved =
-            |(dim, amount): (crate::fairness::Dim, i64)| used.get(dim) + amount <= bounds.deserved.get(dim);
-        bounds.cap.exceeded(&used, &class.amounts).is_none() && class.amounts.iter().any(is_deserved)
+        let is_deserved = |(dim, amount): (Dim, i64)| used.get(dim) + amount <= bounds.deserved.get(dim);
+        let mut kinds = class.amounts.iter().filter(|&(dim, _)| bounds.deserved.get(dim) > 0).peekable();
+        let may = if self.any_kind_suffices {
+            kinds.any(is_deserved)
+        } else {
+            kinds.peek().is_some() && kinds.all(is_deserved)
+        };
+        may && bounds.cap.exceeded(&used, &class.amounts).is_none()
     }
 
     /// A task may be evicted if it has something that the other task asks for and its queue keeps its guarantee. In

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{Facts, Plugin};
-use crate::cycle::plugin::{Counted, Vote};
+use crate::cycle::plugin::Counted;
 use crate::jobs::{Job, JobId, TaskId, TaskState};
 use crate::planted::{PlantedBug, is_planted};
 
@@ -85,12 +85,12 @@ impl Plugin for Gang {
         there >= job.spec().min_member && roles_have(job, has_place, counted, &planned)
     }
 
-    fn pipelined(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> Vote {
+    fn pipelined(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
         let job = facts.jobs.job(job);
         let placed = job.ready_tasks() + job.count(TaskState::Pipelined) + pending(job, counted);
         let has = |state| has_place(state) || state == TaskState::Pipelined;
         let roles = roles_have(job, has, counted, &BTreeMap::new());
-        if roles && placed >= job.spec().min_member { Vote::Permit } else { Vote::Reject }
+        roles && placed >= job.spec().min_member
     }
 
     fn takes_whole_gangs(&self) -> bool {

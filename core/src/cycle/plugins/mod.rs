@@ -11,21 +11,21 @@ mod proportion;
 mod sla;
 mod usage;
 
-use super::config::{PluginConfig, PluginKind};
+use super::config::{Combination, PluginConfig, PluginKind};
 use super::limit::Limit;
 use super::plugin::{Facts, Plugin};
 use crate::fairness::{Amounts, Caps};
 use crate::jobs::{Capped, JobPhase, QueueId, QueueRule};
 
 /// Makes a rule with its settings.
-pub(super) fn make(config: &PluginConfig) -> Box<dyn Plugin> {
+pub(super) fn make(config: &PluginConfig, combination: Combination) -> Box<dyn Plugin> {
     match config.kind {
         PluginKind::Priority => Box::new(priority::Priority),
         PluginKind::Gang => Box::new(gang::Gang::new(config.whole_gangs)),
         PluginKind::Conformance => Box::new(conformance::Conformance),
         PluginKind::Drf => Box::new(drf::Drf::new(config.hierarchical)),
         PluginKind::Proportion => Box::new(proportion::Proportion::default()),
-        PluginKind::Capacity => Box::new(capacity::Capacity::default()),
+        PluginKind::Capacity => Box::new(capacity::Capacity::new(combination)),
         PluginKind::FairShare => Box::new(fair_share::ByFairShare),
         PluginKind::Overcommit => Box::new(overcommit::Overcommit::new(config.overcommit_percent)),
         PluginKind::Sla => Box::new(sla::Sla::new(config.wait_ns)),

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{Facts, Plugin};
-use crate::cycle::plugin::{Counted, Vote};
+use crate::cycle::plugin::Vote;
 use crate::jobs::JobId;
 use crate::time::Time;
 
@@ -19,10 +19,6 @@ impl Sla {
     fn is_late(&self, facts: Facts<'_>, job: JobId) -> bool {
         let created = facts.jobs.job(job).spec().created;
         self.wait_ns.is_some_and(|wait| facts.now.nanos_since(created) > wait)
-    }
-
-    fn vote(&self, facts: Facts<'_>, job: JobId) -> Vote {
-        if self.is_late(facts, job) { Vote::Permit } else { Vote::Abstain }
     }
 }
 
@@ -42,10 +38,6 @@ impl Plugin for Sla {
     }
 
     fn enqueueable(&self, facts: Facts<'_>, job: JobId) -> Vote {
-        self.vote(facts, job)
-    }
-
-    fn pipelined(&self, facts: Facts<'_>, job: JobId, _: Counted) -> Vote {
-        self.vote(facts, job)
+        if self.is_late(facts, job) { Vote::Permit } else { Vote::Abstain }
     }
 }

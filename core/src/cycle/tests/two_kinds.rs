@@ -1,0 +1,108 @@
+//! Queues that divide two kinds of resources, for tasks of any mixture: evictions end, whatever rule says what queues deserve.
+
+use super::*;
+
+impl Bed {
+    /// A cluster of nodes with cores and memory.
+    fn with_memory(config: CycleConfig, nodes: &[(u32, u32)]) -> Self {
+        let mut bed = Self::with(config, &[]);
+        for &(cpu, memory) in nodes {
+            let spec = NodeSpec { memory: Amount::whole(memory), ..node(cpu) };
+            bed.nodes.push(bed.cluster.add_node(spec).unwrap());
+        }
+        bed
+    }
+
+    /// Submits a job of equal tasks with cores and memory.
+    fn job_with_memory(
+        &mut self,
+        name: &str,
+        queue: QueueId,
+        (min_member, tasks): (u32, u32),
+        (cpu, memory): (u32, u32),
+        priority: i32,
+    ) -> JobId {
+        let demand = Demand { cpu: Amount::whole(cpu), memory: Amount::whole(memory), ..Demand::default() };
+        let request = PlacementRequest::new(demand, Policy::BestFit);
+        let group = TaskGroup { priority, ..TaskGroup::new(request, tasks) };
+        let created = self.cluster.now();
+        let spec = JobSpec { queue, min_member, priority, created, ..JobSpec::new(name, vec![group]) };
+        self.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
+    }
+
+    fn deserving(&mut self, name: &str, weight: u32, deserved: [Option<i64>; 2]) -> QueueId {
+        let kinds = [Dim::CPU, Dim::MEMORY].into_iter().zip(deserved);
+        let deserved = kinds.filter_map(|(dim, amount)| Some((dim, amount? * 10_000))).collect();
+        let spec = QueueSpec { weight, deserved: Some(deserved), ..QueueSpec::new(name) };
+        self.cluster.scheduler_mut().jobs_mut().add_queue(spec).unwrap()
+    }
+}
+
+/// Five tasks of two queues fit, by their memory. Each queue deserves room for two and a half.
+#[test]
+fn queues_do_not_take_back_what_they_have_too_much_of_already() {
+    let tiers: &[&[PluginKind]] =
+        &[&[PluginKind::Priority, PluginKind::Gang, PluginKind::Conformance, PluginKind::Capacity]];
+    let mut bed = Bed::with_memory(Bed::config(&CycleConfig::default().actions, tiers), &[(40, 20)]);
+    for name in ["a", "b"] {
+        let queue = bed.deserving(name, 1, [Some(20), Some(10)]);
+        bed.job_with_memory(name, queue, (1, 4), (1, 4), 0);
+    }
+    assert_eq!(bed.cycle().bound.len(), 5);
+    for _ in 0..6 {
+        bed.advance(GRACE);
+        assert_eq!(
+            bed.cycle().evicted,
+            [],
+            "cores are left, but the memory would be beyond what it deserves"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(384))]
+
+    /// Under a fixed demand for two kinds, evictions end.
+    #[test]
+    fn evictions_for_two_kinds_end_under_a_fixed_demand(
+        nodes in prop::collection::vec((2..9_u32, 2..9_u32), 1..4),
+        queues in prop::collection::vec(
+            (1..4_u32, prop::option::weighted(0.8, 0..14_i64), prop::option::weighted(0.8, 0..14_i64)),
+            2..5,
+        ),
+        jobs in prop::collection::vec(
+            (0..5_usize, 1..4_u32, 1..6_u32, (0..4_u32, 0..5_u32), 0..3_i32),
+            2..9,
+        ),
+        rules in 0..6_usize,
+        whole_gangs in any::<bool>(),
+    ) {
+        use PluginKind::{Capacity, Drf, Gang, Priority, Proportion};
+        let tiers: [&[&[PluginKind]]; 6] = [
+            &[&[Priority, Gang, Capacity]],
+            &[&[Priority, Gang, Capacity], &[Drf]],
+            &[&[Drf, Gang, Capacity]],
+            &[&[Gang, Capacity]],
+            &[&[Priority, Gang, Proportion], &[Drf]],
+            &[&[Gang, Proportion]],
+        ];
+        let plugin = |kind: &PluginKind| plugin(*kind, whole_gangs);
+        let tiers = tiers[rules].iter().map(|tier| tier.iter().map(plugin).collect()).collect();
+        let config = CycleConfig { tiers, grace_ns: GRACE, ..CycleConfig::default() };
+        let mut bed = Bed::with_memory(config, &nodes);
+        let queues: Vec<QueueId> = queues
+            .iter()
+            .enumerate()
+            .map(|(number, &(weight, cpu, memory))| {
+                bed.deserving(&format!("q{number}"), weight, [cpu, memory])
+            })
+            .collect();
+        let evictions = settle_by(&mut bed, jobs.len(), |bed, number| {
+            let (queue, min_member, more, amounts, priority) = jobs[number];
+            let queue = queues[queue % queues.len()];
+            let tasks = (min_member, min_member + more - 1);
+            bed.job_with_memory(&format!("j{number}"), queue, tasks, amounts, priority);
+        });
+        prop_assert!(evictions.is_ok(), "evictions go on: {} so far", evictions.unwrap_err());
+    }
+}

@@ -198,6 +198,16 @@ impl<'a> Packer<'a> {
         self.placed.iter().map(move |(&slot, all)| (slot, all.iter().flat_map(requests).collect()))
     }
 
+    /// Returns for each request the node where it is placed, and the first who asks for its item.
+    #[cfg(test)]
+    pub(super) fn owners(&self) -> impl Iterator<Item = (Slot, crate::jobs::nodes::Asker)> + '_ {
+        let askers = |placed: &Placed| {
+            let asker = placed.item.askers[0].0;
+            placed.item.requests.iter().map(move |_| asker).collect::<Vec<_>>()
+        };
+        self.placed.iter().flat_map(move |(&slot, all)| all.iter().flat_map(askers).map(move |of| (slot, of)))
+    }
+
     /// Returns how many nodes a type may have in addition.
     fn room(&self, of_type: usize) -> u32 {
         let of_all: u64 = self.counts.iter().copied().map(u64::from).sum();

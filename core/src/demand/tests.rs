@@ -1,6 +1,7 @@
 //! Plans of nodes: each step by itself, and random demand against what a fresh shard accepts.
 
 mod random;
+mod random_waiting;
 mod topology;
 mod waiting;
 
@@ -26,6 +27,8 @@ const SECOND: u64 = 1_000_000_000;
 pub(super) struct Seen {
     added: Vec<Added>,
     contents: Vec<(NodeId, Vec<Arc<PlacementRequest>>)>,
+    /// For each request the node where it is and who asks for it.
+    owners: Vec<(NodeId, Asker)>,
 }
 
 impl Seen {
@@ -33,6 +36,7 @@ impl Seen {
         self.added.clone_from(&packer.added);
         let node = |slot| packer.copy.shard().node_at(slot).expect("something is placed there");
         self.contents = packer.contents().map(|(slot, requests)| (node(slot), requests)).collect();
+        self.owners = packer.owners().map(|(slot, asker)| (node(slot), asker)).collect();
     }
 }
 

@@ -10,7 +10,7 @@ type RandomJob = (u32, bool, Option<bool>, u32, bool);
 /// A random type: cores, GPUs or none, the zone, the largest number, the least number, launches under way.
 type RandomType = (u32, bool, bool, u32, bool, bool);
 
-fn zone(is_a: bool) -> &'static str {
+pub(super) fn zone(is_a: bool) -> &'static str {
     if is_a { "a" } else { "b" }
 }
 
@@ -26,7 +26,11 @@ fn random_request(types: &[RandomType], nodes_max: Option<u32>) -> NodesRequest 
 }
 
 /// Places requests on nodes of a cluster by the commands that serve. Returns whether all fit.
-fn place_all(cluster: &mut LocalCluster, node: Option<NodeId>, requests: &[Arc<PlacementRequest>]) -> bool {
+pub(super) fn place_all(
+    cluster: &mut LocalCluster,
+    node: Option<NodeId>,
+    requests: &[Arc<PlacementRequest>],
+) -> bool {
     requests.iter().all(|request| {
         let candidates = node.map(|node| [node].into());
         cluster.place_direct(PlacementRequest { candidates, ..(**request).clone() })
@@ -34,7 +38,7 @@ fn place_all(cluster: &mut LocalCluster, node: Option<NodeId>, requests: &[Arc<P
 }
 
 /// Adds the nodes of a plan to a copy of the cluster. Returns the ids that they have there.
-fn with_nodes(bed: &Bed, request: &NodesRequest, added: &[Added]) -> (LocalCluster, Vec<NodeId>) {
+pub(super) fn with_nodes(bed: &Bed, request: &NodesRequest, added: &[Added]) -> (LocalCluster, Vec<NodeId>) {
     let mut cluster = bed.cluster.copy();
     let ids = added.iter().map(|of| cluster.add_node(request.spec(of.of_type)).unwrap()).collect();
     (cluster, ids)

@@ -8,7 +8,7 @@ use wharf_core::jobs::{JobId, JobPhase, TaskId, TaskState};
 use wharf_net::convert::{job_phase, task_state};
 use wharf_net::protocol::{
     AmountsBody, JobStatusReply, JobSummaryBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO,
-    QueueStatusBody, TaskBody, TaskCountBody, UserBody,
+    QueueStatusBody, QueueUsageBody, TaskBody, TaskCountBody, UserBody,
 };
 
 use super::print::{self, fault_view, given, given_text, say, table};
@@ -92,6 +92,8 @@ pub(super) fn queue_view(status: &QueueStatusBody) -> Value {
         "more_users": status.more_users,
         // By the rules, as of the last cycle.
         "share": status.has_deserved.then(|| print::amounts(&status.deserved)),
+        // What the queue has beyond that.
+        "debt": status.has_deserved.then(|| print::amounts(&debt(status))),
         "jobs": status.jobs,
         "waiting": status.waiting,
         // Placements that name the queue, and all allocations of it and of the queues below it.
@@ -106,6 +108,25 @@ fn user_view(user: &UserBody) -> Value {
         "planned": print::amounts(&user.planned),
         "past": print::amounts(&user.past),
     })
+}
+
+/// Returns what a queue has in use beyond what it deserves: what its tasks hold, and what evicted ones hold in their grace
+/// periods. Nothing if no rule says what it deserves.
+fn debt(status: &QueueStatusBody) -> Vec<NamedAmount> {
+    if !status.has_deserved {
+        return Vec::new();
+    }
+    let of = |amounts: &[NamedAmount], name: &str| {
+        amounts.iter().find(|named| named.name == name).map_or(0, |named| named.amount)
+    };
+    let QueueUsageBody { held, releasing, .. } = &status.usage;
+    let only_releasing = releasing.iter().filter(|named| of(held, &named.name) == 0);
+    let owed = |named: &NamedAmount| {
+        let in_use = of(held, &named.name).saturating_add(of(releasing, &named.name));
+        let amount = in_use.saturating_sub(of(&status.deserved, &named.name));
+        (amount > 0).then(|| NamedAmount { name: named.name.clone(), amount })
+    };
+    held.iter().chain(only_releasing).filter_map(owed).collect()
 }
 
 pub(super) fn amounts_text(amounts: &[NamedAmount]) -> String {
@@ -128,12 +149,13 @@ pub(super) fn say_queues(queues: &[QueueStatusBody]) {
             "held": amounts_text(&status.usage.held),
             "releasing": amounts_text(&status.usage.releasing),
             "share": amounts_text(&status.deserved),
+            "debt": amounts_text(&debt(status)),
             "pending": amounts_text(&status.usage.pending),
             "past": amounts_text(&status.past),
         })
     };
     table(
-        "queue|parent|open:STATE|weight|priority|jobs|waiting|direct|held:USES|releasing:GIVES BACK|past:HAS USED|share:DESERVES|pending:ASKS FOR",
+        "queue|parent|open:STATE|weight|priority|jobs|waiting|direct|held:USES|releasing:GIVES BACK|past:HAS USED|share:DESERVES|debt:OWES|pending:ASKS FOR",
         &queues.iter().map(row).collect(),
     );
 }
@@ -256,5 +278,23 @@ mod tests {
         assert_eq!(names, ["b", "d", "z", "a", "c"]);
         let circle = parents_first(vec![queue("a", "b"), queue("b", "a")]);
         assert_eq!(circle.len(), 2);
+    }
+
+    #[test]
+    fn a_queue_owes_what_it_has_in_use_beyond_what_it_deserves() {
+        let amounts = |amounts: &[(&str, i64)]| {
+            let named = |&(name, amount): &(&str, i64)| NamedAmount { name: name.to_owned(), amount };
+            amounts.iter().map(named).collect::<Vec<_>>()
+        };
+        let usage = QueueUsageBody {
+            held: amounts(&[("cpu", 50_000), ("memory", 10_000)]),
+            releasing: amounts(&[("cpu", 10_000), ("gpu", 20_000)]),
+            ..QueueUsageBody::default()
+        };
+        let deserved = amounts(&[("cpu", 40_000), ("memory", 10_000)]);
+        let mut status = QueueStatusBody { usage, has_deserved: true, deserved, ..queue("q", "") };
+        assert_eq!(debt(&status), amounts(&[("cpu", 20_000), ("gpu", 20_000)]));
+        status.has_deserved = false;
+        assert_eq!(debt(&status), []);
     }
 }

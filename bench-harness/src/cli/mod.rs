@@ -7,6 +7,8 @@ mod engine;
 mod figures;
 mod generate;
 mod groups;
+mod hostile;
+mod idle;
 mod of_service;
 mod overload;
 mod recovery;
@@ -17,12 +19,20 @@ mod session;
 mod verify;
 mod views;
 
+use std::time::Duration;
+
 use clap::{Parser, Subcommand};
 
 /// Wrong usage that clap cannot detect. The exit status is 2, as for clap's own errors.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
+
+/// Returns the value of an option that is a number of seconds.
+fn positive_seconds(option: &str, seconds: f64) -> Result<Duration, Usage> {
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| Usage(format!("--{option} {seconds}: give a positive number of seconds")))
+}
 
 /// Measures Wharfinger: runs a demo, replays cluster traces, generates synthetic ones, checks placements.
 #[derive(Debug, Parser)]
@@ -63,6 +73,10 @@ enum Command {
     Session(session::SessionArgs),
     /// Measure goodput and fairness when clients ask for more than the engine can do.
     Overload(overload::OverloadArgs),
+    /// Measure what a service costs while its clients ask for nothing: processor time and memory.
+    Idle(idle::IdleArgs),
+    /// Measure the latency of a well-behaved client next to crowds of hostile peers.
+    Hostile(hostile::HostileArgs),
     /// Run the measurements and write the tables of docs/benchmarks.md with commit, machine and date.
     Figures(figures::FiguresArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
@@ -90,6 +104,8 @@ impl Cli {
             Command::Scaling(args) => args.run(),
             Command::Session(args) => args.run(),
             Command::Overload(args) => args.run(),
+            Command::Idle(args) => args.run(),
+            Command::Hostile(args) => args.run(),
             Command::Figures(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),

@@ -7,7 +7,7 @@ use clap::{Args, value_parser};
 use wharf_core::request::Policy;
 use wharf_ops::cli::say;
 
-use super::Usage;
+use super::positive_seconds;
 use crate::rpc::{OverloadHeading, OverloadOptions, run_overload};
 
 /// Arguments of `wharf-bench overload`.
@@ -59,18 +59,14 @@ impl OverloadArgs {
             self.warm_up = 0.05;
             self.rounds = 1;
         }
-        let seconds = |name: &str, seconds: f64| {
-            let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
-            time.ok_or_else(|| Usage(format!("--{name} {seconds}: give a positive number of seconds")))
-        };
         let options = OverloadOptions {
             shards: self.shards,
             nodes: self.nodes,
             policy: self.policy,
             connections: self.connections as usize,
             deadline: Duration::from_millis(u64::from(self.deadline_ms)),
-            seconds: seconds("seconds", self.seconds)?,
-            warm_up: seconds("warm-up", self.warm_up)?,
+            seconds: positive_seconds("seconds", self.seconds)?,
+            warm_up: positive_seconds("warm-up", self.warm_up)?,
             rounds: self.rounds,
             seed: self.seed,
             directory: self.directory.clone().unwrap_or_else(std::env::temp_dir),

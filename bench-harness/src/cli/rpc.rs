@@ -1,7 +1,6 @@
 //! `wharf-bench rpc`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
@@ -9,7 +8,7 @@ use clap::{Args, value_parser};
 use wharf_core::request::Policy;
 use wharf_ops::cli::say;
 
-use super::Usage;
+use super::positive_seconds;
 use crate::durability::{MODES, Mode};
 use crate::engine::shapes::Shapes;
 use crate::figures::Origin;
@@ -102,13 +101,6 @@ pub(super) struct RpcArgs {
     serve: Option<String>,
 }
 
-fn seconds(name: &str, seconds: f64) -> Result<Duration, Usage> {
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| Usage(format!("--{name} {seconds}: give a positive number of seconds")))
-}
-
 impl RpcArgs {
     pub(super) fn run(mut self) -> anyhow::Result<()> {
         if let Some(serve) = &self.serve {
@@ -128,8 +120,8 @@ impl RpcArgs {
             load_threads: self.load_threads,
             nodes: self.nodes,
             policy: self.policy,
-            seconds: seconds("seconds", self.seconds)?,
-            warm_up: seconds("warm-up", self.warm_up)?,
+            seconds: positive_seconds("seconds", self.seconds)?,
+            warm_up: positive_seconds("warm-up", self.warm_up)?,
             rounds: self.rounds,
             burst: self.burst,
             seed: self.seed,

@@ -17,16 +17,25 @@
 //! | `arrivals` | the times of an open loop |
 //! | `floor` | the echo |
 //! | `recorder` | what is measured |
-//! | `peer` | the processes of service and echo |
+//! | `helper`, `peer` | the processes that are started: service and echo |
+//! | `filled` | a service with a full cluster, for the commands below |
+//! | `offer` | requests at a rate, and what became of them |
 //! | `row`, `html` | the results |
 //! | `in_memory` | the same requests without a network, for counting instructions |
 //! | `overload` | `wharf-bench overload`: more requests than the engine can do |
+//! | `idle` | `wharf-bench idle`: clients that ask for nothing |
+//! | `hostile` | `wharf-bench hostile`: a client next to crowds of hostile peers |
 
 mod arrivals;
 mod drive;
+mod filled;
 mod floor;
+mod helper;
+mod hostile;
 mod html;
+mod idle;
 mod in_memory;
+mod offer;
 mod overload;
 mod peer;
 mod plan;
@@ -56,7 +65,11 @@ use row::Measured;
 use work::{Mix, work_of};
 
 pub use arrivals::Arrivals;
+pub use hostile::{
+    CrowdKind, CrowdPlan, HostileHeading, HostileOptions, HostileRow, crowd_here, run_hostile,
+};
 pub use html::write_report;
+pub use idle::{IdleHeading, IdleOptions, IdleRow, run_idle};
 pub use in_memory::InMemory;
 pub use overload::{OverloadHeading, OverloadOptions, OverloadRow, run_overload};
 pub use peer::{Serve, serve_here};

@@ -1,19 +1,17 @@
 //! The processes that this command starts: the service, and the echo of the floor.
 //!
-//! Each is this same program. It prints where it serves, and stops when its standard input ends: so it also ends if this
-//! process does.
+//! Each prints where it serves.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use wharf_ops::daemon::Daemon;
 
 use super::floor::EchoServer;
+use super::helper::{Helper, tell, wait_for_end};
 use crate::durability::MODES;
 use crate::process::Process;
 use crate::service;
@@ -48,13 +46,9 @@ struct Greeting {
     certificates: Vec<Vec<u8>>,
 }
 
-/// A process that serves. It is stopped when this is dropped.
+/// A process that serves. It is killed when this is dropped.
 pub(super) struct Peer {
-    child: Child,
-    /// `None` once the process was told to stop.
-    stdin: Option<ChildStdin>,
-    /// Kept open, so that the process can print.
-    _stdout: BufReader<ChildStdout>,
+    helper: Helper,
     pub(super) address: SocketAddr,
     pub(super) certificates: Vec<CertificateDer<'static>>,
 }
@@ -62,29 +56,14 @@ pub(super) struct Peer {
 impl Peer {
     /// Starts a process, and waits until it serves.
     pub(super) fn start(serve: &Serve) -> anyhow::Result<Self> {
-        let binary = std::env::current_exe().context("the path of this binary")?;
-        let mut child = Command::new(binary)
-            .args(["rpc", "--serve", &serde_json::to_string(serve)?])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("a process that serves cannot be started")?;
-        let stdin = child.stdin.take();
-        let mut stdout = BufReader::new(child.stdout.take().context("its output is a pipe")?);
-        let mut line = String::new();
-        stdout.read_line(&mut line).context("what a process that serves prints cannot be read")?;
-        if line.is_empty() {
-            let status = child.wait()?;
-            bail!("a process that was to serve ended ({status}): its message is above");
-        }
-        let Greeting { address, certificates } =
-            serde_json::from_str(&line).with_context(|| format!("`{}` is no greeting", line.trim()))?;
+        let mut helper = Helper::start(&["rpc", "--serve", &serde_json::to_string(serve)?])?;
+        let Greeting { address, certificates } = helper.read()?;
         let certificates = certificates.into_iter().map(CertificateDer::from).collect();
-        Ok(Self { child, stdin, _stdout: stdout, address, certificates })
+        Ok(Self { helper, address, certificates })
     }
 
     pub(super) fn process(&self) -> Process {
-        Process::Other(self.child.id())
+        self.helper.process()
     }
 
     /// Stops the process.
@@ -92,20 +71,8 @@ impl Peer {
     /// # Errors
     /// When it did not end as it should.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
-        drop(self.stdin.take());
-        let status = self.child.wait().context("a process that serves cannot be waited for")?;
-        anyhow::ensure!(status.success(), "a process that served ended with {status}: its message is above");
-        Ok(())
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        if self.stdin.take().is_some() {
-            // After an error. What it would say is of no use any more.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        self.helper.tell_end();
+        self.helper.wait()
     }
 }
 
@@ -144,14 +111,5 @@ pub fn serve_here(serve: &Serve) -> anyhow::Result<()> {
 
 fn greet(address: SocketAddr, certificates: &[CertificateDer<'static>]) -> anyhow::Result<()> {
     let certificates = certificates.iter().map(|certificate| certificate.to_vec()).collect();
-    let mut stdout = std::io::stdout();
-    writeln!(stdout, "{}", serde_json::to_string(&Greeting { address, certificates })?)?;
-    stdout.flush()?;
-    Ok(())
-}
-
-/// Waits until the process that started this one wants no more, or is gone.
-fn wait_for_end() {
-    // What is written there means nothing.
-    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    tell(&Greeting { address, certificates })
 }

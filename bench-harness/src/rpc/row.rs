@@ -115,9 +115,15 @@ pub(super) struct Measured {
     pub(super) allocations: u64,
 }
 
-fn rounded(value: f64, digits: i32) -> f64 {
+/// Returns a number with at most this many decimal places.
+pub(super) fn rounded(value: f64, digits: i32) -> f64 {
     let factor = 10f64.powi(digits);
     (value * factor).round() / factor
+}
+
+/// Returns a part in percent of the whole, with two decimal places.
+pub(super) fn percent(part: u64, whole: u64) -> f64 {
+    rounded(part as f64 * 100.0 / whole.max(1) as f64, 2)
 }
 
 fn per_request(seconds: f64, requests: u64) -> f64 {
@@ -230,7 +236,8 @@ impl RpcRow {
     }
 }
 
-fn quotient(one: f64, other: f64) -> f64 {
+/// Returns a quotient with three decimal places; 0 if there is nothing to divide by.
+pub(super) fn quotient(one: f64, other: f64) -> f64 {
     if other > 0.0 { rounded(one / other, 3) } else { 0.0 }
 }
 

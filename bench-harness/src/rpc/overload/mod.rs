@@ -14,26 +14,23 @@
 //!
 //! The loads take turns, so that other work on the machine affects all of them. At the end the books are audited.
 
-mod load;
 mod row;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use wharf_core::link::lock;
 use wharf_core::request::Policy;
-use wharf_net::client::{Client, ClientConfig};
 
-use super::drive::{Driver, ServiceLoad, close, connect};
-use super::peer::{Peer, Serve};
+use super::drive::{ServiceLoad, close, connect};
+use super::filled::{Filled, FilledOptions};
+use super::offer::{Offer, Outcomes, Window, offer};
 use super::plan::Callers;
 use super::recorder::Times;
-use super::work::{Mix, work_of};
+use super::work::Mix;
 use crate::engine::scenario::Kind;
 use crate::engine::shapes::Shapes;
-use load::{Offer, Outcomes, offer};
 pub use row::{OverloadHeading, OverloadRow};
 
 /// Multiples of the maximum that open loops offer.
@@ -106,36 +103,21 @@ impl Pair {
 }
 
 async fn measure(options: &OverloadOptions) -> anyhow::Result<Vec<OverloadRow>> {
-    let &OverloadOptions { shards, nodes, policy, seed, rounds, .. } = options;
-    let directory = tempfile::tempdir_in(&options.directory)
-        .context("a temporary directory for the service's data cannot be made")?;
-    let peer = Peer::start(&Serve::Service {
-        directory: directory.path().to_owned(),
-        shards,
-        mode: crate::durability::Mode::MEMORY.name.to_owned(),
-        connections: 2 * options.connections as u32 + OTHER_CONNECTIONS,
-        seed,
+    let filled = Filled::start(&FilledOptions {
+        kind: Kind::AllDifferent,
+        shapes: &Shapes::synthetic(options.seed),
+        policy: options.policy,
+        nodes: options.nodes,
+        shards: options.shards,
         io_threads: None,
-    })?;
-    let config = ClientConfig {
-        server: peer.address,
-        server_name: "localhost".to_owned(),
-        roots: peer.certificates.clone(),
-        certificate: None,
-        name: "wharf-bench overload".to_owned(),
-        retry_for: Duration::ZERO,
-    };
-    let client = Client::connect(config.clone()).await?;
-    // Filled by a policy that costs little.
-    let shapes = Shapes::synthetic(seed);
-    let scenario = |policy| Kind::AllDifferent.scenario(nodes, policy, &shapes, seed);
-    let (cheap, mut work) = work_of(&scenario(Policy::LeastFit), seed);
-    work.fill(&cheap, &client).await?;
-    // While loads run in other threads, nobody would keep its connection.
-    client.close().await;
-    let (bodies, _) = work_of(&scenario(policy), seed);
-    let driver = Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)), splits: false };
-    let run = Run { options, config, peer: &peer, driver: &driver };
+        mode: crate::durability::Mode::MEMORY,
+        connections: 2 * options.connections as u32 + OTHER_CONNECTIONS,
+        seed: options.seed,
+        directory: &options.directory,
+        command: "overload",
+    })
+    .await?;
+    let run = Run { options, filled: &filled };
 
     let mut measured = Measured {
         maximum: Outcomes::new(),
@@ -143,37 +125,39 @@ async fn measure(options: &OverloadOptions) -> anyhow::Result<Vec<OverloadRow>> 
         half: Pair::new(),
         greedy: Pair::new(),
     };
-    for round in 0..rounds {
+    for round in 0..options.rounds {
         measured.maximum.add(&run.closed().await?);
         let maximum = measured.maximum.good_per_second();
-        let offers = |multiple: f64| Offer::new(options, maximum * multiple, u64::from(round));
+        let offers = |multiple: f64| Offer {
+            per_second: maximum * multiple,
+            deadline: options.deadline,
+            is_told: true,
+            seed: options.seed.wrapping_add(u64::from(round)),
+        };
         for (outcomes, multiple) in measured.open.iter_mut().zip(MULTIPLES) {
             outcomes.add(&run.open(offers(multiple))?);
         }
         run.together(&mut measured.half, offers(MODEST), offers(HALF - MODEST))?;
         run.together(&mut measured.greedy, offers(MODEST), offers(GREEDY))?;
     }
-    let client = Client::connect(run.config.clone()).await?;
-    let checked = lock(&driver.work).promises();
-    checked.audit(&client).await.context("after the last load")?;
+    let client = filled.connect().await?;
+    filled.audit(&client).await.context("after the last load")?;
     client.close().await;
-    peer.stop()?;
+    filled.stop()?;
     Ok(row::rows(options, &measured))
 }
 
 /// A service with a full cluster, and what is asked of it.
 struct Run<'a> {
     options: &'a OverloadOptions,
-    config: ClientConfig,
-    peer: &'a Peer,
-    driver: &'a Driver,
+    filled: &'a Filled,
 }
 
 impl Run<'_> {
     /// Measures the maximum: a closed loop without deadlines.
     async fn closed(&self) -> anyhow::Result<Outcomes> {
         let connections = self.options.connections;
-        let clients = connect(&self.config, connections, 1).await?;
+        let clients = connect(&self.filled.config, connections, 1).await?;
         let load = ServiceLoad {
             in_flight: (CLOSED_IN_FLIGHT / connections).max(1),
             mix: Mix::Pairs(1),
@@ -181,7 +165,7 @@ impl Run<'_> {
             schedule: None,
             times: Times { warm_up: self.options.warm_up, measured: self.turn() },
         };
-        let segment = self.driver.drive(&clients, &load, self.peer.process()).await?;
+        let segment = self.filled.driver.drive(&clients, &load, self.filled.process()).await?;
         close(clients).await?;
         Ok(Outcomes::of_segment(&segment))
     }
@@ -191,21 +175,26 @@ impl Run<'_> {
         self.options.seconds / self.options.rounds
     }
 
+    /// Returns the window of a load that begins now.
+    fn window(&self) -> Arc<Window> {
+        let window = Arc::<Window>::default();
+        window.set(Instant::now() + self.options.warm_up, self.turn());
+        window
+    }
+
     fn open(&self, load: Offer) -> anyhow::Result<Outcomes> {
-        let begin = Instant::now() + self.options.warm_up;
-        let offered = offer(&self.config, self.driver, load, self.options.connections, begin, self.turn());
-        offered.join().map_err(|_| anyhow::anyhow!("a thread of the load panicked"))?
+        let Filled { config, driver, .. } = self.filled;
+        offer(config, driver, load, self.options.connections, &self.window()).join()
     }
 
     /// Measures a modest client together with another one. Each has a thread, so that neither waits for the other here.
     fn together(&self, pair: &mut Pair, modest: Offer, other: Offer) -> anyhow::Result<()> {
-        let begin = Instant::now() + self.options.warm_up;
-        let modest = offer(&self.config, self.driver, modest, 1, begin, self.turn());
-        let other = offer(&self.config, self.driver, other, self.options.connections, begin, self.turn());
-        for (outcomes, offered) in [(&mut pair.modest, modest), (&mut pair.other, other)] {
-            let offered = offered.join().map_err(|_| anyhow::anyhow!("a thread of the load panicked"))?;
-            outcomes.add(&offered?);
-        }
+        let Filled { config, driver, .. } = self.filled;
+        let window = self.window();
+        let modest = offer(config, driver, modest, 1, &window);
+        let other = offer(config, driver, other, self.options.connections, &window);
+        pair.modest.add(&modest.join()?);
+        pair.other.add(&other.join()?);
         Ok(())
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::load::Outcomes;
+use super::super::offer::Outcomes;
+use super::super::row::{percent, rounded};
 use super::{GREEDY, MULTIPLES, Measured, OverloadOptions, Pair};
 use crate::replay::LatencyNs;
 
@@ -48,15 +49,6 @@ pub struct OverloadRow {
     pub modest_ratio: Option<f64>,
     /// Whether the row is as it should be, if it is judged.
     pub is_met: Option<bool>,
-}
-
-fn rounded(value: f64, digits: i32) -> f64 {
-    let factor = 10f64.powi(digits);
-    (value * factor).round() / factor
-}
-
-fn percent(part: u64, whole: u64) -> f64 {
-    rounded(part as f64 * 100.0 / whole.max(1) as f64, 2)
 }
 
 fn row(options: &OverloadOptions, load: &'static str, outcomes: &Outcomes, maximum: f64) -> OverloadRow {

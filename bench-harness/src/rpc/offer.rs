@@ -1,34 +1,55 @@
 //! Clients that offer requests at a rate, each with a deadline, and what became of them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use hdrhistogram::Histogram;
+use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
 use wharf_core::link::lock;
 use wharf_net::client::{Client, ClientConfig, ClientError, Completion, Completions};
 use wharf_net::protocol::Reason;
 
-use super::super::arrivals::{Arrivals, Pacer, Schedule};
-use super::super::drive::{Driver, InFlight, close, connect};
-use super::super::recorder::Segment;
-use super::super::work::Mix;
-use super::OverloadOptions;
+use super::arrivals::{Arrivals, Pacer, Schedule};
+use super::drive::{Driver, InFlight, close, connect};
+use super::recorder::Segment;
+use super::work::Mix;
 
 /// Requests at a rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) per_second: f64,
-    deadline: Duration,
-    seed: u64,
+    /// The time within which a result counts.
+    pub(super) deadline: Duration,
+    /// Requests carry the deadline, so that the service refuses what would be late.
+    pub(super) is_told: bool,
+    pub(super) seed: u64,
 }
 
-impl Offer {
-    pub(super) fn new(options: &OverloadOptions, per_second: f64, round: u64) -> Self {
-        let seed = options.seed.wrapping_add(round);
-        Self { per_second: per_second.max(1.0), deadline: options.deadline, seed }
+/// The time in which requests count that are due. An offer begins before it, and ends with it.
+#[derive(Debug, Default)]
+pub(super) struct Window(OnceLock<(Instant, Instant)>);
+
+impl Window {
+    /// Sets begin and length, once.
+    pub(super) fn set(&self, begin: Instant, time: Duration) {
+        let set = self.0.set((begin, begin + time));
+        assert!(set.is_ok(), "a window is set once");
+    }
+
+    fn is_over(&self, due: Instant) -> bool {
+        self.0.get().is_some_and(|&(_, end)| due >= end)
+    }
+
+    /// A request that is answered before the window is set was due before it.
+    fn counts(&self, due: Instant) -> bool {
+        self.0.get().is_some_and(|&(begin, end)| (begin..end).contains(&due))
+    }
+
+    fn length(&self) -> Duration {
+        self.0.get().map_or(Duration::ZERO, |&(begin, end)| end - begin)
     }
 }
 
@@ -85,42 +106,63 @@ impl Outcomes {
     }
 }
 
-/// Offers requests from a thread of its own, over this number of connections. Those count that are due within `time` from
-/// `begin` on.
+/// Requests that are offered.
+pub(super) struct Offered {
+    connected: oneshot::Receiver<()>,
+    thread: JoinHandle<anyhow::Result<Outcomes>>,
+}
+
+impl Offered {
+    /// Waits until all connections are made. If one is not, [`join`](Self::join) says why.
+    pub(super) async fn connected(&mut self) {
+        let _ = (&mut self.connected).await;
+    }
+
+    /// Waits until the window is over and all requests are answered.
+    pub(super) fn join(self) -> anyhow::Result<Outcomes> {
+        self.thread.join().map_err(|_| anyhow::anyhow!("a thread of the load panicked"))?
+    }
+}
+
+/// Offers requests from a thread of its own, over this number of connections, until the window is over.
 pub(super) fn offer(
     config: &ClientConfig,
     driver: &Driver,
     offer: Offer,
     connections: usize,
-    begin: Instant,
-    time: Duration,
-) -> JoinHandle<anyhow::Result<Outcomes>> {
+    window: &Arc<Window>,
+) -> Offered {
     let config = config.clone();
     let driver = driver.clone();
-    std::thread::spawn(move || {
+    let window = Arc::clone(window);
+    let (tell_connected, connected) = oneshot::channel();
+    let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         LocalSet::new().block_on(&runtime, async {
             let clients = connect(&config, connections, 1).await?;
-            let schedule = Schedule::new(Arrivals::Poisson, offer.per_second, 1, offer.seed);
+            // Nobody may wait for it.
+            let _ = tell_connected.send(());
+            let schedule = Schedule::new(Arrivals::Poisson, offer.per_second.max(1.0), 1, offer.seed);
             let mut tasks = JoinSet::new();
             for (number, client) in clients.iter().enumerate() {
                 let connection = Connection {
                     driver: driver.clone(),
-                    client: client.within(offer.deadline),
+                    client: if offer.is_told { client.within(offer.deadline) } else { client.clone() },
                     deadline: offer.deadline,
-                    begin,
-                    end: begin + time,
+                    window: Arc::clone(&window),
                 };
                 tasks.spawn_local(connection.open(schedule.part(number, connections)));
             }
-            let mut outcomes = Outcomes { elapsed: time, ..Outcomes::new() };
+            let mut outcomes = Outcomes::new();
             while let Some(ended) = tasks.join_next().await {
                 outcomes.add_of_connection(&ended.context("a task of the load panicked")??);
             }
+            outcomes.elapsed = window.length();
             close(clients).await?;
             Ok(outcomes)
         })
-    })
+    });
+    Offered { connected, thread }
 }
 
 /// A connection of a load.
@@ -128,8 +170,7 @@ struct Connection {
     driver: Driver,
     client: Client,
     deadline: Duration,
-    begin: Instant,
-    end: Instant,
+    window: Arc<Window>,
 }
 
 impl Connection {
@@ -142,7 +183,7 @@ impl Connection {
             let mut pacer = Pacer::new(schedule)?;
             loop {
                 let due = pacer.arrival().await?;
-                if due >= self.end {
+                if self.window.is_over(due) {
                     return anyhow::Ok(());
                 }
                 let asked = lock(&self.driver.work).next(Mix::Pairs(1));
@@ -181,7 +222,7 @@ impl Connection {
         let now = Instant::now();
         for Completion { tag, reply } in taken.drain(..) {
             let (asked, due) = in_flight.leave(tag)?;
-            let counts = due >= self.begin;
+            let counts = self.window.counts(due);
             outcomes.offered += u64::from(counts);
             match reply {
                 Ok(raw) => {
@@ -213,6 +254,19 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_count_that_are_due_within_the_window() {
+        let window = Window::default();
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        assert!(!window.counts(now) && !window.is_over(now + 9 * second), "it is not set");
+        window.set(now + second, second);
+        let counts = [0, 1, 2].map(|seconds| window.counts(now + seconds * second));
+        let is_over = [0, 1, 2].map(|seconds| window.is_over(now + seconds * second));
+        assert_eq!((counts, is_over), ([false, true, false], [false, false, true]));
+        assert_eq!(window.length(), second);
+    }
 
     #[test]
     fn turns_are_summed_and_connections_are_at_the_same_time() {

@@ -27,33 +27,22 @@ impl Packer<'_> {
             }
             Some(value) => value.into_iter().collect(),
         };
-        // The value with the least left, for what is placed one by one. A gang gets all or nothing.
-        let mut best: Option<(u64, &Arc<str>, Outcome)> = None;
+        let mut first = None;
         // What needs no node comes first.
         for adds in [false, true] {
             for value in &values {
                 let templates = adds.then_some(&mut *templates);
-                let mut outcome = self.place_in(&unit.within(key, value), wanted, templates, meter);
+                let outcome = self.place_in(&unit.within(key, value), wanted, templates, meter);
                 if outcome.first_left().is_none() || meter.is_over() {
                     return outcome;
                 }
-                if let Some(log) = outcome.kept.take() {
-                    self.undo(log, meter);
-                }
-                let left = outcome.left.iter().copied().map(u64::from).sum();
-                if adds && best.as_ref().is_none_or(|&(least, ..)| unit.gang.is_none() && left < least) {
-                    best = Some((left, value, outcome));
+                if adds {
+                    first.get_or_insert(outcome);
                 }
             }
         }
-        match best {
-            Some((_, value, _)) if unit.gang.is_none() => {
-                self.place_in(&unit.within(key, value), wanted, Some(templates), meter)
-            }
-            Some((.., outcome)) => outcome,
-            // No node has the label.
-            None => Outcome { left: wanted.to_vec(), reason: Unfit::Gang, kept: None },
-        }
+        // No node has the label.
+        first.unwrap_or_else(|| Outcome { left: wanted.to_vec(), reason: Unfit::Gang, kept: None })
     }
 
     /// Returns the values of a label, on present nodes first.

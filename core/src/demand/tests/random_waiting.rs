@@ -35,7 +35,8 @@ fn random_group(number: u32, of: &RandomGroup, present: &[NodeId]) -> WaitingGro
     WaitingGroup {
         turn: (Reverse(0), Time(u64::from(number)), id),
         open: bundles.iter().map(|bundle| (Arc::clone(bundle), 1)).collect(),
-        least: u32::try_from((*least).min(bundles.len())).unwrap(),
+        // A group that has nothing yet lacks its minimum, which is at least one bundle.
+        least: u32::try_from((*least).max(usize::from(nodes.is_empty())).min(bundles.len())).unwrap(),
         spec: Arc::new(GroupSpec { topology, ..GroupSpec::new(bundles, strategy) }),
         nodes,
     }

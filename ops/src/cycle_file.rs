@@ -241,12 +241,26 @@ fn tiers(file: &[TierFile]) -> Result<Vec<TopologyTier>, LineError> {
     Ok(tiers)
 }
 
+/// Plugins of Volcano that there are not, each with what takes its place.
+const REPLACED: [(&str, &str); 5] = [
+    ("predicates", "what a task asks for, selectors and taints are always checked"),
+    ("nodeorder", "nodes are ordered by the `policy` of each task, such as `least-fit` or `best-fit`"),
+    ("binpack", "the `policy` of each task says whether nodes are packed (`best-fit`) or not (`least-fit`)"),
+    ("network-topology-aware", "jobs with a `topology` are always placed by it"),
+    ("deviceshare", "parts of GPUs are always counted"),
+];
+
 fn plugin(file: &PluginFile) -> Result<PluginConfig, LineError> {
     let place = file.0.referenced;
     let settings = &file.0.value;
     let kind = PluginKind::named(&settings.plugin).ok_or_else(|| {
-        let known = PluginKind::ALL.map(PluginKind::name).join(", ");
-        LineError::at(place, format!("there is no plugin `{}`: name one of {known}", settings.plugin))
+        let name = &settings.plugin;
+        let replaced = REPLACED.iter().find(|(plugin, _)| plugin == name);
+        let remedy = replaced.map_or_else(
+            || format!("name one of {}", PluginKind::ALL.map(PluginKind::name).join(", ")),
+            |(_, instead)| format!("leave it out, since {instead}"),
+        );
+        LineError::at(place, format!("there is no plugin `{name}`: {remedy}"))
     })?;
     if let Some(message) = settings.named.iter().find_map(|name| foreign_setting(kind.name(), name)) {
         return Err(LineError::at(place, message));

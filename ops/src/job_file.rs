@@ -13,6 +13,7 @@ use wharf_core::limits::{JOB_MAX_RETRY_DEFAULT, USER_BYTES_MAX};
 use wharf_core::resource::Amount;
 
 use crate::line_error::LineError;
+use crate::terms::{SelectorFile, TolerationFile};
 use crate::units;
 
 /// The largest time in a file, in ns.
@@ -63,7 +64,7 @@ pub(crate) struct QueueFile {
     #[serde(default = "yes")]
     pub(crate) open: bool,
     #[serde(default)]
-    pub(crate) ordering: OrderingFile,
+    pub(crate) ordering: Option<OrderingFile>,
     #[serde(default)]
     pub(crate) starves_below: Option<Quantity>,
     #[serde(default)]
@@ -167,7 +168,9 @@ pub(crate) struct TaskFile {
     #[serde(default)]
     pub(crate) master: bool,
     #[serde(default)]
-    pub(crate) selector: BTreeMap<String, String>,
+    pub(crate) selector: SelectorFile,
+    #[serde(default)]
+    pub(crate) tolerations: Vec<TolerationFile>,
     #[serde(default)]
     pub(crate) policy: Option<String>,
     /// How long each of them may run, if not as the job says.
@@ -341,9 +344,9 @@ mod whole {
     }
 
     macro_rules! numbers {
-        ($($field:ident: $number:ty),*) => {$(
+        ($($field:ident: $number:ty = $least:expr),*) => {$(
             pub(super) fn $field<'de, D: Deserializer<'de>>(from: D) -> Result<$number, D::Error> {
-                number(stringify!($field), &Written::deserialize(from)?, <$number>::MIN..=<$number>::MAX)
+                number(stringify!($field), &Written::deserialize(from)?, $least..=<$number>::MAX)
             }
         )*};
     }
@@ -358,7 +361,8 @@ mod whole {
         )*};
     }
 
-    numbers!(weight: u32, priority: i32, min_member: u32, max_retry: u32, count: u32);
+    // A weight of 0 is a number, and told with its queue by the rules for queues.
+    numbers!(weight: u32 = 1, priority: i32 = i32::MIN, min_member: u32 = 0, max_retry: u32 = 0, count: u32 = 0);
     given_numbers!(tenant: u16, allocations_max: u32, min_success: u32);
 }
 

@@ -27,5 +27,7 @@ pub mod line_error;
 pub mod metrics;
 mod plan_file;
 pub mod scenario;
+mod terms;
 pub mod typical_pods;
 pub mod units;
+mod unused;

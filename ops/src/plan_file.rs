@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use wharf_core::demand::Spread;
-use wharf_core::limits::LAUNCHES_DEFAULT;
+use wharf_core::limits::{LAUNCHES_DEFAULT, TAINTS_MAX};
 use wharf_core::node::{Taint, TaintEffect, Taints};
 
 use crate::cycle_file::ConfigFile;
 use crate::job_file::{AmountsFile, JobFile, Memory, Name, Nanos, Quantity, QueueFile, TIME_MAX_NS, one};
 use crate::line_error::LineError;
+use crate::terms::{SelectorFile, TolerationFile};
 
 /// The label of a node with the name of its type, unless a file names another one.
 pub(crate) const TYPE_LABEL: &str = "node-type";
@@ -48,6 +49,9 @@ pub(crate) struct NodeFile {
     pub(crate) resources: BTreeMap<String, Quantity>,
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
+    /// `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
+    #[serde(default)]
+    pub(crate) taints: Vec<Name>,
 }
 
 /// Node types and their limits.
@@ -117,7 +121,9 @@ pub(crate) struct BundlesFile {
     #[serde(default)]
     pub(crate) resources: BTreeMap<String, Quantity>,
     #[serde(default)]
-    pub(crate) selector: BTreeMap<String, String>,
+    pub(crate) selector: SelectorFile,
+    #[serde(default)]
+    pub(crate) tolerations: Vec<TolerationFile>,
 }
 
 /// A placement group that waits.
@@ -166,21 +172,36 @@ fn taint(text: &str) -> Option<Taint> {
     (!key.is_empty()).then(|| Taint { key: key.into(), value: value.into(), effect })
 }
 
-impl NodeTypeFile {
-    /// Returns the taints that its nodes have.
-    pub(crate) fn taints(&self) -> Result<Taints, LineError> {
-        let taints = self.taints.iter().map(|text| {
-            taint(&text.value).ok_or_else(|| {
-                let message = format!(
-                    "`{}` is no taint: give KEY=VALUE:EFFECT or KEY:EFFECT, with NoSchedule, PreferNoSchedule or NoExecute",
-                    text.value
-                );
-                LineError::at(text.referenced, message)
-            })
-        });
-        let taints = Taints::new(taints.collect::<Result<_, _>>()?);
-        taints.map_err(|error| LineError::at(self.name.referenced, error.to_string()))
+/// Returns the taints of what has them.
+macro_rules! taints_of {
+    ($($file:ident)*) => {$(
+        impl $file {
+            /// Returns the taints that its nodes have.
+            pub(crate) fn taints(&self) -> Result<Taints, LineError> {
+                taints(&self.taints, &self.name)
+            }
+        }
+    )*};
+}
+taints_of! { NodeTypeFile NodeFile }
+
+/// Returns the taints of nodes that are described under a name.
+fn taints(texts: &[Name], name: &Name) -> Result<Taints, LineError> {
+    let taints = texts.iter().map(|text| {
+        taint(&text.value).ok_or_else(|| {
+            let message = format!(
+                "`{}` is no taint: give KEY=VALUE:EFFECT or KEY:EFFECT, with NoSchedule, PreferNoSchedule or NoExecute",
+                text.value
+            );
+            LineError::at(text.referenced, message)
+        })
+    });
+    let taints: Vec<Taint> = taints.collect::<Result<_, _>>()?;
+    if taints.len() > TAINTS_MAX {
+        let message = format!("{} taints: give at most {TAINTS_MAX}", taints.len());
+        return Err(LineError::at(name.referenced, message));
     }
+    Taints::new(taints).map_err(|error| LineError::at(name.referenced, error.to_string()))
 }
 
 /// Returns the amounts of what has a field for each.

@@ -110,6 +110,39 @@ fn the_command_says_what_differs_and_where_a_fault_is() {
     assert!(text.contains("a.yaml: 1 scenarios: settings, queues and jobs are right"), "{text}");
     let (status, text) = wharf(&["check", folder.path().to_str().expect("a name")]);
     assert_eq!(status, Some(3), "a directory is read as a whole: {text}");
+    // A plan of nodes, for a service and without one.
+    let types =
+        "autoscaling: {node_types: [{name: small, cpu: 8, max: 10}]}\nplan: {launching: {small: 1}}\n";
+    let asks = write("asks.yaml", &types.replace("}}", "}, idle: {there: 1m}}"));
+    let offline =
+        write("offline.yaml", &format!("{types}nodes: [{{name: n, cpu: 8}}]\nqueues: [{{name: q}}]\n"));
+    let (status, text) = wharf(&["check", &asks, &offline]);
+    assert_eq!(status, Some(0), "{text}");
+    assert_eq!(text.matches("a plan of nodes of 1 types is right").count(), 2, "{text}");
+    for (from, to, part) in [
+        ("{small: 1}", "{large: 1}", "there is no node type `large`"),
+        ("max: 10", "max: 10, min: 11", "small"),
+        ("queues: [{name: q}]", "queues: [{name: q, weight: 0}]", "line 4: queue `q` has weight 0"),
+        ("plan: {", "plan: {idle: {there: 1m}, ", "there is no node `there`"),
+        ("autoscaling:", "# autoscaling:", "autoscaling"),
+    ] {
+        let text = std::fs::read_to_string(&offline).expect("it was written").replace(from, to);
+        let (status, text) = wharf(&["check", &write("wrong-plan.yaml", &text)]);
+        assert!(status == Some(3) && text.contains(part), "{text}");
+    }
+    // What queues say and the rules do not use is told, and is no fault.
+    let queues = write("queues.yaml", "queues:\n- {name: q, ordering: fifo, deserved: {cpu: 1}}\n");
+    let settings = write("wharf.toml", "[jobs]\ntiers = [[\"gang\", \"capacity\"]]\n");
+    let warning = "queues.yaml: line 2: warning: `ordering` of queue `q` is not used by the rules of this service: \
+                   name plugin `fair-share`";
+    let (status, text) = wharf(&["check", &queues]);
+    assert_eq!((status, text.lines().count()), (Some(0), 1), "{text}");
+    let (status, text) = wharf(&["check", &queues, &settings]);
+    assert_eq!((status, text.lines().count()), (Some(0), 3), "{text}");
+    assert!(text.contains(warning), "{text}");
+    let scenario = format!("name: s\nsteps: []\n{}", std::fs::read_to_string(&queues).expect("a file"));
+    let (status, text) = wharf(&["check", &write("unused.yaml", &scenario)]);
+    assert_eq!((status, text.matches("warning").count()), (Some(0), 2), "{text}");
     let nothing = folder.path().join("nothing");
     std::fs::create_dir(&nothing).expect("a directory");
     let (status, text) = wharf(&["scenario", "run", nothing.to_str().expect("a name")]);

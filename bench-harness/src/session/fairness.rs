@@ -1,11 +1,11 @@
 //! The row `fairness`: how far queues are from what they deserve while demand comes and goes, and what evictions were for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use wharf_core::cycle::{Changes, CycleConfig, Plan};
+use wharf_core::cycle::{Changes, CycleConfig, Evictions, Plan};
 use wharf_core::fairness::Dim;
-use wharf_core::jobs::{QueueId, QueueSpec, TaskId, TaskState};
+use wharf_core::jobs::{QueueId, QueueSpec, TaskId};
 use wharf_core::rng::Rng;
 
 use super::{Bed, SessionError, SessionRow};
@@ -50,18 +50,12 @@ struct Demand {
     until: u32,
 }
 
-/// The evictions of a plan, and the tasks that wait for them.
-struct Waits {
-    evictions: u32,
-    tasks: BTreeSet<TaskId>,
-}
-
 struct Churn {
     bed: Bed,
     rng: Rng,
     demands: Vec<Demand>,
     running: BTreeSet<TaskId>,
-    waits: Vec<Waits>,
+    evictions: Evictions,
     seen: Fairness,
 }
 
@@ -80,7 +74,7 @@ pub(super) fn fairness(scale: u32, seconds: u32) -> Result<SessionRow, SessionEr
         rng: Rng::new(1),
         demands: demands.collect(),
         running: BTreeSet::new(),
-        waits: Vec::new(),
+        evictions: Evictions::default(),
         seen: Fairness { virtual_seconds: seconds, ..Fairness::default() },
     };
     let mut since_change = 0;
@@ -165,35 +159,20 @@ impl Churn {
 
     /// Notes who waits for the evictions of plans.
     fn note_plans(&mut self, plans: &[Plan]) {
-        let jobs = self.bed.cluster.scheduler().jobs();
-        for plan in plans {
-            let in_state = |state| plan.tasks.iter().filter(move |step| jobs.task(step.task).state == state);
-            let evictions = in_state(TaskState::Releasing).count() as u32;
-            let tasks: BTreeSet<TaskId> = in_state(TaskState::Pipelined).map(|step| step.task).collect();
-            if evictions > 0 {
-                self.waits.push(Waits { evictions, tasks });
-            }
-        }
+        self.evictions.note(self.bed.cluster.scheduler().jobs(), plans);
+        self.count_evictions();
     }
 
     /// Follows tasks that were bound. What waits for nobody any longer was of use, if its tasks were placed.
     fn follow(&mut self, changes: &Changes) {
         self.running.extend(changes.bound.iter().map(|&(task, _)| task));
-        let jobs = self.bed.cluster.scheduler().jobs();
-        let seen = &mut self.seen;
-        self.waits.retain_mut(|waits| {
-            let states: BTreeMap<TaskId, TaskState> =
-                waits.tasks.iter().map(|&task| (task, jobs.task(task).state)).collect();
-            if states.values().any(|state| *state == TaskState::Pending) {
-                seen.evictions_wasted += waits.evictions;
-                return false;
-            }
-            waits.tasks.retain(|task| states[task] == TaskState::Pipelined);
-            if waits.tasks.is_empty() {
-                seen.evictions_useful += waits.evictions;
-            }
-            !waits.tasks.is_empty()
-        });
+        self.evictions.follow(self.bed.cluster.scheduler().jobs());
+        self.count_evictions();
+    }
+
+    fn count_evictions(&mut self) {
+        self.seen.evictions_useful = self.evictions.useful() as u32;
+        self.seen.evictions_wasted = self.evictions.wasted().len() as u32;
     }
 
     /// Makes the row. Its time is the mean of a cycle.

@@ -7,6 +7,17 @@ use super::turns::Turns;
 use crate::jobs::{JobId, JobPhase, PendingReason, QueueId};
 
 impl Cycle<'_> {
+    /// Admits all jobs, because there is no action that would.
+    pub(super) fn admit_all(&mut self) {
+        let queues = self.jobs.queues().flat_map(|(_, queue)| queue.waiting());
+        let pending: Vec<JobId> =
+            queues.filter(|&job| self.jobs.job(job).phase() == JobPhase::Pending).collect();
+        for job in pending {
+            self.jobs.set_phase(job, JobPhase::Inqueue);
+            self.report.admitted += 1;
+        }
+    }
+
     /// Admits the jobs that their queues have room for, in the order of queues and jobs. A job that states no least
     /// amount is admitted at once.
     pub(super) fn enqueue(&mut self) {

@@ -22,6 +22,7 @@
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
 //! | `best_effort` | what gangs need of tasks that ask for nothing |
 //! | `direct` | tasks that are placed outside of cycles |
+//! | `evictions` | whether those for whom tasks were evicted got what these gave up |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
 
 mod allocate;
@@ -31,6 +32,7 @@ mod config;
 mod dated;
 mod direct;
 mod enqueue;
+mod evictions;
 mod explain;
 mod heap;
 mod job_turns;
@@ -61,6 +63,7 @@ pub use config::{
 };
 pub use dated::DatedReservation;
 pub(crate) use direct::PlacedNow;
+pub use evictions::Evictions;
 pub(crate) use explain::Explaining;
 pub use local::{Changes, CopyError, LocalCluster, LocalError, LocalSettings};
 pub use report::{CycleReport, Plan, PlannedTask};
@@ -273,6 +276,9 @@ impl Scheduler {
         cycle.open_reservations(before.clone());
         cycle.end_overruns();
         cycle.place_waiting();
+        if !config.actions.contains(&Action::Enqueue) {
+            cycle.admit_all();
+        }
         for action in &config.actions {
             match action {
                 Action::Enqueue => cycle.enqueue(),

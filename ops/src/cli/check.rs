@@ -1,20 +1,22 @@
-//! `wharf check`: scenarios, files of queues and jobs, and settings.
+//! `wharf check`: scenarios, files of queues and jobs, files for plans of nodes, and settings.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use wharf_core::cycle::CycleConfig;
 
-use super::{Ended, job_bodies, print, read_text, scenario};
+use super::{Ended, job_bodies, plan, print, read_text, scenario};
 use crate::config::{Config, Overrides};
 use crate::file_error::FileError;
 use crate::line_error::{LineError, documents};
-use crate::scenario::check_jobs;
+use crate::scenario::{check_jobs, check_plan, unused_by};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Files of scenarios or of queues and jobs (YAML or JSON), settings (TOML), or directories of scenarios.
+    /// Files of scenarios, of queues and jobs, or for `wharf plan` (YAML or JSON), settings (TOML), or directories of
+    /// scenarios. With one file of settings, it is also told what queues say that these settings do not use.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 }
@@ -27,30 +29,70 @@ struct Shape {
     nodes: Option<IgnoredAny>,
     queues: Option<IgnoredAny>,
     jobs: Option<IgnoredAny>,
+    autoscaling: Option<IgnoredAny>,
+    plan: Option<IgnoredAny>,
 }
 
 impl Shape {
+    fn is_scenario(&self) -> bool {
+        self.steps.is_some() || self.name.is_some()
+    }
+
+    /// Returns whether it is what `wharf plan` reads.
+    fn is_plan(&self) -> bool {
+        !self.is_scenario() && (self.autoscaling.is_some() || self.plan.is_some())
+    }
+
     /// Returns whether it has queues and jobs alone, as they are submitted.
     fn is_submitted(&self) -> bool {
-        let is_scenario = self.steps.is_some() || self.name.is_some() || self.nodes.is_some();
-        !is_scenario && (self.queues.is_some() || self.jobs.is_some())
+        let is_other = self.is_scenario() || self.is_plan() || self.nodes.is_some();
+        !is_other && (self.queues.is_some() || self.jobs.is_some())
     }
+}
+
+/// What is right in a file, and what in it does not matter.
+struct Checked {
+    what: String,
+    unused: Vec<LineError>,
 }
 
 /// Runs `wharf check`.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Ended> {
-    for file in scenario::files(&args.paths)? {
-        let what = check(&file)?;
+    let files = scenario::files(&args.paths)?;
+    let rules = rules(&files)?;
+    for file in files {
+        let Checked { what, unused } = check(&file, rules.as_ref())?;
         print::say(format_args!("{}: {what}", file.display()));
+        for LineError { line, message } in unused {
+            print::say(format_args!("{}: line {line}: warning: {message}", file.display()));
+        }
     }
     Ok(Ended::Done)
 }
 
-/// Checks a file. Returns what it has, all of which is right.
-fn check(file: &Path) -> anyhow::Result<String> {
-    if file.extension().is_some_and(|extension| extension == "toml") {
-        Config::load(&Overrides { file: Some(file.to_owned()), ..Overrides::default() })?;
-        return Ok("settings are right".to_owned());
+fn is_settings(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "toml")
+}
+
+fn settings(file: &Path) -> anyhow::Result<Config> {
+    Ok(Config::load(&Overrides { file: Some(file.to_owned()), ..Overrides::default() })?)
+}
+
+/// Returns the rules of the one file of settings, if there is one and jobs are kept.
+fn rules(files: &[PathBuf]) -> anyhow::Result<Option<CycleConfig>> {
+    let mut of_settings = files.iter().filter(|file| is_settings(file));
+    match (of_settings.next(), of_settings.next()) {
+        (Some(one), None) => Ok(settings(one)?.engine.jobs.map(|jobs| jobs.cycle)),
+        _ => Ok(None),
+    }
+}
+
+/// Checks a file. Returns what it has, all of which is right. Queues without rules of their own have those that are
+/// given.
+fn check(file: &Path, rules: Option<&CycleConfig>) -> anyhow::Result<Checked> {
+    if is_settings(file) {
+        settings(file)?;
+        return Ok(Checked { what: "settings are right".to_owned(), unused: Vec::new() });
     }
     let text = read_text(file)?;
     let in_file = |error: LineError| FileError::new(file, error);
@@ -59,11 +101,24 @@ fn check(file: &Path) -> anyhow::Result<String> {
         // What only scenarios may say is refused as it is at submission.
         job_bodies::check(&text).map_err(in_file)?;
         let checked = check_jobs(&text).map_err(in_file)?;
-        return Ok(format!("{} queues and {} jobs are right", checked.queues, checked.jobs));
+        let what = format!("{} queues and {} jobs are right", checked.queues, checked.jobs);
+        let unused = rules.map(|rules| unused_by(&text, rules)).transpose().map_err(in_file)?;
+        return Ok(Checked { what, unused: unused.unwrap_or_default() });
+    }
+    if shapes.iter().any(Shape::is_plan) {
+        let plan = plan::read(file)?;
+        if plan.nodes.is_empty() && plan.queues.is_empty() && plan.jobs.is_empty() {
+            plan::body(&plan).map_err(in_file)?;
+        }
+        let unused = check_plan(&plan).map_err(in_file)?;
+        let types = plan.autoscaling.value.node_types.len();
+        return Ok(Checked { what: format!("a plan of nodes of {types} types is right"), unused });
     }
     let scenarios = scenario::read(file)?;
+    let mut unused = Vec::new();
     for scenario in &scenarios {
-        scenario.check().map_err(|error| scenario::in_file(file, scenario, error))?;
+        unused.extend(scenario.check().map_err(|error| scenario::in_file(file, scenario, error))?);
     }
-    Ok(format!("{} scenarios: settings, queues and jobs are right", scenarios.len()))
+    let what = format!("{} scenarios: settings, queues and jobs are right", scenarios.len());
+    Ok(Checked { what, unused })
 }

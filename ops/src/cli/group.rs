@@ -17,7 +17,8 @@ use wharf_net::protocol::{
 
 use super::connect::{ConnectArgs, Each, Usage};
 use super::demand::DemandArgs;
-use super::{Ended, group_view, node, place, terms};
+use super::{Ended, group_view, node, place};
+use crate::terms;
 use crate::units;
 
 #[derive(Debug, Subcommand)]

@@ -7,8 +7,8 @@ use serde_saphyr::Location;
 use wharf_core::request::Policy;
 use wharf_net::convert::{job_topology_body, policy_bodies, policy_number};
 use wharf_net::protocol::{
-    AmountsBody, DemandBody, JobBody, Name, NamedAmount, OPERATOR_IN, ORDERING_DRF, ORDERING_FAIR,
-    ORDERING_FIFO, POLICY_DEFAULT, PlaceRequest, QueueBody, RoleBody, SelectorTerm, TaskGroupBody,
+    AmountsBody, DemandBody, JobBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO,
+    POLICY_DEFAULT, PlaceRequest, QueueBody, RoleBody, TaskGroupBody,
 };
 
 use super::read_text;
@@ -18,6 +18,7 @@ use crate::job_file::{
     topology,
 };
 use crate::line_error::{LineError, documents};
+use crate::terms::TolerationFile;
 
 /// What a file describes, with its place.
 #[derive(Debug)]
@@ -112,16 +113,6 @@ pub(super) fn demand(file: &AmountsFile) -> DemandBody {
     }
 }
 
-/// Returns the conditions that labels have these values.
-pub(super) fn selectors(labels: &BTreeMap<String, String>) -> Vec<SelectorTerm> {
-    let term = |(key, value): (&String, &String)| SelectorTerm {
-        key: key.clone(),
-        operator: OPERATOR_IN,
-        values: vec![Name(value.clone())],
-    };
-    labels.iter().map(term).collect()
-}
-
 fn queue_body(file: &QueueFile) -> Result<QueueBody, LineError> {
     let place = file.name.referenced;
     Ok(QueueBody {
@@ -135,7 +126,7 @@ fn queue_body(file: &QueueFile) -> Result<QueueBody, LineError> {
         priority: file.priority,
         reclaimable: file.reclaimable,
         open: file.open,
-        ordering: match file.ordering {
+        ordering: match file.ordering.unwrap_or_default() {
             OrderingFile::Drf => ORDERING_DRF,
             OrderingFile::Fifo => ORDERING_FIFO,
             OrderingFile::Fair => ORDERING_FAIR,
@@ -202,7 +193,8 @@ fn task_group(
         request: PlaceRequest {
             demand: demand(&file.amounts()),
             policy,
-            selectors: selectors(&file.selector),
+            selectors: file.selector.terms(),
+            tolerations: file.tolerations.iter().map(TolerationFile::toleration).collect(),
             ..PlaceRequest::default()
         },
         count: file.count,
@@ -219,9 +211,9 @@ fn task_group(
 #[cfg(test)]
 mod tests {
     use wharf_net::protocol::{
-        ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT,
-        JobPolicyBody, JobTopologyBody, TASK_EVENT_ANY, TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED,
-        TASK_EVENT_FAILED,
+        ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, EFFECT_ANY, EFFECT_NO_SCHEDULE,
+        JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT, JobPolicyBody, JobTopologyBody, OPERATOR_EXISTS,
+        OPERATOR_NOT_IN, TASK_EVENT_ANY, TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED, TASK_EVENT_FAILED,
     };
 
     use super::*;
@@ -271,6 +263,24 @@ jobs:
         assert_eq!((run.request.demand.gpu, run.request.demand.custom[0].amount), (5000, 20_000));
         assert_eq!(run.request.selectors[0].values[0].0, "a");
         assert_eq!(run.request.policy, policy_number(Policy::Spread));
+    }
+
+    #[test]
+    fn terms_and_tolerations_of_tasks_are_read() {
+        let text = "
+jobs:
+- name: j
+  queue: q
+  tasks:
+  - {name: t, selector: ['zone!=a', ssd], tolerations: ['gpu=yes:NoSchedule', spot]}
+";
+        let jobs = read_jobs(text).unwrap();
+        let request = &jobs[0].tasks[0].request;
+        let terms: Vec<_> = request.selectors.iter().map(|term| (&*term.key, term.operator)).collect();
+        assert_eq!(terms, [("zone", OPERATOR_NOT_IN), ("ssd", OPERATOR_EXISTS)]);
+        let tolerated: Vec<_> =
+            request.tolerations.iter().map(|of| (&*of.key, &*of.value, of.effect)).collect();
+        assert_eq!(tolerated, [("gpu", "yes", EFFECT_NO_SCHEDULE), ("spot", "", EFFECT_ANY)]);
     }
 
     #[test]
@@ -359,12 +369,15 @@ queues: [{name: c}]
             let text = format!("jobs:\n- name: j\n  queue: q\n  {fields}, tasks: [{{name: t}}]}}\n");
             read_jobs(&text.replace("- name: j\n  queue: q\n  ", "- {name: j, queue: q,\n  ")).unwrap_err()
         };
-        for (number, most) in
-            [("allocations_max: -1", u32::MAX), ("weight: 1.5", u32::MAX), ("tenant: 70000", 65_535)]
-        {
+        for (number, least, most) in [
+            ("allocations_max: -1", 0, u32::MAX),
+            ("weight: 1.5", 1, u32::MAX),
+            ("weight: -1", 1, u32::MAX),
+            ("tenant: 70000", 0, 65_535),
+        ] {
             let error = of_queue(number);
             let (field, value) = number.split_once(": ").expect("both");
-            let told = format!("`{field}` is {value}: give a whole number from 0 to {most}");
+            let told = format!("`{field}` is {value}: give a whole number from {least} to {most}");
             assert!(error.line == 3 && error.message.contains(&told), "{error}");
         }
         let error = of_queue("allocations_max: many");
@@ -393,6 +406,8 @@ queues: [{name: c}]
             (tasks("priority: urgent"), 5, "add it to `priority_classes`"),
             (tasks("policy: best"), 5, "best"),
             (tasks("cpus: 3"), 5, "cpus"),
+            (tasks("tolerations: ['a:Never']"), 5, "`a:Never` is no toleration"),
+            (tasks("selector: ['zone=']"), 5, "`zone=` is no term of a selector"),
             (tasks("topology: {mode: firm}"), 5, "give hard or soft"),
             (tasks("topology: {mode: hard}"), 5, "a hard topology needs a `tier`"),
             (tasks("topology: {mode: soft, tier: \"\"}"), 5, "`tier` is empty"),

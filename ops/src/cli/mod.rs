@@ -35,7 +35,6 @@ mod serve;
 mod statement;
 mod statement_file;
 mod status;
-mod terms;
 mod watch;
 mod watch_view;
 

@@ -13,7 +13,8 @@ use wharf_net::protocol::{
 };
 
 use super::connect::{ConnectArgs, Each, Usage};
-use super::{Ended, node_view, terms};
+use super::{Ended, node_view};
+use crate::terms;
 use crate::units::{UnitError, memory};
 
 /// The number of nodes in one page of a list.

@@ -8,7 +8,7 @@ use wharf_net::protocol::{
 
 use super::print::{amounts, amounts_view, given_text, labels, say, table, units};
 use super::reserve::{reservation_text, reservation_view};
-use super::terms::effect_name;
+use crate::terms::effect_name;
 
 pub(super) fn state_name(state: u8) -> &'static str {
     match state {

@@ -20,7 +20,8 @@ use wharf_net::protocol::{
 use super::connect::{ConnectArgs, Each};
 use super::demand::DemandArgs;
 use super::into::{self, IntoArgs};
-use super::{Ended, print, terms};
+use super::{Ended, print};
+use crate::terms;
 use crate::units::{duration, nanos};
 
 #[derive(Debug, Args)]

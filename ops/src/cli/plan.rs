@@ -12,7 +12,7 @@ use wharf_net::protocol::{
 };
 
 use super::connect::{ConnectArgs, block_on};
-use super::job_bodies::{demand, selectors};
+use super::job_bodies::demand;
 use super::{Ended, plan_view, read_text};
 use crate::file_error::FileError;
 use crate::job_file::bounded;
@@ -21,6 +21,7 @@ use crate::plan_file::{
     AskFile, AutoscalingFile, BundlesFile, GroupFile, NodeTypeFile, PlanFile, SpreadFile,
 };
 use crate::scenario;
+use crate::terms::TolerationFile;
 
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
@@ -52,7 +53,7 @@ pub(super) fn run(args: PlanArgs) -> anyhow::Result<Ended> {
 }
 
 /// Reads the one document of a file.
-fn read(path: &Path) -> Result<PlanFile, FileError> {
+pub(super) fn read(path: &Path) -> Result<PlanFile, FileError> {
     let text = read_text(path)?;
     let mut files: Vec<PlanFile> = documents(&text).map_err(|error| FileError::new(path, error))?;
     match files.len() {
@@ -100,7 +101,7 @@ async fn idle_nodes(client: &Client, ask: &AskFile) -> Result<Vec<IdleNodeBody>,
 }
 
 /// Returns what a service is asked for.
-fn body(file: &PlanFile) -> Result<PlanNodesRequest, LineError> {
+pub(super) fn body(file: &PlanFile) -> Result<PlanNodesRequest, LineError> {
     let given = [
         ("nodes", file.nodes.is_empty()),
         ("queues", file.queues.is_empty()),
@@ -165,7 +166,8 @@ fn node_type(file: &NodeTypeFile) -> Result<NodeTypeBody, LineError> {
 fn bundles(file: &BundlesFile) -> BundlesBody {
     let request = PlaceRequest {
         demand: demand(&file.amounts()),
-        selectors: selectors(&file.selector),
+        selectors: file.selector.terms(),
+        tolerations: file.tolerations.iter().map(TolerationFile::toleration).collect(),
         ..PlaceRequest::default()
     };
     BundlesBody { request, count: file.count }
@@ -211,7 +213,7 @@ plan:
   launching: {gpu: 1}
   horizon: 1h
   waiting: false
-  floors: [{cpu: 2, count: 3, selector: {zone: a}}]
+  floors: [{cpu: 2, count: 3, selector: {zone: a}, tolerations: [gpu]}]
   groups: [{name: pg, spread: apart, domain: rack, priority: 7, bundles: [{gpu: 0.5}]}]
 ";
         let request = read_body(text).unwrap();
@@ -235,6 +237,7 @@ plan:
             (floor.count, floor.request.demand.cpu, &*floor.request.selectors[0].key),
             (3, 20_000, "zone")
         );
+        assert_eq!(&*floor.request.tolerations[0].key, "gpu");
         let [pg] = &request.groups[..] else { panic!("{request:?}") };
         assert_eq!((pg.spread, &*pg.domain, pg.priority), (SPREAD_APART, "rack", 7));
         assert_eq!(pg.bundles[0].request.demand.gpu, 5_000);

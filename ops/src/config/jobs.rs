@@ -200,6 +200,9 @@ topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"zone\", l
             ("interval = \"soon\"", "jobs.interval", "soon"),
             ("actions = [\"alocate\"]", "`jobs.actions`", "there is no action `alocate`: name one of"),
             ("tiers = [[\"gangs\"]]", "line 2", "there is no plugin `gangs`: name one of"),
+            ("tiers = [[\"predicates\"]]", "line 2", "there is no plugin `predicates`: leave it out, since"),
+            ("tiers = [[\"gang\", \"nodeorder\"]]", "line 2", "by the `policy` of each task"),
+            ("tiers = [[{ plugin = \"binpack\" }]]", "line 2", "whether nodes are packed (`best-fit`)"),
             (
                 "tiers = [[{ plugin = \"gang\", weight = 3 }]]",
                 "line 2",

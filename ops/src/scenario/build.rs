@@ -10,9 +10,12 @@ use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::jobs::{
     JobId, JobPhase, JobSpec, QueueId, QueueOrdering, QueueSpec, Role, TaskGroup, TaskId, TaskState,
 };
-use wharf_core::node::{Labels, NodeSpec, Operator, Selector, Taints, Term};
+use wharf_core::node::{Labels, NodeSpec, Taints};
+use wharf_core::registrar::Catalog;
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest, ResourceKind, ResourceRegistry};
+use wharf_net::convert::{PlacementDefaults, placement_request};
+use wharf_net::protocol::PlaceRequest;
 
 use super::file::ScenarioFile;
 use crate::cycle_file::{ConfigFile, GRACE_NS, cycle_config};
@@ -22,6 +25,7 @@ use crate::job_file::{
 };
 use crate::line_error::LineError;
 use crate::plan_file::{NodeFile, PlanFile};
+use crate::terms::{SelectorFile, TolerationFile};
 
 /// The largest number of nodes of a scenario.
 const NODES_MAX: u64 = 100_000;
@@ -108,7 +112,7 @@ impl World {
 
     fn add_nodes(&mut self, file: &NodeFile) -> Result<(), LineError> {
         let place = file.name.referenced;
-        let spec = self.node_spec(&file.name.value, &file.amounts(), &file.labels, place)?;
+        let spec = self.node_spec(&file.name, &file.amounts(), &file.labels, file.taints()?)?;
         if self.nodes.len() as u64 + u64::from(file.count) > NODES_MAX {
             let message = format!("the scenario has more than {NODES_MAX} nodes: lower `count`");
             return Err(LineError::at(place, message));
@@ -127,11 +131,12 @@ impl World {
     /// Returns what a node has.
     pub(super) fn node_spec(
         &mut self,
-        name: &str,
+        name: &Name,
         amounts: &AmountsFile,
         labels: &BTreeMap<String, String>,
-        place: Location,
+        taints: Taints,
     ) -> Result<NodeSpec, LineError> {
+        let place = name.referenced;
         let demand = self.demand(amounts, place)?;
         let gpus = match demand.gpu {
             GpuRequest::None => 0,
@@ -143,14 +148,14 @@ impl World {
         let pairs = labels.iter().map(|(key, value)| (Arc::from(&**key), Arc::from(&**value)));
         let labels = Labels::new(pairs.collect()).map_err(|error| LineError::at(place, error.to_string()))?;
         Ok(NodeSpec {
-            name: name.into(),
+            name: name.value.as_str().into(),
             identity: None,
             cpu: demand.cpu,
             memory: demand.memory,
             gpus,
             custom: demand.custom,
             labels,
-            taints: Taints::default(),
+            taints,
         })
     }
 
@@ -178,7 +183,7 @@ impl World {
             priority: file.priority,
             reclaimable: file.reclaimable,
             open: file.open,
-            ordering: match file.ordering {
+            ordering: match file.ordering.unwrap_or_default() {
                 OrderingFile::Fifo => QueueOrdering::Fifo,
                 OrderingFile::Fair => QueueOrdering::Fair,
                 OrderingFile::Drf => QueueOrdering::Drf,
@@ -297,8 +302,8 @@ impl World {
         ran.map_err(|_| {
             let node = file.node.as_deref().unwrap_or_default();
             let message = format!(
-                "task `{}` does not fit on node `{node}`: give the node more capacity or other labels, or the task \
-                 another node",
+                "task `{}` does not fit on node `{node}`: give the node more capacity, or other labels or taints, \
+                 or the task another node",
                 file.name.value
             );
             LineError::at(place, message)
@@ -311,29 +316,34 @@ impl World {
 
     fn request(&mut self, file: &TaskFile) -> Result<PlacementRequest, LineError> {
         let place = file.name.referenced;
-        let mut request = self.bundle(&file.amounts(), &file.selector, place)?;
+        let mut request = self.bundle(&file.amounts(), (&file.selector, &file.tolerations), place)?;
         if let Some(name) = &file.policy {
             request.policy = name.parse().map_err(|error| LineError::at(place, format!("{error}")))?;
         }
         Ok(request)
     }
 
-    /// Returns a request for amounts on nodes with labels.
+    /// Returns a request for amounts on nodes with labels, and with taints that it tolerates.
     pub(super) fn bundle(
         &mut self,
         amounts: &AmountsFile,
-        selector: &BTreeMap<String, String>,
+        (selector, tolerations): (&SelectorFile, &[TolerationFile]),
         place: Location,
     ) -> Result<PlacementRequest, LineError> {
         let mut request = PlacementRequest::new(self.demand(amounts, place)?, self.policy);
-        if !selector.is_empty() {
-            let term = |(key, value): (&String, &String)| Term {
-                key: key.clone(),
-                operator: Operator::In,
-                values: vec![value.clone()],
-            };
-            request.selector = Some(Arc::new(Selector::new(selector.iter().map(term).collect())));
-        }
+        // Converted and checked as the service does it.
+        let wire = PlaceRequest {
+            selectors: selector.terms(),
+            tolerations: tolerations.iter().map(TolerationFile::toleration).collect(),
+            ..PlaceRequest::default()
+        };
+        let asked = placement_request(wire, &Catalog::default(), PlacementDefaults::default());
+        let asked = asked.map_err(|reply| {
+            let fault = reply.fault.unwrap_or_default();
+            LineError::at(place, format!("{}: {}", fault.field, fault.message))
+        })?;
+        request.selector = asked.selector;
+        request.preferences = asked.preferences;
         Ok(request)
     }
 
@@ -347,7 +357,11 @@ impl World {
     }
 
     /// Returns amounts by place. Names of custom resources are learned.
-    fn amounts(&mut self, file: &AmountsFile, place: Location) -> Result<Vec<(Dim, i64)>, LineError> {
+    pub(super) fn amounts(
+        &mut self,
+        file: &AmountsFile,
+        place: Location,
+    ) -> Result<Vec<(Dim, i64)>, LineError> {
         let mut amounts = Vec::new();
         amounts.extend(file.cpu.map(|amount| (Dim::CPU, amount.0.units())));
         amounts.extend(file.memory.map(|amount| (Dim::MEMORY, amount.0.units())));

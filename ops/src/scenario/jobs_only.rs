@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use wharf_core::cycle::CycleConfig;
+use wharf_core::fairness::Amounts;
 use wharf_core::jobs::QueueSpec;
 
 use super::build::World;
 use crate::job_file::{JobsFile, Name, topology};
 use crate::line_error::{LineError, documents};
+use crate::unused::unused;
 
 /// Where jobs are checked that leave their queue to their tenant.
 const OF_TENANT: &str = "the queue of the tenant";
@@ -18,6 +21,15 @@ pub struct Checked {
     pub queues: usize,
     /// Jobs.
     pub jobs: usize,
+}
+
+/// Returns what the queues of a file say that these rules do not use, each with its line.
+///
+/// # Errors
+/// The first fault in the text, with its line.
+pub(crate) fn unused_by(text: &str, rules: &CycleConfig) -> Result<Vec<LineError>, LineError> {
+    let files: Vec<JobsFile> = documents(text)?;
+    Ok(unused(files.iter().flat_map(|file| &file.queues), rules))
 }
 
 /// Checks the queues and jobs of a file. Queues that it names and does not have count as ones that the service has, and so do
@@ -42,7 +54,16 @@ pub fn check_jobs(text: &str) -> Result<Checked, LineError> {
     let mut foreign: BTreeSet<String> = files.iter().flat_map(named).map(|name| name.value).collect();
     foreign.retain(|name| !own.contains(name));
     for name in &foreign {
-        let added = world.cluster.scheduler_mut().jobs_mut().add_queue(QueueSpec::new(name));
+        let queues = files.iter().flat_map(|file| &file.queues);
+        let children = queues.filter(|queue| queue.parent.as_ref().is_some_and(|of| of.value == *name));
+        // What it is guaranteed, the service knows: here, it is as much as those below it need.
+        let mut guarantee = Amounts::zero();
+        for child in children {
+            let own = world.amounts(&child.guarantee, child.name.referenced)?;
+            guarantee.add(&own.into_iter().collect());
+        }
+        let spec = QueueSpec { guarantee, ..QueueSpec::new(name) };
+        let added = world.cluster.scheduler_mut().jobs_mut().add_queue(spec);
         // Only the root has a name that is taken. A job or queue says what is wrong with it.
         drop(added);
     }

@@ -13,6 +13,7 @@ mod reason;
 mod reserved;
 mod run;
 
+pub(crate) use jobs_only::unused_by;
 pub use jobs_only::{Checked, check_jobs};
 pub use run::Outcome;
 
@@ -20,6 +21,7 @@ use wharf_net::protocol::PlanNodesReply;
 
 use crate::line_error::{LineError, documents};
 use crate::plan_file::PlanFile;
+use crate::unused::unused;
 use file::ScenarioFile;
 
 /// One scenario.
@@ -53,12 +55,15 @@ impl Scenario {
         run::run(&self.0)
     }
 
-    /// Checks settings, queues and jobs without running a step.
+    /// Checks settings, queues and jobs without running a step. Returns what queues say that the settings do not use,
+    /// each with its line.
     ///
     /// # Errors
     /// The first fault.
-    pub fn check(&self) -> Result<(), LineError> {
-        build::World::new(&self.0).map(drop)
+    pub fn check(&self) -> Result<Vec<LineError>, LineError> {
+        let world = build::World::new(&self.0)?;
+        let added = self.0.steps.iter().filter_map(|step| step.add.as_ref()).flat_map(|add| &add.queues);
+        Ok(unused(self.0.queues.iter().chain(added), world.cluster.scheduler().config()))
     }
 }
 
@@ -69,6 +74,17 @@ impl Scenario {
 /// The first fault in the file.
 pub(crate) fn plan(file: &PlanFile) -> Result<(Vec<String>, PlanNodesReply), LineError> {
     plan::offline(file)
+}
+
+/// Checks what a file asks for, without a service, and without a plan of what it asks for. Nodes that it names and
+/// does not have count as ones that the service has. Returns what queues say that its settings do not use, each with
+/// its line.
+///
+/// # Errors
+/// The first fault.
+pub(crate) fn check_plan(file: &PlanFile) -> Result<Vec<LineError>, LineError> {
+    let world = plan::check_file(file)?;
+    Ok(unused(&file.queues, world.cluster.scheduler().config()))
 }
 
 /// Reads the scenarios of a file: YAML documents, separated by `---`. JSON is YAML too.

@@ -11,7 +11,6 @@ use wharf_core::demand::{
 use wharf_core::group::WaitingWork;
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{JobId, NodesView};
-use wharf_core::node::NodeSpec;
 use wharf_core::registrar::Catalog;
 use wharf_net::convert::plan_reply;
 use wharf_net::protocol::PlanNodesReply;
@@ -83,10 +82,10 @@ fn request(world: &mut World, types: &AutoscalingFile, ask: &AskFile) -> Result<
 
 fn node_type(world: &mut World, file: &NodeTypeFile, launching: u32) -> Result<NodeType, LineError> {
     let place = file.name.referenced;
-    let spec = world.node_spec(&file.name.value, &file.amounts(), &file.labels, place)?;
+    let spec = world.node_spec(&file.name, &file.amounts(), &file.labels, file.taints()?)?;
     Ok(NodeType {
         name: file.name.value.as_str().into(),
-        spec: NodeSpec { taints: file.taints()?, ..spec },
+        spec,
         min: file.min,
         max: file.max,
         launching,
@@ -97,10 +96,25 @@ fn node_type(world: &mut World, file: &NodeTypeFile, launching: u32) -> Result<N
 
 fn bundles(world: &mut World, files: &[BundlesFile], place: Location) -> Result<Vec<Bundles>, LineError> {
     let one = |file: &BundlesFile| {
-        let request = world.bundle(&file.amounts(), &file.selector, place)?;
+        let request = world.bundle(&file.amounts(), (&file.selector, &file.tolerations), place)?;
         Ok(Bundles { request, count: file.count })
     };
     files.iter().map(one).collect()
+}
+
+/// Checks what a file describes and asks for.
+pub(super) fn check_file(file: &PlanFile) -> Result<World, LineError> {
+    let mut world = World::of_plan(file)?;
+    let types = &file.autoscaling;
+    let request = request(&mut world, &types.value, &file.plan);
+    let checked = request.and_then(|request| {
+        request.check().map_err(|error| LineError::at(Location::UNKNOWN, error.to_string()))
+    });
+    checked.map_err(|error| error.in_block(types.referenced))?;
+    if !file.nodes.is_empty() {
+        file.plan.idle.keys().try_for_each(|name| world.node_named(name).map(drop))?;
+    }
+    Ok(world)
 }
 
 /// Plans nodes for what a file describes, as a service would answer it.

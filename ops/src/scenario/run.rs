@@ -1,7 +1,7 @@
 //! Runs the steps of a scenario.
 
 use serde_saphyr::Location;
-use wharf_core::cycle::Changes;
+use wharf_core::cycle::{Changes, Evictions};
 use wharf_core::demand::IdleClock;
 use wharf_core::jobs::{TaskId, TaskState};
 
@@ -28,9 +28,10 @@ pub(super) fn run(file: &ScenarioFile) -> Result<Outcome, LineError> {
     let mut world = World::new(file)?;
     let mut outcome = Outcome { differences: Vec::new(), checks: 0, evictions: 0 };
     let mut clock = IdleClock::default();
+    let mut evictions = Evictions::default();
     look(&mut world, &mut clock);
     for (number, step) in (1..).zip(&file.steps) {
-        let changes = run_step(&mut world, step)?;
+        let changes = run_step(&mut world, step, &mut evictions)?;
         outcome.evictions += changes.evicted.len();
         check_books(&world, number)?;
         look(&mut world, &mut clock);
@@ -52,11 +53,20 @@ pub(super) fn run(file: &ScenarioFile) -> Result<Outcome, LineError> {
             outcome.differences.extend(found.differences.iter().map(|what| format!("step {number}: {what}")));
         }
     }
+    outcome.differences.extend(wasted(&world, evictions));
     if outcome.checks == 0 {
         let message = "the scenario expects nothing: give a step `expect`".to_owned();
         return Err(LineError { line: 0, message });
     }
     Ok(outcome)
+}
+
+/// Returns what is to be said about evictions that were wasted.
+fn wasted(world: &World, mut evictions: Evictions) -> Option<String> {
+    evictions.close(world.cluster.scheduler().jobs());
+    let names: Vec<&str> = evictions.wasted().iter().map(|&task| world.task_name(task)).collect();
+    let what = "evicted for tasks that were not placed after all";
+    (!names.is_empty()).then(|| format!("wasted evictions: {what}: {}", names.join(", ")))
 }
 
 /// Notes which nodes are idle now.
@@ -66,7 +76,7 @@ fn look(world: &mut World, clock: &mut IdleClock) {
 }
 
 /// Does what a step says. Returns what changed.
-fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, LineError> {
+fn run_step(world: &mut World, step: &StepFile, evictions: &mut Evictions) -> Result<Changes, LineError> {
     let mut all = Changes::default();
     if let Some(objects) = &step.add {
         world.add(&objects.nodes, &objects.queues, &objects.jobs)?;
@@ -97,13 +107,16 @@ fn run_step(world: &mut World, step: &StepFile) -> Result<Changes, LineError> {
         }
         merge(&mut all, world.cluster.advance(time.0));
     }
+    // Before a cycle, which may give a task that has lost its claim another node.
+    evictions.follow(world.cluster.scheduler().jobs());
     let cycles = step.cycle.unwrap_or(0);
     if cycles > CYCLES_MAX {
         let message = format!("a step runs {cycles} cycles: give at most {CYCLES_MAX}");
         return Err(LineError::at(Location::UNKNOWN, message));
     }
     for _ in 0..cycles {
-        let (_, changes) = world.cluster.cycle();
+        let (report, changes) = world.cluster.cycle();
+        evictions.note(world.cluster.scheduler().jobs(), &report.plans);
         merge(&mut all, changes);
     }
     Ok(all)

@@ -42,7 +42,19 @@ fn files_of_queues_and_jobs_are_checked_with_the_rules_of_a_service() {
     let other = job("there", "min_member: 0").replace("name: j,", "name: k,");
     let two = format!("{right}---\npriority_classes: {{high: 1}}\n{other}");
     assert_eq!(check_jobs(&two), Ok(Checked { queues: 1, jobs: 2 }));
+    // What a queue of the service is guaranteed, the service knows.
+    let below = "queues:
+- {name: a, parent: team, guarantee: {cpu: 2, resources: {npu: 1}}}
+- {name: b, parent: team, guarantee: {cpu: 3}}
+- {name: c, parent: b, guarantee: {cpu: 3}}
+";
+    assert_eq!(check_jobs(below), Ok(Checked { queues: 3, jobs: 0 }));
     let cases = [
+        (
+            below.replace("parent: b, guarantee: {cpu: 3}", "parent: b, guarantee: {cpu: 4}"),
+            4,
+            "lower theirs",
+        ),
         (format!("{queues}{}", job("q", "min_member: 3")), 4, "min_member"),
         (job("root", "min_member: 0").replace("high", "1"), 2, "root"),
         ("queues:\n- {name: a, weight: 0}\n".to_owned(), 2, "weight"),
@@ -82,6 +94,46 @@ fn a_scenario_runs_and_says_what_differs() {
         one(&wrong).run().unwrap().differences,
         ["step 1: 0 bound, 1 expected", "step 3: queue q uses cpu 4.5, cpu 4 expected"]
     );
+}
+
+/// A task was evicted for one that a restart of its job has taken its claim from.
+#[test]
+fn wasted_evictions_differ_from_what_is_expected() {
+    let text = "
+name: somebody is evicted for a job that restarts then
+config: {actions: [allocate, preempt], tiers: [[priority, gang]], grace: 30s}
+nodes: [{name: n, cpu: 2}]
+queues: [{name: q}]
+jobs:
+- {name: low, queue: q, tasks: [{name: l, cpu: 1, state: running, node: n}]}
+- name: high
+  queue: q
+  priority: 5
+  min_member: 2
+  policies: [{event: task_failed, action: restart_job}]
+  tasks: [{name: a, cpu: 1, state: running, node: n}, {name: b, cpu: 1}]
+steps:
+- {cycle: 1, expect: {evicted: [l], pipelined: {b: n}}}
+";
+    let ends = |step: &str| one(&format!("{text}{step}")).run().unwrap().differences;
+    assert!(ends("").is_empty(), "it ends within the grace period");
+    assert!(ends("- {advance: 30s, expect: {bound: {b: n}}}\n").is_empty(), "the eviction was of use");
+    let wasted = ["wasted evictions: evicted for tasks that were not placed after all: l"];
+    assert_eq!(ends("- {fail: [a], expect: {states: {b: pending}}}\n"), wasted);
+    assert_eq!(ends("- {fail: [a], cycle: 1, advance: 30s}\n"), wasted);
+}
+
+#[test]
+fn taints_of_nodes_keep_out_what_does_not_tolerate_them() {
+    let text = SMALL
+        .replace("memory: 4Gi, count: 2}", "memory: 4Gi, count: 2, taints: ['gpu=yes:NoSchedule']}")
+        .replace("memory: 512, count: 3}", "memory: 512, count: 3, tolerations: ['gpu=yes']}");
+    assert!(one(&text).run().unwrap().differences.is_empty());
+    let other = text.replace("gpu=yes'", "gpu=no'");
+    assert_eq!(one(&other).run().unwrap().differences.len(), 2, "nothing is bound");
+    let broken = text.replace("gpu=yes:NoSchedule", "gpu=yes").replace("\n\n", "\n");
+    let error = one(&broken).run().unwrap_err().to_string();
+    assert!(error.starts_with("line 4: `gpu=yes` is no taint"), "{error}");
 }
 
 #[test]
@@ -127,6 +179,8 @@ fn faults_are_told_with_their_line() {
     assert!(fault("cpu: 1.5", "cpu: many").contains("line 12"));
     assert!(fault("steps:", "config: {actions: [fly]}\nsteps:").contains("there is no action `fly`"));
     assert!(fault("steps:", "config: {tiers: [[gang, luck]]}\nsteps:").contains("there is no plugin `luck`"));
+    let of_volcano = fault("steps:", "config: {tiers: [[predicates, gang]]}\nsteps:");
+    assert!(of_volcano.contains("`predicates`: leave it out, since what a task asks for"), "{of_volcano}");
     let foreign = "config: {tiers: [[gang,\n  {plugin: proportion, hierarchical: true}]]}\nsteps:";
     let foreign = fault("steps:", foreign);
     assert!(foreign.contains("plugin `drf` has: `proportion` has plugin, without, only"), "{foreign}");

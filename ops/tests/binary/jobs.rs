@@ -114,6 +114,35 @@ fn jobs_are_there_after_a_stop_and_after_a_kill() {
     service.stop();
 }
 
+/// The service has no action that admits jobs, so cycles admit all. Only one node suits both jobs.
+#[test]
+fn tasks_of_files_choose_nodes_by_terms_and_tolerations() {
+    let site = Site::new();
+    let settings = site.write("wharf.toml", "[jobs]\nactions = [\"allocate\"]\n");
+    let service = site.serve(&["--shards", "1", "--config", &settings]);
+    let taint = ["--taint", "gpu=yes:NoSchedule"];
+    let add = |name: &str, more: &[&str]| {
+        service.run(&[&["node", "add", name, "--cpu", "4", "--memory", "4GiB"], more].concat()).with(0);
+    };
+    add("tainted", &[&taint[..], &["--label", "zone=a"]].concat());
+    add("other", &[&taint[..], &["--label", "zone=b"]].concat());
+    let work = site.write(
+        "work.yaml",
+        "queues: [{name: q}]
+jobs:
+- {name: plain, queue: q, tasks: [{name: t, cpu: 1}]}
+- {name: suits, queue: q, tasks: [{name: t, cpu: 1, selector: ['zone notin (b,c)'], tolerations: ['gpu=yes']}]}
+",
+    );
+    service.run(&["queue", "set", &work]).with(0);
+    service.run(&["job", "submit", &work]).with(0);
+    let placed = until(&service, "j2", all("bound"));
+    assert_eq!(placed[0]["node"], "tainted", "{placed:?}");
+    assert_eq!(service.json(&["job", "status", "j1"])["phase"], "inqueue");
+    service.run(&["explain", "j1"]).with(0).says(&["untolerated_taint"]);
+    service.stop();
+}
+
 /// Direct placements are charged to a queue, bounded by its caps, and there after a kill.
 #[test]
 fn placements_that_name_a_queue_are_charged_to_it() {

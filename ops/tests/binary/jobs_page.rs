@@ -140,7 +140,8 @@ fn what_the_page_about_jobs_says_is_so() {
     let mut outputs = 0;
     for (at, block) in blocks.iter().enumerate() {
         if let Some(name) = block.file() {
-            site.write(name, &block.text());
+            let file = site.write(name, &block.text());
+            site.run(&["check", &file]).with(0);
         } else if block.has_commands() {
             let shows =
                 |next: &&Block| next.language.is_empty() && !next.has_commands() && !next.has_settings();

@@ -38,7 +38,8 @@ use wharf_core::shard::Shard;
 use wharf_core::state::{GroupRecord, StoreState};
 use wharf_net::limits::SOCKET_BYTES;
 use wharf_net::server::{
-    IoError, IoThread, RegistrarHandle, RegistrarTask, ServerShared, port_owner, run_io_thread, run_registrar,
+    IoError, IoThread, Patience, RegistrarHandle, RegistrarTask, ServerShared, port_owner, run_io_thread,
+    run_registrar,
 };
 use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
 use wharf_net::socket;
@@ -256,6 +257,7 @@ impl Daemon {
                 wake,
                 certificate: Arc::clone(&certificate),
                 clients: clients.clone(),
+                patience: Patience::default(),
                 shared: Arc::clone(&shared),
                 registrar: registrar.clone(),
                 shutdown: stopping.clone(),

@@ -4,6 +4,7 @@
 mod access;
 mod books;
 mod cancelled_waits;
+mod certificates;
 mod codec_properties;
 mod connections;
 mod durable_waits;

@@ -38,6 +38,7 @@ mod large_requests;
 mod leases;
 mod long_waits;
 mod loopback;
+mod older_client;
 mod overdrawn_streams;
 mod overload;
 mod plans;

@@ -49,7 +49,8 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Ended> {
 /// Checks a file. Returns what it has, all of which is right.
 fn check(file: &Path) -> anyhow::Result<String> {
     if file.extension().is_some_and(|extension| extension == "toml") {
-        Config::load(&Overrides { file: Some(file.to_owned()), ..Overrides::default() })?;
+        let overrides = Overrides { file: Some(file.to_owned()), ..Overrides::default() };
+        Config::load(&overrides)?.check_files(&overrides)?;
         return Ok("settings are right".to_owned());
     }
     let text = read_text(file)?;

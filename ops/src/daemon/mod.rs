@@ -4,7 +4,7 @@
 //! caller's thread for metrics and signals. With a journal, one writes it, one makes checkpoints, and one reads events. The
 //! next start continues from the newest checkpoint and the journal after it, with any number of shards.
 
-mod certificate;
+pub(crate) mod certificate;
 pub use certificate::{DEVELOPMENT_CERTIFICATE, client_certificate, read_certificates};
 mod clock;
 mod events;

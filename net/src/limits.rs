@@ -9,6 +9,13 @@ use crate::protocol::FRAME_BYTES_MAX;
 
 /// Maximum number of connections of a server, including those in their handshake.
 pub const CONNECTIONS_MAX: usize = 4096;
+/// Maximum number of connections at which a peer may begin a handshake without a proof of its address. Beyond that, and
+/// beyond half of what its address may have, it must answer a retry packet first.
+pub const CONNECTIONS_UNPROVEN_MAX: usize = CONNECTIONS_MAX / 2;
+/// Default of the time that a peer has for its handshake.
+pub const HANDSHAKE_PATIENCE_DEFAULT: Duration = Duration::from_secs(10);
+/// Default of the time after which a connection whose peer is silent is lost.
+pub const IDLE_PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
 /// Default maximum number of connections from one address: a quarter of all.
 pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u32 = CONNECTIONS_MAX as u32 / 4;
 /// Maximum number of sessions kept without a connection. After a restart, those of all connections are among them.

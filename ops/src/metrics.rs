@@ -354,6 +354,7 @@ impl Snapshot {
             ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
             ("resource", "The books per resource, in its unit", resource_samples(status)),
             ("groups", "Placement groups, waiting ones included", groups),
+            ("handshakes", "Connections in their handshake", plain(load(&counters.handshakes) as f64)),
             ("connections", "Open connections", plain(load(&counters.connections) as f64)),
             ("followers", "Connections that follow changes", plain(load(&counters.followers) as f64)),
             (

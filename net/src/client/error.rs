@@ -69,10 +69,35 @@ pub(super) fn connect_message(error: &quinn::ConnectionError) -> String {
     if code == ALERT_NO_APPLICATION_PROTOCOL {
         return "the server does not speak the protocol `wharf/1` (no common ALPN)".to_owned();
     }
-    if let Some(alert) = code.checked_sub(ALERTS).and_then(alert_message) {
-        return alert.to_owned();
-    }
-    format!("{error}")
+    let alert = code.checked_sub(ALERTS);
+    // What this side finds is about the server's certificate, what the server sends is about this client's.
+    let message = match error {
+        quinn::ConnectionError::TransportError(found) => {
+            alert.and_then(|alert| server_certificate_message(alert, &found.reason))
+        }
+        _ => alert.and_then(alert_message).map(str::to_owned),
+    };
+    message.unwrap_or_else(|| error.to_string())
+}
+
+/// Explains why this client does not accept the certificate of the server, from the TLS alert that it sent (RFC 8446,
+/// section 6.2) and the reason in words.
+fn server_certificate_message(alert: u64, reason: &str) -> Option<String> {
+    let remedy = match alert {
+        45 => {
+            "it has expired, or is not valid yet: give the server a new one (`wharf cert server`), or set the clock of this \
+             machine"
+        }
+        48 => {
+            "give the certificate of the authority that signed it (--ca), or the server another certificate"
+        }
+        42 => {
+            "give the name that it is for, or give the server a certificate for this name (`wharf cert server`)"
+        }
+        43 | 44 | 46 | 51 => "give the server another certificate (`wharf cert server`)",
+        _ => return None,
+    };
+    Some(format!("the certificate of the server is not accepted ({reason}): {remedy}"))
 }
 
 /// Explains a TLS alert about the client's certificate (RFC 8446, section 6.2).

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use wharf_core::link::lock;
 
-use crate::limits::CONNECTIONS_MAX;
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_UNPROVEN_MAX};
 
 /// Prefix length of an IPv6 network. Its hosts choose the other 64 bits freely (RFC 4291, section 2.5.1).
 const NETWORK_BITS: u32 = 64;
@@ -67,7 +67,7 @@ impl ConnectionRooms {
         if counts.all >= CONNECTIONS_MAX || there >= per_address_max {
             return Entry::Full;
         }
-        if !is_validated && (there >= per_address_max / 2 || counts.all >= CONNECTIONS_MAX / 2) {
+        if !is_validated && (there >= per_address_max / 2 || counts.all >= CONNECTIONS_UNPROVEN_MAX) {
             return Entry::Validate;
         }
         counts.all += 1;
@@ -127,6 +127,19 @@ mod tests {
         let _taken: Vec<_> = (0..2).map(|_| room(rooms.enter(one, false, 4))).collect();
         assert!(matches!(rooms.enter(one, false, 4), Entry::Validate));
         room(rooms.enter(one, true, 4));
+    }
+
+    #[test]
+    fn forged_addresses_together_get_half_of_the_room() {
+        let rooms = Arc::new(ConnectionRooms::default());
+        let nth = |at: usize| IpAddr::from((at as u32).to_le_bytes());
+        let taken: Vec<_> =
+            (0..CONNECTIONS_UNPROVEN_MAX).map(|at| room(rooms.enter(nth(at), false, 4))).collect();
+        let next = nth(CONNECTIONS_UNPROVEN_MAX);
+        assert!(matches!(rooms.enter(next, false, 4), Entry::Validate));
+        room(rooms.enter(next, true, 4));
+        drop(taken);
+        room(rooms.enter(next, false, 4));
     }
 
     #[test]

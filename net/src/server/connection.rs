@@ -63,16 +63,12 @@ struct Served {
 /// Serves a connection from its handshake to its end.
 pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
     let peer = incoming.remote_address();
-    let connection = match incoming.await {
-        Ok(connection) => connection,
-        Err(error) => {
-            if let Some(left_out) = io.shared.peer_faults.admit() {
-                info!(%peer, %error, left_out, "a connection did not come about");
-            }
-            return;
-        }
-    };
     let counters = &io.shared.sessions.counters;
+    Counters::count(&counters.handshakes);
+    let connection = shake_hands(&io, incoming).await;
+    // Relaxed: a statistic; nothing depends on its order.
+    counters.handshakes.fetch_sub(1, Ordering::Relaxed);
+    let Some(connection) = connection else { return };
     Counters::count(&counters.connections_total);
     Counters::count(&counters.connections);
     let code = match open_and_serve(&io, &connection).await {
@@ -89,6 +85,26 @@ pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
     // Relaxed: a statistic; nothing depends on its order.
     counters.connections.fetch_sub(1, Ordering::Relaxed);
     debug!(%peer, "connection ended");
+}
+
+/// Completes the handshake of a connection. Returns `None` if it fails, takes too long, or the service stops.
+async fn shake_hands(io: &Io, incoming: Incoming) -> Option<Connection> {
+    let peer = incoming.remote_address();
+    let mut shutdown = io.shutdown.clone();
+    // The idle timeout of QUIC begins again with every packet. It alone would let a peer hold a handshake for ever.
+    let ended = tokio::select! {
+        ended = timeout(io.patience.handshake, incoming) => ended,
+        _ = shutdown.wait_for(|&stop| stop) => return None,
+    };
+    let error = match ended {
+        Ok(Ok(connection)) => return Some(connection),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the handshake took too long".to_owned(),
+    };
+    if let Some(left_out) = io.shared.peer_faults.admit() {
+        info!(%peer, error, left_out, "a connection did not come about");
+    }
+    None
 }
 
 /// Serves the stream of a connection. Returns the peer's fault for which it ended.

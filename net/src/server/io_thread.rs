@@ -20,7 +20,7 @@ use super::buffers::Buffers;
 use super::closing::Liftable;
 use super::connection::{open_restored, serve_connection};
 use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
-use crate::limits::BUSY_OUTPUT_BYTES;
+use crate::limits::{BUSY_OUTPUT_BYTES, HANDSHAKE_PATIENCE_DEFAULT, IDLE_PATIENCE_DEFAULT};
 use crate::protocol::SEND_WINDOW_BYTES;
 use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
@@ -29,6 +29,22 @@ use crate::tls::{ClientTrust, ServerCertificate, TlsError, server_crypto};
 
 /// Time that a stopping server gives its peers to receive their last replies.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+
+/// How long an I/O thread waits for its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// The time that a peer has for its handshake, from its first packet on.
+    pub handshake: Duration,
+    /// The time after which a connection whose peer is silent is lost. A peer may ask for a shorter time, and does so in
+    /// its handshake. In whole ms, less than 2^62 ms.
+    pub idle: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { handshake: HANDSHAKE_PATIENCE_DEFAULT, idle: IDLE_PATIENCE_DEFAULT }
+    }
+}
 
 /// The parts of an I/O thread.
 pub struct IoThread {
@@ -42,6 +58,8 @@ pub struct IoThread {
     pub certificate: Arc<ServerCertificate>,
     /// The authorities of clients. `None`: clients need no certificate.
     pub clients: Option<Arc<ClientTrust>>,
+    /// How long it waits for peers.
+    pub patience: Patience,
     /// The state that all threads share.
     pub shared: Arc<ServerShared>,
     /// The handle of the registrar.
@@ -89,6 +107,7 @@ pub(super) struct Io {
     pub(super) shared: Arc<ServerShared>,
     registrar: RegistrarHandle,
     pub(super) shutdown: watch::Receiver<bool>,
+    pub(super) patience: Patience,
     wake: Arc<Notify>,
     /// Notified when the service has a question for the registrar.
     asking: Notify,
@@ -102,6 +121,9 @@ pub(super) struct Io {
 ///
 /// # Errors
 /// Fails if the socket or the certificate cannot be used.
+///
+/// # Panics
+/// Panics if [`Patience::idle`] is out of its range.
 pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> Result<(), IoError> {
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(server_crypto(
         &thread.certificate,
@@ -111,6 +133,8 @@ pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> R
     // A session uses one stream.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
     transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+    let idle = thread.patience.idle.try_into().expect("the time of patience is in range");
+    transport.max_idle_timeout(Some(idle));
     // Written bytes stay in memory until they are acknowledged, and a peer may allow any amount of them.
     transport.send_window(SEND_WINDOW_BYTES as u64);
     transport.congestion_controller_factory(Arc::new(Liftable));
@@ -128,6 +152,7 @@ pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> R
         shared: thread.shared,
         registrar: thread.registrar,
         shutdown: thread.shutdown,
+        patience: thread.patience,
         wake: thread.wake,
         asking: Notify::new(),
         buffers: Arc::default(),

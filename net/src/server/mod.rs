@@ -12,7 +12,7 @@ mod connection;
 mod exports;
 pub use exports::{ExportAnswer, Exports};
 mod io_thread;
-pub use io_thread::{IoError, IoThread, run_io_thread};
+pub use io_thread::{IoError, IoThread, Patience, run_io_thread};
 mod registrar_task;
 pub use registrar_task::{RegistrarHandle, RegistrarQuestions, RegistrarTask, run_registrar};
 

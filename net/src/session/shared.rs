@@ -79,6 +79,8 @@ impl Settings {
 /// Counters of the server, for metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
+    /// Connections in their handshake.
+    pub handshakes: AtomicU64,
     /// Open connections.
     pub connections: AtomicU64,
     /// Connections since the start.

@@ -91,7 +91,8 @@ fn rules(files: &[PathBuf]) -> anyhow::Result<Option<CycleConfig>> {
 /// given.
 fn check(file: &Path, rules: Option<&CycleConfig>) -> anyhow::Result<Checked> {
     if is_settings(file) {
-        settings(file)?;
+        let overrides = Overrides { file: Some(file.to_owned()), ..Overrides::default() };
+        Config::load(&overrides)?.check_files(&overrides)?;
         return Ok(Checked { what: "settings are right".to_owned(), unused: Vec::new() });
     }
     let text = read_text(file)?;

@@ -31,6 +31,7 @@ use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 use tracing_subscriber::EnvFilter;
 
+use crate::daemon::certificate;
 use crate::file_error::FileError;
 use crate::journal::Durability;
 use crate::typical_pods;
@@ -190,6 +191,19 @@ impl Config {
         let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         let raw = raw::read(overrides, variables.iter().cloned())?;
         Self::check(raw).map_err(|error| place::located(error, overrides, &variables))
+    }
+
+    /// Opens the files of certificates, keys and authorities that the settings name. `overrides` are those from which the
+    /// settings were read.
+    ///
+    /// # Errors
+    /// When a service could not start with one of them. The error names the place of its setting and the remedy.
+    pub fn check_files(&self, overrides: &Overrides) -> Result<(), ConfigError> {
+        let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        let checked = certificate::check(self.tls.as_ref(), self.clients.as_ref());
+        checked
+            .map_err(|unusable| value(unusable.setting, unusable.message))
+            .map_err(|error| place::located(error, overrides, &variables))
     }
 
     /// Returns the embedded defaults with the given data directory.

@@ -6,11 +6,11 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use tracing::info;
 
-use wharf_net::tls::ClientCertificate;
+use wharf_net::tls::{ClientCertificate, ClientTrust, ServerCertificate, TlsError};
 
 use crate::config::ClientFiles;
 use crate::file_error::FileError;
@@ -52,9 +52,14 @@ pub(super) fn load_or_create(
 }
 
 fn load(chain: &Path, key: &Path) -> Result<ChainAndKey, FileError> {
-    let certificates = read_certificates(chain)?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| FileError::new(key, error))?;
-    Ok((certificates, key))
+    Ok((read_certificates(chain)?, read_key(key)?))
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
+        pem::Error::NoItemsFound => FileError::new(path, "holds no key: give a PEM file with one"),
+        other => FileError::new(path, other),
+    })
 }
 
 /// Reads the certificate and the key of a client.
@@ -73,14 +78,59 @@ pub(super) type AuthoritiesAndRevoked =
 /// Reads the authorities of clients.
 pub(super) fn load_authorities(files: &ClientFiles) -> Result<AuthoritiesAndRevoked, FileError> {
     let authorities = read_certificates(&files.authorities)?;
-    let Some(path) = &files.revoked else { return Ok((authorities, Vec::new())) };
+    let revoked = files.revoked.as_deref().map(read_revoked).transpose()?;
+    Ok((authorities, revoked.unwrap_or_default()))
+}
+
+fn read_revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, FileError> {
     let read =
         CertificateRevocationListDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let revoked = read.map_err(|error| FileError::new(path, error))?;
     if revoked.is_empty() {
         return Err(FileError::new(path, "holds no list of revoked certificates: give a PEM file with one"));
     }
-    Ok((authorities, revoked))
+    Ok(revoked)
+}
+
+/// A setting that names a file with which no service can start.
+pub(crate) struct Unusable {
+    /// The setting.
+    pub(crate) setting: &'static str,
+    /// The file, its fault and the remedy.
+    pub(crate) message: String,
+}
+
+/// Checks the files of a certificate with its key, and those that say which clients are known.
+///
+/// # Errors
+/// The first file that cannot be read, is no PEM file of its kind, or does not fit the others.
+pub(crate) fn check(tls: Option<&(PathBuf, PathBuf)>, clients: Option<&ClientFiles>) -> Result<(), Unusable> {
+    let of = |setting| move |error: FileError| Unusable { setting, message: error.to_string() };
+    if let Some((certificate, key)) = tls {
+        let chain = read_certificates(certificate).map_err(of("tls_certificate"))?;
+        let secret = read_key(key).map_err(of("tls_key"))?;
+        ServerCertificate::new(chain, secret).map_err(|error| match error {
+            TlsError::Rustls(rustls::Error::InconsistentKeys(_)) => {
+                let message = format!(
+                    "it is not the key of the certificate in {}: give the key that was made with it",
+                    certificate.display()
+                );
+                of("tls_key")(FileError::new(key, message))
+            }
+            other => of("tls_certificate")(FileError::new(certificate, other)),
+        })?;
+    }
+    if let Some(files) = clients {
+        let authorities = read_certificates(&files.authorities).map_err(of("tls_client_ca"))?;
+        ClientTrust::new(&authorities, Vec::new())
+            .map_err(|error| of("tls_client_ca")(FileError::new(&files.authorities, error)))?;
+        if let Some(path) = &files.revoked {
+            let revoked = read_revoked(path).map_err(of("tls_client_crl"))?;
+            ClientTrust::new(&authorities, revoked)
+                .map_err(|error| of("tls_client_crl")(FileError::new(path, error)))?;
+        }
+    }
+    Ok(())
 }
 
 fn create(certificate: &Path, key: &Path) -> Result<(), FileError> {

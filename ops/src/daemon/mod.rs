@@ -4,7 +4,7 @@
 //! caller's thread for metrics and signals. With a journal, one writes it, one makes checkpoints, and one reads events. The
 //! next start continues from the newest checkpoint and the journal after it, with any number of shards.
 
-mod certificate;
+pub(crate) mod certificate;
 pub use certificate::{DEVELOPMENT_CERTIFICATE, client_certificate, read_certificates};
 mod clock;
 mod events;
@@ -38,7 +38,8 @@ use wharf_core::shard::Shard;
 use wharf_core::state::{GroupRecord, StoreState};
 use wharf_net::limits::SOCKET_BYTES;
 use wharf_net::server::{
-    IoError, IoThread, RegistrarHandle, RegistrarTask, ServerShared, port_owner, run_io_thread, run_registrar,
+    IoError, IoThread, Patience, RegistrarHandle, RegistrarTask, ServerShared, port_owner, run_io_thread,
+    run_registrar,
 };
 use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
 use wharf_net::socket;
@@ -256,6 +257,7 @@ impl Daemon {
                 wake,
                 certificate: Arc::clone(&certificate),
                 clients: clients.clone(),
+                patience: Patience::default(),
                 shared: Arc::clone(&shared),
                 registrar: registrar.clone(),
                 shutdown: stopping.clone(),

@@ -1,12 +1,15 @@
 //! The memory of the service stays bounded if a peer requests more than it reads.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig as QuicConfig, Connection, Endpoint, RecvStream, SendStream};
 use serde::Serialize;
+use tokio::net::UdpSocket;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_net::codec::{HEADER_BYTES, Header, encode_body, encode_frame};
+use wharf_net::limits::CONNECTIONS_PER_ADDRESS_DEFAULT;
 use wharf_net::protocol::{
     ALPN, DemandBody, FRAME_BYTES_MAX, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch,
     PlaceRequest, Reason, StatusRequest,
@@ -56,6 +59,13 @@ impl SilentReader {
 
 /// Opens a socket for peers.
 fn endpoint(config: &ClientConfig) -> Endpoint {
+    let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
+    endpoint.set_default_client_config(quic(config));
+    endpoint
+}
+
+/// Returns what peers say in their handshakes.
+fn quic(config: &ClientConfig) -> QuicConfig {
     let mut roots = rustls::RootCertStore::empty();
     config.roots.iter().for_each(|root| roots.add(root.clone()).expect("a certificate"));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -66,9 +76,7 @@ fn endpoint(config: &ClientConfig) -> Endpoint {
         .with_no_client_auth();
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite");
-    let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
-    endpoint.set_default_client_config(QuicConfig::new(Arc::new(crypto)));
-    endpoint
+    QuicConfig::new(Arc::new(crypto))
 }
 
 fn frame<T: Serialize>(kind: Kind, sequence: u64, body: &T) -> Vec<u8> {
@@ -240,6 +248,52 @@ fn a_frame_that_says_to_be_long_costs_nothing() {
 fn a_frame_that_never_ends_costs_what_was_sent_of_it() {
     let sent = FRAME_BYTES_MAX as usize - HEADER_BYTES - 1;
     unfinished(20, sent, 4 * u64::from(FRAME_BYTES_MAX));
+}
+
+/// Returns the first datagram of a handshake.
+fn first_datagram(config: &ClientConfig, says: &QuicConfig) -> Vec<u8> {
+    let mut endpoint = quinn_proto::Endpoint::new(Arc::default(), None, true, None);
+    let now = Instant::now();
+    let connecting = endpoint.connect(now, says.clone(), config.server, &config.server_name);
+    let mut connection = connecting.expect("an address").1;
+    let mut datagram = Vec::new();
+    let sent = connection.poll_transmit(now, 1, &mut datagram).expect("a client begins");
+    datagram.truncate(sent.size);
+    datagram
+}
+
+/// Most of these begin no handshake: beyond half of what an address may have, the service wants a proof of the address and
+/// keeps nothing.
+#[test]
+fn handshakes_that_are_begun_and_never_completed_cost_bounded_memory() {
+    const BEGUN: usize = 2000;
+    const KEPT_MAX: u64 = CONNECTIONS_PER_ADDRESS_DEFAULT as u64 / 2;
+    const BYTES_PER_HANDSHAKE_MAX: u64 = 128 << 10;
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1", "--io-threads", "1"]);
+    let config = service.client_config(&site.development_certificate());
+    runtime().block_on(async {
+        let client = service.client_trusting(&site.development_certificate()).await;
+        add(&client, &labelled_nodes(1)).await;
+        let before = service.peak_bytes();
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
+        let says = quic(&config);
+        for begun in 0..BEGUN {
+            socket.send_to(&first_datagram(&config, &says), config.server).await.expect("it is sent");
+            if begun % 16 == 0 {
+                // The service has taken what was sent before it answers this. None is lost in a full buffer.
+                within(client.status(&StatusRequest::default())).await.expect("answered");
+            }
+        }
+        let growth = resident_growth(&service, &client, before).await;
+        println!("{BEGUN} handshakes begun: {growth} bytes more");
+        assert!(growth < KEPT_MAX * BYTES_PER_HANDSHAKE_MAX, "{growth} bytes more");
+        // A client at the same address proves it, and is served.
+        let other = service.client_trusting(&site.development_certificate()).await;
+        let placed = within(other.place(&PlaceRequest::default())).await.expect("answered");
+        assert!(placed.placed.is_some(), "{placed:?}");
+    });
+    service.stop();
 }
 
 #[test]

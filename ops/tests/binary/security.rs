@@ -126,6 +126,9 @@ fn each_client_does_what_its_certificate_lets_it_do() {
     ];
     assert_eq!(refusals(&site, calls), [1; 4]);
     assert_eq!(mode(&site.path("audit")), 0o700);
+    for file in std::fs::read_dir(site.path("audit")).expect("it was written") {
+        assert_eq!(mode(&file.expect("a file").path()), 0o600);
+    }
 
     // What belongs to a tenant still does after a restart.
     let service = site.serve(&["--config", &file]);
@@ -146,6 +149,42 @@ fn each_client_does_what_its_certificate_lets_it_do() {
     run("blue-head", &["place", "--cpu", "1"]).with(1).says(&["forbidden"]);
     run("admin", &["status", "--audit"]).with(0);
     service.stop();
+}
+
+/// A file of certificates with which no service can start is told with the line of the setting that names it.
+#[test]
+fn a_check_of_settings_opens_the_files_of_certificates_and_keys() {
+    let site = with_certificates();
+    let file = settings(&site, BLUE);
+    let as_before = std::fs::read_to_string(&file).expect("it was written");
+    site.run(&["check", &file]).with(0).says(&["settings are right"]);
+    let certs = site.path("certs");
+    let names = |name: &str| certs.join(name).display().to_string();
+    let garbage = site.write("garbage.pem", "no certificate\n");
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let broken = site.write("broken.pem", broken);
+    let missing = names("missing.pem");
+    let refused = |line: usize, setting: &str, name: &str, told: &[&str]| {
+        let mut lines: Vec<String> = as_before.lines().map(str::to_owned).collect();
+        assert!(lines[line - 1].starts_with(&format!("{setting} = ")) || setting == "tls_client_crl");
+        lines[line - 1] = format!("{setting} = {name:?}");
+        let file = site.write("other.toml", &lines.join("\n"));
+        let place = format!("other.toml: line {line}: setting `{setting}`: {name}");
+        let checked = site.run(&["check", &file]);
+        checked.with(2).says(&[place.as_str()]).says(told);
+    };
+    for name in [&missing, &garbage, &broken] {
+        refused(1, "tls_certificate", name, &[]);
+        refused(3, "tls_client_ca", name, &[]);
+    }
+    refused(1, "tls_certificate", &missing, &["No such file"]);
+    refused(1, "tls_certificate", &garbage, &["holds no certificate", "give a PEM file"]);
+    refused(2, "tls_key", &missing, &["No such file"]);
+    refused(2, "tls_key", &names("server.pem"), &["holds no key", "give a PEM file"]);
+    let other = ["is not the key of the certificate in", "server.pem", "give the key that was made with it"];
+    refused(2, "tls_key", &names("admin-key.pem"), &other);
+    // A line that is empty in the settings.
+    refused(5, "tls_client_crl", &names("ca.pem"), &["holds no list of revoked certificates"]);
 }
 
 /// A tenant that is bound to a queue by the settings is charged to it, whatever it asks for, from a reload on.

@@ -8,8 +8,12 @@ pub mod bed;
 mod build;
 pub use build::*;
 pub mod golden;
+mod overdrawn;
+pub use overdrawn::*;
 mod peer;
 pub use peer::*;
+mod proxy;
+pub use proxy::*;
 
 use std::future::Future;
 use std::net::{SocketAddr, UdpSocket};
@@ -36,8 +40,8 @@ use wharf_net::access::AccessSettings;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_net::protocol::{ListRequest, NodeStatus, StatusReply, StatusRequest};
 use wharf_net::server::{
-    IoThread, RegistrarHandle, RegistrarTask, ServerShared, Settings, Unobserved, port_owner, run_io_thread,
-    run_registrar,
+    IoThread, Patience, RegistrarHandle, RegistrarTask, ServerShared, Settings, Unobserved, port_owner,
+    run_io_thread, run_registrar,
 };
 use wharf_net::tls::{ClientCertificate, ClientTrust, ServerCertificate};
 
@@ -69,7 +73,6 @@ impl Clock for TestClock {
     }
 }
 
-/// Creates a self-signed certificate and its key.
 /// An authority that signs certificates of clients.
 pub struct ClientAuthority(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
 
@@ -112,11 +115,20 @@ impl ClientAuthority {
 
     /// Makes a certificate of a client with this serial number.
     pub fn numbered_client(&self, name: &str, uris: &[&str], serial: u64) -> ClientCertificate {
-        let mut params = rcgen::CertificateParams::default();
-        params.serial_number = Some(serial.into());
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let uri = |uri: &&str| rcgen::SanType::URI((*uri).try_into().expect("plain text"));
+        let mut params = rcgen::CertificateParams::default();
         params.subject_alt_names = uris.iter().map(uri).collect();
+        params.serial_number = Some(serial.into());
+        self.sign(name, params)
+    }
+
+    /// Makes a certificate of a client that is valid from one year to the begin of another.
+    pub fn client_of_years(&self, name: &str, years: [i32; 2]) -> ClientCertificate {
+        self.sign(name, valid_in(rcgen::CertificateParams::default(), years))
+    }
+
+    fn sign(&self, name: &str, mut params: rcgen::CertificateParams) -> ClientCertificate {
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let key = rcgen::KeyPair::generate().expect("a key");
         let signed = params.signed_by(&key, &self.0).expect("it is signed");
         ClientCertificate {
@@ -126,10 +138,26 @@ impl ClientAuthority {
     }
 }
 
+/// Creates a self-signed certificate and its key.
 pub fn certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     let made = rcgen::generate_simple_self_signed([SERVER_NAME.to_owned()]).expect("the name is a name");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     (made.cert.der().clone(), key)
+}
+
+/// Creates a self-signed certificate that is valid from one year to the begin of another, and its key.
+pub fn certificate_of_years(years: [i32; 2]) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let params = rcgen::CertificateParams::new([SERVER_NAME.to_owned()]).expect("the name is a name");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let made = valid_in(params, years).self_signed(&key).expect("it is signed");
+    (made.der().clone(), PrivateKeyDer::Pkcs8(key.serialize_der().into()))
+}
+
+fn valid_in(mut params: rcgen::CertificateParams, years: [i32; 2]) -> rcgen::CertificateParams {
+    let [from, to] = years.map(|year| rcgen::date_time_ymd(year, 1, 1));
+    params.not_before = from;
+    params.not_after = to;
+    params
 }
 
 /// Holds threads when they read the clock.
@@ -257,16 +285,22 @@ impl TestServer {
         Self::start_over(StoreState::default(), shards, planners, settings, &Gate::open())
     }
 
+    /// Starts a server that waits so long for its peers.
+    pub fn start_patient(planners: u16, settings: Settings, patience: Patience) -> Self {
+        let state = StoreState::default();
+        Self::start_with_clients(state, (1, planners), settings, &Gate::open(), (None, patience))
+    }
+
     fn start_over(state: StoreState, shards: u16, planners: u16, settings: Settings, gate: &Gate) -> Self {
-        Self::start_with_clients(state, (shards, planners), settings, gate, None)
+        Self::start_with_clients(state, (shards, planners), settings, gate, (None, Patience::default()))
     }
 
     /// Starts a server with planners, whose clients show certificates of this authority.
     pub fn start_secured(access: &AccessSettings, clients: &ClientAuthority) -> Self {
         let clients = ClientTrust::new(&[clients.certificate()], Vec::new()).expect("it is an authority");
         let state = StoreState::default();
-        let server =
-            Self::start_with_clients(state, (2, 1), Settings::default(), &Gate::open(), Some(clients));
+        let of_peers = (Some(clients), Patience::default());
+        let server = Self::start_with_clients(state, (2, 1), Settings::default(), &Gate::open(), of_peers);
         server.shared.sessions.set_access(access);
         server
     }
@@ -276,9 +310,10 @@ impl TestServer {
         threads: (u16, u16),
         settings: Settings,
         gate: &Gate,
-        clients: Option<Arc<ClientTrust>>,
+        of_peers: (Option<Arc<ClientTrust>>, Patience),
     ) -> Self {
         let (shards, planners) = threads;
+        let (clients, patience) = of_peers;
         let clock = TestClock(Instant::now(), Arc::default());
         let passed = Arc::clone(&clock.1);
         let (io_wake, io_waker) = port_owner();
@@ -342,6 +377,7 @@ impl TestServer {
                 wake: io_wake,
                 certificate: server_certificate,
                 clients: io_clients,
+                patience,
                 shared: io_shared,
                 registrar: handle,
                 shutdown: stopping,

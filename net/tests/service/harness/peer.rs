@@ -1,5 +1,6 @@
 //! A raw peer that sends arbitrary bytes into a stream and reads frames from it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use quinn::crypto::rustls::QuicClientConfig;
@@ -99,8 +100,8 @@ pub fn endpoint(server: &TestServer, alpn: &[u8]) -> Endpoint {
     endpoint_at(server, alpn, [127, 0, 0, 1])
 }
 
-/// Creates such an endpoint at a loopback address.
-pub fn endpoint_at(server: &TestServer, alpn: &[u8], address: [u8; 4]) -> Endpoint {
+/// Returns the TLS of a client that trusts the server and uses `alpn`.
+pub fn crypto(server: &TestServer, alpn: &[u8]) -> QuicClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(server.certificate.clone()).expect("the certificate is one");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -110,9 +111,18 @@ pub fn endpoint_at(server: &TestServer, alpn: &[u8], address: [u8; 4]) -> Endpoi
         .with_root_certificates(roots)
         .with_no_client_auth();
     tls.alpn_protocols = vec![alpn.to_vec()];
-    let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite");
+    QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite")
+}
+
+/// Creates such an endpoint at a loopback address.
+pub fn endpoint_at(server: &TestServer, alpn: &[u8], address: [u8; 4]) -> Endpoint {
+    endpoint_with(Arc::new(crypto(server, alpn)), address)
+}
+
+/// Creates an endpoint with this TLS at a loopback address.
+pub fn endpoint_with(crypto: Arc<dyn quinn_proto::crypto::ClientConfig>, address: [u8; 4]) -> Endpoint {
     let mut endpoint = Endpoint::client((address, 0).into()).expect("the loopback has a free port");
-    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+    endpoint.set_default_client_config(quinn::ClientConfig::new(crypto));
     endpoint
 }
 
@@ -127,7 +137,13 @@ pub async fn connect(server: &TestServer, alpn: &[u8]) -> Result<(Endpoint, Conn
 impl Peer {
     /// Connects without sending anything.
     pub async fn connect(server: &TestServer) -> Self {
-        let (endpoint, connection) = connect(server, ALPN).await.expect("the handshake succeeds");
+        Self::connect_from(endpoint(server, ALPN), server.address).await
+    }
+
+    /// Connects from this endpoint to the server at this address, without sending anything.
+    pub async fn connect_from(endpoint: Endpoint, address: SocketAddr) -> Self {
+        let connecting = endpoint.connect(address, SERVER_NAME).expect("the address is one");
+        let connection = within(connecting).await.expect("the handshake succeeds");
         let (send, recv) = within(connection.open_bi()).await.expect("one stream is allowed");
         Self { connection, send, recv, buffer: Vec::new(), endpoint }
     }
@@ -140,9 +156,14 @@ impl Peer {
     /// Connects and opens a session, or resumes the given one.
     pub async fn resume(server: &TestServer, resume: Option<Resume>) -> (Self, HelloReply) {
         let mut peer = Self::connect(server).await;
-        peer.send(&hello(resume)).await;
-        let reply = peer.frame().await.body();
+        let reply = peer.greet(resume).await;
         (peer, reply)
+    }
+
+    /// Opens a session, or resumes the given one.
+    pub async fn greet(&mut self, resume: Option<Resume>) -> HelloReply {
+        self.send(&hello(resume)).await;
+        self.frame().await.body()
     }
 
     /// Tells the server that no more replies are taken.

@@ -1,0 +1,123 @@
+//! Handshakes that peers begin and do not go on with.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use quinn_proto::EndpointConfig;
+use tokio::net::UdpSocket;
+use wharf_net::client::Client;
+use wharf_net::protocol::{ALPN, StatusRequest};
+use wharf_net::server::{Patience, Settings};
+
+use crate::harness::{
+    Peer, SERVER_NAME, TestServer, add, ask, books, crypto, endpoint_at, node, place, within,
+};
+
+/// The connections of one address. Half of them may be in handshakes whose peers have not proved the address.
+const PER_ADDRESS: u32 = 16;
+/// The peers that begin a handshake at one address.
+const PEERS: usize = 100;
+/// The time for a handshake. Far more than it takes to begin all of them.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Longer than any test runs, so that only the bound on handshakes ends them.
+const IDLE: Duration = Duration::from_secs(3600);
+
+const ONE_ADDRESS: [u8; 4] = [127, 0, 0, 1];
+const OTHER_ADDRESS: [u8; 4] = [127, 0, 0, 2];
+
+fn start() -> TestServer {
+    let settings = Settings { connections_per_address_max: PER_ADDRESS, ..Settings::default() };
+    TestServer::start_patient(0, settings, Patience { handshake: HANDSHAKE, idle: IDLE })
+}
+
+/// The answer of the server to the first datagram of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// It goes on with the handshake, and keeps state for it.
+    Handshake,
+    /// It wants a proof of the address first, and keeps nothing.
+    Retry,
+}
+
+/// Returns the first datagram of a connection, in which all but the address is as a good client sends it.
+fn first_datagram(server: &TestServer) -> Vec<u8> {
+    let config = Arc::new(EndpointConfig::default());
+    let mut endpoint = quinn_proto::Endpoint::new(config, None, true, None);
+    let client = quinn::ClientConfig::new(Arc::new(crypto(server, ALPN)));
+    let now = Instant::now();
+    let connecting = endpoint.connect(now, client, server.address, SERVER_NAME);
+    let (_, mut connection) = connecting.expect("the address is one");
+    let mut datagram = Vec::new();
+    let sent = connection.poll_transmit(now, 1, &mut datagram).expect("a client begins");
+    datagram.truncate(sent.size);
+    datagram
+}
+
+/// A peer that sends the first datagram of a handshake and nothing else.
+struct Unfinished {
+    /// It stays open, so that the server is not told that nobody is there.
+    _socket: UdpSocket,
+    answer: Answer,
+}
+
+impl Unfinished {
+    async fn begin(server: &TestServer, address: [u8; 4]) -> Self {
+        let socket = UdpSocket::bind((std::net::Ipv4Addr::from(address), 0)).await.expect("a free port");
+        socket.send_to(&first_datagram(server), server.address).await.expect("it is sent");
+        let mut answer = [0; 2048];
+        within(socket.recv(&mut answer)).await.expect("the server answers");
+        // The form bit and two bits of the type (RFC 9000, section 17.2). The bit between them may have any value (RFC 9287).
+        let answer = match answer[0] >> 4 & 0b1011 {
+            0b1000 => Answer::Handshake,
+            0b1011 => Answer::Retry,
+            other => panic!("a packet of another kind: {other:#b}"),
+        };
+        Self { _socket: socket, answer }
+    }
+}
+
+fn handshakes(server: &TestServer) -> u64 {
+    server.shared.sessions.counters.handshakes.load(Ordering::Relaxed)
+}
+
+async fn until_none(server: &TestServer, client: &Client) {
+    within(async {
+        while handshakes(server) > 0 {
+            client.status(&StatusRequest::default()).await.expect("answered");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn unfinished_handshakes_are_bounded_and_end_and_others_are_served() {
+    let server = start();
+    let client = server.client().await;
+    add(&client, vec![node("a", 1000, 1000, 0)]).await;
+    let before = books(&client).await;
+    let mut peers = Vec::new();
+    for _ in 0..PEERS {
+        peers.push(Unfinished::begin(&server, ONE_ADDRESS).await);
+    }
+    // The client is one of the connections of the address.
+    let room = PER_ADDRESS as usize / 2 - 1;
+    let answers: Vec<Answer> = peers.iter().map(|peer| peer.answer).collect();
+    let expected: Vec<Answer> =
+        (0..PEERS).map(|nth| if nth < room { Answer::Handshake } else { Answer::Retry }).collect();
+    assert_eq!(answers, expected);
+    assert_eq!(handshakes(&server), room as u64);
+    assert_eq!(books(&client).await, before, "the books moved");
+    // A good client at the same address proves it, and is served. At another address, it need not.
+    let good = server.client().await;
+    place(&good, &ask(1, 1, 0)).await;
+    let elsewhere = endpoint_at(&server, ALPN, OTHER_ADDRESS);
+    Peer::connect_from(elsewhere, server.address).await.leave().await;
+    within(good.close()).await;
+    // All state of the handshakes is gone in time, so another one may begin.
+    until_none(&server, &client).await;
+    assert_eq!(Unfinished::begin(&server, ONE_ADDRESS).await.answer, Answer::Handshake);
+    within(client.close()).await;
+    // Nor does an unfinished handshake keep the server from stopping.
+    server.stop().await;
+}

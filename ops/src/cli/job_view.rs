@@ -63,6 +63,7 @@ fn amounts_view(body: &AmountsBody) -> Value {
 pub(super) fn queue_view(status: &QueueStatusBody) -> Value {
     let queue = &status.queue;
     let usage = &status.usage;
+    let debt = debt(status);
     json!({
         "queue": queue.name,
         "parent": given_text(&queue.parent),
@@ -93,7 +94,7 @@ pub(super) fn queue_view(status: &QueueStatusBody) -> Value {
         // By the rules, as of the last cycle.
         "share": status.has_deserved.then(|| print::amounts(&status.deserved)),
         // What the queue has beyond that.
-        "debt": status.has_deserved.then(|| print::amounts(&debt(status))),
+        "debt": status.has_deserved.then(|| print::amounts(&debt)),
         "jobs": status.jobs,
         "waiting": status.waiting,
         // Placements that name the queue, and all allocations of it and of the queues below it.

@@ -69,6 +69,7 @@ fn overdrawn(granted: &TransportParameters) -> TransportParameters {
     }
     for id in CREDIT_IDS {
         // A number of two bytes begins with the bits 01.
+        #[expect(clippy::big_endian_bytes, reason = "QUIC writes numbers so: RFC 9000, section 16")]
         let [high, low] = (OVERDRAWN | 0x4000).to_be_bytes();
         out.extend([id as u8, 2, high, low]);
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 use wharf_core::memory::{Per, StructureBytes};
+use wharf_core::request::Policy;
 
 use super::rows::{Planned, Target, fallback};
 use super::scenario::Kind;
@@ -83,6 +84,17 @@ pub struct NotJudged {
 
 /// The number of nodes from which on bytes per node, and visits of half of all nodes, are judged.
 pub const JUDGED_NODES_MIN: u32 = 1_000;
+
+/// The number of nodes for which limits relative to the floor, and those of unkind rows, hold.
+const REFERENCE_NODES: u32 = 10_000;
+/// The most nanoseconds per op of `steady`, by number of nodes.
+const STEADY_NS: [(u32, f64); 4] = [(1_000, 300.0), (10_000, 400.0), (100_000, 900.0), (1_000_000, 2_000.0)];
+/// The most nanoseconds of the 99th percentile of `steady`, by number of nodes.
+const STEADY_P99_NS: [(u32, f64); 1] = [(1_000_000, 20_000.0)];
+/// How many times as fast as the scan `steady` is at least, by number of nodes.
+const STEADY_TIMES_SCAN: [(u32, f64); 2] = [(10_000, 28.0), (100_000, 220.0)];
+/// The most nanoseconds per op of a full cluster, and of one whose nodes are all different.
+const UNKIND_NS: f64 = 1_500.0;
 
 /// One row of the report. The fields are those of the JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -196,19 +208,33 @@ impl Row {
     pub fn hold_against(&mut self, planned: &Planned, steady: &Self) {
         match planned.row.target {
             Target::Steady => {
-                self.at_most("times the floor", 4.0, self.ratio_to_floor);
-                if self.nodes == 10_000 {
-                    self.at_most("ns", 600.0, self.ns_per_op);
+                let limit_for = |limits: &[(u32, f64)]| {
+                    limits.iter().find(|&&(nodes, _)| nodes == self.nodes).map(|&(_, limit)| limit)
+                };
+                let ns = limit_for(&STEADY_NS);
+                let p99 = limit_for(&STEADY_P99_NS);
+                let times = limit_for(&STEADY_TIMES_SCAN);
+                if let Some(limit) = ns {
+                    self.at_most("ns", limit, self.ns_per_op);
                 }
-                let times = [(10_000, 50.0), (100_000, 500.0)];
-                let limit = times.into_iter().find(|&(nodes, _)| nodes == self.nodes);
-                if let (Some((_, limit)), Some(ratio)) = (limit, self.ratio_to_scan) {
+                if let Some(limit) = p99 {
+                    self.at_most("ns of p99", limit, f64::from(self.p99_ns));
+                }
+                if self.nodes == REFERENCE_NODES {
+                    let limit = if planned.policy == Policy::LeastFit { 8.0 } else { 12.0 };
+                    self.at_most("times the floor", limit, self.ratio_to_floor);
+                }
+                if let (Some(limit), Some(ratio)) = (times, self.ratio_to_scan) {
                     self.at_least("times as fast as the scan", limit, ratio);
                 }
             }
             Target::Unkind => {
                 let limit = 10.0 * f64::from(steady.p99_ns);
                 self.at_most("ns of p99, ten times that of steady", limit, f64::from(self.p99_ns));
+                let has_limit = matches!(planned.row.kind, Kind::Full | Kind::AllDifferent);
+                if has_limit && self.nodes == REFERENCE_NODES {
+                    self.at_most("ns", UNKIND_NS, self.ns_per_op);
+                }
             }
             Target::Candidates if self.is_small() && planned.row.kind == Kind::CandidatesHalf => {
                 self.leave(
@@ -224,20 +250,20 @@ impl Row {
                 self.at_most("visits, by the smaller of set and search", limit, self.visited_mean);
             }
             Target::Served => {
-                self.at_most("ns, one and a half times steady", 1.5 * steady.ns_per_op, self.ns_per_op)
+                self.at_most("ns, 1.6 times steady", 1.6 * steady.ns_per_op, self.ns_per_op);
             }
             Target::Fragmentation => self.at_most("ns", 20_000.0, self.ns_per_op),
         }
         if self.is_small() {
             self.leave("bytes per node", "tables of fixed size dominate below 1,000 nodes");
         } else if let Some(bytes) = self.bytes_per_node {
-            self.at_most("bytes per node", 1024.0, bytes);
+            self.at_most("bytes per node", 768.0, bytes);
         }
         // With few allocations, most of the memory belongs to the shard, not to each allocation.
         if let Some(bytes) =
             self.bytes_per_allocation.filter(|_| self.live_allocations >= self.nodes as usize)
         {
-            self.at_most("bytes per allocation", 128.0, bytes);
+            self.at_most("bytes per allocation", 80.0, bytes);
         }
     }
 
@@ -363,5 +389,66 @@ impl fmt::Display for MemoryTable<'_> {
             write!(f, "\n  {:<32} {:>14}        {:>10} per {per}", "in all", "", figure(bytes))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::rows::Selection;
+
+    fn judged(row: &str, nodes: u32, policy: Policy, change: impl FnOnce(&mut Measured)) -> String {
+        let rows = vec![row.to_owned()];
+        let selection = Selection { rows, nodes: vec![nodes], policy: Some(policy) };
+        let planned = selection.plan().expect("the row is known")[0];
+        let mut measured = Measured {
+            ns_per_op: 250.0,
+            floor_ns_per_op: 50.0,
+            touch_ns_per_op: None,
+            scan_ns_per_op: Some(250.0 * 250.0),
+            p50_ns: 200,
+            p99_ns: 1_000,
+            floor_p99_ns: 100,
+            visited_max: 10,
+            visited_mean: 5.0,
+            utilisation_percent: 85.0,
+            refused_percent: 0.0,
+            live: nodes as usize,
+            candidates: 0,
+            shapes: "synthetic",
+            memory: Vec::new(),
+        };
+        let steady = Row::new(&planned, measured.clone());
+        change(&mut measured);
+        let mut row = Row::new(&planned, measured);
+        row.hold_against(&planned, &steady);
+        assert!(row.is_judged());
+        row.missed()
+    }
+
+    #[test]
+    fn steady_is_judged_by_its_number_of_nodes() {
+        for nodes in [1_000, 10_000, 100_000, 1_000_000] {
+            assert_eq!(judged("steady", nodes, Policy::LeastFit, |_| {}), "");
+        }
+        let slow = |ns| move |measured: &mut Measured| measured.ns_per_op = ns;
+        assert!(judged("steady", 1_000, Policy::BestFit, slow(301.0)).contains("at most 300"));
+        assert!(
+            judged("steady", 10_000, Policy::LeastFit, slow(401.0)).contains("times the floor, at most 8")
+        );
+        assert!(!judged("steady", 10_000, Policy::BestFit, slow(401.0)).contains("floor"));
+        assert!(judged("steady", 100_000, Policy::BestFit, slow(901.0)).contains("scan, at least 220"));
+        let missed = judged("steady", 1_000_000, Policy::BestFit, |measured| measured.p99_ns = 20_001);
+        assert_eq!(missed, "20001 ns of p99, at most 20000");
+    }
+
+    #[test]
+    fn other_rows_are_judged_by_steady_and_by_time() {
+        let slow = |ns| move |measured: &mut Measured| measured.ns_per_op = ns;
+        assert_eq!(judged("full-99.5", 10_000, Policy::BestFit, slow(1_500.0)), "");
+        assert!(judged("full-99.5", 10_000, Policy::BestFit, slow(1_501.0)).contains("at most 1500"));
+        assert_eq!(judged("all-equal", 10_000, Policy::BestFit, slow(1_501.0)), "");
+        assert_eq!(judged("served-step", 10_000, Policy::BestFit, slow(400.0)), "");
+        assert!(judged("served-step", 10_000, Policy::BestFit, slow(401.0)).contains("at most 400"));
     }
 }

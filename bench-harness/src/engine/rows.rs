@@ -22,15 +22,15 @@ pub struct RowSpec {
 /// The targets of a row's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Limits relative to the floor and the scan, and 600 ns at 10,000 nodes.
+    /// Limits by number of nodes: on nanoseconds, and relative to the floor and the scan.
     Steady,
-    /// Ten times the p99 of `steady`.
+    /// Ten times the p99 of `steady`. Some rows also have a limit on nanoseconds.
     Unkind,
     /// A limit on visits by the smaller of candidate set and search.
     Candidates,
     /// 20 µs.
     Fragmentation,
-    /// One and a half times `steady`, including the work of a service outside the step: views, holds,
+    /// 1.6 times `steady`, including the work of a service outside the step: views, holds,
     /// records, replies.
     Served,
 }
@@ -139,7 +139,7 @@ impl Selection {
 pub fn fallback(policy: Policy) -> &'static str {
     match policy.name() {
         "least-fit" | "best-fit" => {
-            "nodes that fail exactly are refused one by one, once: a hint then lets the shape begin behind them"
+            "nodes that fail exactly are refused one by one; bounds of cells that were searched without success are computed again, so that later searches skip them"
         }
         "first-fit" | "next-fit" => {
             "the ordinal tree's runs of 16 nodes are scanned where their maxima suffice"

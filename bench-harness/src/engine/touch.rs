@@ -4,13 +4,15 @@
 //! [`EngineDriver::trace`](super::driver::EngineDriver::trace) records the lines from the shard's own structures, op by
 //! op. [`Trace::replay`] then reads and writes lines of arrays of the same sizes in that order, and does nothing else.
 //!
-//! A release touches the record, its neighbours in the list of the node, the node's room and hot line, and the sums. In
-//! the index it touches the place of the node, the counts of coordinates that change, and two cells with their chunks:
-//! the one that is left and the one that is entered. A placement first touches the class bits that lead to the cell of
-//! the chosen node, and that cell with all its entries.
+//! A release touches the record with the header of its page, its neighbours in the list of the node, the node's room and
+//! hot line, and the sums. In the index it touches the place of the node, the counts of coordinates that change, the
+//! classes of its scores, and two cells with their blocks and chunks: the one that is left and the one that is entered. A
+//! placement first touches the class bits that lead to the cell of the chosen node, that cell with all its entries, and
+//! the slot of the node's rank.
 //!
 //! Not touched are cells, rows and nodes that a search looks at without success, and sets of selectors. Neither are
-//! refusals, class bits that a move changes, the commands, the outcomes and the code.
+//! refusals, class bits that a move changes, the counts of filled cells per block, how often each score was asked, the
+//! commands, the outcomes and the code.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -24,6 +26,8 @@ const SUMS_LINES: usize = 3;
 /// A structure of the shard. Each has an array of lines of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Structure {
+    /// The headers of the pages of records.
+    Pages,
     /// The records of allocations.
     Records,
     /// The rooms of nodes.
@@ -34,6 +38,12 @@ pub enum Structure {
     Sums,
     /// The places of nodes in the index.
     Places,
+    /// The slots of nodes by rank.
+    Ranks,
+    /// Where the blocks of cells are.
+    Blocks,
+    /// The class of each score.
+    ClassTable,
     /// The cells of the index.
     Cells,
     /// The directories of very large cells.
@@ -51,12 +61,16 @@ pub enum Structure {
 }
 
 impl Structure {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 19] = [
+        Self::Pages,
         Self::Records,
         Self::Rooms,
         Self::Hot,
         Self::Sums,
         Self::Places,
+        Self::Ranks,
+        Self::Blocks,
+        Self::ClassTable,
         Self::Cells,
         Self::Directories,
         Self::Chunks,
@@ -115,6 +129,7 @@ impl Trace {
     }
 
     fn books(&mut self, record: RecordLines, node: &NodeLines) {
+        self.read(Structure::Pages, record.page);
         self.write(Structure::Records, record.record);
         for line in record.neighbours.into_iter().flatten() {
             self.write(Structure::Records, line);
@@ -126,6 +141,8 @@ impl Trace {
 
     /// A cell that a node leaves or enters, with the line of its chunk that has the last entry.
     fn end_of_cell(&mut self, index: &IndexLines) {
+        self.read(Structure::ClassTable, index.class);
+        self.read(Structure::Blocks, index.block);
         self.write(Structure::Cells, index.cell);
         if let Some(part) = index.part {
             self.write(Structure::Directories, part);
@@ -166,6 +183,7 @@ impl Trace {
         for line in 0..2 {
             self.read(Structure::Classes, index.classes + line);
         }
+        self.read(Structure::Blocks, index.block);
         self.read(Structure::Cells, index.cell);
         if let Some(part) = index.part {
             self.read(Structure::Directories, part);
@@ -174,6 +192,7 @@ impl Trace {
         for line in first..first + lines {
             self.read(Structure::Chunks, line);
         }
+        self.read(Structure::Ranks, index.rank);
         self.read(Structure::Rooms, before.room);
         self.books(record, before);
         self.moved(&before.index, &after.index);
@@ -311,6 +330,11 @@ mod tests {
                 assert_eq!(lines(touches, Structure::Places), places, "{policy}");
                 assert!(lines(touches, Structure::Cells).len() >= 3, "{touches:?}");
                 assert_eq!(lines(touches, Structure::Classes).len(), 2, "{touches:?}");
+                // Ranks are slots here too. Sixteen of them share a line.
+                assert_eq!(lines(touches, Structure::Ranks), [nodes[1] / 16], "{policy}");
+                assert_eq!(lines(touches, Structure::Pages), [0, 0], "{policy}");
+                let blocks = lines(touches, Structure::Blocks).len();
+                assert_eq!(blocks, lines(touches, Structure::Cells).len(), "{touches:?}");
             }
             assert!(placed > 100, "{placed} placements were compared");
         }

@@ -105,6 +105,24 @@ pub(super) struct Part<E: Entry> {
     pub(super) marks: Marks,
 }
 
+/// Returns the number of the part that has the entry with this order, or to which it belongs.
+#[inline]
+fn part_in<E: Entry>(parts: &[Part<E>], order: E::Order) -> usize {
+    parts.partition_point(|part| part.first <= order).saturating_sub(1)
+}
+
+/// Replaces an entry of a chunk by the last one, at `last`.
+///
+/// # Panics
+/// If the chunk does not have the entry.
+#[inline(always)]
+fn take_out<E: Entry>(all: &mut [E; CHUNK], last: usize, entry: E) {
+    // Places after the last one have old entries, so the first that is equal is the right one. The length is known,
+    // so the loop has one comparison per place.
+    let found = all.iter().position(|held| *held == entry).filter(|&at| at <= last);
+    all[found.expect("a node is in its cell")] = all[last];
+}
+
 /// All cells of a layout. Cells are allocated when nodes come.
 #[derive(Clone, Debug)]
 pub(super) struct Cells<E: Entry> {
@@ -181,7 +199,8 @@ impl<E: Entry> Cells<E> {
         if block == NONE {
             block = self.allocate(cell / BLOCK);
         }
-        let here = &mut self.cells[((block as usize) << BLOCK.ilog2()) | (cell % BLOCK)];
+        let index = ((block as usize) << BLOCK.ilog2()) | (cell % BLOCK);
+        let here = &mut self.cells[index];
         let len = usize::from(here.len);
         let is_inline = here.at == NONE;
         let before = (!(is_inline & (len == 0))).then_some(u32::from(here.best));
@@ -202,7 +221,7 @@ impl<E: Entry> Cells<E> {
             here.entries[len % INLINE] = entry;
             here.len = len as u8 + 1;
         } else {
-            self.insert_into_chunk(cell, entry, marks);
+            self.insert_into_chunk(index, entry, marks);
         }
         before
     }
@@ -214,37 +233,49 @@ impl<E: Entry> Cells<E> {
         })
     }
 
+    /// Adds an entry to the cell with this index, whose own places do not suffice.
     #[inline(never)]
-    fn insert_into_chunk(&mut self, cell: usize, entry: E, marks: Marks) {
-        let Cell { len, at, entries, marks: of_cell, .. } = *self.get(cell);
+    fn insert_into_chunk(&mut self, index: usize, entry: E, marks: Marks) {
+        let here = &mut self.cells[index];
+        let held = usize::from(here.len);
+        // `NONE` has this bit too.
+        if here.at & PARTS == 0 && held < self.room {
+            self.chunks[here.at as usize].0[held % CHUNK] = entry;
+            here.len = held as u8 + 1;
+        } else if let Some(directory) = here.directory() {
+            self.insert_into_part(directory, entry, marks);
+        } else {
+            self.grow(index, entry, marks);
+        }
+    }
+
+    /// Gives a cell its first chunk, or parts instead of a chunk, and adds an entry.
+    #[inline(never)]
+    fn grow(&mut self, index: usize, entry: E, marks: Marks) {
+        let Cell { len, at, entries, marks: of_cell, .. } = self.cells[index];
         let held = usize::from(len);
         if at == NONE {
             let chunk = self.new_chunk();
             let to = &mut self.chunks[chunk as usize].0;
             to[..held].copy_from_slice(&entries);
             to[held] = entry;
-            let here = self.get_mut(cell);
+            let here = &mut self.cells[index];
             here.at = chunk;
             here.len += 1;
-        } else if at & PARTS != 0 {
-            self.insert_into_part((at & !PARTS) as usize, entry, marks);
-        } else if held < self.room {
-            self.chunks[at as usize].0[held] = entry;
-            self.get_mut(cell).len += 1;
-        } else {
-            let directory = self.free_directories.pop().unwrap_or_else(|| {
-                self.directories.push(Vec::new());
-                (self.directories.len() - 1) as u32
-            });
-            let here = self.get_mut(cell);
-            here.at = directory | PARTS;
-            here.len = 0;
-            let first = entry.order();
-            let whole = Part { first, chunk: at, len, is_stale: true, bounds: E::NOTHING, marks: of_cell };
-            self.directories[directory as usize].push(whole);
-            self.split(directory as usize, 0);
-            self.insert_into_part(directory as usize, entry, marks);
+            return;
         }
+        let directory = self.free_directories.pop().unwrap_or_else(|| {
+            self.directories.push(Vec::new());
+            (self.directories.len() - 1) as u32
+        });
+        let here = &mut self.cells[index];
+        here.at = directory | PARTS;
+        here.len = 0;
+        let first = entry.order();
+        let whole = Part { first, chunk: at, len, is_stale: true, bounds: E::NOTHING, marks: of_cell };
+        self.directories[directory as usize].push(whole);
+        self.split(directory as usize, 0);
+        self.insert_into_part(directory as usize, entry, marks);
     }
 
     /// Splits a full part in two.
@@ -269,21 +300,24 @@ impl<E: Entry> Cells<E> {
     /// Returns the number of the part that has the entry with this order, or to which it belongs.
     #[inline]
     pub(super) fn part_of(&self, directory: usize, order: E::Order) -> usize {
-        self.directories[directory].partition_point(|part| part.first <= order).saturating_sub(1)
+        part_in(&self.directories[directory], order)
     }
 
     #[inline(never)]
     fn insert_into_part(&mut self, directory: usize, entry: E, marks: Marks) {
         let order = entry.order();
-        let mut number = self.part_of(directory, order);
-        if usize::from(self.directories[directory][number].len) >= self.room {
+        let mut parts = &mut self.directories[directory][..];
+        let mut number = part_in(parts, order);
+        if usize::from(parts[number].len) >= self.room {
             self.split(directory, number);
-            number = self.part_of(directory, order);
+            parts = &mut self.directories[directory][..];
+            number = part_in(parts, order);
         }
-        let part = &mut self.directories[directory][number];
-        assert!(usize::from(part.len) < self.room, "a part that was split has room");
-        self.chunks[part.chunk as usize].0[usize::from(part.len)] = entry;
-        part.len += 1;
+        let part = &mut parts[number];
+        let held = usize::from(part.len);
+        assert!(held < self.room, "a part that was split has room");
+        self.chunks[part.chunk as usize].0[held % CHUNK] = entry;
+        part.len = held as u8 + 1;
         part.first = part.first.min(order);
         part.bounds = entry.add_to(&part.bounds);
         part.marks = part.marks.or(marks);
@@ -301,7 +335,8 @@ impl<E: Entry> Cells<E> {
         score: u32,
         score_of: impl Fn(E) -> u32,
     ) -> (u32, Option<u32>) {
-        let here = self.get_mut(cell);
+        let index = self.index(cell);
+        let here = &mut self.cells[index];
         here.stale = STALE_WITHIN | STALE_MARKS;
         let best = u32::from(here.best);
         if here.at == NONE {
@@ -321,36 +356,37 @@ impl<E: Entry> Cells<E> {
                 here.best = after as u16;
                 return (best, Some(after));
             }
-            self.vacate(cell);
+            self.vacate(cell, index);
             return (best, None);
         }
-        self.remove_from_chunk(cell, entry);
+        self.remove_from_chunk(index, entry);
         if score < best {
             return (best, Some(best));
         }
-        let after = self.largest_score(cell, score_of);
+        let after = self.largest_score(index, score_of);
         match after {
-            Some(after) => self.get_mut(cell).best = after as u16,
-            None => self.vacate(cell),
+            Some(after) => self.cells[index].best = after as u16,
+            None => self.vacate(cell, index),
         }
         (best, after)
     }
 
     /// Releases the block of an empty cell, if all its cells are empty.
-    fn vacate(&mut self, cell: usize) {
-        let block = self.blocks[cell / BLOCK];
-        let filled = &mut self.filled[block as usize];
+    #[inline]
+    fn vacate(&mut self, cell: usize, index: usize) {
+        let block = index / BLOCK;
+        let filled = &mut self.filled[block];
         *filled -= 1;
         if *filled == 0 {
-            self.free_blocks.push(block);
+            self.free_blocks.push(block as u32);
             self.blocks[cell / BLOCK] = NONE;
         }
     }
 
     #[inline(never)]
-    fn largest_score(&self, cell: usize, score_of: impl Fn(E) -> u32) -> Option<u32> {
+    fn largest_score(&self, index: usize, score_of: impl Fn(E) -> u32) -> Option<u32> {
         let largest = |entries: &[E]| entries.iter().map(|&entry| score_of(entry)).max();
-        let here = self.get(cell);
+        let here = &self.cells[index];
         let Some(directory) = here.directory() else { return largest(self.entries_of(here)) };
         let parts = &self.directories[directory];
         let from = if E::IS_BY_SCORE { parts.len() - 1 } else { 0 };
@@ -369,34 +405,31 @@ impl<E: Entry> Cells<E> {
         &self.chunks[part.chunk as usize].0[..usize::from(part.len)]
     }
 
+    /// Removes an entry from the cell with this index, which has a chunk or parts.
     #[inline(never)]
-    fn remove_from_chunk(&mut self, cell: usize, entry: E) {
-        let Cell { len, at, .. } = *self.get(cell);
-        if let Some(directory) = self.get(cell).directory() {
-            return self.remove_from_part(cell, directory, entry);
+    fn remove_from_chunk(&mut self, index: usize, entry: E) {
+        let here = &mut self.cells[index];
+        if let Some(directory) = here.directory() {
+            return self.remove_from_part(index, directory, entry);
         }
-        let rest = usize::from(len) - 1;
-        let all = &mut self.chunks[at as usize].0;
-        let found = all[..=rest].iter().position(|held| *held == entry);
-        all[found.expect("a node is in its cell")] = all[rest];
-        self.get_mut(cell).len = rest as u8;
+        let rest = (usize::from(here.len) - 1) % CHUNK;
+        let all = &mut self.chunks[here.at as usize].0;
+        take_out(all, rest, entry);
+        here.len = rest as u8;
         // Half of the limit, so that adding and removing one node repeatedly does not convert each time.
         if rest <= INLINE / 2 {
-            let [first, second, ..] = self.chunks[at as usize].0;
-            let here = self.get_mut(cell);
-            [here.entries[0], here.entries[1]] = [first, second];
+            [here.entries[0], here.entries[1]] = [all[0], all[1]];
+            self.free_chunks.push(here.at);
             here.at = NONE;
-            self.free_chunks.push(at);
         }
     }
 
-    fn remove_from_part(&mut self, cell: usize, directory: usize, entry: E) {
-        let number = self.part_of(directory, entry.order());
-        let part = &mut self.directories[directory][number];
-        let rest = usize::from(part.len) - 1;
-        let all = &mut self.chunks[part.chunk as usize].0;
-        let found = all[..=rest].iter().position(|held| *held == entry);
-        all[found.expect("a node is in its cell")] = all[rest];
+    fn remove_from_part(&mut self, index: usize, directory: usize, entry: E) {
+        let parts = &mut self.directories[directory][..];
+        let number = part_in(parts, entry.order());
+        let part = &mut parts[number];
+        let rest = (usize::from(part.len) - 1) % CHUNK;
+        take_out(&mut self.chunks[part.chunk as usize].0, rest, entry);
         part.len = rest as u8;
         part.is_stale = true;
         if rest < self.room / 4 {
@@ -406,7 +439,7 @@ impl<E: Entry> Cells<E> {
         if usize::from(only.len) <= self.room / 2 {
             self.directories[directory].clear();
             self.free_directories.push(directory as u32);
-            let here = self.get_mut(cell);
+            let here = &mut self.cells[index];
             here.at = only.chunk;
             here.len = only.len;
         }

@@ -1,7 +1,7 @@
 //! The cache lines of the index that searches and moves of a node touch. `wharf-bench engine` measures what these lines
 //! cost without any work on them.
 
-use super::cell::{Cell, Chunk, INLINE, NONE, Part};
+use super::cell::{BLOCK, Cell, Chunk, INLINE, NONE, Part};
 use super::classes::{CLASSES, ClassBits};
 use super::entry::{Entry, Narrow};
 use super::tree::{Place, Width};
@@ -13,6 +13,12 @@ use crate::memory::LINE;
 pub struct IndexLines {
     /// The line of the node's place.
     pub place: usize,
+    /// The line that has the slot of the node's rank.
+    pub rank: usize,
+    /// The line that says where the block of the cell is.
+    pub block: usize,
+    /// The line of the table of classes that has the class of the node's score.
+    pub class: usize,
     /// The cell that has the node.
     pub cell: usize,
     /// The part of a very large cell, among all such parts, and the line of its directory that has it.
@@ -63,6 +69,9 @@ impl DistBuckets {
         let at = entry.coordinate(&plane.layout, cell).0;
         Some(IndexLines {
             place: slot as usize * size_of::<Place<Narrow>>() / LINE,
+            rank: entry.rank() as usize * size_of::<Slot>() / LINE,
+            block: cell / BLOCK * size_of::<u32>() / LINE,
+            class: entry.score(&plane.layout) as usize / LINE,
             cell: cells.index(cell) * CELL_LINES,
             part,
             chunk,

@@ -189,13 +189,19 @@ impl GpuBooks {
         }
     }
 
-    /// Takes what `assignment` names.
+    /// Takes what `assignment` names. Returns how many of its instances were wholly free before, and the largest part
+    /// that was free of one of them.
     ///
     /// # Panics
     /// When an instance has less free than `assignment` takes. The caller and the books disagree then.
-    pub fn take(&mut self, assignment: GpuAssignment) {
+    #[inline]
+    pub fn take(&mut self, assignment: GpuAssignment) -> (u16, u16) {
+        let mut whole = 0;
+        let mut largest = 0;
         for instance in assignment.instances() {
             let free = &mut self.free[usize::from(instance)];
+            whole += u16::from(*free == GPU_UNIT);
+            largest = largest.max(*free);
             assert!(
                 *free >= assignment.part,
                 "instance {instance} has {free}/10000 free, {} taken",
@@ -203,17 +209,25 @@ impl GpuBooks {
             );
             *free -= assignment.part;
         }
+        (whole, largest)
     }
 
-    /// Gives back what `assignment` names.
+    /// Gives back what `assignment` names. Returns how many of its instances are wholly free now, and the largest part
+    /// that is free of one of them.
     ///
     /// # Panics
     /// When an instance would have more than a whole device free. The caller and the books disagree then.
     #[inline]
-    pub fn give(&mut self, assignment: GpuAssignment) {
+    pub fn give(&mut self, assignment: GpuAssignment) -> (u16, u16) {
+        let mut whole = 0;
+        let mut largest = 0;
         for instance in assignment.instances() {
-            self.set_free(instance, self.free(instance) + assignment.part);
+            let part = self.free(instance) + assignment.part;
+            self.set_free(instance, part);
+            whole += u16::from(part == GPU_UNIT);
+            largest = largest.max(part);
         }
+        (whole, largest)
     }
 }
 
@@ -262,8 +276,11 @@ mod tests {
         let mut books = books(&[9_999, 10_000, 10_000, 10_000]);
         let taken = books.choose(GpuRequest::Whole(2)).unwrap();
         assert_eq!(taken.instances().collect::<Vec<_>>(), [1, 2]);
-        books.take(taken);
+        assert_eq!(books.take(taken), (2, 10_000));
         assert_eq!(books.choose(GpuRequest::Whole(2)), None);
         assert_eq!(books.whole_free(), 1);
+        assert_eq!(books.give(taken), (2, 10_000));
+        let part = books.choose(GpuRequest::Fraction(9_000)).unwrap();
+        assert_eq!((books.take(part), books.give(part)), ((0, 9_999), (0, 9_999)));
     }
 }

@@ -2,6 +2,7 @@
 //! what they cost without any work on them. See `docs/decisions/layout.md`.
 
 use super::Shard;
+use super::books::PAGE;
 use crate::ids::{AllocationId, NodeId};
 use crate::index::IndexLines;
 use crate::memory::LINE;
@@ -9,6 +10,8 @@ use crate::memory::LINE;
 /// The line of an allocation's record, and those of its neighbours in the list of its node. A record is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordLines {
+    /// The line that says where the page of the record is.
+    pub page: usize,
     /// The record.
     pub record: usize,
     /// The neighbours that exist.
@@ -34,7 +37,8 @@ impl Shard {
         let (_, previous, next) = self.books.ledger.neighbours(id)?;
         let is_there = |&at: &u32| at != crate::view::NO_ALLOCATION;
         let neighbours = [previous, next].map(|at| Some(at).filter(is_there).map(|at| at as usize));
-        Some(RecordLines { record: id.sequence as u32 as usize, neighbours })
+        let record = id.sequence as u32 as usize;
+        Some(RecordLines { page: record / PAGE * size_of::<usize>() / LINE, record, neighbours })
     }
 
     /// Returns the lines of a node. `None` if it is unknown or takes no work, or if an index of this geometry has wide

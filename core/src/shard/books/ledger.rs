@@ -9,7 +9,7 @@
 use crate::broken::{Broken, broken};
 use std::sync::Arc;
 
-use super::table::{HotNode, NO_ALLOCATION, NodeTable};
+use super::table::{HotNode, NO_ALLOCATION, NodeTable, Room};
 use crate::ids::AllocationId;
 use crate::index::Slot;
 use crate::map::FixedMap;
@@ -18,7 +18,7 @@ use crate::resource::{Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest, 
 use crate::view::{AllocationImage, Dirty, MoreImage};
 
 /// Records per page. Pages are never moved or copied, so memory use never doubles while the ledger grows.
-const PAGE: usize = 1024;
+pub(crate) const PAGE: usize = 1024;
 
 /// A live allocation.
 #[derive(Clone, Debug)]
@@ -92,9 +92,31 @@ fn place_of(id: AllocationId) -> u32 {
     id.sequence as u32
 }
 
+/// Records that are allocated together. The length is known, so a place in a page is found without a bounds check.
+type Page = Box<[Record; PAGE]>;
+
+/// Returns the record at a place. It borrows the pages alone, so that the caller may change the rest of the ledger.
+#[inline(always)]
+fn record_in(pages: &mut [Page], at: u32) -> &mut Record {
+    &mut pages[at as usize / PAGE][at as usize % PAGE]
+}
+
+/// What a plain allocation held, and the books of its node.
+pub(super) struct Removed<'a> {
+    pub(super) node: Slot,
+    pub(super) room: &'a mut Room,
+    pub(super) hot: &'a mut HotNode,
+    pub(super) cpu: Amount,
+    pub(super) memory: Amount,
+    pub(super) gpu: GpuRequest,
+    pub(super) gpus: GpuAssignment,
+}
+
 /// All live allocations of a shard.
 pub(crate) struct Ledger {
-    pages: Vec<Vec<Record>>,
+    pages: Vec<Page>,
+    /// The number of places that were ever used. Those after them in the last page are vacant, and not listed.
+    places: u32,
     /// The vacant place that is taken next: the one that became vacant last.
     vacant: u32,
     live: usize,
@@ -107,7 +129,7 @@ pub(crate) struct Ledger {
 impl Default for Ledger {
     fn default() -> Self {
         let by_id = FixedMap::default();
-        Self { pages: Vec::new(), vacant: NO_ALLOCATION, live: 0, by_id, dirty: None }
+        Self { pages: Vec::new(), places: 0, vacant: NO_ALLOCATION, live: 0, by_id, dirty: None }
     }
 }
 
@@ -125,13 +147,13 @@ impl Ledger {
     /// Returns the record at a place, if it is an allocation.
     #[inline]
     fn record(&self, at: u32) -> Option<&Record> {
-        let record = self.pages.get(at as usize / PAGE)?.get(at as usize % PAGE)?;
+        let record = &self.pages.get(at as usize / PAGE)?[at as usize % PAGE];
         (record.node != VACANT).then_some(record)
     }
 
     #[inline]
     fn record_mut(&mut self, at: u32) -> &mut Record {
-        &mut self.pages[at as usize / PAGE][at as usize % PAGE]
+        record_in(&mut self.pages, at)
     }
 
     /// Returns the place of the live allocation `id`.
@@ -159,9 +181,7 @@ impl Ledger {
 
     /// Returns the number of places, including free ones.
     pub(crate) fn places(&self) -> u32 {
-        // All pages but the last are full.
-        let places = self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE + last.len());
-        u32::try_from(places).expect("fewer allocations than u32 can count")
+        self.places
     }
 
     /// Returns a place as views show it.
@@ -194,9 +214,7 @@ impl Ledger {
     /// Reads the record at a place, only so that it is in the cache.
     #[inline]
     pub(crate) fn peek_at(&self, at: u32) -> u32 {
-        self.pages
-            .get(at as usize / PAGE)
-            .map_or(0, |page| page.get(at as usize % PAGE).map_or(0, |r| r.node))
+        self.pages.get(at as usize / PAGE).map_or(0, |page| page[at as usize % PAGE].node)
     }
 
     /// Returns the node of the record that an id names, and its neighbors in the node's list. `None` if the place is
@@ -280,39 +298,54 @@ impl Ledger {
         demand: &Demand,
         gpus: GpuAssignment,
     ) -> AllocationId {
-        let id = AllocationId { sequence: self.next_sequence(), ..unnumbered };
-        let at = place_of(id);
-        let next = std::mem::replace(&mut hot.first_allocation, at);
-        hot.allocations += 1;
-        assert!(self.by_id.is_empty() || !self.by_id.contains_key(&id), "allocation {id} is granted twice");
-        let record = self.record_mut(at);
-        (record.id, record.cpu, record.memory) = (id, demand.cpu, demand.memory);
-        (record.gpu, record.gpus, record.node) = (demand.gpu, gpus, node);
-        record.previous = NO_ALLOCATION;
-        self.vacant = std::mem::replace(&mut record.next, next);
-        self.link(at, next);
-        id
+        loop {
+            let at = self.vacant_place();
+            let record = record_in(&mut self.pages, at);
+            assert!(record.node == VACANT, "place {at} is not vacant");
+            let Some(granted) = record.granted.checked_add(1) else {
+                // All ids of the place are granted: it is not used again.
+                self.vacant = record.next;
+                continue;
+            };
+            let sequence = u64::from(std::mem::replace(&mut record.granted, granted)) << 32 | u64::from(at);
+            let id = AllocationId { sequence, ..unnumbered };
+            assert!(
+                self.by_id.is_empty() || !self.by_id.contains_key(&id),
+                "allocation {id} is granted twice"
+            );
+            let next = std::mem::replace(&mut hot.first_allocation, at);
+            hot.allocations += 1;
+            (record.id, record.cpu, record.memory) = (id, demand.cpu, demand.memory);
+            (record.gpu, record.gpus, record.node) = (demand.gpu, gpus, node);
+            record.previous = NO_ALLOCATION;
+            self.vacant = std::mem::replace(&mut record.next, next);
+            self.link(at, next);
+            return id;
+        }
     }
 
-    /// Returns the live allocation of `id`, with its node, if it has no extras and is in the place that the id names.
+    /// Removes the live allocation of `id`, and returns what it held, with the books of its node. `None`, and nothing is
+    /// removed, if it has extras or is not in the place that the id names, or if `open` does not return the books of its
+    /// node.
     #[inline(always)]
-    pub(super) fn plain(&self, id: AllocationId) -> Option<(Slot, &Record)> {
-        let record = self.record(place_of(id))?;
-        (record.id == id && record.extra.is_none()).then_some((record.node, record))
-    }
-
-    /// Removes an allocation that is [`plain`](Self::plain).
-    #[inline(always)]
-    pub(super) fn remove_plain(&mut self, id: AllocationId, hot: &mut HotNode) {
+    pub(super) fn remove_plain<'a>(
+        &mut self,
+        id: AllocationId,
+        open: impl FnOnce(Slot) -> Option<(&'a mut Room, &'a mut HotNode)>,
+    ) -> Option<Removed<'a>> {
         let at = place_of(id);
-        let vacant = std::mem::replace(&mut self.vacant, at);
+        let record = &mut self.pages.get_mut(at as usize / PAGE)?[at as usize % PAGE];
+        if (record.id != id) | (record.node == VACANT) | record.extra.is_some() {
+            return None;
+        }
+        let &mut Record { cpu, memory, gpu, gpus, node, next, previous, .. } = record;
+        let (room, hot) = open(node)?;
+        record.node = VACANT;
+        record.next = std::mem::replace(&mut self.vacant, at);
         self.live -= 1;
-        let record = self.record_mut(at);
-        assert!(record.extra.is_none(), "allocation {id} has extras");
-        let Record { next, previous, .. } = *record;
-        (record.node, record.next) = (VACANT, vacant);
         self.touch(at);
         self.unlink(at, (previous, next), hot);
+        Some(Removed { node, room, hot, cpu, memory, gpu, gpus })
     }
 
     /// Takes a record out of the list of its node.
@@ -348,13 +381,14 @@ impl Ledger {
         let at = self.places();
         assert!(self.vacant == NO_ALLOCATION, "a place is vacant");
         assert!(at != NO_ALLOCATION, "fewer allocations than u32 can count");
-        if self.pages.last().is_none_or(|page| page.len() == PAGE) {
-            self.pages.push(Vec::with_capacity(PAGE));
+        if at as usize == self.pages.len() * PAGE {
+            let AllocationImage { id, gpus, .. } = AllocationImage::default();
+            let demand = Demand::default();
+            let nothing = Allocation { id, demand, gpus, units: None, node: VACANT, is_leased: false };
+            let records = vec![Record::new(nothing, NO_ALLOCATION, 0); PAGE].into_boxed_slice();
+            self.pages.push(records.try_into().expect("a page has this many records"));
         }
-        let AllocationImage { id, gpus, .. } = AllocationImage::default();
-        let demand = Demand::default();
-        let nothing = Allocation { id, demand, gpus, units: None, node: VACANT, is_leased: false };
-        self.pages.last_mut().expect("just pushed").push(Record::new(nothing, NO_ALLOCATION, 0));
+        self.places += 1;
         self.vacant = at;
     }
 
@@ -398,7 +432,7 @@ impl Ledger {
     /// Returns the number of allocations with a lease. O(allocations).
     pub(super) fn leased(&self) -> usize {
         let marked = |record: &&Record| record.extra.as_deref().is_some_and(|extra| extra.is_leased);
-        self.pages.iter().flatten().filter(marked).count()
+        self.pages.iter().flat_map(|page| page.iter()).filter(marked).count()
     }
 
     /// Returns the allocations of one node, newest first.
@@ -420,8 +454,7 @@ impl Ledger {
 
     /// Reports the bytes of each structure.
     pub(crate) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
-        let records: usize = self.pages.iter().map(Vec::capacity).sum();
-        let records = (records * size_of::<Record>()) as u64;
+        let records = (self.pages.len() * size_of::<[Record; PAGE]>()) as u64;
         add("allocation records", records + memory::of_vec(&self.pages));
         add("allocations of earlier starts by id", memory::of_map(&self.by_id));
         if let Some(dirty) = &self.dirty {
@@ -431,7 +464,7 @@ impl Ledger {
 
     /// Checks that every record is found by its id, and every vacant place is listed unless all its ids are granted.
     pub(crate) fn check(&self) -> Result<(), Broken> {
-        let records = || (0u32..).zip(self.pages.iter().flatten());
+        let records = || (0..self.places).zip(self.pages.iter().flat_map(|page| page.iter()));
         let mut lost = records().filter(|&(at, r)| r.node != VACANT && self.find(r.id) != Some(at));
         if let Some((_, record)) = lost.next() {
             return Err(broken!("allocation {} is not found by its id", record.id));

@@ -35,7 +35,7 @@ use claims::Claims;
 pub(crate) use free_books::{FreeBooks, short_of};
 pub(crate) use held::{HeldAllocation, InUse};
 use leases::Leases;
-pub(crate) use ledger::{Allocation, Ledger};
+pub(crate) use ledger::{Allocation, Ledger, PAGE};
 pub use node_books::{Book, InstanceBook, NodeBooks};
 use releasing::Releasing;
 use reservations::Reservations;

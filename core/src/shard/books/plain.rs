@@ -1,7 +1,7 @@
 //! Placements and releases without extras, which are nearly all. They do what the general ways of [`Books`] do, but read
 //! the node and the record once.
 
-use super::ledger::Record;
+use super::ledger::Removed;
 use super::table::{give_to, take_from};
 use super::{Allocation, Books, Dirty};
 use crate::books::PROMISED;
@@ -58,14 +58,13 @@ impl Books {
         if !self.has_only_allocations() {
             return None;
         }
-        let (slot, record) = self.ledger.plain(id)?;
-        let &Record { cpu, memory, gpu, gpus, .. } = record;
-        let places_max = self.nodes.places_max();
-        let (room, hot) = self.nodes.room_and_hot_mut(slot);
-        if hot.withheld != 0 || hot.has_shortfall {
-            return None;
-        }
-        self.ledger.remove_plain(id, hot);
+        let Self { ledger, nodes, .. } = self;
+        let places_max = nodes.places_max();
+        let removed = ledger.remove_plain(id, |slot| {
+            let (room, hot) = nodes.room_and_hot_mut(slot);
+            ((hot.withheld == 0) & !hot.has_shortfall).then_some((room, hot))
+        })?;
+        let Removed { node: slot, room, hot, cpu, memory, gpu, gpus } = removed;
         give_to(room, hot, [cpu, memory], gpus, places_max);
         self.sums.allocate_plain(slot, [cpu.units(), memory.units(), gpu.units()].map(i64::wrapping_neg));
         self.sums.released += 1;

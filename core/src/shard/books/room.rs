@@ -1,7 +1,7 @@
 //! The room of a node, in the form that searches compare.
 
 use crate::node::{NodeSpec, NodeState};
-use crate::resource::{Amount, Demand, GPU_UNIT, GpuBooks, GpuRequest};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
 
 /// The room of a node: everything that a search compares and a refusal counts. Half a cache line, so that none lies
 /// in two.
@@ -70,8 +70,40 @@ impl Room {
     pub(super) fn follow(&mut self, gpus: &GpuBooks) {
         self.whole_gpus = gpus.whole_free();
         self.largest_gpu_part = gpus.largest_free();
+        self.assert_gpus_agree();
+    }
+
+    #[inline(always)]
+    fn assert_gpus_agree(&self) {
         let has_whole = self.largest_gpu_part == GPU_UNIT;
         assert!((self.whole_gpus > 0) == has_whole, "a whole GPU is the largest part that is free");
+    }
+
+    /// Takes GPUs from the books of the node. The instances are compared only if what was taken may have been the
+    /// largest part.
+    #[inline(always)]
+    pub(super) fn take_gpus(&mut self, books: &mut GpuBooks, gpus: GpuAssignment) {
+        if gpus.mask == 0 {
+            return;
+        }
+        let (whole, largest) = books.take(gpus);
+        self.whole_gpus = self.whole_gpus.checked_sub(whole).expect("the whole GPUs of a node are counted");
+        if self.whole_gpus == 0 && largest == self.largest_gpu_part {
+            self.largest_gpu_part = books.largest_free();
+        }
+        self.assert_gpus_agree();
+    }
+
+    /// Gives GPUs back to the books of the node. No instance is compared that was not given back.
+    #[inline(always)]
+    pub(super) fn give_gpus(&mut self, books: &mut GpuBooks, gpus: GpuAssignment) {
+        if gpus.mask == 0 {
+            return;
+        }
+        let (whole, largest) = books.give(gpus);
+        self.whole_gpus += whole;
+        self.largest_gpu_part = self.largest_gpu_part.max(largest);
+        self.assert_gpus_agree();
     }
 
     /// Returns the minimum in each dimension.

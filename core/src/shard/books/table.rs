@@ -88,10 +88,7 @@ pub(crate) struct NodeTable {
 #[inline(always)]
 pub(super) fn take_from(room: &mut Room, hot: &mut HotNode, demand: &Demand, gpus: GpuAssignment) {
     room.take(demand);
-    if gpus.mask != 0 {
-        hot.gpus.take(gpus);
-        room.follow(&hot.gpus);
-    }
+    room.take_gpus(&mut hot.gpus, gpus);
     hot.version += 1;
 }
 
@@ -106,10 +103,7 @@ pub(super) fn give_to(
 ) {
     room.give(cpu, memory, places_max);
     assert!(room.is_within_capacity(), "node {} has more free than it has", hot.id);
-    if gpus.mask != 0 {
-        hot.gpus.give(gpus);
-        room.follow(&hot.gpus);
-    }
+    room.give_gpus(&mut hot.gpus, gpus);
     hot.version += 1;
 }
 

@@ -10,6 +10,9 @@
 # Compares with baseline.txt and fails if one takes over 3 % more or less; `--update` writes a new baseline. Less also
 # fails, so that an improvement is recorded in the baseline. `--misses` also prints misses of simulated caches (32 KB and
 # 1 MB).
+#
+# Then placement.py counts the instructions, atomics, cache lines and messages of a whole placement. `--page` only does
+# that, and writes its baseline and the table in docs/decisions/shards.md.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 baseline=bench-harness/callgrind/baseline.txt
@@ -20,10 +23,13 @@ nodes=10000 ops=4096 requests=16384 in_flight=256
 
 caches=()
 case "${1-}" in
-  '' | --update) ;;
+  '' | --update | --page) ;;
   --misses) caches=(--cache-sim=yes --I1=32768,8,64 --D1=32768,8,64 --LL=1048576,8,64) ;;
-  *) echo "usage: $0 [--update | --misses]" >&2; exit 2 ;;
+  *) echo "usage: $0 [--update | --misses | --page]" >&2; exit 2 ;;
 esac
+for tool in objdump python3; do
+  command -v "$tool" >/dev/null || { echo "$tool is missing: install it (apt-get install binutils python3)" >&2; exit 3; }
+done
 command -v valgrind >/dev/null || { echo "valgrind is missing: install it (apt-get install valgrind)" >&2; exit 3; }
 
 scratch=$(mktemp -d)
@@ -39,6 +45,11 @@ program() {
 }
 steady=$(program steady)
 requests_program=$(program requests)
+placement=(bench-harness/callgrind/placement.py "$requests_program")
+if [ "${1-}" = --page ]; then
+  "${placement[@]}" --page
+  exit
+fi
 
 # Counts a function of a program. Prints the source of the shapes and the figures per op, in the order of callgrind's
 # events. Usage: count NAME FUNCTION PROGRAM ARGUMENT...
@@ -98,4 +109,8 @@ if [ "$((lone_64 * 100))" -gt "$((lone * (100 + growth_percent)))" ]; then
   echo "a lone request takes $lone_64 instructions over 64 shards and $lone over 2: it must not depend on the shards" >&2
   failed=1
 fi
+case "${1-}" in
+  --update) "${placement[@]}" --update || failed=1 ;;
+  *) "${placement[@]}" || failed=1 ;;
+esac
 exit "$failed"

@@ -234,6 +234,12 @@ impl ShardRunner {
         self.rested
     }
 
+    /// Returns the bell that ports ring for the shard.
+    #[must_use]
+    pub fn bell(&self) -> &Arc<Doorbell> {
+        &self.bell
+    }
+
     /// Returns whether the runner fell asleep and its bell has not been rung since.
     #[must_use]
     pub fn is_asleep(&self) -> bool {

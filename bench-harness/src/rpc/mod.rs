@@ -21,12 +21,14 @@
 //! | `filled` | a service with a full cluster, for the commands below |
 //! | `offer` | requests at a rate, and what became of them |
 //! | `row`, `html` | the results |
-//! | `in_memory` | the same requests without a network, for counting instructions |
+//! | `in_memory` | the same requests without a network, for counting what a request takes |
+//! | `cold` | how the cache lines of a request are counted |
 //! | `overload` | `wharf-bench overload`: more requests than the engine can do |
 //! | `idle` | `wharf-bench idle`: clients that ask for nothing |
 //! | `hostile` | `wharf-bench hostile`: a client next to crowds of hostile peers |
 
 mod arrivals;
+mod cold;
 mod drive;
 mod filled;
 mod floor;
@@ -70,7 +72,7 @@ pub use hostile::{
 };
 pub use html::write_report;
 pub use idle::{IdleHeading, IdleOptions, IdleRow, run_idle};
-pub use in_memory::InMemory;
+pub use in_memory::{Cluster, InMemory};
 pub use overload::{OverloadHeading, OverloadOptions, OverloadRow, run_overload};
 pub use peer::{Serve, serve_here};
 pub use plan::{Callers, Load, ROWS, Rate, RowPlan, Target};

@@ -292,6 +292,11 @@ impl Work {
         Ok(())
     }
 
+    /// Takes the newest allocation, to release it.
+    pub(super) fn take_newest(&mut self) -> Option<Live> {
+        self.live.pop()
+    }
+
     pub(super) fn released(&mut self, live: &Live, reply: &ReleaseReply) -> anyhow::Result<()> {
         ensure!(reply.reason == Reason::Done.into(), "a release was answered with {reply:?}");
         self.promised.change(&self.demands[live.request as usize], -1);

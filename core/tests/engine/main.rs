@@ -32,6 +32,7 @@ mod jobs_policies;
 mod jobs_random;
 mod leases;
 mod marks;
+mod messages;
 mod one_queue;
 mod parts_of_steps;
 mod plan_rings;

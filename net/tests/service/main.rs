@@ -49,6 +49,5 @@ mod sessions;
 mod shutdown;
 mod statements;
 mod tenant_queues;
-mod vanished;
 mod versions;
 mod waiting;

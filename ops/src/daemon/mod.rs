@@ -25,7 +25,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 use wharf_core::broken::Broken;
-use wharf_core::engine::{Engine, EngineError, OpenedShard, UnopenedShard};
+use wharf_core::engine::{Engine, EngineError};
 use wharf_core::executor::ShardRunner;
 use wharf_core::hash::StateHash;
 use wharf_core::ids::Incarnation;
@@ -208,8 +208,9 @@ impl Daemon {
         let globals = state.globals();
         let sessions = std::mem::take(&mut state.sessions);
         let pinning = Pinning::plan(config.pin, config.io_threads, config.engine.shards);
-        let mut engine =
-            Engine::open_with(state, &config.engine, wakers, |shards| open_shards(&pinning, shards))?;
+        let mut engine = Engine::open_with(state, &config.engine, wakers, |shards| {
+            threads::open_shards(&pinning, shards)
+        })?;
         start_times.engine = opening.elapsed();
         engine.registrar.heartbeats().set_lost_after(config.node_lost_after, engine.now);
         let clock = ServiceClock::starting_at(engine.now);
@@ -499,17 +500,6 @@ impl Drop for StopOnFailure {
             shards.stop();
         }
     }
-}
-
-/// Opens and checks each shard on the core that will run it: with several memory nodes, its memory is near this core.
-fn open_shards(pinning: &Pinning, shards: Vec<UnopenedShard>) -> Result<Vec<OpenedShard>, DaemonError> {
-    let core = |shard: &UnopenedShard| pinning.shard_core(shard.id());
-    let opened = threads::each_on_its_core("wharf-open", shards, core, |shard| {
-        let opened = shard.open();
-        opened.shard().check_invariants()?;
-        Ok::<_, Broken>(opened)
-    })?;
-    Ok(opened.into_iter().collect::<Result<_, _>>()?)
 }
 
 /// Starts one thread per shard, pinned if possible.

@@ -4,7 +4,9 @@ use std::thread::{JoinHandle, ScopedJoinHandle};
 
 use core_affinity::CoreId;
 use tracing::{info, warn};
+use wharf_core::broken::Broken;
 use wharf_core::demand::NodesPlanner;
+use wharf_core::engine::{OpenedShard, UnopenedShard};
 use wharf_core::ids::ShardId;
 use wharf_core::link::StopSignal;
 
@@ -80,7 +82,7 @@ pub(super) fn start<R: Send + 'static>(
 ///
 /// # Panics
 /// When `work` panics.
-pub(super) fn each_on_its_core<T: Send, R: Send>(
+fn each_on_its_core<T: Send, R: Send>(
     name: &str,
     items: Vec<T>,
     core: impl Fn(&T) -> Option<CoreId>,
@@ -101,6 +103,20 @@ pub(super) fn each_on_its_core<T: Send, R: Send>(
         let joined = threads.into_iter().map(ScopedJoinHandle::join);
         Ok(joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect())
     })
+}
+
+/// Opens and checks each shard on the core that will run it: with several memory nodes, its memory is near this core.
+pub(super) fn open_shards(
+    pinning: &Pinning,
+    shards: Vec<UnopenedShard>,
+) -> Result<Vec<OpenedShard>, DaemonError> {
+    let core = |shard: &UnopenedShard| pinning.shard_core(shard.id());
+    let opened = each_on_its_core("wharf-open", shards, core, |shard| {
+        let opened = shard.open();
+        opened.shard().check_invariants()?;
+        Ok::<_, Broken>(opened)
+    })?;
+    Ok(opened.into_iter().collect::<Result<_, _>>()?)
 }
 
 /// Starts the thread that plans nodes. Returns what stops it.

@@ -9,6 +9,7 @@
 use crate::broken::{Broken, broken};
 use std::sync::Arc;
 
+use super::plain::Removed;
 use super::table::{HotNode, NO_ALLOCATION, NodeTable, Room};
 use crate::ids::AllocationId;
 use crate::index::Slot;
@@ -99,17 +100,6 @@ type Page = Box<[Record; PAGE]>;
 #[inline(always)]
 fn record_in(pages: &mut [Page], at: u32) -> &mut Record {
     &mut pages[at as usize / PAGE][at as usize % PAGE]
-}
-
-/// What a plain allocation held, and the books of its node.
-pub(super) struct Removed<'a> {
-    pub(super) node: Slot,
-    pub(super) room: &'a mut Room,
-    pub(super) hot: &'a mut HotNode,
-    pub(super) cpu: Amount,
-    pub(super) memory: Amount,
-    pub(super) gpu: GpuRequest,
-    pub(super) gpus: GpuAssignment,
 }
 
 /// All live allocations of a shard.
@@ -340,6 +330,7 @@ impl Ledger {
         }
         let &mut Record { cpu, memory, gpu, gpus, node, next, previous, .. } = record;
         let (room, hot) = open(node)?;
+        assert!(hot.allocations > 0, "node {node} has no allocation, and {id} is one of its");
         record.node = VACANT;
         record.next = std::mem::replace(&mut self.vacant, at);
         self.live -= 1;

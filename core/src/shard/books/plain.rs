@@ -1,8 +1,7 @@
 //! Placements and releases without extras, which are nearly all. They do what the general ways of [`Books`] do, but read
 //! the node and the record once.
 
-use super::ledger::Removed;
-use super::table::{give_to, take_from};
+use super::table::{HotNode, Room, give_to, take_from};
 use super::{Allocation, Books, Dirty};
 use crate::books::PROMISED;
 use crate::ids::AllocationId;
@@ -11,9 +10,20 @@ use crate::journal::{BeginCause, Effect};
 use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Placement, PlacementRequest};
-use crate::resource::{Demand, GpuAssignment};
+use crate::resource::{Amount, Demand, GpuAssignment, GpuRequest};
 use crate::shard::choose::Choice;
 use crate::view::EndCause;
+
+/// What a plain allocation held, and the books of its node.
+pub(super) struct Removed<'a> {
+    pub(super) node: Slot,
+    pub(super) room: &'a mut Room,
+    pub(super) hot: &'a mut HotNode,
+    pub(super) cpu: Amount,
+    pub(super) memory: Amount,
+    pub(super) gpu: GpuRequest,
+    pub(super) gpus: GpuAssignment,
+}
 
 impl Books {
     /// Allocates what `request` asks on a node that was chosen for it. `None`, and nothing is taken, if something other

@@ -89,8 +89,9 @@ fn a_job_has_its_part_of_its_queues_share() {
     let names = ["a", "b", "c"];
     let of_drf = names.map(|name| waiting(&mut bed, name, drf, 2));
     let of_fifo = ["d", "e"].map(|name| waiting(&mut bed, name, fifo, 2));
-    let not_admitted = bed.job("f", drf, 0, 1, 1, 0);
     bed.cycle();
+    // No cycle has admitted it yet.
+    let not_admitted = bed.job("f", drf, 0, 1, 1, 0);
     let share = |job| bed.cluster.scheduler().job_fair_share(job).get(Dim::CPU);
     assert_eq!(of_drf.map(share), [16_666; 3], "rounded down");
     assert_eq!(of_fifo.map(share), [50_000, 0]);

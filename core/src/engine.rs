@@ -37,7 +37,7 @@ use crate::time::Time;
 use crate::view::ViewReader;
 use contents::{check_allocations, kinds_in_use};
 use planners::{keep_groups, keep_jobs, open_nodes_planner, open_planners, planner_threads};
-use shards::unopened_shards;
+use shards::{EmptyShard, unopened_shards};
 pub use shards::{OpenedShard, UnopenedShard};
 
 /// The settings to start an engine over a store.
@@ -266,15 +266,8 @@ impl Engine {
         let replicas = |seeds: &mut Rng| {
             let of_shard = |(id, view): (u16, &ViewReader)| {
                 let config = (config, &geometry);
-                let copy = UnopenedShard::new(
-                    Shard::replica,
-                    ShardId(id),
-                    &table.load(),
-                    config,
-                    incarnation,
-                    seeds,
-                );
-                (copy.build(), view.clone())
+                let copy = EmptyShard::new(ShardId(id), &table.load(), config, incarnation, seeds);
+                (copy.build(Shard::replica), view.clone())
             };
             (0..).zip(&views).map(of_shard).collect()
         };

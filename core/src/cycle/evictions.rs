@@ -60,7 +60,8 @@ impl Evictions {
                 self.wasted.append(&mut open.victims);
                 continue;
             }
-            open.waiting.retain(|&task| state(task) == TaskState::Pipelined);
+            // A task without a node whose claim is being given up is not placed: it is pending after that.
+            open.waiting.retain(|&task| matches!(state(task), TaskState::Pipelined | TaskState::Releasing));
             if open.waiting.is_empty() {
                 self.useful += open.victims.len();
             } else {

@@ -13,6 +13,7 @@ mod best_effort;
 mod equal_jobs;
 mod explain;
 mod hierarchy;
+mod large_jobs;
 mod starve;
 mod topology;
 mod two_kinds;

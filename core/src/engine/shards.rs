@@ -6,7 +6,6 @@ use super::EngineConfig;
 use crate::fragmentation::TypicalShapes;
 use crate::ids::{Incarnation, ShardId};
 use crate::index::{Geometry, PolicyState};
-use crate::limits::SHARDS_MAX;
 use crate::rng::Rng;
 use crate::router::RoutingTable;
 use crate::shard::{Shard, ShardConfig};
@@ -18,16 +17,12 @@ use crate::view::ViewReader;
 /// [`open`](Self::open) builds the shard, so the thread that calls it is the first to touch the shard's memory. On a
 /// machine with several memory nodes, call it on a core near the one that will run the shard.
 pub struct UnopenedShard {
-    make: fn(ShardConfig) -> Shard,
-    config: ShardConfig,
-    typical_shapes: Option<Arc<TypicalShapes>>,
-    allocations_per_node_max: u16,
+    empty: EmptyShard,
     reserved_nodes_percent: u8,
     has_journal: bool,
     has_views: bool,
     partitions: Vec<PartitionState>,
-    policies: Option<PolicyState>,
-    granularity: Option<GranularityState>,
+    learned: Option<(PolicyState, Option<GranularityState>)>,
 }
 
 /// A shard as [`UnopenedShard::open`] built it.
@@ -46,16 +41,50 @@ impl OpenedShard {
 }
 
 impl UnopenedShard {
-    /// A shard, or a replica of it, that takes nothing over.
+    /// Returns the shard's number.
+    #[must_use]
+    pub fn id(&self) -> ShardId {
+        self.empty.config.shard
+    }
+
+    /// Builds the shard with all that it takes over. O(state of the shard).
+    #[must_use]
+    pub fn open(self) -> OpenedShard {
+        let id = self.id();
+        let mut shard = self.empty.build(Shard::new);
+        shard.set_reserved_nodes_percent(self.reserved_nodes_percent);
+        if self.has_journal {
+            shard.adopt_journaled(self.partitions);
+        } else {
+            shard.adopt(self.partitions);
+        }
+        if let Some((policies, granularity)) = self.learned {
+            shard.resume_policies(policies);
+            if let Some(granularity) = &granularity {
+                shard.resume_granularity(granularity);
+            }
+        }
+        let views = self.has_views.then(|| shard.enable_views());
+        OpenedShard { id, shard, views }
+    }
+}
+
+/// The settings of a shard, or of a replica of it.
+pub(super) struct EmptyShard {
+    config: ShardConfig,
+    typical_shapes: Option<Arc<TypicalShapes>>,
+    allocations_per_node_max: u16,
+}
+
+impl EmptyShard {
     pub(super) fn new(
-        make: fn(ShardConfig) -> Shard,
         shard: ShardId,
         table: &RoutingTable,
         (config, geometry): (&EngineConfig, &Geometry),
         incarnation: Incarnation,
         seeds: &mut Rng,
     ) -> Self {
-        let config_of_shard = ShardConfig {
+        let of_shard = ShardConfig {
             shard,
             incarnation,
             partitions: table.partitions_of(shard).collect(),
@@ -64,55 +93,15 @@ impl UnopenedShard {
             hybrid: config.hybrid,
         };
         Self {
-            make,
-            config: config_of_shard,
+            config: of_shard,
             typical_shapes: config.typical_shapes.clone(),
             allocations_per_node_max: config.allocations_per_node_max,
-            reserved_nodes_percent: config.reserved_nodes_percent,
-            has_journal: config.journal,
-            has_views: config.views || config.planner_threads() > 0,
-            partitions: Vec::new(),
-            policies: None,
-            granularity: None,
         }
     }
 
-    /// Returns the shard's number.
-    #[must_use]
-    pub fn id(&self) -> ShardId {
-        self.config.shard
-    }
-
-    /// Builds the shard with all that it takes over. O(state of the shard).
-    #[must_use]
-    pub fn open(mut self) -> OpenedShard {
-        let id = self.id();
-        let partitions = std::mem::take(&mut self.partitions);
-        let policies = self.policies.take();
-        let granularity = self.granularity.take();
-        let percent = self.reserved_nodes_percent;
-        let has_journal = self.has_journal;
-        let has_views = self.has_views;
-        let mut shard = self.build();
-        shard.set_reserved_nodes_percent(percent);
-        if has_journal {
-            shard.adopt_journaled(partitions);
-        } else {
-            shard.adopt(partitions);
-        }
-        if let Some(policies) = policies {
-            shard.resume_policies(policies);
-        }
-        if let Some(granularity) = &granularity {
-            shard.resume_granularity(granularity);
-        }
-        let views = has_views.then(|| shard.enable_views());
-        OpenedShard { id, shard, views }
-    }
-
-    /// Builds the shard without nodes.
-    pub(super) fn build(self) -> Shard {
-        let mut shard = (self.make)(self.config);
+    /// Builds it without nodes.
+    pub(super) fn build(self, make: fn(ShardConfig) -> Shard) -> Shard {
+        let mut shard = make(self.config);
         if let Some(typical) = self.typical_shapes {
             shard.set_typical_shapes(typical);
         }
@@ -126,25 +115,28 @@ pub(super) fn unopened_shards(
     partitions: Vec<PartitionState>,
     (policies, granularities): (Vec<PolicyState>, Vec<Option<GranularityState>>),
     table: &RoutingTable,
-    of_engine: (&EngineConfig, &Geometry),
+    (config, geometry): (&EngineConfig, &Geometry),
     incarnation: Incarnation,
     seeds: &mut Rng,
 ) -> Vec<UnopenedShard> {
-    let shards = of_engine.0.shards;
-    debug_assert!(shards <= SHARDS_MAX, "checked before");
-    let mut unopened: Vec<UnopenedShard> = (0..shards)
-        .map(|id| UnopenedShard::new(Shard::new, ShardId(id), table, of_engine, incarnation, seeds))
-        .collect();
+    let unopened = |id| UnopenedShard {
+        empty: EmptyShard::new(ShardId(id), table, (config, geometry), incarnation, seeds),
+        reserved_nodes_percent: config.reserved_nodes_percent,
+        has_journal: config.journal,
+        has_views: config.views || config.planner_threads() > 0,
+        partitions: Vec::new(),
+        learned: None,
+    };
+    let mut unopened: Vec<UnopenedShard> = (0..config.shards).map(unopened).collect();
     for partition in partitions {
         let shard = table.shard(partition.id).expect("the table covers the store's partitions");
         unopened[shard.index()].partitions.push(partition);
     }
     // With another number of shards, what each had learned belongs to no shard.
     if policies.len() == unopened.len() {
-        let mut granularities = granularities.into_iter();
-        for (shard, policies) in unopened.iter_mut().zip(policies) {
-            shard.policies = Some(policies);
-            shard.granularity = granularities.next().flatten();
+        let granularities = granularities.into_iter().chain(std::iter::repeat_with(|| None));
+        for (shard, learned) in unopened.iter_mut().zip(policies.into_iter().zip(granularities)) {
+            shard.learned = Some(learned);
         }
     }
     unopened

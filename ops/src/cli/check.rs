@@ -74,15 +74,15 @@ fn is_settings(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "toml")
 }
 
-fn settings(file: &Path) -> anyhow::Result<Config> {
-    Ok(Config::load(&Overrides { file: Some(file.to_owned()), ..Overrides::default() })?)
+fn overrides(file: &Path) -> Overrides {
+    Overrides { file: Some(file.to_owned()), ..Overrides::default() }
 }
 
 /// Returns the rules of the one file of settings, if there is one and jobs are kept.
 fn rules(files: &[PathBuf]) -> anyhow::Result<Option<CycleConfig>> {
     let mut of_settings = files.iter().filter(|file| is_settings(file));
     match (of_settings.next(), of_settings.next()) {
-        (Some(one), None) => Ok(settings(one)?.engine.jobs.map(|jobs| jobs.cycle)),
+        (Some(one), None) => Ok(Config::load(&overrides(one))?.engine.jobs.map(|jobs| jobs.cycle)),
         _ => Ok(None),
     }
 }
@@ -91,7 +91,7 @@ fn rules(files: &[PathBuf]) -> anyhow::Result<Option<CycleConfig>> {
 /// given.
 fn check(file: &Path, rules: Option<&CycleConfig>) -> anyhow::Result<Checked> {
     if is_settings(file) {
-        let overrides = Overrides { file: Some(file.to_owned()), ..Overrides::default() };
+        let overrides = overrides(file);
         Config::load(&overrides)?.check_files(&overrides)?;
         return Ok(Checked { what: "settings are right".to_owned(), unused: Vec::new() });
     }

@@ -10,6 +10,8 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use clap::{Args, ValueEnum};
+use rustix::fs::Mode;
+use rustix::process::umask;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
@@ -131,6 +133,9 @@ fn abort_on_panic() {
 
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<Ended> {
     let config = Config::load(&args.overrides())?;
+    // Its files name clients, and have keys and tokens of sessions. Whoever makes one, also a library, makes it for the user of
+    // the service alone.
+    umask(Mode::RWXG | Mode::RWXO);
     let (log, _audit) = start_logging(&config, args.log_format)?;
     abort_on_panic();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

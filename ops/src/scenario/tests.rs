@@ -96,8 +96,9 @@ fn a_scenario_runs_and_says_what_differs() {
     );
 }
 
+/// A task is evicted for one that loses its claim when its job restarts.
 #[test]
-fn an_eviction_that_was_of_use_or_is_in_its_grace_period_is_no_difference() {
+fn wasted_evictions_differ_from_what_is_expected() {
     let text = "
 name: somebody is evicted for a gang
 config: {actions: [allocate, preempt], tiers: [[priority, gang]], grace: 30s}
@@ -117,6 +118,9 @@ steps:
     let ends = |step: &str| one(&format!("{text}{step}")).run().unwrap().differences;
     assert!(ends("").is_empty(), "it ends within the grace period");
     assert!(ends("- {advance: 30s, expect: {bound: {b: n}}}\n").is_empty(), "the eviction was of use");
+    let wasted = ["wasted evictions: evicted for tasks that were not placed after all: l"];
+    assert_eq!(ends("- {fail: [a]}\n- {advance: 31s, expect: {states: {b: pending}}}\n"), wasted);
+    assert_eq!(ends("- {fail: [a], advance: 31s, cycle: 1}\n"), wasted, "the cycle places it again");
 }
 
 #[test]

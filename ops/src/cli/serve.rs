@@ -133,8 +133,8 @@ fn abort_on_panic() {
 
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<Ended> {
     let config = Config::load(&args.overrides())?;
-    // Its files name clients, and have keys and tokens of sessions. Whoever makes one, also a library, makes it for the user of
-    // the service alone.
+    // Its files name clients, and have keys and tokens of sessions. So each is made for the user of the service alone, also by
+    // libraries that give no mode.
     umask(Mode::RWXG | Mode::RWXO);
     let (log, _audit) = start_logging(&config, args.log_format)?;
     abort_on_panic();

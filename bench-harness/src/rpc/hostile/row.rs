@@ -146,13 +146,13 @@ mod tests {
         let alone = HostileRow::new(&options(), ALONE, &measured(200, 1_000, None), None);
         assert_eq!((alone.p99_ratio, alone.acts_per_second), (None, None));
         assert_eq!((alone.offered_per_second, alone.goodput_per_second), (100.0, 100.0));
-        let next_to = measured(150, 2_500, Some(9.6));
+        let next_to = measured(150, 2_000, Some(9.6));
         let row = HostileRow::new(&options(), CrowdKind::Streams.name(), &next_to, Some(&alone));
-        assert_eq!((row.p99_ratio, row.acts_per_second), (Some(2.5), Some(10.0)));
+        assert_eq!((row.p99_ratio, row.acts_per_second), (Some(2.0), Some(10.0)));
         assert_eq!((row.goodput_per_second, row.late_percent), (75.0, 25.0));
         assert_eq!((row.server_cpu_percent, row.peak_bytes), (25.0, 3 << 20));
         let shown = row.to_string();
-        assert!(shown.starts_with("streams") && shown.contains(" 2.50 "), "{shown}");
+        assert!(shown.starts_with("streams") && shown.contains(" 2.00 "), "{shown}");
         assert!(alone.to_string().contains('–'), "{alone}");
     }
 }

@@ -1,5 +1,6 @@
 //! One connection: its bytes are carried to the [`ConnectionService`] and back, until either side ends it.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -8,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{Connection, Incoming, RecvStream, SendStream};
+use quinn::{Connection, Incoming, ReadError, RecvStream, SendStream};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -58,6 +59,25 @@ struct Served {
     /// When the hello must be complete.
     hello_until: Instant,
     peer: SocketAddr,
+    /// Whether nothing can be written any more.
+    is_lost: Cell<bool>,
+}
+
+/// Counts a connection until its peer is gone.
+struct CountedPeer(Rc<Io>);
+
+impl CountedPeer {
+    fn new(io: &Rc<Io>) -> Self {
+        Counters::count(&io.shared.sessions.counters.connections);
+        Self(Rc::clone(io))
+    }
+}
+
+impl Drop for CountedPeer {
+    fn drop(&mut self) {
+        // Relaxed: a statistic; nothing depends on its order.
+        self.0.shared.sessions.counters.connections.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Serves a connection from its handshake to its end.
@@ -70,7 +90,6 @@ pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
     counters.handshakes.fetch_sub(1, Ordering::Relaxed);
     let Some(connection) = connection else { return };
     Counters::count(&counters.connections_total);
-    Counters::count(&counters.connections);
     let code = match open_and_serve(&io, &connection).await {
         None => 0,
         Some(refused) => {
@@ -82,8 +101,6 @@ pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
         }
     };
     close_at_once(&connection, code, b"");
-    // Relaxed: a statistic; nothing depends on its order.
-    counters.connections.fetch_sub(1, Ordering::Relaxed);
     debug!(%peer, "connection ended");
 }
 
@@ -109,6 +126,7 @@ async fn shake_hands(io: &Io, incoming: Incoming) -> Option<Connection> {
 
 /// Serves the stream of a connection. Returns the peer's fault for which it ended.
 async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
+    let counted = CountedPeer::new(io);
     let mut shutdown = io.shutdown.clone();
     let hello_until = Instant::now() + HELLO_PATIENCE;
     let stream = tokio::select! {
@@ -126,12 +144,13 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
     let peer = connection.remote_address();
     let known = Peer { names: names_in(connection), address: peer.to_string() };
     let (key, signals) = io.open(|service| service.open(hangup, known));
-    let served = Served { io: Rc::clone(io), key, signals, hello_until, peer };
+    let served = Served { io: Rc::clone(io), key, signals, hello_until, peer, is_lost: Cell::new(false) };
     let carried = async { tokio::join!(served.write(send), served.read(recv)).0 };
     let took_all = tokio::select! {
         took_all = carried => took_all,
         never = recall(io, key, &recalled) => match never {},
     };
+    drop(counted);
     // Replies still in progress when the peer is gone are kept for its next connection.
     tokio::select! {
         () = settle(io, key, &served.signals) => {}
@@ -229,7 +248,14 @@ impl Served {
                         None
                     }
                     Ok(None) => Some(InputEnd::Finished),
-                    Err(_) => Some(InputEnd::Lost),
+                    Err(error) => {
+                        // The writer may wait for replies that are long in coming.
+                        if matches!(error, ReadError::ConnectionLost(_)) {
+                            self.is_lost.set(true);
+                            self.signals.writer.notify_one();
+                        }
+                        Some(InputEnd::Lost)
+                    }
                 },
                 () = self.signals.reader.notified() => None,
             };
@@ -239,13 +265,17 @@ impl Served {
         }
     }
 
-    /// Carries replies to the peer until everything is answered. Returns whether the peer took all of it.
+    /// Carries replies to the peer until everything is answered or the connection is lost. Returns whether the peer took
+    /// all of it.
     async fn write(&self, mut send: SendStream) -> bool {
         loop {
             let output = self.io.take_output(self.key);
             if output.bytes.is_empty() {
                 if self.look(ConnectionService::is_done) {
                     return finish(&mut send).await;
+                }
+                if self.is_lost.get() {
+                    return false;
                 }
                 self.signals.writer.notified().await;
                 continue;

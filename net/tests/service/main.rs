@@ -49,5 +49,6 @@ mod sessions;
 mod shutdown;
 mod statements;
 mod tenant_queues;
+mod vanished;
 mod versions;
 mod waiting;

@@ -12,6 +12,8 @@ mod overdrawn;
 pub use overdrawn::*;
 mod peer;
 pub use peer::*;
+mod proxy;
+pub use proxy::*;
 
 use std::future::Future;
 use std::net::{SocketAddr, UdpSocket};

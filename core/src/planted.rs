@@ -1,8 +1,7 @@
 //! Deliberate bugs that show that tests and fuzz targets can find them.
 //!
-//! Without the feature `planted-bugs`, no bug can be switched on and `is_planted` is constant. With the
-//! feature, a test switches one bug on for its own thread. No default feature enables it, and only wharf-fuzz
-//! requests it (`fuzz/tests/planted_bugs.rs`).
+//! In builds with debug assertions, a test switches one bug on for its own thread (`fuzz/tests/planted_bugs.rs`). Nothing
+//! else does. In other builds, so in all releases, no bug can be switched on and `is_planted` is constant.
 
 /// A bug that can be switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +128,7 @@ pub enum PlantedBug {
     TraceAmountUnchecked,
 }
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(debug_assertions)]
 mod switch {
     use super::PlantedBug;
     use std::cell::Cell;
@@ -159,11 +158,11 @@ mod switch {
         PLANTED.get() == Some(bug)
     }
 }
-#[cfg(feature = "planted-bugs")]
+#[cfg(debug_assertions)]
 pub use switch::{is_planted, with_planted};
 
 /// Returns whether `bug` is switched on. Always `false` in this build.
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(debug_assertions))]
 #[inline(always)]
 #[must_use]
 pub const fn is_planted(_bug: PlantedBug) -> bool {

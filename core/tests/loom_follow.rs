@@ -1,6 +1,6 @@
 //! Model checks with loom how followers are notified of views, over every interleaving within the bound.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_follow --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_follow --profile loom`
 #![cfg(loom)]
 
 mod loom_bed;

@@ -1,6 +1,6 @@
 //! Model checks a planner's interest with loom, over every interleaving within the bound.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_interest --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_interest --profile loom`
 #![cfg(loom)]
 
 mod loom_bed;

@@ -1,6 +1,6 @@
 //! Model checks the queue of the journal with loom, over every interleaving within the bound.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_journal --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_journal --profile loom`
 #![cfg(loom)]
 
 mod loom_bed;

@@ -1,6 +1,6 @@
 //! Model checks that work which is lent while its owner sleeps is never forgotten.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_lending --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_lending --profile loom`
 #![cfg(loom)]
 
 mod loom_bed;

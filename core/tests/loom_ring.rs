@@ -1,6 +1,6 @@
 //! Model checks the ring and the doorbell with loom, over every interleaving within the bound.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_ring --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_ring --profile loom`
 #![cfg(loom)]
 
 mod loom_bed;

@@ -1,6 +1,6 @@
 //! Model checks tickets with loom, over every interleaving within the bound.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_tickets --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_tickets --profile loom`
 #![cfg(loom)]
 
 mod loom_bed;

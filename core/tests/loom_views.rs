@@ -1,6 +1,6 @@
 //! Model checks with loom the log of a shard's changes, over every interleaving within the bound.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_views --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_views --profile loom`
 #![cfg(loom)]
 
 mod loom_bed;

@@ -1,6 +1,6 @@
 //! Model checks the box of woken requests with loom, over every interleaving within the bound.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_woken --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_woken --profile loom`
 #![cfg(loom)]
 
 mod loom_bed;

@@ -1,7 +1,7 @@
 //! Feeds any bytes to a whole session in memory: `RUSTC_BOOTSTRAP=1 cargo
 //! fuzz run --fuzz-dir fuzz --features libfuzzer session_bytes`.
 //!
-//! With `--features libfuzzer,planted-bugs` and `WHARF_PLANT=1` it must report a finding at once.
+//! With `WHARF_PLANT=1` it must report a finding at once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

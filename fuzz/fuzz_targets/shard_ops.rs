@@ -1,7 +1,7 @@
 //! Runs commands on a shard, including reservations, and compares it with the linear-scan oracle:
 //! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --features libfuzzer shard_ops`.
 //!
-//! With `--features libfuzzer,planted-bugs` and `WHARF_PLANT=1` it must report a finding at once.
+//! With `WHARF_PLANT=1` it must report a finding at once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
 //! Runs a simulated world (`wharf_fuzz::sim`) in which the input makes every choice: `RUSTC_BOOTSTRAP=1 cargo
 //! fuzz run --fuzz-dir fuzz --features libfuzzer simulation`.
 //!
-//! With `--features libfuzzer,planted-bugs` and `WHARF_PLANT=1` it must report a finding at once.
+//! With `WHARF_PLANT=1` it must report a finding at once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -2,10 +2,10 @@
 
 use wharf_core::planted::PlantedBug;
 
-/// Runs a fuzz target. `bug` is planted if the feature `planted-bugs` is enabled and the environment variable `WHARF_PLANT`
+/// Runs a fuzz target. `bug` is planted in a build with debug assertions where the environment variable `WHARF_PLANT`
 /// is set. So one build serves both to look for bugs and to show that a target finds one.
 pub fn with_planted_on_request<T>(bug: PlantedBug, run: impl FnOnce() -> T) -> T {
-    #[cfg(feature = "planted-bugs")]
+    #[cfg(debug_assertions)]
     {
         static IS_REQUESTED: std::sync::LazyLock<bool> =
             std::sync::LazyLock::new(|| std::env::var_os("WHARF_PLANT").is_some());

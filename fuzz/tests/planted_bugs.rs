@@ -1,7 +1,8 @@
 //! The functions that the fuzz targets call find bugs that are planted on purpose. Without the bugs they find
 //! nothing in the same inputs.
 //!
-//! Run with `cargo test -p wharf-fuzz --features planted-bugs --test planted_bugs`.
+//! Builds without debug assertions have no planted bugs.
+#![cfg(debug_assertions)]
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -14,6 +14,14 @@ pub const CONNECTIONS_MAX: usize = 4096;
 pub const CONNECTIONS_UNPROVEN_MAX: usize = CONNECTIONS_MAX / 2;
 /// Default of the time that a peer has for its handshake.
 pub const HANDSHAKE_PATIENCE_DEFAULT: Duration = Duration::from_secs(10);
+/// Default of the number of handshakes that an I/O thread begins per second: about a quarter of its time.
+pub const HANDSHAKES_PER_SECOND_DEFAULT: u32 = 1000;
+/// Maximum of that number.
+pub const HANDSHAKES_PER_SECOND_MAX: u32 = 1_000_000;
+/// The bytes that are kept of what a peer sends while it waits for its handshake.
+pub const INCOMING_BYTES_MAX: u64 = 16 << 10;
+/// Those of all peers that wait at an I/O thread.
+pub const INCOMING_TOTAL_BYTES_MAX: u64 = 8 << 20;
 /// Default of the time after which a connection whose peer is silent is lost.
 pub const IDLE_PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
 /// Default maximum number of connections from one address: a quarter of all.

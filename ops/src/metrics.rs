@@ -354,7 +354,16 @@ impl Snapshot {
             ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
             ("resource", "The books per resource, in its unit", resource_samples(status)),
             ("groups", "Placement groups, waiting ones included", groups),
-            ("handshakes", "Connections in their handshake", plain(load(&counters.handshakes) as f64)),
+            (
+                "handshakes",
+                "Connections in their handshake, or waiting for it",
+                plain(load(&counters.handshakes) as f64),
+            ),
+            (
+                "handshakes_waiting",
+                "Connections that wait for their handshake",
+                plain(load(&counters.handshakes_waiting) as f64),
+            ),
             ("connections", "Open connections", plain(load(&counters.connections) as f64)),
             ("followers", "Connections that follow changes", plain(load(&counters.followers) as f64)),
             (

@@ -76,6 +76,13 @@ impl ConnectionRooms {
     }
 }
 
+impl ConnectionRoom {
+    /// Returns the network that the connection comes from.
+    pub(super) fn network(&self) -> IpAddr {
+        self.network
+    }
+}
+
 impl Drop for ConnectionRoom {
     fn drop(&mut self) {
         let mut counts = lock(&self.rooms.0);

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tracing::{debug, info};
 
 use super::closing::close_at_once;
+use super::handshakes::Attempt;
 use super::io_thread::{Io, Signals};
 use crate::access::Peer;
 use crate::limits::CHUNKS_TAKEN_MAX;
@@ -63,31 +64,33 @@ struct Served {
     is_lost: Cell<bool>,
 }
 
-/// Counts a connection until its peer is gone.
-struct CountedPeer(Rc<Io>);
+/// Counts something in one of the counters until it is dropped.
+pub(super) struct Counted {
+    io: Rc<Io>,
+    counter: fn(&Counters) -> &AtomicU64,
+}
 
-impl CountedPeer {
-    fn new(io: &Rc<Io>) -> Self {
-        Counters::count(&io.shared.sessions.counters.connections);
-        Self(Rc::clone(io))
+impl Counted {
+    pub(super) fn new(io: &Rc<Io>, counter: fn(&Counters) -> &AtomicU64) -> Self {
+        Counters::count(counter(&io.shared.sessions.counters));
+        Self { io: Rc::clone(io), counter }
     }
 }
 
-impl Drop for CountedPeer {
+impl Drop for Counted {
     fn drop(&mut self) {
         // Relaxed: a statistic; nothing depends on its order.
-        self.0.shared.sessions.counters.connections.fetch_sub(1, Ordering::Relaxed);
+        (self.counter)(&self.io.shared.sessions.counters).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Serves a connection from its handshake to its end.
-pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
+pub(super) async fn serve_connection(io: Rc<Io>, attempt: Attempt) {
+    let Attempt { incoming, room: _room, counted } = attempt;
     let peer = incoming.remote_address();
     let counters = &io.shared.sessions.counters;
-    Counters::count(&counters.handshakes);
     let connection = shake_hands(&io, incoming).await;
-    // Relaxed: a statistic; nothing depends on its order.
-    counters.handshakes.fetch_sub(1, Ordering::Relaxed);
+    drop(counted);
     let Some(connection) = connection else { return };
     Counters::count(&counters.connections_total);
     let code = match open_and_serve(&io, &connection).await {
@@ -126,7 +129,7 @@ async fn shake_hands(io: &Io, incoming: Incoming) -> Option<Connection> {
 
 /// Serves the stream of a connection. Returns the peer's fault for which it ended.
 async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
-    let counted = CountedPeer::new(io);
+    let counted = Counted::new(io, |counters| &counters.connections);
     let mut shutdown = io.shutdown.clone();
     let hello_until = Instant::now() + HELLO_PATIENCE;
     let stream = tokio::select! {

@@ -19,8 +19,12 @@ use super::admission::{ConnectionRoom, Entry};
 use super::buffers::Buffers;
 use super::closing::Liftable;
 use super::connection::{open_restored, serve_connection};
+use super::handshakes::Handshakes;
 use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
-use crate::limits::{BUSY_OUTPUT_BYTES, HANDSHAKE_PATIENCE_DEFAULT, IDLE_PATIENCE_DEFAULT};
+use crate::limits::{
+    BUSY_OUTPUT_BYTES, CONNECTIONS_MAX, HANDSHAKE_PATIENCE_DEFAULT, IDLE_PATIENCE_DEFAULT,
+    INCOMING_BYTES_MAX, INCOMING_TOTAL_BYTES_MAX,
+};
 use crate::protocol::SEND_WINDOW_BYTES;
 use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
@@ -33,7 +37,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// How long an I/O thread waits for its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// The time that a peer has for its handshake, from its first packet on.
+    /// The time that a peer has for its handshake, from its turn on. An attempt waits for its turn for as long at most.
     pub handshake: Duration,
     /// The time after which a connection whose peer is silent is lost. A peer may ask for a shorter time, and does so in
     /// its handshake. In whole ms, less than 2^62 ms.
@@ -139,6 +143,9 @@ pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> R
     transport.send_window(SEND_WINDOW_BYTES as u64);
     transport.congestion_controller_factory(Arc::new(Liftable));
     config.transport_config(Arc::new(transport));
+    config.max_incoming(CONNECTIONS_MAX);
+    config.incoming_buffer_size(INCOMING_BYTES_MAX);
+    config.incoming_buffer_size_total(INCOMING_TOTAL_BYTES_MAX);
     thread.socket.set_nonblocking(true)?;
     let endpoint =
         Endpoint::new(thread.certificate.endpoint(), Some(config), thread.socket, Arc::new(TokioRuntime))?;
@@ -248,18 +255,18 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
     for restored in open_restored(io) {
         connections.spawn_local(restored);
     }
+    let mut handshakes = Handshakes::new();
     loop {
         tokio::select! {
             biased;
             _ = shutdown.wait_for(|&stop| stop) => break,
+            attempt = handshakes.next(io) => {
+                connections.spawn_local(serve_connection(Rc::clone(io), attempt));
+            }
             incoming = endpoint.accept() => match incoming {
                 Some(incoming) => {
                     if let Some((incoming, room)) = admit(&io.shared, incoming) {
-                        let io = Rc::clone(io);
-                        connections.spawn_local(async move {
-                            serve_connection(io, incoming).await;
-                            drop(room);
-                        });
+                        handshakes.wait(io, incoming, room);
                     }
                 }
                 None => break,
@@ -267,6 +274,7 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
             Some(ended) = connections.join_next() => resume_panic(ended),
         }
     }
+    drop(handshakes);
     // Each connection ends by itself once everything that it accepted is answered.
     let mut drain = async || {
         while let Some(ended) = connections.join_next().await {

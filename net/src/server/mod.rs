@@ -11,6 +11,7 @@ mod closing;
 mod connection;
 mod exports;
 pub use exports::{ExportAnswer, Exports};
+mod handshakes;
 mod io_thread;
 pub use io_thread::{IoError, IoThread, Patience, run_io_thread};
 mod registrar_task;

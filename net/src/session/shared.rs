@@ -23,7 +23,10 @@ use super::events::EventSource;
 use super::{DetachedSessions, Session, of_tenant};
 use crate::access::{Access, AccessSettings, Rights};
 use crate::convert::PlacementDefaults;
-use crate::limits::{CONNECTIONS_PER_ADDRESS_DEFAULT, SESSION_KEPT_FOR_DEFAULT, WAITING_GROUPS_DEFAULT};
+use crate::limits::{
+    CONNECTIONS_PER_ADDRESS_DEFAULT, HANDSHAKES_PER_SECOND_DEFAULT, SESSION_KEPT_FOR_DEFAULT,
+    WAITING_GROUPS_DEFAULT,
+};
 use crate::protocol::{
     FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Limits, Reason, ServerIdentity, SessionToken, UNACKNOWLEDGED_MAX,
 };
@@ -40,6 +43,8 @@ pub struct Settings {
     /// Maximum number of connections per address. Applies to new connections. An IPv6 /64 network counts as
     /// one address.
     pub connections_per_address_max: u32,
+    /// Number of handshakes that an I/O thread begins per second, from 1 on. Others wait for their turns.
+    pub handshakes_per_second: u32,
     /// Requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
     pub avoid_gpu_nodes: bool,
     /// The time after which a session without a connection ends. Time does not pass while the service is down.
@@ -53,6 +58,7 @@ impl Default for Settings {
             in_flight_max: IN_FLIGHT_DEFAULT,
             waiting_groups_max: WAITING_GROUPS_DEFAULT,
             connections_per_address_max: CONNECTIONS_PER_ADDRESS_DEFAULT,
+            handshakes_per_second: HANDSHAKES_PER_SECOND_DEFAULT,
             avoid_gpu_nodes: true,
             session_kept_for: SESSION_KEPT_FOR_DEFAULT,
         }
@@ -79,8 +85,10 @@ impl Settings {
 /// Counters of the server, for metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Connections in their handshake.
+    /// Connections in their handshake, or waiting for it.
     pub handshakes: AtomicU64,
+    /// Connections that wait for their handshake.
+    pub handshakes_waiting: AtomicU64,
     /// Open connections.
     pub connections: AtomicU64,
     /// Connections since the start.
@@ -234,6 +242,11 @@ impl SessionShared {
     /// Returns the maximum number of connections per address.
     pub(crate) fn connections_per_address_max(&self) -> u32 {
         self.settings.load().connections_per_address_max
+    }
+
+    /// Returns the number of handshakes that an I/O thread begins per second.
+    pub(crate) fn handshakes_per_second(&self) -> u32 {
+        self.settings.load().handshakes_per_second.max(1)
     }
 
     /// Sets the number of versions that a shard may publish while a follower is silent. A follower that is

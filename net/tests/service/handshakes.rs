@@ -81,6 +81,27 @@ fn handshakes(server: &TestServer) -> u64 {
     server.shared.sessions.counters.handshakes.load(Ordering::Relaxed)
 }
 
+fn handshakes_waiting(server: &TestServer) -> u64 {
+    server.shared.sessions.counters.handshakes_waiting.load(Ordering::Relaxed)
+}
+
+/// Starts a server that begins one handshake per second.
+fn start_slow(handshake: Duration) -> TestServer {
+    let settings = Settings { handshakes_per_second: 1, ..Settings::default() };
+    TestServer::start_patient(0, settings, Patience { handshake, idle: IDLE })
+}
+
+/// Sends the first datagrams of a crowd at one address, which are not waited for. Returns its sockets.
+async fn crowd(server: &TestServer, size: usize) -> Vec<UdpSocket> {
+    let mut sockets = Vec::new();
+    for _ in 0..size {
+        let socket = UdpSocket::bind((std::net::Ipv4Addr::from(ONE_ADDRESS), 0)).await.expect("a free port");
+        socket.send_to(&first_datagram(server), server.address).await.expect("it is sent");
+        sockets.push(socket);
+    }
+    sockets
+}
+
 async fn until_none(server: &TestServer, client: &Client) {
     within(async {
         while handshakes(server) > 0 {
@@ -119,5 +140,44 @@ async fn unfinished_handshakes_are_bounded_and_end_and_others_are_served() {
     assert_eq!(Unfinished::begin(&server, ONE_ADDRESS).await.answer, Answer::Handshake);
     within(client.close()).await;
     // Nor does an unfinished handshake keep the server from stopping.
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_crowd_at_one_address_does_not_keep_others_from_connecting() {
+    let server = start_slow(IDLE);
+    let _sockets = crowd(&server, PEERS).await;
+    within(async {
+        while handshakes_waiting(&server) + 2 < PEERS as u64 {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
+    let elsewhere = endpoint_at(&server, ALPN, OTHER_ADDRESS);
+    let peer = Peer::connect_from(elsewhere, server.address).await;
+    // It was its turn after one of the crowd. Far more of the crowd still wait.
+    assert!(handshakes_waiting(&server) > PEERS as u64 / 2, "{}", handshakes_waiting(&server));
+    peer.leave().await;
+    // Nor do those that wait keep the server from stopping.
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn attempts_that_wait_for_too_long_are_dropped() {
+    let server = start_slow(Duration::from_secs(1));
+    let _sockets = crowd(&server, 2 * PEERS).await;
+    within(async {
+        while handshakes(&server) == 0 {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
+    // The turns of all would take longer than the test waits for anything.
+    within(async {
+        while handshakes(&server) > 0 {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
     server.stop().await;
 }

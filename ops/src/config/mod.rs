@@ -36,7 +36,7 @@ use crate::file_error::FileError;
 use crate::journal::Durability;
 use crate::typical_pods;
 use wharf_net::access::AccessSettings;
-use wharf_net::limits::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
+use wharf_net::limits::{CONNECTIONS_MAX, HANDSHAKES_PER_SECOND_MAX, WAITING_GROUPS_MAX};
 use wharf_net::server::Settings;
 
 /// Checked settings.
@@ -84,9 +84,10 @@ pub struct Config {
 const CHECKPOINT_MIB_MAX: u64 = 1 << 20;
 
 /// Settings that a running service applies on SIGHUP.
-const RELOADABLE: [&str; 13] = [
+const RELOADABLE: [&str; 14] = [
     "avoid_gpu_nodes",
     "connections_per_address_max",
+    "handshakes_per_second",
     "identities",
     "in_flight_max",
     "log",
@@ -241,6 +242,7 @@ impl Config {
         in_range("waiting_groups_max", raw.waiting_groups_max, 1..=WAITING_GROUPS_MAX)?;
         let connections_max = raw.connections_per_address_max;
         in_range("connections_per_address_max", connections_max, 1..=CONNECTIONS_MAX as u32)?;
+        in_range("handshakes_per_second", raw.handshakes_per_second, 1..=HANDSHAKES_PER_SECOND_MAX)?;
         if raw.topology_label.is_empty() {
             return Err(value("topology_label", "it is empty: name a label"));
         }
@@ -306,6 +308,7 @@ impl Config {
                 in_flight_max: raw.in_flight_max,
                 waiting_groups_max: raw.waiting_groups_max,
                 connections_per_address_max: raw.connections_per_address_max,
+                handshakes_per_second: raw.handshakes_per_second,
                 avoid_gpu_nodes: raw.avoid_gpu_nodes,
                 session_kept_for: Duration::from_nanos(duration("session_kept_for", &raw.session_kept_for)?),
             },
@@ -462,6 +465,8 @@ mod tests {
             (|raw| raw.waiting_groups_max = 0, "`waiting_groups_max`"),
             (|raw| raw.connections_per_address_max = 0, "`connections_per_address_max`"),
             (|raw| raw.connections_per_address_max = 4097, "`connections_per_address_max`"),
+            (|raw| raw.handshakes_per_second = 0, "`handshakes_per_second`"),
+            (|raw| raw.handshakes_per_second = 1_000_001, "`handshakes_per_second`"),
             (|raw| raw.waiting_groups_max = WAITING_GROUPS_MAX + 1, "`waiting_groups_max`"),
             (|raw| raw.listen = "nowhere".into(), "`listen`"),
             (|raw| raw.policy = "worst-fit".into(), "`policy`"),

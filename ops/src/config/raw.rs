@@ -76,6 +76,8 @@ settings! {
         pub waiting_groups_max: u32 = wharf_net::limits::WAITING_GROUPS_DEFAULT,
         /// The maximum number of connections from one address.
         pub connections_per_address_max: u32 = wharf_net::limits::CONNECTIONS_PER_ADDRESS_DEFAULT,
+        /// The number of handshakes that an I/O thread begins per second.
+        pub handshakes_per_second: u32 = wharf_net::limits::HANDSHAKES_PER_SECOND_DEFAULT,
         /// The file of typical requests of the fragmentation-aware policies. If absent, they are learned from
         /// arriving requests.
         pub typical_pods: Option<PathBuf>,

@@ -23,11 +23,12 @@ use crate::process::Process;
 pub use fairness::Fairness;
 
 /// The names of the rows, in order.
-pub const ROWS: [&str; 10] = [
+pub const ROWS: [&str; 11] = [
     "whole",
     "change",
     "hard",
     "hard-again",
+    "hard-change",
     "hard-gangs",
     "gang-8",
     "gang-1000",
@@ -172,7 +173,7 @@ pub fn run(
     if wants("whole") || wants("change") {
         add(rows::whole(scale)?);
     }
-    if wants("hard") || wants("hard-again") {
+    if ["hard", "hard-again", "hard-change"].into_iter().any(&wants) {
         add(rows::hard(scale)?);
     }
     if wants("hard-gangs") {
@@ -268,14 +269,14 @@ impl Bed {
         tasks: u32,
         cpu_milli: u32,
         priority: i32,
-    ) -> Result<(), SessionError> {
+    ) -> Result<JobId, SessionError> {
         let job = self.job(queue, tasks, 1, cpu_milli, priority)?;
         for index in 0..tasks {
             let node = self.nodes[self.running % self.nodes.len()];
             self.cluster.run_on(TaskId { job, index }, node, TaskState::Running)?;
             self.running += 1;
         }
-        Ok(())
+        Ok(job)
     }
 
     fn cycle(&mut self) -> Timed {

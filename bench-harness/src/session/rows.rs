@@ -44,15 +44,18 @@ pub(super) fn whole(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
     Ok(rows)
 }
 
-/// A full cluster, and much that waits and fits nowhere, not even if others were evicted.
+/// A full cluster, and much that waits and fits nowhere, not even if others were evicted; then the same after nothing changed,
+/// and after some tasks ended.
 pub(super) fn hard(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
     let nodes = 50_000_u32.div_ceil(scale);
     let queues = 100_u32.div_ceil(scale);
     let mut bed = Bed::new(CycleConfig::default(), nodes, 20, queues)?;
     let jobs = nodes.div_ceil(50);
+    let mut running = Vec::new();
     for number in 0..jobs {
         // What runs has the highest priority, except for one job in twenty.
-        bed.running_job(number as usize, 20 * nodes / jobs, 1000, if number % 20 == 0 { 0 } else { 9 })?;
+        let priority = if number % 20 == 0 { 0 } else { 9 };
+        running.push(bed.running_job(number as usize, 20 * nodes / jobs, 1000, priority)?);
     }
     let pending = 10_000_u32.div_ceil(scale);
     for number in 0..pending.div_ceil(100) {
@@ -65,6 +68,17 @@ pub(super) fn hard(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
     let timed = bed.cycle();
     expect("hard-again", &timed, 0, 0)?;
     rows.push(bed.row("hard-again", pending, &timed));
+    // Each time, another task of as many jobs ends. No node gets room for what waits.
+    let mut changes = Vec::new();
+    for index in 0..CHANGES as u32 {
+        let ending = running.iter().cycle().step_by(7).take((CHANGED as usize).min(running.len()));
+        ending.for_each(|&job| drop(bed.cluster.finish_task(TaskId { job, index })));
+        let timed = bed.cycle();
+        expect("hard-change", &timed, 0, 0)?;
+        changes.push(timed);
+    }
+    changes.sort_by_key(|timed| timed.whole);
+    rows.push(bed.row("hard-change", pending, &changes[CHANGES / 2]));
     Ok(rows)
 }
 

@@ -85,6 +85,7 @@ use orders::Orders;
 use plugin::{Counted, Facts, Tiers};
 use reason::LastTries;
 use shares::JobShares;
+use spots::SpotTable;
 use starvation::Starvation;
 use topology::{Tree, path_of};
 use trial::{Cluster, Cycle};
@@ -110,6 +111,8 @@ pub struct Scheduler {
     ran: Time,
     /// The number of cycles that looked at anything.
     cycles: u64,
+    /// Where tasks may be evicted, as of the last action that evicts.
+    spots: SpotTable,
     /// The nodes as they were counted last for an explanation.
     counted: Option<CountedClass>,
     /// The shard that the next task outside of cycles is tried in first.
@@ -164,6 +167,7 @@ impl Scheduler {
             tries: LastTries::default(),
             ran: Time::default(),
             cycles: 0,
+            spots: SpotTable::default(),
             counted: None,
             next_shard: 0,
         })
@@ -272,6 +276,7 @@ impl Scheduler {
         );
         cycle.tries = std::mem::take(&mut self.tries);
         cycle.tries.clear();
+        cycle.spots = std::mem::take(&mut self.spots);
         let before = std::mem::take(&mut self.reservations);
         cycle.open_reservations(before.clone());
         cycle.end_overruns();
@@ -291,6 +296,7 @@ impl Scheduler {
         }
         self.reservations = cycle.close_reservations();
         self.tries = std::mem::take(&mut cycle.tries);
+        self.spots = std::mem::take(&mut cycle.spots);
         let mut report = cycle.end();
         self.ran = now;
         let are_kept = before.len() == self.reservations.len()

@@ -33,10 +33,10 @@ impl Cycle<'_> {
         if starving.iter().all(|(_, jobs)| jobs.is_empty()) {
             return;
         }
-        let spots = self.spots_of_queues();
+        let table = self.take_spots();
         let mut failed = FailedJobs::default();
         for (queue, mut jobs) in starving {
-            let Some(spots) = spots.get(&queue) else { continue };
+            let Some(spots) = table.of_queues.get(&queue) else { continue };
             jobs.sort_by(|&a, &b| self.compare_jobs(a, b));
             for &job in &jobs {
                 let attempt = |cycle: &mut Self| cycle.preempt_for(job, spots);
@@ -46,6 +46,7 @@ impl Cycle<'_> {
                 self.preempt_within(job, spots);
             }
         }
+        self.give_spots_back(table);
     }
 
     /// Returns the admitted, valid jobs of a queue that starve.

@@ -38,17 +38,18 @@ impl Cycle<'_> {
         if jobs.is_empty() {
             return;
         }
-        let spots = self.spots_of_others();
+        let table = self.take_spots();
         let mut failed = FailedJobs::default();
         let mut turns = Turns::new(self, jobs.keys().copied());
         while let Some(queue) = turns.next(self) {
             let next = if self.is_overused(queue) { None } else { jobs.get_mut(&queue).and_then(Vec::pop) };
             if let Some(job) = next {
-                let attempt = |cycle: &mut Self| cycle.reclaim_for(job, &spots);
+                let attempt = |cycle: &mut Self| cycle.reclaim_for(job, &table.of_others);
                 self.try_unless_equal_failed(job, &mut failed, Action::Reclaim, attempt);
             }
             turns.put_back(self, queue, next.is_some());
         }
+        self.give_spots_back(table);
     }
 
     fn reclaim_for(&mut self, job: JobId, spots: &[Spot]) {

@@ -1,17 +1,23 @@
 //! Where victims may be found: the nodes with tasks that may go, by queue.
 //!
-//! One look at all tasks finds them for all queues, so a task does not look at nodes that have nothing for it. What is
-//! evicted later makes the sums too large, and no node is missed.
+//! One look at the tasks of a node finds them for all queues, so a task does not look at nodes that have nothing for it. The
+//! [`SpotTable`] outlives a cycle. A later one looks again only at nodes that changed, so its cost does not follow the size of
+//! the cluster. What is evicted while an action runs makes the sums too large, and no node is missed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::trial::{Cycle, Place};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
 use crate::jobs::{QueueId, TaskClass, TaskId, TaskState};
+use crate::map::FixedMap;
+use crate::time::Time;
+
+/// Of this part of all nodes or more, all are looked at: that costs less than to change the lists one by one.
+const REBUILT_FROM: usize = 16;
 
 /// A node, and at most what could be free there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) node: NodeId,
     pub(super) place: Place,
@@ -34,81 +40,263 @@ impl Spot {
 /// The kinds that are compared before a node is looked at.
 pub(super) const KINDS: [Dim; 3] = [Dim::CPU, Dim::MEMORY, Dim::GPU];
 
-/// The nodes where tasks may go for others of the same queue, by queue.
-pub(super) type SpotsOfQueues = BTreeMap<QueueId, Vec<Spot>>;
-
 fn add(most: &mut [i64; 3], amounts: &Amounts) {
     for (dim, most) in KINDS.into_iter().zip(most) {
         *most += amounts.get(dim);
     }
 }
 
+/// What was found on a node.
+struct Found {
+    place: Place,
+    of_queues: Vec<(QueueId, [i64; 3])>,
+    of_others: Option<[i64; 3]>,
+    /// When the next task there may go.
+    due: Option<Time>,
+}
+
+/// Where a node is listed.
+#[derive(Debug)]
+struct Listed {
+    place: Place,
+    queues: Vec<QueueId>,
+    is_of_others: bool,
+    due: Option<Time>,
+}
+
+/// The nodes with tasks that may go, in order of id.
+#[derive(Debug, Default)]
+pub(super) struct SpotTable {
+    /// The nodes where tasks may go for others of the same queue, by queue.
+    pub(super) of_queues: BTreeMap<QueueId, Vec<Spot>>,
+    /// The nodes with tasks of queues from which others may reclaim.
+    pub(super) of_others: Vec<Spot>,
+    nodes: FixedMap<NodeId, Listed>,
+    node_at: FixedMap<Place, NodeId>,
+    /// When tasks of nodes may go that have not run for long enough.
+    due: BTreeSet<(Time, NodeId)>,
+    /// What queues were submitted with when the nodes were looked at.
+    queues: u64,
+    /// From which queues others may reclaim, by id.
+    reclaimable: Vec<bool>,
+    /// How often a node was looked at.
+    looked_at: u64,
+}
+
+impl SpotTable {
+    /// Returns how often a node was looked at so far.
+    #[cfg(test)]
+    pub(super) fn looked_at(&self) -> u64 {
+        self.looked_at
+    }
+
+    fn remove(&mut self, node: NodeId) {
+        let Some(listed) = self.nodes.remove(&node) else { return };
+        if self.node_at.get(&listed.place) == Some(&node) {
+            self.node_at.remove(&listed.place);
+        }
+        for queue in listed.queues {
+            let spots = self.of_queues.get_mut(&queue).expect("a listed queue has spots");
+            unset(spots, node);
+            if spots.is_empty() {
+                self.of_queues.remove(&queue);
+            }
+        }
+        if listed.is_of_others {
+            unset(&mut self.of_others, node);
+        }
+        if let Some(due) = listed.due {
+            self.due.remove(&(due, node));
+        }
+    }
+
+    /// Enters a node that is not listed.
+    fn enter(&mut self, node: NodeId, found: Found) {
+        let Found { place, of_queues, of_others, due } = found;
+        let queues = of_queues.iter().map(|&(queue, _)| queue).collect();
+        for (queue, most) in of_queues {
+            insert(self.of_queues.entry(queue).or_default(), Spot { node, place, most });
+        }
+        let is_of_others = of_others.is_some();
+        if let Some(most) = of_others {
+            insert(&mut self.of_others, Spot { node, place, most });
+        }
+        self.due.extend(due.map(|due| (due, node)));
+        self.node_at.insert(place, node);
+        self.nodes.insert(node, Listed { place, queues, is_of_others, due });
+    }
+
+    /// Replaces what was found on a node. Where it stays in a list, it keeps its place there.
+    fn set(&mut self, node: NodeId, found: Option<Found>) {
+        let Some(found) = found else { return self.remove(node) };
+        let stays = self.nodes.get(&node).is_some_and(|listed| {
+            let queues = || found.of_queues.iter().map(|(queue, _)| queue);
+            listed.queues.iter().eq(queues()) && listed.is_of_others == found.of_others.is_some()
+        });
+        if !stays {
+            self.remove(node);
+            return self.enter(node, found);
+        }
+        let Found { place, of_queues, of_others, due } = found;
+        for (queue, most) in of_queues {
+            let spots = self.of_queues.get_mut(&queue).expect("a listed queue has spots");
+            *spot_of(spots, node) = Spot { node, place, most };
+        }
+        if let Some(most) = of_others {
+            *spot_of(&mut self.of_others, node) = Spot { node, place, most };
+        }
+        let listed = self.nodes.get_mut(&node).expect("it stays");
+        let before = (std::mem::replace(&mut listed.place, place), std::mem::replace(&mut listed.due, due));
+        if before.0 != place && self.node_at.get(&before.0) == Some(&node) {
+            self.node_at.remove(&before.0);
+        }
+        self.node_at.insert(place, node);
+        if before.1 != due {
+            if let Some(before) = before.1 {
+                self.due.remove(&(before, node));
+            }
+            self.due.extend(due.map(|due| (due, node)));
+        }
+    }
+}
+
+fn insert(spots: &mut Vec<Spot>, spot: Spot) {
+    // Nodes are mostly entered in order.
+    let at = match spots.last() {
+        Some(last) if last.node >= spot.node => spots.partition_point(|other| other.node < spot.node),
+        _ => spots.len(),
+    };
+    spots.insert(at, spot);
+}
+
+fn spot_of(spots: &mut [Spot], node: NodeId) -> &mut Spot {
+    let at = spots.binary_search_by_key(&node, |spot| spot.node).expect("a listed node has a spot");
+    &mut spots[at]
+}
+
+fn unset(spots: &mut Vec<Spot>, node: NodeId) {
+    let at = spots.binary_search_by_key(&node, |spot| spot.node).expect("a listed node has a spot");
+    spots.remove(at);
+}
+
 impl Cycle<'_> {
     /// Returns whether a task may be evicted by its own settings, and has run for as long as its queue lets it.
     pub(super) fn may_go(&self, id: TaskId) -> bool {
+        let Some(from) = self.goes_from(id) else { return false };
+        self.note_due(from);
+        from <= self.now
+    }
+
+    /// Returns from when on a task may be evicted. `None`: not as it is.
+    fn goes_from(&self, id: TaskId) -> Option<Time> {
         let task = self.jobs.task(id);
         let is_spare = matches!(task.state, TaskState::Running | TaskState::Bound)
             && task.preemptable
             && task.allocation.is_some();
-        let Some(started) = task.started.filter(|_| is_spare) else { return false };
-        let until = started.plus_nanos(self.min_run_time_ns(self.queue_of(id.job)));
-        self.note_due(until);
-        until <= self.now
+        let started = task.started.filter(|_| is_spare)?;
+        Some(started.plus_nanos(self.min_run_time_ns(self.queue_of(id.job))))
     }
 
-    /// Returns the nodes with tasks that may go, for each queue those with tasks of its own.
-    pub(super) fn spots_of_queues(&self) -> SpotsOfQueues {
-        let mut spots = SpotsOfQueues::new();
-        for (node, place, present) in self.nodes_with_tasks() {
-            let mut of_queues: Vec<(QueueId, [i64; 3])> = Vec::new();
-            for &id in self.jobs.on_node(node) {
-                if !self.may_go(id) {
-                    continue;
+    /// Brings the table of nodes with tasks that may go up to date, and lends it. [Give it back](Self::give_spots_back).
+    pub(super) fn take_spots(&mut self) -> SpotTable {
+        let mut table = std::mem::take(&mut self.spots);
+        match self.nodes_to_look_at(&table) {
+            Some(nodes) => {
+                for node in nodes {
+                    table.looked_at += 1;
+                    table.set(node, self.look_at(node, &table.reclaimable));
                 }
-                let queue = self.queue_of(id.job);
-                let task = self.jobs.task(id);
-                let at = of_queues.iter().position(|&(of, _)| of == queue).unwrap_or_else(|| {
-                    of_queues.push((queue, present));
-                    of_queues.len() - 1
-                });
-                add(&mut of_queues[at].1, &task.class.amounts);
             }
-            for (queue, most) in of_queues {
-                spots.entry(queue).or_default().push(Spot { node, place, most });
+            None => table = self.look_at_all(table.looked_at),
+        }
+        #[cfg(debug_assertions)]
+        self.check_spots(&table);
+        if let Some(&(due, _)) = table.due.first() {
+            self.note_due(due);
+        }
+        table
+    }
+
+    /// Ends the loan of the table.
+    pub(super) fn give_spots_back(&mut self, table: SpotTable) {
+        self.spots = table;
+    }
+
+    /// Returns the nodes that may have changed, in order of id. `None`: all are to be looked at.
+    fn nodes_to_look_at(&mut self, table: &SpotTable) -> Option<BTreeSet<NodeId>> {
+        // All lists are taken in any case: they begin again with this look.
+        let by_jobs = self.jobs.take_touched_nodes();
+        let by_replicas: Vec<_> = self.replicas.iter_mut().map(|replica| replica.take_touched()).collect();
+        if table.queues != self.jobs.queue_changes() {
+            return None;
+        }
+        let mut nodes: BTreeSet<NodeId> = by_jobs?.into_iter().collect();
+        for (shard, slots) in by_replicas.into_iter().enumerate() {
+            for slot in slots? {
+                let place = Place { shard, slot };
+                nodes.extend(table.node_at.get(&place));
+                nodes.extend(self.replicas[shard].shard().node_at(slot));
             }
         }
-        spots
+        let due = table.due.iter().take_while(|&&(due, _)| due <= self.now);
+        nodes.extend(due.map(|&(_, node)| node));
+        (nodes.len() < table.nodes.len().div_ceil(REBUILT_FROM)).then_some(nodes)
     }
 
-    /// Returns the nodes with tasks of queues from which others may reclaim.
-    pub(super) fn spots_of_others(&self) -> Vec<Spot> {
+    fn look_at_all(&mut self, looked_at: u64) -> SpotTable {
         let reclaimable: Vec<bool> = self.jobs.queues().map(|(id, _)| self.is_reclaimable(id)).collect();
-        let mut spots = Vec::new();
-        for (node, place, present) in self.nodes_with_tasks() {
-            let mut most = present;
-            let mut any = false;
-            for &id in self.jobs.on_node(node) {
-                if reclaimable[self.queue_of(id.job).0 as usize] && self.may_go(id) {
-                    any = true;
-                    add(&mut most, &self.jobs.task(id).class.amounts);
-                }
-            }
-            if any {
-                spots.push(Spot { node, place, most });
+        let mut table = SpotTable { queues: self.jobs.queue_changes(), looked_at, ..SpotTable::default() };
+        for node in self.jobs.nodes() {
+            table.looked_at += 1;
+            if let Some(found) = self.look_at(node, &reclaimable) {
+                table.enter(node, found);
             }
         }
-        spots
+        table.reclaimable = reclaimable;
+        table
     }
 
-    /// Returns the nodes with tasks in order of id, each with what is free or being released there.
-    fn nodes_with_tasks(&self) -> impl Iterator<Item = (NodeId, Place, [i64; 3])> + '_ {
-        self.jobs.nodes().filter_map(|node| {
-            let place = self.locate(node)?;
-            let mut present = self.free_on(place).map(|free| free.max(0));
-            let tasks = self.jobs.on_node(node).iter().map(|&task| self.jobs.task(task));
-            let releasing = tasks.filter(|task| task.state == TaskState::Releasing);
-            releasing.for_each(|task| add(&mut present, &task.class.amounts));
-            Some((node, place, present))
-        })
+    /// Looks at the tasks of a node. Returns `None` if it has none, or is not there.
+    fn look_at(&self, node: NodeId, reclaimable: &[bool]) -> Option<Found> {
+        let tasks = self.jobs.on_node(node);
+        let place = self.locate(node).filter(|_| !tasks.is_empty())?;
+        let mut present = self.free_on(place).map(|free| free.max(0));
+        let mut may_go: Vec<(QueueId, [i64; 3])> = Vec::new();
+        let mut due = None;
+        for &id in tasks {
+            let task = self.jobs.task(id);
+            if task.state == TaskState::Releasing {
+                add(&mut present, &task.class.amounts);
+            }
+            let Some(from) = self.goes_from(id) else { continue };
+            if from > self.now {
+                due = due.into_iter().chain([from]).min();
+                continue;
+            }
+            let queue = self.queue_of(id.job);
+            let at = may_go.iter().position(|&(of, _)| of == queue).unwrap_or_else(|| {
+                may_go.push((queue, [0; 3]));
+                may_go.len() - 1
+            });
+            add(&mut may_go[at].1, &task.class.amounts);
+        }
+        let sum = |most: [i64; 3], more: [i64; 3]| [0, 1, 2].map(|at| most[at] + more[at]);
+        let mut of_others = None;
+        for &(queue, amounts) in &may_go {
+            if reclaimable[queue.0 as usize] {
+                of_others = Some(sum(of_others.unwrap_or(present), amounts));
+            }
+        }
+        let of_queues = may_go.into_iter().map(|(queue, amounts)| (queue, sum(present, amounts))).collect();
+        Some(Found { place, of_queues, of_others, due })
+    }
+
+    /// Checks that a table that followed changes is as if all nodes had been looked at.
+    #[cfg(debug_assertions)]
+    fn check_spots(&mut self, table: &SpotTable) {
+        let all = self.look_at_all(0);
+        assert!(table.of_queues == all.of_queues, "a spot of a queue did not follow a change");
+        assert!(table.of_others == all.of_others, "a spot did not follow a change");
+        assert!(table.due == all.due, "a time at which a task may go did not follow a change");
     }
 }

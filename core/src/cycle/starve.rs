@@ -23,10 +23,12 @@ impl Cycle<'_> {
         self.shares = Some(JobShares::new(self.jobs, self.facts().total));
         let starving = self.starving_jobs(&queues);
         if !starving.is_empty() {
-            let spots = self.spots_of_others();
+            let table = self.take_spots();
+            let spots = &table.of_others;
             for one in &starving {
-                self.plan_in_domains(one.job, &spots, |cycle| cycle.starve_for(one, &spots));
+                self.plan_in_domains(one.job, spots, |cycle| cycle.starve_for(one, spots));
             }
+            self.give_spots_back(table);
         }
         self.shares = None;
         self.starvation.found = starving;

@@ -14,6 +14,7 @@ mod equal_jobs;
 mod explain;
 mod hierarchy;
 mod large_jobs;
+mod spots;
 mod starve;
 mod topology;
 mod two_kinds;

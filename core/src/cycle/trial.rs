@@ -14,6 +14,7 @@ use super::plugin::{Facts, Tiers};
 use super::reason::LastTries;
 use super::report::{CycleReport, Plan, PlannedTask, allocation, bundle_of};
 use super::shares::JobShares;
+use super::spots::SpotTable;
 use super::starvation::Starvation;
 use super::topology::{Topology, Tree};
 use crate::fairness::Amounts;
@@ -41,6 +42,12 @@ pub(super) struct Cluster<'a> {
     pub(super) tree: &'a Tree,
 }
 
+/// How much was noted as touched before a change.
+struct Marks {
+    jobs: usize,
+    replica: usize,
+}
+
 /// One cycle at work.
 pub(super) struct Cycle<'a> {
     pub(super) jobs: &'a mut Jobs,
@@ -52,12 +59,16 @@ pub(super) struct Cycle<'a> {
     pub(super) starvation: &'a mut Starvation,
     /// What is noted about jobs that wait.
     pub(super) tries: LastTries,
+    /// Where tasks may be evicted.
+    pub(super) spots: SpotTable,
     /// The fair shares of jobs, while the action `starve` runs.
     pub(super) shares: Option<JobShares>,
     /// The earliest time at which something that was looked at is otherwise.
     due: Cell<Option<Time>>,
     /// The changes that are not kept yet.
     trial: Plan,
+    /// For each of them, what was noted as touched before it: what is undone has touched nothing.
+    marks: Vec<Marks>,
     /// The nodes that are shown as they will be, with the number of claims that this cycle has there.
     pub(super) future: BTreeMap<Place, u32>,
     /// What this cycle keeps for tasks that have waited for their queue's cap since an earlier one.
@@ -87,9 +98,11 @@ impl<'a> Cycle<'a> {
             now,
             starvation,
             tries: LastTries::default(),
+            spots: SpotTable::default(),
             shares: None,
             due: Cell::new(None),
             trial: Plan::default(),
+            marks: Vec::new(),
             future: BTreeMap::new(),
             held_for_caps: Vec::new(),
             dated: Dated::new(),
@@ -307,12 +320,14 @@ impl<'a> Cycle<'a> {
 
     /// Returns whether a task would fit on a node once what is being released there has ended.
     pub(super) fn fits_in_future(&mut self, class: &TaskClass, node: NodeId, place: Place) -> bool {
+        let mark = self.replicas[place.shard].mark();
         let taken = self.try_future(class, node, place);
         if let Some((taken, key)) = taken {
             self.replicas[place.shard].give_up(taken.slot, &[key]);
         }
         let claims = self.future.get(&place).copied().unwrap_or(0);
         self.show_claims(place, claims);
+        self.replicas[place.shard].forget_since(mark);
         taken.is_some()
     }
 
@@ -385,6 +400,7 @@ impl<'a> Cycle<'a> {
         } else {
             self.topology.touch(task.job, place);
         }
+        self.marks.push(Marks { jobs: self.jobs.mark(), replica: self.replicas[shard].mark() });
         self.trial.tasks.push(PlannedTask { task, node, before, shard, slot, key, operation });
     }
 
@@ -411,7 +427,10 @@ impl<'a> Cycle<'a> {
     pub(super) fn undo(&mut self, savepoint: usize) {
         while self.trial.tasks.len() > savepoint {
             let step = self.trial.tasks.pop().expect("there are more than the savepoint");
+            let marks = self.marks.pop().expect("each change has its marks");
             self.take_back(&step);
+            self.jobs.forget_since(marks.jobs);
+            self.replicas[step.shard].forget_since(marks.replica);
         }
     }
 
@@ -424,6 +443,7 @@ impl<'a> Cycle<'a> {
             .rposition(|step| step.task == task)
             .expect("it was evicted in this trial");
         let step = self.trial.tasks.remove(at);
+        self.marks.remove(at);
         assert!(step.key.is_none(), "only an eviction is taken back alone");
         self.take_back(&step);
     }
@@ -462,6 +482,7 @@ impl<'a> Cycle<'a> {
             return false;
         }
         let plan = std::mem::take(&mut self.trial);
+        self.marks.clear();
         if self.config.backfill != Backfill::None {
             plan.tasks.iter().for_each(|step| self.keep_end(step.task));
         }

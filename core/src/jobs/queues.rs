@@ -37,6 +37,7 @@ impl Jobs {
         }
         self.open_past(id);
         self.changes += 1;
+        self.queue_changes += 1;
         Ok(id)
     }
 
@@ -78,6 +79,7 @@ impl Jobs {
         self.queues[id.0 as usize] = Queue::vacant();
         self.vacant.insert(id);
         self.changes += 1;
+        self.queue_changes += 1;
         self.note_queue(&name);
         Ok(())
     }
@@ -98,6 +100,7 @@ impl Jobs {
             self.follow_half_lives(id, now);
         }
         self.changes += 1;
+        self.queue_changes += 1;
         Ok(())
     }
 

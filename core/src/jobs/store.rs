@@ -19,6 +19,7 @@ use crate::limits::{JOB_MIN_MEMBER_MAX, JOB_TASKS_MAX};
 use crate::map::FixedMap;
 use crate::resource::Demand;
 use crate::time::Time;
+use crate::touched::Touched;
 
 /// All queues, jobs and tasks.
 pub struct Jobs {
@@ -54,6 +55,10 @@ pub struct Jobs {
     pub(super) tiers: Vec<TopologyTier>,
     /// The number of changes of queues, jobs and tasks so far.
     pub(super) changes: u64,
+    /// The number of changes of what queues were submitted with.
+    pub(super) queue_changes: u64,
+    /// The nodes of tasks that changed.
+    touched: Touched<NodeId>,
     /// What changed since the last call of [`take_changes`](Jobs::take_changes), if that is noted.
     pub(super) noted: Option<Noted>,
     /// What changed since the last step of a [copy](super::JobsCopy), while one is made.
@@ -90,6 +95,8 @@ impl Jobs {
             past_rules: PastRules::default(),
             tiers: Vec::new(),
             changes: 0,
+            queue_changes: 0,
+            touched: Touched::default(),
             noted: None,
             noted_for_copy: None,
         }
@@ -338,6 +345,26 @@ impl Jobs {
         self.changes
     }
 
+    /// Returns the number of changes so far of what queues were submitted with.
+    pub(crate) fn queue_changes(&self) -> u64 {
+        self.queue_changes
+    }
+
+    /// Returns the nodes whose tasks changed since the last call, with repetitions. `None`: those of any may have.
+    pub(crate) fn take_touched_nodes(&mut self) -> Option<Vec<NodeId>> {
+        self.touched.take()
+    }
+
+    /// Returns a mark for [`forget_since`](Self::forget_since).
+    pub(crate) fn mark(&self) -> usize {
+        self.touched.mark()
+    }
+
+    /// Forgets which nodes were touched since a mark, because the changes were undone.
+    pub(crate) fn forget_since(&mut self, mark: usize) {
+        self.touched.forget_since(mark);
+    }
+
     /// Returns the tasks that wait until their queue's cap allows them: they have a node, and no claim there.
     #[must_use]
     pub fn waiting_for_cap(&self) -> Vec<TaskId> {
@@ -387,8 +414,9 @@ impl Jobs {
     pub fn set_allocation(&mut self, id: TaskId, allocation: AllocationId) {
         self.note_task(id);
         let task = &mut self.job_mut(id.job).tasks[id.index as usize];
-        assert!(task.node.is_some(), "task {id} has an allocation and no node");
+        let node = task.node.unwrap_or_else(|| panic!("task {id} has an allocation and no node"));
         task.allocation = Some(allocation);
+        self.touched.note(node);
         self.waiting_for_cap.remove(&id);
     }
 
@@ -446,6 +474,7 @@ impl Jobs {
         if changes_phase {
             self.note_phase(id.job);
         }
+        before.node.into_iter().chain(node).for_each(|node| self.touched.note(node));
         self.move_on_nodes(id, &before, node, state);
         self.follow_delay(id, before.delayed, delayed);
         let after = self.jobs.get(&id.job).map(|job| &job.tasks[id.index as usize]);

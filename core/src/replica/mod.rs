@@ -18,6 +18,7 @@ use crate::request::{NodeRoom, PlacementRequest, Refusal};
 use crate::resource::{Demand, GpuAssignment};
 use crate::shard::{Shard, Tentative};
 use crate::time::Time;
+use crate::touched::Touched;
 use crate::view::{BundleEnded, ColdImage, HotImage, View, ViewReader};
 pub(crate) use domains::Domain;
 use domains::Domains;
@@ -63,6 +64,8 @@ pub(crate) struct Replica {
     /// The number of times that nodes came, went, or changed in capacity, names, labels, taints or state.
     shape: u64,
     domains: Domains,
+    /// The nodes that changed, also by what was taken.
+    touched: Touched<Slot>,
 }
 
 impl Replica {
@@ -90,6 +93,7 @@ impl Replica {
             awaited: None,
             shape: 0,
             domains,
+            touched: Touched::default(),
         }
     }
 
@@ -100,6 +104,7 @@ impl Replica {
             self.shard.follow_view(&newest);
             newest.nodes(|slot, _, _| self.shard.renew(slot));
             self.domains.forget();
+            self.touched.note_all();
             self.shape += 1;
             return true;
         };
@@ -154,6 +159,21 @@ impl Replica {
         let sequence = self.sequence();
         self.awaited = self.awaited.filter(|&due| due > sequence);
         self.awaited.is_some()
+    }
+
+    /// Returns the nodes that changed since the last call, with repetitions. `None`: any may have.
+    pub(crate) fn take_touched(&mut self) -> Option<Vec<Slot>> {
+        self.touched.take()
+    }
+
+    /// Returns a mark for [`forget_since`](Self::forget_since).
+    pub(crate) fn mark(&self) -> usize {
+        self.touched.mark()
+    }
+
+    /// Forgets which nodes were touched since a mark, because what was taken there is given up.
+    pub(crate) fn forget_since(&mut self, mark: usize) {
+        self.touched.forget_since(mark);
     }
 
     /// Returns the shard's growth in the view.
@@ -276,6 +296,7 @@ impl Replica {
         let version = self.version(tentative.slot);
         let claim = Claim { key, node, demand, gpus, taken: true, visible_from: None, version };
         self.claims.entry(tentative.slot).or_default().push(claim);
+        self.touched.note(tentative.slot);
         key
     }
 
@@ -315,6 +336,7 @@ impl Replica {
     /// Rebuilds a node from its view, less the claims that the view does not show. Claims on a node that is
     /// gone are dropped.
     fn renew(&mut self, slot: Slot) {
+        self.touched.note(slot);
         match self.emptied.get(&slot) {
             Some((hot, cold)) => self.shard.apply_image(slot, hot, Some(cold)),
             None => self.shard.renew(slot),

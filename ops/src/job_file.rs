@@ -126,6 +126,9 @@ pub(crate) struct JobFile {
     pub(crate) min_success: Option<u32>,
     #[serde(default = "max_retry", deserialize_with = "whole::max_retry")]
     pub(crate) max_retry: u32,
+    /// How long it waits before it comes first by the plugin `sla`.
+    #[serde(default)]
+    pub(crate) wait: Option<Nanos>,
     #[serde(default)]
     pub(crate) topology: Option<TopologyFile>,
     pub(crate) tasks: Vec<TaskFile>,

@@ -195,6 +195,9 @@ pub struct JobSpec {
     /// How often its policies restart it or a task of it, at most
     /// [`JOB_MAX_RETRY_MAX`](crate::limits::JOB_MAX_RETRY_MAX). Then it fails.
     pub max_retry: u32,
+    /// How long it waits, in ns from its submission, before the plugin `sla` lets it come first. `None`: as long as the plugin
+    /// says.
+    pub wait_ns: Option<u64>,
     /// In which domain of the topology all of its tasks are.
     pub topology: Option<TopologyRule>,
     /// Whether it is a direct placement: one task, which is placed at once or not at all. It is forgotten as soon as its
@@ -222,6 +225,7 @@ impl JobSpec {
             policies: Vec::new(),
             min_success: None,
             max_retry: JOB_MAX_RETRY_DEFAULT,
+            wait_ns: None,
             topology: None,
             is_direct: false,
         }

@@ -483,6 +483,7 @@ pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -
         phase: JobPhase::Pending,
         policies: policies(wire.policies)?,
         max_retry: wire.max_retry,
+        wait_ns: wire.wait,
         topology: topology(wire.topology)?,
         min_success: wire.min_success,
         is_direct: false,
@@ -518,6 +519,7 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         user: spec.user.as_deref().unwrap_or_default().to_owned(),
         topology: job_topology_body(spec.topology.as_ref()),
         min_success: spec.min_success,
+        wait: spec.wait_ns,
     };
     (body, affinities)
 }

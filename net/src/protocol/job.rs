@@ -322,6 +322,9 @@ bodies! {
         /// How many of its tasks must succeed for it to be completed; its other tasks end then. At least 1. `None`: all of
         /// its tasks must end, and as many succeed as it needs at once.
         pub min_success: Option<u32>,
+        /// How long it waits, in ns from its submission, before the plugin `sla` lets it come first. `None`: as long as the
+        /// plugin says.
+        pub wait: Option<u64>,
     }
 
     /// Submits a job. It belongs to the tenant of the session. The reply is a [`JobReply`].

@@ -156,7 +156,8 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         min_success: Some(8),
     };
     let tasks = format!("01{}030101000101fd005847f80d0000000102010201000001020174", hex(&request));
-    let job_hex = format!("016a0171020101036370750601017204{tasks}0a0001020102040105010b070175010101720108");
+    let job_hex =
+        format!("016a0171020101036370750601017204{tasks}0a0001020102040105010b0701750101017201080109");
     check_request::<kinds::SubmitJob>(&SubmitJobRequest { job }, &job_hex);
     check_request::<kinds::SubmitJob>(&SubmitJobRequest::default(), "00000000000000010003000000");
     check_request::<kinds::CancelJob>(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");

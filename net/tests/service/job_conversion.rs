@@ -144,6 +144,7 @@ fn job() -> JobBody {
         user: "ann".to_owned(),
         topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_HARD, tier: "rack".to_owned() }),
         min_success: Some(3),
+        wait: Some(12),
     }
 }
 

@@ -164,6 +164,7 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         policies: policy_bodies(&policies(&file.policies)?),
         max_retry: file.max_retry,
         min_success: file.min_success,
+        wait: bounded(file.wait, "wait", place)?,
         user: file.user()?.unwrap_or_default().to_owned(),
         topology: job_topology_body(topology(file.topology.as_ref())?.as_ref()),
     })
@@ -295,9 +296,10 @@ jobs:
   - {event: task_failed, events: [task_evicted], exit_code: 3, action: abort_job}
   tasks:
   - {name: t, policies: [{event: task_completed, action: complete_job}]}
-- {name: plain, queue: q, tasks: [{name: u}]}
+- {name: plain, queue: q, wait: 2h, tasks: [{name: u}]}
 "#;
         let jobs = read_jobs(text).unwrap();
+        assert_eq!((jobs[0].wait, jobs[1].wait), (None, Some(7_200_000_000_000)));
         let policy = |events: &[u8], action, exit_code| JobPolicyBody {
             events: events.to_vec(),
             action,

@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 30] = [
+        let cases: [(Change, &str); 32] = [
             (|raw| raw.reserved_nodes_percent = 101, "`reserved_nodes_percent`"),
             (|raw| raw.allocations_per_node_max = 0, "`allocations_per_node_max`"),
             (|raw| raw.allocations_per_node_max = 32_768, "`allocations_per_node_max`"),

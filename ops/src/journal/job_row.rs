@@ -281,6 +281,7 @@ pub(super) mod tests {
             policies: vec![policy(PolicyAction::RestartJob, None), policy(PolicyAction::AbortJob, Some(-3))],
             min_success: Some(3),
             max_retry: 9,
+            wait_ns: Some(11),
             topology: Some(TopologyRule::soft(None)),
             is_direct: true,
         };

@@ -247,6 +247,7 @@ impl World {
             },
             policies: policies(&file.policies)?,
             max_retry: file.max_retry,
+            wait_ns: bounded(file.wait, "wait", place)?,
             topology: topology(file.topology.as_ref())?,
             min_success: file.min_success,
             is_direct: false,

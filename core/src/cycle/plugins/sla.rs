@@ -16,21 +16,27 @@ impl Sla {
         Self { wait_ns }
     }
 
+    /// Returns how long a job waits before it comes first.
+    fn wait_ns(&self, facts: Facts<'_>, job: JobId) -> Option<u64> {
+        facts.jobs.job(job).spec().wait_ns.or(self.wait_ns)
+    }
+
     fn is_late(&self, facts: Facts<'_>, job: JobId) -> bool {
         let created = facts.jobs.job(job).spec().created;
-        self.wait_ns.is_some_and(|wait| facts.now.nanos_since(created) > wait)
+        self.wait_ns(facts, job).is_some_and(|wait| facts.now.nanos_since(created) > wait)
     }
 }
 
 impl Plugin for Sla {
     fn has_due(&self) -> bool {
-        self.wait_ns.is_some()
+        // A job may say how long it waits where the plugin does not.
+        true
     }
 
     /// The first moment at which the job has waited for too long.
     fn due(&self, facts: Facts<'_>, job: JobId) -> Option<Time> {
         let created = facts.jobs.job(job).spec().created;
-        self.wait_ns.map(|wait| created.plus_nanos(wait.saturating_add(1)))
+        self.wait_ns(facts, job).map(|wait| created.plus_nanos(wait.saturating_add(1)))
     }
 
     fn job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {

@@ -39,6 +39,9 @@ pub(super) struct HostileArgs {
     /// The I/O threads of the service [default: as a service has by default].
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=16))]
     io_threads: Option<u16>,
+    /// The handshakes that an I/O thread of the service begins per second [default: as a service does by default].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1_000_000))]
+    handshakes: Option<u32>,
     /// The number of nodes.
     #[arg(long, default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=4_000_000))]
     nodes: u32,
@@ -90,6 +93,7 @@ impl HostileArgs {
             threads: self.crowd_threads,
             shards: self.shards,
             io_threads: self.io_threads,
+            handshakes_per_second: self.handshakes,
             nodes: self.nodes,
             seconds: positive_seconds("seconds", self.seconds)?,
             warm_up: positive_seconds("warm-up", self.warm_up)?,

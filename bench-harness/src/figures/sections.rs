@@ -228,6 +228,7 @@ pub const SECTIONS: &[Section] = &[
             column("ms", "/milliseconds", Decimals(1)),
             column("deciding ms", "/deciding_milliseconds", Decimals(1)),
             column("per second", "/per_second", Count),
+            column("memory MiB", "/memory_bytes", Mebibytes),
             column("deviation", "/fairness/deviation_max", Decimals(4)),
             column("wasted", "/fairness/evictions_wasted", Count),
         ],

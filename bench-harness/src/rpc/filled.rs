@@ -29,6 +29,8 @@ pub(super) struct FilledOptions<'a> {
     pub(super) shards: u16,
     /// `None`: as many as a service has by default.
     pub(super) io_threads: Option<u16>,
+    /// Of each I/O thread. `None`: as a service has by default.
+    pub(super) handshakes_per_second: Option<u32>,
     pub(super) mode: Mode,
     /// The most connections of an address.
     pub(super) connections: u32,
@@ -61,6 +63,7 @@ impl Filled {
             connections: options.connections,
             seed,
             io_threads: options.io_threads,
+            handshakes_per_second: options.handshakes_per_second,
         })?;
         let config = ClientConfig {
             server: peer.address,

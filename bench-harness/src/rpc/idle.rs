@@ -129,6 +129,7 @@ async fn measure(options: &IdleOptions, connections: u32) -> anyhow::Result<Meas
         nodes: options.nodes,
         shards: options.shards,
         io_threads: options.io_threads,
+        handshakes_per_second: None,
         mode: options.mode,
         connections: connections + OTHER_CONNECTIONS,
         seed: options.seed,

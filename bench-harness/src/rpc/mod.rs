@@ -183,6 +183,7 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
                         + OTHER_CONNECTIONS,
                     seed: self.options.seed,
                     io_threads: self.options.io_threads,
+                    handshakes_per_second: None,
                 };
                 let mut service = self.start(&serve, shards).await?;
                 for plan in plans {

@@ -33,6 +33,8 @@ pub enum Serve {
         seed: u64,
         /// The I/O threads. `None`: as many as by default.
         io_threads: Option<u16>,
+        /// The handshakes that each begins per second. `None`: as many as by default.
+        handshakes_per_second: Option<u32>,
     },
     /// The echo.
     Echo,
@@ -94,10 +96,12 @@ pub fn serve_here(serve: &Serve) -> anyhow::Result<()> {
             server.serve(async { drop(end.await) }).await;
             Ok(())
         }),
-        Serve::Service { directory, shards, mode, connections, seed, io_threads } => {
+        Serve::Service { directory, shards, mode, connections, seed, io_threads, handshakes_per_second } => {
             let mode = MODES.into_iter().find(|known| known.name == mode).context("a mode by its name")?;
             let mut config = service::config(directory, *seed, Some(*shards));
             config.io_threads = io_threads.unwrap_or(config.io_threads);
+            let settings = &mut config.connections;
+            settings.handshakes_per_second = handshakes_per_second.unwrap_or(settings.handshakes_per_second);
             config.set_durability(mode.durability);
             config.connections.connections_per_address_max = *connections;
             let daemon = Daemon::start(config)?;

@@ -68,6 +68,8 @@ pub struct HostileOptions {
     pub shards: u16,
     /// The I/O threads of the service. `None`: as a service has by default.
     pub io_threads: Option<u16>,
+    /// The handshakes that an I/O thread begins per second. `None`: as a service does by default.
+    pub handshakes_per_second: Option<u32>,
     /// The number of nodes.
     pub nodes: u32,
     /// The time for which each row is measured.
@@ -118,6 +120,7 @@ async fn measure(options: &HostileOptions, kind: Option<CrowdKind>) -> anyhow::R
         nodes: options.nodes,
         shards: options.shards,
         io_threads: options.io_threads,
+        handshakes_per_second: options.handshakes_per_second,
         mode: Mode::MEMORY,
         connections: CONNECTIONS_PER_ADDRESS_DEFAULT,
         seed: options.seed,

@@ -126,6 +126,7 @@ mod tests {
             threads: 1,
             shards: 1,
             io_threads: None,
+            handshakes_per_second: None,
             nodes: 10,
             seconds: Duration::from_secs(2),
             warm_up: Duration::ZERO,

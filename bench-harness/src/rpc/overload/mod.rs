@@ -110,6 +110,7 @@ async fn measure(options: &OverloadOptions) -> anyhow::Result<Vec<OverloadRow>> 
         nodes: options.nodes,
         shards: options.shards,
         io_threads: None,
+        handshakes_per_second: None,
         mode: crate::durability::Mode::MEMORY,
         connections: 2 * options.connections as u32 + OTHER_CONNECTIONS,
         seed: options.seed,

@@ -89,7 +89,11 @@ pub enum Journaling {
 impl Settings {
     /// Returns whether the run of a seed has a journal, and whether it has jobs.
     fn contents(&self, seed: u64) -> Contents {
-        let sharing = if seed % 16 < 8 { Sharing::Jobs } else { Sharing::Queues };
+        let sharing = match seed {
+            _ if seed % 48 >= 32 => Sharing::Deserved,
+            _ if seed % 16 < 8 => Sharing::Jobs,
+            _ => Sharing::Queues,
+        };
         let has_jobs = self.jobs && matches!(seed % 8, 3 | 4);
         let best_effort = seed % 32 >= 16;
         Contents { journal: self.journal.has(seed), jobs: has_jobs.then_some(sharing), best_effort }
@@ -112,6 +116,8 @@ enum Sharing {
     Jobs,
     /// Also between queues, along their tree.
     Queues,
+    /// Between queues, by what they deserve, which others take from those that have more (Volcano's plugin `proportion`).
+    Deserved,
 }
 
 impl Journaling {

@@ -238,6 +238,10 @@ impl Cycle<'_> {
                 nodes.extend(self.replicas[shard].shard().node_at(slot));
             }
         }
+        // What a node with claims of this cycle will have free is not followed: it depends on trials since then.
+        let with_claims =
+            self.future.keys().filter_map(|place| self.replicas[place.shard].shard().node_at(place.slot));
+        nodes.extend(with_claims);
         let due = table.due.iter().take_while(|&&(due, _)| due <= self.now);
         nodes.extend(due.map(|&(_, node)| node));
         (nodes.len() < table.nodes.len().div_ceil(REBUILT_FROM)).then_some(nodes)

@@ -10,6 +10,7 @@ use crate::resource::{Amount, Demand};
 use proptest::prelude::*;
 
 mod best_effort;
+mod converge;
 mod equal_jobs;
 mod explain;
 mod hierarchy;

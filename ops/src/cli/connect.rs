@@ -156,9 +156,10 @@ impl ConnectArgs {
         question: impl AsyncFnOnce(&Client) -> Result<T, E>,
     ) -> anyhow::Result<T> {
         let client = self.connect().await?;
-        let reply = question(&client).await.map_err(Into::into)?;
+        let reply = question(&client).await;
+        // Also after a refusal: the service keeps a connection that is not closed until it has been silent for long.
         client.close().await;
-        Ok(reply)
+        reply.map_err(Into::into)
     }
 
     /// Reads a list page by page. `page` gets the last item so far, and returns the next items and whether there are

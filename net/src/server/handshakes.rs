@@ -30,38 +30,65 @@ pub(super) struct Attempt {
 
 /// Values in turns: one of each network, and of each network in their order.
 struct Turns<T> {
-    by_network: BTreeMap<IpAddr, VecDeque<T>>,
-    /// Networks with values, the next one first.
+    /// The values of networks in the order, with their numbers. A network whose values were all dropped has none until its turn.
+    by_network: BTreeMap<IpAddr, VecDeque<(u64, T)>>,
+    /// Networks, the next one first.
     order: VecDeque<IpAddr>,
+    /// All values as they came, also those that are gone.
+    arrivals: VecDeque<(u64, Instant, IpAddr)>,
+    last: u64,
 }
 
 impl<T> Turns<T> {
     fn new() -> Self {
-        Self { by_network: BTreeMap::new(), order: VecDeque::new() }
+        Self { by_network: BTreeMap::new(), order: VecDeque::new(), arrivals: VecDeque::new(), last: 0 }
     }
 
     fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    fn push(&mut self, network: IpAddr, value: T) {
+    fn push(&mut self, network: IpAddr, now: Instant, value: T) {
+        self.last += 1;
+        self.arrivals.push_back((self.last, now, network));
         let values = self.by_network.entry(network).or_insert_with(|| {
             self.order.push_back(network);
             VecDeque::new()
         });
-        values.push_back(value);
+        values.push_back((self.last, value));
     }
 
     fn pop(&mut self) -> Option<T> {
-        let network = self.order.pop_front()?;
-        let values = self.by_network.get_mut(&network).expect("a network in the order has values");
-        let value = values.pop_front().expect("a network in the order has values");
-        if values.is_empty() {
-            self.by_network.remove(&network);
-        } else {
-            self.order.push_back(network);
+        loop {
+            let network = self.order.pop_front()?;
+            let values = self.by_network.get_mut(&network).expect("a network in the order is known");
+            let value = values.pop_front();
+            if values.is_empty() {
+                self.by_network.remove(&network);
+            } else {
+                self.order.push_back(network);
+            }
+            if let Some((_, value)) = value {
+                return Some(value);
+            }
         }
-        Some(value)
+    }
+
+    /// Takes out the next value that came before `since`.
+    fn pop_older(&mut self, since: Instant) -> Option<T> {
+        while let Some(&(number, at, network)) = self.arrivals.front() {
+            let values = self.by_network.get_mut(&network);
+            let first = values.filter(|values| values.front().is_some_and(|&(first, _)| first == number));
+            // The first of all that came is the first of its network, or gone.
+            if first.is_some() && at >= since {
+                return None;
+            }
+            self.arrivals.pop_front();
+            if let Some((_, value)) = first.and_then(VecDeque::pop_front) {
+                return Some(value);
+            }
+        }
+        None
     }
 }
 
@@ -84,7 +111,7 @@ impl Pace {
 
 /// The attempts that wait for their handshakes.
 pub(super) struct Handshakes {
-    turns: Turns<(Instant, Attempt, Counted)>,
+    turns: Turns<(Attempt, Counted)>,
     pace: Pace,
 }
 
@@ -98,7 +125,7 @@ impl Handshakes {
         let network = room.network();
         let counted = Counted::new(io, |counters| &counters.handshakes);
         let waiting = Counted::new(io, |counters| &counters.handshakes_waiting);
-        self.turns.push(network, (Instant::now(), Attempt { incoming, room, counted }, waiting));
+        self.turns.push(network, Instant::now(), (Attempt { incoming, room, counted }, waiting));
     }
 
     /// Returns the attempt whose handshake begins next, when it is time. Attempts that waited for longer than a handshake may
@@ -110,12 +137,13 @@ impl Handshakes {
             }
             sleep_until(self.pace.due()).await;
             let now = Instant::now();
-            while let Some((since, attempt, _)) = self.turns.pop() {
-                if now - since <= io.patience.handshake {
-                    self.pace.take(now, io.shared.sessions.handshakes_per_second());
-                    return attempt;
-                }
+            let since = now.checked_sub(io.patience.handshake);
+            while let Some((attempt, _)) = since.and_then(|since| self.turns.pop_older(since)) {
                 attempt.incoming.ignore();
+            }
+            if let Some((attempt, _)) = self.turns.pop() {
+                self.pace.take(now, io.shared.sessions.handshakes_per_second());
+                return attempt;
             }
         }
     }
@@ -136,18 +164,41 @@ mod tests {
     #[test]
     fn networks_take_turns_and_each_keeps_its_order() {
         let mut turns = Turns::new();
-        (0..4).for_each(|value| turns.push(network(1), value));
-        turns.push(network(2), 10);
-        turns.push(network(2), 11);
+        let now = Instant::now();
+        (0..4).for_each(|value| turns.push(network(1), now, value));
+        turns.push(network(2), now, 10);
+        turns.push(network(2), now, 11);
         assert_eq!(turns.pop(), Some(0));
-        turns.push(network(3), 20);
+        turns.push(network(3), now, 20);
         assert_eq!(all(&mut turns), [10, 1, 20, 11, 2, 3]);
         assert!(
             turns.is_empty() && turns.by_network.is_empty(),
             "nothing is kept of networks without values"
         );
-        turns.push(network(1), 4);
+        turns.push(network(1), now, 4);
         assert_eq!(all(&mut turns), [4]);
+    }
+
+    #[test]
+    fn what_waited_for_too_long_is_taken_out_of_all_networks() {
+        let mut turns = Turns::new();
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        for (millis, value) in [(0, 1), (1, 2), (2, 3)] {
+            turns.push(network(1), at(millis), value);
+        }
+        turns.push(network(2), at(3), 10);
+        turns.push(network(1), at(4), 4);
+        assert_eq!(turns.pop(), Some(1));
+        // Those of the first network are old, wherever its turn is.
+        let old: Vec<u32> = std::iter::from_fn(|| turns.pop_older(at(3))).collect();
+        assert_eq!(old, [2, 3]);
+        assert_eq!(turns.pop_older(at(4)), Some(10));
+        // A network that has nothing any more keeps its turn until then, and has no second one.
+        turns.push(network(2), at(5), 11);
+        assert_eq!(all(&mut turns), [11, 4]);
+        assert_eq!(turns.pop_older(at(9)), None);
+        assert!(turns.is_empty() && turns.by_network.is_empty() && turns.arrivals.is_empty());
     }
 
     #[test]

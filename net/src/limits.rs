@@ -28,6 +28,9 @@ pub const IDLE_PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
 pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u32 = CONNECTIONS_MAX as u32 / 4;
 /// Maximum number of sessions kept without a connection. After a restart, those of all connections are among them.
 pub const DETACHED_SESSIONS_MAX: usize = CONNECTIONS_MAX + 1024;
+/// Maximum number of lost connections of an I/O thread whose requests wait. Beyond that, the session that is the first to end of
+/// the tenant with the most of them ends now.
+pub const LOST_CONNECTIONS_MAX: usize = DETACHED_SESSIONS_MAX;
 /// Default of the time after which a session without a connection ends.
 pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);
 

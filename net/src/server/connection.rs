@@ -1,6 +1,5 @@
 //! One connection: its bytes are carried to the [`ConnectionService`] and back, until either side ends it.
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -9,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{Connection, Incoming, ReadError, RecvStream, SendStream};
+use quinn::{Connection, Incoming, RecvStream, SendStream};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tracing::{debug, info};
 
+use super::admission::ConnectionRoom;
 use super::closing::close_at_once;
 use super::handshakes::Attempt;
 use super::io_thread::{Io, Signals};
@@ -60,8 +60,6 @@ struct Served {
     /// When the hello must be complete.
     hello_until: Instant,
     peer: SocketAddr,
-    /// Whether nothing can be written any more.
-    is_lost: Cell<bool>,
 }
 
 /// Counts something in one of the counters until it is dropped.
@@ -86,14 +84,14 @@ impl Drop for Counted {
 
 /// Serves a connection from its handshake to its end.
 pub(super) async fn serve_connection(io: Rc<Io>, attempt: Attempt) {
-    let Attempt { incoming, room: _room, counted } = attempt;
+    let Attempt { incoming, room, counted } = attempt;
     let peer = incoming.remote_address();
     let counters = &io.shared.sessions.counters;
     let connection = shake_hands(&io, incoming).await;
     drop(counted);
     let Some(connection) = connection else { return };
     Counters::count(&counters.connections_total);
-    let code = match open_and_serve(&io, &connection).await {
+    let code = match open_and_serve(&io, &connection, room).await {
         None => 0,
         Some(refused) => {
             Counters::count(&counters.frames_refused);
@@ -128,7 +126,7 @@ async fn shake_hands(io: &Io, incoming: Incoming) -> Option<Connection> {
 }
 
 /// Serves the stream of a connection. Returns the peer's fault for which it ended.
-async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
+async fn open_and_serve(io: &Rc<Io>, connection: &Connection, room: ConnectionRoom) -> Option<Fault> {
     let counted = Counted::new(io, |counters| &counters.connections);
     let mut shutdown = io.shutdown.clone();
     let hello_until = Instant::now() + HELLO_PATIENCE;
@@ -147,13 +145,14 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
     let peer = connection.remote_address();
     let known = Peer { names: names_in(connection), address: peer.to_string() };
     let (key, signals) = io.open(|service| service.open(hangup, known));
-    let served = Served { io: Rc::clone(io), key, signals, hello_until, peer, is_lost: Cell::new(false) };
+    tokio::task::spawn_local(tell_loss(connection.clone(), Rc::clone(&signals)));
+    let served = Served { io: Rc::clone(io), key, signals, hello_until, peer };
     let carried = async { tokio::join!(served.write(send), served.read(recv)).0 };
     let took_all = tokio::select! {
         took_all = carried => took_all,
         never = recall(io, key, &recalled) => match never {},
     };
-    drop(counted);
+    drop((counted, room));
     // Replies still in progress when the peer is gone are kept for its next connection.
     tokio::select! {
         () = settle(io, key, &served.signals) => {}
@@ -162,6 +161,15 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Option<Fault> {
     let fault = io.with(|service, now| service.close(key, took_all, now));
     io.forget(key);
     fault
+}
+
+/// Tells the tasks of a connection when it is lost. The reader may not read, because enough is under way, and the writer may wait
+/// for replies that are long in coming.
+async fn tell_loss(connection: Connection, signals: Rc<Signals>) {
+    connection.closed().await;
+    signals.is_lost.set(true);
+    signals.reader.notify_one();
+    signals.writer.notify_one();
 }
 
 /// Returns the names in the certificate that the peer has shown, if it has shown any.
@@ -251,16 +259,9 @@ impl Served {
                         None
                     }
                     Ok(None) => Some(InputEnd::Finished),
-                    Err(error) => {
-                        // The writer may wait for replies that are long in coming.
-                        if matches!(error, ReadError::ConnectionLost(_)) {
-                            self.is_lost.set(true);
-                            self.signals.writer.notify_one();
-                        }
-                        Some(InputEnd::Lost)
-                    }
+                    Err(_) => Some(InputEnd::Lost),
                 },
-                () = self.signals.reader.notified() => None,
+                () = self.signals.reader.notified() => self.signals.is_lost.get().then_some(InputEnd::Lost),
             };
             if let Some(end) = end {
                 self.io.with(|service, now| service.end_input(self.key, end, now));
@@ -277,7 +278,7 @@ impl Served {
                 if self.look(ConnectionService::is_done) {
                     return finish(&mut send).await;
                 }
-                if self.is_lost.get() {
+                if self.signals.is_lost.get() {
                     return false;
                 }
                 self.signals.writer.notified().await;

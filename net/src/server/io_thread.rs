@@ -90,6 +90,8 @@ pub(super) struct Signals {
     /// The reader does not read, because the service took no input when it looked.
     pub(super) is_paused: Cell<bool>,
     pub(super) writer: Notify,
+    /// The connection is lost: nothing can be read or written any more.
+    pub(super) is_lost: Cell<bool>,
 }
 
 impl Signals {

@@ -33,6 +33,7 @@ mod hello;
 mod input;
 mod into_group;
 mod job_requests;
+mod lost;
 mod observer;
 mod operation;
 mod overload;
@@ -49,7 +50,7 @@ mod selectors;
 mod turns;
 mod waits;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -74,6 +75,7 @@ use events::EventFollowers;
 pub(super) use follow::Departed;
 pub use hello::HELLO_PATIENCE;
 pub(crate) use hello::late_hello;
+use lost::Lost;
 pub use observer::{IoObserver, Unobserved};
 use operation::{Operation, Parts};
 use placing::PortPart;
@@ -125,7 +127,7 @@ pub struct ConnectionService {
     /// The time at which a session that this thread knows of may end because its client stays away.
     next_expiry: Option<Time>,
     /// Lost connections with waits, by the time at which their sessions end.
-    lost: BTreeSet<(Time, ConnectionKey)>,
+    lost: Lost,
     /// The times until which views of ended followers are kept.
     departures: VecDeque<Time>,
     /// Connections whose state changed since the last [`take_touched`](Self::take_touched).
@@ -171,7 +173,7 @@ impl ConnectionService {
             ready: VecDeque::new(),
             followers: Vec::new(),
             has_new_deadline: false,
-            lost: BTreeSet::new(),
+            lost: Lost::default(),
             departures: VecDeque::new(),
             touched: Vec::new(),
             changes: Vec::new(),
@@ -308,7 +310,8 @@ impl ConnectionService {
         let mut connection = self.connections.remove(key);
         connection.count_in_flight();
         if let Some(due) = connection.ends_at {
-            self.lost.remove(&(due, key));
+            let tenant = connection.session.as_ref().expect("what waited has a session").tenant();
+            self.lost.remove(due, key, tenant);
         }
         self.touched.retain(|&touched| touched != key);
         self.holding.retain(|&holding| holding != key);
@@ -352,7 +355,7 @@ impl ConnectionService {
     pub fn next_deadline(&self) -> Option<Time> {
         let follow = self.next_follow_deadline();
         let departure = self.departures.front().copied();
-        let lost = self.lost.first().map(|&(due, _)| due);
+        let lost = self.lost.first().map(|(due, _)| due);
         [self.port.next_deadline(), follow, departure, lost, self.next_expiry].into_iter().flatten().min()
     }
 

@@ -24,9 +24,16 @@ const IDLE: Duration = Duration::from_secs(5);
 /// How often a client that has not vanished sends something.
 const ALIVE: Duration = Duration::from_millis(500);
 
-fn start() -> TestServer {
+/// The connections of one address: as many as a test has at a time.
+const PER_ADDRESS: u32 = 3;
+
+fn start_with(settings: Settings) -> TestServer {
     let patience = Patience { idle: IDLE, ..Patience::default() };
-    TestServer::start_patient(1, Settings::default(), patience)
+    TestServer::start_patient(1, Settings { connections_per_address_max: PER_ADDRESS, ..settings }, patience)
+}
+
+fn start() -> TestServer {
+    start_with(Settings::default())
 }
 
 /// Connects a client that stays. It connects again if the machine is too busy for its signs of life.
@@ -143,6 +150,12 @@ async fn the_connection_of_a_client_that_vanished_ends_and_its_session_waits_for
     assert_eq!(status.shards.iter().map(|shard| shard.allocations).sum::<u64>(), 1);
     until(&client, |status| waiting(status) == 1).await;
     until_groups(&client, 0).await;
+    // What still waits takes nobody's room.
+    let newcomers = [staying(&server).await, staying(&server).await];
+    for newcomer in newcomers {
+        within(newcomer.close()).await;
+    }
+    until(&client, |status| status.connections == 1).await;
     add(&client, vec![node("b", 100, 64, 0)]).await;
     until(&client, |status| waiting(status) == 0).await;
     // Both come back: one finds its outcome as it was, the other one that came about meanwhile.
@@ -180,6 +193,22 @@ async fn the_session_of_a_client_that_stays_away_ends_with_its_waits() {
     let (again, hello) = exact.come_back(&server).await;
     hello.assert_fault(Reason::UnknownSession);
     again.leave().await;
+    within(client.close()).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_read_further_ends_when_it_is_lost() {
+    let server = start_with(Settings { in_flight_max: 2, ..Settings::default() });
+    let client = staying(&server).await;
+    add(&client, vec![node("a", 4, 64, 0)]).await;
+    let mut plain = Vanishing::connect(&server, false).await;
+    for sequence in 1..8 {
+        plain.peer.send(&request(Kind::Place, sequence, &wait_for_much())).await;
+    }
+    until(&client, |status| waiting(status) == 2).await;
+    plain.proxy.cut();
+    until(&client, |status| status.connections == 1 && waiting(status) == 0).await;
     within(client.close()).await;
     server.stop().await;
 }

@@ -22,6 +22,7 @@ use super::recovered::deed_reply;
 use super::turns::NEVER;
 use super::{Asker, ConnectionKey, ConnectionService};
 use crate::codec::decode_body;
+use crate::limits::LOST_CONNECTIONS_MAX;
 use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, Reason, ReasonCode};
 use crate::session::Session;
 use crate::session::shared::Hangup;
@@ -129,26 +130,38 @@ impl ConnectionService {
         self.wait_for_client(key, now);
     }
 
-    /// Bounds the time that a lost connection with waits stays.
+    /// Bounds the time that a lost connection with waits stays, and the number of these.
     fn wait_for_client(&mut self, key: ConnectionKey, now: Time) {
-        let connection = &mut self.connections[key];
-        if !connection.waits.is_empty() {
-            let due = now.plus_nanos(self.shared.session_kept_nanos());
-            connection.ends_at = Some(due);
-            self.lost.insert((due, key));
-            self.has_new_deadline = true;
+        if self.connections[key].waits.is_empty() {
+            return;
         }
+        self.end_lost_at(key, now.plus_nanos(self.shared.session_kept_nanos()));
+        if self.lost.len() > LOST_CONNECTIONS_MAX
+            && let Some((due, first, tenant)) = self.lost.first_of_most()
+        {
+            self.lost.remove(due, first, tenant);
+            self.end_lost_at(first, now);
+        }
+    }
+
+    fn end_lost_at(&mut self, key: ConnectionKey, due: Time) {
+        let connection = &mut self.connections[key];
+        connection.ends_at = Some(due);
+        let tenant = connection.session().tenant();
+        self.lost.insert(due, key, tenant);
+        self.has_new_deadline = true;
     }
 
     /// Ends the waits of lost connections whose clients stayed away for too long. Their sessions end with them.
     pub(super) fn expire_lost(&mut self, now: Time) {
-        while let Some(&(due, key)) = self.lost.first()
+        while let Some((due, key)) = self.lost.first()
             && due <= now
         {
-            self.lost.remove(&(due, key));
             let connection = &mut self.connections[key];
             connection.ends_at = None;
             connection.is_expired = true;
+            let tenant = connection.session().tenant();
+            self.lost.remove(due, key, tenant);
             self.recall(key, now);
         }
     }

@@ -1,8 +1,8 @@
 //! Sessions without a connection.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::ids::{Incarnation, SessionId};
+use wharf_core::ids::{Incarnation, SessionId, TenantId};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::state::SessionRecord;
 use wharf_core::time::Time;
@@ -18,6 +18,14 @@ struct Detached {
     number: u64,
 }
 
+/// What sessions of a tenant without a connection take.
+#[derive(Debug, Default)]
+struct OfTenant {
+    /// Their numbers in the order.
+    numbers: BTreeSet<u64>,
+    bytes: usize,
+}
+
 /// Sessions without a connection. They are kept until their clients return, newer sessions evict them, or their time is
 /// over.
 #[derive(Debug)]
@@ -27,6 +35,7 @@ pub struct DetachedSessions {
     sessions: BTreeMap<SessionId, Detached>,
     /// The sessions in the order in which they were detached, and since when they are.
     pub(super) order: BTreeMap<u64, (SessionId, Time)>,
+    of_tenants: BTreeMap<TenantId, OfTenant>,
     /// The last number in the order.
     last: u64,
     /// Bytes that the sessions keep.
@@ -42,6 +51,7 @@ impl DetachedSessions {
             opened: 0,
             sessions: BTreeMap::new(),
             order: BTreeMap::new(),
+            of_tenants: BTreeMap::new(),
             last: 0,
             kept_bytes: 0,
         }
@@ -53,16 +63,25 @@ impl DetachedSessions {
         Session::new(SessionId { incarnation: self.incarnation, number: self.opened }, token)
     }
 
-    /// Keeps a session whose connection is gone. Drops the oldest sessions while there are too many or they
-    /// keep too many bytes. Returns those that were dropped.
+    /// Keeps a session whose connection is gone. While there are too many or they keep too many bytes, drops the oldest one of
+    /// the tenant that has the most of what is too much. Returns those that were dropped.
     ///
     /// # Panics
     /// Panics if the session has requests in progress, since their outcomes would be lost.
     pub fn detach(&mut self, session: Session, now: Time) -> Vec<SessionId> {
         self.restore(session, now);
         let mut dropped = Vec::new();
-        while self.order.len() > DETACHED_SESSIONS_MAX || self.kept_bytes > DETACHED_KEPT_BYTES_MAX {
-            let Some((_, &(oldest, _))) = self.order.first_key_value() else { break };
+        loop {
+            let are_too_many = self.order.len() > DETACHED_SESSIONS_MAX;
+            if !are_too_many && self.kept_bytes <= DETACHED_KEPT_BYTES_MAX {
+                break;
+            }
+            let most = self
+                .of_tenants
+                .values()
+                .max_by_key(|of_tenant| if are_too_many { of_tenant.numbers.len() } else { of_tenant.bytes });
+            let oldest = most.and_then(|most| most.numbers.first());
+            let Some(&(oldest, _)) = oldest.and_then(|number| self.order.get(number)) else { break };
             self.take_out(oldest);
             dropped.push(oldest);
         }
@@ -80,6 +99,9 @@ impl DetachedSessions {
         self.kept_bytes += session.detached_bytes();
         self.last += 1;
         self.order.insert(self.last, (id, now));
+        let of_tenant = self.of_tenants.entry(session.tenant()).or_default();
+        of_tenant.numbers.insert(self.last);
+        of_tenant.bytes += session.detached_bytes();
         let before = self.sessions.insert(id, Detached { session, number: self.last });
         assert!(before.is_none(), "session {id} is detached twice");
     }
@@ -131,6 +153,13 @@ impl DetachedSessions {
         let Detached { session, number } = self.sessions.remove(&id)?;
         self.order.remove(&number);
         self.kept_bytes -= session.detached_bytes();
+        let of_tenant =
+            self.of_tenants.get_mut(&session.tenant()).expect("it was counted when it was detached");
+        of_tenant.numbers.remove(&number);
+        of_tenant.bytes -= session.detached_bytes();
+        if of_tenant.numbers.is_empty() {
+            self.of_tenants.remove(&session.tenant());
+        }
         Some(session)
     }
 }

@@ -276,6 +276,27 @@ fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
 }
 
 #[test]
+fn a_tenant_with_many_detached_sessions_drops_its_own() {
+    let token_of = |tenant: u8| {
+        let mut token = [1; 16];
+        token[14..].copy_from_slice(&[tenant, 0]);
+        token
+    };
+    let mut detached = DetachedSessions::new(Incarnation(1));
+    let mut keep = |tenant: u8| {
+        let session = detached.open(token_of(tenant));
+        let id = session.id();
+        (id, detached.detach(session, Time::default()))
+    };
+    let (modest, dropped) = keep(1);
+    assert_eq!(dropped, []);
+    let many: Vec<(SessionId, Vec<SessionId>)> = (0..=DETACHED_SESSIONS_MAX).map(|_| keep(2)).collect();
+    let dropped: Vec<SessionId> = many.iter().flat_map(|(_, dropped)| dropped).copied().collect();
+    assert_eq!(dropped, [many[0].0, many[1].0], "its own, the oldest first");
+    assert!(detached.resume(modest, &token_of(1)).is_some());
+}
+
+#[test]
 fn a_detached_session_that_skipped_sequences_weighs_its_window() {
     let mut detached = DetachedSessions::new(Incarnation(1));
     let last = u64::from(UNACKNOWLEDGED_MAX);

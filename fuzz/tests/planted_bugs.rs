@@ -323,7 +323,11 @@ fn the_simulator_finds_bugs_of_planners() {
 
 #[test]
 fn the_simulator_finds_bugs_of_jobs() {
-    simulator_finds_with(PlantedBug::CapForgetsReleasing, &["caps_hold"], Settings::default());
+    simulator_finds_with(
+        PlantedBug::CapForgetsReleasing,
+        &["caps_hold", "refusals_of_queues_are_true"],
+        Settings::default(),
+    );
     let found = ["tasks_are_in_the_books", "jobs_are_as_told"];
     simulator_finds_with(PlantedBug::TaskEndMissed, &found, Settings::default());
     let found = ["jobs_are_as_told", "answers_stand"];

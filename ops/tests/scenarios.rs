@@ -71,8 +71,14 @@ fn a_scenario_is_deterministic() {
 
 /// Runs the binary. Returns its exit status and what it printed.
 fn wharf(args: &[&str]) -> (Option<i32>, String) {
-    let output =
-        std::process::Command::new(env!("CARGO_BIN_EXE_wharf")).args(args).output().expect("it runs");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_wharf"));
+    // The settings of this environment are not those of the test.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("WHARF_") {
+            command.env_remove(name);
+        }
+    }
+    let output = command.args(args).output().expect("it runs");
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }

@@ -154,12 +154,13 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         user: "u".to_owned(),
         topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_HARD, tier: "r".to_owned() }),
         min_success: Some(8),
+        wait: Some(9),
     };
     let tasks = format!("01{}030101000101fd005847f80d0000000102010201000001020174", hex(&request));
     let job_hex =
         format!("016a0171020101036370750601017204{tasks}0a0001020102040105010b0701750101017201080109");
     check_request::<kinds::SubmitJob>(&SubmitJobRequest { job }, &job_hex);
-    check_request::<kinds::SubmitJob>(&SubmitJobRequest::default(), "00000000000000010003000000");
+    check_request::<kinds::SubmitJob>(&SubmitJobRequest::default(), "0000000000000001000300000000");
     check_request::<kinds::CancelJob>(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
     check_request::<kinds::JobStatus>(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");
     check_request::<kinds::ListJobs>(

@@ -127,6 +127,24 @@ fn a_waiting_placement_and_text_and_refusals_are_told() {
     service.stop();
 }
 
+#[test]
+fn a_refused_command_ends_its_session() {
+    let site = Site::new();
+    let config = site.write("wharf.toml", "unit_instance_resources = [\"npu\"]\n");
+    let service = site.serve(&["--shards", "1", "--config", &config]);
+    add(&service, "a");
+    service.run(&["place", "--resource", "npu=1.5"]).with(1).says(&["whole number"]);
+    // It was the second session. One that is not closed would be kept for an hour.
+    let is_end = |line: &serde_json::Value| {
+        line["event"] == json!("session_closed") && line["session"] == json!("s1-2")
+    };
+    let begun = std::time::Instant::now();
+    while !read(&service, 1).iter().any(is_end) {
+        assert!(begun.elapsed() < PATIENCE, "its session goes on");
+    }
+    service.stop();
+}
+
 /// The service is killed at random moments with requests under way. After each start, its books are those that the events
 /// lead to, which is the same for an event reader that stayed away for several kills. Would catch a unit that is durable
 /// without its events, an event whose position is given twice, and a start that takes back what an event has told.

@@ -9,7 +9,7 @@
 //! | [`ids`], [`time`], [`rng`], [`hash`], [`limits`] | basic types and constants |
 //! | [`memory`] | memory accounting, in bytes |
 //! | [`timers`] | times at which something is due, in order |
-//! | `touched` | what changed since somebody last looked |
+//! | `touched` | what changed since the last look |
 //! | [`lru`] | a cache whose least recently used entry is replaced |
 //! | [`resource`], [`node`], [`request`] | the model: amounts, GPUs, labels, demands |
 //! | [`index`] | DistBuckets: finds the node that a policy chooses |

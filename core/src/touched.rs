@@ -1,6 +1,6 @@
-//! What changed since somebody last looked.
+//! What changed since the last look.
 
-/// More changes than this are not listed: whoever looks must look at everything.
+/// More changes than this are not listed: the next look must be at everything.
 const LISTED_MAX: usize = 1 << 16;
 
 /// The values that changed since the last call of [`take`](Self::take). Costs nothing if nobody ever calls it.

@@ -152,7 +152,7 @@ fn sessions_are_resumed_by_their_token_and_pushed_out_in_order() {
     assert!(detached.resume(id, &[1; 16]).is_none());
     detached.detach(first, Time::default());
     for _ in 0..DETACHED_SESSIONS_MAX {
-        let other = detached.open([3; 16]);
+        let other = detached.open([1; 16]);
         detached.detach(other, Time::default());
     }
     assert!(detached.resume(id, &[1; 16]).is_none());

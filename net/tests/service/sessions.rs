@@ -102,7 +102,7 @@ fn the_session_that_was_away_for_longest_goes_first() {
     let again = detached.resume(first, &[1; 16]).expect("kept");
     detached.detach(again, Time::default());
     for _ in 0..DETACHED_SESSIONS_MAX - 1 {
-        let session = detached.open([3; 16]);
+        let session = detached.open([1; 16]);
         detached.detach(session, Time::default());
     }
     assert!(detached.resume(second, &[1; 16]).is_none());

@@ -203,12 +203,16 @@ async fn a_connection_that_is_not_read_further_ends_when_it_is_lost() {
     let client = staying(&server).await;
     add(&client, vec![node("a", 4, 64, 0)]).await;
     let mut plain = Vanishing::connect(&server, false).await;
+    // No planner answers, so nothing is read once two requests are under way.
+    server.planner_gate.close();
     for sequence in 1..8 {
-        plain.peer.send(&request(Kind::Place, sequence, &wait_for_much())).await;
+        plain.peer.send(&request(Kind::CreateGroup, sequence, &group_of_a_node())).await;
     }
-    until(&client, |status| waiting(status) == 2).await;
+    place(&client, &ask(1, 1, 0)).await;
+    until(&client, |status| status.connections == 2).await;
     plain.proxy.cut();
-    until(&client, |status| status.connections == 1 && waiting(status) == 0).await;
+    until(&client, |status| status.connections == 1).await;
+    server.planner_gate.open();
     within(client.close()).await;
     server.stop().await;
 }

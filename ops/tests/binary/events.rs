@@ -134,7 +134,7 @@ fn a_refused_command_ends_its_session() {
     let site = Site::new();
     let config = site.write("wharf.toml", "unit_instance_resources = [\"npu\"]\n");
     let service = site.serve(&["--shards", "1", "--config", &config]);
-    add(&service, "a");
+    service.run(&["node", "add", "a", "--cpu", "4", "--memory", "1GiB", "--resource", "npu=2"]).with(0);
     service.run(&["place", "--resource", "npu=1.5"]).with(1).says(&["whole number"]);
     // Sessions are numbered from 1 on. One that is not closed would be kept for an hour, and miss among those that ended.
     let ended = || -> BTreeSet<u64> {

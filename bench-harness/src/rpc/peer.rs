@@ -100,8 +100,8 @@ pub fn serve_here(serve: &Serve) -> anyhow::Result<()> {
             let mode = MODES.into_iter().find(|known| known.name == mode).context("a mode by its name")?;
             let mut config = service::config(directory, *seed, Some(*shards));
             config.io_threads = io_threads.unwrap_or(config.io_threads);
-            let settings = &mut config.connections;
-            settings.handshakes_per_second = handshakes_per_second.unwrap_or(settings.handshakes_per_second);
+            config.connections.handshakes_per_second =
+                handshakes_per_second.unwrap_or(config.connections.handshakes_per_second);
             config.set_durability(mode.durability);
             config.connections.connections_per_address_max = *connections;
             let daemon = Daemon::start(config)?;

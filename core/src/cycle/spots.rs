@@ -13,7 +13,7 @@ use crate::jobs::{QueueId, TaskClass, TaskId, TaskState};
 use crate::map::FixedMap;
 use crate::time::Time;
 
-/// Of this part of all nodes or more, all are looked at: that costs less than to change the lists one by one.
+/// From one node in this many on, all are looked at: that costs less than to change the lists one by one.
 const REBUILT_FROM: usize = 16;
 
 /// A node, and at most what could be free there.

@@ -89,10 +89,12 @@ pub enum Journaling {
 impl Settings {
     /// Returns whether the run of a seed has a journal, and whether it has jobs.
     fn contents(&self, seed: u64) -> Contents {
-        let sharing = match seed {
-            _ if seed % 48 >= 32 => Sharing::Deserved,
-            _ if seed % 16 < 8 => Sharing::Jobs,
-            _ => Sharing::Queues,
+        let sharing = if seed % 48 >= 32 {
+            Sharing::Deserved
+        } else if seed % 16 < 8 {
+            Sharing::Jobs
+        } else {
+            Sharing::Queues
         };
         let has_jobs = self.jobs && matches!(seed % 8, 3 | 4);
         let best_effort = seed % 32 >= 16;

@@ -74,13 +74,13 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Takes out the next value that came before `since`.
-    fn pop_older(&mut self, since: Instant) -> Option<T> {
+    /// Takes out the next value that came more than `patience` ago.
+    fn pop_expired(&mut self, now: Instant, patience: Duration) -> Option<T> {
         while let Some(&(number, at, network)) = self.arrivals.front() {
             let values = self.by_network.get_mut(&network);
             let first = values.filter(|values| values.front().is_some_and(|&(first, _)| first == number));
             // The first of all that came is the first of its network, or gone.
-            if first.is_some() && at >= since {
+            if first.is_some() && now - at <= patience {
                 return None;
             }
             self.arrivals.pop_front();
@@ -137,8 +137,7 @@ impl Handshakes {
             }
             sleep_until(self.pace.due()).await;
             let now = Instant::now();
-            let since = now.checked_sub(io.patience.handshake);
-            while let Some((attempt, _)) = since.and_then(|since| self.turns.pop_older(since)) {
+            while let Some((attempt, _)) = self.turns.pop_expired(now, io.patience.handshake) {
                 attempt.incoming.ignore();
             }
             if let Some((attempt, _)) = self.turns.pop() {
@@ -191,13 +190,14 @@ mod tests {
         turns.push(network(1), at(4), 4);
         assert_eq!(turns.pop(), Some(1));
         // Those of the first network are old, wherever its turn is.
-        let old: Vec<u32> = std::iter::from_fn(|| turns.pop_older(at(3))).collect();
+        let patience = Duration::from_millis(10);
+        let old: Vec<u32> = std::iter::from_fn(|| turns.pop_expired(at(13), patience)).collect();
         assert_eq!(old, [2, 3]);
-        assert_eq!(turns.pop_older(at(4)), Some(10));
+        assert_eq!(turns.pop_expired(at(14), patience), Some(10));
         // A network that has nothing any more keeps its turn until then, and has no second one.
         turns.push(network(2), at(5), 11);
         assert_eq!(all(&mut turns), [11, 4]);
-        assert_eq!(turns.pop_older(at(9)), None);
+        assert_eq!(turns.pop_expired(at(19), patience), None);
         assert!(turns.is_empty() && turns.by_network.is_empty() && turns.arrivals.is_empty());
     }
 

@@ -1,13 +1,14 @@
 //! Sessions without a connection.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use wharf_core::ids::{Incarnation, SessionId, TenantId};
+use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::state::SessionRecord;
 use wharf_core::time::Time;
 
 use super::Session;
+use super::by_tenant::{ByTenant, Most};
 use crate::limits::DETACHED_SESSIONS_MAX;
 use crate::protocol::{DETACHED_KEPT_BYTES_MAX, SessionToken};
 
@@ -16,14 +17,6 @@ struct Detached {
     session: Session,
     /// Its place in the order.
     number: u64,
-}
-
-/// What sessions of a tenant without a connection take.
-#[derive(Debug, Default)]
-struct OfTenant {
-    /// Their numbers in the order.
-    numbers: BTreeSet<u64>,
-    bytes: usize,
 }
 
 /// Sessions without a connection. They are kept until their clients return, newer sessions evict them, or their time is
@@ -35,7 +28,8 @@ pub struct DetachedSessions {
     sessions: BTreeMap<SessionId, Detached>,
     /// The sessions in the order in which they were detached, and since when they are.
     pub(super) order: BTreeMap<u64, (SessionId, Time)>,
-    of_tenants: BTreeMap<TenantId, OfTenant>,
+    /// The numbers in the order, with what the sessions keep.
+    of_tenants: ByTenant<u64>,
     /// The last number in the order.
     last: u64,
     /// Bytes that the sessions keep.
@@ -51,7 +45,7 @@ impl DetachedSessions {
             opened: 0,
             sessions: BTreeMap::new(),
             order: BTreeMap::new(),
-            of_tenants: BTreeMap::new(),
+            of_tenants: ByTenant::default(),
             last: 0,
             kept_bytes: 0,
         }
@@ -72,16 +66,15 @@ impl DetachedSessions {
         self.restore(session, now);
         let mut dropped = Vec::new();
         loop {
-            let are_too_many = self.order.len() > DETACHED_SESSIONS_MAX;
-            if !are_too_many && self.kept_bytes <= DETACHED_KEPT_BYTES_MAX {
+            let most = if self.order.len() > DETACHED_SESSIONS_MAX {
+                Most::Keys
+            } else if self.kept_bytes > DETACHED_KEPT_BYTES_MAX {
+                Most::Bytes
+            } else {
                 break;
-            }
-            let most = self
-                .of_tenants
-                .values()
-                .max_by_key(|of_tenant| if are_too_many { of_tenant.numbers.len() } else { of_tenant.bytes });
-            let oldest = most.and_then(|most| most.numbers.first());
-            let Some(&(oldest, _)) = oldest.and_then(|number| self.order.get(number)) else { break };
+            };
+            let Some((_, number)) = self.of_tenants.first_of_most(most) else { break };
+            let (oldest, _) = self.order[&number];
             self.take_out(oldest);
             dropped.push(oldest);
         }
@@ -99,9 +92,7 @@ impl DetachedSessions {
         self.kept_bytes += session.detached_bytes();
         self.last += 1;
         self.order.insert(self.last, (id, now));
-        let of_tenant = self.of_tenants.entry(session.tenant()).or_default();
-        of_tenant.numbers.insert(self.last);
-        of_tenant.bytes += session.detached_bytes();
+        self.of_tenants.insert(session.tenant(), self.last, session.detached_bytes());
         let before = self.sessions.insert(id, Detached { session, number: self.last });
         assert!(before.is_none(), "session {id} is detached twice");
     }
@@ -153,13 +144,7 @@ impl DetachedSessions {
         let Detached { session, number } = self.sessions.remove(&id)?;
         self.order.remove(&number);
         self.kept_bytes -= session.detached_bytes();
-        let of_tenant =
-            self.of_tenants.get_mut(&session.tenant()).expect("it was counted when it was detached");
-        of_tenant.numbers.remove(&number);
-        of_tenant.bytes -= session.detached_bytes();
-        if of_tenant.numbers.is_empty() {
-            self.of_tenants.remove(&session.tenant());
-        }
+        self.of_tenants.remove(session.tenant(), number, session.detached_bytes());
         Some(session)
     }
 }

@@ -57,6 +57,8 @@ pub struct Singles {
     pub visited_max: u64,
     /// The sum over all ops.
     pub visited: u64,
+    /// Nanoseconds of each op whose request was refused.
+    pub refused_nanos: Vec<u32>,
 }
 
 /// Steps a shard with a prepared batch. The callgrind guard counts what happens in here, by name.
@@ -378,12 +380,17 @@ impl<'a> EngineDriver<'a> {
         for _ in 0..ops {
             self.prepare(1);
             let before = self.shard.visits();
+            let refused = self.refused;
             let elapsed = self.carry_out();
             let after = self.shard.visits();
             let visited = after.vertices + after.nodes - before.vertices - before.nodes;
             singles.visited += visited;
             singles.visited_max = singles.visited_max.max(visited);
-            singles.nanos.push(u32::try_from(elapsed.as_nanos()).unwrap_or(u32::MAX));
+            let nanos = u32::try_from(elapsed.as_nanos()).unwrap_or(u32::MAX);
+            singles.nanos.push(nanos);
+            if self.refused > refused {
+                singles.refused_nanos.push(nanos);
+            }
             self.settle();
         }
     }

@@ -33,6 +33,8 @@ const SEGMENT_OPS_MAX: usize = 32_768;
 const SCANS_BY_DEFINITION: usize = 32;
 /// The maximum number of timed single ops.
 const SINGLES_MAX: usize = 100_000;
+/// The number of refused single ops from which on their mean is told.
+const REFUSALS_MIN: usize = 20;
 /// The number of ops whose cache lines are recorded: as many as there are nodes, within this range.
 const TRACED: std::ops::RangeInclusive<usize> = 16_384..=131_072;
 
@@ -135,6 +137,12 @@ fn quantile(values: &mut [u32], per_mille: usize) -> u32 {
     values[(values.len() * per_mille / 1000).min(values.len() - 1)]
 }
 
+/// Returns the mean, or `None` of too few values.
+fn mean_of_many(values: &[u32]) -> Option<f64> {
+    let sum: u64 = values.iter().map(|&value| u64::from(value)).sum();
+    (values.len() >= REFUSALS_MIN).then(|| sum as f64 / values.len() as f64)
+}
+
 fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_scan: bool) -> Row {
     let Planned { row, nodes, policy } = *planned;
     let scenario = row.kind.scenario(nodes, policy, shapes, seed);
@@ -172,6 +180,7 @@ fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_s
             p50_ns: quantile(&mut singles.nanos, 500),
             p99_ns: quantile(&mut singles.nanos, 990),
             floor_p99_ns: quantile(&mut floor_singles, 990),
+            refusal_ns: mean_of_many(&singles.refused_nanos),
             visited_max: singles.visited_max,
             visited_mean: singles.visited as f64 / singles.nanos.len() as f64,
             utilisation_percent,

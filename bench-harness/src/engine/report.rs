@@ -27,6 +27,8 @@ pub struct Measured {
     pub p99_ns: u32,
     /// The 99th percentile of the floor.
     pub floor_p99_ns: u32,
+    /// The mean of single ops whose request was refused, if they are many.
+    pub refusal_ns: Option<f64>,
     /// The most vertices and nodes that one request visited.
     pub visited_max: u64,
     /// The mean number of vertices and nodes visited.
@@ -95,6 +97,8 @@ const STEADY_P99_NS: [(u32, f64); 1] = [(1_000_000, 20_000.0)];
 const STEADY_TIMES_SCAN: [(u32, f64); 2] = [(10_000, 28.0), (100_000, 220.0)];
 /// The most nanoseconds per op of a full cluster, and of one whose nodes are all different.
 const UNKIND_NS: f64 = 1_500.0;
+/// The most nanoseconds of a refused request, at any size.
+const REFUSAL_NS: f64 = 5_000.0;
 
 /// One row of the report. The fields are those of the JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -112,6 +116,7 @@ pub struct Row {
     p50_ns: u32,
     p99_ns: u32,
     floor_p99_ns: u32,
+    refusal_ns: Option<f64>,
     visited_max: u64,
     visited_mean: f64,
     bytes_per_node: Option<f64>,
@@ -123,6 +128,8 @@ pub struct Row {
     shapes: &'static str,
     fallback: &'static str,
     targets: Vec<Held>,
+    /// The missed targets in words. `None`: all are met.
+    missed_targets: Option<String>,
     not_judged: Vec<NotJudged>,
     memory: Vec<Structure>,
 }
@@ -172,6 +179,7 @@ impl Row {
             p50_ns: measured.p50_ns,
             p99_ns: measured.p99_ns,
             floor_p99_ns: measured.floor_p99_ns,
+            refusal_ns: measured.refusal_ns.map(rounded),
             visited_max: measured.visited_max,
             visited_mean: rounded(measured.visited_mean),
             bytes_per_node: each("node"),
@@ -183,6 +191,7 @@ impl Row {
             shapes: measured.shapes,
             fallback: fallback(planned.policy),
             targets: Vec::new(),
+            missed_targets: None,
             not_judged: Vec::new(),
             memory,
         }
@@ -265,6 +274,10 @@ impl Row {
         {
             self.at_most("bytes per allocation", 80.0, bytes);
         }
+        if let Some(ns) = self.refusal_ns {
+            self.at_most("ns of a refusal with its release", REFUSAL_NS, ns);
+        }
+        self.missed_targets = Some(self.missed()).filter(|missed| !missed.is_empty());
     }
 
     /// Returns the number of nodes of the cluster.
@@ -409,6 +422,7 @@ mod tests {
             p50_ns: 200,
             p99_ns: 1_000,
             floor_p99_ns: 100,
+            refusal_ns: None,
             visited_max: 10,
             visited_mean: 5.0,
             utilisation_percent: 85.0,

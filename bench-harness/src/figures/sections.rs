@@ -50,6 +50,9 @@ macro_rules! engine_columns {
             column("visits, max", "/visited_max", Count),
             column("bytes per node", "/bytes_per_node", Count),
             column("bytes per allocation", "/bytes_per_allocation", Count),
+            column("refused %", "/refused_percent", Decimals(1)),
+            column("refusal ns", "/refusal_ns", Count),
+            column("missed targets", "/missed_targets", Plain),
         ]
     };
 }

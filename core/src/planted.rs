@@ -114,6 +114,8 @@ pub enum PlantedBug {
     DomainForgotten,
     /// A gang starts although tasks that ask for nothing, and that it needs, have no node.
     GangStartsInPart,
+    /// A class of tasks that no node has room for is never searched for again.
+    ParkedForGood,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
     /// The room of a request at the port is not given back if its connection is lost (checked in wharf-net).

@@ -340,6 +340,11 @@ fn the_simulator_finds_gangs_that_start_in_part() {
 }
 
 #[test]
+fn the_simulator_finds_classes_that_are_never_searched_for_again() {
+    simulator_finds_with(PlantedBug::ParkedForGood, &["panic"], Settings::default());
+}
+
+#[test]
 fn the_simulator_finds_bugs_of_placements_in_queues() {
     simulator_finds_with(PlantedBug::OuterCapForgotten, &["caps_hold"], Settings::default());
     let found = ["tasks_are_in_the_books", "charges_are_in_the_books", "refusals_of_queues_are_true"];

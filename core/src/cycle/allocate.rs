@@ -1,15 +1,18 @@
 //! Places pending tasks on capacity that is free, or claims capacity that is being released.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::best_effort::Filler;
 use super::dated::{Attempt, HeldBack};
 use super::job_turns::JobTurns;
+use super::parked::{Parked, address};
 use super::signature::FailedTogether;
 use super::topology::{DomainId, Sight};
 use super::trial::Cycle;
 use super::turns::Turns;
 use crate::jobs::{JobId, PendingReason, QueueId, TaskClass, TaskId};
+use crate::map::FixedMap;
 
 /// The turns of the jobs of each queue.
 type TurnsOfJobs = BTreeMap<QueueId, JobTurns>;
@@ -20,7 +23,11 @@ type TaskLists = BTreeMap<JobId, Vec<TaskId>>;
 /// The classes of which no task fits until something changes, and what reservations hold back.
 #[derive(Default)]
 pub(super) struct Misfits {
-    classes: Vec<*const TaskClass>,
+    classes: Vec<Arc<TaskClass>>,
+    /// The same, by address.
+    known: FixedMap<usize, ()>,
+    /// Those that earlier cycles parked.
+    parked: Parked,
     held_back: HeldBack,
     /// The domain of which that is true. `None`: of all nodes.
     scope: Option<DomainId>,
@@ -34,11 +41,12 @@ struct Noted {
 }
 
 impl Misfits {
-    pub(super) fn has(&self, class: &TaskClass) -> bool {
-        self.classes.contains(&std::ptr::from_ref(class))
+    pub(super) fn has(&self, class: &Arc<TaskClass>) -> bool {
+        self.known.contains_key(&address(class))
     }
 
-    pub(super) fn note(&mut self, class: &TaskClass) {
+    pub(super) fn note(&mut self, class: Arc<TaskClass>) {
+        self.known.insert(address(&class), ());
         self.classes.push(class);
     }
 
@@ -56,7 +64,9 @@ impl Misfits {
 
     /// Forgets all that was noted later.
     fn forget(&mut self, noted: Noted) {
-        self.classes.truncate(noted.classes);
+        for class in self.classes.drain(noted.classes..) {
+            self.known.remove(&address(&class));
+        }
         self.held_back.forget(noted.held_back);
     }
 }
@@ -72,7 +82,7 @@ impl Cycle<'_> {
         let mut tasks = TaskLists::new();
         // What did not fit does not fit later in the same action, because capacity is only taken here. Only a job that is
         // undone gives back what it took, so what did not fit because of it may fit then.
-        let mut misfits = Misfits::default();
+        let mut misfits = Misfits { parked: self.take_parked(), ..Misfits::default() };
         let mut failed = FailedTogether::new();
         while let Some(queue) = turns.next(self) {
             let of_queue = jobs.get_mut(&queue).expect("a queue with jobs");
@@ -92,6 +102,12 @@ impl Cycle<'_> {
             }
             turns.put_back(self, queue, first.is_some());
         }
+        let Misfits { mut parked, classes, .. } = misfits;
+        // Where nodes are kept for dates, what has no room depends on the dates too.
+        if !self.dated.has_any() {
+            parked.park(classes);
+        }
+        self.parked = parked;
     }
 
     /// Returns the admitted, valid jobs with pending tasks, by queue.
@@ -194,7 +210,7 @@ impl Cycle<'_> {
     /// Gives a task a node, or a claim. Returns whether it has one.
     pub(super) fn place(&mut self, task: TaskId, misfits: &mut Misfits) -> bool {
         misfits.enter(self.topology.scope());
-        let class = std::sync::Arc::clone(&self.jobs.task(task).class);
+        let class = Arc::clone(&self.jobs.task(task).class);
         let queue = self.queue_of(task.job);
         if !self.tiers().is_allocatable(self.facts(), queue, &class) {
             self.tries.refuse(task, PendingReason::Share);
@@ -209,12 +225,18 @@ impl Cycle<'_> {
             return false;
         }
         let is_capped = self.cap_in_the_way(queue, &class, true).is_some();
-        let at_once = if is_capped { Attempt::NoRoom } else { self.try_allocate(task) };
-        let attempt = at_once.or_else(|| self.pipeline(task));
+        let is_parked = misfits.parked.has(&class) && !self.dated.has_any();
+        misfits.parked.searches += u64::from(!is_parked);
+        let attempt = if is_parked { Attempt::NoRoom } else { self.attempt(task, is_capped) };
+        #[cfg(debug_assertions)]
+        assert!(
+            !is_parked || self.attempt(task, is_capped) != Attempt::Placed,
+            "task {task} would fit, and its class is parked"
+        );
         match attempt {
             Attempt::Placed => return true,
             Attempt::HeldBack => self.hold_back(task, &mut misfits.held_back),
-            Attempt::NoRoom if !is_capped => misfits.note(&class),
+            Attempt::NoRoom if !is_capped => misfits.note(class),
             Attempt::NoRoom => {}
         }
         let reason = match attempt {
@@ -224,5 +246,10 @@ impl Cycle<'_> {
         };
         self.tries.refuse(task, reason);
         false
+    }
+    /// Tries to give a task a node, unless a cap forbids that now, or a claim.
+    fn attempt(&mut self, task: TaskId, is_capped: bool) -> Attempt {
+        let at_once = if is_capped { Attempt::NoRoom } else { self.try_allocate(task) };
+        at_once.or_else(|| self.pipeline(task))
     }
 }

@@ -16,6 +16,7 @@
 //! | `whole_gangs` | evicting running gangs as a whole, by configuration |
 //! | `signature` | jobs that wait for the same: evictions are tried for one of them |
 //! | `topology` | jobs whose tasks are to be in one domain of the cluster |
+//! | `parked` | classes of tasks that wait until a change could help them |
 //! | `orders` | orders that change as time passes |
 //! | `shares`, `starvation` | the fair shares of jobs, and who has been below them for too long |
 //! | `reason`, `explain` | what is noted about jobs that wait, and what is told of it |
@@ -39,6 +40,7 @@ mod job_turns;
 mod limit;
 mod local;
 mod orders;
+mod parked;
 mod plugin;
 mod plugins;
 mod preempt;
@@ -82,6 +84,7 @@ use crate::time::Time;
 use dated::Reservations;
 use explain::CountedClass;
 use orders::Orders;
+use parked::Parked;
 use plugin::{Counted, Facts, Tiers};
 use reason::LastTries;
 use shares::JobShares;
@@ -113,6 +116,8 @@ pub struct Scheduler {
     cycles: u64,
     /// Where tasks may be evicted, as of the last action that evicts.
     spots: SpotTable,
+    /// The classes of tasks that are not searched for until a change could help them.
+    parked: Parked,
     /// The nodes as they were counted last for an explanation.
     counted: Option<CountedClass>,
     /// The shard that the next task outside of cycles is tried in first.
@@ -168,6 +173,7 @@ impl Scheduler {
             ran: Time::default(),
             cycles: 0,
             spots: SpotTable::default(),
+            parked: Parked::default(),
             counted: None,
             next_shard: 0,
         })
@@ -277,6 +283,7 @@ impl Scheduler {
         cycle.tries = std::mem::take(&mut self.tries);
         cycle.tries.clear();
         cycle.spots = std::mem::take(&mut self.spots);
+        cycle.parked = std::mem::take(&mut self.parked);
         let before = std::mem::take(&mut self.reservations);
         cycle.open_reservations(before.clone());
         cycle.end_overruns();
@@ -297,6 +304,7 @@ impl Scheduler {
         self.reservations = cycle.close_reservations();
         self.tries = std::mem::take(&mut cycle.tries);
         self.spots = std::mem::take(&mut cycle.spots);
+        self.parked = std::mem::take(&mut cycle.parked);
         let mut report = cycle.end();
         self.ran = now;
         let are_kept = before.len() == self.reservations.len()

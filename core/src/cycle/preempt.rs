@@ -124,7 +124,7 @@ impl Cycle<'_> {
         let offers = room.offers.entry(Arc::as_ptr(&class)).or_default();
         let has_room = self.make_room(task, from, spots, offers);
         if !has_room {
-            room.misfits.note(&class);
+            room.misfits.note(class);
         }
         has_room
     }

@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::parked::Changed;
 use super::trial::{Cycle, Place};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
 use crate::jobs::{QueueId, TaskClass, TaskId, TaskState};
 use crate::map::FixedMap;
 use crate::time::Time;
+use crate::touched::Touched;
 
 /// From one node in this many on, all are looked at: that costs less than to change the lists one by one.
 const REBUILT_FROM: usize = 16;
@@ -79,6 +81,8 @@ pub(super) struct SpotTable {
     queues: u64,
     /// From which queues others may reclaim, by id.
     reclaimable: Vec<bool>,
+    /// What changed since the last look.
+    pub(super) changed: Touched<Changed>,
     /// How often a node was looked at.
     looked_at: u64,
 }
@@ -199,15 +203,20 @@ impl Cycle<'_> {
 
     /// Brings the table of nodes with tasks that may go up to date, and lends it. [Give it back](Self::give_spots_back).
     pub(super) fn take_spots(&mut self) -> SpotTable {
+        self.hand_out_changes();
         let mut table = std::mem::take(&mut self.spots);
-        match self.nodes_to_look_at(&table) {
+        let changed = table.changed.take();
+        match self.nodes_to_look_at(&table, changed) {
             Some(nodes) => {
                 for node in nodes {
                     table.looked_at += 1;
                     table.set(node, self.look_at(node, &table.reclaimable));
                 }
             }
-            None => table = self.look_at_all(table.looked_at),
+            None => {
+                let changed = std::mem::take(&mut table.changed);
+                table = SpotTable { changed, ..self.look_at_all(table.looked_at) };
+            }
         }
         #[cfg(debug_assertions)]
         self.check_spots(&table);
@@ -223,19 +232,20 @@ impl Cycle<'_> {
     }
 
     /// Returns the nodes that may have changed, in order of id. `None`: all are to be looked at.
-    fn nodes_to_look_at(&mut self, table: &SpotTable) -> Option<BTreeSet<NodeId>> {
-        // All lists are taken in any case: they begin again with this look.
-        let by_jobs = self.jobs.take_touched_nodes();
-        let by_replicas: Vec<_> = self.replicas.iter_mut().map(|replica| replica.take_touched()).collect();
+    fn nodes_to_look_at(&self, table: &SpotTable, changed: Option<Vec<Changed>>) -> Option<BTreeSet<NodeId>> {
         if table.queues != self.jobs.queue_changes() {
             return None;
         }
-        let mut nodes: BTreeSet<NodeId> = by_jobs?.into_iter().collect();
-        for (shard, slots) in by_replicas.into_iter().enumerate() {
-            for slot in slots? {
-                let place = Place { shard, slot };
-                nodes.extend(table.node_at.get(&place));
-                nodes.extend(self.replicas[shard].shard().node_at(slot));
+        let mut nodes = BTreeSet::new();
+        for changed in changed? {
+            match changed {
+                Changed::Tasks(node) => {
+                    nodes.insert(node);
+                }
+                Changed::Node(place) => {
+                    nodes.extend(table.node_at.get(&place));
+                    nodes.extend(self.replicas[place.shard].shard().node_at(place.slot));
+                }
             }
         }
         // What a node with claims of this cycle will have free is not followed: it depends on trials since then.
@@ -260,18 +270,27 @@ impl Cycle<'_> {
         table
     }
 
+    /// Returns at most what is free on a node once all that is being released there has ended.
+    pub(super) fn free_in_future(&self, node: NodeId, place: Place) -> [i64; 3] {
+        let mut free = self.free_on(place).map(|free| free.max(0));
+        for &task in self.jobs.on_node(node) {
+            let task = self.jobs.task(task);
+            if task.state == TaskState::Releasing {
+                add(&mut free, &task.class.amounts);
+            }
+        }
+        free
+    }
+
     /// Looks at the tasks of a node. Returns `None` if it has none, or is not there.
     fn look_at(&self, node: NodeId, reclaimable: &[bool]) -> Option<Found> {
         let tasks = self.jobs.on_node(node);
         let place = self.locate(node).filter(|_| !tasks.is_empty())?;
-        let mut present = self.free_on(place).map(|free| free.max(0));
+        let present = self.free_in_future(node, place);
         let mut may_go: Vec<(QueueId, [i64; 3])> = Vec::new();
         let mut due = None;
         for &id in tasks {
             let task = self.jobs.task(id);
-            if task.state == TaskState::Releasing {
-                add(&mut present, &task.class.amounts);
-            }
             let Some(from) = self.goes_from(id) else { continue };
             if from > self.now {
                 due = due.into_iter().chain([from]).min();

@@ -15,6 +15,7 @@ mod equal_jobs;
 mod explain;
 mod hierarchy;
 mod large_jobs;
+mod parked;
 mod spots;
 mod starve;
 mod topology;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::config::{Backfill, CycleConfig};
 use super::dated::{Dated, NEVER};
+use super::parked::Parked;
 use super::plugin::{Facts, Tiers};
 use super::reason::LastTries;
 use super::report::{CycleReport, Plan, PlannedTask, allocation, bundle_of};
@@ -61,6 +62,8 @@ pub(super) struct Cycle<'a> {
     pub(super) tries: LastTries,
     /// Where tasks may be evicted.
     pub(super) spots: SpotTable,
+    /// The classes that are not searched for.
+    pub(super) parked: Parked,
     /// The fair shares of jobs, while the action `starve` runs.
     pub(super) shares: Option<JobShares>,
     /// The earliest time at which something that was looked at is otherwise.
@@ -99,6 +102,7 @@ impl<'a> Cycle<'a> {
             starvation,
             tries: LastTries::default(),
             spots: SpotTable::default(),
+            parked: Parked::default(),
             shares: None,
             due: Cell::new(None),
             trial: Plan::default(),

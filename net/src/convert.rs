@@ -47,7 +47,7 @@ pub use leases::{lease_lasts, renewed_body};
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
-pub use preferences::wire_taints;
+pub use preferences::{taints, wire_taints};
 mod reservations;
 use reservations::named_owner;
 pub use reservations::{reservation, reservation_body, reservation_owner, reserve_reply};

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use wharf_core::demand::Spread;
-use wharf_core::limits::{LAUNCHES_DEFAULT, TAINTS_MAX};
-use wharf_core::node::{Taint, TaintEffect, Taints};
+use wharf_core::limits::LAUNCHES_DEFAULT;
+use wharf_core::node::Taints;
+use wharf_net::convert::taints as checked_taints;
 
 use crate::cycle_file::ConfigFile;
 use crate::job_file::{AmountsFile, JobFile, Memory, Name, Nanos, Quantity, QueueFile, TIME_MAX_NS, one};
 use crate::line_error::LineError;
-use crate::terms::{SelectorFile, TolerationFile};
+use crate::terms::{self, SelectorFile, TolerationFile};
 
 /// The label of a node with the name of its type, unless a file names another one.
 pub(crate) const TYPE_LABEL: &str = "node-type";
@@ -159,19 +160,6 @@ impl SpreadFile {
     }
 }
 
-/// Reads a taint as command lines have it.
-fn taint(text: &str) -> Option<Taint> {
-    let (taint, effect) = text.rsplit_once(':')?;
-    let (key, value) = taint.split_once('=').unwrap_or((taint, ""));
-    let effect = match effect {
-        "NoSchedule" => TaintEffect::NoSchedule,
-        "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
-        "NoExecute" => TaintEffect::NoExecute,
-        _ => return None,
-    };
-    (!key.is_empty()).then(|| Taint { key: key.into(), value: value.into(), effect })
-}
-
 /// Returns the taints of what has them.
 macro_rules! taints_of {
     ($($file:ident)*) => {$(
@@ -185,23 +173,16 @@ macro_rules! taints_of {
 }
 taints_of! { NodeTypeFile NodeFile }
 
-/// Returns the taints of nodes that are described under a name.
+/// Returns the taints of nodes that are described under a name. They are read and checked as those of command lines.
 fn taints(texts: &[Name], name: &Name) -> Result<Taints, LineError> {
-    let taints = texts.iter().map(|text| {
-        taint(&text.value).ok_or_else(|| {
-            let message = format!(
-                "`{}` is no taint: give KEY=VALUE:EFFECT or KEY:EFFECT, with NoSchedule, PreferNoSchedule or NoExecute",
-                text.value
-            );
-            LineError::at(text.referenced, message)
-        })
-    });
-    let taints: Vec<Taint> = taints.collect::<Result<_, _>>()?;
-    if taints.len() > TAINTS_MAX {
-        let message = format!("{} taints: give at most {TAINTS_MAX}", taints.len());
-        return Err(LineError::at(name.referenced, message));
-    }
-    Taints::new(taints).map_err(|error| LineError::at(name.referenced, error.to_string()))
+    let read = |text: &Name| {
+        let misspelt =
+            |error| LineError::at(text.referenced, format!("`{}` is no taint: {error}", text.value));
+        terms::taint(&text.value).map_err(misspelt)
+    };
+    let written = texts.iter().map(read).collect::<Result<_, _>>()?;
+    checked_taints(written)
+        .map_err(|fault| LineError::at(name.referenced, format!("{}: {}", fault.field, fault.message)))
 }
 
 /// Returns the amounts of what has a field for each.

@@ -1,5 +1,8 @@
 //! The scenarios of the repository: the cases of others that Wharfinger is held against.
 
+#[path = "harness/command.rs"]
+mod command;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -71,14 +74,7 @@ fn a_scenario_is_deterministic() {
 
 /// Runs the binary. Returns its exit status and what it printed.
 fn wharf(args: &[&str]) -> (Option<i32>, String) {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_wharf"));
-    // The settings of this environment are not those of the test.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WHARF_") {
-            command.env_remove(name);
-        }
-    }
-    let output = command.args(args).output().expect("it runs");
+    let output = command::wharf().args(args).output().expect("it runs");
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }

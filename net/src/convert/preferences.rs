@@ -96,7 +96,7 @@ pub(super) fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
 ///
 /// # Errors
 /// Returns a fault that names the field.
-pub(super) fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
+pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
     if wire.len() > TAINTS_MAX {
         return Err(invalid("taints", format!("{} taints: give at most {TAINTS_MAX}", wire.len())));
     }

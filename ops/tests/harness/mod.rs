@@ -20,6 +20,7 @@ use tempfile::TempDir;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_ops::daemon::read_certificates;
 
+mod command;
 mod proxy;
 pub use proxy::Proxy;
 
@@ -59,12 +60,7 @@ impl Site {
 
     /// Returns a command of the binary, in an environment without settings and with its own home directory.
     pub fn wharf(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wharf"));
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("WHARF_") {
-                command.env_remove(name);
-            }
-        }
+        let mut command = command::wharf();
         command.env("HOME", self.directory.path()).env_remove("XDG_DATA_HOME");
         command.args(arguments).stdin(Stdio::null());
         command

@@ -6,8 +6,9 @@
 //!   next. It is held in between.
 //! - The batch is recorded as the service's observer does: the time of each command in its ring, and the
 //!   step.
-//! - Each outcome becomes the reply of its request: converted, encoded as a frame, and kept by the client's
-//!   session. The session has admitted the request before, and drops what the client acknowledged.
+//! - Each outcome becomes the reply of its request: written as a frame, and kept by the client's session. The
+//!   session has admitted the request before, and drops what the client acknowledged. Grants and releases are
+//!   written by the functions that the service uses for them, all others by the general encoder.
 //!
 //! Not included, because other threads do it: reading frames, rings and bells, TLS and UDP, planning (here on
 //! a private copy, while the clock is stopped), and the registrar. Nothing is written to disk while the
@@ -29,9 +30,9 @@ use wharf_core::shard::{Command, Outcome, Refused, Released, Shard, ShardConfig}
 use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Granted, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
-use wharf_net::codec::{FLAG_REPLY, Header, encode_body, encode_frame};
-use wharf_net::convert::{placed_reply, refused_reply};
-use wharf_net::protocol::{BODY_VERSION, Kind, Reason, ReleaseReply};
+use wharf_net::codec::{FLAG_REPLY, Header, encode_body, encode_frame, write_grant, write_released};
+use wharf_net::convert::{placed_reply, plain_grant, refused_reply};
+use wharf_net::protocol::{BODY_VERSION, Kind};
 use wharf_net::server::{ServerShared, Settings};
 use wharf_net::session::{Admission, Session};
 use wharf_ops::metrics::{Metrics, ShardObserver};
@@ -83,6 +84,37 @@ impl Drop for Readers {
     }
 }
 
+/// The requests of one client, and the replies to them.
+struct Replies {
+    session: Session,
+    /// The sequence of the next request that is answered.
+    sequence: u64,
+    out: Vec<u8>,
+}
+
+impl Replies {
+    /// Admits the next `requests` requests.
+    fn admit(&mut self, requests: usize) {
+        for sequence in self.sequence..self.sequence + requests as u64 {
+            self.session.acknowledge(sequence.saturating_sub(WINDOW));
+            let admitted = matches!(self.session.admit(sequence, 0), Admission::New);
+            assert!(admitted, "request {sequence} is new");
+        }
+    }
+
+    /// Answers the next request with a body that `encode` writes.
+    fn reply(&mut self, kind: Kind, encode: impl FnOnce(&mut Vec<u8>)) {
+        let kind = kind.number();
+        let flags = FLAG_REPLY;
+        let sequence = self.sequence;
+        let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
+        let start = self.out.len();
+        encode_frame(header, &[], &mut self.out, encode);
+        self.session.answer(sequence, &self.out[start..]);
+        self.sequence += 1;
+    }
+}
+
 /// Everything except the shard.
 pub(super) struct Served {
     readers: Readers,
@@ -92,10 +124,7 @@ pub(super) struct Served {
     clock: ReplayClock,
     observer: ShardObserver,
     enqueued: Vec<Time>,
-    session: Session,
-    /// The sequence of the first request of the current batch.
-    sequence: u64,
-    out: Vec<u8>,
+    replies: Replies,
     /// Placements since the last statement.
     placements: usize,
     statements: u64,
@@ -128,9 +157,7 @@ impl Served {
             clock,
             observer: Metrics::new((1, 1, 0), shared).shard_observer(ShardId(0)),
             enqueued: Vec::new(),
-            session: Session::new(session, [0; 16]),
-            sequence: 1,
-            out: Vec::new(),
+            replies: Replies { session: Session::new(session, [0; 16]), sequence: 1, out: Vec::new() },
             placements: 0,
             statements: 0,
             held: None,
@@ -188,11 +215,7 @@ impl Served {
 
     /// Before the step: admits `requests` requests of a client and records the batch.
     pub(super) fn begin(&mut self, requests: usize, commands: &[Command]) {
-        for sequence in self.sequence..self.sequence + requests as u64 {
-            self.session.acknowledge(sequence.saturating_sub(WINDOW));
-            let admitted = matches!(self.session.admit(sequence, 0), Admission::New);
-            assert!(admitted, "request {sequence} is new");
-        }
+        self.replies.admit(requests);
         let now = self.clock.now();
         self.enqueued.clear();
         self.enqueued.resize(commands.len(), now);
@@ -210,38 +233,30 @@ impl Served {
     /// After the step: records it, and encodes replies from the outcomes of requests.
     pub(super) fn hand_out(&mut self, outcomes: &[Outcome]) {
         self.observer.handle_stepped(outcomes, self.clock.now());
+        let Self { catalog, replies, .. } = self;
         for outcome in outcomes {
             match outcome {
-                Outcome::Place(Ok(placement)) => {
-                    let reply = placed_reply(placement, &self.catalog);
-                    self.reply(Kind::Place, &reply);
-                }
+                Outcome::Place(Ok(placement)) => match plain_grant(placement, catalog) {
+                    Some(grant) => replies.reply(Kind::Place, |out| write_grant(&grant, out)),
+                    None => {
+                        let reply = placed_reply(placement, catalog);
+                        replies.reply(Kind::Place, |out| encode_body(&reply, out));
+                    }
+                },
                 Outcome::Place(Err(Refused { refusal, .. })) => {
-                    let reply = refused_reply(Verdict::NoFitNow, refusal, &self.catalog);
-                    self.reply(Kind::Place, &reply);
+                    let reply = refused_reply(Verdict::NoFitNow, refusal, catalog);
+                    replies.reply(Kind::Place, |out| encode_body(&reply, out));
                 }
                 Outcome::Release(Ok(Released { inside: None, .. })) => {
-                    let reply = ReleaseReply { reason: Reason::Done.into(), ..ReleaseReply::default() };
-                    self.reply(Kind::Release, &reply);
+                    replies.reply(Kind::Release, write_released);
                 }
                 // Outcomes of a planner's commands.
                 _ => {}
             }
         }
-        if self.out.len() >= WRITE_BYTES {
-            self.out.clear();
+        if replies.out.len() >= WRITE_BYTES {
+            replies.out.clear();
         }
-    }
-
-    fn reply<T: serde::Serialize>(&mut self, kind: Kind, body: &T) {
-        let kind = kind.number();
-        let flags = FLAG_REPLY;
-        let sequence = self.sequence;
-        let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
-        let start = self.out.len();
-        encode_frame(header, &[], &mut self.out, |out| encode_body(body, out));
-        self.session.answer(sequence, &self.out[start..]);
-        self.sequence += 1;
     }
 
     /// Returns what a statement was granted, with the request of each. Not timed.

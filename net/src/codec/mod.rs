@@ -11,7 +11,7 @@ pub use frame::{
     Extension, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, HEADER_BYTES, Header,
     decode_frame, encode_frame, split_extensions, try_encode_frame,
 };
+pub use plain::{PlainGrant, write_grant, write_released};
 pub(crate) use plain::{
-    PlainGrant, PlainPlace, RELEASED, read_grant, read_place, read_release, read_released, write_grant,
-    write_place, write_release,
+    PlainPlace, read_grant, read_place, read_release, read_released, write_place, write_release,
 };

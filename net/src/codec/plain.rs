@@ -41,9 +41,9 @@ impl From<PlainPlace<'_>> for PlaceRequest {
     }
 }
 
-/// A grant without units of unit-instance resources.
+/// A grant without units of unit-instance resources. [`plain_grant`](crate::convert::plain_grant) makes it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlainGrant<'a> {
+pub struct PlainGrant<'a> {
     pub(crate) node: u64,
     pub(crate) node_name: &'a str,
     pub(crate) allocation: WireAllocation,
@@ -342,7 +342,7 @@ pub(crate) fn write_release(request: &ReleaseRequest, out: &mut Vec<u8>) {
 }
 
 /// Appends the body of the reply to a granted placement.
-pub(crate) fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
+pub fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
     let PlainGrant { node, node_name, allocation, gpus, gpu_part, alternative } = *grant;
     // The reason is 0, and there is a placement.
     let mut first = Written::<{ 2 + 2 * NUMBER }>::new();
@@ -368,7 +368,12 @@ pub(crate) fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
 }
 
 /// The body of the reply to a release of an allocation that was no bundle: no reason, fault or count.
-pub(crate) const RELEASED: [u8; 3] = [0, 0, 0];
+const RELEASED: [u8; 3] = [0, 0, 0];
+
+/// Appends the body of the reply to a release of an allocation that was no bundle.
+pub fn write_released(out: &mut Vec<u8>) {
+    out.extend_from_slice(&RELEASED);
+}
 
 #[cfg(test)]
 mod tests;

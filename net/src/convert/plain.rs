@@ -39,7 +39,8 @@ pub(crate) fn plain_placement(
 
 /// Returns the grant of a placement if it is plain.
 #[inline]
-pub(crate) fn plain_grant<'a>(placement: &Placement, catalog: &'a Catalog) -> Option<PlainGrant<'a>> {
+#[must_use]
+pub fn plain_grant<'a>(placement: &Placement, catalog: &'a Catalog) -> Option<PlainGrant<'a>> {
     let Placement { node, allocation, gpus, alternative, units: None } = placement else { return None };
     Some(PlainGrant {
         node: node.0,

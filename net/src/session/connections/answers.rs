@@ -10,7 +10,7 @@ use wharf_core::time::Time;
 use super::operation::{Complete, Operation, Parts};
 use super::waits::is_taken_back;
 use super::{Asker, ConnectionService};
-use crate::codec::{RELEASED, write_grant};
+use crate::codec::{write_grant, write_released};
 use crate::convert::{JobsAnswer, placed_reply, plain_grant};
 use crate::protocol::{Fault, PlaceReply, Reason, Reply};
 
@@ -129,8 +129,7 @@ impl ConnectionService {
     fn answer_released(&mut self, asker: Asker, now: Time) {
         let Asker { connection: key, kind, sequence, .. } = asker;
         let connection = &mut self.connections[key];
-        let write = |out: &mut Vec<u8>| out.extend_from_slice(&RELEASED);
-        let change = connection.reply_plain(kind, sequence, write, true);
+        let change = connection.reply_plain(kind, sequence, write_released, true);
         self.note_done(asker, change, now);
     }
 

@@ -11,6 +11,8 @@ mod books;
 mod cancels;
 #[path = "binary/commands.rs"]
 mod commands;
+#[path = "binary/deadlines.rs"]
+mod deadlines;
 #[path = "binary/disk.rs"]
 mod disk;
 #[path = "binary/durable_waits.rs"]

@@ -17,6 +17,7 @@ use wharf_net::protocol::{
 use super::{Ended, print};
 use crate::config::default_data_dir;
 use crate::daemon::{DEVELOPMENT_CERTIFICATE, client_certificate, read_certificates};
+use crate::units::duration;
 
 /// Time for which a command tries to resume its session when its connection is lost.
 const RETRY_FOR: Duration = Duration::from_secs(30);
@@ -51,6 +52,22 @@ pub struct ConnectArgs {
     /// Print JSON.
     #[arg(long, env = "WHARF_JSON", global = true)]
     pub json: bool,
+}
+
+/// How long a request is of use, for commands whose requests wait for their turns at the shards.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(super) struct DeadlineArgs {
+    /// Do not do it any more after this time, such as 500ms or 5s, counted from when the service has read the
+    /// request. It is then refused with deadline_exceeded, or with overloaded as soon as it would be late.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    deadline: Option<Duration>,
+}
+
+impl DeadlineArgs {
+    /// Returns a handle to the client's connection whose requests have this deadline.
+    pub(super) fn of(self, client: &Client) -> Client {
+        self.deadline.map_or_else(|| client.clone(), |time| client.within(time))
+    }
 }
 
 /// A reply about one item.

@@ -15,7 +15,7 @@ use wharf_net::protocol::{
     Toleration, TopologyBody, kinds,
 };
 
-use super::connect::{ConnectArgs, Each, Usage};
+use super::connect::{ConnectArgs, DeadlineArgs, Each, Usage};
 use super::demand::DemandArgs;
 use super::{Ended, group_view, node, place};
 use crate::terms;
@@ -270,7 +270,8 @@ async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
         ..CreateGroupRequest::default()
     };
     let ask = place::ask_or_wait::<kinds::CreateGroup>;
-    let reply = ask(&args.connect, request, args.wait, |of| (&mut of.mode, &mut of.deadline)).await?;
+    let none = DeadlineArgs::default();
+    let reply = ask(&args.connect, none, request, args.wait, |of| (&mut of.mode, &mut of.deadline)).await?;
     end(&args.connect, &reply, Some("created"))
 }
 
@@ -281,7 +282,8 @@ async fn grow(args: GrowArgs) -> anyhow::Result<Ended> {
         ..GrowGroupRequest::default()
     };
     let ask = place::ask_or_wait::<kinds::GrowGroup>;
-    let reply = ask(&args.connect, request, args.wait, |of| (&mut of.mode, &mut of.deadline)).await?;
+    let none = DeadlineArgs::default();
+    let reply = ask(&args.connect, none, request, args.wait, |of| (&mut of.mode, &mut of.deadline)).await?;
     end(&args.connect, &reply, Some("grown"))
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use wharf_core::ids::{AllocationId, GroupId};
 use wharf_net::protocol::PlaceIntoRequest;
 
-use super::connect::ConnectArgs;
+use super::connect::{ConnectArgs, DeadlineArgs};
 use super::demand::DemandArgs;
 use super::{Ended, print};
 
@@ -52,6 +52,7 @@ impl IntoArgs {
 pub(super) async fn place(
     into: &IntoArgs,
     demand: &DemandArgs,
+    deadline: DeadlineArgs,
     connect: &ConnectArgs,
 ) -> anyhow::Result<Ended> {
     let request = PlaceIntoRequest {
@@ -60,7 +61,7 @@ pub(super) async fn place(
         bundle: into.bundle,
         demand: demand.body(),
     };
-    let reply = connect.ask(async |client| client.place_into(&request).await).await?;
+    let reply = connect.ask(async |client| deadline.of(client).place_into(&request).await).await?;
     let is_done = reply.reason.is_done();
     connect.show(is_done, || print::place_view(&reply), || print::place("placed", &reply))
 }

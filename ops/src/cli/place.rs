@@ -17,7 +17,7 @@ use wharf_net::protocol::{
     ReleaseReply, ReleaseRequest, SelectorTerm, StatusRequest, Toleration, kinds,
 };
 
-use super::connect::{ConnectArgs, Each};
+use super::connect::{ConnectArgs, DeadlineArgs, Each};
 use super::demand::DemandArgs;
 use super::into::{self, IntoArgs};
 use super::{Ended, print};
@@ -32,6 +32,8 @@ pub(super) struct PlaceArgs {
     search: SearchArgs,
     #[command(flatten)]
     into: IntoArgs,
+    #[command(flatten)]
+    deadline: DeadlineArgs,
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -80,8 +82,8 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     avoid_gpu: Option<bool>,
     /// Wait for capacity, at most this long, such as 30s, 5m or 1h. Interrupting the command cancels the
-    /// request.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// request. Such a request has no other deadline.
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "deadline")]
     wait: Option<Duration>,
     /// Waiting requests of higher priority are placed first.
     #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
@@ -106,6 +108,8 @@ pub(super) struct ReleaseArgs {
     /// Allocation ids, as printed by `wharf place`.
     #[arg(required = true)]
     allocations: Vec<AllocationId>,
+    #[command(flatten)]
+    deadline: DeadlineArgs,
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -164,15 +168,17 @@ impl Interruption {
 }
 
 /// Asks for something that may wait for capacity, at most for `patience`. `wait` returns the mode and the deadline of
-/// the request. On a signal, the request is cancelled, and then answered as cancelled.
+/// the request. On a signal, the request is cancelled, and then answered as cancelled. Without patience, it does not wait
+/// for capacity, and `deadline` says how long it is of use.
 pub(super) async fn ask_or_wait<M: Message>(
     connect: &ConnectArgs,
+    deadline: DeadlineArgs,
     mut request: M::Request,
     patience: Option<Duration>,
     wait: fn(&mut M::Request) -> (&mut u8, &mut u64),
 ) -> anyhow::Result<M::Reply> {
     let Some(patience) = patience else {
-        return connect.ask(async |client| client.call::<M>(&request).await).await;
+        return connect.ask(async |client| deadline.of(client).call::<M>(&request).await).await;
     };
     let ask = async |client: &Client| {
         // First, so that a signal while the request is sent is not lost.
@@ -196,9 +202,9 @@ pub(super) async fn ask_or_wait<M: Message>(
 }
 
 pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
-    let PlaceArgs { demand, search, into, connect } = args;
+    let PlaceArgs { demand, search, into, deadline, connect } = args;
     if into.is_given() {
-        return into::place(&into, &demand, &connect).await;
+        return into::place(&into, &demand, deadline, &connect).await;
     }
     let request = PlaceRequest {
         demand: demand.body(),
@@ -223,9 +229,10 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         queue: search.queue.unwrap_or_default(),
         ..PlaceRequest::default()
     };
-    let reply =
-        ask_or_wait::<kinds::Place>(&connect, request, search.wait, |of| (&mut of.mode, &mut of.deadline))
-            .await?;
+    let reply = ask_or_wait::<kinds::Place>(&connect, deadline, request, search.wait, |of| {
+        (&mut of.mode, &mut of.deadline)
+    })
+    .await?;
     let is_done = reply.reason.is_done();
     connect.show(is_done, || print::place_view(&reply), || print::place("placed", &reply))
 }
@@ -233,7 +240,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
 pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
     let ask = async |client: &Client, ids: &[AllocationId]| {
         let requests = ids.iter().map(|&id| ReleaseRequest { allocation: id.into() }).collect();
-        Ok(client.release_batch(&ReleaseBatch { requests }).await?.replies)
+        Ok(args.deadline.of(client).release_batch(&ReleaseBatch { requests }).await?.replies)
     };
     let print = Each {
         subject: AllocationId::to_string,

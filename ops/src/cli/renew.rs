@@ -9,7 +9,7 @@ use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_net::client::Client;
 use wharf_net::protocol::{RenewRequest, RenewedBody, SessionRenewed};
 
-use super::connect::{ConnectArgs, Each};
+use super::connect::{ConnectArgs, DeadlineArgs, Each};
 use super::{Ended, print};
 use crate::units::{duration, nanos};
 
@@ -25,6 +25,8 @@ pub(super) struct RenewArgs {
     /// shortened.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Duration,
+    #[command(flatten)]
+    deadline: DeadlineArgs,
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -46,11 +48,12 @@ fn session_id(text: &str) -> Result<SessionId, NoSession> {
 pub(super) async fn renew(args: RenewArgs) -> anyhow::Result<Ended> {
     let lease = nanos(args.lease);
     if let Some(session) = args.session {
-        return renew_session(session, lease, &args.connect).await;
+        return renew_session(session, lease, args.deadline, &args.connect).await;
     }
     let ask = async |client: &Client, ids: &[AllocationId]| {
         let allocations = ids.iter().map(|&id| id.into()).collect();
-        Ok(client.renew(&RenewRequest { lease, allocations, session: None }).await?.replies)
+        let request = RenewRequest { lease, allocations, session: None };
+        Ok(args.deadline.of(client).renew(&request).await?.replies)
     };
     let print = Each {
         subject: AllocationId::to_string,
@@ -63,9 +66,14 @@ pub(super) async fn renew(args: RenewArgs) -> anyhow::Result<Ended> {
     args.connect.ask_each(&args.allocations, PLACEMENTS_PER_MESSAGE_MAX, ask, print).await
 }
 
-async fn renew_session(session: SessionId, lease: u64, connect: &ConnectArgs) -> anyhow::Result<Ended> {
+async fn renew_session(
+    session: SessionId,
+    lease: u64,
+    deadline: DeadlineArgs,
+    connect: &ConnectArgs,
+) -> anyhow::Result<Ended> {
     let request = RenewRequest { lease, allocations: Vec::new(), session: Some(session.into()) };
-    let reply = connect.ask(async |client| client.renew(&request).await).await?;
+    let reply = connect.ask(async |client| deadline.of(client).renew(&request).await).await?;
     let SessionRenewed { allocations, until } = reply.session.unwrap_or_default();
     let view = || {
         let until = print::given(until);

@@ -3,19 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig as QuicConfig, Connection, Endpoint, RecvStream, SendStream};
-use serde::Serialize;
 use tokio::net::UdpSocket;
 use wharf_net::client::{Client, ClientConfig};
-use wharf_net::codec::{HEADER_BYTES, Header, encode_body, encode_frame};
+use wharf_net::codec::{HEADER_BYTES, Header, encode_frame};
 use wharf_net::limits::CONNECTIONS_PER_ADDRESS_DEFAULT;
 use wharf_net::protocol::{
-    ALPN, DemandBody, FRAME_BYTES_MAX, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch,
+    DemandBody, FRAME_BYTES_MAX, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch,
     PlaceRequest, Reason, StatusRequest,
 };
 
-use crate::harness::{Service, Site, runtime, within};
+use crate::harness::{Service, Site, endpoint, frame, quic, runtime, within};
 
 /// The bound on the memory that a flood of one connection adds, in bytes. Without the bound on unread
 /// replies, the requests of one silent peer add a GiB.
@@ -55,36 +53,6 @@ impl SilentReader {
     async fn send(&mut self, bytes: &[u8]) {
         within(self.send.write_all(bytes)).await.expect("the service reads");
     }
-}
-
-/// Opens a socket for peers.
-fn endpoint(config: &ClientConfig) -> Endpoint {
-    let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
-    endpoint.set_default_client_config(quic(config));
-    endpoint
-}
-
-/// Returns what peers say in their handshakes.
-fn quic(config: &ClientConfig) -> QuicConfig {
-    let mut roots = rustls::RootCertStore::empty();
-    config.roots.iter().for_each(|root| roots.add(root.clone()).expect("a certificate"));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("the provider has TLS 1.3")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite");
-    QuicConfig::new(Arc::new(crypto))
-}
-
-fn frame<T: Serialize>(kind: Kind, sequence: u64, body: &T) -> Vec<u8> {
-    let header =
-        Header { kind: kind.number(), version: 1, sequence, lowest_unacknowledged: 1, ..Header::default() };
-    let mut out = Vec::new();
-    encode_frame(header, &[], &mut out, |out| encode_body(body, out));
-    out
 }
 
 /// Returns nodes with long labels, so that a page of few nodes fills a frame.

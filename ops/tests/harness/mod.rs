@@ -23,6 +23,8 @@ use wharf_ops::daemon::read_certificates;
 mod command;
 mod proxy;
 pub use proxy::Proxy;
+mod quic;
+pub use quic::*;
 
 /// The limit of every wait, far above what any of them takes even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -34,6 +34,27 @@ pub const LOST_CONNECTIONS_MAX: usize = DETACHED_SESSIONS_MAX;
 /// Default of the time after which a session without a connection ends.
 pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);
 
+/// Bounds that would cost much to reach. A service has those of this module, and tests may have lower ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// See [`INCOMING_BYTES_MAX`]. Counts from the start of an I/O thread on.
+    pub incoming_bytes: u64,
+    /// See [`INCOMING_TOTAL_BYTES_MAX`]. Counts from the start of an I/O thread on.
+    pub incoming_total_bytes: u64,
+    /// See [`LOST_CONNECTIONS_MAX`].
+    pub lost_connections: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            incoming_bytes: INCOMING_BYTES_MAX,
+            incoming_total_bytes: INCOMING_TOTAL_BYTES_MAX,
+            lost_connections: LOST_CONNECTIONS_MAX,
+        }
+    }
+}
+
 /// The size of the buffers of a socket that the system is asked for, in bytes: as much as Linux usually permits. A thousand
 /// packets of requests take about 1 MiB, because the kernel counts its own overhead in.
 pub const SOCKET_BYTES: usize = 4 << 20;

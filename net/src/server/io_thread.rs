@@ -21,10 +21,7 @@ use super::closing::Liftable;
 use super::connection::{open_restored, serve_connection};
 use super::handshakes::Handshakes;
 use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
-use crate::limits::{
-    BUSY_OUTPUT_BYTES, CONNECTIONS_MAX, HANDSHAKE_PATIENCE_DEFAULT, IDLE_PATIENCE_DEFAULT,
-    INCOMING_BYTES_MAX, INCOMING_TOTAL_BYTES_MAX,
-};
+use crate::limits::{BUSY_OUTPUT_BYTES, CONNECTIONS_MAX, HANDSHAKE_PATIENCE_DEFAULT, IDLE_PATIENCE_DEFAULT};
 use crate::protocol::SEND_WINDOW_BYTES;
 use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
@@ -146,8 +143,9 @@ pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> R
     transport.congestion_controller_factory(Arc::new(Liftable));
     config.transport_config(Arc::new(transport));
     config.max_incoming(CONNECTIONS_MAX);
-    config.incoming_buffer_size(INCOMING_BYTES_MAX);
-    config.incoming_buffer_size_total(INCOMING_TOTAL_BYTES_MAX);
+    let bounds = thread.shared.sessions.bounds();
+    config.incoming_buffer_size(bounds.incoming_bytes);
+    config.incoming_buffer_size_total(bounds.incoming_total_bytes);
     thread.socket.set_nonblocking(true)?;
     let endpoint =
         Endpoint::new(thread.certificate.endpoint(), Some(config), thread.socket, Arc::new(TokioRuntime))?;

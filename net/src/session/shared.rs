@@ -24,7 +24,7 @@ use super::{DetachedSessions, Session, of_tenant};
 use crate::access::{Access, AccessSettings, Rights};
 use crate::convert::PlacementDefaults;
 use crate::limits::{
-    CONNECTIONS_PER_ADDRESS_DEFAULT, HANDSHAKES_PER_SECOND_DEFAULT, SESSION_KEPT_FOR_DEFAULT,
+    Bounds, CONNECTIONS_PER_ADDRESS_DEFAULT, HANDSHAKES_PER_SECOND_DEFAULT, SESSION_KEPT_FOR_DEFAULT,
     WAITING_GROUPS_DEFAULT,
 };
 use crate::protocol::{
@@ -49,6 +49,8 @@ pub struct Settings {
     pub avoid_gpu_nodes: bool,
     /// The time after which a session without a connection ends. Time does not pass while the service is down.
     pub session_kept_for: Duration,
+    /// Bounds that no setting of a service changes.
+    pub bounds: Bounds,
 }
 
 impl Default for Settings {
@@ -61,6 +63,7 @@ impl Default for Settings {
             handshakes_per_second: HANDSHAKES_PER_SECOND_DEFAULT,
             avoid_gpu_nodes: true,
             session_kept_for: SESSION_KEPT_FOR_DEFAULT,
+            bounds: Bounds::default(),
         }
     }
 }
@@ -247,6 +250,11 @@ impl SessionShared {
     /// Returns the number of handshakes that an I/O thread begins per second.
     pub(crate) fn handshakes_per_second(&self) -> u32 {
         self.settings.load().handshakes_per_second.max(1)
+    }
+
+    /// Returns the bounds that no setting of a service changes.
+    pub(crate) fn bounds(&self) -> Bounds {
+        self.settings.load().bounds
     }
 
     /// Sets the number of versions that a shard may publish while a follower is silent. A follower that is

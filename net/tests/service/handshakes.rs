@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use quinn_proto::EndpointConfig;
+use bytes::BytesMut;
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn_proto::{Connection, DatagramEvent, Endpoint, EndpointConfig, Event};
 use tokio::net::UdpSocket;
 use wharf_net::client::Client;
+use wharf_net::limits::{Bounds, INCOMING_BYTES_MAX};
 use wharf_net::protocol::{ALPN, StatusRequest};
 use wharf_net::server::{Patience, Settings};
 
 use crate::harness::{
-    Peer, SERVER_NAME, TestServer, add, ask, books, crypto, endpoint_at, node, place, within,
+    Peer, SERVER_NAME, TestServer, add, ask, books, crypto, crypto_offering, endpoint_at, node, place, within,
 };
 
 /// The connections of one address. Half of them may be in handshakes whose peers have not proved the address.
@@ -40,18 +43,26 @@ enum Answer {
     Retry,
 }
 
-/// Returns the first datagram of a connection, in which all but the address is as a good client sends it.
-fn first_datagram(server: &TestServer) -> Vec<u8> {
+/// Begins a connection. Returns it with its first datagrams, in which all but the address is as a good client sends it.
+fn begin(server: &TestServer, crypto: QuicClientConfig) -> (Endpoint, Connection, Vec<Vec<u8>>) {
     let config = Arc::new(EndpointConfig::default());
-    let mut endpoint = quinn_proto::Endpoint::new(config, None, true, None);
-    let client = quinn::ClientConfig::new(Arc::new(crypto(server, ALPN)));
+    let mut endpoint = Endpoint::new(config, None, true, None);
+    let client = quinn::ClientConfig::new(Arc::new(crypto));
     let now = Instant::now();
     let connecting = endpoint.connect(now, client, server.address, SERVER_NAME);
     let (_, mut connection) = connecting.expect("the address is one");
-    let mut datagram = Vec::new();
-    let sent = connection.poll_transmit(now, 1, &mut datagram).expect("a client begins");
-    datagram.truncate(sent.size);
-    datagram
+    let next = || {
+        let mut datagram = Vec::new();
+        let sent = connection.poll_transmit(now, 1, &mut datagram)?;
+        datagram.truncate(sent.size);
+        Some(datagram)
+    };
+    let datagrams = std::iter::from_fn(next).collect();
+    (endpoint, connection, datagrams)
+}
+
+fn first_datagram(server: &TestServer) -> Vec<u8> {
+    begin(server, crypto(server, ALPN)).2.remove(0)
 }
 
 /// A peer that sends the first datagram of a handshake and nothing else.
@@ -179,5 +190,117 @@ async fn attempts_that_wait_for_too_long_are_dropped() {
         }
     })
     .await;
+    server.stop().await;
+}
+
+/// A client whose first message takes two datagrams. It is driven by hand: it has no timers, so it sends nothing again.
+struct Driven {
+    socket: UdpSocket,
+    endpoint: Endpoint,
+    connection: Connection,
+    datagrams: Vec<Vec<u8>>,
+}
+
+impl Driven {
+    async fn new(server: &TestServer) -> Self {
+        let long_names = (0..8u8).map(|nth| vec![b'a' + nth; 200]);
+        let offered = [ALPN.to_vec()].into_iter().chain(long_names).collect();
+        let (endpoint, connection, datagrams) = begin(server, crypto_offering(server, offered));
+        assert_eq!(datagrams.len(), 2);
+        let socket = UdpSocket::bind((std::net::Ipv4Addr::from(ONE_ADDRESS), 0)).await.expect("a free port");
+        socket.connect(server.address).await.expect("it is an address");
+        Self { socket, endpoint, connection, datagrams }
+    }
+
+    async fn send(&self, nth: usize) {
+        self.socket.send(&self.datagrams[nth]).await.expect("it is sent");
+    }
+
+    /// Sends the first datagram, and then again until so many bytes were repeated at least.
+    async fn send_first_again(&self, bytes: u64) {
+        let length = self.datagrams[0].len() as u64;
+        for _ in 0..1 + bytes.div_ceil(length) {
+            self.send(0).await;
+        }
+    }
+
+    /// Takes the next datagram of the server. Returns whether it shows that the server has the whole message.
+    async fn is_understood(&mut self) -> bool {
+        let mut answer = [0; 2048];
+        let length = within(self.socket.recv(&mut answer)).await.expect("the server answers");
+        let server = self.socket.peer_addr().expect("it is connected");
+        let data = BytesMut::from(&answer[..length]);
+        let event = self.endpoint.handle(Instant::now(), server, None, None, data, &mut Vec::new());
+        let Some(DatagramEvent::ConnectionEvent(_, event)) = event else { panic!("another answer") };
+        self.connection.handle_event(event);
+        std::iter::from_fn(|| self.connection.poll()).any(|event| matches!(event, Event::HandshakeDataReady))
+    }
+
+    /// Asserts that the server has only the first datagram, and takes the second one now.
+    async fn assert_cut(&mut self) {
+        assert!(!self.is_understood().await, "both datagrams were kept");
+        self.send(1).await;
+        while !self.is_understood().await {}
+    }
+}
+
+/// Starts a server with a client, and lets a crowd wait for its handshakes. Those who come later wait for longer than a test
+/// takes, until [`let_begin`] is called.
+async fn held_up(bounds: Bounds) -> (TestServer, Client, Vec<UdpSocket>) {
+    let settings = Settings { handshakes_per_second: 1, bounds, ..Settings::default() };
+    let server = TestServer::start_patient(0, settings, Patience { handshake: IDLE, idle: IDLE });
+    let client = server.client().await;
+    let sockets = crowd(&server, PEERS / 2).await;
+    until_taken(&client).await;
+    (server, client, sockets)
+}
+
+/// Waits until the server has taken what was sent before, so that nothing is lost in a full buffer.
+async fn until_taken(client: &Client) {
+    within(client.status(&StatusRequest::default())).await.expect("answered");
+}
+
+/// Lets all handshakes begin, after the server has taken what was sent before.
+async fn let_begin(server: &TestServer, client: &Client) {
+    until_taken(client).await;
+    server.shared.sessions.set_settings(Settings::default());
+}
+
+#[tokio::test]
+async fn what_a_peer_sends_while_it_waits_is_kept_up_to_a_bound() {
+    let (server, client, _sockets) = held_up(Bounds::default()).await;
+    let mut modest = Driven::new(&server).await;
+    let mut greedy = Driven::new(&server).await;
+    greedy.send_first_again(INCOMING_BYTES_MAX).await;
+    greedy.send(1).await;
+    modest.send(0).await;
+    modest.send(1).await;
+    let_begin(&server, &client).await;
+    assert!(modest.is_understood().await);
+    greedy.assert_cut().await;
+    within(client.close()).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_peers_send_while_they_wait_is_kept_up_to_a_bound_together() {
+    // More than one peer may have, and less than two.
+    let together = INCOMING_BYTES_MAX + INCOMING_BYTES_MAX / 4;
+    let (server, client, _sockets) =
+        held_up(Bounds { incoming_total_bytes: together, ..Bounds::default() }).await;
+    let mut early = Driven::new(&server).await;
+    let mut late = Driven::new(&server).await;
+    early.send(0).await;
+    early.send(1).await;
+    let greedy = [Driven::new(&server).await, Driven::new(&server).await];
+    for peer in &greedy {
+        peer.send_first_again(INCOMING_BYTES_MAX).await;
+    }
+    late.send(0).await;
+    late.send(1).await;
+    let_begin(&server, &client).await;
+    assert!(early.is_understood().await);
+    late.assert_cut().await;
+    within(client.close()).await;
     server.stop().await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wharf_net::client::Client;
 use wharf_net::codec::{Extension, decode_body, encode_body};
-use wharf_net::limits::SESSION_KEPT_FOR_DEFAULT;
+use wharf_net::limits::{Bounds, SESSION_KEPT_FOR_DEFAULT};
 use wharf_net::protocol::{
     ALPN, Acknowledged, BundleTemplate, CreateGroupRequest, EXTENSION_ACKNOWLEDGED, Hello, HelloReply, Kind,
     ListGroupsRequest, MODE_WAIT_UNTIL, PlaceReply, PlaceRequest, Reason, Resume, StatusReply, StatusRequest,
@@ -213,6 +213,46 @@ async fn a_connection_that_is_not_read_further_ends_when_it_is_lost() {
     plain.proxy.cut();
     until(&client, |status| status.connections == 1).await;
     server.planner_gate.open();
+    within(client.close()).await;
+    server.stop().await;
+}
+
+/// The lost connections whose requests may wait, where a test has a low bound.
+const LOST: usize = 2;
+
+#[tokio::test]
+async fn of_too_many_lost_connections_whose_requests_wait_the_oldest_ends() {
+    let bounds = Bounds { lost_connections: LOST, ..Bounds::default() };
+    let server = start_with(Settings { bounds, ..Settings::default() });
+    let client = staying(&server).await;
+    add(&client, vec![node("a", 4, 64, 0)]).await;
+    let mut left = Vec::new();
+    for nth in 0..=LOST {
+        let mut peer = Peer::connect(&server).await;
+        peer.send(&hello_of(None, true)).await;
+        let opened = greeting(&peer.frame().await);
+        peer.send(&request(Kind::Place, 1, &wait_for_much())).await;
+        until(&client, |status| waiting(status) == 1 + nth as u64 && status.connections == 2).await;
+        // The connection is closed, and the session is not ended.
+        peer.leave().await;
+        until(&client, |status| status.connections == 1).await;
+        left.push(Resume { session: opened.session, token: opened.token });
+    }
+    until(&client, |status| waiting(status) == LOST as u64).await;
+    for (nth, &resume) in left.iter().enumerate() {
+        let mut again = Peer::connect(&server).await;
+        again.send(&hello_of(Some(resume), true)).await;
+        let reply = again.frame().await;
+        if nth == 0 {
+            drop(reply.assert_fault(Reason::UnknownSession));
+        } else {
+            assert!(greeting(&reply).resumed);
+        }
+        again.leave().await;
+        until(&client, |status| status.connections == 1).await;
+    }
+    // The others wait on.
+    until(&client, |status| waiting(status) == LOST as u64).await;
     within(client.close()).await;
     server.stop().await;
 }

@@ -36,7 +36,7 @@ use crate::file_error::FileError;
 use crate::journal::Durability;
 use crate::typical_pods;
 use wharf_net::access::AccessSettings;
-use wharf_net::limits::{CONNECTIONS_MAX, HANDSHAKES_PER_SECOND_MAX, WAITING_GROUPS_MAX};
+use wharf_net::limits::{Bounds, CONNECTIONS_MAX, HANDSHAKES_PER_SECOND_MAX, WAITING_GROUPS_MAX};
 use wharf_net::server::Settings;
 
 /// Checked settings.
@@ -311,6 +311,7 @@ impl Config {
                 handshakes_per_second: raw.handshakes_per_second,
                 avoid_gpu_nodes: raw.avoid_gpu_nodes,
                 session_kept_for: Duration::from_nanos(duration("session_kept_for", &raw.session_kept_for)?),
+                bounds: Bounds::default(),
             },
             tls,
             clients,

@@ -22,7 +22,6 @@ use super::recovered::deed_reply;
 use super::turns::NEVER;
 use super::{Asker, ConnectionKey, ConnectionService};
 use crate::codec::decode_body;
-use crate::limits::LOST_CONNECTIONS_MAX;
 use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, Reason, ReasonCode};
 use crate::session::Session;
 use crate::session::shared::Hangup;
@@ -136,7 +135,7 @@ impl ConnectionService {
             return;
         }
         self.end_lost_at(key, now.plus_nanos(self.shared.session_kept_nanos()));
-        if self.lost.len() > LOST_CONNECTIONS_MAX
+        if self.lost.len() > self.shared.bounds().lost_connections
             && let Some((due, first, tenant)) = self.lost.first_of_most()
         {
             self.lost.remove(due, first, tenant);

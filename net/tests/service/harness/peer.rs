@@ -102,6 +102,11 @@ pub fn endpoint(server: &TestServer, alpn: &[u8]) -> Endpoint {
 
 /// Returns the TLS of a client that trusts the server and uses `alpn`.
 pub fn crypto(server: &TestServer, alpn: &[u8]) -> QuicClientConfig {
+    crypto_offering(server, vec![alpn.to_vec()])
+}
+
+/// Returns the TLS of a client that trusts the server and offers these protocols.
+pub fn crypto_offering(server: &TestServer, protocols: Vec<Vec<u8>>) -> QuicClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(server.certificate.clone()).expect("the certificate is one");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -110,7 +115,7 @@ pub fn crypto(server: &TestServer, alpn: &[u8]) -> QuicClientConfig {
         .expect("the provider has TLS 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    tls.alpn_protocols = vec![alpn.to_vec()];
+    tls.alpn_protocols = protocols;
     QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite")
 }
 

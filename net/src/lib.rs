@@ -26,6 +26,7 @@ pub mod log_limit;
 pub mod protocol;
 pub mod server;
 pub mod session;
+mod shares;
 pub mod socket;
 pub mod tls;
 mod weight;

@@ -18,6 +18,11 @@ pub const HANDSHAKE_PATIENCE_DEFAULT: Duration = Duration::from_secs(10);
 pub const HANDSHAKES_PER_SECOND_DEFAULT: u32 = 1000;
 /// Maximum of that number.
 pub const HANDSHAKES_PER_SECOND_MAX: u32 = 1_000_000;
+/// Maximum number of handshakes of an I/O thread that have begun and are not complete: as many as begin in a second by default.
+/// Each has keys and buffers, of up to 128 KiB. Beyond that, the oldest of the network with the most ends for the next one.
+pub const HANDSHAKES_BEGUN_MAX: usize = 1024;
+/// The time that a handshake has in any case: enough for a packet that is lost and sent again.
+pub const HANDSHAKE_LEAST: Duration = Duration::from_secs(1);
 /// The bytes that are kept of what a peer sends while it waits for its handshake.
 pub const INCOMING_BYTES_MAX: u64 = 16 << 10;
 /// Those of all peers that wait at an I/O thread.
@@ -37,6 +42,8 @@ pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);
 /// Bounds that would cost much to reach. A service has those of this module, and tests may have lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
+    /// See [`HANDSHAKES_BEGUN_MAX`]. From 1 on.
+    pub handshakes_begun: usize,
     /// See [`INCOMING_BYTES_MAX`]. Counts from the start of an I/O thread on.
     pub incoming_bytes: u64,
     /// See [`INCOMING_TOTAL_BYTES_MAX`]. Counts from the start of an I/O thread on.
@@ -48,6 +55,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
+            handshakes_begun: HANDSHAKES_BEGUN_MAX,
             incoming_bytes: INCOMING_BYTES_MAX,
             incoming_total_bytes: INCOMING_TOTAL_BYTES_MAX,
             lost_connections: LOST_CONNECTIONS_MAX,

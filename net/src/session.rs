@@ -17,7 +17,6 @@
 //! This module does no I/O. A session belongs to one connection at a time. [`DetachedSessions`] passes the
 //! session on to the next connection of the same client.
 
-mod by_tenant;
 pub mod connections;
 mod detached;
 pub use detached::DetachedSessions;

@@ -16,7 +16,7 @@ use tracing::{debug, info};
 
 use super::admission::ConnectionRoom;
 use super::closing::close_at_once;
-use super::handshakes::Attempt;
+use super::handshakes::{Attempt, BegunRoom};
 use super::io_thread::{Io, Signals};
 use crate::access::Peer;
 use crate::limits::CHUNKS_TAKEN_MAX;
@@ -83,12 +83,12 @@ impl Drop for Counted {
 }
 
 /// Serves a connection from its handshake to its end.
-pub(super) async fn serve_connection(io: Rc<Io>, attempt: Attempt) {
+pub(super) async fn serve_connection(io: Rc<Io>, attempt: Attempt, mut begun: BegunRoom) {
     let Attempt { incoming, room, counted } = attempt;
     let peer = incoming.remote_address();
     let counters = &io.shared.sessions.counters;
-    let connection = shake_hands(&io, incoming).await;
-    drop(counted);
+    let connection = shake_hands(&io, incoming, &mut begun).await;
+    drop((counted, begun));
     let Some(connection) = connection else { return };
     Counters::count(&counters.connections_total);
     let code = match open_and_serve(&io, &connection, room).await {
@@ -106,18 +106,18 @@ pub(super) async fn serve_connection(io: Rc<Io>, attempt: Attempt) {
 }
 
 /// Completes the handshake of a connection. Returns `None` if it fails, takes too long, or the service stops.
-async fn shake_hands(io: &Io, incoming: Incoming) -> Option<Connection> {
+async fn shake_hands(io: &Io, incoming: Incoming, begun: &mut BegunRoom) -> Option<Connection> {
     let peer = incoming.remote_address();
     let mut shutdown = io.shutdown.clone();
     // The idle timeout of QUIC begins again with every packet. It alone would let a peer hold a handshake for ever.
-    let ended = tokio::select! {
-        ended = timeout(io.patience.handshake, incoming) => ended,
+    let error = tokio::select! {
+        ended = timeout(io.patience.handshake, incoming) => match ended {
+            Ok(Ok(connection)) => return Some(connection),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the handshake took too long".to_owned(),
+        },
+        () = begun.given_up() => "the handshake took long, and another one needed its room".to_owned(),
         _ = shutdown.wait_for(|&stop| stop) => return None,
-    };
-    let error = match ended {
-        Ok(Ok(connection)) => return Some(connection),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "the handshake took too long".to_owned(),
     };
     if let Some(left_out) = io.shared.peer_faults.admit() {
         info!(%peer, error, left_out, "a connection did not come about");

@@ -1,7 +1,11 @@
 //! The turns of handshakes. A handshake takes a good part of a millisecond of the thread that also serves the connections
 //! that are open. An I/O thread therefore begins only so many per second. Attempts beyond that wait. The networks that they
 //! come from take turns, so a crowd at one address delays its own connections first.
+//!
+//! A peer may begin a handshake and not go on with it, also if it has proved its address. The number of handshakes that have
+//! begun is therefore bounded. Beyond that, the oldest of the network with the most ends for the next one.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
 use std::net::IpAddr;
@@ -9,11 +13,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use quinn::Incoming;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::admission::ConnectionRoom;
 use super::connection::Counted;
 use super::io_thread::Io;
+use crate::limits::HANDSHAKE_LEAST;
+use crate::shares::{Most, Shares};
 
 /// The time whose handshakes may begin at once after a pause. Longer than the resolution of timers, so that these do not
 /// lower the rate.
@@ -109,6 +116,87 @@ impl Pace {
     }
 }
 
+/// A handshake that has begun: when, and its number.
+type BegunKey = (Instant, u64);
+
+/// What ends each handshake that has begun, by network. Dropping it ends the handshake.
+#[derive(Default)]
+struct BegunEnds {
+    by_network: Shares<IpAddr, BegunKey>,
+    ends: BTreeMap<BegunKey, oneshot::Sender<()>>,
+    last: u64,
+}
+
+impl BegunEnds {
+    /// Returns from when on another handshake may begin if `most` may have begun. `None`: there is room.
+    fn room_from(&self, most: usize) -> Option<Instant> {
+        if self.ends.len() < most {
+            return None;
+        }
+        let (_, (begun, _)) = self.by_network.first_of_most(Most::Keys)?;
+        Some(begun + HANDSHAKE_LEAST)
+    }
+
+    /// Begins a handshake. If `most` have begun, the oldest of the network with the most ends.
+    fn begin(&mut self, network: IpAddr, now: Instant, most: usize) -> (BegunKey, oneshot::Receiver<()>) {
+        if self.ends.len() >= most
+            && let Some((network, oldest)) = self.by_network.first_of_most(Most::Keys)
+        {
+            self.end(network, oldest);
+        }
+        self.last += 1;
+        let key = (now, self.last);
+        let (end, ended) = oneshot::channel();
+        self.by_network.insert(network, key, 0);
+        self.ends.insert(key, end);
+        (key, ended)
+    }
+
+    /// Forgets a handshake. It may have ended before.
+    fn end(&mut self, network: IpAddr, key: BegunKey) {
+        if self.ends.remove(&key).is_some() {
+            self.by_network.remove(network, key, 0);
+        }
+    }
+}
+
+/// The handshakes of an I/O thread that have begun and are not complete.
+#[derive(Default)]
+pub(super) struct Begun {
+    ends: RefCell<BegunEnds>,
+    /// Notified when one has ended.
+    ended: Notify,
+}
+
+/// The room of a handshake that has begun. Dropping it gives the room back.
+pub(super) struct BegunRoom {
+    io: Rc<Io>,
+    network: IpAddr,
+    key: BegunKey,
+    given_up: oneshot::Receiver<()>,
+}
+
+impl BegunRoom {
+    fn take(io: &Rc<Io>, network: IpAddr, now: Instant) -> Self {
+        let most = io.shared.sessions.bounds().handshakes_begun;
+        let (key, given_up) = io.begun.ends.borrow_mut().begin(network, now, most);
+        Self { io: Rc::clone(io), network, key, given_up }
+    }
+
+    /// Waits until another handshake has taken the room.
+    pub(super) async fn given_up(&mut self) {
+        // Nothing is sent: the other end is dropped.
+        let _ = (&mut self.given_up).await;
+    }
+}
+
+impl Drop for BegunRoom {
+    fn drop(&mut self) {
+        self.io.begun.ends.borrow_mut().end(self.network, self.key);
+        self.io.begun.ended.notify_one();
+    }
+}
+
 /// The attempts that wait for their handshakes.
 pub(super) struct Handshakes {
     turns: Turns<(Attempt, Counted)>,
@@ -130,7 +218,7 @@ impl Handshakes {
 
     /// Returns the attempt whose handshake begins next, when it is time. Attempts that waited for longer than a handshake may
     /// take are dropped: nobody waits for them any more. Cancel safe.
-    pub(super) async fn next(&mut self, io: &Io) -> Attempt {
+    pub(super) async fn next(&mut self, io: &Rc<Io>) -> (Attempt, BegunRoom) {
         loop {
             if self.turns.is_empty() {
                 pending::<()>().await;
@@ -140,9 +228,16 @@ impl Handshakes {
             while let Some((attempt, _)) = self.turns.pop_expired(now, io.patience.handshake) {
                 attempt.incoming.ignore();
             }
+            let room_from = io.begun.ends.borrow().room_from(io.shared.sessions.bounds().handshakes_begun);
+            if let Some(from) = room_from.filter(|&from| now < from) {
+                // One ends by itself, or the oldest has had its time.
+                let _ = timeout_at(from, io.begun.ended.notified()).await;
+                continue;
+            }
             if let Some((attempt, _)) = self.turns.pop() {
                 self.pace.take(now, io.shared.sessions.handshakes_per_second());
-                return attempt;
+                let room = BegunRoom::take(io, attempt.room.network(), now);
+                return (attempt, room);
             }
         }
     }
@@ -199,6 +294,33 @@ mod tests {
         assert_eq!(all(&mut turns), [11, 4]);
         assert_eq!(turns.pop_expired(at(19), patience), None);
         assert!(turns.is_empty() && turns.by_network.is_empty() && turns.arrivals.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_handshake_of_the_network_with_the_most_ends_for_the_next_one() {
+        let mut begun = BegunEnds::default();
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let (quiet, mut quiet_ends) = begun.begin(network(2), at(0), 3);
+        let (_, mut first_ends) = begun.begin(network(1), at(1), 3);
+        assert_eq!(begun.room_from(3), None);
+        let (second, mut second_ends) = begun.begin(network(1), at(2), 3);
+        // The one of the other network is older.
+        assert_eq!(begun.room_from(3), Some(at(1) + HANDSHAKE_LEAST));
+        let is_told =
+            |ends: &mut oneshot::Receiver<()>| ends.try_recv() == Err(oneshot::error::TryRecvError::Closed);
+        let (third, mut third_ends) = begun.begin(network(3), at(3), 3);
+        let told = [&mut quiet_ends, &mut first_ends, &mut second_ends, &mut third_ends].map(is_told);
+        assert_eq!(told, [false, true, false, false]);
+        // Now all have as many, so the oldest of all is the next one.
+        assert_eq!(begun.room_from(3), Some(at(0) + HANDSHAKE_LEAST));
+        begun.end(network(2), quiet);
+        begun.end(network(2), quiet);
+        assert_eq!(begun.room_from(3), None);
+        begun.end(network(1), second);
+        begun.end(network(3), third);
+        assert_eq!(begun.by_network.first_of_most(Most::Keys), None);
+        assert!(begun.ends.is_empty());
     }
 
     #[test]

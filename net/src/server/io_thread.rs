@@ -19,7 +19,7 @@ use super::admission::{ConnectionRoom, Entry};
 use super::buffers::Buffers;
 use super::closing::Liftable;
 use super::connection::{open_restored, serve_connection};
-use super::handshakes::Handshakes;
+use super::handshakes::{Begun, Handshakes};
 use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
 use crate::limits::{BUSY_OUTPUT_BYTES, CONNECTIONS_MAX, HANDSHAKE_PATIENCE_DEFAULT, IDLE_PATIENCE_DEFAULT};
 use crate::protocol::SEND_WINDOW_BYTES;
@@ -34,7 +34,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// How long an I/O thread waits for its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// The time that a peer has for its handshake, from its turn on. An attempt waits for its turn for as long at most.
+    /// The time that a peer has for its handshake, from its turn on. It ends earlier if too many others have begun theirs
+    /// ([`HANDSHAKES_BEGUN_MAX`](crate::limits::HANDSHAKES_BEGUN_MAX)). An attempt waits for its turn for as long at most.
     pub handshake: Duration,
     /// The time after which a connection whose peer is silent is lost. A peer may ask for a shorter time, and does so in
     /// its handshake. In whole ms, less than 2^62 ms.
@@ -112,6 +113,8 @@ pub(super) struct Io {
     pub(super) shutdown: watch::Receiver<bool>,
     pub(super) patience: Patience,
     wake: Arc<Notify>,
+    /// The handshakes that have begun and are not complete.
+    pub(super) begun: Begun,
     /// Notified when the service has a question for the registrar.
     asking: Notify,
     /// The buffers of replies.
@@ -161,6 +164,7 @@ pub async fn run_io_thread(thread: IoThread, observer: Box<dyn IoObserver>) -> R
         shutdown: thread.shutdown,
         patience: thread.patience,
         wake: thread.wake,
+        begun: Begun::default(),
         asking: Notify::new(),
         buffers: Arc::default(),
     });
@@ -260,8 +264,8 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
         tokio::select! {
             biased;
             _ = shutdown.wait_for(|&stop| stop) => break,
-            attempt = handshakes.next(io) => {
-                connections.spawn_local(serve_connection(Rc::clone(io), attempt));
+            (attempt, begun) = handshakes.next(io) => {
+                connections.spawn_local(serve_connection(Rc::clone(io), attempt, begun));
             }
             incoming = endpoint.accept() => match incoming {
                 Some(incoming) => {

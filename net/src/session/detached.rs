@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use wharf_core::ids::{Incarnation, SessionId};
+use wharf_core::ids::{Incarnation, SessionId, TenantId};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::state::SessionRecord;
 use wharf_core::time::Time;
 
 use super::Session;
-use super::by_tenant::{ByTenant, Most};
 use crate::limits::DETACHED_SESSIONS_MAX;
 use crate::protocol::{DETACHED_KEPT_BYTES_MAX, SessionToken};
+use crate::shares::{Most, Shares};
 
 #[derive(Debug)]
 struct Detached {
@@ -29,7 +29,7 @@ pub struct DetachedSessions {
     /// The sessions in the order in which they were detached, and since when they are.
     pub(super) order: BTreeMap<u64, (SessionId, Time)>,
     /// The numbers in the order, with what the sessions keep.
-    of_tenants: ByTenant<u64>,
+    of_tenants: Shares<TenantId, u64>,
     /// The last number in the order.
     last: u64,
     /// Bytes that the sessions keep.
@@ -45,7 +45,7 @@ impl DetachedSessions {
             opened: 0,
             sessions: BTreeMap::new(),
             order: BTreeMap::new(),
-            of_tenants: ByTenant::default(),
+            of_tenants: Shares::default(),
             last: 0,
             kept_bytes: 0,
         }

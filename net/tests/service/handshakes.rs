@@ -193,6 +193,31 @@ async fn attempts_that_wait_for_too_long_are_dropped() {
     server.stop().await;
 }
 
+/// The handshakes that may have begun where a test has a low bound.
+const BEGUN: usize = 4;
+
+/// Would fail if handshakes that are not completed kept their room: each may take longer than the test waits for anything.
+/// Would also fail if more of them could begin, because then none of the crowd would wait.
+#[tokio::test]
+async fn begun_handshakes_are_bounded_and_give_up_their_room() {
+    let bounds = Bounds { handshakes_begun: BEGUN, ..Bounds::default() };
+    let settings = Settings { bounds, ..Settings::default() };
+    let server = TestServer::start_patient(0, settings, Patience { handshake: IDLE, idle: IDLE });
+    let _sockets = crowd(&server, 2 * PEERS).await;
+    within(async {
+        while handshakes_waiting(&server) <= PEERS as u64 / 2 {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
+    for _ in 0..2 {
+        let other_network = endpoint_at(&server, ALPN, OTHER_ADDRESS);
+        Peer::connect_from(other_network, server.address).await.leave().await;
+    }
+    assert!(handshakes_waiting(&server) > 0, "all of the crowd have begun");
+    server.stop().await;
+}
+
 /// A client whose first message takes two datagrams. It is driven by hand: it has no timers, so it sends nothing again.
 struct Driven {
     socket: UdpSocket,

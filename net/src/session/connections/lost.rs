@@ -6,13 +6,13 @@ use wharf_core::ids::TenantId;
 use wharf_core::time::Time;
 
 use super::ConnectionKey;
-use crate::session::by_tenant::{ByTenant, Most};
+use crate::shares::{Most, Shares};
 
 /// Lost connections, by when their sessions end.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     all: BTreeSet<(Time, ConnectionKey)>,
-    of_tenants: ByTenant<(Time, ConnectionKey)>,
+    of_tenants: Shares<TenantId, (Time, ConnectionKey)>,
 }
 
 impl Lost {

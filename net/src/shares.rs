@@ -2,12 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 
-use wharf_core::ids::TenantId;
-
-/// What keys of a tenant are counted by.
+/// What keys of a party are counted by.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Most {
+pub(crate) enum Most {
     /// Their number.
     Keys,
     /// Their bytes.
@@ -20,20 +19,20 @@ struct Share<K> {
     bytes: usize,
 }
 
-/// Keys, each with its tenant and its bytes. The tenant with the most gives up its first key. Of tenants with as much, it is
-/// the one with the first key.
+/// Keys, each with its bytes and the party that has it: a tenant, or a network. The party with the most gives up its first key.
+/// Of parties with as much, it is the one with the first key.
 #[derive(Debug)]
-pub(super) struct ByTenant<K>(BTreeMap<TenantId, Share<K>>);
+pub(crate) struct Shares<P, K>(BTreeMap<P, Share<K>>);
 
-impl<K> Default for ByTenant<K> {
+impl<P, K> Default for Shares<P, K> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Ord + Copy> ByTenant<K> {
-    pub(super) fn insert(&mut self, tenant: TenantId, key: K, bytes: usize) {
-        let share = self.0.entry(tenant).or_insert_with(|| Share { keys: BTreeSet::new(), bytes: 0 });
+impl<P: Ord + Copy + Debug, K: Ord + Copy> Shares<P, K> {
+    pub(crate) fn insert(&mut self, party: P, key: K, bytes: usize) {
+        let share = self.0.entry(party).or_insert_with(|| Share { keys: BTreeSet::new(), bytes: 0 });
         share.keys.insert(key);
         share.bytes += bytes;
     }
@@ -41,34 +40,36 @@ impl<K: Ord + Copy> ByTenant<K> {
     /// Removes a key with the bytes that it was inserted with.
     ///
     /// # Panics
-    /// Panics if the tenant does not have the key.
-    pub(super) fn remove(&mut self, tenant: TenantId, key: K, bytes: usize) {
-        let share = self.0.get_mut(&tenant).expect("the tenant of a key has a share");
-        assert!(share.keys.remove(&key), "tenant {} does not have the key", tenant.0);
+    /// Panics if the party does not have the key.
+    pub(crate) fn remove(&mut self, party: P, key: K, bytes: usize) {
+        let share = self.0.get_mut(&party).expect("the party of a key has a share");
+        assert!(share.keys.remove(&key), "{party:?} does not have the key");
         share.bytes -= bytes;
         if share.keys.is_empty() {
-            self.0.remove(&tenant);
+            self.0.remove(&party);
         }
     }
 
-    /// Returns the first key of the tenant with the most.
-    pub(super) fn first_of_most(&self, most: Most) -> Option<(TenantId, K)> {
+    /// Returns the first key of the party with the most.
+    pub(crate) fn first_of_most(&self, most: Most) -> Option<(P, K)> {
         let amount = |share: &Share<K>| match most {
             Most::Keys => share.keys.len(),
             Most::Bytes => share.bytes,
         };
         let share = self.0.iter().max_by_key(|(_, share)| (amount(share), Reverse(share.keys.first())));
-        share.and_then(|(&tenant, share)| Some((tenant, *share.keys.first()?)))
+        share.and_then(|(&party, share)| Some((party, *share.keys.first()?)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use wharf_core::ids::TenantId;
+
     use super::*;
 
     #[test]
-    fn the_tenant_with_the_most_gives_up_its_first() {
-        let mut of = ByTenant::default();
+    fn the_party_with_the_most_gives_up_its_first() {
+        let mut of = Shares::default();
         let [a, b] = [TenantId(1), TenantId(2)];
         of.insert(a, 5, 100);
         of.insert(b, 9, 1);
@@ -84,6 +85,6 @@ mod tests {
         of.remove(b, 3, 1);
         of.remove(a, 5, 100);
         assert_eq!(of.first_of_most(Most::Keys), None);
-        assert!(of.0.is_empty(), "nothing is kept of tenants that have nothing");
+        assert!(of.0.is_empty(), "nothing is kept of parties that have nothing");
     }
 }

@@ -316,6 +316,10 @@ pub const WAITING_LOOKS_PER_PAGE: u64 = 1 << 12;
 /// The number of kinds of waiting placements that a shard looks at in one step for a plan of nodes. It may exceed this by
 /// the priorities of one kind.
 pub const WAITING_SHAPES_PER_PAGE: usize = 1 << 10;
+/// Maximum number of different requests of a group for which an explanation counts nodes, and one more if a bundle is named.
+pub const EXPLAINED_REQUESTS_MAX: usize = 8;
+/// Maximum number of turns and shapes that a shard looks at for a page of the count of placements that wait.
+pub const WAITING_TURNS_PER_PAGE: usize = 1 << 10;
 /// The largest number of kinds of waiting placements, with one priority each, that a plan of nodes looks at. Those of lower
 /// priority are left out. Equal ones at several shards are several kinds.
 pub const WAITING_ROWS_PLANNED_MAX: usize = 1 << 12;

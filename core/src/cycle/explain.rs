@@ -12,12 +12,12 @@ use super::plugin::{Counted, Facts};
 use super::{Scheduler, State};
 use crate::fairness::Dim;
 use crate::ids::TenantId;
-use crate::index::Slot;
 use crate::jobs::{
-    Capped, Holder, Job, JobExplanation, JobId, JobPhase, Jobs, NodeCounts, PendingReason, QueueId,
-    QueuePlace, QueueRule, TaskClass, TaskState, Withheld,
+    Capped, Holder, Job, JobExplanation, JobId, JobPhase, Jobs, PendingReason, QueueId, QueuePlace,
+    QueueRule, TaskClass, TaskState, Withheld,
 };
-use crate::request::{Check, Explain, PlacementRequest};
+use crate::replica::Counting;
+use crate::request::{Check, NodeCounts};
 use crate::resource::ResourceKind;
 use wanted::{Wanted, wanted};
 
@@ -37,8 +37,8 @@ pub(super) struct CountedClass {
 /// What an explanation counts next.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// The nodes of a replica, from a slot on.
-    Nodes { shard: usize, from: Slot },
+    /// The nodes of the replicas.
+    Nodes,
     /// The waiting jobs of the queue after one.
     Queue { after: Option<JobId> },
     /// Who uses most, of the subject at this place: the jobs and direct placements of the queue after one.
@@ -66,8 +66,9 @@ pub(crate) struct Explaining {
     /// The task that it is about.
     task: Option<u32>,
     class: Option<Arc<TaskClass>>,
-    request: Option<Box<PlacementRequest>>,
     stage: Stage,
+    /// What is counted of nodes, until all are.
+    counting: Option<Counting>,
     counts: NodeCounts,
     place: QueuePlace,
     limits: Vec<Limit>,
@@ -130,18 +131,15 @@ impl Scheduler {
         });
         let waits = |task: &u32| is_pending(of, *task) || capped.binary_search(task).is_ok();
         let class = task.filter(waits).map(|task| class_of(of, task));
-        let request = class.as_ref().map(|class| {
-            // All nodes are counted, page by page.
-            Box::new(PlacementRequest { explain: Explain::Full, ..(*class.request).clone() })
-        });
+        let counting = class.as_ref().map(|class| Counting::new(&class.request));
         let mut explaining = Explaining {
             job,
             asked,
             tenant,
             task,
             class,
-            request,
-            stage: Stage::Nodes { shard: 0, from: 0 },
+            stage: Stage::Nodes,
+            counting,
             counts: NodeCounts::default(),
             place: QueuePlace::default(),
             limits: Vec::new(),
@@ -178,7 +176,7 @@ impl Scheduler {
         while spent < budget {
             let left = budget - spent;
             spent += match explaining.stage {
-                Stage::Nodes { shard, from } => self.count_nodes(explaining, shard, from),
+                Stage::Nodes => self.count_nodes(explaining),
                 Stage::Queue { after } => self.count_before(explaining, after, left),
                 Stage::Holders { at, after } => self.count_holders(explaining, at, after, left),
                 Stage::Done => return (spent, true),
@@ -195,28 +193,17 @@ impl Scheduler {
     }
 
     /// Counts a page of the nodes of a replica.
-    fn count_nodes(&mut self, explaining: &mut Explaining, shard: usize, from: Slot) -> u64 {
-        let request = explaining.request.as_ref().expect("only a pending task is counted for");
-        let Some(replica) = self.replicas.get_mut(shard) else {
-            let class = Arc::clone(explaining.class.as_ref().expect("only a pending task is counted for"));
-            let counts = explaining.counts.clone();
-            self.counted = Some(CountedClass { class, state: self.state(), counts });
-            explaining.stage = Stage::Queue { after: None };
-            return 1;
-        };
-        let NodeCounts { refusal, room } = &mut explaining.counts;
-        let page = replica.room_page(request, from, room);
-        let looked_at = page.examined.min(u64::from(crate::limits::EXPLAIN_NODES_MAX));
-        explaining.stage = match page.rest {
-            Some(rest) => Stage::Nodes { shard, from: rest },
-            None => Stage::Nodes { shard: shard + 1, from: 0 },
-        };
-        // Of each shard, all nodes are there from its first page on.
-        let nodes = refusal.nodes + if from == 0 { page.nodes } else { 0 };
-        refusal.merge(&page);
-        refusal.nodes = nodes;
-        refusal.feasible = room.sample.is_some();
-        1 + looked_at
+    fn count_nodes(&mut self, explaining: &mut Explaining) -> u64 {
+        let counting = explaining.counting.as_mut().expect("only a pending task is counted for");
+        if let Some(looked_at) = counting.step(&mut self.replicas) {
+            return 1 + looked_at;
+        }
+        explaining.counts = explaining.counting.take().map(Counting::into_counts).unwrap_or_default();
+        let class = Arc::clone(explaining.class.as_ref().expect("only a pending task is counted for"));
+        let counts = explaining.counts.clone();
+        self.counted = Some(CountedClass { class, state: self.state(), counts });
+        explaining.stage = Stage::Queue { after: None };
+        1
     }
 
     /// Counts the waiting jobs of the queue that are served before the job.

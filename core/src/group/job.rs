@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::explained::{CountGroups, ExplainWait, GroupsCounted, WaitExplained};
 use super::spec::{GroupSpec, GroupSpecError};
 use super::waiting::{GroupTurn, WaitingPage};
 use crate::ids::{AllocationId, GroupId, NodeId, StatementId, TenantId};
@@ -35,6 +36,10 @@ pub enum PlanJob {
     ListGroups(Option<GroupId>, Option<TenantId>, u16),
     /// Returns a page of the groups that wait at the planner of this number: those after the given turn.
     ListWaiting(u16, Option<GroupTurn>),
+    /// Explains why a placement or a group waits.
+    Explain(Box<ExplainWait>),
+    /// Returns a page of the count of groups that wait at a planner. The port asks for it, to complete an explanation.
+    CountGroups(Box<CountGroups>),
     /// Commits operations that an external scheduler planned.
     Submit(Box<Submit>),
     /// A request about queues and jobs.
@@ -80,7 +85,7 @@ impl PlanJob {
             Self::Submit(submit) => submit.operations.len() as u64,
             // What is looked at for a placement is counted as it is looked at.
             Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) => 0,
-            Self::ListWaiting(..) | Self::Place(_) => 0,
+            Self::ListWaiting(..) | Self::Explain(_) | Self::CountGroups(_) | Self::Place(_) => 0,
             Self::Jobs(request) => request.units(),
         }
     }
@@ -111,6 +116,10 @@ reply_types! {
         Groups(Vec<GroupView>),
         /// Answers `ListWaiting`.
         Waiting(WaitingPage),
+        /// Answers `Explain`.
+        Explained(WaitExplained),
+        /// Answers `CountGroups`.
+        Counted(GroupsCounted),
         /// Answers `Submit`: the result of the operations.
         Statement(Result<Box<StatementReport>, PlanRejection>),
         /// Answers `Jobs`.

@@ -1,9 +1,13 @@
 //! Placement groups as callers see them: specs, jobs for planners and their replies.
 
+mod explained;
 mod job;
 mod spec;
 mod waiting;
 
+pub use explained::{
+    CountGroups, ExplainWait, GroupsCounted, WaitExplained, WaitExplanation, WaitPlace, WaitSubject, WaitsFor,
+};
 pub use job::{
     BundlePlace, ClientKey, GroupRefusal, GroupRefusalReason, GroupState, GroupView, NoGroup, PlanJob,
     PlanRejection, PlanReply, StatementReport, Submit,

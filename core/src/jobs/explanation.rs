@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Capped, JobId, JobSummary, TaskState};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
-use crate::request::{NodeRoom, Refusal};
+use crate::request::{KindAmounts, NodeCounts};
 use crate::time::Time;
 
 /// Why a job or a task waits.
@@ -201,15 +201,6 @@ pub struct Scarce {
     pub holders: Vec<Holder>,
 }
 
-/// The counts over nodes for one task.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeCounts {
-    /// The nodes that fail each check. A node that lacks several kinds counts under each.
-    pub refusal: Refusal,
-    /// What the others have room for.
-    pub room: NodeRoom,
-}
-
 /// What would help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
@@ -282,6 +273,28 @@ pub struct Change {
     pub instead: bool,
     /// The change.
     pub remedy: Remedy,
+}
+
+/// Changes as they are found.
+#[derive(Default)]
+pub(crate) struct Changes(Vec<Change>);
+
+impl Changes {
+    /// Adds a change that is needed in any case, with other ways to do the same.
+    pub(crate) fn add(&mut self, ways: impl IntoIterator<Item = Remedy>) {
+        let ways = ways.into_iter().enumerate();
+        self.0.extend(ways.map(|(at, remedy)| Change { instead: at > 0, remedy }));
+    }
+
+    /// Returns all of them, in the order in which they were found.
+    pub(crate) fn into_vec(self) -> Vec<Change> {
+        self.0
+    }
+}
+
+/// Returns amounts by kind as amounts by dimension.
+pub(crate) fn amounts_of(kinds: &KindAmounts) -> Amounts {
+    kinds.iter().map(|&(kind, amount)| (Dim::of(kind), amount)).collect()
 }
 
 /// Why a job or a task waits, and what would help.

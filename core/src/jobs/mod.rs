@@ -42,9 +42,10 @@ pub use direct::{DirectPlacement, NotCharged};
 pub use ending::JobEnd;
 pub use error::{JobError, QueueContents, QueueError};
 pub use explanation::{
-    Change, Claims, DomainLack, HeldBy, Holder, JobExplanation, NodeCounts, PendingReason, QueueBound,
-    QueuePlace, QueueRule, Remedy, Scarce,
+    Change, Claims, DomainLack, HeldBy, Holder, JobExplanation, PendingReason, QueueBound, QueuePlace,
+    QueueRule, Remedy, Scarce,
 };
+pub(crate) use explanation::{Changes, amounts_of};
 pub use job::{Job, Task};
 pub use past::UserView;
 pub use policy::{

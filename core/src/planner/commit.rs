@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::explain_wait::TURNS_TAG;
 use super::in_flight::{CommitOptions, StatementInFlight};
 use super::jobs::{PLACEMENTS_TAG, RELEASE_TAG};
 use super::ticket::TICKET_TAG;
@@ -11,7 +12,7 @@ use crate::ids::{ShardId, StatementId};
 use crate::journal::{Changes, Unit};
 use crate::reply::reply_of;
 use crate::router::{PortRequest, WATCH_BIT};
-use crate::shard::{Command, Outcome, WaitingPlacementsPage};
+use crate::shard::{Command, Outcome, TurnsCounted, WaitingPlacementsPage};
 use crate::state::Origin;
 use crate::statement::{Conflict, Operation};
 use crate::time::Time;
@@ -111,6 +112,9 @@ impl Planner {
         }
         if self.keeps_jobs() && tag == PLACEMENTS_TAG {
             return self.placements_listed(*reply_of::<Box<WaitingPlacementsPage>, _>(outcome));
+        }
+        if tag == TURNS_TAG {
+            return self.turns_counted(*reply_of::<Box<TurnsCounted>, _>(outcome));
         }
         if tag == TICKET_TAG {
             return self.handle_ticket_answer(reply_of(outcome), now);

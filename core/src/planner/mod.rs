@@ -13,6 +13,7 @@ mod commit;
 mod demand;
 mod draft;
 mod explain;
+mod explain_wait;
 mod flow;
 mod group;
 mod groups;
@@ -57,7 +58,8 @@ use crate::ids::{AllocationId, GroupId, Incarnation, ShardId, TenantId};
 use crate::jobs::TaskId;
 use crate::journal::Unit;
 use crate::limits::{
-    GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT, WATCH_STEPS_MAX,
+    EXPLAIN_UNITS_PER_ROUND, GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX,
+    TICKET_NS_DEFAULT, WATCH_STEPS_MAX,
 };
 use crate::link::{JournalQueue, Tickets};
 use crate::map::FixedMap;
@@ -70,6 +72,7 @@ use crate::time::Time;
 use crate::timers::Timers;
 use crate::view::ViewReader;
 use draft::{Draft, Replicas};
+use explain_wait::WaitExplanations;
 use group::Group;
 use in_flight::StatementInFlight;
 use jobs::{Direct, Keeper};
@@ -158,6 +161,8 @@ pub struct Planner {
     changed: Option<BTreeSet<GroupId>>,
     /// Where changes and decisions are recorded.
     journal: Option<Arc<JournalQueue<Unit>>>,
+    /// Explanations of what waits that are not answered.
+    explanations: WaitExplanations,
     /// What requests have done whose jobs are not answered yet, since the last unit.
     early: Vec<Done>,
     /// The requests of client sessions whose jobs are not answered. Empty without a journal.
@@ -256,6 +261,7 @@ impl Planner {
             groups: BTreeMap::new(),
             changed: None,
             journal: None,
+            explanations: WaitExplanations::default(),
             early: Vec::new(),
             origins: BTreeMap::new(),
             incomplete: BTreeSet::new(),
@@ -349,6 +355,8 @@ impl Planner {
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
             PlanJob::ListGroups(after, tenant, limit) => self.list_groups(tag, after, tenant, limit),
             PlanJob::ListWaiting(_, after) => self.list_waiting(tag, after),
+            PlanJob::Explain(ask) => self.explain_wait(tag, client, *ask),
+            PlanJob::CountGroups(asked) => self.count_groups(tag, &asked),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
             PlanJob::Jobs(request) => self.handle_jobs(tag, client, *request, now),
             PlanJob::Place(placement) => self.queue_direct(tag, client, *placement),
@@ -433,6 +441,7 @@ impl Planner {
         self.within(share, self.retries.len(), |planner| planner.try_again(now));
         self.within(share, usize::MAX, |planner| planner.begin_next(now));
         self.within(share, self.undecided.len(), |planner| planner.decide_next(now));
+        self.within(share.min(EXPLAIN_UNITS_PER_ROUND), usize::MAX, Self::explain_next_wait);
         self.look_for_room();
         self.within(share, GROUP_RETRIES_PER_ROUND, |planner| planner.retry_next(now));
         self.serve_ticket(now);
@@ -458,6 +467,7 @@ impl Planner {
             || self.growing_from.is_some()
             || !self.woken.is_empty()
             || !self.stirred.is_empty()
+            || self.explanations.is_counting()
             || self.queue.has_ready(self.may_begin());
         has_some && !self.awaits_views
     }
@@ -465,7 +475,8 @@ impl Planner {
     /// Returns whether a statement is in flight or to be retried, or a job is queued.
     #[must_use]
     pub fn is_committing(&self) -> bool {
-        !self.flights.is_empty() || !self.queue.is_empty() || !self.ending.is_empty() || self.is_keeping()
+        let has_work = !self.flights.is_empty() || !self.queue.is_empty() || !self.ending.is_empty();
+        has_work || !self.explanations.is_empty() || self.is_keeping()
     }
 
     /// Returns whether the last round waits for views that shards are about to publish. It planned nothing.

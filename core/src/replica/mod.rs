@@ -5,6 +5,7 @@
 //! of the replica is always what its view says less the claims on it. Giving up a claim rebuilds the node. So
 //! the inverse is exact in any order of claims.
 
+mod counting;
 mod domains;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use crate::shard::{Shard, Tentative};
 use crate::time::Time;
 use crate::touched::Touched;
 use crate::view::{BundleEnded, ColdImage, HotImage, View, ViewReader};
+pub(crate) use counting::Counting;
 pub(crate) use domains::Domain;
 use domains::Domains;
 

@@ -1,5 +1,6 @@
 //! What nodes have room for: what an explanation says in addition to the counts of a refusal.
 
+use super::Refusal;
 use crate::ids::NodeId;
 use crate::resource::ResourceKind;
 
@@ -86,6 +87,15 @@ impl NodeRoom {
             self.sample = Some(sample);
         }
     }
+}
+
+/// The counts over nodes for one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeCounts {
+    /// The nodes that fail each check. A node that lacks several kinds counts under each.
+    pub refusal: Refusal,
+    /// What the others have room for.
+    pub room: NodeRoom,
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use slab::Slab;
 
 use super::port::{NoRoom, PortReply, Tag};
 use crate::group::{
-    ClientKey, GroupRefusal, GroupRefusalReason, GroupView, NoGroup, PlanJob, PlanReply, keeper_of,
+    ClientKey, CountGroups, GroupRefusal, GroupRefusalReason, GroupTurn, GroupView, NoGroup, PlanJob,
+    PlanReply, WaitExplanation, WaitSubject, WaitsFor, keeper_of,
 };
 use crate::ids::GroupId;
 use crate::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
@@ -58,6 +59,8 @@ struct Pending {
     left: usize,
     reply: Option<PlanReply>,
     list: Option<List>,
+    /// An explanation that is complete but for the groups that come first, and the number of planners that count theirs.
+    explained: Option<(Box<WaitExplanation>, usize)>,
 }
 
 /// A list of groups, to which every planner contributes a page.
@@ -198,10 +201,12 @@ impl Plans {
             | PlanJob::RemoveGroup(group)
             | PlanJob::GroupStatus(group) => self.keeper(group),
             PlanJob::Resume(..) => unreachable!("the job that is resumed waited itself"),
-            PlanJob::CreateGroup(_) | PlanJob::Submit(_) => {
-                self.next = (self.next + 1) % self.count();
-                self.next
-            }
+            PlanJob::Explain(ref ask) => match ask.of {
+                WaitSubject::Group { id, .. } => self.keeper(id),
+                WaitSubject::Placement { .. } => self.any(),
+            },
+            PlanJob::CreateGroup(_) | PlanJob::Submit(_) => self.any(),
+            PlanJob::CountGroups(_) => unreachable!("only this port counts groups, for an explanation"),
             PlanJob::Jobs(_) | PlanJob::Place(_) => {
                 assert!(
                     self.has_keeper,
@@ -221,8 +226,9 @@ impl Plans {
         self.waiting += usize::from(waits);
         let is_cancelled = false;
         let reply = None;
-        let token =
-            self.pending.insert(Pending { tag, planner, client, is_cancelled, waits, left, reply, list });
+        let pending =
+            Pending { tag, planner, client, is_cancelled, waits, left, reply, list, explained: None };
+        let token = self.pending.insert(pending);
         for planner in planner..last {
             self.send(planner, token, client, None, Some(job.clone()));
         }
@@ -247,6 +253,12 @@ impl Plans {
             let client = pending.client;
             self.send(planner, token, client, None, None);
         }
+    }
+
+    /// Returns the planner whose turn it is to do what any may do.
+    fn any(&mut self) -> usize {
+        self.next = (self.next + 1) % self.count();
+        self.next
     }
 
     fn keeper(&self, group: GroupId) -> usize {
@@ -283,7 +295,7 @@ impl Plans {
         for planner in 0..self.links.len() {
             while let Some(answer) = self.links[planner].replies.pop() {
                 taken += 1;
-                if let Some((tag, done)) = self.handle_answer(answer) {
+                if let Some((tag, done)) = self.handle_answer(planner, answer) {
                     reply(tag, PortReply::Plan(Box::new(done)));
                 }
             }
@@ -297,8 +309,19 @@ impl Plans {
         taken
     }
 
-    fn handle_answer(&mut self, PlanAnswer { token, reply }: PlanAnswer) -> Option<(Tag, PlanReply)> {
+    fn handle_answer(
+        &mut self,
+        planner: usize,
+        PlanAnswer { token, reply }: PlanAnswer,
+    ) -> Option<(Tag, PlanReply)> {
         let token = token as usize;
+        let reply = match reply {
+            Some(reply) => match self.go_on_explaining(planner, token, reply) {
+                Some(reply) => Some(reply),
+                None => return None,
+            },
+            None => None,
+        };
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
         pending.left -= 1;
         match (reply, &mut pending.list) {
@@ -317,6 +340,47 @@ impl Plans {
             PlanReply::Groups(groups)
         });
         Some((tag, of_list.or(reply).expect("each job is answered")))
+    }
+
+    /// Takes the parts of an explanation: first that of its planner, then how many groups come first at each. Returns the reply
+    /// to the job, once it is complete. Others are returned as they are.
+    fn go_on_explaining(&mut self, planner: usize, token: usize, reply: PlanReply) -> Option<PlanReply> {
+        let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
+        match reply {
+            PlanReply::Explained(Ok(explained)) if explained.waits_for != WaitsFor::Nothing => {
+                let planners = self.links.len() - usize::from(self.has_keeper);
+                pending.explained = Some((explained, planners));
+                for planner in 0..planners {
+                    self.ask_to_count(planner, token, None);
+                }
+                None
+            }
+            PlanReply::Counted(counted) => {
+                let (explained, left) =
+                    pending.explained.as_mut().expect("groups are counted for an explanation");
+                explained.place.add(counted.place.before, counted.place.waiting);
+                if counted.next.is_some() {
+                    self.ask_to_count(planner, token, counted.next);
+                    return None;
+                }
+                *left -= 1;
+                if *left > 0 {
+                    return None;
+                }
+                let (explained, _) = pending.explained.take()?;
+                Some(PlanReply::Explained(Ok(explained)))
+            }
+            reply => Some(reply),
+        }
+    }
+
+    /// Asks a planner for a page of the count of groups that come before what is explained.
+    fn ask_to_count(&mut self, planner: usize, token: usize, after: Option<GroupTurn>) {
+        let pending = &self.pending[token];
+        let client = pending.client;
+        let (explained, _) = pending.explained.as_ref().expect("groups are counted for an explanation");
+        let count = CountGroups { turn: explained.turn(), after };
+        self.send(planner, token, client, None, Some(PlanJob::CountGroups(Box::new(count))));
     }
 
     pub(super) fn is_idle(&mut self) -> bool {

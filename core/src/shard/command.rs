@@ -16,7 +16,8 @@ use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::{Amount, Demand, GpuBooks, ResourceKind};
 use crate::shard::state_hash::StateHashes;
 use crate::shard::{
-    CheckpointPage, NodeBooks, RenewedLease, RenewedSession, Reserve, WaitingPlacementsPage, WaitingShape,
+    CheckpointPage, CountTurns, NodeBooks, RenewedLease, RenewedSession, Reserve, TurnsCounted,
+    WaitingPlacementsPage, WaitingShape,
 };
 use crate::state::{ReservationRecord, ShardState};
 use crate::statement::{Applied, Part, Prepare, Prepared};
@@ -66,6 +67,8 @@ pub enum Command {
         /// Where the page begins: 0, or as the page before says.
         from: u32,
     },
+    /// Counts the placements that wait, and those of them that come before a turn, a page of them.
+    CountTurns(Box<CountTurns>),
     /// Returns sums and counters.
     Status,
     /// Reads one page of an audit. The answer to the last page is a status that contains the result.
@@ -164,6 +167,8 @@ reply_types! {
         Nodes(Vec<NodeView>),
         /// Answers `ListWaiting`: a page of placements that wait.
         Waiting(Box<WaitingPlacementsPage>),
+        /// Answers `CountTurns`: a page of the count.
+        Turns(Box<TurnsCounted>),
         /// Answers `Status` and the last page of `Audit`: sums and counters.
         Status(Box<ShardStatus>),
         /// Answers `Audit`, which continues under this number: ask for its next page.

@@ -25,7 +25,7 @@ mod memory;
 mod near;
 mod node_commands;
 mod pending;
-pub use pending::{WaitingPlacementsPage, WaitingShape};
+pub use pending::{CountTurns, TurnsCounted, TurnsFrom, WaitingPlacementsPage, WaitingShape};
 mod prefetch;
 mod publish;
 mod rejection;
@@ -211,6 +211,7 @@ impl Shard {
             Command::SetResources(node, totals) => Outcome::Node(self.handle_set_resources(node, &totals)),
             Command::ListNodes { after, limit } => Outcome::Nodes(self.list_nodes(after, limit)),
             Command::ListWaiting { from } => Outcome::Waiting(Box::new(self.pending.page(from))),
+            Command::CountTurns(asked) => Outcome::Turns(Box::new(self.pending.count_turns(&asked))),
             Command::Status => Outcome::Status(Box::new(self.status(None))),
             Command::Audit { number } => self.handle_audit(number),
             Command::Explain(page) => Outcome::Explained(Box::new(self.handle_explain(&page))),

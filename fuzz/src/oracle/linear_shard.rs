@@ -314,7 +314,7 @@ impl LinearShard {
                 Outcome::Exported(state) => self.compare_export(state),
                 other => differs(other, "the durable state"),
             },
-            Command::ListWaiting { .. } => panic!("this oracle plans no nodes: {command:?}"),
+            Command::ListWaiting { .. } | Command::CountTurns(_) => panic!("not of this oracle: {command:?}"),
             Command::Explain(_) => panic!("this oracle counts all nodes at once: {command:?}"),
             Command::Checkpoint { .. } => panic!("this oracle rebuilds nothing: {command:?}"),
             Command::Prepare(_) | Command::Finish { .. } | Command::Apply(_) | Command::PlaceInto { .. } => {

@@ -10,27 +10,14 @@ use crate::cycle::limit::Limit;
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
 use crate::jobs::{
-    Capped, Change, DomainLack, HeldBy, JobExplanation, JobId, PendingReason, QueueBound, QueueRule, Remedy,
-    Scarce, TaskClass,
+    Capped, Change, Changes, DomainLack, HeldBy, JobExplanation, JobId, PendingReason, QueueBound, QueueRule,
+    Remedy, Scarce, TaskClass, amounts_of,
 };
 use crate::node::NodeSpec;
-use crate::request::KindAmounts;
 use crate::resource::{GPU_UNIT, ResourceKind};
 
 /// The largest number of additional nodes that is tried.
 const MORE_NODES_MAX: u64 = 1 << 16;
-
-/// Changes as they are found.
-#[derive(Default)]
-struct Changes(Vec<Change>);
-
-impl Changes {
-    /// Adds a change that is needed in any case, with other ways to do the same.
-    fn add(&mut self, ways: impl IntoIterator<Item = Remedy>) {
-        let ways = ways.into_iter().enumerate();
-        self.0.extend(ways.map(|(at, remedy)| Change { instead: at > 0, remedy }));
-    }
-}
 
 /// The tasks that lack nodes, and what nodes have.
 struct Lack<'a> {
@@ -145,7 +132,7 @@ impl Scheduler {
                 self.node_changes(explaining, &mut changes);
             }
         }
-        changes.0
+        changes.into_vec()
     }
 
     fn admission_changes(&self, explaining: &Explaining, changes: &mut Changes) {
@@ -342,10 +329,6 @@ impl Scheduler {
 /// Returns a node if the one who asks may see nodes: the operator may.
 fn seen(explaining: &Explaining, node: NodeId) -> Option<NodeId> {
     explaining.tenant.is_none().then_some(node)
-}
-
-fn amounts_of(kinds: &KindAmounts) -> Amounts {
-    kinds.iter().map(|&(kind, amount)| (Dim::of(kind), amount)).collect()
 }
 
 fn amounts_of_spec(spec: &NodeSpec) -> Amounts {

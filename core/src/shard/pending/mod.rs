@@ -47,7 +47,7 @@ use crate::time::Time;
 use bundles::{BundlesUnderWay, Wake};
 use homes::{Home, Homes};
 use offer::Offer;
-pub use page::WaitingPlacementsPage;
+pub use page::{CountTurns, TurnsCounted, TurnsFrom, WaitingPlacementsPage};
 use put_off::PutOff;
 use shapes::{Asked, Below, Filed, Having, Open, ShapeFiles, Summary, asked};
 

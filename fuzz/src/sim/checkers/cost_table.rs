@@ -72,6 +72,7 @@ pub(super) const COSTS: &[Cost] = &[
         commands: &[
             "Status",
             "ListWaiting",
+            "CountTurns",
             "AddNode",
             "RejoinNode",
             "UpdateNode",
@@ -118,6 +119,7 @@ fn name_of(command: &Command) -> &'static str {
         Command::ListNodes { .. } => "ListNodes",
         Command::Status => "Status",
         Command::ListWaiting { .. } => "ListWaiting",
+        Command::CountTurns(_) => "CountTurns",
         Command::Audit { .. } => "Audit",
         Command::Explain(_) => "Explain",
         Command::Adopt(_) => "Adopt",

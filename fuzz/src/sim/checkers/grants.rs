@@ -183,6 +183,7 @@ pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
         step.command,
         Command::ListNodes { .. }
             | Command::ListWaiting { .. }
+            | Command::CountTurns(_)
             | Command::Status
             | Command::Audit { .. }
             | Command::Explain(_)

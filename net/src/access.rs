@@ -486,6 +486,7 @@ mod tests {
             "job_status",
             "list_jobs",
             "explain_job",
+            "explain_wait",
             "plan_nodes",
         ];
         let administers = [

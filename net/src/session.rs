@@ -25,6 +25,7 @@ pub mod registrar;
 pub mod shared;
 pub(crate) mod tags;
 mod waiting;
+mod waits_by_id;
 
 use std::collections::{BTreeMap, VecDeque};
 

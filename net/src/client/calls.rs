@@ -103,6 +103,8 @@ calls! {
     report_tasks = ReportTasks;
     /// Explains why a job or a task waits.
     explain_job = ExplainJob;
+    /// Explains why a placement or a group waits.
+    explain_wait = ExplainWait;
     /// Returns which nodes to launch for all that waits, which to remove, and what would start.
     plan_nodes = PlanNodes;
 }

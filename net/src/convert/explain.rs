@@ -1,6 +1,7 @@
-//! Conversion of explanations of pending jobs to the wire.
+//! Conversion of explanations of pending jobs, and of placements and groups that wait, to the wire.
 
 use wharf_core::fairness::{Amounts, Dim};
+use wharf_core::group::{PlanRejection, WaitExplained, WaitsFor};
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{
     Change, DomainLack, Holder, JobExplanation, PendingReason, QueueBound, QueueRule, Remedy,
@@ -10,17 +11,20 @@ use wharf_core::request::NodeRoom;
 use wharf_core::resource::ResourceRegistry;
 
 use super::direct::capped_name;
+use super::groups::{plan_fault, summary as group_summary};
 use super::job_replies::summary;
 use super::jobs::{dim_name, wire_amounts};
 use super::{chosen, number_of, refusal_body, task_state_number};
 use crate::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
-    CHANGE_RELEASE, CHANGE_RUN_TIME, CHANGES_MAX, ChangeBody, DomainLackBody, ExplainJobReply, Fault,
-    HOLDERS_MAX, HolderBody, JOB_AMOUNTS_MAX, NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE,
-    NamedAmount, NodeRoomBody, PENDING_CAP, PENDING_CLAIM, PENDING_CONFLICT, PENDING_GANG, PENDING_NO_NODE,
-    PENDING_NONE, PENDING_NOT_ADMITTED, PENDING_NOT_TRIED, PENDING_OVERUSED, PENDING_RESERVATION,
-    PENDING_SHARE, PENDING_TOO_FEW_TASKS, PENDING_TOPOLOGY, QUEUE_BOUNDS_MAX, QueueBoundBody,
-    RULE_ALLOCATIONS, RULE_CAPABILITY, RULE_DESERVED, RULE_GUARANTEES, RULE_OVERCOMMIT,
+    CHANGE_RELEASE, CHANGE_RUN_TIME, CHANGES_MAX, ChangeBody, DomainLackBody, ExplainJobReply,
+    ExplainWaitReply, Fault, HOLDERS_MAX, HolderBody, JOB_AMOUNTS_MAX, NO_VICTIMS_PREEMPT,
+    NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, NamedAmount, NodeRoomBody, PENDING_CAP, PENDING_CLAIM,
+    PENDING_CONFLICT, PENDING_GANG, PENDING_NO_NODE, PENDING_NONE, PENDING_NOT_ADMITTED, PENDING_NOT_TRIED,
+    PENDING_OVERUSED, PENDING_RESERVATION, PENDING_SHARE, PENDING_TOO_FEW_TASKS, PENDING_TOPOLOGY,
+    QUEUE_BOUNDS_MAX, QueueBoundBody, RULE_ALLOCATIONS, RULE_CAPABILITY, RULE_DESERVED, RULE_GUARANTEES,
+    RULE_OVERCOMMIT, WAITS_FOR_BUNDLES, WAITS_FOR_NODE, WAITS_FOR_NOTHING, WAITS_FOR_TICKET,
+    WAITS_FOR_TOGETHER, WAITS_FOR_TURN,
 };
 
 const REASONS: [(u8, PendingReason); PendingReason::ALL.len()] = [
@@ -39,6 +43,18 @@ const REASONS: [(u8, PendingReason); PendingReason::ALL.len()] = [
     (PENDING_TOPOLOGY, PendingReason::Topology),
 ];
 
+const WAITS: [(u8, WaitsFor); WaitsFor::ALL.len()] = [
+    (WAITS_FOR_NOTHING, WaitsFor::Nothing),
+    (WAITS_FOR_NODE, WaitsFor::Node),
+    (WAITS_FOR_BUNDLES, WaitsFor::Bundles),
+    (WAITS_FOR_TOGETHER, WaitsFor::Together),
+    (WAITS_FOR_TURN, WaitsFor::Turn),
+    (WAITS_FOR_TICKET, WaitsFor::Ticket),
+];
+
+/// The most characters of what a planner found, for people.
+const FOUND_CHARS_MAX: usize = 1000;
+
 const RULES: [(u8, QueueRule); QueueRule::ALL.len()] = [
     (RULE_CAPABILITY, QueueRule::Capability),
     (RULE_GUARANTEES, QueueRule::Guarantees),
@@ -53,6 +69,14 @@ const RULES: [(u8, QueueRule); QueueRule::ALL.len()] = [
 /// Returns a fault that names `field`.
 pub fn pending_reason(field: &str, number: u8) -> Result<PendingReason, Fault> {
     chosen(&REASONS, number, field, "reason why a job waits: give 0 (none) to 12 (topology)")
+}
+
+/// Returns what a placement or a group waits for, by its number.
+///
+/// # Errors
+/// Returns a fault that names `field`.
+pub fn waits_for(field: &str, number: u8) -> Result<WaitsFor, Fault> {
+    chosen(&WAITS, number, field, "thing to wait for: give 0 (nothing) to 5 (ticket)")
 }
 
 /// Returns the rule of a queue with this number.
@@ -206,6 +230,40 @@ pub(super) fn explain_reply(of: &JobExplanation, catalog: &Catalog) -> ExplainJo
     }
 }
 
+/// Converts the explanation of a placement or a group to the wire.
+pub(crate) fn wait_reply(explained: &WaitExplained, catalog: &Catalog) -> ExplainWaitReply {
+    let resources = &catalog.resources;
+    let of = match explained {
+        Ok(of) => of,
+        Err(rejection) => {
+            let mut fault = plan_fault(rejection);
+            if matches!(rejection, PlanRejection::UnknownBundle(..)) {
+                // This request names one bundle.
+                fault.field = "bundle".to_owned();
+            }
+            return fault.into();
+        }
+    };
+    let found = of.found.as_deref().unwrap_or_default();
+    ExplainWaitReply {
+        group: of.group.as_deref().map(group_summary),
+        bundle: of.bundle,
+        waits_for: number_of(&WAITS, of.waits_for),
+        priority: of.priority,
+        since: of.since.0,
+        until: of.until.map(|time| time.0),
+        fit: of.fit,
+        needed: of.needed,
+        found: found.chars().take(FOUND_CHARS_MAX).collect(),
+        before: of.place.before,
+        waiting: of.place.waiting,
+        nodes: of.nodes.as_ref().map(|counts| refusal_body(&counts.refusal, catalog)),
+        room: of.nodes.as_ref().map(|counts| room_body(&counts.room, resources)).unwrap_or_default(),
+        changes: of.changes.iter().take(CHANGES_MAX).map(|of| change(of, catalog)).collect(),
+        ..ExplainWaitReply::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +276,9 @@ mod tests {
         }
         for rule in QueueRule::ALL {
             assert_eq!(queue_rule("rule", number_of(&RULES, rule)), Ok(rule));
+        }
+        for waited in WaitsFor::ALL {
+            assert_eq!(waits_for("waits_for", number_of(&WAITS, waited)), Ok(waited));
         }
         let fault = pending_reason("pending", 99).unwrap_err();
         assert!(fault.field == "pending" && fault.message.contains("0 (none) to 12"), "{fault}");

@@ -286,7 +286,7 @@ pub(super) fn group_body(view: &GroupView, catalog: &Catalog) -> GroupBody {
     }
 }
 
-fn summary(view: &GroupView) -> GroupSummary {
+pub(super) fn summary(view: &GroupView) -> GroupSummary {
     let placed = view.bundles.iter().filter(|(_, bundle)| bundle.is_some()).count();
     let count = |count: usize| u32::try_from(count).expect("a group has few bundles");
     GroupSummary {

@@ -1,9 +1,12 @@
-//! Why jobs and tasks wait, and what would help.
+//! Why jobs and tasks, placements and groups wait, and what would help.
 
 use wharf_core::limits::DOMAIN_PATH_BYTES_MAX;
 
-use super::bounded::NAME;
-use super::{Fault, JOB_AMOUNTS_MAX, JobSummaryBody, NamedAmount, ReasonCode, RefusalBody};
+use super::bounded::{NAME, PROSE};
+use super::{
+    Fault, GroupSummary, JOB_AMOUNTS_MAX, JobSummaryBody, NamedAmount, ReasonCode, RefusalBody, WireGroup,
+    WireSession,
+};
 
 /// Maximum number of jobs or queues that are named as those that use most of something.
 pub const HOLDERS_MAX: usize = 8;
@@ -71,6 +74,19 @@ pub const CHANGE_RELEASE: u8 = 5;
 pub const CHANGE_CAPACITY: u8 = 6;
 /// The tasks state a run time of at most this.
 pub const CHANGE_RUN_TIME: u8 = 7;
+
+/// It waits for nothing: it has what it needs, or it is being changed.
+pub const WAITS_FOR_NOTHING: u8 = 0;
+/// It waits for a node with room: none has any for it.
+pub const WAITS_FOR_NODE: u8 = 1;
+/// The group waits for room for more bundles: there is room for some, and for fewer than it needs at once.
+pub const WAITS_FOR_BUNDLES: u8 = 2;
+/// The group waits for room for all of its bundles together, by its strategy or its rule. There is room for each by itself.
+pub const WAITS_FOR_TOGETHER: u8 = 3;
+/// It waits for its turn: there is room.
+pub const WAITS_FOR_TURN: u8 = 4;
+/// The group waits for a ticket, because others took several times what came free.
+pub const WAITS_FOR_TICKET: u8 = 5;
 
 bodies! {
     /// Asks why a job, or a task of it, waits.
@@ -211,6 +227,55 @@ bodies! {
         pub changes: Vec<ChangeBody> [CHANGES_MAX],
         /// What domains lack, if `pending` is `PENDING_TOPOLOGY`.
         pub domain: Option<DomainLackBody>,
+        /// The fault, if any.
+        pub fault: Option<Fault>,
+    }
+
+    /// Asks why a placement waits, which a session and a sequence name, or a group.
+    #[derive(Copy)]
+    pub struct ExplainWaitRequest {
+        /// The session whose placement waits. `None`: a group is named.
+        pub session: Option<WireSession>,
+        /// The sequence of the placement in its session. 0 with a group.
+        pub sequence: u64,
+        /// The group.
+        pub group: Option<WireGroup>,
+        /// The index of a bundle of the group. `None`: the first one that has no room.
+        pub bundle: Option<u32>,
+    }
+
+    /// Why a placement or a group waits, or the fault why that is not told.
+    pub struct ExplainWaitReply {
+        /// `done` or the fault's reason.
+        pub reason: ReasonCode,
+        /// The group. `None`: it is a placement.
+        pub group: Option<GroupSummary>,
+        /// The index of the bundle that the counts are about.
+        pub bundle: Option<u32>,
+        /// `WAITS_FOR_*`.
+        pub waits_for: u8,
+        /// Its priority.
+        pub priority: i32,
+        /// Since when it waits, in ns of service time.
+        pub since: u64,
+        /// Until when it waits, in ns of service time. `None`: as long as it must.
+        pub until: Option<u64>,
+        /// The number of bundles that are placed or have room, each by itself. 0 or 1 for a placement.
+        pub fit: u32,
+        /// The number of bundles that must have places at once, with those that are placed. 1 for a placement.
+        pub needed: u32,
+        /// What was found when the group was tried last, for people. May be empty.
+        pub found: String [PROSE],
+        /// The number of placements and groups that come before it: by priority, then by age.
+        pub before: u64,
+        /// The number of all placements and groups that wait. Placements that are tried at the moment are left out.
+        pub waiting: u64,
+        /// The nodes that have no room for the bundle or the placement, by failing check. `None`: it does not wait.
+        pub nodes: Option<RefusalBody>,
+        /// What the other nodes have room for.
+        pub room: NodeRoomBody,
+        /// What would help. Empty: nothing but time, or nothing that is known.
+        pub changes: Vec<ChangeBody> [CHANGES_MAX],
         /// The fault, if any.
         pub fault: Option<Fault>,
     }

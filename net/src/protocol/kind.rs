@@ -221,6 +221,8 @@ kinds! {
     ExplainJob = 58, "explain_job", ExplainJobRequest => ExplainJobReply, Looks, Frame, [Submit, Observer, Planner];
     /// Plans nodes for all that waits.
     PlanNodes = 59, "plan_nodes", PlanNodesRequest => PlanNodesReply, Looks, Frame, [Submit, Observer, Planner];
+    /// Explains why a placement or a group waits.
+    ExplainWait = 60, "explain_wait", ExplainWaitRequest => ExplainWaitReply, Looks, Frame, [Submit, Observer, Planner];
 }
 
 /// All kinds, by their number.

@@ -162,6 +162,8 @@ reasons! {
     TooManyAllocations = 190, "too_many_allocations";
     /// The peer has no right to do this.
     Forbidden = 191, "forbidden";
+    /// Nothing waits at that sequence of that session, or it belongs to another tenant.
+    UnknownWait = 192, "unknown_wait";
     /// The allocation has no lease.
     NoLease = 195, "no_lease";
     /// The lease of the allocation belongs to a session.

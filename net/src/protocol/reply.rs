@@ -80,6 +80,7 @@ in_parts!(NodesReply, PlaceBatchReply, ReleaseBatchReply, RenewReply);
 with_fault!(GroupReply, NodeReply, PlaceReply, ReleaseReply, RemoveGroupReply, ReportReply, ReserveReply);
 with_fault!(
     ExplainJobReply,
+    ExplainWaitReply,
     JobReply,
     JobStatusReply,
     PlanNodesReply,

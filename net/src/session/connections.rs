@@ -27,6 +27,7 @@
 mod answers;
 mod connection;
 mod events;
+mod explaining;
 mod follow;
 mod held;
 mod hello;

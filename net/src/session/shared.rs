@@ -20,6 +20,7 @@ use wharf_core::time::Time;
 
 use super::connections::Departed;
 use super::events::EventSource;
+use super::waits_by_id::WaitsById;
 use super::{DetachedSessions, Session, of_tenant};
 use crate::access::{Access, AccessSettings, Rights};
 use crate::convert::PlacementDefaults;
@@ -137,6 +138,7 @@ pub struct SessionShared {
     /// How often `access` was replaced.
     access_version: AtomicU64,
     pub(super) sessions: Sessions,
+    pub(super) waits: WaitsById,
     pub(super) departed: Departed,
     follow_versions_max: AtomicU64,
     /// Where events come from, if there is a journal.
@@ -158,6 +160,7 @@ impl SessionShared {
             access: ArcSwap::default(),
             access_version: AtomicU64::new(0),
             sessions: Sessions::new(incarnation, make_token),
+            waits: WaitsById::default(),
             departed: Departed::default(),
             follow_versions_max: AtomicU64::new(VIEW_VERSIONS_MAX),
             events: OnceLock::new(),

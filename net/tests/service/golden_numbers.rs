@@ -49,6 +49,7 @@ fn numbers_never_change_their_meaning() {
         (57, "report_tasks"),
         (58, "explain_job"),
         (59, "plan_nodes"),
+        (60, "explain_wait"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
@@ -156,6 +157,7 @@ fn reasons_never_change_their_meaning() {
         (189, "too_few_places"),
         (190, "too_many_allocations"),
         (191, "forbidden"),
+        (192, "unknown_wait"),
         (195, "no_lease"),
         (196, "lease_of_session"),
         (197, "lease_expired"),

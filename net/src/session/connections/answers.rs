@@ -151,6 +151,7 @@ impl ConnectionService {
             Complete::Statement(reply) => self.answer(asker, reply, now),
             Complete::Renewed(reply) => self.answer(asker, reply, now),
             Complete::Jobs(reply) => self.answer_jobs(asker, reply, now),
+            Complete::Explained(reply) => self.answer(asker, &**reply, now),
         }
     }
 

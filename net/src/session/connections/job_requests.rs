@@ -105,7 +105,7 @@ impl ConnectionService {
     }
 
     /// Returns the tenant of the connection that asks. `None`: the operator, who sees all.
-    fn tenant_of(&self, asker: Asker) -> Option<TenantId> {
+    pub(super) fn tenant_of(&self, asker: Asker) -> Option<TenantId> {
         self.connections[asker.connection].rights.tenant.as_ref().map(|tenant| tenant.limits.id)
     }
 

@@ -18,8 +18,8 @@ use crate::convert::{
 };
 use crate::limits::LISTED_BYTES_MAX;
 use crate::protocol::{
-    Fault, GroupReply, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody, Reason, ReleaseBatchReply,
-    ReleaseReply, RemoveGroupReply, RenewReply, StatementReply,
+    ExplainWaitReply, Fault, GroupReply, ListGroupsReply, PlaceBatchReply, PlaceReply, PlacedBody, Reason,
+    ReleaseBatchReply, ReleaseReply, RemoveGroupReply, RenewReply, StatementReply,
 };
 
 /// A request whose parts were submitted to the engine.
@@ -95,6 +95,7 @@ pub(super) enum Complete {
     Statement(StatementReply),
     Renewed(RenewReply),
     Jobs(Box<JobsAnswer>),
+    Explained(Box<ExplainWaitReply>),
 }
 
 impl Operation {

@@ -18,7 +18,7 @@ use super::{ConnectionKey, ConnectionService, Stalled, stopped};
 use crate::codec::{decode_body, encode_body};
 use crate::convert::{
     PlacementDefaults, bundles, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit,
-    removed_group, statement, statement_reply, wait_until,
+    removed_group, statement, statement_reply, wait_reply, wait_until,
 };
 use crate::limits::WAITING_GROUPS_MAX;
 use crate::protocol::{
@@ -60,6 +60,8 @@ impl Complete {
             PlanReply::Jobs(_) | PlanReply::Placed(_) | PlanReply::Waiting(_) => {
                 unreachable!("what the keeper of jobs does has parts of its own")
             }
+            PlanReply::Counted(_) => unreachable!("the port takes counts of groups"),
+            PlanReply::Explained(explained) => Self::Explained(Box::new(wait_reply(&explained, catalog))),
             PlanReply::Removed(removed) => Self::Removed(removed_group(&removed)),
             PlanReply::Groups(groups) => Self::Groups(groups_page(&groups, size)),
             PlanReply::Statement(statement) => {
@@ -217,9 +219,8 @@ impl ConnectionService {
         let connection = &mut self.connections[key];
         connection.begins_wait(sequence, operation);
         let client = connection.client();
-        if resumed.is_none() {
-            self.note_wait(asker, WaitRecord { since: now, kind: kind.number(), request });
-        }
+        let record = WaitRecord { since: resumed.unwrap_or(now), kind: kind.number(), request };
+        self.note_wait(asker, record, resumed.is_some());
         self.submit(operation, 0, PortRequest::PlanFor(client, job), now);
     }
 

@@ -171,6 +171,7 @@ impl ConnectionService {
             | Kind::ListGroups
             | Kind::PlaceInto
             | Kind::SubmitStatement => return self.handle_planning(asker, asked),
+            Kind::ExplainWait => self.handle_explain_wait(asker, asked)?,
             Kind::SetQueue
             | Kind::RemoveQueue
             | Kind::ListQueues

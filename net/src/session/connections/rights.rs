@@ -12,8 +12,8 @@ use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService};
 use crate::access::{Denied, Rights};
 use crate::protocol::{
-    BundleTemplate, CreateGroupRequest, Fault, GroupStatusRequest, GrowGroupRequest, Kind, PlaceBatch,
-    PlaceIntoRequest, PlaceRequest, PlanNodesRequest, Reason, ReleaseBatch, ReleaseRequest,
+    BundleTemplate, CreateGroupRequest, ExplainWaitRequest, Fault, GroupStatusRequest, GrowGroupRequest,
+    Kind, PlaceBatch, PlaceIntoRequest, PlaceRequest, PlanNodesRequest, Reason, ReleaseBatch, ReleaseRequest,
     RemoveGroupRequest, RenewRequest, ReportRequest, ReportTasksRequest, ShrinkGroupRequest,
     SubmitJobRequest, WireAllocation, WireGroup, WireSession,
 };
@@ -151,6 +151,13 @@ impl Scoped for GrowGroupRequest {
 /// Returns the number of bundles. It is bounded once the request is checked.
 fn count_of(bundles: &[BundleTemplate]) -> usize {
     bundles.iter().map(|bundle| bundle.count as usize).fold(0, usize::saturating_add)
+}
+
+impl Scoped for ExplainWaitRequest {
+    fn check(&self, rights: &Rights) -> Result<(), Fault> {
+        // Of a session, it is looked up whose it is.
+        self.group.map_or(Ok(()), |id| check_group(id, rights))
+    }
 }
 
 impl Scoped for ShrinkGroupRequest {

@@ -26,6 +26,7 @@ use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, Reason, ReasonCode};
 use crate::session::Session;
 use crate::session::shared::Hangup;
 use crate::session::tags::tag;
+use crate::session::waits_by_id::KnownWait;
 
 impl ConnectionService {
     /// Starts a wait of the placement `request`. Waiting requests take no room from other requests, neither at the connection
@@ -42,17 +43,23 @@ impl ConnectionService {
         let parts = Parts::Wait(wait.request.candidates.clone());
         let operation = self.enter(Operation { asker, parts });
         self.connections[key].begins_wait(sequence, operation);
-        if !wait.is_resumed {
-            self.note_wait(asker, WaitRecord { since: wait.since, kind: asker.kind.number(), request });
-        }
+        let record = WaitRecord { since: wait.since, kind: asker.kind.number(), request };
+        self.note_wait(asker, record, wait.is_resumed);
         self.has_new_deadline = true;
         self.submit(operation, 0, PortRequest::Wait(Box::new(wait)), now);
     }
 
     /// Notes that a request waits. A client may acknowledge later requests while it does, and send it again after a restart.
-    pub(super) fn note_wait(&mut self, asker: Asker, wait: WaitRecord) {
+    /// One that is resumed was noted before, but not where explanations look for it.
+    pub(super) fn note_wait(&mut self, asker: Asker, wait: WaitRecord, is_resumed: bool) {
         let connection = &mut self.connections[asker.connection];
-        connection.session().keep_wait(asker.sequence, &wait);
+        let session = connection.session();
+        let known = KnownWait { tenant: session.tenant(), record: wait.clone() };
+        self.shared.waits.insert(session.id(), asker.sequence, known);
+        if is_resumed {
+            return;
+        }
+        session.keep_wait(asker.sequence, &wait);
         if let Some(origin) = connection.origin(asker.kind, asker.sequence)
             && origin.is_wait
         {
@@ -224,7 +231,9 @@ impl ConnectionService {
     /// Answers a request that waited, and then the requests that cancelled the wait. The journal gets these answers
     /// together.
     pub(super) fn answer_wait(&mut self, asker: Asker, complete: &Complete, is_taken_back: bool, now: Time) {
-        let ended = self.connections[asker.connection].ends_wait(asker.sequence, is_taken_back);
+        let connection = &mut self.connections[asker.connection];
+        self.shared.waits.remove(connection.session().id(), asker.sequence);
+        let ended = connection.ends_wait(asker.sequence, is_taken_back);
         if !ended.is_forgotten {
             let reason = match complete {
                 Complete::Place(reply) => Some(reply.reason),

@@ -29,6 +29,8 @@ pub const INCOMING_BYTES_MAX: u64 = 16 << 10;
 pub const INCOMING_TOTAL_BYTES_MAX: u64 = 8 << 20;
 /// Default of the time after which a connection whose peer is silent is lost.
 pub const IDLE_PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
+/// Maximum number of characters of what a planner found, in an explanation of a group that waits.
+pub const FOUND_CHARS_MAX: usize = 1000;
 /// Default maximum number of connections from one address: a quarter of all.
 pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u32 = CONNECTIONS_MAX as u32 / 4;
 /// Maximum number of sessions kept without a connection. After a restart, those of all connections are among them.

@@ -14,6 +14,7 @@ mod costs;
 mod determinism;
 mod endings;
 mod explain;
+mod explain_waits;
 mod geometry;
 mod golden_distbuckets;
 mod group_bed;

@@ -15,6 +15,7 @@ use super::groups::{plan_fault, summary as group_summary};
 use super::job_replies::summary;
 use super::jobs::{dim_name, wire_amounts};
 use super::{chosen, number_of, refusal_body, task_state_number};
+use crate::limits::FOUND_CHARS_MAX;
 use crate::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
     CHANGE_RELEASE, CHANGE_RUN_TIME, CHANGES_MAX, ChangeBody, DomainLackBody, ExplainJobReply,
@@ -51,9 +52,6 @@ const WAITS: [(u8, WaitsFor); WaitsFor::ALL.len()] = [
     (WAITS_FOR_TURN, WaitsFor::Turn),
     (WAITS_FOR_TICKET, WaitsFor::Ticket),
 ];
-
-/// The most characters of what a planner found, for people.
-const FOUND_CHARS_MAX: usize = 1000;
 
 const RULES: [(u8, QueueRule); QueueRule::ALL.len()] = [
     (RULE_CAPABILITY, QueueRule::Capability),

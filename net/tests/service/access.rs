@@ -65,6 +65,32 @@ fn is_forbidden<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> Fault {
     fault
 }
 
+/// What a tenant's client waits for is not there for another one.
+#[tokio::test]
+async fn a_wait_is_explained_to_its_tenant_and_to_the_operator() {
+    let secured = Secured::start();
+    let [one, two, observer] =
+        [secured.client("one").await, secured.client("two").await, secured.client("observer").await];
+    let place = PlaceRequest { mode: MODE_WAIT_UNTIL, ..ask(1, 0, 0) };
+    let (sequence, reply) = within(one.call_waiting::<kinds::Place>(&place)).await.expect("sent");
+    let session = Some(one.hello().session);
+    let explain = ExplainWaitRequest { session, sequence, ..ExplainWaitRequest::default() };
+    // On the same connection, it comes after the wait.
+    let told = within(one.explain_wait(&explain)).await.expect("answered");
+    assert!(told.reason.is_done() && told.waits_for == WAITS_FOR_NODE, "{told:?}");
+    let told = within(observer.explain_wait(&explain)).await.expect("answered");
+    assert!(told.reason.is_done() && told.needed == 1, "{told:?}");
+    let hidden = within(two.explain_wait(&explain)).await.expect("answered");
+    assert_eq!((hidden.reason, hidden.nodes), (Reason::UnknownWait.into(), None));
+    let group = Some(WireGroup { incarnation: 1, number: 0, tenant: 1 });
+    let of_group = ExplainWaitRequest { group, ..ExplainWaitRequest::default() };
+    is_forbidden(within(two.explain_wait(&of_group)).await);
+    is_forbidden(within(secured.client("agent").await.explain_wait(&explain)).await);
+    assert!(within(one.cancel_wait(sequence)).await.expect("answered").waited);
+    assert_eq!(within(reply).await.expect("answered").reason, Reason::Cancelled.into());
+    secured.server.stop().await;
+}
+
 /// The job of a tenant is not there for another one, and belongs to who submitted it.
 #[tokio::test]
 async fn jobs_are_seen_by_their_tenant_and_queues_are_made_by_an_admin() {

@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[fn()] = &[
     requests_about_jobs_are_written_as_they_always_were,
     replies_about_jobs_are_written_as_they_always_were,
     explanations_are_written_as_they_always_were,
+    explanations_of_waits_are_written_as_they_always_were,
 ];
 
 const ALLOCATION: WireAllocation = WireAllocation { incarnation: 1, partition: 2, sequence: 3, tenant: 4 };
@@ -312,6 +313,66 @@ fn explanations_are_written_as_they_always_were() {
 }
 
 #[test]
+fn explanations_of_waits_are_written_as_they_always_were() {
+    let session = WireSession { incarnation: 1, number: 300 };
+    let group = WireGroup { incarnation: 1, number: 300, tenant: 2 };
+    let of_placement =
+        ExplainWaitRequest { session: Some(session), sequence: 5, ..ExplainWaitRequest::default() };
+    check_request::<kinds::ExplainWait>(&of_placement, "0101fb2c01050000");
+    let of_group =
+        ExplainWaitRequest { group: Some(group), bundle: Some(3), ..ExplainWaitRequest::default() };
+    check_request::<kinds::ExplainWait>(&of_group, "00000101fb2c01020103");
+    check_reply::<kinds::ExplainWait>(
+        &ExplainWaitReply::from(fault()),
+        &format!("c7{}01c7036a6f62016d00", "00".repeat(17)),
+    );
+    let change = ChangeBody {
+        change: CHANGE_MORE_NODES,
+        instead: true,
+        node: 7,
+        node_name: "n".to_owned(),
+        count: 2,
+        ..ChangeBody::default()
+    };
+    let check_of = FailedCheck {
+        reason: Reason::Insufficient.into(),
+        resource: "cpu".to_owned(),
+        nodes: 3,
+        least_short: 4,
+    };
+    let reply = ExplainWaitReply {
+        group: Some(GroupSummary {
+            id: group,
+            state: GROUP_WAITING,
+            strategy: STRATEGY_SPREAD,
+            bundles: 4,
+            placed: 1,
+            min_members: 3,
+            priority: -1,
+        }),
+        bundle: Some(2),
+        waits_for: WAITS_FOR_BUNDLES,
+        priority: -1,
+        since: 300,
+        until: Some(5),
+        fit: 2,
+        needed: 3,
+        found: "f".to_owned(),
+        before: 8,
+        waiting: 9,
+        nodes: Some(RefusalBody { nodes: 3, examined: 3, checks: vec![check_of] }),
+        room: NodeRoomBody { fits: 1, places: 2, fragmented: 3, free: named("cpu", 6) },
+        changes: vec![change],
+        ..ExplainWaitReply::default()
+    };
+    let summary = "0101fb2c0102SS04010301";
+    let summary = summary.replace("SS", &format!("{GROUP_WAITING:02x}{STRATEGY_SPREAD:02x}"));
+    let wait = "01020201fb2c0101050203016608 09".replace(' ', "");
+    let nodes = "010303019903637075030801020301036370750c";
+    check_reply::<kinds::ExplainWait>(&reply, &format!("00{summary}{wait}{nodes}0102010007016e02000000"));
+}
+
+#[test]
 fn numbers_of_explanations_never_change_their_meaning() {
     let reasons = [
         PENDING_NONE,
@@ -332,4 +393,6 @@ fn numbers_of_explanations_never_change_their_meaning() {
     assert_eq!([CHANGE_FREE_ON_NODE, CHANGE_MORE_NODES, CHANGE_LARGER_NODES, CHANGE_RAISE_CAP], [1, 2, 3, 4]);
     assert_eq!([CHANGE_RELEASE, CHANGE_CAPACITY, CHANGE_RUN_TIME], [5, 6, 7]);
     assert_eq!((HOLDERS_MAX, QUEUE_BOUNDS_MAX, CHANGES_MAX), (8, 64, 256));
+    assert_eq!([WAITS_FOR_NOTHING, WAITS_FOR_NODE, WAITS_FOR_BUNDLES], [0, 1, 2]);
+    assert_eq!([WAITS_FOR_TOGETHER, WAITS_FOR_TURN, WAITS_FOR_TICKET], [3, 4, 5]);
 }

@@ -9,6 +9,7 @@ mod codec_properties;
 mod connections;
 mod durable_waits;
 mod events;
+mod explain_waits;
 mod extremes;
 mod floods;
 mod follow;

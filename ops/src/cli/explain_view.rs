@@ -6,7 +6,8 @@ use wharf_net::convert::{pending_reason, queue_rule};
 use wharf_net::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
     CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, DomainLackBody, ExplainJobReply, HolderBody,
-    NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, QueueBoundBody, RULE_ALLOCATIONS,
+    NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, NodeRoomBody, QueueBoundBody,
+    RULE_ALLOCATIONS, RefusalBody,
 };
 
 use super::job_view::{amounts_text, say_job, state_name, summary_view};
@@ -67,7 +68,7 @@ fn bound_view(bound: &QueueBoundBody) -> Value {
     })
 }
 
-fn change_view(change: &ChangeBody) -> Value {
+pub(super) fn change_view(change: &ChangeBody) -> Value {
     json!({
         "change": change_name(change.change),
         "instead": change.instead,
@@ -305,8 +306,15 @@ fn say_dates(reply: &ExplainJobReply) {
 
 fn say_nodes(reply: &ExplainJobReply, task: Option<TaskId>) {
     let (Some(nodes), Some(task)) = (&reply.nodes, task) else { return };
-    let room = &reply.room;
-    say(format_args!("nodes for task {task}: {} have room now, for {} such tasks", room.fits, room.places));
+    say_counts(nodes, &reply.room, &format!("task {task}"), "tasks");
+    if !reply.scarce_holders.is_empty() {
+        say(format_args!("most {}: {}", reply.scarce, holders_text(&reply.scarce_holders, 0)));
+    }
+}
+
+/// Prints the counts over nodes for something that waits.
+pub(super) fn say_counts(nodes: &RefusalBody, room: &NodeRoomBody, subject: &str, such: &str) {
+    say(format_args!("nodes for {subject}: {} have room now, for {} such {such}", room.fits, room.places));
     if !nodes.checks.is_empty() {
         say(format_args!("{}", print::refusal_text(nodes)));
     }
@@ -319,12 +327,9 @@ fn say_nodes(reply: &ExplainJobReply, task: Option<TaskId>) {
     if !room.free.is_empty() {
         say(format_args!("free on all nodes that suit it: {}", amounts_text(&room.free)));
     }
-    if !reply.scarce_holders.is_empty() {
-        say(format_args!("most {}: {}", reply.scarce, holders_text(&reply.scarce_holders, 0)));
-    }
 }
 
-fn say_changes(changes: &[ChangeBody]) {
+pub(super) fn say_changes(changes: &[ChangeBody]) {
     if changes.is_empty() {
         return;
     }

@@ -13,6 +13,7 @@ mod events;
 mod events_view;
 mod explain;
 mod explain_view;
+mod explain_wait_view;
 mod export;
 mod group;
 mod group_view;
@@ -95,7 +96,7 @@ enum Command {
     /// Submit, show, list and cancel jobs, and report their tasks.
     #[command(subcommand)]
     Job(job::JobCommand),
-    /// Say why a job or a task waits, and what would help.
+    /// Say why a job, a task, a placement or a group waits, and what would help.
     Explain(explain::ExplainArgs),
     /// Plan the nodes to launch for all that waits and those to remove, and show what would start.
     Plan(plan::PlanArgs),

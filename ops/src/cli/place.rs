@@ -12,13 +12,14 @@ use wharf_core::request::Policy;
 use wharf_net::client::Client;
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
-    AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, FallbackSelector,
+    AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, FallbackSelector, Kind,
     MODE_WAIT_UNTIL, Message, ORDER_DOMINANT, POLICY_DEFAULT, PlaceRequest, PreferredSelector, ReleaseBatch,
     ReleaseReply, ReleaseRequest, SelectorTerm, StatusRequest, Toleration, kinds,
 };
 
 use super::connect::{ConnectArgs, DeadlineArgs, Each};
 use super::demand::DemandArgs;
+use super::explain_wait_view::wait_id;
 use super::into::{self, IntoArgs};
 use super::{Ended, print};
 use crate::terms;
@@ -139,6 +140,9 @@ fn attribute_order(text: &str) -> Result<u8, String> {
     }
 }
 
+/// The time after which a command that waits tells how to ask why.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// The signals that end the command. A request must be cancelled when nobody waits for it any more.
 pub(super) struct Interruption {
     interrupt: Signal,
@@ -190,15 +194,32 @@ pub(super) async fn ask_or_wait<M: Message>(
         *deadline = now.saturating_add(nanos(patience)).max(1);
         let (sequence, reply) = client.call_waiting::<M>(&request).await?;
         tokio::pin!(reply);
-        tokio::select! {
-            reply = &mut reply => Ok::<_, anyhow::Error>(reply?),
-            () = interruption.told() => {
-                client.cancel_wait(sequence).await?;
-                Ok(reply.await?)
+        let mut is_told = false;
+        loop {
+            tokio::select! {
+                reply = &mut reply => return Ok::<_, anyhow::Error>(reply?),
+                () = interruption.told() => break,
+                () = tokio::time::sleep(SILENCE), if !is_told => {
+                    is_told = true;
+                    tell_id(M::KIND, wait_id(client.hello().session.into(), sequence));
+                }
             }
         }
+        client.cancel_wait(sequence).await?;
+        Ok(reply.await?)
     };
     connect.ask(ask).await
+}
+
+/// Says on standard error how to ask why a request waits.
+fn tell_id(kind: Kind, id: String) {
+    if kind == Kind::Place {
+        eprintln!("wharf: it waits: `wharf explain {id}` says why");
+    } else {
+        eprintln!(
+            "wharf: it waits: `wharf explain GROUP` says why, with the id that `wharf group list` prints"
+        );
+    }
 }
 
 pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {

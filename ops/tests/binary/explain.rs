@@ -1,8 +1,14 @@
 //! Explanations of pending jobs with the real binary: in words, as JSON, and what is said to help.
 
-use serde_json::{Value, json};
+use std::sync::mpsc;
+use std::time::Duration;
 
-use crate::harness::{PATIENCE, Service, Site};
+use serde_json::{Value, json};
+use wharf_core::ids::SessionId;
+use wharf_net::client::{Client, ClientConfig};
+use wharf_net::protocol::{DemandBody, MODE_WAIT_UNTIL, PlaceRequest, kinds};
+
+use crate::harness::{PATIENCE, Service, Site, runtime, within};
 
 const WORK: &str = "
 queues:
@@ -113,5 +119,83 @@ fn a_tier_that_is_gone_from_the_settings_is_told() {
         "{told}"
     );
     service.run(&["explain", "j1"]).with(0).says(&["the settings have no tier rack any longer"]);
+    service.stop();
+}
+
+/// Waits for two cores on a connection of its own. Tells the id of the wait, and ends when it is placed.
+fn wait_for_cores(config: ClientConfig, tell: mpsc::SyncSender<String>) {
+    let asked = async move {
+        let client = within(Client::connect(config)).await.expect("the service is there");
+        let demand = DemandBody { cpu: 20_000, ..DemandBody::default() };
+        let request = PlaceRequest { demand, mode: MODE_WAIT_UNTIL, ..PlaceRequest::default() };
+        let (sequence, reply) =
+            within(client.call_waiting::<kinds::Place>(&request)).await.expect("it is sent");
+        let session = SessionId::from(client.hello().session);
+        tell.send(format!("{session}/{sequence}")).expect("somebody asks");
+        assert!(within(reply).await.expect("answered").reason.is_done());
+        within(client.close()).await;
+    };
+    runtime().block_on(asked);
+}
+
+#[test]
+fn placements_and_groups_that_wait_are_explained() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    service.run(&["node", "add", "n1", "--cpu", "4", "--memory", "8GiB"]).with(0);
+    let held = service.json(&["place", "--cpu", "3"])["allocation"].as_str().expect("it fits").to_owned();
+    let config = service.client_config(&site.development_certificate());
+    let (tell, told) = mpsc::sync_channel(1);
+    let waiting = std::thread::spawn(move || wait_for_cores(config, tell));
+    let id = told.recv_timeout(PATIENCE).expect("it waits");
+    service.until(&["status"], |status| status["waiting"] == json!(1));
+    let told = service.json(&["explain", &id]);
+    assert_eq!((&told["id"], &told["waits_for"], &told["group"]), (&json!(id), &json!("node"), &Value::Null));
+    assert_eq!((&told["before"], &told["waiting"], &told["nodes"]), (&json!(0), &json!(1), &json!(1)));
+    assert_eq!(told["changes"][0]["change"], "free_on_node");
+    let first = format!("placement {id}: no node has room for it (node)");
+    let words = [
+        first.as_str(),
+        "0 of 1 that wait come before it",
+        "insufficient cpu, the best by 1",
+        "this would help:",
+        "cpu 1 more free on node n1",
+        "or 1 more node like n1",
+    ];
+    service.run(&["explain", &id]).with(0).says(&words);
+    // A command that waits tells how to ask.
+    let create = ["group", "create", "--bundles", "4", "--cpu", "1", "--priority", "2", "--wait", "1h"];
+    let child = service.begin(&create);
+    service.until(&["group", "list"], |groups| groups[0]["state"] == "waiting");
+    let group = service.json(&["group", "list"])[0]["group"].as_str().expect("a text").to_owned();
+    let told = service.json(&["explain", &group]);
+    assert_eq!(
+        (&told["waits_for"], &told["fit"], &told["needed"]),
+        (&json!("bundles"), &json!(1), &json!(4))
+    );
+    assert_eq!((&told["before"], &told["group"]["group"]), (&json!(0), &json!(group)));
+    let first = format!("group {group}: fewer of its bundles have room than it needs at once (bundles)");
+    let nodes = format!("nodes for bundle {group}/0: 1 have room now, for 1 such bundles");
+    let words = [
+        first.as_str(),
+        "1 of the 4 bundles that it needs have a place or fit",
+        nodes.as_str(),
+        "1 more node like n1",
+    ];
+    service.run(&["explain", &format!("{group}/0")]).with(0).says(&words);
+    service.run(&["explain", &format!("{group}/9")]).with(1).says(&["unknown_bundle"]);
+    service.run(&["explain", "g1-99"]).with(1).says(&["unknown_group"]);
+    service.run(&["explain", "s9-9/9"]).with(1).says(&["unknown_wait"]);
+    service.run(&["explain", "s9"]).with(2);
+    std::thread::sleep(Duration::from_millis(1_500));
+    child.signal("INT");
+    child.end().with(1).says(&["cancelled", "`wharf explain GROUP` says why"]);
+    let child = service.begin(&["place", "--cpu", "4", "--wait", "1h"]);
+    std::thread::sleep(Duration::from_millis(2_500));
+    child.signal("INT");
+    child.end().with(1).says(&["cancelled", "it waits: `wharf explain s"]);
+    service.run(&["release", &held]).with(0);
+    waiting.join().expect("it is placed");
+    service.run(&["explain", &id]).with(1).says(&["unknown_wait"]);
     service.stop();
 }

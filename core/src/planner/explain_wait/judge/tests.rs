@@ -1,3 +1,5 @@
+//! What is lacking and what would help, by counts that tests make up.
+
 use super::*;
 use crate::fairness::Dim;
 use crate::group::{GroupSpec, GroupState, GroupView, WaitPlace};

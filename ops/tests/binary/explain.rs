@@ -149,6 +149,8 @@ fn placements_and_groups_that_wait_are_explained() {
     let waiting = std::thread::spawn(move || wait_for_cores(config, tell));
     let id = told.recv_timeout(PATIENCE).expect("it waits");
     service.until(&["status"], |status| status["waiting"] == json!(1));
+    // It waits at the shards one after the other.
+    service.until(&["explain", &id], |told| told["waiting"] == json!(1));
     let told = service.json(&["explain", &id]);
     assert_eq!((&told["id"], &told["waits_for"], &told["group"]), (&json!(id), &json!("node"), &Value::Null));
     assert_eq!((&told["before"], &told["waiting"], &told["nodes"]), (&json!(0), &json!(1), &json!(1)));

@@ -1,7 +1,6 @@
 //! Explanations of pending jobs with the real binary: in words, as JSON, and what is said to help.
 
 use std::sync::mpsc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use wharf_core::ids::SessionId;
@@ -166,8 +165,8 @@ fn placements_and_groups_that_wait_are_explained() {
     ];
     service.run(&["explain", &id]).with(0).says(&words);
     // A command that waits tells how to ask.
-    let create = ["group", "create", "--bundles", "4", "--cpu", "1", "--priority", "2", "--wait", "1h"];
-    let child = service.begin(&create);
+    let create = ["group", "create", "--bundles", "4", "--cpu", "1", "--priority", "2", "--wait", "100s"];
+    let mut child = service.begin(&create);
     service.until(&["group", "list"], |groups| groups[0]["state"] == "waiting");
     let group = service.json(&["group", "list"])[0]["group"].as_str().expect("a text").to_owned();
     let told = service.json(&["explain", &group]);
@@ -189,13 +188,13 @@ fn placements_and_groups_that_wait_are_explained() {
     service.run(&["explain", "g1-99"]).with(1).says(&["unknown_group"]);
     service.run(&["explain", "s9-9/9"]).with(1).says(&["unknown_wait"]);
     service.run(&["explain", "s9"]).with(2);
-    std::thread::sleep(Duration::from_millis(1_500));
+    child.wait_for_error("`wharf explain GROUP` says why");
     child.signal("INT");
-    child.end().with(1).says(&["cancelled", "`wharf explain GROUP` says why"]);
-    let child = service.begin(&["place", "--cpu", "4", "--wait", "1h"]);
-    std::thread::sleep(Duration::from_millis(2_500));
+    child.end().with(1).says(&["cancelled"]);
+    let mut child = service.begin(&["place", "--cpu", "4", "--wait", "100s"]);
+    child.wait_for_error("it waits: `wharf explain s");
     child.signal("INT");
-    child.end().with(1).says(&["cancelled", "it waits: `wharf explain s"]);
+    child.end().with(1).says(&["cancelled"]);
     service.run(&["release", &held]).with(0);
     waiting.join().expect("it is placed");
     service.run(&["explain", &id]).with(1).says(&["unknown_wait"]);

@@ -184,6 +184,19 @@ impl UnderWay {
         signal(self.0.as_ref().expect("not ended"), name);
     }
 
+    /// Waits until the command has written a line with a text on standard error. What it has written until then is not part
+    /// of what it has [`Ended`] with.
+    #[track_caller]
+    pub fn wait_for_error(&mut self, text: &str) {
+        let child = self.0.as_mut().expect("not ended");
+        let mut errors = BufReader::with_capacity(1, child.stderr.as_mut().expect("it is read here only"));
+        let mut all = String::new();
+        while !all.lines().any(|line| line.contains(text)) {
+            let read = errors.read_line(&mut all).expect("output is text");
+            assert!(read > 0, "the command has ended without `{text}`: {all}");
+        }
+    }
+
     /// Waits until the command ends.
     pub fn end(mut self) -> Ended {
         Ended::from(self.0.take().expect("not ended").wait_with_output().expect("a child"))

@@ -8,9 +8,13 @@
 
 mod traces;
 
+use std::fmt::Write as _;
+use std::path::Path;
+
 use traces::{CONSTRAINED, DEFAULT, Files, files, sample_files, verify_written};
-use wharf_bench::replay::{Replay, ReplayOptions, Silent, replay_in_process};
+use wharf_bench::replay::{Decision, Replay, ReplayOptions, Silent, replay_in_process};
 use wharf_bench::verify::{Refusals, Verified};
+use wharf_core::hash::stable_hash;
 use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_core::request::Policy;
 
@@ -93,4 +97,59 @@ fn departures_are_sound_at_every_moment() {
             replay_and_verify(&files, &leaving(Policy::NextFit), Refusals::Accepted);
         }
     }
+}
+
+/// The digests of all decisions, next to this file.
+const DECISIONS: &str = "tests/openb_decisions.txt";
+
+/// Writes the digests anew instead of comparing them.
+const WRITE_DECISIONS: &str = "WHARF_WRITE_DECISIONS";
+
+/// Returns a digest over all decisions in the order of the pods: the node, and the GPU instances with the part of each.
+fn digest(decisions: &[Decision]) -> u64 {
+    let mut bytes = Vec::new();
+    for decision in decisions {
+        match *decision {
+            Decision::Placed { node, gpus } => {
+                bytes.extend((node as u64).to_le_bytes());
+                bytes.extend((gpus.instances().count() as u64).to_le_bytes());
+                bytes.extend(gpus.instances());
+                bytes.extend(gpus.units().to_le_bytes());
+            }
+            Decision::Refused(_) => bytes.extend(u64::MAX.to_le_bytes()),
+        }
+    }
+    stable_hash(&bytes)
+}
+
+/// Returns a line with the digest for each policy. `None`: the trace is absent.
+fn digests(pods: &str) -> Option<String> {
+    let files = files(pods)?;
+    let mut lines = String::new();
+    for policy in Policy::ALL {
+        let replay = replay_in_process(&files.trace, &options(policy, 1), &mut Silent).unwrap();
+        writeln!(lines, "{pods} {policy} {:016x}", digest(&replay.decisions)).unwrap();
+    }
+    Some(lines)
+}
+
+/// A change of a decision that nobody meant shows here, although each decision may be sound.
+#[test]
+fn the_decisions_do_not_change() {
+    let (Some(default), Some(constrained)) = (digests(DEFAULT), digests(CONSTRAINED)) else { return };
+    let found = default + &constrained;
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(DECISIONS);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (comments, kept): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with('#'));
+    if std::env::var_os(WRITE_DECISIONS).is_some() {
+        std::fs::write(&path, format!("{}\n{found}", comments.join("\n"))).unwrap();
+        return;
+    }
+    let advice = format!("run this test with {WRITE_DECISIONS}=1, and keep {DECISIONS}");
+    assert!(!kept.is_empty(), "there are no digests yet: {advice}");
+    let found: Vec<&str> = found.lines().collect();
+    assert!(
+        found == kept,
+        "decisions have changed. If that is meant, {advice}.\nkept: {kept:#?}\nfound: {found:#?}"
+    );
 }

@@ -116,6 +116,20 @@ pub enum PlantedBug {
     GangStartsInPart,
     /// A class of tasks that no node has room for is never searched for again.
     ParkedForGood,
+    /// A task whose run time is over goes on if it may not be evicted for others.
+    OverrunSpared,
+    /// A task that was evicted because its run time was over is pending again.
+    OverrunRunsAgain,
+    /// A task is placed where another job has a dated reservation, whether it ends before that date or not.
+    DateForgotten,
+    /// Others reclaim from a queue that has no more than it deserves by the plugin `capacity`.
+    DeservedReclaimed,
+    /// A queue reclaims more than it deserves by the plugin `capacity`.
+    ReclaimBeyondDeserved,
+    /// A job from which others take by the action `starve` does not keep its fair share.
+    FairShareNotKept,
+    /// A job starves as soon as it is below its fair share, and a queue below its guarantee.
+    PatienceForgotten,
     /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
     /// The room of a request at the port is not given back if its connection is lost (checked in wharf-net).

@@ -345,6 +345,31 @@ fn the_simulator_finds_classes_that_are_never_searched_for_again() {
 }
 
 #[test]
+fn the_simulator_finds_bugs_of_run_times() {
+    simulator_finds_with(PlantedBug::OverrunSpared, &["overruns_are_ended"], Settings::default());
+    simulator_finds_with(PlantedBug::OverrunRunsAgain, &["what_overruns_fails"], Settings::default());
+}
+
+#[test]
+fn the_simulator_finds_dates_that_are_not_kept() {
+    simulator_finds_with(PlantedBug::DateForgotten, &["dates_are_kept"], Settings::default());
+}
+
+#[test]
+fn the_simulator_finds_queues_that_do_not_keep_what_they_deserve() {
+    let found = ["only_what_is_spare_is_reclaimed"];
+    simulator_finds_with(PlantedBug::DeservedReclaimed, &found, Settings::default());
+    simulator_finds_with(PlantedBug::ReclaimBeyondDeserved, &["evictions_end"], Settings::default());
+}
+
+#[test]
+fn the_simulator_finds_evictions_for_those_who_do_not_starve() {
+    let found = ["evictions_leave_fair_shares"];
+    simulator_finds_with(PlantedBug::FairShareNotKept, &found, Settings::default());
+    simulator_finds_with(PlantedBug::PatienceForgotten, &["only_for_the_starving"], Settings::default());
+}
+
+#[test]
 fn the_simulator_finds_bugs_of_placements_in_queues() {
     simulator_finds_with(PlantedBug::OuterCapForgotten, &["caps_hold"], Settings::default());
     let found = ["tasks_are_in_the_books", "charges_are_in_the_books", "refusals_of_queues_are_true"];

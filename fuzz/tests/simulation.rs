@@ -105,6 +105,10 @@ const FOUND_FAULTS: &[(u64, bool)] = &[
     (20_097_401, true),
     // A further task of a gang was bound before the shards refused what the gang needs.
     (5_364, true),
+    // A task went to another domain while the eviction of others of its job, whose run times were over, was not agreed to.
+    (435, true),
+    // A plan of nodes evicted what somebody else had evicted, and panicked.
+    (756, true),
 ];
 
 #[test]

@@ -247,6 +247,7 @@ impl Cycle<'_> {
         self.tries.refuse(task, reason);
         false
     }
+
     /// Tries to give a task a node, unless a cap forbids that now, or a claim.
     fn attempt(&mut self, task: TaskId, is_capped: bool) -> Attempt {
         let at_once = if is_capped { Attempt::NoRoom } else { self.try_allocate(task) };

@@ -9,6 +9,7 @@ use super::shares::is_below;
 use super::trial::Cycle;
 use crate::fairness::{Amounts, Share};
 use crate::jobs::{JobId, QueueId, QueueSpec};
+use crate::planted::{PlantedBug, is_planted};
 use crate::resource::Amount;
 use crate::time::Time;
 
@@ -130,7 +131,7 @@ impl Cycle<'_> {
     fn is_over(&self, patience: u64, since: Time) -> bool {
         let end = since.plus_nanos(patience);
         self.note_due(end);
-        end <= self.now
+        end <= self.now || is_planted(PlantedBug::PatienceForgotten)
     }
 
     /// Returns the admitted jobs of a queue that ask for something and may evict others, in order.

@@ -66,7 +66,9 @@ impl Facts<'_> {
                 (is_last.then_some(TaskEvent::Completed), TaskState::Succeeded)
             }
             TaskEnd::Failed(_) => (Some(TaskEvent::Failed), TaskState::Failed),
-            TaskEnd::Lost if self.has_overrun() => (Some(TaskEvent::Failed), TaskState::Failed),
+            TaskEnd::Lost if self.has_overrun() && !is_planted(PlantedBug::OverrunRunsAgain) => {
+                (Some(TaskEvent::Failed), TaskState::Failed)
+            }
             // A task that was never bound has done nothing that could be lost.
             TaskEnd::Lost => (self.task.bound.map(|_| TaskEvent::Evicted), TaskState::Pending),
         };

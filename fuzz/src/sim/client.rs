@@ -20,6 +20,7 @@ use wharf_net::protocol::{
     ReasonCode, ReleaseReply, ReportReply, SessionToken, TaskReportBody,
 };
 
+use super::JobRules;
 use super::checkers::Verdict;
 use super::checkers::outcomes::Acknowledged;
 use super::checkers::promises::Promise;
@@ -145,8 +146,8 @@ pub(super) struct Client {
     pub(super) queues: BTreeSet<&'static str>,
     /// The jobs that it was told of.
     pub(super) jobs: jobs::Jobs,
-    /// Some tasks of its jobs ask for nothing.
-    pub(super) best_effort: bool,
+    /// What queues and jobs are like, if there are any.
+    pub(super) job_rules: Option<JobRules>,
     /// The number of jobs that it has asked for.
     jobs_made: u64,
     /// For each released allocation, the number of release requests and whether the allocation was promised.
@@ -182,7 +183,7 @@ impl Client {
             last_in_queue: None,
             queues: BTreeSet::new(),
             jobs: jobs::Jobs::new(),
-            best_effort: false,
+            job_rules: None,
             jobs_made: 0,
             released: BTreeMap::new(),
             missed: Vec::new(),

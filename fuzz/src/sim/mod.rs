@@ -47,6 +47,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use choices::Choices;
 pub use journal::{Books, Life, Span, Stage};
+use wharf_core::cycle::Backfill;
 use wharf_core::hash::StateHash;
 use wharf_core::state::StoreState;
 use world::World;
@@ -89,16 +90,24 @@ pub enum Journaling {
 impl Settings {
     /// Returns whether the run of a seed has a journal, and whether it has jobs.
     fn contents(&self, seed: u64) -> Contents {
-        let sharing = if seed % 48 >= 32 {
-            Sharing::Deserved
-        } else if seed % 16 < 8 {
-            Sharing::Jobs
-        } else {
-            Sharing::Queues
+        // In one of two blocks of 96 seeds, some runs with jobs have other rules.
+        let has_others = (seed / 96).is_multiple_of(2);
+        let sharing = match seed % 48 {
+            32.. if has_others => Sharing::Given,
+            32.. => Sharing::Deserved,
+            16..32 if has_others => Sharing::Starved,
+            _ if seed % 16 < 8 => Sharing::Jobs,
+            _ => Sharing::Queues,
+        };
+        let backfill = match seed / 8 % 5 {
+            3 => Backfill::Easy,
+            4 => Backfill::Conservative,
+            _ => Backfill::None,
         };
         let has_jobs = self.jobs && matches!(seed % 8, 3 | 4);
         let best_effort = seed % 32 >= 16;
-        Contents { journal: self.journal.has(seed), jobs: has_jobs.then_some(sharing), best_effort }
+        let rules = JobRules { sharing, backfill, best_effort };
+        Contents { journal: self.journal.has(seed), jobs: has_jobs.then_some(rules) }
     }
 }
 
@@ -106,7 +115,15 @@ impl Settings {
 #[derive(Clone, Copy, Debug)]
 struct Contents {
     journal: bool,
-    jobs: Option<Sharing>,
+    jobs: Option<JobRules>,
+}
+
+/// What queues and jobs are like, in a run that has them.
+#[derive(Clone, Copy, Debug)]
+struct JobRules {
+    sharing: Sharing,
+    /// Which jobs get dated reservations. With any, tasks state run times.
+    backfill: Backfill,
     /// Some tasks of jobs ask for nothing.
     best_effort: bool,
 }
@@ -120,6 +137,10 @@ enum Sharing {
     Queues,
     /// Between queues, by what they deserve, which others take from those that have more (Volcano's plugin `proportion`).
     Deserved,
+    /// The same, by what each queue is given (Volcano's plugin `capacity`).
+    Given,
+    /// Between queues and jobs, by YARN's fair shares, for which jobs take from others after their patience.
+    Starved,
 }
 
 impl Journaling {

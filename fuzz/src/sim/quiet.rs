@@ -66,6 +66,7 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     world.probe_queues(answer_all)?;
     end_waits(world)?;
     give_back(world)?;
+    world.keep_run_times(answer_all)?;
     // What was released is charged to nobody.
     world.settle_jobs(answer_all)?;
     world.probe_queues(answer_all)?;

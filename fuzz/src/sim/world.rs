@@ -6,6 +6,7 @@
 //! threads is possible.
 
 mod crash;
+mod cycles;
 mod jobs;
 mod opened;
 mod planning;
@@ -44,7 +45,7 @@ use super::network::{Network, Towards};
 use super::registrar::RegistrarThread;
 use super::server::{Event, Greeting, Server, USERS};
 use super::trace::Trace;
-use super::{Contents, Report, Settings, Sharing};
+use super::{Contents, JobRules, Report, Settings};
 use crate::disk::{Disk, Image};
 use jobs::JobsWatch;
 pub(super) use opened::open;
@@ -102,7 +103,7 @@ pub(super) struct World<'a> {
     asks_for_groups: bool,
     /// What is known of jobs, in a run with jobs.
     jobs_watch: Option<JobsWatch>,
-    sharing: Option<Sharing>,
+    job_rules: Option<JobRules>,
     /// Frames and connections may be lost.
     pub(super) is_faulty: bool,
     small_budgets: bool,
@@ -111,23 +112,23 @@ pub(super) struct World<'a> {
 }
 
 /// Creates a client. Users are of both kinds, and act for three tenants in turns.
-fn new_client((at, role): (usize, Role), best_effort: bool) -> Client {
+fn new_client((at, role): (usize, Role), job_rules: Option<JobRules>) -> Client {
     let tenant = if role == Role::User { TenantId((at % USERS.len()) as u16) } else { TenantId::OPERATOR };
     let mut client = Client::new(role, at % 2 == 0);
     client.tenant = tenant;
-    client.best_effort = best_effort;
+    client.job_rules = job_rules;
     client
 }
 
 impl<'a> World<'a> {
     pub(super) fn new(mut choices: Choices<'a>, settings: Settings, contents: Contents) -> Self {
-        let Contents { journal: has_journal, jobs: sharing, best_effort } = contents;
+        let Contents { journal: has_journal, jobs: job_rules } = contents;
         let opening = has_journal
             .then(|| Opening::of(Disk::new(&Image::new(), settings.keeps_lives), settings.keeps_lives));
         let opening = opening.transpose().expect("an empty disk is a new store");
         let new = StoreState::create(PARTITIONS);
         let (opening, state) = opening.map_or((None, new), |(opening, state)| (Some(opening), state));
-        let opened = open(&state, opening, &mut choices, 0, (settings.small_budgets, sharing));
+        let opened = open(&state, opening, &mut choices, 0, (settings.small_budgets, job_rules));
         let agent = |number| Role::Agent { number, node: 0, version: 0, alive: true };
         let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
         let opened = opened.expect("this disk does not fail yet");
@@ -138,8 +139,8 @@ impl<'a> World<'a> {
             choices,
             trace: Trace::new(settings.keeps_text),
             asks_for_groups: settings.groups,
-            jobs_watch: sharing.map(|_| JobsWatch::default()),
-            sharing,
+            jobs_watch: job_rules.map(|_| JobsWatch::default()),
+            job_rules,
             is_faulty: true,
             small_budgets: settings.small_budgets,
             most_nodes: 0,
@@ -155,7 +156,7 @@ impl<'a> World<'a> {
             server,
             registrar,
             // Clients of both kinds are users.
-            clients: (0..).zip(roles).take(count).map(|of| new_client(of, best_effort)).collect(),
+            clients: (0..).zip(roles).take(count).map(|of| new_client(of, job_rules)).collect(),
             network: Network::default(),
             coordinator: Coordinator::new(ports.0, incarnation),
             gangs: Gangs::new(ports.1),

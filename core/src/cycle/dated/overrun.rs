@@ -2,6 +2,7 @@
 
 use crate::cycle::trial::Cycle;
 use crate::jobs::TaskId;
+use crate::planted::{PlantedBug, is_planted};
 
 impl Cycle<'_> {
     /// Evicts the tasks whose run time is over, with the grace period. They end as failed, and are not run again. Each is
@@ -17,6 +18,9 @@ impl Cycle<'_> {
         }
         for task in overruns {
             let of = self.jobs.task(task);
+            if !of.preemptable && is_planted(PlantedBug::OverrunSpared) {
+                continue;
+            }
             if of.allocation.is_some() && of.node.is_some_and(|node| self.locate(node).is_some()) {
                 let savepoint = self.savepoint();
                 self.evict(task);

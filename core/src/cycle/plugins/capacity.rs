@@ -9,6 +9,7 @@ use crate::cycle::limit::Limit;
 use crate::cycle::plugin::{Used, Vote};
 use crate::fairness::{Amounts, Caps, Dim, Share, real_caps};
 use crate::jobs::{Capped, JobId, QueueId, QueueRule, TaskClass, TaskId};
+use crate::planted::{PlantedBug, is_planted};
 
 pub(super) struct Capacity {
     queues: Vec<Bounds>,
@@ -152,6 +153,7 @@ impl Plugin for Capacity {
         } else {
             kinds.peek().is_some() && kinds.all(is_deserved)
         };
+        let may = may || is_planted(PlantedBug::ReclaimBeyondDeserved);
         may && bounds.cap.exceeded(&used, &class.amounts).is_none()
     }
 
@@ -169,8 +171,9 @@ impl Plugin for Capacity {
             let without = kept.minus_or_zero(amounts);
             let deserved = &self.of(queue).deserved;
             let mut relevant = amounts.iter().filter(|&(dim, _)| deserved.get(dim) > 0).peekable();
-            let is_spare =
-                relevant.peek().is_none() || relevant.any(|(dim, _)| kept.get(dim) > deserved.get(dim));
+            let is_spare = relevant.peek().is_none()
+                || relevant.any(|(dim, _)| kept.get(dim) > deserved.get(dim))
+                || is_planted(PlantedBug::DeservedReclaimed);
             let serves = amounts.iter().any(|(dim, _)| asked.get(dim) > 0);
             if serves && is_spare && facts.jobs.queue(queue).spec().guarantee.is_within(&without) {
                 *kept = without;

@@ -7,6 +7,7 @@ use super::{Facts, Plugin};
 use crate::cycle::shares::{is_below, measure};
 use crate::fairness::{Amounts, Schedulable, by_fair_share};
 use crate::jobs::{JobId, QueueId, QueueOrdering, TaskId};
+use crate::planted::{PlantedBug, is_planted};
 use crate::time::Time;
 
 pub(super) struct ByFairShare;
@@ -28,7 +29,9 @@ impl Kept {
         let of_queue = self.of_queues.entry(job.spec().queue).or_insert_with(|| queue.usage().planned());
         let job_keeps = of_job.minus_or_zero(amounts);
         let queue_keeps = of_queue.minus_or_zero(amounts);
-        if is_below(queue.spec().ordering, &job_keeps, &facts.fair_share(victim.job), facts.total) {
+        let is_below =
+            is_below(queue.spec().ordering, &job_keeps, &facts.fair_share(victim.job), facts.total);
+        if is_below && !is_planted(PlantedBug::FairShareNotKept) {
             return false;
         }
         let least = queue.spec().guarantee.min(&queue.usage().demand());

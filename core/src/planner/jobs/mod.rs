@@ -248,6 +248,12 @@ impl Planner {
         self.keeper.as_ref().map(|keeper| keeper.jobs())
     }
 
+    /// Returns the scheduler of its cycles, if it keeps jobs.
+    #[must_use]
+    pub fn scheduler(&self) -> Option<&Scheduler> {
+        self.keeper.as_ref().map(|keeper| &keeper.scheduler)
+    }
+
     /// Returns all queues and jobs as durable state. `None`: it keeps none.
     ///
     /// # Panics

@@ -15,8 +15,8 @@ use wharf_net::protocol::{TASK_FAILED, TASK_SUCCEEDED};
 
 use super::fires::{Bed, NODE, asks};
 use super::jobs::{
-    Told, a_start_keeps_the_jobs, jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing,
-    queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
+    Dated, Told, a_start_keeps_the_jobs, jobs_are_as_told, plans_change_nothing, queues_are_as_told,
+    tasks_are_in_the_books, tasks_run_once,
 };
 use crate::sim::facts::Facts;
 
@@ -170,7 +170,12 @@ pub(super) fn a_task_that_waits_and_would_fit() {
     let (roomy, _) = placed(&mut Bed::new(4), 1, JobId(9), 0);
     let full = [Bed::new(1).step(Command::Place(asks(8, 0))).after];
     let roomy = [roomy];
+    let no_task_waits_that_would_fit =
+        |jobs: &_, facts: &[Facts]| super::jobs::no_task_waits_that_would_fit(jobs, facts, None);
     assert!(no_task_waits_that_would_fit(&jobs, &roomy).is_err());
+    let dated = Dated { now: Time(5), date: Time(9) };
+    let held_back = super::jobs::no_task_waits_that_would_fit(&jobs, &roomy, Some(dated));
+    assert_eq!(held_back, Ok(()), "it would end after the date");
     assert_eq!(no_task_waits_that_would_fit(&jobs, &full), Ok(()));
     jobs.set_phase(job, JobPhase::Pending);
     assert_eq!(no_task_waits_that_would_fit(&jobs, &roomy), Ok(()), "its queue has not admitted it");

@@ -22,8 +22,8 @@ use super::submitted::NodeVersions;
 use super::views::{GrantsNameTheirView, views_come_before_answers};
 use super::work::rounds_are_bounded;
 use super::{
-    BEYOND_A_STEP, OF_A_STEP, costs, crash, deadlines, fires, fires_beyond, fires_gangs, fires_groups,
-    fires_jobs, fires_leases, fires_queues, flips, named, outcomes, sessions,
+    BEYOND_A_STEP, OF_A_STEP, costs, crash, deadlines, fires, fires_beyond, fires_cycles, fires_gangs,
+    fires_groups, fires_jobs, fires_leases, fires_queues, flips, named, outcomes, sessions,
 };
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::facts::Facts;
@@ -209,6 +209,13 @@ const FIRES: &[(&str, fn())] = &[
     ("placements_are_charged", fires_queues::a_placement_that_is_charged_to_another_queue),
     ("refusals_of_queues_are_true", fires_queues::a_placement_that_is_refused_without_a_reason),
     ("credits_are_kept", sessions::tests::a_request_beyond_the_limit),
+    ("dates_are_kept", fires_cycles::a_job_that_starts_after_its_date),
+    ("evictions_end", fires_cycles::evictions_that_go_on),
+    ("evictions_leave_fair_shares", fires_cycles::a_job_that_does_not_keep_its_share),
+    ("only_for_the_starving", fires_cycles::a_task_that_gives_way_to_a_job_that_does_not_starve),
+    ("only_what_is_spare_is_reclaimed", fires_cycles::a_queue_that_gives_what_it_deserves),
+    ("overruns_are_ended", fires_cycles::a_task_that_goes_on_after_its_run_time),
+    ("what_overruns_fails", fires_cycles::a_task_that_overran_and_is_pending_again),
     ("comes_to_rest", an_engine_that_goes_on_for_ever),
     ("audits_are_true", costs::tests::an_audit_of_another_state),
     ("commands_cost_what_they_may", costs::tests::a_command_that_looks_at_too_much),

@@ -6,6 +6,7 @@ use wharf_core::ids::{AllocationId, BundleId, NodeId};
 use wharf_core::jobs::{Job, JobId, JobPhase, Jobs, QueueId, Task, TaskState};
 use wharf_core::request::PlacementRequest;
 use wharf_core::state::NodeRecord;
+use wharf_core::time::Time;
 use wharf_net::protocol::{TASK_FAILED, TASK_SUCCEEDED};
 
 use super::domains::may_join;
@@ -132,11 +133,28 @@ pub fn plans_change_nothing(
     })
 }
 
-/// Checks, at rest, that no task waits that a node offers and that every cap allows, if it is all that its job needs.
+/// The dated reservations of other jobs at rest.
+#[derive(Clone, Copy, Debug)]
+pub struct Dated {
+    /// The time.
+    pub now: Time,
+    /// The earliest date.
+    pub date: Time,
+}
+
+impl Dated {
+    /// Returns whether a task would have ended before the date.
+    fn is_after(&self, task: &Task) -> bool {
+        task.run_time_ns.is_some_and(|nanos| self.now.plus_nanos(nanos) <= self.date)
+    }
+}
+
+/// Checks, at rest, that no task waits that a node offers and that every cap allows, if it is all that its job needs. With
+/// dated reservations, this is so for tasks that would have ended before any of their dates.
 ///
 /// # Errors
 /// Returns the task and the node.
-pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts]) -> Verdict {
+pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts], dated: Option<Dated>) -> Verdict {
     for (id, job) in jobs.jobs() {
         if job.phase() == JobPhase::Pending {
             continue;
@@ -151,7 +169,8 @@ pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts]) -> Verdict {
                         && queue.spec().capability.exceeded(&used, &task.class.amounts).is_none()
                 })
             };
-            if task.state == TaskState::Pending && is_allowed() {
+            let ends_before = dated.is_none_or(|dated| dated.is_after(task));
+            if task.state == TaskState::Pending && ends_before && is_allowed() {
                 let may_be_on = |node: &NodeRecord| may_join(job, task.group, node, facts);
                 let node = offering(facts, &task.class.request, may_be_on);
                 ensure(node.is_none(), || {

@@ -8,12 +8,16 @@ pub mod books;
 mod cost_table;
 pub mod costs;
 pub mod crash;
+pub mod dates;
 pub mod deadlines;
 pub mod domains;
+pub mod evictions;
 #[cfg(test)]
 mod fires;
 #[cfg(test)]
 mod fires_beyond;
+#[cfg(test)]
+mod fires_cycles;
 #[cfg(test)]
 mod fires_gangs;
 #[cfg(test)]
@@ -42,6 +46,7 @@ pub mod queues;
 pub mod refused;
 pub mod rest;
 pub mod rules;
+pub mod run_times;
 pub mod sessions;
 pub mod statements;
 pub mod submitted;
@@ -98,7 +103,10 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "comes_to_rest",
     "credits_are_kept",
     "commands_cost_what_they_may",
+    "dates_are_kept",
     "every_group_is_settled",
+    "evictions_end",
+    "evictions_leave_fair_shares",
     "everything_is_answered",
     "everything_is_somebodys",
     "followers_are_told",
@@ -131,8 +139,11 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "one_effect_per_request",
     "one_node_per_name",
     "one_outcome_per_request",
+    "only_for_the_starving",
     "only_what_is_evicted_ends_by_itself",
     "only_what_is_late_is_refused",
+    "only_what_is_spare_is_reclaimed",
+    "overruns_are_ended",
     "placements_are_charged",
     "planners_keep_what_callers_know",
     "planners_sleep",
@@ -153,6 +164,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "views_are_true",
     "views_come_before_answers",
     "what_is_committed_is_done",
+    "what_overruns_fails",
     "who_may_wait_is_not_refused",
 ];
 

@@ -6,7 +6,7 @@ use wharf_core::fairness::Dim;
 use wharf_core::ids::{AllocationId, BundleId};
 use wharf_core::jobs::{JobId, Jobs};
 use wharf_core::resource::Demand;
-use wharf_net::protocol::Reason;
+use wharf_net::protocol::{ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO, Reason};
 
 use super::jobs::allocated;
 use super::{Verdict, ensure};
@@ -29,7 +29,22 @@ pub struct QueueOfSim {
     pub is_leaf: bool,
     /// The half-life of what it has held, in ns. `None`: that of all queues.
     pub half_life: Option<u64>,
+    /// What it is guaranteed, in runs with the plugin `capacity` or the action `starve`.
+    pub guarantee: &'static [(&'static str, i64)],
+    /// What it deserves, in runs with the plugin `capacity`.
+    pub deserved: &'static [(&'static str, i64)],
+    /// `ORDERING_*`: the order of its jobs, in runs with the action `starve`.
+    pub ordering: u8,
 }
+
+/// The part of its fair share below which a job starves, in 1/10,000.
+pub const STARVES_BELOW: u32 = 8_000;
+
+/// How long a job is below that part before others are evicted for it, in ns.
+pub const FAIR_SHARE_PATIENCE_NS: u64 = 1_500;
+
+/// How long a queue is below its guarantee before others are evicted for its jobs, in ns.
+pub const GUARANTEE_PATIENCE_NS: u64 = 800;
 
 const PLAIN: QueueOfSim = QueueOfSim {
     name: "",
@@ -39,6 +54,9 @@ const PLAIN: QueueOfSim = QueueOfSim {
     weight: 1,
     is_leaf: true,
     half_life: None,
+    guarantee: &[],
+    deserved: &[],
+    ordering: ORDERING_DRF,
 };
 
 /// The queues of the simulation. They never change, so a cap that is exceeded is always a fault.
@@ -48,6 +66,8 @@ pub const QUEUES: [QueueOfSim; 5] = [
         capability: &[("cpu", 60_000), ("memory", 90_000)],
         allocations_max: Some(9),
         is_leaf: false,
+        guarantee: &[("cpu", 10_000)],
+        deserved: &[("cpu", 30_000), ("memory", 40_000), ("gpu", 10_000)],
         ..PLAIN
     },
     QueueOfSim {
@@ -55,11 +75,27 @@ pub const QUEUES: [QueueOfSim; 5] = [
         parent: "team",
         capability: &[("cpu", 35_000), ("gpu", 14_000)],
         half_life: Some(5_000),
+        deserved: &[("cpu", 10_000), ("memory", 10_000)],
         ..PLAIN
     },
-    QueueOfSim { name: "other", parent: "team", weight: 2, half_life: Some(0), ..PLAIN },
-    QueueOfSim { name: "few", parent: "team", allocations_max: Some(3), ..PLAIN },
-    QueueOfSim { name: "free", ..PLAIN },
+    QueueOfSim {
+        name: "other",
+        parent: "team",
+        weight: 2,
+        half_life: Some(0),
+        guarantee: &[("cpu", 10_000)],
+        deserved: &[("cpu", 30_000), ("memory", 40_000), ("gpu", 10_000)],
+        ordering: ORDERING_FAIR,
+        ..PLAIN
+    },
+    QueueOfSim { name: "few", parent: "team", allocations_max: Some(3), ordering: ORDERING_FIFO, ..PLAIN },
+    QueueOfSim {
+        name: "free",
+        guarantee: &[("cpu", 5_000)],
+        // More than the others leave: queues that deserve what they have are in its way.
+        deserved: &[("cpu", 80_000), ("memory", 120_000), ("gpu", 40_000)],
+        ..PLAIN
+    },
 ];
 
 /// Returns the queues with jobs and direct placements.

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use wharf_core::cycle::Backfill;
+use wharf_core::ids::AllocationId;
+use wharf_core::jobs::TaskId;
 use wharf_net::codec::{FrameRef, decode_body};
 use wharf_net::protocol::{
     ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, ACTION_RESTART_TASK, AmountsBody,
@@ -15,10 +18,13 @@ use wharf_net::protocol::{
 };
 
 use super::{Asked, Client};
+use crate::sim::Sharing;
 use crate::sim::checkers::domains::TIERS;
 use crate::sim::checkers::jobs::{TOLD_ENDED, Told};
 use crate::sim::checkers::plans::plans_keep_their_limits;
-use crate::sim::checkers::queues::{QUEUES, QueueOfSim, leaves};
+use crate::sim::checkers::queues::{
+    FAIR_SHARE_PATIENCE_NS, GUARANTEE_PATIENCE_NS, QUEUES, QueueOfSim, STARVES_BELOW, leaves,
+};
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::choices::Choices;
 use crate::sim::script::in_zone;
@@ -34,6 +40,9 @@ const GRACE_NS: u64 = 4_000;
 
 /// The longest timeout of a job policy, in ns. Less than what passes in a step at rest.
 const TIMEOUT_NS: u64 = 4_000;
+
+/// The run time of tasks that end late, in ns.
+const RUN_TIME_LONG_NS: u64 = 60_000;
 
 /// A job that a client was told of.
 #[derive(Debug, Default)]
@@ -51,16 +60,32 @@ pub(in crate::sim) type Jobs = BTreeMap<u64, Job>;
 
 /// Makes one of the queues, or says again what it is.
 pub(in crate::sim) fn set_queue(client: &mut Client, queue: &QueueOfSim) -> Vec<u8> {
-    let caps = queue.capability.iter();
-    let caps = caps.map(|&(name, amount)| NamedAmount { name: name.to_owned(), amount });
+    let amounts = |list: &[(&str, i64)]| AmountsBody {
+        amounts: list.iter().map(|&(name, amount)| NamedAmount { name: name.to_owned(), amount }).collect(),
+    };
+    let sharing = client.job_rules.map(|rules| rules.sharing);
     let body = QueueBody {
         name: queue.name.to_owned(),
         parent: queue.parent.to_owned(),
-        capability: AmountsBody { amounts: caps.collect() },
+        capability: amounts(queue.capability),
         allocations_max: queue.allocations_max,
         weight: queue.weight,
         usage_half_life: queue.half_life,
         ..QueueBody::default()
+    };
+    let body = match sharing {
+        Some(Sharing::Given) => {
+            QueueBody { guarantee: amounts(queue.guarantee), deserved: Some(amounts(queue.deserved)), ..body }
+        }
+        Some(Sharing::Starved) => QueueBody {
+            guarantee: amounts(queue.guarantee),
+            ordering: queue.ordering,
+            starves_below: Some(STARVES_BELOW),
+            fair_share_patience: Some(FAIR_SHARE_PATIENCE_NS),
+            guarantee_patience: Some(GUARANTEE_PATIENCE_NS),
+            ..body
+        },
+        _ => body,
     };
     client.ask(Kind::SetQueue, &SetQueueRequest { queue: body }, Asked::SetQueue(queue.name))
 }
@@ -69,6 +94,16 @@ pub(in crate::sim) fn set_queue(client: &mut Client, queue: &QueueOfSim) -> Vec<
 pub(in crate::sim) fn set_some_queue(client: &mut Client, choices: &mut Choices<'_>) -> Vec<u8> {
     let queue = choices.place(QUEUES.len());
     set_queue(client, &QUEUES[queue])
+}
+
+/// Returns how long tasks may run, in ns: some end soon, some late, and some never.
+fn run_time(choices: &mut Choices<'_>) -> Option<u64> {
+    match choices.below(5) {
+        0 => None,
+        1 => Some(RUN_TIME_LONG_NS),
+        2 => Some(1 + choices.below(1_000)),
+        _ => Some(500 + choices.below(8_000)),
+    }
 }
 
 fn task_group(choices: &mut Choices<'_>) -> TaskGroupBody {
@@ -210,7 +245,8 @@ impl Client {
         self.ask(Kind::ReportTasks, &request, Asked::ReportTasks(tasks))
     }
 
-    fn submit_job(&mut self, choices: &mut Choices<'_>) -> Vec<u8> {
+    /// Submits a job.
+    pub(in crate::sim) fn submit_job(&mut self, choices: &mut Choices<'_>) -> Vec<u8> {
         self.jobs_made += 1;
         let groups: Vec<TaskGroupBody> = (0..=choices.below(2)).map(|_| task_group(choices)).collect();
         let tasks: u32 = groups.iter().map(|group| group.count).sum();
@@ -239,11 +275,29 @@ impl Client {
             topology,
             ..JobBody::default()
         };
-        if self.best_effort && choices.one_in(2) {
+        let rules = self.job_rules.expect("a run with jobs has rules for them");
+        if rules.best_effort && choices.one_in(2) {
             ask_for_nothing(&mut job, choices);
+        }
+        if rules.backfill != Backfill::None {
+            job.tasks.iter_mut().for_each(|group| group.run_time = run_time(choices));
         }
         let restarts = has_policies.then_some(max_retry);
         self.ask(Kind::SubmitJob, &SubmitJobRequest { job }, Asked::SubmitJob(restarts))
+    }
+
+    /// Reports that tasks of its jobs have succeeded, each in an allocation.
+    pub(in crate::sim) fn report_success(&mut self, tasks: &[(TaskId, AllocationId)]) -> Vec<u8> {
+        let report = |&(task, allocation): &(TaskId, AllocationId)| TaskReportBody {
+            job: task.job.0,
+            index: task.index,
+            allocation: allocation.into(),
+            state: TASK_SUCCEEDED,
+            ..TaskReportBody::default()
+        };
+        let tasks: Vec<TaskReportBody> = tasks.iter().map(report).collect();
+        let request = ReportTasksRequest { tasks: tasks.clone() };
+        self.ask(Kind::ReportTasks, &request, Asked::ReportTasks(tasks))
     }
 
     pub(super) fn handle_queue(&mut self, frame: &FrameRef<'_>, name: &'static str) -> Verdict {

@@ -177,7 +177,7 @@ impl World<'_> {
     pub(super) fn start_again(&mut self, state: &StoreState) -> Result<(Opened, StoreState), FileError> {
         let last = self.server.last_connection();
         if !self.has_journal {
-            let opened = open(state, None, &mut self.choices, last, (self.small_budgets, self.sharing))?;
+            let opened = open(state, None, &mut self.choices, last, (self.small_budgets, self.job_rules))?;
             return Ok((opened, state.clone()));
         }
         self.gangs.forget_waits();
@@ -188,8 +188,13 @@ impl World<'_> {
             }
             let opening = Opening::of(disk.clone(), self.lives.is_some());
             let opened = opening.and_then(|(opening, state)| {
-                let opened =
-                    open(&state, Some(opening), &mut self.choices, last, (self.small_budgets, self.sharing))?;
+                let opened = open(
+                    &state,
+                    Some(opening),
+                    &mut self.choices,
+                    last,
+                    (self.small_budgets, self.job_rules),
+                )?;
                 Ok((opened, state))
             });
             match opened {

@@ -2,26 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use wharf_core::cycle::{Action, CycleConfig, PluginConfig, PluginKind};
+use wharf_core::cycle::{Action, Backfill, CycleConfig, PluginConfig, PluginKind};
 use wharf_core::jobs::{JobId, Jobs, JobsRecord, TopologyTier};
 use wharf_core::planner::{JobsConfig, Planner};
+use wharf_core::time::Time;
 
 use super::World;
-use crate::sim::Sharing;
 use crate::sim::checkers::domains::{Hard, TIERS, jobs_stay_in_domains};
+use crate::sim::checkers::evictions::evictions_end;
 use crate::sim::checkers::gangs::Starts;
 use crate::sim::checkers::jobs::{
-    jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing, queues_are_as_told,
+    Dated, jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing, queues_are_as_told,
     tasks_are_in_the_books, tasks_run_once,
 };
 use crate::sim::checkers::queues::{QUEUES, caps_hold};
+use crate::sim::checkers::run_times::{Overruns, overruns_are_ended};
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::client::jobs::set_queue;
 use crate::sim::facts::Facts;
 use crate::sim::network::Towards;
+use crate::sim::{JobRules, Sharing};
 
 /// The time between the beginnings of two cycles in these runs, in ns of virtual time.
-const INTERVAL_NS: u64 = 400;
+pub(super) const INTERVAL_NS: u64 = 400;
 
 /// How long a task that was evicted may go on, in ns.
 const GRACE_NS: u64 = 2_500;
@@ -29,25 +32,40 @@ const GRACE_NS: u64 = 2_500;
 /// The half-life of what queues have held, in ns.
 const HALF_LIFE_NS: u64 = 20_000;
 
+/// The part of some resource of the cluster that is in use if anybody starves, in 1/10,000.
+const UTILIZATION_ABOVE: u32 = 1_000;
+
+/// How long after the grace period a job that starved is looked at again, in ns.
+const RECHECK_NS: u64 = 1_000;
+
 /// The most cycles, each with everything that follows from it, until jobs must have come to rest.
 const CYCLES_MAX: usize = 64;
 
 /// Returns the settings of the keeper of jobs.
-pub(super) fn jobs_config(sharing: Sharing) -> JobsConfig {
+pub(super) fn jobs_config(JobRules { sharing, backfill, .. }: JobRules) -> JobsConfig {
     let tier = |kinds: &[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
     let mut shares = PluginConfig::new(match sharing {
         Sharing::Jobs | Sharing::Queues => PluginKind::Drf,
         Sharing::Deserved => PluginKind::Proportion,
+        Sharing::Given => PluginKind::Capacity,
+        Sharing::Starved => PluginKind::FairShare,
     });
+    (shares.utilization_above, shares.recheck_ns) = (UTILIZATION_ABOVE, RECHECK_NS);
     shares.hierarchical = sharing == Sharing::Queues;
     let tiers = TIERS.map(|tier| TopologyTier { name: tier.into(), label: tier.into() });
     let cycle = CycleConfig {
-        actions: Action::DEFAULT.to_vec(),
+        actions: match sharing {
+            Sharing::Starved => {
+                vec![Action::Enqueue, Action::Allocate, Action::Backfill, Action::Starve]
+            }
+            _ => Action::DEFAULT.to_vec(),
+        },
         tiers: vec![
             tier(&[PluginKind::Priority, PluginKind::Usage, PluginKind::Gang, PluginKind::Conformance]),
             vec![shares],
         ],
         grace_ns: GRACE_NS,
+        backfill,
         usage_half_life_ns: HALF_LIFE_NS,
         topology: tiers.into(),
         ..CycleConfig::default()
@@ -68,6 +86,11 @@ struct Followed {
 pub(super) struct JobsWatch {
     followed: BTreeMap<JobId, Followed>,
     starts: Starts,
+    overruns: Overruns,
+    /// When this start of the service began.
+    pub(super) started: Time,
+    /// The number of tasks that cycles have evicted for others in this start.
+    pub(super) evicted: u64,
 }
 
 impl JobsWatch {
@@ -96,6 +119,11 @@ impl JobsWatch {
 }
 
 impl World<'_> {
+    /// Returns the number of tasks that cycles have evicted for others in this start.
+    fn evicted(&self) -> u64 {
+        self.jobs_watch.as_ref().map_or(0, |watch| watch.evicted)
+    }
+
     /// Returns the queues and jobs of this start, if it keeps any.
     pub(super) fn jobs(&self) -> Option<&Jobs> {
         self.planners.iter().find_map(|planner| planner.planner().jobs())
@@ -118,6 +146,7 @@ impl World<'_> {
         let jobs = self.planners.iter().find_map(|planner| planner.planner().jobs());
         if let (Some(watch), Some(jobs)) = (&mut self.jobs_watch, jobs) {
             watch.starts = Starts::of(jobs, self.now);
+            watch.started = self.now;
         }
     }
 
@@ -133,6 +162,7 @@ impl World<'_> {
         let planner = self.planners[at].planner();
         match (&mut self.jobs_watch, planner.jobs()) {
             (Some(watch), Some(jobs)) if planner.has_agreed_jobs() => {
+                named("what_overruns_fails", watch.overruns.what_overruns_fails(jobs))?;
                 named("gangs_start_whole", watch.starts.gangs_start_whole(jobs, self.now))
             }
             _ => Ok(()),
@@ -198,7 +228,12 @@ impl World<'_> {
             return Ok(());
         }
         let mut quiet = 0;
-        for _ in 0..CYCLES_MAX {
+        // The number of evictions when three quarters of the cycles have run.
+        let mut evicted = None;
+        for cycle in 0..CYCLES_MAX {
+            if cycle == CYCLES_MAX * 3 / 4 {
+                evicted = Some(self.evicted());
+            }
             let before = (self.statements_made(), self.facts.clone());
             // Longer than an interval and than any grace period.
             self.pass(2 * GRACE_NS);
@@ -210,12 +245,21 @@ impl World<'_> {
                 break;
             }
         }
+        let rules = self.job_rules.expect("a run with jobs has rules for them");
+        // Run times change the demand.
+        if let Some(before) = evicted.filter(|_| rules.backfill == Backfill::None) {
+            named("evictions_end", evictions_end(before, self.evicted()))?;
+        }
         self.check_told_jobs(true)?;
         let jobs = self.jobs().expect("a run with jobs has a keeper");
         named("tasks_are_in_the_books", tasks_are_in_the_books(jobs, &self.facts))?;
-        // A queue that has what it deserves waits although there is room.
-        if self.sharing != Some(Sharing::Deserved) {
-            named("no_task_waits_that_would_fit", no_task_waits_that_would_fit(jobs, &self.facts))?;
+        let late = Time(self.now.0.saturating_sub(GRACE_NS));
+        named("overruns_are_ended", overruns_are_ended(jobs, late))?;
+        // A queue that has what it deserves, or what others' guarantees leave, waits although there is room.
+        if !matches!(rules.sharing, Sharing::Deserved | Sharing::Given) {
+            let dated = self.first_date().map(|date| Dated { now: self.now, date });
+            let waits = no_task_waits_that_would_fit(jobs, &self.facts, dated);
+            named("no_task_waits_that_would_fit", waits)?;
         }
         self.check_charges()
     }

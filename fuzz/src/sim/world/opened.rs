@@ -18,7 +18,7 @@ use wharf_core::view::ViewReader;
 use wharf_net::protocol::IN_FLIGHT_DEFAULT;
 use wharf_ops::file_error::FileError;
 
-use crate::sim::Sharing;
+use crate::sim::JobRules;
 use crate::sim::checkers::leases::LEASES_ENDED;
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::views::{GrantsNameTheirView, Shown, VersionsOnlyGrow};
@@ -161,7 +161,7 @@ pub(in crate::sim) fn open(
     opening: Option<Opening>,
     choices: &mut Choices<'_>,
     last_connection: u64,
-    (small_budgets, sharing): (bool, Option<Sharing>),
+    (small_budgets, job_rules): (bool, Option<JobRules>),
 ) -> Result<Opened, FileError> {
     let config = EngineConfig {
         shards: choices.below(3) as u16 + 1,
@@ -169,7 +169,7 @@ pub(in crate::sim) fn open(
         reserved_nodes_percent: 60,
         views: true,
         planners: choices.below(3) as u16,
-        jobs: sharing.map(jobs_config),
+        jobs: job_rules.map(jobs_config),
         hold_ns: HOLD_NS,
         journal: opening.is_some(),
         ..EngineConfig::default()

@@ -45,8 +45,10 @@ impl World<'_> {
         let planner = self.planners[at].planner();
         let before = planner.metrics().statements;
         let last = planner.last_statement();
+        let cycles = self.cycles_of(at);
         let moved = self.planners[at].run_round(&At(self.now));
         self.follow_keeper(at);
+        self.check_cycle(at, cycles)?;
         self.check_starts(at)?;
         self.follow_units();
         let planner = self.planners[at].planner();

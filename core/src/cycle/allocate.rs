@@ -184,11 +184,18 @@ impl Cycle<'_> {
         }
         self.tries.begin();
         let savepoint = self.savepoint();
-        let known_misfits = misfits.noted();
+        let mut known_misfits = misfits.noted();
         let mut filler = Filler::new(job, Sight::Later);
         let mut is_ready = false;
         while let Some(task) = left.pop() {
-            if self.passes(&mut filler, task) || !self.place(task, misfits) {
+            if self.passes(&mut filler, task) {
+                continue;
+            }
+            if !self.place(task, misfits) {
+                if self.savepoint() == savepoint {
+                    // It did not fit although this job had taken nothing, so that stays so if the job is undone.
+                    known_misfits.classes = misfits.classes.len();
+                }
                 continue;
             }
             is_ready = self.fill_up(&mut filler);

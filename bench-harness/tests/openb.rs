@@ -102,7 +102,7 @@ fn departures_are_sound_at_every_moment() {
 /// The digests of all decisions, next to this file.
 const DECISIONS: &str = "tests/openb_decisions.txt";
 
-/// Writes the digests anew instead of comparing them.
+/// Writes the digests again instead of comparing them.
 const WRITE_DECISIONS: &str = "WHARF_WRITE_DECISIONS";
 
 /// Returns a digest over all decisions in the order of the pods: the node, and the GPU instances with the part of each.

@@ -359,7 +359,6 @@ fn the_simulator_finds_dates_that_are_not_kept() {
 fn the_simulator_finds_queues_that_do_not_keep_what_they_deserve() {
     let found = ["only_what_is_spare_is_reclaimed"];
     simulator_finds_with(PlantedBug::DeservedReclaimed, &found, Settings::default());
-    simulator_finds_with(PlantedBug::ReclaimBeyondDeserved, &["evictions_end"], Settings::default());
 }
 
 #[test]

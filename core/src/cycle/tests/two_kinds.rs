@@ -1,6 +1,8 @@
 //! Queues that divide two kinds of resources, for tasks of any mixture: evictions end, whatever rule says what queues deserve.
 
 use super::*;
+#[cfg(debug_assertions)]
+use crate::planted::{PlantedBug, with_planted};
 
 impl Bed {
     /// A cluster of nodes with cores and memory.
@@ -38,9 +40,9 @@ impl Bed {
     }
 }
 
-/// Five tasks of two queues fit, by their memory. Each queue deserves room for two and a half.
-#[test]
-fn queues_do_not_take_back_what_they_have_too_much_of_already() {
+/// Runs cycles while five tasks of two queues fit, by their memory, and each queue deserves room for two and a half. Returns
+/// what is evicted.
+fn evicted_for_halves() -> Vec<TaskId> {
     let tiers: &[&[PluginKind]] =
         &[&[PluginKind::Priority, PluginKind::Gang, PluginKind::Conformance, PluginKind::Capacity]];
     let mut bed = Bed::with_memory(Bed::config(&CycleConfig::default().actions, tiers), &[(40, 20)]);
@@ -49,14 +51,24 @@ fn queues_do_not_take_back_what_they_have_too_much_of_already() {
         bed.job_with_memory(name, queue, (1, 4), (1, 4), 0);
     }
     assert_eq!(bed.cycle().bound.len(), 5);
+    let mut evicted = Vec::new();
     for _ in 0..6 {
         bed.advance(GRACE);
-        assert_eq!(
-            bed.cycle().evicted,
-            [],
-            "cores are left, but the memory would be beyond what it deserves"
-        );
+        evicted.extend(bed.cycle().evicted);
     }
+    evicted
+}
+
+#[test]
+fn queues_do_not_take_back_what_they_have_too_much_of_already() {
+    assert_eq!(evicted_for_halves(), [], "cores are left, but the memory would be beyond what it deserves");
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn queues_that_reclaim_more_than_they_deserve_are_found() {
+    let evicted = with_planted(PlantedBug::ReclaimBeyondDeserved, evicted_for_halves);
+    assert!(evicted.len() > 1, "they do not take from each other: {evicted:?}");
 }
 
 proptest! {

@@ -79,7 +79,7 @@ impl World<'_> {
         if self.job_rules.is_none_or(|rules| rules.backfill == Backfill::None) {
             return Ok(());
         }
-        // Whoever was silent is lost before.
+        // Those that were silent are lost before.
         self.pass(LOST_AFTER + 1);
         answer_all(self)?;
         let users = |at: &usize| self.clients[*at].role == Role::User;

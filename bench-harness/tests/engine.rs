@@ -66,6 +66,8 @@ fn every_row_runs_and_has_its_fields() {
         let half = row["name"] == "candidates-half";
         assert!(half == about("not_judged", "visits"), "{row}");
         assert!(half || !held("targets").is_empty(), "{row}");
+        let is_met = held("targets").iter().all(|target| target["met"] == true);
+        assert_eq!(row["missed_targets"].is_null(), is_met, "{row}");
     }
     for spec in ROWS {
         for policy in spec.policies.iter().filter(|policy| policy.parse::<Policy>().is_ok()) {

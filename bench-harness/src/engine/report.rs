@@ -462,6 +462,9 @@ mod tests {
         assert_eq!(judged("full-99.5", 10_000, Policy::BestFit, slow(1_500.0)), "");
         assert!(judged("full-99.5", 10_000, Policy::BestFit, slow(1_501.0)).contains("at most 1500"));
         assert_eq!(judged("all-equal", 10_000, Policy::BestFit, slow(1_501.0)), "");
+        let refuses = |ns| move |measured: &mut Measured| measured.refusal_ns = Some(ns);
+        assert_eq!(judged("full-99.5", 10_000, Policy::BestFit, refuses(5_000.0)), "");
+        assert!(judged("full-99.5", 10_000, Policy::BestFit, refuses(5_001.0)).contains("at most 5000"));
         assert_eq!(judged("served-step", 10_000, Policy::BestFit, slow(400.0)), "");
         assert!(judged("served-step", 10_000, Policy::BestFit, slow(401.0)).contains("at most 400"));
     }

@@ -79,7 +79,7 @@ impl WaitsFor {
 }
 
 /// Why a placement or a group waits, and what would help.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct WaitExplanation {
     /// The group. `None`: it is a placement.
     pub group: Option<Box<GroupView>>,

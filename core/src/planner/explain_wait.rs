@@ -16,7 +16,7 @@ use super::queue::PortClient;
 use super::{JobTag, Planner};
 use crate::group::{
     CountGroups, ExplainWait, GroupsCounted, PlanRejection, PlanReply, Spreading, Strategy, TopologyRule,
-    WaitExplained, WaitExplanation, WaitPlace, WaitSubject, WaitsFor,
+    WaitExplained, WaitExplanation, WaitSubject, WaitsFor,
 };
 use crate::ids::{GroupId, NodeId};
 use crate::limits::{EXPLAINED_REQUESTS_MAX, WAITING_LOOKS_PER_PAGE};
@@ -184,20 +184,9 @@ impl Planner {
         match ask.of {
             WaitSubject::Placement { priority, since, until, .. } => {
                 let lack = Lack { least: 1, ..Lack::default() };
-                let explained = WaitExplanation {
-                    group: None,
-                    bundle: None,
-                    waits_for: WaitsFor::Nothing,
-                    priority,
-                    since,
-                    until: Some(until).filter(|until| until.0 < u64::MAX),
-                    fit: 0,
-                    needed: 1,
-                    found: None,
-                    place: WaitPlace::default(),
-                    nodes: None,
-                    changes: Vec::new(),
-                };
+                let until = Some(until).filter(|until| until.0 < u64::MAX);
+                let explained =
+                    WaitExplanation { priority, since, until, needed: 1, ..WaitExplanation::default() };
                 Ok(Box::new(lack.judge(classes, None, ask.tenant.is_none(), explained)))
             }
             WaitSubject::Group { id, bundle } => {
@@ -224,17 +213,12 @@ impl Planner {
         let (Reverse(priority), since, _) = group.turn();
         let explained = WaitExplanation {
             group: Some(Box::new(group.view())),
-            bundle: None,
-            waits_for: WaitsFor::Nothing,
             priority,
             since,
             until: group.deadline(),
             fit: placed,
             needed: placed + least,
-            found: None,
-            place: WaitPlace::default(),
-            nodes: None,
-            changes: Vec::new(),
+            ..WaitExplanation::default()
         };
         // It may have been placed since.
         if !group.state.seeks() || classes.is_empty() {

@@ -316,10 +316,7 @@ impl Plans {
     ) -> Option<(Tag, PlanReply)> {
         let token = token as usize;
         let reply = match reply {
-            Some(reply) => match self.go_on_explaining(planner, token, reply) {
-                Some(reply) => Some(reply),
-                None => return None,
-            },
+            Some(reply) => Some(self.go_on_explaining(planner, token, reply)?),
             None => None,
         };
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");

@@ -2,6 +2,7 @@
 # Counts instructions by callgrind. Other work on the machine does not change these figures.
 #
 #   least-fit, best-fit   one place and one release in a shard: the `steady` row of `wharf-bench engine`, by its own driver
+#   refusals              the same of the row `full-99.5`, where more than half of the requests are refused
 #   requests              one request in the connections and the port of an I/O thread: the load of `wharf-bench rpc` with
 #                         256 in flight, without QUIC and without the shards
 #   lone                  the same with one request in flight: placements on an empty cluster over 2 shards
@@ -65,12 +66,13 @@ count() {
 
 # Two at once: they are independent.
 {
-  count least-fit measured_step "$steady" least-fit "$nodes" "$ops" >"$scratch/figures.least-fit"
+  count least-fit measured_step "$steady" steady least-fit "$nodes" "$ops" >"$scratch/figures.least-fit"
   count requests counted_connections "$requests_program" least-fit "$nodes" 2 "$requests" "$in_flight" full \
     >"$scratch/figures.requests"
   count lone counted_connections "$requests_program" least-fit "$nodes" 2 "$ops" 1 empty >"$scratch/figures.lone"
 } & first=$!
-count best-fit measured_step "$steady" best-fit "$nodes" "$ops" >"$scratch/figures.best-fit"
+count refusals measured_step "$steady" full-99.5 least-fit "$nodes" "$ops" >"$scratch/figures.refusals"
+count best-fit measured_step "$steady" steady best-fit "$nodes" "$ops" >"$scratch/figures.best-fit"
 count lone-64 counted_connections "$requests_program" least-fit "$nodes" 64 "$ops" 1 empty >"$scratch/figures.lone-64"
 wait "$first"
 
@@ -81,11 +83,11 @@ is_near() {
 }
 
 failed=0
-for name in least-fit best-fit requests lone lone-64; do
+for name in least-fit best-fit refusals requests lone lone-64; do
   read -r source now misses <"$scratch/figures.$name"
   before=$(awk -v key="$name $source" '$1 " " $2 == key { print $3 }' "$baseline")
   case "$name" in
-    *-fit) unit="place and release" ;;
+    *-fit | refusals) unit="place and release" ;;
     *) unit=request ;;
   esac
   echo "$name, $source: $now instructions per $unit at $nodes nodes, baseline ${before:-none}"

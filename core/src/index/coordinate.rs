@@ -434,6 +434,13 @@ impl Geometry {
     }
 }
 
+impl Scale {
+    /// Returns whether different values of a step have different parts of it: no part is narrower than a unit.
+    pub(super) fn is_exact(&self) -> bool {
+        self.theta <= WHOLE
+    }
+}
+
 /// A coordinate, and how much of its last step each value takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Coordinates {

@@ -130,8 +130,9 @@ impl Narrow {
         (self.0 >> SCORE_AT) as u32
     }
 
+    /// Returns how much of their last steps the first two dimensions take, in `1 / 2^WITHIN_BITS`, rounded down.
     #[inline]
-    fn parts(self) -> [u32; 2] {
+    pub(super) fn parts(self) -> [u32; 2] {
         [(self.0 >> FIRST_AT) as u32 & WITHIN, self.0 as u32 & WITHIN]
     }
 }

@@ -1,11 +1,13 @@
 //! Counts of the nodes that have less of a dimension than a request asks.
 //!
 //! The counts per coordinate say it of all nodes but those in the step of the request itself. Of these, a bounded
-//! number is compared. GPUs are counted by value, so no node is compared for them.
+//! number is compared. Their entries say how much of the step they have, rounded down, so few nodes are looked at: those
+//! with the same part as the request, and those that may have the most. GPUs are counted by value, so no node is compared
+//! for them.
 
 use std::collections::BTreeMap;
 
-use super::coordinate::{Scale, ceil_div};
+use super::coordinate::{Coordinates, Scale, ceil_div};
 use super::entry::{Entry, Narrow};
 use super::plane::Plane;
 use super::ranks::Rank;
@@ -84,9 +86,9 @@ impl<E: Entry> Plane<E> {
         self.counts.by_coordinate[d].get(usize::from(at)).map_or(0, |&count| u64::from(count))
     }
 
-    /// Calls `visit` for the first nodes with this coordinate in the first or second dimension, in order of
-    /// coordinate and then of rank, and for at most this many. For an exact layout.
-    fn visit_step(&self, d: usize, at: u16, most: usize, mut visit: impl FnMut(Rank)) {
+    /// Calls `visit` with the entries of the first nodes with this coordinate in the first or second dimension, in order of
+    /// coordinate and then of rank, and with at most this many. For an exact layout.
+    fn visit_step(&self, d: usize, at: u16, most: usize, mut visit: impl FnMut(&[E])) {
         let mut left = most.min(self.at(d, at) as usize);
         if left == 0 {
             return;
@@ -97,11 +99,11 @@ impl<E: Entry> Plane<E> {
                 if entries.len() > left {
                     let mut entries = entries.to_vec();
                     entries.sort_unstable_by_key(|entry| entry.order());
-                    entries[..left].iter().for_each(|entry| visit(entry.rank()));
+                    visit(&entries[..left]);
                     left = 0;
                     break;
                 }
-                entries.iter().for_each(|entry| visit(entry.rank()));
+                visit(entries);
                 left -= entries.len();
             }
             left > 0
@@ -129,11 +131,62 @@ impl<E: Entry> Plane<E> {
     }
 }
 
+/// Nodes of one step, as they are compared with a part of it. A node is looked at only if its part leaves open whether it has
+/// less, or if it may have the most of those that have less.
+struct Compared {
+    d: usize,
+    /// Whether equal parts are equal values.
+    is_exact: bool,
+    /// The nodes with a smaller part have less, and those with a greater one do not.
+    part: u32,
+    less: u64,
+    /// The largest part of those that have less, and the largest value of these.
+    largest_part: u32,
+    largest: Option<u64>,
+}
+
+impl Compared {
+    fn new(d: usize, part: u32, is_exact: bool) -> Self {
+        Self { d, is_exact, part, less: 0, largest_part: 0, largest: None }
+    }
+
+    /// Compares nodes. Parts are rounded down, so of two values with the same part either may be larger.
+    #[inline]
+    fn add(&mut self, entries: &[Narrow], asked: u64, value: &impl Fn(Rank) -> u64) {
+        let part = |entry: &Narrow| entry.parts()[self.d & 1];
+        // One plain pass without branches, because most nodes need nothing else. A chunk has few entries.
+        let (mut less, mut largest_end, mut equal) = (0u32, 0u32, 0u32);
+        for entry in entries {
+            let of_node = part(entry);
+            let has_less = of_node < self.part;
+            less = less.wrapping_add(u32::from(has_less));
+            largest_end = largest_end.max(if has_less { of_node.wrapping_add(1) } else { 0 });
+            equal = equal.wrapping_add(u32::from(of_node == self.part));
+        }
+        self.less += u64::from(less);
+        if largest_end > self.largest_part {
+            let largest_part = largest_end - 1;
+            let with_it = entries.iter().filter(|entry| part(entry) == largest_part);
+            self.largest = self.largest.max(with_it.map(|entry| value(entry.rank())).max());
+            self.largest_part = largest_part;
+        }
+        if equal > 0 && !self.is_exact {
+            let with_it = entries.iter().filter(|entry| part(entry) == self.part);
+            for value in with_it.map(|entry| value(entry.rank())).filter(|&value| value < asked) {
+                self.less += 1;
+                self.largest = self.largest.max(Some(value));
+                self.largest_part = self.part;
+            }
+        }
+    }
+}
+
 impl Plane<Narrow> {
-    /// For the first two dimensions. `value` returns the exact value of a node.
+    /// For the first two dimensions. `part` is how much of its last step the request takes, and `is_exact` whether equal parts
+    /// are equal values. `value` returns the exact value of a node.
     fn lacking(
         &self,
-        (d, at): (usize, u16),
+        (d, at, part, is_exact): (usize, u16, u32, bool),
         asked: u64,
         most: usize,
         value: impl Fn(Rank) -> u64,
@@ -142,25 +195,25 @@ impl Plane<Narrow> {
             return None;
         }
         let (nodes, lower) = self.below(d, at);
-        let mut lacking = Lacking { nodes, ..Lacking::default() };
-        self.visit_step(d, at, most, |rank| {
-            lacking.compared += 1;
-            let value = value(rank);
-            if value < asked {
-                lacking.nodes += 1;
-                lacking.most = lacking.most.max(Some(value));
-            }
+        let mut compared = 0;
+        let mut step = Compared::new(d, part, is_exact);
+        self.visit_step(d, at, most, |entries| {
+            compared += entries.len() as u64;
+            step.add(entries, asked, &value);
         });
-        lacking.unknown = self.at(d, at) - lacking.compared;
-        if lacking.most.is_none()
+        let unknown = self.at(d, at) - compared;
+        let nodes = nodes + step.less;
+        if step.largest.is_none()
             && let Some(lower) = lower
         {
-            self.visit_step(d, lower, most, |rank| {
-                lacking.compared += 1;
-                lacking.most = lacking.most.max(Some(value(rank)));
+            // All of these have less.
+            step = Compared::new(d, u32::MAX, is_exact);
+            self.visit_step(d, lower, most, |entries| {
+                compared += entries.len() as u64;
+                step.add(entries, asked, &value);
             });
         }
-        Some(lacking)
+        Some(Lacking { nodes, most: step.largest, compared, unknown })
     }
 
     /// For a dimension that counts GPUs.
@@ -195,8 +248,17 @@ impl DistBuckets {
         let Scale { theta, reciprocal, .. } = self.geometry.scales[d];
         let (steps, _) = ceil_div(asked, theta, reciprocal);
         let at = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
+        // The highest coordinate includes all larger values.
+        let is_exact = self.geometry.scales[d].is_exact() && at < Coordinate::HIGHEST;
+        let part = || {
+            let mut of_request = Coordinates::default();
+            of_request.set(d, &self.geometry.scales[d], asked);
+            u32::from(of_request.within[d])
+        };
         match d {
-            0 | 1 => tree.plane.lacking((d, at), asked, most, |rank| value(self.ranks.slot(rank))),
+            0 | 1 => tree
+                .plane
+                .lacking((d, at, part(), is_exact), asked, most, |rank| value(self.ranks.slot(rank))),
             _ if self.geometry.is_wide => None,
             _ => Some(tree.plane.lacking_gpus(d, at, asked, theta)),
         }

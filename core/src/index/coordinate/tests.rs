@@ -41,6 +41,22 @@ proptest! {
     }
 
     #[test]
+    fn parts_of_small_steps_tell_values_apart(
+        theta in prop_oneof![1i64..20_000, 16_380i64..16_390], first in 0i64..20_000, steps in 0i64..1_000,
+    ) {
+        let geometry = Geometry::new(vec![(Dimension::Cpu, theta)]).unwrap();
+        let part = |units: i64| geometry.coordinates(&ResourceVector {
+            cpu: Amount::try_from_units(steps * theta + units).unwrap(), ..ResourceVector::default()
+        }).within[0];
+        let [first, next] = [first % theta + 1, (first + 1) % theta + 1];
+        let [low, high] = [first.min(next), first.max(next)];
+        prop_assert!(part(low) <= part(high));
+        if geometry.scales[0].is_exact() && low < high {
+            prop_assert!(part(low) < part(high), "{} and {} of {}", low, high, theta);
+        }
+    }
+
+    #[test]
     fn a_reciprocal_divides_as_division_does(
         value in 0u64..1 << 54, divisor in 1u64..=1 << 53, near in 0u64..1000,
     ) {

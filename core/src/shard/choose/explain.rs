@@ -8,8 +8,6 @@
 //! page of nodes. To count all nodes, the caller asks for each further page with another command ([`Explain`]), so
 //! that other commands can run in between.
 
-use std::ops::Range;
-
 use super::Choose;
 use super::{Eligibility, Eligible};
 use crate::books::RESERVED;
@@ -205,21 +203,29 @@ impl Choose {
             _ => {
                 let end = page_end(books, from, most, &mut refusal);
                 let page = from..end;
-                let simple = matches!(scope, Eligibility::Plain(None)) && is_simple(books, request);
-                match &named {
-                    Some(named) => {
+                let is_simple = is_simple(books, request);
+                match (&named, scope) {
+                    (Some(named), _) => {
                         let here = named.partition_point(|&slot| slot < end);
                         count_named(books, &eligible, request, &named[..here], &mut refusal);
                     }
-                    None if simple => count_plain(books, request, page, &mut refusal),
-                    None if let Eligibility::Plain(Some(set)) = scope => {
+                    (None, Eligibility::Plain(None)) if is_simple => {
+                        let rooms = &books.nodes.rooms()[page.start as usize..page.end as usize];
+                        count_plain(rooms.iter(), request, &mut refusal);
+                    }
+                    (None, Eligibility::Plain(Some(set))) => {
                         // The others are not selected.
-                        let members = self.selectors.at(set).members_in(page);
-                        count_slots(books, &eligible, request, members.iter().copied(), &mut refusal);
-                        let others = refusal.examined - members.len() as u64;
+                        let mut selected = 0;
+                        let members = self.selectors.at(set).members_in(page).inspect(|_| selected += 1);
+                        if is_simple {
+                            count_plain(members.map(|slot| books.nodes.room(slot)), request, &mut refusal);
+                        } else {
+                            count_slots(books, &eligible, request, members, &mut refusal);
+                        }
+                        let others = refusal.examined - selected;
                         report_plain(Check::Selector, others, &mut refusal);
                     }
-                    None => count_slots(books, &eligible, request, page, &mut refusal),
+                    (None, _) => count_slots(books, &eligible, request, page, &mut refusal),
                 }
                 (end, (end - from) as usize)
             }
@@ -278,12 +284,12 @@ fn page_end(books: &Books, from: Slot, most: u32, refusal: &mut Refusal) -> Slot
     end
 }
 
-/// Counts a page for a request that depends only on amounts.
-fn count_plain(books: &Books, request: &PlacementRequest, page: Range<Slot>, refusal: &mut Refusal) {
+/// Counts nodes of a page for a request that depends only on the amounts of these nodes.
+fn count_plain<'a>(rooms: impl Iterator<Item = &'a Room>, request: &PlacementRequest, refusal: &mut Refusal) {
     let mut tallies = Tallies::of(request);
     let mut not_ready = 0u64;
     let mut full = 0u64;
-    for room in &books.nodes.rooms()[page.start as usize..page.end as usize] {
+    for room in rooms {
         if room.takes_work() {
             tallies.count(room);
         } else if room.state == Some(NodeState::Ready) {

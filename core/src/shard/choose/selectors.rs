@@ -85,8 +85,8 @@ impl CandidateSet {
     }
 
     /// Returns the members in a range of slots.
-    pub(crate) fn members_in(&self, range: Range<Slot>) -> Vec<Slot> {
-        self.bits.iter_from(range.start).take_while(|&slot| slot < range.end).collect()
+    pub(crate) fn members_in(&self, range: Range<Slot>) -> impl Iterator<Item = Slot> + '_ {
+        self.bits.iter_from(range.start).take_while(move |&slot| slot < range.end)
     }
 
     fn set(&mut self, slot: Slot, member: bool) {

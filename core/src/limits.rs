@@ -296,9 +296,12 @@ pub const DATED_RESERVATIONS_MAX: usize = 64;
 pub const DATED_LOOKS_MAX: u64 = 1 << 19;
 /// How often the orders by past use are looked at while nothing changes, in ns. A cycle runs again if they are others.
 pub const ORDERS_LOOKED_AT_NS: u64 = 1_000_000_000;
-/// The number of queues, users, jobs, task groups and tasks that the keeper of jobs copies per round for a plan of nodes. It
-/// may exceed this by one queue with its users, or by one job with its task groups. It also copies what changed in between.
+/// The number of queues, users, jobs, task groups, tasks and run times that the keeper of jobs copies per round for a plan of
+/// nodes. It may exceed this by one queue with its users, or by one job with its task groups. It also copies what changed in
+/// between.
 pub const JOBS_COPIED_PER_ROUND: u64 = 1 << 12;
+/// The number of kinds of tasks whose run times are measured: those that were measured last.
+pub const RUN_TIMES_MAX: usize = 1 << 14;
 /// The largest number of node types that a plan of nodes chooses from. They are told apart by bits.
 pub const NODE_TYPES_MAX: usize = 64;
 /// The largest number of nodes that a plan launches, and that are being launched.

@@ -36,6 +36,7 @@ pub fn plan_nodes(
     let mut plan = planning.plan;
     plan.starts = of_cycles.starts;
     plan.waiting = of_cycles.waiting;
+    plan.measured_ends = of_cycles.measured_ends;
     plan.is_partial |= of_cycles.is_partial || plan.unplaced.len() > PLAN_ROWS_MAX;
     plan.is_partial |= plan.removals.len() > PLAN_ROWS_MAX || waiting.left_out > 0;
     plan.left_out = waiting.left_out;

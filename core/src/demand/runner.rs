@@ -152,11 +152,12 @@ impl NodesPlanner {
         let views: Vec<Arc<View>> = self.views.iter().map(|view| view.read_until(view.due())).collect();
         self.clock.look(views.iter().map(|view| &**view), now);
         idle.iter().for_each(|&(node, idle_ns)| self.clock.set(node, idle_ns, now));
-        let jobs = jobs.into_record();
+        let (jobs, run_times) = jobs.into_parts();
         let cluster = cluster_of_views(&views, jobs, self.cycle.clone(), self.settings.clone(), now);
         // Released before anything else: kept views cost memory.
         drop(views);
-        let cluster = cluster.expect("the settings serve, and the jobs are those that the keeper has");
+        let mut cluster = cluster.expect("the settings serve, and the jobs are those that the keeper has");
+        cluster.set_run_times(run_times);
         plan_nodes(&request, &waiting, cluster, &self.clock).expect("the keeper has checked the request")
     }
 }

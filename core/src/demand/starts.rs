@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cycle::{Changes, LocalCluster};
 use crate::ids::NodeId;
 use crate::jobs::nodes::Start;
-use crate::jobs::{JobId, TaskState};
+use crate::jobs::{JobId, RunTimes, TaskId, TaskState};
 use crate::limits::{PLAN_EVENTS_MAX, PLAN_ROWS_MAX};
 use crate::time::Time;
 
@@ -16,6 +16,8 @@ const CYCLES_MAX: usize = 64;
 pub(super) struct Starts {
     pub(super) starts: Vec<Start>,
     pub(super) waiting: Vec<JobId>,
+    /// The number of tasks that ended as their measured run times say.
+    pub(super) measured_ends: u64,
     pub(super) is_partial: bool,
 }
 
@@ -31,21 +33,22 @@ pub(super) fn run(cluster: &mut LocalCluster, arrivals: &[(NodeId, u64)], horizo
     let jobs = cluster.scheduler().jobs();
     let waits = |id: &JobId| jobs.job(*id).count(TaskState::Pending) > 0;
     let waiting = jobs.queues().flat_map(|(_, queue)| queue.waiting()).filter(waits);
-    let mut run = Run { begin, starts: Vec::new(), waiting: waiting.collect(), is_partial: false };
+    let expected = Expected::new(cluster);
+    let mut run = Run { begin, starts: Vec::new(), waiting: waiting.collect(), expected, is_partial: false };
     for event in 0.. {
         let due = run.cycles(cluster);
         let ends = cluster.scheduler().jobs().ends(None).map(|(end, _)| end).next();
         let arrival = late.keys().next().copied();
         let grace = cluster.shard().next_deadline();
-        let next =
-            [due, ends, arrival, grace].into_iter().flatten().filter(|&next| next > cluster.now()).min();
+        let next = [due, ends, run.expected.next(), arrival, grace];
+        let next = next.into_iter().flatten().filter(|&next| next > cluster.now()).min();
         let Some(next) = next.filter(|&next| next <= horizon) else { break };
         if event + 1 >= PLAN_EVENTS_MAX || run.starts.len() >= PLAN_ROWS_MAX {
             run.is_partial = true;
             break;
         }
         let changes = cluster.advance(next.nanos_since(cluster.now()));
-        run.note(&changes, cluster.now());
+        run.note(&changes, cluster);
         run.end_tasks(cluster);
         if let Some(nodes) = late.remove(&next) {
             nodes.into_iter().for_each(|node| cluster.set_draining(node, false));
@@ -55,7 +58,64 @@ pub(super) fn run(cluster: &mut LocalCluster, arrivals: &[(NodeId, u64)], horizo
     let is_partial = run.is_partial || waiting.len() > PLAN_ROWS_MAX || run.starts.len() > PLAN_ROWS_MAX;
     waiting.truncate(PLAN_ROWS_MAX);
     run.starts.truncate(PLAN_ROWS_MAX);
-    Starts { starts: run.starts, waiting, is_partial }
+    Starts { starts: run.starts, waiting, measured_ends: run.expected.over, is_partial }
+}
+
+/// When the tasks that run and state no run time are expected to end, by measured run times.
+struct Expected {
+    /// As they were measured until now: what ends in a trial measures nothing.
+    run_times: RunTimes,
+    /// The ends, each with when the task was bound. An entry of which this is not so any more does not count.
+    ends: BTreeSet<(Time, TaskId, Time)>,
+    /// The number of tasks that have ended so.
+    over: u64,
+}
+
+impl Expected {
+    /// Notes the ends of all tasks that run.
+    fn new(cluster: &LocalCluster) -> Self {
+        let jobs = cluster.scheduler().jobs();
+        let mut expected = Self { run_times: jobs.run_times().clone(), ends: BTreeSet::new(), over: 0 };
+        for node in jobs.nodes() {
+            jobs.on_node(node).iter().for_each(|&task| expected.follow(cluster, task));
+        }
+        expected
+    }
+
+    /// Notes when a task is expected to end, if it is bound and this is known.
+    fn follow(&mut self, cluster: &LocalCluster, id: TaskId) {
+        let jobs = cluster.scheduler().jobs();
+        let Some(bound) = bound(cluster, id) else { return };
+        let end = self.run_times.expected_end(jobs, id, bound, cluster.now());
+        self.ends.extend(end.map(|end| (end, id, bound)));
+    }
+
+    /// Returns when the next task ends.
+    fn next(&self) -> Option<Time> {
+        self.ends.first().map(|&(end, ..)| end)
+    }
+
+    /// Takes the tasks that have ended by now.
+    fn take(&mut self, cluster: &LocalCluster) -> Vec<TaskId> {
+        let mut over = Vec::new();
+        while let Some(&entry @ (end, id, since)) = self.ends.first() {
+            if end > cluster.now() {
+                break;
+            }
+            self.ends.remove(&entry);
+            if bound(cluster, id) == Some(since) {
+                over.push(id);
+            }
+        }
+        over
+    }
+}
+
+/// Returns when a task was bound, if it is there and still bound.
+fn bound(cluster: &LocalCluster, id: TaskId) -> Option<Time> {
+    let jobs = cluster.scheduler().jobs();
+    let task = jobs.has_task(id).then(|| jobs.task(id))?;
+    task.bound.filter(|_| task.state.is_bound())
 }
 
 struct Run {
@@ -63,6 +123,7 @@ struct Run {
     starts: Vec<Start>,
     /// The jobs that waited at the beginning and of which no task was bound since.
     waiting: BTreeSet<JobId>,
+    expected: Expected,
     is_partial: bool,
 }
 
@@ -71,7 +132,7 @@ impl Run {
     fn cycles(&mut self, cluster: &mut LocalCluster) -> Option<Time> {
         for _ in 0..CYCLES_MAX {
             let (report, changes) = cluster.cycle();
-            self.note(&changes, cluster.now());
+            self.note(&changes, cluster);
             if report.plans.is_empty() && report.admitted == 0 {
                 return report.due;
             }
@@ -81,24 +142,34 @@ impl Run {
     }
 
     /// Notes what was bound.
-    fn note(&mut self, changes: &Changes, now: Time) {
+    fn note(&mut self, changes: &Changes, cluster: &LocalCluster) {
         let mut counts: BTreeMap<JobId, u32> = BTreeMap::new();
         for &(task, _) in &changes.bound {
             self.waiting.remove(&task.job);
+            self.expected.follow(cluster, task);
             *counts.entry(task.job).or_default() += 1;
         }
-        let after_ns = now.nanos_since(self.begin);
+        let after_ns = cluster.now().nanos_since(self.begin);
         self.starts.extend(counts.into_iter().map(|(job, tasks)| Start { after_ns, job, tasks }));
     }
 
-    /// Ends the tasks whose stated run time is over: they succeed.
+    /// Ends the tasks whose run time is over, as stated or as expected: they succeed.
     fn end_tasks(&mut self, cluster: &mut LocalCluster) {
         let now = cluster.now();
         let jobs = cluster.scheduler().jobs();
-        let over: Vec<_> = jobs.ends(None).take_while(|&(end, _)| end <= now).map(|(_, task)| task).collect();
-        for task in over {
+        let stated = jobs.ends(None).take_while(|&(end, _)| end <= now).map(|(_, task)| task);
+        let stated: Vec<TaskId> = stated.collect();
+        let expected = self.expected.take(cluster);
+        for (task, is_expected) in
+            stated.into_iter().map(|task| (task, false)).chain(expected.into_iter().map(|task| (task, true)))
+        {
+            // A task that ended before may have completed the job, and others end with it.
+            if bound(cluster, task).is_none() {
+                continue;
+            }
+            self.expected.over += u64::from(is_expected);
             let changes = cluster.finish_task(task);
-            self.note(&changes, now);
+            self.note(&changes, cluster);
         }
     }
 }

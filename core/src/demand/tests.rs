@@ -368,6 +368,61 @@ fn beyond_a_limit_launches_are_cancelled_and_then_the_nodes_go_that_are_used_lea
     assert_eq!(plan.fit_present, 1, "not on the node that goes");
 }
 
+/// The copy that a plan works on has what shards show, and the jobs that the keeper has: these may not know yet.
+#[test]
+fn a_job_may_end_of_which_somebody_else_has_evicted_a_task() {
+    let mut bed = Bed::new();
+    let node = bed.node("a", 2, 0);
+    let group = |run_time_ns| TaskGroup { run_time_ns, ..TaskGroup::new(asks(1, 0), 1) };
+    let spec = JobSpec {
+        queue: bed.queue,
+        min_success: Some(1),
+        phase: JobPhase::Inqueue,
+        ..JobSpec::new("two", vec![group(Some(10 * SECOND)), group(None)])
+    };
+    let job = bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap();
+    bed.cluster.cycle();
+    let evicted = TaskId { job, index: 1 };
+    bed.cluster.evict(evicted, 60 * SECOND);
+    bed.cluster.scheduler_mut().jobs_mut().set(evicted, TaskState::Bound, Some(node), Time(0));
+    let next = bed.timed(asks(2, 0), 1, 1, None);
+    let mut request = NodesRequest::new(vec![kind("a", 2, 0, 0)]);
+    request.horizon_ns = 100 * SECOND;
+    assert_eq!(bed.plan(&request).starts, [Start { after_ns: 60 * SECOND, job: next, tasks: 1 }]);
+}
+
+#[test]
+fn tasks_that_state_no_run_time_end_as_those_before_them_did() {
+    let mut bed = Bed::new();
+    bed.node("a", 2, 0);
+    let run = |bed: &mut Bed, seconds| {
+        let job = bed.timed(asks(2, 0), 1, 1, None);
+        bed.cluster.cycle();
+        bed.cluster.advance(seconds * SECOND);
+        bed.cluster.finish_task(TaskId { job, index: 0 });
+    };
+    run(&mut bed, 40);
+    run(&mut bed, 60);
+    let runs = bed.timed(asks(2, 0), 1, 1, None);
+    bed.cluster.cycle();
+    bed.cluster.advance(10 * SECOND);
+    let [second, third] = [0; 2].map(|_| bed.timed(asks(2, 0), 1, 1, None));
+    let mut request = NodesRequest::new(vec![kind("a", 2, 0, 0)]);
+    request.horizon_ns = 100 * SECOND;
+    let start = |seconds, job| Start { after_ns: seconds * SECOND, job, tasks: 1 };
+    let plan = bed.plan(&request);
+    // Each runs for 50 s, also those that start in the plan: what ends there is not measured.
+    assert_eq!((&*plan.starts, plan.measured_ends), (&[start(40, second), start(90, third)][..], 2));
+    assert_eq!(bed.plan(&request), plan, "a plan measures nothing");
+    // It runs for longer than expected, and so it is expected to run twice as long.
+    bed.cluster.advance(50 * SECOND);
+    assert_eq!(bed.plan(&request).starts, [start(40, second), start(90, third)]);
+    // The two that were measured last count.
+    bed.cluster.finish_task(TaskId { job: runs, index: 0 });
+    let plan = bed.plan(&request);
+    assert_eq!((&*plan.starts, plan.measured_ends), (&[start(0, second), start(60, third)][..], 1));
+}
+
 #[test]
 fn starts_are_those_of_the_cycle_that_serves_at_the_times_that_jobs_state() {
     let mut bed = Bed::new();

@@ -7,11 +7,14 @@
 use std::sync::Arc;
 
 use super::changes::Noted;
-use super::{JobId, Jobs, JobsChange, JobsRecord, JobsTable, TaskId};
+use super::run_times::RunTimeKey;
+use super::{JobId, Jobs, JobsChange, JobsRecord, JobsTable, RunTimes, TaskId};
 
 /// A copy of all queues and jobs that is being made. One is made at a time.
 pub(crate) struct JobsCopy {
     table: JobsTable,
+    /// Those that are measured after they were copied are left out.
+    run_times: RunTimes,
     next: Next,
     /// The jobs from this one on were submitted since the copy began. They are copied as changes.
     until: JobId,
@@ -23,6 +26,8 @@ enum Next {
     Queue(Option<Arc<str>>),
     /// The tasks of a job from this one on, or the first job after it.
     Tasks(TaskId),
+    /// The run times after those of this kind of tasks.
+    RunTimes(Option<RunTimeKey>),
     Nothing,
 }
 
@@ -32,10 +37,10 @@ impl JobsCopy {
         matches!(self.next, Next::Nothing)
     }
 
-    /// Returns the records. This costs what all of them cost.
-    pub(crate) fn into_record(self) -> JobsRecord {
+    /// Returns the records, and the measured run times. This costs what all of them cost.
+    pub(crate) fn into_parts(self) -> (JobsRecord, RunTimes) {
         assert!(self.is_complete(), "a copy of jobs is used before all of them are copied");
-        self.table.into_record()
+        (self.table.into_record(), self.run_times)
     }
 }
 
@@ -43,10 +48,16 @@ impl Jobs {
     /// Begins to copy all queues and jobs, and gives up an earlier copy that is not complete.
     pub(crate) fn begin_copy(&mut self) -> JobsCopy {
         self.noted_for_copy = Some(Noted::default());
-        JobsCopy { table: JobsTable::default(), next: Next::Queue(None), until: JobId(self.next_job()) }
+        let until = JobId(self.next_job());
+        JobsCopy {
+            table: JobsTable::default(),
+            run_times: RunTimes::default(),
+            next: Next::Queue(None),
+            until,
+        }
     }
 
-    /// Copies about as many queues, users, jobs, task groups and tasks as `units` says, and what has changed since the last
+    /// Copies about as many queues, users, jobs, task groups, tasks and run times as `units` says, and what has changed since the last
     /// step. Returns how many it was, without the changes: at most one queue or one job more.
     pub(crate) fn copy_step(&mut self, copy: &mut JobsCopy, units: u64) -> u64 {
         let noted = self.noted_for_copy.as_mut().expect("a copy is made that nobody began");
@@ -60,6 +71,12 @@ impl Jobs {
                     self.copy_queue(copy, after.as_deref())
                 }
                 &Next::Tasks(from) => self.copy_tasks(copy, from, units - spent),
+                Next::RunTimes(after) => {
+                    let most = units - spent;
+                    let (last, copied) = copy.run_times.copy_page(&self.run_times, after.as_ref(), most);
+                    copy.next = last.map_or(Next::Nothing, |last| Next::RunTimes(Some(last)));
+                    1 + copied
+                }
                 Next::Nothing => unreachable!("the copy is not complete"),
             };
         }
@@ -91,7 +108,7 @@ impl Jobs {
     /// Copies at most as many tasks as `units` says of the first job from one on.
     fn copy_tasks(&self, copy: &mut JobsCopy, from: TaskId, units: u64) -> u64 {
         let Some(id) = self.id_from(from.job).filter(|&id| id < copy.until) else {
-            copy.next = Next::Nothing;
+            copy.next = Next::RunTimes(None);
             return 1;
         };
         // The job of which some tasks were copied may be gone.
@@ -239,7 +256,7 @@ mod tests {
                 change(&mut jobs, &mut rng, Time(900));
             }
             jobs.end_copy(&mut copy);
-            assert_eq!(again(copy.into_record()), again(jobs.record()), "round {round}");
+            assert_eq!(again(copy.into_parts().0), again(jobs.record()), "round {round}");
         }
         assert!(steps_of_all > 1_000, "{steps_of_all} steps are too few to meet anything");
     }
@@ -267,7 +284,7 @@ mod tests {
         assert_eq!(steps, 51);
         assert!(all <= 50_110, "{all} were copied");
         jobs.end_copy(&mut copy);
-        let record = copy.into_record();
+        let record = copy.into_parts().0;
         assert_eq!((record.jobs.len(), record.next_job), (52, 53));
         assert_eq!(record.jobs[0].tasks[&7].since, Time(52));
         assert_eq!(again(record), again(jobs.record()));

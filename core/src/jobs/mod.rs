@@ -26,6 +26,7 @@ mod queue;
 mod queues;
 mod record;
 mod request;
+mod run_times;
 mod spec;
 mod state;
 mod store;
@@ -59,6 +60,7 @@ pub use request::{
     JobSummary, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, NodesView, QueueView, TaskReport,
     TaskView,
 };
+pub(crate) use run_times::RunTimes;
 pub use spec::{JobSpec, QueueOrdering, QueueSpec, Role, TaskClass, TaskGroup};
 pub use state::{JobPhase, TaskState};
 pub use store::Jobs;

@@ -10,8 +10,8 @@ use super::job::RoleCounts;
 use super::past::PastRules;
 use super::policy;
 use super::{
-    Delayed, Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueId, QueueSpec, Task, TaskClass, TaskId,
-    TaskState, TopologyTier, Usage,
+    Delayed, Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueId, QueueSpec, RunTimes, Task, TaskClass,
+    TaskId, TaskState, TopologyTier, Usage,
 };
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{AllocationId, NodeId, TenantId};
@@ -45,6 +45,8 @@ pub struct Jobs {
     waiting_for_cap: BTreeSet<TaskId>,
     /// When the tasks that run must have ended.
     pub(super) ends: Ends,
+    /// How long tasks have run that have succeeded.
+    pub(super) run_times: RunTimes,
     /// The tasks for which policies do something later, by when they do.
     pub(super) delays: BTreeSet<(Time, TaskId)>,
     /// Jobs whose phase was decided by a policy, and whose other tasks have not been told.
@@ -90,6 +92,7 @@ impl Jobs {
             classes: FixedMap::default(),
             waiting_for_cap: BTreeSet::new(),
             ends: Ends::default(),
+            run_times: RunTimes::default(),
             delays: BTreeSet::new(),
             ending: BTreeSet::new(),
             past_rules: PastRules::default(),
@@ -474,6 +477,7 @@ impl Jobs {
         if changes_phase {
             self.note_phase(id.job);
         }
+        self.follow_run_time(id, &before, state, now);
         before.node.into_iter().chain(node).for_each(|node| self.touched.note(node));
         self.move_on_nodes(id, &before, node, state);
         self.follow_delay(id, before.delayed, delayed);

@@ -18,8 +18,8 @@ use wharf_core::time::Time;
 
 use crate::by_hand::{add_node, ask, check_all, cores, node_spec, settle};
 use crate::group_bed::{group_of, plan};
-use crate::jobs_bed::{gang, jobs_config, open_with, set_queue, submit_job, wait};
-use wharf_core::jobs::QueueSpec;
+use crate::jobs_bed::{gang, jobs_config, jobs_of, open_with, report, set_queue, submit_job, wait, wait_ns};
+use wharf_core::jobs::{JobId, QueueSpec, TaskId, TaskState};
 
 const PLAN: Tag = 99;
 
@@ -220,6 +220,39 @@ fn single_placements_that_wait_get_nodes_and_are_placed_when_they_come() {
         assert_eq!((needed(&made), made.fit_present, made.fit_needed), (vec![0], 0, 0));
         check_all(&engine);
     }
+}
+
+/// The keeper measures run times, and each plan gets a copy of them.
+#[test]
+fn tasks_end_in_a_plan_as_those_before_them_did() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut engine = engine(2, 1);
+    add_node(&mut engine, node_spec("n", 4, 0));
+    let begin = |engine: &mut Engine, name: &str| {
+        let job = submit_job(engine, gang(name, 1, cores(4)), "all");
+        wait(engine);
+        job
+    };
+    let bound = |engine: &Engine, job: JobId| {
+        let task = jobs_of(engine).task(TaskId { job, index: 0 });
+        task.bound.expect("it is placed")
+    };
+    let first = begin(&mut engine, "first");
+    let since = bound(&engine, first);
+    wait_ns(&mut engine, 30 * SECOND);
+    let measured = engine.now.nanos_since(since);
+    assert_eq!(report(&mut engine, first, TaskState::Succeeded), 0);
+    let runs = begin(&mut engine, "runs");
+    let ends = bound(&engine, runs).plus_nanos(measured);
+    wait_ns(&mut engine, 10 * SECOND);
+    let next = begin(&mut engine, "next");
+    let mut request = NodesRequest::new(vec![of_type("a", 4, 0)]);
+    request.horizon_ns = 3_600 * SECOND;
+    let made = plan_for(&mut engine, &request, None);
+    let [start] = &made.starts[..] else { panic!("{made:?}") };
+    assert_eq!((start.job, start.after_ns), (next, ends.nanos_since(engine.now)));
+    assert_eq!((made.measured_ends, made.waiting.len()), (2, 0), "{made:?}");
+    check_all(&engine);
 }
 
 /// Planners may have ended when the keeper is about to ask them. Then nobody waits for the plan, and the keeper ends, too.

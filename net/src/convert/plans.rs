@@ -242,6 +242,7 @@ pub fn plan_reply(view: &NodesView, groups: &[String], catalog: &Catalog) -> Pla
         waiting: waiting.map(|&job| WaitingJobBody { job: job.0, name: name(job) }).collect(),
         is_partial: plan.is_partial || is_cut,
         left_out: plan.left_out,
+        measured_ends: plan.measured_ends,
         ..PlanNodesReply::default()
     }
 }

@@ -222,6 +222,8 @@ bodies! {
         /// The number of groups and placements that wait at the service and were not looked at, because there are too many:
         /// those of the lowest priority.
         pub left_out: u64,
+        /// The number of tasks that state no run time, and that ended in the plan as others of their queue, user and role did.
+        pub measured_ends: u64,
         /// The fault, if any.
         pub fault: Option<Fault>,
     }

@@ -77,17 +77,18 @@ fn plans_are_written_as_they_always_were() {
         waiting: vec![WaitingJobBody { job: 300, name: "j".to_owned() }],
         is_partial: true,
         left_out: 8,
+        measured_ends: 9,
         ..PlanNodesReply::default()
     };
     let unplaced = "0103fb2c01016a0201017103637075 00";
-    let rest = "0107016e000901 0109fb2c01016a02 01fb2c01016a 01 08 00";
+    let rest = "0107016e000901 0109fb2c01016a02 01fb2c01016a 01 08 09 00";
     check_reply::<kinds::PlanNodes>(
         &reply,
         &format!("00 010102030405 06 07 {unplaced} {rest}").replace(' ', ""),
     );
     let fault = Fault::of_field(Reason::InvalidField, "types", "m");
     let reason = hex(&[Reason::InvalidField.number() as u8]);
-    let written = format!("{reason}000000000000000000 01{reason}05747970657301 6d00").replace(' ', "");
+    let written = format!("{reason}00000000000000000000 01{reason}05747970657301 6d00").replace(' ', "");
     check_reply::<kinds::PlanNodes>(&PlanNodesReply::from(fault), &written);
 }
 

@@ -111,6 +111,7 @@ pub(super) fn view(planned: &Planned) -> Value {
         "waiting": waiting.map(|of| json!({ "job": JobId(of.job).to_string(), "name": of.name })).collect::<Value>(),
         "partial": reply.is_partial,
         "left_out": reply.left_out,
+        "measured_ends": reply.measured_ends,
         "fault": fault_view(reply.fault.as_ref()),
     })
 }
@@ -149,6 +150,12 @@ pub(super) fn say(planned: &Planned) {
     }
     for of in &reply.waiting {
         line(format_args!("job {} ({}) does not start", JobId(of.job), of.name));
+    }
+    if reply.measured_ends > 0 {
+        let count = reply.measured_ends;
+        line(format_args!(
+            "{count} tasks ended there as others of their queue, user and role did: they state no run time"
+        ));
     }
     if reply.left_out > 0 {
         let count = reply.left_out;

@@ -6,7 +6,7 @@ use super::{LocalCluster, LocalSettings};
 use crate::broken::Broken;
 use crate::cycle::{CycleConfig, CycleConfigError};
 use crate::ids::{Incarnation, NodeId};
-use crate::jobs::{JobsRecord, TaskId};
+use crate::jobs::{JobsRecord, RunTimes, TaskId};
 use crate::node::LifeEvent;
 use crate::replica::Replica;
 use crate::shard::{Command, Outcome, Shard, ShardConfig};
@@ -73,8 +73,15 @@ impl LocalCluster {
         let partitions = self.shard.export().partitions;
         let config = self.scheduler.config().clone();
         let record = self.scheduler.jobs().record();
-        Self::of_records(config, self.settings.clone(), partitions, record, self.now)
-            .expect("what a cluster has can be copied")
+        let copy = Self::of_records(config, self.settings.clone(), partitions, record, self.now);
+        let mut copy = copy.expect("what a cluster has can be copied");
+        copy.set_run_times(self.scheduler.jobs().run_times().clone());
+        copy
+    }
+
+    /// Takes over how long tasks have run elsewhere.
+    pub(crate) fn set_run_times(&mut self, run_times: RunTimes) {
+        self.scheduler.jobs_mut().set_run_times(run_times);
     }
 
     /// Returns another replica of the shard, which the caller brings up to date.

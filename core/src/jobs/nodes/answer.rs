@@ -130,6 +130,9 @@ pub struct NodesPlan {
     pub waiting: Vec<JobId>,
     /// The number of groups and placements of the service that wait and were not looked at, because there are too many.
     pub left_out: u64,
+    /// The number of tasks that state no run time, and that ended in the plan as others of their kind did (see
+    /// [`RUN_TIMES_MAX`](crate::limits::RUN_TIMES_MAX)).
+    pub measured_ends: u64,
     /// Whether something was left out, because the work and the size of a plan are bounded.
     pub is_partial: bool,
 }

@@ -130,9 +130,20 @@ impl Narrow {
         (self.0 >> SCORE_AT) as u32
     }
 
-    /// Returns how much of their last steps the first two dimensions take, in `1 / 2^WITHIN_BITS`, rounded down.
+    /// Returns the first bit of how much of its last step one of the first two dimensions takes.
     #[inline]
-    pub(super) fn parts(self) -> [u32; 2] {
+    pub(super) fn part_at(d: usize) -> u32 {
+        if d == 0 { FIRST_AT } else { 0 }
+    }
+
+    /// Returns how much of its last step a dimension takes, in `1 / 2^WITHIN_BITS`, rounded down.
+    #[inline]
+    pub(super) fn part(self, first_bit: u32) -> u32 {
+        (self.0 >> (first_bit & (u64::BITS - 1))) as u32 & WITHIN
+    }
+
+    #[inline]
+    fn parts(self) -> [u32; 2] {
         [(self.0 >> FIRST_AT) as u32 & WITHIN, self.0 as u32 & WITHIN]
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::cell::CHUNK;
 use super::coordinate::{Coordinates, Scale, ceil_div};
 use super::entry::{Entry, Narrow};
 use super::plane::Plane;
@@ -153,7 +154,8 @@ impl Compared {
     /// Compares nodes. Parts are rounded down, so of two values with the same part either may be larger.
     #[inline]
     fn add(&mut self, entries: &[Narrow], asked: u64, value: &impl Fn(Rank) -> u64) {
-        let part = |entry: &Narrow| entry.parts()[self.d & 1];
+        let shift = Narrow::part_at(self.d);
+        let part = |entry: &Narrow| entry.part(shift);
         // One plain pass without branches, because most nodes need nothing else. A chunk has few entries.
         let (mut less, mut largest_end, mut equal) = (0u32, 0u32, 0u32);
         for entry in entries {
@@ -167,7 +169,8 @@ impl Compared {
         if largest_end > self.largest_part {
             let largest_part = largest_end - 1;
             let with_it = entries.iter().filter(|entry| part(entry) == largest_part);
-            self.largest = self.largest.max(with_it.map(|entry| value(entry.rank())).max());
+            let looks = if self.is_exact { 1 } else { CHUNK };
+            self.largest = self.largest.max(with_it.take(looks).map(|entry| value(entry.rank())).max());
             self.largest_part = largest_part;
         }
         if equal > 0 && !self.is_exact {

@@ -255,13 +255,20 @@ pub const JOB_MAX_RETRY_DEFAULT: u32 = 3;
 pub const JOB_MAX_RETRY_MAX: u32 = 1_000_000;
 /// The largest number of tiers of the topology.
 pub const TOPOLOGY_TIERS_MAX: usize = 8;
+/// The largest number of domains of the topology that are objects.
+pub const TOPOLOGY_DOMAINS_MAX: usize = 4_096;
+/// The largest number of members of all domains that are objects: names of nodes, labels, and other domains.
+pub const TOPOLOGY_MEMBERS_MAX: usize = 65_536;
+/// The largest number of these members that are compared with each node whenever nodes change: names with `*`, and the
+/// labels of a domain as one. A comparison takes some tens of ns.
+pub const TOPOLOGY_SEARCHED_MEMBERS_MAX: usize = 256;
 /// The most domains of a tier in which a cycle tries to make room for one job by evictions.
 pub const TOPOLOGY_EVICTING_DOMAINS_MAX: usize = 32;
 /// The most classes of tasks by which domains are chosen before a job is tried there. Other classes are only tried.
 pub const TOPOLOGY_CLASSES_COUNTED_MAX: usize = 8;
 /// The most bytes of the paths of domains on a page of a job's tasks. A page ends with the first task beyond that.
 pub const DOMAIN_BYTES_PER_PAGE_MAX: usize = 1 << 17;
-/// The most bytes of the path of a domain: a label of each tier, and what separates them.
+/// The most bytes of the path of a domain: a value of each tier, and what separates them.
 pub const DOMAIN_PATH_BYTES_MAX: usize = TOPOLOGY_TIERS_MAX * (NAME_BYTES_MAX + 1);
 /// The largest number of jobs that have not ended.
 pub const JOBS_MAX: usize = 1_000_000;

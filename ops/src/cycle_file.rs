@@ -1,5 +1,6 @@
 //! The settings of scheduling cycles as files describe them: the `config` of scenarios, and the setting `jobs`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -9,7 +10,8 @@ use serde_saphyr::{Location, Spanned};
 use wharf_core::cycle::{
     Action, Backfill, Combination, CycleConfig, CycleConfigError, Decision, PluginConfig, PluginKind,
 };
-use wharf_core::jobs::{TopologyTier, check_tiers};
+use wharf_core::jobs::{DomainFault, TopologyDomain, TopologyTier, check_domains, check_tiers};
+use wharf_core::node::Labels;
 
 use crate::job_file::{Name, Nanos, Quantity, bounded, part};
 use crate::line_error::{LineError, documents};
@@ -29,6 +31,8 @@ pub(crate) struct ConfigFile {
     pub(crate) usage_half_life: Option<Spanned<Nanos>>,
     #[serde(default)]
     pub(crate) topology: Vec<TierFile>,
+    #[serde(default)]
+    pub(crate) domains: Vec<DomainFile>,
     pub(crate) policy: Option<Name>,
     pub(crate) seed: Option<u64>,
 }
@@ -38,7 +42,21 @@ pub(crate) struct ConfigFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TierFile {
     pub(crate) tier: Name,
-    pub(crate) label: Name,
+    pub(crate) label: Option<Name>,
+}
+
+/// A domain of the topology.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DomainFile {
+    pub(crate) tier: Name,
+    pub(crate) name: Name,
+    #[serde(default)]
+    pub(crate) nodes: Vec<String>,
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) domains: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -208,6 +226,7 @@ pub(crate) fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, LineError> 
         })?;
     }
     config.topology = tiers(&file.topology)?;
+    config.domains = domains(&file.domains, &file.topology, &config.topology)?;
     config.check().map_err(|error| {
         let place = match &error {
             CycleConfigError::NoActions
@@ -218,7 +237,8 @@ pub(crate) fn cycle_config(file: &ConfigFile) -> Result<CycleConfig, LineError> 
             CycleConfigError::PluginTwice(_)
             | CycleConfigError::Contradiction(..)
             | CycleConfigError::NoVictimNodes
-            | CycleConfigError::Topology(_) => of_tiers,
+            | CycleConfigError::Topology(_)
+            | CycleConfigError::Domains(_) => of_tiers,
         };
         LineError::at(place, error.to_string())
     })?;
@@ -235,10 +255,41 @@ fn time(given: Option<&Spanned<Nanos>>, field: &str) -> Result<Option<u64>, Line
 fn tiers(file: &[TierFile]) -> Result<Vec<TopologyTier>, LineError> {
     let mut tiers: Vec<TopologyTier> = Vec::new();
     for TierFile { tier, label } in file {
-        tiers.push(TopologyTier { name: tier.value.as_str().into(), label: label.value.as_str().into() });
+        let label = label.as_ref().map(|label| label.value.as_str().into());
+        tiers.push(TopologyTier { name: tier.value.as_str().into(), label });
         check_tiers(&tiers).map_err(|fault| LineError::at(tier.referenced, fault.to_string()))?;
     }
     Ok(tiers)
+}
+
+/// Returns the domains of the topology. A fault is told with the line of the domain, or of the tier that has none.
+fn domains(
+    file: &[DomainFile],
+    of_tiers: &[TierFile],
+    tiers: &[TopologyTier],
+) -> Result<Vec<TopologyDomain>, LineError> {
+    let texts = |all: &[String]| all.iter().map(|text| text.as_str().into()).collect();
+    let domain = |of: &DomainFile| {
+        let pairs = of.labels.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into()));
+        let labels = Labels::new(pairs.collect());
+        TopologyDomain {
+            nodes: texts(&of.nodes),
+            labels: labels.expect("a map has each key once"),
+            domains: texts(&of.domains),
+            ..TopologyDomain::new(&of.tier.value, &of.name.value)
+        }
+    };
+    let domains: Vec<TopologyDomain> = file.iter().map(domain).collect();
+    check_domains(tiers, &domains).map_err(|(at, fault)| {
+        let place = match (&fault, at) {
+            (DomainFault::Undefined(name), _) => {
+                of_tiers.iter().map(|tier| &tier.tier).find(|tier| tier.value == **name)
+            }
+            (_, at) => at.map(|at| &file[at].name),
+        };
+        LineError::at(place.map_or(Location::UNKNOWN, |place| place.referenced), fault.to_string())
+    })?;
+    Ok(domains)
 }
 
 /// Plugins of Volcano that there are not, each with what takes its place.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::jobs::{TiersFault, TopologyTier, check_tiers};
+use crate::jobs::{DomainFault, TiersFault, TopologyDomain, TopologyTier, check_domains, check_tiers};
 
 /// The part of the cluster's largest resource above which jobs starve by default, in 1/10,000 (as in YARN).
 const UTILIZATION_DEFAULT: u32 = 8_000;
@@ -321,6 +321,9 @@ pub struct CycleConfig {
     /// The tiers of the topology, from the narrowest to the widest, at most
     /// [`TOPOLOGY_TIERS_MAX`](crate::limits::TOPOLOGY_TIERS_MAX).
     pub topology: Vec<TopologyTier>,
+    /// The domains of these tiers that are objects, at most
+    /// [`TOPOLOGY_DOMAINS_MAX`](crate::limits::TOPOLOGY_DOMAINS_MAX). The first one of a tier that contains a node counts.
+    pub domains: Vec<TopologyDomain>,
 }
 
 /// An error in the settings of cycles.
@@ -357,6 +360,9 @@ pub enum CycleConfigError {
     /// The tiers of the topology are wrong.
     #[error(transparent)]
     Topology(#[from] TiersFault),
+    /// The domains of the topology are wrong.
+    #[error(transparent)]
+    Domains(#[from] DomainFault),
 }
 
 fn names(names: &[&str]) -> String {
@@ -387,6 +393,7 @@ impl Default for CycleConfig {
             usage_half_life_ns: 0,
             victim_nodes_max: 100,
             topology: Vec::new(),
+            domains: Vec::new(),
         }
     }
 }
@@ -433,6 +440,7 @@ impl CycleConfig {
         }
         self.check_starve()?;
         check_tiers(&self.topology)?;
+        check_domains(&self.topology, &self.domains).map_err(|(_, fault)| fault)?;
         let mut kinds = Vec::new();
         for plugin in self.tiers.iter().flatten() {
             if kinds.contains(&plugin.kind) {

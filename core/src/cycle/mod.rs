@@ -75,7 +75,7 @@ use std::sync::Arc;
 
 use crate::fairness::{Amounts, Dim};
 use crate::ids::{NodeId, ResourceId};
-use crate::jobs::{JobId, JobPhase, Jobs, PendingReason, QueueId, TaskId, TaskState};
+use crate::jobs::{JobId, JobPhase, Jobs, NodeDomains, PendingReason, QueueId, TaskId, TaskState};
 use crate::limits::ORDERS_LOOKED_AT_NS;
 use crate::replica::Replica;
 use crate::resource::ResourceKind;
@@ -98,6 +98,8 @@ pub struct Scheduler {
     jobs: Jobs,
     replicas: Vec<Replica>,
     config: Arc<CycleConfig>,
+    /// What says in which domains of the topology nodes are.
+    domains: Arc<NodeDomains>,
     tiers: Tiers,
     /// The dated reservations as of the last cycle.
     reservations: Reservations,
@@ -157,11 +159,13 @@ impl Scheduler {
         let total = Amounts::zero();
         let mut jobs = Jobs::new();
         jobs.set_tiers(config.topology.clone());
+        let domains = Arc::new(NodeDomains::new(&config.topology, &config.domains));
         jobs.count_past(config.usage_half_life_ns, config.plugin(PluginKind::Usage).is_some());
         Ok(Self {
             jobs,
             replicas,
             config: Arc::new(config),
+            domains,
             tiers,
             reservations: Reservations::new(),
             total,
@@ -191,6 +195,11 @@ impl Scheduler {
         &self.config
     }
 
+    /// Returns what says in which domains of the topology nodes are.
+    pub(crate) fn domains(&self) -> &Arc<NodeDomains> {
+        &self.domains
+    }
+
     pub(crate) fn replicas(&self) -> &[Replica] {
         &self.replicas
     }
@@ -215,14 +224,13 @@ impl Scheduler {
         self.reservations.values()
     }
 
-    /// Returns the path of the domain of a node: the values of the labels of all tiers, the widest first (`z1/b2/r3`), and `-`
-    /// for a tier whose label it lacks. `None`: it has none of the labels.
+    /// Returns the path of the domain of a node: its values in all tiers, the widest first (`z1/b2/r3`), and `-` for a tier
+    /// in which it has none. `None`: it has no value in any tier.
     #[must_use]
     pub fn domain_path(&self, node: NodeId) -> Option<Arc<str>> {
-        let tiers = &self.config.topology;
         let of =
-            |replica: &Replica| Some(path_of(tiers, &replica.spec(replica.shard().slot_of(node)?)?.labels));
-        if tiers.is_empty() { None } else { self.replicas.iter().find_map(of)? }
+            |replica: &Replica| Some(path_of(&self.domains, replica.spec(replica.shard().slot_of(node)?)?));
+        if self.config.topology.is_empty() { None } else { self.replicas.iter().find_map(of)? }
     }
 
     /// Returns the fair share of each queue of a kind by YARN's computation: the queues of a parent divide its share by
@@ -375,7 +383,7 @@ impl Scheduler {
             custom.iter().for_each(|&(id, amount)| add(Dim::of(ResourceKind::Custom(id)), amount.units()));
         }
         self.total = (0..).map(Dim).zip(sums).collect();
-        self.tree = Tree::new(&self.config.topology, &self.replicas);
+        self.tree = Tree::new(&self.domains, &self.replicas);
     }
 
     /// Takes over what each shard granted of a plan. Returns the tasks that are bound now, each with its node.

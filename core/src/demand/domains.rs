@@ -1,20 +1,22 @@
 //! The domains of the topology, with their room and the types of nodes that belong to them.
 //!
-//! As in cycles, a domain is the nodes with the same labels of a tier and of all wider ones. A node of a type is in the
-//! domains that the labels of the type say. A type without the label of a tier is in no domain of it.
+//! As in cycles, a domain is the nodes with the same values in a tier and in all wider ones. A node of a type is in the
+//! domains that the labels of the type say, because its name is not known before it comes. A type without a value in a
+//! tier is in no domain of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::marks;
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
 use crate::jobs::nodes::NodesRequest;
-use crate::jobs::{TopologyRule, TopologyTier};
-use crate::node::{Labels, NodeSpec, Operator, Term};
+use crate::jobs::{NodeDomains, TopologyRule};
+use crate::node::{NodeSpec, Operator, Term};
 use crate::resource::{Demand, GpuRequest};
 use crate::view::View;
 
-/// The values of the labels of the tiers, the widest first, up to the tier of the domain. The empty one is the cluster.
+/// The values in the tiers, the widest first, up to the tier of the domain. The empty one is the cluster.
 pub(super) type Domain = Vec<Option<Arc<str>>>;
 
 /// The kinds by which room is estimated.
@@ -23,7 +25,7 @@ const DIMS: [Dim; 3] = [Dim::CPU, Dim::MEMORY, Dim::GPU];
 /// All domains.
 #[derive(Default)]
 pub(super) struct Domains {
-    tiers: Vec<TopologyTier>,
+    finder: Arc<NodeDomains>,
     of_nodes: BTreeMap<NodeId, Domain>,
     /// What present nodes have free, less all that the plan has placed since, there and on nodes that it added. With the
     /// domains of types.
@@ -35,9 +37,9 @@ pub(super) struct Domains {
     counts: Vec<u32>,
 }
 
-fn key(tiers: &[TopologyTier], labels: &Labels) -> Domain {
-    let values = tiers.iter().rev().map(|tier| labels.get(&tier.label).map(Arc::from));
-    smallest(values.collect())
+fn key(finder: &NodeDomains, node: &NodeSpec) -> Domain {
+    let values = finder.values(&node.name, &node.labels);
+    smallest(values.into_iter().map(|value| value.map(Arc::from)).collect())
 }
 
 /// Returns the smallest domain that these values name.
@@ -65,18 +67,18 @@ fn amounts(of: &Amounts) -> [i128; 3] {
 }
 
 impl Domains {
-    pub(super) fn new(tiers: &[TopologyTier], view: &View, request: &NodesRequest, counts: &[u32]) -> Self {
+    pub(super) fn new(finder: Arc<NodeDomains>, view: &View, request: &NodesRequest, counts: &[u32]) -> Self {
         let types = 0..request.types.len();
         let specs: Vec<NodeSpec> = types.map(|of_type| request.spec(of_type)).collect();
         let mut domains = Self {
-            tiers: tiers.to_vec(),
-            of_types: specs.iter().map(|spec| key(tiers, &spec.labels)).collect(),
+            of_types: specs.iter().map(|spec| key(&finder, spec)).collect(),
             each: specs.iter().map(amounts_of).collect(),
             counts: counts.to_vec(),
+            finder: Arc::clone(&finder),
             ..Self::default()
         };
         view.nodes(|_, hot, cold| {
-            let of = key(tiers, &cold.registration.spec.labels);
+            let of = key(&finder, &cold.registration.spec);
             let free = [hot.cpu.units(), hot.memory.units(), hot.gpus.total_free()].map(i128::from);
             domains.add(&of, free);
             domains.of_nodes.insert(hot.id, of);
@@ -125,13 +127,13 @@ impl Domains {
         home: Option<&Domain>,
         within: &Domain,
     ) -> Vec<Domain> {
-        let widest = rule.and_then(|rule| rule.widest(&self.tiers));
+        let widest = rule.and_then(|rule| rule.widest(self.finder.tiers()));
         let Some(rule) = rule.filter(|rule| rule.is_hard() || widest.is_some()) else {
             return vec![within.clone()];
         };
         let mut found: Vec<Domain> = Vec::new();
         if let Some(widest) = widest {
-            let shortest = (self.tiers.len() - widest).max(within.len());
+            let shortest = (self.finder.tiers().len() - widest).max(within.len());
             let is_allowed = |of: &&Domain| of.len() >= shortest && of.starts_with(within);
             match home {
                 Some(home) => {
@@ -167,9 +169,9 @@ impl Domains {
 
     /// Returns what a selector says of the nodes of a domain.
     pub(super) fn terms(&self, domain: &Domain) -> Vec<Term> {
-        let tiers = self.tiers.iter().rev().zip(domain);
-        let term = |(tier, value): (&TopologyTier, &Option<Arc<str>>)| Term {
-            key: tier.label.to_string(),
+        let tiers = (0..self.finder.tiers().len()).rev().zip(domain);
+        let term = |(tier, value): (usize, &Option<Arc<str>>)| Term {
+            key: marks::key(&self.finder, tier).to_string(),
             operator: if value.is_some() { Operator::In } else { Operator::NotExists },
             values: value.iter().map(|value| value.to_string()).collect(),
         };

@@ -12,6 +12,7 @@
 //! | `caps` | what the caps of queues leave |
 //! | `pack`, `score` | packs it on nodes |
 //! | `domains` | the domains of the topology, with their room and the types that belong to them |
+//! | `marks` | labels that say in which of these domains nodes are |
 //! | `idle` | nodes to remove |
 //! | `starts` | cycles on the copy |
 //! | `copy` | the copy, made of the views of all shards |
@@ -22,6 +23,7 @@ mod copy;
 mod domains;
 mod idle;
 mod items;
+mod marks;
 mod pack;
 mod plan;
 mod runner;

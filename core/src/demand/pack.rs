@@ -10,13 +10,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::items::{Item, Unit};
+use super::marks;
 use super::score::{Score, score};
 use crate::cycle::LocalCluster;
 use crate::ids::NodeId;
 use crate::index::Slot;
+use crate::jobs::NodeDomains;
 use crate::jobs::nodes::NodesRequest;
 use crate::jobs::nodes::Unfit;
 use crate::limits::{PLAN_LOOKS_MAX, PLANNED_NODES_MAX};
+use crate::node::NodeSpec;
 use crate::replica::{ClaimKey, Replica};
 use crate::request::{PlacementRequest, Refusal};
 
@@ -58,7 +61,8 @@ impl Templates {
         let mut cluster = like.empty();
         // A request for a present node must not find one of these by its id.
         cluster.skip_ids_of(like);
-        let add = |of_type| cluster.add_node(request.spec(of_type));
+        let domains = like.scheduler().domains();
+        let add = |of_type| cluster.add_node(node_of(domains, request, of_type));
         let nodes: Vec<NodeId> = (0..request.types.len())
             .map(add)
             .map(|added| added.expect("the shard takes a node that was checked"))
@@ -165,7 +169,7 @@ impl<'a> Packer<'a> {
         meter: &mut Meter,
     ) -> Vec<Added> {
         meter.charge(u64::from(count));
-        let spec = self.request.spec(of_type);
+        let spec = node_of(self.cluster.scheduler().domains(), self.request, of_type);
         let nodes: Vec<NodeId> = (0..count)
             .map(|_| self.cluster.add_node(spec.clone()).expect("the shard takes a node that was checked"))
             .collect();
@@ -498,6 +502,12 @@ impl<'a> Packer<'a> {
         }
         true
     }
+}
+
+/// Returns a node of a type, with its marks.
+fn node_of(domains: &NodeDomains, request: &NodesRequest, of_type: usize) -> NodeSpec {
+    let spec = request.spec(of_type);
+    marks::marked(domains, &spec).unwrap_or(spec)
 }
 
 /// What can be taken back.

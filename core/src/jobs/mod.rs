@@ -14,6 +14,7 @@ mod changes;
 mod copy;
 mod delays;
 mod direct;
+mod domains;
 mod ending;
 mod ends;
 mod error;
@@ -40,6 +41,8 @@ pub(crate) use caps::Withheld;
 pub use caps::{Capped, OverCap};
 pub(crate) use copy::JobsCopy;
 pub use direct::{DirectPlacement, NotCharged};
+pub(crate) use domains::NodeDomains;
+pub use domains::{DomainFault, TopologyDomain, check_domains};
 pub use ending::JobEnd;
 pub use error::{JobError, QueueContents, QueueError};
 pub use explanation::{

@@ -274,7 +274,7 @@ pub struct TaskView {
     pub node: Option<NodeId>,
     /// Its allocation or claim, if it has one.
     pub allocation: Option<AllocationId>,
-    /// The path of the domain of its node: the values of the labels of all tiers, the widest first (`z1/b2/r3`).
+    /// The path of the domain of its node: its values in all tiers, the widest first (`z1/b2/r3`).
     pub domain: Option<Arc<str>>,
     /// Since when it is in its state.
     pub since: Time,

@@ -1,7 +1,8 @@
 //! Tiers of the cluster, and what jobs demand of them (Volcano's `networkTopology`).
 //!
-//! A tier is a label: `topology/rack` for the tier `rack`. Nodes are in one domain of a tier if they have the same
-//! values of its label and of those of all wider tiers.
+//! A node has a value in a tier by a label, such as `topology/rack` for the tier `rack`, or by an
+//! [object](super::TopologyDomain). Nodes are in one domain of a tier if they have the same values in it and in all
+//! wider tiers.
 
 use std::sync::Arc;
 
@@ -13,8 +14,16 @@ use crate::limits::{NAME_BYTES_MAX, TOPOLOGY_TIERS_MAX};
 pub struct TopologyTier {
     /// Its name, such as `rack`.
     pub name: Arc<str>,
-    /// The key of the label whose value says in which domain of the tier a node is.
-    pub label: Arc<str>,
+    /// The key of the label whose value says in which domain of the tier a node is. `None`: only objects say it.
+    pub label: Option<Arc<str>>,
+}
+
+impl TopologyTier {
+    /// Creates a tier of a label.
+    #[must_use]
+    pub fn labelled(name: &str, label: &str) -> Self {
+        Self { name: name.into(), label: Some(label.into()) }
+    }
 }
 
 /// Whether a rule must be kept.
@@ -63,7 +72,9 @@ pub enum TiersFault {
     #[error("there are {0} tiers of the topology: give at most {TOPOLOGY_TIERS_MAX}")]
     TooMany(usize),
     /// A name or a label is empty or too long.
-    #[error("tier {0} of the topology needs a name and a label, each of 1 to {NAME_BYTES_MAX} bytes")]
+    #[error(
+        "tier {0} of the topology needs a name, and a label unless domains are objects, each of 1 to {NAME_BYTES_MAX} bytes"
+    )]
     Name(usize),
     /// Two tiers have the same name.
     #[error("tier `{0}` is named twice: name each once")]
@@ -83,14 +94,15 @@ pub fn check_tiers(tiers: &[TopologyTier]) -> Result<(), TiersFault> {
     }
     for (at, tier) in tiers.iter().enumerate() {
         let fits = |text: &str| (1..=NAME_BYTES_MAX).contains(&text.len());
-        if !fits(&tier.name) || !fits(&tier.label) {
+        if !fits(&tier.name) || tier.label.as_ref().is_some_and(|label| !fits(label)) {
             return Err(TiersFault::Name(at));
         }
         if tiers[..at].iter().any(|other| other.name == tier.name) {
             return Err(TiersFault::NameTwice(Arc::clone(&tier.name)));
         }
-        if tiers[..at].iter().any(|other| other.label == tier.label) {
-            return Err(TiersFault::LabelTwice(Arc::clone(&tier.label)));
+        let same = tier.label.as_ref().filter(|_| tiers[..at].iter().any(|other| other.label == tier.label));
+        if let Some(label) = same {
+            return Err(TiersFault::LabelTwice(Arc::clone(label)));
         }
     }
     Ok(())
@@ -226,10 +238,7 @@ mod tests {
     use crate::resource::Demand;
 
     fn tiers(names: &[&str]) -> Vec<TopologyTier> {
-        names
-            .iter()
-            .map(|&name| TopologyTier { name: name.into(), label: format!("l/{name}").into() })
-            .collect()
+        names.iter().map(|name| TopologyTier::labelled(name, &format!("l/{name}"))).collect()
     }
 
     fn job(of_job: Option<TopologyRule>, of_group: Option<TopologyRule>) -> JobSpec {
@@ -243,9 +252,14 @@ mod tests {
         assert_eq!(check_tiers(&tiers(&["host", "rack", "zone"])), Ok(()));
         assert_eq!(check_tiers(&tiers(&["rack", "rack"])), Err(TiersFault::NameTwice("rack".into())));
         let mut same = tiers(&["rack", "zone"]);
-        same[1].label = "l/rack".into();
+        same[1].label = Some("l/rack".into());
         assert_eq!(check_tiers(&same), Err(TiersFault::LabelTwice("l/rack".into())));
         assert_eq!(check_tiers(&tiers(&["rack", ""])), Err(TiersFault::Name(1)));
+        same[1].label = Some("".into());
+        assert_eq!(check_tiers(&same), Err(TiersFault::Name(1)));
+        // Two tiers without labels have not the same one.
+        same.iter_mut().for_each(|tier| tier.label = None);
+        assert_eq!(check_tiers(&same), Ok(()));
         let names: Vec<String> = (0..=TOPOLOGY_TIERS_MAX).map(|number| format!("t{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(check_tiers(&tiers(&names)), Err(TiersFault::TooMany(TOPOLOGY_TIERS_MAX + 1)));

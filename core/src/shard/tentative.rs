@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::limits::{RANKINGS_KEPT_MAX, SELECTORS_KEPT_MAX};
-use crate::node::{Labels, NodeSpec, NodeState};
+use crate::node::{NodeSpec, NodeState};
 use crate::request::{PlacementRequest, Policy, Refusal};
 use crate::resource::{Amount, Demand, GpuAssignment};
 use crate::shard::Shard;
@@ -152,10 +152,10 @@ impl Shard {
             .filter_map(move |(slot, _, cold)| Some((slot, cold.registration.spec.labels.get(key)?)))
     }
 
-    /// Returns the labels of all nodes, regardless of their state.
-    pub(crate) fn labels(&self) -> impl Iterator<Item = (Slot, NodeId, &Labels)> {
+    /// Returns the specs of all nodes, regardless of their state.
+    pub(crate) fn specs(&self) -> impl Iterator<Item = (Slot, NodeId, &NodeSpec)> {
         let nodes = self.books.nodes.iter();
-        nodes.map(|(slot, _, cold)| (slot, self.books.nodes.hot(slot).id, &cold.registration.spec.labels))
+        nodes.map(|(slot, _, cold)| (slot, self.books.nodes.hot(slot).id, &cold.registration.spec))
     }
 
     /// Returns itself with the rule of labels, taints and names for `request`.

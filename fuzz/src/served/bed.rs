@@ -329,7 +329,7 @@ fn queues() -> JobsRecord {
 
 /// Returns the settings of the keeper of jobs, with tiers that some nodes have.
 fn jobs_config() -> JobsConfig {
-    let tier = |name: &str| TopologyTier { name: name.into(), label: name.into() };
+    let tier = |name: &str| TopologyTier::labelled(name, name);
     let cycle = CycleConfig { topology: vec![tier("rack"), tier("zone")], ..CycleConfig::default() };
     JobsConfig { cycle, interval_ns: CYCLE_NS, ..JobsConfig::default() }
 }

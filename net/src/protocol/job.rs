@@ -414,8 +414,8 @@ bodies! {
         pub allocation: Option<WireAllocation>,
         /// Since when it is in its state, in ns of service time.
         pub since: u64,
-        /// The domain of its node: the values of the labels of all tiers, the widest first, as in `z1/b2/r3`. Empty: its node
-        /// has none of the labels, or its state has no node.
+        /// The domain of its node: its values in all tiers, the widest first, as in `z1/b2/r3`. Empty: its node has no value in
+        /// any tier, or its state has no node.
         pub domain: String [DOMAIN_PATH_BYTES_MAX],
     }
 

@@ -54,8 +54,28 @@ pub(super) fn tiers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Ve
 pub struct TierRaw {
     /// Its name.
     pub tier: String,
-    /// The label whose value says in which domain of the tier a node is.
-    pub label: String,
+    /// The label whose value says in which domain of the tier a node is. `None`: only `jobs.domains` say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+/// A domain of the topology. It contains each node that one of its lists names.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct DomainRaw {
+    /// Its tier.
+    pub tier: String,
+    /// Its name.
+    pub name: String,
+    /// Names of nodes, in which a `*` is any run of characters.
+    #[serde(default)]
+    pub nodes: Vec<String>,
+    /// Labels that nodes have all of.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Domains of narrower tiers.
+    #[serde(default)]
+    pub domains: Vec<String>,
 }
 
 /// Parses tiers of the topology, or the same as a text in JSON.
@@ -76,6 +96,24 @@ pub(super) fn topology<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec
     }
 }
 
+/// Parses domains of the topology, or the same as a text in JSON.
+pub(super) fn domains<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<DomainRaw>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected domains, as in [{ tier = \"rack\", name = \"r1\", nodes = [\"gpu-a-*\"] }], or the same as a text in JSON"
+    )]
+    enum Domains {
+        Domains(Vec<DomainRaw>),
+        Text(String),
+    }
+    match Domains::deserialize(deserializer)? {
+        Domains::Domains(domains) => Ok(domains),
+        Domains::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
+        Domains::Text(text) => serde_json::from_str(&text).map_err(serde::de::Error::custom),
+    }
+}
+
 /// Checks the settings of jobs. Returns `None` if the service keeps none: they are off, or there are no planners.
 pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, ConfigError> {
     let interval =
@@ -91,6 +129,7 @@ pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, C
         ("jobs.min_run_time", json!(raw.min_run_time)),
         ("jobs.usage_half_life", json!(raw.usage_half_life)),
         ("jobs.topology", json!(raw.topology)),
+        ("jobs.domains", json!(raw.domains)),
     ];
     if !raw.actions.is_empty() {
         settings.push(("jobs.actions", json!(raw.actions)));
@@ -118,6 +157,8 @@ mod tests {
     use std::path::Path;
 
     use wharf_core::cycle::{Action, Combination, CycleConfig};
+    use wharf_core::jobs::{TopologyDomain, TopologyTier};
+    use wharf_core::node::Labels;
 
     use super::*;
     use crate::config::Raw;
@@ -162,8 +203,47 @@ topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"zone\", l
         assert_eq!(config.cycle.combination, Combination::Volcano);
         assert_eq!((config.cycle.grace_ns, config.cycle.min_run_time_ns), (5_000_000_000, 60_000_000_000));
         assert_eq!(config.cycle.usage_half_life_ns, 168 * 3_600_000_000_000);
-        let tiers = config.cycle.topology.iter().map(|tier| (&*tier.name, &*tier.label));
-        assert_eq!(tiers.collect::<Vec<_>>(), [("rack", "topology/rack"), ("zone", "zone")]);
+        let tiers = [TopologyTier::labelled("rack", "topology/rack"), TopologyTier::labelled("zone", "zone")];
+        assert_eq!((&config.cycle.topology[..], &config.cycle.domains[..]), (&tiers[..], &[][..]));
+    }
+
+    /// As a list, and as a text in JSON, as an environment variable has it.
+    #[test]
+    fn domains_are_read_as_a_list_or_a_text() {
+        let list = "
+[jobs]
+topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"block\" }]
+domains = [
+  { tier = \"rack\", name = \"r1\", nodes = [\"gpu-a-*\", \"gpu-b-07\"] },
+  { tier = \"rack\", name = \"R2\", labels = { \"Example.com/switch\" = \"s7\", b = \"\" } },
+  { tier = \"block\", name = \"b1\", domains = [\"r1\", \"R2\"] },
+]
+";
+        let text = "
+[jobs]
+topology = '[{\"tier\": \"rack\", \"label\": \"topology/rack\"}, {\"tier\": \"block\"}]'
+domains = '''[
+  {\"tier\": \"rack\", \"name\": \"r1\", \"nodes\": [\"gpu-a-*\", \"gpu-b-07\"]},
+  {\"tier\": \"rack\", \"name\": \"R2\", \"labels\": {\"Example.com/switch\": \"s7\", \"b\": \"\"}},
+  {\"tier\": \"block\", \"name\": \"b1\", \"domains\": [\"r1\", \"R2\"]}
+]'''
+";
+        let texts = |all: &[&str]| all.iter().map(|&text| text.into()).collect();
+        let pairs = vec![("Example.com/switch".into(), "s7".into()), ("b".into(), "".into())];
+        let labels = Labels::new(pairs).unwrap();
+        let expected = [
+            TopologyDomain { nodes: texts(&["gpu-a-*", "gpu-b-07"]), ..TopologyDomain::new("rack", "r1") },
+            TopologyDomain { labels, ..TopologyDomain::new("rack", "R2") },
+            TopologyDomain { domains: texts(&["r1", "R2"]), ..TopologyDomain::new("block", "b1") },
+        ];
+        for given in [list, text] {
+            let cycle = read(given).unwrap_or_else(|error| panic!("{error}")).expect("they are kept").cycle;
+            assert_eq!(cycle.domains, expected);
+            let block = TopologyTier { name: "block".into(), label: None };
+            assert_eq!(cycle.topology, [TopologyTier::labelled("rack", "topology/rack"), block]);
+        }
+        let none = read("[jobs]\ntopology = \"\"\ndomains = \" \"\n").unwrap().expect("they are kept");
+        assert!(none.cycle.topology.is_empty() && none.cycle.domains.is_empty());
     }
 
     /// With the line, the plugin that has the setting, and what this one has.
@@ -218,7 +298,24 @@ topology = [{ tier = \"rack\", label = \"topology/rack\" }, { tier = \"zone\", l
             ("combination = \"loose\"", "`jobs.combination`", "loose"),
             ("usage_half_life = \"168h\"", "`jobs.usage_half_life`", "name plugin `usage`"),
             ("grace = \"x\"", "`jobs.grace`", "x"),
-            ("topology = [{ tier = \"rack\" }]", "topology", "label"),
+            (
+                "topology = [{ tier = \"rack\" }]",
+                "`jobs.topology`",
+                "tier `rack` has neither a label nor domains",
+            ),
+            ("topology = [{ label = \"rack\" }]", "topology", "tier"),
+            (
+                "domains = [{ tier = \"rack\", name = \"r\", nodes = [\"n\"] }]",
+                "`jobs.domains`",
+                "domain `r` is of tier `rack`, which is not in `topology`",
+            ),
+            (
+                "topology = [{ tier = \"rack\" }]\ndomains = [{ tier = \"rack\", name = \"r\" }]",
+                "`jobs.domains`",
+                "domain `r` has no members",
+            ),
+            ("domains = [{ tier = \"rack\", name = \"r\", node = [\"n\"] }]", "domains", "line 2"),
+            ("domains = \"[{\"", "domains", "EOF"),
             (
                 "topology = [{ tier = \"a\", label = \"l\" }, { tier = \"a\", label = \"m\" }]",
                 "`jobs.topology`",

@@ -230,6 +230,12 @@ number = 2
                 "line 2: setting `jobs.topology`",
                 "tier `a` is named twice",
             ),
+            (
+                "[jobs]\ntopology = [{ tier = \"a\" }]\ndomains = [\n{ tier = \"b\", name = \"x\", nodes = [\"n\"] }]"
+                    .into(),
+                "line 3: setting `jobs.domains`",
+                "name one of a, or add the tier",
+            ),
         ];
         for (text, place, part) in cases {
             let error = load(Some(&text), &[], &[]);

@@ -8,7 +8,7 @@ use ::config::{Config as Layers, Environment, File, FileFormat, FileSourceString
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ConfigError;
-use super::jobs::{PluginRaw, TierRaw, tiers, topology};
+use super::jobs::{DomainRaw, PluginRaw, TierRaw, domains, tiers, topology};
 use crate::file_error::FileError;
 
 /// Defines tables of settings. A setting whose default is not that of its type has it after the type.
@@ -190,6 +190,9 @@ settings! {
         /// The tiers of the topology, from the narrowest to the widest, each with the label that nodes have.
         #[serde(deserialize_with = "topology")]
         pub topology: Vec<TierRaw>,
+        /// The domains of these tiers that are not only labels, each with the nodes that it contains.
+        #[serde(deserialize_with = "domains")]
+        pub domains: Vec<DomainRaw>,
     }
 
     /// The settings of the hybrid policy, as fractions of 1.
@@ -421,12 +424,24 @@ mod tests {
             ("WHARF_METRICS_LISTEN", ""),
             ("WHARF_UNIT_INSTANCE_RESOURCES", "npu, nvidia.com/mig-*"),
             ("WHARF_ATTRIBUTE_ORDERS", "cpu, memory; memory,cpu"),
+            (
+                "WHARF_JOBS__DOMAINS",
+                r#"[{"tier": "rack", "name": "R1", "labels": {"Example.com/switch": "s7"}}]"#,
+            ),
         ];
         let raw = read(&Overrides::default(), variables(&pairs).into_iter()).unwrap();
         assert_eq!((raw.seed, raw.data_dir, raw.pin), (u64::MAX, Some("007".into()), false));
         assert_eq!(raw.metrics_listen, "");
         assert_eq!(raw.unit_instance_resources, ["npu", "nvidia.com/mig-*"]);
         assert_eq!(raw.attribute_orders, [["cpu", "memory"], ["memory", "cpu"]]);
+        let domain = DomainRaw {
+            tier: "rack".into(),
+            name: "R1".into(),
+            nodes: Vec::new(),
+            labels: BTreeMap::from([("Example.com/switch".into(), "s7".into())]),
+            domains: Vec::new(),
+        };
+        assert_eq!(raw.jobs.domains, [domain]);
     }
 
     #[cfg(unix)]

@@ -165,7 +165,7 @@ pub(super) struct ExpectFile {
     /// Why these jobs or tasks wait, as of the last cycle.
     #[serde(default)]
     pub(super) reason: BTreeMap<String, String>,
-    /// The domains of the nodes of these tasks after the step: the values of their labels, the widest tier first.
+    /// The domains of the nodes of these tasks after the step: their values in all tiers, the widest first.
     #[serde(default)]
     pub(super) domains: BTreeMap<String, String>,
     /// What domains lack for these jobs, as of the last cycle.

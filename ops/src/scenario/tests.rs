@@ -210,6 +210,20 @@ fn faults_are_told_with_their_line() {
     assert!(unknown.starts_with("line 8: topology of job `gang`: the cluster has no tiers"), "{unknown}");
     let twice = "config: {topology: [{tier: a, label: l}, {tier: a, label: m}]}\nsteps:";
     assert!(fault("steps:", twice).contains("tier `a` is named twice"));
+    let domains = |domains: &str| {
+        let tiers = "topology: [{tier: rack, label: l}, {tier: block}]";
+        fault("steps:", &format!("config:\n  {tiers}\n  domains:\n  - {domains}\nsteps:"))
+    };
+    let rack = domains("{tier: rack, name: r, nodes: [n]}");
+    assert!(rack.starts_with("line 14: tier `block` has neither a label nor domains: give it"), "{rack}");
+    let block = "{tier: block, name: b, nodes: [n]}\n  - {tier: rack, name: r, domains: [x]}";
+    let narrowest = domains(block);
+    assert!(
+        narrowest.starts_with("line 17: domain `r` has `domains`, and no tier is narrower"),
+        "{narrowest}"
+    );
+    let field = domains("{tier: block, name: b, node: [n]}");
+    assert!(field.contains("unknown field `node`"), "{field}");
     let starve = fault("steps:", "config: {actions: [allocate, starve]}\nsteps:");
     assert!(starve.contains("name plugin `fair-share`"), "{starve}");
     let above = fault("{name: q}", "{name: q, starves_below: 1.5}");

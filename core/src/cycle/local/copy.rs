@@ -7,7 +7,7 @@ use crate::broken::Broken;
 use crate::cycle::{CycleConfig, CycleConfigError};
 use crate::ids::{Incarnation, NodeId};
 use crate::jobs::{JobsRecord, RunTimes, TaskId};
-use crate::node::LifeEvent;
+use crate::node::{LifeEvent, NodeSpec};
 use crate::replica::Replica;
 use crate::shard::{Command, Outcome, Shard, ShardConfig};
 use crate::state::PartitionState;
@@ -122,6 +122,15 @@ impl LocalCluster {
     pub fn view(&mut self) -> Arc<View> {
         self.publish();
         self.reader.read_until(self.reader.due())
+    }
+
+    /// Changes the spec of a node.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub(crate) fn update_node(&mut self, node: NodeId, spec: NodeSpec) {
+        let outcome = self.step(Command::UpdateNode(node, Box::new(spec)));
+        assert!(matches!(outcome, Outcome::Node(Ok(_))), "a node cannot be changed: {outcome:?}");
     }
 
     /// Removes a node on which nothing is.

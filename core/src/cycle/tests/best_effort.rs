@@ -19,7 +19,7 @@ struct Kinds {
 
 impl Kinds {
     fn new(nodes: &[(u8, u8, u32)], allocations_max: Option<u32>) -> Self {
-        let topology = vec![TopologyTier { name: "rack".into(), label: "rack".into() }];
+        let topology = vec![TopologyTier::labelled("rack", "rack")];
         let config = CycleConfig { topology, ..Bed::config(PLACE, &[&[PluginKind::Gang]]) };
         let mut bed = Bed::with(config, &[]);
         for &(rack, kind, cpu) in nodes {

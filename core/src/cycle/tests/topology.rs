@@ -1,14 +1,16 @@
 //! Jobs in domains: where they are placed, that the rule is kept, and that a job waits only if no domain has room.
 
+use std::collections::BTreeMap;
+
 use super::*;
-use crate::jobs::{PendingReason, TopologyMode, TopologyRule, TopologyTier};
+use crate::jobs::{PendingReason, TopologyDomain, TopologyMode, TopologyRule, TopologyTier};
 
 const TIERS: [&str; 2] = ["rack", "block"];
 
-/// A cluster of nodes with labels, and what its jobs must keep.
+/// A cluster of nodes in domains, and what its jobs must keep.
 struct Racks {
     bed: Bed,
-    /// The labels of each node, the narrowest tier first, and its cores.
+    /// The values of each node, the narrowest tier first, and its cores.
     labels: Vec<([Option<u8>; 2], u32)>,
     queue: QueueId,
 }
@@ -17,14 +19,30 @@ struct Racks {
 type Rules = [Option<(TopologyMode, usize)>; 2];
 
 impl Racks {
+    /// Every second node has labels. The others are in objects instead.
     fn new(actions: &[Action], tiers: &[&[PluginKind]], nodes: &[([Option<u8>; 2], u32)]) -> Self {
-        let topology = TIERS.map(|name| TopologyTier { name: name.into(), label: name.into() }).to_vec();
-        let mut bed = Bed::with(CycleConfig { topology, ..Bed::config(actions, tiers) }, &[]);
-        for &(labels, cpu) in nodes {
-            let pair =
-                |(key, value): (&&str, Option<u8>)| Some(((*key).into(), format!("{}", value?).into()));
-            let pairs = TIERS.iter().zip(labels).filter_map(pair).collect();
-            let spec = NodeSpec { labels: Labels::new(pairs).unwrap(), ..node(cpu) };
+        let topology = TIERS.map(|name| TopologyTier::labelled(name, name)).to_vec();
+        let mut domains: BTreeMap<(&str, String), TopologyDomain> = BTreeMap::new();
+        let mut specs = Vec::new();
+        for (at, &(values, cpu)) in nodes.iter().enumerate() {
+            let mut spec = NodeSpec { name: format!("n{at}").into(), ..node(cpu) };
+            let values =
+                TIERS.iter().zip(values).filter_map(|(&tier, value)| Some((tier, format!("{}", value?))));
+            if at % 2 == 0 {
+                let pairs = values.map(|(tier, value)| (tier.into(), value.into())).collect();
+                spec.labels = Labels::new(pairs).unwrap();
+            } else {
+                for (tier, value) in values {
+                    let domain = domains.entry((tier, value.clone()));
+                    let domain = domain.or_insert_with(|| TopologyDomain::new(tier, &value));
+                    domain.nodes.push(Arc::clone(&spec.name));
+                }
+            }
+            specs.push(spec);
+        }
+        let domains = domains.into_values().collect();
+        let mut bed = Bed::with(CycleConfig { topology, domains, ..Bed::config(actions, tiers) }, &[]);
+        for spec in specs {
             bed.nodes.push(bed.cluster.add_node(spec).unwrap());
         }
         let queue = bed.queue("q", 1);
@@ -60,7 +78,7 @@ impl Racks {
         self.bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
     }
 
-    /// Returns the domain of a node in a tier: the labels of this tier and of all wider ones.
+    /// Returns the domain of a node in a tier: the values in this tier and in all wider ones.
     fn domain(&self, node: NodeId, tier: usize) -> Option<Vec<Option<u8>>> {
         let at = self.bed.nodes.iter().position(|&of| of == node).unwrap();
         let labels = &self.labels[at].0[tier..];
@@ -174,6 +192,38 @@ fn the_reason_names_the_best_domain() {
     let wider = racks.job("l", &[8], 8, 1, hard(1), 0);
     racks.bed.cycle();
     assert_eq!(racks.bed.count(wider, TaskState::Bound), 8);
+}
+
+/// The tree is made again when labels change by which an object contains nodes.
+#[test]
+fn a_job_is_placed_in_an_object_and_its_tasks_show_the_path() {
+    let labelled = |name: &str, switch: &str| {
+        let labels = Labels::new(vec![("switch".into(), switch.into())]).unwrap();
+        NodeSpec { name: name.into(), labels, ..node(1) }
+    };
+    let switch = Labels::new(vec![("switch".into(), "s7".into())]).unwrap();
+    let domains = vec![
+        TopologyDomain { labels: switch, ..TopologyDomain::new("rack", "r2") },
+        TopologyDomain { domains: vec!["r2".into()], ..TopologyDomain::new("block", "b1") },
+    ];
+    let topology = TIERS.map(|name| TopologyTier { name: name.into(), label: None }).to_vec();
+    let config = CycleConfig { topology, domains, ..Bed::config(&[Action::Enqueue, Action::Allocate], GANG) };
+    let mut bed = Bed::with(config, &[]);
+    for (name, switch) in [("a", "s8"), ("b", "s7"), ("c", "s8")] {
+        bed.nodes.push(bed.cluster.add_node(labelled(name, switch)).unwrap());
+    }
+    let queue = bed.queue("q", 1);
+    let mut racks = Racks { bed, labels: Vec::new(), queue };
+    let job = racks.job("j", &[2], 2, 1, hard(0), 0);
+    racks.bed.cycle();
+    assert_eq!(racks.bed.count(job, TaskState::Pending), 2, "one node is in the rack");
+    let path = |racks: &Racks, at: usize| racks.bed.cluster.scheduler().domain_path(racks.bed.nodes[at]);
+    assert_eq!((path(&racks, 1).as_deref(), path(&racks, 2)), (Some("b1/r2"), None));
+    let moved = racks.bed.nodes[2];
+    racks.bed.cluster.update_node(moved, labelled("c", "s7"));
+    racks.bed.cycle();
+    assert_eq!(racks.nodes_of(job, None), racks.bed.nodes[1..]);
+    assert_eq!(path(&racks, 2).as_deref(), Some("b1/r2"));
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::cycle::trial::Place;
 use crate::ids::NodeId;
-use crate::jobs::TopologyTier;
+use crate::jobs::{NodeDomains, TopologyTier};
 use crate::map::FixedMap;
-use crate::node::Labels;
+use crate::node::NodeSpec;
 use crate::replica::Replica;
 
 /// A domain of a tree.
@@ -24,7 +24,7 @@ impl DomainId {
     }
 }
 
-/// The nodes with the same labels of a tier and of all wider ones.
+/// The nodes with the same values in a tier and in all wider ones.
 #[derive(Debug)]
 struct Domain {
     /// The index of its tier, or the number of tiers for the root.
@@ -48,7 +48,7 @@ struct TreeNode {
 #[derive(Debug, Default)]
 pub(in crate::cycle) struct Tree {
     tiers: Vec<TopologyTier>,
-    /// In order of their labels, those of the widest tier first, and then of their ids.
+    /// In order of their values, those of the widest tier first, and then of their ids.
     nodes: Vec<TreeNode>,
     domains: Vec<Domain>,
     /// The domains of each tier, in the order of their nodes.
@@ -58,33 +58,31 @@ pub(in crate::cycle) struct Tree {
     of_shards: Vec<Vec<u32>>,
 }
 
-/// Returns the values of the labels of all tiers, the widest first.
-fn key<'a>(tiers: &[TopologyTier], labels: &'a Labels) -> Vec<Option<&'a str>> {
-    tiers.iter().rev().map(|tier| labels.get(&tier.label)).collect()
-}
-
-/// Returns the path of values, the widest first. A tier without a label is `-`.
+/// Returns the path of values, the widest first. A tier without a value is `-`.
 fn path(values: &[Option<&str>]) -> Arc<str> {
     values.iter().map(|value| value.unwrap_or("-")).collect::<Vec<_>>().join("/").into()
 }
 
-/// Returns the path of the smallest domain that contains a node with these labels. `None`: it has none of the labels.
-pub(in crate::cycle) fn path_of(tiers: &[TopologyTier], labels: &Labels) -> Option<Arc<str>> {
-    let values = key(tiers, labels);
+/// Returns the path of the smallest domain that contains a node. `None`: it is in none.
+pub(in crate::cycle) fn path_of(domains: &NodeDomains, node: &NodeSpec) -> Option<Arc<str>> {
+    let values = domains.values(&node.name, &node.labels);
     let last = values.iter().rposition(Option::is_some)?;
     Some(path(&values[..=last]))
 }
 
 impl Tree {
     /// Makes the tree of all nodes, in any state. Without tiers, it is empty.
-    pub(in crate::cycle) fn new(tiers: &[TopologyTier], replicas: &[Replica]) -> Self {
+    pub(in crate::cycle) fn new(of: &NodeDomains, replicas: &[Replica]) -> Self {
+        let tiers = of.tiers();
         if tiers.is_empty() {
             return Self::default();
         }
         let mut sorted: Vec<(Vec<Option<&str>>, NodeId, Place)> = Vec::new();
         for (shard, replica) in replicas.iter().enumerate() {
-            let nodes = replica.shard().labels();
-            sorted.extend(nodes.map(|(slot, node, of)| (key(tiers, of), node, Place { shard, slot })));
+            let nodes = replica.shard().specs();
+            sorted.extend(nodes.map(|(slot, node, spec)| {
+                (of.values(&spec.name, &spec.labels), node, Place { shard, slot })
+            }));
         }
         sorted.sort_unstable();
         let root = Domain { tier: tiers.len(), nodes: 0..0, parent: DomainId::ROOT, path: Arc::from("") };
@@ -171,7 +169,7 @@ impl Tree {
         self.domains[id.index()].parent
     }
 
-    /// Returns the path of a domain: the values of its labels, the widest tier first.
+    /// Returns the path of a domain: its values, the widest tier first.
     pub(super) fn path(&self, id: DomainId) -> &Arc<str> {
         &self.domains[id.index()].path
     }
@@ -235,95 +233,4 @@ impl Tree {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::cycle::{CycleConfig, LocalCluster};
-    use crate::node::{NodeSpec, Taints};
-    use crate::resource::Amount;
-    use crate::rng::Rng;
-
-    const TIERS: [&str; 3] = ["host", "rack", "zone"];
-
-    fn tiers() -> Vec<TopologyTier> {
-        TIERS.map(|name| TopologyTier { name: name.into(), label: name.into() }).to_vec()
-    }
-
-    fn labels(pairs: &[(&str, String)]) -> Labels {
-        let pairs = pairs.iter().map(|(key, value)| ((*key).into(), value.as_str().into()));
-        Labels::new(pairs.collect()).expect("each key once")
-    }
-
-    fn node(labels: Labels) -> NodeSpec {
-        NodeSpec {
-            name: "n".into(),
-            identity: None,
-            cpu: Amount::whole(1),
-            memory: Amount::ZERO,
-            gpus: 0,
-            custom: None,
-            labels,
-            taints: Taints::default(),
-        }
-    }
-
-    #[test]
-    fn a_path_has_the_widest_tier_first() {
-        let path = |pairs: &[(&str, String)]| path_of(&tiers(), &labels(pairs));
-        let of = |key, value: &str| (key, value.to_owned());
-        assert_eq!(path(&[of("rack", "r1"), of("zone", "z1")]).as_deref(), Some("z1/r1"));
-        assert_eq!(path(&[of("host", "h"), of("zone", "z1")]).as_deref(), Some("z1/-/h"));
-        assert_eq!(path(&[of("other", "x")]), None);
-    }
-
-    #[test]
-    fn each_domain_has_the_nodes_with_its_labels() {
-        let mut rng = Rng::new(3);
-        for _ in 0..50 {
-            let config = CycleConfig { topology: tiers(), ..CycleConfig::default() };
-            let mut cluster = LocalCluster::new(config, 1).unwrap();
-            let mut expected: BTreeMap<(usize, Vec<Option<String>>), Vec<NodeId>> = BTreeMap::new();
-            for _ in 0..rng.below(30) {
-                let mut values: Vec<Option<String>> = Vec::new();
-                let mut pairs = Vec::new();
-                for key in ["zone", "rack", "host"] {
-                    let value = (rng.below(4) > 0).then(|| format!("{}", rng.below(3)));
-                    pairs.extend(value.clone().map(|value| (key, value)));
-                    values.push(value);
-                }
-                let id = cluster.add_node(node(labels(&pairs))).unwrap();
-                for level in (0..3).filter(|&level| values[level].is_some()) {
-                    expected.entry((2 - level, values[..=level].to_vec())).or_default().push(id);
-                }
-            }
-            cluster.plan();
-            let tree = Tree::new(&tiers(), cluster.scheduler().replicas());
-            assert_eq!(tree.domain_count(), 1 + expected.len());
-            let mut sets: Vec<(usize, Vec<NodeId>)> =
-                expected.into_iter().map(|((tier, _), nodes)| (tier, nodes)).collect();
-            let of_domain = |id: DomainId| {
-                let mut nodes: Vec<NodeId> = tree.range(id).map(|at| tree.node(at).0).collect();
-                nodes.sort_unstable();
-                (tree.tier(id), nodes)
-            };
-            let all = (0..3).flat_map(|tier| tree.inside(tier, DomainId::ROOT).to_vec());
-            let mut found: Vec<(usize, Vec<NodeId>)> = all.clone().map(of_domain).collect();
-            found.sort_unstable();
-            sets.sort_unstable();
-            assert_eq!(found, sets);
-            for id in all {
-                let parent = tree.parent(id);
-                assert!(tree.tier(parent) > tree.tier(id));
-                let outer = tree.range(parent);
-                let inner = tree.range(id);
-                assert!(outer.start <= inner.start && inner.end <= outer.end);
-                // Two nodes of a domain meet in it or below.
-                let met = tree.around(inner.end - 1, Some(tree.around(inner.start, None)));
-                assert!(tree.up_to(met, tree.tier(id)).any(|of| of == id));
-                let inside = tree.inside(tree.tier(id), parent);
-                assert!(inside.contains(&id) && inside.iter().all(|&of| tree.range(of).end <= outer.end));
-            }
-        }
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Log, Meter, Outcome, Packer, Templates};
 use crate::demand::domains::{self, Domain, Domains};
 use crate::demand::items::{Item, Layout, Unit};
+use crate::demand::marks;
 use crate::fairness::Amounts;
 use crate::index::Slot;
 use crate::jobs::nodes::Unfit;
@@ -45,11 +46,21 @@ struct Attempt {
 }
 
 impl Packer<'_> {
-    /// Returns all domains, as they are now.
+    /// Returns all domains, as they are now. Marks the nodes that are in them.
     pub(in crate::demand) fn domains(&mut self) -> Domains {
-        let tiers = self.cluster.scheduler().config().topology.clone();
+        let finder = Arc::clone(self.cluster.scheduler().domains());
         let view = self.cluster.view();
-        Domains::new(&tiers, &view, self.request, &self.counts)
+        let mut marked = Vec::new();
+        view.nodes(|_, hot, cold| {
+            marked.extend(marks::marked(&finder, &cold.registration.spec).map(|spec| (hot.id, spec)));
+        });
+        let domains = Domains::new(finder, &view, self.request, &self.counts);
+        // Released before the next one is published: kept views cost memory.
+        drop(view);
+        marked.into_iter().for_each(|(node, spec)| self.cluster.update_node(node, spec));
+        self.cluster.publish();
+        self.copy.sync();
+        domains
     }
 
     /// Returns where the tasks of a job are.

@@ -1,7 +1,7 @@
 //! Jobs with rules about domains: nodes are launched in one domain, and the cycle that serves starts what is planned.
 
 use super::*;
-use crate::jobs::{TopologyRule, TopologyTier};
+use crate::jobs::{TopologyDomain, TopologyRule, TopologyTier};
 use crate::rng::Rng;
 
 fn bed() -> Bed {
@@ -9,9 +9,14 @@ fn bed() -> Bed {
 }
 
 fn capped(capability: Caps) -> Bed {
-    let tier = |name: &str| TopologyTier { name: name.into(), label: name.into() };
+    with_domains(capability, Vec::new())
+}
+
+fn with_domains(capability: Caps, domains: Vec<TopologyDomain>) -> Bed {
+    let tier = |name: &str| TopologyTier::labelled(name, name);
     let topology = vec![tier("rack"), tier("block")];
-    let mut cluster = LocalCluster::new(CycleConfig { topology, ..CycleConfig::default() }, 1).unwrap();
+    let config = CycleConfig { topology, domains, ..CycleConfig::default() };
+    let mut cluster = LocalCluster::new(config, 1).unwrap();
     let queue = QueueSpec { capability, ..QueueSpec::new("q") };
     let queue = cluster.scheduler_mut().jobs_mut().add_queue(queue).unwrap();
     Bed { cluster, queue, jobs: 0 }
@@ -55,6 +60,62 @@ fn a_gang_with_a_hard_rule_gets_nodes_of_one_rack_and_those_without_a_rack_do_no
     assert!(plan.types.iter().all(|of| of.needed == 0) && plan.starts.is_empty());
 }
 
+/// Present nodes are in an object by their names and labels, types by their labels alone.
+#[test]
+fn types_are_in_objects_by_their_labels_and_not_by_their_names() {
+    let texts = |all: &[&str]| all.iter().map(|&text| text.into()).collect();
+    let switch = Labels::new(vec![("switch".into(), "s7".into())]).unwrap();
+    let domains = vec![
+        TopologyDomain { nodes: texts(&["gpu-a-*", "n9"]), ..TopologyDomain::new("rack", "r1") },
+        TopologyDomain { labels: switch, nodes: texts(&["n1"]), ..TopologyDomain::new("rack", "r2") },
+        TopologyDomain { domains: texts(&["r2", "r3"]), ..TopologyDomain::new("block", "b1") },
+    ];
+    let bed = || with_domains(Caps::none(), domains.clone());
+    // Types whose names are those of nodes in the objects, with the label of the tier, and with that of an object.
+    let types = || {
+        vec![
+            kind("gpu-a-1", 4, 0, 9),
+            kind("n1", 4, 0, 9),
+            in_rack("labelled", 1, 9, &[("rack", "r1")]),
+            in_rack("switched", 1, 9, &[("switch", "s7")]),
+        ]
+    };
+    let nodes = |bed: &mut Bed, nodes: &[(&str, &[(&str, &str)])]| {
+        for &(name, labels) in nodes {
+            bed.cluster.add_node(spec(name, 1, 0, labels)).unwrap();
+        }
+    };
+    // Of the rack with a present node, fewer are launched.
+    let mut named = bed();
+    nodes(&mut named, &[("n1", &[]), ("other", &[])]);
+    let job = submit(&mut named, 1, (4, 4), TopologyRule::hard("rack"));
+    let plan = named.plan(&NodesRequest::new(types()));
+    assert_eq!(plan.types.iter().map(|of| of.needed).collect::<Vec<_>>(), [0, 0, 0, 3]);
+    assert_eq!(plan.starts, [Start { after_ns: 0, job, tasks: 4 }]);
+    let mut matched = bed();
+    nodes(&mut matched, &[("gpu-a-7", &[]), ("n9", &[]), ("x", &[("switch", "s7")])]);
+    let job = submit(&mut matched, 1, (4, 4), TopologyRule::hard("rack"));
+    let plan = matched.plan(&NodesRequest::new(types()));
+    assert_eq!(plan.types.iter().map(|of| of.needed).collect::<Vec<_>>(), [0, 0, 2, 0]);
+    assert_eq!(plan.starts, [Start { after_ns: 0, job, tasks: 4 }]);
+    // Nothing is launched if present nodes suffice, in a block of two racks.
+    let mut block = bed();
+    nodes(&mut block, &[("n1", &[]), ("y", &[("switch", "s7")]), ("z", &[("rack", "r3")])]);
+    let job = submit(&mut block, 1, (3, 3), TopologyRule::hard("block"));
+    let plan = block.plan(&NodesRequest::new(types()[..2].to_vec()));
+    assert_eq!((plan.types[0].needed, plan.types[1].needed, plan.fit_present), (0, 0, 3));
+    assert_eq!(plan.starts, [Start { after_ns: 0, job, tasks: 3 }]);
+    // Types that are in no domain do not help.
+    submit(&mut block, 1, (1, 1), TopologyRule::hard("block"));
+    let plan = block.plan(&NodesRequest::new(types()[..2].to_vec()));
+    assert_eq!(plan.types.iter().map(|of| of.needed).sum::<u32>(), 0);
+    assert_eq!((plan.unplaced[0].count, &plan.unplaced[0].reason), (1, &Unfit::Topology));
+    let mut helpful = types();
+    helpful.remove(2);
+    let plan = block.plan(&NodesRequest::new(helpful));
+    assert_eq!(plan.types.iter().map(|of| of.needed).collect::<Vec<_>>(), [0, 0, 1]);
+}
+
 #[test]
 fn what_follows_later_stays_where_the_others_run_and_soft_rules_cost_no_node() {
     let mut bed = bed();
@@ -75,14 +136,24 @@ fn a_job_with_a_hard_rule_is_planned_if_some_domain_could_hold_it_and_starts_in_
     let mut rng = Rng::new(4);
     let mut outcomes = [0; 2];
     for round in 0..400 {
-        let mut bed = bed();
         let racks = ["a", "b", "c"];
+        // In every second round, racks are objects. Present nodes are then in them by name, and types by a label.
+        let are_objects = round % 2 == 0;
+        let domain = |rack: &str| TopologyDomain {
+            nodes: vec![format!("in-{rack}-*").into()],
+            labels: Labels::new(vec![("by".into(), rack.into())]).unwrap(),
+            ..TopologyDomain::new("rack", rack)
+        };
+        let domains = if are_objects { racks.map(domain).to_vec() } else { Vec::new() };
+        let mut bed = with_domains(Caps::none(), domains);
         let mut room = [0_u32; 3];
-        for _ in 0..rng.below(5) {
+        for number in 0..rng.below(5) {
             let rack = rng.below(4) as usize;
             let cpu = 1 + rng.below(3) as u32;
-            let labels: &[(&str, &str)] = if rack < 3 { &[("rack", racks[rack])] } else { &[] };
-            bed.cluster.add_node(spec("n", cpu, 0, labels)).unwrap();
+            let labels: &[(&str, &str)] =
+                if rack < 3 && !are_objects { &[("rack", racks[rack])] } else { &[] };
+            let name = format!("in-{}-{number}", racks.get(rack).unwrap_or(&"none"));
+            bed.cluster.add_node(spec(&name, cpu, 0, labels)).unwrap();
             if rack < 3 {
                 room[rack] += cpu;
             }
@@ -91,7 +162,8 @@ fn a_job_with_a_hard_rule_is_planned_if_some_domain_could_hold_it_and_starts_in_
         for (at, rack) in racks.iter().enumerate() {
             let cpu = 1 + rng.below(3) as u32;
             let max = rng.below(4) as u32;
-            types.push(in_rack(rack, cpu, max, &[("rack", rack)]));
+            let key = if are_objects { "by" } else { "rack" };
+            types.push(in_rack(rack, cpu, max, &[(key, rack)]));
             room[at] += cpu * max;
         }
         let count = 2 + rng.below(9) as u32;

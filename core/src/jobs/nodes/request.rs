@@ -225,11 +225,11 @@ impl NodesRequest {
         }
     }
 
-    /// Returns what each node of a type has, in a request that was checked.
+    /// Returns what each node of a type has, in a request that was checked. Its name is not known, so it is empty.
     pub(crate) fn spec(&self, of_type: usize) -> NodeSpec {
         let of = &self.types[of_type];
         let labels = self.labels(of).expect("a request that was checked");
-        NodeSpec { name: Arc::clone(&of.name), identity: None, labels, ..of.spec.clone() }
+        NodeSpec { name: Arc::from(""), identity: None, labels, ..of.spec.clone() }
     }
 
     /// Returns the type of a node with these labels.

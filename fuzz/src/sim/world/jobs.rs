@@ -52,7 +52,7 @@ pub(super) fn jobs_config(JobRules { sharing, backfill, .. }: JobRules) -> JobsC
     });
     (shares.utilization_above, shares.recheck_ns) = (UTILIZATION_ABOVE, RECHECK_NS);
     shares.hierarchical = sharing == Sharing::Queues;
-    let tiers = TIERS.map(|tier| TopologyTier { name: tier.into(), label: tier.into() });
+    let tiers = TIERS.map(|tier| TopologyTier::labelled(tier, tier));
     let cycle = CycleConfig {
         actions: match sharing {
             Sharing::Starved => {

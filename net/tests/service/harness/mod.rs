@@ -246,7 +246,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// The settings of jobs, with tiers that tests may name.
 fn jobs_config() -> JobsConfig {
-    let tier = |name: &str| TopologyTier { name: name.into(), label: name.into() };
+    let tier = |name: &str| TopologyTier::labelled(name, name);
     let topology = vec![tier("rack"), tier("block")];
     JobsConfig { cycle: CycleConfig { topology, ..CycleConfig::default() }, ..JobsConfig::default() }
 }

@@ -33,14 +33,14 @@ pub(super) fn run(cluster: &mut LocalCluster, arrivals: &[(NodeId, u64)], horizo
     let jobs = cluster.scheduler().jobs();
     let waits = |id: &JobId| jobs.job(*id).count(TaskState::Pending) > 0;
     let waiting = jobs.queues().flat_map(|(_, queue)| queue.waiting()).filter(waits);
-    let expected = Expected::new(cluster);
+    let expected = Expected::new(cluster, (begin, horizon));
     let mut run = Run { begin, starts: Vec::new(), waiting: waiting.collect(), expected, is_partial: false };
     for event in 0.. {
         let due = run.cycles(cluster);
         let ends = cluster.scheduler().jobs().ends(None).map(|(end, _)| end).next();
         let arrival = late.keys().next().copied();
         let grace = cluster.shard().next_deadline();
-        let next = [due, ends, run.expected.next(), arrival, grace];
+        let next = [due, ends, run.expected.next(event), arrival, grace];
         let next = next.into_iter().flatten().filter(|&next| next > cluster.now()).min();
         let Some(next) = next.filter(|&next| next <= horizon) else { break };
         if event + 1 >= PLAN_EVENTS_MAX || run.starts.len() >= PLAN_ROWS_MAX {
@@ -67,15 +67,21 @@ struct Expected {
     run_times: RunTimes,
     /// The ends, each with when the task was bound. An entry of which this is not so any more does not count.
     ends: BTreeSet<(Time, TaskId, Time)>,
+    begin: Time,
+    horizon: Time,
     /// The number of tasks that have ended so.
     over: u64,
 }
 
 impl Expected {
     /// Notes the ends of all tasks that run.
-    fn new(cluster: &LocalCluster) -> Self {
+    fn new(cluster: &LocalCluster, (begin, horizon): (Time, Time)) -> Self {
         let jobs = cluster.scheduler().jobs();
-        let mut expected = Self { run_times: jobs.run_times().clone(), ends: BTreeSet::new(), over: 0 };
+        let run_times = jobs.run_times().clone();
+        let mut expected = Self { run_times, ends: BTreeSet::new(), begin, horizon, over: 0 };
+        if begin == horizon {
+            return expected;
+        }
         for node in jobs.nodes() {
             jobs.on_node(node).iter().for_each(|&task| expected.follow(cluster, task));
         }
@@ -87,12 +93,19 @@ impl Expected {
         let jobs = cluster.scheduler().jobs();
         let Some(bound) = bound(cluster, id) else { return };
         let end = self.run_times.expected_end(jobs, id, bound, cluster.now());
-        self.ends.extend(end.map(|end| (end, id, bound)));
+        self.ends.extend(end.filter(|&end| end <= self.horizon).map(|end| (end, id, bound)));
     }
 
-    /// Returns when the next task ends.
-    fn next(&self) -> Option<Time> {
-        self.ends.first().map(|&(end, ..)| end)
+    /// Returns when the next task ends. After many events, several tasks end at once, up to a part of the horizon late: so
+    /// there are events left for what comes later, and that is known exactly.
+    fn next(&self, event: usize) -> Option<Time> {
+        let &(end, ..) = self.ends.first()?;
+        if event < PLAN_EVENTS_MAX / 2 {
+            return Some(end);
+        }
+        let step = self.horizon.nanos_since(self.begin).div_ceil(PLAN_EVENTS_MAX as u64 / 4).max(1);
+        let steps = end.nanos_since(self.begin).div_ceil(step);
+        Some(self.begin.plus_nanos(steps.saturating_mul(step)).min(self.horizon))
     }
 
     /// Takes the tasks that have ended by now.

@@ -15,6 +15,7 @@ use crate::fairness::{Caps, Dim};
 use crate::group::WaitingWork;
 use crate::ids::NodeId;
 use crate::jobs::{Capped, JobId, JobPhase, JobSpec, QueueId, QueueSpec, TaskGroup, TaskId, TaskState};
+use crate::limits::PLAN_EVENTS_MAX;
 use crate::node::{Labels, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term};
 use crate::request::{PlacementRequest, Policy};
 use crate::resource::{Amount, Demand, GpuRequest};
@@ -366,6 +367,29 @@ fn beyond_a_limit_launches_are_cancelled_and_then_the_nodes_go_that_are_used_lea
     bed.job(asks(2, 0), 1, 1);
     let plan = bed.plan(&request);
     assert_eq!(plan.fit_present, 1, "not on the node that goes");
+}
+
+/// A plan looks at a bounded number of times. Ends that are only expected must not use up all of them.
+#[test]
+fn many_short_tasks_do_not_hide_what_comes_later() {
+    let mut bed = Bed::new();
+    bed.node("a", 1, 0);
+    let run = bed.timed(asks(1, 0), 1, 1, None);
+    bed.cluster.cycle();
+    bed.cluster.advance(SECOND / 100);
+    bed.cluster.finish_task(TaskId { job: run, index: 0 });
+    let late = bed.timed(asks(2, 0), 1, 1, None);
+    let count = PLAN_EVENTS_MAX as u32 + 200;
+    bed.timed(asks(1, 0), count, 1, None);
+    let mut request = NodesRequest::new(vec![NodeType { launch_ns: 120 * SECOND, ..kind("b", 2, 0, 1) }]);
+    request.horizon_ns = 600 * SECOND;
+    let plan = bed.plan(&request);
+    let start = Start { after_ns: 120 * SECOND, job: late, tasks: 1 };
+    assert!(plan.starts.contains(&start), "{:?}", plan.starts.last());
+    assert!(plan.measured_ends > PLAN_EVENTS_MAX as u64 / 2, "{}", plan.measured_ends);
+    // Without a horizon, nothing ends.
+    request.horizon_ns = 0;
+    assert_eq!(bed.plan(&request).measured_ends, 0);
 }
 
 /// The copy that a plan works on has what shards show, and the jobs that the keeper has: these may not know yet.

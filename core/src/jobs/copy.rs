@@ -57,8 +57,8 @@ impl Jobs {
         }
     }
 
-    /// Copies about as many queues, users, jobs, task groups, tasks and run times as `units` says, and what has changed since the last
-    /// step. Returns how many it was, without the changes: at most one queue or one job more.
+    /// Copies about as many queues, users, jobs, task groups, tasks and run times as `units` says, and what has changed since
+    /// the last step. Returns how many it was, without the changes: at most one queue or one job more.
     pub(crate) fn copy_step(&mut self, copy: &mut JobsCopy, units: u64) -> u64 {
         let noted = self.noted_for_copy.as_mut().expect("a copy is made that nobody began");
         let noted = std::mem::take(noted);

@@ -67,15 +67,15 @@ impl RunTimes {
         Some(before.map_or(newest, |before| before.midpoint(newest)).max(1))
     }
 
-    /// Returns when a task that was bound at `bound` is expected to end, after `now`. `None`: it states a run time, or
-    /// nothing is known.
+    /// Returns when a task that was bound at `bound` is expected to end, after `now`. `None`: it states a run time, nothing is
+    /// known, or it is a direct placement, which ends when it is released.
     ///
     /// What runs for longer than expected is expected to run twice as long as that, and so on.
     pub(crate) fn expected_end(&self, jobs: &Jobs, id: TaskId, bound: Time, now: Time) -> Option<Time> {
-        if jobs.task(id).run_time_ns.is_some() {
+        let job = jobs.job(id.job);
+        if jobs.task(id).run_time_ns.is_some() || job.spec().is_direct {
             return None;
         }
-        let job = jobs.job(id.job);
         let mut nanos = self.expected(&jobs.run_time_key(job.spec(), jobs.task(id)))?;
         while bound.plus_nanos(nanos) <= now {
             nanos = nanos.checked_mul(2)?;
@@ -112,7 +112,9 @@ impl Jobs {
 
     /// Follows a task that was `before` and has another state now: measures how long it has run, if it has succeeded.
     pub(super) fn follow_run_time(&mut self, id: TaskId, before: &Task, state: TaskState, now: Time) {
-        let Some(bound) = before.bound.filter(|_| state == TaskState::Succeeded) else { return };
+        // One that is being evicted ends early.
+        let is_over = state == TaskState::Succeeded && before.state.is_bound();
+        let Some(bound) = before.bound.filter(|_| is_over) else { return };
         let spec = self.job(id.job).spec();
         if spec.is_direct {
             return;
@@ -212,7 +214,25 @@ mod tests {
         }
         // Its run time counts from when it was bound.
         jobs.set(id, TaskState::Running, Some(NodeId(1)), Time(from + 1));
-        jobs.set(id, end, None, Time(until));
+        jobs.set(id, end, end.has_node().then_some(NodeId(1)), Time(until));
+    }
+
+    #[test]
+    fn a_direct_placement_ends_when_it_is_released() {
+        let mut jobs = Jobs::new();
+        let queue = jobs.add_queue(QueueSpec::new("q")).unwrap();
+        let request = PlacementRequest::new(Demand::default(), Policy::BestFit);
+        let group = || vec![TaskGroup::new(request.clone(), 1)];
+        let submit = |jobs: &mut Jobs, spec| TaskId { job: jobs.submit(spec).unwrap(), index: 0 };
+        let job = |name| JobSpec { queue, phase: JobPhase::Inqueue, ..JobSpec::new(name, group()) };
+        let first = submit(&mut jobs, job("first"));
+        run(&mut jobs, first, (0, 100), TaskState::Succeeded);
+        let direct = submit(&mut jobs, JobSpec::direct(request.clone(), queue, Time(0)));
+        let next = submit(&mut jobs, job("next"));
+        let end = |id| jobs.run_times().expected_end(&jobs, id, Time(0), Time(0));
+        assert_eq!([next, direct].map(end), [Some(Time(100)), None]);
+        run(&mut jobs, direct, (0, 7), TaskState::Succeeded);
+        assert_eq!(jobs.run_times().expected_end(&jobs, next, Time(0), Time(0)), Some(Time(100)));
     }
 
     #[test]
@@ -224,6 +244,9 @@ mod tests {
         run(&mut jobs, first, (10, 110), TaskState::Succeeded);
         let failed = submit(&mut jobs, queue, ("u", "w"), None);
         run(&mut jobs, failed, (10, 11), TaskState::Failed);
+        let evicted = submit(&mut jobs, queue, ("u", "w"), None);
+        run(&mut jobs, evicted, (10, 12), TaskState::Releasing);
+        jobs.set(evicted, TaskState::Succeeded, None, Time(13));
         let same = submit(&mut jobs, queue, ("u", "w"), None);
         let others = [
             submit(&mut jobs, other_queue, ("u", "w"), None),

@@ -153,9 +153,7 @@ pub(super) fn say(planned: &Planned) {
     }
     if reply.measured_ends > 0 {
         let count = reply.measured_ends;
-        line(format_args!(
-            "{count} tasks ended there as others of their queue, user and role did: they state no run time"
-        ));
+        line(format_args!("ends expected as for others of the same queue, user and role: {count}"));
     }
     if reply.left_out > 0 {
         let count = reply.left_out;

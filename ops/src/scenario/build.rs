@@ -166,6 +166,10 @@ impl World {
         }
         let parent = match &file.parent {
             None => QueueId::ROOT,
+            Some(parent) if parent.value == file.name.value => {
+                let message = format!("queue `{}` is its own parent: name another, or none", parent.value);
+                return Err(LineError::at(parent.referenced, message));
+            }
             Some(parent) => self.queue(parent)?,
         };
         let capability = self.amounts(&file.capability, place)?;
@@ -405,8 +409,9 @@ impl World {
 
     pub(super) fn queue_named(&self, name: &str, place: Location) -> Result<QueueId, LineError> {
         let missing = || {
-            let message =
-                format!("there is no queue `{name}` yet: add it to `queues`, before those that name it");
+            let message = format!(
+                "there is no queue `{name}` yet: add it to `queues`, before those that name it. None is below itself"
+            );
             LineError::at(place, message)
         };
         self.cluster.scheduler().jobs().queue_named(name).ok_or_else(missing)

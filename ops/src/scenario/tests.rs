@@ -174,7 +174,9 @@ fn faults_are_told_with_their_line() {
         fault("min_member: 3", "min_member: 4").starts_with("line 8: job `gang` needs 4 tasks and has 3")
     );
     assert!(fault("{name: q}", "{name: q, weight: 0}").contains("line 6: queue `q` has weight 0"));
-    assert!(fault("{name: q}", "{name: q, parent: q}").contains("there is no queue `q`"));
+    assert!(fault("{name: q}", "{name: q, parent: q}").contains("queue `q` is its own parent"));
+    let cycle = fault("{name: q}", "{name: q, parent: r}\n- {name: r, parent: q}");
+    assert!(cycle.contains("there is no queue `r` yet"), "{cycle}");
     assert!(fault("{name: q}", "{name: q, wieght: 1}").contains("wieght"));
     assert!(fault("cpu: 1.5", "cpu: many").contains("line 12"));
     assert!(fault("steps:", "config: {actions: [fly]}\nsteps:").contains("there is no action `fly`"));

@@ -98,6 +98,9 @@ for name in least-fit best-fit refusals requests lone lone-64; do
     awk -v key="$name $source" '$1 " " $2 != key' "$baseline" >"$scratch/new"
     echo "$name $source $now" >>"$scratch/new"
     sort "$scratch/new" >"$baseline"
+  elif [ -z "$before" ] && [ "$source" = openb ]; then
+    echo "$name: there is no baseline: run $0 --update" >&2
+    failed=1
   elif [ -z "$before" ]; then
     echo "$name: not compared: there is no baseline for $source shapes (the openb trace is absent)"
   elif ! is_near "$now" "$before"; then

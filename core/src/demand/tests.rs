@@ -410,7 +410,7 @@ fn a_job_may_end_of_which_somebody_else_has_evicted_a_task() {
     bed.cluster.evict(evicted, 60 * SECOND);
     bed.cluster.scheduler_mut().jobs_mut().set(evicted, TaskState::Bound, Some(node), Time(0));
     let next = bed.timed(asks(2, 0), 1, 1, None);
-    let mut request = NodesRequest::new(vec![kind("a", 2, 0, 0)]);
+    let mut request = NodesRequest::new(vec![kind("a", 2, 0, 1)]);
     request.horizon_ns = 100 * SECOND;
     assert_eq!(bed.plan(&request).starts, [Start { after_ns: 60 * SECOND, job: next, tasks: 1 }]);
 }
@@ -431,7 +431,7 @@ fn tasks_that_state_no_run_time_end_as_those_before_them_did() {
     bed.cluster.cycle();
     bed.cluster.advance(10 * SECOND);
     let [second, third] = [0; 2].map(|_| bed.timed(asks(2, 0), 1, 1, None));
-    let mut request = NodesRequest::new(vec![kind("a", 2, 0, 0)]);
+    let mut request = NodesRequest::new(vec![kind("a", 2, 0, 1)]);
     request.horizon_ns = 100 * SECOND;
     let start = |seconds, job| Start { after_ns: seconds * SECOND, job, tasks: 1 };
     let plan = bed.plan(&request);

@@ -226,6 +226,34 @@ fn a_job_is_placed_in_an_object_and_its_tasks_show_the_path() {
     assert_eq!(path(&racks, 2).as_deref(), Some("b1/r2"));
 }
 
+/// A cycle ends overruns before it places anything. A shard may refuse that, and then the job would be in two racks.
+#[test]
+fn what_the_cycle_evicts_still_counts_where_its_job_is() {
+    let nodes = [(at(0, 0), 1), (at(1, 0), 2)];
+    let mut racks = Racks::new(&[Action::Enqueue, Action::Allocate], GANG, &nodes);
+    let filler = racks.job("filler", &[2], 2, 1, [None, None], 1);
+    racks.bed.cycle();
+    assert_eq!(racks.nodes_of(filler, None), [racks.bed.nodes[1]; 2]);
+    let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
+    let request = PlacementRequest::new(demand, Policy::BestFit);
+    let group = |run_time_ns| TaskGroup { run_time_ns, ..TaskGroup::new(request.clone(), 1) };
+    let spec = JobSpec {
+        queue: racks.queue,
+        min_member: 1,
+        topology: Some(TopologyRule::hard("rack")),
+        ..JobSpec::new("j", vec![group(Some(10)), group(None)])
+    };
+    let job = racks.bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap();
+    racks.bed.cycle();
+    let state = |racks: &Racks, index| racks.bed.jobs().task(TaskId { job, index }).state;
+    assert_eq!([0, 1].map(|index| state(&racks, index)), [TaskState::Bound, TaskState::Pending]);
+    assert_eq!(racks.nodes_of(job, None), [racks.bed.nodes[0]]);
+    (0..2).for_each(|index| drop(racks.bed.cluster.finish_task(TaskId { job: filler, index })));
+    racks.bed.cluster.advance(10);
+    racks.bed.cycle();
+    assert_eq!([0, 1].map(|index| state(&racks, index)), [TaskState::Releasing, TaskState::Pending]);
+}
+
 #[test]
 fn a_cycle_without_the_tier_lets_the_job_wait() {
     let mut racks = Racks::new(&[Action::Enqueue, Action::Allocate], GANG, &[(at(0, 0), 8)]);

@@ -408,7 +408,7 @@ fn a_job_may_end_of_which_somebody_else_has_evicted_a_task() {
     bed.cluster.cycle();
     let evicted = TaskId { job, index: 1 };
     bed.cluster.evict(evicted, 60 * SECOND);
-    bed.cluster.scheduler_mut().jobs_mut().set(evicted, TaskState::Bound, Some(node), Time(0));
+    bed.cluster.scheduler_mut().jobs_mut().set(evicted, TaskState::Running, Some(node), Time(0));
     let next = bed.timed(asks(2, 0), 1, 1, None);
     let mut request = NodesRequest::new(vec![kind("a", 2, 0, 1)]);
     request.horizon_ns = 100 * SECOND;

@@ -250,7 +250,10 @@ fn tasks_end_in_a_plan_as_those_before_them_did() {
     request.horizon_ns = 3_600 * SECOND;
     let made = plan_for(&mut engine, &request, None);
     let [start] = &made.starts[..] else { panic!("{made:?}") };
-    assert_eq!((start.job, start.after_ns), (next, ends.nanos_since(engine.now)));
+    assert_eq!(start.job, next);
+    // Each round of the engine takes some ns.
+    let differs_ns = start.after_ns.abs_diff(ends.nanos_since(engine.now));
+    assert!(differs_ns < 1_000, "{start:?} ends {differs_ns} ns too late or too early");
     assert_eq!((made.measured_ends, made.waiting.len()), (2, 0), "{made:?}");
     check_all(&engine);
 }

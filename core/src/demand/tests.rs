@@ -83,7 +83,11 @@ impl Bed {
     }
 
     fn capped(capability: Caps) -> Self {
-        let mut cluster = LocalCluster::new(CycleConfig::default(), 1).unwrap();
+        Self::with(CycleConfig::default(), capability)
+    }
+
+    fn with(config: CycleConfig, capability: Caps) -> Self {
+        let mut cluster = LocalCluster::new(config, 1).unwrap();
         let queue = QueueSpec { capability, ..QueueSpec::new("q") };
         let queue = cluster.scheduler_mut().jobs_mut().add_queue(queue).unwrap();
         Self { cluster, queue, jobs: 0 }
@@ -395,7 +399,8 @@ fn many_short_tasks_do_not_hide_what_comes_later() {
 /// The copy that a plan works on has what shards show, and the jobs that the keeper has: these may not know yet.
 #[test]
 fn a_job_may_end_of_which_somebody_else_has_evicted_a_task() {
-    let mut bed = Bed::new();
+    let config = CycleConfig { grace_ns: 30 * SECOND, ..CycleConfig::default() };
+    let mut bed = Bed::with(config, Caps::none());
     let node = bed.node("a", 2, 0);
     let group = |run_time_ns| TaskGroup { run_time_ns, ..TaskGroup::new(asks(1, 0), 1) };
     let spec = JobSpec {

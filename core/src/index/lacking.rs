@@ -157,7 +157,9 @@ impl Compared {
         let shift = Narrow::part_at(self.d);
         let part = |entry: &Narrow| entry.part(shift);
         // One plain pass without branches, because most nodes need nothing else. A chunk has few entries.
-        let (mut less, mut largest_end, mut equal) = (0u32, 0u32, 0u32);
+        let mut less = 0u32;
+        let mut largest_end = 0u32;
+        let mut equal = 0u32;
         for entry in entries {
             let of_node = part(entry);
             let has_less = of_node < self.part;

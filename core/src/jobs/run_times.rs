@@ -176,7 +176,9 @@ mod tests {
         let mut times = RunTimes::default();
         (0..10).for_each(|at| times.note(key(at), 5));
         times.note(key(3), 7);
-        let (mut copy, mut after, mut pages) = (RunTimes::default(), None, 0);
+        let mut copy = RunTimes::default();
+        let mut after = None;
+        let mut pages = 0;
         loop {
             let (last, count) = copy.copy_page(&times, after.as_ref(), 4);
             if last.is_none() {

@@ -432,8 +432,7 @@ impl Jobs {
         self.set_as(id, (state, node, delayed), (now, now));
     }
 
-    /// Changes the state of a task and what a policy does later for it, with since when that holds, and when it changes
-    /// what was held.
+    /// Changes the state of a task and what a policy does later, since when that holds, and when it changes what is held.
     pub(super) fn set_as(
         &mut self,
         id: TaskId,

@@ -79,7 +79,7 @@ impl LocalCluster {
         copy
     }
 
-    /// Takes over how long tasks have run elsewhere.
+    /// Takes over how long tasks have run, as others have measured it.
     pub(crate) fn set_run_times(&mut self, run_times: RunTimes) {
         self.scheduler.jobs_mut().set_run_times(run_times);
     }

@@ -251,7 +251,8 @@ fn what_the_cycle_evicts_still_counts_where_its_job_is() {
     racks.bed.cluster.finish_task(TaskId { job: filler, index: 0 });
     racks.bed.cluster.advance(10);
     racks.bed.cycle();
-    assert_eq!([0, 1].map(|index| state(&racks, index)), [TaskState::Releasing, TaskState::Pending]);
+    assert_eq!([0, 1].map(|index| state(&racks, index)), [TaskState::Releasing, TaskState::Pipelined]);
+    assert_eq!(racks.bed.jobs().task(TaskId { job, index: 1 }).node, Some(racks.bed.nodes[0]));
 }
 
 #[test]

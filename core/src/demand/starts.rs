@@ -169,20 +169,23 @@ impl Run {
     /// Ends the tasks whose run time is over, as stated or as expected: they succeed.
     fn end_tasks(&mut self, cluster: &mut LocalCluster) {
         let now = cluster.now();
-        let jobs = cluster.scheduler().jobs();
-        let stated = jobs.ends(None).take_while(|&(end, _)| end <= now).map(|(_, task)| task);
-        let stated: Vec<TaskId> = stated.collect();
-        let expected = self.expected.take(cluster);
-        for (task, is_expected) in
-            stated.into_iter().map(|task| (task, false)).chain(expected.into_iter().map(|task| (task, true)))
-        {
-            // A task that ended before may have completed the job, and others end with it.
-            if bound(cluster, task).is_none() {
-                continue;
-            }
-            self.expected.over += u64::from(is_expected);
+        let ends = cluster.scheduler().jobs().ends(None);
+        let stated: Vec<TaskId> = ends.take_while(|&(end, _)| end <= now).map(|(_, task)| task).collect();
+        for task in stated {
+            self.end_task(cluster, task);
+        }
+        for task in self.expected.take(cluster) {
+            self.expected.over += u64::from(self.end_task(cluster, task));
+        }
+    }
+
+    /// Ends a task that is bound. Returns whether it is: one that ended before it may have completed their job.
+    fn end_task(&mut self, cluster: &mut LocalCluster, task: TaskId) -> bool {
+        let is_bound = bound(cluster, task).is_some();
+        if is_bound {
             let changes = cluster.finish_task(task);
             self.note(&changes, cluster);
         }
+        is_bound
     }
 }

@@ -144,7 +144,7 @@ impl Narrow {
 
     #[inline]
     fn parts(self) -> [u32; 2] {
-        [(self.0 >> FIRST_AT) as u32 & WITHIN, self.0 as u32 & WITHIN]
+        [0, 1].map(|d| self.part(Self::part_at(d)))
     }
 }
 

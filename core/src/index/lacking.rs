@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::cell::CHUNK;
-use super::coordinate::{Coordinates, Scale, ceil_div};
+use super::coordinate::Coordinates;
 use super::entry::{Entry, Narrow};
 use super::plane::Plane;
 use super::ranks::Rank;
@@ -250,22 +250,19 @@ impl DistBuckets {
     ) -> Option<Lacking> {
         let d = self.geometry.dimensions().iter().position(|&(of, _)| of == dimension)?;
         let Width::Narrow(tree) = &self.first.width else { return None };
-        let Scale { theta, reciprocal, .. } = self.geometry.scales[d];
-        let (steps, _) = ceil_div(asked, theta, reciprocal);
-        let at = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
+        let scale = &self.geometry.scales[d];
+        let mut of_request = Coordinates::default();
+        of_request.set(d, scale, asked);
+        let at = of_request.coordinate.0[d];
+        let part = u32::from(of_request.within[d]);
         // The highest coordinate includes all larger values.
-        let is_exact = self.geometry.scales[d].is_exact() && at < Coordinate::HIGHEST;
-        let part = || {
-            let mut of_request = Coordinates::default();
-            of_request.set(d, &self.geometry.scales[d], asked);
-            u32::from(of_request.within[d])
-        };
+        let is_exact = scale.is_exact() && at < Coordinate::HIGHEST;
         match d {
-            0 | 1 => tree
-                .plane
-                .lacking((d, at, part(), is_exact), asked, most, |rank| value(self.ranks.slot(rank))),
+            0 | 1 => {
+                tree.plane.lacking((d, at, part, is_exact), asked, most, |rank| value(self.ranks.slot(rank)))
+            }
             _ if self.geometry.is_wide => None,
-            _ => Some(tree.plane.lacking_gpus(d, at, asked, theta)),
+            _ => Some(tree.plane.lacking_gpus(d, at, asked, scale.theta)),
         }
     }
 }

@@ -38,7 +38,6 @@ struct Measured {
 pub(crate) struct RunTimes {
     by_key: BTreeMap<RunTimeKey, Measured>,
     by_age: BTreeMap<u64, RunTimeKey>,
-    measured: u64,
 }
 
 impl RunTimes {
@@ -49,8 +48,7 @@ impl RunTimes {
     }
 
     fn insert(&mut self, key: RunTimeKey, newest: u64, before: Option<u64>) {
-        self.measured += 1;
-        let number = self.measured;
+        let number = self.by_age.last_key_value().map_or(0, |(last, _)| last + 1);
         if let Some(replaced) = self.by_key.insert(key.clone(), Measured { newest, before, number }) {
             self.by_age.remove(&replaced.number);
         }

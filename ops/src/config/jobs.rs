@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use wharf_core::planner::JobsConfig;
@@ -25,25 +26,33 @@ pub enum PluginRaw {
     Settings(BTreeMap<String, Value>),
 }
 
-/// Parses tiers of plugins, or the same as a text in JSON.
-pub(super) fn tiers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<PluginRaw>>, D::Error> {
+/// Parses a list, or the same as a text in JSON: an environment variable has it so. `expected` says what else is wrong.
+fn list_or_text<'de, T, D>(deserializer: D, expected: &str) -> Result<Vec<T>, D::Error>
+where
+    T: DeserializeOwned,
+    D: Deserializer<'de>,
+{
     #[derive(Deserialize)]
-    #[serde(
-        untagged,
-        expecting = "expected tiers of plugins, as in [[\"priority\", \"gang\"], [\"drf\"]], or the same as a text"
-    )]
-    enum Tiers {
-        Tiers(Vec<Vec<PluginRaw>>),
+    #[serde(untagged)]
+    enum Given<T> {
+        List(Vec<T>),
         Text(String),
     }
-    let tiers = match Tiers::deserialize(deserializer)? {
-        Tiers::Tiers(tiers) => tiers,
-        Tiers::Text(text) if text.trim().is_empty() => Vec::new(),
-        Tiers::Text(text) => serde_json::from_str(&text).map_err(serde::de::Error::custom)?,
-    };
+    let wrong = |_| D::Error::custom(format_args!("expected {expected}, or the same as a text in JSON"));
+    match Given::deserialize(deserializer).map_err(wrong)? {
+        Given::List(list) => Ok(list),
+        Given::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
+        Given::Text(text) => serde_json::from_str(&text).map_err(D::Error::custom),
+    }
+}
+
+/// Parses tiers of plugins, or the same as a text in JSON.
+pub(super) fn tiers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<PluginRaw>>, D::Error> {
+    let expected = "tiers of plugins, as in [[\"priority\", \"gang\"], [\"drf\"]]";
+    let tiers: Vec<Vec<PluginRaw>> = list_or_text(deserializer, expected)?;
     // Only here, the line is known.
     match tiers.iter().flatten().find_map(|plugin| plugin_fault(&json!(plugin))) {
-        Some(message) => Err(serde::de::Error::custom(message)),
+        Some(message) => Err(D::Error::custom(message)),
         None => Ok(tiers),
     }
 }
@@ -80,38 +89,12 @@ pub struct DomainRaw {
 
 /// Parses tiers of the topology, or the same as a text in JSON.
 pub(super) fn topology<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TierRaw>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(
-        untagged,
-        expecting = "expected tiers, as in [{ tier = \"rack\", label = \"topology/rack\" }], or the same as a text in JSON"
-    )]
-    enum Tiers {
-        Tiers(Vec<TierRaw>),
-        Text(String),
-    }
-    match Tiers::deserialize(deserializer)? {
-        Tiers::Tiers(tiers) => Ok(tiers),
-        Tiers::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
-        Tiers::Text(text) => serde_json::from_str(&text).map_err(serde::de::Error::custom),
-    }
+    list_or_text(deserializer, "tiers, as in [{ tier = \"rack\", label = \"topology/rack\" }]")
 }
 
 /// Parses domains of the topology, or the same as a text in JSON.
 pub(super) fn domains<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<DomainRaw>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(
-        untagged,
-        expecting = "expected domains, as in [{ tier = \"rack\", name = \"r1\", nodes = [\"gpu-a-*\"] }], or the same as a text in JSON"
-    )]
-    enum Domains {
-        Domains(Vec<DomainRaw>),
-        Text(String),
-    }
-    match Domains::deserialize(deserializer)? {
-        Domains::Domains(domains) => Ok(domains),
-        Domains::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
-        Domains::Text(text) => serde_json::from_str(&text).map_err(serde::de::Error::custom),
-    }
+    list_or_text(deserializer, "domains, as in [{ tier = \"rack\", name = \"r1\", nodes = [\"gpu-a-*\"] }]")
 }
 
 /// Checks the settings of jobs. Returns `None` if the service keeps none: they are off, or there are no planners.

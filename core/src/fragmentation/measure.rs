@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::Weighing;
 use super::typical::{TypicalShape, TypicalShapes};
 use crate::limits::GPU_INSTANCES_MAX;
-use crate::resource::{Amount, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
+use crate::resource::{GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
 
 /// The steps of the paper's simulator.
 ///
@@ -121,6 +121,9 @@ pub(super) struct Measure {
     total: i64,
     /// The cpu amounts of typical shapes that need a GPU, ascending.
     cpus: Box<[i64]>,
+    /// The cpu class of the least amount of each range of cpu. A range has `1 << range_shift` units.
+    class_of_range: Box<[u8]>,
+    range_shift: u32,
     /// The models that typical shapes name, sorted. Class 0 is every other model.
     models: Box<[Arc<str>]>,
     /// The number of typical parts that a device has room for, by its free part.
@@ -143,13 +146,16 @@ impl Measure {
     /// Returns the bytes that the tables take.
     pub(super) fn memory(&self) -> u64 {
         let counts = size_of_val(&*self.cpus) + size_of_val(&*self.single) + size_of_val(&*self.several);
-        (counts + size_of_val(&*self.models) + size_of_val(&*self.room)) as u64
+        let tables = size_of_val(&*self.class_of_range) + size_of_val(&*self.room);
+        (counts + tables + size_of_val(&*self.models)) as u64
     }
 }
 
 const FEMTO: i128 = 1_000_000_000_000_000;
 const SERVED_SHIFT: u32 = 32;
 const WHOLE_COUNTS: usize = GPU_INSTANCES_MAX + 1;
+/// The number of ranges of cpu is at most two to this power.
+const RANGE_BITS: u32 = 8;
 
 impl Measure {
     pub(super) fn new(typical: &TypicalShapes) -> Self {
@@ -167,7 +173,12 @@ impl Measure {
             on_gpus().filter_map(|t| t.shape.models.as_deref()).flatten().cloned().collect();
         models.sort_unstable();
         models.dedup();
-        let room = (0..=i64::from(GPU_UNIT)).map(|free| parts.partition_point(|&part| part <= free) as u8);
+        let mut room = Vec::with_capacity(usize::from(GPU_UNIT) + 1);
+        for (known, &part) in (0..).zip(&parts) {
+            room.resize(part as usize, known);
+        }
+        room.resize(usize::from(GPU_UNIT) + 1, parts.len() as u8);
+        let (class_of_range, range_shift) = ranges(&cpus);
         let classes = cpus.len() + 1;
         let rooms = parts.len() + 1;
         let mut single = vec![0; (models.len() + 1) * classes * rooms];
@@ -202,9 +213,11 @@ impl Measure {
         Self {
             total,
             served_per_cpu: served_per_cpu(typical),
-            room: room.collect(),
+            room: room.into(),
             rooms,
             cpus: cpus.into(),
+            class_of_range,
+            range_shift,
             models: models.into(),
             single: single.into(),
             several: several.into(),
@@ -222,10 +235,14 @@ impl Measure {
         at.map_or(0, |at| at as u8 + 1)
     }
 
-    /// Returns the number of typical cpu amounts that fit into `available`.
+    /// Returns the number of typical cpu amounts that fit into `available`, an amount in units.
     #[inline]
-    pub(super) fn cpu_class(&self, available: Amount) -> u8 {
-        self.cpus.partition_point(|&cpu| cpu <= available.units()) as u8
+    pub(super) fn cpu_class(&self, available: i64) -> u8 {
+        // Every node is asked this for every list. A range has few amounts, so this is faster than a search.
+        let range = (available.max(0) >> self.range_shift) as usize;
+        let Some(&class) = self.class_of_range.get(range) else { return self.cpus.len() as u8 };
+        let rest = &self.cpus[usize::from(class)..];
+        class + rest.iter().take_while(|&&cpu| cpu <= available).count() as u8
     }
 
     #[inline]
@@ -289,7 +306,13 @@ impl Measure {
     /// placed. More is better.
     #[inline]
     pub(super) fn fall(&self, request: GpuRequest, before: i64, after: i64) -> i64 {
-        request.amount().units() * self.total - (before - after)
+        self.most_fall(request) - (before - after)
+    }
+
+    /// Returns the fall when `request` is placed and U stays the same. No fall is larger, as U never grows.
+    #[inline]
+    pub(super) fn most_fall(&self, request: GpuRequest) -> i64 {
+        request.units() * self.total
     }
 
     /// Returns the score of a fall: 0 to 99, more is better.
@@ -304,22 +327,22 @@ impl Measure {
         score.checked_sub(1).map_or(i64::MIN, |at| self.steps.get(at).copied().unwrap_or(i64::MAX))
     }
 
-    /// Returns the idle GPU that `cpu` is too small to serve, at the typical shapes' cores per device, in
-    /// 1/10,000 of a device.
+    /// Returns the idle GPU that `cpu`, in units, is too small to serve, at the typical shapes' cores per device,
+    /// in 1/10,000 of a device.
     #[inline]
-    pub(super) fn stranded(&self, cpu: Amount, idle: i64) -> i64 {
+    pub(super) fn stranded(&self, cpu: i64, idle: i64) -> i64 {
         let Some(served_per_cpu) = self.served_per_cpu else { return 0 };
-        let served = (u128::from(cpu.units().unsigned_abs()) * u128::from(served_per_cpu)) >> SERVED_SHIFT;
+        let served = (u128::from(cpu.unsigned_abs()) * u128::from(served_per_cpu)) >> SERVED_SHIFT;
         (idle - i64::try_from(served).unwrap_or(i64::MAX)).max(0)
     }
 
-    /// Returns the cost of a placement without steps.
+    /// Returns the cost of a placement without steps, if F stays the same.
     ///
-    /// It is the growth of F and of the stranded GPU, plus 1/400 of the remaining idle GPU. The last term
-    /// prefers the fuller of two equal nodes.
+    /// It is the growth of the stranded GPU, plus 1/400 of the remaining idle GPU. The last term prefers the
+    /// fuller of two equal nodes. The cost of a placement is this minus the fall of F.
     #[inline]
-    pub(super) fn cost(&self, fall: i64, stranding: i64, left: i64) -> i64 {
-        self.total * stranding - fall + self.total * left / 400
+    pub(super) fn cost_without_fall(&self, stranding: i64, left: i64) -> i64 {
+        self.total * stranding + self.total * left / 400
     }
 
     /// Returns the instances that `request` takes on a node that it fits. Ties go to the lowest instance.
@@ -356,12 +379,20 @@ impl Measure {
     }
 }
 
+/// Returns the cpu class at the start of each range of cpu, and the shift from an amount to its range.
+fn ranges(cpus: &[i64]) -> (Box<[u8]>, u32) {
+    let largest = cpus.last().copied().unwrap_or(0);
+    let shift = (i64::BITS - largest.leading_zeros()).saturating_sub(RANGE_BITS);
+    let class = |range: i64| cpus.partition_point(|&cpu| cpu <= range << shift) as u8;
+    ((0..=largest >> shift).map(class).collect(), shift)
+}
+
 /// Computed from the sums over the typical shapes that need a GPU.
 fn served_per_cpu(typical: &TypicalShapes) -> Option<u64> {
     let mut cpu = 0u128;
     let mut gpu = 0u128;
     for TypicalShape { shape, count } in typical.shapes() {
-        let devices = shape.gpu.amount().units();
+        let devices = shape.gpu.units();
         if devices > 0 {
             cpu += u128::from(*count) * u128::from(shape.cpu.units().unsigned_abs());
             gpu += u128::from(*count) * u128::from(devices.unsigned_abs());
@@ -393,6 +424,7 @@ fn step(score: usize, total: i64) -> i64 {
 mod tests {
     use super::*;
     use crate::fragmentation::RequestShape;
+    use crate::resource::Amount;
 
     fn measure(shapes: &[(u32, GpuRequest, u32)]) -> Measure {
         let counted = shapes
@@ -468,9 +500,9 @@ mod tests {
     fn idle_gpus_beyond_the_cpu_are_stranded() {
         let measure = measure(&[(12, GpuRequest::Whole(1), 1), (4, GpuRequest::Whole(2), 2)]);
         // 20 cores for 5 devices: four cores serve one device.
-        assert_eq!(measure.stranded(Amount::whole(8), 80_000), 60_000);
-        assert_eq!(measure.stranded(Amount::whole(8), 10_000), 0);
+        assert_eq!(measure.stranded(Amount::whole(8).units(), 80_000), 60_000);
+        assert_eq!(measure.stranded(Amount::whole(8).units(), 10_000), 0);
         let no_cpu = self::measure(&[(0, GpuRequest::Whole(1), 1)]);
-        assert_eq!(no_cpu.stranded(Amount::ZERO, 10_000), 0);
+        assert_eq!(no_cpu.stranded(0, 10_000), 0);
     }
 }

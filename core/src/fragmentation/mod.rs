@@ -15,6 +15,7 @@
 
 mod lists;
 mod measure;
+mod rater;
 mod search;
 mod standing;
 mod typical;

@@ -27,6 +27,26 @@ pub(crate) trait Nodes {
     fn slots(&self) -> usize;
 }
 
+/// What a request needs of a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    pub(super) cpu: Amount,
+    pub(super) memory: Amount,
+    gpu_part: u16,
+    whole_gpus: u8,
+}
+
+impl Needs {
+    pub(super) fn of(demand: &Demand) -> Self {
+        let (gpu_part, whole_gpus) = match demand.gpu {
+            GpuRequest::None => (0, 0),
+            GpuRequest::Fraction(part) => (part, 0),
+            GpuRequest::Whole(count) => (0, count),
+        };
+        Self { cpu: demand.cpu, memory: demand.memory, gpu_part, whole_gpus }
+    }
+}
+
 /// A node as of its last change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
@@ -54,19 +74,16 @@ const NOWHERE: u32 = u32::MAX;
 impl Standing {
     /// Returns whether cpu, memory and GPUs suffice.
     #[inline]
-    pub(super) fn covers(&self, demand: &Demand) -> bool {
-        demand.memory <= self.memory && self.covers_but_memory(demand)
+    pub(super) fn covers(&self, needs: &Needs) -> bool {
+        (needs.memory <= self.memory) & self.covers_but_memory(needs)
     }
 
     /// Returns whether cpu and GPUs suffice.
     #[inline]
-    pub(super) fn covers_but_memory(&self, demand: &Demand) -> bool {
-        let gpus = match demand.gpu {
-            GpuRequest::None => true,
-            GpuRequest::Fraction(part) => self.largest_gpu_part >= part,
-            GpuRequest::Whole(count) => self.whole_gpus >= count,
-        };
-        demand.cpu <= self.cpu && gpus
+    pub(super) fn covers_but_memory(&self, needs: &Needs) -> bool {
+        (needs.cpu <= self.cpu)
+            & (needs.gpu_part <= self.largest_gpu_part)
+            & (needs.whole_gpus <= self.whole_gpus)
     }
 }
 
@@ -174,9 +191,9 @@ impl Standings {
                 ordinal,
                 cpu: room.cpu,
                 memory: room.memory,
-                usable: measure.usable(&gpus, measure.cpu_class(room.cpu)),
+                usable: measure.usable(&gpus, measure.cpu_class(room.cpu.units())),
                 idle,
-                stranded: measure.stranded(room.cpu, idle),
+                stranded: measure.stranded(room.cpu.units(), idle),
                 slot,
                 state,
                 largest_gpu_part: gpus.largest(),

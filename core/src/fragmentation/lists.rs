@@ -1,6 +1,6 @@
 //! Short lists: the best nodes for frequent requests, and the rating at which each list ends.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::hash::{BuildHasher as _, BuildHasherDefault};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) enum Breadth {
 }
 
 /// A node's rating; lower is better. With equal rank and cost, the node that was registered first is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Rating {
     pub(super) rank: Rank,
     pub(super) cost: i64,
@@ -56,19 +56,65 @@ impl Rating {
     const BEST: Self = Self { rank: Rank::EQUAL, cost: i64::MIN, ordinal: Ordinal(0) };
 }
 
-/// A node on a short list, as of one of its changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A node on a short list, as of one of its changes. It is compared by its rating.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Rated {
-    pub(super) rating: Rating,
+    // The fields of a `Rating`, without its padding: lists are sorted often.
+    rank: Rank,
     pub(super) slot: Slot,
-    pub(super) change: u64,
+    cost: i64,
+    ordinal: Ordinal,
+    change: u64,
 }
 
+const _: () = assert!(size_of::<Rated>() == 32, "two ratings are one cache line");
+
 impl Rated {
+    pub(super) fn new(rank: Rank, cost: i64, standing: &Standing) -> Self {
+        let &Standing { slot, ordinal, change, .. } = standing;
+        Self { rank, slot, cost, ordinal, change }
+    }
+
+    fn rating(&self) -> Rating {
+        Rating { rank: self.rank, cost: self.cost, ordinal: self.ordinal }
+    }
+
+    /// Returns cost and ordinal as one number that compares like the pair.
+    #[inline]
+    fn cost_and_ordinal(&self) -> u128 {
+        u128::from(self.cost.cast_unsigned() ^ 1 << 63) << 64 | u128::from(self.ordinal.0)
+    }
+
     fn standing<'a>(&self, standings: &'a Standings) -> Option<&'a Standing> {
         standings.of(self.slot).filter(|standing| standing.change == self.change)
     }
 }
+
+impl Ord for Rated {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self.rank == other.rank {
+            self.cost_and_ordinal().cmp(&other.cost_and_ordinal())
+        } else {
+            self.rank.cmp(&other.rank)
+        }
+    }
+}
+
+impl PartialOrd for Rated {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Rated {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Rated {}
 
 /// The properties, other than cpu and GPUs, that decide which nodes are on a request's own list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,7 +268,7 @@ impl ShortList {
 /// Keeps the best nodes, as many as fit on a new short list. Returns the best rating that was left out.
 pub(super) fn cut(rated: &mut Vec<Rated>) -> Option<Rating> {
     let (_, first_out, _) = rated.select_nth_unstable(SHORT_LIST_NODES);
-    let bound = first_out.rating;
+    let bound = first_out.rating();
     rated.truncate(SHORT_LIST_NODES);
     Some(bound)
 }

@@ -121,8 +121,9 @@ pub(super) struct Measure {
     total: i64,
     /// The cpu amounts of typical shapes that need a GPU, ascending.
     cpus: Box<[i64]>,
-    /// The cpu class of the least amount of each range of cpu. A range has `1 << range_shift` units.
-    class_of_range: Box<[u8]>,
+    /// Per range of cpu: the cpu class at its start, and the amount at which the next class begins. A range has
+    /// `1 << range_shift` units.
+    ranges: Box<[(u8, i64)]>,
     range_shift: u32,
     /// The models that typical shapes name, sorted. Class 0 is every other model.
     models: Box<[Arc<str>]>,
@@ -146,7 +147,7 @@ impl Measure {
     /// Returns the bytes that the tables take.
     pub(super) fn memory(&self) -> u64 {
         let counts = size_of_val(&*self.cpus) + size_of_val(&*self.single) + size_of_val(&*self.several);
-        let tables = size_of_val(&*self.class_of_range) + size_of_val(&*self.room);
+        let tables = size_of_val(&*self.ranges) + size_of_val(&*self.room);
         (counts + tables + size_of_val(&*self.models)) as u64
     }
 }
@@ -178,7 +179,7 @@ impl Measure {
             room.resize(part as usize, known);
         }
         room.resize(usize::from(GPU_UNIT) + 1, parts.len() as u8);
-        let (class_of_range, range_shift) = ranges(&cpus);
+        let (ranges, range_shift) = ranges(&cpus);
         let classes = cpus.len() + 1;
         let rooms = parts.len() + 1;
         let mut single = vec![0; (models.len() + 1) * classes * rooms];
@@ -216,7 +217,7 @@ impl Measure {
             room: room.into(),
             rooms,
             cpus: cpus.into(),
-            class_of_range,
+            ranges,
             range_shift,
             models: models.into(),
             single: single.into(),
@@ -240,7 +241,13 @@ impl Measure {
     pub(super) fn cpu_class(&self, available: i64) -> u8 {
         // Every node is asked this for every list. A range has few amounts, so this is faster than a search.
         let range = (available.max(0) >> self.range_shift) as usize;
-        let Some(&class) = self.class_of_range.get(range) else { return self.cpus.len() as u8 };
+        let Some(&(class, next)) = self.ranges.get(range) else { return self.cpus.len() as u8 };
+        if available < next { class } else { self.class_from(class, available) }
+    }
+
+    /// The same if it is above `class`.
+    #[inline(never)]
+    fn class_from(&self, class: u8, available: i64) -> u8 {
         let rest = &self.cpus[usize::from(class)..];
         class + rest.iter().take_while(|&&cpu| cpu <= available).count() as u8
     }
@@ -379,12 +386,15 @@ impl Measure {
     }
 }
 
-/// Returns the cpu class at the start of each range of cpu, and the shift from an amount to its range.
-fn ranges(cpus: &[i64]) -> (Box<[u8]>, u32) {
+/// Returns the ranges of cpu, and the shift from an amount to its range.
+fn ranges(cpus: &[i64]) -> (Box<[(u8, i64)]>, u32) {
     let largest = cpus.last().copied().unwrap_or(0);
     let shift = (i64::BITS - largest.leading_zeros()).saturating_sub(RANGE_BITS);
-    let class = |range: i64| cpus.partition_point(|&cpu| cpu <= range << shift) as u8;
-    ((0..=largest >> shift).map(class).collect(), shift)
+    let range = |range: i64| {
+        let class = cpus.partition_point(|&cpu| cpu <= range << shift);
+        (class as u8, cpus.get(class).copied().unwrap_or(i64::MAX))
+    };
+    ((0..=largest >> shift).map(range).collect(), shift)
 }
 
 /// Computed from the sums over the typical shapes that need a GPU.
@@ -450,12 +460,12 @@ mod tests {
             (1, GpuRequest::None, 4),
         ]);
         let gpus = GpuState::new(&books(&[10_000, 6_000, 4_000, 10_000]), 0);
-        let usable = |cpu| measure.usable(&gpus, measure.cpu_class(Amount::whole(cpu)));
+        let usable = |cpu| measure.usable(&gpus, measure.cpu_class(Amount::whole(cpu).units()));
         assert_eq!(usable(3), 0, "no request for a GPU can run");
         assert_eq!(usable(4), 5 * 26_000, "halves run on three of the devices");
         assert_eq!(usable(8), 5 * 26_000 + 3 * 20_000 + 2 * 20_000);
         // The device with 6000 left loses the least.
-        let class = measure.cpu_class(Amount::whole(8));
+        let class = measure.cpu_class(Amount::whole(8).units());
         assert_eq!(measure.usable_after(&gpus, class, GpuRequest::Fraction(6000)), 5 * 20_000 + 5 * 20_000);
         // After one whole device is taken, the two-device request no longer runs.
         assert_eq!(measure.usable_after(&gpus, class, GpuRequest::Whole(1)), 5 * 16_000 + 3 * 10_000);
@@ -467,7 +477,7 @@ mod tests {
         let measure = measure(&[(1, GpuRequest::Fraction(5000), 9), (1, GpuRequest::Fraction(2000), 1)]);
         let books = books(&[7_000, 10_000, 3_000]);
         let gpus = GpuState::new(&books, 0);
-        let class = measure.cpu_class(Amount::whole(2));
+        let class = measure.cpu_class(Amount::whole(2).units());
         let before = measure.usable(&gpus, class);
         let chosen = |part| {
             let request = GpuRequest::Fraction(part);

@@ -7,6 +7,7 @@ use super::Weighing;
 use super::lists::{Ask, Rated, Rating};
 use super::measure::Measure;
 use super::standing::{Needs, Standing, Standings};
+use crate::ids::Ordinal;
 use crate::limits::{GPU_STATES_KEPT, MEASURES_KEPT, NODES_MAX};
 use crate::request::Rank;
 use crate::resource::GpuRequest;
@@ -45,24 +46,29 @@ impl Memo {
         });
     }
 
-    #[inline]
+    #[inline(always)]
     fn get(&mut self, key: u64, compute: impl FnOnce() -> i64) -> i64 {
         const SHIFT: u32 = u64::BITS - MEASURES_KEPT.trailing_zeros();
         let place = &mut self.kept[(key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> SHIFT) as usize];
-        if place.0 != key {
-            *place = (key, compute());
-        }
+        if place.0 == key { place.1 } else { Self::put(place, key, compute) }
+    }
+
+    #[inline(never)]
+    fn put(place: &mut (u64, i64), key: u64, compute: impl FnOnce() -> i64) -> i64 {
+        *place = (key, compute());
         place.1
     }
 }
 
 /// The bound of a list, and what a rating that is better than the bound can have with the same rank.
 pub(super) struct Limit {
-    bound: Option<Rating>,
+    /// `None` without a bound.
+    rank: Option<Rank>,
     /// The smallest fall of F. For steps.
     least_fall: i64,
-    /// The largest cost. For other weighings.
+    /// The largest cost. A node with this cost must have a smaller ordinal than that of the bound.
     most_cost: i64,
+    ordinal: Ordinal,
 }
 
 pub(super) struct Rater<'a> {
@@ -111,7 +117,8 @@ impl<'a> Rater<'a> {
     pub(super) fn limit(&self, bound: Option<Rating>) -> Limit {
         let least_fall = bound.map_or(i64::MIN, |bound| self.measure.least_fall(bound.cost));
         let most_cost = bound.map_or(i64::MAX, |bound| bound.cost);
-        Limit { bound, least_fall, most_cost }
+        let ordinal = bound.map_or(Ordinal(u64::MAX), |bound| bound.ordinal);
+        Limit { rank: bound.map(|bound| bound.rank), least_fall, most_cost, ordinal }
     }
 
     /// Returns the fall of F, times the sum of counts, if the request is placed on a node that it fits.
@@ -133,13 +140,13 @@ impl<'a> Rater<'a> {
     /// Returns the rating of a node that the request fits, if it is better than the limit.
     #[inline(always)]
     pub(super) fn within(&mut self, limit: &Limit, standing: &Standing, rank: Rank) -> Option<Rated> {
-        let is_bounded = match limit.bound {
-            Some(bound) if rank > bound.rank => return None,
-            Some(bound) => rank == bound.rank,
+        let is_bounded = match limit.rank {
+            Some(last) if rank > last => return None,
+            Some(last) => rank == last,
             None => false,
         };
         // It cannot be negative, as the request fits.
-        let cpu = standing.cpu.units() - self.needs.cpu.units();
+        let cpu = standing.cpu - self.needs.cpu;
         let cost = match self.weighing {
             Weighing::Steps => {
                 let fall = self.fall(standing, cpu);
@@ -149,8 +156,8 @@ impl<'a> Rater<'a> {
                 -i64::from(self.measure.score(fall))
             }
             Weighing::Stranding => {
-                let left = standing.idle - self.units;
-                let stranding = self.measure.stranded(cpu, left) - standing.stranded;
+                let left = i64::from(standing.idle) - self.units;
+                let stranding = self.measure.stranded(cpu, left) - i64::from(standing.stranded);
                 let cost = self.measure.cost_without_fall(stranding, left);
                 if is_bounded & (cost - self.most_fall > limit.most_cost) {
                     return None;
@@ -158,11 +165,7 @@ impl<'a> Rater<'a> {
                 cost - self.fall(standing, cpu)
             }
         };
-        let rating = Rating { rank, cost, ordinal: standing.ordinal };
-        limit.bound.is_none_or(|bound| rating < bound).then_some(Rated {
-            rating,
-            slot: standing.slot,
-            change: standing.change,
-        })
+        let is_worse = (cost, standing.ordinal) >= (limit.most_cost, limit.ordinal);
+        (!(is_bounded & is_worse)).then(|| Rated::new(rank, cost, standing))
     }
 }

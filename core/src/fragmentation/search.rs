@@ -54,8 +54,8 @@ impl Search {
 
     /// Replaces the measure. All lists and results of the old one are dropped.
     pub(super) fn remeasure(&mut self, measure: Measure, nodes: &impl Nodes) {
+        self.standings.remeasure(&measure, nodes);
         self.measure = measure;
-        self.standings.restart(nodes);
         self.memo.clear();
         self.lists.clear();
     }
@@ -118,7 +118,7 @@ impl Search {
         };
         let mut limit = rater.limit(list.bound);
         for standing in standings.since(list.seen) {
-            visits.nodes += 1;
+            visits.nodes += u64::from(standing.is_current());
             if let Some(rank) = joins(standing)
                 && let Some(rated) = rater.within(&limit, standing, rank)
             {
@@ -137,8 +137,8 @@ impl Search {
             list.bound = None;
             limit = rater.limit(None);
             self.scratch.clear();
-            for standing in standings.since(0) {
-                visits.nodes += 1;
+            visits.nodes += standings.len();
+            for standing in standings.all() {
                 let Some(rank) = joins(standing) else { continue };
                 let Some(rated) = rater.within(&limit, standing, rank) else { continue };
                 self.scratch.push(rated);
@@ -168,7 +168,7 @@ impl Search {
     pub(super) fn instances(&self, ask: &Ask<'_>, slot: Slot, nodes: &impl Nodes) -> Option<GpuAssignment> {
         let standing = self.standings.of(slot)?;
         let room = nodes.room(slot)?;
-        let left = self.measure.cpu_class(standing.cpu.minus(ask.demand().cpu).units());
+        let left = self.measure.cpu_class(standing.cpu - ask.demand().cpu.units());
         let gpus = self.standings.state(standing.state);
         self.measure.instances(room.gpus, gpus, standing.usable, left, ask.demand().gpu, ask.weighing)
     }

@@ -30,7 +30,8 @@ pub(crate) trait Nodes {
 /// What a request needs of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs {
-    pub(super) cpu: Amount,
+    /// In units.
+    pub(super) cpu: i64,
     pub(super) memory: Amount,
     gpu_part: u16,
     whole_gpus: u8,
@@ -43,42 +44,60 @@ impl Needs {
             GpuRequest::Fraction(part) => (part, 0),
             GpuRequest::Whole(count) => (0, count),
         };
-        Self { cpu: demand.cpu, memory: demand.memory, gpu_part, whole_gpus }
+        Self { cpu: demand.cpu.units(), memory: demand.memory, gpu_part, whole_gpus }
     }
 }
 
-/// A node as of its last change.
+/// A node as of its last change: one cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Standing {
-    /// The number of the change.
-    pub(super) change: u64,
-    pub(super) ordinal: Ordinal,
-    pub(super) cpu: Amount,
-    pub(super) memory: Amount,
+    /// In units; `GONE` if the node changed again or is gone.
+    pub(super) cpu: i64,
     /// U, the usable GPU capacity.
     pub(super) usable: i64,
     /// The sum of the free parts of its devices.
-    pub(super) idle: i64,
+    pub(super) idle: u32,
     /// The part of `idle` that the node's cpu is too small to serve.
-    pub(super) stranded: i64,
-    /// `NOWHERE` if the node changed again or is gone.
-    pub(super) slot: Slot,
+    pub(super) stranded: u32,
     /// The number of its GPU state.
     pub(super) state: u32,
+    /// `NOWHERE` if the node changed again or is gone.
+    pub(super) slot: Slot,
+    pub(super) ordinal: Ordinal,
+    /// The number of the change.
+    pub(super) change: u64,
+    pub(super) memory: Amount,
     largest_gpu_part: u16,
     whole_gpus: u8,
 }
 
+const _: () = assert!(size_of::<Standing>() == 64, "a standing is one cache line");
+
 const NOWHERE: u32 = u32::MAX;
+/// No request fits this cpu.
+const GONE: i64 = -1;
 
 impl Standing {
-    /// Returns whether cpu, memory and GPUs suffice.
+    /// Computes what depends on the measure. `gpus` is its GPU state.
+    fn measure(&mut self, measure: &Measure, gpus: &GpuState) {
+        self.usable = measure.usable(gpus, measure.cpu_class(self.cpu));
+        // It is at most what is idle.
+        self.stranded = measure.stranded(self.cpu, i64::from(self.idle)) as u32;
+    }
+
+    #[inline]
+    pub(super) fn is_current(&self) -> bool {
+        self.cpu != GONE
+    }
+
+    /// Returns whether it is that of a current node, and cpu, memory and GPUs suffice.
     #[inline]
     pub(super) fn covers(&self, needs: &Needs) -> bool {
         (needs.memory <= self.memory) & self.covers_but_memory(needs)
     }
 
-    /// Returns whether cpu and GPUs suffice.
+    /// Returns whether it is that of a current node, and cpu and GPUs suffice.
     #[inline]
     pub(super) fn covers_but_memory(&self, needs: &Needs) -> bool {
         (needs.cpu <= self.cpu)
@@ -114,6 +133,8 @@ pub(super) struct Standings {
     touched: Vec<Slot>,
     states: Vec<GpuState>,
     numbers: FixedMap<GpuState, u32>,
+    /// Whether states depend on models. `None` before the first measure.
+    names_models: Option<bool>,
 }
 
 impl Standings {
@@ -145,8 +166,20 @@ impl Standings {
         self.known[slot as usize].identified = false;
     }
 
-    /// Clears everything, because the measure has changed.
-    pub(super) fn restart(&mut self, nodes: &impl Nodes) {
+    /// Follows a change of the measure.
+    pub(super) fn remeasure(&mut self, measure: &Measure, nodes: &impl Nodes) {
+        let before = self.names_models.replace(measure.names_models());
+        if before != Some(false) || measure.names_models() {
+            return self.restart(nodes);
+        }
+        // All states are the same as before. To find them again would take most of the time.
+        for standing in self.list.iter_mut().filter(|standing| standing.is_current()) {
+            standing.measure(measure, &self.states[standing.state as usize]);
+        }
+    }
+
+    /// Clears everything.
+    fn restart(&mut self, nodes: &impl Nodes) {
         self.list.clear();
         self.live = 0;
         self.states.clear();
@@ -185,20 +218,21 @@ impl Standings {
             self.live += 1;
             self.known[slot as usize].at = self.list.len() as u32;
             let state = self.number(gpus);
-            let idle = room.gpus.total_free();
-            self.list.push(Standing {
-                change: self.last_change,
-                ordinal,
-                cpu: room.cpu,
-                memory: room.memory,
-                usable: measure.usable(&gpus, measure.cpu_class(room.cpu.units())),
-                idle,
-                stranded: measure.stranded(room.cpu.units(), idle),
-                slot,
+            let mut standing = Standing {
+                cpu: room.cpu.units(),
+                usable: 0,
+                idle: u32::try_from(room.gpus.total_free()).expect("a node has few devices"),
+                stranded: 0,
                 state,
+                slot,
+                ordinal,
+                change: self.last_change,
+                memory: room.memory,
                 largest_gpu_part: gpus.largest(),
                 whole_gpus: gpus.whole(),
-            });
+            };
+            standing.measure(measure, &gpus);
+            self.list.push(standing);
         }
         self.touched.clear();
         renumbered
@@ -207,13 +241,14 @@ impl Standings {
     fn withdraw(&mut self, slot: Slot) {
         let at = std::mem::replace(&mut self.known[slot as usize].at, NOWHERE);
         if at != NOWHERE {
-            self.list[at as usize].slot = NOWHERE;
+            let standing = &mut self.list[at as usize];
+            (standing.slot, standing.cpu) = (NOWHERE, GONE);
             self.live -= 1;
         }
     }
 
     fn compact(&mut self) {
-        self.list.retain(|standing| standing.slot != NOWHERE);
+        self.list.retain(Standing::is_current);
         for (at, standing) in (0..).zip(&self.list) {
             self.known[standing.slot as usize].at = at;
         }
@@ -246,10 +281,19 @@ impl Standings {
         &self.states[number as usize]
     }
 
-    /// Returns the nodes that changed after `change`, the latest first.
+    /// Returns the nodes that changed after `change`, the latest first. Some are not current.
     pub(super) fn since(&self, change: u64) -> impl Iterator<Item = &Standing> {
-        let later = self.list.iter().rev().take_while(move |standing| standing.change > change);
-        later.filter(|standing| standing.slot != NOWHERE)
+        self.list.iter().rev().take_while(move |standing| standing.change > change)
+    }
+
+    /// Returns the number of current nodes.
+    pub(super) fn len(&self) -> u64 {
+        self.live as u64
+    }
+
+    /// Returns all nodes. Some are not current.
+    pub(super) fn all(&self) -> &[Standing] {
+        &self.list
     }
 
     /// Returns the entry of a node that takes new work.

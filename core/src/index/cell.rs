@@ -25,6 +25,13 @@ pub(super) const PARTS: u32 = 1 << 31;
 /// See [`Cell::stale`].
 pub(super) const STALE_WITHIN: u8 = 1;
 pub(super) const STALE_MARKS: u8 = 2;
+const STALE: u8 = STALE_WITHIN | STALE_MARKS;
+
+/// Returns the flags of the bounds that a search relies on.
+#[inline]
+pub(super) fn stale_for(with_marks: bool) -> u8 {
+    if with_marks { STALE } else { STALE_WITHIN }
+}
 
 /// The entries and the upper bounds of one range of coordinates.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +87,7 @@ impl<E: Entry> Cell<E> {
     /// Returns whether bounds that an unsuccessful search relied on may be too high.
     #[inline]
     pub(super) fn is_stale(&self, with_marks: bool) -> bool {
-        self.stale & if with_marks { STALE_WITHIN | STALE_MARKS } else { STALE_WITHIN } != 0
+        self.stale & stale_for(with_marks) != 0
     }
 
     #[inline(always)]
@@ -100,7 +107,8 @@ pub(super) struct Part<E: Entry> {
     pub(super) first: E::Order,
     pub(super) chunk: u32,
     pub(super) len: u8,
-    pub(super) is_stale: bool,
+    /// As in a cell: which of the bounds may be too high.
+    pub(super) stale: u8,
     pub(super) bounds: E::Bounds,
     pub(super) marks: Marks,
 }
@@ -272,7 +280,7 @@ impl<E: Entry> Cells<E> {
         here.at = directory | PARTS;
         here.len = 0;
         let first = entry.order();
-        let whole = Part { first, chunk: at, len, is_stale: true, bounds: E::NOTHING, marks: of_cell };
+        let whole = Part { first, chunk: at, len, stale: STALE, bounds: E::NOTHING, marks: of_cell };
         self.directories[directory as usize].push(whole);
         self.split(directory as usize, 0);
         self.insert_into_part(directory as usize, entry, marks);
@@ -292,7 +300,7 @@ impl<E: Entry> Cells<E> {
             // The lower part begins where the whole one did, or its range would not be that of its entries.
             let first = entries[0].order();
             let first = if is_lower { first.min(known) } else { first };
-            Part { first, chunk, len: entries.len() as u8, is_stale: true, bounds, marks }
+            Part { first, chunk, len: entries.len() as u8, stale: STALE, bounds, marks }
         });
         self.directories[directory].splice(number..=number, parts);
     }
@@ -337,7 +345,7 @@ impl<E: Entry> Cells<E> {
     ) -> (u32, Option<u32>) {
         let index = self.index(cell);
         let here = &mut self.cells[index];
-        here.stale = STALE_WITHIN | STALE_MARKS;
+        here.stale = STALE;
         let best = u32::from(here.best);
         if here.at == NONE {
             let len = usize::from(here.len);
@@ -431,7 +439,7 @@ impl<E: Entry> Cells<E> {
         let rest = (usize::from(part.len) - 1) % CHUNK;
         take_out(&mut self.chunks[part.chunk as usize].0, rest, entry);
         part.len = rest as u8;
-        part.is_stale = true;
+        part.stale = STALE;
         if rest < self.room / 4 {
             self.join_parts(directory, number);
         }
@@ -457,7 +465,7 @@ impl<E: Entry> Cells<E> {
         let moved = self.chunks[second.chunk as usize].0;
         self.chunks[first.chunk as usize].0[lens[0]..lens[0] + lens[1]].copy_from_slice(&moved[..lens[1]]);
         parts[low].len = (lens[0] + lens[1]) as u8;
-        parts[low].is_stale = true;
+        parts[low].stale = STALE;
         parts[low].marks = first.marks.or(second.marks);
         parts.remove(low + 1);
         self.free_chunks.push(second.chunk);
@@ -488,7 +496,7 @@ impl<E: Entry> Cells<E> {
             let number = self.part_of(directory, entry.order());
             let part = &mut self.directories[directory][number];
             part.bounds = by.add_to(&part.bounds);
-            part.is_stale = true;
+            part.stale |= STALE_WITHIN;
             &mut self.chunks[part.chunk as usize].0[..usize::from(part.len)]
         };
         let held = entries.iter_mut().find(|held| **held == entry);
@@ -504,7 +512,7 @@ impl<E: Entry> Cells<E> {
             let number = self.part_of(directory, entry.order());
             let part = &mut self.directories[directory][number];
             part.marks = part.marks.or(marks);
-            part.is_stale = true;
+            part.stale |= STALE_MARKS;
         }
     }
 }

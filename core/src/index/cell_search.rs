@@ -1,7 +1,7 @@
 //! Searches in cells, and what is recomputed after them.
 
 use super::Marks;
-use super::cell::{BLOCK, Cell, Cells, Chunk, INLINE, NONE, Part, STALE_MARKS, STALE_WITHIN};
+use super::cell::{BLOCK, Cell, Cells, Chunk, INLINE, NONE, Part, STALE_WITHIN, stale_for};
 use super::classes::CLASSES;
 use super::entry::Entry;
 
@@ -128,52 +128,71 @@ impl<E: Entry> Cells<E> {
         }
         *parts_read += 1;
         let found = first_sought::<E, GREATEST>(self.entries_in(part), sought);
-        if found.is_none() && part.is_stale {
-            self.settle_part(directory, number, sought.of);
+        let with_marks = sought.marks != Marks::NONE;
+        if found.is_none() && part.stale & stale_for(with_marks) != 0 {
+            self.settle_part(directory, number, with_marks, sought.of);
         }
         found
     }
 
-    /// Recomputes the bounds of a part.
-    fn settle_part(&mut self, directory: usize, number: usize, of: &[Marks]) {
+    /// Recomputes the bounds of a part. The marks of its nodes lie far apart, so they are left if no search wants
+    /// them.
+    fn settle_part(&mut self, directory: usize, number: usize, with_marks: bool, of: &[Marks]) {
         let part = &self.directories[directory][number];
         let entries = self.entries_in(part);
         let bounds = entries.iter().fold(E::NOTHING, |bounds, entry| entry.add_to(&bounds));
-        let marks = marks_of(entries, of);
+        let marks = if with_marks { marks_of(entries, of) } else { part.marks };
         let part = &mut self.directories[directory][number];
         part.bounds = bounds;
         part.marks = marks;
-        part.is_stale = false;
+        part.stale &= !stale_for(with_marks);
     }
 
-    /// Recomputes the bounds of a cell. `class_of` returns the class of an entry.
+    /// Recomputes the bounds of a cell.
     pub(super) fn settle(
         &mut self,
         cell: usize,
         with_marks: bool,
         of: &[Marks],
-        class_of: impl Fn(E) -> usize,
+        score_of: impl Fn(E) -> u32,
+        class_of: impl Fn(u32) -> usize,
     ) {
         let mut sum = Cell { entries: [E::VACANT; INLINE], ..Cell::EMPTY };
         let here = *self.get(cell);
+        let class_of_entry = |entry: E| class_of(score_of(entry));
         if let Some(directory) = here.directory() {
             for number in 0..self.directories[directory].len() {
-                if self.directories[directory][number].is_stale {
-                    self.settle_part(directory, number, of);
+                if self.directories[directory][number].stale & stale_for(with_marks) != 0 {
+                    self.settle_part(directory, number, with_marks, of);
                 }
-                let part = &self.directories[directory][number];
+                let parts = &self.directories[directory];
+                let part = &parts[number];
                 sum.marks = sum.marks.or(part.marks);
-                self.entries_in(part).iter().for_each(|&entry| sum.raise(class_of(entry), entry.within()));
+                // In a large cell, most parts are of one class. Their bounds say what their entries would, in
+                // fewer lines.
+                let least = E::score_of(part.first).map(&class_of);
+                let next = parts.get(number + 1);
+                let best = Some(u32::from(here.best));
+                let most = next.map_or(best, |next| E::score_of(next.first));
+                match least {
+                    Some(class) if most.map(&class_of) == least => {
+                        sum.raise(class, E::within_of(&part.bounds));
+                    }
+                    _ => {
+                        let entries = self.entries_in(part).iter();
+                        entries.for_each(|&entry| sum.raise(class_of_entry(entry), entry.within()));
+                    }
+                }
             }
         } else {
             let entries = self.entries_of(&here);
-            entries.iter().for_each(|&entry| sum.raise(class_of(entry), entry.within()));
+            entries.iter().for_each(|&entry| sum.raise(class_of_entry(entry), entry.within()));
             sum.marks = if with_marks { marks_of(entries, of) } else { here.marks };
         }
         let here = self.get_mut(cell);
         here.within = sum.within;
         here.marks = sum.marks;
-        here.stale &= if with_marks { 0 } else { STALE_MARKS };
+        here.stale &= !stale_for(with_marks);
     }
 
     /// Recomputes the bounds of all cells, whose classes were cut again. Returns the cells with the class of

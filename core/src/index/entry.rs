@@ -74,6 +74,9 @@ pub(super) trait Entry: Copy + Debug + PartialEq {
     /// Returns the rank of the entry with this order.
     fn rank_of(order: Self::Order) -> Rank;
 
+    /// Returns the score of the entries with this order. `None` if the order is not by score first.
+    fn score_of(order: Self::Order) -> Option<u32>;
+
     /// Returns an order such that no entry that fits comes before it.
     fn lowest(asked: &Self::Asked) -> Self::Order;
 
@@ -81,6 +84,9 @@ pub(super) trait Entry: Copy + Debug + PartialEq {
 
     /// Returns the bounds with this entry added to them.
     fn add_to(self, bounds: &Self::Bounds) -> Self::Bounds;
+
+    /// Returns the bound of [`within`](Self::within).
+    fn within_of(bounds: &Self::Bounds) -> u8;
 
     /// Returns whether one of the entries may fit.
     fn may_fit(bounds: &Self::Bounds, asked: &Self::Asked) -> bool;
@@ -237,6 +243,11 @@ impl Entry for Narrow {
     }
 
     #[inline]
+    fn score_of(order: u64) -> Option<u32> {
+        Some((order >> SCORE_AT) as u32)
+    }
+
+    #[inline]
     fn lowest(asked: &NarrowAsked) -> u64 {
         Self::leaf(asked.least)
     }
@@ -254,6 +265,11 @@ impl Entry for Narrow {
     fn add_to(self, bounds: &[u8; 2]) -> [u8; 2] {
         let [first, second] = self.parts().map(|part| (part >> (WITHIN_BITS - 8)) as u8);
         [bounds[0].max(first), bounds[1].max(second)]
+    }
+
+    #[inline]
+    fn within_of(&[first, _]: &[u8; 2]) -> u8 {
+        first
     }
 
     #[inline]
@@ -373,6 +389,10 @@ impl Entry for Wide {
         rank
     }
 
+    fn score_of(_: (u128, Rank)) -> Option<u32> {
+        None
+    }
+
     fn lowest(asked: &Fine) -> (u128, Rank) {
         (packed(&Coordinate(asked.map(|steps| (steps >> 8) as u16))), 0)
     }
@@ -384,6 +404,10 @@ impl Entry for Wide {
     fn add_to(self, bounds: &Fine) -> Fine {
         let fine = self.fine();
         std::array::from_fn(|d| bounds[d].max(fine[d]))
+    }
+
+    fn within_of(_: &Fine) -> u8 {
+        u8::MAX
     }
 
     fn may_fit(bounds: &Fine, asked: &Fine) -> bool {

@@ -428,7 +428,7 @@ impl<E: Entry> Plane<E> {
     /// Recomputes the bounds of a cell that was searched without success.
     fn settle(&mut self, cell: usize, with_marks: bool, of: &[Marks]) {
         let Self { classes, layout, cells, .. } = self;
-        cells.settle(cell, with_marks, of, |entry| classes.of(entry.score(layout)));
+        cells.settle(cell, with_marks, of, |entry| entry.score(layout), |score| classes.of(score));
     }
 
     /// Returns all entries in order, each with its cell.

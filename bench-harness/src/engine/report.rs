@@ -322,10 +322,26 @@ impl Row {
     pub fn missed(&self) -> String {
         let missed = self.targets.iter().filter(|held| !held.met).map(|held| {
             let bound = if held.at_least { "at least" } else { "at most" };
-            format!("{} {}, {bound} {}", held.value, held.what, held.limit)
+            let [value, limit] = apart(held.value, held.limit);
+            format!("{value} {}, {bound} {limit}", held.what)
         });
         missed.collect::<Vec<_>>().join("; ")
     }
+}
+
+/// Formats two values with the fewest decimals that tell them apart, but small ones with some.
+fn apart(value: f64, other: f64) -> [String; 2] {
+    let decimals = |value: f64| match value.abs() {
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    let least = decimals(value);
+    let with = |decimals: usize| format!("{value:.decimals$}");
+    let same = |decimals: &usize| with(*decimals) == format!("{other:.0$}", *decimals);
+    let decimals = (least..2).find(|decimals| !same(decimals)).unwrap_or(2);
+    let is_whole = other.fract() == 0.0;
+    [with(decimals), if is_whole { format!("{other:.0}") } else { format!("{other:.decimals$}") }]
 }
 
 /// The heading of the table.
@@ -454,6 +470,17 @@ mod tests {
         assert!(judged("steady", 100_000, Policy::BestFit, slow(901.0)).contains("scan, at least 220"));
         let missed = judged("steady", 1_000_000, Policy::BestFit, |measured| measured.p99_ns = 20_001);
         assert_eq!(missed, "20001 ns of p99, at most 20000");
+    }
+
+    #[test]
+    fn missed_targets_have_few_decimals_but_differ() {
+        let shown = |value, other| apart(value, other).join(" ");
+        assert_eq!(shown(44_267.04, 5_000.0), "44267 5000");
+        assert_eq!(shown(1013.7, 1_013.456), "1014 1013");
+        assert_eq!(shown(768.2, 768.0), "768.2 768");
+        assert_eq!(shown(768.04, 768.0), "768.04 768");
+        assert_eq!(shown(15.1849, 12.0), "15.2 12");
+        assert_eq!(shown(8.0149, 8.0), "8.01 8");
     }
 
     #[test]

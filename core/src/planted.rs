@@ -86,7 +86,7 @@ pub enum PlantedBug {
     OlderConnectionResumes,
     /// A thread that sleeps is not told of a new deadline (checked in wharf-net).
     NewDeadlineUntold,
-    /// A request whose deadline has passed is done when its turn comes (checked in wharf-net).
+    /// A request whose deadline has passed is done when it is taken out of a queue.
     LateIsDone,
     /// A sync of a file of the store is left out, and said to be done (checked in wharf-ops).
     SyncSkipped,

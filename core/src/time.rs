@@ -1,5 +1,7 @@
 //! The logical clock. The engine never reads a clock: `now` is passed in with each batch.
 
+use crate::planted::{PlantedBug, is_planted};
+
 /// Nanoseconds of service time since the store was created.
 ///
 /// It is monotonic and durable. It continues from where it stopped and does not advance while the service is
@@ -8,6 +10,9 @@
 pub struct Time(pub u64);
 
 impl Time {
+    /// The deadline of what has none.
+    pub const NEVER: Self = Self(u64::MAX);
+
     /// Returns the time `nanos` nanoseconds later.
     #[must_use]
     pub fn plus_nanos(self, nanos: u64) -> Self {
@@ -18,5 +23,13 @@ impl Time {
     #[must_use]
     pub fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
+    }
+
+    /// Returns whether a request with this deadline that has not begun at `now` is too late, and so is not done. A request
+    /// is asked this each time that it is taken out of a queue.
+    #[inline]
+    #[must_use]
+    pub fn is_missed(self, now: Self) -> bool {
+        self <= now && !is_planted(PlantedBug::LateIsDone)
     }
 }

@@ -7,7 +7,7 @@ use crate::memory::of_btree;
 use crate::time::Time;
 
 /// The end of time: nothing is due.
-pub const NEVER: Time = Time(u64::MAX);
+pub const NEVER: Time = Time::NEVER;
 
 /// Keys with times, in order of time. Keys with the same time are in order of key.
 #[derive(Clone, Debug)]

@@ -126,6 +126,8 @@ reply_types! {
         Jobs(Result<JobsReply, JobsRejection>),
         /// Answers `Place`.
         Placed(Result<Box<Placement>, NotCharged>),
+        /// Answers any job that had not begun by its deadline. Nothing was done.
+        Late,
     }
 }
 

@@ -42,6 +42,7 @@ mod work;
 
 pub use jobs::JobsConfig;
 pub use metrics::PlannerMetrics;
+pub use queue::QueuedJob;
 pub use runner::PlannerRunner;
 pub use work::{PlannerBudget, PlannerWork};
 
@@ -326,18 +327,22 @@ impl Planner {
 
     /// Queues a job from a client. `client` names the port by its index, and the client. The job begins in
     /// its client's turn and is answered by [`take_replies`](Self::take_replies).
-    pub fn submit(&mut self, tag: JobTag, client: (usize, ClientKey), job: PlanJob, now: Time) {
-        match job {
+    pub fn submit(&mut self, client: (usize, ClientKey), job: QueuedJob, now: Time) {
+        match job.job {
             // It plans nothing, so it begins at once. A later cancel must not overtake it: a client that
             // resumes would then ask for the group again.
             PlanJob::RemoveGroup(id) if self.groups.get(&id).is_some_and(Group::is_being_created) => {
-                self.remove_group(tag, id, now);
+                self.begin(client, job, now);
             }
-            job => self.queue.push(client, tag, job),
+            _ => self.queue.push(client, job),
         }
     }
 
-    fn begin(&mut self, tag: JobTag, client: PortClient, job: PlanJob, now: Time) {
+    /// Begins a job, unless it is too late.
+    fn begin(&mut self, client: PortClient, QueuedJob { tag, job, due }: QueuedJob, now: Time) {
+        if due.is_missed(now) {
+            return self.reply(tag, PlanReply::Late);
+        }
         match job {
             PlanJob::CreateGroup(spec) => self.create_group((tag, client, now), spec, now),
             PlanJob::GrowGroup(id, requests, until) => {
@@ -359,7 +364,7 @@ impl Planner {
             PlanJob::CountGroups(asked) => self.count_groups(tag, &asked),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
             PlanJob::Jobs(request) => self.handle_jobs(tag, client, *request, now),
-            PlanJob::Place(placement) => self.queue_direct(tag, client, *placement),
+            PlanJob::Place(placement) => self.queue_direct((tag, client, due), *placement),
         }
     }
 
@@ -373,10 +378,10 @@ impl Planner {
     /// Begins the next job and charges its client. Returns whether there was one.
     fn begin_next(&mut self, now: Time) -> bool {
         let may_begin = self.may_begin();
-        let Some((client, tag, job)) = self.queue.next(may_begin) else { return false };
+        let Some((client, job)) = self.queue.next(may_begin) else { return false };
         let before = self.replicas.meter.spent();
-        self.replicas.meter.charge(job.units());
-        self.begin(tag, client, job, now);
+        self.replicas.meter.charge(job.job.units());
+        self.begin(client, job, now);
         self.queue.charge(client, self.replicas.meter.spent() - before);
         true
     }

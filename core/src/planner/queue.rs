@@ -10,13 +10,25 @@ use super::JobTag;
 use crate::group::{ClientKey, PlanJob};
 use crate::limits::CLIENT_QUANTUM;
 use crate::map::FixedMap;
+use crate::time::Time;
 
 /// A client of one of the ports: the index of the port and the client's key.
 pub(super) type PortClient = (usize, ClientKey);
 
+/// A job that has not begun.
+#[derive(Clone, Debug)]
+pub struct QueuedJob {
+    /// The caller's name for it.
+    pub tag: JobTag,
+    /// The job.
+    pub job: PlanJob,
+    /// It is not done unless it has begun by this time.
+    pub due: Time,
+}
+
 #[derive(Debug, Default)]
 struct Client {
-    jobs: VecDeque<(JobTag, PlanJob)>,
+    jobs: VecDeque<QueuedJob>,
     /// The units that the client may spend in this turn. Negative: the overdraft.
     left: i64,
     /// The number of groups with an unfinished proof. The client's next job waits for them.
@@ -40,8 +52,8 @@ impl JobQueue {
         })
     }
 
-    pub(super) fn push(&mut self, client: PortClient, tag: JobTag, job: PlanJob) {
-        self.client(client).jobs.push_back((tag, job));
+    pub(super) fn push(&mut self, client: PortClient, job: QueuedJob) {
+        self.client(client).jobs.push_back(job);
         self.jobs += 1;
     }
 
@@ -52,7 +64,7 @@ impl JobQueue {
     /// Removes a job that has not begun. Returns whether there was one.
     pub(super) fn cancel(&mut self, client: PortClient, tag: JobTag) -> bool {
         let Some(of_client) = self.clients.get_mut(&client) else { return false };
-        let Some(at) = of_client.jobs.iter().position(|&(of, _)| of == tag) else { return false };
+        let Some(at) = of_client.jobs.iter().position(|job| job.tag == tag) else { return false };
         of_client.jobs.remove(at);
         self.jobs -= 1;
         true
@@ -84,10 +96,7 @@ impl JobQueue {
     }
 
     /// Takes the next job of those that may begin now.
-    pub(super) fn next(
-        &mut self,
-        may_begin: impl Fn(&PlanJob) -> bool,
-    ) -> Option<(PortClient, JobTag, PlanJob)> {
+    pub(super) fn next(&mut self, may_begin: impl Fn(&PlanJob) -> bool) -> Option<(PortClient, QueuedJob)> {
         if !self.has_ready(&may_begin) {
             return None;
         }
@@ -96,9 +105,9 @@ impl JobQueue {
             let of_client = self.clients.get_mut(&client).expect("clients with turns are kept");
             let ready = of_client.ready().is_some_and(&may_begin);
             if ready && of_client.left >= 0 {
-                let (tag, job) = of_client.jobs.pop_front().expect("just seen");
+                let job = of_client.jobs.pop_front().expect("just seen");
                 self.jobs -= 1;
-                return Some((client, tag, job));
+                return Some((client, job));
             }
             // The turn is over. A client without jobs saves nothing for later.
             self.turns.pop_front();
@@ -114,7 +123,7 @@ impl JobQueue {
 
 impl Client {
     fn ready(&self) -> Option<&PlanJob> {
-        self.jobs.front().filter(|_| self.undecided == 0).map(|(_, job)| job)
+        self.jobs.front().filter(|_| self.undecided == 0).map(|queued| &queued.job)
     }
 }
 
@@ -125,31 +134,31 @@ mod tests {
     const FLOOD: PortClient = (0, 1);
     const SMALL: PortClient = (0, 2);
 
-    fn job() -> PlanJob {
-        PlanJob::ListGroups(None, None, 1)
+    fn job(tag: JobTag) -> QueuedJob {
+        QueuedJob { tag, job: PlanJob::ListGroups(None, None, 1), due: Time::NEVER }
     }
 
     #[test]
     fn a_job_waits_for_one_turn_of_another_client_however_many_jobs_that_has() {
         for jobs in [1, 100, 4000] {
             let mut queue = JobQueue::default();
-            (0..jobs).for_each(|tag| queue.push(FLOOD, tag, job()));
-            let (client, ..) = queue.next(|_| true).expect("there are jobs");
+            (0..jobs).for_each(|tag| queue.push(FLOOD, job(tag)));
+            let (client, _) = queue.next(|_| true).expect("there are jobs");
             queue.charge(client, 50 * CLIENT_QUANTUM);
-            queue.push(SMALL, 9000, job());
-            let (client, tag, _) = queue.next(|_| true).expect("there are jobs");
-            assert_eq!((client, tag), (SMALL, 9000), "with {jobs} jobs of another client");
+            queue.push(SMALL, job(9000));
+            let (client, next) = queue.next(|_| true).expect("there are jobs");
+            assert_eq!((client, next.tag), (SMALL, 9000), "with {jobs} jobs of another client");
         }
     }
 
     #[test]
     fn clients_get_equal_shares_of_units_however_much_their_jobs_cost() {
         let mut queue = JobQueue::default();
-        (0..2000).for_each(|tag| queue.push(FLOOD, tag, job()));
-        (2000..9000).for_each(|tag| queue.push(SMALL, tag, job()));
+        (0..2000).for_each(|tag| queue.push(FLOOD, job(tag)));
+        (2000..9000).for_each(|tag| queue.push(SMALL, job(tag)));
         let mut spent = [0u64; 2];
         for _ in 0..4000 {
-            let (client, ..) = queue.next(|_| true).expect("there are jobs");
+            let (client, _) = queue.next(|_| true).expect("there are jobs");
             let cost = if client == FLOOD { 20 * CLIENT_QUANTUM } else { CLIENT_QUANTUM / 100 };
             spent[usize::from(client == SMALL)] += cost;
             queue.charge(client, cost);
@@ -162,8 +171,8 @@ mod tests {
     fn a_client_alone_is_served_at_once_however_much_it_owes() {
         let mut queue = JobQueue::default();
         for tag in 0..100 {
-            queue.push(FLOOD, tag, job());
-            assert_eq!(queue.next(|_| true).map(|(_, tag, _)| tag), Some(tag));
+            queue.push(FLOOD, job(tag));
+            assert_eq!(queue.next(|_| true).map(|(_, next)| next.tag), Some(tag));
             queue.charge(FLOOD, 1000 * CLIENT_QUANTUM);
         }
         assert!(queue.is_empty() && queue.next(|_| true).is_none());
@@ -172,12 +181,13 @@ mod tests {
     #[test]
     fn jobs_of_a_client_keep_their_order_and_wait_for_what_is_undecided() {
         let mut queue = JobQueue::default();
-        (0..3).for_each(|tag| queue.push(SMALL, tag, job()));
+        (0..3).for_each(|tag| queue.push(SMALL, job(tag)));
         queue.hold(SMALL);
         assert!(queue.next(|_| true).is_none());
         queue.release(SMALL);
         assert!(queue.cancel(SMALL, 1) && !queue.cancel(SMALL, 1));
-        let tags: Vec<JobTag> = std::iter::from_fn(|| queue.next(|_| true)).map(|(_, tag, _)| tag).collect();
+        let tags: Vec<JobTag> =
+            std::iter::from_fn(|| queue.next(|_| true)).map(|(_, next)| next.tag).collect();
         assert_eq!(tags, [0, 2]);
         assert!(!queue.has_ready(|_| true));
     }

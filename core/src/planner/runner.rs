@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{JobTag, Planner, PlannerBudget};
+use super::{JobTag, Planner, PlannerBudget, QueuedJob};
 use crate::broken::Broken;
 use crate::demand::NodesLink;
 use crate::jobs::JobsRecord;
@@ -188,10 +188,11 @@ impl PlannerRunner {
             // Take all of them, so that no client's jobs wait behind another's in the ring. They begin in
             // turn.
             for _ in 0..RING_SLOTS {
-                let Some(PlanSubmission { token, client, origin, job }) = link.jobs.pop() else { break };
+                let Some(PlanSubmission { token, client, origin, due, job }) = link.jobs.pop() else { break };
                 if let Some(job) = job {
-                    self.planner.note_origin(tag(at, token), origin);
-                    self.planner.submit(tag(at, token), (at, client), job, now);
+                    let tag = tag(at, token);
+                    self.planner.note_origin(tag, origin);
+                    self.planner.submit((at, client), QueuedJob { tag, job, due }, now);
                 } else {
                     let pushed = link.replies.push(PlanAnswer { token, reply: None });
                     assert!(pushed.is_ok(), "a ring holds all cancels that a port may have in flight");

@@ -29,8 +29,18 @@ pub(crate) struct PlanSubmission {
     pub(crate) client: ClientKey,
     /// The request of a client session that asks for the job, if it is one.
     pub(crate) origin: Option<Origin>,
+    /// The job is not done unless it has begun by this time.
+    pub(crate) due: Time,
     /// `None` cancels the job with the same token.
     pub(crate) job: Option<PlanJob>,
+}
+
+impl PlanSubmission {
+    /// A job that no request of a client session asks for, and that has no deadline, or the cancel of a job.
+    fn new(token: usize, client: ClientKey, job: Option<PlanJob>) -> Self {
+        let token = u32::try_from(token).expect("PLANS_IN_FLIGHT_MAX fits u32");
+        Self { token, client, origin: None, due: Time::NEVER, job }
+    }
 }
 
 /// A message from a planner about the job of this token.
@@ -69,12 +79,14 @@ struct List {
     groups: Vec<GroupView>,
 }
 
-/// A job that waits for room at the rings.
-struct Waiting {
-    origin: Option<Origin>,
-    tag: Tag,
-    client: ClientKey,
-    job: PlanJob,
+/// A job that is asked for.
+pub(super) struct JobAsked {
+    pub(super) origin: Option<Origin>,
+    pub(super) tag: Tag,
+    pub(super) client: ClientKey,
+    pub(super) job: PlanJob,
+    /// The job is not done unless it has begun by this time.
+    pub(super) due: Time,
 }
 
 /// The planners behind a port.
@@ -87,8 +99,8 @@ pub(super) struct Plans {
     pending: Slab<Pending>,
     /// The number of pending jobs that may wait for capacity.
     waiting: usize,
-    /// By the time since which each waits, then in order of arrival.
-    backlog: BTreeMap<(Time, u64), Waiting>,
+    /// The jobs that wait for room at the rings, by the time since which each waits, then in order of arrival.
+    backlog: BTreeMap<(Time, u64), JobAsked>,
     /// The deadlines of the backlog.
     deadlines: BTreeSet<(Time, (Time, u64))>,
     /// The number of jobs that ever were in the backlog.
@@ -140,34 +152,28 @@ impl Plans {
     ///
     /// # Errors
     /// Returns `NoRoom` if there are too many jobs, unless this one waited before.
-    pub(super) fn submit(
-        &mut self,
-        origin: Option<Origin>,
-        tag: Tag,
-        client: ClientKey,
-        job: PlanJob,
-    ) -> Result<(), NoRoom> {
+    pub(super) fn submit(&mut self, asked: JobAsked) -> Result<(), NoRoom> {
+        let job = &asked.job;
         let is_served = if job.is_for_keeper() { self.has_keeper } else { self.count() > 0 };
         assert!(is_served, "nobody does {job:?}: ask `planner_count` or `keeps_jobs` first");
-        if !self.has_room_for(&job) {
+        if !self.has_room_for(job) {
             return Err(NoRoom);
         }
-        let since = if let PlanJob::Resume(since, _) = job { Some(since) } else { None };
-        let job = Waiting { origin, tag, client, job };
+        let since = if let &PlanJob::Resume(since, _) = job { Some(since) } else { None };
         match since {
             Some(since) if !(self.backlog.is_empty() && self.may_resume()) => {
                 self.arrivals += 1;
                 let key = (since, self.arrivals);
-                self.deadlines.extend(job.job.until().map(|until| (until, key)));
-                self.backlog.insert(key, job);
+                self.deadlines.extend(job.until().map(|until| (until, key)));
+                self.backlog.insert(key, asked);
             }
-            _ => self.send_job(job),
+            _ => self.send_job(asked),
         }
         Ok(())
     }
 
     /// Takes a job out of the backlog.
-    fn take(&mut self, key: (Time, u64)) -> Waiting {
+    fn take(&mut self, key: (Time, u64)) -> JobAsked {
         let waiting = self.backlog.remove(&key).expect("it is in the backlog");
         let until = waiting.job.until().expect("what waited before may wait");
         let was_there = self.deadlines.remove(&(until, key));
@@ -192,7 +198,7 @@ impl Plans {
         }
     }
 
-    fn send_job(&mut self, Waiting { origin, tag, client, job }: Waiting) {
+    fn send_job(&mut self, JobAsked { origin, tag, client, job, due }: JobAsked) {
         let mut list = None;
         let routed = if let PlanJob::Resume(_, job) = &job { job } else { &job };
         let planner = match *routed {
@@ -229,10 +235,11 @@ impl Plans {
         let pending =
             Pending { tag, planner, client, is_cancelled, waits, left, reply, list, explained: None };
         let token = self.pending.insert(pending);
+        let submission = PlanSubmission { due, ..PlanSubmission::new(token, client, None) };
         for planner in planner..last {
-            self.send(planner, token, client, None, Some(job.clone()));
+            self.send(planner, PlanSubmission { job: Some(job.clone()), ..submission });
         }
-        self.send(last, token, client, origin, Some(job));
+        self.send(last, PlanSubmission { origin, job: Some(job), ..submission });
     }
 
     /// Cancels the job of `tag` if it is still in flight and was not cancelled before.
@@ -251,7 +258,7 @@ impl Plans {
             pending.left += 1;
             let planner = pending.planner;
             let client = pending.client;
-            self.send(planner, token, client, None, None);
+            self.send(planner, PlanSubmission::new(token, client, None));
         }
     }
 
@@ -265,16 +272,8 @@ impl Plans {
         usize::from(keeper_of(group, u16::try_from(self.count()).expect("PLANNERS_MAX fits u16")))
     }
 
-    fn send(
-        &mut self,
-        planner: usize,
-        token: usize,
-        client: ClientKey,
-        origin: Option<Origin>,
-        job: Option<PlanJob>,
-    ) {
-        let token = u32::try_from(token).expect("PLANS_IN_FLIGHT_MAX fits u32");
-        let pushed = self.links[planner].jobs.push(PlanSubmission { token, client, origin, job });
+    fn send(&mut self, planner: usize, submission: PlanSubmission) {
+        let pushed = self.links[planner].jobs.push(submission);
         assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
         self.touched[planner] = true;
     }
@@ -322,8 +321,9 @@ impl Plans {
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
         pending.left -= 1;
         match (reply, &mut pending.list) {
+            // If one planner has no page of a list, there is no list.
+            (Some(reply @ PlanReply::Late), _) | (Some(reply), None) => pending.reply = Some(reply),
             (Some(page), Some(list)) => list.groups.append(&mut reply_of(page)),
-            (Some(reply), None) => pending.reply = Some(reply),
             (None, _) => {}
         }
         if pending.left > 0 {
@@ -336,7 +336,7 @@ impl Plans {
             groups.truncate(usize::from(limit));
             PlanReply::Groups(groups)
         });
-        Some((tag, of_list.or(reply).expect("each job is answered")))
+        Some((tag, reply.or(of_list).expect("each job is answered")))
     }
 
     /// Takes the parts of an explanation: first that of its planner, then how many groups come first at each. Returns the reply
@@ -377,7 +377,8 @@ impl Plans {
         let client = pending.client;
         let (explained, _) = pending.explained.as_ref().expect("groups are counted for an explanation");
         let count = CountGroups { turn: explained.turn(), after };
-        self.send(planner, token, client, None, Some(PlanJob::CountGroups(Box::new(count))));
+        let job = PlanJob::CountGroups(Box::new(count));
+        self.send(planner, PlanSubmission::new(token, client, Some(job)));
     }
 
     pub(super) fn is_idle(&mut self) -> bool {

@@ -22,7 +22,7 @@ use slab::Slab;
 
 use super::RoutingTable;
 use super::placing::{FallbackSweep, Placing, ShardSet};
-use super::plans::{PlanLink, Plans};
+use super::plans::{JobAsked, PlanLink, Plans};
 use super::wait::{WaitEnd, WaitRequest, Waits};
 use super::watching::PortViews;
 use crate::group::{ClientKey, PlanJob, PlanReply};
@@ -96,8 +96,9 @@ pub enum PortRequest {
     Shard(ShardId, Command),
     /// Send a job to the planner that keeps the group, or to any planner. All such jobs belong to one client.
     Plan(PlanJob),
-    /// Send a job for one client. Planners serve the clients of a port in turn.
-    PlanFor(ClientKey, PlanJob),
+    /// Send a job for one client. Planners serve the clients of a port in turn. A job that has not begun by the given time
+    /// is not done.
+    PlanFor(ClientKey, PlanJob, Time),
 }
 
 /// The combined result of a placement that no shard could do.
@@ -356,7 +357,7 @@ impl Port {
         if let PortRequest::Wait(wait) = request {
             return wait.is_resumed || self.can_wait();
         }
-        if let PortRequest::Plan(job) | PortRequest::PlanFor(_, job) = request {
+        if let PortRequest::Plan(job) | PortRequest::PlanFor(_, job, _) = request {
             return self.plans.has_room_for(job);
         }
         let every = matches!(request, PortRequest::Every(_));
@@ -429,8 +430,13 @@ impl Port {
                 self.submit_one(origin, tag, (shard, command), now);
             }
             PortRequest::Shard(shard, command) => self.submit_one(origin, tag, (shard, command), now),
-            PortRequest::Plan(job) => self.plans.submit(origin, tag, ClientKey::default(), job)?,
-            PortRequest::PlanFor(client, job) => self.plans.submit(origin, tag, client, job)?,
+            PortRequest::Plan(job) => {
+                let client = ClientKey::default();
+                self.plans.submit(JobAsked { origin, tag, client, job, due: Time::NEVER })?;
+            }
+            PortRequest::PlanFor(client, job, due) => {
+                self.plans.submit(JobAsked { origin, tag, client, job, due })?;
+            }
             PortRequest::Every(command) => {
                 let shards = self.links.len();
                 let left = u16::try_from(shards).expect("SHARDS_MAX fits u16");

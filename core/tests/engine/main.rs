@@ -31,6 +31,7 @@ mod jobs_direct;
 mod jobs_nodes;
 mod jobs_policies;
 mod jobs_random;
+mod late_jobs;
 mod leases;
 mod marks;
 mod messages;

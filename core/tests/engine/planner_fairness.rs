@@ -36,7 +36,7 @@ fn hopeless(number: u32) -> GroupSpec {
 
 fn submit(engine: &mut Engine, tag: Tag, client: ClientKey, spec: GroupSpec) {
     let job = PlanJob::CreateGroup(Arc::new(spec));
-    engine.ports[0].submit(tag, PortRequest::PlanFor(client, job), engine.now).expect("room");
+    engine.ports[0].submit(tag, PortRequest::PlanFor(client, job, Time::NEVER), engine.now).expect("room");
 }
 
 /// Runs one round of the planner, then one of everything else. Returns the answers.
@@ -224,7 +224,7 @@ fn a_client_that_shows_many_bundles_pays_for_them() {
     let group = create(&mut engine, group_of(request, 512, Strategy::Pack)).expect("it fits");
     for tag in 0..200 {
         let job = PlanJob::GroupStatus(group.id);
-        engine.ports[0].submit(tag, PortRequest::PlanFor(FLOOD, job), engine.now).expect("room");
+        engine.ports[0].submit(tag, PortRequest::PlanFor(FLOOD, job, Time::NEVER), engine.now).expect("room");
     }
     submit(&mut engine, MARKED, OTHER, group_of(cores(1), 1, Strategy::Pack));
     let mut shown = 0;

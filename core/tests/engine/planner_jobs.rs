@@ -32,7 +32,7 @@ fn waiting(spec: GroupSpec) -> GroupSpec {
 }
 
 fn submit_for(engine: &mut Engine, tag: Tag, client: ClientKey, spec: GroupSpec) {
-    let job = PortRequest::PlanFor(client, PlanJob::CreateGroup(Arc::new(spec)));
+    let job = PortRequest::PlanFor(client, PlanJob::CreateGroup(Arc::new(spec)), Time::NEVER);
     engine.ports[0].submit(tag, job, engine.now).expect("room");
     engine.ports[0].flush();
 }
@@ -80,7 +80,7 @@ fn no_more_statements_are_begun_than_may_be_in_flight() {
         submit_for(&mut engine, tag, 1, spec.clone());
     }
     let unknown = GroupId { incarnation: engine.incarnation, number: 99_999, tenant: TenantId::OPERATOR };
-    let look = PortRequest::PlanFor(2, PlanJob::GroupStatus(unknown));
+    let look = PortRequest::PlanFor(2, PlanJob::GroupStatus(unknown), Time::NEVER);
     engine.ports[0].submit(1 << 20, look, engine.now).expect("room");
     engine.ports[0].flush();
     let clock = ManualClock::new(engine.now);
@@ -441,7 +441,7 @@ fn a_group_without_a_place_is_refused_although_a_statement_stays_undecided() {
             conflict_detection: ConflictDetection::Fine,
             mode: CommitMode::Incremental,
         };
-        let job = PortRequest::PlanFor(2, PlanJob::Submit(Box::new(job)));
+        let job = PortRequest::PlanFor(2, PlanJob::Submit(Box::new(job)), Time::NEVER);
         engine.ports[0].submit(100 + round, job, engine.now).expect("room");
         engine.ports[0].flush();
         engine.planners[0].run_round(&clock);

@@ -212,15 +212,15 @@ impl Bed {
         moved
     }
 
-    /// Takes questions from the service, as far as the registrar's queue has room.
+    /// Takes questions from the service, as far as the registrar's queue has room. Returns how often it did.
     pub(super) fn take_questions(&mut self) -> usize {
-        let before = self.questions.len();
-        while self.questions.len() < QUESTIONS_MAX
-            && let Some(question) = self.service.next_question(self.now)
-        {
-            self.questions.push_back(question);
+        let mut moved = 0;
+        while self.questions.len() < QUESTIONS_MAX && self.service.has_question() {
+            moved += 1;
+            // None: those that there were are too late, and were refused.
+            self.questions.extend(self.service.next_question(self.now));
         }
-        self.questions.len() - before
+        moved
     }
 
     /// Gives the registrar a question, and takes its answers.

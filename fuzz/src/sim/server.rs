@@ -496,11 +496,11 @@ impl Server {
                 if self.fronts[front].take_new_deadline() {
                     self.asleep_until[front] = None;
                 }
-                while self.questions.len() < QUESTIONS_MAX
-                    && let Some((asker, request)) = self.fronts[front].next_question(now)
-                {
+                while self.questions.len() < QUESTIONS_MAX && self.fronts[front].has_question() {
                     moved += 1;
-                    self.questions.push((front, asker, request));
+                    // None: those that there were are too late, and were refused.
+                    let next = self.fronts[front].next_question(now);
+                    self.questions.extend(next.map(|(asker, request)| (front, asker, request)));
                 }
             }
             if moved == before {

@@ -142,8 +142,8 @@ impl Client {
 
     /// Returns another handle to the same connection, whose requests must be done within `time` from when the server has
     /// read them. The server refuses with [`Reason::Overloaded`] what would take longer, and tells when to ask again. It
-    /// refuses with [`Reason::DeadlineExceeded`] what has taken longer, and does not do it. A server that speaks only version
-    /// 1 of the protocol knows no deadlines.
+    /// refuses with [`Reason::DeadlineExceeded`] what has not begun by then, whatever its kind, and does not do it. A server
+    /// that speaks only version 1 of the protocol knows no deadlines.
     #[must_use]
     pub fn within(&self, time: Duration) -> Self {
         let within = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

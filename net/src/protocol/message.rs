@@ -141,8 +141,9 @@ bodies! {
 
     /// The content of [`EXTENSION_DEADLINE`].
     pub struct Deadline {
-        /// The time in ns within which the request must be done, from when the service has read it. A request that waits
-        /// for capacity has its own field for that.
+        /// The time in ns within which the request must be done, from when the service has read it. What has not begun by
+        /// then is refused, and what has begun is finished. How long a request waits for capacity, or for changes, is a
+        /// field of its own.
         pub within: u64,
     }
 
@@ -163,6 +164,17 @@ bodies! {
 pub type SessionToken = [u8; 16];
 
 impl Fault {
+    /// Returns the fault of a request that was not begun because its deadline had passed.
+    pub fn late() -> Self {
+        let message = "the deadline of the request passed before its turn came, and nothing was done: give it more time";
+        Self::new(Reason::DeadlineExceeded, message)
+    }
+
+    /// Returns whether it is that of a request whose deadline had passed.
+    pub fn is_late(&self) -> bool {
+        self.reason == Reason::DeadlineExceeded.into()
+    }
+
     /// Creates a fault of the request as a whole.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self::of_field(reason, "", message)

@@ -93,7 +93,7 @@ pub async fn run_registrar(task: RegistrarTask, mut questions: RegistrarQuestion
             question = questions.0.recv(), if has_room => match question {
                 Some((question, reply)) => match (question.request, shared.exports.get()) {
                     (RegistrarRequest::Export(request), Some(exports)) => {
-                        exports.ask(request, Box::new(|page| drop(reply.send(page.into()))));
+                        exports.ask(request, question.due, Box::new(|page| drop(reply.send(page.into()))));
                     }
                     (request, _) => {
                         service.handle(Question { request, ..question }, reply, shared.now());

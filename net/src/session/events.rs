@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use wharf_core::link::{Doorbell, lock};
+use wharf_core::time::Time;
 
 use crate::protocol::{EventsReply, Fault};
 
@@ -31,6 +32,8 @@ pub struct EventsAsked {
     pub from: u64,
     /// Maximum number of events.
     pub limit: usize,
+    /// The question is answered with [`Fault::late`] unless the source has looked for events by this time.
+    pub due: Time,
     /// The question waits until there is an event.
     pub waits: bool,
     /// Gets the answer.

@@ -190,10 +190,10 @@ pub struct RegistrarService<T> {
     replaced: u64,
     /// The number of pages of nodes in the making.
     lists_under_way: usize,
-    /// The pages to make next, in order of arrival.
-    lists_wanted: VecDeque<(ListRequest, T)>,
-    /// Those who asked for an audit since the current one began.
-    audits_wanted: Vec<T>,
+    /// The pages to make next, each with its deadline, in order of arrival.
+    lists_wanted: VecDeque<(ListRequest, Time, T)>,
+    /// Those who asked for an audit since the current one began, each with the deadline.
+    audits_wanted: Vec<(Time, T)>,
     is_auditing: bool,
     /// The one who asked to stop, until the last audit is complete.
     stop_wanted: Option<T>,
@@ -261,6 +261,11 @@ impl<T> RegistrarService<T> {
         self.answers.push((asker, reply));
     }
 
+    /// Refuses a request that has not begun by its deadline.
+    fn answer_late(&mut self, asker: T) {
+        self.answer(asker, RegistrarReply::Fault(Fault::late()));
+    }
+
     /// Begins what became due or possible: reports that replace a node, audits, a stop, and the loss of silent nodes.
     pub fn proceed(&mut self, now: Time) {
         self.now = now;
@@ -283,10 +288,14 @@ impl<T> RegistrarService<T> {
         port.room() >= NODES_PER_MESSAGE_MAX && port.has_room(&PortRequest::Every(Command::Export))
     }
 
-    /// Begins a request; a page of nodes begins with [`proceed`](Self::proceed). [`has_room`](Self::has_room) was checked before.
+    /// Begins a request, unless it is too late. A page of nodes begins with [`proceed`](Self::proceed).
+    /// [`has_room`](Self::has_room) was checked before.
     pub fn handle(&mut self, question: impl Into<Question>, reply: T, now: Time) {
         self.now = now;
-        let Question { request, origin, done } = question.into();
+        let Question { request, origin, due, done } = question.into();
+        if due.is_missed(now) {
+            return self.answer_late(reply);
+        }
         let cause = Cause { origin, done };
         match request {
             RegistrarRequest::Add(NodesRequest { nodes }) => {
@@ -306,12 +315,12 @@ impl<T> RegistrarService<T> {
                 let plan = |service: &mut Self, name: Name| service.plan_named(&name.0, "name", remove);
                 self.start_nodes(&cause, names, plan, reply);
             }
-            RegistrarRequest::List(request) => self.lists_wanted.push_back((request, reply)),
+            RegistrarRequest::List(request) => self.lists_wanted.push_back((request, due, reply)),
             RegistrarRequest::Status(StatusRequest { audit: false }) => {
                 self.start_every(JobKind::Status, Command::Status, Some(reply));
             }
             RegistrarRequest::Status(StatusRequest { audit: true }) => {
-                self.audits_wanted.push(reply);
+                self.audits_wanted.push((due, reply));
                 self.begin_audit();
             }
             RegistrarRequest::Report(request) => self.handle_report(*request, reply),

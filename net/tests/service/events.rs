@@ -4,6 +4,7 @@
 //! Also an event that is lost or doubled with a connection, and a follower that is counted after it left.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
@@ -15,14 +16,14 @@ use wharf_core::time::Time;
 use wharf_net::codec::decode_frame;
 use wharf_net::limits::{EVENT_FOLLOWERS_MAX, LONG_REPLIES_MAX};
 use wharf_net::protocol::{
-    EVENTS_PER_MESSAGE_MAX, EventBody, EventsReply, EventsRequest, FOLLOW_WAIT_MS_MAX, FRAME_BYTES_MAX, Kind,
-    Reason,
+    EVENTS_PER_MESSAGE_MAX, EventBody, EventsReply, EventsRequest, FOLLOW_WAIT_MS_MAX, FRAME_BYTES_MAX,
+    Fault, Kind, Reason,
 };
 use wharf_net::session::connections::{ConnectionKey, ConnectionService, InputEnd, Unobserved};
 use wharf_net::session::events::{EventFollowerKey, EventSource, EventsAnswer, EventsAsked, EventsKept};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
-use crate::harness::{Frame, hello, request};
+use crate::harness::{Frame, hello, request, request_within};
 
 /// A source with this many events, which answers when it is told to.
 #[derive(Default)]
@@ -231,6 +232,41 @@ fn a_peer_that_takes_no_replies_gets_no_further_page() {
     assert!(sequences.is_sorted());
 }
 
+/// Neither in the service nor at the source.
+#[test]
+fn a_page_is_not_asked_for_after_its_deadline() {
+    let mut bed = Bed::new(true);
+    let key = bed.connect();
+    bed.source.advance(1000);
+    let body = EventsRequest { from: 1, limit: 1, wait_ms: 0 };
+    let within = 10;
+    let mut sequence = 0;
+    while bed.service.wants_input(key) {
+        sequence += 1;
+        bed.service.receive(key, &request_within(Kind::Events, sequence, within, &body), bed.now);
+        assert!(lock(&bed.source.asked).values().all(|asked| asked.due == bed.now.plus_nanos(within)));
+        bed.source.advance(1000);
+        bed.service.poll(bed.now);
+    }
+    let asked = *lock(&bed.source.count);
+    assert_eq!(asked, LONG_REPLIES_MAX as usize);
+    bed.now = bed.now.plus_nanos(within);
+    assert_eq!(bed.replies(key).len(), asked);
+    let late = bed.replies(key);
+    assert_eq!(late.len(), 1);
+    assert_eq!(late[0].header.sequence, sequence);
+    late[0].assert_fault(Reason::DeadlineExceeded);
+    assert_eq!(*lock(&bed.source.count), asked);
+    // The source refuses in the same way, and it counts in the same way.
+    bed.ask(key, sequence + 1, 1, 1, 0);
+    let EventsAsked { follower, ticket, mailbox, .. } = lock(&bed.source.asked).pop_first().expect("one").1;
+    mailbox.put(EventsAnswer { ticket, connection: follower.connection, page: Err(Fault::late()) });
+    bed.service.poll(bed.now);
+    bed.replies(key)[0].assert_fault(Reason::DeadlineExceeded);
+    // Relaxed: one thread.
+    assert_eq!(bed.shared.counters.shed.load(Ordering::Relaxed), 2);
+}
+
 #[test]
 fn a_follower_goes_on_over_lost_connections() {
     let mut bed = Bed::new(true);
@@ -272,7 +308,7 @@ fn followers_are_bounded_and_wrong_requests_are_refused() {
     bed.ask(late, 2, 1, 0, 5000);
     assert!(bed.is_silent(late));
     // Relaxed: one thread uses it.
-    let followers = bed.shared.counters.event_followers.load(std::sync::atomic::Ordering::Relaxed);
+    let followers = bed.shared.counters.event_followers.load(Ordering::Relaxed);
     assert_eq!(followers, EVENT_FOLLOWERS_MAX as u64);
     bed.source.advance(2);
     assert_eq!(positions(&bed.page(late).1), [1]);

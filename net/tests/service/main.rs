@@ -36,6 +36,7 @@ mod job_conversion;
 mod jobs;
 mod jobs_direct;
 mod large_requests;
+mod late_requests;
 mod leases;
 mod long_waits;
 mod loopback;

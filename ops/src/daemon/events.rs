@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
 
-use wharf_core::link::{Doorbell, ThreadWaker};
+use wharf_core::link::{Clock, Doorbell, ThreadWaker};
 use wharf_net::session::events::EventSource;
 
-use super::{DaemonError, threads};
+use super::{DaemonError, ServiceClock, threads};
 use crate::journal::{EventReader, EventsInbox};
 
 const NAME: &str = "wharf-events";
@@ -42,11 +42,12 @@ impl Events {
         reader: EventReader,
         inbox: Arc<EventsInbox>,
         bell: EventsBell,
+        clock: ServiceClock,
     ) -> Result<Self, DaemonError> {
         let of_reader = Arc::clone(&inbox);
         let thread = threads::start(NAME.to_owned(), move || {
             bell.waker.set_current();
-            run(reader, &of_reader);
+            run(reader, &of_reader, &clock);
         })?;
         Ok(Self { inbox, thread })
     }
@@ -64,9 +65,9 @@ impl Events {
 }
 
 /// Answers until it is told to stop.
-fn run(mut reader: EventReader, inbox: &EventsInbox) {
+fn run(mut reader: EventReader, inbox: &EventsInbox, clock: &ServiceClock) {
     while !inbox.is_stopped() {
-        if !reader.poll(inbox) && inbox.bell().sleep_if(|| reader.is_idle(inbox)) {
+        if !reader.poll(inbox, clock.now()) && inbox.bell().sleep_if(|| reader.is_idle(inbox)) {
             thread::park();
         }
     }

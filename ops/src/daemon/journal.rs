@@ -46,7 +46,7 @@ impl Journal {
     ) -> Result<Self, DaemonError> {
         let JournalLoops { journal, checkpoints, events, inbox, events_inbox, counters } = loops;
         let stop = journal.stop();
-        let events = Events::start(events, events_inbox, bell)?;
+        let events = Events::start(events, events_inbox, bell, clock.clone())?;
         let clock = clock.clone();
         let checkpoints = threads::start("wharf-checkpoint".to_owned(), move || {
             waker.set_current();

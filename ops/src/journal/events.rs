@@ -19,6 +19,7 @@ use wharf_core::journal::{StoreError, Unit};
 use wharf_core::link::{Doorbell, lock};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::ResourceRegistry;
+use wharf_core::time::Time;
 use wharf_net::codec::encode_body;
 use wharf_net::convert::{PendingEvent, event_body};
 use wharf_net::protocol::{EventsReply, Fault, Reason};
@@ -114,6 +115,12 @@ impl EventSource for EventsInbox {
     }
 }
 
+/// Answers a question.
+fn answer(asked: EventsAsked, page: Result<EventsReply, Fault>) {
+    let EventsAsked { follower: EventFollowerKey { connection, .. }, ticket, mailbox, .. } = asked;
+    mailbox.put(EventsAnswer { ticket, connection, page });
+}
+
 /// A position, and the append at which its events are to be looked for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
@@ -176,13 +183,17 @@ impl EventReader {
         reader
     }
 
-    /// Answers what was asked, and what waited for events that are there now. Returns whether anything was asked.
-    pub fn poll(&mut self, inbox: &EventsInbox) -> bool {
+    /// Answers what was asked, and what waited for events that are there now. What is too late at `now` is not looked for.
+    /// Returns whether anything was asked.
+    pub fn poll(&mut self, inbox: &EventsInbox, now: Time) -> bool {
         let asked = std::mem::take(&mut *lock(&inbox.asked));
         let moved = !asked.is_empty();
         for (follower, asked) in asked {
             self.waiting.remove(&follower);
-            asked.into_iter().for_each(|asked| self.handle(asked));
+            match asked {
+                Some(asked) if asked.due.is_missed(now) => answer(asked, Err(Fault::late())),
+                asked => asked.into_iter().for_each(|asked| self.handle(asked)),
+            }
         }
         let end = self.recent.kept().end;
         if end != self.tried_to {
@@ -212,8 +223,7 @@ impl EventReader {
             let message = format!("the events from {} on cannot be read: {fault}", asked.from);
             Fault::new(Reason::Unavailable, message)
         });
-        let EventsAsked { follower: EventFollowerKey { connection, .. }, ticket, mailbox, .. } = asked;
-        mailbox.put(EventsAnswer { ticket, connection, page });
+        answer(asked, page);
     }
 
     /// Returns the page of events from `from` on.

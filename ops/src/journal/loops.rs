@@ -13,7 +13,7 @@ use wharf_core::link::{Doorbell, StopSignal, lock};
 use wharf_core::router::Port;
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
-use wharf_net::protocol::ExportRequest;
+use wharf_net::protocol::{ExportRequest, Fault};
 use wharf_net::server::{ExportAnswer, Exports};
 
 use super::checkpointer::Checkpointer;
@@ -134,8 +134,8 @@ enum Told {
     Global(Vec<Unit>),
     /// Begin a checkpoint that this append continues, with these heads before it.
     Begin(u64, Heads),
-    /// Make a page of an export.
-    Export(ExportRequest, ExportAnswer),
+    /// Make a page of an export, unless this time has passed.
+    Export(ExportRequest, Time, ExportAnswer),
     /// Stop.
     Stop,
 }
@@ -199,8 +199,8 @@ impl CheckpointInbox {
 }
 
 impl Exports for CheckpointInbox {
-    fn ask(&self, request: ExportRequest, answer: ExportAnswer) {
-        self.tell(Told::Export(request, answer));
+    fn ask(&self, request: ExportRequest, due: Time, answer: ExportAnswer) {
+        self.tell(Told::Export(request, due, answer));
     }
 }
 
@@ -343,7 +343,8 @@ impl CheckpointLoop {
                         came_to = self.give_up(error);
                     }
                 }
-                Told::Export(request, answer) => answer(self.exporter.handle(request, &self.store, now)),
+                Told::Export(_, due, answer) if due.is_missed(now) => answer(Err(Fault::late())),
+                Told::Export(request, _, answer) => answer(self.exporter.handle(request, &self.store, now)),
                 Told::Stop => {
                     self.checkpointer.give_up();
                     return CheckpointTurn::Ended;
@@ -409,3 +410,6 @@ impl CheckpointLoop {
         self.checkpointer.is_running()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,6 +28,8 @@ pub(super) struct Asked {
     tag: JobTag,
     client: PortClient,
     placement: Arc<DirectPlacement>,
+    /// It is not made unless its first attempt has begun by this time.
+    due: Time,
     /// The number of attempts that conflicted.
     attempts: u32,
 }
@@ -116,12 +118,11 @@ impl Planner {
     /// Takes a placement that names a queue.
     pub(in crate::planner) fn queue_direct(
         &mut self,
-        tag: JobTag,
-        client: PortClient,
+        (tag, client, due): (JobTag, PortClient, Time),
         placement: DirectPlacement,
     ) {
         let placement = Arc::new(placement);
-        self.keeper_mut().directs.asked.push_back(Asked { tag, client, placement, attempts: 0 });
+        self.keeper_mut().directs.asked.push_back(Asked { tag, client, placement, due, attempts: 0 });
     }
 
     /// Begins the first `count` placements, as far as the work of a round is bounded. Their replicas are current.
@@ -132,7 +133,13 @@ impl Planner {
                 break;
             }
             let keeper = self.keeper_mut();
-            let asked = keeper.directs.asked.pop_front().expect("as many were asked for");
+            let mut asked = keeper.directs.asked.pop_front().expect("as many were asked for");
+            if asked.due.is_missed(now) {
+                self.reply(asked.tag, PlanReply::Late);
+                continue;
+            }
+            // It has begun, so further attempts are made at any time.
+            asked.due = Time::NEVER;
             let before = keeper.scheduler.looked_at();
             let placed = keeper.place_direct(&asked.placement, now);
             let mut units = keeper.scheduler.looked_at() - before;

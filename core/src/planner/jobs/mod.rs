@@ -312,9 +312,9 @@ impl Planner {
         let current = self.keeper_mut().directs.asked();
         let mut begun = 0;
         while begun < REQUESTS_PER_ROUND {
-            let Some((client, tag, job)) = self.queue.next(|_| true) else { break };
-            self.queue.charge(client, job.units());
-            self.begin(tag, client, job, now);
+            let Some((client, job)) = self.queue.next(|_| true) else { break };
+            self.queue.charge(client, job.job.units());
+            self.begin(client, job, now);
             begun += 1;
         }
         self.explain_next();

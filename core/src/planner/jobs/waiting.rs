@@ -11,6 +11,7 @@ use crate::planner::Planner;
 use crate::request::WaitingPlacements;
 use crate::router::{PortRequest, Tag};
 use crate::shard::{Command, WaitingPlacementsPage};
+use crate::time::Time;
 
 /// The client of the keeper at other planners.
 const CLIENT: u64 = 0;
@@ -33,7 +34,7 @@ impl Planner {
     /// Asks a planner for a page. The answer has the number of the planner as its tag.
     fn ask_for_groups(&mut self, planner: usize, after: Option<GroupTurn>) {
         let number = u16::try_from(planner).expect("PLANNERS_MAX fits u16");
-        let request = PortRequest::PlanFor(CLIENT, PlanJob::ListWaiting(number, after));
+        let request = PortRequest::PlanFor(CLIENT, PlanJob::ListWaiting(number, after), Time::NEVER);
         let now = self.now;
         let answered = self.port.submit(planner as Tag, request, now);
         // Each planner is asked for one page at a time.

@@ -232,7 +232,7 @@ impl Gangs {
             | Asked::Status(group) => group.number % CLIENTS,
             _ => self.last % CLIENTS,
         };
-        self.ask(asked, PortRequest::PlanFor(client, job), now);
+        self.ask(asked, PortRequest::PlanFor(client, job, Time::NEVER), now);
     }
 
     /// Looks at the shards, to plan on these facts later.

@@ -1,5 +1,6 @@
 //! Replies to requests, and what the journal gets of them.
 
+use wharf_core::group::PlanReply;
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::request::Placement;
 use wharf_core::router::PortReply;
@@ -13,6 +14,7 @@ use super::{Asker, ConnectionService};
 use crate::codec::{write_grant, write_released};
 use crate::convert::{JobsAnswer, placed_reply, plain_grant};
 use crate::protocol::{Fault, PlaceReply, Reason, Reply};
+use crate::session::shared::Counters;
 
 impl ConnectionService {
     /// Handles the engine's reply to one part of an operation.
@@ -56,10 +58,17 @@ impl ConnectionService {
             _ if self.connections[key].is_lost && is_planted(PlantedBug::RoomOfLostConnectionKept) => {}
             _ => self.turns.give_back(1),
         }
+        if matches!(&reply, PortReply::Plan(plan) if matches!(**plan, PlanReply::Late)) {
+            let Operation { asker, .. } = self.leave(at);
+            return self.shed_late(asker, now);
+        }
         let is_taken_back = is_taken_back(&reply);
+        // As long as no shard is asked, a placement into a group has not begun.
+        let was_asking = matches!(&operation.parts, Parts::IntoGroup(into) if into.is_asking());
+        let due = if was_asking { operation.asker.due } else { Time::NEVER };
         let Some(complete) = operation.handle_part(part, reply, &mut self.port) else {
             if let Parts::IntoGroup(_) = operation.parts {
-                self.wait_for_next(at, now);
+                self.wait_for_next(at, due, now);
             }
             return;
         };
@@ -101,6 +110,9 @@ impl ConnectionService {
 
     pub(super) fn answer_fault(&mut self, asker: Asker, fault: &Fault, now: Time) {
         let Asker { connection: key, kind, sequence, started, .. } = asker;
+        if fault.is_late() {
+            Counters::count(&self.shared.counters.shed);
+        }
         if fault.reason == Reason::Forbidden.into() {
             self.note_denied(key, kind, fault);
         }

@@ -102,6 +102,9 @@ impl ConnectionService {
         let stalled = connection.stalled.take_if(|stalled| matches!(stalled, Stalled::Events(_)));
         let Some(Stalled::Events(wanted)) = stalled else { return };
         let asker = wanted.asker;
+        if self.sheds(asker, now) {
+            return;
+        }
         if let Err(fault) = self.ask_for_events(wanted, now) {
             Counters::count(&self.shared.counters.frames_refused);
             self.answer_fault(asker, &fault, now);
@@ -119,6 +122,7 @@ impl ConnectionService {
             ticket,
             from: wanted.from,
             limit: wanted.limit,
+            due: wanted.asker.due,
             waits: wanted.waits && self.connections[key].input_end.is_none(),
             mailbox: Arc::clone(&self.events.mailbox),
         };

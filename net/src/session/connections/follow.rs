@@ -395,6 +395,9 @@ impl ConnectionService {
             unreachable!("it was looked at")
         };
         let asker = followed.asker;
+        if self.sheds(asker, now) {
+            return;
+        }
         if let Err(fault) = self.follow(followed, now) {
             Counters::count(&self.shared.counters.frames_refused);
             self.answer_fault(asker, &fault, now);

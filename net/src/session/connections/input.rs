@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use serde::de::DeserializeOwned;
 use wharf_core::time::Time;
 
-use super::turns::NEVER;
 use super::{Asker, InputEnd};
 use crate::codec::{
     BodyError, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, Header, decode_body,
@@ -28,17 +27,25 @@ pub(super) struct Asked<'a> {
     /// When its result is of no use any more. Set when the body is read.
     due: Cell<Time>,
     started: Time,
+    /// An earlier start has begun it. It goes on at any time.
+    pub(super) has_begun: bool,
 }
 
 impl<'a> Asked<'a> {
     /// A frame that was read at `now` from a peer with this version of the protocol.
     pub(super) fn new(frame: FrameRef<'a>, version: u8, now: Time) -> Self {
-        Self { frame, acknowledged: RefCell::new(None), version, due: Cell::new(NEVER), started: now }
+        let due = Cell::new(Time::NEVER);
+        Self { frame, acknowledged: RefCell::new(None), version, due, started: now, has_begun: false }
     }
 
     /// Returns who asks, with the deadline of the request. Its body was read.
     pub(super) fn timed(&self, asker: Asker) -> Asker {
         Asker { due: self.due.get(), ..asker }
+    }
+
+    /// Returns when the request was read, if it has a deadline and its body was read.
+    pub(super) fn timed_from(&self) -> Option<Time> {
+        (self.due.get() != Time::NEVER).then_some(self.started)
     }
 
     /// Returns the payload if it is a body of the known version without extensions.
@@ -119,7 +126,8 @@ pub(super) fn body_fault(error: BodyError) -> Fault {
     Fault::of_field(Reason::MalformedBody, error.field, message)
 }
 
-/// Reads the version, body and extensions of a frame.
+/// Reads the version, body and extensions of a frame. All kinds of requests are read here, so what is too late already is
+/// refused here.
 pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fault> {
     let frame = &asked.frame;
     let header = &frame.header;
@@ -134,6 +142,7 @@ pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fau
     let extensions = split_extensions(header, &frame.payload[taken..]).map_err(malformed)?;
     let acknowledged = extensions.iter().find(|extension| extension.tag == EXTENSION_ACKNOWLEDGED);
     if asked.version >= VERSION_OF_DEADLINES
+        && !asked.has_begun
         && let Some(deadline) = extensions.iter().find(|extension| extension.tag == EXTENSION_DEADLINE)
         && let Ok((Deadline { within }, _)) = decode_body(deadline.bytes)
     {
@@ -144,6 +153,7 @@ pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fau
         asked.acknowledged.replace(Some(acknowledged));
     }
     match extensions.iter().find(|extension| extension.is_critical()) {
+        None if asked.due.get().is_missed(asked.started) => Err(Fault::late()),
         None => Ok(body),
         Some(critical) => {
             let message =

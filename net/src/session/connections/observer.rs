@@ -15,7 +15,7 @@ pub trait IoObserver {
     /// Called for each part of a batch or of a node command.
     fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
 
-    /// Called when a request to shards is read that has a deadline, which counts from `read` on. A checker uses it.
+    /// Called when a request is read that has a deadline, which counts from `read` on. A checker uses it.
     fn handle_timed(&mut self, _session: SessionId, _sequence: u64, _read: Time) {}
 
     /// Called for each call that is refused because its peer has no right to it.

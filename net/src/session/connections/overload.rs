@@ -3,7 +3,8 @@
 //! A request beyond what the port takes waits for its [turn](super::turns). If too many of a connection wait, and this one
 //! has no deadline, nothing more is read from the connection until some had their turns: the client's credit is withheld.
 //! A request with a deadline is refused instead as soon as it is clear that it would be late, with the time after which
-//! it is worth to ask again. One whose deadline has passed when its turn comes is refused, and never executed.
+//! it is worth to ask again. One whose deadline has passed when its turn comes is refused, and never executed. So is any
+//! request that is late when it is read, or when a planner, the registrar or another thread takes it out of its queue.
 
 use wharf_core::ids::TenantId;
 use wharf_core::router::PortRequest;
@@ -12,7 +13,7 @@ use wharf_core::time::Time;
 use super::operation::Operation;
 use super::placing::PortPart;
 use super::questions::Asker;
-use super::turns::{NEVER, Turn, Waiting};
+use super::turns::{Turn, Waiting};
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::limits::DEADLINE_SHARE;
 use crate::protocol::{Fault, Reason};
@@ -23,19 +24,12 @@ impl ConnectionService {
     /// Returns whether a request of so many parts can be done before its deadline, or has none. Otherwise it is refused.
     #[inline]
     pub(super) fn is_in_time(&mut self, asker: Asker, parts: usize) -> bool {
-        asker.due == NEVER || self.check_due(asker, parts)
+        asker.due == Time::NEVER || self.check_due(asker, parts)
     }
 
     fn check_due(&mut self, asker: Asker, parts: usize) -> bool {
-        let Asker { connection: key, due, started: now, sequence, .. } = asker;
-        if let Some(session) = self.session_id(key) {
-            self.observer.handle_timed(session, sequence, now);
-        }
+        let Asker { connection: key, due, started: now, .. } = asker;
         let left = due.nanos_since(now);
-        if left == 0 {
-            self.shed_late(asker, now);
-            return false;
-        }
         let tenant = self.tenant(key);
         if !self.turns.is_full(key) && self.turns.expected_ns(tenant, key, parts) <= left / DEADLINE_SHARE {
             return true;
@@ -45,7 +39,9 @@ impl ConnectionService {
             "the service has more requests than it can do in time, and this one would be late: ask again in \
              {retry_after_ms} ms, or give it more time"
         );
-        self.shed(asker, &Fault { retry_after_ms, ..Fault::new(Reason::Overloaded, message) }, now);
+        Counters::count(&self.shared.counters.shed);
+        let fault = Fault { retry_after_ms, ..Fault::new(Reason::Overloaded, message) };
+        self.answer_fault(asker, &fault, now);
         false
     }
 
@@ -65,10 +61,10 @@ impl ConnectionService {
         }
     }
 
-    /// Lets the next part of an operation wait for its turn. It has begun, so it has no deadline any more.
-    pub(super) fn wait_for_next(&mut self, at: usize, now: Time) {
+    /// Lets the next part of an operation wait for its turn, until `due`. What has begun has no deadline any more.
+    pub(super) fn wait_for_next(&mut self, at: usize, due: Time, now: Time) {
         let key = self.operations[at].asker.connection;
-        self.turns.wait(self.tenant(key), key, Waiting::new(at, NEVER, now, [None]));
+        self.turns.wait(self.tenant(key), key, Waiting::new(at, due, now, [None]));
     }
 
     /// Does what a turn is for.
@@ -99,15 +95,18 @@ impl ConnectionService {
         self.connections[key].session.as_ref().map_or(TenantId::OPERATOR, Session::tenant)
     }
 
-    /// Refuses a request whose deadline has passed.
-    pub(super) fn shed_late(&mut self, asker: Asker, now: Time) {
-        let message = "the deadline of the request passed before its turn came, and nothing was done: give it more time";
-        self.shed(asker, &Fault::new(Reason::DeadlineExceeded, message), now);
+    /// Refuses a request that has not begun, if its deadline has passed. Returns whether it did. Call it when the request is
+    /// taken out of what it waited in.
+    pub(super) fn sheds(&mut self, asker: Asker, now: Time) -> bool {
+        let is_late = asker.due.is_missed(now);
+        if is_late {
+            self.shed_late(asker, now);
+        }
+        is_late
     }
 
-    /// Refuses a request of which nothing was done. The client may send it again.
-    fn shed(&mut self, asker: Asker, fault: &Fault, now: Time) {
-        Counters::count(&self.shared.counters.shed);
-        self.answer_fault(asker, fault, now);
+    /// Refuses a request whose deadline has passed. Nothing of it was done, so the client may send it again.
+    pub(super) fn shed_late(&mut self, asker: Asker, now: Time) {
+        self.answer_fault(asker, &Fault::late(), now);
     }
 }

@@ -128,12 +128,23 @@ impl ConnectionService {
     }
 
     /// Handles the registrar's answer about the kinds that it was asked to learn.
-    pub(super) fn handle_learnt(&mut self, asker: Asker, learning: Learning, answer: RegistrarReply) {
+    pub(super) fn handle_learnt(
+        &mut self,
+        asker: Asker,
+        learning: Learning,
+        answer: RegistrarReply,
+        now: Time,
+    ) {
+        self.ready.push_back(asker.connection);
         let learnt = match answer {
             RegistrarReply::Learnt => Ok(()),
             RegistrarReply::Fault(fault) => Err(fault),
             other => unreachable!("no answer to what is to be learnt: {other:?}"),
         };
+        let is_refused_late = learnt.as_ref().is_err_and(Fault::is_late);
+        if is_refused_late || asker.due.is_missed(now) {
+            return self.shed_late(asker, now);
+        }
         match (learning, learnt) {
             (Learning::Place(request), Ok(())) => self.wait_for_place(asker, *request, None),
             (Learning::Place(_), Err(fault)) => self.answer(asker, &PlaceReply::from(fault), asker.started),
@@ -145,7 +156,6 @@ impl ConnectionService {
             (Learning::SubmitJob(job), Ok(())) => self.submit_job(asker, *job),
             (Learning::SetQueue(_) | Learning::SubmitJob(_), Err(fault)) => self.refuse_jobs(asker, fault),
         }
-        self.ready.push_back(asker.connection);
     }
 
     /// Handles a batch. `done` are the parts that an earlier start did.
@@ -259,7 +269,7 @@ impl ConnectionService {
     /// Submits a planner's job. Its room was taken.
     pub(super) fn submit_stalled(&mut self, key: ConnectionKey, now: Time) {
         match self.connections[key].stalled.take() {
-            Some(Stalled::Submit(Submission { operation, .. })) if operation.asker.due <= now => {
+            Some(Stalled::Submit(Submission { operation, .. })) if operation.asker.due.is_missed(now) => {
                 self.plan_room.give_back(1);
                 self.shed_late(operation.asker, now);
             }

@@ -61,6 +61,7 @@ impl Complete {
                 unreachable!("what the keeper of jobs does has parts of its own")
             }
             PlanReply::Counted(_) => unreachable!("the port takes counts of groups"),
+            PlanReply::Late => unreachable!("what is late was refused before"),
             PlanReply::Explained(explained) => Self::Explained(Box::new(wait_reply(&explained, catalog))),
             PlanReply::Removed(removed) => Self::Removed(removed_group(&removed)),
             PlanReply::Groups(groups) => Self::Groups(groups_page(&groups, size)),
@@ -221,7 +222,8 @@ impl ConnectionService {
         let client = connection.client();
         let record = WaitRecord { since: resumed.unwrap_or(now), kind: kind.number(), request };
         self.note_wait(asker, record, resumed.is_some());
-        self.submit(operation, 0, PortRequest::PlanFor(client, job), now);
+        // It waits for capacity from now on, for as long as the job says.
+        self.submit(operation, 0, PortRequest::PlanFor(client, job, Time::NEVER), now);
     }
 
     /// Goes on with a job that waited before, since this time.
@@ -267,7 +269,7 @@ impl ConnectionService {
     /// Submits a planner's job, or stalls the connection until the planner has room.
     pub(super) fn submit_plan(&mut self, asker: Asker, parts: Parts, job: PlanJob) {
         let key = asker.connection;
-        let request = PortRequest::PlanFor(self.connections[key].client(), job);
+        let request = PortRequest::PlanFor(self.connections[key].client(), job, asker.due);
         let operation = Operation { asker, parts };
         if self.plan_room.take(key) {
             let operation = self.enter(operation);

@@ -3,6 +3,7 @@
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::time::Time;
 
+use super::input::{Asked, read_body};
 use super::placing::Learning;
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::protocol::{Fault, Kind, Reason};
@@ -22,22 +23,41 @@ pub struct Asker {
 }
 
 impl ConnectionService {
-    /// Asks the registrar. The reply follows when it has answered.
-    pub(super) fn ask_registrar(&mut self, asker: Asker, request: RegistrarRequest) {
-        self.ask_again(asker, request, Parts::new());
+    /// Executes a new request that the registrar serves.
+    pub(super) fn handle_question(&mut self, asker: Asker, asked: &Asked<'_>) -> Result<(), Fault> {
+        let request = match asker.kind {
+            Kind::AddNodes => RegistrarRequest::Add(read_body(asked)?),
+            Kind::UpdateNodes => RegistrarRequest::Update(read_body(asked)?),
+            Kind::DrainNodes => RegistrarRequest::Drain(read_body(asked)?),
+            Kind::RemoveNodes => RegistrarRequest::Remove(read_body(asked)?),
+            Kind::ListNodes => RegistrarRequest::List(read_body(asked)?),
+            Kind::Status => RegistrarRequest::Status(read_body(asked)?),
+            Kind::Report => RegistrarRequest::Report(Box::new(self.read_scoped(asker, asked)?)),
+            Kind::Heartbeat => RegistrarRequest::Heartbeat(read_body(asked)?),
+            Kind::Adopt => RegistrarRequest::Adopt(read_body(asked)?),
+            Kind::SetResources => RegistrarRequest::SetResources(read_body(asked)?),
+            Kind::NodeBooks => RegistrarRequest::Books(read_body(asked)?),
+            Kind::Reserve => RegistrarRequest::Reserve(read_body(asked)?),
+            Kind::EndReservation => RegistrarRequest::EndReservation(read_body(asked)?),
+            Kind::Export => RegistrarRequest::Export(read_body(asked)?),
+            other => unreachable!("{other:?} is not the registrar's"),
+        };
+        self.ask_registrar(asked.timed(asker), request, Parts::new());
+        Ok(())
     }
 
-    /// Asks the registrar for what an earlier start did not do of a request.
-    pub(super) fn ask_again(&mut self, asker: Asker, request: RegistrarRequest, done: Parts) {
+    /// Asks the registrar for a request, of which an earlier start has done `done`. The reply follows when it has answered.
+    pub(super) fn ask_registrar(&mut self, asker: Asker, request: RegistrarRequest, done: Parts) {
         let origin = self.connections[asker.connection].origin(asker.kind, asker.sequence);
-        self.asking.push_back((asker, Question { request, origin, done }));
+        self.asking.push_back((asker, Question { request, origin, due: asker.due, done }));
         self.stall(asker.connection, Stalled::Ask);
     }
 
     /// Asks the registrar to learn these kinds. The connection is stalled until it has, and then goes on with
     /// `learning`.
     pub(super) fn ask_to_learn(&mut self, asker: Asker, names: Vec<String>, learning: Learning) {
-        self.asking.push_back((asker, RegistrarRequest::Learn(names).into()));
+        let question = Question { due: asker.due, ..RegistrarRequest::Learn(names).into() };
+        self.asking.push_back((asker, question));
         self.stall(asker.connection, Stalled::Learn(asker, learning));
     }
 
@@ -47,16 +67,30 @@ impl ConnectionService {
         !self.asking.is_empty()
     }
 
-    /// Takes the next question for the registrar. Its answer goes to [`handle_answer`](Self::handle_answer).
+    /// Takes the next question for the registrar. Its answer goes to [`handle_answer`](Self::handle_answer). Questions that
+    /// are too late are refused and left out.
     pub fn next_question(&mut self, now: Time) -> Option<(Asker, Question)> {
-        let question = self.asking.pop_front()?;
-        let key = question.0.connection;
-        let stalled = &mut self.connections[key].stalled;
-        if stalled.take_if(|stalled| matches!(stalled, Stalled::Ask)).is_some() {
-            self.ready.push_back(key);
-            self.settle(now);
+        loop {
+            let (asker, question) = self.asking.pop_front()?;
+            let is_late = self.sheds(asker, now);
+            let stalled = &mut self.connections[asker.connection].stalled;
+            let goes_on = stalled.take_if(|stalled| match stalled {
+                Stalled::Ask => true,
+                // No answer will come if the registrar is not asked.
+                Stalled::Learn(of, _) => is_late && *of == asker,
+                _ => false,
+            });
+            let was_stalled = goes_on.is_some();
+            if was_stalled {
+                self.ready.push_back(asker.connection);
+            }
+            if was_stalled || is_late {
+                self.settle(now);
+            }
+            if !is_late {
+                return Some((asker, question));
+            }
         }
-        Some(question)
     }
 
     /// Handles the registrar's answer, or a fault if the registrar is gone.
@@ -67,7 +101,7 @@ impl ConnectionService {
         }
         let stalled = &mut self.connections[asker.connection].stalled;
         match stalled.take_if(|stalled| matches!(stalled, Stalled::Learn(of, _) if *of == asker)) {
-            Some(Stalled::Learn(_, learning)) => self.handle_learnt(asker, learning, answer),
+            Some(Stalled::Learn(_, learning)) => self.handle_learnt(asker, learning, answer, now),
             _ => self.answer_with(asker, answer, now),
         }
         self.settle(now);

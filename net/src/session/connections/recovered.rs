@@ -36,11 +36,11 @@ impl ConnectionService {
         match asker.kind {
             Kind::PlaceBatch => self.handle_place_batch(asker, read_body(asked)?, done),
             Kind::ReleaseBatch => self.handle_release_batch(asker, &read_body(asked)?, done),
-            Kind::AddNodes => self.ask_again(asker, Request::Add(read_body(asked)?), done),
-            Kind::UpdateNodes => self.ask_again(asker, Request::Update(read_body(asked)?), done),
-            Kind::DrainNodes => self.ask_again(asker, Request::Drain(read_body(asked)?), done),
-            Kind::RemoveNodes => self.ask_again(asker, Request::Remove(read_body(asked)?), done),
-            Kind::SetResources => self.ask_again(asker, Request::SetResources(read_body(asked)?), done),
+            Kind::AddNodes => self.ask_registrar(asker, Request::Add(read_body(asked)?), done),
+            Kind::UpdateNodes => self.ask_registrar(asker, Request::Update(read_body(asked)?), done),
+            Kind::DrainNodes => self.ask_registrar(asker, Request::Drain(read_body(asked)?), done),
+            Kind::RemoveNodes => self.ask_registrar(asker, Request::Remove(read_body(asked)?), done),
+            Kind::SetResources => self.ask_registrar(asker, Request::SetResources(read_body(asked)?), done),
             kind => match done.remove(0).1 {
                 deed @ Deed::Placed(..) => {
                     let reply = deed_reply(deed, self.port.catalog());

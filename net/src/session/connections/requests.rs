@@ -7,14 +7,12 @@ use wharf_core::time::Time;
 
 use super::input::{Asked, body_fault, read_body};
 use super::questions::Asker;
-use super::turns::NEVER;
 use super::{ConnectionKey, ConnectionService};
 use crate::codec::{FLAG_EXTENSIONS, FrameRef, Header, decode_body, read_place, read_release};
 use crate::protocol::{
     BODY_VERSION, CancelRequest, Fault, Kind, Reason, ReleaseRequest, RenewRequest, VERSION_MAX,
 };
 use crate::session::Parts;
-use crate::session::registrar::RegistrarRequest as Question;
 use crate::session::shared::Counters;
 
 impl ConnectionService {
@@ -45,7 +43,8 @@ impl ConnectionService {
             None => self.handle_with_extensions(key, frame, now),
         };
         if let Err(fault) = handled {
-            Counters::count(&self.shared.counters.frames_refused);
+            let counters = &self.shared.counters;
+            Counters::count(if fault.is_late() { &counters.shed } else { &counters.frames_refused });
             if fault.reason == Reason::Forbidden.into()
                 && let Some(kind) = Kind::from_number(header.kind)
             {
@@ -73,7 +72,7 @@ impl ConnectionService {
         if !is_bare || self.connections[key].session().has_recovered() {
             return None;
         }
-        let asker = |kind| Asker { connection: key, kind, sequence, started: now, due: NEVER };
+        let asker = |kind| Asker { connection: key, kind, sequence, started: now, due: Time::NEVER };
         if kind == Kind::Place.number() {
             let request = read_place(frame.payload)?;
             let selector = match request.selectors {
@@ -108,8 +107,13 @@ impl ConnectionService {
         frame: &FrameRef<'_>,
         now: Time,
     ) -> Result<(), Fault> {
-        let asked = Asked::new(*frame, self.connections[key].version, now);
-        let handled = self.handle_request(key, &asked, now);
+        let mut asked = Asked::new(*frame, self.connections[key].version, now);
+        let handled = self.handle_request(key, &mut asked, now);
+        if let Some(read) = asked.timed_from()
+            && let Some(session) = self.session_id(key)
+        {
+            self.observer.handle_timed(session, frame.header.sequence, read);
+        }
         for sequence in asked.acknowledged.take().iter().flat_map(|acknowledged| &acknowledged.sequences) {
             self.acknowledge_wait(key, *sequence);
         }
@@ -117,7 +121,7 @@ impl ConnectionService {
     }
 
     /// Executes a new request. A returned fault is its reply.
-    fn handle_request(&mut self, key: ConnectionKey, asked: &Asked<'_>, now: Time) -> Result<(), Fault> {
+    fn handle_request(&mut self, key: ConnectionKey, asked: &mut Asked<'_>, now: Time) -> Result<(), Fault> {
         let number = asked.frame.header.kind;
         let kind = Kind::from_number(number).ok_or_else(|| {
             Fault::new(
@@ -126,11 +130,12 @@ impl ConnectionService {
             )
         })?;
         let sequence = asked.frame.header.sequence;
-        let asker = Asker { connection: key, kind, sequence, started: now, due: NEVER };
+        let asker = Asker { connection: key, kind, sequence, started: now, due: Time::NEVER };
         // What was interrupted goes on with the rights of now: its tenant may be bound to a queue since.
         self.check_rights(asker)?;
         let done = self.connections[key].session().take_recovered(sequence);
         if !done.is_empty() {
+            asked.has_begun = true;
             // It was counted when it was asked for first.
             return self.handle_recovered(asker, asked, done);
         }
@@ -182,27 +187,32 @@ impl ConnectionService {
             | Kind::ReportTasks
             | Kind::ExplainJob
             | Kind::PlanNodes => return self.handle_jobs(asker, asked),
-            Kind::Follow => return self.handle_follow(asker, &read_body(asked)?),
-            Kind::Events => return self.handle_events(asker, &read_body(asked)?),
-            Kind::AddNodes => self.ask_registrar(asker, Question::Add(read_body(asked)?)),
-            Kind::UpdateNodes => self.ask_registrar(asker, Question::Update(read_body(asked)?)),
-            Kind::DrainNodes => self.ask_registrar(asker, Question::Drain(read_body(asked)?)),
-            Kind::RemoveNodes => self.ask_registrar(asker, Question::Remove(read_body(asked)?)),
-            Kind::ListNodes => self.ask_registrar(asker, Question::List(read_body(asked)?)),
-            Kind::Status => self.ask_registrar(asker, Question::Status(read_body(asked)?)),
-            Kind::Report => {
-                self.ask_registrar(asker, Question::Report(Box::new(self.read_scoped(asker, asked)?)))
+            Kind::Follow => {
+                let request = read_body(asked)?;
+                return self.handle_follow(asked.timed(asker), &request);
             }
-            Kind::Heartbeat => self.ask_registrar(asker, Question::Heartbeat(read_body(asked)?)),
-            Kind::Adopt => self.ask_registrar(asker, Question::Adopt(read_body(asked)?)),
-            Kind::SetResources => self.ask_registrar(asker, Question::SetResources(read_body(asked)?)),
-            Kind::NodeBooks => self.ask_registrar(asker, Question::Books(read_body(asked)?)),
-            Kind::Reserve => self.ask_registrar(asker, Question::Reserve(read_body(asked)?)),
-            Kind::Export => self.ask_registrar(asker, Question::Export(read_body(asked)?)),
-            Kind::EndReservation => self.ask_registrar(asker, Question::EndReservation(read_body(asked)?)),
+            Kind::Events => {
+                let request = read_body(asked)?;
+                return self.handle_events(asked.timed(asker), &request);
+            }
+            Kind::AddNodes
+            | Kind::UpdateNodes
+            | Kind::DrainNodes
+            | Kind::RemoveNodes
+            | Kind::ListNodes
+            | Kind::Status
+            | Kind::Report
+            | Kind::Heartbeat
+            | Kind::Adopt
+            | Kind::SetResources
+            | Kind::NodeBooks
+            | Kind::Reserve
+            | Kind::Export
+            | Kind::EndReservation => return self.handle_question(asker, asked),
         }
         Ok(())
     }
+
     /// Drops the outcome of a wait, which the client has.
     fn acknowledge_wait(&mut self, key: ConnectionKey, sequence: u64) {
         let session = self.connections[key].session();

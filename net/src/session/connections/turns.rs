@@ -14,14 +14,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use wharf_core::ids::TenantId;
-use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::time::Time;
 
 use super::ConnectionKey;
 use crate::limits::{DRAIN_TURNS, LINE_PATIENCE_NS, LINE_REQUESTS_MAX, LINES_PARTS_MAX, RETRY_AFTER_MS_MAX};
-
-/// The deadline of a request that has none.
-pub(super) const NEVER: Time = Time(u64::MAX);
 
 /// A request that waits for its turns, one for each of its parts.
 #[derive(Debug)]
@@ -196,7 +192,7 @@ impl<P> Turns<P> {
         let request = line.requests.front_mut().expect("it waits");
         let left = request.parts();
         // A request that has begun goes on: its parts are done or not, each on its own, but it has one reply.
-        let is_late = !request.has_begun && request.due <= now && !is_planted(PlantedBug::LateIsDone);
+        let is_late = !request.has_begun && request.due.is_missed(now);
         let turn = if is_late {
             self.waiting -= left;
             line.parts -= left;

@@ -19,7 +19,6 @@ use super::connection::Connection;
 use super::input::body_fault;
 use super::operation::{Complete, Operation, Parts};
 use super::recovered::deed_reply;
-use super::turns::NEVER;
 use super::{Asker, ConnectionKey, ConnectionService};
 use crate::codec::decode_body;
 use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, Reason, ReasonCode};
@@ -74,7 +73,7 @@ impl ConnectionService {
         for sequence in self.connections[key].session().interrupted_waits(has_planners) {
             let (wait, mut done) = self.connections[key].session().resume_wait(sequence);
             let kind = Kind::from_number(wait.kind).expect("only requests of known kinds wait");
-            let asker = Asker { connection: key, kind, sequence, started: now, due: NEVER };
+            let asker = Asker { connection: key, kind, sequence, started: now, due: Time::NEVER };
             if let Some((_, deed)) = done.pop() {
                 // It was placed, and nobody was told.
                 let reply = deed_reply(deed, self.port.catalog());

@@ -12,7 +12,7 @@ use wharf_core::router::Port;
 use wharf_core::state::{RegistrarState, StoreState};
 use wharf_core::time::Time;
 
-use super::{RegistrarReply, RegistrarRequest, RegistrarService};
+use super::{Question, RegistrarReply, RegistrarRequest, RegistrarService};
 
 /// A clock that the test moves.
 #[derive(Clone)]
@@ -63,9 +63,14 @@ impl Bed {
 
     /// Asks; nothing runs meanwhile.
     pub(super) fn put(&mut self, request: RegistrarRequest) -> Asked {
+        self.put_until(Time::NEVER, request)
+    }
+
+    /// Asks for what is not done unless it begins by `due`; nothing runs meanwhile.
+    pub(super) fn put_until(&mut self, due: Time, request: RegistrarRequest) -> Asked {
         self.asked += 1;
         let asked = Asked(self.asked);
-        self.service.handle(request, asked, self.clock.now());
+        self.service.handle(Question { due, ..request.into() }, asked, self.clock.now());
         asked
     }
 

@@ -40,8 +40,12 @@ impl<T> RegistrarService<T> {
     pub(super) fn begin_lists(&mut self) {
         while self.lists_under_way < LISTS_UNDER_WAY_MAX
             && self.has_room()
-            && let Some((request, reply)) = self.lists_wanted.pop_front()
+            && let Some((request, due, reply)) = self.lists_wanted.pop_front()
         {
+            if due.is_missed(self.now) {
+                self.answer_late(reply);
+                continue;
+            }
             self.lists_under_way += 1;
             let limit = request.limit.clamp(1, NODES_PER_MESSAGE_MAX as u16);
             self.start_list(Ordinal(request.after), limit, reply);

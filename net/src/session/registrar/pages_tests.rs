@@ -1,10 +1,13 @@
 //! Tests of lists and audits over several shards: their cost, and that the pages cover everything.
 
+use wharf_core::link::Clock;
 use wharf_core::shard::{Pages, ShardWork};
 
 use super::bed::Bed;
 use super::{RegistrarReply, RegistrarRequest};
-use crate::protocol::{ListRequest, Name, NodeBody, NodesRequest, RemoveRequest, StatusRequest};
+use crate::protocol::{
+    LISTS_UNDER_WAY_MAX, ListRequest, Name, NodeBody, NodesRequest, RemoveRequest, StatusRequest,
+};
 
 const SHARDS: u16 = 8;
 
@@ -114,4 +117,37 @@ fn a_stop_waits_for_the_audit_that_is_under_way() {
     assert!(hash(bed.take(audited).expect("it is answered")).is_some());
     assert!(hash(bed.take(shared).expect("it is answered")).is_some());
     assert!(matches!(bed.take(stopped), Some(RegistrarReply::Exported(shards)) if shards.len() == 8));
+}
+
+fn is_late(reply: Option<RegistrarReply>) -> bool {
+    matches!(reply, Some(RegistrarReply::Fault(fault)) if fault.is_late())
+}
+
+/// Pages and audits wait inside the registrar, for those that are in the making.
+#[test]
+fn a_page_or_an_audit_whose_deadline_passes_while_it_waits_is_not_made() {
+    for is_audit in [false, true] {
+        let ask = || if is_audit { audit() } else { list(0, 1) };
+        let mut bed = bed_of(100);
+        let under_way = if is_audit { 1 } else { LISTS_UNDER_WAY_MAX };
+        let begun: Vec<_> = (0..under_way)
+            .map(|_| {
+                let due = bed.clock.now().plus_nanos(5);
+                bed.put_until(due, ask())
+            })
+            .collect();
+        bed.poll();
+        let late = bed.put_until(bed.clock.now().plus_nanos(5), ask());
+        let in_time = bed.put_until(bed.clock.now().plus_nanos(6), ask());
+        bed.pass(5);
+        bed.settle();
+        assert!(is_late(bed.take(late)));
+        for asked in begun.into_iter().chain([in_time]) {
+            let reply = bed.take(asked);
+            assert!(reply.is_some() && !is_late(reply), "it had begun, or was in time");
+        }
+        let at_once = bed.put_until(bed.clock.now(), ask());
+        assert!(is_late(bed.take(at_once)), "it does not even wait");
+        assert!(bed.service.is_idle());
+    }
 }

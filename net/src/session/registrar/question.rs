@@ -1,6 +1,7 @@
 //! What the registrar is asked, and for which request of a client.
 
 use wharf_core::state::{Deed, Origin};
+use wharf_core::time::Time;
 
 use super::RegistrarRequest;
 use crate::protocol::NodeReply;
@@ -13,13 +14,15 @@ pub struct Question {
     pub request: RegistrarRequest,
     /// The client's request that it is, for the journal.
     pub origin: Option<Origin>,
+    /// It is not done unless it has begun by this time.
+    pub due: Time,
     /// The parts that an earlier start did.
     pub done: Parts,
 }
 
 impl From<RegistrarRequest> for Question {
     fn from(request: RegistrarRequest) -> Self {
-        Self { request, origin: None, done: Parts::new() }
+        Self { request, origin: None, due: Time::NEVER, done: Parts::new() }
     }
 }
 

@@ -17,8 +17,18 @@ impl<T> RegistrarService<T> {
         if self.is_auditing || self.audits_wanted.is_empty() {
             return;
         }
+        let mut askers = Vec::new();
+        for (due, asker) in std::mem::take(&mut self.audits_wanted) {
+            if due.is_missed(self.now) {
+                self.answer_late(asker);
+            } else {
+                askers.push(asker);
+            }
+        }
+        if askers.is_empty() {
+            return;
+        }
         self.is_auditing = true;
-        let askers = std::mem::take(&mut self.audits_wanted);
         self.start_every(JobKind::Audit(askers), Command::Audit { number: 0 }, None);
     }
 

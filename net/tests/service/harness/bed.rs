@@ -1,5 +1,6 @@
-//! The connections of one I/O thread, a shard and a planner, without sockets. Each runs when a test says so.
+//! The connections of one I/O thread, a shard, planners and the registrar, without sockets. Each runs when a test says so.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -9,9 +10,11 @@ use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, T
 use wharf_core::journal::{Changes, JournalFeed, Unit};
 use wharf_core::link::Clock;
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
-use wharf_core::planner::PlannerRunner;
+use wharf_core::planner::{JobsConfig, PlannerRunner};
 use wharf_core::resource::{Amount, Demand, GpuAssignment};
-use wharf_core::state::{AllocationRecord, NodeRecord, SessionChange, SessionRecord, StoreState};
+use wharf_core::state::{
+    AllocationRecord, NodeRecord, RegistrarState, SessionChange, SessionRecord, StoreState,
+};
 use wharf_core::time::Time;
 use wharf_net::access::Peer;
 use wharf_net::codec::{Extension, decode_body, decode_frame, encode_body};
@@ -19,7 +22,8 @@ use wharf_net::protocol::{
     Acknowledged, BundleTemplate, CancelRequest, CreateGroupRequest, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX,
     Hello, HelloReply, Kind, MODE_WAIT_UNTIL, PlaceRequest, Resume, VERSION_MAX,
 };
-use wharf_net::session::connections::{ConnectionKey, ConnectionService, InputEnd, Unobserved};
+use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, InputEnd, Unobserved};
+use wharf_net::session::registrar::{Question, RegistrarReply, RegistrarService};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
 use super::{Frame, ask, extended, header, request};
@@ -47,7 +51,7 @@ impl Hangup for NoHangup {
     fn hang_up(&self, _code: u32, _reason: &'static [u8]) {}
 }
 
-/// The connections of an I/O thread, a shard without nodes, and a planner.
+/// The connections of an I/O thread, a shard without nodes, planners, and the registrar.
 pub struct Bed {
     pub now: Time,
     pub service: ConnectionService,
@@ -55,7 +59,11 @@ pub struct Bed {
     /// The newest version of the protocol that clients speak.
     pub version: u8,
     shard: ShardRunner,
-    planner: Option<PlannerRunner>,
+    planners: Vec<PlannerRunner>,
+    registrar: RegistrarService<Asker>,
+    /// Questions on their way to the registrar, and its answers on their way back.
+    questions: VecDeque<(Asker, Question)>,
+    answers: VecDeque<(Asker, RegistrarReply)>,
     journal: JournalFeed,
 }
 
@@ -66,50 +74,26 @@ impl Bed {
 
     /// Starts at `now` with the sessions of an earlier start.
     pub fn restored(sessions: Vec<SessionRecord>, now: Time) -> Self {
-        Self::over(&StoreState::default(), sessions, now, 1)
+        Self::over(&StoreState::default(), sessions, now, planning(1))
     }
 
     /// Starts in the same way, without planners.
     pub fn without_planners(sessions: Vec<SessionRecord>, now: Time) -> Self {
-        Self::over(&StoreState::default(), sessions, now, 0)
+        Self::over(&StoreState::default(), sessions, now, planning(0))
     }
 
     /// Starts in the same way, with a node of one core that is in use.
     pub fn with_full_node(sessions: Vec<SessionRecord>, now: Time) -> Self {
-        let partition = PartitionId(0);
-        let node = NodeId(1);
-        let spec = NodeSpec {
-            name: "full".into(),
-            identity: None,
-            cpu: Amount::whole(1),
-            memory: Amount::whole(1),
-            gpus: 0,
-            custom: None,
-            labels: Labels::default(),
-            taints: Taints::default(),
-        };
-        let registration = NodeRegistration { id: node, ordinal: Ordinal(1), partition, spec, agent: None };
-        let unhealthy = Vec::new();
-        let id =
-            AllocationId { incarnation: Incarnation(1), partition, sequence: 1, tenant: TenantId::OPERATOR };
-        let mut state = StoreState::create(1);
-        state.incarnation = Incarnation(1);
-        state.registrar.next_node = 2;
-        let books = &mut state.partitions[0];
-        books.nodes.push(NodeRecord { registration, state: NodeState::Ready, version: 1, unhealthy });
-        books.allocations.push(AllocationRecord {
-            id,
-            node,
-            demand: Demand { cpu: Amount::whole(1), ..Demand::default() },
-            gpus: GpuAssignment::default(),
-            units: None,
-            external_id: None,
-        });
-        Self::over(&state, sessions, now, 1)
+        Self::over(&full_node(), sessions, now, planning(1))
     }
 
-    fn over(state: &StoreState, sessions: Vec<SessionRecord>, now: Time, planners: u16) -> Self {
-        let config = EngineConfig { journal: true, planners, ..EngineConfig::default() };
+    /// Starts with such a node, and with a keeper of jobs.
+    pub fn with_jobs() -> Self {
+        let config = EngineConfig { jobs: Some(JobsConfig::default()), ..planning(1) };
+        Self::over(&full_node(), Vec::new(), NOW, config)
+    }
+
+    fn over(state: &StoreState, sessions: Vec<SessionRecord>, now: Time, config: EngineConfig) -> Self {
         let wakers = vec![Waker::noop().clone(); 2];
         let mut engine = Engine::open(state.clone(), &config, wakers).expect("the numbers are in range");
         let shared = SessionShared::new([1; 16], Incarnation(1), Settings::default(), Box::new(|| [7; 16]));
@@ -119,11 +103,18 @@ impl Bed {
         let waker = Waker::noop().clone();
         Self {
             now,
+            registrar: RegistrarService::new(
+                engine.registrar,
+                engine.ports.pop().expect("one for each waker"),
+                engine.catalog,
+            ),
+            questions: VecDeque::new(),
+            answers: VecDeque::new(),
             service: ConnectionService::new(port, Arc::clone(&shared), Box::new(Unobserved), waker),
             shared,
             version: VERSION_MAX,
             shard: engine.runners.pop().expect("one shard"),
-            planner: engine.planners.pop(),
+            planners: engine.planners,
             journal: engine.journal.take().expect("the engine notes effects"),
         }
     }
@@ -197,13 +188,50 @@ impl Bed {
     }
 
     pub fn run_planner(&mut self) {
-        self.planner.as_mut().expect("one planner").run_round(&At(self.now));
+        assert!(!self.planners.is_empty(), "one planner");
+        for planner in &mut self.planners {
+            planner.run_round(&At(self.now));
+        }
         self.service.poll(self.now);
+    }
+
+    /// Takes the questions for the registrar out of the service. Returns how many are on their way.
+    pub fn take_questions(&mut self) -> usize {
+        while let Some(question) = self.service.next_question(self.now) {
+            self.questions.push_back(question);
+        }
+        self.questions.len()
+    }
+
+    /// Lets the registrar do what it is asked. Its answers are on their way.
+    pub fn run_registrar(&mut self) {
+        for (asker, question) in std::mem::take(&mut self.questions) {
+            self.registrar.handle(question, asker, self.now);
+        }
+        // It may ask the shard several times.
+        for _ in 0..4 {
+            self.registrar.proceed(self.now);
+            self.run_shard();
+            self.registrar.poll(self.now);
+        }
+        self.answers.extend(self.registrar.take_answers());
+    }
+
+    /// Gives the service the answers of the registrar.
+    pub fn deliver_answers(&mut self) {
+        for (asker, answer) in std::mem::take(&mut self.answers) {
+            self.service.handle_answer(asker, answer, self.now);
+        }
+    }
+
+    /// Returns the durable state of the registrar.
+    pub fn registrar(&self) -> RegistrarState {
+        self.registrar.registrar.state()
     }
 
     /// Returns the number of groups of the planner.
     pub fn groups(&self) -> usize {
-        self.planner.as_ref().expect("one planner").planner().group_count()
+        self.planners.iter().map(|planner| planner.planner().group_count()).sum()
     }
 
     /// Lets everything become durable. Returns the units.
@@ -234,6 +262,43 @@ impl Bed {
         self.service.written(key, output.replies, output.bytes.len(), false, self.now);
         frames
     }
+}
+
+fn planning(planners: u16) -> EngineConfig {
+    EngineConfig { journal: true, planners, ..EngineConfig::default() }
+}
+
+/// Returns a state with a node of one core that is in use.
+fn full_node() -> StoreState {
+    let partition = PartitionId(0);
+    let node = NodeId(1);
+    let spec = NodeSpec {
+        name: "full".into(),
+        identity: None,
+        cpu: Amount::whole(1),
+        memory: Amount::whole(1),
+        gpus: 0,
+        custom: None,
+        labels: Labels::default(),
+        taints: Taints::default(),
+    };
+    let registration = NodeRegistration { id: node, ordinal: Ordinal(1), partition, spec, agent: None };
+    let unhealthy = Vec::new();
+    let id = AllocationId { incarnation: Incarnation(1), partition, sequence: 1, tenant: TenantId::OPERATOR };
+    let mut state = StoreState::create(1);
+    state.incarnation = Incarnation(1);
+    state.registrar.next_node = 2;
+    let books = &mut state.partitions[0];
+    books.nodes.push(NodeRecord { registration, state: NodeState::Ready, version: 1, unhealthy });
+    books.allocations.push(AllocationRecord {
+        id,
+        node,
+        demand: Demand { cpu: Amount::whole(1), ..Demand::default() },
+        gpus: GpuAssignment::default(),
+        units: None,
+        external_id: None,
+    });
+    state
 }
 
 fn answered(unit: &Unit) -> Vec<u64> {

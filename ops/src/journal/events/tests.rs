@@ -16,6 +16,7 @@ use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::rng::Rng;
 use wharf_core::router::PortRequest;
 use wharf_core::state::StoreState;
+use wharf_core::time::Time;
 use wharf_net::client::EventBooks;
 use wharf_net::session::events::EventMailbox;
 
@@ -76,7 +77,7 @@ fn events_lead_to_the_durable_state() {
 fn page(service: &mut Service, from: u64) -> EventsReply {
     let mailbox = mailbox();
     service.ask_events(from, 1, &mailbox);
-    service.reader.poll(&service.inbox);
+    service.reader.poll(&service.inbox, Time(0));
     let answer = mailbox.take().pop().expect("an answer");
     answer.page.expect("a page")
 }
@@ -88,11 +89,17 @@ fn mailbox() -> Arc<EventMailbox> {
 impl Service {
     /// Asks for a page, with a wait if the ticket is even.
     fn ask_events(&self, from: u64, ticket: u64, mailbox: &Arc<EventMailbox>) {
+        self.ask_events_until(Time::NEVER, from, ticket, mailbox);
+    }
+
+    /// Asks in the same way, for a page that is looked for by `due` or not at all.
+    fn ask_events_until(&self, due: Time, from: u64, ticket: u64, mailbox: &Arc<EventMailbox>) {
         self.inbox.ask(EventsAsked {
             follower: EventFollowerKey { thread: 0, connection: 3 },
             ticket,
             from,
             limit: 100,
+            due,
             waits: ticket.is_multiple_of(2),
             mailbox: Arc::clone(mailbox),
         });
@@ -153,6 +160,30 @@ fn old_events_are_dropped_and_the_oldest_is_named() {
     assert_eq!(follower.read, service.recent.kept().end - first);
 }
 
+/// One that has been looked for in time, and waits for its event, is answered at any time.
+#[test]
+fn a_page_is_not_looked_for_after_its_deadline() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut service, _) = start(&directory, EVERYTHING);
+    service.write();
+    let EventsKept { end, .. } = service.recent.kept();
+    let mailbox = mailbox();
+    for ticket in [1, 2] {
+        service.ask_events_until(Time(10), end, ticket, &mailbox);
+        service.reader.poll(&service.inbox, Time(10));
+        let answer = mailbox.take().pop().expect("an answer");
+        assert!(answer.page.is_err_and(|fault| fault.is_late()));
+    }
+    service.ask_events_until(Time(10), end, 4, &mailbox);
+    service.reader.poll(&service.inbox, Time(9));
+    assert!(mailbox.is_empty(), "it waits");
+    service.add_node(1, &mut Rng::new(1));
+    service.write();
+    service.reader.poll(&service.inbox, Time(10));
+    let page = mailbox.take().pop().expect("an answer").page.expect("a page");
+    assert!(!page.events.is_empty());
+}
+
 /// Finds a question that is answered without an event, twice, or never.
 #[test]
 fn a_question_waits_for_its_event() {
@@ -163,7 +194,7 @@ fn a_question_waits_for_its_event() {
     let EventsKept { end, .. } = service.recent.kept();
     let mailbox = mailbox();
     let answered = |service: &mut Service| -> Vec<(u64, usize)> {
-        service.reader.poll(&service.inbox);
+        service.reader.poll(&service.inbox, Time(0));
         mailbox.take().into_iter().map(|it| (it.ticket, it.page.unwrap().events.len())).collect()
     };
     // Who does not wait is told that there is nothing, and who asks for the position is told it.

@@ -35,7 +35,7 @@ fn order(turns: &mut Turns<u32>, now: Time) -> Vec<usize> {
 fn units_are_taken_at_once_while_nothing_waits() {
     let mut turns = Turns::new(4);
     assert!(turns.take(3) && !turns.take(2), "one is too few");
-    turns.wait(ONE, 7, request(0, NEVER, 1));
+    turns.wait(ONE, 7, request(0, Time::NEVER, 1));
     assert!(!turns.take(1), "nobody overtakes who waits");
     assert_eq!(turns.next(Time(0)), Some(Turn::Part(0, 0)));
     assert_eq!(turns.next(Time(0)), None);
@@ -66,12 +66,12 @@ fn a_window_that_shrinks_lets_nothing_in_until_enough_is_given_back() {
 fn turns_go_round_over_tenants_and_then_over_connections() {
     let mut turns = taken(1);
     for operation in 0..6 {
-        turns.wait(ONE, 10, request(operation, NEVER, 1));
+        turns.wait(ONE, 10, request(operation, Time::NEVER, 1));
     }
-    turns.wait(ONE, 11, request(100, NEVER, 1));
-    turns.wait(ONE, 11, request(101, NEVER, 1));
+    turns.wait(ONE, 11, request(100, Time::NEVER, 1));
+    turns.wait(ONE, 11, request(101, Time::NEVER, 1));
     for operation in 200..205 {
-        turns.wait(TWO, 20, request(operation, NEVER, 1));
+        turns.wait(TWO, 20, request(operation, Time::NEVER, 1));
     }
     let turns = order(&mut turns, Time(1));
     assert_eq!(turns, [0, 200, 100, 201, 1, 202, 101, 203, 2, 204, 3, 4, 5]);
@@ -80,12 +80,12 @@ fn turns_go_round_over_tenants_and_then_over_connections() {
 #[test]
 fn a_batch_has_one_turn_for_each_part() {
     let mut turns = taken(1);
-    turns.wait(ONE, 1, request(0, NEVER, 4));
-    turns.wait(ONE, 2, request(1, NEVER, 1));
+    turns.wait(ONE, 1, request(0, Time::NEVER, 4));
+    turns.wait(ONE, 2, request(1, Time::NEVER, 1));
     // It has begun, so what is due earlier waits for its end.
     assert_eq!(order(&mut turns, Time(1)), [0, 1, 0, 0, 0]);
     let mut turns = taken(1);
-    turns.wait(ONE, 1, request(0, NEVER, 2));
+    turns.wait(ONE, 1, request(0, Time::NEVER, 2));
     turns.give_back(1);
     assert_eq!(turns.next(Time(0)), Some(Turn::Part(0, 0)));
     turns.wait(ONE, 1, request(1, Time(5), 1));
@@ -95,12 +95,12 @@ fn a_batch_has_one_turn_for_each_part() {
 #[test]
 fn within_a_connection_what_is_due_first_is_next() {
     let mut turns = taken(1);
-    turns.wait(ONE, 1, request(0, NEVER, 1));
+    turns.wait(ONE, 1, request(0, Time::NEVER, 1));
     turns.wait(ONE, 1, request(1, Time(300), 1));
     turns.wait(ONE, 1, request(2, Time(100), 1));
     turns.wait(ONE, 1, request(3, Time(300), 1));
     turns.wait(ONE, 1, request(4, Time(LINE_PATIENCE_NS + 1), 1));
-    turns.wait(ONE, 1, Waiting::new(5, NEVER, Time(2), [0]));
+    turns.wait(ONE, 1, Waiting::new(5, Time::NEVER, Time(2), [0]));
     assert_eq!(
         order(&mut turns, Time(1)),
         [2, 1, 3, 0, 4, 5],
@@ -136,10 +136,10 @@ fn lines_are_bounded_each_and_together() {
     let mut turns = taken(1);
     for operation in 0..LINE_REQUESTS_MAX {
         assert!(!turns.is_full(1));
-        turns.wait(ONE, 1, request(operation, NEVER, 1));
+        turns.wait(ONE, 1, request(operation, Time::NEVER, 1));
     }
     assert!(turns.is_full(1) && !turns.is_full(2));
-    turns.wait(ONE, 2, request(0, NEVER, LINES_PARTS_MAX as u32));
+    turns.wait(ONE, 2, request(0, Time::NEVER, LINES_PARTS_MAX as u32));
     assert!(turns.is_full(3));
 }
 
@@ -152,7 +152,7 @@ fn the_time_to_wait_follows_from_the_measured_turns() {
     assert_eq!(turns.expected_ns(ONE, 1, 1), 3 * PORT_TURN_NS, "nothing is measured, so the port tells it");
     let mut now = Time(0);
     for operation in 0..2100 {
-        turns.wait(ONE, 1, request(operation, NEVER, 1));
+        turns.wait(ONE, 1, request(operation, Time::NEVER, 1));
     }
     turns.measure(now);
     for _ in 0..2000 {

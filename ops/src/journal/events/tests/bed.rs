@@ -425,10 +425,11 @@ impl Service {
                 ticket: page as u64,
                 from: follower.next,
                 limit,
+                due: Time::NEVER,
                 waits: false,
                 mailbox: Arc::clone(&mailbox),
             });
-            assert!(self.reader.poll(&self.inbox));
+            assert!(self.reader.poll(&self.inbox, self.clock.now()));
             let answers = mailbox.take();
             let [EventsAnswer { ticket, page: Ok(reply), .. }] = &answers[..] else { panic!("one page") };
             assert_eq!((*ticket, reply.reason), (page as u64, Reason::Done.into()), "{reply:?}");

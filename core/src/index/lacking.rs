@@ -349,6 +349,56 @@ mod tests {
         }
     }
 
+    /// Steps with fewer units than parts, about as many, and more: equal parts are equal values only in the first ones.
+    #[test]
+    fn counts_hold_for_steps_of_any_size_and_if_nodes_are_left_out() {
+        let mut rng = Rng::new(11);
+        let mut told = 0;
+        for theta in [7, 1_000, 10_000, 16_383, 16_384, 50_000, 10_000_000] {
+            let dimensions = vec![(Dimension::Cpu, theta), (Dimension::Memory, 3 * theta)];
+            let mut index = DistBuckets::new(Geometry::new(dimensions).expect("two dimensions"));
+            // Values are close to the bounds of steps, and to each other.
+            let value = |rng: &mut Rng| {
+                rng.below(4) as i64 * theta
+                    + [0, 1, theta / 2, theta - 1][rng.below(4) as usize]
+                    + rng.below(2) as i64
+            };
+            let amount = |units: i64| Amount::try_from_units(units).expect("it is small");
+            let nodes: Vec<ResourceVector> = (0..300)
+                .map(|_| ResourceVector {
+                    cpu: amount(value(&mut rng)),
+                    memory: amount(value(&mut rng)),
+                    ..ResourceVector::default()
+                })
+                .collect();
+            for (slot, vector) in (0..).zip(&nodes) {
+                index.insert(slot, Ordinal(u64::from(slot)), vector, Marks::NONE);
+            }
+            for round in 0..200 {
+                let dimension = [Dimension::Cpu, Dimension::Memory][round % 2];
+                let asked = value(&mut rng).max(1) as u64;
+                let most = [8, 64, 1 << 20][rng.below(3) as usize];
+                let exact = |slot: Slot| value_of(&nodes[slot as usize], dimension);
+                let Some(found) = index.lacking(dimension, asked, most, exact) else { continue };
+                told += 1;
+                let below = || nodes.iter().map(|node| value_of(node, dimension)).filter(|&v| v < asked);
+                let all = below().count() as u64;
+                let counted = found.nodes..=found.nodes + found.unknown;
+                assert!(counted.contains(&all), "{theta} {dimension:?} {asked} {most}: {found:?}, {all}");
+                assert!(found.compared <= 2 * most as u64, "{found:?}");
+                assert!(found.most.is_none_or(|value| below().any(|of| of == value)), "{found:?}");
+                if most > nodes.len() {
+                    assert_eq!((found.nodes, found.unknown), (all, 0), "{theta} {dimension:?} {asked}");
+                    assert!(
+                        all == 0 || found.most == below().max(),
+                        "{theta} {dimension:?} {asked}: {found:?}"
+                    );
+                }
+            }
+        }
+        assert!(told > 1_000, "the index tells it: {told} times");
+    }
+
     #[test]
     fn a_crowded_step_is_compared_in_part() {
         let mut index = DistBuckets::new(Geometry::default());

@@ -78,7 +78,10 @@ for target in "${targets[@]}"; do
   number() { sed -n "s/^stat::$1: *//p" "$log" | tail -1; }
   covered() { grep -oE "$1: [0-9]+" "$log" | tail -1 | cut -d' ' -f2 || true; }
   mapfile -t found < <(find "fuzz/artifacts/$target" -type f -newer "$logs/$target.begin" | sort)
-  figures=("$(number number_of_executed_units)" "$(number average_exec_per_sec)" "$(covered cov)" "$(covered ft)"
+  executed=$(number number_of_executed_units)
+  # libFuzzer leaves out what is less than one per second.
+  rate=$(awk -v n="${executed:-0}" -v s="$seconds" 'BEGIN { printf "%.1f", n / s }')
+  figures=("$executed" "$rate" "$(covered cov)" "$(covered ft)"
     "$(find "fuzz/corpus/$target" -type f | wc -l)" "${#found[@]}")
   printf '%-14s %12s %8s %7s %7s %7s %9s\n' "$target" "${figures[@]}"
   if [ -n "$page" ]; then

@@ -110,6 +110,8 @@ pub enum PlantedBug {
     OuterCapForgotten,
     /// The end of a direct placement is not noticed, so its queue stays charged.
     DirectStaysCharged,
+    /// A start keeps the job of a placement that waited in its queue, although its session asks again.
+    QueueWaitKept,
     /// Tasks that have nodes do not decide in which domain the next ones of their job must be.
     DomainForgotten,
     /// A gang starts although tasks that ask for nothing, and that it needs, have no node.

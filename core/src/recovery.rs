@@ -16,8 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId, ShardId};
 use crate::index::PolicyState;
-use crate::jobs::{JobId, JobRecord, JobsChange, JobsTable, TaskRecord};
+use crate::jobs::{JobId, JobRecord, JobsChange, JobsTable, TaskRecord, TaskState};
 use crate::journal::{Changes, Effect, NodeNews, NodeRemoved, Unit};
+use crate::planted::{PlantedBug, is_planted};
 use crate::registrar::RemovedNodes;
 use crate::state::{
     BundleRecord, GranularityState, GroupRecord, PartitionState, RegistrarState, RemovedNode, SessionTable,
@@ -308,6 +309,7 @@ impl Rebuild {
     /// that the start must record.
     pub fn take_back(&mut self) -> (TakenBack, Vec<Changes>) {
         let mut undone = Undone::default();
+        self.drop_waiting(&mut undone);
         self.drop_bundles(&mut undone);
         self.drop_places(&mut undone);
         for (partition, records) in (0..).map(PartitionId).zip(&mut self.partitions) {
@@ -364,6 +366,23 @@ impl Rebuild {
         let partitions = ids.zip(self.partitions).map(|(id, records)| records.state(id));
         let partitions = partitions.collect::<Result<Vec<_>, _>>()?;
         Ok(StoreState { partitions, policies, granularities, ..self.globals.into_state() })
+    }
+
+    /// Drops the jobs of direct placements that wait. Their sessions ask for them again, and nobody was told of what they
+    /// have claimed.
+    fn drop_waiting(&mut self, undone: &mut Undone) {
+        if is_planted(PlantedBug::QueueWaitKept) {
+            return;
+        }
+        let jobs = &mut self.globals.jobs;
+        // A task that is not listed is pending.
+        let holds = |job: &JobRecord| {
+            job.tasks.values().any(|task| task.state.has_node() && task.state != TaskState::Pipelined)
+        };
+        let waiting = jobs.jobs().filter(|job| job.spec.is_direct && !holds(job));
+        let waiting: Vec<JobsChange> = waiting.map(|job| JobsChange::DirectEnded(job.id)).collect();
+        waiting.iter().for_each(|change| jobs.apply(change));
+        undone.tasks.extend(waiting);
     }
 
     /// Drops the bundles that no group records as placed.

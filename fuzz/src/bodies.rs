@@ -49,7 +49,6 @@ pub(crate) fn draw<T: DeserializeOwned>(choices: &mut Choices<'_>, known: &Known
         is_bundle: false,
         waits: false,
         is_in_queue: false,
-        is_batch: false,
         given: VecDeque::new(),
     };
     T::deserialize(&mut draw).ok()
@@ -68,8 +67,6 @@ struct Draw<'c, 'a> {
     waits: bool,
     /// The placement names a queue.
     is_in_queue: bool,
-    /// The body is a batch, whose placements name no queues.
-    is_batch: bool,
     /// The next numbers, which belong together.
     given: VecDeque<u64>,
 }
@@ -103,10 +100,12 @@ impl Draw<'_, '_> {
             "policy" => self.choices.below(9),
             "node" if self.body == "PlaceRequest" => self.rarely(NODES + 2),
             "node" | "candidates" | "preferred_nodes" => self.choices.below(NODES + 2),
-            "mode" | "lease" if self.is_in_queue => 0,
+            "lease" if self.is_in_queue => 0,
             "mode" if self.body == "JobTopologyBody" => 1 + self.choices.below(2),
             "mode" => {
-                self.waits = !self.is_bundle && self.choices.one_in(2);
+                // Most placements in queues do not wait, so that caps refuse some at once.
+                let one_in = if self.is_in_queue { 4 } else { 2 };
+                self.waits = !self.is_bundle && self.choices.one_in(one_in);
                 u64::from(self.waits)
             }
             "deadline" if !self.waits => 0,
@@ -148,9 +147,9 @@ impl Draw<'_, '_> {
             "key" => (*self.choices.pick(&["zone", "rack", "team", "gpu-model"])).to_owned(),
             // One of the few queues that a run makes, so that jobs find theirs.
             "queue" if self.known.has_jobs && self.body == "JobBody" => self.queue(),
-            // A placement in a queue neither waits nor has a lease.
+            // A placement in a queue has no lease.
             "queue" if self.may_name_queue() && self.choices.one_in(2) => {
-                (self.is_in_queue, self.waits) = (true, false);
+                self.is_in_queue = true;
                 self.queue()
             }
             "tier" if self.known.has_jobs => (*self.choices.pick(&["", "rack", "zone"])).to_owned(),
@@ -166,9 +165,9 @@ impl Draw<'_, '_> {
         (*self.choices.pick(&QUEUES)).to_owned()
     }
 
-    /// Returns whether the body is a placement of its own that may name a queue.
+    /// Returns whether the body is a placement that may name a queue.
     fn may_name_queue(&self) -> bool {
-        self.known.has_jobs && self.body == "PlaceRequest" && !self.is_bundle && !self.is_batch
+        self.known.has_jobs && self.body == "PlaceRequest" && !self.is_bundle
     }
 
     /// Draws numbers that belong together: an id that the peer knows.
@@ -350,7 +349,6 @@ impl<'de> Deserializer<'de> for &mut Draw<'_, '_> {
         self.given.extend(id.into_iter().flatten());
         self.body = name;
         self.is_in_queue &= name != "PlaceRequest";
-        self.is_batch |= name == "PlaceBatch";
         self.is_bundle |= name == "BundleTemplate" || (self.known.has_jobs && name == "TaskGroupBody");
         let body = visitor.visit_seq(Elements { draw: self, left: fields.len(), fields });
         (self.body, self.field, self.is_bundle) = around;

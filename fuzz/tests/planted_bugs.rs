@@ -370,9 +370,13 @@ fn the_simulator_finds_evictions_for_those_who_do_not_starve() {
 
 #[test]
 fn the_simulator_finds_bugs_of_placements_in_queues() {
-    simulator_finds_with(PlantedBug::OuterCapForgotten, &["caps_hold"], Settings::default());
+    let found = ["caps_hold", "refusals_of_queues_are_true"];
+    simulator_finds_with(PlantedBug::OuterCapForgotten, &found, Settings::default());
     let found = ["tasks_are_in_the_books", "charges_are_in_the_books", "refusals_of_queues_are_true"];
     simulator_finds_with(PlantedBug::DirectStaysCharged, &found, Settings::default());
+    let found = ["everything_is_somebodys", "no_task_waits_that_would_fit", "tasks_are_in_the_books"];
+    let settings = Settings { journal: Journaling::Always, ..Settings::default() };
+    simulator_finds_with(PlantedBug::QueueWaitKept, &found, settings);
 }
 
 #[test]

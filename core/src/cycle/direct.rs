@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Scheduler;
 use super::report::{Plan, PlannedTask, allocation};
+use crate::ids::NodeId;
 use crate::jobs::{TaskId, TaskState};
 use crate::request::{PlacementRequest, Refusal};
 use crate::time::Time;
@@ -57,12 +58,22 @@ impl Scheduler {
     fn shard_to_try(&mut self, request: &PlacementRequest) -> usize {
         let preferred = request.preferences.iter().flat_map(|preferences| preferences.nodes.iter());
         let named = preferred.chain(request.candidates.iter().flat_map(|ids| ids.iter()).take(1));
-        let of_named = |&node: &crate::ids::NodeId| {
-            self.replicas.iter().position(|replica| replica.shard().slot_of(node).is_some())
-        };
+        let of_named =
+            |&node: &NodeId| self.replicas.iter().position(|replica| replica.shard().slot_of(node).is_some());
         let found = named.into_iter().find_map(of_named);
         self.next_shard = (self.next_shard + 1) % self.replicas.len();
         found.unwrap_or(self.next_shard)
+    }
+
+    /// Returns the number of the first selector of a request that a node satisfies: 0 for its own, 1 for the first fallback, and
+    /// so on. 0 if none does: the labels of the node have changed.
+    pub(crate) fn alternative_of(&self, request: &PlacementRequest, node: NodeId) -> u8 {
+        let fallbacks = request.fallbacks();
+        let spec = self.replicas.iter().find_map(|replica| replica.spec(replica.shard().slot_of(node)?));
+        let (Some(spec), Some(own)) = (spec, &request.selector) else { return 0 };
+        let selectors = std::iter::once(own).chain(fallbacks);
+        let found = (0..).zip(selectors).find(|(_, selector)| selector.holds(&spec.labels));
+        found.map_or(0, |(number, _)| number)
     }
 
     /// Returns the counts of all nodes that cannot hold a request now.

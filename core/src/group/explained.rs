@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::job::{GroupView, PlanRejection};
 use super::waiting::GroupTurn;
 use crate::ids::{GroupId, TenantId};
-use crate::jobs::Change;
+use crate::jobs::{Change, JobId};
 use crate::request::{NodeCounts, PlacementRequest};
 use crate::time::Time;
 
@@ -57,12 +57,14 @@ pub enum WaitsFor {
     Turn,
     /// A ticket, because others took several times what came free.
     Ticket,
+    /// Its turn in its queue, or what the queue lacks. The explanation of its job tells.
+    Queue,
 }
 
 impl WaitsFor {
     /// All that may be waited for.
-    pub const ALL: [Self; 6] =
-        [Self::Nothing, Self::Node, Self::Bundles, Self::Together, Self::Turn, Self::Ticket];
+    pub const ALL: [Self; 7] =
+        [Self::Nothing, Self::Node, Self::Bundles, Self::Together, Self::Turn, Self::Ticket, Self::Queue];
 
     /// Returns the name.
     #[must_use]
@@ -74,6 +76,7 @@ impl WaitsFor {
             Self::Together => "together",
             Self::Turn => "turn",
             Self::Ticket => "ticket",
+            Self::Queue => "queue",
         }
     }
 }
@@ -83,6 +86,8 @@ impl WaitsFor {
 pub struct WaitExplanation {
     /// The group. `None`: it is a placement.
     pub group: Option<Box<GroupView>>,
+    /// The job as which a placement waits in its queue. `None`: it waits in none, or it is about to be tried.
+    pub job: Option<JobId>,
     /// The bundle that the counts are about: the one that was asked for, or the first one that has no room.
     pub bundle: Option<u32>,
     /// What it waits for.

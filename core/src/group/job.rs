@@ -6,7 +6,7 @@ use super::explained::{CountGroups, ExplainWait, GroupsCounted, WaitExplained};
 use super::spec::{GroupSpec, GroupSpecError};
 use super::waiting::{GroupTurn, WaitingPage};
 use crate::ids::{AllocationId, GroupId, NodeId, StatementId, TenantId};
-use crate::jobs::{DirectPlacement, JobsRejection, JobsReply, JobsRequest, NotCharged};
+use crate::jobs::{DirectPlacement, DirectWait, JobsRejection, JobsReply, JobsRequest, NotCharged};
 use crate::reply::reply_types;
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::{GpuAssignment, ResourceKind};
@@ -24,7 +24,8 @@ pub enum PlanJob {
     /// Adds bundles to a group, either all of them or none. Bundles that do not fit now wait until the given
     /// time. Without one, the job is refused.
     GrowGroup(GroupId, Vec<Arc<PlacementRequest>>, Option<Time>),
-    /// Creates a group or lets one grow, by a job that waited before. It keeps the place in line that it had since this time.
+    /// Creates a group, lets one grow or makes a placement that names a queue, by a job that waited before. It keeps the place
+    /// in line that it had since this time.
     Resume(Time, Box<Self>),
     /// Removes bundles from a group by index, and ends what runs in them.
     ShrinkGroup(GroupId, Vec<u32>),
@@ -38,6 +39,8 @@ pub enum PlanJob {
     ListWaiting(u16, Option<GroupTurn>),
     /// Explains why a placement or a group waits.
     Explain(Box<ExplainWait>),
+    /// Tells as which job a placement waits in its queue. It has waited since this time.
+    ExplainInQueue(DirectWait, Time),
     /// Returns a page of the count of groups that wait at a planner. The port asks for it, to complete an explanation.
     CountGroups(Box<CountGroups>),
     /// Commits operations that an external scheduler planned.
@@ -46,12 +49,18 @@ pub enum PlanJob {
     Jobs(Box<JobsRequest>),
     /// A placement that names a queue.
     Place(Box<DirectPlacement>),
+    /// Placements of one message that name queues and do not wait, each with its number in the message.
+    PlaceBatch(Vec<(u16, DirectPlacement)>),
 }
 
 impl PlanJob {
     /// Returns whether the keeper of jobs does it.
     pub(crate) fn is_for_keeper(&self) -> bool {
-        matches!(self, Self::Jobs(_) | Self::Place(_))
+        match self {
+            Self::Jobs(_) | Self::Place(_) | Self::PlaceBatch(_) | Self::ExplainInQueue(..) => true,
+            Self::Resume(_, job) => job.is_for_keeper(),
+            _ => false,
+        }
     }
 
     /// Returns whether the job may begin a statement of a planner of groups.
@@ -69,8 +78,31 @@ impl PlanJob {
         match self {
             Self::CreateGroup(spec) => spec.wait_until,
             Self::GrowGroup(.., until) => *until,
+            Self::Place(placement) => placement.wait.map(|wait| wait.until),
             Self::Resume(_, job) => job.until(),
             _ => None,
+        }
+    }
+
+    /// Returns the reply to a job that was cancelled before it began.
+    pub(crate) fn cancelled(&self) -> PlanReply {
+        match self {
+            Self::Place(_) => PlanReply::Placed(Err(NotCharged::Cancelled)),
+            Self::Resume(_, job) => job.cancelled(),
+            _ => PlanReply::Group(Err(NoGroup::Cancelled)),
+        }
+    }
+
+    /// Returns the reply to a job that waited before, if its deadline passes before it has a turn again.
+    pub(crate) fn without_turn(&self) -> PlanReply {
+        match self {
+            Self::Place(_) => PlanReply::Placed(Err(NotCharged::NoTurn)),
+            Self::Resume(_, job) => job.without_turn(),
+            _ => {
+                let reason = GroupRefusalReason::NoTurn;
+                let refusal = GroupRefusal { infeasible: false, reason, attempts: 0 };
+                PlanReply::Group(Err(NoGroup::Refused(Box::new(refusal))))
+            }
         }
     }
 
@@ -83,9 +115,11 @@ impl PlanJob {
             Self::Resume(_, job) => return job.units(),
             Self::ShrinkGroup(_, indexes) => indexes.len() as u64,
             Self::Submit(submit) => submit.operations.len() as u64,
+            Self::PlaceBatch(parts) => parts.len() as u64,
             // What is looked at for a placement is counted as it is looked at.
             Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) => 0,
             Self::ListWaiting(..) | Self::Explain(_) | Self::CountGroups(_) | Self::Place(_) => 0,
+            Self::ExplainInQueue(..) => 0,
             Self::Jobs(request) => request.units(),
         }
     }
@@ -116,7 +150,7 @@ reply_types! {
         Groups(Vec<GroupView>),
         /// Answers `ListWaiting`.
         Waiting(WaitingPage),
-        /// Answers `Explain`.
+        /// Answers `Explain` and `ExplainInQueue`.
         Explained(WaitExplained),
         /// Answers `CountGroups`.
         Counted(GroupsCounted),
@@ -126,10 +160,15 @@ reply_types! {
         Jobs(Result<JobsReply, JobsRejection>),
         /// Answers `Place`.
         Placed(Result<Box<Placement>, NotCharged>),
+        /// Answers `PlaceBatch`, in any order.
+        PlacedBatch(Vec<PlacedPart>),
         /// Answers any job that had not begun by its deadline. Nothing was done.
         Late,
     }
 }
+
+/// What became of a placement of a batch, with its number.
+pub type PlacedPart = (u16, Result<Box<Placement>, NotCharged>);
 
 /// The reason why a group was not created or did not grow.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ pub use explained::{
     CountGroups, ExplainWait, GroupsCounted, WaitExplained, WaitExplanation, WaitPlace, WaitSubject, WaitsFor,
 };
 pub use job::{
-    BundlePlace, ClientKey, GroupRefusal, GroupRefusalReason, GroupState, GroupView, NoGroup, PlanJob,
-    PlanRejection, PlanReply, StatementReport, Submit,
+    BundlePlace, ClientKey, GroupRefusal, GroupRefusalReason, GroupState, GroupView, NoGroup, PlacedPart,
+    PlanJob, PlanRejection, PlanReply, StatementReport, Submit,
 };
 pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
 pub(crate) use waiting::WaitingPages;

@@ -72,8 +72,8 @@ impl Facts<'_> {
             // A task that was never bound has done nothing that could be lost.
             TaskEnd::Lost => (self.task.bound.map(|_| TaskEvent::Evicted), TaskState::Pending),
         };
-        // A direct placement is not placed again.
-        if self.phase.is_end() || self.spec.is_direct {
+        // A direct placement is not placed again. One that has only claimed a place waits on.
+        if self.phase.is_end() || self.spec.is_direct && self.task.state != TaskState::Pipelined {
             return self.becomes(ended(state));
         }
         let exit_code = if let TaskEnd::Failed(exit_code) = end { exit_code } else { None };
@@ -284,10 +284,13 @@ mod tests {
     #[test]
     fn a_direct_placement_that_is_lost_is_over() {
         let request = PlacementRequest::new(Demand::default(), Policy::BestFit);
-        let spec = JobSpec::direct(request, crate::jobs::QueueId::ROOT, Time(1));
+        let spec = JobSpec::direct(request, crate::jobs::QueueId::ROOT, 0, Time(1));
         for state in [TaskState::Allocated, TaskState::Bound, TaskState::Releasing] {
             assert_eq!(facts(&spec, state).after(TaskEnd::Lost, NOW), after(TaskState::Failed, RUNS, 0));
         }
+        // Only its claim is gone. It waits for another place.
+        let claimed = facts(&spec, TaskState::Pipelined).after(TaskEnd::Lost, NOW);
+        assert_eq!(claimed, after(TaskState::Pending, RUNS, 0));
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! Direct placements that name a queue: they are charged to it like tasks of jobs.
 //!
-//! Each is a [job of one task](super::JobSpec::direct), which its keeper places at once, and which nobody lists.
+//! Each is a [job of one task](super::JobSpec::direct), which nobody lists. Its keeper places it at once. One that may wait
+//! is pending in its queue until a cycle places it.
 
 use std::sync::Arc;
 
 use super::{BindingError, Capped, JobError, Jobs, OverCap, QueueId, TenantQueue};
 use crate::fairness::Amounts;
-use crate::ids::TenantId;
+use crate::ids::{SessionId, TenantId};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::{PlacementRequest, Refusal};
+use crate::time::Time;
 
 /// A placement that names a queue.
 #[derive(Clone, Debug)]
@@ -19,6 +21,19 @@ pub struct DirectPlacement {
     pub queue: Arc<str>,
     /// The queue to which its tenant is bound, if it is.
     pub bound: Option<Arc<TenantQueue>>,
+    /// How it waits. `None`: it is placed at once or refused.
+    pub wait: Option<DirectWait>,
+}
+
+/// How a placement waits in its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectWait {
+    /// The session of its client, and its sequence there. Explanations name it by them.
+    pub id: (SessionId, u64),
+    /// Its priority among the jobs of its queue.
+    pub priority: i32,
+    /// The time at which it is tried last. Then it is answered.
+    pub until: Time,
 }
 
 /// The reason why a placement that names a queue was not made. Nothing has changed.
@@ -56,6 +71,10 @@ pub enum NotCharged {
     NoNode(Box<Refusal>),
     /// It conflicted with other work at each attempt.
     Conflicts,
+    /// It waited, and was cancelled before it was placed.
+    Cancelled,
+    /// It waited before, and had no turn again before its deadline: too many placements and groups wait at its port.
+    NoTurn,
 }
 
 impl NotCharged {
@@ -81,16 +100,11 @@ impl NotCharged {
 }
 
 impl Jobs {
-    /// Returns the queue of a name if the tenant may use it, and its caps allow these amounts now.
+    /// Returns the queue of a name if the tenant may charge placements to it.
     ///
     /// # Errors
     /// The reason why not.
-    pub fn chargeable(
-        &self,
-        name: &Arc<str>,
-        tenant: TenantId,
-        amounts: &Amounts,
-    ) -> Result<QueueId, NotCharged> {
+    pub fn chargeable(&self, name: &Arc<str>, tenant: TenantId) -> Result<QueueId, NotCharged> {
         let unknown = || NotCharged::UnknownQueue(Arc::clone(name));
         let id = self.queue_named(name).filter(|&id| id != QueueId::ROOT).ok_or_else(unknown)?;
         let queue = self.queue(id);
@@ -104,9 +118,17 @@ impl Jobs {
         if !queue.spec.open {
             return Err(NotCharged::ClosedQueue(Arc::clone(name)));
         }
+        Ok(id)
+    }
+
+    /// Checks that the caps of a queue, and of those that contain it, allow a placement of these amounts now.
+    ///
+    /// # Errors
+    /// The cap that forbids it.
+    pub fn check_caps_of(&self, id: QueueId, amounts: &Amounts) -> Result<(), NotCharged> {
         match self.over_cap(id, amounts, true) {
-            None => Ok(id),
-            Some(over) if over.queue != id && is_planted(PlantedBug::OuterCapForgotten) => Ok(id),
+            None => Ok(()),
+            Some(over) if over.queue != id && is_planted(PlantedBug::OuterCapForgotten) => Ok(()),
             Some(over) => {
                 let queue = Arc::clone(&self.queue(over.queue).spec.name);
                 Err(NotCharged::Cap { queue, over, waiting: self.kept_of_cap(&over) })
@@ -132,7 +154,8 @@ mod tests {
         jobs.add_queue(QueueSpec { open: false, ..QueueSpec::new("closed") }).unwrap();
         let ask = |name: &str, tenant: u16, cpu| {
             let amounts = [(Dim::CPU, cpu)].into_iter().collect();
-            jobs.chargeable(&name.into(), TenantId(tenant), &amounts)
+            let id = jobs.chargeable(&name.into(), TenantId(tenant))?;
+            jobs.check_caps_of(id, &amounts).map(|()| id)
         };
         assert_eq!(ask("mine", 3, 30), Ok(mine));
         assert_eq!(ask("mine", TenantId::OPERATOR.0, 30), Ok(mine));

@@ -40,7 +40,7 @@ pub use binding::{BindingError, TenantQueue};
 pub(crate) use caps::Withheld;
 pub use caps::{Capped, OverCap};
 pub(crate) use copy::JobsCopy;
-pub use direct::{DirectPlacement, NotCharged};
+pub use direct::{DirectPlacement, DirectWait, NotCharged};
 pub(crate) use domains::NodeDomains;
 pub use domains::{DomainFault, TopologyDomain, check_domains};
 pub use ending::JobEnd;

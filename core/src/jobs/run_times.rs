@@ -227,7 +227,7 @@ mod tests {
         let job = |name| JobSpec { queue, phase: JobPhase::Inqueue, ..JobSpec::new(name, group()) };
         let first = submit(&mut jobs, job("first"));
         run(&mut jobs, first, (0, 100), TaskState::Succeeded);
-        let direct = submit(&mut jobs, JobSpec::direct(request.clone(), queue, Time(0)));
+        let direct = submit(&mut jobs, JobSpec::direct(request.clone(), queue, 0, Time(0)));
         let next = submit(&mut jobs, job("next"));
         let end = |id| jobs.run_times().expected_end(&jobs, id, Time(0), Time(0));
         assert_eq!([next, direct].map(end), [Some(Time(100)), None]);

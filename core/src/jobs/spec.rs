@@ -200,8 +200,8 @@ pub struct JobSpec {
     pub wait_ns: Option<u64>,
     /// In which domain of the topology all of its tasks are.
     pub topology: Option<TopologyRule>,
-    /// Whether it is a direct placement: one task, which is placed at once or not at all. It is forgotten as soon as its
-    /// allocation has ended. Lists of jobs leave it out, and its name means nothing.
+    /// Whether it is a direct placement: one task, which is placed at once, or waits for its turn. It is forgotten as soon as
+    /// its allocation has ended. Lists of jobs leave it out, and its name means nothing.
     pub is_direct: bool,
 }
 
@@ -231,17 +231,19 @@ impl JobSpec {
         }
     }
 
-    /// Creates the job of a direct placement. Its task is not evicted for others.
+    /// Creates the job of a direct placement. Its task is not evicted for others, and nobody is for it. `since` is when it
+    /// was asked for. Among the jobs of its queue, it has this priority while it waits.
     #[must_use]
-    pub fn direct(request: PlacementRequest, queue: QueueId, now: Time) -> Self {
+    pub fn direct(request: PlacementRequest, queue: QueueId, priority: i32, since: Time) -> Self {
         let tenant = request.tenant;
         let task = TaskGroup { preemptable: false, ..TaskGroup::new(request, 1) };
         Self {
             queue,
             tenant,
             min_member: 1,
+            priority,
             preempts: false,
-            created: now,
+            created: since,
             phase: JobPhase::Inqueue,
             is_direct: true,
             ..Self::new("placement", vec![task])

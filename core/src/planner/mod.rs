@@ -353,7 +353,8 @@ impl Planner {
                 PlanJob::GrowGroup(id, requests, until) => {
                     self.grow_group((tag, client, since), id, (&requests, until), now);
                 }
-                job => panic!("only what creates a group or lets it grow waits: {job:?}"),
+                PlanJob::Place(placement) => self.queue_direct((tag, client), *placement, (since, due)),
+                job => panic!("only placements, and what creates a group or lets it grow, wait: {job:?}"),
             },
             PlanJob::ShrinkGroup(id, indexes) => self.shrink_group(tag, id, &indexes, now),
             PlanJob::RemoveGroup(id) => self.remove_group(tag, id, now),
@@ -361,10 +362,12 @@ impl Planner {
             PlanJob::ListGroups(after, tenant, limit) => self.list_groups(tag, after, tenant, limit),
             PlanJob::ListWaiting(_, after) => self.list_waiting(tag, after),
             PlanJob::Explain(ask) => self.explain_wait(tag, client, *ask),
+            PlanJob::ExplainInQueue(wait, since) => self.explain_direct_wait(tag, &wait, since),
             PlanJob::CountGroups(asked) => self.count_groups(tag, &asked),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
             PlanJob::Jobs(request) => self.handle_jobs(tag, client, *request, now),
-            PlanJob::Place(placement) => self.queue_direct((tag, client, due), *placement),
+            PlanJob::Place(placement) => self.queue_direct((tag, client), *placement, (now, due)),
+            PlanJob::PlaceBatch(parts) => self.queue_direct_batch((tag, client), parts, (now, due)),
         }
     }
 

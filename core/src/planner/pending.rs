@@ -69,11 +69,14 @@ impl Planner {
         if doubtful && rounds < DOUBTS_MAX { rounds + 1 } else { 0 }
     }
 
-    /// Cancels the job `tag`, which creates or grows a group. If its statement is being committed, the group
-    /// is placed, or the job is cancelled when the commit fails.
+    /// Cancels the job `tag`, which creates or grows a group, or makes a placement that waits. If its statement is being
+    /// committed, the group or the placement is made, or the job is cancelled when the commit fails.
     pub(super) fn cancel(&mut self, tag: JobTag, client: PortClient, now: Time) {
-        if self.queue.cancel(client, tag) {
-            return self.reply(tag, PlanReply::Group(Err(NoGroup::Cancelled)));
+        if let Some(job) = self.queue.cancel(client, tag) {
+            return self.reply(tag, job.cancelled());
+        }
+        if self.keeps_jobs() {
+            return self.cancel_direct(tag);
         }
         // The job was answered before the cancel arrived.
         let Some(&id) = self.asked.get(&tag) else { return };

@@ -61,13 +61,12 @@ impl JobQueue {
         self.jobs == 0
     }
 
-    /// Removes a job that has not begun. Returns whether there was one.
-    pub(super) fn cancel(&mut self, client: PortClient, tag: JobTag) -> bool {
-        let Some(of_client) = self.clients.get_mut(&client) else { return false };
-        let Some(at) = of_client.jobs.iter().position(|job| job.tag == tag) else { return false };
-        of_client.jobs.remove(at);
+    /// Removes a job that has not begun. Returns it, if there was one.
+    pub(super) fn cancel(&mut self, client: PortClient, tag: JobTag) -> Option<PlanJob> {
+        let of_client = self.clients.get_mut(&client)?;
+        let at = of_client.jobs.iter().position(|job| job.tag == tag)?;
         self.jobs -= 1;
-        true
+        of_client.jobs.remove(at).map(|queued| queued.job)
     }
 
     /// Charges a client for a job.
@@ -185,7 +184,7 @@ mod tests {
         queue.hold(SMALL);
         assert!(queue.next(|_| true).is_none());
         queue.release(SMALL);
-        assert!(queue.cancel(SMALL, 1) && !queue.cancel(SMALL, 1));
+        assert!(queue.cancel(SMALL, 1).is_some() && queue.cancel(SMALL, 1).is_none());
         let tags: Vec<JobTag> =
             std::iter::from_fn(|| queue.next(|_| true)).map(|(_, next)| next.tag).collect();
         assert_eq!(tags, [0, 2]);

@@ -13,8 +13,8 @@ use slab::Slab;
 
 use super::port::{NoRoom, PortReply, Tag};
 use crate::group::{
-    ClientKey, CountGroups, GroupRefusal, GroupRefusalReason, GroupTurn, GroupView, NoGroup, PlanJob,
-    PlanReply, WaitExplanation, WaitSubject, WaitsFor, keeper_of,
+    ClientKey, CountGroups, GroupTurn, GroupView, PlanJob, PlanReply, WaitExplanation, WaitSubject, WaitsFor,
+    keeper_of,
 };
 use crate::ids::GroupId;
 use crate::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
@@ -105,8 +105,8 @@ pub(super) struct Plans {
     deadlines: BTreeSet<(Time, (Time, u64))>,
     /// The number of jobs that ever were in the backlog.
     arrivals: u64,
-    /// The jobs that were cancelled in the backlog.
-    cancelled: Vec<Tag>,
+    /// The jobs that were cancelled in the backlog, with their replies.
+    cancelled: Vec<(Tag, PlanReply)>,
     /// The planner that got the last job that any planner may do.
     next: usize,
 }
@@ -191,10 +191,8 @@ impl Plans {
         while let Some(&(until, key)) = self.deadlines.first()
             && until <= now
         {
-            let tag = self.take(key).tag;
-            let refusal = GroupRefusal { infeasible: false, reason: GroupRefusalReason::NoTurn, attempts: 0 };
-            let refused = PlanReply::Group(Err(NoGroup::Refused(Box::new(refusal))));
-            reply(tag, PortReply::Plan(Box::new(refused)));
+            let JobAsked { tag, job, .. } = self.take(key);
+            reply(tag, PortReply::Plan(Box::new(job.without_turn())));
         }
     }
 
@@ -213,12 +211,8 @@ impl Plans {
             },
             PlanJob::CreateGroup(_) | PlanJob::Submit(_) => self.any(),
             PlanJob::CountGroups(_) => unreachable!("only this port counts groups, for an explanation"),
-            PlanJob::Jobs(_) | PlanJob::Place(_) => {
-                assert!(
-                    self.has_keeper,
-                    "a request about jobs, and nobody keeps them: ask `keeps_jobs` first"
-                );
-                self.links.len() - 1
+            PlanJob::Jobs(_) | PlanJob::Place(_) | PlanJob::PlaceBatch(_) | PlanJob::ExplainInQueue(..) => {
+                self.jobs_keeper()
             }
             PlanJob::ListWaiting(planner, _) => usize::from(planner),
             PlanJob::ListGroups(_, _, limit) => {
@@ -246,8 +240,8 @@ impl Plans {
     pub(super) fn cancel(&mut self, tag: Tag) {
         let found = self.backlog.iter().find(|(_, waiting)| waiting.tag == tag).map(|(&key, _)| key);
         if let Some(key) = found {
-            self.take(key);
-            return self.cancelled.push(tag);
+            let cancelled = self.take(key).job.cancelled();
+            return self.cancelled.push((tag, cancelled));
         }
         let found = self.pending.iter_mut().find(|(_, pending)| pending.tag == tag);
         if let Some((token, pending)) = found
@@ -266,6 +260,11 @@ impl Plans {
     fn any(&mut self) -> usize {
         self.next = (self.next + 1) % self.count();
         self.next
+    }
+
+    fn jobs_keeper(&self) -> usize {
+        assert!(self.has_keeper, "a request about jobs, and nobody keeps them: ask `keeps_jobs` first");
+        self.links.len() - 1
     }
 
     fn keeper(&self, group: GroupId) -> usize {
@@ -288,8 +287,8 @@ impl Plans {
 
     pub(super) fn poll(&mut self, mut reply: impl FnMut(Tag, PortReply)) -> usize {
         let mut taken = self.cancelled.len();
-        for tag in self.cancelled.drain(..) {
-            reply(tag, PortReply::Plan(Box::new(PlanReply::Group(Err(NoGroup::Cancelled)))));
+        for (tag, cancelled) in self.cancelled.drain(..) {
+            reply(tag, PortReply::Plan(Box::new(cancelled)));
         }
         for planner in 0..self.links.len() {
             while let Some(answer) = self.links[planner].replies.pop() {
@@ -342,10 +341,13 @@ impl Plans {
     /// Takes the parts of an explanation: first that of its planner, then how many groups come first at each. Returns the reply
     /// to the job, once it is complete. Others are returned as they are.
     fn go_on_explaining(&mut self, planner: usize, token: usize, reply: PlanReply) -> Option<PlanReply> {
+        let planners = self.count();
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
         match reply {
-            PlanReply::Explained(Ok(explained)) if explained.waits_for != WaitsFor::Nothing => {
-                let planners = self.links.len() - usize::from(self.has_keeper);
+            // What the keeper of jobs explains has its place in a queue.
+            PlanReply::Explained(Ok(explained))
+                if explained.waits_for != WaitsFor::Nothing && planner < planners =>
+            {
                 pending.explained = Some((explained, planners));
                 for planner in 0..planners {
                     self.ask_to_count(planner, token, None);

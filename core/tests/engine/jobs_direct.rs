@@ -3,8 +3,8 @@
 use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::fairness::{Caps, Dim};
-use wharf_core::group::PlanJob;
-use wharf_core::ids::{Incarnation, SessionId, TenantId};
+use wharf_core::group::{PlanJob, PlanReply};
+use wharf_core::ids::{AllocationId, Incarnation, SessionId, TenantId};
 use wharf_core::jobs::{
     Capped, DirectPlacement, JobSpec, JobsRejection, JobsReply, JobsRequest, NotCharged, QueueContents,
     QueueError, QueueSpec, QueueView, TaskState,
@@ -17,10 +17,20 @@ use wharf_core::router::PortRequest;
 use wharf_core::state::{Deed, Origin, StoreState};
 
 use crate::by_hand::{ask, cores, node_spec, remove_node, settle};
-use crate::group_bed::{add_agent_node, life, live_allocations, with_nodes};
+use crate::group_bed::{add_agent_node, life, live_allocations, plan, with_nodes};
 use crate::jobs_bed::{
     ask_jobs, bag, cancel, check_jobs, counts, export_all, gang, job_status, jobs_config, jobs_engine,
     jobs_of, named, open_with, place_in, set_queue, submit_job, wait, wait_ns,
+};
+
+const ORIGIN: Origin = Origin {
+    session: SessionId { incarnation: Incarnation(1), number: 5 },
+    sequence: 1,
+    mark: 1,
+    fingerprint: 7,
+    part: 0,
+    is_wait: false,
+    alternative: None,
 };
 
 fn cpu(cap: i64) -> Caps {
@@ -229,7 +239,7 @@ fn a_crowd_gets_exactly_what_the_cap_allows() {
     submit_job(&mut engine, bag("job", 10), "small");
     wait(&mut engine);
     for tag in 0..200 {
-        let placement = DirectPlacement { request: cores(1), queue: named("small"), bound: None };
+        let placement = DirectPlacement { request: cores(1), queue: named("small"), bound: None, wait: None };
         let request = PortRequest::Plan(PlanJob::Place(Box::new(placement)));
         engine.ports[0].submit(tag, request, engine.now).expect("room");
     }
@@ -239,6 +249,77 @@ fn a_crowd_gets_exactly_what_the_cap_allows() {
     let view = shown(&mut engine, "small");
     assert_eq!((view.direct, view.usage.held.get(Dim::CPU)), (40, 500_000));
     check_jobs(&mut engine);
+}
+
+fn batch(parts: &[(u16, u32)]) -> PlanJob {
+    let placement = |&(part, cpu)| {
+        let placement =
+            DirectPlacement { request: cores(cpu), queue: named("small"), bound: None, wait: None };
+        (part, placement)
+    };
+    PlanJob::PlaceBatch(parts.iter().map(placement).collect())
+}
+
+/// Each is decided by itself, in the order of the batch, and all are answered together.
+#[test]
+fn a_batch_gets_what_the_cap_allows_part_by_part() {
+    let mut engine = jobs_engine(2, CycleConfig::default());
+    with_nodes(&mut engine, 2, 16, 0);
+    set_queue(&mut engine, QueueSpec { capability: cpu(6), ..QueueSpec::new("small") });
+    let reply = plan(&mut engine, batch(&[(4, 4), (0, 3), (7, 2), (9, 1)]));
+    let PlanReply::PlacedBatch(mut parts) = reply else { panic!("{reply:?}") };
+    parts.sort_by_key(|&(part, _)| part);
+    let told: Vec<(u16, bool)> = parts.iter().map(|(part, placed)| (*part, placed.is_ok())).collect();
+    assert_eq!(told, [(0, false), (4, true), (7, true), (9, false)]);
+    assert!(matches!(&parts[0].1, Err(NotCharged::Cap { over, .. }) if over.used == 40_000), "{parts:?}");
+    assert_eq!(held(&mut engine, "small"), 6);
+    check_jobs(&mut engine);
+}
+
+/// A crash after any unit: of a batch, those parts are there whose outcomes are.
+#[test]
+fn no_crash_leaves_a_part_of_a_batch_without_its_outcome_or_the_other_way_round() {
+    let config = EngineConfig { journal: true, ..jobs_config(2, CycleConfig::default()) };
+    let mut engine = open_with(StoreState::create(8), &config);
+    let feed = engine.journal.take().expect("the engine has a journal");
+    set_queue(&mut engine, QueueSpec::new("small"));
+    with_nodes(&mut engine, 2, 16, 0);
+    // Others take what it is about to be given, so that not all parts are placed in the first round.
+    let origin = Origin { part: 0, ..ORIGIN };
+    let request = PortRequest::Plan(batch(&[(3, 9), (1, 9), (2, 5)]));
+    engine.ports[0].submit_for(Some(origin), 3, request, engine.now).expect("room");
+    engine.ports[0].submit(4, PortRequest::Place(cores(9)), engine.now).expect("room");
+    assert_eq!(settle(&mut engine).len(), 2);
+    let mut units = Vec::new();
+    feed.take(&mut units);
+    let mut most = 0;
+    for crash in 0..=units.len() {
+        let mut rebuild = Rebuild::new(StoreState::create(8)).expect("it is empty");
+        units[..crash].iter().for_each(|unit| rebuild.apply(unit.clone()).expect("nothing is missing"));
+        rebuild.take_back();
+        let state = rebuild.finish().expect("nothing is missing");
+        state.check().expect("the records refer to each other");
+        let done = units[..crash].iter().flat_map(|unit| &unit.done);
+        let mut parts: Vec<(u16, AllocationId)> = done
+            .filter(|done| done.origin.session == origin.session)
+            .map(|done| match &done.deed {
+                Deed::Placed(placed, None) => (done.origin.part, placed.allocation),
+                other => panic!("a placement: {other:?}"),
+            })
+            .collect();
+        let mut engine = open_with(state, &jobs_config(1, CycleConfig::default()));
+        check_jobs(&mut engine);
+        let mut charged: Vec<AllocationId> = jobs_of(&engine)
+            .jobs()
+            .flat_map(|(_, job)| job.tasks())
+            .filter_map(|task| task.allocation)
+            .collect();
+        charged.sort_unstable();
+        parts.sort_unstable_by_key(|&(_, id)| id);
+        assert!(charged.iter().eq(parts.iter().map(|(_, id)| id)), "unit {crash}: {charged:?}, {parts:?}");
+        most = most.max(parts.len());
+    }
+    assert_eq!(most, 2, "the third finds no room");
 }
 
 /// A crash after any unit: the placement is there with its charge and the outcome of its request, or nothing of it is.
@@ -258,16 +339,8 @@ fn no_crash_leaves_a_charge_without_an_allocation_or_the_other_way_round() {
     with_nodes(&mut engine, 2, 16, 0);
     collect(&mut units);
     let start = units.len();
-    let origin = Origin {
-        session: SessionId { incarnation: Incarnation(1), number: 5 },
-        sequence: 1,
-        mark: 1,
-        fingerprint: 7,
-        part: 0,
-        is_wait: false,
-        alternative: None,
-    };
-    let placement = DirectPlacement { request: cores(2), queue: named("all"), bound: None };
+    let origin = ORIGIN;
+    let placement = DirectPlacement { request: cores(2), queue: named("all"), bound: None, wait: None };
     let request = PortRequest::Plan(PlanJob::Place(Box::new(placement)));
     let answered = engine.ports[0].submit_for(Some(origin), 3, request, engine.now).expect("room");
     assert!(answered.is_none(), "{answered:?}");

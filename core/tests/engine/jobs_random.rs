@@ -6,18 +6,20 @@ use wharf_core::cycle::{Action, CycleConfig, PluginConfig, PluginKind};
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
 use wharf_core::fairness::{Caps, Dim};
-use wharf_core::group::PlanJob;
+use wharf_core::group::{PlanJob, PlanReply};
+use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::jobs::{
-    DirectPlacement, JobId, JobPhase, JobPolicy, JobSpec, JobsRecord, JobsRequest, NotCharged, PolicyAction,
-    QueueSpec, TaskEvent, TaskId, TaskReport, TaskState,
+    DirectPlacement, DirectWait, Job, JobId, JobPhase, JobPolicy, JobSpec, JobsRecord, JobsRequest,
+    NotCharged, PolicyAction, QueueSpec, TaskEvent, TaskId, TaskReport, TaskState,
 };
 use wharf_core::journal::{JournalFeed, Unit};
 use wharf_core::link::Clock;
 use wharf_core::node::NodeRegistration;
 use wharf_core::recovery::Rebuild;
 use wharf_core::rng::Rng;
-use wharf_core::router::PortRequest;
+use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::state::StoreState;
+use wharf_core::time::Time;
 
 use crate::by_hand::{ManualClock, add_node, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::ask_meanwhile;
@@ -27,6 +29,9 @@ use crate::jobs_bed::{
 };
 
 const QUEUES: [&str; 3] = ["free", "capped", "small"];
+
+/// The tags of placements that may wait begin here.
+const WAITS: u64 = 1_000;
 
 /// Returns the rules of cycles: those by default with past use, with deserved amounts, or with jobs that starve.
 fn rules(seed: u64) -> CycleConfig {
@@ -60,6 +65,11 @@ struct Work {
     /// Direct placements that were made, and that were refused.
     placed: u32,
     refused: u32,
+    /// The tags of placements that wait and are not answered, and the number of those that were placed.
+    waiting: BTreeSet<u64>,
+    waited: u32,
+    /// The queues of all jobs that were seen. The job of a placement that waited is gone before what it had claimed is.
+    queues: BTreeMap<JobId, String>,
 }
 
 impl Work {
@@ -71,8 +81,19 @@ impl Work {
         let config = EngineConfig { journal: true, ..jobs_config(shards, cycle) };
         let mut engine = open_with(StoreState::create(8), &config);
         let feed = engine.journal.take().expect("the engine has a journal");
-        let mut work =
-            Self { engine, feed, units: Vec::new(), rng, nodes: Vec::new(), names: 0, placed: 0, refused: 0 };
+        let mut work = Self {
+            engine,
+            feed,
+            units: Vec::new(),
+            rng,
+            nodes: Vec::new(),
+            names: 0,
+            placed: 0,
+            refused: 0,
+            waiting: BTreeSet::new(),
+            waited: 0,
+            queues: BTreeMap::new(),
+        };
         // A queue that is gone leaves its number.
         set_queue(&mut work.engine, QueueSpec::new("gone"));
         for (name, cap) in QUEUES.into_iter().zip([None, Some(24), Some(6)]) {
@@ -134,7 +155,67 @@ impl Work {
 
     fn direct(&mut self) -> DirectPlacement {
         let queue = QUEUES[self.below(3) as usize].into();
-        DirectPlacement { request: cores(1 + self.below(5) as u32), queue, bound: None }
+        DirectPlacement { request: cores(1 + self.below(5) as u32), queue, bound: None, wait: None }
+    }
+
+    /// Asks for a placement that may wait in its queue.
+    fn wait_in_a_queue(&mut self) {
+        self.names += 1;
+        let tag = WAITS + u64::from(self.names);
+        let session = SessionId { incarnation: Incarnation(1), number: 1 };
+        let until = [self.engine.now.plus_nanos(self.below(1_000_000_000)), Time(u64::MAX)];
+        let wait = DirectWait {
+            id: (session, tag),
+            priority: self.below(3) as i32,
+            until: until[self.below(2) as usize],
+        };
+        let placement = DirectPlacement { wait: Some(wait), ..self.direct() };
+        let request = PortRequest::Plan(PlanJob::Place(Box::new(placement)));
+        self.engine.ports[0].submit(tag, request, self.engine.now).expect("it has room");
+        self.waiting.insert(tag);
+    }
+
+    /// Cancels a placement that may wait in its queue.
+    fn cancel_a_wait(&mut self) {
+        let at = self.below(self.waiting.len().max(1) as u64) as usize;
+        if let Some(&tag) = self.waiting.iter().nth(at) {
+            self.engine.ports[0].cancel_plan(tag);
+        }
+    }
+
+    /// Takes replies. Each placement that waits has one.
+    fn take(&mut self, replies: Vec<(u64, PortReply)>) {
+        for (tag, reply) in replies.into_iter().filter(|&(tag, _)| tag >= WAITS) {
+            assert!(self.waiting.remove(&tag), "{tag} was answered: {reply:?}");
+            match reply {
+                PortReply::Plan(reply) => match *reply {
+                    PlanReply::Placed(Ok(_)) => self.waited += 1,
+                    PlanReply::Placed(Err(
+                        NotCharged::Cancelled | NotCharged::Cap { .. } | NotCharged::NoNode(_),
+                    )) => {}
+                    other => panic!("it is right: {other:?}"),
+                },
+                other => panic!("the keeper of jobs answers: {other:?}"),
+            }
+        }
+    }
+
+    /// Lets everything settle that was sent.
+    fn settle(&mut self) {
+        let replies = settle(&mut self.engine);
+        self.take(replies);
+    }
+
+    /// Ends all waits. Each of them is answered.
+    fn end_waits(&mut self) {
+        self.settle();
+        let port = &mut self.engine.ports[0];
+        self.waiting.iter().for_each(|&tag| port.cancel_plan(tag));
+        self.settle();
+        assert!(self.waiting.is_empty(), "not answered: {:?}", self.waiting);
+        let is_pending = |job: &Job| job.spec().is_direct && job.count(TaskState::Bound) == 0;
+        let pending = jobs_of(&self.engine).jobs().filter(|(_, job)| is_pending(job)).count();
+        assert_eq!(pending, 0, "nobody waits for them");
     }
 
     /// A placement that names a queue, which its cap may refuse.
@@ -305,8 +386,10 @@ impl Work {
                 engine.planners[0].run_round(clock);
             }
             6 => {
-                engine.ports[0].poll(engine.now, |_, _| ());
+                let mut replies = Vec::new();
+                engine.ports[0].poll(engine.now, |tag, reply| replies.push((tag, reply)));
                 engine.ports[0].flush();
+                self.take(replies);
             }
             _ => engine.now = engine.now.plus_nanos(rng.below(50_000_000)),
         }
@@ -347,7 +430,11 @@ impl Work {
         };
         let request = match self.below(8) {
             0 | 1 => PortRequest::Place(cores(1 + self.below(8) as u32)),
-            2 | 3 => PortRequest::Plan(PlanJob::Place(Box::new(self.direct()))),
+            2 => PortRequest::Plan(PlanJob::Place(Box::new(self.direct()))),
+            3 => {
+                let parts = 1 + self.below(4) as u16;
+                PortRequest::Plan(PlanJob::PlaceBatch((0..parts).map(|part| (part, self.direct())).collect()))
+            }
             _ => PortRequest::Plan(PlanJob::Jobs(Box::new(request))),
         };
         if self.engine.ports[0].has_room(&request) {
@@ -358,18 +445,20 @@ impl Work {
 
     /// Checks on the books of the shards, as they are in the middle of everything, that no cap is exceeded and that no task
     /// has two allocations.
-    fn check_caps(&self) {
+    fn check_caps(&mut self) {
         let mut used: BTreeMap<String, i64> = BTreeMap::new();
         let mut placed = BTreeSet::new();
         let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
         let jobs = jobs_of(&self.engine);
+        let name = |job: &Job| jobs.queue(job.spec().queue).spec().name.to_string();
+        self.queues.extend(jobs.jobs().map(|(id, job)| (id, name(job))));
         for partition in self.engine.runners.iter().flat_map(|runner| runner.shard().export().partitions) {
             for record in &partition.bundles {
                 let Some(job) = JobId::of_group(record.bundle.group) else { continue };
                 assert!(placed.insert(record.bundle), "{:?} is placed twice", record.bundle);
                 let at = partition.allocations.binary_search_by_key(&record.allocation, |one| one.id);
                 let cpu = partition.allocations[at.expect("a bundle is an allocation")].demand.cpu.units();
-                let queue = jobs.queue(jobs.job(job).spec().queue).spec().name.to_string();
+                let queue = self.queues[&job].clone();
                 *numbers.entry(queue.clone()).or_default() += 1;
                 *used.entry(queue).or_default() += cpu;
             }
@@ -395,29 +484,33 @@ impl Work {
 fn caps_hold_at_every_moment_in_every_order() {
     let mut conflicted = 0;
     let mut committed = 0;
+    let mut waited = 0;
     for seed in 200..240 {
         let mut work = Work::new(seed);
         for step in 0..1_500 {
             let clock = ManualClock::new(work.engine.now);
-            if work.below(12) == 0 {
-                work.send();
-            } else {
-                work.move_one(&clock);
+            match work.below(48) {
+                0..4 => work.send(),
+                4 => work.wait_in_a_queue(),
+                5 => work.cancel_a_wait(),
+                _ => work.move_one(&clock),
             }
             work.engine.now = clock.now().max(work.engine.now);
             if step % 5 == 0 {
                 work.check_caps();
             }
         }
-        settle(&mut work.engine);
-        wait_ns(&mut work.engine, 3_000_000_000);
+        work.settle();
+        work.engine.now = work.engine.now.plus_nanos(3_000_000_000);
+        work.end_waits();
+        waited += work.waited;
         check_jobs(&mut work.engine);
         work.collect();
         let metrics = work.engine.planners[0].planner().metrics();
         conflicted += metrics.conflicted;
         committed += metrics.committed;
     }
-    assert!(conflicted > 10 && committed > 1_000, "{conflicted} of {committed}");
+    assert!(conflicted > 10 && committed > 1_000 && waited > 50, "{conflicted} of {committed}, {waited}");
 }
 
 /// Requests that arrive together, and cycles between them, are answered one after the other.

@@ -7,8 +7,8 @@ use wharf_core::cycle::CycleConfig;
 use wharf_core::demand::NodesRequest;
 use wharf_core::engine::Engine;
 use wharf_core::group::{ExplainWait, GroupSpec, PlanJob, PlanReply, Strategy, Submit, WaitSubject};
-use wharf_core::ids::GroupId;
-use wharf_core::jobs::{DirectPlacement, JobsRequest, QueueSpec};
+use wharf_core::ids::{GroupId, Incarnation, SessionId};
+use wharf_core::jobs::{DirectPlacement, DirectWait, JobsRequest, QueueSpec};
 use wharf_core::link::Clock;
 use wharf_core::reply::reply_of;
 use wharf_core::router::{PortReply, PortRequest, Tag};
@@ -127,8 +127,16 @@ fn a_group_whose_statement_is_on_its_way_is_placed_after_its_deadline() {
     assert!(matches!(reply, PlanReply::Group(Ok(_))), "{reply:?}");
 }
 
+fn placement() -> DirectPlacement {
+    DirectPlacement { request: cores(1), queue: named("all"), bound: None, wait: None }
+}
+
 fn direct() -> PlanJob {
-    PlanJob::Place(Box::new(DirectPlacement { request: cores(1), queue: named("all"), bound: None }))
+    PlanJob::Place(Box::new(placement()))
+}
+
+fn batch() -> PlanJob {
+    PlanJob::PlaceBatch(vec![(0, placement()), (1, placement())])
 }
 
 #[test]
@@ -151,7 +159,10 @@ fn no_request_about_jobs_begins_after_its_deadline() {
         JobsRequest::PlanNodes { tenant, request: Box::new(NodesRequest::new(Vec::new())), idle: Vec::new() },
         JobsRequest::Cancel { job, tenant, grace_ns: 0 },
     ];
-    let jobs = || requests.iter().map(|request| PlanJob::Jobs(Box::new(request.clone()))).chain([direct()]);
+    let session = SessionId { incarnation: Incarnation(1), number: 1 };
+    let wait = DirectWait { id: (session, 1), priority: 0, until: Time::NEVER };
+    let others = || [direct(), batch(), PlanJob::ExplainInQueue(wait, Time(1))];
+    let jobs = || requests.iter().map(|request| PlanJob::Jobs(Box::new(request.clone()))).chain(others());
     let before = jobs_of(&engine).record();
     for job in jobs() {
         let reply = ask_late(&mut engine, job.clone());
@@ -169,10 +180,11 @@ fn no_request_about_jobs_begins_after_its_deadline() {
 /// The keeper of jobs has a second queue: placements wait there for replicas that are as new as they are.
 #[test]
 fn a_placement_that_the_keeper_has_taken_in_time_and_not_begun_is_late() {
-    for has_begun in [false, true] {
+    let cases = [(direct(), false), (direct(), true), (batch(), false), (batch(), true)];
+    for (job, has_begun) in cases {
         let mut engine = jobs_engine(1, CycleConfig::default());
         with_nodes(&mut engine, 1, 16, 0);
-        send(&mut engine, 7, direct());
+        send(&mut engine, 7, job);
         let clock = ManualClock::new(engine.now);
         let statements = engine.planners[0].planner().metrics().statements;
         let mut has_statement = false;
@@ -184,12 +196,14 @@ fn a_placement_that_the_keeper_has_taken_in_time_and_not_begun_is_late() {
         engine.now = clock.now();
         pass(&mut engine);
         let reply = answer(&mut engine);
-        match reply {
-            PlanReply::Late => assert!(!has_begun),
-            PlanReply::Placed(Ok(_)) => assert!(has_begun, "it was too late"),
+        let placed = match reply {
+            PlanReply::Late => 0,
+            PlanReply::Placed(placed) => u64::from(placed.is_ok()),
+            PlanReply::PlacedBatch(parts) => parts.iter().filter(|(_, placed)| placed.is_ok()).count() as u64,
             other => panic!("{other:?}"),
-        }
+        };
+        assert_eq!(placed > 0, has_begun, "{placed} are placed");
         check_jobs(&mut engine);
-        assert_eq!(live_allocations(&mut engine), u64::from(has_begun));
+        assert_eq!(live_allocations(&mut engine), placed);
     }
 }

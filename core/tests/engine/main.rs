@@ -28,6 +28,7 @@ mod idle;
 mod jobs;
 mod jobs_bed;
 mod jobs_direct;
+mod jobs_direct_waits;
 mod jobs_nodes;
 mod jobs_policies;
 mod jobs_random;

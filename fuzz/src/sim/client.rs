@@ -39,8 +39,8 @@ const WAITED_MAX: usize = 8;
 pub(super) enum Asked {
     /// A placement, and whether it may wait.
     Place { waits: bool },
-    /// A placement in a queue.
-    PlaceIn(Charged),
+    /// A placement in a queue, and whether it may wait.
+    PlaceIn { charged: Charged, waits: bool },
     /// The release of an allocation.
     Release(AllocationId),
     /// The cancellation of a waiting request, by its sequence.
@@ -80,7 +80,10 @@ impl Asked {
     pub(super) fn waits(&self) -> bool {
         matches!(
             self,
-            Self::Place { waits: true } | Self::Create { waits: true } | Self::Grow { waits: true, .. }
+            Self::Place { waits: true }
+                | Self::PlaceIn { waits: true, .. }
+                | Self::Create { waits: true }
+                | Self::Grow { waits: true, .. }
         )
     }
 }
@@ -244,7 +247,7 @@ impl Client {
                 Asked::Release(id) => {
                     self.doubtful.insert(id);
                 }
-                Asked::Place { .. } | Asked::PlaceIn(_) | Asked::Adopt => {
+                Asked::Place { .. } | Asked::PlaceIn { .. } | Asked::Adopt => {
                     self.undecided.insert((session, sequence));
                 }
                 _ => {}
@@ -276,7 +279,7 @@ impl Client {
 
     /// Returns the number of groups, and of growths of one, that wait.
     pub(super) fn waiting_groups(&self) -> usize {
-        let is_of_group = |asked: &Asked| !matches!(asked, Asked::Place { .. });
+        let is_of_group = |asked: &Asked| !matches!(asked, Asked::Place { .. } | Asked::PlaceIn { .. });
         self.pending.values().filter(|pending| pending.asked.waits() && is_of_group(&pending.asked)).count()
     }
 
@@ -363,7 +366,7 @@ impl Client {
                 self.answered.insert(sequence, bytes.to_vec());
                 return Ok(());
             }
-            if matches!(pending.asked, Asked::PlaceIn(_)) && is_for_now(&fault) {
+            if matches!(pending.asked, Asked::PlaceIn { .. }) && is_for_now(&fault) {
                 // Nothing was done, but a frame of it that is still under way may be executed.
                 self.undecided.extend(self.session.map(|(session, _)| (session, sequence)));
                 self.answered.insert(sequence, bytes.to_vec());
@@ -390,7 +393,7 @@ impl Client {
                 let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|e| e.to_string())?;
                 self.handle_placed(&reply, waits)
             }
-            Asked::PlaceIn(charged) => self.handle_placed_in_queue(frame, charged),
+            Asked::PlaceIn { charged, waits } => self.handle_placed_in_queue(frame, charged, waits),
             Asked::Adopt => {
                 let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|e| e.to_string())?;
                 if let Some(placed) = reply.placed {

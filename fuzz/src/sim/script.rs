@@ -35,7 +35,7 @@ pub(super) fn next_frame(
         return client.frame(*choices.pick(&open));
     }
     match client.role {
-        Role::User if asks_for_jobs && choices.one_in(2) => Some(client.ask_about_jobs(choices)),
+        Role::User if asks_for_jobs && choices.one_in(2) => Some(client.ask_about_jobs(choices, now)),
         Role::Operator if asks_for_jobs && choices.one_in(16) => Some(set_some_queue(client, choices)),
         Role::User if asks_for_groups && choices.one_in(6) => client.ask_about_groups(choices, now),
         Role::User => user(client, choices, now),

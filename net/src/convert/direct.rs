@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wharf_core::jobs::{BindingError, Capped, DirectPlacement, NotCharged, TenantQueue};
+use wharf_core::jobs::{BindingError, Capped, DirectPlacement, DirectWait, NotCharged, TenantQueue};
 use wharf_core::limits::{DIRECT_CANDIDATES_MAX, PLANNERS_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, ResourceRegistry};
@@ -10,7 +10,7 @@ use wharf_core::router::Verdict;
 
 use super::jobs::dim_name;
 use super::{PlacementDefaults, check_name, placement_request, refused_reply};
-use crate::protocol::{Fault, MODE_NOW, PlaceReply, PlaceRequest, Reason};
+use crate::protocol::{Fault, PlaceReply, PlaceRequest, Reason};
 
 /// Checks that a placement in a queue asks for nothing that such a placement cannot have. `keeps_jobs` says whether the
 /// service has queues, and `bound` to which one the tenant is bound.
@@ -38,17 +38,10 @@ pub(crate) fn check_queued(
     }
     check_name("queue", &wire.queue)?;
     let queue = &wire.queue;
-    let served = |field: &str, message| Err(Fault::of_field(Reason::NotSupportedYet, field, message));
-    if wire.mode != MODE_NOW {
-        let message = format!(
-            "a placement that is charged to a queue (`{queue}`) does not wait: submit a job, or ask again later"
-        );
-        return served("mode", message);
-    }
     if wire.lease != 0 || wire.session_lease {
         let message =
             format!("a placement that is charged to a queue (`{queue}`) has no lease: leave it out");
-        return served("lease", message);
+        return Err(Fault::of_field(Reason::NotSupportedYet, "lease", message));
     }
     let named = wire.candidates.len();
     if named > DIRECT_CANDIDATES_MAX {
@@ -60,7 +53,8 @@ pub(crate) fn check_queued(
     Ok(())
 }
 
-/// Converts a placement that names a queue to the engine's form. `bound` is the queue to which its tenant is bound.
+/// Converts a placement that names a queue to the engine's form. `bound` is the queue to which its tenant is bound, and
+/// `wait` how it waits, if it may.
 ///
 /// # Errors
 /// As [`placement_request`].
@@ -69,9 +63,10 @@ pub fn queued_placement(
     catalog: &Catalog,
     defaults: PlacementDefaults,
     bound: Option<Arc<TenantQueue>>,
+    wait: Option<DirectWait>,
 ) -> Result<DirectPlacement, Box<PlaceReply>> {
     let queue = std::mem::take(&mut wire.queue).into();
-    Ok(DirectPlacement { request: placement_request(wire, catalog, defaults)?, queue, bound })
+    Ok(DirectPlacement { request: placement_request(wire, catalog, defaults)?, queue, bound, wait })
 }
 
 /// Returns the reason code of a queue that a bound tenant may not use.
@@ -167,6 +162,12 @@ pub(crate) fn not_charged(refused: &NotCharged, catalog: &Catalog) -> PlaceReply
         NotCharged::Conflicts => {
             fault(Reason::Conflicted, "it conflicted with other work at each attempt: ask again".to_owned())
         }
+        NotCharged::Cancelled => PlaceReply { reason: Reason::Cancelled.into(), ..PlaceReply::default() },
+        NotCharged::NoTurn => fault(
+            Reason::NoFitNow,
+            "it had no turn before its deadline: too many placements and groups wait at this I/O thread of the service"
+                .to_owned(),
+        ),
     }
 }
 
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(fault(|_| (), false), told("queue", Reason::NotServed));
         assert_eq!(fault(|wire| wire.queue = "a\nb".to_owned(), true), told("queue", Reason::InvalidField));
         let waits: fn(&mut PlaceRequest) = |wire| wire.mode = MODE_WAIT_UNTIL;
-        assert_eq!(fault(waits, true), told("mode", Reason::NotSupportedYet));
+        assert_eq!(fault(waits, true), None);
         assert_eq!(fault(|wire| wire.lease = 1, true), told("lease", Reason::NotSupportedYet));
         assert_eq!(fault(|wire| wire.session_lease = true, true), told("lease", Reason::NotSupportedYet));
         let many: fn(&mut PlaceRequest) = |wire| wire.candidates = (1..=257).collect();

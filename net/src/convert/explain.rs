@@ -24,7 +24,7 @@ use crate::protocol::{
     PENDING_CONFLICT, PENDING_GANG, PENDING_NO_NODE, PENDING_NONE, PENDING_NOT_ADMITTED, PENDING_NOT_TRIED,
     PENDING_OVERUSED, PENDING_RESERVATION, PENDING_SHARE, PENDING_TOO_FEW_TASKS, PENDING_TOPOLOGY,
     QUEUE_BOUNDS_MAX, QueueBoundBody, RULE_ALLOCATIONS, RULE_CAPABILITY, RULE_DESERVED, RULE_GUARANTEES,
-    RULE_OVERCOMMIT, WAITS_FOR_BUNDLES, WAITS_FOR_NODE, WAITS_FOR_NOTHING, WAITS_FOR_TICKET,
+    RULE_OVERCOMMIT, WAITS_FOR_BUNDLES, WAITS_FOR_NODE, WAITS_FOR_NOTHING, WAITS_FOR_QUEUE, WAITS_FOR_TICKET,
     WAITS_FOR_TOGETHER, WAITS_FOR_TURN,
 };
 
@@ -51,6 +51,7 @@ const WAITS: [(u8, WaitsFor); WaitsFor::ALL.len()] = [
     (WAITS_FOR_TOGETHER, WaitsFor::Together),
     (WAITS_FOR_TURN, WaitsFor::Turn),
     (WAITS_FOR_TICKET, WaitsFor::Ticket),
+    (WAITS_FOR_QUEUE, WaitsFor::Queue),
 ];
 
 const RULES: [(u8, QueueRule); QueueRule::ALL.len()] = [
@@ -245,6 +246,7 @@ pub(crate) fn wait_reply(explained: &WaitExplained, catalog: &Catalog) -> Explai
     let found = of.found.as_deref().unwrap_or_default();
     ExplainWaitReply {
         group: of.group.as_deref().map(group_summary),
+        job: of.job.map_or(0, |job| job.0),
         bundle: of.bundle,
         waits_for: number_of(&WAITS, of.waits_for),
         priority: of.priority,

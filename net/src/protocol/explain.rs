@@ -87,6 +87,8 @@ pub const WAITS_FOR_TOGETHER: u8 = 3;
 pub const WAITS_FOR_TURN: u8 = 4;
 /// The group waits for a ticket, because others took several times what came free.
 pub const WAITS_FOR_TICKET: u8 = 5;
+/// The placement waits in its queue, as a job. The explanation of the job tells what for.
+pub const WAITS_FOR_QUEUE: u8 = 6;
 
 bodies! {
     /// Asks why a job, or a task of it, waits.
@@ -250,6 +252,8 @@ bodies! {
         pub reason: ReasonCode,
         /// The group. `None`: it is a placement.
         pub group: Option<GroupSummary>,
+        /// The number of the job as which a placement waits in its queue: ask `explain_job` about it. 0: there is none.
+        pub job: u64,
         /// The index of the bundle that the counts are about.
         pub bundle: Option<u32>,
         /// `WAITS_FOR_*`.

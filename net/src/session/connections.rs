@@ -59,7 +59,9 @@ use std::task::Waker;
 use arc_swap::{ArcSwap, Cache};
 use slab::Slab;
 use wharf_core::ids::SessionId;
-use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
+use wharf_core::limits::{
+    PLACEMENTS_PER_MESSAGE_MAX, PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX,
+};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
 use wharf_core::state::SessionChange;
@@ -78,7 +80,7 @@ pub use hello::HELLO_PATIENCE;
 pub(crate) use hello::late_hello;
 use lost::Lost;
 pub use observer::{IoObserver, Unobserved};
-use operation::{Operation, Parts};
+use operation::Operation;
 use placing::PortPart;
 pub use questions::Asker;
 use room::Room;
@@ -91,6 +93,8 @@ pub type ConnectionKey = usize;
 
 /// Maximum number of planner jobs in progress at one I/O thread, without waiting groups.
 const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - PORT_GROUPS_WAITING_MAX;
+// The largest batch has room.
+const _: () = assert!(PLACEMENTS_PER_MESSAGE_MAX <= PLAN_ROOM);
 
 /// The connections of one I/O thread, and their requests.
 pub struct ConnectionService {
@@ -532,7 +536,7 @@ impl ConnectionService {
     fn enter(&mut self, operation: Operation) -> usize {
         let candidates = operation.parts.candidates();
         if candidates > 0 {
-            let waits = matches!(operation.parts, Parts::Wait(..));
+            let waits = operation.waits();
             self.connections[operation.asker.connection].candidates.add(candidates, waits);
             self.candidates_waiting += if waits { candidates } else { 0 };
         }

@@ -324,7 +324,7 @@ fn explanations_of_waits_are_written_as_they_always_were() {
     check_request::<kinds::ExplainWait>(&of_group, "00000101fb2c01020103");
     check_reply::<kinds::ExplainWait>(
         &ExplainWaitReply::from(fault()),
-        &format!("c7{}01c7036a6f62016d00", "00".repeat(17)),
+        &format!("c7{}01c7036a6f62016d00", "00".repeat(18)),
     );
     let change = ChangeBody {
         change: CHANGE_MORE_NODES,
@@ -350,6 +350,7 @@ fn explanations_of_waits_are_written_as_they_always_were() {
             min_members: 3,
             priority: -1,
         }),
+        job: 7,
         bundle: Some(2),
         waits_for: WAITS_FOR_BUNDLES,
         priority: -1,
@@ -367,7 +368,7 @@ fn explanations_of_waits_are_written_as_they_always_were() {
     };
     let summary = "0101fb2c0102SS04010301";
     let summary = summary.replace("SS", &format!("{GROUP_WAITING:02x}{STRATEGY_SPREAD:02x}"));
-    let wait = "01020201fb2c0101050203016608 09".replace(' ', "");
+    let wait = "0701020201fb2c0101050203016608 09".replace(' ', "");
     let nodes = "010303019903637075030801020301036370750c";
     check_reply::<kinds::ExplainWait>(&reply, &format!("00{summary}{wait}{nodes}0102010007016e02000000"));
 }
@@ -395,4 +396,5 @@ fn numbers_of_explanations_never_change_their_meaning() {
     assert_eq!((HOLDERS_MAX, QUEUE_BOUNDS_MAX, CHANGES_MAX), (8, 64, 256));
     assert_eq!([WAITS_FOR_NOTHING, WAITS_FOR_NODE, WAITS_FOR_BUNDLES], [0, 1, 2]);
     assert_eq!([WAITS_FOR_TOGETHER, WAITS_FOR_TURN, WAITS_FOR_TICKET], [3, 4, 5]);
+    assert_eq!(WAITS_FOR_QUEUE, 6);
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 use wharf_core::ids::{GroupId, Incarnation, ParseGroupIdError, SessionId};
 use wharf_core::jobs::{JobId, ParseJobIdError};
+use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{ExplainJobRequest, ExplainWaitRequest};
 
 use super::connect::{ConnectArgs, Usage};
@@ -78,9 +79,20 @@ pub(super) async fn run(args: ExplainArgs) -> anyhow::Result<Ended> {
             ExplainWaitRequest { session: Some(session.into()), sequence, ..ExplainWaitRequest::default() }
         }
     };
-    let reply = args.connect.ask(async |client| client.explain_wait(&request).await).await?;
-    let view = || explain_wait_view::view(&request, &reply);
-    args.connect.show(reply.reason.is_done(), view, || explain_wait_view::say_reply(&request, &reply))
+    let ask = async |client: &Client| {
+        let reply = client.explain_wait(&request).await?;
+        let of_job = match reply.job {
+            0 => None,
+            job => Some(client.explain_job(&ExplainJobRequest { job, task: None }).await?),
+        };
+        Ok::<_, ClientError>((reply, of_job))
+    };
+    let (reply, of_job) = args.connect.ask(ask).await?;
+    // It may have been placed between the two answers.
+    let of_job = of_job.filter(|of_job| of_job.reason.is_done());
+    let view = || explain_wait_view::view(&request, &reply, of_job.as_ref());
+    let say = || explain_wait_view::say_reply(&request, &reply, of_job.as_ref());
+    args.connect.show(reply.reason.is_done(), view, say)
 }
 
 async fn explain_job(connect: &ConnectArgs, job: JobId, task: Option<u32>) -> anyhow::Result<Ended> {

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use wharf_core::group::WaitsFor;
 use wharf_core::ids::{GroupId, SessionId};
 use wharf_net::convert::waits_for;
-use wharf_net::protocol::{ExplainWaitReply, ExplainWaitRequest};
+use wharf_net::protocol::{ExplainJobReply, ExplainWaitReply, ExplainWaitRequest};
 
-use super::explain_view::{change_view, say_changes, say_counts};
+use super::explain_view::{self, change_view, say_changes, say_counts};
 use super::group_view;
 use super::print::{self, fault_view, given_text, say};
 
@@ -29,11 +29,16 @@ pub(super) fn wait_id(session: SessionId, sequence: u64) -> String {
     format!("{session}/{sequence}")
 }
 
-/// Returns an explanation in JSON.
-pub(super) fn view(request: &ExplainWaitRequest, reply: &ExplainWaitReply) -> Value {
+/// Returns an explanation in JSON. `of_job` is that of the job as which a placement waits in its queue.
+pub(super) fn view(
+    request: &ExplainWaitRequest,
+    reply: &ExplainWaitReply,
+    of_job: Option<&ExplainJobReply>,
+) -> Value {
     json!({
         "id": id_text(request),
         "group": reply.group.as_ref().map(group_view::summary_view),
+        "job": of_job.map(explain_view::view),
         "bundle": reply.bundle,
         "waits_for": waits_for_name(reply.waits_for),
         "priority": reply.priority,
@@ -67,13 +72,18 @@ fn waits_for_text(number: u8) -> &'static str {
             "its bundles have room one by one, but not together as its strategy or its rule wants"
         }
         Ok(WaitsFor::Turn) => "there is room for it: it is tried in its turn",
+        Ok(WaitsFor::Queue) => "it waits in its queue",
         Ok(WaitsFor::Ticket) => "it waits for a ticket, because others took what came free",
         Err(_) => "for a reason that this program does not know",
     }
 }
 
-/// Prints an explanation for people.
-pub(super) fn say_reply(request: &ExplainWaitRequest, reply: &ExplainWaitReply) {
+/// Prints an explanation for people. `of_job` is that of the job as which a placement waits in its queue.
+pub(super) fn say_reply(
+    request: &ExplainWaitRequest,
+    reply: &ExplainWaitReply,
+    of_job: Option<&ExplainJobReply>,
+) {
     if !reply.reason.is_done() {
         return print::say_not_done(reply.reason, reply.fault.as_ref());
     }
@@ -91,14 +101,17 @@ pub(super) fn say_reply(request: &ExplainWaitRequest, reply: &ExplainWaitReply) 
         say(format_args!("when it was tried last: {found}"));
     }
     let until = reply.until.map(|until| format!(", until second {}", print::seconds(until)));
-    say(format_args!(
-        "waits since second {}{}, priority {}: {} of {} that wait come before it",
+    let since = format!(
+        "waits since second {}{}, priority {}",
         print::seconds(reply.since),
         until.unwrap_or_default(),
-        reply.priority,
-        reply.before,
-        reply.waiting
-    ));
+        reply.priority
+    );
+    if let Some(of_job) = of_job {
+        say(format_args!("{since}"));
+        return explain_view::say_reply(of_job, false);
+    }
+    say(format_args!("{since}: {} of {} that wait come before it", reply.before, reply.waiting));
     let subject = match reply.bundle {
         Some(bundle) => format!("bundle {id}/{bundle}"),
         None => format!("placement {id}"),

@@ -1,8 +1,11 @@
 //! Queues and jobs with the real binary: from files to placed tasks, over a stop and over a kill.
 
 use serde_json::{Value, json};
+use wharf_core::ids::SessionId;
+use wharf_net::client::Client;
+use wharf_net::protocol::{DemandBody, MODE_WAIT_UNTIL, PlaceRequest, kinds};
 
-use crate::harness::{PATIENCE, Service, Site};
+use crate::harness::{PATIENCE, Service, Site, runtime, within};
 
 const WORK: &str = "
 queues:
@@ -161,7 +164,8 @@ fn placements_that_name_a_queue_are_charged_to_it() {
     assert_eq!(of_small(&service), (json!(1), json!("2")));
     service.run(&place).with(1).says(&["over_cap", "queue `small`", "of cpu 3, 2 are in use"]);
     service.run(&["place", "--queue", "other", "--cpu", "1"]).with(1).says(&["unknown_queue"]);
-    service.run(&["place", "--queue", "small", "--wait", "1s"]).with(2).says(&["--wait"]);
+    let waits = ["place", "--queue", "small", "--cpu", "2", "--wait", "1ms"];
+    service.run(&waits).with(1).says(&["over_cap", "of cpu 3, 2 are in use"]);
     // A variable of a shell that is not set must not leave the placement uncharged.
     service.run(&["place", "--queue", "", "--cpu", "1"]).with(2).says(&["--queue"]);
     service.kill();
@@ -178,6 +182,54 @@ fn placements_that_name_a_queue_are_charged_to_it() {
     service.run(&place).with(0).says(&["placed on n1"]);
     assert!(service.json(&["status", "--audit"])["books_hash"].is_string());
     service.stop();
+}
+
+/// A placement waits in its queue, also without its client, and after a kill.
+#[test]
+fn a_placement_that_waits_in_a_queue_goes_on_after_a_kill() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    service.run(&["node", "add", "n1", "--cpu", "8", "--memory", "16GiB"]).with(0);
+    let file = site.write("q.yaml", "queues:\n- {name: small, capability: {cpu: 3}}\n");
+    service.run(&["queue", "set", &file]).with(0);
+    let held = service.json(&["place", "--queue", "small", "--cpu", "2"])["allocation"].clone();
+    let held = held.as_str().expect("it is placed").to_owned();
+    let config = service.client_config(&site.development_certificate());
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let asks = async move {
+        let client = within(Client::connect(config)).await.expect("the service is there");
+        let demand = DemandBody { cpu: 20_000, ..DemandBody::default() };
+        let queue = "small".to_owned();
+        let request = PlaceRequest { demand, queue, mode: MODE_WAIT_UNTIL, ..PlaceRequest::default() };
+        let (sequence, _) = within(client.call_waiting::<kinds::Place>(&request)).await.expect("it is sent");
+        let session = SessionId::from(client.hello().session);
+        tell.send(format!("{session}/{sequence}")).expect("somebody asks");
+        // Until then, the connection is served.
+        let _ = stopped.await;
+    };
+    let client = std::thread::spawn(move || runtime().block_on(asks));
+    let id = told.recv_timeout(PATIENCE).expect("it is sent");
+    let waits = |told: &Value| told["job"]["pending"] == json!("cap");
+    service.until(&["explain", &id], waits);
+    let first = format!("placement {id}: it waits in its queue (queue)");
+    let words = [first.as_str(), "waits since second", "queue small may use at most 3 cpu: 2 are in use"];
+    service.run(&["explain", &id]).with(0).says(&words);
+    service.kill();
+    let service = site.serve(&["--shards", "1"]);
+    service.until(&["explain", &id], waits);
+    let small = |queues: &Value, held: &str, direct: u32, waiting: u32| {
+        let of = &queues[0];
+        (&of["held"]["cpu"], &of["direct"], &of["waiting"]) == (&json!(held), &json!(direct), &json!(waiting))
+    };
+    assert!(small(&service.json(&["queue", "list"]), "2", 2, 1), "one is held, and one waits");
+    service.run(&["release", &held]).with(0);
+    service.until(&["queue", "list"], |queues| small(queues, "2", 1, 0));
+    service.run(&["explain", &id]).with(1).says(&["unknown_wait"]);
+    assert!(service.json(&["status", "--audit"])["books_hash"].is_string());
+    service.stop();
+    drop(stop);
+    client.join().expect("it has asked");
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Planner {
     ) {
         let (job, index) = of;
         let keeper = self.keeper_mut();
-        let refused = match keeper.visible(job, tenant) {
+        let refused = match keeper.explainable(job, tenant) {
             Err(rejection) => Some(rejection),
             Ok(_) => {
                 let task = index.map(|index| TaskId { job, index });
@@ -56,7 +56,7 @@ impl Planner {
             let Some(mut asked) = keeper.explanations.pop_front() else { break };
             let job = asked.explaining.job();
             // It may have ended and been forgotten between two rounds.
-            let visible = keeper.visible(job, asked.explaining.tenant());
+            let visible = keeper.explainable(job, asked.explaining.tenant());
             let (spent, is_done) = match &visible {
                 Ok(_) => keeper.scheduler.explain_step(&mut asked.explaining, left),
                 Err(_) => (1, true),

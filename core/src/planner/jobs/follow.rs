@@ -109,6 +109,7 @@ impl Keeper {
             self.jobs_mut().set(id, TaskState::Allocated, Some(node), now);
             self.jobs_mut().set_allocation(id, allocation);
             self.scheduler.bind(id.job, now);
+            self.wait_granted(id, allocation);
         }
     }
 }

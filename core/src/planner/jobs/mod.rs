@@ -9,6 +9,7 @@
 //! of a task knows.
 
 mod direct;
+mod direct_waits;
 mod explain;
 mod follow;
 mod nodes;
@@ -308,6 +309,9 @@ impl Planner {
         }
         self.keeper_mut().jobs_mut().take_due(now);
         self.end_jobs(now);
+        self.end_direct_waits(now);
+        // Of what was granted or cancelled in this round. Its records are in the next unit.
+        self.answer_directs();
         // The replicas show all that has changed until they were asked for.
         let current = self.keeper_mut().directs.asked();
         let mut begun = 0;
@@ -355,7 +359,7 @@ impl Planner {
     pub(super) fn jobs_deadline(&self) -> Option<Time> {
         let keeper = self.keeper.as_ref().filter(|_| self.flights.is_empty())?;
         let cycle = self.cycle_deadline().filter(|_| keeper.releases == 0);
-        cycle.into_iter().chain(keeper.jobs().next_delay()).min()
+        cycle.into_iter().chain(keeper.jobs().next_delay()).chain(keeper.directs.waits.next_deadline()).min()
     }
 
     /// Returns whether the keeper of jobs has something to do now that no deadline tells.
@@ -365,7 +369,9 @@ impl Planner {
         let has_ending = keeper.jobs().has_ending();
         let has_requests =
             !self.queue.is_empty() || !keeper.explanations.is_empty() || keeper.nodes.is_copying();
-        let has_directs = keeper.releases == 0 && keeper.directs.has_asked() || keeper.directs.has_answers();
+        let has_directs = keeper.releases == 0 && keeper.directs.has_asked()
+            || keeper.directs.has_answers()
+            || keeper.directs.waits.has_cancelled();
         self.flights.is_empty()
             && (has_directs || has_requests || !keeper.evictions.is_empty() || has_ending || has_ended())
     }
@@ -383,6 +389,7 @@ impl Planner {
                 || keeper.nodes.is_copying()
                 || keeper.directs.has_asked()
                 || keeper.directs.has_answers()
+                || keeper.directs.waits.has_cancelled()
         })
     }
 
@@ -457,6 +464,7 @@ impl Planner {
             *operation = indexes[usize::from(*operation)];
         }
         keeper.scheduler.committed(plan, &concluded.applied, now);
+        keeper.waits_placed(plan, &concluded.applied);
         keeper.note_decided(plan, false);
         for step in &plan.tasks {
             if keeper.scheduler.jobs().task(step.task).has_claim() {

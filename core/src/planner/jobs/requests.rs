@@ -174,9 +174,24 @@ impl Keeper {
 
     /// Returns a job that the tenant may see.
     pub(super) fn visible(&self, id: JobId, tenant: Option<TenantId>) -> Result<JobId, JobsRejection> {
+        self.own(id, tenant, |spec| !spec.is_direct)
+    }
+
+    /// Returns a job that the tenant may have explained: one that it may see, or its placement that waits.
+    pub(super) fn explainable(&self, id: JobId, tenant: Option<TenantId>) -> Result<JobId, JobsRejection> {
+        self.own(id, tenant, |spec| !spec.is_direct || self.directs.waits.has(id))
+    }
+
+    /// Returns a job of the tenant that meets a condition.
+    fn own(
+        &self,
+        id: JobId,
+        tenant: Option<TenantId>,
+        is_it: impl Fn(&JobSpec) -> bool,
+    ) -> Result<JobId, JobsRejection> {
         let is_own = |id: &JobId| {
             let spec = self.jobs().job(*id).spec();
-            !spec.is_direct && tenant.is_none_or(|tenant| spec.tenant == tenant)
+            tenant.is_none_or(|tenant| spec.tenant == tenant) && is_it(spec)
         };
         let known = Some(id).filter(|&id| self.jobs().has_job(id)).filter(is_own);
         known.ok_or(JobsRejection::UnknownJob(id))

@@ -51,7 +51,7 @@ pub(crate) fn place_in(
     queue: &str,
     request: PlacementRequest,
 ) -> Result<Placement, NotCharged> {
-    let placement = DirectPlacement { request, queue: queue.into(), bound: None };
+    let placement = DirectPlacement { request, queue: queue.into(), bound: None, wait: None };
     match plan(engine, PlanJob::Place(Box::new(placement))) {
         PlanReply::Placed(placed) => placed.map(|placement| *placement),
         other => panic!("the keeper of jobs answers: {other:?}"),

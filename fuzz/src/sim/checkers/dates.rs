@@ -149,5 +149,6 @@ fn is_first(jobs: &Jobs, id: JobId, starts: &BTreeSet<JobId>) -> bool {
         let most = queue.spec().allocations_max.map(u64::from);
         most.is_none_or(|most| queue.usage().allocations() + job.tasks().len() as u64 <= most)
     });
-    job.phase().is_admitted() && has_room && !queue.jobs().any(is_in_the_way)
+    // A placement that waits in the queue is one of them.
+    job.phase().is_admitted() && has_room && !queue.jobs().chain(queue.direct()).any(is_in_the_way)
 }

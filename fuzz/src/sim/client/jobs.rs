@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use wharf_core::cycle::Backfill;
 use wharf_core::ids::AllocationId;
 use wharf_core::jobs::TaskId;
+use wharf_core::time::Time;
 use wharf_net::codec::{FrameRef, decode_body};
 use wharf_net::protocol::{
     ACTION_ABORT_JOB, ACTION_COMPLETE_JOB, ACTION_RESTART_JOB, ACTION_RESTART_TASK, AmountsBody,
@@ -206,13 +207,13 @@ fn plan_request(choices: &mut Choices<'_>) -> PlanNodesRequest {
 
 impl Client {
     /// Submits a job, looks at one, reports its tasks, or cancels it. Or places in a queue, or releases that.
-    pub(in crate::sim) fn ask_about_jobs(&mut self, choices: &mut Choices<'_>) -> Vec<u8> {
+    pub(in crate::sim) fn ask_about_jobs(&mut self, choices: &mut Choices<'_>, now: Time) -> Vec<u8> {
         if choices.one_in(24) {
             let request = plan_request(choices);
             return self.ask(Kind::PlanNodes, &request, Asked::PlanNodes(Box::new(request.clone())));
         }
         if choices.one_in(4) {
-            return self.ask_about_placements(choices);
+            return self.ask_about_placements(choices, now);
         }
         let known: Vec<u64> = self.jobs.keys().copied().collect();
         if known.is_empty() || choices.one_in(if known.len() < JOBS_MANY { 2 } else { 6 }) {

@@ -49,12 +49,11 @@ impl ConnectionService {
         let key = operation.asker.connection;
         match operation.parts {
             Parts::Wait(..) => {}
-            Parts::WaitGroup(..) => {
+            Parts::WaitGroup(..) | Parts::WaitInQueue(..) => {
                 self.group_room += 1;
                 self.connections[key].groups_waiting -= 1;
             }
-            Parts::Plan(..) | Parts::Jobs(_) | Parts::InQueue(_) => self.plan_room.give_back(1),
-            Parts::IntoGroup(ref into) if into.is_asking() => self.plan_room.give_back(1),
+            ref parts if parts.planner_room() > 0 => self.plan_room.give_back(parts.planner_room()),
             _ if self.connections[key].is_lost && is_planted(PlantedBug::RoomOfLostConnectionKept) => {}
             _ => self.turns.give_back(1),
         }

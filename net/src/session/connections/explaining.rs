@@ -2,12 +2,13 @@
 
 use wharf_core::group::{ExplainWait, PlanJob, WaitSubject};
 use wharf_core::ids::{SessionId, TenantId};
+use wharf_core::jobs::DirectWait;
 use wharf_core::limits::PLANNERS_MAX;
-use wharf_core::time::Time;
 
 use super::ConnectionService;
 use super::input::{Asked, body_fault};
 use super::operation::Parts;
+use super::placing::end_of_wait;
 use super::questions::Asker;
 use crate::codec::decode_body;
 use crate::convert::{PlacementDefaults, placement_request};
@@ -29,26 +30,26 @@ impl ConnectionService {
             return Err(Fault::new(Reason::NotServed, message));
         }
         let tenant = self.tenant_of(asker);
-        match self.subject(asker, &request, tenant) {
-            Ok(of) => {
-                let job = PlanJob::Explain(Box::new(ExplainWait { tenant, of }));
-                self.submit_plan(asked.timed(asker), Parts::Plan(0), job);
-            }
+        match self.explanation_of(asker, &request, tenant) {
+            Ok(job) => self.submit_plan(asked.timed(asker), Parts::Plan(0), job),
             Err(fault) => self.answer(asker, &ExplainWaitReply::from(fault), asker.started),
         }
         Ok(())
     }
 
-    /// Returns what a request names.
-    fn subject(
+    /// Returns the job that explains what a request names.
+    fn explanation_of(
         &mut self,
         asker: Asker,
         request: &ExplainWaitRequest,
         tenant: Option<TenantId>,
-    ) -> Result<WaitSubject, Fault> {
+    ) -> Result<PlanJob, Fault> {
         let &ExplainWaitRequest { session, sequence, group, bundle } = request;
         match (session, group) {
-            (None, Some(id)) if sequence == 0 => Ok(WaitSubject::Group { id: id.into(), bundle }),
+            (None, Some(id)) if sequence == 0 => {
+                let of = WaitSubject::Group { id: id.into(), bundle };
+                Ok(PlanJob::Explain(Box::new(ExplainWait { tenant, of })))
+            }
             (Some(session), None) if bundle.is_none() => {
                 self.waiting_placement(asker, (session.into(), sequence), tenant)
             }
@@ -59,14 +60,14 @@ impl ConnectionService {
         }
     }
 
-    /// Returns a placement that waits, at any connection of the service. A tenant has its own only.
+    /// Returns the job that explains a placement that waits, at any connection of the service. A tenant has its own only.
     fn waiting_placement(
         &mut self,
         asker: Asker,
         (session, sequence): (SessionId, u64),
-        tenant: Option<TenantId>,
-    ) -> Result<WaitSubject, Fault> {
-        let is_seen = |wait: &KnownWait| tenant.is_none_or(|tenant| tenant == wait.tenant);
+        asks: Option<TenantId>,
+    ) -> Result<PlanJob, Fault> {
+        let is_seen = |wait: &KnownWait| asks.is_none_or(|tenant| tenant == wait.tenant);
         let Some(KnownWait { tenant, record }) = self.shared.waits.get(session, sequence).filter(is_seen)
         else {
             let message = format!(
@@ -82,12 +83,17 @@ impl ConnectionService {
         }
         let (request, _) = decode_body::<PlaceRequest>(&record.request).map_err(body_fault)?;
         let priority = request.priority;
-        let until = Time(if request.deadline == 0 { u64::MAX } else { request.deadline });
+        let until = end_of_wait(&request);
+        if !request.queue.is_empty() {
+            let wait = DirectWait { id: (session, sequence), priority, until };
+            return Ok(PlanJob::ExplainInQueue(wait, record.since));
+        }
         let defaults = PlacementDefaults { tenant, ..self.placement_defaults(asker.connection) };
         match placement_request(request, self.port.catalog(), defaults) {
             Ok(request) => {
                 let request = Box::new(request);
-                Ok(WaitSubject::Placement { request, priority, since: record.since, until })
+                let of = WaitSubject::Placement { request, priority, since: record.since, until };
+                Ok(PlanJob::Explain(Box::new(ExplainWait { tenant: asks, of })))
             }
             // It was checked when it began to wait.
             Err(reply) => Err(reply.fault.unwrap_or_else(|| Fault::new(Reason::Unavailable, "ask again"))),

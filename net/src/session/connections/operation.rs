@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use wharf_core::group::PlanReply;
+use wharf_core::group::{PlacedPart, PlanReply};
 use wharf_core::ids::NodeId;
+use wharf_core::jobs::NotCharged;
 use wharf_core::registrar::Catalog;
 use wharf_core::reply::reply_of;
 use wharf_core::request::Placement;
@@ -36,7 +37,9 @@ pub(super) enum Parts {
     Place(Named),
     /// A placement that names a queue.
     InQueue(Named),
-    /// A waiting placement. It takes no room from placements that do not wait.
+    /// A placement that waits in its queue like [`Wait`](Self::Wait), and the reason why the wait was ended.
+    WaitInQueue(Named, Option<WaitEnd>),
+    /// A waiting placement that names no queue. It takes no room from placements that do not wait.
     Wait(Named),
     Release,
     PlaceBatch {
@@ -44,6 +47,14 @@ pub(super) enum Parts {
         /// The candidates of parts that name some, in order of part.
         named: Vec<(usize, Arc<[NodeId]>)>,
         left: usize,
+    },
+    /// A batch of placements that name queues.
+    BatchInQueues {
+        replies: Vec<PlaceReply>,
+        /// The candidates of parts that name some, in order of part.
+        named: Vec<(usize, Arc<[NodeId]>)>,
+        /// The number of placements that were asked for.
+        asked: usize,
     },
     ReleaseBatch {
         replies: Vec<ReleaseReply>,
@@ -67,16 +78,28 @@ pub(super) enum Parts {
 impl Parts {
     /// Returns whether the operation must end when its connection is lost.
     pub(super) fn waits(&self) -> bool {
-        matches!(self, Self::Wait(..) | Self::WaitGroup(..))
+        matches!(self, Self::Wait(..) | Self::WaitGroup(..) | Self::WaitInQueue(..))
+    }
+
+    /// Returns the room that it takes at planners.
+    pub(super) fn planner_room(&self) -> usize {
+        match self {
+            Self::Plan(..) | Self::Jobs(_) | Self::InQueue(_) => 1,
+            Self::BatchInQueues { asked, .. } => *asked,
+            Self::IntoGroup(into) if into.is_asking() => 1,
+            _ => 0,
+        }
     }
 
     /// Returns the number of candidates that the requests name. They count toward the bounds in `limits`.
     pub(super) fn candidates(&self) -> usize {
         match self {
-            Self::Place(named) | Self::InQueue(named) | Self::Wait(named) => {
+            Self::Place(named) | Self::InQueue(named) | Self::Wait(named) | Self::WaitInQueue(named, _) => {
                 named.as_ref().map_or(0, |ids| ids.len())
             }
-            Self::PlaceBatch { named, .. } => named.iter().map(|(_, ids)| ids.len()).sum(),
+            Self::PlaceBatch { named, .. } | Self::BatchInQueues { named, .. } => {
+                named.iter().map(|(_, ids)| ids.len()).sum()
+            }
             _ => 0,
         }
     }
@@ -109,15 +132,8 @@ impl Operation {
     pub(super) fn handle_part(&mut self, part: usize, reply: PortReply, port: &mut Port) -> Option<Complete> {
         let catalog = port.catalog();
         match &mut self.parts {
-            Parts::InQueue(named) => {
-                let placed: Result<Box<Placement>, _> = reply_of(*reply_of::<Box<PlanReply>, _>(reply));
-                let mut reply = match placed {
-                    Ok(placement) => placed_reply(&placement, catalog),
-                    Err(refused) => not_charged(&refused, catalog),
-                };
-                explain_candidates(&mut reply, named.as_deref(), catalog);
-                Some(Complete::Place(reply))
-            }
+            Parts::InQueue(named) => Some(in_queue(reply, None, named, catalog)),
+            Parts::WaitInQueue(named, end) => Some(in_queue(reply, *end, named, catalog)),
             Parts::Place(named) | Parts::Wait(named) => Some(explained(reply_of(reply), named, catalog)),
             Parts::Release => Some(Complete::Release(release_reply(of_shard(reply)))),
             Parts::PlaceBatch { replies, named, left } => {
@@ -127,6 +143,17 @@ impl Operation {
                 }
                 *left -= 1;
                 (*left == 0).then(|| Complete::place_batch(std::mem::take(replies)))
+            }
+            Parts::BatchInQueues { replies, named, .. } => {
+                let placed: Vec<PlacedPart> = reply_of(*reply_of::<Box<PlanReply>, _>(reply));
+                for (part, placed) in placed {
+                    let part = usize::from(part);
+                    replies[part] = queue_reply(placed, catalog);
+                    if let Ok(at) = named.binary_search_by_key(&part, |&(part, _)| part) {
+                        explain_candidates(&mut replies[part], Some(&named[at].1), catalog);
+                    }
+                }
+                Some(Complete::place_batch(std::mem::take(replies)))
             }
             Parts::ReleaseBatch { replies, left } => {
                 replies[part] = release_reply(of_shard(reply));
@@ -191,6 +218,25 @@ impl Complete {
         cut_to_fit(&mut replies);
         Self::PlaceBatch(PlaceBatchReply { replies })
     }
+}
+
+/// Returns the reply to a placement that was charged to a queue, or was not made.
+fn queue_reply(placed: Result<Box<Placement>, NotCharged>, catalog: &Catalog) -> PlaceReply {
+    match placed {
+        Ok(placement) => placed_reply(&placement, catalog),
+        Err(refused) => not_charged(&refused, catalog),
+    }
+}
+
+/// Returns the reply to a placement that names a queue. `end` is why its wait was ended.
+fn in_queue(reply: PortReply, end: Option<WaitEnd>, named: &Named, catalog: &Catalog) -> Complete {
+    let placed: Result<Box<Placement>, _> = reply_of(*reply_of::<Box<PlanReply>, _>(reply));
+    let mut reply = match placed {
+        Err(NotCharged::Cancelled) if end == Some(WaitEnd::Stopped) => stopped().into(),
+        placed => queue_reply(placed, catalog),
+    };
+    explain_candidates(&mut reply, named.as_deref(), catalog);
+    Complete::Place(reply)
 }
 
 /// Returns the reply to a placement that may name candidates.

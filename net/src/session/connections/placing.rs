@@ -4,13 +4,16 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use wharf_core::group::PlanJob;
+use wharf_core::ids::NodeId;
+use wharf_core::jobs::DirectWait;
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_core::node::Selector;
-use wharf_core::request::PlacementRequest;
+use wharf_core::registrar::Catalog;
 use wharf_core::router::{PortRequest, WaitRequest};
 use wharf_core::time::Time;
 
 use super::operation::{Complete, Operation, Parts};
+use super::planning::MayWait;
 use super::questions::Asker;
 use super::recovered::{deed_reply, release_deed};
 use super::{ConnectionKey, ConnectionService, Stalled};
@@ -19,8 +22,8 @@ use crate::convert::{
     PlacementDefaults, check_queued, kinds_to_learn, placement_request, plain_placement, queued_placement,
 };
 use crate::protocol::{
-    CreateGroupRequest, Fault, GroupReply, JobBody, Kind, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply,
-    PlaceRequest, QueueBody, Reason, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
+    CreateGroupRequest, Fault, GroupReply, JobBody, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest,
+    QueueBody, Reason, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
 };
 use crate::session::Parts as SessionParts;
 use crate::session::registrar::RegistrarReply;
@@ -34,12 +37,69 @@ pub(super) struct Submission {
 /// A part of a request for the port, by its number. `None`: what comes next in a placement into a group.
 pub(super) type PortPart = Option<(usize, PortRequest)>;
 
+/// Returns until when a placement waits.
+pub(super) fn end_of_wait(request: &PlaceRequest) -> Time {
+    Time(if request.deadline == 0 { u64::MAX } else { request.deadline })
+}
+
 /// A request that begins when the registrar has learnt resource kinds that it names.
 pub(super) enum Learning {
     Place(Box<PlaceRequest>),
     CreateGroup(Box<CreateGroupRequest>),
     SetQueue(Box<QueueBody>),
     SubmitJob(Box<JobBody>),
+}
+
+/// A batch, part by part.
+struct Batch<T> {
+    /// The replies to those that are not asked for. Others have an empty one.
+    replies: Vec<PlaceReply>,
+    /// The candidates of parts that name some, in order of part.
+    named: Vec<(usize, Arc<[NodeId]>)>,
+    /// Those to ask for, with their numbers: the highest priority first.
+    valid: Vec<(usize, T)>,
+}
+
+impl<T> Batch<T> {
+    /// Converts the requests, except those that an earlier start did. `convert` also returns the candidates.
+    fn new(
+        requests: Vec<PlaceRequest>,
+        done: SessionParts,
+        catalog: &Catalog,
+        convert: impl Fn(PlaceRequest) -> Result<(Option<Arc<[NodeId]>>, T), Box<PlaceReply>>,
+    ) -> Self {
+        let mut replies = Vec::with_capacity(requests.len());
+        let mut valid: Vec<(i32, usize, T)> = Vec::with_capacity(requests.len());
+        let mut named = Vec::new();
+        let mut done = done.into_iter().peekable();
+        for (part, mut request) in requests.into_iter().enumerate() {
+            if let Some((_, deed)) = done.next_if(|&(at, _)| usize::from(at) == part) {
+                replies.push(deed_reply(deed, catalog));
+                continue;
+            }
+            if request.mode == MODE_WAIT_UNTIL {
+                let message = "requests of a batch do not wait: give it a request of its own";
+                replies.push(Fault::of_field(Reason::InvalidField, "mode", message).into());
+                continue;
+            }
+            // In a batch, the priority orders the requests of the batch. It means nothing for a single
+            // request that does not wait.
+            let priority = std::mem::take(&mut request.priority);
+            match convert(request) {
+                Ok((candidates, request)) => {
+                    named.extend(candidates.map(|ids| (part, ids)));
+                    valid.push((priority, part, request));
+                    replies.push(PlaceReply::default());
+                }
+                Err(reply) => replies.push(*reply),
+            }
+        }
+        // The sort happens here because a shard decides in the order of its recorded input, however that input
+        // is split into batches. The sort is stable, so equal priorities keep the order of the frame.
+        valid.sort_by_key(|&(priority, ..)| Reverse(priority));
+        let valid = valid.into_iter().map(|(_, part, request)| (part, request)).collect();
+        Self { replies, named, valid }
+    }
 }
 
 impl ConnectionService {
@@ -83,14 +143,57 @@ impl ConnectionService {
         if let Some(of) = bound.as_ref().filter(|_| request.queue.is_empty()) {
             request.queue = of.queue.to_string();
         }
-        let checked = check_queued(&request, self.port.keeps_jobs(), bound.as_deref());
-        let placement = checked.map_err(|fault| Box::new(fault.into()));
-        match placement.and_then(|()| queued_placement(request, self.port.catalog(), defaults, bound)) {
+        if let Err(fault) = check_queued(&request, self.port.keeps_jobs(), bound.as_deref()) {
+            return self.answer(asker, &PlaceReply::from(fault), asker.started);
+        }
+        if request.mode == MODE_WAIT_UNTIL {
+            return match kinds_to_learn(&request, self.port.catalog(), defaults) {
+                Err(reply) => self.answer(asker, &*reply, asker.started),
+                Ok(names) if names.is_empty() => self.wait_in_queue(asker, request, None),
+                Ok(names) => self.ask_to_learn(asker, names, Learning::Place(Box::new(request))),
+            };
+        }
+        match queued_placement(request, self.port.catalog(), defaults, bound, None) {
             Ok(placement) => {
                 let parts = Parts::InQueue(placement.request.candidates.clone());
                 self.submit_plan(asker, parts, PlanJob::Place(Box::new(placement)));
             }
             Err(reply) => self.answer(asker, &*reply, asker.started),
+        }
+    }
+
+    /// Lets a placement wait in the queue that it names. `resumed` is since when it waits, if it did before.
+    pub(super) fn wait_in_queue(&mut self, asker: Asker, request: PlaceRequest, resumed: Option<Time>) {
+        let defaults = self.placement_defaults(asker.connection);
+        let connection = &mut self.connections[asker.connection];
+        let bound = connection.rights.bound().cloned();
+        // It may have waited before the settings were changed.
+        if let Err(fault) = check_queued(&request, self.port.keeps_jobs(), bound.as_deref()) {
+            return self.answer(asker, &PlaceReply::from(fault), asker.started);
+        }
+        let wait = DirectWait {
+            id: (connection.session().id(), asker.sequence),
+            priority: request.priority,
+            until: end_of_wait(&request),
+        };
+        let mut bytes = Vec::new();
+        encode_body(&request, &mut bytes);
+        let waited = match queued_placement(request, self.port.catalog(), defaults, bound, Some(wait)) {
+            Ok(placement) => {
+                let parts = Parts::WaitInQueue(placement.request.candidates.clone(), None);
+                let may_wait = MayWait { request: bytes.into(), resumed };
+                let has_room = match resumed {
+                    None => self.check_wait_room(asker.connection, parts.candidates()),
+                    Some(_) => Ok(()),
+                };
+                let job = PlanJob::Place(Box::new(placement));
+                let waited = has_room.and_then(|()| self.submit_waiting(asker, parts, job, may_wait));
+                waited.map_err(|fault| Box::new(fault.into()))
+            }
+            Err(reply) => Err(reply),
+        };
+        if let Err(reply) = waited {
+            self.answer(asker, &*reply, asker.started);
         }
     }
 
@@ -113,7 +216,7 @@ impl ConnectionService {
     pub(super) fn wait_for_place(&mut self, asker: Asker, request: PlaceRequest, resumed: Option<Time>) {
         let defaults = self.placement_defaults(asker.connection);
         let priority = request.priority;
-        let until = Time(if request.deadline == 0 { u64::MAX } else { request.deadline });
+        let until = end_of_wait(&request);
         let mut bytes = Vec::new();
         encode_body(&request, &mut bytes);
         match placement_request(request, self.port.catalog(), defaults) {
@@ -146,7 +249,10 @@ impl ConnectionService {
             return self.shed_late(asker, now);
         }
         match (learning, learnt) {
-            (Learning::Place(request), Ok(())) => self.wait_for_place(asker, *request, None),
+            (Learning::Place(request), Ok(())) if request.queue.is_empty() => {
+                self.wait_for_place(asker, *request, None);
+            }
+            (Learning::Place(request), Ok(())) => self.wait_in_queue(asker, *request, None),
             (Learning::Place(_), Err(fault)) => self.answer(asker, &PlaceReply::from(fault), asker.started),
             (Learning::CreateGroup(request), Ok(())) => self.create_group(asker, *request, None),
             (Learning::CreateGroup(_), Err(fault)) => {
@@ -166,51 +272,51 @@ impl ConnectionService {
         done: SessionParts,
     ) {
         debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
+        let is_bound = self.connections[asker.connection].rights.bound().is_some();
+        if is_bound || requests.iter().any(|request| !request.queue.is_empty()) {
+            return self.place_batch_in_queues(asker, requests, done);
+        }
         let defaults = self.placement_defaults(asker.connection);
         let catalog = self.port.catalog();
-        let mut replies = Vec::with_capacity(requests.len());
-        let mut valid: Vec<(i32, usize, PlacementRequest)> = Vec::with_capacity(requests.len());
-        let mut named = Vec::new();
-        let mut done = done.into_iter().peekable();
-        let remedy = "send each placement in a message of its own";
-        let unbound = self.connections[asker.connection].rights.check_unbound(Kind::PlaceBatch, remedy);
-        for (part, mut request) in requests.into_iter().enumerate() {
-            if let Some((_, deed)) = done.next_if(|&(at, _)| usize::from(at) == part) {
-                replies.push(deed_reply(deed, catalog));
-                continue;
-            }
-            if let Err(fault) = &unbound {
-                replies.push(fault.clone().into());
-                continue;
-            }
-            if request.mode == MODE_WAIT_UNTIL {
-                let message = "requests of a batch do not wait: give it a request of its own";
-                let fault = Fault::of_field(Reason::InvalidField, "mode", message);
-                replies.push(fault.into());
-                continue;
-            }
-            // In a batch, the priority orders the requests of the batch. It means nothing for a single
-            // request that does not wait.
-            let priority = std::mem::take(&mut request.priority);
-            match placement_request(request, catalog, defaults) {
-                Ok(request) => {
-                    named.extend(request.candidates.clone().map(|ids| (part, ids)));
-                    valid.push((priority, part, request));
-                    replies.push(PlaceReply::default());
-                }
-                Err(reply) => replies.push(*reply),
-            }
-        }
+        let batch = Batch::new(requests, done, catalog, |request| {
+            let request = placement_request(request, catalog, defaults)?;
+            Ok((request.candidates.clone(), request))
+        });
+        let Batch { replies, named, valid } = batch;
         if valid.is_empty() {
             return self.answer_complete(asker, &Complete::place_batch(replies), asker.started);
         }
-        // The sort happens here because a shard decides in the order of its recorded input, however that input
-        // is split into batches. The sort is stable, so equal priorities keep the order of the frame.
-        valid.sort_by_key(|&(priority, ..)| Reverse(priority));
         let parts = Parts::PlaceBatch { replies, named, left: valid.len() };
-        let requests =
-            valid.into_iter().map(|(_, part, request)| (part, PortRequest::Place(request))).collect();
+        let requests = valid.into_iter().map(|(part, request)| (part, PortRequest::Place(request))).collect();
         self.submit_parts(asker, parts, requests);
+    }
+
+    /// Handles a batch of placements that are charged to queues: those that they name, or that of their tenant.
+    fn place_batch_in_queues(&mut self, asker: Asker, requests: Vec<PlaceRequest>, done: SessionParts) {
+        let defaults = self.placement_defaults(asker.connection);
+        let bound = self.connections[asker.connection].rights.bound().cloned();
+        let keeps_jobs = self.port.keeps_jobs();
+        let catalog = self.port.catalog();
+        let batch = Batch::new(requests, done, catalog, |mut request| {
+            if request.queue.is_empty() {
+                let Some(of) = &bound else {
+                    let message = "others of this batch name queues: name one, or send it in another batch";
+                    return Err(Box::new(Fault::of_field(Reason::InvalidField, "queue", message).into()));
+                };
+                request.queue = of.queue.to_string();
+            }
+            check_queued(&request, keeps_jobs, bound.as_deref()).map_err(Box::<PlaceReply>::from)?;
+            let placement = queued_placement(request, catalog, defaults, bound.clone(), None)?;
+            Ok((placement.request.candidates.clone(), placement))
+        });
+        let Batch { replies, named, valid } = batch;
+        if valid.is_empty() {
+            return self.answer_complete(asker, &Complete::place_batch(replies), asker.started);
+        }
+        let parts = Parts::BatchInQueues { replies, named, asked: valid.len() };
+        let number = |part| u16::try_from(part).expect("PLACEMENTS_PER_MESSAGE_MAX fits u16");
+        let placements = valid.into_iter().map(|(part, placement)| (number(part), placement)).collect();
+        self.submit_plan(asker, parts, PlanJob::PlaceBatch(placements));
     }
 
     pub(super) fn handle_release(&mut self, asker: Asker, request: &ReleaseRequest) {
@@ -270,7 +376,7 @@ impl ConnectionService {
     pub(super) fn submit_stalled(&mut self, key: ConnectionKey, now: Time) {
         match self.connections[key].stalled.take() {
             Some(Stalled::Submit(Submission { operation, .. })) if operation.asker.due.is_missed(now) => {
-                self.plan_room.give_back(1);
+                self.plan_room.give_back(operation.parts.planner_room());
                 self.shed_late(operation.asker, now);
             }
             Some(Stalled::Submit(Submission { operation, request })) => {

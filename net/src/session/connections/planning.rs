@@ -33,10 +33,10 @@ fn bundle_count(request: &CreateGroupRequest) -> usize {
 }
 
 /// A request that may wait, as its client sent it.
-struct MayWait {
-    request: Arc<[u8]>,
+pub(super) struct MayWait {
+    pub(super) request: Arc<[u8]>,
     /// Since when it waits, if it did before.
-    resumed: Option<Time>,
+    pub(super) resumed: Option<Time>,
 }
 
 /// Returns the bytes of a request, if it may wait.
@@ -57,7 +57,7 @@ impl Complete {
             PlanReply::Status(status) => {
                 Self::Group(Box::new(group_reply(&status.map_err(NoGroup::Rejected), catalog)))
             }
-            PlanReply::Jobs(_) | PlanReply::Placed(_) | PlanReply::Waiting(_) => {
+            PlanReply::Jobs(_) | PlanReply::Placed(_) | PlanReply::PlacedBatch(_) | PlanReply::Waiting(_) => {
                 unreachable!("what the keeper of jobs does has parts of its own")
             }
             PlanReply::Counted(_) => unreachable!("the port takes counts of groups"),
@@ -199,24 +199,38 @@ impl ConnectionService {
         }
     }
 
-    /// Submits a job that may wait. A job that waits takes no room from jobs that are answered at once: waiting
-    /// groups have their own.
-    fn submit_group(&mut self, asker: Asker, mut job: PlanJob, wait: Option<MayWait>) {
-        let Some(MayWait { request, resumed }) = wait else {
+    /// Submits a job about a group that may wait.
+    fn submit_group(&mut self, asker: Asker, job: PlanJob, wait: Option<MayWait>) {
+        let Some(wait) = wait else {
             return self.submit_plan(asker, Parts::Plan(0), job);
         };
+        if let Err(fault) = self.submit_waiting(asker, Parts::WaitGroup(None), job, wait) {
+            self.answer(asker, &GroupReply::from(fault), asker.started);
+        }
+    }
+
+    /// Submits a job that waits at its planner. It takes no room from jobs that are answered at once: what waits has its
+    /// own.
+    ///
+    /// # Errors
+    /// Returns a fault if too much waits.
+    pub(super) fn submit_waiting(
+        &mut self,
+        asker: Asker,
+        parts: Parts,
+        mut job: PlanJob,
+        MayWait { request, resumed }: MayWait,
+    ) -> Result<(), Fault> {
         let Asker { connection: key, kind, sequence, started: now, .. } = asker;
         if let Some(since) = resumed {
             job = PlanJob::Resume(since, Box::new(job));
         } else {
-            let room = self.connections[key].take_wait_room(sequence);
-            if let Err(fault) = room.and_then(|()| self.check_group_room(key)) {
-                return self.answer(asker, &GroupReply::from(fault), now);
-            }
+            self.connections[key].take_wait_room(sequence)?;
+            self.check_group_room(key)?;
         }
         self.group_room -= 1;
         self.connections[key].groups_waiting += 1;
-        let operation = self.enter(Operation { asker, parts: Parts::WaitGroup(None) });
+        let operation = self.enter(Operation { asker, parts });
         let connection = &mut self.connections[key];
         connection.begins_wait(sequence, operation);
         let client = connection.client();
@@ -224,6 +238,7 @@ impl ConnectionService {
         self.note_wait(asker, record, resumed.is_some());
         // It waits for capacity from now on, for as long as the job says.
         self.submit(operation, 0, PortRequest::PlanFor(client, job, Time::NEVER), now);
+        Ok(())
     }
 
     /// Goes on with a job that waited before, since this time.
@@ -245,22 +260,22 @@ impl ConnectionService {
         Ok(())
     }
 
-    /// Checks whether one more group may wait, both at the connection and at the I/O thread. The limit per
-    /// connection keeps one client from taking all the room.
+    /// Checks whether one more group, or placement in a queue, may wait, both at the connection and at the I/O thread. The
+    /// limit per connection keeps one client from taking all the room.
     fn check_group_room(&self, key: ConnectionKey) -> Result<(), Fault> {
         let limit = self.shared.settings.load().waiting_groups_max;
         let full = |message: String| Err(Fault::of_field(Reason::LimitExceeded, "mode", message));
         if self.connections[key].groups_waiting >= limit {
             return full(format!(
-                "{limit} groups wait at this connection, which is all that may (setting `waiting_groups_max`): cancel \
-                 some, ask again later, or without waiting"
+                "{limit} groups and placements in queues wait at this connection, which is all that may (setting \
+                 `waiting_groups_max`): cancel some, ask again later, or without waiting"
             ));
         }
         // Below 0: groups that waited in an earlier start have room in any case.
         if self.group_room <= 0 {
             return full(format!(
-                "{WAITING_GROUPS_MAX} groups wait at this I/O thread of the service, which is all that can: ask \
-                 again later, or without waiting"
+                "{WAITING_GROUPS_MAX} groups and placements in queues wait at this I/O thread of the service, which is \
+                 all that can: ask again later, or without waiting"
             ));
         }
         Ok(())
@@ -271,7 +286,7 @@ impl ConnectionService {
         let key = asker.connection;
         let request = PortRequest::PlanFor(self.connections[key].client(), job, asker.due);
         let operation = Operation { asker, parts };
-        if self.plan_room.take(key) {
+        if self.plan_room.take(key, operation.parts.planner_room()) {
             let operation = self.enter(operation);
             self.submit(operation, 0, request, asker.started);
         } else {

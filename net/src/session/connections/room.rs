@@ -6,11 +6,12 @@ use wharf_core::limits::PORT_GROUPS_WAITING_MAX;
 
 use super::{ConnectionKey, ConnectionService, PLAN_ROOM};
 
-/// A number of units, and the connections that wait for one. Nobody overtakes who waits.
+/// A number of units, and the connections that wait for some. Nobody overtakes who waits.
 #[derive(Debug)]
 pub(super) struct Room {
     free: usize,
-    waiting: VecDeque<ConnectionKey>,
+    /// Each with how many it waits for.
+    waiting: VecDeque<(ConnectionKey, usize)>,
 }
 
 impl Room {
@@ -18,13 +19,13 @@ impl Room {
         Self { free, waiting: VecDeque::new() }
     }
 
-    /// Takes a unit. If there is none, or others wait, `waiter` waits for it. Returns whether it was taken.
-    pub(super) fn take(&mut self, waiter: ConnectionKey) -> bool {
-        if self.waiting.is_empty() && self.free > 0 {
-            self.free -= 1;
+    /// Takes units. If there are fewer, or others wait, `waiter` waits for them. Returns whether they were taken.
+    pub(super) fn take(&mut self, waiter: ConnectionKey, units: usize) -> bool {
+        if self.waiting.is_empty() && self.free >= units {
+            self.free -= units;
             return true;
         }
-        self.waiting.push_back(waiter);
+        self.waiting.push_back((waiter, units));
         false
     }
 
@@ -32,13 +33,14 @@ impl Room {
         self.free += units;
     }
 
-    /// Returns the first that waits if a unit is free. It is taken.
+    /// Returns the first that waits if its units are free. They are taken.
     pub(super) fn next(&mut self) -> Option<ConnectionKey> {
-        if self.free == 0 {
+        let &(waiter, units) = self.waiting.front()?;
+        if self.free < units {
             return None;
         }
-        let waiter = self.waiting.pop_front()?;
-        self.free -= 1;
+        self.waiting.pop_front();
+        self.free -= units;
         Some(waiter)
     }
 
@@ -91,13 +93,24 @@ mod tests {
     #[test]
     fn room_is_taken_in_order_of_arrival() {
         let mut room = Room::new(1);
-        assert!(room.take(0));
-        assert!(!room.take(1) && !room.take(2));
+        assert!(room.take(0, 1));
+        assert!(!room.take(1, 1) && !room.take(2, 1));
         assert_eq!(room.next(), None);
         room.give_back(1);
         assert_eq!(room.next(), Some(1));
         room.give_back(1);
-        assert!(!room.take(3), "nobody overtakes who waits");
+        assert!(!room.take(3, 1), "nobody overtakes who waits");
         assert_eq!((room.next(), room.next()), (Some(2), None));
+    }
+
+    #[test]
+    fn who_waits_for_many_units_is_not_overtaken_by_who_needs_few() {
+        let mut room = Room::new(4);
+        assert!(room.take(0, 3) && !room.take(1, 2) && !room.take(2, 1));
+        assert_eq!(room.next(), None, "one is free");
+        room.give_back(1);
+        assert_eq!((room.next(), room.next()), (Some(1), None));
+        room.give_back(1);
+        assert_eq!(room.next(), Some(2));
     }
 }

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use wharf_core::group::{NoGroup, PlanReply};
+use wharf_core::jobs::NotCharged;
 use wharf_core::limits::{CANDIDATES_WAITING_MAX, CONNECTION_WAITING_MAX, PORT_CANDIDATES_WAITING_MAX};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::router::{PortReply, PortRequest, WaitEnd, WaitRequest};
@@ -21,7 +22,7 @@ use super::operation::{Complete, Operation, Parts};
 use super::recovered::deed_reply;
 use super::{Asker, ConnectionKey, ConnectionService};
 use crate::codec::decode_body;
-use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, Reason, ReasonCode};
+use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, PlaceRequest, Reason, ReasonCode};
 use crate::session::Session;
 use crate::session::shared::Hangup;
 use crate::session::tags::tag;
@@ -92,8 +93,12 @@ impl ConnectionService {
         if asker.kind != Kind::Place {
             return self.resume_group(asker, wait);
         }
-        let (request, _) = decode_body(&wait.request).map_err(body_fault)?;
-        self.wait_for_place(asker, request, Some(wait.since));
+        let (request, _) = decode_body::<PlaceRequest>(&wait.request).map_err(body_fault)?;
+        if request.queue.is_empty() {
+            self.wait_for_place(asker, request, Some(wait.since));
+        } else {
+            self.wait_in_queue(asker, request, Some(wait.since));
+        }
         Ok(())
     }
 
@@ -186,8 +191,8 @@ impl ConnectionService {
             // The wait did not end by itself. Its client asks again.
             Some(Reason::ShuttingDown) => return,
             Some(Reason::Cancelled) => WaitOutcome::Cancelled,
-            // A placement that waits is not refused before its deadline.
-            _ if asker.kind == Kind::Place => WaitOutcome::Expired,
+            // A placement is told so at its deadline only, and a group at once.
+            Some(Reason::Infeasible | Reason::OverCap) if asker.kind == Kind::Place => WaitOutcome::Expired,
             Some(Reason::NoFitNow | Reason::Conflicted) => WaitOutcome::Expired,
             _ => WaitOutcome::Refused,
         };
@@ -196,7 +201,7 @@ impl ConnectionService {
     }
 
     /// Checks whether another request that names `named` candidates may wait.
-    fn check_wait_room(&self, key: ConnectionKey, named: usize) -> Result<(), Fault> {
+    pub(super) fn check_wait_room(&self, key: ConnectionKey, named: usize) -> Result<(), Fault> {
         let connection = &self.connections[key];
         let has_room_for_named = connection.candidates.waiting + named <= CANDIDATES_WAITING_MAX
             && self.candidates_waiting + named <= PORT_CANDIDATES_WAITING_MAX;
@@ -257,7 +262,8 @@ impl ConnectionService {
     }
 
     fn end_wait(&mut self, operation: usize, why: WaitEnd, now: Time) {
-        if let Parts::WaitGroup(ended) = &mut self.operations[operation].parts {
+        if let Parts::WaitGroup(ended) | Parts::WaitInQueue(_, ended) = &mut self.operations[operation].parts
+        {
             // The first reason stays: who was cancelled stays so when the service stops. The planner is told once. It answers
             // when it has taken the group back or placed it.
             if ended.is_none() {
@@ -279,7 +285,10 @@ pub(super) fn is_taken_back(reply: &PortReply) -> bool {
         PortReply::Place(Err(not_placed)) => {
             matches!(not_placed.ended, Some(WaitEnd::Cancelled | WaitEnd::Stopped))
         }
-        PortReply::Plan(reply) => matches!(**reply, PlanReply::Group(Err(NoGroup::Cancelled))),
+        PortReply::Plan(reply) => matches!(
+            **reply,
+            PlanReply::Group(Err(NoGroup::Cancelled)) | PlanReply::Placed(Err(NotCharged::Cancelled))
+        ),
         _ => false,
     }
 }

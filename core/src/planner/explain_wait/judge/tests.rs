@@ -35,6 +35,7 @@ fn group() -> WaitExplanation {
     };
     WaitExplanation {
         group: Some(Box::new(view)),
+        job: None,
         bundle: None,
         waits_for: WaitsFor::Nothing,
         priority: 0,

@@ -6,25 +6,22 @@ use std::collections::BTreeSet;
 use crate::memory::of_btree;
 use crate::time::Time;
 
-/// The end of time: nothing is due.
-pub const NEVER: Time = Time::NEVER;
-
 /// Keys with times, in order of time. Keys with the same time are in order of key.
 #[derive(Clone, Debug)]
 pub struct Timers<K> {
     in_order: BTreeSet<(Time, K)>,
-    /// The first of the times, or [`NEVER`].
+    /// The first of the times, or [`Time::NEVER`].
     next: Time,
 }
 
 impl<K> Default for Timers<K> {
     fn default() -> Self {
-        Self { in_order: BTreeSet::new(), next: NEVER }
+        Self { in_order: BTreeSet::new(), next: Time::NEVER }
     }
 }
 
 impl<K: Ord + Copy> Timers<K> {
-    /// Returns the first time, or [`NEVER`] if there is none. O(1).
+    /// Returns the first time, or [`Time::NEVER`] if there is none. O(1).
     #[inline]
     pub fn next(&self) -> Time {
         self.next
@@ -57,7 +54,7 @@ impl<K: Ord + Copy> Timers<K> {
     pub fn remove(&mut self, at: Time, key: K) -> bool {
         let had = self.in_order.remove(&(at, key));
         if at == self.next {
-            self.next = self.first().map_or(NEVER, |(at, _)| at);
+            self.next = self.first().map_or(Time::NEVER, |(at, _)| at);
         }
         had
     }
@@ -112,7 +109,7 @@ mod tests {
 
     fn assert_same(timers: &Timers<u64>, naive: &Naive) {
         assert_eq!(timers.first(), naive.first());
-        assert_eq!(timers.next(), naive.first().map_or(NEVER, |(at, _)| at));
+        assert_eq!(timers.next(), naive.first().map_or(Time::NEVER, |(at, _)| at));
         assert_eq!((timers.len(), timers.is_empty()), (naive.0.len(), naive.0.is_empty()));
     }
 
@@ -123,7 +120,7 @@ mod tests {
         let mut naive = Naive::default();
         for _ in 0..20_000 {
             // Few times and keys, so that there are many ties. The end of time is one of the times.
-            let at = Some(rng.below(12)).filter(|&at| at > 0).map_or(NEVER, Time);
+            let at = Some(rng.below(12)).filter(|&at| at > 0).map_or(Time::NEVER, Time);
             let key = rng.below(6);
             match rng.below(5) {
                 0 | 1 => {
@@ -155,6 +152,6 @@ mod tests {
         assert_eq!(due, [7, 2, 3]);
         assert_eq!((timers.first(), timers.next()), (Some((Time(9), 1)), Time(9)));
         assert!(timers.remove(Time(9), 1) && !timers.remove(Time(9), 1));
-        assert_eq!((timers.first(), timers.next(), timers.bytes()), (None, NEVER, 0));
+        assert_eq!((timers.first(), timers.next(), timers.bytes()), (None, Time::NEVER, 0));
     }
 }

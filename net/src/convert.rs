@@ -28,6 +28,7 @@ pub use explain::{pending_reason, queue_rule, waits_for};
 mod follow;
 pub(crate) use follow::{follow_kinds, follow_limit, follow_page};
 mod groups;
+pub(crate) use groups::deadline_of;
 pub use groups::{
     IntoTarget, bundles, group_kinds_to_learn, group_refusal, group_reply, group_spec, groups_page,
     page_limit, place_into, plan_fault, removed_group, strategy, strategy_number, topology, wait_until,

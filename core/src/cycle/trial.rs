@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::config::{Backfill, CycleConfig};
-use super::dated::{Dated, NEVER};
+use super::dated::Dated;
 use super::parked::Parked;
 use super::plugin::{Facts, Tiers};
 use super::reason::LastTries;
@@ -257,7 +257,7 @@ impl<'a> Cycle<'a> {
         self.note(task, place, node, Some(key), Some(operation).filter(|_| !waits));
         self.jobs.set(task, TaskState::Pipelined, Some(node), self.now);
         // It starts when its claim is granted, at a time that later cycles do not know.
-        self.expect_end(task, key, NEVER);
+        self.expect_end(task, key, Time::NEVER);
         true
     }
 

@@ -23,6 +23,7 @@ use crate::limits::{EXPLAINED_REQUESTS_MAX, WAITING_LOOKS_PER_PAGE};
 use crate::replica::Counting;
 use crate::router::Tag;
 use crate::shard::{Command, CountTurns, TurnsCounted, TurnsFrom};
+use crate::time::Time;
 use judge::{Class, Lack};
 
 /// The tag of pages of the count of placements. One is asked for at a time.
@@ -184,7 +185,7 @@ impl Planner {
         match ask.of {
             WaitSubject::Placement { priority, since, until, .. } => {
                 let lack = Lack { least: 1, ..Lack::default() };
-                let until = Some(until).filter(|until| until.0 < u64::MAX);
+                let until = Some(until).filter(|&until| until != Time::NEVER);
                 let explained =
                     WaitExplanation { priority, since, until, needed: 1, ..WaitExplanation::default() };
                 Ok(Box::new(lack.judge(classes, None, ask.tenant.is_none(), explained)))

@@ -55,7 +55,6 @@ use crate::link::ShardFacts;
 use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::resource::Demand;
 use crate::time::Time;
-use crate::timers::NEVER;
 use crate::view::EndCause;
 use audit::AuditState;
 use books::{Books, Dirty};
@@ -173,14 +172,14 @@ impl Shard {
                 self.follow(dirty);
             }
             let next = self.books.entries.next_deadline();
-            assert!(next > now || next == NEVER, "a reservation stays that ended at {next:?}");
+            assert!(next > now || next == Time::NEVER, "a reservation stays that ended at {next:?}");
             self.note_change(None);
         }
         if self.books.releasing.next_deadline().min(self.statements.next_deadline()) <= now {
             self.end_grace();
             self.expire_statements();
             let next = self.books.releasing.next_deadline().min(self.statements.next_deadline());
-            assert!(next > now || next == NEVER, "a deadline stays that passed at {next:?}");
+            assert!(next > now || next == Time::NEVER, "a deadline stays that passed at {next:?}");
             self.note_change(None);
         }
     }
@@ -191,7 +190,7 @@ impl Shard {
         let Self { books, statements, .. } = self;
         let next = books.entries.next_deadline().min(books.releasing.next_deadline());
         let next = next.min(books.leases.next_deadline());
-        Some(next.min(statements.next_deadline())).filter(|&next| next != NEVER)
+        Some(next.min(statements.next_deadline())).filter(|&next| next != Time::NEVER)
     }
 
     /// Handles what is neither a placement nor a release.

@@ -19,13 +19,11 @@ use wharf_core::router::{PortReply, PortRequest, Tag, WaitRequest};
 use wharf_core::shard::{Command, CountTurns, Home, Outcome, Park, Shard, TurnsFrom, WaitToken, Watch};
 use wharf_core::time::Time;
 
-const NEVER: Time = Time(u64::MAX);
-
 /// Lets a placement wait. Returns since when it does.
 fn wait(engine: &mut Engine, tag: Tag, request: PlacementRequest, priority: i32) -> Time {
     engine.now = Time(engine.now.0 + 1);
     let since = engine.now;
-    let wait = WaitRequest { request, priority, since, until: NEVER, is_resumed: false };
+    let wait = WaitRequest { request, priority, since, until: Time::NEVER, is_resumed: false };
     engine.ports[0].submit(tag, PortRequest::Wait(Box::new(wait)), since).expect("room");
     assert!(settle(engine).is_empty(), "it waits");
     since
@@ -34,7 +32,7 @@ fn wait(engine: &mut Engine, tag: Tag, request: PlacementRequest, priority: i32)
 /// Lets a group wait.
 fn wait_for_group(engine: &mut Engine, tag: Tag, spec: GroupSpec) {
     engine.now = Time(engine.now.0 + 1);
-    let spec = GroupSpec { wait_until: Some(NEVER), ..spec };
+    let spec = GroupSpec { wait_until: Some(Time::NEVER), ..spec };
     let job = PlanJob::CreateGroup(Arc::new(spec));
     engine.ports[0].submit(tag, PortRequest::Plan(job), engine.now).expect("room");
     assert!(settle(engine).is_empty(), "it waits");
@@ -66,7 +64,7 @@ fn of_placement(
     since: Time,
 ) -> WaitExplanation {
     let request = Box::new(request);
-    let of = WaitSubject::Placement { request, priority, since, until: NEVER };
+    let of = WaitSubject::Placement { request, priority, since, until: Time::NEVER };
     *explained(engine, of).expect("placements are explained")
 }
 

@@ -3,38 +3,35 @@
 use std::sync::Arc;
 
 use wharf_core::cycle::CycleConfig;
-use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
 use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::{PlanJob, PlanReply, WaitExplanation, WaitsFor};
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, SessionId, TenantId};
+use wharf_core::ids::{AllocationId, NodeId, TenantId};
 use wharf_core::jobs::{
     DirectPlacement, DirectWait, JobId, JobsRejection, JobsReply, JobsRequest, NotCharged, QueueSpec,
     TaskState,
 };
 use wharf_core::node::{NodeRegistration, Operator, Selector, Term};
-use wharf_core::recovery::Rebuild;
 use wharf_core::request::{Placement, PlacementRequest, Preferences, RankRules};
 use wharf_core::resource::GpuRequest;
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::state::{Deed, Origin, StoreState};
+use wharf_core::state::{Deed, Origin};
 use wharf_core::time::Time;
 
 use crate::by_hand::{ManualClock, add_node, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::{ask_meanwhile, labelled, live_allocations, plan, with_nodes};
 use crate::jobs_bed::{
-    INTERVAL_NS, ask_jobs, bag, cancel, check_jobs, counts, gang, job_status, jobs_config, jobs_engine,
-    jobs_of, named, open_with, place_in, set_queue, submit_job, wait, wait_ns,
+    INTERVAL_NS, Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, gang,
+    job_status, jobs_config, jobs_engine, jobs_of, named, open_with, place_in, set_queue, submit_job, wait,
+    wait_ns,
 };
-
-const NEVER: Time = Time(u64::MAX);
-const SESSION: SessionId = SessionId { incarnation: Incarnation(1), number: 5 };
 
 /// The reply to a placement that waited, by its tag.
 type Replies = Vec<(u64, Result<Placement, NotCharged>)>;
 
 fn waits(tag: u64, request: PlacementRequest, queue: &str, until: Time) -> PlanJob {
-    let wait = DirectWait { id: (SESSION, tag), priority: 0, until };
+    let wait = DirectWait { id: (ORIGIN.session, tag), priority: 0, until };
     PlanJob::Place(Box::new(DirectPlacement { request, queue: queue.into(), bound: None, wait: Some(wait) }))
 }
 
@@ -45,7 +42,7 @@ fn send(engine: &mut Engine, tag: u64, job: PlanJob) {
 
 /// Asks for a placement that waits, and lets everything settle.
 fn ask_to_wait(engine: &mut Engine, tag: u64, request: PlacementRequest, queue: &str) -> Replies {
-    send(engine, tag, waits(tag, request, queue, NEVER));
+    send(engine, tag, waits(tag, request, queue, Time::NEVER));
     replies(settle(engine))
 }
 
@@ -127,7 +124,7 @@ fn jobs_and_placements_wait_in_one_order() {
     with_nodes(&mut engine, 1, 4, 0);
     let held = placed(&mut engine, cores(4));
     let ask_with = |engine: &mut Engine, tag, priority| {
-        let wait = DirectWait { id: (SESSION, tag), priority, until: NEVER };
+        let wait = DirectWait { id: (ORIGIN.session, tag), priority, until: Time::NEVER };
         let request = cores(4);
         let placement = DirectPlacement { request, queue: named("all"), bound: None, wait: Some(wait) };
         send(engine, tag, PlanJob::Place(Box::new(placement)));
@@ -282,7 +279,7 @@ fn a_cancel_is_answered_once_wherever_the_placement_is() {
         with_nodes(&mut engine, 1, 4, 0);
         submit_job(&mut engine, gang("large", 1, cores(5)), "all");
         wait(&mut engine);
-        send(&mut engine, 1, waits(1, cores(1), "all", NEVER));
+        send(&mut engine, 1, waits(1, cores(1), "all", Time::NEVER));
         engine.ports[0].flush();
         let mut all = Vec::new();
         for _ in 0..rounds {
@@ -327,7 +324,7 @@ fn a_node_that_matches_a_fallback_is_told_with_its_number() {
 }
 
 fn explained(engine: &mut Engine, tag: u64) -> WaitExplanation {
-    let wait = DirectWait { id: (SESSION, tag), priority: 0, until: NEVER };
+    let wait = DirectWait { id: (ORIGIN.session, tag), priority: 0, until: Time::NEVER };
     match plan(engine, PlanJob::ExplainInQueue(wait, Time(3))) {
         PlanReply::Explained(Ok(explained)) => *explained,
         other => panic!("an explanation: {other:?}"),
@@ -374,7 +371,7 @@ fn what_waited_before_keeps_its_place() {
     let held = placed(&mut engine, cores(4));
     engine.now = engine.now.plus_nanos(1_000_000);
     assert_eq!(ask_to_wait(&mut engine, 1, cores(4), "all"), []);
-    send(&mut engine, 2, PlanJob::Resume(Time(1), Box::new(waits(2, cores(4), "all", NEVER))));
+    send(&mut engine, 2, PlanJob::Resume(Time(1), Box::new(waits(2, cores(4), "all", Time::NEVER))));
     assert_eq!(replies(settle(&mut engine)), []);
     assert_eq!(nodes(&release(&mut engine, held.allocation)), [(2, held.node)]);
 }
@@ -383,48 +380,24 @@ fn what_waited_before_keeps_its_place() {
 /// asks for it again.
 #[test]
 fn no_crash_leaves_a_job_of_a_placement_that_nobody_waits_for() {
-    let config = EngineConfig { journal: true, ..jobs_config(2, CycleConfig::default()) };
-    let mut engine = open_with(StoreState::create(8), &config);
-    let feed = engine.journal.take().expect("the engine has a journal");
-    let mut units = Vec::new();
-    let collect = |units: &mut Vec<_>| {
-        let mut more = Vec::new();
-        feed.take(&mut more);
-        feed.set_durable(feed.position());
-        units.append(&mut more);
-    };
-    set_queue(&mut engine, QueueSpec::new("all"));
-    let node = add_node(&mut engine, node_spec("one", 4, 0));
-    let held = placed(&mut engine, cores(4));
-    collect(&mut units);
-    let start = units.len();
-    let origin = Origin {
-        session: SESSION,
-        sequence: 1,
-        mark: 1,
-        fingerprint: 7,
-        part: 0,
-        is_wait: true,
-        alternative: None,
-    };
-    let request = PortRequest::Plan(waits(1, cores(2), "all", NEVER));
-    engine.ports[0].submit_for(Some(origin), 1, request, engine.now).expect("room");
-    assert_eq!(replies(settle(&mut engine)), []);
-    collect(&mut units);
-    assert!(units.len() > start, "that it waits is recorded with all jobs");
-    let told = release(&mut engine, held.allocation);
+    let mut work = Journaled::new(2, CycleConfig::default());
+    let node = add_node(&mut work.engine, node_spec("one", 4, 0));
+    let held = placed(&mut work.engine, cores(4));
+    let start = work.collect();
+    let origin = Origin { is_wait: true, ..ORIGIN };
+    let request = PortRequest::Plan(waits(1, cores(2), "all", Time::NEVER));
+    work.engine.ports[0].submit_for(Some(origin), 1, request, work.engine.now).expect("room");
+    assert_eq!(replies(settle(&mut work.engine)), []);
+    assert!(work.collect() > start, "that it waits is recorded with all jobs");
+    let told = release(&mut work.engine, held.allocation);
     assert_eq!(nodes(&told), [(1, node.id)]);
     let allocation = told[0].1.as_ref().unwrap().allocation;
-    wait_ns(&mut engine, 1_000_000_000);
-    collect(&mut units);
+    wait_ns(&mut work.engine, 1_000_000_000);
     let mut found = [0, 0];
-    for crash in start..=units.len() {
-        let mut rebuild = Rebuild::new(StoreState::create(8)).expect("it is empty");
-        units[..crash].iter().for_each(|unit| rebuild.apply(unit.clone()).expect("nothing is missing"));
-        rebuild.take_back();
-        let state = rebuild.finish().expect("nothing is missing");
-        state.check().expect("the records refer to each other");
-        let done = units[..crash].iter().flat_map(|unit| &unit.done).find(|done| done.origin == origin);
+    for crash in start..=work.collect() {
+        let units = &work.units[..crash];
+        let state = after_a_crash(units);
+        let done = units.iter().flat_map(|unit| &unit.done).find(|done| done.origin == origin);
         if let Some(done) = done {
             assert!(matches!(&done.deed, Deed::Placed(of, None) if of.allocation == allocation), "{done:?}");
         }

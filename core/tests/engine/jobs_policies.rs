@@ -1,23 +1,21 @@
 //! What jobs do when their tasks fail, are evicted or succeed, in a whole engine and over crashes.
 
 use wharf_core::cycle::CycleConfig;
-use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::engine::Engine;
 use wharf_core::ids::AllocationId;
 use wharf_core::jobs::{
     JobError, JobId, JobPhase, JobPolicy, JobSpec, JobsDone, JobsRejection, JobsReply, JobsRequest,
-    PolicyAction, PolicyFault, QueueSpec, TaskEvent, TaskId, TaskReport, TaskState,
+    PolicyAction, PolicyFault, TaskEvent, TaskId, TaskReport, TaskState,
 };
-use wharf_core::journal::{JournalFeed, Unit};
+use wharf_core::journal::Unit;
 use wharf_core::limits::{JOB_MAX_RETRY_MAX, JOB_POLICIES_MAX};
-use wharf_core::recovery::Rebuild;
 use wharf_core::router::PortRequest;
-use wharf_core::state::StoreState;
 
 use crate::by_hand::{ask, cores};
 use crate::group_bed::{live_allocations, with_nodes};
 use crate::jobs_bed::{
-    ask_jobs, bag, cancel, check_jobs, export_all, gang, job_status, jobs_config, jobs_engine, jobs_of,
-    named, open_with, set_queue, states, submit_job, try_submit, wait, wait_ns,
+    Journaled, after_a_crash, ask_jobs, bag, cancel, check_jobs, export_all, gang, job_status, jobs_config,
+    jobs_engine, jobs_of, named, open_with, states, submit_job, try_submit, wait, wait_ns,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -253,40 +251,9 @@ fn policies_that_cannot_be_are_refused() {
     assert_eq!(error, JobError::MaxRetry { job: job(), max_retry });
 }
 
-/// An engine and all units that it put into the journal.
-struct Journaled {
-    engine: Engine,
-    feed: JournalFeed,
-    units: Vec<Unit>,
-}
-
-impl Journaled {
-    fn new(shards: u16, cycle: CycleConfig) -> Self {
-        let config = EngineConfig { journal: true, ..jobs_config(shards, cycle) };
-        let mut engine = open_with(StoreState::create(8), &config);
-        let feed = engine.journal.take().expect("the engine has a journal");
-        set_queue(&mut engine, QueueSpec::new("all"));
-        Self { engine, feed, units: Vec::new() }
-    }
-
-    /// Returns the number of units so far.
-    fn collect(&mut self) -> usize {
-        let mut more = Vec::new();
-        self.feed.take(&mut more);
-        self.feed.set_durable(self.feed.position());
-        self.units.append(&mut more);
-        self.units.len()
-    }
-}
-
 /// Opens what the first units lead to, after a crash at their end.
-fn after_a_crash(units: &[Unit], cycle: &CycleConfig) -> Engine {
-    let mut rebuild = Rebuild::new(StoreState::create(8)).expect("it is empty");
-    units.iter().for_each(|unit| rebuild.apply(unit.clone()).expect("nothing is missing"));
-    rebuild.take_back();
-    let state = rebuild.finish().expect("nothing is missing");
-    state.check().expect("the records refer to each other");
-    open_with(state, &jobs_config(2, cycle.clone()))
+fn open_after_a_crash(units: &[Unit], cycle: &CycleConfig) -> Engine {
+    open_with(after_a_crash(units), &jobs_config(2, cycle.clone()))
 }
 
 /// A crash after any unit: the restart has happened once or not at all. If not, the report changes the job when it is sent
@@ -313,7 +280,7 @@ fn no_crash_loses_or_repeats_a_restart() {
             let expected = export_all(&mut work.engine);
             let mut outcomes = [0, 0];
             for crash in start..=end {
-                let mut engine = after_a_crash(&work.units[..crash], &cycle);
+                let mut engine = open_after_a_crash(&work.units[..crash], &cycle);
                 let (_, restarts) = summary(&mut engine, job);
                 outcomes[restarts as usize] += 1;
                 if restarts == 0 {
@@ -329,7 +296,7 @@ fn no_crash_loses_or_repeats_a_restart() {
                 assert_ne!(allocation(&mut engine, job, 1), first);
             }
             assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
-            let whole = after_a_crash(&work.units, &cycle);
+            let whole = open_after_a_crash(&work.units, &cycle);
             assert_eq!(jobs_of(&whole).record(), expected.jobs);
         }
     }
@@ -354,7 +321,7 @@ fn no_crash_revives_a_job_that_was_aborted() {
     let end = work.collect();
     assert!(start < released && released < end, "{start} {released} {end}");
     for crash in released..=end {
-        let mut engine = after_a_crash(&work.units[..crash], &cycle);
+        let mut engine = open_after_a_crash(&work.units[..crash], &cycle);
         for _ in 0..3 {
             wait_ns(&mut engine, 2 * SECOND);
             check_jobs(&mut engine);
@@ -389,7 +356,7 @@ fn no_crash_changes_when_a_policy_with_a_timeout_acts() {
     let end = work.collect();
     assert!(before < failed && failed < end, "{before} {failed} {end}");
     for crash in failed..=end {
-        let mut engine = after_a_crash(&work.units[..crash], &cycle);
+        let mut engine = open_after_a_crash(&work.units[..crash], &cycle);
         for _ in 0..3 {
             wait_ns(&mut engine, 6 * SECOND);
             check_jobs(&mut engine);

@@ -15,7 +15,6 @@ use wharf_core::jobs::{
 use wharf_core::journal::{JournalFeed, Unit};
 use wharf_core::link::Clock;
 use wharf_core::node::NodeRegistration;
-use wharf_core::recovery::Rebuild;
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::state::StoreState;
@@ -24,8 +23,8 @@ use wharf_core::time::Time;
 use crate::by_hand::{ManualClock, add_node, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::ask_meanwhile;
 use crate::jobs_bed::{
-    ask_jobs, cancel, check_jobs, export_all, gang, jobs_config, jobs_of, open_with, place_in, report,
-    set_queue, try_submit, wait, wait_ns,
+    after_a_crash, ask_jobs, cancel, check_jobs, export_all, gang, jobs_config, jobs_of, open_with, place_in,
+    report, set_queue, try_submit, wait, wait_ns,
 };
 
 const QUEUES: [&str; 3] = ["free", "capped", "small"];
@@ -292,16 +291,6 @@ impl Work {
         self.feed.set_durable(self.feed.position());
         self.units.append(&mut more);
     }
-}
-
-/// Returns the state that units lead to, after a crash at their end.
-fn after_a_crash(units: &[Unit]) -> StoreState {
-    let mut rebuild = Rebuild::new(StoreState::create(8)).expect("it is empty");
-    units.iter().for_each(|unit| rebuild.apply(unit.clone()).expect("nothing is missing"));
-    rebuild.take_back();
-    let state = rebuild.finish().expect("nothing is missing");
-    state.check().expect("the records refer to each other");
-    state
 }
 
 /// Waits, and checks that no grace period has no end, and that what policies have decided was done.

@@ -154,6 +154,11 @@ pub fn bundles(
     Ok(bundles)
 }
 
+/// Returns the time until which something waits. 0 means that it waits without end.
+pub(crate) fn deadline_of(deadline: u64) -> Time {
+    if deadline == 0 { Time::NEVER } else { Time(deadline) }
+}
+
 /// Returns the end of the wait of a group or of new bundles. Returns `None` if they do not wait.
 ///
 /// # Errors
@@ -164,7 +169,7 @@ pub fn wait_until(mode: u8, deadline: u64) -> Result<Option<Time>, Fault> {
             Err(invalid("deadline", "a group that does not wait has none: leave it at 0, or let it wait"))
         }
         MODE_NOW => Ok(None),
-        MODE_WAIT_UNTIL => Ok(Some(if deadline == 0 { Time(u64::MAX) } else { Time(deadline) })),
+        MODE_WAIT_UNTIL => Ok(Some(deadline_of(deadline))),
         other => Err(invalid("mode", format!("{other} is no mode: give 0 (now) or 1 (wait)"))),
     }
 }

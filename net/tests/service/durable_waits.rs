@@ -214,6 +214,28 @@ fn a_group_that_is_refused_at_once_is_told_as_refused() {
     assert_eq!(bed.replies(key)[0].body::<GroupReply>().reason, Reason::Infeasible.into());
 }
 
+/// Would catch a wait that a start ends, and no event tells.
+#[test]
+fn a_start_without_queues_refuses_what_waited_in_one() {
+    let mut bed = Bed::with_jobs();
+    let (key, HelloReply { session, token, .. }) = bed.connect(true, None);
+    let mut table = SessionTable::default();
+    table.apply(&SessionChange::Opened(session.into(), token));
+    bed.place_in("all", key);
+    follow(&mut table, &bed.units());
+    let mut bed = Bed::restored(table.into_records(), Time(NOW.0 + 1));
+    let hangup: Arc<dyn Hangup> = Arc::new(NoHangup);
+    let key = bed.service.open_restored(&hangup, bed.now).expect("a session has a wait");
+    assert!(bed.service.is_settled(key), "it is refused at once");
+    bed.service.close(key, false, bed.now);
+    let units = bed.units();
+    assert_eq!(ends(&units), [Event::WaitEnded(session.into(), WAIT, WaitOutcome::Refused)]);
+    let (key, _) = bed.connect(true, Some(Resume { session, token }));
+    bed.place_in("all", key);
+    bed.write();
+    assert_eq!(bed.replies(key)[0].body::<PlaceReply>().reason, Reason::NotServed.into());
+}
+
 #[test]
 fn a_start_goes_on_with_groups_that_waited() {
     let (_, _, resume, table) = waiting_group();

@@ -72,7 +72,7 @@ settings! {
         pub policy: String = wharf_core::request::Policy::default().name().to_owned(),
         /// The maximum number of unanswered requests of one connection.
         pub in_flight_max: u32 = wharf_net::protocol::IN_FLIGHT_DEFAULT,
-        /// The maximum number of waiting groups of one connection.
+        /// The maximum number of waiting groups, and placements that wait in queues, of one connection.
         pub waiting_groups_max: u32 = wharf_net::limits::WAITING_GROUPS_DEFAULT,
         /// The maximum number of connections from one address.
         pub connections_per_address_max: u32 = wharf_net::limits::CONNECTIONS_PER_ADDRESS_DEFAULT,

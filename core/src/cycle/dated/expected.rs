@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Fresh, NEVER};
+use super::Fresh;
 use crate::cycle::trial::{Cycle, Place};
 use crate::ids::{AllocationId, NodeId};
 use crate::jobs::{JobId, TaskClass, TaskId, TaskState};
@@ -13,7 +13,7 @@ use crate::time::Time;
 impl Cycle<'_> {
     /// Returns when a task will have ended if it starts now.
     pub(in crate::cycle) fn end_if_started(&self, task: TaskId) -> Time {
-        self.jobs.task(task).run_time_ns.map_or(NEVER, |nanos| self.now.plus_nanos(nanos))
+        self.jobs.task(task).run_time_ns.map_or(Time::NEVER, |nanos| self.now.plus_nanos(nanos))
     }
 
     /// Returns when a task that has a node will have left it.
@@ -26,10 +26,13 @@ impl Cycle<'_> {
             (TaskState::Releasing, Some(allocation)) => {
                 // What this cycle evicts is not in the view yet.
                 let planned = (of.since == self.now).then(|| self.now.plus_nanos(self.config.grace_ns));
-                self.replicas[place.shard].releasing(place.slot, allocation).or(planned).unwrap_or(NEVER)
+                self.replicas[place.shard]
+                    .releasing(place.slot, allocation)
+                    .or(planned)
+                    .unwrap_or(Time::NEVER)
             }
             // A task that should have ended and holds its node cannot be evicted: nobody knows when it ends.
-            _ => of.expected_end().filter(|&end| end > self.now).unwrap_or(NEVER),
+            _ => of.expected_end().filter(|&end| end > self.now).unwrap_or(Time::NEVER),
         }
     }
 

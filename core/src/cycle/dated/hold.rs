@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::search::Search;
 use super::shares::Wanted;
-use super::{DatedReservation, NEVER, Reservations};
+use super::{DatedReservation, Reservations};
 use crate::cycle::best_effort::{Filler, Lacks};
 use crate::cycle::config::Backfill;
 use crate::cycle::dated::Attempt;
@@ -118,7 +118,7 @@ impl Cycle<'_> {
         let kept = self.give_up(job).filter(|kept| self.still_holds(kept, &tasks));
         self.dated.improved = kept.as_ref().map(|kept| kept.job);
         if !kept.as_ref().is_some_and(|kept| self.place_as_reserved(kept)) {
-            let limit = kept.as_ref().map_or(NEVER, |kept| kept.date);
+            let limit = kept.as_ref().map_or(Time::NEVER, |kept| kept.date);
             let found = self.place_or_date(job, &tasks, limit).or(kept);
             if let Some(mut reservation) = found.filter(|_| self.waits(job)) {
                 reservation.is_confirmed = true;

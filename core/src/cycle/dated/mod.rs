@@ -37,9 +37,6 @@ pub(super) use place::{Attempt, HeldBack};
 use search::Hopeless;
 use shares::{Freed, Needs};
 
-/// The end of what states no run time.
-pub(super) const NEVER: Time = Time(u64::MAX);
-
 /// When and where a job that waits will fit.
 #[derive(Clone, Debug)]
 pub struct DatedReservation {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::NEVER;
 use crate::cycle::config::Backfill;
 use crate::cycle::topology::DomainId;
 use crate::cycle::trial::{Cycle, Place};
@@ -89,7 +88,7 @@ impl Cycle<'_> {
         }
         let before = self.dated.fresh.insert(task, super::Fresh { key, end });
         assert!(before.is_none(), "task {task} is placed twice");
-        if end != NEVER {
+        if end != Time::NEVER {
             self.dated.fresh_ends.insert((end, task));
             self.count_end_of(task, end, true);
         }
@@ -108,9 +107,9 @@ impl Cycle<'_> {
     /// not known.
     pub(in crate::cycle) fn keep_end(&mut self, task: TaskId) {
         let Some(&fresh) = self.dated.fresh.get(&task) else { return };
-        if fresh.end != NEVER && !self.is_ready(task.job) {
+        if fresh.end != Time::NEVER && !self.is_ready(task.job) {
             self.forget_end(task);
-            self.dated.fresh.insert(task, super::Fresh { end: NEVER, ..fresh });
+            self.dated.fresh.insert(task, super::Fresh { end: Time::NEVER, ..fresh });
         }
     }
 
@@ -257,7 +256,7 @@ impl Cycle<'_> {
         if places.is_empty() {
             return Attempt::NoRoom;
         }
-        if !self.leaves_shares_with(task, NEVER) {
+        if !self.leaves_shares_with(task, Time::NEVER) {
             return Attempt::HeldBack;
         }
         best(places.into_iter().map(|(node, place)| {
@@ -265,7 +264,7 @@ impl Cycle<'_> {
             if !self.pipeline_on(task, node, place) {
                 return Attempt::NoRoom;
             }
-            if !self.dated.has(place) || self.leaves_dates(place, task.job, NEVER) {
+            if !self.dated.has(place) || self.leaves_dates(place, task.job, Time::NEVER) {
                 return Attempt::Placed;
             }
             self.undo(savepoint);
@@ -287,9 +286,9 @@ impl Cycle<'_> {
         }
         self.dated.evictor = evicts.then_some(task.job);
         let savepoint = self.savepoint();
-        let leaves_dates = self.leaves_shares_with(task, NEVER)
+        let leaves_dates = self.leaves_shares_with(task, Time::NEVER)
             && (!self.dated.has(place)
-                || (self.pipeline_on(task, node, place) && self.leaves_dates(place, task.job, NEVER)));
+                || (self.pipeline_on(task, node, place) && self.leaves_dates(place, task.job, Time::NEVER)));
         self.undo(savepoint);
         self.dated.evictor = None;
         leaves_dates

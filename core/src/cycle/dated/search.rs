@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::DatedReservation;
 use super::shares::{Freed, Wanted};
-use super::{DatedReservation, NEVER};
 use crate::cycle::trial::{Cycle, Place};
 use crate::fairness::Dim;
 use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
@@ -215,7 +215,8 @@ impl Search {
             for other in cycle.dated.binding_on(place, self.job, self.queue) {
                 let before = self.run_time_ns.map(|nanos| other.date.0.saturating_sub(nanos));
                 let times = [before.map(|time| Time(time + 1)), Some(other.until)];
-                let times = times.into_iter().flatten().filter(|&time| time > cycle.now && time != NEVER);
+                let times =
+                    times.into_iter().flatten().filter(|&time| time > cycle.now && time != Time::NEVER);
                 self.revisits.extend(times.map(|time| (time, place)));
             }
         }
@@ -246,7 +247,7 @@ impl Search {
         for (dim, freed) in KINDS.into_iter().zip(freed) {
             *freed += amounts.get(dim);
         }
-        if visible != NEVER {
+        if visible != Time::NEVER {
             self.revisits.insert((visible, place));
         }
     }
@@ -263,12 +264,12 @@ impl Search {
         let end = self.next_end(cycle).map(|(end, _)| end);
         let revisit = self.revisits.first().map(|&(time, _)| time);
         let released = self.releasing.last().map(|&(end, ..)| end);
-        [end, revisit, released].into_iter().flatten().min().filter(|&time| time != NEVER)
+        [end, revisit, released].into_iter().flatten().min().filter(|&time| time != Time::NEVER)
     }
 
     /// Returns when the job will have ended if it starts at a time.
     fn until(&self, at: Time) -> Time {
-        self.run_time_ns.map_or(NEVER, |nanos| at.plus_nanos(nanos))
+        self.run_time_ns.map_or(Time::NEVER, |nanos| at.plus_nanos(nanos))
     }
 
     /// Returns the tasks without a node that could fit on one by its cpu, memory and GPUs, of each class at most as many

@@ -125,17 +125,16 @@ impl Directs {
         self.asked.push_back(Asked { is_last: true, ..asked });
     }
 
-    /// Cancels those of these tags that have not been tried. Returns the other tags.
-    pub(super) fn cancel_asked(&mut self, mut tags: BTreeSet<JobTag>) -> BTreeSet<JobTag> {
+    /// Cancels those of these tags that have not been tried.
+    pub(super) fn cancel_asked(&mut self, tags: &BTreeSet<JobTag>) {
         let answers = &mut self.answers;
         self.asked.retain(|asked| {
-            let is_cancelled = tags.remove(&asked.tag);
+            let is_cancelled = tags.contains(&asked.tag);
             if is_cancelled {
-                answers.push((asked.tag, None, Err(NotCharged::Cancelled)));
+                answers.push((asked.tag, asked.part, Err(NotCharged::Cancelled)));
             }
             !is_cancelled
         });
-        tags
     }
 
     /// Returns the number of placements that have not been tried.

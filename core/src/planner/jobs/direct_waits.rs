@@ -10,13 +10,13 @@ use super::direct::Asked;
 use super::{Ended, Keeper};
 use crate::cycle::Plan;
 use crate::group::{PlanReply, WaitExplanation, WaitsFor};
-use crate::ids::{AllocationId, SessionId};
-use crate::jobs::{DirectWait, JobId, JobPhase, NotCharged, TaskId};
+use crate::ids::SessionId;
+use crate::jobs::{DirectWait, JobId, JobPhase, NotCharged};
 use crate::planner::{JobTag, Planner};
 use crate::request::Placement;
 use crate::statement::{Applied, Granted};
 use crate::time::Time;
-use crate::timers::{NEVER, Timers};
+use crate::timers::Timers;
 
 /// The placements that wait in their queues.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ impl Keeper {
     }
 
     /// Answers a placement that waited as this job, if one did: it has a place now.
-    fn wait_placed(&mut self, job: JobId, placement: Placement) {
+    pub(super) fn wait_placed(&mut self, job: JobId, placement: Placement) {
         let Some(asked) = self.directs.waits.take(job) else { return };
         let alternative = self.scheduler.alternative_of(&asked.placement.request, placement.node);
         self.directs.answer(&asked, Ok(Box::new(Placement { alternative, ..placement })));
@@ -92,23 +92,6 @@ impl Keeper {
                 self.wait_placed(plan.tasks[usize::from(*operation)].task.job, placement.clone());
             }
         }
-    }
-
-    /// Answers a placement that waited, if the task is one: what it had claimed was granted.
-    pub(super) fn wait_granted(&mut self, task: TaskId, allocation: AllocationId) {
-        if !self.directs.waits.has(task.job) {
-            return;
-        }
-        let node = self.jobs().task(task).node.expect("what holds an allocation has a node");
-        let found = self.replicas().iter().find_map(|replica| {
-            let slot = replica.shard().slot_of(node)?;
-            replica.base()?.allocations(slot).find(|one| one.id == allocation)
-        });
-        let held = found.expect("the view shows that it was granted");
-        self.wait_placed(
-            task.job,
-            Placement { node, allocation, gpus: held.gpus, alternative: 0, units: held.units },
-        );
     }
 }
 
@@ -123,8 +106,9 @@ impl Planner {
         let keeper = self.keeper_mut();
         let mut ended = Ended::default();
         let cancelled = std::mem::take(&mut keeper.directs.waits.cancelled);
+        keeper.directs.cancel_asked(&cancelled);
         // One that was answered meanwhile is in neither.
-        for tag in keeper.directs.cancel_asked(cancelled) {
+        for tag in cancelled {
             if let Some(&job) = keeper.directs.waits.by_tag.get(&tag) {
                 let asked = keeper.end_wait(job, &mut ended, now);
                 keeper.directs.answer(&asked, Err(NotCharged::Cancelled));
@@ -146,7 +130,7 @@ impl Planner {
             waits_for: if job.is_some() { WaitsFor::Queue } else { WaitsFor::Turn },
             priority: wait.priority,
             since,
-            until: Some(wait.until).filter(|&until| until != NEVER),
+            until: Some(wait.until).filter(|&until| until != Time::NEVER),
             needed: 1,
             ..WaitExplanation::default()
         };

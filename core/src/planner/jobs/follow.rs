@@ -9,8 +9,9 @@ use crate::node::NodeState;
 use crate::planner::Planner;
 use crate::planted::{PlantedBug, is_planted};
 use crate::replica::Replica;
+use crate::request::Placement;
 use crate::time::Time;
-use crate::view::EndCause;
+use crate::view::{AllocationView, EndCause};
 
 impl Keeper {
     /// Returns whether a task still has this allocation or claim.
@@ -94,22 +95,22 @@ impl Keeper {
             if pending.is_some_and(|pending| pending.claims.iter().any(|claim| claim.id == allocation)) {
                 continue;
             }
-            if view.allocations(slot).any(|one| one.id == allocation) {
-                granted.push((id, node));
-            } else {
-                gone.push((id, allocation));
+            match view.allocations(slot).find(|one| one.id == allocation) {
+                Some(AllocationView { gpus, units, .. }) => {
+                    granted.push((id, Placement { node, allocation, gpus, alternative: 0, units }));
+                }
+                None => gone.push((id, allocation)),
             }
         }
         for (id, allocation) in gone {
             self.task_lost(id, allocation, EndCause::Released, now);
         }
-        for (id, node) in granted {
+        for (id, placement) in granted {
             self.claims.remove(&id);
-            let allocation = self.jobs().task(id).allocation.expect("a claim has the id of its allocation");
-            self.jobs_mut().set(id, TaskState::Allocated, Some(node), now);
-            self.jobs_mut().set_allocation(id, allocation);
+            self.jobs_mut().set(id, TaskState::Allocated, Some(placement.node), now);
+            self.jobs_mut().set_allocation(id, placement.allocation);
             self.scheduler.bind(id.job, now);
-            self.wait_granted(id, allocation);
+            self.wait_placed(id.job, placement);
         }
     }
 }

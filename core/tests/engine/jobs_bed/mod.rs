@@ -7,14 +7,16 @@ use std::task::Waker;
 use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::group::{PlanJob, PlanReply};
-use wharf_core::ids::AllocationId;
+use wharf_core::ids::{AllocationId, Incarnation, SessionId};
 use wharf_core::jobs::{
     DirectPlacement, JobId, JobSpec, JobView, Jobs, JobsDone, JobsRejection, JobsReply, JobsRequest,
     NotCharged, QueueSpec, TaskGroup, TaskId, TaskReport, TaskState,
 };
+use wharf_core::journal::{JournalFeed, Unit};
 use wharf_core::planner::JobsConfig;
+use wharf_core::recovery::Rebuild;
 use wharf_core::request::{Placement, PlacementRequest};
-use wharf_core::state::StoreState;
+use wharf_core::state::{Origin, StoreState};
 
 use crate::by_hand::{check_all, config, cores, export, settle};
 use crate::group_bed::plan;
@@ -30,6 +32,53 @@ pub(crate) fn jobs_config(shards: u16, cycle: CycleConfig) -> EngineConfig {
 pub(crate) fn open_with(state: StoreState, config: &EngineConfig) -> Engine {
     Engine::open(state, config, vec![Waker::noop().clone()]).expect("numbers in range")
 }
+
+/// An engine that keeps jobs, with a queue `all`, and all units that it put into the journal.
+pub(crate) struct Journaled {
+    pub(crate) engine: Engine,
+    feed: JournalFeed,
+    pub(crate) units: Vec<Unit>,
+}
+
+impl Journaled {
+    pub(crate) fn new(shards: u16, cycle: CycleConfig) -> Self {
+        let config = EngineConfig { journal: true, ..jobs_config(shards, cycle) };
+        let mut engine = open_with(StoreState::create(8), &config);
+        let feed = engine.journal.take().expect("the engine has a journal");
+        set_queue(&mut engine, QueueSpec::new("all"));
+        Self { engine, feed, units: Vec::new() }
+    }
+
+    /// Returns the number of units so far.
+    pub(crate) fn collect(&mut self) -> usize {
+        let mut more = Vec::new();
+        self.feed.take(&mut more);
+        self.feed.set_durable(self.feed.position());
+        self.units.append(&mut more);
+        self.units.len()
+    }
+}
+
+/// Returns the state that units lead to, after a crash at their end.
+pub(crate) fn after_a_crash(units: &[Unit]) -> StoreState {
+    let mut rebuild = Rebuild::new(StoreState::create(8)).expect("it is empty");
+    units.iter().for_each(|unit| rebuild.apply(unit.clone()).expect("nothing is missing"));
+    rebuild.take_back();
+    let state = rebuild.finish().expect("nothing is missing");
+    state.check().expect("the records refer to each other");
+    state
+}
+
+/// The request of a client, for the journal.
+pub(crate) const ORIGIN: Origin = Origin {
+    session: SessionId { incarnation: Incarnation(1), number: 5 },
+    sequence: 1,
+    mark: 1,
+    fingerprint: 7,
+    part: 0,
+    is_wait: false,
+    alternative: None,
+};
 
 /// An engine without nodes and with a queue `all`.
 pub(crate) fn jobs_engine(shards: u16, cycle: CycleConfig) -> Engine {

@@ -32,6 +32,9 @@ pub(super) struct Operation {
 /// The candidates that a placement names, for the explanation of a refusal.
 pub(super) type Named = Option<Arc<[NodeId]>>;
 
+/// The candidates of the parts of a batch that name some, in order of part.
+pub(super) type NamedByPart = Vec<(usize, Arc<[NodeId]>)>;
+
 /// The state from which the reply is built.
 pub(super) enum Parts {
     Place(Named),
@@ -44,15 +47,13 @@ pub(super) enum Parts {
     Release,
     PlaceBatch {
         replies: Vec<PlaceReply>,
-        /// The candidates of parts that name some, in order of part.
-        named: Vec<(usize, Arc<[NodeId]>)>,
+        named: NamedByPart,
         left: usize,
     },
     /// A batch of placements that name queues.
     BatchInQueues {
         replies: Vec<PlaceReply>,
-        /// The candidates of parts that name some, in order of part.
-        named: Vec<(usize, Arc<[NodeId]>)>,
+        named: NamedByPart,
         /// The number of placements that were asked for.
         asked: usize,
     },
@@ -138,9 +139,7 @@ impl Operation {
             Parts::Release => Some(Complete::Release(release_reply(of_shard(reply)))),
             Parts::PlaceBatch { replies, named, left } => {
                 replies[part] = place_reply(reply_of(reply), catalog);
-                if let Ok(at) = named.binary_search_by_key(&part, |&(part, _)| part) {
-                    explain_candidates(&mut replies[part], Some(&named[at].1), catalog);
-                }
+                explain_part(replies, part, named, catalog);
                 *left -= 1;
                 (*left == 0).then(|| Complete::place_batch(std::mem::take(replies)))
             }
@@ -149,9 +148,7 @@ impl Operation {
                 for (part, placed) in placed {
                     let part = usize::from(part);
                     replies[part] = queue_reply(placed, catalog);
-                    if let Ok(at) = named.binary_search_by_key(&part, |&(part, _)| part) {
-                        explain_candidates(&mut replies[part], Some(&named[at].1), catalog);
-                    }
+                    explain_part(replies, part, named, catalog);
                 }
                 Some(Complete::place_batch(std::mem::take(replies)))
             }
@@ -244,6 +241,13 @@ fn explained(placed: Result<Placement, NotPlaced>, named: &Named, catalog: &Cata
     let mut reply = place_reply(placed, catalog);
     explain_candidates(&mut reply, named.as_deref(), catalog);
     Complete::Place(reply)
+}
+
+/// Explains the refusal of a part of a batch that may name candidates.
+fn explain_part(replies: &mut [PlaceReply], part: usize, named: &NamedByPart, catalog: &Catalog) {
+    if let Ok(at) = named.binary_search_by_key(&part, |&(part, _)| part) {
+        explain_candidates(&mut replies[part], Some(&named[at].1), catalog);
+    }
 }
 
 /// Returns the reply of one shard.

@@ -12,14 +12,15 @@ use wharf_core::registrar::Catalog;
 use wharf_core::router::{PortRequest, WaitRequest};
 use wharf_core::time::Time;
 
-use super::operation::{Complete, Operation, Parts};
+use super::operation::{Complete, NamedByPart, Operation, Parts};
 use super::planning::MayWait;
 use super::questions::Asker;
 use super::recovered::{deed_reply, release_deed};
 use super::{ConnectionKey, ConnectionService, Stalled};
 use crate::codec::{PlainPlace, encode_body};
 use crate::convert::{
-    PlacementDefaults, check_queued, kinds_to_learn, placement_request, plain_placement, queued_placement,
+    PlacementDefaults, check_queued, deadline_of, kinds_to_learn, placement_request, plain_placement,
+    queued_placement,
 };
 use crate::protocol::{
     CreateGroupRequest, Fault, GroupReply, JobBody, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest,
@@ -39,7 +40,7 @@ pub(super) type PortPart = Option<(usize, PortRequest)>;
 
 /// Returns until when a placement waits.
 pub(super) fn end_of_wait(request: &PlaceRequest) -> Time {
-    Time(if request.deadline == 0 { u64::MAX } else { request.deadline })
+    deadline_of(request.deadline)
 }
 
 /// A request that begins when the registrar has learnt resource kinds that it names.
@@ -55,7 +56,7 @@ struct Batch<T> {
     /// The replies to those that are not asked for. Others have an empty one.
     replies: Vec<PlaceReply>,
     /// The candidates of parts that name some, in order of part.
-    named: Vec<(usize, Arc<[NodeId]>)>,
+    named: NamedByPart,
     /// Those to ask for, with their numbers: the highest priority first.
     valid: Vec<(usize, T)>,
 }
@@ -169,7 +170,7 @@ impl ConnectionService {
         let bound = connection.rights.bound().cloned();
         // It may have waited before the settings were changed.
         if let Err(fault) = check_queued(&request, self.port.keeps_jobs(), bound.as_deref()) {
-            return self.answer(asker, &PlaceReply::from(fault), asker.started);
+            return self.refuse_wait(asker, &fault.into(), resumed.is_some());
         }
         let wait = DirectWait {
             id: (connection.session().id(), asker.sequence),
@@ -193,8 +194,16 @@ impl ConnectionService {
             Err(reply) => Err(reply),
         };
         if let Err(reply) = waited {
-            self.answer(asker, &*reply, asker.started);
+            self.refuse_wait(asker, &reply, resumed.is_some());
         }
+    }
+
+    /// Answers a placement that must not wait. One that is resumed waited until now.
+    fn refuse_wait(&mut self, asker: Asker, reply: &PlaceReply, is_resumed: bool) {
+        if is_resumed {
+            self.note_unplaced(asker, reply.reason);
+        }
+        self.answer(asker, reply, asker.started);
     }
 
     /// Handles a placement that leaves most fields at their defaults. It names nothing that may belong to others.
@@ -226,7 +235,7 @@ impl ConnectionService {
                 let wait = WaitRequest { request, priority, since, until, is_resumed };
                 self.begin_wait(asker, wait, bytes.into());
             }
-            Err(reply) => self.answer(asker, &*reply, asker.started),
+            Err(reply) => self.refuse_wait(asker, &reply, resumed.is_some()),
         }
     }
 

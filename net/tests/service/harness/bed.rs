@@ -152,7 +152,13 @@ impl Bed {
 
     /// Asks for a placement that waits for [`PATIENCE_NS`] from the begin of the first bed on.
     pub fn place(&mut self, key: ConnectionKey) {
-        let place = PlaceRequest { mode: MODE_WAIT_UNTIL, deadline: NOW.0 + PATIENCE_NS, ..ask(1, 0, 0) };
+        self.place_in("", key);
+    }
+
+    /// Asks for a placement that waits for as long in a queue.
+    pub fn place_in(&mut self, queue: &str, key: ConnectionKey) {
+        let deadline = NOW.0 + PATIENCE_NS;
+        let place = PlaceRequest { queue: queue.into(), mode: MODE_WAIT_UNTIL, deadline, ..ask(1, 0, 0) };
         self.service.receive(key, &request(Kind::Place, WAIT, &place), self.now);
     }
 

@@ -39,12 +39,21 @@ impl Process {
 
     /// Returns the processor time of all threads so far.
     pub(crate) fn cpu_seconds(self) -> anyhow::Result<f64> {
-        let stat = self.read("stat")?;
-        // The name of the program is in parentheses and may have spaces. User and system time are fields 14 and 15.
-        let (_, fields) = stat.rsplit_once(')').context("the name ends")?;
-        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
-        let ticks = ticks.sum::<Result<u64, _>>().context("numbers of ticks")?;
-        Ok(ticks as f64 / TICKS_PER_SECOND)
+        cpu_seconds(&self.read("stat")?)
+    }
+
+    /// Returns the processor time so far of the threads whose names begin with `prefix`, and their number.
+    pub(crate) fn cpu_seconds_of(self, prefix: &str) -> anyhow::Result<(f64, usize)> {
+        let mut seconds = 0.0;
+        let mut count = 0;
+        for stat in self.of_threads("stat")? {
+            let name = stat.split_once('(').context("the name begins")?.1;
+            if name.starts_with(prefix) {
+                seconds += cpu_seconds(&stat)?;
+                count += 1;
+            }
+        }
+        Ok((seconds, count))
     }
 
     /// Returns the most memory that the process had so far.
@@ -63,17 +72,30 @@ impl Process {
 
     /// Returns how often the threads that the process has went to sleep so far: each time, something woke them later.
     pub(crate) fn sleeps(self) -> anyhow::Result<u64> {
+        let statuses = self.of_threads("status")?;
+        statuses.iter().map(|status| number_after(status, "voluntary_ctxt_switches:")).sum()
+    }
+
+    /// Reads this file of each thread.
+    fn of_threads(self, file: &str) -> anyhow::Result<Vec<String>> {
         let threads = self.path("task");
         let failed = || format!("{} cannot be read: Linux has it while the process runs", threads.display());
-        let mut sleeps = 0;
+        let mut texts = Vec::new();
         for thread in std::fs::read_dir(&threads).with_context(failed)? {
             // A thread may end meanwhile.
-            if let Ok(status) = std::fs::read_to_string(thread?.path().join("status")) {
-                sleeps += number_after(&status, "voluntary_ctxt_switches:")?;
-            }
+            texts.extend(std::fs::read_to_string(thread?.path().join(file)));
         }
-        Ok(sleeps)
+        Ok(texts)
     }
+}
+
+/// Returns the processor time in the `stat` of a process or thread.
+fn cpu_seconds(stat: &str) -> anyhow::Result<f64> {
+    // The name is in parentheses and may have spaces. User and system time are fields 14 and 15.
+    let (_, fields) = stat.rsplit_once(')').context("the name ends")?;
+    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks = ticks.sum::<Result<u64, _>>().context("numbers of ticks")?;
+    Ok(ticks as f64 / TICKS_PER_SECOND)
 }
 
 #[cfg(test)]
@@ -86,6 +108,22 @@ mod tests {
         assert!(other.resident_bytes().unwrap() > 0);
         assert!(other.peak_bytes().unwrap() >= Process::This.resident_bytes().unwrap() / 2);
         assert!(other.cpu_seconds().unwrap() <= Process::This.cpu_seconds().unwrap());
+    }
+
+    #[test]
+    fn threads_are_known_by_their_names() {
+        let (waits, waited) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().name("counted by 1".to_owned());
+        let thread = thread.spawn(move || drop(waited.recv())).unwrap();
+        // A thread sets its name itself, soon after it began.
+        while Process::This.cpu_seconds_of("counted by").unwrap().1 == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(Process::This.cpu_seconds_of("counted by 2").unwrap(), (0.0, 0));
+        drop(waits);
+        thread.join().unwrap();
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194304 100 0 0 0 150 50 0 0 20 0 1 0 100 0 0";
+        assert_eq!(cpu_seconds(stat).unwrap(), 2.0);
     }
 
     #[test]

@@ -326,6 +326,7 @@ pub const SECTIONS: &[Section] = &[
             column("× maximum", "/ratio_to_maximum", Decimals(2)),
             column("late %", "/late_percent", Decimals(2)),
             column("refused %", "/shed_percent", Decimals(2)),
+            column("shards busy %", "/shards_busy_percent", Decimals(1)),
             P99_MICROSECONDS,
             column("modest p99 µs", "/modest_latency_ns/p99", Microseconds),
             column("× half", "/modest_ratio", Decimals(2)),

@@ -65,6 +65,8 @@ pub(super) struct Outcomes {
     /// Those that the service refused.
     pub(super) shed: u64,
     pub(super) elapsed: Duration,
+    /// The processor time of the shards' threads during the measurement, per thread.
+    pub(super) shard_seconds: f64,
     /// From when requests were due to their results, in ns.
     pub(super) latency: Histogram<u64>,
 }
@@ -72,7 +74,8 @@ pub(super) struct Outcomes {
 impl Outcomes {
     pub(super) fn new() -> Self {
         let Segment { latency, .. } = Segment::empty();
-        Self { offered: 0, good: 0, late: 0, shed: 0, elapsed: Duration::ZERO, latency }
+        let (elapsed, shard_seconds) = (Duration::ZERO, 0.0);
+        Self { offered: 0, good: 0, late: 0, shed: 0, elapsed, shard_seconds, latency }
     }
 
     /// Returns the outcomes of a load without deadlines.
@@ -85,6 +88,7 @@ impl Outcomes {
     /// Adds the outcomes of another turn of the same load.
     pub(super) fn add(&mut self, other: &Self) {
         self.elapsed += other.elapsed;
+        self.shard_seconds += other.shard_seconds;
         self.add_of_connection(other);
     }
 
@@ -99,6 +103,11 @@ impl Outcomes {
 
     pub(super) fn good_per_second(&self) -> f64 {
         crate::replay::rate(self.good, self.elapsed)
+    }
+
+    /// Returns the part of the time in which the shards' threads had a processor.
+    pub(super) fn shards_busy(&self) -> f64 {
+        self.shard_seconds / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
     pub(super) fn offered_per_second(&self) -> f64 {
@@ -272,7 +281,7 @@ mod tests {
     fn turns_are_summed_and_connections_are_at_the_same_time() {
         let second = Duration::from_secs(1);
         let one = Outcomes { offered: 10, good: 6, late: 1, shed: 3, elapsed: second, ..Outcomes::new() };
-        let mut both = Outcomes { elapsed: second, ..Outcomes::new() };
+        let mut both = Outcomes { elapsed: second, shard_seconds: 0.75, ..Outcomes::new() };
         both.add_of_connection(&one);
         both.add_of_connection(&one);
         assert_eq!((both.good_per_second(), both.offered_per_second()), (12.0, 20.0));
@@ -280,5 +289,6 @@ mod tests {
         turns.add(&both);
         turns.add(&both);
         assert_eq!((turns.good_per_second(), turns.late, turns.shed), (12.0, 4, 12));
+        assert_eq!(turns.shards_busy(), 0.75);
     }
 }

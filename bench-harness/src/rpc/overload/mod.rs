@@ -18,6 +18,7 @@ mod row;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -43,6 +44,8 @@ const MODEST: f64 = 0.1;
 const HALF: f64 = 0.5;
 /// The requests in flight of the closed loop, over all connections.
 const CLOSED_IN_FLIGHT: usize = 256;
+/// How the names of the shards' threads begin.
+const SHARD_THREADS: &str = "wharf-shard-";
 /// Connections that are no part of a load.
 const OTHER_CONNECTIONS: u32 = 16;
 
@@ -166,9 +169,23 @@ impl Run<'_> {
             schedule: None,
             times: Times { warm_up: self.options.warm_up, measured: self.turn() },
         };
+        let shards = self.time_shards(Instant::now() + self.options.warm_up);
         let segment = self.filled.driver.drive(&clients, &load, self.filled.process()).await?;
         close(clients).await?;
-        Ok(Outcomes::of_segment(&segment))
+        Ok(Outcomes { shard_seconds: joined(shards)?, ..Outcomes::of_segment(&segment) })
+    }
+
+    /// Takes the processor time of the shards' threads from `begin` on, for one turn: per thread, in seconds.
+    fn time_shards(&self, begin: Instant) -> JoinHandle<anyhow::Result<f64>> {
+        let (process, turn) = (self.filled.process(), self.turn());
+        std::thread::spawn(move || {
+            std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+            let (before, _) = process.cpu_seconds_of(SHARD_THREADS)?;
+            std::thread::sleep((begin + turn).saturating_duration_since(Instant::now()));
+            let (after, threads) = process.cpu_seconds_of(SHARD_THREADS)?;
+            anyhow::ensure!(threads > 0, "no thread of the service is named {SHARD_THREADS}");
+            Ok((after - before) / threads as f64)
+        })
     }
 
     /// Returns the time for which a load is measured in each of its turns.
@@ -176,26 +193,36 @@ impl Run<'_> {
         self.options.seconds / self.options.rounds
     }
 
-    /// Returns the window of a load that begins now.
-    fn window(&self) -> Arc<Window> {
+    /// Returns the window of a load that begins now, and when it is measured from.
+    fn window(&self) -> (Arc<Window>, Instant) {
         let window = Arc::<Window>::default();
-        window.set(Instant::now() + self.options.warm_up, self.turn());
-        window
+        let begin = Instant::now() + self.options.warm_up;
+        window.set(begin, self.turn());
+        (window, begin)
     }
 
     fn open(&self, load: Offer) -> anyhow::Result<Outcomes> {
         let Filled { config, driver, .. } = self.filled;
-        offer(config, driver, load, self.options.connections, &self.window()).join()
+        let (window, begin) = self.window();
+        let shards = self.time_shards(begin);
+        let outcomes = offer(config, driver, load, self.options.connections, &window).join()?;
+        Ok(Outcomes { shard_seconds: joined(shards)?, ..outcomes })
     }
 
     /// Measures a modest client together with another one. Each has a thread, so that neither waits for the other here.
     fn together(&self, pair: &mut Pair, modest: Offer, other: Offer) -> anyhow::Result<()> {
         let Filled { config, driver, .. } = self.filled;
-        let window = self.window();
+        let (window, begin) = self.window();
+        let shards = self.time_shards(begin);
         let modest = offer(config, driver, modest, 1, &window);
         let other = offer(config, driver, other, self.options.connections, &window);
         pair.modest.add(&modest.join()?);
-        pair.other.add(&other.join()?);
+        pair.other.add(&Outcomes { shard_seconds: joined(shards)?, ..other.join()? });
         Ok(())
     }
+}
+
+/// Waits for a thread that times the shards.
+fn joined(thread: JoinHandle<anyhow::Result<f64>>) -> anyhow::Result<f64> {
+    thread.join().map_err(|_| anyhow::anyhow!("a thread that times the shards panicked"))?
 }

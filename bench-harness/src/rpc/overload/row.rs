@@ -39,6 +39,8 @@ pub struct OverloadRow {
     pub late_percent: f64,
     /// Requests that the service refused, in percent of what was offered.
     pub shed_percent: f64,
+    /// The time for which a thread of a shard had a processor, in percent: 100 if the shards are the limit.
+    pub shards_busy_percent: f64,
     /// From when a request was due to its result. Of `half` and `greedy`: of the client that is not modest.
     pub latency_ns: LatencyNs,
     /// The same for the modest client.
@@ -64,6 +66,7 @@ fn row(options: &OverloadOptions, load: &'static str, outcomes: &Outcomes, maxim
         ratio_to_maximum: rounded(outcomes.good_per_second() / maximum.max(1.0), 3),
         late_percent: percent(outcomes.late, outcomes.offered),
         shed_percent: percent(outcomes.shed, outcomes.offered),
+        shards_busy_percent: rounded(100.0 * outcomes.shards_busy(), 1),
         latency_ns: LatencyNs::of(&outcomes.latency),
         modest_latency_ns: None,
         modest_failed_percent: None,
@@ -109,7 +112,7 @@ pub struct OverloadHeading;
 impl fmt::Display for OverloadHeading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "load          offered/s  goodput/s  of maximum   late %   shed %     p50 ms     p99 ms  modest p50 ms  \
+            "load          offered/s  goodput/s  of maximum   late %   shed %  busy %     p50 ms     p99 ms  modest p50 ms  \
              modest p99 ms  modest failed %  target",
         )
     }
@@ -124,12 +127,13 @@ impl fmt::Display for OverloadRow {
         };
         write!(
             f,
-            "{load:<12} {:>10.0} {:>10.0} {:>11.2} {:>8.2} {:>8.2} {:>10.2} {:>10.2}",
+            "{load:<12} {:>10.0} {:>10.0} {:>11.2} {:>8.2} {:>8.2} {:>7.1} {:>10.2} {:>10.2}",
             self.offered_per_second,
             self.goodput_per_second,
             self.ratio_to_maximum,
             self.late_percent,
             self.shed_percent,
+            self.shards_busy_percent,
             millis(self.latency_ns.p50),
             millis(self.latency_ns.p99),
         )?;

@@ -7,7 +7,14 @@ use wharf_bench::replay::Silent;
 #[test]
 fn the_demo_ends_with_checked_books_on_any_number_of_shards() {
     for shards in [None, Some(1), Some(3)] {
-        let options = DemoOptions { nodes: 50, requests: 3000, in_flight: 32, seed: 5, shards };
+        let options = DemoOptions {
+            nodes: 50,
+            requests: 3000,
+            in_flight: 32,
+            seed: 5,
+            shards,
+            ..DemoOptions::default()
+        };
         let summary = run(options, &mut Silent).unwrap().to_string();
         assert!(summary.contains("checked"), "{summary}");
         assert!(summary.contains("requests             3000"), "{summary}");

@@ -1,7 +1,7 @@
 //! `wharf-bench demo`.
 
 use clap::Args;
-
+use wharf_core::request::Policy;
 use wharf_ops::cli::say;
 
 use super::replay::progress;
@@ -24,13 +24,16 @@ pub(super) struct DemoArgs {
     /// The number of shards [default: by the cores of this machine].
     #[arg(long)]
     shards: Option<u16>,
+    /// The policy of all places. `least-fit` and `best-fit` decide fastest.
+    #[arg(long, default_value_t = DemoOptions::default().policy)]
+    policy: Policy,
 }
 
 impl DemoArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let Self { nodes, requests, in_flight, seed, shards } = self;
+        let Self { nodes, requests, in_flight, seed, shards, policy } = self;
         let mut bar = progress(requests, "requests");
-        let demo = run(DemoOptions { nodes, requests, in_flight, seed, shards }, bar.as_mut())?;
+        let demo = run(DemoOptions { nodes, requests, in_flight, seed, shards, policy }, bar.as_mut())?;
         drop(bar);
         say(format_args!("{demo}"));
         Ok(())

@@ -7,6 +7,7 @@ pub use churn::{Churn, ChurnReport, churn};
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use wharf_core::request::Policy;
 use wharf_net::client::Client;
 use wharf_ops::daemon::{Daemon, DaemonError};
 
@@ -29,11 +30,20 @@ pub struct DemoOptions {
     pub seed: u64,
     /// The number of shards; by the cores of the machine if `None`.
     pub shards: Option<u16>,
+    /// The policy of all places.
+    pub policy: Policy,
 }
 
 impl Default for DemoOptions {
     fn default() -> Self {
-        Self { nodes: 1000, requests: 100_000, in_flight: 256, seed: 1, shards: None }
+        Self {
+            nodes: 1000,
+            requests: 100_000,
+            in_flight: 256,
+            seed: 1,
+            shards: None,
+            policy: Policy::default(),
+        }
     }
 }
 
@@ -90,7 +100,7 @@ fn drive(daemon: &Daemon, options: DemoOptions, progress: &mut dyn Progress) -> 
         requests: options.requests,
         in_flight: options.in_flight,
         seed: options.seed,
-        policy: wharf_core::request::Policy::default(),
+        policy: options.policy,
         utilisation_percent: 85,
         fill_in_flight: None,
     };
@@ -110,8 +120,10 @@ impl fmt::Display for Demo {
         };
         writeln!(
             f,
-            "a service of {} shard(s) over QUIC on loopback, {} requests under way",
-            self.shards, options.in_flight
+            "a service of {} shard(s) over QUIC on loopback, {}, {} requests in flight",
+            self.shards,
+            options.policy.name(),
+            options.in_flight
         )?;
         writeln!(
             f,

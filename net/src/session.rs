@@ -443,7 +443,7 @@ impl Session {
 
     /// Does what [`admit`](Self::admit) does, and sets the weight of a new request, as [`weigh`](Self::weigh) does.
     #[inline]
-    pub(crate) fn admit_weighed(&mut self, sequence: u64, fingerprint: u32, weight: Weight) -> Admission<'_> {
+    pub fn admit_weighed(&mut self, sequence: u64, fingerprint: u32, weight: Weight) -> Admission<'_> {
         // Nearly always, a request is the next one after those before it. Nothing can be known of it then.
         let is_next = self.entries.len() < UNACKNOWLEDGED_MAX as usize
             && self.base.checked_add(self.entries.len() as u64) == Some(sequence)
@@ -467,6 +467,7 @@ impl Session {
     /// # Panics
     /// Panics if the sequence is not in progress.
     pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
+        let kept: Box<[u8]> = reply.into();
         let slot = sequence.checked_sub(self.base).and_then(|offset| self.entries.get_mut(offset as usize));
         if let Some(Slot { entry, .. }) = slot
             && let &mut Entry::InFlight(weight) = entry
@@ -474,23 +475,23 @@ impl Session {
             && self.waits.is_empty()
         {
             check_promise(sequence, weight, reply);
-            *entry = Entry::Answered(reply.into());
+            *entry = Entry::Answered(kept);
             self.kept_bytes += reply.len();
             self.take_off(weight);
             self.in_flight -= 1;
             return;
         }
-        self.answer_any(sequence, reply);
+        self.answer_any(sequence, kept);
     }
 
     /// Keeps the outcome of any request in progress, also of one that waits.
-    fn answer_any(&mut self, sequence: u64, reply: &[u8]) {
+    fn answer_any(&mut self, sequence: u64, reply: Box<[u8]>) {
         let (is_wait, weight) = self.leave(sequence);
         self.waits.remove(&sequence);
-        check_promise(sequence, weight, reply);
+        check_promise(sequence, weight, &reply);
         *(if is_wait { &mut self.waits_bytes } else { &mut self.kept_bytes }) += reply.len();
         let answered = if is_wait { Entry::WaitAnswered } else { Entry::Answered };
-        *self.entry_mut(sequence).expect("it was just there") = answered(reply.into());
+        *self.entry_mut(sequence).expect("it was just there") = answered(reply);
     }
 
     /// Ends a request in progress without keeping its outcome. If it is repeated, it is executed again. Used

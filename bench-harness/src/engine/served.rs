@@ -34,7 +34,7 @@ use wharf_net::codec::{FLAG_REPLY, Header, encode_body, encode_frame, write_gran
 use wharf_net::convert::{placed_reply, plain_grant, refused_reply};
 use wharf_net::protocol::{BODY_VERSION, Kind};
 use wharf_net::server::{ServerShared, Settings};
-use wharf_net::session::{Admission, Session};
+use wharf_net::session::{Admission, Session, Weight};
 use wharf_ops::metrics::{Metrics, ShardObserver};
 
 use super::scenario::Scenario;
@@ -46,6 +46,11 @@ const PLACEMENTS: usize = 100;
 pub(super) const ALLOCATIONS: usize = 4;
 /// The number of unacknowledged requests of the client.
 const WINDOW: u64 = 256;
+/// Bytes of the frames of a request for a placement and for a release, about as long as those of `wharf-bench rpc`.
+const PLACE_FRAME_BYTES: usize = 64;
+const RELEASE_FRAME_BYTES: usize = 40;
+/// The hash of a request. Hashing is part of reading frames.
+const FINGERPRINT: u32 = 1;
 /// Bytes that are written to a connection at once.
 const WRITE_BYTES: usize = 64 * 1024;
 
@@ -93,11 +98,18 @@ struct Replies {
 }
 
 impl Replies {
-    /// Admits the next `requests` requests.
+    /// Admits the next `requests` requests: releases and placements in turns, as the service admits them.
     fn admit(&mut self, requests: usize) {
         for sequence in self.sequence..self.sequence + requests as u64 {
             self.session.acknowledge(sequence.saturating_sub(WINDOW));
-            let admitted = matches!(self.session.admit(sequence, 0), Admission::New);
+            let (kind, bytes) = if sequence % 2 == 1 {
+                (Kind::Release, RELEASE_FRAME_BYTES)
+            } else {
+                (Kind::Place, PLACE_FRAME_BYTES)
+            };
+            let weight = Weight::of(kind.number(), bytes);
+            let admitted =
+                matches!(self.session.admit_weighed(sequence, FINGERPRINT, weight), Admission::New);
             assert!(admitted, "request {sequence} is new");
         }
     }

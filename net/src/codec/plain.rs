@@ -263,9 +263,13 @@ impl<const N: usize> Written<N> {
         self.unsigned(allocation.tenant.into());
     }
 
+    /// Appends the bytes to `out`. All that there is room for is copied, because that takes no call: the number of bytes
+    /// is known here.
     #[inline]
-    fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.length]
+    fn append_to(&self, out: &mut Vec<u8>) {
+        let end = out.len() + self.length;
+        out.extend_from_slice(&self.bytes);
+        out.truncate(end);
     }
 }
 
@@ -321,7 +325,7 @@ pub(crate) fn write_place(request: &PlaceRequest, out: &mut Vec<u8>) {
     first.signed(*gpu);
     first.fixed([0, *policy, *attribute_order]);
     first.fixed(QUEUE_AND_PRIORITY);
-    out.extend_from_slice(first.as_slice());
+    first.append_to(out);
     if selectors.is_empty() {
         out.push(0);
     } else {
@@ -331,14 +335,14 @@ pub(crate) fn write_place(request: &PlaceRequest, out: &mut Vec<u8>) {
     rest.fixed(PREFERRED_TO_NODE);
     rest.byte(*avoid_gpu);
     rest.fixed(OWNER_AND_LEASE);
-    out.extend_from_slice(rest.as_slice());
+    rest.append_to(out);
 }
 
 /// Appends the body of a release.
 pub(crate) fn write_release(request: &ReleaseRequest, out: &mut Vec<u8>) {
     let mut numbers = Written::<{ 4 * NUMBER }>::new();
     numbers.allocation(&request.allocation);
-    out.extend_from_slice(numbers.as_slice());
+    numbers.append_to(out);
 }
 
 /// Appends the body of the reply to a granted placement.
@@ -350,7 +354,7 @@ pub fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
     first.byte(1);
     first.unsigned(node);
     first.unsigned(node_name.len() as u64);
-    out.extend_from_slice(first.as_slice());
+    first.append_to(out);
     out.extend_from_slice(node_name.as_bytes());
     // The allocation, the GPU instances and the part of one, and the last four bytes.
     let mut rest = Written::<{ 4 * NUMBER + 1 + u16::BITS as usize + NUMBER + 4 }>::new();
@@ -364,7 +368,7 @@ pub fn write_grant(grant: &PlainGrant<'_>, out: &mut Vec<u8>) {
     rest.unsigned(gpu_part.into());
     // No units, refusal and fault.
     rest.fixed([0, 0, 0, alternative]);
-    out.extend_from_slice(rest.as_slice());
+    rest.append_to(out);
 }
 
 /// The body of the reply to a release of an allocation that was no bundle: no reason, fault or count.

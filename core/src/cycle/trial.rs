@@ -288,6 +288,7 @@ impl<'a> Cycle<'a> {
             self.topology.forget(task.job);
         }
         let mut left: Vec<(TaskId, Task)> = Vec::new();
+        self.dated.bind_all(true);
         for (task, before) in waiting {
             if self.cap_in_the_way(self.queue_of(task.job), &before.class, true).is_some() {
                 left.push((task, before));
@@ -298,6 +299,7 @@ impl<'a> Cycle<'a> {
             self.keep_if(is_placed, savepoint);
             self.topology.forget(task.job);
         }
+        self.dated.bind_all(false);
         for (task, before) in &left {
             self.jobs.restore(*task, before);
             self.topology.forget(task.job);

@@ -29,8 +29,10 @@ struct Needed {
 }
 
 impl Cycle<'_> {
-    /// Takes over the reservations of the last cycle. They bind from the start.
-    pub(in crate::cycle) fn open_reservations(&mut self, kept: Reservations) {
+    /// Takes over the reservations of the last cycle. They bind from the start. Those of jobs that are forgotten are over: so is
+    /// a placement that waited, as soon as it ends.
+    pub(in crate::cycle) fn open_reservations(&mut self, mut kept: Reservations) {
+        kept.retain(|&job, _| self.jobs.has_job(job));
         for (_, mut reservation) in kept {
             reservation.is_confirmed = false;
             reservation.freed = None;

@@ -63,6 +63,12 @@ impl DatedReservation {
         self.nodes.iter().map(|(&node, tasks)| (node, tasks.as_slice()))
     }
 
+    /// Returns when the job will have ended if it starts at its date. [`Time::NEVER`]: that is not known.
+    #[must_use]
+    pub fn until(&self) -> Time {
+        self.until
+    }
+
     /// Returns whether both say the same.
     pub(super) fn says_the_same_as(&self, other: &Self) -> bool {
         self.job == other.job && self.date == other.date && self.nodes == other.nodes
@@ -101,6 +107,8 @@ pub(super) struct Dated {
     improved: Option<JobId>,
     /// The job for which others are being evicted.
     evictor: Option<JobId>,
+    /// Whether tasks are placed that waited for a cap. It is no turn of their jobs, so all reservations bind them.
+    binds_all: bool,
     /// The number of times that a reservation was given up, so that what was held back may be placed.
     given_up: u64,
     looks_left: u64,
@@ -117,6 +125,7 @@ impl Dated {
             hopeless: Vec::new(),
             improved: None,
             evictor: None,
+            binds_all: false,
             given_up: 0,
             looks_left: DATED_LOOKS_MAX,
         }
@@ -126,6 +135,11 @@ impl Dated {
     fn look(&mut self, looks: usize) -> bool {
         self.looks_left = self.looks_left.saturating_sub(looks as u64);
         self.looks_left > 0
+    }
+
+    /// Has all reservations bind every job, also those of its queue that were not tried yet, or ends that.
+    pub(super) fn bind_all(&mut self, binds_all: bool) {
+        self.binds_all = binds_all;
     }
 
     /// Returns whether there is any reservation.
@@ -172,6 +186,7 @@ impl Dated {
             return other.job != job && other.queue == queue && other.is_confirmed && comes_before();
         }
         let has_its_own = || self.improved == Some(job) || self.reservations.contains_key(&job);
-        other.job != job && (other.queue != queue || other.is_confirmed || has_its_own())
+        let is_behind = other.queue == queue && !other.is_confirmed && !self.binds_all;
+        other.job != job && (!is_behind || has_its_own())
     }
 }

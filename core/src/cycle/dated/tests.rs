@@ -200,6 +200,49 @@ fn the_time_of_a_task_begins_when_it_is_bound() {
     assert_eq!(bed.cycle().evicted, [task]);
 }
 
+/// A placement that waited is forgotten when it ends, and so is the oldest of many jobs that have ended.
+#[test]
+fn the_date_of_a_job_that_is_forgotten_binds_nobody() {
+    let mut bed = Bed::new(Backfill::Easy, GANG, &[(2, 0)]);
+    let [queue, other] = ["q", "r"].map(|name| bed.queue(name, None));
+    bed.running(queue, 0, Tasks::of(1, 1, Some(100)));
+    let first = bed.job(queue, &[Tasks::of(1, 2, Some(50))]);
+    bed.cycle();
+    assert_eq!(bed.dates(), BTreeMap::from([(first, 100)]));
+    let now = bed.cluster.now();
+    let jobs = bed.cluster.scheduler_mut().jobs_mut();
+    jobs.set(TaskId { job: first, index: 0 }, TaskState::Failed, None, now);
+    jobs.remove_job(first);
+    let endless = bed.job(other, &[Tasks::of(1, 1, None)]);
+    assert_eq!(bed.cycle().bound, [(TaskId { job: endless, index: 0 }, bed.nodes[0])]);
+    assert_eq!(bed.dates(), BTreeMap::new());
+}
+
+/// It waited behind the first job. So it leaves that its date when the cap allows it, too, although its turn is before all jobs.
+#[test]
+fn what_waited_for_its_cap_leaves_the_first_job_its_date() {
+    let mut bed = Bed::new(Backfill::Easy, GANG, &[(1, 1), (1, 2), (4, 0)]);
+    let queue = bed.queue("q", Some(5));
+    let other = bed.queue("other", None);
+    let gpus = |cpu, gpus: u32, run_time| Tasks { gpu: gpus * 10_000, ..Tasks::of(1, cpu, run_time) };
+    bed.running(queue, 0, gpus(1, 1, Some(10)));
+    bed.running(queue, 2, Tasks::of(1, 4, None));
+    bed.running(other, 1, gpus(0, 1, Some(100)));
+    bed.advance(10);
+    let first = bed.job(queue, &[gpus(0, 2, Some(50))]);
+    let next = bed.job(queue, &[gpus(1, 1, None)]);
+    let changes = bed.cycle();
+    assert_eq!(changes.evicted.len(), 1, "its run time is over");
+    assert_eq!(bed.state(next), TaskState::Pipelined, "it waits for the cap");
+    assert_eq!(bed.dates(), BTreeMap::from([(first, 100)]));
+    bed.advance(30);
+    // Somebody else takes the node where it waits. A GPU of the other one is free until the date.
+    bed.running(other, 0, gpus(0, 1, None));
+    bed.cycle();
+    assert_eq!(bed.dates(), BTreeMap::from([(first, 100)]));
+    assert_eq!([first, next].map(|job| bed.state(job)), [TaskState::Pending; 2]);
+}
+
 #[test]
 fn a_later_job_gets_a_date_that_leaves_the_first_one_its_own() {
     let mut bed = Bed::new(Backfill::Conservative, GANG, &[(2, 0), (2, 0)]);

@@ -1,6 +1,5 @@
 //! Direct placements in queues: the requests of a client, and the replies to them.
 
-use wharf_core::cycle::Backfill;
 use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::time::Time;
 use wharf_net::codec::{FrameRef, decode_body};
@@ -39,9 +38,7 @@ impl Client {
             let values = vec![Name((*choices.pick(&["a", "b"])).to_owned())];
             request.selectors = vec![SelectorTerm { key: "zone".to_owned(), operator: OPERATOR_IN, values }];
         }
-        // Not next to dated reservations: in one of 300 such runs, a date moved, and the reason is not known yet.
-        let may_wait = self.job_rules.is_some_and(|rules| rules.backfill == Backfill::None);
-        if may_wait && choices.one_in(3) {
+        if choices.one_in(3) {
             let until = if choices.one_in(3) { 0 } else { now.0 + 1 + choices.below(30_000) };
             (request.mode, request.deadline) = (MODE_WAIT_UNTIL, until);
             request.priority = choices.below(3) as i32;

@@ -115,7 +115,10 @@ impl World<'_> {
         let scheduler = scheduler.expect("a run with jobs has a keeper");
         // What queues deserve changes with the demand of others.
         let counts = self.job_rules.is_some_and(|rules| rules.sharing != Sharing::Deserved);
-        let given = scheduler.reservations().filter(|_| counts).map(|of| (of.job, of.date));
+        let given = scheduler
+            .reservations()
+            .filter(|of| counts && scheduler.jobs().has_job(of.job))
+            .map(|of| (of.job, (of.date, of.until())));
         let seen = Seen { jobs: scheduler.jobs(), dates: given.collect(), facts: &self.facts, now: self.now };
         named("dates_are_kept", dates.dates_are_kept(&seen))
     }
